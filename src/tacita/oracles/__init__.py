@@ -1,0 +1,8 @@
+"""Oracles: the only way a gradient gets out."""
+
+from tacita.oracles.clipped import ClippedGradientOracle
+from tacita.oracles.gradient_oracle import GradientOracle, Release, trainable
+from tacita.oracles.line import Line
+from tacita.oracles.records import Records, cap_units, split
+
+__all__ = ["ClippedGradientOracle", "GradientOracle", "Line", "Records", "Release", "cap_units", "split", "trainable"]

@@ -1,0 +1,143 @@
+"""The line through the oracle: private values above it, releases below it, the ledger on it.
+
+Place: estimators, mechanisms -> [oracles.line] -> release. Nothing leaves an oracle but through :meth:`Line.release`,
+which writes the ledger before it returns, so no code path can spend without recording.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+
+import torch
+from torch import Tensor
+
+from tacita.accounting import Session
+from tacita.accounting.ledger import Reservations
+from tacita.errors import BudgetExceededError, ResumeError
+from tacita.random import QueryCoins, Randomness
+
+Blocks = Mapping[str, Mapping[str, Tensor]]
+AddNoise = Callable[..., dict[str, dict[str, Tensor]]]  # (values, noise_std, normals) -> released
+
+
+class Line:
+    """Allots query numbers, reserves them, writes the ledger, adds the noise.
+
+    Batch and noise of a query come from PRF(key, session, query). A query that is *redone* after a crash is, by what
+    the ledger holds for its number: made as if for the first time (no line); released again, bit for bit and free of
+    charge (a line with the same fingerprint); or made anew under the next unused number (another line), which only
+    events that compose query by query allow.
+
+    Args:
+        session: The session of the ledger that pays.
+        mechanism: Adds the noise: ``(values, noise_std, normals) -> released``.
+        noise_std: Noise standard deviation by block, at the level of the sum.
+        randomness: Where the session's coins and noise come from.
+    """
+
+    def __init__(
+        self, session: Session, mechanism: AddNoise, noise_std: Mapping[str, float], randomness: Randomness
+    ) -> None:
+        self.session = session
+        self.noise_std = dict(noise_std)
+        self.coins = QueryCoins(randomness, session.id)
+        self._mechanism = mechanism
+        self._randomness = randomness
+        self._reservations = Reservations(session)
+        self._position = 0
+        self._must_resume = session.opened
+        randomness.claim(session.id)
+
+    @property
+    def position(self) -> int:
+        """The number that the next query gets, unless it has to be made anew."""
+        return self._position
+
+    @property
+    def remaining_queries(self) -> int:
+        """Numbers of the plan not used yet."""
+        return self.session.planned_queries - self._position
+
+    def resume(self, position: int, generation: int) -> None:
+        """Continue at ``position``, the checkpoint's, written under the key of ``generation``.
+
+        An older key is ratcheted forward to it. A newer one can redo nothing: used numbers are then left behind.
+
+        Raises:
+            ResumeError: The key is newer, numbers are used, and the event does not compose query by query.
+        """
+        while self._randomness.generation < generation:
+            self._randomness.ratchet()
+        self._must_resume = False
+        self._position = position
+        if self._randomness.generation > generation and self.session.last_query >= position:
+            self._leave_used_numbers()
+
+    def begin(self) -> int:
+        """The number of the query to make now: reserved on disk before any of its noise can be used.
+
+        Raises:
+            BudgetExceededError: The plan is used up.
+            ResumeError: The session was opened by an earlier run, and :meth:`resume` was not called.
+        """
+        if self._must_resume:
+            raise ResumeError(
+                f"session {self.session.id!r} was opened by an earlier run: load its checkpoint before the first query."
+            )
+        if self.remaining_queries <= 0:
+            raise BudgetExceededError(
+                f"planned_queries is {self.session.planned_queries} and all are used: register a new session for more."
+            )
+        if not self.session.opened:
+            self.session.open()
+        if self.session.lookup(self._position) is None:
+            self._reservations.cover(self._position)
+        return self._position
+
+    def skip(self) -> int:
+        """Give up the numbers already used and begin the next unused one (a line that does not match)."""
+        self._leave_used_numbers()
+        return self.begin()
+
+    def release(self, query: int, values: Blocks) -> dict[str, dict[str, Tensor]] | None:
+        """Write the ledger, then return the noisy values; ``None`` if ``query`` was released with other values."""
+        tag = self._fingerprint(query, values)
+        line = self.session.lookup(query)
+        if line is None:
+            self.session.spend(query, tag)
+        elif not tag or line != tag:
+            return None
+        self._position = query + 1
+        return self._mechanism(values, self.noise_std, self._normals(query))
+
+    def _leave_used_numbers(self) -> None:
+        if not self.session.event.per_query:
+            raise ResumeError(
+                f"session {self.session.id!r} cannot be continued: a query of it was released with other values, and its "
+                "guarantee is one of the whole session, so it has no unused query to take instead. Register a new "
+                "session at full cost."
+            )
+        self._position = max(self._position, self.session.last_query + 1)
+
+    def _fingerprint(self, query: int, values: Blocks) -> str:
+        """A keyed one-time tag of the bounded values; empty (never matching) on devices where it is not cheap."""
+        tensors = [value for block in values.values() for value in block.values()]
+        if any(value.device.type != "cpu" for value in tensors):
+            return ""
+        return self._randomness.key.tag(self.session.id, "fingerprint", query, parts=_bytes(tensors))
+
+    def _normals(self, query: int) -> Callable[[str, Mapping[str, Tensor]], dict[str, Tensor]]:
+        def normals(block: str, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+            stream = self._randomness.key.stream(self.session.id, "noise", query, block)
+            dtype = torch.float64 if any(x.dtype == torch.float64 for x in like.values()) else torch.float32
+            sizes = [x.numel() for x in like.values()]
+            device = next(iter(like.values())).device
+            flat = stream.normals((sum(sizes),), dtype=dtype, device=device)
+            return {
+                name: draw.view(x.shape) for (name, x), draw in zip(like.items(), flat.split(sizes), strict=True)
+            }
+
+        return normals
+
+
+def _bytes(tensors: list[Tensor]) -> Iterator[memoryview]:
+    for value in tensors:
+        yield memoryview(value.detach().contiguous().view(-1).view(torch.uint8).numpy())
