@@ -16,207 +16,24 @@ the floating-point form of the noise (https://arxiv.org/abs/2112.05307) are out 
 import hashlib
 import hmac
 import json
-import math
-import operator
 import os
 import secrets
 import threading
-from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from fractions import Fraction
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.poly1305 import Poly1305
-from torch import Tensor
 
+from tacita._stream import Stream
 from tacita.errors import ResumeError
 
+__all__ = ["Key", "Label", "QueryCoins", "Randomness", "Stream"]
+
 Label = str | int
-
-_AES_BLOCK = 16  # bytes
-_WORD = 8  # bytes
-_LANE = 2**60  # words between a draw and its second attempt, should the first be rejected
-_ZEROS = bytes(2**18)  # what the cipher is applied to; small enough to stay in the second-level cache
-_PAIR = 512  # normals i and i + 512 of a block of 1024 come from one pair of words
-_BLOCK = 2 * _PAIR
-_CHUNK = 32 * _BLOCK  # values a thread makes at once: its scratch fits the second-level cache
-_DTYPES = (torch.float32, torch.float64)
-
-
-class Stream:
-    """Deterministic words under a key of their own: the same stream, asked again, gives the same bits.
-
-    Word i is bytes 8 i to 8 i + 7 of AES-256-CTR (initial counter 0), little endian. Every draw says which words it
-    uses, and asking twice gives them twice: a stream serves one purpose (one label), and within it each word once.
-
-    Example:
-        >>> stream = Key.insecure(0).stream("train-1", "batch", 7)
-        >>> bool((stream.words(5)[3:] == stream.words(2, offset=3)).all())
-        True
-    """
-
-    __slots__ = ("_secret",)
-
-    def __init__(self, secret: bytes) -> None:
-        if len(secret) != 32:
-            raise ValueError(f"a stream's key must have 32 bytes, got {len(secret)}.")
-        self._secret = secret
-
-    def __repr__(self) -> str:
-        return "Stream(<secret>)"
-
-    def __reduce__(self) -> Any:
-        raise TypeError("a Stream is secret and is neither copied nor pickled: derive it again from its Key.")
-
-    def bytes(self, count: int, offset: int = 0) -> bytes:
-        """``count`` bytes, from byte ``offset`` on."""
-        out = np.empty(_size("count", count), np.uint8)
-        self._fill(out, _size("offset", offset))
-        return out.tobytes()
-
-    def words(self, count: int, offset: int = 0) -> np.ndarray:
-        """``count`` words from word ``offset`` on, uint64, uniform in [0, 2^64)."""
-        out = np.empty(_size("count", count), np.dtype("<u8"))
-        self._fill(out.view(np.uint8), _WORD * _size("offset", offset))
-        return out.astype(np.uint64, copy=False)
-
-    def bernoulli(self, count: int, probability: float | Fraction, offset: int = 0) -> np.ndarray:
-        r"""``count`` coins, bool; coin i is one where word :math:`w_i < \lfloor p \, 2^{64} \rfloor`.
-
-        The chance of a one is ``probability`` rounded *down* to a multiple of 2^-64, exactly; 1 gives all ones.
-        """
-        if not 0 <= probability <= 1:
-            raise ValueError(f"probability must be in [0, 1], got {probability}.")
-        count, offset = _size("count", count), _size("offset", offset)
-        threshold = math.floor(Fraction(probability) * 2**64)
-        coins = np.ones(count, bool)
-        if threshold == 2**64:
-            return coins
-        for start in range(0, count, _CHUNK):
-            chunk = coins[start : start + _CHUNK]
-            np.less(self.words(len(chunk), offset + start), np.uint64(threshold), out=chunk)
-        return coins
-
-    def integers(self, count: int, high: int, offset: int = 0) -> np.ndarray:
-        r"""``count`` integers, int64, each uniform in [0, high) without bias, from words ``offset`` on.
-
-        Value i is :math:`w_i \bmod high` where :math:`w_i < high \lfloor 2^{64} / high \rfloor`; a rejected word is
-        replaced by the one 2^60 further, so that value i depends on (key, offset + i) alone.
-        """
-        count, offset = _size("count", count), _size("offset", offset)
-        if not 1 <= high <= 2**63:
-            raise ValueError(f"high must be in [1, 2^63], got {high}.")
-        last = np.uint64(high * (2**64 // high) - 1)
-        words = self.words(count, offset)
-        lane = 0
-        while (rejected := np.flatnonzero(words > last)).size:
-            lane += _LANE
-            words[rejected] = [self.words(1, lane + offset + int(i))[0] for i in rejected]
-        return (words % np.uint64(high)).astype(np.int64)
-
-    def permutation(self, n: int) -> np.ndarray:
-        """A uniform permutation of 0 .. n - 1, int64: the order of n distinct words (all redrawn should two tie)."""
-        n = _size("n", n)
-        lane = 0
-        while True:
-            words = self.words(n, lane)
-            order = np.argsort(words, kind="stable")
-            ranked = words[order]
-            if not (ranked[1:] == ranked[:-1]).any():
-                return order.astype(np.int64, copy=False)
-            lane += _LANE
-
-    def choice(self, n: int, k: int) -> np.ndarray:
-        """A uniform subset of k of 0 .. n - 1, int64, ascending: the first k distinct values of uniform draws."""
-        n, k = _size("n", n), _size("k", k)
-        if k > n:
-            raise ValueError(f"k must be at most n, got k = {k} and n = {n}.")
-        if 2 * k > n:  # the complement of a uniform subset is one
-            left_out = np.ones(n, bool)
-            left_out[self.choice(n, n - k)] = False
-            return np.flatnonzero(left_out)
-        drawn, distinct = np.empty(0, np.int64), np.empty(0, np.int64)
-        while len(distinct) < k:
-            drawn = np.concatenate([drawn, self.integers(k - len(distinct) + 8, n, len(drawn))])
-            distinct, first = np.unique(drawn, return_index=True)
-        return np.sort(distinct[np.argsort(first)[:k]])
-
-    def normals(
-        self,
-        shape: int | Sequence[int],
-        *,
-        dtype: torch.dtype = torch.float32,
-        device: torch.device | str = "cpu",
-        offset: int = 0,
-    ) -> Tensor:
-        r"""Standard normals of ``shape``: value i (row-major) is a function of (key, ``offset`` + i) alone.
-
-        Box-Muller in float64: within each block of 1024 words, word j of the first half gives :math:`u \in (0, 1]`, the
-        one 512 further an angle :math:`t \in [-\pi, \pi)`, both of 53 bits; value j is :math:`\sqrt{-2 \ln u} \cos t`,
-        value j + 512 the same with :math:`\sin t`. The tail ends at :math:`\sqrt{2 \cdot 53 \ln 2} = 8.57`.
-        float32 is the float64 value rounded. The same machine and versions give the same bits, whatever the number of
-        threads, the shape or the device (values are made on the CPU and moved).
-
-        Raises:
-            ValueError: ``dtype`` is neither float32 nor float64: noise of fewer bits has no stated guarantee.
-        """
-        if dtype not in _DTYPES:
-            raise ValueError(
-                f"dtype must be torch.float32 or torch.float64, got {dtype}. Cast the released sum instead."
-            )
-        shape = tuple(operator.index(n) for n in ((shape,) if isinstance(shape, int) else shape))
-        count, offset = math.prod(shape), _size("offset", offset)
-        first = offset // _BLOCK * _BLOCK
-        covered = math.ceil((offset + count) / _BLOCK) * _BLOCK - first if count else 0
-        out = np.empty(covered, np.float32 if dtype == torch.float32 else np.float64)
-        starts = range(0, covered, _CHUNK)
-        with np.errstate(all="ignore"), ThreadPoolExecutor(_threads(len(starts))) as pool:
-            run = pool.map if len(starts) > 1 else map
-            list(run(lambda start: self._normals(out[start : start + _CHUNK], first + start), starts))
-        values = torch.from_numpy(out)[offset - first : offset - first + count]
-        return values.reshape(shape).to(device)
-
-    def seed(self) -> int:
-        """A seed in [0, 2^63) for one of torch's generators (dropout, say): word 0 without its last bit."""
-        return int(self.words(1)[0]) >> 1
-
-    def _fill(self, out: np.ndarray, offset: int) -> None:
-        """Write the stream's bytes from ``offset`` on into ``out``, a contiguous uint8 array."""
-        block, skip = divmod(offset, _AES_BLOCK)
-        cipher = Cipher(algorithms.AES(self._secret), modes.CTR(block.to_bytes(_AES_BLOCK, "big"))).encryptor()
-        cipher.update(_ZEROS[:skip])
-        view = out.data
-        for start in range(0, len(view), len(_ZEROS)):
-            part = view[start : start + len(_ZEROS)]
-            cipher.update_into(memoryview(_ZEROS)[: len(part)], part)
-
-    def _normals(self, out: np.ndarray, offset: int) -> None:
-        """Fill ``out``, whole blocks, with the normals from ``offset`` on, the start of a block."""
-        half = len(out) // 2
-        scratch = _scratch()
-        words, radius, angle, product = scratch[0][: 2 * half], *(array[:half] for array in scratch[1:])
-        self._fill(words.view(np.uint8), _WORD * offset)
-        words >>= 11  # arithmetic: 53 signed bits, in [-2^52, 2^52)
-        pairs = words.reshape(-1, 2, _PAIR)
-        np.copyto(radius.reshape(-1, _PAIR), pairs[:, 0])
-        np.copyto(angle.reshape(-1, _PAIR), pairs[:, 1])
-        radius += 2.0**52 + 1  # in [1, 2^53], exact
-        radius *= 2.0**-53
-        np.log(radius, out=radius)
-        radius *= -2.0
-        np.sqrt(radius, out=radius)
-        angle *= math.pi * 2.0**-52
-        values = out.reshape(-1, 2, _PAIR)
-        for column, function in enumerate((torch.cos, torch.sin)):  # torch's are vectorised in float64, NumPy's not
-            function(torch.from_numpy(angle), out=torch.from_numpy(product))
-            product *= radius
-            np.copyto(values[:, column], product.reshape(-1, _PAIR), casting="same_kind")
 
 
 class Key:
@@ -494,28 +311,6 @@ def _framed(labels: Iterable[Label]) -> bytes:
         data = text.encode("utf-8", "surrogatepass")
         framed.append(kind + len(data).to_bytes(8, "big") + data)
     return b"".join(framed)
-
-
-def _size(name: str, value: int) -> int:
-    value = operator.index(value)
-    if value < 0:
-        raise ValueError(f"{name} must be >= 0, got {value}.")
-    return value
-
-
-def _threads(chunks: int) -> int:
-    return max(1, min(chunks, torch.get_num_threads()))
-
-
-_local = threading.local()
-
-
-def _scratch() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """This thread's room for one chunk of normals: words, radius, angle, product."""
-    if not hasattr(_local, "scratch"):
-        half = _CHUNK // 2
-        _local.scratch = (np.empty(_CHUNK, np.int64), np.empty(half), np.empty(half), np.empty(half))
-    return _local.scratch
 
 
 def _temporary(path: Path) -> Path:

@@ -1,0 +1,238 @@
+"""Streams of secret words, and the coins and normals made from them.
+
+Place: the ground, under tacita.random, which has the keys that streams come from.
+Source: AES-256 in counter mode, NIST SP 800-38A; Box and Muller (1958), https://doi.org/10.1214/aoms/1177706645.
+"""
+
+import math
+import operator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import torch
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
+from torch import Tensor
+
+_AES_BLOCK = 16  # bytes
+_WORD = 8  # bytes
+_LANE = 2**60  # words between a draw and its second attempt, should the first be rejected
+_ZEROS = memoryview(bytes(2**17))  # what the cipher is applied to; small enough to stay in the second-level cache
+_PAIR = 512  # normals i and i + 512 of a block of 1024 come from one pair of words
+_BLOCK = 2 * _PAIR
+_CHUNK = 64 * _BLOCK  # values one pass of NumPy operations makes: large against a call, small against the cache
+_PIECE = 4 * _CHUNK  # values a thread takes at once
+_DTYPES = {torch.float32: np.float32, torch.float64: np.float64}
+
+_Scratch = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # words, radius, angle, product
+_idle: list[_Scratch] = []  # kept between calls: fresh memory costs more than the arithmetic
+
+
+class Stream:
+    """Deterministic words under a key of their own: the same stream, asked again, gives the same bits.
+
+    Word i is bytes 8 i to 8 i + 7 of AES-256-CTR (initial counter 0), little endian. Every draw says which words it
+    uses, and asking twice gives them twice: a stream serves one purpose (one label), and within it each word once.
+
+    Example:
+        >>> from tacita.random import Key
+        >>> stream = Key.insecure(0).stream("train-1", "batch", 7)
+        >>> bool((stream.words(5)[3:] == stream.words(2, offset=3)).all())
+        True
+    """
+
+    __slots__ = ("_secret",)
+
+    def __init__(self, secret: bytes) -> None:
+        if len(secret) != 32:
+            raise ValueError(f"a stream's key must have 32 bytes, got {len(secret)}.")
+        self._secret = secret
+
+    def __repr__(self) -> str:
+        return "Stream(<secret>)"
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a Stream is secret and is neither copied nor pickled: derive it again from its Key.")
+
+    def bytes(self, count: int, offset: int = 0) -> bytes:
+        """``count`` bytes, from byte ``offset`` on."""
+        out = np.empty(_size("count", count), np.uint8)
+        _fill(self._cipher(_size("offset", offset)), out)
+        return out.tobytes()
+
+    def words(self, count: int, offset: int = 0) -> np.ndarray:
+        """``count`` words from word ``offset`` on, uint64, uniform in [0, 2^64)."""
+        out = np.empty(_size("count", count), np.dtype("<u8"))
+        _fill(self._cipher(_WORD * _size("offset", offset)), out.view(np.uint8))
+        return out.astype(np.uint64, copy=False)
+
+    def bernoulli(self, count: int, probability: float | Fraction, offset: int = 0) -> np.ndarray:
+        r"""``count`` coins, bool; coin i is one where word :math:`w_i < \lfloor p \, 2^{64} \rfloor`.
+
+        The chance of a one is ``probability`` rounded *down* to a multiple of 2^-64, exactly; 1 gives all ones.
+        """
+        if not 0 <= probability <= 1:
+            raise ValueError(f"probability must be in [0, 1], got {probability}.")
+        count, offset = _size("count", count), _size("offset", offset)
+        threshold = math.floor(Fraction(probability) * 2**64)
+        coins = np.ones(count, bool)
+        if threshold == 2**64:
+            return coins
+        for start in range(0, count, _CHUNK):
+            chunk = coins[start : start + _CHUNK]
+            np.less(self.words(len(chunk), offset + start), np.uint64(threshold), out=chunk)
+        return coins
+
+    def integers(self, count: int, high: int, offset: int = 0) -> np.ndarray:
+        r"""``count`` integers, int64, each uniform in [0, high) without bias, from words ``offset`` on.
+
+        Value i is :math:`w_i \bmod high` where :math:`w_i < high \lfloor 2^{64} / high \rfloor`; a rejected word is
+        replaced by the one 2^60 further, so that value i depends on (key, offset + i) alone.
+        """
+        count, offset = _size("count", count), _size("offset", offset)
+        if not 1 <= high <= 2**63:
+            raise ValueError(f"high must be in [1, 2^63], got {high}.")
+        last = np.uint64(high * (2**64 // high) - 1)
+        words = self.words(count, offset)
+        lane = 0
+        while (rejected := np.flatnonzero(words > last)).size:
+            lane += _LANE
+            words[rejected] = [self.words(1, lane + offset + int(i))[0] for i in rejected]
+        return (words % np.uint64(high)).astype(np.int64)
+
+    def permutation(self, n: int) -> np.ndarray:
+        """A uniform permutation of 0 .. n - 1, int64: the order of n distinct words (all redrawn should two tie)."""
+        n = _size("n", n)
+        lane = 0
+        while True:
+            words = self.words(n, lane)
+            order = np.argsort(words, kind="stable")
+            ranked = words[order]
+            if not (ranked[1:] == ranked[:-1]).any():
+                return order.astype(np.int64, copy=False)
+            lane += _LANE
+
+    def choice(self, n: int, k: int) -> np.ndarray:
+        """A uniform subset of k of 0 .. n - 1, int64, ascending: the first k distinct values of uniform draws."""
+        n, k = _size("n", n), _size("k", k)
+        if k > n:
+            raise ValueError(f"k must be at most n, got k = {k} and n = {n}.")
+        if 2 * k > n:  # the complement of a uniform subset is one
+            left_out = np.ones(n, bool)
+            left_out[self.choice(n, n - k)] = False
+            return np.flatnonzero(left_out)
+        drawn, distinct = np.empty(0, np.int64), np.empty(0, np.int64)
+        while len(distinct) < k:
+            drawn = np.concatenate([drawn, self.integers(k - len(distinct) + 8, n, len(drawn))])
+            distinct, first = np.unique(drawn, return_index=True)
+        return np.sort(distinct[np.argsort(first)[:k]])
+
+    def normals(
+        self,
+        shape: int | Sequence[int],
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+        offset: int = 0,
+    ) -> Tensor:
+        r"""Standard normals of ``shape``: value i (row-major) is a function of (key, ``offset`` + i) alone.
+
+        Box-Muller in float64: within each block of 1024 words, word j of the first half gives :math:`u \in (0, 1]`, the
+        one 512 further an angle :math:`t \in [-\pi, \pi)`, both of 53 bits; value j is :math:`\sqrt{-2 \ln u} \cos t`,
+        value j + 512 the same with :math:`\sin t`. The tail ends at :math:`\sqrt{2 \cdot 53 \ln 2} = 8.57`.
+        float32 is the float64 value rounded. The same machine and versions give the same bits, whatever the number of
+        threads, the shape or the device (values are made on the CPU and moved).
+
+        Raises:
+            ValueError: ``dtype`` is neither float32 nor float64: noise of fewer bits has no stated guarantee.
+        """
+        if dtype not in _DTYPES:
+            raise ValueError(f"dtype must be torch.float32 or torch.float64, got {dtype}. Cast the release afterwards.")
+        shape = tuple(_size("shape", n) for n in ((shape,) if isinstance(shape, int) else shape))
+        count, offset = math.prod(shape), _size("offset", offset)
+        first = offset // _BLOCK * _BLOCK
+        covered = -(-(offset + count) // _BLOCK) * _BLOCK - first if count else 0
+        out = np.empty(covered, _DTYPES[dtype])
+        pieces = [(out[start : start + _PIECE], first + start) for start in range(0, covered, _PIECE)]
+        threads = min(len(pieces), torch.get_num_threads())
+        if threads > 1:
+            with ThreadPoolExecutor(threads) as pool:
+                list(pool.map(self._normals, *zip(*pieces, strict=True)))
+        else:
+            for piece, start in pieces:
+                self._normals(piece, start)
+        return torch.from_numpy(out)[offset - first : offset - first + count].reshape(shape).to(device)
+
+    def seed(self) -> int:
+        """A seed in [0, 2^63) for one of torch's generators (dropout, say): word 0 without its last bit."""
+        return int(self.words(1)[0]) >> 1
+
+    def _cipher(self, offset: int) -> CipherContext:
+        """The cipher at byte ``offset`` of the stream."""
+        block, skip = divmod(offset, _AES_BLOCK)
+        cipher = Cipher(algorithms.AES(self._secret), modes.CTR(block.to_bytes(_AES_BLOCK, "big"))).encryptor()
+        cipher.update(_ZEROS[:skip])
+        return cipher
+
+    def _normals(self, out: np.ndarray, offset: int) -> None:
+        """Fill ``out``, whole blocks, with the normals from ``offset`` on, the start of a block."""
+        cipher = self._cipher(_WORD * offset)
+        with _scratch() as scratch:
+            for start in range(0, len(out), _CHUNK):
+                _box_muller(cipher, out[start : start + _CHUNK], scratch)
+
+
+def _fill(cipher: CipherContext, out: np.ndarray) -> None:
+    """Write the cipher's next bytes into ``out``, a contiguous uint8 array."""
+    view = out.data
+    for start in range(0, len(view), len(_ZEROS)):
+        part = view[start : start + len(_ZEROS)]
+        cipher.update_into(_ZEROS[: len(part)], part)
+
+
+def _box_muller(cipher: CipherContext, out: np.ndarray, scratch: _Scratch) -> None:
+    """Fill ``out``, whole blocks and at most one chunk, with normals from the cipher's next words.
+
+    Every operation is IEEE arithmetic or runs over whole vector registers in one thread, so that a value's bits depend
+    on its two words alone.
+    """
+    half = len(out) // 2
+    words, radius, angle, product = scratch[0][: 2 * half], scratch[1][:half], scratch[2][:half], scratch[3][:half]
+    _fill(cipher, words.view(np.uint8))
+    np.right_shift(words, 11, out=words)  # arithmetic: 53 signed bits, in [-2^52, 2^52)
+    pairs = words.reshape(-1, 2, _PAIR)
+    np.copyto(radius.reshape(-1, _PAIR), pairs[:, 0])
+    np.copyto(angle.reshape(-1, _PAIR), pairs[:, 1])
+    radius += 2.0**52 + 1  # in [1, 2^53], exact
+    radius *= 2.0**-53
+    np.log(radius, out=radius)
+    radius *= -2.0
+    np.sqrt(radius, out=radius)
+    angle *= math.pi * 2.0**-52
+    values = out.reshape(-1, 2, _PAIR)
+    for column, function in enumerate((torch.cos, torch.sin)):  # torch's are vectorised in float64, NumPy's are not
+        function(torch.from_numpy(angle), out=torch.from_numpy(product))
+        product *= radius
+        np.copyto(values[:, column], product.reshape(-1, _PAIR), casting="same_kind")
+
+
+def _size(name: str, value: int) -> int:
+    value = operator.index(value)
+    if value < 0:
+        raise ValueError(f"{name} must be >= 0, got {value}.")
+    return value
+
+
+@contextmanager
+def _scratch() -> Iterator[_Scratch]:
+    """Room for one chunk of normals, this thread's alone while it lasts."""
+    try:
+        scratch = _idle.pop()  # atomic, as append is
+    except IndexError:
+        half = _CHUNK // 2
+        scratch = (np.empty(_CHUNK, np.dtype("<i8")), np.empty(half), np.empty(half), np.empty(half))
+    yield scratch
+    _idle.append(scratch)
