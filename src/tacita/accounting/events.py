@@ -1,0 +1,207 @@
+"""Events: frozen data that say what a whole session spends, as a function of its number of queries.
+
+Place: [accounting.events] -> accountant. An estimator states an event before any data; the ledger writes it down, the
+accountant turns it into epsilon and delta. An event offers one or several views of the same guarantee: a Gaussian of
+known ``mu`` (exact), a dominating pair as a privacy loss distribution, a curve of Rényi divergences, a closed form
+``delta(epsilon)``. All views bound every pair of neighbours under ``relation``, in both directions.
+"""
+
+import dataclasses
+import math
+import types
+import typing
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+
+from tacita import _validate
+from tacita.accounting.gaussian import gaussian_delta
+from tacita.accounting.relations import RELATIONS, NeighboringRelation, check_relation
+from tacita.errors import LedgerError
+
+DEFAULT_INTERVAL = 2.0**-13  # about 1e-4: the grid of a privacy loss distribution that nobody asked to be finer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event(ABC):
+    """What a session spends. Public settings only: an event may be printed, and stands in the ledger.
+
+    Attributes:
+        relation: How neighbouring data sets differ; nothing is claimed under another relation.
+    """
+
+    relation: NeighboringRelation
+
+    kinds: ClassVar[dict[str, type["Event"]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        Event.kinds[cls.__name__] = cls
+
+    def __post_init__(self) -> None:
+        check_relation(self.relation)
+
+    # What it says of itself.
+
+    @property
+    def per_query(self) -> bool:
+        """Whether the guarantee composes query by query, so that a redone query may take the next unused number."""
+        return True
+
+    @property
+    @abstractmethod
+    def sampler(self) -> str:
+        """How records enter a query, in a few plain words."""
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What must hold for the guarantee, and the library sees to."""
+        return ()
+
+    @property
+    def condition(self) -> str | None:
+        """What must hold and nobody enforces; ``None`` for an unconditional guarantee."""
+        return None
+
+    @abstractmethod
+    def describe(self) -> str:
+        """One line of plain words."""
+
+    # The views of its guarantee. ``None``: this event does not offer the view.
+
+    def is_private(self) -> bool:
+        """Whether any epsilon at all is claimed; ``False`` without noise."""
+        return True
+
+    def gaussian_mu(self, queries: int) -> float | None:
+        """``mu`` of the one Gaussian query that dominates (or equals) the session."""
+        return None
+
+    def pld(self, queries: int, interval: float = DEFAULT_INTERVAL) -> PrivacyLossDistribution | None:
+        """The session's dominating pair, discretised pessimistically, on a grid of ``interval``."""
+        return None
+
+    def rdp(self, queries: int, orders: np.ndarray) -> np.ndarray | None:
+        """The session's Rényi divergences at ``orders``, each > 1."""
+        return None
+
+    def delta(self, epsilon: float, queries: int) -> float | None:
+        """A closed form of delta at ``epsilon``, :meth:`additive_delta` left out."""
+        mu = self.gaussian_mu(queries)
+        return None if mu is None else gaussian_delta(mu, epsilon)
+
+    def pure_epsilon(self, queries: int) -> float | None:
+        """The epsilon at which delta is 0, :meth:`additive_delta` left out."""
+        return None
+
+    def additive_delta(self, queries: int) -> float:
+        """Probability of a failure that is added to delta, whatever else is composed."""
+        return 0.0
+
+    # What the accountant needs to choose a grid.
+
+    def loss_range(self, queries: int) -> float:
+        """About the width of the privacy losses of one of the distributions that :meth:`pld` composes."""
+        return 1.0
+
+    def compositions(self, queries: int) -> int:
+        """How many discretised distributions :meth:`pld` composes."""
+        return queries
+
+    # To the ledger and back.
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for a JSON line; ``Event.from_dict`` reads it back."""
+        fields = {field.name: _encode(getattr(self, field.name)) for field in dataclasses.fields(self)}
+        return {"event": type(self).__name__, **fields}
+
+    @staticmethod
+    def from_dict(data: Mapping[str, Any]) -> "Event":
+        """The event that ``data`` describes.
+
+        Raises:
+            LedgerError: An unknown class, an unknown or missing field, a wrong type, or a value that is refused.
+        """
+        if not isinstance(data, Mapping) or not isinstance(data.get("event"), str):
+            raise LedgerError("An event must be an object with a text field 'event' that names its class.")
+        kind = Event.kinds.get(data["event"])
+        if kind is None:
+            raise LedgerError(f"Unknown event {data['event']!r}; this version knows {', '.join(sorted(Event.kinds))}.")
+        fields = _field_types(kind)
+        given = set(data) - {"event"}
+        if given != set(fields):
+            missing, unknown = sorted(set(fields) - given), sorted(map(str, given - set(fields)))
+            raise LedgerError(f"{kind.__name__}: missing fields {missing}, unknown fields {unknown}.")
+        try:
+            return kind(**{name: _decode(name, data[name], wanted) for name, wanted in fields.items()})
+        except (ValueError, OverflowError) as error:
+            raise LedgerError(f"{kind.__name__}: {' '.join(str(error).split())}") from None
+
+
+@dataclass(frozen=True)
+class Spend:
+    """An event and the number of queries to charge: those planned, or those made.
+
+    Attributes:
+        event: What each session of this kind spends.
+        queries: >= 0; zero costs nothing.
+    """
+
+    event: Event
+    queries: int
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.event, Event):
+            raise ValueError(f"event must be an Event, got {type(self.event).__name__}.")
+        object.__setattr__(self, "queries", _validate.count("queries", self.queries, at_least=0))
+
+
+def reals(name: str, values: Any, *, at_least: float = 0.0, allow_inf: bool = False) -> tuple[float, ...]:
+    """``values`` as a tuple of numbers >= ``at_least``, one a block; raise ``ValueError`` otherwise."""
+    if isinstance(values, (str, bytes)) or not hasattr(values, "__iter__"):
+        raise ValueError(f"{name} must be a tuple with one number a block, got {values!r}.")
+    given = tuple(values)
+    for value in given:
+        bad = isinstance(value, (bool, str)) or not (value >= at_least) or (math.isinf(value) and not allow_inf)
+        if bad:
+            raise ValueError(f"{name} must hold numbers >= {at_least:g}, got {value!r}.")
+    if not given:
+        raise ValueError(f"{name} must have at least one entry, got {given!r}.")
+    return tuple(float(value) for value in given)
+
+
+def _encode(value: Any) -> Any:
+    if isinstance(value, Event):
+        return value.to_dict()
+    if isinstance(value, tuple):
+        return [_encode(entry) for entry in value]
+    return "inf" if isinstance(value, float) and value == math.inf else value
+
+
+def _field_types(kind: type[Event]) -> dict[str, Any]:
+    hints = typing.get_type_hints(kind)
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+
+
+def _decode(name: str, value: Any, wanted: Any) -> Any:
+    """``value``, as JSON gave it, as a value of the field's type."""
+    if wanted is Event:
+        return Event.from_dict(value)
+    if typing.get_origin(wanted) is tuple and isinstance(value, list):
+        return tuple(_decode(name, entry, float) for entry in value)
+    if wanted is float and value == "inf":
+        return math.inf
+    if wanted is float and isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value):
+        return float(value)
+    if wanted is int and isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if wanted is str and isinstance(value, str):
+        return value
+    if wanted is NeighboringRelation and value in RELATIONS:
+        return value
+    expected = wanted.__name__ if isinstance(wanted, type) and not isinstance(wanted, types.GenericAlias) else wanted
+    raise LedgerError(f"field {name!r} must be {expected}, got a {type(value).__name__}.")

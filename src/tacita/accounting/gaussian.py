@@ -1,0 +1,77 @@
+r"""Closed forms of the Gaussian mechanism: delta, epsilon and mu, each from the other two.
+
+Place: the ground of accounting; numbers in, numbers out. ``mu`` is sensitivity over noise standard deviation; k queries
+together are one of :math:`\mu\sqrt{k}`, and several different ones of :math:`\sqrt{\sum \mu_i^2}`.
+Source: Balle and Wang (2018), Theorem 8, https://arxiv.org/abs/1805.06530.
+"""
+
+import math
+
+from scipy.optimize import brentq
+from scipy.special import log_ndtr
+
+
+def gaussian_delta(mu: float, epsilon: float) -> float:
+    r"""The smallest delta of a Gaussian query at ``epsilon``, exact up to rounding.
+
+    :math:`\delta(\epsilon) = \Phi(-\epsilon/\mu + \mu/2) - e^{\epsilon} \Phi(-\epsilon/\mu - \mu/2)`.
+
+    Args:
+        mu: Sensitivity over noise standard deviation, >= 0; ``inf`` is no noise.
+        epsilon: Any real number, the negative ones included.
+
+    Example:
+        >>> round(gaussian_delta(1.0, 1.0), 6)
+        0.126937
+    """
+    if mu == 0 or epsilon == math.inf:
+        return max(0.0, -math.expm1(epsilon)) if epsilon < 0 else 0.0
+    if mu == math.inf:
+        return 1.0
+    upper = float(log_ndtr(mu / 2 - epsilon / mu))
+    lower = epsilon + float(log_ndtr(-mu / 2 - epsilon / mu))
+    return max(0.0, -math.exp(upper) * math.expm1(min(0.0, lower - upper)))
+
+
+def gaussian_epsilon(mu: float, delta: float) -> float:
+    """The smallest epsilon >= 0 of a Gaussian query at ``delta`` in (0, 1), rounded up.
+
+    Example:
+        >>> round(gaussian_epsilon(10**0.5, 1e-5), 4)  # ten queries of mu = 1
+        17.8566
+    """
+    if mu == math.inf:
+        return math.inf
+    if gaussian_delta(mu, 0.0) <= delta:
+        return 0.0
+    tail = mu * mu / 2 + mu * math.sqrt(2 * math.log(1 / delta))  # the tail bound of the privacy loss
+    found = brentq(lambda e: gaussian_delta(mu, e) - delta, 0.0, tail, xtol=1e-15, rtol=1e-13)
+    return _first_within(float(found), lambda e: gaussian_delta(mu, e) <= delta)
+
+
+def gaussian_mu(epsilon: float, delta: float) -> float:
+    """The largest mu whose Gaussian query is (``epsilon``, ``delta``)-private, rounded down.
+
+    Example:
+        >>> round(gaussian_mu(1.0, 1e-5), 5)
+        0.26805
+    """
+    if not (0 <= epsilon < math.inf) or not (0 < delta < 1):
+        raise ValueError(f"epsilon must be >= 0 and finite, delta in (0, 1), got {epsilon!r} and {delta!r}.")
+    high = 1.0
+    while gaussian_delta(high, epsilon) <= delta:
+        high *= 2
+    low = high
+    while gaussian_delta(low, epsilon) > delta:
+        low /= 2
+    found = brentq(lambda mu: gaussian_delta(mu, epsilon) - delta, low, high, xtol=1e-300, rtol=1e-13)
+    return 1 / _first_within(1 / float(found), lambda inverse: gaussian_delta(1 / inverse, epsilon) <= delta)
+
+
+def _first_within(value, holds):
+    """Step ``value`` up by relative 1e-13, doubling, until ``holds``: the root finder may stop on the wrong side."""
+    step = 1e-13
+    while not holds(value):
+        value += value * step
+        step *= 2
+    return value
