@@ -1,0 +1,31 @@
+"""Flat clipping: the published formula, and settings that are refused."""
+
+import pytest
+import torch
+
+from tacita.clipping import FlatClipper
+
+
+def test_weight_is_the_papers_factor():
+    norms = torch.tensor([[0.0], [0.5], [1.5], [6.0]], dtype=torch.float64)
+    expected = torch.tensor([[1.0], [1.0], [1.0], [0.25]], dtype=torch.float64)
+    torch.testing.assert_close(FlatClipper(max_grad_norm=1.5).weights(norms), expected, rtol=1e-14, atol=0)
+
+
+def test_margin_is_a_few_roundings_and_no_more():
+    norms = torch.tensor([[3.0]])
+    weight = FlatClipper(max_grad_norm=1.0).weights(norms).item()
+    assert 1 / 3 * (1 - 2**-20) < weight < 1 / 3
+
+
+def test_one_group_one_bound():
+    clipper = FlatClipper(max_grad_norm=2.0)
+    shapes = {"b": torch.Size([1]), "a": torch.Size([2])}
+    assert clipper.groups(shapes) == {"all": ("b", "a")}
+    assert clipper.max_contribution(shapes) == {"all": 2.0}
+
+
+@pytest.mark.parametrize("wrong", [0.0, -1.0, float("nan"), float("inf"), True])
+def test_settings_are_refused(wrong):
+    with pytest.raises(ValueError, match="max_grad_norm must be a finite number > 0"):
+        FlatClipper(max_grad_norm=wrong)
