@@ -94,7 +94,7 @@ class GradientOracle:
         self.mechanism = self._resolved(mechanism, part, session)
         self.noise_std = self._noise_std(self.mechanism)
         self.event = self._event(self.mechanism)
-        self._randomness = randomness or Randomness.system()
+        self.randomness = randomness or Randomness.system()
         if session is None:
             session = ledger.register(
                 self.event,
@@ -102,10 +102,10 @@ class GradientOracle:
                 purpose=purpose,
                 part=part,
                 settings={**self.settings, **(settings or {})},
-                secure_randomness=self._randomness.secure,
+                secure_randomness=self.randomness.secure,
             )
         self._check_session(session)
-        self.line = Line(session, self.mechanism, self.noise_std, self._randomness)
+        self.line = Line(session, self.mechanism, self.noise_std, self.randomness)
         self._state = estimator.initial_state(source.shapes)
         self._updated = _UpdateCheck()
         self._follow()
@@ -184,7 +184,7 @@ class GradientOracle:
 
     def ratchet(self) -> None:
         """Move on to the next key (at a checkpoint): what was drawn before can no longer be drawn again."""
-        self._randomness.ratchet()
+        self.randomness.ratchet()
         self._follow()
 
     def state_dict(self) -> dict[str, Any]:
@@ -192,7 +192,7 @@ class GradientOracle:
         return {
             "session": self.session.id,
             "position": self.line.position,
-            "generation": self._randomness.generation,
+            "generation": self.randomness.generation,
             "estimator_state": self._state,
         }
 
@@ -211,7 +211,7 @@ class GradientOracle:
         )
 
     def _bounded(self, params: Mapping[str, Tensor], query: int) -> tuple[Values, Any]:
-        seed = self._randomness.key.stream(self.session.id, "model", query).seed()
+        seed = self.randomness.key.stream(self.session.id, "model", query).seed()
         engine = self.source.engine(params, self._draw(query), query=query, seed=seed)
         return self.estimator(engine, self._state)
 

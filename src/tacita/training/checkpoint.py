@@ -1,0 +1,124 @@
+"""Checkpoints: the whole state of a run in one file, safetensors with JSON in its header. No pickle.
+
+Place: oracles, methods -> [training.checkpoint]. A checkpoint is private: it stands beside the key, and an oracle's
+state may hold raw gradients. What is shared is exported anew.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from tacita.errors import ResumeError
+from tacita.methods import SuffixAverage
+from tacita.oracles import GradientOracle
+from tacita.training.files import write_atomically
+
+FORMAT = "tacita checkpoint 1"
+
+
+@dataclass
+class TrainingState:
+    """What a run is made of: all that a checkpoint saves and restores.
+
+    Attributes:
+        model: The network; parameters and buffers.
+        optimizer: Any ``torch.optim`` optimizer.
+        oracle: The oracle that is asked.
+        average: The running average of iterates, if there is one.
+        scheduler: A learning-rate scheduler, if there is one.
+    """
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    oracle: GradientOracle
+    average: SuffixAverage | None = None
+    scheduler: torch.optim.lr_scheduler.LRScheduler | None = None
+
+    def to_tree(self) -> dict[str, Any]:
+        """The state as nested dicts and lists of tensors, numbers and strings."""
+        return {
+            "model": {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())},
+            "optimizer": self.optimizer.state_dict(),
+            "oracle": self.oracle.state_dict(),
+            "average": None if self.average is None else {"seen": self.average.seen, "mean": self.average.mean},
+            "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
+        }
+
+    def from_tree(self, tree: Mapping[str, Any]) -> None:
+        """Restore what :meth:`to_tree` gave."""
+        own = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
+        if own.keys() != tree["model"].keys():
+            raise ResumeError("the checkpoint is of another model: parameters or buffers have other names.")
+        with torch.no_grad():
+            for name, value in own.items():
+                value.copy_(tree["model"][name])
+        self.optimizer.load_state_dict(_with_integer_keys(tree["optimizer"]))
+        self.oracle.load_state_dict(tree["oracle"])
+        if self.average is not None and tree["average"] is not None:
+            self.average.seen = tree["average"]["seen"]
+            self.average.mean = dict(tree["average"]["mean"])
+        if self.scheduler is not None and tree["scheduler"] is not None:
+            self.scheduler.load_state_dict(dict(tree["scheduler"]))
+
+
+def save(path: Path, tree: Mapping[str, Any], head: Mapping[str, Any]) -> None:
+    """Write ``tree`` and ``head`` (settings hash, anchor of the ledger, ...) to ``path``, atomically, mode 0600."""
+    tensors: dict[str, Tensor] = {}
+    layout = _without_tensors(tree, tensors)
+    metadata = {"format": FORMAT, "layout": json.dumps(layout), "head": json.dumps(dict(head))}
+    write_atomically(path, safetensors.torch.save(tensors, metadata), mode=0o600)
+
+
+def load(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Read ``(tree, head)`` from ``path``.
+
+    Raises:
+        ResumeError: The file cannot be read as a checkpoint.
+    """
+    try:
+        with safetensors.safe_open(str(path), framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+        if metadata.get("format") != FORMAT:
+            raise ValueError("another format")
+        return _with_tensors(json.loads(metadata["layout"]), tensors), json.loads(metadata["head"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, safetensors.SafetensorError) as error:
+        raise ResumeError(f"{path.name} cannot be read as a checkpoint of this version.") from error
+
+
+def _without_tensors(tree: Any, tensors: dict[str, Tensor]) -> Any:
+    """``tree`` with each tensor replaced by ``{"tensor": name}`` and put into ``tensors``."""
+    if isinstance(tree, Tensor):
+        name = str(len(tensors))
+        tensors[name] = tree.detach().cpu().contiguous().clone()
+        return {"tensor": name}
+    if isinstance(tree, Mapping):
+        return {"map": [[str(key), _without_tensors(value, tensors)] for key, value in tree.items()]}
+    if isinstance(tree, list | tuple):
+        return {"list": [_without_tensors(value, tensors) for value in tree]}
+    if tree is None or isinstance(tree, bool | int | float | str):
+        return {"value": tree}
+    raise TypeError(f"a checkpoint cannot hold a {type(tree).__name__}.")
+
+
+def _with_tensors(layout: Any, tensors: Mapping[str, Tensor]) -> Any:
+    ((kind, content),) = layout.items()
+    if kind == "tensor":
+        return tensors[content]
+    if kind == "map":
+        return {key: _with_tensors(value, tensors) for key, value in content}
+    if kind == "list":
+        return [_with_tensors(value, tensors) for value in content]
+    return content
+
+
+def _with_integer_keys(state: Mapping[str, Any]) -> dict[str, Any]:
+    """An optimizer's state dict: its ``state`` is keyed by the number of the parameter."""
+    return {**state, "state": {int(number): value for number, value in state["state"].items()}}

@@ -1,0 +1,103 @@
+"""Files of a run: written whole or not at all.
+
+Place: the ground of training.
+"""
+
+import os
+from pathlib import Path
+
+from tacita.errors import ResumeError
+
+
+def write_atomically(path: Path, data: bytes, *, mode: int = 0o644) -> None:
+    """Write ``data`` to ``path`` so that a reader, or a run killed at any instant, finds the old file or the new one.
+
+    A temporary file beside it is written, flushed to disk and renamed; then the folder is flushed.
+
+    Raises:
+        OSError: The disk is full or the folder cannot be written; the old file is untouched.
+    """
+    temporary = path.with_name(f".{path.name}.tmp")
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    _flush_folder(path.parent)
+
+
+def remove(path: Path) -> None:
+    """Remove ``path`` if it is there. (What an SSD keeps of it is not in our hands.)"""
+    path.unlink(missing_ok=True)
+    if path.parent.exists():
+        _flush_folder(path.parent)
+
+
+def _flush_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+class RunFolder:
+    """Where a run keeps its files: what may be shared at the top, what must not in ``private/``.
+
+    Args:
+        path: The folder; made if it is missing.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.private = self.path / "private"
+
+    @property
+    def ledger(self) -> Path:
+        """The ledger."""
+        return self.path / "ledger.jsonl"
+
+    @property
+    def key(self) -> Path:
+        """The private key, mode 0600, gone when the run is finished."""
+        return self.private / "key.json"
+
+    @property
+    def checkpoint(self) -> Path:
+        """The last checkpoint: private, since it stands beside the key."""
+        return self.private / "checkpoint.safetensors"
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether a run was started here and not finished."""
+        return self.key.exists()
+
+    def create(self) -> None:
+        """Make the folders; ``private`` can be entered by its owner alone."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        self.private.mkdir(mode=0o700, exist_ok=True)
+        os.chmod(self.private, 0o700)
+
+    def start(self) -> None:
+        """Make the folders of a new run.
+
+        Raises:
+            ResumeError: The folder holds something already.
+        """
+        if self.path.exists() and any(self.path.iterdir()):
+            raise ResumeError(f"{self.path.name!r} is not empty: choose another folder, or remove it.")
+        self.create()
+
+    def finish(self) -> None:
+        """Remove the private folder: checkpoint first, the key last."""
+        remove(self.checkpoint)
+        remove(self.key)
+        for leftover in self.private.glob(".*.tmp"):
+            remove(leftover)
+        if self.private.exists():
+            self.private.rmdir()

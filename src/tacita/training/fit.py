@@ -1,0 +1,208 @@
+"""Train a network privately in one call.
+
+Place: everything below -> [training.fit]. A front end: it may choose settings by public rules (``docs/defaults.md``),
+and the statement marks each such choice; epsilon and delta are never chosen.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from tacita import _validate
+from tacita.accounting import Ledger, NeighboringRelation, Statement, statement
+from tacita.clipping import FlatClipper
+from tacita.clipping.clipper import Clipper
+from tacita.errors import ResumeError
+from tacita.mechanisms import CalibratedGaussian
+from tacita.oracles import ClippedGradientOracle, Records
+from tacita.random import Randomness
+from tacita.sampling import PoissonSampler
+from tacita.training.checkpoint import TrainingState
+from tacita.training.files import RunFolder, write_atomically
+from tacita.training.fingerprint import data_fingerprint
+from tacita.training.loop import Checkpoints, train
+from tacita.training.progress import Progress
+
+LossFn = Callable[[nn.Module, Any], Tensor]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished private run.
+
+    Attributes:
+        model: The trained network (the one handed in).
+        ledger: What was spent.
+        statement: What may be told: epsilon of the plan, the unit, the assumptions.
+        folder: Where the run was written; ``None`` if nowhere.
+    """
+
+    model: nn.Module
+    ledger: Ledger
+    statement: Statement
+    folder: Path | None = None
+
+
+def fit(
+    model: nn.Module,
+    loss_fn: LossFn,
+    dataset: Any,
+    *,
+    target_epsilon: float,
+    target_delta: float,
+    epochs: float,
+    num_records: int,
+    expected_batch_size: float | None = None,
+    max_grad_norm: float | None = None,
+    clipper: Clipper | None = None,
+    optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer] | None = None,
+    neighboring_relation: NeighboringRelation = "add_or_remove_one",
+    privacy_unit: str | None = None,
+    folder: str | Path | None = None,
+    progress: bool = True,
+    randomness: Randomness | None = None,
+    **oracle_settings: Any,
+) -> Run:
+    r"""Train ``model`` with DP-SGD so that the whole run is (target_epsilon, target_delta)-DP.
+
+    Poisson sampling at rate :math:`q` = ``expected_batch_size / num_records``, ``ceil(epochs / q)`` queries, Gaussian
+    noise calibrated to the target, any torch optimizer below the line.
+
+    Args:
+        model: Any module whose samples do not mix; trained in place.
+        loss_fn: ``(model, batch) -> losses`` of shape (batch,).
+        dataset: A map-style ``Dataset``, a tuple of arrays, or :class:`~tacita.Records`.
+        target_epsilon: The guarantee asked for.
+        target_delta: Well below ``1 / num_records``.
+        epochs: Passes over the data, in expectation.
+        num_records: Public number of records (a declared guess under add_or_remove_one).
+        expected_batch_size: Chosen by tacita if ``None``: ``max(min(n, 256), n / 50)``, n the number of records.
+        max_grad_norm: Flat clipping threshold; chosen by tacita if ``None``: 1.
+        clipper: Any clipper instead of ``max_grad_norm``.
+        optimizer: ``params -> torch.optim.Optimizer``; chosen by tacita if ``None``: Adam, lr 2e-3.
+        neighboring_relation: How neighbours differ.
+        privacy_unit: The caller's words for what is protected; "one record" if ``None``.
+        folder: Keeps ledger, statement and model, and checkpoints while it runs. A run killed there goes on when
+            ``fit`` is called again with the same settings and data, and ends with the same bits.
+        progress: Show a bar on the error stream.
+        randomness: Only tests hand it in.
+        **oracle_settings: ``num_workers``, ``collate_fn``, ``method``, ``max_physical_batch_size``: as in
+            :class:`~tacita.ClippedGradientOracle`, which refuses any other name.
+
+    Raises:
+        ValueError: A setting is wrong; the message names it and the way out.
+        ResumeError: ``folder`` holds a run with other settings or data, or a finished one.
+
+    Example:
+        >>> import torch
+        >>> model = torch.nn.Linear(2, 1)
+        >>> x = torch.randn(200, 2)
+        >>> run = fit(model, lambda model, batch: (model(batch[0]) - batch[1]).square().sum(1), (x, x[:, :1]),
+        ...           target_epsilon=2.0, target_delta=1e-3, epochs=1, num_records=200, progress=False)
+        >>> run.ledger.epsilon(1e-3) <= 2.0
+        True
+    """
+    chosen: list[str] = []
+
+    def choose(name: str, value: Any, default: Any) -> Any:
+        if value is None:
+            chosen.append(f"{name} = {default}")
+            return default
+        return value
+
+    num_records = _validate.count("num_records", num_records)
+    if target_delta >= 1 / num_records:
+        raise ValueError(f"target_delta must be below 1 / num_records = {1 / num_records:.3g}, got {target_delta}.")
+    batch = choose("expected_batch_size", expected_batch_size, max(min(num_records, 256), num_records // 50))
+    if clipper is None:
+        clipper = FlatClipper(max_grad_norm=choose("max_grad_norm", max_grad_norm, 1.0))
+    elif max_grad_norm is not None:
+        raise ValueError("max_grad_norm and clipper were both given: the clipper has its own threshold.")
+    unit = choose("privacy_unit", privacy_unit, "one record")
+    if optimizer is None:
+        chosen.append("optimizer = Adam, lr 0.002")
+    sampler = PoissonSampler(expected_batch_size=batch, num_records=num_records)
+    planned_queries = planned(epochs, sampler)
+    run_folder = None if folder is None else RunFolder(folder)
+    resuming = run_folder is not None and run_folder.unfinished
+    if run_folder is not None and not resuming:
+        run_folder.start()
+    if run_folder is not None and resuming:
+        randomness = Randomness.load(run_folder.key)
+    randomness = randomness or Randomness.system()
+    if run_folder is not None and not resuming:
+        randomness.save(run_folder.key)
+    ledger = Ledger(
+        run_folder.ledger if run_folder else None, neighboring_relation=neighboring_relation, privacy_unit=unit
+    )
+    oracle = ClippedGradientOracle(
+        model,
+        loss_fn,
+        dataset,
+        ledger=ledger,
+        sampler=sampler,
+        clipper=clipper,
+        mechanism=CalibratedGaussian(target_epsilon=target_epsilon, target_delta=target_delta),
+        planned_queries=planned_queries,
+        randomness=randomness,
+        session=next(iter(ledger.sessions), None),
+        **oracle_settings,
+    )
+    state = TrainingState(model, (optimizer or _adam)(model.parameters()), oracle)
+    checkpoints = None
+    if run_folder is not None:
+        binding = data_fingerprint(oracle, dataset, state.optimizer)
+        checkpoints = Checkpoints.planned(run_folder, planned_queries, binding)
+    with Progress(ledger, delta=target_delta, total=planned_queries) if progress else nullcontext() as bar:
+        train(state, checkpoints=checkpoints, progress=bar)
+    return _finished(state, ledger, target_delta, chosen, run_folder)
+
+
+def planned(epochs: float, sampler: PoissonSampler) -> int:
+    """``ceil(epochs / sample_rate)``, in exact arithmetic on the numbers as written.
+
+    Example:
+        >>> planned(3, PoissonSampler(expected_batch_size=93, num_records=930))
+        30
+    """
+    _validate.positive("epochs", epochs)
+    rate = Fraction(str(sampler.expected_batch_size)) / sampler.num_records
+    return math.ceil(Fraction(str(epochs)) / rate)
+
+
+def _finished(
+    state: TrainingState, ledger: Ledger, delta: float, chosen: list[str], folder: RunFolder | None
+) -> Run:
+    """Close the session, write what may be shared, and only then remove checkpoint and key."""
+    if not state.oracle.session.closed:
+        state.oracle.session.close()
+    words = statement(ledger, delta, chosen_by_tacita=chosen)
+    if folder is None:
+        return Run(state.model, ledger, words)
+    weights = {name: value.detach().contiguous() for name, value in state.model.state_dict().items()}
+    write_atomically(folder.path / "model.safetensors", safetensors.torch.save(_untied(weights)))
+    write_atomically(folder.path / "statement.txt", words.text.encode())
+    write_atomically(folder.path / "statement.json", words.to_bytes())
+    ledger.close()
+    folder.finish()
+    return Run(state.model, ledger, words, folder.path)
+
+
+def _untied(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Copies, since safetensors refuses tensors that share memory."""
+    return {name: value.clone() for name, value in weights.items()}
+
+
+def _adam(params: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.Adam(params, lr=2e-3)
+
+
+__all__ = ["Records", "ResumeError", "Run", "fit", "planned"]

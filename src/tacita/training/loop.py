@@ -1,0 +1,108 @@
+"""The training loop: ask, step, average, checkpoint; the same loop for a fresh and for a resumed run.
+
+Place: oracles, methods -> [training.loop] -> fit, the command line. Nothing here sees raw data.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tacita.errors import ResumeError
+from tacita.oracles import trainable
+from tacita.training import checkpoint as checkpoints
+from tacita.training.checkpoint import TrainingState
+from tacita.training.files import RunFolder
+from tacita.training.progress import Progress
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoints:
+    """When and where a run is saved.
+
+    Attributes:
+        folder: The run's folder.
+        every: Queries between checkpoints. It fixes where the key is ratcheted, and so the bits of the run: a count,
+            never a time.
+        binding: Public words that must be the same when the run is resumed (settings hash, data fingerprint under the
+            run's key).
+    """
+
+    folder: RunFolder
+    every: int
+    binding: str
+
+    @classmethod
+    def planned(cls, folder: RunFolder, planned_queries: int, binding: str) -> "Checkpoints":
+        """About twenty checkpoints a run."""
+        return cls(folder=folder, every=max(1, math.ceil(planned_queries / 20)), binding=binding)
+
+    def save(self, state: TrainingState) -> None:
+        """Write a checkpoint for the *next* key, then move the key on; a kill between the two resumes.
+
+        The ledger is flushed first: no release may leave the process, in a checkpoint or elsewhere, before its line.
+        """
+        oracle = state.oracle
+        oracle.session.flush()
+        tree = state.to_tree()
+        tree["oracle"]["generation"] += 1
+        head = {"binding": self.binding, "anchor": list(oracle.ledger.anchor)}
+        checkpoints.save(self.folder.checkpoint, tree, head)
+        oracle.ratchet()
+        oracle.randomness.save(self.folder.key)
+
+    def restore(self, state: TrainingState) -> None:
+        """Continue from the checkpoint.
+
+        Raises:
+            ResumeError: It is of other settings or data, or the ledger does not go on from where it stood.
+        """
+        tree, head = checkpoints.load(self.folder.checkpoint)
+        if head["binding"] != self.binding:
+            raise ResumeError(
+                "this run was started with other settings or other data: rerun with those, or choose another folder."
+            )
+        found = state.oracle.ledger.verify(anchor=tuple(head["anchor"]))
+        if not found.ok:
+            raise ResumeError(f"the ledger does not go on from the checkpoint: {found.reason}.")
+        state.from_tree(tree)
+
+
+def train(
+    state: TrainingState,
+    *,
+    checkpoints: Checkpoints | None = None,
+    progress: Progress | None = None,
+    on_step: Callable[[int], Any] | None = None,
+) -> None:
+    """Use up the plan of ``state.oracle``: one query, one optimizer step, and so on.
+
+    Args:
+        state: Model, optimizer and oracle; changed in place.
+        checkpoints: Save along the way; continued from, if the folder holds a checkpoint.
+        progress: Shows steps, spent epsilon and time left.
+        on_step: Called after each step with the number of steps made; it sees nothing private unless it looks itself.
+    """
+    if checkpoints is not None:
+        if checkpoints.folder.checkpoint.exists():
+            checkpoints.restore(state)
+        else:
+            checkpoints.save(state)
+    params = trainable(state.model)
+    state.model.train()
+    while state.oracle.remaining_queries:
+        state.oracle.backward()
+        state.optimizer.step()
+        if state.scheduler is not None:
+            state.scheduler.step()
+        if state.average is not None:
+            state.average.update(params)
+        made = state.oracle.line.position
+        if checkpoints is not None and made % checkpoints.every == 0:
+            checkpoints.save(state)
+        if progress is not None:
+            progress.show(made)
+        if on_step is not None:
+            on_step(made)
+    if state.average is not None:
+        state.average.copy_to(params)

@@ -1,0 +1,289 @@
+"""The oracle: exact identities first, then what must hold whatever the data are."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+
+import tacita
+from tacita.errors import BudgetExceededError, UnsupportedEventError
+from tacita.oracles import trainable
+
+FULL = dict(
+    sampler=tacita.FullBatchSampler(num_records=60),
+    clipper=tacita.FlatClipper(max_grad_norm=1e9),
+    mechanism=tacita.GaussianMechanism(noise_multiplier=0.0),
+)
+
+
+def mean_gradient(model, loss_fn, data):
+    loss = loss_fn(model, data).mean()
+    return dict(zip(trainable(model), torch.autograd.grad(loss, list(trainable(model).values())), strict=True))
+
+
+def test_without_noise_and_clipping_it_is_the_mean_gradient(problem, make_oracle):
+    release = make_oracle(**FULL).query(trainable(problem[0]))
+    for name, expected in mean_gradient(*problem).items():
+        torch.testing.assert_close(release.gradient[name], expected, rtol=1e-12, atol=1e-12)
+
+
+def test_without_noise_and_clipping_training_is_plain_sgd(problem, make_oracle):
+    model, loss_fn, data = problem
+    plain = copy.deepcopy(model)
+    oracle = make_oracle(**FULL)
+    private_sgd = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    plain_sgd = torch.optim.SGD(plain.parameters(), lr=0.05, momentum=0.9)
+    for _ in range(oracle.planned_queries):
+        oracle.backward()
+        private_sgd.step()
+        plain_sgd.zero_grad()
+        loss_fn(plain, data).mean().backward()
+        plain_sgd.step()
+    for ours, theirs in zip(model.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+
+
+def test_release_is_the_clipped_sum_plus_the_stated_noise(problem, make_oracle):
+    """The noise is the stream's, times noise_std: the same query without noise is subtracted."""
+    params = trainable(problem[0])
+    noisy = make_oracle().query(params)
+    bare = make_oracle(mechanism=tacita.GaussianMechanism(noise_multiplier=0.0)).query(params)
+    randomness = tacita.Randomness.insecure(0)
+    draws = randomness.key.stream("train-1", "noise", 0, "all").normals((5,), dtype=torch.float64)
+    difference = torch.cat([(noisy.released["all"][n] - bare.released["all"][n]).flatten() for n in params])
+    torch.testing.assert_close(difference, 1.0 * draws, rtol=1e-9, atol=1e-12)
+    assert noisy.noise_std == {"all": 1.0}
+
+
+def test_query_has_no_side_effect_on_the_model(problem, make_oracle):
+    model = problem[0]
+    before = copy.deepcopy(model.state_dict())
+    make_oracle().query(trainable(model))
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert all(p.grad is None for p in model.parameters())
+    assert model.training
+
+
+def test_query_at_a_point_that_is_not_the_models(problem, make_oracle):
+    model, loss_fn, data = problem
+    elsewhere = {name: p.detach() + 1.0 for name, p in trainable(model).items()}
+    release = make_oracle(**FULL).query(elsewhere)
+    moved = copy.deepcopy(model)
+    moved.load_state_dict(elsewhere)
+    for name, expected in mean_gradient(moved, loss_fn, data).items():
+        torch.testing.assert_close(release.gradient[name], expected, rtol=1e-12, atol=1e-12)
+
+
+def test_backward_assigns_and_never_adds(problem, make_oracle):
+    oracle = make_oracle()
+    for p in problem[0].parameters():
+        p.grad = torch.full_like(p, 1e6)
+    release = oracle.backward()
+    for name, p in trainable(problem[0]).items():
+        assert torch.equal(p.grad, release.gradient[name])
+
+
+def test_divisor_is_public_and_not_the_realised_size(problem, make_oracle):
+    params = trainable(problem[0])
+    for guess in (10, 60, 1000):  # a declared guess only sets the divisor
+        oracle = make_oracle(sampler=tacita.PoissonSampler(sample_rate=0.3, num_records=guess))
+        release = oracle.query(params)
+        assert release.divisor == pytest.approx(0.3 * guess)
+        for name in params:
+            assert torch.equal(release.gradient[name], release.released["all"][name] / release.divisor)
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_an_empty_batch_is_a_query_of_pure_noise(problem, make_oracle, rows):
+    data = tuple(tensor[:rows] for tensor in problem[2])
+    oracle = make_oracle(dataset=data, sampler=tacita.PoissonSampler(sample_rate=1e-9, num_records=60))
+    release = oracle.query(trainable(problem[0]))
+    draws = tacita.Randomness.insecure(0).key.stream("train-1", "noise", 0, "all").normals((5,), dtype=torch.float64)
+    assert torch.equal(torch.cat([g.flatten() for g in release.released["all"].values()]), draws)
+    assert oracle.ledger.sessions[0].queries_made == 1
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf"), 1e300])
+def test_a_hostile_row_adds_at_most_the_threshold(problem, make_oracle, bad):
+    """Neighbours under the same coins: the release moves by at most the sensitivity (here both see all rows)."""
+    params = trainable(problem[0])
+    x, y = problem[2]
+    hostile = (torch.cat([x, torch.full((1, 4), bad, dtype=x.dtype)]), torch.cat([y, y.new_zeros(1)]))
+    settings = dict(sampler=tacita.FullBatchSampler(num_records=60), mechanism=FULL["mechanism"])
+    with_row = make_oracle(dataset=hostile, **settings).query(params).released["all"]
+    without = make_oracle(**settings).query(params).released["all"]
+    moved = torch.cat([(with_row[n] - without[n]).flatten() for n in params]).norm()
+    assert moved <= 1.0 + 1e-9
+
+
+def test_physical_batches_change_nothing_but_the_order_of_summation(problem, make_oracle):
+    params = trainable(problem[0])
+    whole = make_oracle().query(params)
+    for size in (1, 7, 1000):
+        chunked = make_oracle(max_physical_batch_size=size).query(params)
+        for name in params:
+            torch.testing.assert_close(chunked.gradient[name], whole.gradient[name], rtol=1e-12, atol=1e-13)
+        assert chunked.noise_std == whole.noise_std
+        assert chunked.divisor == whole.divisor
+
+
+@pytest.mark.parametrize("method", ["loop", "vmap", "ghost", "auto"])
+def test_every_engine_gives_the_same_release(problem, make_oracle, method):
+    params = trainable(problem[0])
+    expected = make_oracle(method="loop").query(params)
+    found = make_oracle(method=method).query(params)
+    for name in params:
+        torch.testing.assert_close(found.gradient[name], expected.gradient[name], rtol=1e-9, atol=1e-9)
+
+
+def test_queries_differ_in_batch_and_noise(problem, make_oracle):
+    params = trainable(problem[0])
+    oracle = make_oracle()
+    first, second = oracle.query(params), oracle.query(params)
+    assert (first.query, second.query) == (0, 1)
+    assert not torch.equal(first.gradient["weight"], second.gradient["weight"])
+
+
+def test_plan_is_fixed_and_counted_down(problem, make_oracle):
+    params = trainable(problem[0])
+    oracle = make_oracle(planned_queries=2)
+    assert oracle.remaining_queries == 2
+    oracle.query(params)
+    oracle.query(params)
+    with pytest.raises(BudgetExceededError, match="planned_queries is 2 and all are used"):
+        oracle.query(params)
+    assert oracle.ledger.sessions[0].queries_made == 2
+
+
+def test_calibrated_noise_meets_the_target_beside_what_is_registered(make_oracle):
+    ledger = tacita.Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one row")
+    first = make_oracle(
+        ledger=ledger, mechanism=tacita.CalibratedGaussian(target_epsilon=1.0, target_delta=1e-5), planned_queries=50
+    )
+    assert 0.995 <= ledger.epsilon(1e-5) <= 1.0
+    randomness = tacita.Randomness.insecure(1)
+    second = make_oracle(
+        ledger=ledger,
+        mechanism=tacita.CalibratedGaussian(target_epsilon=2.0, target_delta=1e-5),
+        planned_queries=50,
+        randomness=randomness,
+    )
+    assert 2.0 * 0.995 <= ledger.epsilon(1e-5) <= 2.0
+    assert second.noise_multiplier != first.noise_multiplier
+
+
+def test_replace_one_has_twice_the_noise_at_the_same_multiplier(make_oracle):
+    oracle = make_oracle("replace_one")
+    assert oracle.noise_std == {"all": 2.0}
+
+
+def test_per_layer_blocks_share_the_noise(problem, make_oracle):
+    oracle = make_oracle(
+        clipper=tacita.PerLayerClipper(max_grad_norm=1.0),
+        mechanism=tacita.GaussianMechanism(noise_multiplier=2.0, allocation="least_power"),
+    )
+    bounds = oracle.estimator.sensitivity("add_or_remove_one", oracle.source.shapes)
+    assert sum((bounds[b] / oracle.noise_std[b]) ** 2 for b in bounds) == pytest.approx(1 / 4.0)
+    assert set(oracle.query(trainable(problem[0])).gradient) == {"weight", "bias"}
+
+
+def test_a_cell_without_a_proof_is_refused_with_the_relations_that_work(make_oracle):
+    with pytest.raises(UnsupportedEventError, match="replace_one"):
+        make_oracle(sampler=tacita.FixedSizeSampler(batch_size=10, num_records=60))
+
+
+@pytest.mark.parametrize("relation", ["replace_one", "zero_out_one"])
+def test_a_public_count_must_be_the_datas(make_oracle, relation):
+    with pytest.raises(ValueError, match="num_records must be the number of records"):
+        make_oracle(relation, sampler=tacita.PoissonSampler(sample_rate=0.3, num_records=61))
+
+
+def test_more_queries_than_the_sampler_has_batches_are_refused(make_oracle):
+    with pytest.raises(ValueError, match="planned_queries must be <= 5"):
+        make_oracle(sampler=tacita.DisjointSampler(num_batches=5, num_records=60, assignment="coin"))
+
+
+def test_a_loader_is_refused_as_sampler(problem, make_oracle):
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*problem[2]), batch_size=10, shuffle=True)
+    with pytest.raises((TypeError, ValueError), match="PoissonSampler"):
+        make_oracle(sampler=loader)
+
+
+def test_parameters_the_optimizer_misses_are_named_after_the_first_step(problem, make_oracle):
+    model = problem[0]
+    oracle = make_oracle()
+    optimizer = torch.optim.SGD([model.weight], lr=0.1)
+    oracle.backward()
+    optimizer.step()
+    with pytest.raises(RuntimeError, match="not updated after the first step: bias"):
+        oracle.backward()
+
+
+def test_a_learning_rate_of_zero_is_no_missing_parameter(problem, make_oracle):
+    oracle = make_oracle()
+    optimizer = torch.optim.SGD(problem[0].parameters(), lr=0.0)
+    for _ in range(3):
+        oracle.backward()
+        optimizer.step()
+    assert oracle.remaining_queries == 7
+
+
+def test_an_oracle_that_is_not_used_spends_nothing_and_can_be_withdrawn(make_oracle):
+    oracle = make_oracle()
+    assert oracle.ledger.epsilon_spent(1e-5) == 0.0
+    assert oracle.ledger.epsilon(1e-5) > 0.0
+    oracle.session.withdraw()
+    assert oracle.ledger.epsilon(1e-5) == 0.0
+
+
+def test_a_users_error_propagates_and_the_query_can_be_made_again(problem, make_oracle):
+    model, _, data = problem
+    fail = [True]
+
+    def loss_fn(model, batch):
+        if fail[0] and len(batch[0]) > 3:
+            raise KeyError("the user's own")
+        return (model(batch[0]).squeeze(-1) - batch[1]).square()
+
+    oracle = tacita.ClippedGradientOracle(
+        model,
+        loss_fn,
+        data,
+        ledger=tacita.Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one row"),
+        sampler=tacita.PoissonSampler(sample_rate=0.5, num_records=60),
+        clipper=tacita.FlatClipper(max_grad_norm=1.0),
+        mechanism=tacita.GaussianMechanism(noise_multiplier=1.0),
+        planned_queries=3,
+        method="ghost",
+    )
+    with pytest.raises(KeyError, match="the user's own"):
+        oracle.query(trainable(model))
+    fail[0] = False
+    assert oracle.query(trainable(model)).query == 0
+
+
+def test_printing_an_oracle_shows_settings_and_no_data(problem, make_oracle):
+    text = repr(make_oracle(dataset=tuple(t * 0 + 12345.678 for t in problem[2])))
+    assert "FlatClipper" in text
+    assert "12345" not in text
+
+
+def test_a_session_registered_before_must_be_this_oracles(make_oracle):
+    first = make_oracle()
+    ledger = tacita.Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one row")
+    session = ledger.register(first.event, planned_queries=10, purpose="train")
+    oracle = make_oracle(ledger=ledger, session=session)
+    assert oracle.session is session
+    with pytest.raises(ValueError, match="registered for another event"):
+        make_oracle(ledger=ledger, session=session, mechanism=tacita.GaussianMechanism(noise_multiplier=0.5))
+
+
+def test_sampler_sees_the_rows_of_its_part_only(problem, make_oracle):
+    model, loss_fn, data = problem
+    first, second = tacita.split(data, [40, 20])
+    oracle = make_oracle("zero_out_one", dataset=second, **{**FULL, "sampler": tacita.FullBatchSampler(num_records=20)})
+    release = oracle.query(trainable(model))
+    expected = mean_gradient(model, loss_fn, tuple(t[40:] for t in data))
+    torch.testing.assert_close(release.gradient["weight"], expected["weight"], rtol=1e-12, atol=1e-12)
+    assert np.array_equal(first.rows, np.arange(40))

@@ -1,0 +1,127 @@
+"""The rule for redone queries: every branch of it."""
+
+import pytest
+import torch
+
+import tacita
+from tacita.errors import ResumeError
+from tacita.oracles import trainable
+
+
+def crashed(make_oracle, problem, tmp_path, queries, **changes):
+    """An oracle whose process 'died' after some queries: its ledger reloaded, its key kept."""
+    ledger = tacita.Ledger(
+        tmp_path / "ledger.jsonl", neighboring_relation="add_or_remove_one", privacy_unit="one row"
+    )
+    oracle = make_oracle(ledger=ledger, **changes)
+    state = oracle.state_dict()
+    releases = [oracle.query(trainable(problem[0])) for _ in range(queries)]
+    oracle.session.flush()
+    ledger.close()
+    return state, releases
+
+
+def resumed(make_oracle, tmp_path, state, seed=0, **changes):
+    ledger = tacita.Ledger(
+        tmp_path / "ledger.jsonl", neighboring_relation="add_or_remove_one", privacy_unit="one row"
+    )
+    oracle = make_oracle(ledger=ledger, session=ledger.sessions[0], seed=seed, **changes)
+    oracle.load_state_dict(state)
+    return oracle
+
+
+def same(a, b):
+    return all(torch.equal(a.gradient[name], b.gradient[name]) for name in a.gradient)
+
+
+def test_no_line_is_made_as_if_for_the_first_time(problem, make_oracle, tmp_path):
+    state, _ = crashed(make_oracle, problem, tmp_path, 0)
+    expected = make_oracle().query(trainable(problem[0]))
+    oracle = resumed(make_oracle, tmp_path, state)
+    assert same(oracle.query(trainable(problem[0])), expected)
+    assert oracle.session.queries_made == 1
+
+
+def test_a_matching_line_is_the_identical_release_and_free(problem, make_oracle, tmp_path):
+    state, releases = crashed(make_oracle, problem, tmp_path, 3)
+    oracle = resumed(make_oracle, tmp_path, state)
+    again = [oracle.query(trainable(problem[0])) for _ in range(3)]
+    assert all(same(a, b) for a, b in zip(again, releases, strict=True))
+    assert [release.query for release in again] == [0, 1, 2]
+    assert oracle.session.queries_made == 3
+    assert oracle.remaining_queries == 7
+
+
+def test_a_line_that_does_not_match_takes_the_next_unused_number(problem, make_oracle, tmp_path):
+    state, releases = crashed(make_oracle, problem, tmp_path, 3)
+    oracle = resumed(make_oracle, tmp_path, state)
+    elsewhere = {name: p.detach() + 1.0 for name, p in trainable(problem[0]).items()}
+    release = oracle.query(elsewhere)
+    assert release.query == 3
+    assert oracle.session.queries_made == 4
+    assert oracle.remaining_queries == 6
+    fresh = make_oracle()
+    for _ in range(4):
+        expected = fresh.query(elsewhere)
+    assert same(release, expected)  # batch and noise are those of number 3, never those of number 0
+
+
+def test_a_one_pass_session_refuses_a_line_that_does_not_match(problem, make_oracle, tmp_path):
+    one_pass = dict(sampler=tacita.DisjointSampler(num_batches=10, num_records=60, assignment="coin"))
+    state, releases = crashed(make_oracle, problem, tmp_path, 3, **one_pass)
+    oracle = resumed(make_oracle, tmp_path, state, **one_pass)
+    assert same(oracle.query(trainable(problem[0])), releases[0])  # the identical release is still free
+    elsewhere = {name: p.detach() + 1.0 for name, p in trainable(problem[0]).items()}
+    with pytest.raises(ResumeError, match="cannot be continued"):
+        oracle.query(elsewhere)
+    assert oracle.session.queries_made == 3
+
+
+def test_a_newer_key_leaves_used_numbers_behind(problem, make_oracle, tmp_path):
+    state, _ = crashed(make_oracle, problem, tmp_path, 3)
+    randomness = tacita.Randomness.insecure(0)
+    randomness.ratchet()
+    oracle = resumed(make_oracle, tmp_path, state, randomness=randomness)
+    assert oracle.query(trainable(problem[0])).query == 3
+
+
+def test_an_older_key_is_ratcheted_forward(problem, make_oracle, tmp_path):
+    ledger = tacita.Ledger(
+        tmp_path / "ledger.jsonl", neighboring_relation="add_or_remove_one", privacy_unit="one row"
+    )
+    oracle = make_oracle(ledger=ledger)
+    oracle.query(trainable(problem[0]))
+    oracle.ratchet()  # the checkpoint is written for the new key, the key file still holds the old one
+    state = oracle.state_dict()
+    expected = oracle.query(trainable(problem[0]))
+    oracle.session.flush()
+    ledger.close()
+    again = resumed(make_oracle, tmp_path, state)
+    assert again.randomness.generation == 1
+    assert same(again.query(trainable(problem[0])), expected)
+
+
+def test_a_resumed_session_is_refused_without_its_checkpoint(problem, make_oracle, tmp_path):
+    crashed(make_oracle, problem, tmp_path, 2)
+    ledger = tacita.Ledger(
+        tmp_path / "ledger.jsonl", neighboring_relation="add_or_remove_one", privacy_unit="one row"
+    )
+    oracle = make_oracle(ledger=ledger, session=ledger.sessions[0])
+    with pytest.raises(ResumeError, match="load its checkpoint"):
+        oracle.query(trainable(problem[0]))
+
+
+def test_the_ledger_has_the_line_before_the_release_is_returned(problem, make_oracle):
+    oracle = make_oracle()
+    seen = []
+    mechanism = oracle.line._mechanism
+    oracle.line._mechanism = lambda *args: seen.append(oracle.session.lookup(0)) or mechanism(*args)
+    oracle.query(trainable(problem[0]))
+    assert seen[0] is not None
+
+
+def test_two_oracles_cannot_draw_the_same_noise(make_oracle):
+    randomness = tacita.Randomness.insecure(0)
+    make_oracle(randomness=randomness)
+    with pytest.raises((ResumeError, ValueError)):
+        make_oracle(randomness=randomness)  # another ledger, the same session name: the same streams
