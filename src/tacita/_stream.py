@@ -4,6 +4,7 @@ Place: the ground, under tacita.random, which has the keys that streams come fro
 Source: AES-256 in counter mode, NIST SP 800-38A; Box and Muller (1958), https://doi.org/10.1214/aoms/1177706645.
 """
 
+import hmac
 import math
 import operator
 from collections.abc import Iterator, Sequence
@@ -54,6 +55,11 @@ class Stream:
     def __repr__(self) -> str:
         return "Stream(<secret>)"
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Stream) and hmac.compare_digest(self._secret, other._secret)
+
+    __hash__ = None  # type: ignore[assignment]
+
     def __reduce__(self) -> Any:
         raise TypeError("a Stream is secret and is neither copied nor pickled: derive it again from its Key.")
 
@@ -103,10 +109,12 @@ class Stream:
             words[rejected] = [self.words(1, lane + offset + int(i))[0] for i in rejected]
         return (words % np.uint64(high)).astype(np.int64)
 
-    def permutation(self, n: int) -> np.ndarray:
-        """A uniform permutation of 0 .. n - 1, int64: the order of n distinct words (all redrawn should two tie)."""
-        n = _size("n", n)
-        lane = 0
+    def permutation(self, n: int, offset: int = 0) -> np.ndarray:
+        """A uniform permutation of 0 .. n - 1, int64: the order of the n words from ``offset`` on.
+
+        Should two words tie, which is all that could make it non-uniform, all are replaced by those 2^60 further.
+        """
+        n, lane = _size("n", n), _size("offset", offset)
         while True:
             words = self.words(n, lane)
             order = np.argsort(words, kind="stable")

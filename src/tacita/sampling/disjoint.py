@@ -1,0 +1,77 @@
+"""Disjoint batches: each record is in one query of the session, no more.
+
+Place: [sampling.disjoint] -> gradients. By whose coin records are assigned decides which relations are proved.
+Derivation: docs/derivations/accounting.md, one pass.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from tacita import _validate
+from tacita.accounting.cells import DisjointLaw
+from tacita.sampling._assignment import Memory, by_coin, slice_of
+from tacita.sampling.sampler import Coins, Sampler
+
+
+@dataclass(frozen=True, kw_only=True)
+class DisjointSampler(Sampler):
+    """One pass over the records in ``num_batches`` disjoint batches.
+
+    By ``"coin"``, record i's batch is uniform, from word i of the session's own stream: batch sizes are random, and one
+    record more or less moves no other. By ``"index"``, row i is in batch ``i * num_batches // num_records``: sizes
+    differ by one at most, and the number of records is public.
+
+    Attributes:
+        num_batches: Number of batches, and of queries a session can make.
+        num_records: Public number of records; the data's by ``"index"``, else it only sets the divisor.
+        assignment: ``"coin"`` or ``"index"``.
+
+    Example:
+        >>> from tacita.random import QueryCoins, Randomness
+        >>> sampler = DisjointSampler(num_batches=4, num_records=10, assignment="index")
+        >>> [sampler.draw(query, QueryCoins(Randomness.insecure(0), "train-1"), 10).tolist() for query in range(4)]
+        [[0, 1, 2], [3, 4], [5, 6, 7], [8, 9]]
+    """
+
+    num_batches: int
+    num_records: int
+    assignment: Literal["coin", "index"]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "num_batches", _validate.count("num_batches", self.num_batches))
+        object.__setattr__(self, "num_records", _validate.count("num_records", self.num_records))
+        if self.assignment not in ("coin", "index"):
+            raise ValueError(f"assignment must be 'coin' or 'index', got {self.assignment!r}.")
+        object.__setattr__(self, "_memory", Memory())  # no field: nothing that is printed, compared or hashed
+
+    @property
+    def law(self) -> DisjointLaw:
+        return DisjointLaw(own_coin=self.assignment == "coin")
+
+    @property
+    def sample_rate(self) -> float:  # type: ignore[override]
+        return 1 / self.num_batches
+
+    @property
+    def expected_batch_size(self) -> float:
+        return self.num_records / self.num_batches
+
+    @property
+    def requires_public_count(self) -> bool:
+        return self.assignment == "index"
+
+    @property
+    def max_queries(self) -> int:
+        return self.num_batches
+
+    def draw(self, query: int, coins: Coins, num_rows: int) -> np.ndarray:
+        self._check_draw(query, num_rows)
+        if self.assignment == "index":
+            return np.arange(num_rows)[slice_of(query, num_rows, self.num_batches)]
+        stream = coins.for_session()
+        batches = self._memory.recall(  # type: ignore[attr-defined]
+            (stream, num_rows), lambda: by_coin(stream, num_rows, self.num_batches)
+        )
+        return batches[query].copy()

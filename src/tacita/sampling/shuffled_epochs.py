@@ -1,0 +1,78 @@
+"""Shuffled epochs: each record once an epoch, in batches assigned anew each epoch.
+
+Place: [sampling.shuffled_epochs] -> gradients. No amplification is claimed: an epoch costs one Gaussian query.
+Derivation: docs/derivations/accounting.md, one pass.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from tacita import _validate
+from tacita.accounting.cells import ShuffledEpochsLaw
+from tacita.sampling._assignment import Memory, by_coin, by_permutation
+from tacita.sampling.sampler import Coins, Sampler
+
+_EPOCH = 2**40  # words of the session's stream that belong to one epoch: one for each record
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShuffledEpochsSampler(Sampler):
+    """Queries ``e * batches_per_epoch`` and on are epoch e: disjoint batches that together are all records.
+
+    By ``"coin"``, record i's batch in epoch e is uniform, from word ``e * 2^40 + i`` of the session's own stream: batch
+    sizes are random, and one record more or less moves no other. By ``"permutation"``, the records are shuffled each
+    epoch and cut into batches whose sizes differ by one at most: the number of records is public.
+
+    Attributes:
+        batches_per_epoch: Number of batches of an epoch.
+        num_records: Public number of records; the data's by ``"permutation"``, else it only sets the divisor.
+        assignment: ``"coin"`` or ``"permutation"``.
+
+    Example:
+        >>> ShuffledEpochsSampler(batches_per_epoch=4, num_records=10, assignment="coin").expected_batch_size
+        2.5
+    """
+
+    batches_per_epoch: int
+    num_records: int
+    assignment: Literal["coin", "permutation"]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "batches_per_epoch", _validate.count("batches_per_epoch", self.batches_per_epoch))
+        object.__setattr__(self, "num_records", _validate.count("num_records", self.num_records))
+        if self.assignment not in ("coin", "permutation"):
+            raise ValueError(f"assignment must be 'coin' or 'permutation', got {self.assignment!r}.")
+        object.__setattr__(self, "_memory", Memory())  # no field: nothing that is printed, compared or hashed
+
+    @property
+    def law(self) -> ShuffledEpochsLaw:
+        return ShuffledEpochsLaw(self.batches_per_epoch, own_coin=self.assignment == "coin")
+
+    @property
+    def sample_rate(self) -> float:  # type: ignore[override]
+        return 1 / self.batches_per_epoch
+
+    @property
+    def expected_batch_size(self) -> float:
+        return self.num_records / self.batches_per_epoch
+
+    @property
+    def requires_public_count(self) -> bool:
+        return self.assignment == "permutation"
+
+    @property
+    def max_queries(self) -> int:
+        return self.batches_per_epoch * 2**20  # where the words of the epochs would meet those kept for redraws
+
+    def draw(self, query: int, coins: Coins, num_rows: int) -> np.ndarray:
+        self._check_draw(query, num_rows)
+        epoch, batch = divmod(query, self.batches_per_epoch)
+        stream = coins.for_session()
+        assign = by_coin if self.assignment == "coin" else by_permutation
+        batches = self._memory.recall(  # type: ignore[attr-defined]
+            (stream, num_rows, epoch),
+            lambda: assign(stream, num_rows, self.batches_per_epoch, offset=epoch * _EPOCH),
+        )
+        return batches[batch].copy()
