@@ -17,6 +17,7 @@ from torch import Tensor
 from tacita.gradients.engine import Groups, Rule
 
 UNIT = 2.0**-53  # unit roundoff of float64
+BLOCK = 2**18  # elements widened to float64 at once
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
@@ -34,10 +35,20 @@ def group_norms(grads: Mapping[str, Tensor], groups: Groups, lead: int = 1) -> T
 
 def norm_over(tensors: Iterable[Tensor], lead: int = 1) -> Tensor:
     """Upper bounds of the L2 norm of each row over several tensors, float64, shape: the first ``lead`` axes."""
-    flat = [g.reshape(*g.shape[:lead], -1) for g in tensors]
-    parts = [torch.linalg.vector_norm(g, dim=-1, dtype=torch.float64) for g in flat]
-    total = torch.linalg.vector_norm(torch.stack(parts, dim=-1), dim=-1)
-    return round_up(total, sum(g.shape[-1] for g in flat))
+    flat = [g.reshape(*g.shape[:lead], g.shape[lead:].numel()) for g in tensors]
+    squares = torch.stack([_squared_norms(g) for g in flat], dim=-1).sum(dim=-1)
+    return round_up(squares.sqrt(), sum(g.shape[-1] for g in flat))
+
+
+def _squared_norms(rows: Tensor) -> Tensor:
+    """Sum of squares over the last axis in float64, by blocks small enough to stay in cache once widened."""
+    flat = rows.reshape(rows.shape[:-1].numel(), rows.shape[-1])
+    total = flat.new_zeros(flat.shape[0], dtype=torch.float64)
+    for columns in flat.split(BLOCK, dim=1):
+        height = max(1, BLOCK // max(1, columns.shape[1]))
+        for top in range(0, flat.shape[0], height):
+            total[top : top + height] += columns[top : top + height].double().square().sum(dim=-1)
+    return total.reshape(rows.shape[:-1])
 
 
 def round_up(norms: Tensor, terms: int) -> Tensor:
@@ -52,33 +63,44 @@ def round_down(weights: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def weight_arrays(rule: Rule, norms: Tensor) -> tuple[Tensor, ...]:
-    """The weight arrays that ``rule`` gives for ``norms``, each of their shape."""
+    """The weight arrays that ``rule`` gives for ``norms``: each (..., batch, groups), maybe with more leading axes."""
     weights = rule(norms)
     weights = weights if isinstance(weights, tuple) else (weights,)
     for array in weights:
-        if array.shape != norms.shape:
+        if array.shape[-norms.ndim :] != norms.shape:
             raise ValueError(f"rule must return weights of shape {tuple(norms.shape)}, got {tuple(array.shape)}.")
     return weights
 
 
-def weighted_sum(grads: Mapping[str, Tensor], weights: Tensor, groups: Groups) -> dict[str, Tensor]:
+def weighted_sum(grads: Mapping[str, Tensor], weights: Tensor, groups: Groups, lead: int = 1) -> dict[str, Tensor]:
     """For each parameter the sum over the batch of ``weights[..., g]`` times its rows; weight 0 means absent.
 
     Args:
-        grads: (..., batch, *param) by name; the leading axes are those of ``weights``.
-        weights: (..., batch, groups), >= 0.
+        grads: (..., batch, *param) by name, with ``lead`` axes before those of the parameter.
+        weights: (..., batch, groups), >= 0; leading axes broadcast against those of ``grads``.
         groups: Their columns.
+        lead: Number of axes of ``grads`` up to and including ``batch``.
 
     Returns:
         Parameter name -> (..., *param), float32 or better, in the order of ``grads``.
     """
     column = {name: k for k, names in enumerate(groups.values()) for name in names}
-    return {name: _sum_rows(g, weights[..., column[name]]) for name, g in grads.items() if name in column}
+    return {name: _sum_rows(g, weights[..., column[name]], lead) for name, g in grads.items() if name in column}
 
 
-def _sum_rows(grad: Tensor, weights: Tensor) -> Tensor:
-    lead = weights.ndim
-    rows = grad.reshape(*weights.shape, -1).to(wide(grad.dtype))
-    rows = torch.where((weights != 0).unsqueeze(-1), rows, 0.0)  # where(), not the factor 0: 0 * nan is nan
-    total = (round_down(weights, rows.dtype).unsqueeze(-2) @ rows).squeeze(-2)
-    return total.reshape(*weights.shape[:-1], *grad.shape[lead:])
+def _sum_rows(grad: Tensor, weights: Tensor, lead: int) -> Tensor:
+    shape = grad.shape[lead:]
+    rows = grad.reshape(*grad.shape[:lead], shape.numel()).to(wide(grad.dtype))
+    factors = round_down(weights, rows.dtype).unsqueeze(-2)
+    total = factors @ rows
+    if not total.isfinite().all():  # some row is not finite, and 0 * nan is nan: where() before the product
+        total = factors @ _without_absent(rows, weights)
+    return total.squeeze(-2).reshape(*total.shape[:-2], *shape)
+
+
+def _without_absent(rows: Tensor, weights: Tensor) -> Tensor:
+    """``rows`` with zeros where a row has weight 0 and is not finite."""
+    bad = ~rows.isfinite().all(dim=-1)
+    if (bad & (weights != 0)).any():  # absent in one leading index, present in another: a copy for each
+        return torch.where((bad & (weights == 0)).unsqueeze(-1), 0.0, rows)
+    return torch.where(bad.unsqueeze(-1), 0.0, rows)

@@ -1,0 +1,135 @@
+"""Reading the records of a batch: by index, chunk by chunk, by workers that read ahead if asked.
+
+Place: [gradients]. Private. A record's own randomness (augmentation with torch's, NumPy's or Python's generator) is
+seeded by query and index of the record, so that neither workers nor physical batches nor the other records change it.
+"""
+
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import TensorDataset, default_collate
+
+from tacita.gradients.chunked import derived_seed
+
+
+class Rows(ABC):
+    """Records by index."""
+
+    @property
+    @abstractmethod
+    def num_rows(self) -> int:
+        """How many there are. Private under add_or_remove_one."""
+
+    @abstractmethod
+    def fetch(self, indices: np.ndarray, query: int | None) -> Any:
+        """The batch of these records (at least one), on the CPU or where the data is."""
+
+
+class ArrayRows(Rows):
+    """A tuple of tensors, NumPy arrays or memory maps with the same number of rows: read by fancy indexing."""
+
+    def __init__(self, arrays: Sequence[Tensor | np.ndarray]):
+        self._arrays = tuple(arrays)
+        lengths = {len(a) for a in self._arrays}
+        if len(lengths) != 1:
+            raise ValueError("dataset must be one or more arrays of the same length.")
+
+    @property
+    def num_rows(self) -> int:
+        return len(self._arrays[0])
+
+    def fetch(self, indices: np.ndarray, query: int | None) -> tuple[Tensor, ...]:
+        return tuple(_take(array, indices) for array in self._arrays)
+
+
+class ItemRows(Rows):
+    """A map-style dataset: ``dataset[i]``, collated."""
+
+    def __init__(self, dataset: Any, collate_fn: Callable[[list], Any]):
+        self._dataset = dataset
+        self._collate_fn = collate_fn
+
+    @property
+    def num_rows(self) -> int:
+        return len(self._dataset)
+
+    def fetch(self, indices: np.ndarray, query: int | None) -> Any:
+        with _generators_kept():
+            items = [self._item(int(i), query) for i in indices]
+        return self._collate_fn(items)
+
+    def _item(self, index: int, query: int | None) -> Any:
+        if query is not None:
+            _seed_generators(derived_seed(query, index))
+        return self._dataset[index]
+
+
+class _Zipped:
+    """Arrays as a map-style dataset of tuples, for a ``collate_fn`` of the user's."""
+
+    def __init__(self, arrays: tuple):
+        self._arrays = arrays
+
+    def __len__(self) -> int:
+        return len(self._arrays[0])
+
+    def __getitem__(self, index: int) -> tuple:
+        return tuple(a[index] for a in self._arrays)
+
+
+def as_rows(dataset: Any, collate_fn: Callable[[list], Any] | None) -> Rows:
+    """The records of a map-style dataset, or of a tuple of arrays.
+
+    Raises:
+        ValueError: ``dataset`` is neither, or its arrays differ in length or have a dtype torch has not.
+    """
+    if type(dataset) is TensorDataset and collate_fn is None:
+        return ArrayRows(dataset.tensors)
+    if isinstance(dataset, (tuple, list)) and dataset and all(isinstance(a, (Tensor, np.ndarray)) for a in dataset):
+        rows = ArrayRows(dataset)
+        for array in dataset:
+            _check_dtype(array)
+        return rows if collate_fn is None else ItemRows(_Zipped(tuple(dataset)), collate_fn)
+    if isinstance(dataset, (Tensor, np.ndarray)):
+        raise ValueError(f"dataset must be a tuple of arrays, got one {type(dataset).__name__}. Write (array,).")
+    if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
+        raise ValueError(
+            f"dataset must be a map-style Dataset (__getitem__ and __len__) or a tuple of tensors or NumPy arrays, "
+            f"got {type(dataset).__name__}. A DataLoader or an iterable cannot be read by index."
+        )
+    return ItemRows(dataset, collate_fn or default_collate)
+
+
+def _take(array: Tensor | np.ndarray, indices: np.ndarray) -> Tensor:
+    if isinstance(array, Tensor):
+        return array.detach()[torch.from_numpy(indices).to(array.device)]
+    return torch.from_numpy(np.ascontiguousarray(array[indices]))  # a memory map is read here, only these rows
+
+
+def _check_dtype(array: Tensor | np.ndarray) -> None:
+    if isinstance(array, np.ndarray):
+        try:
+            torch.from_numpy(np.empty(0, array.dtype))
+        except (TypeError, ValueError):
+            raise ValueError(f"dataset holds an array of dtype {array.dtype}, which torch does not have.") from None
+
+
+@contextmanager
+def _generators_kept() -> Iterator[None]:
+    python, numpy = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=[]):
+        yield
+    random.setstate(python)
+    np.random.set_state(numpy)
+
+
+def _seed_generators(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.default_generator.manual_seed(seed)
