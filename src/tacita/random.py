@@ -139,7 +139,8 @@ class Randomness:
         self._key = key
         self.generation = 0
         self._sessions: dict[str, Key] = {}
-        self._claimed: set[str] = set()
+        self._claimed: set[str] = set()  # by an oracle of this process
+        self._drawn: set[str] = set()  # sessions whose batches were drawn, in whatever process
         self._lock = threading.Lock()
 
     @classmethod
@@ -181,23 +182,32 @@ class Randomness:
             return self._sessions[session]
 
     def forget(self, session: str) -> None:
-        """Drop the key of a session that has ended. Its name stays claimed."""
+        """Drop the key of a session that has ended. Its name stays taken."""
         with self._lock:
             self._sessions.pop(session, None)
 
     def claim(self, session: str, *, resumed: bool = False) -> None:
         """Take the name of a session: two oracles under one name would add the same noise to different sums.
 
+        Args:
+            session: The name.
+            resumed: The caller continues the session that had the name before; its ledger says so.
+
         Raises:
-            ValueError: The name is taken, and the caller does not continue that very session (``resumed``).
+            ValueError: An oracle of this process has the name, or a process before it drew under that name, and the
+                caller does not continue that session.
         """
         with self._lock:
-            if session in self._claimed and not resumed:
+            if not resumed and session in self._claimed | self._drawn:
                 raise ValueError(
                     f"session {session!r} already draws from this Randomness, and would get the same noise twice. "
                     "Use one ledger, or a Randomness of its own for each."
                 )
             self._claimed.add(session)
+
+    def mark_drawn(self, session: str) -> None:
+        """Remember, in the private file too, that batches of this session were drawn."""
+        self._drawn.add(session)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the private file: whole or not at all (a temporary file, fsync, rename), mode 0600 from creation on."""
@@ -209,7 +219,7 @@ class Randomness:
                 "secure": self.secure,
                 "key": self._key._secret.hex(),
                 "sessions": {name: key._secret.hex() for name, key in self._sessions.items()},
-                "claimed": sorted(self._claimed),
+                "drawn": sorted(self._drawn),
             }
         temporary = _temporary(path)
         temporary.unlink(missing_ok=True)
@@ -263,6 +273,7 @@ class QueryCoins:
 
     def for_query(self, query: int) -> Stream:
         """The stream of this query's batch, in the current generation."""
+        self._randomness.mark_drawn(self.session)
         return self._randomness.key.stream(self.session, "batch", query)
 
     def for_session(self) -> Stream:
@@ -271,7 +282,7 @@ class QueryCoins:
 
 
 _FORMAT = "tacita randomness 1"
-_KINDS = {"format": str, "generation": int, "secure": bool, "key": str, "sessions": dict, "claimed": list}
+_KINDS = {"format": str, "generation": int, "secure": bool, "key": str, "sessions": dict, "drawn": list}
 
 
 def _parse(text: bytes) -> Randomness | None:
@@ -284,7 +295,7 @@ def _parse(text: bytes) -> Randomness | None:
         randomness.generation = state["generation"]
         for session, secret in state["sessions"].items():
             randomness._sessions[session] = Key(bytes.fromhex(secret), secure=state["secure"])
-        randomness._claimed = set(state["claimed"])
+        randomness._drawn = set(state["drawn"])
     except (ValueError, TypeError, RecursionError):
         return None
     return randomness
@@ -297,7 +308,7 @@ def _well_formed(state: Any) -> bool:
         and all(type(state[name]) is kind for name, kind in _KINDS.items())
         and state["format"] == _FORMAT
         and state["generation"] >= 0
-        and all(isinstance(session, str) for session in state["claimed"])
+        and all(isinstance(session, str) for session in state["drawn"])
     )
 
 

@@ -44,7 +44,7 @@ class Line:
         self._reservations = Reservations(session)
         self._position = 0
         self._must_resume = session.opened
-        randomness.claim(session.id)
+        randomness.claim(session.id, resumed=session.opened)
 
     @property
     def position(self) -> int:
@@ -131,9 +131,7 @@ class Line:
             sizes = [x.numel() for x in like.values()]
             device = next(iter(like.values())).device
             flat = stream.normals((sum(sizes),), dtype=dtype, device=device)
-            return {
-                name: draw.view(x.shape) for (name, x), draw in zip(like.items(), flat.split(sizes), strict=True)
-            }
+            return {name: draw.view(x.shape) for (name, x), draw in zip(like.items(), flat.split(sizes), strict=True)}
 
         return normals
 
