@@ -1,0 +1,424 @@
+"""The journal: an append-only file of JSON lines in which every line carries the hash of the one before.
+
+Place: [accounting.journal] -> accounting.ledger. It knows bytes, not what they mean.
+
+A line is the canonical JSON of an object with ``v`` (format), ``seq`` (0, 1, ...), ``prev`` (SHA-256 of the line
+before, 64 zeros for the first), ``kind``, ``session`` and what the kind adds. Beside ``NAME.jsonl`` stands
+``NAME.head.json``, the *anchor*: how many lines there were, and the hash of the last one, when it was last written.
+
+Guarantees, when the process is killed at any instant:
+
+* A line is on disk before a call that syncs returns; a line that was not synced survives the death of the process,
+  though perhaps not of the machine.
+* At most the last line is torn. A torn line was never acknowledged; it is dropped when the journal is next opened.
+* The anchor never runs ahead of the lines, so that fewer lines than it counts means that some were taken away.
+
+One process writes at a time (``flock``). Nothing is claimed against somebody who rewrites the lines *and* every copy
+of the anchor.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tacita.errors import LedgerError
+
+VERSION = 1
+GENESIS = "0" * 64
+Entry = dict[str, Any]
+
+
+def canonical(value: Any) -> bytes:
+    """The one way to write ``value`` as JSON: keys sorted, no spaces, ASCII.
+
+    Example:
+        >>> canonical({"b": 1.5, "a": [True, None]})
+        b'{"a":[true,null],"b":1.5}'
+    """
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode("ascii")
+
+
+def sha256(data: bytes) -> str:
+    """SHA-256 of ``data`` in hexadecimal."""
+    return hashlib.sha256(data).hexdigest()
+
+
+class Anchor(NamedTuple):
+    """How far a ledger had come at some moment: kept elsewhere, it shows later edits and truncation.
+
+    Attributes:
+        count: Number of lines.
+        head: SHA-256 of the last of them; 64 zeros if there was none.
+        name: Where this anchor was kept ("checkpoint", "statement", ...); named by :class:`Verification`.
+    """
+
+    count: int
+    head: str
+    name: str = "given"
+
+
+@dataclass(frozen=True)
+class Verification:
+    """The result of checking a ledger against one anchor.
+
+    Attributes:
+        anchor: The anchor that was used: ``NAME.head.json``, or the name of the one handed in.
+        ok: Every line follows from the one before, and the anchor's line is where the anchor says.
+        reason: What is wrong, in a few words; empty if ``ok``.
+    """
+
+    anchor: str
+    ok: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a file holds: its whole lines, the first fault of the chain, and how many bytes precede a torn tail."""
+
+    lines: list[bytes]
+    entries: list[Entry]
+    size: int
+    torn: bool
+    fault: str
+
+    @property
+    def head(self) -> str:
+        """SHA-256 of the last line."""
+        return sha256(self.lines[-1]) if self.lines else GENESIS
+
+
+def read(data: bytes) -> Reading:
+    """Split ``data`` into lines, check the chain, and set a torn last line aside.
+
+    Raises:
+        LedgerError: A line other than the last is not the JSON object that this journal writes.
+    """
+    *lines, rest = data.split(b"\n")
+    torn = bool(rest)
+    entries = [_parse(line) for line in lines]
+    if entries and entries[-1] is None:  # written whole in length, not in content: the machine stopped
+        lines.pop(), entries.pop()
+        torn = True
+    known: list[Entry] = []
+    for seq, entry in enumerate(entries):
+        if entry is None:
+            raise LedgerError(f"line {seq + 1} of the ledger is not one that tacita wrote.")
+        known.append(entry)
+    return Reading(lines, known, sum(len(line) + 1 for line in lines), torn, _fault(lines, known))
+
+
+def _parse(line: bytes) -> Entry | None:
+    try:
+        entry = json.loads(line)
+        whole = isinstance(entry, dict) and canonical(entry) == line  # refuses doubled keys, too
+    except (ValueError, RecursionError):
+        return None
+    return entry if whole else None
+
+
+def _fault(lines: list[bytes], entries: list[Entry]) -> str:
+    """The first place where the chain breaks, or an empty string."""
+    previous = GENESIS
+    for seq, (line, entry) in enumerate(zip(lines, entries, strict=True)):
+        if type(entry.get("v")) is not int or entry["v"] != VERSION:
+            return f"line {seq + 1} is not of format version {VERSION}"
+        if type(entry.get("seq")) is not int or entry["seq"] != seq:
+            return f"line {seq + 1} carries another number: lines were removed, added or moved"
+        if entry.get("prev") != previous:
+            return f"line {seq + 1} does not follow from line {seq}: one of them was changed"
+        previous = sha256(line)
+    return ""
+
+
+def check_anchor(lines: list[bytes], anchor: Anchor) -> str:
+    """What contradicts ``anchor`` in ``lines``, or an empty string."""
+    if len(lines) < anchor.count:
+        return f"the ledger has {len(lines)} lines, {anchor.name} counts {anchor.count}: lines were removed"
+    head = sha256(lines[anchor.count - 1]) if anchor.count else GENESIS
+    return "" if head == anchor.head else f"line {anchor.count} is not the one that {anchor.name} has the hash of"
+
+
+def head_path(path: Path) -> Path:
+    """Where the anchor of the ledger at ``path`` is kept."""
+    return path.with_name((path.stem if path.suffix == ".jsonl" else path.name) + ".head.json")
+
+
+def read_anchor(path: Path) -> Anchor | None:
+    """The anchor beside the ledger at ``path``; ``None`` if there is no such file."""
+    head = head_path(path)
+    try:
+        value = json.loads(head.read_bytes())
+        count, digest = value["count"], value["head"]
+        if type(count) is not int or count < 0 or not isinstance(digest, str):
+            raise ValueError
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise LedgerError(f"{head.name} cannot be read: {error.strerror}.") from None
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise LedgerError(f"{head.name} is not an anchor that tacita wrote.") from None
+    return Anchor(count, digest, head.name)
+
+
+def read_file(path: Path) -> Reading:
+    """:func:`read` the file at ``path``; an unreadable one is a :class:`LedgerError`."""
+    try:
+        return read(path.read_bytes())
+    except OSError as error:
+        raise LedgerError(f"{path.name} cannot be read: {error.strerror}.") from None
+    except LedgerError as error:
+        raise LedgerError(f"{path.name}: {error}") from None
+
+
+def check_reading(path: Path, reading: Reading, anchor: Anchor | None) -> Verification:
+    """Check a reading of the ledger at ``path`` against ``anchor``, or against ``NAME.head.json``."""
+    name = head_path(path).name if anchor is None else anchor.name
+    try:
+        anchor = read_anchor(path) if anchor is None else anchor
+    except LedgerError as error:
+        return Verification(name, False, str(error).rstrip("."))
+    reason = reading.fault
+    if not reason and anchor is not None:
+        reason = check_anchor(reading.lines, anchor)
+    elif not reason and any(entry.get("kind") == "reserve" for entry in reading.entries):
+        reason = f"{name} is missing: nothing shows whether lines were removed at the end"
+    return Verification(name, not reason, reason)
+
+
+def verify_file(path: str | os.PathLike[str], anchor: Anchor | None = None) -> Verification:
+    """Check the ledger file at ``path`` without loading what it means; never raises for what the file holds."""
+    path = Path(path)
+    try:
+        return check_reading(path, read_file(path), anchor)
+    except LedgerError as error:
+        return Verification(head_path(path).name if anchor is None else anchor.name, False, str(error).rstrip("."))
+
+
+class Journal:
+    """Lines in memory (``path=None``), or in a file that only this process appends to.
+
+    Opening a file drops a torn last line, and refuses a file whose chain or anchor does not hold.
+
+    Args:
+        path: The file, created if absent; ``None`` keeps the lines in memory.
+        anchor: Held against the file in place of ``NAME.head.json``, which is then written anew.
+        read_only: Only read what is there, without a lock, even if the chain or the anchor does not hold.
+
+    Raises:
+        LedgerError: Unreadable, locked by another writer, changed, or shortened.
+    """
+
+    def __init__(self, path: Path | None, *, anchor: Anchor | None = None, read_only: bool = False):
+        self.path = path
+        self.count, self.head = 0, GENESIS
+        self.lines: list[bytes] = []  # in memory only
+        self.entries: list[Entry] = []  # what the file held when it was opened; emptied by its reader
+        self._read_only = read_only
+        self._file = _File(path) if path is not None and not read_only else None
+        if path is not None and read_only:
+            self._remember(read_file(path))
+        if self._file is not None:
+            try:
+                self._take_over(self._file, anchor)
+            except BaseException:
+                self._file.close()
+                raise
+
+    def _take_over(self, file: "_File", anchor: Anchor | None) -> None:
+        reading = read_file(file.path)
+        verification = check_reading(file.path, reading, anchor)
+        if not verification.ok:
+            raise LedgerError(f"{file.path.name}: {verification.reason}. Load it read-only to look at it.")
+        file.cut(reading.size)
+        self._remember(reading)
+        if reading.lines:
+            file.write_anchor(self.anchor())
+
+    def _remember(self, reading: Reading) -> None:
+        self.count, self.head, self.entries = len(reading.lines), reading.head, reading.entries
+
+    def append(self, kind: str, session: str, fields: Mapping[str, Any]) -> None:
+        """Add one line: it outlives the process; only :meth:`sync` makes it outlive the machine.
+
+        Raises:
+            LedgerError: The line could not be written; then it is not there.
+        """
+        if self._read_only:
+            raise LedgerError("this ledger was loaded read-only: load it with read_only=False to add to it.")
+        entry = {**fields, "v": VERSION, "seq": self.count, "prev": self.head, "kind": kind, "session": session}
+        line = canonical(entry)
+        if self._file is not None:
+            self._file.write(line + b"\n")
+        else:
+            self.lines.append(line)
+        self.count, self.head = self.count + 1, sha256(line)
+
+    def sync(self) -> None:
+        """Put every line, then the anchor, on disk.
+
+        Raises:
+            LedgerError: Not done. If the lines are not on disk, no more are taken.
+        """
+        if self._file is not None:
+            self._file.sync()
+            self._file.write_anchor(self.anchor())
+
+    def anchor(self, name: str | None = None) -> Anchor:
+        """How far this journal has come."""
+        if name is None:
+            name = "memory" if self.path is None else head_path(self.path).name
+        return Anchor(self.count, self.head, name)
+
+    def verify(self, anchor: Anchor | None) -> Verification:
+        """Check the lines, read again, against ``anchor``; by default against ``NAME.head.json``."""
+        if self.path is None:
+            anchor = anchor or self.anchor()
+            reason = _fault(self.lines, [json.loads(line) for line in self.lines]) or check_anchor(self.lines, anchor)
+            return Verification(anchor.name, not reason, reason)
+        verification = verify_file(self.path, anchor)
+        if verification.ok and self._file is not None:
+            reason = check_anchor(read_file(self.path).lines, self.anchor("the writer"))
+            return Verification(verification.anchor, not reason, reason)
+        return verification
+
+    def close(self) -> None:
+        """Flush, and give the lock back. Nothing can be appended afterwards."""
+        if self._file is not None and not self._file.closed:
+            try:
+                self.sync()
+            finally:
+                self._file.close()
+
+
+class _File:
+    """The bytes of a journal: an exclusive lock, whole appends, durable anchors."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.size = 0
+        self._broken = ""
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._handle = os.fdopen(os.open(path, flags, 0o644), "rb+", buffering=0)
+        except OSError as error:
+            raise LedgerError(f"{path.name} cannot be opened for writing: {error.strerror}.") from None
+        _OPEN.add(self)
+        self._lock()
+
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.close()
+            raise LedgerError(
+                f"{self.path.name} is open in another writer (another process, or another Ledger in this one). "
+                "Close that one first, or load this ledger read-only."
+            ) from None
+        except OSError as error:
+            self.close()
+            raise LedgerError(f"{self.path.name} cannot be locked: {error.strerror}.") from None
+
+    def cut(self, size: int) -> None:
+        """Drop what follows the first ``size`` bytes: a torn line."""
+        try:
+            if os.fstat(self._handle.fileno()).st_size != size:
+                os.ftruncate(self._handle.fileno(), size)
+                os.fsync(self._handle.fileno())
+        except OSError as error:
+            raise LedgerError(f"{self.path.name} cannot be repaired: {error.strerror}.") from None
+        self.size = size
+
+    def write(self, data: bytes) -> None:
+        """Append ``data`` whole, or leave the file as it was."""
+        self._check_ours()
+        try:
+            written = 0
+            while written < len(data):
+                written += os.write(self._handle.fileno(), data[written:])
+        except OSError as error:
+            self._undo()
+            raise LedgerError(f"{self.path.name} cannot be written: {error.strerror}. Nothing was added.") from None
+        self.size += len(data)
+
+    def _undo(self) -> None:
+        try:
+            os.ftruncate(self._handle.fileno(), self.size)
+        except OSError:
+            self._broken = "a line was left half written"
+
+    def _check_ours(self) -> None:
+        """Refuse to append to a file that was closed, replaced or changed by somebody else."""
+        if self._handle.closed:
+            raise LedgerError(f"{self.path.name} is closed, or belongs to the process that this one was forked from.")
+        if self._broken:
+            raise LedgerError(f"{self.path.name} takes no more lines: {self._broken}. Load it again.")
+        mine = os.fstat(self._handle.fileno())
+        try:
+            there = os.stat(self.path)
+        except OSError:
+            raise LedgerError(f"{self.path.name} was removed while it was being written.") from None
+        if (mine.st_ino, mine.st_dev) != (there.st_ino, there.st_dev) or mine.st_size != self.size:
+            raise LedgerError(f"{self.path.name} was replaced or changed by somebody else while it was being written.")
+
+    def sync(self) -> None:
+        """Make what was written durable. After a failure nobody knows what is: no more lines are taken."""
+        self._check_ours()
+        try:
+            os.fsync(self._handle.fileno())
+        except OSError as error:
+            self._broken = "it could not be flushed to disk"
+            raise LedgerError(f"{self.path.name} cannot be flushed to disk: {error.strerror}.") from None
+
+    def write_anchor(self, anchor: Anchor) -> None:
+        """Replace ``NAME.head.json`` atomically."""
+        try:
+            replace_durably(head_path(self.path), canonical({"count": anchor.count, "head": anchor.head}) + b"\n")
+        except OSError as error:
+            raise LedgerError(f"{anchor.name} cannot be written: {error.strerror}.") from None
+
+    @property
+    def closed(self) -> bool:
+        return self._handle.closed
+
+    def close(self) -> None:
+        self._handle.close()
+
+
+def replace_durably(path: Path, data: bytes) -> None:
+    """Write ``data`` to ``path`` so that, whatever happens, it holds either the old bytes or all of the new ones."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644), "wb", 0) as file:
+            written = 0
+            while written < len(data):
+                written += os.write(file.fileno(), data[written:])
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+    directory = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+_OPEN: "weakref.WeakSet[_File]" = weakref.WeakSet()
+
+
+def _close_in_child() -> None:
+    """A forked child (a data loader's worker) neither writes the ledger nor keeps it locked after its parent."""
+    for file in list(_OPEN):
+        file.close()
+
+
+os.register_at_fork(after_in_child=_close_in_child)

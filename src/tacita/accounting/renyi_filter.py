@@ -1,0 +1,92 @@
+r"""A Rényi filter: sessions whose settings depend on earlier releases, under one cap fixed beforehand.
+
+Place: events -> [accounting.renyi_filter] -> ledger. If the Rényi divergences of order :math:`\alpha` of all sessions,
+each fixed when it is registered, add up to at most a budget :math:`B` whatever was chosen, then the whole is
+:math:`(\alpha, B)`-Rényi private (Feldman and Zrnic 2021, Theorem 4.3, https://arxiv.org/abs/2008.11193; sessions that
+interleave: Haney et al. 2023, https://arxiv.org/abs/2309.05901). Hence epsilon and delta by Canonne, Kamath and Steinke
+(2020), Proposition 12, https://arxiv.org/abs/2004.00010. The guarantee is that of the budget, not of the sum so far.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tacita import _validate
+from tacita.accounting.events import Spend
+from tacita.errors import UnsupportedEventError
+
+
+@dataclass(frozen=True, kw_only=True)
+class RenyiFilter:
+    r"""The filter of one order for a cap (``max_epsilon``, ``max_delta``).
+
+    Attributes:
+        order: :math:`\alpha > 1`. Larger ones suit small budgets; near :math:`1 + 2\log(1/\delta)/\epsilon` is good.
+        max_epsilon: The cap, finite.
+        max_delta: Its delta.
+
+    Raises:
+        ValueError: The order is so small that the cap leaves no budget at all.
+
+    Example:
+        >>> rule = RenyiFilter(order=8.0, max_epsilon=3.0, max_delta=1e-5)
+        >>> round(rule.budget, 4), round(rule.epsilon(1e-5), 4)
+        (1.7859, 3.0)
+    """
+
+    order: float
+    max_epsilon: float
+    max_delta: float
+
+    def __post_init__(self):
+        if not (1 < self.order < math.inf):
+            raise ValueError(f"filter_order must be a finite number > 1, got {self.order!r}.")
+        _validate.positive("max_epsilon", self.max_epsilon)
+        _validate.delta("max_delta", self.max_delta)
+        if not self.budget > 0:
+            raise ValueError(
+                f"filter_order {self.order!r} leaves no budget at max_epsilon {self.max_epsilon!r}, max_delta "
+                f"{self.max_delta!r}. A larger order does; try {math.ceil(2 + 2 * self._log_odds / self.max_epsilon)}."
+            )
+
+    @property
+    def _log_odds(self) -> float:
+        return math.log(1 / self.max_delta)
+
+    def _price(self, delta: float) -> float:
+        """Epsilon of a Rényi divergence of 0, by the formula: what converting costs."""
+        return math.log1p(-1 / self.order) - (math.log(delta) + math.log(self.order)) / (self.order - 1)
+
+    @property
+    def budget(self) -> float:
+        """What the sessions' divergences may add up to."""
+        return self.max_epsilon - self._price(self.max_delta)
+
+    def divergence(self, spends: Sequence[Spend]) -> float:
+        """The sum of the sessions' Rényi divergences at :attr:`order`.
+
+        Raises:
+            UnsupportedEventError: An event has no Rényi curve, or a delta of its own.
+        """
+        total = 0.0
+        for spend in spends:
+            curve = spend.event.rdp(spend.queries, np.array([float(self.order)]))
+            if curve is None or spend.event.additive_delta(spend.queries) > 0:
+                raise UnsupportedEventError(
+                    f"{type(spend.event).__name__} has no Rényi curve and cannot pass a filter; register it in a "
+                    "ledger with shares (register_share) instead of filter_order."
+                )
+            total += float(curve[0]) if not np.isnan(curve[0]) else math.inf
+        return total
+
+    def epsilon(self, delta: float, divergence: float | None = None) -> float:
+        """Epsilon at ``delta`` of a divergence; of the whole budget if none is given."""
+        divergence = self.budget if divergence is None else divergence
+        return max(0.0, divergence + self._price(_validate.delta("delta", delta))) if divergence > 0 else 0.0
+
+    def delta(self, epsilon: float) -> float:
+        """Delta at ``epsilon`` >= 0 of the whole budget."""
+        exponent = (self.order - 1) * (self.budget + math.log1p(-1 / self.order) - epsilon) - math.log(self.order)
+        return math.exp(min(0.0, exponent))

@@ -1,0 +1,404 @@
+"""The privacy statement: what a ledger guarantees, in words that an officer can sign and in JSON.
+
+Place: ledger -> [accounting.statement] -> report, command line. Every number comes from the ledger; a statement cannot
+be made without one. Bounds are rounded up where they are printed.
+"""
+
+import json
+import math
+import textwrap
+from collections.abc import Mapping, Sequence
+from decimal import ROUND_CEILING, Context
+from typing import Any
+
+from tacita import _validate
+from tacita.accounting.events import Event
+from tacita.accounting.journal import Anchor, canonical
+from tacita.accounting.ledger import Ledger
+from tacita.accounting.relations import NeighboringRelation, moved
+from tacita.accounting.session import Session
+
+WIDTH = 100
+
+NEIGHBOURS: dict[NeighboringRelation, str] = {
+    "add_or_remove_one": "one unit is present in one and absent from the other; the number of units is protected, too",
+    "replace_one": "one unit's data are replaced by any other data; the number of units is public",
+    "zero_out_one": "one unit's contribution is replaced by zero; the number of units is public",
+}
+CAVEATS = (
+    "Whoever holds the key file of a run and its releases can take the noise off again: keep it secret, and delete it "
+    "at the end. Deletion on solid-state disks is not claimed.",
+    "Attacks on the floating-point arithmetic of the noise are out of scope.",
+    "Only what the unit says is protected: if a unit is one row, somebody with several rows is protected less, and "
+    "facts that many units share are not protected at all.",
+    "It covers what the sessions below released. Other uses of the same data, and models trained or compared outside "
+    "of this ledger, are not in it.",
+)
+
+
+def statement(
+    ledger: Ledger,
+    delta: float,
+    *,
+    purchases: Sequence[Any] = (),
+    chosen_by_tacita: Sequence[str] = (),
+    caveats: Sequence[str] = (),
+    holdout_score: Any = None,
+    **fields: Any,
+) -> "Statement":
+    """What ``ledger`` guarantees at ``delta``, for people and for programs.
+
+    Args:
+        ledger: Where everything that is stated comes from.
+        delta: In (0, 1), well below 1 / (number of units); never chosen for the caller.
+        purchases: What was bought from the data besides (bounds, categories, ...): texts or JSON values.
+        chosen_by_tacita: Settings that a front end chose by a public rule.
+        caveats: What the reader must know, beside the standing caveats.
+        holdout_score: A held-out score that was bought privately or computed outside the guarantee, as JSON.
+        fields: Further JSON values, printed under the names that they are given.
+
+    Raises:
+        TypeError: ``ledger`` is not a ledger.
+        ValueError: ``delta`` out of range; a further field that is not JSON or has a name of the statement's own.
+
+    Example:
+        >>> from tacita.accounting import FullBatchGaussianEvent
+        >>> ledger = Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one row = one patient")
+        >>> event = FullBatchGaussianEvent(relation="add_or_remove_one", max_contribution=(1.0,), noise_std=(20.0,))
+        >>> session = ledger.register(event, planned_queries=10)
+        >>> words = statement(ledger, delta=1e-6)
+        >>> round(words.to_json()["epsilon"], 2), words.to_json()["epsilon_spent"]
+        (0.65, 0.0)
+    """
+    return Statement(
+        ledger,
+        delta,
+        purchases=purchases,
+        chosen_by_tacita=chosen_by_tacita,
+        caveats=caveats,
+        holdout_score=holdout_score,
+        fields=fields,
+    )
+
+
+class Statement:
+    """What a ledger guaranteed when this was made; see :func:`statement`.
+
+    In the JSON, ``epsilon`` is that of the plan, or ``null``: then ``non_private`` is true (no noise somewhere), or
+    ``conditional_epsilon`` holds the number under ``conditions``, which nobody enforces. ``epsilon_spent`` likewise.
+    The fields of a single session (sampler, noise, ...) are those of the main one: the first whose purpose is
+    "train", else the first of all. Infinite settings are the text "inf".
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        delta: float,
+        *,
+        purchases: Sequence[Any] = (),
+        chosen_by_tacita: Sequence[str] = (),
+        caveats: Sequence[str] = (),
+        holdout_score: Any = None,
+        fields: Mapping[str, Any] | None = None,
+    ):
+        if not isinstance(ledger, Ledger):
+            raise TypeError(f"a statement is made from a Ledger, got {type(ledger).__name__}.")
+        _validate.delta("delta", delta)
+        self._anchor = ledger.anchor._replace(name="statement")
+        said = {
+            "purchases": list(purchases),
+            "chosen_by_tacita": list(chosen_by_tacita),
+            "caveats": [*CAVEATS, *caveats],
+            "holdout_score": holdout_score,
+        }
+        self._fields = {**_guarantee(ledger, delta), **_main(ledger), **_record(ledger), **said}
+        for name, value in (fields or {}).items():
+            if name in self._fields:
+                raise ValueError(f"{name!r} is a field that the statement takes from the ledger.")
+            self._fields[name] = value
+        try:
+            canonical(self._fields)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"what goes into a statement must be plain JSON values: {error}.") from None
+        self._extra = tuple(fields or {})
+
+    @property
+    def text(self) -> str:
+        """The statement in plain words, lines of at most 100 columns where the words allow it."""
+        return _Text(self._fields, self._extra).write()
+
+    @property
+    def anchor(self) -> Anchor:
+        """Where the ledger stood: hand it to ``ledger.verify(anchor)`` later."""
+        return self._anchor
+
+    def to_json(self) -> dict[str, Any]:
+        """The statement as plain JSON values."""
+        return json.loads(self.to_bytes())
+
+    def to_bytes(self) -> bytes:
+        """The statement as a JSON document."""
+        return json.dumps(_plain(self._fields), indent=2, allow_nan=False).encode() + b"\n"
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return f"Statement(epsilon={self._fields['epsilon']}, delta={self._fields['delta']})"
+
+
+# --- the fields ----------------------------------------------------------------------------------------------------
+
+
+def _guarantee(ledger: Ledger, delta: float) -> dict[str, Any]:
+    bound, spent = ledger.conditional_bound(delta), ledger.spent_bound(delta)
+    conditional = bool(ledger.conditions)
+    return {
+        "epsilon": None if conditional else _finite(bound.epsilon),
+        "epsilon_spent": _finite(ledger.epsilon_spent(delta)),
+        "conditional_epsilon": _finite(bound.epsilon) if conditional else None,
+        "conditional_epsilon_spent": _finite(spent.epsilon) if conditional else None,
+        "conditions": list(ledger.conditions),
+        "non_private": math.isinf(bound.epsilon),
+        "delta": delta,
+        "neighboring_relation": ledger.neighboring_relation,
+        "privacy_unit": ledger.privacy_unit,
+        "accountant": bound.accountant,
+        "assumptions": list(ledger.assumptions),
+    }
+
+
+def _main(ledger: Ledger) -> dict[str, Any]:
+    """The session that trains: its public settings, from its event."""
+    session = main_session(ledger)
+    if session is None:
+        names = "sampler sample_rate planned_queries queries_made noise_multiplier noise_std max_grad_norm"
+        return dict.fromkeys(names.split())
+    event = _innermost(session.event)
+    ratio = getattr(event, "ratio", None)
+    return {
+        "sampler": event.sampler,
+        "sample_rate": _sample_rate(event),
+        "planned_queries": session.planned_queries,
+        "queries_made": session.queries_made,
+        "noise_multiplier": None if not ratio else 1 / (moved(event.relation) * ratio),
+        "noise_std": _single(getattr(event, "noise_std", None)),
+        "max_grad_norm": _single(getattr(event, "max_contribution", None)),
+    }
+
+
+def main_session(ledger: Ledger) -> Session | None:
+    """The first session for training that was not withdrawn, else the first of all; ``None`` if there is none."""
+    sessions = [session for session in ledger.sessions if session.state != "withdrawn"]
+    return next((session for session in sessions if session.purpose == "train"), sessions[0] if sessions else None)
+
+
+def _record(ledger: Ledger) -> dict[str, Any]:
+    verification = ledger.verify()
+    return {
+        "secure_randomness": all(session.registration.secure_randomness for session in ledger.sessions),
+        "sessions": [_session(session) for session in ledger.sessions],
+        "shares": [{"id": one.id, "epsilon": one.epsilon, "delta": one.delta} for one in ledger.shares],
+        "max_epsilon": ledger.max_epsilon,
+        "max_delta": ledger.max_delta,
+        "ledger_sha256": ledger.head,
+        "ledger_lines": ledger.anchor.count,
+        "ledger_verified": verification.ok,
+        "ledger_anchor": verification.anchor,
+        "ledger_reason": verification.reason,
+    }
+
+
+def _session(session: Session) -> dict[str, Any]:
+    return {
+        "id": session.id,
+        "purpose": session.purpose,
+        "state": session.state,
+        "event": session.event.describe(),
+        "planned_queries": session.planned_queries,
+        "queries_made": session.queries_made,
+        "queries_spent": session.queries_spent,
+        "part": None if session.part is None else session.part.to_dict(),
+        "share": session.share,
+    }
+
+
+def _innermost(event: Event) -> Event:
+    inner = getattr(event, "inner", None)
+    return event if inner is None else _innermost(inner)
+
+
+def _sample_rate(event: Event) -> float | None:
+    rate = getattr(event, "sampling_probability", None)
+    size, records = getattr(event, "batch_size", None), getattr(event, "num_records", None)
+    return rate if rate is not None or not size or not records else size / records
+
+
+def _single(value: Any) -> Any:
+    """One block's number as a number, several blocks' as a list."""
+    return value[0] if isinstance(value, tuple) and len(value) == 1 else value
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(name): _plain(entry) for name, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+# --- the words -----------------------------------------------------------------------------------------------------
+
+
+def _up(value: float) -> str:
+    """Four significant digits, rounded up: a bound that is printed is still a bound.
+
+    Example:
+        >>> _up(1.65431), _up(0.0)
+        ('1.655', '0')
+    """
+    return f"{Context(prec=4, rounding=ROUND_CEILING).create_decimal(value).normalize():f}"
+
+
+class _Text:
+    """Writes the fields of a statement as text."""
+
+    def __init__(self, fields: Mapping[str, Any], extra: Sequence[str]):
+        self._fields, self._extra = fields, extra
+        self._lines: list[str] = []
+
+    def write(self) -> str:
+        self._alarms()
+        self._line("PRIVACY STATEMENT")
+        self._guarantee()
+        self._spent()
+        self._sessions()
+        fields = self._fields
+        self._list("It rests on", [f"{text}." for text in fields["assumptions"]])
+        self._list("Bought from the data", fields["purchases"])
+        self._list("Chosen by tacita, by its public rules", fields["chosen_by_tacita"])
+        self._list("Held-out score", [] if fields["holdout_score"] is None else [fields["holdout_score"]])
+        self._list("Further", [f"{name}: {_words(fields[name])}" for name in self._extra])
+        self._list("Caveats", fields["caveats"])
+        self._ledger()
+        return "\n".join(self._lines) + "\n"
+
+    def _line(self, text: str = "", indent: str = "", first: str | None = None) -> None:
+        wrapped = textwrap.wrap(
+            text,
+            WIDTH,
+            initial_indent=indent if first is None else first,
+            subsequent_indent=indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        self._lines.extend(wrapped or [""])
+
+    def _heading(self, text: str) -> None:
+        self._line()
+        self._line(text)
+
+    def _list(self, heading: str, entries: Sequence[Any]) -> None:
+        if entries:
+            self._heading(heading)
+            for entry in entries:
+                self._line(_words(entry), indent="    ", first="  - ")
+
+    def _alarms(self) -> None:
+        fields = self._fields
+        if not fields["secure_randomness"]:
+            self._line(
+                "NOT PRIVATE (test streams): the noise of a session came from a stream that was handed in, so that "
+                "it can be computed again and taken off. The numbers below say what the same run would guarantee "
+                "with secret noise."
+            )
+        if fields["non_private"]:
+            self._line("NO PRIVACY GUARANTEE: a session adds no noise, or too little for any epsilon at this delta.")
+        if not fields["ledger_verified"]:
+            self._line(f"LEDGER NOT INTACT: {fields['ledger_reason']}. The numbers below cannot be relied on.")
+        if self._lines:
+            self._line()
+
+    def _guarantee(self) -> None:
+        fields = self._fields
+        self._heading("What is guaranteed")
+        if not fields["sessions"] and not fields["shares"]:
+            self._line("Nothing: no session is registered, and nothing can be said of any model.", indent="  ")
+            return
+        epsilon = fields["epsilon"] if not fields["conditions"] else fields["conditional_epsilon"]
+        given = "epsilon = infinity" if epsilon is None else f"epsilon <= {_up(epsilon)}"
+        if fields["conditions"]:
+            self._line("No unconditional epsilon. Nobody enforces, and the numbers hold only if:", indent="  ")
+            for condition in fields["conditions"]:
+                self._line(condition + ".", indent="      ", first="    - ")
+        self._line(f"Differential privacy with {given} at delta = {fields['delta']:g}: the plan.", indent="  ")
+        self._row("For whom", fields["privacy_unit"])
+        relation = fields["neighboring_relation"]
+        self._row("Neighbours", f"{relation}: two data sets in which {NEIGHBOURS[relation]}.")
+        self._row("Accountant", fields["accountant"])
+        if epsilon is not None:
+            self._row("In words", _odds(epsilon, fields["delta"]))
+
+    def _row(self, name: str, text: str) -> None:
+        self._line(text, indent=" " * 15, first=f"  {name + ':':<12} ")
+
+    def _spent(self) -> None:
+        fields = self._fields
+        spent = fields["conditional_epsilon_spent"] if fields["conditions"] else fields["epsilon_spent"]
+        if not fields["sessions"]:
+            return
+        self._heading("Spent so far")
+        amount = "epsilon = infinity" if spent is None else f"epsilon <= {_up(spent)}"
+        self._line(
+            f"{amount} at the same delta. The plan counts whatever was done with the releases; the smaller number "
+            "counts only if queries are missing for a reason that has nothing to do with what was released (the "
+            "machine stopped, say).",
+            indent="  ",
+        )
+
+    def _sessions(self) -> None:
+        entries = [_session_words(session) for session in self._fields["sessions"]]
+        entries += [
+            f"{one['id']}: set aside, epsilon {one['epsilon']:g} at delta {one['delta']:g}"
+            for one in self._fields["shares"]
+        ]
+        self._list("Sessions", entries)
+
+    def _ledger(self) -> None:
+        fields = self._fields
+        self._heading("Ledger")
+        held = f"intact, checked against {fields['ledger_anchor']}" if fields["ledger_verified"] else "NOT INTACT"
+        self._line(f"{fields['ledger_lines']} lines, {held}. SHA-256 of the last line:", indent="  ")
+        self._line(fields["ledger_sha256"], indent="  ")
+
+
+def _session_words(session: Mapping[str, Any]) -> str:
+    made = f"{session['queries_made']} of {session['planned_queries']} planned queries made"
+    if session["queries_spent"] > session["queries_made"]:
+        made += f" ({session['queries_spent']} counted as spent: reserved when the process stopped)"
+    where = (
+        "" if session["part"] is None else f", part {session['part']['index']} of split {session['part']['split']!r}"
+    )
+    paid = "" if session["share"] is None else f", paid from {session['share']}"
+    return f"{session['id']} ({session['purpose']}, {session['state']}{where}{paid}): {session['event']}; {made}."
+
+
+def _odds(epsilon: float, delta: float) -> str:
+    factor = (
+        f"e^{_up(epsilon)} = {_up(math.exp(epsilon))}"
+        if epsilon < 20
+        else f"e^{_up(epsilon)}, which is next to nothing"
+    )
+    return (
+        "whoever sees everything that was released, and knows everything about all other units, finds any conclusion "
+        f"about one unit at most {factor} times as likely as if the data sets above were exchanged, "
+        f"save for a chance of {delta:g}."
+    )
+
+
+def _words(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
