@@ -60,9 +60,14 @@ class Ahead:
         self._stream = self._next = None
 
     def _expects(self, request: Request) -> bool:
-        if self._next is None and self._stream is not None:
-            self._next = next(self._stream, None)
+        if self._next is None:
+            self._pull()
+        while self._next is not None and len(self._next[0].indices) == 0 and self._next[0].query < request.query:
+            self._pull()
         return self._next is not None and self._next[0].same(request)
+
+    def _pull(self) -> None:
+        self._next = None if self._stream is None else next(self._stream, None)
 
     def _restart(self, query: int, batch: np.ndarray) -> None:
         loader = DataLoader(
@@ -75,7 +80,7 @@ class Ahead:
         )
         self.close()
         self._stream = iter(loader)
-        self._next = next(self._stream)
+        self._pull()
 
 
 def requests(query: int, batch: np.ndarray, chunk_size: int | None) -> Iterator[Request]:
@@ -94,6 +99,8 @@ class _Requests:
     def __iter__(self) -> Iterator[Request]:
         query, batch = self._query, self._batch
         while batch is not None:
+            if len(batch) == 0:
+                yield Request(query, 0, batch)  # a place holder, so that no run of empty batches holds the loader up
             yield from requests(query, batch, self._chunk_size)
             query += 1
             batch = self._draw(query)
@@ -110,7 +117,8 @@ class _Chunks(Dataset):
         self._rows = rows
 
     def __getitem__(self, request: Request) -> tuple[Request, Any]:
-        return request, self._rows.fetch(request.indices, request.query)
+        chunk = self._rows.fetch(request.indices, request.query) if len(request.indices) else None
+        return request, chunk
 
 
 def _unchanged(item: Any) -> Any:

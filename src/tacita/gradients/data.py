@@ -26,6 +26,11 @@ class Rows(ABC):
     def num_rows(self) -> int:
         """How many there are. Private under add_or_remove_one."""
 
+    @property
+    def on_cpu(self) -> bool:
+        """Whether a worker process may read them."""
+        return True
+
     @abstractmethod
     def fetch(self, indices: np.ndarray, query: int | None) -> Any:
         """The batch of these records (at least one), on the CPU or where the data is."""
@@ -43,6 +48,10 @@ class ArrayRows(Rows):
     @property
     def num_rows(self) -> int:
         return len(self._arrays[0])
+
+    @property
+    def on_cpu(self) -> bool:
+        return all(isinstance(a, np.ndarray) or a.device.type == "cpu" for a in self._arrays)
 
     def fetch(self, indices: np.ndarray, query: int | None) -> tuple[Tensor, ...]:
         return tuple(_take(array, indices) for array in self._arrays)
@@ -123,10 +132,12 @@ def _check_dtype(array: Tensor | np.ndarray) -> None:
 @contextmanager
 def _generators_kept() -> Iterator[None]:
     python, numpy = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng(devices=[]):
-        yield
-    random.setstate(python)
-    np.random.set_state(numpy)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
 
 
 def _seed_generators(seed: int) -> None:

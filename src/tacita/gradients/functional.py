@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from tacita.errors import UnsupportedModuleError
 
 LossFn = Callable[[Any, Any], Tensor]  # (model, batch) -> losses (batch,)
+PER_SAMPLE = 'Pass reduction="none" and average over all axes but the first'  # the way out of a wrong shape
 
 
 class _LossModule(nn.Module):
@@ -41,13 +42,24 @@ def losses_at(model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], b
 
 def check_losses(losses: Any, size: int) -> Tensor:
     """Return ``losses`` if it is a floating-point tensor of shape ``(size,)``; the message tells shapes only."""
-    if not isinstance(losses, Tensor) or losses.shape != (size,) or not losses.is_floating_point():
-        seen = f"shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else type(losses).__name__
+    if not is_per_sample(losses, size):
         raise UnsupportedModuleError(
             f"loss_fn(model, batch) must return one floating-point loss a sample, shape (batch,) = ({size},), "
-            f'got {seen}. Pass reduction="none" and average over all axes but the first.'
+            f"got {described(losses)}. {PER_SAMPLE}."
         )
     return losses
+
+
+def is_per_sample(losses: Any, size: int) -> bool:
+    """Whether ``losses`` has the shape and kind of one loss a sample."""
+    return isinstance(losses, Tensor) and losses.shape == (size,) and losses.is_floating_point()
+
+
+def described(losses: Any) -> str:
+    """What ``losses`` is, without a value."""
+    if isinstance(losses, Tensor):
+        return f"shape {tuple(losses.shape)}, {losses.dtype}"
+    return type(losses).__name__
 
 
 def trainable(model: nn.Module) -> dict[str, Tensor]:

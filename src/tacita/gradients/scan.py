@@ -1,0 +1,197 @@
+"""Refuse, before any data is used, a model or loss whose per-sample gradients are not defined.
+
+Place: [gradients]. Two ways: the list of modules known to mix samples or to remember data, and trials on synthetic
+rows, which see what no list does (a contrastive loss, an attention over the batch axis, a buffer that a forward
+pass writes). A trial can miss a mixing that synthetic rows do not show; it refuses nothing that is per sample, up to
+rounding.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
+from torch.nn.parameter import is_lazy
+
+from tacita.errors import UnsupportedModuleError
+from tacita.gradients.functional import PER_SAMPLE, LossFn, described, is_per_sample
+from tacita.gradients.probe import FILLS, ROWS, evaluating, row, select, synthetic, trial
+
+MIXERS = ("BatchNorm", "BatchRenorm", "InPlaceABN", "MinibatchDiscrimination", "MinibatchStd")  # in third-party names
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """One reason why per-sample gradients are not defined.
+
+    Attributes:
+        where: Qualified name of the module, or ``"loss_fn"``.
+        reason: What is wrong.
+        way_out: What to do.
+    """
+
+    where: str
+    reason: str
+    way_out: str
+
+    def __str__(self) -> str:
+        return f"{self.where!r} {self.reason}; {self.way_out}"
+
+
+@dataclass(frozen=True)
+class Scan:
+    """What was found, and the synthetic batch (``ROWS`` rows) on which the model runs, if there is one."""
+
+    refusals: tuple[Refusal, ...]
+    probe: Any | None
+    notes: tuple[str, ...]
+
+    def check(self) -> "Scan":
+        """Raise ``UnsupportedModuleError`` if anything was refused."""
+        if self.refusals:
+            raise UnsupportedModuleError(
+                "per-sample gradients are not defined: " + ". ".join(str(r) for r in self.refusals) + "."
+            )
+        return self
+
+
+def scan(model: nn.Module, loss_fn: LossFn, like: Any | None) -> Scan:
+    """Look at the modules, then try the model on synthetic rows shaped like the batch ``like``.
+
+    Args:
+        model: Not modified.
+        loss_fn: ``(model, batch) -> losses (batch,)``.
+        like: A batch of at least one row, on the model's device, of which only structure, shapes and dtypes are
+            used; ``None`` if there is none (an empty dataset): then only the modules are looked at.
+    """
+    refusals = module_refusals(model)
+    if refusals:
+        return Scan(refusals, None, ())
+    if like is None:
+        return Scan((), None, ("there is no record to take shapes from: the model was not tried.",))
+    return _try(model, loss_fn, like)
+
+
+def module_refusals(model: nn.Module) -> tuple[Refusal, ...]:
+    """Modules that mix samples or remember data, trainable or frozen, in their present mode. Cheap."""
+    found = (_refused(name or type(module).__name__, module) for name, module in model.named_modules())
+    return tuple(refusal for refusal in found if refusal is not None)
+
+
+def check_modules(model: nn.Module) -> None:
+    """Raise ``UnsupportedModuleError`` for what :func:`module_refusals` finds."""
+    Scan(module_refusals(model), None, ()).check()
+
+
+def _refused(name: str, module: nn.Module) -> Refusal | None:
+    found = (check(name, module) for check in (_wrapper, _lazy, _batch_norm, _instance_norm, _known_mixer))
+    return next((refusal for refusal in found if refusal is not None), None)
+
+
+def _wrapper(name: str, module: nn.Module) -> Refusal | None:
+    if isinstance(module, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+        return Refusal(name, "adds up the gradients of samples before they are clipped", "pass model.module")
+    return None
+
+
+def _lazy(name: str, module: nn.Module) -> Refusal | None:
+    if any(is_lazy(p) for p in module.parameters(recurse=False)):
+        return Refusal(name, "has parameters without a shape yet", "run one forward pass first")
+    return None
+
+
+def _batch_norm(name: str, module: nn.Module) -> Refusal | None:
+    if isinstance(module, _BatchNorm) and (module.training or module.running_mean is None):
+        kind = type(module).__name__
+        return Refusal(
+            name,
+            f"({kind}) computes statistics over the batch, and so mixes samples",
+            f"replace {kind} {name!r} by GroupNorm, or put it in eval mode with frozen statistics",
+        )
+    return None
+
+
+def _instance_norm(name: str, module: nn.Module) -> Refusal | None:
+    if isinstance(module, _InstanceNorm) and module.training and module.track_running_stats:
+        return Refusal(
+            name, f"({type(module).__name__}) remembers statistics of the data", "set track_running_stats=False"
+        )
+    return None
+
+
+def _known_mixer(name: str, module: nn.Module) -> Refusal | None:
+    kind = type(module).__name__
+    known = any(word in kind for word in MIXERS) and "Frozen" not in kind and not isinstance(module, _BatchNorm)
+    if module.training and known:
+        return Refusal(name, f"({kind}) is known to mix samples", "replace it by GroupNorm, or put it in eval mode")
+    return None
+
+
+def _try(model: nn.Module, loss_fn: LossFn, like: Any) -> Scan:
+    failure = ""
+    for fill in FILLS:
+        probe = synthetic(like, ROWS, fill=fill, seed=1)
+        try:
+            losses, changed = trial(model, loss_fn, probe)
+        except Exception as error:  # outside the model's domain, perhaps: try other values
+            failure = type(error).__name__
+            continue
+        if not is_per_sample(losses, ROWS):
+            reason = f"returns {described(losses)} for {ROWS} samples, not one floating-point loss a sample"
+            return Scan((Refusal("loss_fn", reason, PER_SAMPLE[0].lower() + PER_SAMPLE[1:]),), None, ())
+        if losses.isfinite().all() or fill == FILLS[-1]:
+            return Scan(_changed(changed) or _mixing(model, loss_fn, probe, fill), probe, ())
+    return Scan((), None, (f"the model does not run on synthetic rows ({failure}): it was not tried.",))
+
+
+def _changed(names: tuple[str, ...]) -> tuple[Refusal, ...]:
+    way_out = "remove it, or put its module in eval mode if that stops it"
+    return tuple(
+        Refusal(name, "is a buffer that a forward pass changes: it would remember data", way_out) for name in names
+    )
+
+
+def _mixing(model: nn.Module, loss_fn: LossFn, probe: Any, fill: str) -> tuple[Refusal, ...]:
+    """Whether a row's loss depends on the other rows, or on how many there are."""
+    where = "loss_fn"
+    way_out = (
+        "check the batch axis of attention and recurrent layers (batch_first=True), "
+        "statistics over the batch, contrastive terms, divisions by the batch size"
+    )
+    if _content_matters(model, loss_fn, probe, fill):
+        return (Refusal(where, "gives a sample a loss that depends on other samples of the batch", way_out),)
+    if _number_matters(model, loss_fn, probe):
+        return (Refusal(where, "gives a sample a loss that depends on how many samples there are", way_out),)
+    return ()
+
+
+def _content_matters(model: nn.Module, loss_fn: LossFn, probe: Any, fill: str) -> bool:
+    losses, _ = trial(model, loss_fn, probe)
+    other = synthetic(probe, ROWS, fill=fill, seed=2)
+    for keep in (0, ROWS - 1):  # the same seed: dropout draws the same masks for the same shapes
+        beside, _ = trial(model, loss_fn, select(probe, other, keep))
+        if not _close(beside[keep], losses[keep], losses):
+            return True
+    return False
+
+
+def _number_matters(model: nn.Module, loss_fn: LossFn, probe: Any) -> bool:
+    if not torch.equal(*(trial(model, loss_fn, probe, seed)[0].nan_to_num() for seed in (0, 1))):
+        with evaluating(model):  # the model draws at random: compare without
+            return _differs_alone(model, loss_fn, probe)
+    return _differs_alone(model, loss_fn, probe)
+
+
+def _differs_alone(model: nn.Module, loss_fn: LossFn, probe: Any) -> bool:
+    losses, _ = trial(model, loss_fn, probe)
+    alone = torch.cat([trial(model, loss_fn, row(probe, i))[0] for i in range(ROWS)])
+    return not _close(alone, losses, losses)
+
+
+def _close(a: Tensor, b: Tensor, losses: Tensor) -> bool:
+    """Equal up to the rounding of other kernels: 1000 units of the dtype, relative to the largest loss."""
+    tolerance = min(0.1, 1000 * torch.finfo(losses.dtype).eps)
+    scale = losses.abs().nan_to_num(0.0, 0.0).max().item()
+    return torch.allclose(a, b, rtol=tolerance, atol=tolerance * scale, equal_nan=True)
