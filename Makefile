@@ -1,0 +1,63 @@
+# make            what there is
+# make demo       from a fresh clone to a private model and its privacy statement
+# make test       every test
+
+PYTHON ?= python3
+WORKERS ?= 2
+TORCH := torch==2.13.0
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.tacita-setup
+ONE_THREAD := OMP_NUM_THREADS=1
+# Two workers with a thread each use two cores better than one worker with two threads.
+PYTEST := $(ONE_THREAD) $(BIN)/python -m pytest -n $(WORKERS)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint format audit bench docs clean
+
+help:  ## This list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1\t/' | expand -t 16
+
+setup: $(STAMP)  ## Create .venv and install tacita with what development needs (once)
+
+# The stamp is written last, so a setup that was interrupted is taken up again; a venv without a working pip is
+# started afresh. torch comes first and alone: left to the resolver it may bring gigabytes that no one needs here.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' \
+		|| { echo "tacita needs Python 3.11, 3.12 or 3.13: make setup PYTHON=python3.12"; exit 1; }
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt $(TORCH)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(STAMP)  ## Train a private model on handwritten digits and print its privacy statement
+	@$(BIN)/python examples/demo.py
+
+test: $(STAMP)  ## Every test (WORKERS=2 processes)
+	$(PYTEST)
+
+lint: $(STAMP)  ## Format, style and types, changing nothing
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+format: $(STAMP)  ## Put the code into its format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+audit: $(STAMP)  ## The tests again with TACITA_AUDIT=1: more kill points, runs and examples
+	TACITA_AUDIT=1 $(PYTEST)
+
+bench: $(STAMP)  ## Step time and memory beside plain PyTorch and Opacus; writes docs/benchmarks.md
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[bench]'
+	$(BIN)/python benchmarks/step_time.py
+
+docs: $(STAMP)  ## Write the generated pages, then run every snippet
+	$(BIN)/python docs/make_reference.py
+	$(PYTEST) tests/test_docs.py tests/test_public_api.py
+
+clean:  ## Remove what was built, .venv included
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	find . -name '*.egg-info' -type d -prune -exec rm -rf {} +
