@@ -1,10 +1,7 @@
-"""The journal: an append-only file of JSON lines in which every line carries the hash of the one before.
+"""The journal: the append-only file in which the chain of lines is kept.
 
-Place: [accounting.journal] -> accounting.ledger. It knows bytes, not what they mean.
-
-A line is the canonical JSON of an object with ``v`` (format), ``seq`` (0, 1, ...), ``prev`` (SHA-256 of the line
-before, 64 zeros for the first), ``kind``, ``session`` and what the kind adds. Beside ``NAME.jsonl`` stands
-``NAME.head.json``, the *anchor*: how many lines there were, and the hash of the last one, when it was last written.
+Place: chain -> [accounting.journal] -> accounting.ledger. It knows lines, not what they mean. Beside ``NAME.jsonl``
+stands ``NAME.head.json``, the *anchor*: how many lines there were, and the hash of the last one, when it was written.
 
 Guarantees, when the process is killed at any instant:
 
@@ -18,131 +15,27 @@ of the anchor.
 """
 
 import fcntl
-import hashlib
 import json
 import os
 import weakref
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from tacita.accounting.chain import (
+    GENESIS,
+    VERSION,
+    Anchor,
+    Entry,
+    Reading,
+    Verification,
+    canonical,
+    check_anchor,
+    find_fault,
+    read,
+    sha256,
+)
 from tacita.errors import LedgerError
-
-VERSION = 1
-GENESIS = "0" * 64
-Entry = dict[str, Any]
-
-
-def canonical(value: Any) -> bytes:
-    """The one way to write ``value`` as JSON: keys sorted, no spaces, ASCII.
-
-    Example:
-        >>> canonical({"b": 1.5, "a": [True, None]})
-        b'{"a":[true,null],"b":1.5}'
-    """
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode("ascii")
-
-
-def sha256(data: bytes) -> str:
-    """SHA-256 of ``data`` in hexadecimal."""
-    return hashlib.sha256(data).hexdigest()
-
-
-class Anchor(NamedTuple):
-    """How far a ledger had come at some moment: kept elsewhere, it shows later edits and truncation.
-
-    Attributes:
-        count: Number of lines.
-        head: SHA-256 of the last of them; 64 zeros if there was none.
-        name: Where this anchor was kept ("checkpoint", "statement", ...); named by :class:`Verification`.
-    """
-
-    count: int
-    head: str
-    name: str = "given"
-
-
-@dataclass(frozen=True)
-class Verification:
-    """The result of checking a ledger against one anchor.
-
-    Attributes:
-        anchor: The anchor that was used: ``NAME.head.json``, or the name of the one handed in.
-        ok: Every line follows from the one before, and the anchor's line is where the anchor says.
-        reason: What is wrong, in a few words; empty if ``ok``.
-    """
-
-    anchor: str
-    ok: bool
-    reason: str = ""
-
-
-@dataclass(frozen=True)
-class Reading:
-    """What a file holds: its whole lines, the first fault of the chain, and how many bytes precede a torn tail."""
-
-    lines: list[bytes]
-    entries: list[Entry]
-    size: int
-    torn: bool
-    fault: str
-
-    @property
-    def head(self) -> str:
-        """SHA-256 of the last line."""
-        return sha256(self.lines[-1]) if self.lines else GENESIS
-
-
-def read(data: bytes) -> Reading:
-    """Split ``data`` into lines, check the chain, and set a torn last line aside.
-
-    Raises:
-        LedgerError: A line other than the last is not the JSON object that this journal writes.
-    """
-    *lines, rest = data.split(b"\n")
-    torn = bool(rest)
-    entries = [_parse(line) for line in lines]
-    if entries and entries[-1] is None:  # written whole in length, not in content: the machine stopped
-        lines.pop(), entries.pop()
-        torn = True
-    known: list[Entry] = []
-    for seq, entry in enumerate(entries):
-        if entry is None:
-            raise LedgerError(f"line {seq + 1} of the ledger is not one that tacita wrote.")
-        known.append(entry)
-    return Reading(lines, known, sum(len(line) + 1 for line in lines), torn, _fault(lines, known))
-
-
-def _parse(line: bytes) -> Entry | None:
-    try:
-        entry = json.loads(line)
-        whole = isinstance(entry, dict) and canonical(entry) == line  # refuses doubled keys, too
-    except (ValueError, RecursionError):
-        return None
-    return entry if whole else None
-
-
-def _fault(lines: list[bytes], entries: list[Entry]) -> str:
-    """The first place where the chain breaks, or an empty string."""
-    previous = GENESIS
-    for seq, (line, entry) in enumerate(zip(lines, entries, strict=True)):
-        if type(entry.get("v")) is not int or entry["v"] != VERSION:
-            return f"line {seq + 1} is not of format version {VERSION}"
-        if type(entry.get("seq")) is not int or entry["seq"] != seq:
-            return f"line {seq + 1} carries another number: lines were removed, added or moved"
-        if entry.get("prev") != previous:
-            return f"line {seq + 1} does not follow from line {seq}: one of them was changed"
-        previous = sha256(line)
-    return ""
-
-
-def check_anchor(lines: list[bytes], anchor: Anchor) -> str:
-    """What contradicts ``anchor`` in ``lines``, or an empty string."""
-    if len(lines) < anchor.count:
-        return f"the ledger has {len(lines)} lines, {anchor.name} counts {anchor.count}: lines were removed"
-    head = sha256(lines[anchor.count - 1]) if anchor.count else GENESIS
-    return "" if head == anchor.head else f"line {anchor.count} is not the one that {anchor.name} has the hash of"
 
 
 def head_path(path: Path) -> Path:
@@ -177,28 +70,26 @@ def read_file(path: Path) -> Reading:
         raise LedgerError(f"{path.name}: {error}") from None
 
 
-def check_reading(path: Path, reading: Reading, anchor: Anchor | None) -> Verification:
-    """Check a reading of the ledger at ``path`` against ``anchor``, or against ``NAME.head.json``."""
+def verify_file(path: str | os.PathLike[str], anchor: Anchor | None = None) -> Verification:
+    """Check the ledger at ``path`` against ``anchor``, or against ``NAME.head.json``; never raises for what it holds."""
+    path = Path(path)
     name = head_path(path).name if anchor is None else anchor.name
     try:
-        anchor = read_anchor(path) if anchor is None else anchor
+        anchor = read_anchor(path) if anchor is None else anchor  # first: a writer may be adding lines
+        reason = _contradiction(read_file(path), anchor, name)
     except LedgerError as error:
-        return Verification(name, False, str(error).rstrip("."))
-    reason = reading.fault
-    if not reason and anchor is not None:
-        reason = check_anchor(reading.lines, anchor)
-    elif not reason and any(entry.get("kind") == "reserve" for entry in reading.entries):
-        reason = f"{name} is missing: nothing shows whether lines were removed at the end"
+        reason = str(error).rstrip(".")
     return Verification(name, not reason, reason)
 
 
-def verify_file(path: str | os.PathLike[str], anchor: Anchor | None = None) -> Verification:
-    """Check the ledger file at ``path`` without loading what it means; never raises for what the file holds."""
-    path = Path(path)
-    try:
-        return check_reading(path, read_file(path), anchor)
-    except LedgerError as error:
-        return Verification(head_path(path).name if anchor is None else anchor.name, False, str(error).rstrip("."))
+def _contradiction(reading: Reading, anchor: Anchor | None, name: str) -> str:
+    """What is wrong with the lines that were read, or an empty string."""
+    if reading.fault:
+        return reading.fault
+    if anchor is not None:
+        return check_anchor(reading.lines, anchor)
+    missing = any(entry.get("kind") == "reserve" for entry in reading.entries)
+    return f"{name} is missing: nothing shows whether lines were removed at the end" if missing else ""
 
 
 class Journal:
@@ -233,9 +124,10 @@ class Journal:
 
     def _take_over(self, file: "_File", anchor: Anchor | None) -> None:
         reading = read_file(file.path)
-        verification = check_reading(file.path, reading, anchor)
-        if not verification.ok:
-            raise LedgerError(f"{file.path.name}: {verification.reason}. Load it read-only to look at it.")
+        kept = read_anchor(file.path) if anchor is None else anchor
+        reason = _contradiction(reading, kept, head_path(file.path).name)
+        if reason:
+            raise LedgerError(f"{file.path.name}: {reason}. Load it read-only to look at it.")
         file.cut(reading.size)
         self._remember(reading)
         if reading.lines:
@@ -280,7 +172,9 @@ class Journal:
         """Check the lines, read again, against ``anchor``; by default against ``NAME.head.json``."""
         if self.path is None:
             anchor = anchor or self.anchor()
-            reason = _fault(self.lines, [json.loads(line) for line in self.lines]) or check_anchor(self.lines, anchor)
+            reason = find_fault(self.lines, [json.loads(line) for line in self.lines]) or check_anchor(
+                self.lines, anchor
+            )
             return Verification(anchor.name, not reason, reason)
         verification = verify_file(self.path, anchor)
         if verification.ok and self._file is not None:

@@ -9,24 +9,33 @@ docs/derivations/composition.md.
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from tacita import _validate
-from tacita.accounting import accountant
 from tacita.accounting.accountant import Bound
+from tacita.accounting.book import (
+    Book,
+    Terms,
+    as_share,
+    planned,
+    worst_bound,
+    worst_delta,
+    worst_divergence,
+)
+from tacita.accounting.chain import Anchor, Entry, Verification
 from tacita.accounting.events import Event, Spend
-from tacita.accounting.journal import Anchor, Entry, Journal, Verification, read_file
-from tacita.accounting.parts import Part, check_part, overlap, record_classes
+from tacita.accounting.journal import Journal, read_file
+from tacita.accounting.parts import Part, overlap
 from tacita.accounting.pure_events import ApproximateDPEvent
-from tacita.accounting.relations import NeighboringRelation, check_relation
-from tacita.accounting.renyi_filter import RenyiFilter
+from tacita.accounting.relations import NeighboringRelation
 from tacita.accounting.session import SHARE, Registration, Session, Share, settings_sha256
-from tacita.errors import BudgetExceededError, LedgerError, TacitaError
+from tacita.errors import LedgerError, TacitaError
 
 _ENVELOPE = {"v", "seq", "prev", "kind", "session"}
+_REGISTER = {*Terms.__dataclass_fields__, *Registration.__dataclass_fields__} - {"id"}
 _FIELDS = {
     "open": set(),
     "withdraw": set(),
@@ -34,51 +43,6 @@ _FIELDS = {
     "query": {"number", "fingerprint"},
     "close": {"queries_made"},
 }
-_Charge = tuple[Part | None, Spend]  # what to compose, and for which records
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Terms:
-    """What is fixed for the whole ledger; every register line repeats it."""
-
-    neighboring_relation: NeighboringRelation
-    privacy_unit: str
-    max_epsilon: float | None
-    max_delta: float | None
-    filter_order: float | None
-
-    def __post_init__(self):
-        check_relation(self.neighboring_relation)
-        if not isinstance(self.privacy_unit, str) or not self.privacy_unit.strip() or "\n" in self.privacy_unit:
-            raise ValueError(
-                f"privacy_unit must say in one line what is protected, got {self.privacy_unit!r}. "
-                "For instance 'one row = one patient'."
-            )
-        if (self.max_epsilon is None) != (self.max_delta is None):
-            raise ValueError("max_epsilon and max_delta make one cap: give both or neither.")
-        if self.max_epsilon is not None and self.max_delta is not None:
-            _validate.positive("max_epsilon", self.max_epsilon)
-            _validate.delta("max_delta", self.max_delta)
-        if self.filter_order is not None and self.max_epsilon is None:
-            raise ValueError("filter_order needs a cap to keep under: give max_epsilon and max_delta.")
-
-    @property
-    def filter(self) -> RenyiFilter | None:
-        if self.filter_order is None or self.max_epsilon is None or self.max_delta is None:
-            return None
-        return RenyiFilter(order=self.filter_order, max_epsilon=self.max_epsilon, max_delta=self.max_delta)
-
-    @staticmethod
-    def of(entry: Entry) -> "_Terms":
-        """The terms in a register line."""
-        fields = {name: entry[name] for name in _Terms.__dataclass_fields__}
-        for name in ("max_epsilon", "max_delta", "filter_order"):
-            if fields[name] is not None and type(fields[name]) not in (int, float):
-                raise LedgerError(f"{name} must be a number.")
-        return _Terms(**fields)
-
-
-_REGISTER = {*_Terms.__dataclass_fields__, *Registration.__dataclass_fields__} - {"id"}
 
 
 class Ledger:
@@ -122,14 +86,13 @@ class Ledger:
         max_delta: float | None = None,
         filter_order: float | None = None,
     ):
-        terms = _Terms(
+        terms = Terms(
             neighboring_relation=neighboring_relation,
             privacy_unit=privacy_unit,
             max_epsilon=max_epsilon,
             max_delta=max_delta,
             filter_order=filter_order,
         )
-        _ = terms.filter  # an order that leaves no budget is refused here
         self._begin(terms, Journal(None if path is None else Path(path)))
 
     @classmethod
@@ -152,15 +115,14 @@ class Ledger:
         if not entries:
             raise LedgerError(f"{path.name} holds no session yet; open it as Ledger(path, neighboring_relation=...).")
         with _as_ledger_error(path.name, 1):
-            terms = _Terms.of(entries[0])
-            _ = terms.filter
+            terms = Terms.of(entries[0])
         ledger = cls.__new__(cls)
         ledger._begin(terms, Journal(path, anchor=anchor, read_only=read_only))
         return ledger
 
-    def _begin(self, terms: _Terms, journal: Journal) -> None:
-        self._terms, self._filter, self._journal = terms, terms.filter, journal
-        self._sessions: dict[str, Session] = {}
+    def _begin(self, terms: Terms, journal: Journal) -> None:
+        self._journal = journal
+        self._book = Book(terms, self._write, self.flush)
         try:
             self._replay()
         except BaseException:
@@ -173,7 +135,7 @@ class Ledger:
             with _as_ledger_error(name, number):
                 self._replay_line(entry)
         self._journal.entries = []
-        for session in self._sessions.values():
+        for session in self._book.sessions.values():
             session._left_by_another_process()
 
     def _replay_line(self, entry: Entry) -> None:
@@ -181,17 +143,18 @@ class Ledger:
         if kind == "register":
             if set(entry) != _ENVELOPE | _REGISTER:
                 raise LedgerError("a register line with other fields.")
-            if _Terms.of(entry) != self._terms:
-                raise LedgerError("it was written under another relation, privacy unit or cap than this ledger's.")
+            differences = Terms.of(entry).differences(self._book.terms)
+            if differences:
+                raise LedgerError(f"it was written with another {differences} than this ledger is opened with.")
             registration = Registration.from_fields(name, entry)
-            if name != self._next_id(registration.purpose):
+            if name != self._book.next_id(registration.purpose):
                 raise LedgerError(f"session {name!r} is out of turn.")
-            self._check(registration)
-            self._add(registration)
+            self._book.check(registration)
+            self._book.add(registration)
             return
         if set(entry) != _ENVELOPE | _FIELDS[kind]:
             raise LedgerError(f"a {kind} line with other fields.")
-        session = self._sessions[name]
+        session = self._book.sessions[name]
         fields = {field: entry[field] for field in _FIELDS[kind]}
         session._replay(kind, fields)
 
@@ -230,7 +193,7 @@ class Ledger:
             )
         return self._register(
             Registration(
-                id=self._next_id(purpose),
+                id=self._book.next_id(purpose),
                 event=event,
                 planned_queries=_validate.count("planned_queries", planned_queries),
                 purpose=purpose,
@@ -263,7 +226,7 @@ class Ledger:
         )
         session = self._register(
             Registration(
-                id=self._next_id(SHARE),
+                id=self._book.next_id(SHARE),
                 event=event,
                 planned_queries=1,
                 purpose=SHARE,
@@ -273,87 +236,20 @@ class Ledger:
                 share=None,
             )
         )
-        return _as_share(session)
+        return as_share(session)
 
     def _register(self, registration: Registration) -> Session:
-        self._check(registration)
-        self._check_budget(registration)
-        fields = {**asdict(self._terms), **registration.to_fields()}
-        self._write("register", registration.id, fields, lambda: self._add(registration))
-        return self._sessions[registration.id]
-
-    def _next_id(self, purpose: str) -> str:
-        return f"{purpose}-{1 + sum(session.purpose == purpose for session in self._sessions.values())}"
-
-    def _add(self, registration: Registration) -> None:
-        self._sessions[registration.id] = Session(registration, self._write, self.flush, self._released)
+        self._book.check(registration)
+        self._book.check_budget(registration)
+        fields = {**asdict(self._book.terms), **registration.to_fields()}
+        self._write("register", registration.id, fields, lambda: self._book.add(registration))
+        return self._book.sessions[registration.id]
 
     def _write(self, kind: str, session: str, fields: Mapping[str, Any], then: Callable[[], None]) -> None:
         self._journal.append(kind, session, fields)
         then()
         if kind != "query":
             self._journal.sync()
-
-    # What may be registered.
-
-    def _check(self, new: Registration) -> None:
-        """The rules that do not need an accountant."""
-        if new.event.relation != self.neighboring_relation:
-            raise LedgerError(
-                f"an event under {new.event.relation} does not fit a ledger under {self.neighboring_relation}: build "
-                "both with one neighboring_relation."
-            )
-        if new.part is not None:
-            check_part(new.part, self.neighboring_relation)
-        if new.share is not None:
-            self._check_in_share(new)
-        elif self._filter is not None:
-            self._filter.divergence([_spend(new)])  # refuses what no filter takes
-        elif self._released(new.part):
-            raise LedgerError(_TOO_LATE)
-
-    def _check_in_share(self, new: Registration) -> None:
-        share = self._sessions.get(new.share or "")
-        if share is None or share.purpose != SHARE or not share.counts_in_plan:
-            raise LedgerError(f"{new.share!r} is no share of this ledger: use what register_share returned.")
-        if share.part is not None and new.part != share.part:
-            raise LedgerError(
-                f"{share.id} was set aside for one part of the records: register the session on that part."
-            )
-        inside = self._inside(share.id)
-        if any(other.reserved_queries and overlap(other.part, new.part) for other in inside):
-            raise LedgerError(
-                f"sessions of {share.id} have made queries already: sessions inside one share are registered together. "
-                "Set one share aside for each."
-            )
-
-    def _released(self, part: Part | None) -> bool:
-        """Whether some session that shares records with ``part`` may have released something."""
-        return any(one.reserved_queries and overlap(one.part, part) for one in self._sessions.values())
-
-    def _check_budget(self, new: Registration) -> None:
-        """The rules that need an accountant: the share's piece, the filter's budget, the cap."""
-        charge = (new.part, _spend(new))
-        if new.share is not None:
-            share = _as_share(self._sessions[new.share])
-            inside = [_plan(other) for other in self._inside(share.id) if other.counts_in_plan]
-            epsilon = _worst([*inside, charge], share.delta).epsilon
-            _refuse(epsilon, share.epsilon, share.delta, f"{share.id}, set aside")
-        elif self._filter is not None:
-            divergence = self._worst_divergence([*self._plan(), charge])
-            if divergence > self._filter.budget:
-                raise BudgetExceededError(
-                    f"Rényi divergence {divergence:.6g} of order {self._filter.order:g} would pass the filter's budget "
-                    f"{self._filter.budget:.6g}: fewer queries or more noise."
-                )
-        elif self.max_epsilon is not None and self.max_delta is not None:
-            if new.event.condition is not None:
-                raise BudgetExceededError(
-                    f"max_epsilon caps what is guaranteed; this event guarantees nothing unless {new.event.condition}."
-                )
-            _refuse(
-                _worst([*self._plan(), charge], self.max_delta).epsilon, self.max_epsilon, self.max_delta, "the cap"
-            )
 
     # The guarantee.
 
@@ -371,10 +267,10 @@ class Ledger:
     def conditional_bound(self, delta: float) -> Bound:
         """As :meth:`bound`, if every condition in :attr:`conditions` holds."""
         _validate.delta("delta", delta)
-        plan = self._plan()
-        if self._filter is not None and plan:
-            return Bound(self._filter.epsilon(delta), delta, f"Rényi filter of order {self._filter.order:g}")
-        return _worst(plan, delta)
+        plan, rule = self._book.plan(), self._book.filter
+        if rule is not None and plan:
+            return Bound(rule.epsilon(delta), delta, rule.name)
+        return worst_bound(plan, delta)
 
     def spent_bound(self, delta: float) -> Bound:
         """What was *spent so far* at ``delta``: never less than what was released.
@@ -385,13 +281,10 @@ class Ledger:
         do with the releases; :meth:`bound` always is.
         """
         _validate.delta("delta", delta)
-        spent = self._spent()
-        if self._filter is not None and spent:
-            divergence = self._worst_divergence(spent)
-            return Bound(
-                self._filter.epsilon(delta, divergence), delta, f"Rényi filter of order {self._filter.order:g}"
-            )
-        return _worst(spent, delta)
+        spent, rule = self._book.spent(), self._book.filter
+        if rule is not None and spent:
+            return Bound(rule.epsilon(delta, worst_divergence(spent, rule)), delta, rule.name)
+        return worst_bound(spent, delta)
 
     def epsilon(self, delta: float) -> float:
         """Epsilon of the plan at ``delta``; see :meth:`bound`."""
@@ -400,19 +293,17 @@ class Ledger:
     def epsilon_spent(self, delta: float) -> float:
         """Epsilon spent so far at ``delta``; see :meth:`spent_bound`. Infinite once a conditional session has spent."""
         spent_on_condition = any(
-            session.event.condition is not None and session.queries_spent for session in self._sessions.values()
+            session.event.condition is not None and session.queries_spent for session in self._book.sessions.values()
         )
         return math.inf if spent_on_condition else self.spent_bound(delta).epsilon
 
     def delta(self, epsilon: float) -> float:
         """Delta of the plan at ``epsilon`` >= 0; 1 if nothing is guaranteed."""
         _validate.non_negative("epsilon", epsilon)
-        plan = self._plan()
+        plan, rule = self._book.plan(), self._book.filter
         if self.conditions:
             return 1.0
-        if self._filter is not None and plan:
-            return self._filter.delta(epsilon)
-        return max(accountant.delta(spends, epsilon).delta for spends in _classes(plan))
+        return rule.delta(epsilon) if rule is not None and plan else worst_delta(plan, epsilon)
 
     def spends(self, part: Part | None = None, *, share: Share | None = None) -> list[Spend]:
         """What is charged already to records of ``part`` (or of the whole): what calibration must stand beside.
@@ -422,31 +313,10 @@ class Ledger:
             share: Only what is charged to this share.
         """
         if share is not None:
-            charges = [_plan(other) for other in self._inside(share.id) if other.counts_in_plan]
+            charges = [planned(session) for session in self._book.inside(share.id)]
         else:
-            charges = self._plan()
+            charges = self._book.plan()
         return [spend for where, spend in charges if overlap(where, part)]
-
-    def _inside(self, share: str) -> list[Session]:
-        return [session for session in self._sessions.values() if session.share == share]
-
-    def _plan(self) -> list[_Charge]:
-        """Sessions that are in no share, and the shares."""
-        return [_plan(one) for one in self._sessions.values() if one.counts_in_plan and one.share is None]
-
-    def _spent(self) -> list[_Charge]:
-        used_shares = {one.share for one in self._sessions.values() if one.queries_spent}
-        spent: list[_Charge] = []
-        for one in self._sessions.values():
-            queries = one.queries_spent if one.purpose != SHARE else int(one.id in used_shares)
-            if queries and one.share is None:
-                whole = one.planned_queries if not one.event.per_query else queries
-                spent.append((one.part, Spend(one.event, whole)))
-        return spent
-
-    def _worst_divergence(self, charges: Sequence[_Charge]) -> float:
-        assert self._filter is not None
-        return max(self._filter.divergence(spends) for spends in _classes(charges))
 
     # What it is.
 
@@ -458,48 +328,47 @@ class Ledger:
     @property
     def neighboring_relation(self) -> NeighboringRelation:
         """How neighbouring data sets differ."""
-        return self._terms.neighboring_relation
+        return self._book.terms.neighboring_relation
 
     @property
     def privacy_unit(self) -> str:
         """What one unit is, in the caller's words."""
-        return self._terms.privacy_unit
+        return self._book.terms.privacy_unit
 
     @property
     def max_epsilon(self) -> float | None:
         """The cap."""
-        return self._terms.max_epsilon
+        return self._book.terms.max_epsilon
 
     @property
     def max_delta(self) -> float | None:
         """The cap's delta."""
-        return self._terms.max_delta
+        return self._book.terms.max_delta
 
     @property
     def filter_order(self) -> float | None:
         """Order of the Rényi filter."""
-        return self._terms.filter_order
+        return self._book.terms.filter_order
 
     @property
     def sessions(self) -> tuple[Session, ...]:
         """All sessions, in the order of registration, withdrawn ones included; shares are in :attr:`shares`."""
-        return tuple(session for session in self._sessions.values() if session.purpose != SHARE)
+        return tuple(session for session in self._book.sessions.values() if session.purpose != SHARE)
 
     @property
     def shares(self) -> tuple[Share, ...]:
         """The shares set aside."""
-        return tuple(_as_share(session) for session in self._sessions.values() if session.purpose == SHARE)
+        return tuple(as_share(session) for session in self._book.sessions.values() if session.purpose == SHARE)
 
     @property
     def conditions(self) -> tuple[str, ...]:
         """What nobody enforces and the guarantee rests on; empty if it is unconditional."""
-        return _distinct(one.event.condition for one in self._sessions.values() if one.counts_in_plan)
+        return self._book.conditions()
 
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What the library sees to, and the guarantee rests on."""
-        each = (one.event.assumptions for one in self._sessions.values() if one.counts_in_plan)
-        return _distinct(assumption for assumptions in each for assumption in assumptions)
+        return self._book.assumptions()
 
     # The lines.
 
@@ -545,13 +414,6 @@ class Ledger:
         return f"Ledger({name}, {self.neighboring_relation}, {self.privacy_unit!r}, {len(self.sessions)} sessions)"
 
 
-_TOO_LATE = (
-    "queries were made on these records already, so that the settings of a new session may depend on what they "
-    "released. Register all sessions before the first query; or set a share aside before it (register_share) and "
-    "register with share=; or build the ledger with filter_order (and max_epsilon, max_delta)."
-)
-
-
 class _as_ledger_error:
     """Whatever a damaged line makes fail is a :class:`LedgerError` that names the line."""
 
@@ -566,38 +428,3 @@ class _as_ledger_error:
             raise LedgerError(f"{self._where}: it lacks a field, or names an unknown kind or session.") from None
         if isinstance(error, TacitaError | ValueError | TypeError | AttributeError | OverflowError | RecursionError):
             raise LedgerError(f"{self._where}: {' '.join(str(error).split())}") from None
-
-
-def _spend(session: Registration | Session) -> Spend:
-    return Spend(session.event, session.planned_queries)
-
-
-def _plan(session: Session) -> _Charge:
-    return session.part, _spend(session)
-
-
-def _classes(charges: Sequence[_Charge]) -> list[list[Spend]]:
-    """For each class of records, what is charged to it."""
-    return [[charges[i][1] for i in members] for members in record_classes([part for part, _ in charges])]
-
-
-def _worst(charges: Sequence[_Charge], delta: float) -> Bound:
-    """The largest bound over the classes of records."""
-    return max((accountant.epsilon(spends, delta) for spends in _classes(charges)), key=lambda bound: bound.epsilon)
-
-
-def _refuse(epsilon: float, most: float, delta: float, name: str) -> None:
-    if not epsilon <= most:
-        raise BudgetExceededError(
-            f"epsilon {epsilon:.6g} at delta {delta:g} would pass {name}: epsilon {most:g}. "
-            "Fewer queries or more noise."
-        )
-
-
-def _as_share(session: Session) -> Share:
-    assert isinstance(session.event, ApproximateDPEvent)
-    return Share(session.id, session.event.epsilon, session.event.delta_share, session.part)
-
-
-def _distinct(words: Iterable[str | None]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(word for word in words if word is not None))

@@ -60,6 +60,11 @@ class RenyiFilter:
         return math.log1p(-1 / self.order) - (math.log(delta) + math.log(self.order)) / (self.order - 1)
 
     @property
+    def name(self) -> str:
+        """In plain words."""
+        return f"Rényi filter of order {self.order:g}"
+
+    @property
     def budget(self) -> float:
         """What the sessions' divergences may add up to."""
         return self.max_epsilon - self._price(self.max_delta)

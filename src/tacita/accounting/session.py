@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from tacita import _validate
+from tacita.accounting.chain import canonical, sha256
 from tacita.accounting.events import Event
-from tacita.accounting.journal import canonical, sha256
 from tacita.accounting.parts import Part
 from tacita.errors import BudgetExceededError, LedgerError
 
