@@ -69,6 +69,11 @@ def row(batch: Any, index: int) -> Any:
     return map_tensors(lambda t: t[index : index + 1], batch)
 
 
+def row_repeated(batch: Any, index: int) -> Any:
+    """A batch of as many rows, each of them row ``index``."""
+    return map_tensors(lambda t: t[index].unsqueeze(0).expand_as(t).clone(), batch)
+
+
 def trial(model: nn.Module, loss_fn: LossFn, batch: Any, seed: int = 0) -> tuple[Any, tuple[str, ...]]:
     """What ``loss_fn`` gives for a forward pass in the model's present mode, and the buffers that the pass changed.
 

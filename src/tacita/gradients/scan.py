@@ -17,7 +17,7 @@ from torch.nn.parameter import is_lazy
 
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients.functional import PER_SAMPLE, LossFn, described, is_per_sample
-from tacita.gradients.probe import FILLS, ROWS, evaluating, row, select, synthetic, trial
+from tacita.gradients.probe import FILLS, ROWS, evaluating, row, row_repeated, select, synthetic, trial
 
 MIXERS = ("BatchNorm", "BatchRenorm", "InPlaceABN", "MinibatchDiscrimination", "MinibatchStd")  # in third-party names
 
@@ -142,7 +142,7 @@ def _try(model: nn.Module, loss_fn: LossFn, like: Any) -> Scan:
             reason = f"returns {described(losses)} for {ROWS} samples, not one floating-point loss a sample"
             return Scan((Refusal("loss_fn", reason, PER_SAMPLE[0].lower() + PER_SAMPLE[1:]),), None, ())
         if losses.isfinite().all() or fill == FILLS[-1]:
-            return Scan(_changed(changed) or _mixing(model, loss_fn, probe, fill), probe, ())
+            return Scan(_changed(changed) or _alone(model, loss_fn, probe) or _mixing(model, loss_fn, probe), probe, ())
     return Scan((), None, (f"the model does not run on synthetic rows ({failure}): it was not tried.",))
 
 
@@ -153,25 +153,35 @@ def _changed(names: tuple[str, ...]) -> tuple[Refusal, ...]:
     )
 
 
-def _mixing(model: nn.Module, loss_fn: LossFn, probe: Any, fill: str) -> tuple[Refusal, ...]:
+def _alone(model: nn.Module, loss_fn: LossFn, probe: Any) -> tuple[Refusal, ...]:
+    """Whether the model runs on one sample alone, as engines may ask."""
+    way_out = "keep the batch axis, squeeze(1) in place of squeeze() say"
+    try:
+        losses, _ = trial(model, loss_fn, row(probe, 0))
+    except Exception as error:
+        return (Refusal("loss_fn", f"fails on a batch of one sample ({type(error).__name__})", way_out),)
+    if not is_per_sample(losses, 1):
+        return (Refusal("loss_fn", f"returns {described(losses)} for a batch of one sample, not (1,)", way_out),)
+    return ()
+
+
+def _mixing(model: nn.Module, loss_fn: LossFn, probe: Any) -> tuple[Refusal, ...]:
     """Whether a row's loss depends on the other rows, or on how many there are."""
-    where = "loss_fn"
     way_out = (
         "check the batch axis of attention and recurrent layers (batch_first=True), "
         "statistics over the batch, contrastive terms, divisions by the batch size"
     )
-    if _content_matters(model, loss_fn, probe, fill):
-        return (Refusal(where, "gives a sample a loss that depends on other samples of the batch", way_out),)
+    if _content_matters(model, loss_fn, probe):
+        return (Refusal("loss_fn", "gives a sample a loss that depends on other samples of the batch", way_out),)
     if _number_matters(model, loss_fn, probe):
-        return (Refusal(where, "gives a sample a loss that depends on how many samples there are", way_out),)
+        return (Refusal("loss_fn", "gives a sample a loss that depends on how many samples there are", way_out),)
     return ()
 
 
-def _content_matters(model: nn.Module, loss_fn: LossFn, probe: Any, fill: str) -> bool:
+def _content_matters(model: nn.Module, loss_fn: LossFn, probe: Any) -> bool:
     losses, _ = trial(model, loss_fn, probe)
-    other = synthetic(probe, ROWS, fill=fill, seed=2)
-    for keep in (0, ROWS - 1):  # the same seed: dropout draws the same masks for the same shapes
-        beside, _ = trial(model, loss_fn, select(probe, other, keep))
+    for keep in range(ROWS):  # the same seed: dropout draws the same masks for the same shapes
+        beside, _ = trial(model, loss_fn, select(probe, row_repeated(probe, keep - 1), keep))
         if not _close(beside[keep], losses[keep], losses):
             return True
     return False

@@ -1,0 +1,25 @@
+"""Engines: what an estimator may ask about one batch of per-sample gradients."""
+
+from tacita.gradients.engine import Engine, Groups, Rule, Shapes, Source, Sums
+from tacita.gradients.explain import Explanation, ParameterPlan, explain
+from tacita.gradients.given import GivenEngine, GivenSource
+from tacita.gradients.loop import LoopEngine
+from tacita.gradients.source import NetworkSource
+from tacita.gradients.vmap import VmapEngine
+
+__all__ = [
+    "Engine",
+    "Explanation",
+    "GivenEngine",
+    "GivenSource",
+    "Groups",
+    "LoopEngine",
+    "NetworkSource",
+    "ParameterPlan",
+    "Rule",
+    "Shapes",
+    "Source",
+    "Sums",
+    "VmapEngine",
+    "explain",
+]

@@ -1,0 +1,172 @@
+"""A network with its loss and its records, as a source of engines.
+
+Place: sampling -> [gradients] -> clipping, estimators. The model is left unwrapped and unchanged.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tacita import _validate
+from tacita.gradients.ahead import Ahead, Request, Schedule, requests
+from tacita.gradients.batches import flatten, to_device
+from tacita.gradients.chunked import Chunk, ChunkedEngine
+from tacita.gradients.data import as_rows
+from tacita.gradients.engine import Shapes, Source
+from tacita.gradients.functional import LossFn, trainable
+from tacita.gradients.methods import ENGINES, chosen_method, default_chunk_rows
+from tacita.gradients.scan import check_modules, scan
+
+
+class NetworkSource(Source):
+    """Makes engines of a model, a per-sample loss and a dataset.
+
+    Building it checks the model and the loss on synthetic rows shaped like ``dataset[0]``, and decides the method.
+
+    Args:
+        model: Any module, with at least one trainable parameter; never wrapped or modified.
+        loss_fn: ``(model, batch) -> losses`` of shape (batch,): one loss a sample, never a mean. It always sees a
+            leading batch axis (of 1, maybe), and never zero rows.
+        dataset: A map-style torch ``Dataset``, or a tuple of tensors / NumPy arrays / memory maps with the same
+            number of rows; its batches are tuples then.
+        collate_fn: Makes a batch from a list of items; torch's default by default. A record's padding must not
+            change its loss: which records share a physical batch is arbitrary.
+        num_workers: Processes that read ahead, once :meth:`follow` has told the schedule. They change no bit.
+        method: ``"loop"`` (the definition), ``"vmap"``, ``"ghost"``, or ``"auto"``: ghost if it has a rule for
+            every trainable parameter, else vmap if it runs, else loop.
+        max_physical_batch_size: Rows in memory at once: bounds memory, and changes nothing else up to the order of
+            summation. ``None``: the whole batch for ghost; for loop and vmap as many rows as have 256 MiB of gradients.
+        process_group: Only ``None`` is implemented.
+
+    Raises:
+        UnsupportedModuleError: Per-sample gradients are not defined, or ``method`` cannot serve the model.
+        ValueError: A setting is wrong; the message names it and the way out.
+
+    Example:
+        >>> data = torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([0.0, 1.0])
+        >>> loss_fn = lambda model, batch: (model(batch[0]).squeeze(1) - batch[1]) ** 2
+        >>> source = NetworkSource(nn.Linear(2, 1), loss_fn, data, method="vmap")
+        >>> engine = source.engine(dict(source.model.named_parameters()), np.array([1]))
+        >>> engine.norms({"all": ("weight", "bias")}).shape
+        torch.Size([1, 1])
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss_fn: LossFn,
+        dataset: Any,
+        *,
+        collate_fn: Callable[[list], Any] | None = None,
+        num_workers: int = 0,
+        method: str = "auto",
+        max_physical_batch_size: int | None = None,
+        process_group: None = None,
+    ):
+        if process_group is not None:
+            raise ValueError(
+                "process_group must be None: several processes are not implemented yet. Run a single process."
+            )
+        if max_physical_batch_size is not None:
+            _validate.count("max_physical_batch_size", max_physical_batch_size)
+        self.model = model
+        self.loss_fn = loss_fn
+        self.num_workers = _validate.count("num_workers", num_workers, at_least=0)
+        self.max_physical_batch_size = max_physical_batch_size
+        self._rows = as_rows(dataset, collate_fn)
+        if num_workers and not self._rows.on_cpu:
+            raise ValueError("num_workers must be 0 for data that is not on the CPU.")
+        params = _checked_parameters(model)
+        self._shapes = {name: p.shape for name, p in params.items()}
+        probe = scan(model, loss_fn, self._like(params)).check().probe
+        self.method = chosen_method(method, model, loss_fn, params, probe)
+        self._chunk_rows = max_physical_batch_size or default_chunk_rows(self.method, params)
+        self._ahead: Ahead | None = None
+
+    @property
+    def shapes(self) -> Shapes:
+        return dict(self._shapes)
+
+    @property
+    def num_rows(self) -> int:
+        return self._rows.num_rows
+
+    def engine(
+        self, params: Mapping[str, Tensor], indices: np.ndarray, *, query: int | None = None, seed: int | None = None
+    ) -> ChunkedEngine:
+        """See :meth:`tacita.gradients.engine.Source.engine`; labels are the indices.
+
+        Raises:
+            UnsupportedModuleError: The model was put into a mode that mixes samples since the source was built.
+            ValueError: ``params`` are not the trainable parameters that the source was built for.
+        """
+        check_modules(self.model)
+        self._check_params(params)
+        indices = np.ascontiguousarray(indices, dtype=np.int64)
+        device = next(iter(params.values())).device
+        chunks = _Chunks(self, indices, query, device)
+        return ENGINES[self.method](
+            self.model, self.loss_fn, params, chunks, torch.from_numpy(indices.copy()), seed=seed
+        )
+
+    def follow(self, schedule: Schedule | None) -> None:
+        if self._ahead is not None:
+            self._ahead.close()
+        self._ahead = None
+        if schedule is not None and self.num_workers > 0:
+            self._ahead = Ahead(self._rows, schedule, self.num_workers, self._chunk_rows)
+
+    def read(self, indices: np.ndarray, query: int | None) -> Iterator[tuple[Request, Any]]:
+        """The physical batches of one batch, where the data is."""
+        for request in requests(-1 if query is None else query, indices, self._chunk_rows):
+            if query is not None and self._ahead is not None:
+                yield request, self._ahead.fetch(request, indices)
+            else:
+                yield request, self._rows.fetch(request.indices, query)
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}(model={type(self.model).__name__}, method={self.method!r}, "
+            f"max_physical_batch_size={self.max_physical_batch_size})"
+        )
+
+    def _like(self, params: Mapping[str, Tensor]) -> Any | None:
+        """A batch of one record, of which the scan takes the structure."""
+        if self.num_rows == 0:
+            return None
+        batch = self._rows.fetch(np.zeros(1, dtype=np.int64), 0)
+        flatten(batch, 1)  # raises if it is not one
+        return to_device(batch, next(iter(params.values())).device)
+
+    def _check_params(self, params: Mapping[str, Tensor]) -> None:
+        given = {name: p.shape for name, p in params.items()}
+        if given != self._shapes:
+            wrong = sorted(set(given.items()) ^ set(self._shapes.items()))
+            names = ", ".join(sorted({name for name, _ in wrong}))
+            raise ValueError(
+                f"params must be the parameters that were trainable when the source was built; these differ: {names}."
+            )
+
+
+class _Chunks:
+    """One batch in chunks, on the device of the parameters; read anew each time it is iterated."""
+
+    def __init__(self, source: NetworkSource, indices: np.ndarray, query: int | None, device: torch.device):
+        self._source, self._indices, self._query, self._device = source, indices, query, device
+
+    def __iter__(self) -> Iterator[Chunk]:
+        for request, batch in self._source.read(self._indices, self._query):
+            size = len(request.indices)
+            flatten(batch, size)  # raises if a tensor has not that many rows
+            yield Chunk(to_device(batch, self._device), size, request.number)
+
+
+def _checked_parameters(model: nn.Module) -> dict[str, Tensor]:
+    check_modules(model)  # before lazy parameters are touched
+    params = trainable(model)
+    if not params:
+        raise ValueError("model must have at least one trainable parameter (requires_grad=True).")
+    return params
