@@ -132,7 +132,7 @@ class Stream:
             left_out = np.ones(n, bool)
             left_out[self.choice(n, n - k)] = False
             return np.flatnonzero(left_out)
-        drawn, distinct = np.empty(0, np.int64), np.empty(0, np.int64)
+        drawn, distinct, first = np.empty((3, 0), np.int64)
         while len(distinct) < k:
             drawn = np.concatenate([drawn, self.integers(k - len(distinct) + 8, n, len(drawn))])
             distinct, first = np.unique(drawn, return_index=True)

@@ -207,7 +207,8 @@ class Randomness:
 
     def mark_drawn(self, session: str) -> None:
         """Remember, in the private file too, that batches of this session were drawn."""
-        self._drawn.add(session)
+        with self._lock:
+            self._drawn.add(session)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the private file: whole or not at all (a temporary file, fsync, rename), mode 0600 from creation on."""
