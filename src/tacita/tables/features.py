@@ -1,0 +1,149 @@
+"""Features: how one column becomes numbers a model can use. Settings are public, values private.
+
+Place: schema, purchases -> recipe -> [tables.features] -> encoding. Every piece is fixed before it sees the rows, acts
+on each row alone, and maps whatever a cell holds to finite numbers.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from tacita.errors import DataStructureError
+from tacita.tables.cells import NUMBER
+from tacita.tables.table import ArrayColumn, Column
+
+CLAMP = 4.0  # standardised numbers lie in [-CLAMP, CLAMP]
+
+
+class Piece(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="piece"):
+    """Some features made from one column."""
+
+    column: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """One name a feature; together the piece's width."""
+        raise NotImplementedError
+
+    def encode(self, column: Column, missing: Sequence[str]) -> np.ndarray:
+        """Features, float32, shape (rows, len(names))."""
+        raise NotImplementedError
+
+
+class NumberPiece(Piece, frozen=True, tag="number"):
+    r"""Clip, standardise, clamp: :math:`\min(4, \max(-4, (\mathrm{clip}(x) - centre) / scale))`; missing is 0.
+
+    Attributes:
+        lower, upper, centre, scale: Of the linear feature.
+        steps: A feature :math:`[x \ge step]` for each, in increasing order.
+        buckets: Inner edges; a feature for each of the ``len(buckets) + 1`` intervals.
+        indicator: Whether one more feature says "missing".
+        date_format: Cells are dates in this format, read as days.
+    """
+
+    lower: float
+    upper: float
+    centre: float
+    scale: float
+    steps: tuple[float, ...] = ()
+    buckets: tuple[float, ...] = ()
+    indicator: bool = False
+    date_format: str | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        steps = (f"{self.column} >= {step:g}" for step in self.steps)
+        buckets = (f"{self.column} in bucket {i}" for i in range(len(self.buckets) + 1)) if self.buckets else ()
+        return (self.column, *steps, *buckets, *((f"{self.column} is missing",) if self.indicator else ()))
+
+    def encode(self, column: Column, missing: Sequence[str]) -> np.ndarray:
+        values, kinds = column.numbers(missing, self.date_format)
+        number = kinds == NUMBER
+        linear = (np.clip(values, self.lower, self.upper) - self.centre) / self.scale
+        parts = [np.clip(linear, -CLAMP, CLAMP)[:, None], values[:, None] >= np.asarray(self.steps)[None, :]]
+        if self.buckets:
+            bucket = np.searchsorted(np.asarray(self.buckets), values, side="right")
+            parts.append(bucket[:, None] == np.arange(len(self.buckets) + 1))
+        known = np.concatenate([part.astype(np.float32) for part in parts], axis=1) * number[:, None]
+        if not self.indicator:
+            return known.astype(np.float32)
+        return np.concatenate([known, ~number[:, None]], axis=1).astype(np.float32)
+
+
+class CategoryPiece(Piece, frozen=True, tag="category"):
+    """One feature a value; any other cell, missing ones included, is "other": zeros, or its own indicator."""
+
+    values: tuple[str, ...]
+    indicator: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        other = (f"{self.column} is other",) if self.indicator else ()
+        return (*(f"{self.column} = {value}" for value in self.values), *other)
+
+    def encode(self, column: Column, missing: Sequence[str]) -> np.ndarray:
+        place = {value: i for i, value in enumerate(self.values)}
+        codes, texts = column.texts()
+        own = np.array([place.get(text, len(place)) for text in texts] or [0], dtype=np.int64)
+        return np.eye(len(place) + 1, len(self.names), dtype=np.float32)[own[codes]]
+
+
+class ArrayPiece(Piece, frozen=True, tag="array"):
+    """The values of an array a row, clamped to [lower, upper], mapped to [0, 1], flattened; not finite is 0."""
+
+    shape: tuple[int, ...]
+    lower: float
+    upper: float
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(f"{self.column}[{i}]" for i in range(int(np.prod(self.shape))))
+
+    def encode(self, column: Column, missing: Sequence[str]) -> np.ndarray:
+        if not isinstance(column, ArrayColumn) or column.values.shape[1:] != self.shape:
+            raise DataStructureError(
+                f"Column {self.column!r} must hold arrays of the declared shape {list(self.shape)}."
+            )
+        values = column.values.reshape(len(column), -1).astype(np.float32)
+        scaled = (np.clip(values, self.lower, self.upper) - np.float32(self.lower)) / (self.upper - self.lower)
+        return np.where(np.isfinite(values), scaled, 0.0).astype(np.float32)
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="task"):
+    """How the target is read."""
+
+    column: str
+
+    def encode(self, column: Column, missing: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Targets, shape (rows,), and which rows have one."""
+        raise NotImplementedError
+
+
+class ClassTarget(Answer, frozen=True, tag="classification"):
+    """A class by its text; a label that is none of ``classes`` makes the row count for nothing."""
+
+    classes: tuple[str, ...]
+
+    def encode(self, column: Column, missing: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Class numbers, int64, 0 where unknown."""
+        place = {value: i for i, value in enumerate(self.classes)}
+        codes, texts = column.texts()
+        own = np.array([place.get(text, -1) for text in texts] or [-1], dtype=np.int64)[codes]
+        return np.maximum(own, 0), own >= 0
+
+
+class NumberTarget(Answer, frozen=True, tag="regression"):
+    """A number, clamped to [lower, upper], standardised; a cell that is no number makes the row count for nothing."""
+
+    lower: float
+    upper: float
+    centre: float
+    scale: float
+
+    def encode(self, column: Column, missing: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Standardised targets, float32, 0 where there is none."""
+        values, kinds = column.numbers(missing)
+        number = kinds == NUMBER
+        scaled = (np.clip(values, self.lower, self.upper) - self.centre) / self.scale
+        return np.where(number, scaled, 0.0).astype(np.float32), number

@@ -1,0 +1,273 @@
+"""Schema: what is declared about a table before anybody looks at it.
+
+Place: the user -> [tables.schema] -> survey, encoding. Public: it may be printed, and it goes into the model's file.
+A column that is declared in full (bounds, values) needs no purchase; one without them is bought (:mod:`.purchases`) or
+refused. A drafted schema carries ``reviewed = false`` until a person has read it, and training refuses it.
+"""
+
+import math
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from tacita.errors import DataStructureError
+from tacita.tables.cells import DEFAULT_MISSING, parse_date
+from tacita.tables.readers import Reading
+from tacita.tables.table import Table
+
+Task = Literal["classification", "regression"]
+
+
+class Declared(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"):
+    """What one column is declared to be: public, strict, one TOML table."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether it can be encoded without looking at the data."""
+        return True
+
+
+class NumberSpec(Declared, frozen=True, tag="number"):
+    """A number: clamped to [lower, upper]; ``steps`` are public thresholds (``None``: chosen by a public rule)."""
+
+    lower: float | None = None
+    upper: float | None = None
+    steps: tuple[float, ...] | None = None
+
+    def __post_init__(self):
+        _check_bounds(self.lower, self.upper)
+
+    @property
+    def complete(self) -> bool:
+        return self.lower is not None
+
+
+class DateSpec(Declared, frozen=True, tag="date"):
+    """A date in a declared ``format`` (strptime), between two dates in that format: days since 1970-01-01."""
+
+    format: str
+    lower: str | None = None
+    upper: str | None = None
+
+    def __post_init__(self):
+        for name, bound in (("lower", self.lower), ("upper", self.upper)):
+            if bound is not None and parse_date(bound, self.format) is None:
+                raise ValueError(f"{name} must be a date in the format {self.format!r}, got {bound!r}.")
+        _check_bounds(*self.days)
+
+    @property
+    def days(self) -> tuple[float | None, float | None]:
+        """The bounds, as days since 1970-01-01."""
+        lower, upper = (None if b is None else parse_date(b, self.format) for b in (self.lower, self.upper))
+        return lower, upper
+
+    @property
+    def complete(self) -> bool:
+        return self.lower is not None
+
+
+class CategorySpec(Declared, frozen=True, tag="category"):
+    """One of ``values``; anything else is "other"."""
+
+    values: tuple[str | int, ...] | None = None
+
+    def __post_init__(self):
+        _check_values("values", self.values, at_least=1)
+
+    @property
+    def complete(self) -> bool:
+        return self.values is not None
+
+
+class ArraySpec(Declared, frozen=True, tag="array"):
+    """An array a row of an NPZ file: ``shape`` without the rows; [lower, upper] is mapped to [0, 1]."""
+
+    shape: tuple[int, ...]
+    lower: float
+    upper: float
+
+    def __post_init__(self):
+        _check_bounds(self.lower, self.upper)
+        if not self.shape or min(self.shape) < 1:
+            raise ValueError(f"shape must hold integers >= 1, got {list(self.shape)}.")
+
+
+class TextSpec(Declared, frozen=True, tag="text"):
+    """Free text: not used."""
+
+
+class IdentifierSpec(Declared, frozen=True, tag="identifier"):
+    """A name, number or code of somebody: not a feature."""
+
+
+Spec = NumberSpec | DateSpec | CategorySpec | ArraySpec | TextSpec | IdentifierSpec
+_STORAGES: dict[type, tuple[str, ...]] = {  # what a file may declare for each kind
+    NumberSpec: ("cells", "number"),
+    DateSpec: ("cells", "string", "date"),
+    CategorySpec: ("cells", "string", "number"),
+    ArraySpec: ("array",),
+    TextSpec: ("cells", "string", "number", "date", "array"),
+    IdentifierSpec: ("cells", "string", "number", "date", "array"),
+}
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The column to predict; what is not declared about it is bought."""
+
+    column: str
+    task: Task | None = None
+    classes: tuple[str | int, ...] | None = None
+    lower: float | None = None
+    upper: float | None = None
+
+    def __post_init__(self):
+        _check_bounds(self.lower, self.upper)
+        _check_values("classes", self.classes, at_least=2)
+        if self.classes is not None and (self.task == "regression" or self.lower is not None):
+            raise ValueError("classes belong to a classification: remove them, or task, lower and upper.")
+        if self.lower is not None and self.task == "classification":
+            raise ValueError("lower and upper belong to a regression: a classification has classes.")
+
+    @property
+    def complete(self) -> bool:
+        """Whether it can be encoded without looking at the data."""
+        return self.classes is not None or self.lower is not None
+
+
+class Schema(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A table as declared.
+
+    Attributes:
+        columns: Name -> what it is; a column of the file that is not named here is bought, or left out.
+        target: The column to predict.
+        rows: Public number of rows, a declared guess under add_or_remove_one; ``None``: bought.
+        privacy_unit: Whom the guarantee protects, in the user's words.
+        unit: The column that names the person, if a person has several rows; never a feature.
+        max_rows_per_unit: At most so many rows of a person count.
+        missing: Cells that say "missing".
+        reading: How to read a CSV.
+        reviewed: A person has read this schema; a draft says false.
+    """
+
+    columns: dict[str, Spec] = {}
+    target: Target | None = None
+    rows: int | None = None
+    privacy_unit: str | None = None
+    unit: str | None = None
+    max_rows_per_unit: int | None = None
+    missing: tuple[str, ...] = DEFAULT_MISSING
+    reading: Reading = Reading()
+    reviewed: bool = True
+
+    def __post_init__(self):
+        if (self.unit is None) != (self.max_rows_per_unit is None):
+            raise ValueError(
+                "unit and max_rows_per_unit go together: the column of the person, and the rows that count."
+            )
+        for name in ("rows", "max_rows_per_unit"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be an integer >= 1, got {value}.")
+        if self.target is not None and self.target.column in self.columns:
+            raise ValueError(
+                f"target {self.target.column!r} must not stand among the columns too: declare it under [target]."
+            )
+        if self.unit is not None and self.target is not None and self.unit == self.target.column:
+            raise ValueError(f"unit must not be the target, got {self.unit!r} for both.")
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Schema":
+        """Read a TOML file; a wrong or misspelt setting raises ``ValueError`` and names it."""
+        return cls.loads(Path(path).read_text(encoding="utf-8"))
+
+    @classmethod
+    def loads(cls, text: str) -> "Schema":
+        """Read TOML text."""
+        try:
+            return cls.from_dict(tomllib.loads(text))
+        except tomllib.TOMLDecodeError as error:
+            raise ValueError(f"The schema must be a TOML file: {error}.") from None
+
+    @classmethod
+    def from_dict(cls, settings: Mapping[str, Any]) -> "Schema":
+        """From plain values, strictly."""
+        columns = settings.get("columns", {})
+        if isinstance(columns, Mapping):  # one by one, so that the message names the column
+            columns = {name: _strict(spec, Spec, f"column {name!r}") for name, spec in columns.items()}
+        return _strict({**settings, "columns": columns}, cls, "schema")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return msgspec.to_builtins(self)
+
+    def require_reviewed(self) -> "Schema":
+        """Return self, or refuse a draft."""
+        if not self.reviewed:
+            raise ValueError("reviewed must be true: read the drafted schema, fill in what is public, then set it.")
+        return self
+
+    def features(self, names: Iterable[str]) -> tuple[str, ...]:
+        """The columns among ``names`` that may become features: neither target, unit, text nor identifier."""
+        left_out = {name for name, spec in self.columns.items() if isinstance(spec, (TextSpec, IdentifierSpec))}
+        left_out |= {self.unit, self.target.column if self.target else None}
+        return tuple(name for name in names if name not in left_out)
+
+    def to_buy(self, names: Iterable[str]) -> tuple[str, ...]:
+        """The columns among ``names`` about which something must be bought, the target last."""
+        bought = [n for n in self.features(names) if n not in self.columns or not self.columns[n].complete]
+        return (*bought, *((self.target.column,) if self.target and not self.target.complete else ()))
+
+    def needed(self) -> tuple[str, ...]:
+        """The columns that a file must hold if nothing else is to be used."""
+        unit = () if self.unit is None else (self.unit,)
+        return (*self.features(self.columns), *((self.target.column,) if self.target else ()), *unit)
+
+    def check_structure(self, table: Table, *, with_target: bool = True) -> None:
+        """Raise :class:`DataStructureError` if the file's structure (not its rows) is not the declared one."""
+        for name, spec in self.columns.items():
+            if isinstance(spec, (TextSpec, IdentifierSpec)):
+                continue
+            column = table.column(name)
+            if column.storage not in _STORAGES[type(spec)]:
+                raise DataStructureError(
+                    f"Column {name!r} is declared as {msgspec.to_builtins(spec)['kind']!r}, "
+                    f"but the file declares its type as {column.storage!r}: change one of them."
+                )
+        if with_target and self.target is not None:
+            table.column(self.target.column)
+        if with_target and self.unit is not None:
+            table.column(self.unit)
+
+
+def as_texts(values: Iterable[str | int]) -> tuple[str, ...]:
+    """Declared values as cells hold them: 1 is ``"1"``."""
+    return tuple(str(value).strip() for value in values)
+
+
+def _strict(settings: Any, kind: Any, where: str) -> Any:
+    try:
+        return msgspec.convert(settings, kind)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"The {where} is not valid: {str(error).rstrip('.')}.") from None
+
+
+def _check_bounds(lower: float | None, upper: float | None) -> None:
+    if (lower is None) != (upper is None):
+        raise ValueError(f"lower and upper go together, got {lower!r} and {upper!r}.")
+    if (
+        lower is not None
+        and upper is not None
+        and not (math.isfinite(lower) and math.isfinite(upper) and lower < upper)
+    ):
+        raise ValueError(f"lower must be below upper, both finite, got {lower!r} and {upper!r}.")
+
+
+def _check_values(name: str, values: tuple[str | int, ...] | None, at_least: int) -> None:
+    if values is None:
+        return
+    texts = as_texts(values)
+    if len(texts) < at_least or len(set(texts)) < len(texts):
+        raise ValueError(f"{name} must hold at least {at_least} distinct values, got {list(values)}.")
