@@ -89,9 +89,15 @@ class RunFolder:
         Raises:
             ResumeError: The folder holds something already.
         """
-        if self.path.exists() and any(self.path.iterdir()):
+        if self.path.exists() and not self._empty():
             raise ResumeError(f"{self.path.name!r} is not empty: choose another folder, or remove it.")
         self.create()
+
+    def _empty(self) -> bool:
+        """Nothing but what a run leaves that was killed before it had a key."""
+        if not self.path.is_dir() or any(entry != self.private for entry in self.path.iterdir()):
+            return False
+        return not self.private.exists() or all(entry.name.endswith(".tmp") for entry in self.private.iterdir())
 
     def finish(self) -> None:
         """Remove the private folder: checkpoint first, the key last."""

@@ -1,0 +1,128 @@
+r"""The plan: every session of a run, registered together before the first release.
+
+Place: rules, tables.budget -> [pipeline.plan] -> purchases, training, score. Noise follows from public numbers alone:
+purchases get their share of the total mu, the training is calibrated beside them, and so is the score, which sees other
+rows than the training and may spend what the training spends.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tacita.accounting import Event, HistogramGaussianEvent, Ledger, Part, Session, Spend, calibrate, moved
+from tacita.clipping import FlatClipper
+from tacita.estimators import ClippedSum
+from tacita.mechanisms import GaussianMechanism
+from tacita.pipeline.rules import HOLDOUT, Training
+from tacita.sampling import PoissonSampler, Sampler, UnitPoissonSampler
+from tacita.tables.budget import PurchasePlan
+
+SURVEY, REFINEMENT, TRAIN, SCORE = "survey", "refinement", "train", "score"
+HELD_OUT, KEPT = 1, 0  # numbers of the parts
+SPLIT = "holdout"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What will be registered. All of it public.
+
+    Attributes:
+        purchases: Budget of the purchases, and the target of everything together.
+        training: Settings of the training.
+        columns_to_buy: Number of columns about which something is bought; 0 if all is declared.
+        score_histograms: 1 or 2 if a score is bought, 0 if not.
+        holds_out: Whether rows are held out by coin.
+    """
+
+    purchases: PurchasePlan
+    training: Training
+    columns_to_buy: int
+    score_histograms: int
+    holds_out: bool
+
+    def sampler(self, num_records: int) -> Sampler:
+        """Poisson sampling of rows; under a unit of several rows with the cap that its event needs."""
+        cap = self.purchases.max_rows_per_unit
+        if cap > 1:
+            return UnitPoissonSampler(
+                sample_rate=self.training.sample_rate, num_records=num_records, max_rows_per_unit=cap
+            )
+        return PoissonSampler(sample_rate=self.training.sample_rate, num_records=num_records)
+
+    def part(self, index: int) -> Part | None:
+        """The part of the rows that is kept for the training, or held out; ``None`` (all rows) if none are held out."""
+        if not self.holds_out:
+            return None
+        fraction = HOLDOUT if index == HELD_OUT else 1 - HOLDOUT
+        return Part(split=SPLIT, kind="coin", index=index, fraction=fraction)
+
+    def train_event(self, noise_multiplier: float) -> Event:
+        """The training as its estimator states it; the event of a flat clipper does not depend on the model's shapes."""
+        estimator = ClippedSum(FlatClipper(max_grad_norm=self.training.max_grad_norm))
+        sensitivity = estimator.sensitivity(self.purchases.relation, {})
+        noise_std = GaussianMechanism(noise_multiplier=noise_multiplier).noise_std(sensitivity, {})
+        return estimator.event(self.sampler(1), noise_std, self.purchases.relation, {})
+
+    def score_event(self, noise_multiplier: float) -> Event:
+        """Counts over the held-out rows."""
+        plan = self.purchases
+        contribution = plan.max_rows_per_unit * self.score_histograms**0.5
+        sensitivity = moved(plan.relation) ** 0.5 * contribution
+        return HistogramGaussianEvent(
+            relation=plan.relation, max_contribution=(contribution,), noise_std=(noise_multiplier * sensitivity,)
+        )
+
+    def score_noise_std(self, session: Session, histograms: int) -> float:
+        r"""Noise on each count of a score that turned out to be ``histograms`` histograms.
+
+        Registered before the task was known, for ``score_histograms``: contribution over noise, which is all that counts,
+        stays the same.
+        """
+        return session.event.noise_std[0] * (histograms / self.score_histograms) ** 0.5  # type: ignore[attr-defined]
+
+    def register(self, ledger: Ledger, settings: Mapping[str, Any], *, secure: bool) -> "Sessions":
+        """Register what is not registered yet (a run killed in between goes on where it was), and return it all."""
+        found = {session.purpose: session for session in ledger.sessions}
+
+        def registered(purpose: str, make_event, queries: int = 1, part: Part | None = None) -> Session:
+            if purpose not in found:
+                found[purpose] = ledger.register(
+                    make_event(),
+                    planned_queries=queries,
+                    purpose=purpose,
+                    part=part,
+                    settings=settings,
+                    secure_randomness=secure,
+                )
+            return found[purpose]
+
+        if self.columns_to_buy:
+            registered(SURVEY, lambda: self.purchases.survey_event(self.columns_to_buy))
+            registered(REFINEMENT, lambda: self.purchases.refinement_event(self.columns_to_buy))
+        bought = [Spend(found[name].event, 1) for name in (SURVEY, REFINEMENT) if name in found]
+        queries = self.training.queries
+        registered(
+            TRAIN,
+            lambda: self.train_event(self._calibrated(self.train_event, bought, queries)),
+            queries,
+            self.part(KEPT),
+        )
+        if self.score_histograms:
+            registered(
+                SCORE, lambda: self.score_event(self._calibrated(self.score_event, bought, 1)), 1, self.part(HELD_OUT)
+            )
+        return Sessions(*(found.get(name) for name in (SURVEY, REFINEMENT, TRAIN, SCORE)))
+
+    def _calibrated(self, event_at, alongside: list[Spend], queries: int) -> float:
+        plan = self.purchases
+        return calibrate(event_at, plan.relation, plan.epsilon, plan.delta, alongside, queries=queries)
+
+
+@dataclass(frozen=True)
+class Sessions:
+    """The sessions of a run; ``None`` for what is not bought."""
+
+    survey: Session | None
+    refinement: Session | None
+    train: Session | None
+    score: Session | None

@@ -1,0 +1,78 @@
+"""Buying through the line: exact counts go above it, noisy integers come out, the ledger is written in between.
+
+Place: plan, tables -> [pipeline.purchases] -> preprocessing, score. A purchase is one query of its own session. What is
+read from the noisy counts is post-processing.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+from torch import Tensor
+
+from tacita.accounting import Session
+from tacita.errors import ResumeError
+from tacita.mechanisms import GaussianMechanism
+from tacita.oracles.line import Line
+from tacita.pipeline.plan import Plan, Sessions
+from tacita.pipeline.source import Source, private_rows
+from tacita.random import Randomness
+from tacita.tables.purchases import forced_kinds
+from tacita.tables.refinement import read_refinement, refined_columns, refinement_counts
+from tacita.tables.survey import Survey, SurveyCounts, read_survey, survey_counts
+from tacita.tables.table import Table
+
+BLOCK = "histograms"
+
+
+def buy(
+    session: Session, counts: Mapping[str, Tensor], noise_std: float, randomness: Randomness
+) -> dict[str, np.ndarray]:
+    """Release ``counts`` once with noise, as whole numbers: the low bits of a float would show the count.
+
+    Raises:
+        ResumeError: An earlier process bought this with other counts, so that the data or settings were changed.
+    """
+    line = Line(session, GaussianMechanism(noise_multiplier=1.0), {BLOCK: noise_std}, randomness)
+    if session.opened:
+        line.resume(0, randomness.generation)
+    released = line.release(line.begin(), {BLOCK: counts})
+    if released is None:
+        raise ResumeError(
+            f"session {session.id!r} was released before with other counts: the data are not those the run started with."
+        )
+    if not session.closed:
+        session.close()
+    return {label: np.rint(noisy.numpy()) for label, noisy in released[BLOCK].items()}
+
+
+def survey(source: Source, table: Table, plan: Plan, sessions: Sessions, randomness: Randomness) -> Survey | None:
+    """Survey and refinement of the columns to buy, over the rows of ``table`` that count; ``None`` if all is declared."""
+    if sessions.survey is None or sessions.refinement is None:
+        return None
+    columns = len(source.to_buy)
+    noise_std, threshold = plan.purchases.survey_noise_std(columns), plan.purchases.threshold(columns)
+    with private_rows("counting the rows for the survey"):
+        counts = survey_counts(table, source.schema, source.to_buy)
+        noisy = buy(sessions.survey, counts.tensors(), noise_std, randomness)
+        texts = _released_texts(counts, noisy, threshold)
+    bought = read_survey(
+        source.to_buy, noisy["bins"], texts, noise_std, threshold, forced_kinds(source.schema)
+    )
+    numeric = len(refined_columns(bought))
+    if not numeric:
+        return bought
+    noise_std = plan.purchases.refinement_noise_std(numeric)
+    with private_rows("counting the rows for the refinement"):
+        counts = refinement_counts(table, source.schema, bought)
+        noisy = buy(sessions.refinement, {"fine bins": counts}, noise_std, randomness)
+    return read_refinement(bought, noisy["fine bins"], noise_std)
+
+
+def _released_texts(
+    counts: SurveyCounts, noisy: Mapping[str, np.ndarray], threshold: float
+) -> list[dict[str, float]]:
+    """Stable counts: a text is forgotten unless its noisy count reaches the threshold."""
+    return [
+        {name: float(count) for name, count in zip(names, noisy[f"texts {i}"], strict=True) if count >= threshold}
+        for i, names in enumerate(counts.names)
+    ]

@@ -1,0 +1,197 @@
+"""The statement of a run on a table: what was bought, what tacita chose, how the score was obtained; and its check.
+
+Place: plan, ledger -> [pipeline.report] -> run folder, command line. Every number of the guarantee comes from the ledger.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tacita.accounting import Ledger, Statement, statement
+from tacita.accounting.journal import Anchor
+from tacita.errors import LedgerError, TacitaError
+from tacita.pipeline.plan import Plan
+from tacita.pipeline.preprocessing import Preprocessing
+from tacita.pipeline.rules import HOLDOUT
+from tacita.pipeline.source import Source
+
+MODEL, PREPROCESSING, STATEMENT, TEXT = "model.safetensors", "preprocessing.json", "statement.json", "statement.txt"
+EXTRAS = ("model", "task", "target", "rows", "private_releases", "files")  # what this page adds to a statement
+PRIVATE_RELEASES = (
+    "the weights in model.safetensors",
+    "the values in preprocessing.json (bounds, categories, classes, counts), and what follows from them by public rules",
+    "rows, task, purchases (released), holdout_score, and the caveats on columns and classes in the statement",
+    "fingerprints of queries in ledger.jsonl, under a key that is deleted, and the hashes that cover any of these",
+)
+
+
+def make_statement(
+    ledger: Ledger,
+    delta: float,
+    *,
+    source: Source,
+    plan: Plan,
+    preprocessing: Preprocessing,
+    chosen: Sequence[str],
+    score: Mapping[str, Any] | None,
+    files: Mapping[str, str],
+) -> Statement:
+    """The statement of a finished run."""
+    encoder = preprocessing.encoder
+    return statement(
+        ledger,
+        delta,
+        purchases=purchases(source, plan, preprocessing, score),
+        chosen_by_tacita=chosen,
+        caveats=caveats(source, preprocessing, score),
+        holdout_score=None if score is None else dict(score),
+        model=preprocessing.model.name,
+        task=encoder.task,
+        target=encoder.target.column if encoder.target else None,
+        rows={"value": preprocessing.rows, "how": "declared" if source.schema.rows is not None else "bought"},
+        private_releases=list(PRIVATE_RELEASES),
+        files=dict(files),
+    )
+
+
+def purchases(
+    source: Source, plan: Plan, preprocessing: Preprocessing, score: Mapping[str, Any] | None
+) -> list[dict[str, Any]]:
+    """What was bought from the rows, at which noise, and what came out in short."""
+    found: list[dict[str, Any]] = []
+    survey, columns = preprocessing.survey, plan.columns_to_buy
+    if survey is not None:
+        kinds = [facts.kind for facts in survey.columns]
+        found.append(
+            {
+                "session": "survey",
+                "what": f"types, values, bounds and the number of rows, from {columns} columns",
+                "noise_std": survey.noise_std,
+                "released": {kind: kinds.count(kind) for kind in ("number", "category", "dropped")},
+            }
+        )
+        numeric = kinds.count("number")
+        found.append(
+            {
+                "session": "refinement",
+                "what": "finer bounds of the columns that are numbers",
+                "noise_std": plan.purchases.refinement_noise_std(numeric) if numeric else None,
+                "released": {"number": numeric},
+            }
+        )
+    if plan.score_histograms and score is not None:
+        found.append(
+            {
+                "session": "score",
+                "what": f"the score on the {HOLDOUT:.0%} of rows held out by coin, beside the training",
+                "noise_std": score["noise_std"],
+                "released": {"value": score["value"]},
+            }
+        )
+    return found
+
+
+def caveats(source: Source, preprocessing: Preprocessing, score: Mapping[str, Any] | None) -> list[str]:
+    """What a reader must know of this run, beside the standing caveats."""
+    words: list[str] = []
+    if source.schema.unit is None:
+        words.append("Several rows of one person are not covered as one: for that, train with --unit-column.")
+    else:
+        words.append(f"Persons are told apart by column {source.schema.unit!r}; rows without a value there do not count.")
+    if score is not None and score["private"] is False:
+        words.append(f"The held-out score is outside the guarantee: {score['how']}.")
+    encoder = preprocessing.encoder
+    if encoder.dropped:
+        words.append(f"Not used, since nothing about them stood out of the noise: {', '.join(encoder.dropped)}.")
+    if encoder.task == "classification" and len(encoder.classes) < 2:
+        words.append("Fewer than two classes stood out of the noise: the model's prediction is a constant.")
+    words.append("The names of the columns, and the format of the file, are taken to be public.")
+    return words
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A statement made again from the ledger, and what does not hold.
+
+    Attributes:
+        text: The statement.
+        faults: What was changed, in words; empty if all holds.
+    """
+
+    text: str
+    faults: tuple[str, ...]
+
+
+def check_run(folder: str | Path) -> Checked:
+    """Verify ledger, statement and files of a finished run against each other, and write the statement again.
+
+    Claims nothing against somebody who rewrites them all.
+
+    Raises:
+        TacitaError: There is no finished run here, or its statement cannot be read.
+    """
+    folder = Path(folder)
+    stated = read_statement(folder)
+    faults: list[str] = []
+    try:
+        ledger = Ledger.load(folder / "ledger.jsonl")
+        anchor = Anchor(int(stated["ledger_lines"]), str(stated["ledger_sha256"]), STATEMENT)
+        held = [ledger.verify(), ledger.verify(anchor)]
+        faults += [f"ledger.jsonl against {found.anchor}: {found.reason}" for found in held if not found.ok]
+        if not faults and ledger.anchor.count != anchor.count:
+            faults.append("ledger.jsonl has more lines than when the statement was made")
+        again = _again(ledger, stated)
+    except (LedgerError, KeyError, TypeError, ValueError) as error:
+        return Checked((folder / TEXT).read_text(encoding="utf-8", errors="replace"), (*faults, f"ledger.jsonl: {error}"))
+    changed = sorted(name for name in {*stated, *again.to_json()} if stated.get(name) != again.to_json().get(name))
+    if changed and not faults:
+        faults.append(f"{STATEMENT} does not follow from the ledger: {', '.join(changed)}")
+    faults += check_files(folder, stated)
+    return Checked(again.text, tuple(faults))
+
+
+def read_statement(folder: Path) -> dict[str, Any]:
+    """``statement.json`` of a run."""
+    try:
+        stated = json.loads((folder / STATEMENT).read_bytes())
+        if not isinstance(stated, dict):
+            raise ValueError
+    except (OSError, ValueError, RecursionError):
+        raise TacitaError(
+            f"{str(folder)!r} holds no finished run: {STATEMENT} is missing or cannot be read. If a run was stopped there, "
+            "repeat its command to finish it."
+        ) from None
+    return stated
+
+
+def check_files(folder: Path, stated: Mapping[str, Any]) -> list[str]:
+    """Files that are not those the statement was made for."""
+    files = stated.get("files")
+    if not isinstance(files, Mapping) or set(files) != {MODEL, PREPROCESSING}:
+        return [f"{STATEMENT} names other files than {MODEL} and {PREPROCESSING}"]
+    return [f"{name} is not the file that the statement is about" for name in files if file_sha256(folder / name) != files[name]]
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file; empty if it cannot be read."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return ""
+
+
+def _again(ledger: Ledger, stated: Mapping[str, Any]) -> Statement:
+    own = [] if not isinstance(stated["caveats"], list) else stated["caveats"]
+    standing = statement(ledger, stated["delta"]).to_json()["caveats"]
+    return statement(
+        ledger,
+        stated["delta"],
+        purchases=stated["purchases"],
+        chosen_by_tacita=stated["chosen_by_tacita"],
+        caveats=own[len(standing) :],
+        holdout_score=stated["holdout_score"],
+        **{name: stated[name] for name in EXTRAS},
+    )

@@ -1,0 +1,69 @@
+"""Public rules: the settings a run gets where nobody gave them (docs/defaults.md has the measurements behind them).
+
+Place: settings -> [pipeline.rules] -> plan. None of them looks at a row; the step size may look at what was bought.
+"""
+
+from dataclasses import dataclass
+
+from tacita.pipeline.settings import TableSettings
+
+HOLDOUT = 0.1  # of the rows (or persons), held out by coin for the score
+MOMENTUM = 0.9
+TAIL = 0.5  # the average runs over this last part of the iterates
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """Settings of the training for one kind of model."""
+
+    sample_rate: float
+    queries: int
+    max_grad_norm: float
+    width: int | None = None
+
+
+RULES = {
+    "linear": Rule(sample_rate=0.1, queries=400, max_grad_norm=2.0),
+    "mlp": Rule(sample_rate=0.1, queries=400, max_grad_norm=1.0, width=64),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """What the training is: fixed before the first release, all of it public.
+
+    Attributes:
+        sample_rate, queries, max_grad_norm: As in the settings, none of them missing.
+        width: Hidden units of the mlp; ``None`` for another model.
+        chosen: What a rule chose, in words: for the statement.
+    """
+
+    sample_rate: float
+    queries: int
+    max_grad_norm: float
+    width: int | None
+    chosen: tuple[str, ...]
+
+
+def training(settings: TableSettings) -> Training:
+    """The settings of the training: those given, and the rule's for the rest."""
+    rule = RULES.get(settings.model, RULES["mlp"])
+    chosen: list[str] = []
+    values: dict[str, float | int | None] = {}
+    for name in ("sample_rate", "queries", "max_grad_norm", "width"):
+        given, default = getattr(settings, name), getattr(rule, name)
+        if name == "width" and settings.model != "mlp":
+            default = None
+        if given is None and default is not None:
+            chosen.append(f"{name} = {default:g}")
+        values[name] = default if given is None else given
+    return Training(**values, chosen=tuple(chosen))  # type: ignore[arg-type]
+
+
+def learning_rate(settings: TableSettings, task: str, num_columns: int, max_grad_norm: float) -> float:
+    """1 / C; for a linear regression at most 2 / (1 + columns), since squared errors curve with every feature."""
+    if settings.lr is not None:
+        return settings.lr
+    if task == "regression" and settings.model == "linear":
+        return min(1 / max_grad_norm, 2 / (1 + num_columns))
+    return 1 / max_grad_norm
