@@ -3,3 +3,72 @@
 One idea holds it together: a private gradient oracle with a line through it. Raw data only inside, ordinary
 optimization outside, the ledger on the line.
 """
+
+from tacita.accounting import Ledger, Part, Statement, statement
+from tacita.clipping import AutomaticClipper, FlatClipper, PerLayerClipper
+from tacita.errors import (
+    BudgetExceededError,
+    DataStructureError,
+    LedgerError,
+    ResumeError,
+    TacitaError,
+    UnsupportedEventError,
+    UnsupportedModuleError,
+)
+from tacita.estimators import ClippedSum, clipped_gradient_sum
+from tacita.gradients import Explanation, NetworkSource, explain
+from tacita.mechanisms import CalibratedGaussian, GaussianMechanism
+from tacita.methods import SuffixAverage
+from tacita.oracles import ClippedGradientOracle, GradientOracle, Records, Release, cap_units, split
+from tacita.random import Randomness
+from tacita.sampling import (
+    DisjointSampler,
+    FixedSizeSampler,
+    FullBatchSampler,
+    PoissonSampler,
+    ShuffledEpochsSampler,
+    UnitPoissonSampler,
+)
+from tacita.training import Run, fit
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AutomaticClipper",
+    "BudgetExceededError",
+    "CalibratedGaussian",
+    "ClippedGradientOracle",
+    "ClippedSum",
+    "DataStructureError",
+    "DisjointSampler",
+    "Explanation",
+    "FixedSizeSampler",
+    "FlatClipper",
+    "FullBatchSampler",
+    "GaussianMechanism",
+    "GradientOracle",
+    "Ledger",
+    "LedgerError",
+    "NetworkSource",
+    "Part",
+    "PerLayerClipper",
+    "PoissonSampler",
+    "Randomness",
+    "Records",
+    "Release",
+    "ResumeError",
+    "Run",
+    "ShuffledEpochsSampler",
+    "Statement",
+    "SuffixAverage",
+    "TacitaError",
+    "UnitPoissonSampler",
+    "UnsupportedEventError",
+    "UnsupportedModuleError",
+    "cap_units",
+    "clipped_gradient_sum",
+    "explain",
+    "fit",
+    "split",
+    "statement",
+]

@@ -6,6 +6,7 @@ then the book applies it. Proofs of the rules: docs/derivations/composition.md.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 from tacita import _validate
@@ -101,9 +102,10 @@ class Book:
 
     # What it adds up to.
 
-    def plan(self) -> list[Charge]:
-        """The shares, and the sessions that are in no share, in full."""
-        return [planned(one) for one in self.sessions.values() if one.counts_in_plan and one.share is None]
+    def plan(self, before: Session | None = None) -> list[Charge]:
+        """The shares, and the sessions that are in no share, in full; of those registered before ``before``, if given."""
+        ones = takewhile(lambda one: one is not before, self.sessions.values())
+        return [planned(one) for one in ones if one.counts_in_plan and one.share is None]
 
     def spent(self) -> list[Charge]:
         """As :meth:`plan`, only with the queries that may have been released."""

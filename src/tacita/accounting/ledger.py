@@ -305,17 +305,20 @@ class Ledger:
             return 1.0
         return rule.delta(epsilon) if rule is not None and plan else worst_delta(plan, epsilon)
 
-    def spends(self, part: Part | None = None, *, share: Share | None = None) -> list[Spend]:
+    def spends(
+        self, part: Part | None = None, *, share: Share | None = None, before: Session | None = None
+    ) -> list[Spend]:
         """What is charged already to records of ``part`` (or of the whole): what calibration must stand beside.
 
         Args:
             part: A part of a split; ``None`` is all records.
             share: Only what is charged to this share.
+            before: Only what was registered before this session.
         """
         if share is not None:
             charges = [planned(session) for session in self._book.inside(share.id)]
         else:
-            charges = self._book.plan()
+            charges = self._book.plan(before=before)
         return [spend for where, spend in charges if overlap(where, part)]
 
     # What it is.

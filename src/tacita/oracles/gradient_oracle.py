@@ -236,13 +236,11 @@ class GradientOracle:
             raise TypeError(
                 f"mechanism must be a GaussianMechanism or a CalibratedGaussian, got {type(mechanism).__name__}."
             )
-        if session is not None:
-            raise ValueError("mechanism must be a GaussianMechanism when session is given: its noise is fixed already.")
         return mechanism.resolve(
             lambda noise_multiplier: self._event(mechanism.at(noise_multiplier)),
             self.ledger.neighboring_relation,
             self.planned_queries,
-            self.ledger.spends(part),
+            self.ledger.spends(part, before=session),
         )
 
     def _noise_std(self, mechanism: GaussianMechanism) -> dict[str, float]:

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 import torch
 from torch import Tensor
 
-from tacita.accounting import Session
-from tacita.accounting.ledger import Reservations
+from tacita.accounting import Reservations, Session
 from tacita.errors import BudgetExceededError, ResumeError
 from tacita.random import QueryCoins, Randomness
 
