@@ -15,6 +15,7 @@ from tacita.errors import LedgerError
 
 VERSION = 1
 GENESIS = "0" * 64
+_OPENING = b'{"event":{"'  # how every first line begins: a register line, keys in order
 Entry = dict[str, Any]
 
 
@@ -64,12 +65,11 @@ class Verification:
 
 @dataclass(frozen=True)
 class Reading:
-    """What a file holds: its whole lines, the first fault of the chain, and how many bytes precede a torn tail."""
+    """What a file holds: whole lines, the first fault of the chain, without a torn line at the end."""
 
     lines: list[bytes]
     entries: list[Entry]
-    size: int
-    torn: bool
+    size: int  # bytes of the whole lines
     fault: str
 
     @property
@@ -82,20 +82,22 @@ def read(data: bytes) -> Reading:
     """Split ``data`` into lines, check the chain, and set a torn last line aside.
 
     Raises:
-        LedgerError: A line other than the last is not the JSON object that this journal writes.
+        LedgerError: A line other than the last is not the JSON object that this journal writes; or the only line is
+            torn, and does not begin as such an object.
     """
-    *lines, rest = data.split(b"\n")
-    torn = bool(rest)
+    *lines, tail = data.split(b"\n")
     entries = [_parse(line) for line in lines]
-    if entries and entries[-1] is None and not torn:  # whole in length, not in content: the machine stopped
-        del lines[-1], entries[-1]
-        torn = True
+    if entries and entries[-1] is None and not tail:  # whole in length, not in content: the machine stopped
+        tail = lines.pop()
+        entries.pop()
+    if not lines and not (tail.startswith(_OPENING[: len(tail)]) or not tail.strip(b"\0")):
+        raise LedgerError("this is not a ledger.")  # and must not be cut off as a torn one
     known: list[Entry] = []
     for seq, entry in enumerate(entries):
         if entry is None:
             raise LedgerError(f"line {seq + 1} of the ledger is not one that tacita wrote.")
         known.append(entry)
-    return Reading(lines, known, sum(len(line) + 1 for line in lines), torn, find_fault(lines, known))
+    return Reading(lines, known, sum(len(line) + 1 for line in lines), find_fault(lines, known))
 
 
 def _parse(line: bytes) -> Entry | None:

@@ -71,7 +71,7 @@ def read_file(path: Path) -> Reading:
 
 
 def verify_file(path: str | os.PathLike[str], anchor: Anchor | None = None) -> Verification:
-    """Check the ledger at ``path`` against ``anchor``, or against ``NAME.head.json``; never raises for what it holds."""
+    """Check the ledger at ``path`` against ``anchor``, by default ``NAME.head.json``; its content never raises."""
     path = Path(path)
     name = head_path(path).name if anchor is None else anchor.name
     try:
@@ -131,6 +131,7 @@ class Journal:
         file.cut(reading.size)
         self._remember(reading)
         if reading.lines:
+            file.sync()  # what a killed process wrote may not be on disk yet, and the anchor must not run ahead
             file.write_anchor(self.anchor())
 
     def _remember(self, reading: Reading) -> None:
@@ -186,7 +187,8 @@ class Journal:
         """Flush, and give the lock back. Nothing can be appended afterwards."""
         if self._file is not None and not self._file.closed:
             try:
-                self.sync()
+                if not self._file.broken:
+                    self.sync()
             finally:
                 self._file.close()
 
@@ -197,7 +199,7 @@ class _File:
     def __init__(self, path: Path):
         self.path = path
         self.size = 0
-        self._broken = ""
+        self.broken = ""  # why no more lines are taken
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -246,14 +248,14 @@ class _File:
         try:
             os.ftruncate(self._handle.fileno(), self.size)
         except OSError:
-            self._broken = "a line was left half written"
+            self.broken = "a line was left half written"
 
     def _check_ours(self) -> None:
         """Refuse to append to a file that was closed, replaced or changed by somebody else."""
         if self._handle.closed:
             raise LedgerError(f"{self.path.name} is closed, or belongs to the process that this one was forked from.")
-        if self._broken:
-            raise LedgerError(f"{self.path.name} takes no more lines: {self._broken}. Load it again.")
+        if self.broken:
+            raise LedgerError(f"{self.path.name} takes no more lines: {self.broken}. Load it again.")
         mine = os.fstat(self._handle.fileno())
         try:
             there = os.stat(self.path)
@@ -268,7 +270,7 @@ class _File:
         try:
             os.fsync(self._handle.fileno())
         except OSError as error:
-            self._broken = "it could not be flushed to disk"
+            self.broken = "it could not be flushed to disk"
             raise LedgerError(f"{self.path.name} cannot be flushed to disk: {error.strerror}.") from None
 
     def write_anchor(self, anchor: Anchor) -> None:

@@ -48,7 +48,7 @@ class RenyiFilter:
         if not self.budget > 0:
             raise ValueError(
                 f"filter_order {self.order!r} leaves no budget at max_epsilon {self.max_epsilon!r}, max_delta "
-                f"{self.max_delta!r}. A larger order does; try {math.ceil(2 + 2 * self._log_odds / self.max_epsilon)}."
+                f"{self.max_delta!r}. A larger order does; try {2 + 2 * self._log_odds / self.max_epsilon:.3g}."
             )
 
     @property

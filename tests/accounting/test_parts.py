@@ -1,0 +1,102 @@
+"""Parts: the classes of records are exactly the sets of sessions that one record can be in."""
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tacita.accounting.parts import MAX_CLASSES, Part, check_part, overlap, record_classes
+from tacita.errors import UnsupportedEventError
+
+
+def coin(index, split="s"):
+    return Part(split=split, kind="coin", index=index)
+
+
+def rows(start, stop, split="r", index=0):
+    return Part(split=split, kind="range", index=index, start=start, stop=stop)
+
+
+def test_coins_of_one_split_are_disjoint_and_those_of_two_are_not():
+    assert not coin(0).overlaps(coin(1))
+    assert coin(0).overlaps(coin(0))
+    assert coin(0).overlaps(coin(1, split="other"))
+    assert overlap(None, coin(0))
+
+
+def test_ranges_overlap_where_they_share_a_row():
+    assert not rows(0, 10).overlaps(rows(10, 20))
+    assert rows(0, 11).overlaps(rows(10, 20))
+    assert coin(0, "r").overlaps(rows(0, 5))  # kinds mixed under one name: no claim
+
+
+def test_a_range_is_refused_under_add_or_remove_one_and_the_way_out_is_named():
+    with pytest.raises(UnsupportedEventError, match="Split by coin, or use replace_one or zero_out_one"):
+        check_part(rows(0, 5), "add_or_remove_one")
+    check_part(rows(0, 5), "replace_one")
+    check_part(coin(0), "add_or_remove_one")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"split": "", "kind": "coin", "index": 0},
+        {"split": "s", "kind": "hash", "index": 0},
+        {"split": "s", "kind": "coin", "index": -1},
+        {"split": "s", "kind": "coin", "index": 0, "fraction": 0.0},
+        {"split": "s", "kind": "coin", "index": 0, "start": 1},
+        {"split": "s", "kind": "range", "index": 0, "start": 1},
+        {"split": "s", "kind": "range", "index": 0, "start": 5, "stop": 5},
+    ],
+)
+def test_wrong_settings_are_refused(wrong):
+    with pytest.raises(ValueError, match="must|needs|belong"):
+        Part(**wrong)
+
+
+def test_a_part_survives_the_ledger():
+    for part in (coin(3), rows(2, 9), Part(split="s", kind="coin", index=1, fraction=0.1)):
+        assert Part.from_dict(part.to_dict()) == part
+
+
+PARTS = st.one_of(
+    st.none(),
+    st.builds(coin, st.integers(0, 3), st.sampled_from("ab")),
+    st.builds(lambda a, n, s: rows(a, a + n, s), st.integers(0, 6), st.integers(1, 4), st.sampled_from("rq")),
+)
+
+
+def touched(parts, coins, places):
+    """The sessions that see a record with these coins and these rows."""
+    return {
+        i
+        for i, part in enumerate(parts)
+        if part is None
+        or (part.kind == "coin" and coins[part.split] == part.index)
+        or (part.kind == "range" and places[part.split] in part.rows)
+    }
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(PARTS, max_size=6))
+def test_every_record_is_in_a_class_and_every_class_is_some_record(parts):
+    """Against all records there are: two coins of four sides, a row in each of two orders."""
+    classes = [set(members) for members in record_classes(parts)]
+    records = [
+        touched(parts, {"a": a, "b": b}, {"r": r, "q": q})
+        for a, b, r, q in itertools.product(range(4), range(4), range(11), range(11))
+    ]
+    assert all(any(record <= members for members in classes) for record in records)
+    assert all(members in records for members in classes)
+
+
+def test_many_parts_of_one_split_stay_parallel():
+    assert len(record_classes([coin(i) for i in range(MAX_CLASSES + 10)])) == MAX_CLASSES + 10
+
+
+def test_too_many_combinations_fall_back_to_an_upper_bound():
+    parts = [coin(i, "a") for i in range(70)] + [coin(i, "b") for i in range(69)]
+    classes = record_classes(parts)
+    assert len(classes) == 70
+    assert all(set(range(70, 139)) <= set(members) for members in classes)
