@@ -1,6 +1,7 @@
 """Accounting: what sessions spend, and the epsilon and delta that follow."""
 
 from tacita.accounting.accountant import Bound, delta, epsilon
+from tacita.accounting.calibration import calibrate
 from tacita.accounting.cells import (
     DisjointLaw,
     FixedSizeLaw,
@@ -11,6 +12,7 @@ from tacita.accounting.cells import (
     ShuffledEpochsLaw,
     gaussian_sum_event,
 )
+from tacita.accounting.chain import Anchor, Verification
 from tacita.accounting.events import Event, Spend
 from tacita.accounting.gaussian import gaussian_delta, gaussian_epsilon, gaussian_mu
 from tacita.accounting.gaussian_events import (
@@ -21,12 +23,25 @@ from tacita.accounting.gaussian_events import (
     PoissonGaussianEvent,
     ShuffledEpochsGaussianEvent,
 )
+from tacita.accounting.journal import verify_file
+from tacita.accounting.ledger import Ledger
 from tacita.accounting.mixture_events import MixtureOfGaussiansEvent, PoissonUnitEvent
+from tacita.accounting.parts import Part
+from tacita.accounting.pure_events import ApproximateDPEvent, LaplaceEvent, ZCDPEvent
 from tacita.accounting.relations import RELATIONS, NeighboringRelation, check_relation, moved
+from tacita.accounting.renyi_filter import RenyiFilter
+from tacita.accounting.reservations import Reservations
+from tacita.accounting.session import Session, Share, settings_sha256
+from tacita.accounting.stable_counts import StableCountsEvent, stable_failure_probability, stable_threshold
+from tacita.accounting.statement import Statement, statement
+from tacita.accounting.wrapped_events import ConditionalEvent, RepeatAndSelectEvent
 
 __all__ = [
     "RELATIONS",
+    "Anchor",
+    "ApproximateDPEvent",
     "Bound",
+    "ConditionalEvent",
     "DisjointLaw",
     "Event",
     "FixedSizeGaussianEvent",
@@ -34,17 +49,30 @@ __all__ = [
     "FullBatchGaussianEvent",
     "FullBatchLaw",
     "HistogramGaussianEvent",
+    "LaplaceEvent",
+    "Ledger",
     "MixtureOfGaussiansEvent",
     "NeighboringRelation",
     "OnePassGaussianEvent",
+    "Part",
     "PoissonGaussianEvent",
     "PoissonLaw",
     "PoissonUnitEvent",
     "PoissonUnitLaw",
+    "RenyiFilter",
+    "RepeatAndSelectEvent",
+    "Reservations",
     "SamplingLaw",
+    "Session",
+    "Share",
     "ShuffledEpochsGaussianEvent",
     "ShuffledEpochsLaw",
     "Spend",
+    "StableCountsEvent",
+    "Statement",
+    "Verification",
+    "ZCDPEvent",
+    "calibrate",
     "check_relation",
     "delta",
     "epsilon",
@@ -53,4 +81,9 @@ __all__ = [
     "gaussian_mu",
     "gaussian_sum_event",
     "moved",
+    "settings_sha256",
+    "stable_failure_probability",
+    "stable_threshold",
+    "statement",
+    "verify_file",
 ]

@@ -2,10 +2,11 @@
 
 dp_accounting takes a bare standard deviation and a relation, and means different things by them: under ``REPLACE_ONE``
 its Poisson pair is ((1-q) N(0) + q N(1), (1-q) N(0) + q N(-1)), so the standard deviation it wants there is noise over
-*max_contribution*, not noise over the replace-one sensitivity. Here ``ratio`` is always max_contribution over noise_std.
+*max_contribution*, not noise over the replace-one sensitivity. ``ratio`` is always max_contribution over noise_std.
 Every distribution is pessimistic ("connect the dots": the discretised pair dominates the true one).
 """
 
+import math
 from functools import lru_cache
 
 from dp_accounting.pld import common
@@ -20,6 +21,7 @@ LIBRARY_RELATION = {
     "replace_one": LibraryRelation.REPLACE_ONE,
     "zero_out_one": LibraryRelation.REPLACE_SPECIAL,
 }
+STAGED_FROM = 200_000
 TAIL_MASS = 1e-15  # cut from a composition and counted as infinite loss; the accountant's slack covers it too
 
 
@@ -70,5 +72,11 @@ def pure_pld(epsilon: float, interval: float) -> PrivacyLossDistribution:
 
 
 def self_composed(one: PrivacyLossDistribution, queries: int) -> PrivacyLossDistribution:
-    """``one``, ``queries`` times."""
-    return one if queries == 1 else one.self_compose(queries, tail_mass_truncation=TAIL_MASS)
+    """``one``, ``queries`` times; in two stages where there are many, which keeps the library's tail bounds short."""
+    if queries == 1:
+        return one
+    if queries < STAGED_FROM:
+        return one.self_compose(queries, tail_mass_truncation=TAIL_MASS)
+    group = math.isqrt(queries)
+    whole = self_composed(self_composed(one, group), queries // group)
+    return whole if queries % group == 0 else whole.compose(self_composed(one, queries % group), TAIL_MASS)

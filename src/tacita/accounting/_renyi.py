@@ -2,7 +2,8 @@ r"""Rényi divergences between one-dimensional mixtures of unit Gaussians, by th
 
 Place: the ground of accounting; numbers in, numbers out. The integrand is entire and falls off like a Gaussian, where
 the trapezoidal rule converges faster than any power of its step (Trefethen and Weideman 2014,
-https://doi.org/10.1137/130932132): steps far below the integrand's width leave rounding alone, which ``ROUNDED_UP`` covers.
+https://doi.org/10.1137/130932132): steps far below the integrand's width leave only rounding, which ``ROUNDED_UP``
+covers.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The table of proved cells: how records are drawn x neighboring relation -> the event of a clipped sum with Gaussian noise.
+"""The table of proved cells: how records are drawn x neighboring relation -> event of a clipped sum with noise.
 
 Place: [accounting.cells] -> accountant. A cell without a proof is refused when the oracle is built. Proofs:
 docs/derivations/accounting.md.

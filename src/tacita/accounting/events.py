@@ -7,8 +7,8 @@ known ``mu`` (exact), a dominating pair as a privacy loss distribution, a curve 
 """
 
 import dataclasses
+import inspect
 import math
-import types
 import typing
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -129,8 +129,9 @@ class Event(ABC):
         if not isinstance(data, Mapping) or not isinstance(data.get("event"), str):
             raise LedgerError("An event must be an object with a text field 'event' that names its class.")
         kind = Event.kinds.get(data["event"])
-        if kind is None:
-            raise LedgerError(f"Unknown event {data['event']!r}; this version knows {', '.join(sorted(Event.kinds))}.")
+        if kind is None or inspect.isabstract(kind):
+            known = sorted(name for name, kind in Event.kinds.items() if not inspect.isabstract(kind))
+            raise LedgerError(f"Unknown event {data['event']!r}; this version knows {', '.join(known)}.")
         fields = _field_types(kind)
         given = set(data) - {"event"}
         if given != set(fields):
@@ -191,17 +192,21 @@ def _decode(name: str, value: Any, wanted: Any) -> Any:
     """``value``, as JSON gave it, as a value of the field's type."""
     if wanted is Event:
         return Event.from_dict(value)
-    if typing.get_origin(wanted) is tuple and isinstance(value, list):
-        return tuple(_decode(name, entry, float) for entry in value)
-    if wanted is float and value == "inf":
-        return math.inf
-    if wanted is float and isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value):
-        return float(value)
-    if wanted is int and isinstance(value, int) and not isinstance(value, bool):
-        return value
-    if wanted is str and isinstance(value, str):
-        return value
     if wanted is NeighboringRelation and value in RELATIONS:
         return value
-    expected = wanted.__name__ if isinstance(wanted, type) and not isinstance(wanted, types.GenericAlias) else wanted
-    raise LedgerError(f"field {name!r} must be {expected}, got a {type(value).__name__}.")
+    if wanted is float and value == "inf":
+        return math.inf
+    if typing.get_origin(wanted) is tuple and isinstance(value, list):
+        return tuple(_decode(name, entry, float) for entry in value)
+    number = isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value)
+    if number and (wanted is float or (wanted is int and isinstance(value, int))):
+        return wanted(value)
+    if wanted is str and isinstance(value, str):
+        return value
+    raise LedgerError(f"field {name!r} must be {_words(wanted)}, got a {type(value).__name__} ({str(value)[:40]!r}).")
+
+
+def _words(wanted: Any) -> str:
+    if wanted is NeighboringRelation:
+        return "one of " + ", ".join(RELATIONS)
+    return "a list of numbers" if typing.get_origin(wanted) is tuple else f"a {wanted.__name__}"

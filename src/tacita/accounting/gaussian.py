@@ -6,6 +6,7 @@ Source: Balle and Wang (2018), Theorem 8, https://arxiv.org/abs/1805.06530.
 """
 
 import math
+from collections.abc import Callable
 
 from scipy.optimize import brentq
 from scipy.special import log_ndtr
@@ -45,8 +46,8 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     if gaussian_delta(mu, 0.0) <= delta:
         return 0.0
     tail = mu * mu / 2 + mu * math.sqrt(2 * math.log(1 / delta))  # the tail bound of the privacy loss
-    found = brentq(lambda e: gaussian_delta(mu, e) - delta, 0.0, tail, xtol=1e-15, rtol=1e-13)
-    return _first_within(float(found), lambda e: gaussian_delta(mu, e) <= delta)
+    found = _root(lambda e: gaussian_delta(mu, e) - delta, 0.0, tail)
+    return _first_within(found, lambda e: gaussian_delta(mu, e) <= delta)
 
 
 def gaussian_mu(epsilon: float, delta: float) -> float:
@@ -64,11 +65,15 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
     low = high
     while gaussian_delta(low, epsilon) > delta:
         low /= 2
-    found = brentq(lambda mu: gaussian_delta(mu, epsilon) - delta, low, high, xtol=1e-300, rtol=1e-13)
-    return 1 / _first_within(1 / float(found), lambda inverse: gaussian_delta(1 / inverse, epsilon) <= delta)
+    found = _root(lambda mu: gaussian_delta(mu, epsilon) - delta, low, high)
+    return 1 / _first_within(1 / found, lambda inverse: gaussian_delta(1 / inverse, epsilon) <= delta)
 
 
-def _first_within(value, holds):
+def _root(function: Callable[[float], float], low: float, high: float) -> float:
+    return float(brentq(function, low, high, xtol=1e-300, rtol=1e-13))  # type: ignore[arg-type]
+
+
+def _first_within(value: float, holds: Callable[[float], bool]) -> float:
     """Step ``value`` up by relative 1e-13, doubling, until ``holds``: the root finder may stop on the wrong side."""
     step = 1e-13
     while not holds(value):

@@ -2,7 +2,7 @@ r"""Events of bounded sums released with Gaussian noise, by the way records ente
 
 Place: [accounting.gaussian_events] -> accountant. Proofs: docs/derivations/accounting.md.
 
-Every event holds ``max_contribution`` (C, the largest L2 norm one record adds) and ``noise_std`` (s), one entry a block.
+Events hold ``max_contribution`` (C, the largest L2 norm one record adds) and ``noise_std`` (s), one entry a block.
 Blocks released together are one Gaussian query after whitening, so only :math:`\sqrt{\sum_l (C_l/s_l)^2}`, the *ratio*,
 matters. What the ratio means for neighbours is the relation's to say, through
 :func:`~tacita.accounting.relations.moved`.
@@ -122,7 +122,7 @@ class HistogramGaussianEvent(PlainGaussianEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class OnePassGaussianEvent(PlainGaussianEvent):
-    """Disjoint batches: a record is in one query at most, and the session is one Gaussian query however many are made."""
+    """Disjoint batches: a record is in one query at most; the session is one Gaussian query however many are made."""
 
     def gaussian_queries(self, queries: int) -> int:
         return min(queries, 1)

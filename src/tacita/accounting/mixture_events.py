@@ -109,7 +109,8 @@ class MixtureOfGaussiansEvent(Event):
         return "A random number of contributions a unit"
 
     def describe(self) -> str:
-        return f"Mixture of {len(self.shifts)} Gaussians, shifts up to {max(self.shifts):.6g}, noise_std {self.noise_std:.6g}"
+        shifts = f"shifts up to {max(self.shifts):.6g}"
+        return f"Mixture of {len(self.shifts)} Gaussians, {shifts}, noise_std {self.noise_std:.6g}"
 
     def is_private(self) -> bool:
         return self.noise_std > 0 or self._largest() == 0

@@ -1,0 +1,169 @@
+"""Events around an event: the best of several runs, and a guarantee that rests on something nobody enforces.
+
+Place: [accounting.wrapped_events] -> accountant.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from dp_accounting.rdp import rdp_privacy_accountant
+
+from tacita import _validate
+from tacita.accounting.events import DEFAULT_INTERVAL, Event
+from tacita.errors import UnsupportedEventError
+
+
+@dataclass(frozen=True, kw_only=True)
+class RepeatAndSelectEvent(Event):
+    """A random number of independent runs, of which only the best is released.
+
+    The number of runs is secret, drawn from a truncated negative binomial distribution (shape 1 is geometric, 0
+    logarithmic) or, with shape ``inf``, from a Poisson distribution. The whole session is charged once.
+    Source: Papernot and Steinke (2022), Theorems 2 and 6, https://arxiv.org/abs/2110.03620.
+
+    Attributes:
+        inner: What one run spends, its score included.
+        inner_queries: Queries of one run.
+        mean: Mean number of runs, >= 1.
+        shape: >= 0, ``inf`` for Poisson.
+    """
+
+    inner: Event
+    inner_queries: int
+    mean: float
+    shape: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _same_relation(self, self.inner)
+        _validate.count("inner_queries", self.inner_queries)
+        object.__setattr__(self, "mean", _validate.positive("mean", self.mean))
+        if not self.mean >= 1:
+            raise ValueError(f"mean must be >= 1, got {self.mean!r}.")
+        if isinstance(self.shape, bool) or not self.shape >= 0:
+            raise ValueError(f"shape must be >= 0 (inf for a Poisson number of runs), got {self.shape!r}.")
+        object.__setattr__(self, "shape", float(self.shape))
+        if self.inner.additive_delta(self.inner_queries) > 0 or self._inner_rdp(np.array([2.0])) is None:
+            raise UnsupportedEventError(
+                f"RepeatAndSelectEvent needs an inner event with a Rényi curve and no additive delta, "
+                f"which {type(self.inner).__name__} is not."
+            )
+
+    @property
+    def per_query(self) -> bool:
+        return False
+
+    @property
+    def sampler(self) -> str:
+        return self.inner.sampler
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        return (*self.inner.assumptions, "only the best run is released, and the number of runs stays secret")
+
+    @property
+    def condition(self) -> str | None:
+        return self.inner.condition
+
+    def describe(self) -> str:
+        law = "Poisson" if self.shape == np.inf else f"truncated negative binomial of shape {self.shape:.6g}"
+        return f"Best of {self.mean:.6g} runs on average ({law}), each of {self.inner_queries} queries: " + (
+            self.inner.describe()
+        )
+
+    def is_private(self) -> bool:
+        return self.inner.is_private()
+
+    def gaussian_mu(self, queries: int) -> float | None:
+        return 0.0 if queries == 0 or self.inner.gaussian_mu(self.inner_queries) == 0 else None
+
+    def rdp(self, queries: int, orders: np.ndarray) -> np.ndarray:
+        if self.gaussian_mu(queries) == 0:
+            return np.zeros(len(orders))
+        inner = self._inner_rdp(np.asarray(orders, dtype=float))
+        return np.asarray(
+            rdp_privacy_accountant._compute_rdp_repeat_and_select(  # the formula alone: our curves have no DpEvent
+                orders,  # type: ignore[arg-type]
+                inner,  # type: ignore[arg-type]
+                self.mean,
+                self.shape,
+            )
+        )
+
+    def _inner_rdp(self, orders: np.ndarray) -> np.ndarray | None:
+        return self.inner.rdp(self.inner_queries, orders) if self.inner.is_private() else np.full(len(orders), np.inf)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConditionalEvent(Event):
+    """A guarantee that holds only if something holds which nobody enforces (a declared Hessian bound, say).
+
+    The bounds are those of ``inner``; the statement prints the condition and no unconditional epsilon.
+
+    Attributes:
+        inner: The event under the condition.
+        condition_text: The condition, a sentence without data in it.
+    """
+
+    inner: Event
+    condition_text: str
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _same_relation(self, self.inner)
+        if not isinstance(self.condition_text, str) or not self.condition_text.strip():
+            raise ValueError(f"condition_text must say the condition, got {self.condition_text!r}.")
+
+    @property
+    def condition(self) -> str:
+        deeper = self.inner.condition
+        return self.condition_text if deeper is None else f"{self.condition_text}; {deeper}"
+
+    @property
+    def per_query(self) -> bool:
+        return self.inner.per_query
+
+    @property
+    def sampler(self) -> str:
+        return self.inner.sampler
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        return self.inner.assumptions
+
+    def describe(self) -> str:
+        return f"{self.inner.describe()}, if {self.condition_text}"
+
+    def is_private(self) -> bool:
+        return self.inner.is_private()
+
+    def gaussian_mu(self, queries: int) -> float | None:
+        return self.inner.gaussian_mu(queries)
+
+    def pld(self, queries: int, interval: float = DEFAULT_INTERVAL):
+        return self.inner.pld(queries, interval)
+
+    def rdp(self, queries: int, orders: np.ndarray) -> np.ndarray | None:
+        return self.inner.rdp(queries, orders)
+
+    def delta(self, epsilon: float, queries: int) -> float | None:
+        return self.inner.delta(epsilon, queries)
+
+    def pure_epsilon(self, queries: int) -> float | None:
+        return self.inner.pure_epsilon(queries)
+
+    def additive_delta(self, queries: int) -> float:
+        return self.inner.additive_delta(queries)
+
+    def loss_range(self, queries: int) -> float:
+        return self.inner.loss_range(queries)
+
+    def compositions(self, queries: int) -> int:
+        return self.inner.compositions(queries)
+
+
+def _same_relation(outer: Event, inner: Event) -> None:
+    if not isinstance(inner, Event):
+        raise ValueError(f"inner must be an Event, got {type(inner).__name__}.")
+    if inner.relation != outer.relation:
+        raise ValueError(f"relation must be the inner event's, {inner.relation}, got {outer.relation}.")
