@@ -1,0 +1,68 @@
+from fractions import Fraction
+
+import pytest
+import torch
+
+from tacita.gradients.rows import group_norms, norm_over, round_down, weight_arrays, weighted_sum
+
+
+def test_norms_of_millions_of_values_are_upper_bounds_and_tight():
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.rand(2, 3_100_000, generator=generator)
+    exact = rows.double().square().sum(dim=1).sqrt()
+    got = norm_over([rows])
+    assert (got >= exact).all()
+    torch.testing.assert_close(got, exact, rtol=1e-8, atol=0)
+
+
+def test_a_norm_accumulated_in_float32_would_be_too_small():
+    rows = torch.rand(1, 3_100_000, generator=torch.Generator().manual_seed(0))
+    assert torch.linalg.vector_norm(rows).double() < norm_over([rows])[0] * (1 - 1e-5)
+
+
+def test_an_upper_bound_in_exact_arithmetic():
+    rows = torch.randn(50, 7, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    for row, norm in zip(rows.tolist(), norm_over([rows]).tolist(), strict=True):
+        assert sum(Fraction(x) ** 2 for x in row) <= Fraction(norm) ** 2
+
+
+@pytest.mark.parametrize("shape", [(0, 4), (3, 0), (3,), (2, 3, 4, 5)])
+def test_norms_of_unusual_shapes(shape):
+    rows = torch.ones(shape)
+    assert norm_over([rows]).shape == shape[:1]
+    assert (norm_over([rows]) ** 2).tolist() == pytest.approx([float(rows[0].numel()) if shape[0] else 0.0] * shape[0])
+
+
+def test_large_float32_values_do_not_overflow():
+    norms = group_norms({"w": torch.full((1, 4), 3e38)}, {"all": ("w",)})
+    assert norms.item() == pytest.approx(6e38, rel=1e-6)
+
+
+def test_round_down_never_exceeds():
+    weights = torch.rand(10_000, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    for dtype in (torch.float32, torch.float64):
+        narrow = round_down(weights, dtype)
+        assert (narrow.double() <= weights).all()
+        assert ((weights - narrow.double()) <= weights * torch.finfo(dtype).eps).all()
+    assert (weights.float().double() > weights).any()  # plain rounding does exceed
+
+
+def test_weights_may_have_more_leading_axes_than_the_rows():
+    grads = torch.randn(5, 3, dtype=torch.float64)
+    weights = torch.rand(4, 2, 5, 1, dtype=torch.float64)
+    (total,) = weighted_sum({"w": grads}, weights, {"all": ("w",)}).values()
+    torch.testing.assert_close(total, torch.einsum("abi,id->abd", weights[..., 0], grads))
+
+
+def test_a_row_that_is_absent_in_one_run_and_present_in_another():
+    grads = torch.tensor([[1.0, 2.0], [torch.nan, 0.0]])
+    weights = torch.tensor([[[1.0], [0.0]], [[1.0], [1.0]]])
+    (total,) = weighted_sum({"w": grads}, weights, {"all": ("w",)}).values()
+    assert total[0].tolist() == [1.0, 2.0]
+    assert total[1, 0].isnan()
+    assert total[1, 1] == 2.0
+
+
+def test_a_rule_of_the_wrong_shape_is_refused():
+    with pytest.raises(ValueError, match=r"rule must return weights of shape \(3, 2\), got \(3,\)"):
+        weight_arrays(lambda norms: norms[:, 0], torch.ones(3, 2))

@@ -1,0 +1,255 @@
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import Dataset, TensorDataset
+
+from tacita.errors import UnsupportedModuleError
+from tacita.gradients import LoopEngine, NetworkSource, VmapEngine
+
+
+def squared(model, batch):
+    return (model(batch[0]).squeeze(1) - batch[1]) ** 2
+
+
+class Items(Dataset):
+    """A dataset that counts its reads and augments with every generator there is."""
+
+    def __init__(self, rows=40, augment=False):
+        generator = torch.Generator().manual_seed(1)
+        self.x, self.y = torch.randn(rows, 4, generator=generator), torch.randn(rows, generator=generator)
+        self.augment, self.reads = augment, 0
+
+    def __len__(self):
+        return len(self.x)
+
+    def __getitem__(self, index):
+        self.reads += 1
+        noise = torch.rand(4) + np.random.rand() + random.random() if self.augment else 0
+        return self.x[index] + noise, self.y[index]
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    return nn.Linear(4, 1)
+
+
+def sums_of(source, indices, query=None, seed=None):
+    params = {n: p for n, p in source.model.named_parameters() if p.requires_grad}
+    engine = source.engine(params, np.asarray(indices, dtype=np.int64), query=query, seed=seed)
+    sums = engine.weighted_sums(torch.ones_like, {"all": tuple(engine.shapes)})
+    return torch.cat([v.flatten() for v in sums.values[0].values()]), sums.norms
+
+
+def test_the_sum_is_that_of_plain_autograd(model):
+    items = Items()
+    source = NetworkSource(model, squared, items, method="loop")
+    total, norms = sums_of(source, [3, 7, 8])
+    squared(model, (items.x[[3, 7, 8]], items.y[[3, 7, 8]])).sum().backward()
+    torch.testing.assert_close(total, torch.cat([p.grad.flatten() for p in model.parameters()]))
+    assert norms.shape == (3, 1)
+    assert source.num_rows == 40
+
+
+def test_every_way_to_hand_in_data_gives_the_same_bits(model, tmp_path):
+    items = Items()
+    x, y = items.x.numpy(), items.y.numpy()
+    np.save(tmp_path / "x.npy", x)
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    datasets = [items, TensorDataset(items.x, items.y), (items.x, items.y), (x, y), (mapped, y), (mapped, items.y)]
+    results = [sums_of(NetworkSource(model, squared, dataset), [0, 5, 39])[0] for dataset in datasets]
+    assert all(torch.equal(result, results[0]) for result in results)
+
+
+def test_a_collate_fn_is_used_for_arrays_too(model):
+    items = Items()
+
+    def doubled(rows):
+        x, y = zip(*rows, strict=True)
+        return 2 * torch.stack(x), torch.stack(y)
+
+    plain, _ = sums_of(NetworkSource(model, squared, (2 * items.x, items.y)), [1, 2])
+    for dataset in (items, (items.x, items.y)):
+        assert torch.equal(sums_of(NetworkSource(model, squared, dataset, collate_fn=doubled), [1, 2])[0], plain)
+
+
+def test_labels_are_the_indices_whatever_their_position(model):
+    source = NetworkSource(model, squared, Items())
+    assert source.engine(dict(model.named_parameters()), np.array([9, 2, 30])).labels.tolist() == [9, 2, 30]
+
+
+def test_an_empty_batch_reads_nothing(model):
+    items = Items()
+    source = NetworkSource(model, squared, items)
+    items.reads = 0
+    total, norms = sums_of(source, [], query=0, seed=1)
+    assert items.reads == 0
+    assert norms.shape == (0, 1)
+    assert torch.equal(total, torch.zeros(5))
+
+
+def test_an_empty_dataset_is_an_ordinary_dataset(model):
+    source = NetworkSource(model, squared, (torch.zeros(0, 4), torch.zeros(0)))
+    assert torch.equal(sums_of(source, [])[0], torch.zeros(5))
+
+
+@pytest.mark.parametrize("method", ["loop", "vmap", "auto"])
+def test_the_physical_batch_changes_no_more_than_rounding(model, method):
+    whole, norms = sums_of(NetworkSource(model, squared, Items(), method=method), range(20))
+    for size in (1, 3, 20, 50):
+        source = NetworkSource(model, squared, Items(), method=method, max_physical_batch_size=size)
+        total, parts = sums_of(source, range(20))
+        torch.testing.assert_close(total, whole)
+        torch.testing.assert_close(parts, norms)
+
+
+SCHEDULE = [np.arange(3 * q, 3 * q + 5) if q % 3 else np.arange(0) for q in range(9)]
+
+
+def run(source, queries, schedule=SCHEDULE):
+    source.follow(lambda query: schedule[query])
+    found = [sums_of(source, SCHEDULE[q], query=q, seed=q)[0] for q in queries]
+    source.follow(None)
+    return found
+
+
+@pytest.mark.parametrize("size", [None, 2])
+@pytest.mark.parametrize("queries", [range(9), [4, 5, 1, 2, 2, 8]])
+def test_workers_change_no_bit(model, size, queries):
+    def source(workers):
+        return NetworkSource(model, squared, Items(augment=True), num_workers=workers, max_physical_batch_size=size)
+
+    expected = run(source(0), queries)
+    assert not torch.equal(expected[0], expected[1])
+    before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()
+    with_workers = run(source(2), queries)
+    assert all(torch.equal(a, b) for a, b in zip(expected, with_workers, strict=True))
+    assert torch.equal(before[0], torch.get_rng_state())
+    assert before[1:] == (random.getstate(), np.random.get_state()[1].tolist())
+
+
+def test_workers_read_ahead(model):
+    items = Items()
+    source = NetworkSource(model, squared, items, num_workers=1)
+    items.reads = 0
+    run(source, range(9))
+    assert items.reads == 0  # all of them were read by the worker, in its own copy
+
+
+def test_a_batch_that_is_not_the_scheduled_one_is_read_anew(model):
+    plain = run(NetworkSource(model, squared, Items()), range(9))
+    other = [batch + 1 for batch in SCHEDULE]
+    wrong = run(NetworkSource(model, squared, Items(), num_workers=1), range(9), other)
+    assert all(torch.equal(a, b) for a, b in zip(plain, wrong, strict=True))
+
+
+def test_a_batch_read_twice_is_the_same(model):
+    source = NetworkSource(model, squared, Items(augment=True), num_workers=1, max_physical_batch_size=2)
+    source.follow(lambda query: SCHEDULE[query])
+    engine = source.engine(dict(model.named_parameters()), SCHEDULE[1], query=1)
+    groups = {"all": ("weight", "bias")}
+    assert torch.equal(engine.norms(groups), engine.norms(groups))
+    source.follow(None)
+
+
+def test_augmentation_of_a_record_does_not_depend_on_the_others(model):
+    source = NetworkSource(model, squared, Items(augment=True))
+    _, together = sums_of(source, [1, 5, 9], query=3)
+    _, alone = sums_of(source, [9], query=3)
+    _, later = sums_of(source, [9], query=4)
+    torch.testing.assert_close(together[2:], alone)
+    assert not torch.allclose(alone, later)
+
+
+def test_auto_takes_the_fastest_method_that_serves(branching):
+    source = NetworkSource(branching.model, branching.loss_fn, branching.data)
+    assert source.method == "loop"
+    with pytest.raises(UnsupportedModuleError, match=r"method='vmap' cannot serve this model.*Use method=\"auto\""):
+        NetworkSource(branching.model, branching.loss_fn, branching.data, method="vmap")
+
+
+@pytest.mark.parametrize(("method", "kind"), [("loop", LoopEngine), ("vmap", VmapEngine)])
+def test_a_method_asked_for_is_the_one_used(model, method, kind):
+    source = NetworkSource(model, squared, Items(), method=method)
+    assert isinstance(source.engine(dict(model.named_parameters()), np.array([1])), kind)
+
+
+def test_a_mode_that_mixes_samples_is_refused_later_too():
+    model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 1)).eval()
+    source = NetworkSource(model, squared, Items())
+    sums_of(source, [1, 2])
+    model.train()
+    with pytest.raises(UnsupportedModuleError, match="BatchNorm1d '1' by GroupNorm"):
+        sums_of(source, [1, 2])
+
+
+def test_other_parameters_than_those_at_the_start_are_refused(model):
+    source = NetworkSource(model, squared, Items())
+    model.bias.requires_grad_(False)
+    with pytest.raises(ValueError, match="these differ: bias"):
+        sums_of(source, [1])
+
+
+def test_shown_in_print_is_nothing_of_the_data(model):
+    assert repr(NetworkSource(model, squared, Items(), method="vmap")) == (
+        "NetworkSource(model=Linear, method='vmap', max_physical_batch_size=None)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (dict(method="fast"), "method must be one of loop, vmap, ghost, auto, got 'fast'"),
+        (dict(num_workers=-1), "num_workers must be an integer >= 0"),
+        (dict(max_physical_batch_size=0), "max_physical_batch_size must be an integer >= 1"),
+        (dict(process_group=object()), "process_group must be None"),
+        (dict(dataset=iter([])), "must be a map-style Dataset"),
+        (dict(dataset=torch.ones(3, 4)), "tuple of arrays, got one Tensor"),
+        (dict(dataset=(torch.ones(3, 4), torch.ones(2))), "same length"),
+        (dict(dataset=(np.array(["a", "b"]),)), "which torch does not have"),
+        (dict(model=nn.ReLU()), "at least one trainable parameter"),
+    ],
+)
+def test_settings_are_checked(model, settings, message):
+    arguments = dict(model=model, loss_fn=squared, dataset=Items()) | settings
+    with pytest.raises(ValueError, match=message):
+        NetworkSource(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("collate_fn", "message"),
+    [
+        (lambda rows: ["text", torch.ones(len(rows), 4)], "found str"),
+        (lambda rows: (torch.ones(len(rows), 4), torch.tensor(1.0)), "batch axis first"),
+        (lambda rows: (torch.ones(7, 4), torch.ones(len(rows))), "batch axis first"),
+    ],
+)
+def test_a_batch_that_has_no_rows_to_take_apart_is_refused(model, collate_fn, message):
+    with pytest.raises(UnsupportedModuleError, match=message):
+        NetworkSource(model, squared, Items(), collate_fn=collate_fn)
+
+
+def test_batches_may_be_dictionaries(model):
+    class Named(Items):
+        def __getitem__(self, index):
+            return {"x": self.x[index], "y": {"target": self.y[index]}}
+
+    def loss_fn(model, batch):
+        return squared(model, (batch["x"], batch["y"]["target"]))
+
+    expected, _ = sums_of(NetworkSource(model, squared, Items()), [1, 2])
+    for method in ("loop", "vmap", "auto"):
+        found, _ = sums_of(NetworkSource(model, loss_fn, Named(), method=method), [1, 2])
+        torch.testing.assert_close(found, expected)
+
+
+def test_an_object_with_length_and_items_is_a_dataset(model):
+    items = Items()
+    records = list(zip(items.x, items.y, strict=True))
+    assert torch.equal(
+        sums_of(NetworkSource(model, squared, records), [1, 2])[0],
+        sums_of(NetworkSource(model, squared, items), [1, 2])[0],
+    )
