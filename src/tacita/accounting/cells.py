@@ -25,7 +25,11 @@ REFUSED = "refused"
 
 
 class SamplingLaw(ABC):
-    """How records enter the queries of a session, as far as privacy is concerned. Public settings only."""
+    """How records enter the queries of a session, as far as privacy is concerned. Public settings only.
+
+    Attributes:
+        words: The kind of sampling, as the table and the errors call it.
+    """
 
     words: ClassVar[str]
 

@@ -1,0 +1,145 @@
+"""Write the generated pages: ``api.md`` from the docstrings, ``guarantees.md`` from the table of proved cells.
+
+Run it with ``make docs``. With ``--check`` it writes nothing and fails if a page is not what the code says.
+"""
+
+import importlib
+import inspect
+import pkgutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import tacita
+from tacita.accounting.cells import table
+
+DOCS = Path(__file__).parent
+NOTE = "*This page is generated from the code by `make docs`.*"
+
+
+def exported(module: Any) -> list[str]:
+    """The functions, classes and constants a module offers, one by one in its ``__all__``."""
+    return sorted(getattr(module, "__all__", []))
+
+
+def rooms() -> Iterator[tuple[str, Any]]:
+    """The public packages and modules directly under tacita."""
+    for found in pkgutil.iter_modules(tacita.__path__):
+        if not found.name.startswith("_"):
+            yield found.name, importlib.import_module(f"tacita.{found.name}")
+
+
+def signature(name: str, thing: Any) -> str:
+    """The name with its parameters and defaults; annotations are in the docstring's words."""
+    if not callable(thing) or (inspect.isclass(thing) and issubclass(thing, BaseException)):
+        return name
+    try:
+        shown = inspect.signature(thing)
+    except (TypeError, ValueError):  # an alias of a type, say
+        return name
+    parameters = [plain(one) for one in shown.parameters.values()]
+    return name + str(shown.replace(parameters=parameters, return_annotation=inspect.Signature.empty))
+
+
+class _Word(str):
+    """A word that stands for itself in a signature."""
+
+    __repr__ = str.__str__
+
+
+def plain(parameter: inspect.Parameter) -> inspect.Parameter:
+    """The parameter without annotation; a default that is a function is shown by a word, not by its address."""
+    default = parameter.default
+    if inspect.isroutine(default):
+        default = _Word("<function>")
+    return parameter.replace(annotation=inspect.Parameter.empty, default=default)
+
+
+def own_doc(thing: Any) -> str:
+    """The docstring written for ``thing`` itself: not inherited, not made up by ``dataclass``."""
+    if not (inspect.isclass(thing) or inspect.isroutine(thing)):
+        return ""
+    doc = (vars(thing).get("__doc__") if inspect.isclass(thing) else thing.__doc__) or ""
+    made_up = inspect.isclass(thing) and doc.startswith(f"{thing.__name__}(")
+    return "" if made_up else inspect.cleandoc(doc)
+
+
+def members(thing: Any) -> list[tuple[str, Any]]:
+    """Public methods and properties that the class itself defines."""
+    if not inspect.isclass(thing):
+        return []
+    found = [(name, getattr(value, "__func__", value)) for name, value in vars(thing).items() if name[0] != "_"]
+    return [(name, value) for name, value in found if inspect.isroutine(value) or isinstance(value, property)]
+
+
+def first_line(thing: Any) -> str:
+    doc = inspect.getdoc(thing) or ""
+    return doc.split("\n\n")[0].replace("\n", " ")
+
+
+def entry(name: str, thing: Any) -> str:
+    """A public name with its whole docstring, and a line for each of its members."""
+    lines = [f"### `{name}`", "", "```python", signature(name, thing), "```", "", "```text", own_doc(thing), "```", ""]
+    for member, value in members(thing):
+        shown = signature(member, value) if inspect.isroutine(value) else member
+        lines.append(f"- `.{shown}`: {first_line(getattr(thing, member))}")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def api() -> str:
+    """``api.md``."""
+    face = exported(tacita)
+    pages = ["# Reference", NOTE, "## tacita", *(entry(name, getattr(tacita, name)) for name in face)]
+    for room, module in rooms():
+        rest = [name for name in exported(module) if getattr(tacita, name, None) is not getattr(module, name)]
+        if rest:
+            lines = [f"- `{signature(name, getattr(module, name))}`: {line(module, name)}" for name in rest]
+            pages += [f"## tacita.{room}", first_line(module), "\n".join(lines)]
+    return "\n\n".join(page.rstrip() for page in pages) + "\n"
+
+
+def line(module: Any, name: str) -> str:
+    """One line about a name of a room; a constant or an alias of a type has no docstring of its own."""
+    thing = getattr(module, name)
+    return first_line(thing) if own_doc(thing) else "a constant or a type."
+
+
+def guarantees() -> str:
+    """``guarantees.md``."""
+    cells = table()
+    relations = list(next(iter(cells.values())))
+    rows = [f"| sampling | {' | '.join(relations)} |", "|" + " --- |" * (1 + len(relations))]
+    rows += [f"| {words} | {' | '.join(row[relation] for relation in relations)} |" for words, row in cells.items()]
+    return f"""# What is proved for a clipped sum with Gaussian noise
+
+{NOTE}
+
+How records are drawn, and how neighbouring data sets differ, decide what a session of queries spends. A cell without a
+proof is refused when the oracle is built; the message names the relations for which there is one. C is the clipper's
+`max_contribution`; the proofs are in [derivations](derivations/).
+
+{chr(10).join(rows)}
+"""
+
+
+PAGES = {"api.md": api, "guarantees.md": guarantees}
+
+
+def main(arguments: list[str]) -> int:
+    stale = [name for name, write in PAGES.items() if not same(DOCS / name, write())]
+    if "--check" in arguments:
+        print(f"stale: {', '.join(stale)}; run make docs" if stale else "the generated pages are up to date")
+        return bool(stale)
+    for name in stale:
+        (DOCS / name).write_text(PAGES[name]())
+        print(f"wrote docs/{name}")
+    return 0
+
+
+def same(path: Path, text: str) -> bool:
+    return path.exists() and path.read_text() == text
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,117 @@
+"""A floor of the house imports only what is below it; two rooms of one floor do not import each other."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "src" / "tacita"
+
+# From the ground up. A room is a package or a module directly under tacita; the ground's modules may know each other.
+GROUND = {"errors", "_validate", "_tree", "_stream", "random"}
+FLOORS = (
+    GROUND,
+    {"accounting"},
+    {"sampling"},
+    {"mechanisms", "gradients"},
+    {"clipping"},
+    {"estimators"},
+    {"oracles"},
+    {"methods", "theory"},
+    {"testing", "audit"},
+    {"training", "tables"},
+    {"pipeline", "linear_model", "federated"},
+    {"selection"},
+    {"report"},
+    {"experiments"},
+    {"cli"},
+    {"__main__"},
+)
+LEVEL = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}
+FACE = ""  # tacita/__init__.py re-exports every room: it is for users, above all of them
+
+
+def room_of(module: str) -> str:
+    """``tacita.clipping.flat`` is in the room ``clipping``; ``tacita`` itself is the face."""
+    return [*module.split("."), FACE][1]
+
+
+def imports(source: str, module: str, is_package: bool) -> Iterator[tuple[int, str]]:
+    """Line and dotted name of every tacita module that ``source`` imports, in functions and type checks too."""
+    package = module.split(".") if is_package else module.split(".")[:-1]
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            origin = ".".join([*base, *([node.module] if node.module else [])])
+            names = [f"{origin}.{alias.name}" for alias in node.names] if origin == "tacita" else [origin]
+        else:
+            continue
+        yield from ((node.lineno, name) for name in names if name.split(".")[0] == "tacita")
+
+
+def wrong_imports(source: str, module: str, is_package: bool = False) -> list[str]:
+    """What breaks the rule in one module, in words."""
+    here = room_of(module)
+    found = []
+    for line, name in imports(source, module, is_package):
+        there = room_of(name)
+        if there == here or {here, there} <= GROUND:
+            continue
+        if there not in LEVEL:
+            found.append(f"{module}:{line} imports {name}: the face of the package, or a room that has no floor")
+        elif LEVEL[there] >= LEVEL[here]:
+            found.append(f"{module}:{line} ({here}) imports {name} ({there}), which is not below it")
+    return found
+
+
+def modules() -> list[Path]:
+    return [path for path in sorted(PACKAGE.rglob("*.py")) if path != PACKAGE / "__init__.py"]
+
+
+def dotted(path: Path) -> str:
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def test_every_room_has_a_floor():
+    rooms = {room_of(dotted(path)) for path in modules()}
+    assert rooms <= LEVEL.keys(), f"rooms without a floor: {sorted(rooms - LEVEL.keys())}"
+
+
+def test_imports_point_downwards():
+    wrong = [
+        line for path in modules() for line in wrong_imports(path.read_text(), dotted(path), path.stem == "__init__")
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("tacita.accounting.ledger", "from tacita.sampling import PoissonSampler"),  # upwards
+        ("tacita.mechanisms.gaussian", "import tacita.gradients.engine"),  # the same floor
+        ("tacita.clipping.flat", "def late():\n    from tacita.estimators import ClippedSum"),  # in a function
+        ("tacita.clipping.flat", "from ..oracles import Line"),  # relative
+        ("tacita.clipping.flat", "from tacita import oracles"),  # through the package
+        ("tacita.clipping.flat", "from tacita import FlatClipper"),  # the face
+        ("tacita.clipping.flat", "from tacita.attic import x"),  # a room without a floor
+        ("tacita.errors", "from tacita.accounting import Ledger"),  # from the ground
+    ],
+)
+def test_the_check_can_fail(module: str, source: str):
+    assert wrong_imports(source, module)
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("tacita.random", "from tacita import _validate\nfrom tacita._stream import Stream"),
+        ("tacita.clipping.flat", "from tacita.clipping.clipper import Clipper\nfrom tacita.gradients import Shapes"),
+        ("tacita.clipping.flat", "from .clipper import Clipper\nimport torch"),
+    ],
+)
+def test_the_check_can_pass(module: str, source: str):
+    assert not wrong_imports(source, module)

@@ -1,0 +1,66 @@
+"""The Python blocks of the pages run, one page after the other from its top; links between pages lead somewhere."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+GENERATED = ROOT / "docs" / "api.md"  # its blocks are signatures and docstrings; the doctests run those
+
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
+TARGET = re.compile(r"^make ([a-z]+)", re.MULTILINE)
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def code(text: str) -> str:
+    """The blocks of a page, in order; a reader may paste them one after the other."""
+    return "\n".join(BLOCK.findall(text))
+
+
+def broken_links(page: Path, text: str) -> list[str]:
+    local = [target for target in LINK.findall(text) if "://" not in target]
+    return [target for target in local if not (page.parent / target).exists()]
+
+
+SNIPPETS = [page for page in PAGES if page != GENERATED and code(page.read_text())]
+
+
+@pytest.mark.parametrize("page", SNIPPETS, ids=name)
+def test_snippets_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    exec(compile(code(page.read_text()), name(page), "exec"), {"__name__": "snippet"})
+    if page.name == "README.md":
+        assert "PRIVACY STATEMENT" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_links_lead_somewhere(page: Path):
+    assert not broken_links(page, page.read_text())
+
+
+def test_the_link_check_can_fail(tmp_path: Path):
+    (tmp_path / "there.md").touch()
+    text = "[a](there.md) [b](gone.md) [c](https://example.org) [d](there.md#part)"
+    assert broken_links(tmp_path / "page.md", text) == ["gone.md"]
+
+
+def test_the_snippets_are_found():
+    assert ROOT / "README.md" in SNIPPETS
+    assert code("a\n```python\nx = 1\n```\n```\ny\n```\n```python\nx += 1\n```\n") == "x = 1\n\nx += 1\n"
+
+
+def test_every_make_target_of_the_pages_exists():
+    """``make help`` lists every target that the README and CONTRIBUTING name."""
+    listed = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    named = {target for page in PAGES[:2] for target in TARGET.findall(page.read_text())}
+    assert {"demo", "test"} <= named
+    assert all(f"make {target} " in listed for target in named)

@@ -1,0 +1,95 @@
+"""Every public name has a docstring of its own and an entry in the reference, which is what the code says."""
+
+import importlib.util
+import inspect
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import tacita
+
+ROOT = Path(__file__).parents[1]
+
+
+def _reference():
+    spec = importlib.util.spec_from_file_location("make_reference", ROOT / "docs" / "make_reference.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+reference = _reference()
+ROOMS = dict(reference.rooms())
+PUBLIC = {
+    f"{module.__name__}.{name}": getattr(module, name)
+    for module in (tacita, *ROOMS.values())
+    for name in reference.exported(module)
+}
+DOCUMENTED = {name: thing for name, thing in PUBLIC.items() if inspect.isclass(thing) or inspect.isroutine(thing)}
+
+
+def undocumented_members(thing: type) -> list[str]:
+    """Methods and properties with no docstring, and no line under "Attributes" of the class or a base, that say it."""
+    words = "\n".join(vars(base).get("__doc__") or "" for base in getattr(thing, "__mro__", ()))
+    bare = [name for name, _ in reference.members(thing) if not inspect.getdoc(getattr(thing, name))]
+    return [name for name in bare if not re.search(rf"^\s*(\w+, )*{name}(, \w+)*:", words, re.MULTILINE)]
+
+
+def test_the_face_names_every_export_once():
+    assert len(set(tacita.__all__)) == len(tacita.__all__)
+    offered = {
+        name
+        for name, value in vars(tacita).items()
+        if name[0] != "_" and not inspect.ismodule(value) and getattr(value, "__module__", "").startswith("tacita")
+    }
+    assert offered == set(tacita.__all__)
+
+
+@pytest.mark.parametrize("name", DOCUMENTED)
+def test_a_public_name_says_what_it_is(name: str):
+    assert reference.own_doc(DOCUMENTED[name]), f"{name} has no docstring of its own"
+    assert not undocumented_members(DOCUMENTED[name])
+
+
+@pytest.mark.parametrize("name", tacita.__all__)
+def test_a_name_of_the_face_has_an_entry(name: str):
+    assert f"### `{name}`\n" in (ROOT / "docs" / "api.md").read_text()
+
+
+@pytest.mark.parametrize("page", reference.PAGES)
+def test_generated_pages_are_what_the_code_says(page: str):
+    assert (ROOT / "docs" / page).read_text() == reference.PAGES[page](), f"docs/{page} is stale: run make docs"
+
+
+def test_the_check_can_fail():
+    @dataclass
+    class Bare:
+        size: int
+
+        def act(self) -> None: ...
+
+        @property
+        def rate(self) -> float: ...
+
+    class Known(Bare):
+        """A class.
+
+        Attributes:
+            speed, rate: Documented here.
+        """
+
+        def act(self) -> None: ...
+
+        @property
+        def rate(self) -> float: ...
+
+    class Heir(tacita.GaussianMechanism): ...
+
+    assert not reference.own_doc(Bare)
+    assert not reference.own_doc(Heir)
+    assert undocumented_members(Bare) == ["act", "rate"]
+    assert undocumented_members(Known) == ["act"]
