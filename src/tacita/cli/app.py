@@ -1,0 +1,84 @@
+"""The command ``tacita``: one line for an error, exit code 2, and never a message that quotes a row.
+
+Place: the user -> [cli.app] -> commands. Results go to standard output, progress and errors to standard error.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from cyclopts import App, CycloptsError
+
+from tacita.cli import files, train
+from tacita.errors import TacitaError
+
+BAD_INPUT, INTERNAL, INTERRUPTED = 2, 70, 130
+
+HELP = """Train on tables with differential privacy, and say what is guaranteed.
+
+Nothing about the rows is free: types, bounds, categories, classes, the number of rows and the score are declared
+(--schema, --rows, --test-file), or bought from the rows with noise, out of the same epsilon.
+
+Example:
+
+tacita train adult.csv --target income --epsilon 1 --delta 1e-5 --output runs/adult
+
+tacita predict runs/adult new.csv --output scored.csv
+
+tacita statement runs/adult
+"""
+
+
+def make_app() -> App:
+    """All commands."""
+    app = App(name="tacita", help=HELP, help_format="plaintext", print_error=False, exit_on_error=False)
+    app.command(train.train)
+    for command in (files.predict, files.statement):
+        app.command(command)
+    return app
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line and exit.
+
+    Exit codes: 0 done; 1 a check found something (a ledger that was changed); 2 a setting or a file's structure is
+    wrong; 70 an error of tacita's own; 130 interrupted.
+    """
+    sys.exit(run(lambda: make_app()(None if arguments is None else list(arguments), result_action="return_value")))
+
+
+def run(command: Callable[[], int | None]) -> int:
+    """The exit code of ``command``; its errors as one line."""
+    try:
+        return command() or 0
+    except CycloptsError as error:
+        return _fail(str(error))
+    except (TacitaError, ValueError, TypeError) as error:
+        return _fail(str(error))
+    except OSError as error:
+        return _fail(_words(error))
+    except KeyboardInterrupt:
+        print("\ntacita: interrupted. A training goes on where it was: repeat the same command.", file=sys.stderr)
+        return INTERRUPTED
+    except Exception as error:
+        if os.environ.get("TACITA_DEBUG"):
+            raise
+        _fail(
+            f"internal error ({type(error).__name__}). TACITA_DEBUG=1 shows the traceback, which may quote rows. "
+            "A training goes on where it was: repeat the same command."
+        )
+        return INTERNAL
+
+
+def _fail(message: str) -> int:
+    print(f"tacita: error: {' '.join(message.split())}", file=sys.stderr)
+    return BAD_INPUT
+
+
+def _words(error: OSError) -> str:
+    where = f" {error.filename!r}" if error.filename else ""
+    return (
+        f"a file cannot be read or written:{where} {error.strerror or type(error).__name__}. Nothing is lost: free "
+        "space or change the permissions, and repeat the same command."
+    )
