@@ -51,7 +51,7 @@ def test_a_range_is_refused_under_add_or_remove_one_and_the_way_out_is_named():
     ],
 )
 def test_wrong_settings_are_refused(wrong):
-    with pytest.raises(ValueError, match="must|needs|belong"):
+    with pytest.raises(ValueError, match=r"must|needs|belong"):
         Part(**wrong)
 
 
