@@ -13,13 +13,21 @@ from tacita.errors import UnsupportedModuleError
 from tacita.gradients.chunked import Chunk, ChunkedEngine
 from tacita.gradients.functional import LossFn
 from tacita.gradients.loop import LoopEngine
-from tacita.gradients.probe import ROWS
+from tacita.gradients.probe import ROWS, evaluating
 from tacita.gradients.rows import wide
 from tacita.gradients.vmap import VmapEngine
 
 METHODS = ("loop", "vmap", "ghost", "auto")
-ENGINES: dict[str, type[ChunkedEngine]] = {"loop": LoopEngine, "vmap": VmapEngine}
 GRADIENT_BYTES = 2**28  # held at once by loop and vmap if the caller sets no physical batch size
+
+
+def engine_kind(method: str) -> type[ChunkedEngine]:
+    """The engine of a method."""
+    if method == "ghost":
+        from tacita.gradients.ghost.engine import GhostEngine
+
+        return GhostEngine
+    return {"loop": LoopEngine, "vmap": VmapEngine}[method]
 
 
 def chosen_method(method: str, model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], probe: Any) -> str:
@@ -47,11 +55,17 @@ def chosen_method(method: str, model: nn.Module, loss_fn: LossFn, params: Mappin
 
 def obstacle(method: str, model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], probe: Any) -> str:
     """Why ``method`` cannot serve the model; empty if it can, as far as the probe shows."""
-    if method == "vmap" and probe is not None:
-        return _failure(VmapEngine, model, loss_fn, params, probe)
-    if method == "ghost":
-        return "it is not available"
-    return ""
+    if method == "loop":
+        return ""
+    if probe is None:
+        return "the model was not tried" if method == "ghost" else ""
+    try:
+        engine = _on_probe(engine_kind(method), model, loss_fn, params, probe)
+        engine.norms({"all": tuple(params)})  # in the mode that the model is in
+        with evaluating(model):  # without what is drawn at random
+            return _difference(engine, _on_probe(LoopEngine, model, loss_fn, params, probe))
+    except Exception as error:  # nothing in it is data
+        return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}".rstrip(".")
 
 
 def default_chunk_rows(method: str, params: Mapping[str, Tensor]) -> int | None:
@@ -62,13 +76,22 @@ def default_chunk_rows(method: str, params: Mapping[str, Tensor]) -> int | None:
     return max(1, GRADIENT_BYTES // max(1, row_bytes))
 
 
-def _failure(
-    engine: type[ChunkedEngine], model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], probe: Any
-) -> str:
-    """What goes wrong when ``engine`` runs on the probe: nothing of it is data."""
-    labels = torch.arange(ROWS)
-    try:
-        engine(model, loss_fn, params, [Chunk(probe, ROWS, 0)], labels, seed=0).norms({"all": tuple(params)})
-    except Exception as error:
-        return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}".rstrip(".")
+def _on_probe(
+    kind: type[ChunkedEngine], model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], probe: Any
+) -> ChunkedEngine:
+    return kind(model, loss_fn, params, [Chunk(probe, ROWS, 0)], torch.arange(ROWS), seed=0)
+
+
+def _difference(engine: ChunkedEngine, definition: ChunkedEngine) -> str:
+    """What differs from the definition beyond rounding: a use of a layer that an engine does not see, say."""
+    groups = {name: (name,) for name in definition.shapes}
+    got, expected = (e.weighted_sums(torch.ones_like, groups) for e in (engine, definition))
+    for column, name in enumerate(groups):
+        value = definition.params[name]
+        tolerance = min(0.1, 1000 * torch.finfo(value.dtype).eps)
+        scale = max(expected.norms[:, column].nan_to_num(0.0, 0.0).sum().item(), torch.finfo(value.dtype).tiny)
+        off = (got.values[0][name] - expected.values[0][name]).abs().nan_to_num(0.0, 0.0).max().item()
+        low = (expected.norms[:, column] - got.norms[:, column]).nan_to_num(0.0, 0.0).max().item()
+        if max(off, low) > tolerance * scale:
+            return f"it does not give the gradient of {name!r} on synthetic rows"
     return ""

@@ -17,7 +17,7 @@ from tacita.gradients.chunked import Chunk, ChunkedEngine
 from tacita.gradients.data import as_rows
 from tacita.gradients.engine import Shapes, Source
 from tacita.gradients.functional import LossFn, trainable
-from tacita.gradients.methods import ENGINES, chosen_method, default_chunk_rows
+from tacita.gradients.methods import chosen_method, default_chunk_rows, engine_kind
 from tacita.gradients.scan import check_modules, scan
 
 
@@ -108,9 +108,8 @@ class NetworkSource(Source):
         indices = np.ascontiguousarray(indices, dtype=np.int64)
         device = next(iter(params.values())).device
         chunks = _Chunks(self, indices, query, device)
-        return ENGINES[self.method](
-            self.model, self.loss_fn, params, chunks, torch.from_numpy(indices.copy()), seed=seed
-        )
+        kind = engine_kind(self.method)
+        return kind(self.model, self.loss_fn, params, chunks, torch.from_numpy(indices.copy()), seed=seed)
 
     def follow(self, schedule: Schedule | None) -> None:
         if self._ahead is not None:
