@@ -1,0 +1,147 @@
+"""What the README says of Opacus, and of tacita in the same place. Skipped where Opacus is not installed."""
+
+import warnings
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import tacita
+from tacita.sampling import Sampler
+
+opacus = pytest.importorskip("opacus", reason="Opacus is not installed: pip install -c constraints.txt 'tacita[bench]'")
+pytestmark = [pytest.mark.peer, pytest.mark.filterwarnings("ignore")]
+
+WIDTH, ROWS, BATCH, EPOCHS = 4, 200, 20, 3
+
+
+def cross_entropy(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    return nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="none")
+
+
+def table() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(ROWS, WIDTH, generator=generator), torch.arange(ROWS) % 2
+
+
+def opacus_private(model: nn.Module, data: tuple[Tensor, Tensor], poisson: bool = True):
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*data), batch_size=BATCH, shuffle=True)
+    engine = opacus.PrivacyEngine()
+    private = engine.make_private(
+        module=model,
+        optimizer=optimizer,
+        data_loader=loader,
+        noise_multiplier=1.0,
+        max_grad_norm=1.0,
+        poisson_sampling=poisson,
+    )
+    return engine, *private
+
+
+def opacus_epsilon(poisson: bool) -> float:
+    """Epsilon that Opacus reports for a few epochs."""
+    engine, model, optimizer, loader = opacus_private(nn.Linear(WIDTH, 2), table(), poisson)
+    for _ in range(EPOCHS):
+        for images, labels in loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(images), labels).backward()
+            optimizer.step()
+    return engine.get_epsilon(1e-5)
+
+
+def tacita_epsilon(sampler: Sampler) -> float:
+    """Epsilon of the same plan here."""
+    ledger = tacita.Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one row")
+    tacita.ClippedGradientOracle(
+        nn.Linear(WIDTH, 2),
+        cross_entropy,
+        table(),
+        ledger=ledger,
+        sampler=sampler,
+        clipper=tacita.FlatClipper(max_grad_norm=1.0),
+        mechanism=tacita.GaussianMechanism(noise_multiplier=1.0),
+        planned_queries=EPOCHS * ROWS // BATCH,
+    )
+    return ledger.epsilon(1e-5)
+
+
+def test_shuffled_batches_are_not_accounted_as_poisson():
+    assert opacus_epsilon(poisson=False) == pytest.approx(opacus_epsilon(poisson=True), rel=1e-6)
+    poisson = tacita_epsilon(tacita.PoissonSampler(sample_rate=BATCH / ROWS, num_records=ROWS))
+    shuffled = tacita_epsilon(
+        tacita.ShuffledEpochsSampler(batches_per_epoch=ROWS // BATCH, num_records=ROWS, assignment="coin")
+    )
+    assert shuffled > 1.5 * poisson
+
+
+def cancelling_record() -> tuple[nn.Linear, Tensor, Tensor]:
+    """A layer, two tokens of size 1e4 that hardly differ, and opposite output gradients: the Gram norm cancels."""
+    generator = torch.Generator().manual_seed(0)
+    layer = nn.Linear(64, 64, bias=False)
+    for _ in range(10_000):
+        token = torch.randn(64, generator=generator)
+        token = 1e4 * token / token.norm()
+        tokens = torch.stack([token, token + 0.3 * torch.randn(64, generator=generator)])[None]
+        slope = 10 * torch.randn(64, generator=generator)
+        slopes = torch.stack([slope, -slope])[None]
+        if opacus_norm(layer, tokens, slopes) == 0.0 and true_norm(tokens, slopes) > 10:
+            return layer, tokens, slopes
+    raise AssertionError("no record found whose Gram norm cancels")
+
+
+def opacus_norm(layer: nn.Linear, tokens: Tensor, slopes: Tensor) -> float:
+    from opacus.grad_sample.linear import compute_linear_norm_sample
+
+    return compute_linear_norm_sample(layer, [tokens], slopes)[layer.weight].item()
+
+
+def true_norm(tokens: Tensor, slopes: Tensor) -> float:
+    return torch.einsum("bti,btj->bij", slopes.double(), tokens.double()).norm().item()
+
+
+@pytest.mark.parametrize("method", ["auto", "ghost", "vmap", "loop"])
+def test_a_gram_norm_that_cancels_is_an_upper_bound_here(method: str):
+    layer, tokens, slopes = cancelling_record()
+    found = tacita.clipped_gradient_sum(
+        layer,
+        lambda model, batch: (model(batch[0]) * batch[1]).sum((1, 2)),
+        (tokens, slopes),
+        tacita.FlatClipper(max_grad_norm=1.0),
+        method=method,
+    )
+    assert found.norms.item() >= true_norm(tokens, slopes) * (1 - 1e-5)
+    assert found.sum["weight"].double().norm() <= 1 + 1e-5
+
+
+def batch_norm_model() -> nn.Module:
+    model = nn.Sequential(nn.Linear(WIDTH, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    model[1].requires_grad_(False)  # frozen, but left in training mode
+    return model.train()
+
+
+def test_a_frozen_batch_norm_in_training_mode_is_refused():
+    model = batch_norm_model()
+    _, private, _, _ = opacus_private(model, table())
+    before = model[1].running_mean.clone()
+    private(table()[0])
+    assert not torch.equal(before, model[1].running_mean)  # raw data, in a buffer that state_dict exports
+
+    with pytest.raises(tacita.UnsupportedModuleError, match="BatchNorm"):
+        tacita.clipped_gradient_sum(batch_norm_model(), cross_entropy, table(), tacita.FlatClipper(max_grad_norm=1.0))
+
+
+def test_a_sample_of_nan_contributes_zero():
+    images, labels = table()
+    images[3] = torch.nan
+    _, model, optimizer, _ = opacus_private(nn.Linear(WIDTH, 2), (images, labels))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        nn.functional.cross_entropy(model(images), labels).backward()
+    optimizer.clip_and_accumulate()
+    assert any(p.summed_grad.isnan().any() for p in model.parameters())
+
+    found = tacita.clipped_gradient_sum(
+        nn.Linear(WIDTH, 2), cross_entropy, (images, labels), tacita.FlatClipper(max_grad_norm=1.0)
+    )
+    assert all(value.isfinite().all() for value in found.sum.values())
