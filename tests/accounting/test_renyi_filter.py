@@ -1,0 +1,66 @@
+"""The Rényi filter: its budget converts back to the cap, and the conversion is a bound."""
+
+import math
+
+import numpy as np
+import pytest
+from dp_accounting.rdp import rdp_privacy_accountant
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tacita.accounting import FullBatchGaussianEvent, RenyiFilter, Spend, gaussian_delta
+
+
+def gaussian(mu):
+    return Spend(FullBatchGaussianEvent(relation="add_or_remove_one", max_contribution=(1.0,), noise_std=(1 / mu,)), 1)
+
+
+@settings(max_examples=100, deadline=None)
+@given(order=st.floats(1.5, 200), epsilon=st.floats(0.1, 20), log_delta=st.floats(-30, -3))
+def test_the_whole_budget_is_the_cap(order, epsilon, log_delta):
+    delta = math.exp(log_delta)
+    try:
+        rule = RenyiFilter(order=order, max_epsilon=epsilon, max_delta=delta)
+    except ValueError as error:
+        assert "leaves no budget" in str(error)  # noqa: PT017 - only some draws are refused
+        return
+    assert rule.epsilon(delta) == pytest.approx(epsilon)
+    assert rule.delta(epsilon) == pytest.approx(delta)
+
+
+@pytest.mark.parametrize("order", [2.0, 8.0, 64.0])
+def test_the_conversion_is_that_of_dp_accounting_at_one_order(order):
+    rule = RenyiFilter(order=order, max_epsilon=50.0, max_delta=1e-5)
+    for divergence in (0.5, 3.0, 20.0):
+        peer = rdp_privacy_accountant.compute_epsilon(np.array([order]), np.array([divergence]), 1e-6)[0]
+        assert rule.epsilon(1e-6, divergence) == pytest.approx(peer, rel=1e-9)
+
+
+@pytest.mark.parametrize("mu", [0.05, 0.5, 2.0])
+def test_it_never_promises_less_than_the_exact_delta(mu):
+    """A Gaussian that spends the whole budget: its exact delta is below the filter's, everywhere."""
+    for order in (3.0, 10.0, 40.0):
+        rule = RenyiFilter(order=order, max_epsilon=30.0, max_delta=1e-5)
+        divergence = rule.divergence([gaussian(mu)])
+        assert divergence == pytest.approx(order * mu**2 / 2)
+        for delta in (1e-3, 1e-8):
+            assert gaussian_delta(mu, rule.epsilon(delta, divergence)) <= delta
+
+
+def test_a_forgotten_price_of_converting_is_caught():
+    """The twin: divergence alone, taken for epsilon, promises too much."""
+    rule = RenyiFilter(order=10.0, max_epsilon=30.0, max_delta=1e-5)
+    assert gaussian_delta(0.5, rule.divergence([gaussian(0.5)])) > 1e-5
+
+
+def test_the_refusal_of_a_small_order_names_one_that_works():
+    with pytest.raises(ValueError, match="leaves no budget") as caught:
+        RenyiFilter(order=2.0, max_epsilon=1.0, max_delta=1e-5)
+    named = float(str(caught.value).rstrip(".").rsplit(" ", 1)[1])
+    assert RenyiFilter(order=named, max_epsilon=1.0, max_delta=1e-5).budget > 0
+
+
+def test_nothing_spent_is_nothing():
+    rule = RenyiFilter(order=8.0, max_epsilon=3.0, max_delta=1e-5)
+    assert rule.epsilon(1e-5, rule.divergence([])) == 0.0
+    assert rule.divergence([gaussian(1.0), gaussian(2.0)]) == pytest.approx(8 * 5 / 2)
