@@ -8,6 +8,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients import LoopEngine, NetworkSource, VmapEngine
+from tacita.gradients.data import BatchRows
 
 
 def squared(model, batch):
@@ -244,6 +245,19 @@ def test_batches_may_be_dictionaries(model):
     for method in ("loop", "vmap", "auto"):
         found, _ = sums_of(NetworkSource(model, loss_fn, Named(), method=method), [1, 2])
         torch.testing.assert_close(found, expected)
+
+
+def test_a_batch_that_is_there_already_is_a_dataset(model):
+    items = Items()
+
+    def loss_fn(model, batch):
+        return squared(model, (batch["x"], batch["y"]))
+
+    expected, _ = sums_of(NetworkSource(model, squared, items), [1, 2])
+    found, _ = sums_of(NetworkSource(model, loss_fn, BatchRows({"x": items.x, "y": items.y})), [1, 2])
+    assert torch.equal(found, expected)
+    with pytest.raises(UnsupportedModuleError, match="batch axis first"):
+        BatchRows((items.x, items.y[:3]))
 
 
 def test_an_object_with_length_and_items_is_a_dataset(model):

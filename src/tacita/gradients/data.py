@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset, default_collate
 
+from tacita.gradients.batches import flatten, map_tensors
 from tacita.gradients.chunked import derived_seed
 
 
@@ -57,6 +58,25 @@ class ArrayRows(Rows):
         return tuple(_take(array, indices) for array in self._arrays)
 
 
+class BatchRows(Rows):
+    """The rows of one batch that is there already, in whatever nesting ``loss_fn`` takes: a dataset for one query."""
+
+    def __init__(self, batch: Any):
+        sizes: list[int] = []
+        map_tensors(lambda t: sizes.append(t.shape[0] if t.ndim else -1) or t, batch)
+        if not sizes:
+            raise ValueError("batch must hold at least one tensor.")
+        flatten(batch, sizes[0])  # raises if it is not one batch
+        self._batch, self._size = batch, sizes[0]
+
+    @property
+    def num_rows(self) -> int:
+        return self._size
+
+    def fetch(self, indices: np.ndarray, query: int | None) -> Any:
+        return map_tensors(lambda tensor: _take(tensor, indices), self._batch)
+
+
 class ItemRows(Rows):
     """A map-style dataset: ``dataset[i]``, collated."""
 
@@ -93,11 +113,13 @@ class _Zipped:
 
 
 def as_rows(dataset: Any, collate_fn: Callable[[list], Any] | None) -> Rows:
-    """The records of a map-style dataset, or of a tuple of arrays.
+    """The records of a map-style dataset, or of a tuple of arrays; what is :class:`Rows` already is left as it is.
 
     Raises:
         ValueError: ``dataset`` is neither, or its arrays differ in length or have a dtype torch has not.
     """
+    if isinstance(dataset, Rows):
+        return dataset
     if type(dataset) is TensorDataset and collate_fn is None:
         return ArrayRows(dataset.tensors)
     if isinstance(dataset, (tuple, list)) and dataset and all(isinstance(a, (Tensor, np.ndarray)) for a in dataset):
