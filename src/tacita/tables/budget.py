@@ -102,7 +102,8 @@ class PurchasePlan:
         return self.max_rows_per_unit * math.sqrt(histograms)
 
     def _noise_std(self, histograms: int, share: float) -> float:
-        return math.sqrt(moved(self.relation)) * self._contribution(histograms) / (share * self.total_mu)
+        exact = math.sqrt(moved(self.relation)) * self._contribution(histograms) / (share * self.total_mu)
+        return exact * (1 + 1e-9)  # so that rounding never passes the budget
 
 
 def text_threshold(noise_std: float, failure_probability: float, new_texts: int, rows: int = 1) -> float:

@@ -101,7 +101,7 @@ class ArrayPiece(Piece, frozen=True, tag="array"):
         return tuple(f"{self.column}[{i}]" for i in range(int(np.prod(self.shape))))
 
     def encode(self, column: Column, missing: Sequence[str]) -> np.ndarray:
-        if not isinstance(column, ArrayColumn) or column.values.shape[1:] != self.shape:
+        if not isinstance(column, ArrayColumn) or column.shape != self.shape:
             raise DataStructureError(
                 f"Column {self.column!r} must hold arrays of the declared shape {list(self.shape)}."
             )

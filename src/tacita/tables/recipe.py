@@ -35,8 +35,8 @@ def make_encoder(schema: Schema, survey: Survey | None = None, *, columns: Seque
     """
     names = schema.features(schema.columns if columns is None else columns)
     pieces = _pieces(schema, survey, names, buckets=True)
-    rows = schema.rows if survey is None else survey.rows
-    if sum(len(piece.names) for piece in pieces) >= (rows or 0) / ROWS_PER_FEATURE:
+    rows = survey.rows if survey is not None else 0.0
+    if sum(len(piece.names) for piece in pieces) >= rows / ROWS_PER_FEATURE:
         pieces = _pieces(schema, survey, names, buckets=False)
     used = {piece.column for piece in pieces}
     return Encoder(
@@ -46,6 +46,17 @@ def make_encoder(schema: Schema, survey: Survey | None = None, *, columns: Seque
         reading=schema.reading,
         dropped=tuple(name for name in names if name not in used),
     )
+
+
+def public_rows(schema: Schema, survey: Survey | None) -> float:
+    """The number of rows that may set a divisor: the declared one, else the bought one; at least 1."""
+    if schema.rows is not None:
+        return float(schema.rows)
+    if survey is None or not survey.columns:
+        raise ValueError(
+            "rows must be declared: nothing is bought about this table, so its number of rows is not known."
+        )
+    return max(survey.rows, 1.0)
 
 
 def _pieces(schema: Schema, survey: Survey | None, names: Sequence[str], buckets: bool) -> list[Piece]:

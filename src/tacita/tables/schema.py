@@ -16,7 +16,7 @@ import msgspec
 from tacita.errors import DataStructureError
 from tacita.tables.cells import DEFAULT_MISSING, parse_date
 from tacita.tables.readers import Reading
-from tacita.tables.table import Table
+from tacita.tables.table import ArrayColumn, Table
 
 Task = Literal["classification", "regression"]
 
@@ -236,6 +236,8 @@ class Schema(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                     f"Column {name!r} is declared as {msgspec.to_builtins(spec)['kind']!r}, "
                     f"but the file declares its type as {column.storage!r}: change one of them."
                 )
+            if isinstance(spec, ArraySpec) and isinstance(column, ArrayColumn) and column.shape != spec.shape:
+                raise DataStructureError(f"Column {name!r} must hold arrays of shape {list(spec.shape)}, as declared.")
         if with_target and self.target is not None:
             table.column(self.target.column)
         if with_target and self.unit is not None:

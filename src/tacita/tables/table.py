@@ -115,6 +115,11 @@ class ArrayColumn(Column):
     def __init__(self, values: np.ndarray):
         self.values = values
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one row; the file's structure, public."""
+        return self.values.shape[1:]
+
     def __len__(self) -> int:
         return len(self.values)
 

@@ -1,0 +1,46 @@
+"""Tables: raw rows to features a model can learn from, with all that is read from the rows either declared or bought.
+
+    file -> readers -> Table ──> survey_counts ──┃──> Survey ──> make_encoder ──> Encoder
+                         │        (exact counts) ┃ noise            public rules     │
+                         └───────────────────────┃───────────────> encode: features, target, valid rows
+
+The exact counts and the encoded table are private; survey, encoder and everything in the schema are public.
+"""
+
+from tacita.tables.budget import PurchasePlan
+from tacita.tables.check import Report, check
+from tacita.tables.draft import draft
+from tacita.tables.encoding import Encoded, Encoder
+from tacita.tables.purchases import buy_refinement, buy_score, buy_survey
+from tacita.tables.readers import Reading, read_table
+from tacita.tables.recipe import make_encoder, public_rows
+from tacita.tables.refinement import refined_columns
+from tacita.tables.schema import Schema, Target
+from tacita.tables.score import Score
+from tacita.tables.survey import Survey
+from tacita.tables.table import Table
+from tacita.tables.units import cap_rows, held_out
+
+__all__ = [
+    "Encoded",
+    "Encoder",
+    "PurchasePlan",
+    "Reading",
+    "Report",
+    "Schema",
+    "Score",
+    "Survey",
+    "Table",
+    "Target",
+    "buy_refinement",
+    "buy_score",
+    "buy_survey",
+    "cap_rows",
+    "check",
+    "draft",
+    "held_out",
+    "make_encoder",
+    "public_rows",
+    "read_table",
+    "refined_columns",
+]
