@@ -23,8 +23,8 @@ CAVEATS = (
     "Attacks on the floating-point arithmetic of the noise are out of scope.",
     "Only what the unit says is protected: if a unit is one row, somebody with several rows is protected less, and "
     "facts that many units share are not protected at all.",
-    "It covers what the sessions below released. Other uses of the same data, and models trained or compared outside "
-    "of this ledger, are not in it.",
+    "It covers what the sessions listed here released. Other uses of the same data, and models that were trained or "
+    "compared outside of this ledger, are not in it.",
 )
 
 
@@ -167,13 +167,14 @@ def _main(ledger: Ledger) -> dict[str, Any]:
         names = "sampler sample_rate planned_queries queries_made noise_multiplier noise_std max_grad_norm"
         return dict.fromkeys(names.split())
     event = _innermost(session.event)
-    ratio = getattr(event, "ratio", None)
+    ratio = getattr(event, "ratio", 0.0)
+    query_mu = getattr(event, "query_mu", moved(event.relation) * ratio)  # sensitivity over noise_std
     return {
         "sampler": event.sampler,
         "sample_rate": _sample_rate(event),
         "planned_queries": session.planned_queries,
         "queries_made": session.queries_made,
-        "noise_multiplier": None if not ratio else 1 / (moved(event.relation) * ratio),
+        "noise_multiplier": 1 / query_mu if query_mu else None,
         "noise_std": _single(getattr(event, "noise_std", None)),
         "max_grad_norm": _single(getattr(event, "max_contribution", None)),
     }

@@ -160,15 +160,12 @@ def _session_words(session: Mapping[str, Any]) -> str:
 
 
 def _odds(epsilon: float, delta: float) -> str:
-    factor = (
-        f"e^{_up(epsilon)} = {_up(math.exp(epsilon))}"
-        if epsilon < 20
-        else f"e^{_up(epsilon)}, which is next to nothing"
-    )
+    if epsilon >= 20:
+        return f"an epsilon of {_up(epsilon)} promises next to nothing: probabilities may differ by e^{_up(epsilon)}."
     return (
-        "whoever sees everything that was released, and knows everything about all other units, finds any conclusion "
-        f"about one unit at most {factor} times as likely as if the data sets above were exchanged, "
-        f"save for a chance of {delta:g}."
+        "whoever sees all that was released, and knows everything about all other units, draws any given conclusion "
+        f"with a probability that is at most {_up(math.exp(epsilon))} times (e^epsilon) what it would be for a "
+        f"neighbouring data set, plus {delta:g}."
     )
 
 
