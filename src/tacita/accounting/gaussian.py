@@ -9,7 +9,10 @@ import math
 from collections.abc import Callable
 
 from scipy.optimize import brentq
-from scipy.special import log_ndtr
+from scipy.special import erfcx, log_ndtr
+
+SMALL_MU = 1e-3
+SQRT2 = math.sqrt(2)
 
 
 def gaussian_delta(mu: float, epsilon: float) -> float:
@@ -25,10 +28,14 @@ def gaussian_delta(mu: float, epsilon: float) -> float:
         >>> round(gaussian_delta(1.0, 1.0), 6)
         0.126937
     """
+    if epsilon < 0:  # the other direction: H_g(P|Q) = 1 - g + g H_{1/g}(Q|P)
+        return -math.expm1(epsilon) + math.exp(epsilon) * gaussian_delta(mu, -epsilon)
     if mu == 0 or epsilon == math.inf:
-        return max(0.0, -math.expm1(epsilon)) if epsilon < 0 else 0.0
+        return 0.0
     if mu == math.inf:
         return 1.0
+    if mu < SMALL_MU:
+        return _small_mu_delta(mu, epsilon)
     upper = float(log_ndtr(mu / 2 - epsilon / mu))
     lower = epsilon + float(log_ndtr(-mu / 2 - epsilon / mu))
     return max(0.0, -math.exp(upper) * math.expm1(min(0.0, lower - upper)))
@@ -70,7 +77,21 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
 
 
 def _root(function: Callable[[float], float], low: float, high: float) -> float:
-    return float(brentq(function, low, high, xtol=1e-300, rtol=1e-13))  # type: ignore[arg-type]
+    return float(brentq(function, low, high, xtol=1e-300, rtol=1e-13, maxiter=2000))  # type: ignore[arg-type]
+
+
+def _small_mu_delta(mu: float, epsilon: float) -> float:
+    r"""Delta where the two terms of the formula cancel.
+
+    With the Mills ratio :math:`R = (1 - \Phi)/\varphi` and :math:`t = \epsilon/\mu` it is
+    :math:`\varphi(t - \mu/2) \int (1 - z R(z)) dz` over :math:`t \mp \mu/2`: Simpson's rule, error of relative mu^4.
+    """
+    t = epsilon / mu
+    if t > 40:  # below the smallest float
+        return 0.0
+    low, middle, high = (1 - z * math.sqrt(math.pi / 2) * float(erfcx(z / SQRT2)) for z in (t - mu / 2, t, t + mu / 2))
+    density = math.exp(-((t - mu / 2) ** 2) / 2) / math.sqrt(2 * math.pi)
+    return density * mu / 6 * (low + 4 * middle + high)
 
 
 def _first_within(value: float, holds: Callable[[float], bool]) -> float:

@@ -300,7 +300,10 @@ def _poisson_replace_one_rdp(sampling_probability: float, ratio: float, orders: 
 
 @lru_cache(maxsize=64)
 def _fixed_size_rdp(batch_size: int, num_records: int, sensitivity: float, orders: tuple[float, ...]) -> np.ndarray:
+    """Whole orders by Theorem 27 of the paper; between them the moments interpolate (Corollary 10)."""
     event = dp_event.SampledWithoutReplacementDpEvent(
         num_records, batch_size, dp_event.GaussianDpEvent(1 / sensitivity)
     )
-    return _library_rdp(event, "replace_one", orders)
+    whole = sorted({float(order) for a in orders for order in (math.floor(a), math.ceil(a)) if order > 1})
+    moments = _library_rdp(event, "replace_one", tuple(whole)) * (np.array(whole) - 1)
+    return np.interp(orders, [1.0, *whole], [0.0, *moments]) / (np.array(orders) - 1)

@@ -1,0 +1,74 @@
+"""Events by short names, for the tests of accounting."""
+
+import math
+
+import pytest
+
+from tacita import accounting as acc
+
+
+class Events:
+    """Builders of events with max_contribution 1 unless said otherwise."""
+
+    @staticmethod
+    def poisson(rate, std, relation="add_or_remove_one", contribution=1.0):
+        return acc.PoissonGaussianEvent(
+            relation=relation, max_contribution=(contribution,), noise_std=(std,), sampling_probability=rate
+        )
+
+    @staticmethod
+    def full(std, relation="add_or_remove_one", contribution=1.0):
+        return acc.FullBatchGaussianEvent(relation=relation, max_contribution=(contribution,), noise_std=(std,))
+
+    @staticmethod
+    def fixed(std, batch=100, records=10_000, contribution=1.0):
+        return acc.FixedSizeGaussianEvent(
+            relation="replace_one",
+            max_contribution=(contribution,),
+            noise_std=(std,),
+            batch_size=batch,
+            num_records=records,
+        )
+
+    @staticmethod
+    def unit(rate, std, rows, contribution=1.0):
+        return acc.PoissonUnitEvent(
+            relation="add_or_remove_one",
+            max_contribution=(contribution,),
+            noise_std=(std,),
+            sampling_probability=rate,
+            max_rows_per_unit=rows,
+        )
+
+    @staticmethod
+    def share(epsilon, delta, relation="add_or_remove_one"):
+        return acc.ApproximateDPEvent(relation=relation, epsilon=epsilon, delta_share=delta)
+
+    @classmethod
+    def one_of_each(cls):
+        relation, blocks = "add_or_remove_one", {"max_contribution": (1.0, 0.5), "noise_std": (2.0, 3.0)}
+        return [
+            cls.poisson(0.02, 1.1, "replace_one"),
+            cls.full(1.5, "zero_out_one"),
+            cls.fixed(2.0),
+            acc.OnePassGaussianEvent(relation=relation, **blocks),
+            acc.HistogramGaussianEvent(relation="replace_one", **blocks),
+            acc.ShuffledEpochsGaussianEvent(relation=relation, queries_per_epoch=7, **blocks),
+            cls.unit(0.02, 1.0, 4),
+            acc.MixtureOfGaussiansEvent(
+                relation=relation, shifts=(0.0, 1.0, 2.0), probabilities=(0.9, 0.08, 0.02), noise_std=1.0
+            ),
+            acc.LaplaceEvent(relation=relation, l1_sensitivity=1.0, scale=4.0),
+            acc.ZCDPEvent(relation=relation, rho=0.02),
+            cls.share(0.5, 1e-6),
+            acc.StableCountsEvent(relation=relation, failure_probability=1e-7, **blocks),
+            acc.RepeatAndSelectEvent(
+                relation=relation, inner=cls.poisson(0.02, 1.1), inner_queries=50, mean=5.0, shape=math.inf
+            ),
+            acc.ConditionalEvent(relation=relation, inner=cls.full(2.0), condition_text="every loss is 1-smooth"),
+        ]
+
+
+@pytest.fixture
+def events():
+    return Events
