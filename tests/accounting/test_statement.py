@@ -46,36 +46,17 @@ def ledger(tmp_path):
         yield ledger
 
 
-FIELDS = [
-    "epsilon",
-    "epsilon_spent",
-    "delta",
-    "neighboring_relation",
-    "privacy_unit",
-    "sampler",
-    "sample_rate",
-    "planned_queries",
-    "queries_made",
-    "noise_multiplier",
-    "noise_std",
-    "max_grad_norm",
-    "accountant",
-    "secure_randomness",
-    "ledger_sha256",
-    "ledger_lines",
-    "holdout_score",
-    "purchases",
-    "chosen_by_tacita",
-    "caveats",
-    "assumptions",
-    "conditions",
-    "sessions",
-]
+FIELDS = {
+    *("epsilon", "epsilon_spent", "delta", "neighboring_relation", "privacy_unit", "sampler", "sample_rate"),
+    *("planned_queries", "queries_made", "noise_multiplier", "noise_std", "max_grad_norm", "accountant"),
+    *("secure_randomness", "ledger_sha256", "ledger_lines", "holdout_score", "purchases", "chosen_by_tacita"),
+    *("caveats", "assumptions", "conditions", "sessions"),
+}
 
 
 def test_the_numbers_are_the_ledgers(ledger):
     fields = statement(ledger, DELTA).to_json()
-    assert set(FIELDS) <= set(fields)
+    assert set(fields) >= FIELDS
     assert fields["epsilon"] == ledger.epsilon(DELTA)
     assert fields["epsilon_spent"] == ledger.epsilon_spent(DELTA) < fields["epsilon"]
     assert (fields["ledger_sha256"], fields["ledger_lines"]) == (ledger.head, ledger.anchor.count)
