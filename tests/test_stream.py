@@ -62,6 +62,12 @@ def test_a_coin_is_one_word_below_the_floored_threshold(probability):
     assert stream.bernoulli(400, probability, offset=5).tolist() == expected
 
 
+def test_the_chance_is_rounded_down(monkeypatch):
+    threshold = 2**64 // 3
+    monkeypatch.setattr(Stream, "words", lambda self, count, offset=0: np.array([threshold - 1, threshold], np.uint64))
+    assert seeded(0).bernoulli(2, Fraction(1, 3)).tolist() == [True, False]
+
+
 def test_coins_are_the_same_however_they_are_asked_for():
     stream = seeded(0)
     coins = stream.bernoulli(2 * _CHUNK + 5, 0.25)
