@@ -106,7 +106,12 @@ def test_settings_raise_when_built(wrong):
 
 @pytest.mark.parametrize(
     ("target_epsilon", "target_delta", "name"),
-    [(0.0, 1e-5, "target_epsilon"), (math.inf, 1e-5, "target_epsilon"), (1.0, 0.0, "target_delta"), (1.0, 1.0, "target_delta")],
+    [
+        (0.0, 1e-5, "target_epsilon"),
+        (math.inf, 1e-5, "target_epsilon"),
+        (1.0, 0.0, "target_delta"),
+        (1.0, 1.0, "target_delta"),
+    ],
 )
 def test_targets_raise_when_built(target_epsilon, target_delta, name):
     with pytest.raises(ValueError, match=name):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import tacita
-from tacita.errors import BudgetExceededError, UnsupportedEventError
+from tacita.errors import BudgetExceededError, LedgerError, UnsupportedEventError
 from tacita.oracles import trainable
 
 FULL = dict(
@@ -275,7 +275,7 @@ def test_a_session_registered_before_must_be_this_oracles(make_oracle):
     session = ledger.register(first.event, planned_queries=10, purpose="train")
     oracle = make_oracle(ledger=ledger, session=session)
     assert oracle.session is session
-    with pytest.raises(ValueError, match="registered for another event"):
+    with pytest.raises(LedgerError, match="registered for another event"):
         make_oracle(ledger=ledger, session=session, mechanism=tacita.GaussianMechanism(noise_multiplier=0.5))
 
 

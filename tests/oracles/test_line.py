@@ -10,9 +10,7 @@ from tacita.oracles import trainable
 
 def crashed(make_oracle, problem, tmp_path, queries, **changes):
     """An oracle whose process 'died' after some queries: its ledger reloaded, its key kept."""
-    ledger = tacita.Ledger(
-        tmp_path / "ledger.jsonl", neighboring_relation="add_or_remove_one", privacy_unit="one row"
-    )
+    ledger = tacita.Ledger(tmp_path / "ledger.jsonl", neighboring_relation="add_or_remove_one", privacy_unit="one row")
     oracle = make_oracle(ledger=ledger, **changes)
     state = oracle.state_dict()
     releases = [oracle.query(trainable(problem[0])) for _ in range(queries)]
@@ -22,9 +20,7 @@ def crashed(make_oracle, problem, tmp_path, queries, **changes):
 
 
 def resumed(make_oracle, tmp_path, state, seed=0, **changes):
-    ledger = tacita.Ledger(
-        tmp_path / "ledger.jsonl", neighboring_relation="add_or_remove_one", privacy_unit="one row"
-    )
+    ledger = tacita.Ledger(tmp_path / "ledger.jsonl", neighboring_relation="add_or_remove_one", privacy_unit="one row")
     oracle = make_oracle(ledger=ledger, session=ledger.sessions[0], seed=seed, **changes)
     oracle.load_state_dict(state)
     return oracle
@@ -53,7 +49,7 @@ def test_a_matching_line_is_the_identical_release_and_free(problem, make_oracle,
 
 
 def test_a_line_that_does_not_match_takes_the_next_unused_number(problem, make_oracle, tmp_path):
-    state, releases = crashed(make_oracle, problem, tmp_path, 3)
+    state, _ = crashed(make_oracle, problem, tmp_path, 3)
     oracle = resumed(make_oracle, tmp_path, state)
     elsewhere = {name: p.detach() + 1.0 for name, p in trainable(problem[0]).items()}
     release = oracle.query(elsewhere)
@@ -86,9 +82,7 @@ def test_a_newer_key_leaves_used_numbers_behind(problem, make_oracle, tmp_path):
 
 
 def test_an_older_key_is_ratcheted_forward(problem, make_oracle, tmp_path):
-    ledger = tacita.Ledger(
-        tmp_path / "ledger.jsonl", neighboring_relation="add_or_remove_one", privacy_unit="one row"
-    )
+    ledger = tacita.Ledger(tmp_path / "ledger.jsonl", neighboring_relation="add_or_remove_one", privacy_unit="one row")
     oracle = make_oracle(ledger=ledger)
     oracle.query(trainable(problem[0]))
     oracle.ratchet()  # the checkpoint is written for the new key, the key file still holds the old one
@@ -103,9 +97,7 @@ def test_an_older_key_is_ratcheted_forward(problem, make_oracle, tmp_path):
 
 def test_a_resumed_session_is_refused_without_its_checkpoint(problem, make_oracle, tmp_path):
     crashed(make_oracle, problem, tmp_path, 2)
-    ledger = tacita.Ledger(
-        tmp_path / "ledger.jsonl", neighboring_relation="add_or_remove_one", privacy_unit="one row"
-    )
+    ledger = tacita.Ledger(tmp_path / "ledger.jsonl", neighboring_relation="add_or_remove_one", privacy_unit="one row")
     oracle = make_oracle(ledger=ledger, session=ledger.sessions[0])
     with pytest.raises(ResumeError, match="load its checkpoint"):
         oracle.query(trainable(problem[0]))

@@ -36,7 +36,11 @@ def test_all_rows_of_a_person_fall_into_one_part_whoever_else_is_there():
     assert of[1]
     fewer = [unit for unit in units if unit != "person 7"]  # one person absent: nobody else's coin changes
     again = tacita.split(
-        (torch.zeros(len(fewer)),), [0.5, 0.5], units=fewer, max_rows_per_unit=5, randomness=tacita.Randomness.insecure(2)
+        (torch.zeros(len(fewer)),),
+        [0.5, 0.5],
+        units=fewer,
+        max_rows_per_unit=5,
+        randomness=tacita.Randomness.insecure(2),
     )
     assert [{fewer[row] for row in part.rows} for part in again] == [part - {"person 7"} for part in of]
 

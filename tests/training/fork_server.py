@@ -13,6 +13,7 @@ import torch
 
 import tacita
 
+QUERY = tacita.GradientOracle.query
 
 def train(folder, released):
     generator = torch.Generator().manual_seed(0)
@@ -21,10 +22,10 @@ def train(folder, released):
     with torch.no_grad():
         for p in model.parameters():
             p.zero_()
-    average = tacita.GradientOracle.query
+    ask = QUERY
 
     def query(self, params):
-        release = average(self, params)
+        release = ask(self, params)
         os.pwrite(released, str(release.query + 1).encode().ljust(8), 0)
         return release
 
@@ -70,6 +71,7 @@ def die_at(step):
 
 def main():
     torch.set_num_threads(1)
+    train(None, os.memfd_create("released"))  # the accountant's caches are warm in every fork
     for line in sys.stdin:
         folder, step = line.rsplit(maxsplit=1)
         released = os.memfd_create("released")

@@ -70,7 +70,9 @@ class GaussianMechanism:
             for block, bound in sensitivity.items()
         }
 
-    def __call__(self, values: Blocks, noise_std: Mapping[str, float], normals: Normals) -> dict[str, dict[str, Tensor]]:
+    def __call__(
+        self, values: Blocks, noise_std: Mapping[str, float], normals: Normals
+    ) -> dict[str, dict[str, Tensor]]:
         """Add the noise; ``normals(block, like)`` gives fresh standard normals, float32 or better."""
         released = {}
         for block, tensors in values.items():

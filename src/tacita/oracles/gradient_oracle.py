@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from tacita import _validate
 from tacita.accounting import Event, Ledger, Part, Session
+from tacita.errors import LedgerError
 from tacita.estimators.estimator import Estimator, Values
 from tacita.gradients.engine import Source
 from tacita.mechanisms import CalibratedGaussian, GaussianMechanism
@@ -67,6 +68,7 @@ class GradientOracle:
     Raises:
         UnsupportedEventError: No guarantee is proved for estimator x sampler x relation.
         BudgetExceededError: The session would pass the ledger's cap.
+        LedgerError: ``session`` was registered for other settings.
         ValueError: A setting is wrong; the message names it and the way out.
     """
 
@@ -199,7 +201,9 @@ class GradientOracle:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from :meth:`state_dict`; redone queries follow the rule of :class:`~tacita.oracles.line.Line`."""
         if state["session"] != self.session.id:
-            raise ValueError(f"the checkpoint is of session {state['session']!r}, this oracle's is {self.session.id!r}.")
+            raise ValueError(
+                f"the checkpoint is of session {state['session']!r}, this oracle's is {self.session.id!r}."
+            )
         self.line.resume(state["position"], state["generation"])
         self._state = state["estimator_state"]
         self._follow()
@@ -271,7 +275,7 @@ class GradientOracle:
 
     def _check_session(self, session: Session) -> None:
         if session.event != self.event or session.planned_queries != self.planned_queries:
-            raise ValueError(
+            raise LedgerError(
                 f"session {session.id!r} was registered for another event or another number of queries than this "
                 "oracle's: build the oracle with the settings it was registered with."
             )

@@ -110,9 +110,9 @@ class Line:
     def _leave_used_numbers(self) -> None:
         if not self.session.event.per_query:
             raise ResumeError(
-                f"session {self.session.id!r} cannot be continued: a query of it was released with other values, and its "
-                "guarantee is one of the whole session, so it has no unused query to take instead. Register a new "
-                "session at full cost."
+                f"session {self.session.id!r} cannot be continued: a query of it was released with other values, and "
+                "its guarantee is one of the whole session, so it has no unused query to take instead. Register a "
+                "new session at full cost."
             )
         self._position = max(self._position, self.session.last_query + 1)
 

@@ -5,8 +5,8 @@ and the statement marks each such choice; epsilon and delta are never chosen.
 """
 
 import math
-from collections.abc import Callable, Iterable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -20,9 +20,8 @@ from tacita import _validate
 from tacita.accounting import Ledger, NeighboringRelation, Statement, statement
 from tacita.clipping import FlatClipper
 from tacita.clipping.clipper import Clipper
-from tacita.errors import ResumeError
 from tacita.mechanisms import CalibratedGaussian
-from tacita.oracles import ClippedGradientOracle, Records
+from tacita.oracles import ClippedGradientOracle
 from tacita.random import Randomness
 from tacita.sampling import PoissonSampler
 from tacita.training.checkpoint import TrainingState
@@ -130,40 +129,54 @@ def fit(
     if optimizer is None:
         chosen.append("optimizer = Adam, lr 0.002")
     sampler = PoissonSampler(expected_batch_size=batch, num_records=num_records)
-    planned_queries = planned(epochs, sampler)
-    run_folder = None if folder is None else RunFolder(folder)
-    resuming = run_folder is not None and run_folder.unfinished
-    if run_folder is not None and not resuming:
-        run_folder.start()
-    if run_folder is not None and resuming:
-        randomness = Randomness.load(run_folder.key)
-    randomness = randomness or Randomness.system()
-    if run_folder is not None and not resuming:
-        randomness.save(run_folder.key)
+    run_folder, randomness = _opened(folder, randomness)
     ledger = Ledger(
         run_folder.ledger if run_folder else None, neighboring_relation=neighboring_relation, privacy_unit=unit
     )
-    oracle = ClippedGradientOracle(
-        model,
-        loss_fn,
-        dataset,
-        ledger=ledger,
-        sampler=sampler,
-        clipper=clipper,
-        mechanism=CalibratedGaussian(target_epsilon=target_epsilon, target_delta=target_delta),
-        planned_queries=planned_queries,
-        randomness=randomness,
-        session=next(iter(ledger.sessions), None),
-        **oracle_settings,
-    )
-    state = TrainingState(model, (optimizer or _adam)(model.parameters()), oracle)
-    checkpoints = None
-    if run_folder is not None:
-        binding = data_fingerprint(oracle, dataset, state.optimizer)
-        checkpoints = Checkpoints.planned(run_folder, planned_queries, binding)
-    with Progress(ledger, delta=target_delta, total=planned_queries) if progress else nullcontext() as bar:
-        train(state, checkpoints=checkpoints, progress=bar)
-    return _finished(state, ledger, target_delta, chosen, run_folder)
+    with closing_on_error(ledger):
+        oracle = ClippedGradientOracle(
+            model,
+            loss_fn,
+            dataset,
+            ledger=ledger,
+            sampler=sampler,
+            clipper=clipper,
+            mechanism=CalibratedGaussian(target_epsilon=target_epsilon, target_delta=target_delta),
+            planned_queries=planned(epochs, sampler),
+            randomness=randomness,
+            session=next(iter(ledger.sessions), None),
+            **oracle_settings,
+        )
+        state = TrainingState(model, (optimizer or _adam)(model.parameters()), oracle)
+        checkpoints = None
+        if run_folder is not None:
+            checkpoints = Checkpoints.planned(run_folder, oracle, data_fingerprint(oracle, dataset, state.optimizer))
+        with Progress(ledger, delta=target_delta, total=oracle.planned_queries) if progress else nullcontext() as bar:
+            train(state, checkpoints=checkpoints, progress=bar)
+        return _finished(state, ledger, target_delta, chosen, run_folder)
+
+
+def _opened(folder: str | Path | None, randomness: Randomness | None) -> tuple[RunFolder | None, Randomness]:
+    """The run's folder and key: those of an unfinished run, or new ones; the key is on disk before it is used."""
+    if folder is None:
+        return None, randomness or Randomness.system()
+    run_folder = RunFolder(folder)
+    if run_folder.unfinished:
+        return run_folder, Randomness.load(run_folder.key)
+    run_folder.start()
+    randomness = randomness or Randomness.system()
+    randomness.save(run_folder.key)
+    return run_folder, randomness
+
+
+@contextmanager
+def closing_on_error(ledger: Ledger) -> Iterator[None]:
+    """Close ``ledger`` if the block fails, so that the run can be resumed in this process."""
+    try:
+        yield
+    except BaseException:
+        ledger.close()
+        raise
 
 
 def planned(epochs: float, sampler: PoissonSampler) -> int:
@@ -178,9 +191,7 @@ def planned(epochs: float, sampler: PoissonSampler) -> int:
     return math.ceil(Fraction(str(epochs)) / rate)
 
 
-def _finished(
-    state: TrainingState, ledger: Ledger, delta: float, chosen: list[str], folder: RunFolder | None
-) -> Run:
+def _finished(state: TrainingState, ledger: Ledger, delta: float, chosen: list[str], folder: RunFolder | None) -> Run:
     """Close the session, write what may be shared, and only then remove checkpoint and key."""
     if not state.oracle.session.closed:
         state.oracle.session.close()
@@ -203,6 +214,3 @@ def _untied(weights: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def _adam(params: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
     return torch.optim.Adam(params, lr=2e-3)
-
-
-__all__ = ["Records", "ResumeError", "Run", "fit", "planned"]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tacita.errors import ResumeError
-from tacita.oracles import trainable
+from tacita.oracles import GradientOracle, trainable
 from tacita.training import checkpoint as checkpoints
 from tacita.training.checkpoint import TrainingState
 from tacita.training.files import RunFolder
@@ -33,9 +33,9 @@ class Checkpoints:
     binding: str
 
     @classmethod
-    def planned(cls, folder: RunFolder, planned_queries: int, binding: str) -> "Checkpoints":
+    def planned(cls, folder: RunFolder, oracle: GradientOracle, binding: str) -> "Checkpoints":
         """About twenty checkpoints a run."""
-        return cls(folder=folder, every=max(1, math.ceil(planned_queries / 20)), binding=binding)
+        return cls(folder=folder, every=math.ceil(oracle.planned_queries / 20), binding=binding)
 
     def save(self, state: TrainingState) -> None:
         """Write a checkpoint for the *next* key, then move the key on; a kill between the two resumes.
@@ -62,7 +62,7 @@ class Checkpoints:
             raise ResumeError(
                 "this run was started with other settings or other data: rerun with those, or choose another folder."
             )
-        found = state.oracle.ledger.verify(anchor=tuple(head["anchor"]))
+        found = state.oracle.ledger.verify(anchor=(head["anchor"][0], head["anchor"][1], "the checkpoint"))
         if not found.ok:
             raise ResumeError(f"the ledger does not go on from the checkpoint: {found.reason}.")
         state.from_tree(tree)
@@ -98,7 +98,7 @@ def train(
         if state.average is not None:
             state.average.update(params)
         made = state.oracle.line.position
-        if checkpoints is not None and made % checkpoints.every == 0:
+        if checkpoints is not None and (made % checkpoints.every == 0 or not state.oracle.remaining_queries):
             checkpoints.save(state)
         if progress is not None:
             progress.show(made)

@@ -1,0 +1,227 @@
+"""The five-line path: meets its target, writes what it says, resumes, and refuses what it should."""
+
+import copy
+import json
+import math
+
+import pytest
+import safetensors.torch
+import torch
+
+import tacita
+
+SETTINGS = dict(
+    target_epsilon=2.0,
+    target_delta=1e-3,
+    epochs=4,
+    num_records=200,
+    expected_batch_size=50,
+    max_grad_norm=1.0,
+    privacy_unit="one row = one patient",
+    progress=False,
+)
+
+
+def loss_fn(model, batch):
+    return torch.nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="none")
+
+
+def problem(seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(200, 3, generator=generator)
+    model = torch.nn.Linear(3, 2)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.zero_()
+    return model, loss_fn, (x, (x[:, 0] > 0).long())
+
+
+def test_meets_its_target_and_learns():
+    model, _, data = problem()
+    run = tacita.fit(
+        model, loss_fn, data, **{**SETTINGS, "epochs": 30, "target_epsilon": 8.0},
+        optimizer=lambda params: torch.optim.SGD(params, lr=1.0),
+    )  # fmt: skip
+    assert run.ledger.epsilon(1e-3) <= 8.0
+    assert run.ledger.epsilon(1e-3) >= 8.0 * 0.995
+    assert (model(data[0]).argmax(1) == data[1]).float().mean() > 0.8
+    assert run.model is model
+
+
+def test_planned_queries_are_epochs_over_the_rate_rounded_up():
+    run = tacita.fit(*problem(), **{**SETTINGS, "epochs": 4.1})
+    assert run.ledger.sessions[0].planned_queries == math.ceil(4.1 * 4)
+    assert run.ledger.sessions[0].queries_made == 17
+
+
+def test_what_tacita_chose_is_marked_and_what_was_given_is_not():
+    settings = {
+        name: SETTINGS[name] for name in ("target_epsilon", "target_delta", "epochs", "num_records", "progress")
+    }
+    run = tacita.fit(*problem(), **settings)
+    chosen = " ".join(run.statement.to_json()["chosen_by_tacita"])
+    for name in ("expected_batch_size", "max_grad_norm", "privacy_unit", "optimizer"):
+        assert name in chosen
+    given = " ".join(tacita.fit(*problem(), **SETTINGS).statement.to_json()["chosen_by_tacita"])
+    assert "max_grad_norm" not in given
+    assert "privacy_unit" not in given
+
+
+def test_writes_what_may_be_shared_and_removes_the_rest(tmp_path):
+    run = tacita.fit(*problem(), **SETTINGS, folder=tmp_path / "run")
+    names = {path.name for path in (tmp_path / "run").iterdir()}
+    assert names == {"model.safetensors", "statement.txt", "statement.json", "ledger.jsonl", "ledger.head.json"}
+    weights = safetensors.torch.load_file(tmp_path / "run" / "model.safetensors")
+    assert all(torch.equal(weights[name], value) for name, value in run.model.state_dict().items())
+    stated = json.loads((tmp_path / "run" / "statement.json").read_text())
+    ledger = tacita.Ledger.load(tmp_path / "run" / "ledger.jsonl")
+    assert stated["ledger_sha256"] == ledger.head
+    assert stated["secure_randomness"] is True
+    assert stated["epsilon"] <= 2.0
+
+
+def test_system_keys_differ_from_run_to_run():
+    first, second = tacita.fit(*problem(), **SETTINGS), tacita.fit(*problem(), **SETTINGS)
+    assert not torch.equal(first.model.weight, second.model.weight)
+
+
+def test_a_test_stream_is_not_private_and_the_statement_says_so():
+    run = tacita.fit(*problem(), **SETTINGS, randomness=tacita.Randomness.insecure(0))
+    assert run.statement.to_json()["secure_randomness"] is False
+    assert "NOT PRIVATE" in run.statement.text
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (dict(target_epsilon=0.0), "target_epsilon must be"),
+        (dict(target_epsilon=math.inf), "target_epsilon must be"),
+        (dict(target_delta=0.005), "target_delta must be below 1 / num_records"),
+        (dict(epochs=0), "epochs must be"),
+        (dict(num_records=0), "num_records must be"),
+        (dict(expected_batch_size=201), "expected_batch_size"),
+        (dict(max_grad_norm=-1.0), "max_grad_norm must be"),
+        (dict(neighboring_relation="add_one"), "neighboring_relation must be one of"),
+        (dict(clipper=tacita.FlatClipper(max_grad_norm=1.0)), "both given"),
+    ],
+)
+def test_wrong_settings_raise_before_anything_is_spent(tmp_path, wrong, message):
+    with pytest.raises(ValueError, match=message):
+        tacita.fit(*problem(), **{**SETTINGS, **wrong}, folder=tmp_path / "run")
+
+
+def test_a_misspelt_setting_is_refused():
+    with pytest.raises(TypeError, match="num_worker"):
+        tacita.fit(*problem(), **SETTINGS, num_worker=2)
+
+
+class Stop(Exception):
+    pass
+
+
+def interrupted(monkeypatch, folder, at, optimizer=None, **changes):
+    """Start a run in ``folder`` and stop it after ``at`` queries; returns the settings to resume with."""
+    model, _, data = problem()
+    query = tacita.GradientOracle.query
+
+    def stopping(self, params):
+        if self.line.position == at:
+            raise Stop
+        return query(self, params)
+
+    settings = {**SETTINGS, **changes}
+    with monkeypatch.context() as patch:
+        patch.setattr(tacita.GradientOracle, "query", stopping)
+        with pytest.raises(Stop):
+            tacita.fit(model, loss_fn, data, **settings, optimizer=optimizer, folder=folder,
+                       randomness=tacita.Randomness.insecure(0))  # fmt: skip
+    return model
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        lambda params: torch.optim.SGD(params, lr=0.5, momentum=0.9),
+        lambda params: torch.optim.AdamW(params, lr=0.1),
+        lambda params: torch.optim.Adagrad(params, lr=0.1),
+    ],
+)
+def test_resumed_equals_uninterrupted_bit_for_bit(monkeypatch, tmp_path, optimizer):
+    whole = tacita.fit(*problem(), **SETTINGS, optimizer=optimizer, randomness=tacita.Randomness.insecure(0),
+                       folder=tmp_path / "whole")  # fmt: skip
+    interrupted(monkeypatch, tmp_path / "run", 7, optimizer)
+    resumed = tacita.fit(*problem(), **SETTINGS, optimizer=optimizer, folder=tmp_path / "run")
+    assert torch.equal(whole.model.weight, resumed.model.weight)
+    assert torch.equal(whole.model.bias, resumed.model.bias)
+    assert resumed.ledger.sessions[0].queries_made == 16
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        dict(target_epsilon=3.0),
+        dict(max_grad_norm=0.5),
+        dict(epochs=5),
+        dict(max_physical_batch_size=8),
+        dict(neighboring_relation="zero_out_one"),
+        dict(privacy_unit="one row = one visit"),
+    ],
+)
+def test_changed_settings_on_resume_are_an_error(monkeypatch, tmp_path, changes):
+    interrupted(monkeypatch, tmp_path / "run", 7)
+    with pytest.raises(tacita.TacitaError):
+        tacita.fit(*problem(), **{**SETTINGS, **changes}, folder=tmp_path / "run")
+    tacita.fit(*problem(), **SETTINGS, folder=tmp_path / "run")  # nothing was lost: the right settings still resume
+
+
+def test_changed_data_on_resume_are_an_error_that_tells_nothing_of_them(monkeypatch, tmp_path):
+    interrupted(monkeypatch, tmp_path / "run", 7)
+    model, _, data = problem()
+    changed = (data[0].clone(), data[1])
+    changed[0][17, 1] = 123456.0
+    with pytest.raises(tacita.ResumeError) as raised:
+        tacita.fit(model, loss_fn, changed, **SETTINGS, folder=tmp_path / "run")
+    assert "123456" not in str(raised.value)
+    assert "17" not in str(raised.value)
+
+
+def test_changed_optimizer_settings_on_resume_get_fresh_noise_and_a_new_charge(monkeypatch, tmp_path):
+    """The checkpoint is of the old optimizer; a step size changed by hand leads elsewhere, so lines do not match."""
+    interrupted(monkeypatch, tmp_path / "run", 7)
+    model, _, data = problem()
+    step = torch.optim.Adam.step
+
+    def doubled(self, *args, **kwargs):
+        for group in self.param_groups:
+            group["lr"] = 1.0
+        return step(self, *args, **kwargs)
+
+    monkeypatch.setattr(torch.optim.Adam, "step", doubled)
+    before = copy.deepcopy(tacita.Ledger.load(tmp_path / "run" / "ledger.jsonl").sessions[0].queries_made)
+    run = tacita.fit(model, loss_fn, data, **SETTINGS, folder=tmp_path / "run")
+    assert before == 7
+    assert run.ledger.sessions[0].queries_made == 16  # never more than the plan
+    assert run.ledger.epsilon(1e-3) <= 2.0
+
+
+def test_an_edited_ledger_is_not_resumed(monkeypatch, tmp_path):
+    interrupted(monkeypatch, tmp_path / "run", 7)
+    path = tmp_path / "run" / "ledger.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:-3]))
+    with pytest.raises(tacita.TacitaError):
+        tacita.fit(*problem(), **SETTINGS, folder=tmp_path / "run")
+
+
+def test_the_key_is_private_while_the_run_goes_on(monkeypatch, tmp_path):
+    interrupted(monkeypatch, tmp_path / "run", 7)
+    private = tmp_path / "run" / "private"
+    assert private.stat().st_mode & 0o777 == 0o700
+    for name in ("key.json", "checkpoint.safetensors"):
+        assert (private / name).stat().st_mode & 0o777 == 0o600
+
+
+def test_batch_norm_is_refused_with_the_way_out():
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 2))
+    with pytest.raises(tacita.UnsupportedModuleError, match="GroupNorm"):
+        tacita.fit(model, loss_fn, problem()[2], **SETTINGS)
