@@ -1,0 +1,10 @@
+"""The ghost engine: norms and weighted sums from one backward pass, one rule a layer type."""
+
+from tacita.gradients.ghost.engine import GhostEngine as GhostEngine
+from tacita.gradients.ghost.registry import Coverage as Coverage
+from tacita.gradients.ghost.registry import coverage as coverage
+from tacita.gradients.ghost.registry import register_rule as register_rule
+from tacita.gradients.ghost.rule import LayerRule as LayerRule
+from tacita.gradients.ghost.rule import LayerUse as LayerUse
+from tacita.gradients.ghost.rule import RowWeights as RowWeights
+from tacita.gradients.ghost.rule import squared_norm_of as squared_norm_of
