@@ -2,7 +2,7 @@ r"""A Rényi filter: sessions whose settings depend on earlier releases, under o
 
 Place: events -> [accounting.renyi_filter] -> ledger. If the Rényi divergences of order :math:`\alpha` of all sessions,
 each fixed when it is registered, add up to at most a budget :math:`B` whatever was chosen, then the whole is
-:math:`(\alpha, B)`-Rényi private (Feldman and Zrnic 2021, Theorem 4.3, https://arxiv.org/abs/2008.11193; sessions that
+:math:`(\alpha, B)`-Rényi private (Feldman and Zrnic 2021, https://arxiv.org/abs/2008.11193; sessions that
 interleave: Haney et al. 2023, https://arxiv.org/abs/2309.05901). Hence epsilon and delta by Canonne, Kamath and Steinke
 (2020), Proposition 12, https://arxiv.org/abs/2004.00010. The guarantee is that of the budget, not of the sum so far.
 """
