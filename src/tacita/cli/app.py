@@ -19,8 +19,8 @@ HELP = """Train on tables with differential privacy, and say what is guaranteed.
 
 Nothing about the rows is free: types, bounds, categories, classes, the number of rows and the score are declared
 (--schema, --rows, --test-file), or bought from the rows with noise, out of the same epsilon.
-
-Example:
+"""
+EXAMPLE = """In short:
 
 tacita train adult.csv --target income --epsilon 1 --delta 1e-5 --output runs/adult
 
@@ -32,9 +32,17 @@ tacita statement runs/adult
 
 def make_app() -> App:
     """All commands."""
-    app = App(name="tacita", help=HELP, help_format="plaintext", print_error=False, exit_on_error=False)
+    app = App(
+        name="tacita",
+        help=HELP,
+        help_epilogue=EXAMPLE,
+        help_format="plaintext",
+        print_error=False,
+        exit_on_error=False,
+        suppress_keyboard_interrupt=False,
+    )
     app.command(train.train)
-    for command in (files.predict, files.statement):
+    for command in (files.predict, files.statement, files.schema, files.check):
         app.command(command)
     return app
 

@@ -6,9 +6,15 @@ Place: cli.app -> [cli.files] -> pipeline, tables.
 import sys
 from typing import Annotated
 
+import msgspec
 from cyclopts import Parameter
 
 from tacita.pipeline import check_run, load, predict_file
+from tacita.pipeline.settings import read_text
+from tacita.tables.check import check as look
+from tacita.tables.draft import draft
+from tacita.tables.readers import Reading, read_table
+from tacita.tables.schema import Schema, Target
 
 FAULTY = 1
 
@@ -44,3 +50,81 @@ def statement(run: str, /) -> int:
     for fault in checked.faults:
         print(f"tacita: error: TAMPERED: {fault}.", file=sys.stderr)
     return FAULTY
+
+
+def schema(
+    data: str,
+    /,
+    *,
+    target: str | None = None,
+    columns: str | None = None,
+    delimiter: str | None = None,
+    quote: str | None = None,
+    encoding: str | None = None,
+) -> int:
+    """Draft a schema of a table for you to review: names and kinds, guessed by looking at every row. NOT PRIVATE.
+
+    The draft says reviewed = false, and training refuses it until you change that.
+
+    Example: tacita schema adult.csv > adult.toml
+
+    Args:
+        data: CSV (gzip too), Parquet or NPZ.
+        target: Column to predict.
+        columns: Names of the columns of a file without a header line, separated by commas.
+        delimiter: Character between cells.
+        quote: Character around a cell that holds the delimiter.
+        encoding: Of the file.
+    """
+    reading = _reading(columns, delimiter, quote, encoding)
+    print(draft(read_table(data, reading), reading, target=target), end="")
+    return 0
+
+
+def check(
+    data: str,
+    /,
+    *,
+    schema: str | None = None,
+    target: str | None = None,
+    columns: str | None = None,
+    delimiter: str | None = None,
+    quote: str | None = None,
+    encoding: str | None = None,
+) -> int:
+    """Look at a table loudly: odd rows, cells and labels, with examples. NOT PRIVATE, for the holder of the data.
+
+    Training swallows such rows in silence, since a message would tell about them.
+
+    Example: tacita check adult.csv --schema adult.toml
+
+    Args:
+        data: CSV (gzip too), Parquet or NPZ.
+        schema: TOML file with what is declared; without it, what the file itself shows is checked.
+        target: Column to predict.
+        columns: Names of the columns of a file without a header line, separated by commas.
+        delimiter: Character between cells.
+        quote: Character around a cell that holds the delimiter.
+        encoding: Of the file.
+    """
+    declared = Schema() if schema is None else Schema.loads(read_text("schema", schema))
+    given = _reading(columns, delimiter, quote, encoding)
+    reading = declared.reading if given == Reading() else given
+    found = target if declared.target is None else declared.target.column
+    declared = msgspec.structs.replace(
+        declared, reading=reading, target=declared.target or (Target(column=found) if found else None)
+    )
+    print(look(read_table(data, reading), declared))
+    return 0
+
+
+def _reading(columns: str | None, delimiter: str | None, quote: str | None, encoding: str | None) -> Reading:
+    names = () if columns is None else tuple(part.strip() for part in columns.split(","))
+    default = Reading()
+    return Reading(
+        delimiter=default.delimiter if delimiter is None else delimiter,
+        quote=default.quote if quote is None else quote,
+        encoding=encoding or default.encoding,
+        header=not names,
+        columns=names,
+    )

@@ -56,7 +56,12 @@ def survey(source: Source, table: Table, plan: Plan, sessions: Sessions, randomn
         noisy = buy(sessions.survey, counts.tensors(), noise_std, randomness)
         texts = _released_texts(counts, noisy, threshold)
     bought = read_survey(
-        source.to_buy, noisy["bins"], texts, noise_std, threshold, forced_kinds(source.schema)
+        source.to_buy,
+        bins=noisy["bins"],
+        texts=texts,
+        noise_std=noise_std,
+        threshold=threshold,
+        kinds=forced_kinds(source.schema),
     )
     numeric = len(refined_columns(bought))
     if not numeric:

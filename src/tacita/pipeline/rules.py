@@ -6,10 +6,11 @@ Place: settings -> [pipeline.rules] -> plan. None of them looks at a row; the st
 from dataclasses import dataclass
 
 from tacita.pipeline.settings import TableSettings
+from tacita.tables import defaults
 
-HOLDOUT = 0.1  # of the rows (or persons), held out by coin for the score
-MOMENTUM = 0.9
-TAIL = 0.5  # the average runs over this last part of the iterates
+HOLDOUT = defaults.HELD_OUT  # of the rows (or persons), held out by coin for the score
+MOMENTUM = defaults.MOMENTUM
+TAIL = 1 - defaults.AVERAGED_FROM  # the average runs over this last part of the iterates
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,9 +24,14 @@ class Rule:
 
 
 RULES = {
-    "linear": Rule(sample_rate=0.1, queries=400, max_grad_norm=2.0),
+    "linear": Rule(
+        sample_rate=defaults.SAMPLE_RATE, queries=defaults.PLANNED_QUERIES, max_grad_norm=defaults.MAX_GRAD_NORM
+    ),
     "mlp": Rule(sample_rate=0.1, queries=400, max_grad_norm=1.0, width=64),
 }
+
+
+NETWORK_LR = 0.5  # times 1 / C
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,10 +66,10 @@ def training(settings: TableSettings) -> Training:
     return Training(**values, chosen=tuple(chosen))  # type: ignore[arg-type]
 
 
-def learning_rate(settings: TableSettings, task: str, num_columns: int, max_grad_norm: float) -> float:
-    """1 / C; for a linear regression at most 2 / (1 + columns), since squared errors curve with every feature."""
+def learning_rate(settings: TableSettings, task: str, num_features: int, max_grad_norm: float) -> float:
+    """Of a linear model by the tables' rule, of a network by its own."""
     if settings.lr is not None:
         return settings.lr
-    if task == "regression" and settings.model == "linear":
-        return min(1 / max_grad_norm, 2 / (1 + num_columns))
-    return 1 / max_grad_norm
+    if settings.model == "linear":
+        return defaults.learning_rate(task, max_grad_norm, num_features)
+    return NETWORK_LR / max_grad_norm

@@ -223,8 +223,9 @@ class _Run:
             randomness=self.randomness,
         )
         self._records = records
+        encoder = preprocessing.encoder
         lr = self.learning_rate = rules.learning_rate(
-            self.settings, preprocessing.encoder.task or "", len(preprocessing.encoder.columns()) - 1, training.max_grad_norm
+            self.settings, encoder.task or "", encoder.num_features, training.max_grad_norm
         )
         optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=rules.MOMENTUM)
         average = SuffixAverage(trainable(model), skip=training.queries - math.ceil(rules.TAIL * training.queries))
@@ -233,7 +234,7 @@ class _Run:
     def _train(self, state: TrainingState, preprocessing: Preprocessing, public_rows: Encoded | None) -> None:
         queries = self.plan.training.queries
         binding = data_fingerprint(state.oracle, self._records, state.optimizer)
-        checkpoints = Checkpoints.planned(self.folder, queries, binding)
+        checkpoints = Checkpoints.planned(self.folder, state.oracle, binding)
         bar = Progress(self.ledger, delta=self.settings.delta, total=queries) if self.progress else None
 
         def note(made: int) -> None:
