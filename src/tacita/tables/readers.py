@@ -154,9 +154,11 @@ def _read_parquet(path: Path, only: Sequence[str] | None) -> dict[str, Column]:
         names = parquet.read_schema(path).names
         _distinct(names)
         table = parquet.read_table(path, columns=list(_places(names, only)))
+        return {name: _from_arrow(name, table.column(name)) for name in table.column_names}
+    except DataStructureError:
+        raise
     except (OSError, pa.ArrowException):
         raise DataStructureError(f"data must be a readable Parquet file, got {str(path)!r}.") from None
-    return {name: _from_arrow(name, table.column(name)) for name in table.column_names}
 
 
 def _from_arrow(name: str, values) -> Column:
@@ -170,10 +172,12 @@ def _from_arrow(name: str, values) -> Column:
     if pa.types.is_decimal(kind):
         return _numbers(values.cast(pa.float64(), safe=False))
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
-        return _numbers(values.cast(kind))
-    if pa.types.is_boolean(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        texts = values.cast(pa.string()).to_pylist()
-        return TextColumn.of(("" if text is None else text for text in texts), storage="string")
+        return _numbers(values.cast(pa.float32() if pa.types.is_float16(kind) else kind))
+    if pa.types.is_boolean(kind):
+        values, kind = values.cast(pa.string()), pa.string()
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        texts = values.cast(pa.large_binary()).to_pylist()  # bytes: a file may hold what is no UTF-8
+        return TextColumn.of((_decoded(text or b"") for text in texts), storage="string")
     raise DataStructureError(f"Column {name!r} has a Parquet type that is no number, date or string: drop it.")
 
 
@@ -204,11 +208,26 @@ def _from_array(name: str, values: np.ndarray) -> Column:
             raise DataStructureError(f"Array {name!r} must hold one text a row.")
         return ArrayColumn(values)
     if values.dtype.kind == "S":
-        return TextColumn.of((cell.decode("utf-8", errors="replace") for cell in values.tolist()), storage="string")
-    if values.dtype.kind in "bU":
-        cells = (str(cell).lower() if values.dtype.kind == "b" else cell for cell in values.tolist())
-        return TextColumn.of(cells, storage="string")
+        return TextColumn.of(map(_decoded, values.tolist()), storage="string")
+    if values.dtype.kind == "U":
+        return TextColumn.of(_readable(values).tolist(), storage="string")
+    if values.dtype.kind == "b":
+        return TextColumn.of(np.where(values, "true", "false").tolist(), storage="string")
     return NumberColumn(values)
+
+
+def _decoded(cell: bytes) -> str:
+    return cell.decode("utf-8", errors="replace")
+
+
+def _readable(texts: np.ndarray) -> np.ndarray:
+    """Code points that no text may hold, but a file can, are replaced."""
+    native = np.ascontiguousarray(texts, dtype=texts.dtype.newbyteorder("="))
+    if not native.dtype.itemsize:
+        return native
+    points = native.view(np.uint32)
+    wrong = (points > 0x10FFFF) | ((points >= 0xD800) & (points < 0xE000))
+    return np.where(wrong, 0xFFFD, points).astype(np.uint32).view(native.dtype)
 
 
 def _distinct(names: Sequence[str]) -> None:
@@ -219,7 +238,9 @@ def _distinct(names: Sequence[str]) -> None:
 def _check_encoding(encoding: str) -> None:
     probe = "".join(map(chr, range(128)))
     try:
-        plain = probe.encode(encoding) == probe.encode("ascii") and bytes([200]).decode(encoding, errors="replace")
+        plain = probe.encode(encoding) == probe.encode("ascii")
+        plain = plain and rb"\ud800".decode(encoding, errors="replace") == r"\ud800"
+        bytes(range(128, 256)).decode(encoding, errors="replace")
     except (LookupError, ValueError):
         plain = False
     if not plain:  # UTF-16 and the like: one odd record would shift all that follow

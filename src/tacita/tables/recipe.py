@@ -54,7 +54,7 @@ def public_rows(schema: Schema, survey: Survey | None) -> float:
         return float(schema.rows)
     if survey is None or not survey.columns:
         raise ValueError(
-            "rows must be declared: nothing is bought about this table, so its number of rows is not known."
+            "rows must be declared: nothing is bought about this table, not even their number."
         )
     return max(survey.rows, 1.0)
 

@@ -1,0 +1,118 @@
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from tacita.errors import DataStructureError
+from tacita.tables import Schema, Target, read_table
+
+TOML = """
+rows = 1000
+privacy_unit = "one row = one person"
+unit = "person"
+max_rows_per_unit = 3
+[target]
+column = "y"
+classes = [0, 1]
+[columns.age]
+kind = "number"
+lower = 17
+upper = 90
+[columns.born]
+kind = "date"
+format = "%d.%m.%Y"
+lower = "01.01.1900"
+upper = "01.01.2020"
+[columns.job]
+kind = "category"
+values = ["cook", "smith"]
+[columns.image]
+kind = "array"
+shape = [28, 28]
+lower = 0
+upper = 255
+[columns.note]
+kind = "text"
+[columns.code]
+kind = "identifier"
+[columns.open]
+kind = "number"
+"""
+
+
+def test_a_schema_comes_back_from_its_dictionary():
+    schema = Schema.loads(TOML)
+    assert Schema.from_dict(schema.to_dict()) == schema
+    assert schema.features(schema.columns) == ("age", "born", "job", "image", "open")
+    assert schema.to_buy([*schema.columns, "new", "person", "y"]) == ("open", "new")
+    assert schema.columns["born"].days == (-25567.0, 18262.0)
+
+
+def test_an_incomplete_target_is_bought_last():
+    assert Schema(target=Target(column="y")).to_buy(["y", "a"]) == ("a", "y")
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ('rows = "x"', "rows"),
+        ("rows = 0", "rows"),
+        ("rwos = 3", "rwos"),
+        ("[columns.a]\nkind = 'numbr'", "'a'.*numbr"),
+        ("[columns.a]\nkind = 'number'\nlower = 3", "'a'.*lower and upper"),
+        ("[columns.a]\nkind = 'number'\nlower = 3\nupper = 2", "'a'.*below"),
+        ("[columns.a]\nkind = 'number'\nlower = 3\nupper = nan", "'a'.*finite"),
+        ("[columns.a]\nkind = 'number'\nlower = 1\nupper = 2\nmax = 3", "'a'.*max"),
+        ("[columns.a]\nkind = 'category'\nvalues = ['x', ' x']", "'a'.*distinct"),
+        ("[columns.a]\nkind = 'category'\nvalues = []", "'a'.*values"),
+        ("[columns.a]\nkind = 'date'\nformat = '%Y'\nlower = 'x'\nupper = '2000'", "'a'.*format"),
+        ("[columns.a]\nkind = 'array'\nshape = [0]\nlower = 0\nupper = 1", "'a'.*shape"),
+        ("[target]\ncolumn = 'y'\nclasses = ['a']", "classes"),
+        ("[target]\ncolumn = 'y'\nclasses = ['a', 'b']\ntask = 'regression'", "classes"),
+        ("[target]\ncolumn = 'y'\nlower = 0\nupper = 1\ntask = 'classification'", "classes"),
+        ("[target]\ncolumn = 'y'\n[columns.y]\nkind = 'text'", "target 'y'"),
+        ("unit = 'p'", "max_rows_per_unit"),
+        ("unit = 'y'\nmax_rows_per_unit = 1\n[target]\ncolumn = 'y'", "unit"),
+        ("columns = 3", "columns"),
+        ("not toml", "TOML"),
+    ],
+)
+def test_a_wrong_schema_names_the_setting(text, names):
+    with pytest.raises(ValueError, match=names):
+        Schema.loads(text)
+
+
+def test_a_draft_is_refused_until_it_is_reviewed():
+    with pytest.raises(ValueError, match="reviewed must be true"):
+        Schema(reviewed=False).require_reviewed()
+    assert Schema().require_reviewed() == Schema()
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong"),
+    [("kind = 'number'", "text"), ("kind = 'category'", "when"), ("kind = 'date'\nformat = '%Y'", "count")],
+)
+def test_a_declared_type_that_is_not_the_files_raises(tmp_path, kind, wrong):
+    columns = {"text": ["SECRET"], "count": [7], "when": pa.array([0], pa.timestamp("s"))}
+    parquet.write_table(pa.table(columns), tmp_path / "t.parquet")
+    schema = Schema.loads(f"[columns.{wrong}]\n{kind}")
+    with pytest.raises(DataStructureError, match=f"'{wrong}' is declared as") as raised:
+        schema.check_structure(read_table(tmp_path / "t.parquet"))
+    assert "SECRET" not in str(raised.value)
+
+
+def test_the_shape_of_arrays_is_structure(tmp_path):
+    np.savez(tmp_path / "t.npz", x=np.zeros((2, 3, 3)))
+    table = read_table(tmp_path / "t.npz")
+    schema = "[columns.x]\nkind = 'array'\nlower = 0\nupper = 1\nshape = "
+    Schema.loads(schema + "[3, 3]").check_structure(table)
+    with pytest.raises(DataStructureError, match=r"shape \[9\]"):
+        Schema.loads(schema + "[9]").check_structure(table)
+
+
+def test_target_and_unit_must_be_there_for_training_only(table_of):
+    schema = Schema(target=Target(column="y"), unit="p", max_rows_per_unit=1)
+    table = table_of("a", "1")
+    schema.check_structure(table, with_target=False)
+    with pytest.raises(DataStructureError, match="'y'"):
+        schema.check_structure(table)
