@@ -4,11 +4,9 @@ Place: everything below -> [training.fit]. A front end: it may choose settings b
 and the statement marks each such choice; epsilon and delta are never chosen.
 """
 
-import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -142,7 +140,7 @@ def fit(
             sampler=sampler,
             clipper=clipper,
             mechanism=CalibratedGaussian(target_epsilon=target_epsilon, target_delta=target_delta),
-            planned_queries=planned(epochs, sampler),
+            planned_queries=sampler.queries_for(epochs),
             randomness=randomness,
             session=next(iter(ledger.sessions), None),
             **oracle_settings,
@@ -177,18 +175,6 @@ def closing_on_error(ledger: Ledger) -> Iterator[None]:
     except BaseException:
         ledger.close()
         raise
-
-
-def planned(epochs: float, sampler: PoissonSampler) -> int:
-    """``ceil(epochs / sample_rate)``, in exact arithmetic on the numbers as written.
-
-    Example:
-        >>> planned(3, PoissonSampler(expected_batch_size=93, num_records=930))
-        30
-    """
-    _validate.positive("epochs", epochs)
-    rate = Fraction(str(sampler.expected_batch_size)) / sampler.num_records
-    return math.ceil(Fraction(str(epochs)) / rate)
 
 
 def _finished(state: TrainingState, ledger: Ledger, delta: float, chosen: list[str], folder: RunFolder | None) -> Run:
