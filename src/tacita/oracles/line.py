@@ -6,6 +6,7 @@ which writes the ledger before it returns, so no code path can spend without rec
 
 from collections.abc import Callable, Iterator, Mapping
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -135,6 +136,6 @@ class Line:
         return normals
 
 
-def _bytes(tensors: list[Tensor]) -> Iterator[memoryview]:
+def _bytes(tensors: list[Tensor]) -> Iterator[np.ndarray]:
     for value in tensors:
-        yield memoryview(value.detach().contiguous().view(-1).view(torch.uint8).numpy())
+        yield value.detach().contiguous().view(-1).view(torch.uint8).numpy()
