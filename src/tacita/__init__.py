@@ -20,6 +20,7 @@ from tacita.gradients import Explanation, NetworkSource, explain
 from tacita.mechanisms import CalibratedGaussian, GaussianMechanism
 from tacita.methods import SuffixAverage
 from tacita.oracles import ClippedGradientOracle, GradientOracle, Records, Release, cap_units, split
+from tacita.pipeline import load
 from tacita.random import Randomness
 from tacita.sampling import (
     DisjointSampler,
@@ -69,6 +70,7 @@ __all__ = [
     "clipped_gradient_sum",
     "explain",
     "fit",
+    "load",
     "split",
     "statement",
 ]
