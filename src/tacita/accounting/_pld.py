@@ -13,6 +13,7 @@ from dp_accounting.pld import common
 from dp_accounting.pld import privacy_loss_distribution as library
 from dp_accounting.privacy_accountant import NeighboringRelation as LibraryRelation
 
+from tacita.accounting._mixture import mixture_distribution
 from tacita.accounting.relations import NeighboringRelation
 
 PrivacyLossDistribution = library.PrivacyLossDistribution
@@ -48,13 +49,10 @@ def gaussian_pld(mu: float, interval: float) -> PrivacyLossDistribution:
 
 @lru_cache(maxsize=8)
 def mixture_pld(
-    shifts: tuple[float, ...], probabilities: tuple[float, ...], noise_std: float, queries: int, interval: float
+    shifts: tuple[float, ...], chances: tuple[float, ...], queries: int, interval: float
 ) -> PrivacyLossDistribution:
-    """A Gaussian whose shift is random, against the Gaussian without, ``queries`` times."""
-    one = library.from_mixture_gaussian_mechanism(
-        noise_std, shifts, probabilities, value_discretization_interval=interval, use_connect_dots=True
-    )
-    return self_composed(one, queries)
+    """A unit Gaussian whose shift is random, against the one without, ``queries`` times."""
+    return self_composed(mixture_distribution(shifts, chances, interval), queries)
 
 
 @lru_cache(maxsize=8)

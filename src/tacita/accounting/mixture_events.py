@@ -63,7 +63,7 @@ class PoissonUnitEvent(GaussianSumEvent):
         mu = self.gaussian_mu(queries)
         if mu is not None:
             return _pld.gaussian_pld(mu, interval) if 0 < mu < math.inf else None
-        return _pld.mixture_pld(*self._mixture(), 1.0, queries, interval)
+        return _pld.mixture_pld(*self._mixture(), queries, interval)
 
     def rdp(self, queries: int, orders: np.ndarray) -> np.ndarray:
         mu = self.gaussian_mu(queries)
@@ -76,9 +76,9 @@ class PoissonUnitEvent(GaussianSumEvent):
         return largest * (largest / 2 + 10)
 
     def _mixture(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        rows = np.arange(self.max_rows_per_unit + 1)
+        rows = range(self.max_rows_per_unit + 1)
         chances = binom.pmf(rows, self.max_rows_per_unit, self.sampling_probability)
-        return _kept(tuple(float(j * self.ratio) for j in rows), tuple(map(float, chances / chances.sum())))
+        return _kept(tuple(j * self.ratio for j in rows), tuple(map(float, chances)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +125,7 @@ class MixtureOfGaussiansEvent(Event):
         mu = self.gaussian_mu(queries)
         if mu is not None:
             return _pld.gaussian_pld(mu, interval) if 0 < mu < math.inf else None
-        return _pld.mixture_pld(*self._mixture(), 1.0, queries, interval)
+        return _pld.mixture_pld(*self._mixture(), queries, interval)
 
     def rdp(self, queries: int, orders: np.ndarray) -> np.ndarray:
         mu = self.gaussian_mu(queries)
@@ -152,7 +152,7 @@ def _only_add_or_remove(event: Event) -> None:
 
 
 def _kept(shifts: tuple[float, ...], chances: tuple[float, ...]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Without the shifts of no chance, which the library's search does not expect."""
+    """Without the shifts of no chance."""
     pairs = [(shift, chance) for shift, chance in zip(shifts, chances, strict=True) if chance > 0]
     return tuple(shift for shift, _ in pairs), tuple(chance for _, chance in pairs)
 
