@@ -7,7 +7,7 @@ from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
 from tacita.errors import UnsupportedModuleError
-from tacita.gradients import LoopEngine, NetworkSource, VmapEngine
+from tacita.gradients import GhostEngine, LoopEngine, NetworkSource, VmapEngine
 from tacita.gradients.data import BatchRows
 
 
@@ -97,7 +97,7 @@ def test_an_empty_dataset_is_an_ordinary_dataset(model):
     assert torch.equal(sums_of(source, [])[0], torch.zeros(5))
 
 
-@pytest.mark.parametrize("method", ["loop", "vmap", "auto"])
+@pytest.mark.parametrize("method", ["loop", "vmap", "ghost"])
 def test_the_physical_batch_changes_no_more_than_rounding(model, method):
     whole, norms = sums_of(NetworkSource(model, squared, Items(), method=method), range(20))
     for size in (1, 3, 20, 50):
@@ -165,6 +165,13 @@ def test_augmentation_of_a_record_does_not_depend_on_the_others(model):
     assert not torch.allclose(alone, later)
 
 
+def test_a_layer_without_a_rule_is_served_by_vmap_and_named_if_ghost_is_asked_for():
+    model = nn.Sequential(nn.Linear(4, 1), nn.PReLU())
+    assert NetworkSource(model, squared, Items()).method == "vmap"
+    with pytest.raises(UnsupportedModuleError, match=r"'1.weight': there is no rule for PReLU. Use method=\"auto\""):
+        NetworkSource(model, squared, Items(), method="ghost")
+
+
 def test_auto_takes_the_fastest_method_that_serves(branching):
     source = NetworkSource(branching.model, branching.loss_fn, branching.data)
     assert source.method == "loop"
@@ -172,7 +179,9 @@ def test_auto_takes_the_fastest_method_that_serves(branching):
         NetworkSource(branching.model, branching.loss_fn, branching.data, method="vmap")
 
 
-@pytest.mark.parametrize(("method", "kind"), [("loop", LoopEngine), ("vmap", VmapEngine)])
+@pytest.mark.parametrize(
+    ("method", "kind"), [("loop", LoopEngine), ("vmap", VmapEngine), ("ghost", GhostEngine), ("auto", GhostEngine)]
+)
 def test_a_method_asked_for_is_the_one_used(model, method, kind):
     source = NetworkSource(model, squared, Items(), method=method)
     assert isinstance(source.engine(dict(model.named_parameters()), np.array([1])), kind)
@@ -242,7 +251,7 @@ def test_batches_may_be_dictionaries(model):
         return squared(model, (batch["x"], batch["y"]["target"]))
 
     expected, _ = sums_of(NetworkSource(model, squared, Items()), [1, 2])
-    for method in ("loop", "vmap", "auto"):
+    for method in ("loop", "vmap", "ghost"):
         found, _ = sums_of(NetworkSource(model, loss_fn, Named(), method=method), [1, 2])
         torch.testing.assert_close(found, expected)
 

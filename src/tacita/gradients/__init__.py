@@ -2,6 +2,7 @@
 
 from tacita.gradients.engine import Engine, Groups, Rule, Shapes, Source, Sums
 from tacita.gradients.explain import Explanation, ParameterPlan, explain
+from tacita.gradients.ghost import GhostEngine, register_rule
 from tacita.gradients.given import GivenEngine, GivenSource
 from tacita.gradients.loop import LoopEngine
 from tacita.gradients.source import NetworkSource
@@ -10,6 +11,7 @@ from tacita.gradients.vmap import VmapEngine
 __all__ = [
     "Engine",
     "Explanation",
+    "GhostEngine",
     "GivenEngine",
     "GivenSource",
     "Groups",
@@ -22,4 +24,5 @@ __all__ = [
     "Sums",
     "VmapEngine",
     "explain",
+    "register_rule",
 ]

@@ -3,16 +3,19 @@
 Place: [gradients]. Nothing here reads a value of the batch: structure, shapes and dtypes only.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor, nn
 
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients.batches import flatten, map_tensors, to_device
+from tacita.gradients.chunked import Chunk, seeded
 from tacita.gradients.functional import LossFn, trainable
+from tacita.gradients.ghost.capture import NamedUse, capture
 from tacita.gradients.methods import chosen_method, default_chunk_rows, obstacle
+from tacita.gradients.probe import ROWS
 from tacita.gradients.rows import wide
 from tacita.gradients.scan import module_refusals, scan
 
@@ -56,9 +59,7 @@ class Explanation:
 
     def __str__(self) -> str:
         head = ("parameter", "shape", "rule", "cost per sample", "memory per row")
-        body = [
-            (p.name, "x".join(map(str, p.shape)) or "scalar", p.rule, p.cost, _size(p.memory)) for p in self.parameters
-        ]
+        body = [(p.name, _by(p.shape), p.rule, p.cost, _size(p.memory)) for p in self.parameters]
         widths = [max(len(line[k]) for line in [head, *body]) for k in range(len(head))]
         table = [
             "  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip() for line in [head, *body]
@@ -98,15 +99,28 @@ def explain(model: nn.Module, loss_fn: LossFn, batch: Any) -> Explanation:
     if found.refusals:
         return _refusal(model, tuple(str(r) for r in found.refusals))
     method = chosen_method("auto", model, loss_fn, params, found.probe)
-    faster = {"ghost": (), "vmap": ("ghost",), "loop": ("ghost", "vmap")}[method]
-    reasons = tuple(f"{m} is not used: {obstacle(m, model, loss_fn, params, found.probe)}." for m in faster)
     return Explanation(
         method=method,
-        parameters=tuple(_plan(name, p, method) for name, p in model.named_parameters()),
+        parameters=_plans(method, model, loss_fn, params, found.probe),
         refused=(),
-        notes=found.notes + reasons,
+        notes=found.notes + _why_not_faster(method, model, loss_fn, params, found.probe),
         physical_batch_size=default_chunk_rows(method, params),
     )
+
+
+def _why_not_faster(
+    method: str, model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], probe: Any
+) -> tuple[str, ...]:
+    faster = {"ghost": (), "vmap": ("ghost",), "loop": ("ghost", "vmap")}[method]
+    reasons = {m: obstacle(m, model, loss_fn, params, probe) or "the model was not tried" for m in faster}
+    return tuple(f"{m} is not used: {reason}." for m, reason in reasons.items())
+
+
+def _plans(
+    method: str, model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], probe: Any
+) -> tuple[ParameterPlan, ...]:
+    ghost = _ghost_plans(model, loss_fn, params, probe) if method == "ghost" else {}
+    return tuple(ghost.get(name) or _plan(name, p, method) for name, p in model.named_parameters())
 
 
 def _plan(name: str, parameter: Tensor, method: str) -> ParameterPlan:
@@ -114,10 +128,40 @@ def _plan(name: str, parameter: Tensor, method: str) -> ParameterPlan:
     if not parameter.requires_grad:
         return ParameterPlan(name, shape, "frozen", "none", 0)
     cost = {
-        "loop": "its own forward and backward pass, one after the other",
+        "ghost": "none: the loss does not reach it",
         "vmap": "its own forward and backward pass, vectorised",
+        "loop": "its own forward and backward pass, one after the other",
     }
-    return ParameterPlan(name, shape, method, cost[method], parameter.numel() * wide(parameter.dtype).itemsize)
+    memory = 0 if method == "ghost" else parameter.numel() * wide(parameter.dtype).itemsize
+    return ParameterPlan(name, shape, method, cost[method], memory)
+
+
+def _ghost_plans(
+    model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], probe: Any
+) -> dict[str, ParameterPlan]:
+    """What each layer's rule does with the probe: the choice of a form is by shape, so a batch makes the same."""
+    with seeded(0, next(iter(params.values())).device):
+        uses = capture(model, loss_fn, params, Chunk(probe, ROWS, 0))
+    plans: dict[str, ParameterPlan] = {}
+    for named in uses:
+        named.rule.squared_norms(named.use)
+        for local, name in named.parameters.items():
+            plan = _use_plan(name, local, tuple(params[name].shape), named)
+            before = plans.get(name)
+            cost = plan.cost if before is None else f"{before.cost} + {plan.cost}"
+            plans[name] = replace(plan, cost=cost, memory=plan.memory + (before.memory if before else 0))
+    return plans
+
+
+def _use_plan(name: str, local: str, shape: tuple[int, ...], named: NamedUse) -> ParameterPlan:
+    use = named.use
+    kept = use.kept.get(local)
+    first = local == use.names[0]  # input and output gradient serve all parameters of the layer: counted once
+    held = [kept] if kept is not None else []
+    memory = sum(t[0].numel() * t.element_size() for t in [*held, *([use.x, use.grad] if first else [])])
+    form = "gradient, kept for the sum" if kept is not None else "norm without gradient"
+    cost = f"{form}: input {_by(use.x.shape[1:])}, output {_by(use.grad.shape[1:])}"
+    return ParameterPlan(name, shape, f"ghost {type(use.module).__name__}", cost, memory)
 
 
 def _like(batch: Any, params: Mapping[str, Tensor]) -> Any:
@@ -140,6 +184,10 @@ def _refusal(model: nn.Module, reasons: tuple[str, ...]) -> Explanation:
         notes=(),
         physical_batch_size=None,
     )
+
+
+def _by(shape: Sequence[int]) -> str:
+    return "x".join(map(str, shape)) or "scalar"
 
 
 def _size(count: float) -> str:

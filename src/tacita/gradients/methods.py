@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients.chunked import Chunk, ChunkedEngine
 from tacita.gradients.functional import LossFn
+from tacita.gradients.ghost import GhostEngine, coverage
 from tacita.gradients.loop import LoopEngine
 from tacita.gradients.probe import ROWS, evaluating
 from tacita.gradients.rows import wide
@@ -23,11 +24,7 @@ GRADIENT_BYTES = 2**28  # held at once by loop and vmap if the caller sets no ph
 
 def engine_kind(method: str) -> type[ChunkedEngine]:
     """The engine of a method."""
-    if method == "ghost":
-        from tacita.gradients.ghost.engine import GhostEngine
-
-        return GhostEngine
-    return {"loop": LoopEngine, "vmap": VmapEngine}[method]
+    return {"loop": LoopEngine, "vmap": VmapEngine, "ghost": GhostEngine}[method]
 
 
 def chosen_method(method: str, model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], probe: Any) -> str:
@@ -47,7 +44,8 @@ def chosen_method(method: str, model: nn.Module, loss_fn: LossFn, params: Mappin
     if method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}.")
     if method == "auto":
-        return next((m for m in ("ghost", "vmap") if not obstacle(m, model, loss_fn, params, probe)), "loop")
+        tried = ("ghost", "vmap") if probe is not None else ("vmap",)  # vmap keeps samples apart, tried or not
+        return next((m for m in tried if not obstacle(m, model, loss_fn, params, probe)), "loop")
     if reason := obstacle(method, model, loss_fn, params, probe):
         raise UnsupportedModuleError(f'method={method!r} cannot serve this model: {reason}. Use method="auto".')
     return method
@@ -55,10 +53,10 @@ def chosen_method(method: str, model: nn.Module, loss_fn: LossFn, params: Mappin
 
 def obstacle(method: str, model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], probe: Any) -> str:
     """Why ``method`` cannot serve the model; empty if it can, as far as the probe shows."""
-    if method == "loop":
+    if method == "ghost" and (refused := coverage(model, params).refused):
+        return "; ".join(f"{name!r}: {reason}" for name, reason in refused.items())
+    if method == "loop" or probe is None:
         return ""
-    if probe is None:
-        return "the model was not tried" if method == "ghost" else ""
     try:
         engine = _on_probe(engine_kind(method), model, loss_fn, params, probe)
         engine.norms({"all": tuple(params)})  # in the mode that the model is in
