@@ -56,7 +56,7 @@ def stable_threshold(noise_std: float, failure_probability: float, *, new_bins: 
 
     Example:
         >>> round(stable_threshold(2.0, 1e-6, new_bins=3), 3)
-        10.988
+        10.942
     """
     _validate.positive("noise_std", noise_std)
     _validate.delta("failure_probability", failure_probability)
