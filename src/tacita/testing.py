@@ -3,13 +3,21 @@
 Place: above the stages, imported by tests only. Each check raises ``AssertionError`` with what went wrong.
 """
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Callable, Mapping
 from fractions import Fraction
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tacita.clipping.clipper import Clipper
+from tacita.clipping.flat import FlatClipper
+from tacita.gradients.chunked import Chunk, ChunkedEngine
+from tacita.gradients.engine import Groups, Sums
+from tacita.gradients.functional import trainable
+from tacita.gradients.ghost import GhostEngine, LayerRule, register_rule
+from tacita.gradients.loop import LoopEngine
 
 
 def check_clipper(clipper: Clipper, shapes: Mapping[str, torch.Size], *, extra_norms: Tensor | None = None) -> None:
@@ -69,3 +77,157 @@ def _check_weights(clipper: Clipper, norms: Tensor, thresholds: list[float]) -> 
     assert torch.equal(by_row, weights), "weights must act row by row"
     runs = clipper.weights(norms.expand(3, *norms.shape))
     assert torch.equal(runs, weights.expand(3, *weights.shape)), "weights must take leading axes"
+
+
+def check_layer_rule(
+    module: nn.Module,
+    make_input: Callable[[int], Tensor],
+    *,
+    rule: LayerRule | None = None,
+    canary_offset: float = 1e4,
+    canary_slack: float = 1e-3,
+) -> None:
+    """Hold a layer's rule of the ghost engine to the contract that privacy rests on.
+
+    Checked: norms, weighted sums and per-sample gradients equal the loop's in float64, for several weights at once,
+    for one group and for one a parameter, in one chunk and in several, for a batch of one, with each parameter frozen;
+    norms in float32 are upper bounds, of the exact norm and of what a row adds, within 1 % for ordinary rows, and still
+    bounds where positions cancel; a row that holds NaN, inf or 1e30 leaves the others alone and adds nothing.
+
+    Args:
+        module: A layer of the type that the rule serves; copied, not modified.
+        make_input: Number of rows -> an input of the layer, batch axis first, different at each call.
+        rule: Registered for the type first, if given.
+        canary_offset: Added to the inputs where positions are made to cancel. 0 for a layer that normalises its input:
+            its own forward pass would lose the rest to rounding.
+        canary_slack: By how much (relative) norms may fall short of the exact ones where positions cancel: the rounding
+            of gradients that are summed in float32. What a row adds to the sums is bounded without slack.
+
+    Example:
+        >>> check_layer_rule(nn.Linear(3, 2), lambda rows: torch.randn(rows, 4, 3))
+    """
+    if rule is not None:
+        register_rule(type(module), rule)
+    layer = _Layer(module, make_input)
+    _check_equal_to_loop(layer, 5)
+    _check_equal_to_loop(layer, 1)
+    for name in layer.parameters:
+        _check_equal_to_loop(layer, 3, frozen=name)
+    _check_bounds(layer, layer.batch(4), slack=1e-6, excess=0.01)
+    _check_bounds(layer, layer.canary(4, canary_offset), slack=canary_slack, excess=torch.inf)
+    for hostile in (torch.nan, torch.inf, 1e30):
+        _check_isolation(layer, hostile)
+
+
+class _Layer:
+    """A layer as a model, with a loss whose gradient at the layer's output is part of the batch."""
+
+    def __init__(self, module: nn.Module, make_input: Callable[[int], Tensor]):
+        self.module = copy.deepcopy(module).requires_grad_(True)
+        self.make_input = make_input
+        self.parameters = [name for name, _ in self.module.named_parameters()]
+
+    def batch(self, rows: int) -> tuple[Tensor, Tensor]:
+        x = self.make_input(rows)
+        x = x.float() if x.is_floating_point() else x
+        return x, torch.randn_like(self.module.float()(x))
+
+    def canary(self, rows: int, offset: float) -> tuple[Tensor, Tensor]:
+        """Positions with nearly equal inputs (of size ``offset``) and nearly opposite output gradients."""
+        x, grad = self.batch(rows)
+        x = offset + x if x.is_floating_point() else x[:1].flatten()[0].expand_as(x).clone()
+        index = torch.meshgrid([torch.arange(n) for n in grad.shape[1:]], indexing="ij")
+        sign = 1.0 - 2.0 * (sum(index) % 2)
+        return x, (1.0 if offset and x.is_floating_point() else 1e4) * sign + 1e-3 * grad
+
+    def engine(
+        self, kind: type[ChunkedEngine], batch: Any, *, dtype: torch.dtype, frozen: str = "", height: int = 0
+    ) -> Any:
+        model = copy.deepcopy(self.module).to(dtype)
+        params = {name: p for name, p in trainable(model).items() if name != frozen}
+        if frozen:
+            model.get_parameter(frozen).requires_grad_(False)
+        rows = len(batch[0])
+        batch = tuple(t.to(dtype) if t.is_floating_point() else t for t in batch)
+        parts = zip(*(t.split(height or rows) for t in batch), strict=True)
+        chunks = [Chunk(part, len(part[0]), k) for k, part in enumerate(parts)]
+        return kind(model, _inner_product, params, chunks, torch.arange(rows))
+
+
+def _inner_product(model: Any, batch: Any) -> Tensor:
+    x, grad = batch
+    return (model(x) * grad).flatten(1).sum(dim=1)
+
+
+def _clip_and_sum(norms: Tensor) -> tuple[Tensor, ...]:
+    ordinary = norms.isfinite() & (norms < 1e15)
+    return FlatClipper(max_grad_norm=0.5).weights(norms), ordinary.to(norms.dtype), 3.0 * ordinary
+
+
+def _check_equal_to_loop(layer: _Layer, rows: int, frozen: str = "") -> None:
+    batch = layer.batch(rows)
+    names = tuple(name for name in layer.parameters if name != frozen)
+    if not names:
+        return
+    by_parameter = {name: (name,) for name in reversed(names)}
+    for groups, height in (({"all": names}, 0), (by_parameter, 0), ({"all": names}, 2)):
+        ghost = layer.engine(GhostEngine, batch, dtype=torch.float64, frozen=frozen, height=height)
+        ghost.rounding_margin = False
+        loop = layer.engine(LoopEngine, batch, dtype=torch.float64, frozen=frozen)
+        _assert_equal(ghost.weighted_sums(_clip_and_sum, groups), loop.weighted_sums(_clip_and_sum, groups), 1e-10)
+        torch.testing.assert_close(ghost.norms(groups), loop.norms(groups), rtol=1e-10, atol=1e-12)
+    loop = layer.engine(LoopEngine, batch, dtype=torch.float64, frozen=frozen)
+    ghost = layer.engine(GhostEngine, batch, dtype=torch.float64, frozen=frozen)
+    for mine, theirs in zip(ghost.materialise(), loop.materialise(), strict=True):
+        torch.testing.assert_close(mine, dict(theirs), rtol=1e-10, atol=1e-12)
+
+
+def _assert_equal(mine: Sums, theirs: Sums, tolerance: float) -> None:
+    torch.testing.assert_close(mine.norms, theirs.norms, rtol=tolerance, atol=tolerance)
+    for a, b in zip(mine.values, theirs.values, strict=True):
+        assert set(a) == set(b), f"sums of {sorted(a)}, expected {sorted(b)}"
+        for name in b:
+            torch.testing.assert_close(a[name].double(), b[name].double(), rtol=tolerance, atol=tolerance)
+
+
+def _check_bounds(layer: _Layer, batch: tuple[Tensor, Tensor], *, slack: float, excess: float) -> None:
+    groups: Groups = {name: (name,) for name in layer.parameters}
+    exact = layer.engine(LoopEngine, batch, dtype=torch.float64).norms(groups)
+    bounds = layer.engine(GhostEngine, batch, dtype=torch.float32).norms(groups)
+    assert (bounds >= exact * (1 - slack)).all(), f"norms fall short of the exact ones: {bounds / exact}"
+    if excess < torch.inf:
+        assert (bounds <= exact * (1 + excess) + 1e-30).all(), f"norms are loose for ordinary rows: {bounds / exact}"
+    for k in range(len(batch[0])):
+        row = (batch[0][k : k + 1], batch[1][k : k + 1])
+        ghost = layer.engine(GhostEngine, row, dtype=torch.float32)
+        sums = ghost.weighted_sums(torch.ones_like, groups)
+        added = torch.stack([sums.values[0][name].double().norm() for name in groups])
+        assert (sums.norms[0] >= added * (1 - 1e-12)).all(), f"a row adds more than its norm: {added / sums.norms[0]}"
+
+
+def _check_isolation(layer: _Layer, hostile: float) -> None:
+    """A hostile row, in the input and in the output's gradient, beside ordinary ones."""
+    x, grad = layer.batch(4)
+    groups: Groups = {"all": tuple(layer.parameters)}
+    others = layer.engine(GhostEngine, (x[1:], grad[1:]), dtype=torch.float32).weighted_sums(_clip_and_sum, groups)
+    for where in ("input", "gradient", "both"):
+        bad_x, bad_grad = x.clone(), grad.clone()
+        if where != "gradient" and x.is_floating_point():
+            bad_x[0] = hostile
+        if where != "input":
+            bad_grad[0] = hostile
+        found = layer.engine(GhostEngine, (bad_x, bad_grad), dtype=torch.float32).weighted_sums(_clip_and_sum, groups)
+        torch.testing.assert_close(found.norms[1:], others.norms, rtol=1e-5, atol=0)
+        clipped, *rest = found.values
+        for a, b in zip(rest, others.values[1:], strict=True):
+            _assert_close_if_dropped(a, b, found.norms[0])
+        share = [clipped[name] - others.values[0][name] for name in clipped]
+        moved = torch.stack([part.double().norm() for part in share]).norm()
+        assert moved <= 0.5 * (1 + 1e-4), f"a row with {hostile} in its {where} moved the clipped sum by more than C"
+
+
+def _assert_close_if_dropped(mine: dict[str, Tensor], theirs: dict[str, Tensor], norm: Tensor) -> None:
+    if bool((norm.isfinite() & (norm < 1e15)).all()):
+        return  # the row is ordinary after all (a normalisation of a constant, say) and counts
+    for name, expected in theirs.items():
+        torch.testing.assert_close(mine[name], expected, rtol=1e-4, atol=1e-5 * (1e-5 + expected.abs().max().item()))
