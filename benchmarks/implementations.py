@@ -1,0 +1,138 @@
+"""One training step, by each implementation: forward, backward, per-sample flat clipping, Gaussian noise, SGD.
+
+All clip at norm 1 with noise multiplier 1 and divide by the batch size. A maker gets a cell and returns its step.
+"""
+
+import tempfile
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from cells import Cell, losses
+from torch import nn
+
+CLIP, NOISE, LR = 1.0, 1.0, 0.01
+QUERIES = 10**6  # more than any benchmark makes
+Step = Callable[[], None]
+
+
+def plain(cell: Cell) -> Step:
+    """PyTorch without privacy."""
+    model = cell.model()
+    batch = cell.rows(cell.batch)
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        losses(model, batch).mean().backward()
+        optimizer.step()
+
+    return step
+
+
+def engine(cell: Cell) -> Step:
+    """tacita's clipped sum with noise of ``torch.randn``: no ledger, no secure noise."""
+    from tacita import ClippedSum, FlatClipper, NetworkSource
+
+    model = cell.model()
+    source = NetworkSource(model, losses, cell.rows(cell.batch))
+    estimator = ClippedSum(FlatClipper(max_grad_norm=CLIP))
+    params = dict(model.named_parameters())
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR)
+    rows = torch.arange(cell.batch).numpy()
+
+    def step() -> None:
+        values, _ = estimator(source.engine(params, rows), None)
+        for block in values.values():
+            for name, value in block.items():
+                params[name].grad = (value + NOISE * CLIP * torch.randn(value.shape)) / cell.batch
+        optimizer.step()
+
+    return step
+
+
+def _oracle(cell: Cell, batches: int) -> Step:
+    """``batches`` batches of rows; all of them a query if there is one, else a Poisson draw of the same mean size."""
+    import tacita
+
+    rows = batches * cell.batch
+    model = cell.model()
+    folder = tempfile.TemporaryDirectory()
+    full = tacita.FullBatchSampler(num_records=rows)
+    oracle = tacita.ClippedGradientOracle(
+        model,
+        losses,
+        cell.rows(rows),
+        ledger=tacita.Ledger(
+            Path(folder.name) / "ledger.jsonl", neighboring_relation="add_or_remove_one", privacy_unit="one row"
+        ),
+        sampler=full if batches == 1 else tacita.PoissonSampler(sample_rate=1 / batches, num_records=rows),
+        clipper=tacita.FlatClipper(max_grad_norm=CLIP),
+        mechanism=tacita.GaussianMechanism(noise_multiplier=NOISE),
+        planned_queries=QUERIES,
+    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR)
+
+    def step(_keep: object = folder) -> None:
+        oracle.backward()
+        optimizer.step()
+
+    return step
+
+
+def oracle(cell: Cell) -> Step:
+    """tacita whole: ledger in a file, noise of AES in counter mode; the same fixed batch."""
+    return _oracle(cell, batches=1)
+
+
+def oracle_poisson(cell: Cell) -> Step:
+    """The same, each batch drawn anew by secret coins from 20 batches of rows."""
+    return _oracle(cell, batches=20)
+
+
+def _opacus(cell: Cell, mode: str) -> Step:
+    from opacus import PrivacyEngine
+
+    warnings.simplefilter("ignore")
+    model = cell.model()
+    batch = cell.rows(cell.batch)
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*batch), batch_size=cell.batch)
+    made = PrivacyEngine().make_private(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=LR),
+        data_loader=loader,
+        noise_multiplier=NOISE,
+        max_grad_norm=CLIP,
+        poisson_sampling=False,
+        grad_sample_mode=mode,
+        **({"criterion": nn.CrossEntropyLoss()} if mode == "ghost" else {}),
+    )
+    private, optimizer, criterion = made[0], made[1], made[2] if mode == "ghost" else nn.CrossEntropyLoss()
+
+    def step() -> None:
+        optimizer.zero_grad()
+        criterion(private(batch[0]), batch[1]).backward()
+        optimizer.step()
+
+    return step
+
+
+def opacus_hooks(cell: Cell) -> Step:
+    """Opacus, per-sample gradients by hooks (its default)."""
+    return _opacus(cell, "hooks")
+
+
+def opacus_ghost(cell: Cell) -> Step:
+    """Opacus, ghost clipping."""
+    return _opacus(cell, "ghost")
+
+
+IMPLEMENTATIONS: dict[str, Callable[[Cell], Step]] = {
+    "plain PyTorch": plain,
+    "tacita, engine": engine,
+    "tacita, whole oracle": oracle,
+    "tacita, whole oracle, Poisson": oracle_poisson,
+    "Opacus hooks": opacus_hooks,
+    "Opacus ghost": opacus_ghost,
+}

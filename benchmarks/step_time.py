@@ -1,0 +1,209 @@
+"""Step time and memory of private training beside plain PyTorch and Opacus; writes ``docs/benchmarks.md``.
+
+    make bench                                     all cells
+    python benchmarks/step_time.py --cells a --rounds 5 --print
+
+Every implementation lives in its own process. They take turns, in a new order each round, so that whatever else the
+machine does falls on all of them; a figure is the median over rounds of (time of a step / plain step of that round).
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import platform
+import random
+import statistics
+import subprocess
+import sys
+import time
+from importlib import metadata
+from pathlib import Path
+
+import torch
+from cells import CELLS
+from implementations import IMPLEMENTATIONS
+
+ROOT = Path(__file__).parents[1]
+PLAIN = "plain PyTorch"
+WARM_UP = 3
+TURN = 0.3  # seconds that a turn of the plain step takes; the others make as many steps, but no fewer than 2
+
+
+# --- one implementation, in its own process --------------------------------------------------------------------------
+
+
+def peak_mib(reset: bool = False) -> float:
+    """Highest resident memory since the last reset, MiB (Linux; NaN elsewhere)."""
+    try:
+        if reset:
+            Path("/proc/self/clear_refs").write_text("5")
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return float("nan")
+    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM")), float("nan"))
+
+
+def serve(cell: str, name: str, threads: int) -> None:
+    """Answer each line "number of steps" on stdin with the seconds that they took, then with the extra memory."""
+    torch.set_num_threads(threads)
+    torch.manual_seed(0)
+    with contextlib.redirect_stdout(sys.stderr):
+        step = IMPLEMENTATIONS[name](CELLS[cell])
+        before = peak_mib(reset=True)
+        for _ in range(WARM_UP):
+            step()
+    print(json.dumps("ready"), flush=True)
+    for line in sys.stdin:
+        start = time.perf_counter()
+        for _ in range(int(line)):
+            step()
+        seconds = time.perf_counter() - start
+        print(json.dumps([seconds, peak_mib() - before]), flush=True)
+
+
+class Worker:
+    """The process of one implementation; it idles while others have their turn."""
+
+    def __init__(self, cell: str, name: str, threads: int) -> None:
+        command = [sys.executable, __file__, "--serve", cell, name, "--threads", str(threads)]
+        environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
+        self._answer()
+
+    def run(self, steps: int) -> tuple[float, float]:
+        """Seconds a step, and extra peak memory so far in MiB."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{steps}\n")
+        self._process.stdin.flush()
+        seconds, mib = self._answer()
+        return seconds / steps, mib
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+    def _answer(self):
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"a benchmark process ended: {self._process.args}")
+        return json.loads(line)
+
+
+# --- the rounds ------------------------------------------------------------------------------------------------------
+
+
+def measure(cell: str, names: list[str], rounds: int, threads: int) -> dict[str, dict[str, float]]:
+    """Median, lowest and highest ratio to the plain step, and extra memory, by implementation."""
+    workers = {name: Worker(cell, name, threads) for name in names}
+    steps = max(2, round(TURN / workers[PLAIN].run(5)[0]))
+    order = random.Random(0)
+    times: dict[str, list[float]] = {name: [] for name in names}
+    mib: dict[str, float] = {}
+    for _ in range(rounds):
+        for name in order.sample(names, len(names)):
+            turn = steps if not times[name] else affordable(steps, times[name][0])
+            seconds, mib[name] = workers[name].run(turn if times[name] else 2)
+            times[name].append(seconds)
+    for worker in workers.values():
+        worker.close()
+    plain = times[PLAIN][1:]  # the first round only tells how long a step takes
+    ratios = {name: [a / b for a, b in zip(times[name][1:], plain, strict=True)] for name in names}
+    return {
+        name: {"ratio": statistics.median(r), "low": min(r), "high": max(r), "mib": mib[name]}
+        for name, r in ratios.items()
+    }
+
+
+def affordable(steps: int, seconds: float) -> int:
+    """As many steps as the plain one makes, within ten of its turns."""
+    return max(2, min(steps, round(10 * TURN / seconds)))
+
+
+# --- the page --------------------------------------------------------------------------------------------------------
+
+
+def cpu() -> str:
+    """What the processor calls itself."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.machine()
+
+
+def table(results: dict[str, dict[str, dict[str, float]]], show) -> str:
+    names = list(dict.fromkeys(name for row in results.values() for name in row))
+    lines = [f"| implementation | {' | '.join(results)} |", "| --- |" + " ---: |" * len(results)]
+    for name in names:
+        cells = [show(row[name]) if name in row else "–" for row in results.values()]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def version(package: str) -> str:
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        return f"{package} {metadata.version(package)}"
+    return f"{package} absent"
+
+
+def page(results: dict[str, dict[str, dict[str, float]]], rounds: int, threads: int) -> str:
+    """``docs/benchmarks.md``."""
+    cells = "\n".join(f"- **{cell}**: {CELLS[cell].words}" for cell in results)
+    versions = ", ".join(version(package) for package in ("torch", "opacus", "tacita"))
+    return f"""# Benchmarks
+
+*Written by `make bench`.* {cpu()}, {threads} threads, float32; {versions}.
+
+One step is forward, backward, per-sample flat clipping, Gaussian noise and an SGD update. Every implementation has its
+own process, and they take turns, in a new order each round; a figure is the median over {rounds - 1} rounds of (time of
+a step / plain PyTorch step of the same round), with the lowest and highest round beside it. Ratios move by up to 20 %
+from run to run: read them as ranges.
+
+{cells}
+
+## Step time, as a multiple of plain PyTorch
+
+{table(results, lambda r: f"{r['ratio']:.2f} ({r['low']:.2f} to {r['high']:.2f})")}
+
+*Engine*: tacita's clipped sum with noise of `torch.randn`, which is what the other libraries do. *Whole oracle*: what
+a user runs, with the ledger in a file and cryptographic noise; *Poisson*: each batch is drawn anew by secret coins from
+20 batches of rows, where the others step on one fixed batch.
+
+## Extra peak memory, MiB
+
+{table(results, lambda r: f"{r['mib']:.0f}")}
+
+Resident memory at its highest during the steps, over what the process held before the first one.
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--cells", nargs="*", default=list(CELLS), choices=list(CELLS))
+    parser.add_argument("--only", nargs="*", default=list(IMPLEMENTATIONS), help="implementations")
+    parser.add_argument("--rounds", type=int, default=21)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--print", action="store_true", help="print the page in place of writing it")
+    parser.add_argument("--serve", nargs=2, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.serve:
+        return serve(*arguments.serve, arguments.threads)
+    names = [PLAIN, *(name for name in arguments.only if name != PLAIN)]
+    results = {}
+    for cell in arguments.cells:
+        results[cell] = measure(cell, names, arguments.rounds, arguments.threads)
+        print(cell, {name: round(row["ratio"], 2) for name, row in results[cell].items()}, file=sys.stderr)
+    text = page(results, arguments.rounds, arguments.threads)
+    if arguments.print:
+        print(text)
+    else:
+        (ROOT / "docs" / "benchmarks.md").write_text(text)
+
+
+if __name__ == "__main__":
+    main()
