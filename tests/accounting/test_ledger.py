@@ -14,6 +14,7 @@ from tacita.accounting import (
     Part,
     PoissonGaussianEvent,
     Session,
+    ShuffledEpochsGaussianEvent,
     Spend,
     StableCountsEvent,
     delta,
@@ -260,6 +261,15 @@ def test_a_session_that_is_one_guarantee_counts_in_full_from_its_first_query():
     assert ledger.epsilon_spent(DELTA) == ledger.epsilon(DELTA) == pytest.approx(gaussian_epsilon(0.5, DELTA))
 
 
+def test_the_first_epoch_of_several_counts_as_all_of_them():
+    epochs = ShuffledEpochsGaussianEvent(
+        relation="replace_one", max_contribution=(1.0,), noise_std=(5.0,), queries_per_epoch=10
+    )
+    ledger = book(relation="replace_one")
+    make(ledger.register(epochs, planned_queries=30), 1)
+    assert ledger.epsilon_spent(DELTA) == ledger.epsilon(DELTA) > epsilon([Spend(epochs, 1)], DELTA).epsilon
+
+
 def test_no_noise_is_infinite_and_no_error():
     ledger = book()
     make(ledger.register(full_batch(0.0), planned_queries=2), 1)
@@ -356,6 +366,15 @@ def test_a_share_pays_for_sessions_chosen_later(tmp_path):
     again = Ledger.load(ledger.path)
     assert again.shares == ledger.shares == (share,)
     assert again.epsilon(DELTA) == plan
+
+
+def test_what_is_inside_a_share_adds_up():
+    ledger = book()
+    share = ledger.register_share(gaussian_epsilon(5**0.5 / 40, 1e-6) * (1 + 1e-9), 1e-6)
+    ledger.register(full_batch(40.0), planned_queries=3, share=share)
+    with pytest.raises(BudgetExceededError, match="share-1"):
+        ledger.register(full_batch(40.0), planned_queries=3, share=share)
+    ledger.register(full_batch(40.0), planned_queries=2, share=share)
 
 
 def test_a_share_belongs_to_its_ledger():
