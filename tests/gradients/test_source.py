@@ -165,6 +165,13 @@ def test_augmentation_of_a_record_does_not_depend_on_the_others(model):
     assert not torch.allclose(alone, later)
 
 
+def test_records_of_one_query_are_augmented_apart(model):
+    items = Items(augment=True)
+    items.x[:], items.y[:] = 1.0, 1.0
+    _, norms = sums_of(NetworkSource(model, squared, items), range(10), query=3)
+    assert len(set(norms.flatten().tolist())) == 10
+
+
 def test_a_layer_without_a_rule_is_served_by_vmap_and_named_if_ghost_is_asked_for():
     model = nn.Sequential(nn.Linear(4, 1), nn.PReLU())
     assert NetworkSource(model, squared, Items()).method == "vmap"
