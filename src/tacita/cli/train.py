@@ -1,7 +1,7 @@
 """``tacita train``: from a raw table to a private model.
 
-Place: cli.app -> [cli.train] -> pipeline. Flags are the settings of :class:`~tacita.pipeline.TableSettings`; what is given
-overrides the config file.
+Place: cli.app -> [cli.train] -> pipeline. Flags are the settings of :class:`~tacita.pipeline.TableSettings`; what is
+given overrides the config file.
 """
 
 import sys

@@ -3,6 +3,7 @@
 Place: run folder -> [pipeline.load] -> the user. Everything loaded is public; the rows to predict on are the caller's.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -142,7 +143,7 @@ def _is_nullable_number(values: Any) -> bool:
 
 
 def _cell(value: Any, absent: bool) -> str:
-    if absent or value is None or (isinstance(value, float) and value != value):
+    if absent or value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     if isinstance(value, bool):
         return str(value).lower()

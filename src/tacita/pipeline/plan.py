@@ -5,7 +5,8 @@ purchases get their share of the total mu, the training is calibrated beside the
 rows than the training and may spend what the training spends.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,10 +14,14 @@ from tacita.accounting import Event, HistogramGaussianEvent, Ledger, Part, Sessi
 from tacita.clipping import FlatClipper
 from tacita.estimators import ClippedSum
 from tacita.mechanisms import GaussianMechanism
+from tacita.pipeline import rules
 from tacita.pipeline.rules import HOLDOUT, Training
+from tacita.pipeline.settings import TableSettings
+from tacita.pipeline.source import Source
 from tacita.sampling import PoissonSampler, Sampler, UnitPoissonSampler
 from tacita.tables.budget import PurchasePlan
 
+MakeEvent = Callable[[], Event]
 SURVEY, REFINEMENT, TRAIN, SCORE = "survey", "refinement", "train", "score"
 HELD_OUT, KEPT = 1, 0  # numbers of the parts
 SPLIT = "holdout"
@@ -40,6 +45,26 @@ class Plan:
     score_histograms: int
     holds_out: bool
 
+    @classmethod
+    def of(cls, settings: TableSettings, source: Source) -> "Plan":
+        """From the settings, the declarations and the file's structure."""
+        schema, target = source.schema, source.schema.target
+        assert target is not None
+        buys_score = settings.test_file is None and not settings.non_private_holdout
+        classes = target.task == "classification" or target.classes is not None
+        return cls(
+            purchases=PurchasePlan(
+                epsilon=settings.epsilon,
+                delta=settings.delta,
+                relation=settings.neighboring_relation,
+                max_rows_per_unit=schema.max_rows_per_unit or 1,
+            ),
+            training=rules.training(settings),
+            columns_to_buy=len(source.to_buy),
+            score_histograms=(1 if classes else 2) if buys_score else 0,
+            holds_out=settings.test_file is None,
+        )
+
     def sampler(self, num_records: int) -> Sampler:
         """Poisson sampling of rows; under a unit of several rows with the cap that its event needs."""
         cap = self.purchases.max_rows_per_unit
@@ -57,7 +82,7 @@ class Plan:
         return Part(split=SPLIT, kind="coin", index=index, fraction=fraction)
 
     def train_event(self, noise_multiplier: float) -> Event:
-        """The training as its estimator states it; the event of a flat clipper does not depend on the model's shapes."""
+        """The training as its estimator states it; with a flat clipper it does not depend on the model's shapes."""
         estimator = ClippedSum(FlatClipper(max_grad_norm=self.training.max_grad_norm))
         sensitivity = estimator.sensitivity(self.purchases.relation, {})
         noise_std = GaussianMechanism(noise_multiplier=noise_multiplier).noise_std(sensitivity, {})
@@ -72,19 +97,30 @@ class Plan:
             relation=plan.relation, max_contribution=(contribution,), noise_std=(noise_multiplier * sensitivity,)
         )
 
-    def score_noise_std(self, session: Session, histograms: int) -> float:
-        r"""Noise on each count of a score that turned out to be ``histograms`` histograms.
+    def mechanism(self, session: Session | None) -> GaussianMechanism:
+        """The mechanism whose event is the one registered: its multiplier, recovered to the last bit."""
+        assert session is not None
+        sensitivity = _noise_std(self.train_event(1.0))
+        near = [_noise_std(session.event) / sensitivity]
+        for _ in range(4):
+            near = [math.nextafter(near[0], 0.0), *near, math.nextafter(near[-1], math.inf)]
+        return GaussianMechanism(noise_multiplier=next(x for x in near if self.train_event(x) == session.event))
 
-        Registered before the task was known, for ``score_histograms``: contribution over noise, which is all that counts,
-        stays the same.
+    def score_noise_std(self, session: Session, histograms: int) -> float:
+        """Noise on each count of a score that turned out to be ``histograms`` histograms.
+
+        Registered before the task was known, for ``score_histograms`` of them: contribution over noise, which is all
+        that counts, stays the same.
         """
-        return session.event.noise_std[0] * (histograms / self.score_histograms) ** 0.5  # type: ignore[attr-defined]
+        return _noise_std(session.event) * (histograms / self.score_histograms) ** 0.5
 
     def register(self, ledger: Ledger, settings: Mapping[str, Any], *, secure: bool) -> "Sessions":
         """Register what is not registered yet (a run killed in between goes on where it was), and return it all."""
         found = {session.purpose: session for session in ledger.sessions}
 
-        def registered(purpose: str, make_event, queries: int = 1, part: Part | None = None) -> Session:
+        def registered(
+            purpose: str, make_event: Callable[[], Event], queries: int = 1, part: Part | None = None
+        ) -> Session:
             if purpose not in found:
                 found[purpose] = ledger.register(
                     make_event(),
@@ -113,9 +149,14 @@ class Plan:
             )
         return Sessions(*(found.get(name) for name in (SURVEY, REFINEMENT, TRAIN, SCORE)))
 
-    def _calibrated(self, event_at, alongside: list[Spend], queries: int) -> float:
+    def _calibrated(self, event_at: Callable[[float], Event], alongside: list[Spend], queries: int) -> float:
         plan = self.purchases
         return calibrate(event_at, plan.relation, plan.epsilon, plan.delta, alongside, queries=queries)
+
+
+def _noise_std(event: Event) -> float:
+    """Of an event with one block."""
+    return event.noise_std[0]  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @dataclass(frozen=True)

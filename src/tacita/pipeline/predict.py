@@ -55,9 +55,7 @@ def _predicted(model: TableModel, table) -> tuple[list[str], list[list[str]]]:
     return names, [list(predicted), *([f"{value:.6g}" for value in column] for column in chances.T)]
 
 
-def _appended(
-    source: Path, reading: Reading, names: list[str], columns: list[list[str]], valid: np.ndarray
-) -> bytes:
+def _appended(source: Path, reading: Reading, names: list[str], columns: list[list[str]], valid: np.ndarray) -> bytes:
     lines = _physical_lines(source)
     out: list[bytes] = []
     if reading.header:
@@ -117,4 +115,6 @@ def _refuse_twice(names: list[str], present) -> None:
     taken = {str(name).strip() for name in present}
     for name in names:
         if name in taken:
-            raise DataStructureError(f"data already has a column {name!r}, which the predictions would repeat: rename it.")
+            raise DataStructureError(
+                f"data already has a column {name!r}, which the predictions would repeat: rename it."
+            )

@@ -1,7 +1,7 @@
 """What travels with a model: the encoder, what was bought, the architecture. Public, strict JSON.
 
-Place: purchases -> [pipeline.preprocessing] -> training, load. Written before the training starts, so that a resumed run
-reads it in place of buying again.
+Place: purchases -> [pipeline.preprocessing] -> training, load. Written before the training starts, so that a resumed
+run reads it in place of buying again.
 """
 
 import json

@@ -38,7 +38,8 @@ def buy(
     released = line.release(line.begin(), {BLOCK: counts})
     if released is None:
         raise ResumeError(
-            f"session {session.id!r} was released before with other counts: the data are not those the run started with."
+            f"session {session.id!r} was released before with other counts: the data are not those that the run "
+            "started with."
         )
     if not session.closed:
         session.close()
@@ -46,7 +47,7 @@ def buy(
 
 
 def survey(source: Source, table: Table, plan: Plan, sessions: Sessions, randomness: Randomness) -> Survey | None:
-    """Survey and refinement of the columns to buy, over the rows of ``table`` that count; ``None`` if all is declared."""
+    """Survey and refinement of the columns to buy, over the rows that count; ``None`` if all is declared."""
     if sessions.survey is None or sessions.refinement is None:
         return None
     columns = len(source.to_buy)
@@ -73,9 +74,7 @@ def survey(source: Source, table: Table, plan: Plan, sessions: Sessions, randomn
     return read_refinement(bought, noisy["fine bins"], noise_std)
 
 
-def _released_texts(
-    counts: SurveyCounts, noisy: Mapping[str, np.ndarray], threshold: float
-) -> list[dict[str, float]]:
+def _released_texts(counts: SurveyCounts, noisy: Mapping[str, np.ndarray], threshold: float) -> list[dict[str, float]]:
     """Stable counts: a text is forgotten unless its noisy count reaches the threshold."""
     return [
         {name: float(count) for name, count in zip(names, noisy[f"texts {i}"], strict=True) if count >= threshold}

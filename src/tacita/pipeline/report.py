@@ -1,11 +1,12 @@
 """The statement of a run on a table: what was bought, what tacita chose, how the score was obtained; and its check.
 
-Place: plan, ledger -> [pipeline.report] -> run folder, command line. Every number of the guarantee comes from the ledger.
+Place: plan, ledger -> [pipeline.report] -> run folder, command line. Every number of the guarantee comes from the
+ledger.
 """
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,41 +14,43 @@ from typing import Any
 from tacita.accounting import Ledger, Statement, statement
 from tacita.accounting.journal import Anchor
 from tacita.errors import LedgerError, TacitaError
+from tacita.pipeline import rules
 from tacita.pipeline.plan import Plan
 from tacita.pipeline.preprocessing import Preprocessing
 from tacita.pipeline.rules import HOLDOUT
-from tacita.pipeline.source import Source
+from tacita.pipeline.settings import TableSettings
+from tacita.pipeline.source import Source, unit_in_words
+from tacita.tables.encoding import Encoder
 
 MODEL, PREPROCESSING, STATEMENT, TEXT = "model.safetensors", "preprocessing.json", "statement.json", "statement.txt"
 EXTRAS = ("model", "task", "target", "rows", "private_releases", "files")  # what this page adds to a statement
 PRIVATE_RELEASES = (
     "the weights in model.safetensors",
-    "the values in preprocessing.json (bounds, categories, classes, counts), and what follows from them by public rules",
-    "rows, task, purchases (released), holdout_score, and the caveats on columns and classes in the statement",
+    "what preprocessing.json says of the columns and the target (kinds, bounds, categories, classes, counts)",
+    "in the statement: rows, task, lr, what purchases released, holdout_score, caveats on columns and classes",
     "fingerprints of queries in ledger.jsonl, under a key that is deleted, and the hashes that cover any of these",
 )
 
 
 def make_statement(
     ledger: Ledger,
-    delta: float,
+    settings: TableSettings,
     *,
     source: Source,
     plan: Plan,
     preprocessing: Preprocessing,
-    chosen: Sequence[str],
-    score: Mapping[str, Any] | None,
+    score: Mapping[str, Any],
     files: Mapping[str, str],
 ) -> Statement:
     """The statement of a finished run."""
     encoder = preprocessing.encoder
     return statement(
         ledger,
-        delta,
-        purchases=purchases(source, plan, preprocessing, score),
-        chosen_by_tacita=chosen,
+        settings.delta,
+        purchases=purchases(plan, preprocessing, score),
+        chosen_by_tacita=_chosen(settings, source, plan, encoder),
         caveats=caveats(source, preprocessing, score),
-        holdout_score=None if score is None else dict(score),
+        holdout_score=dict(score),
         model=preprocessing.model.name,
         task=encoder.task,
         target=encoder.target.column if encoder.target else None,
@@ -57,9 +60,12 @@ def make_statement(
     )
 
 
-def purchases(
-    source: Source, plan: Plan, preprocessing: Preprocessing, score: Mapping[str, Any] | None
-) -> list[dict[str, Any]]:
+def _chosen(settings: TableSettings, source: Source, plan: Plan, encoder: Encoder) -> list[str]:
+    words = rules.chosen(settings, encoder, holds_out=plan.holds_out, buys=plan.columns_to_buy > 0)
+    return words if source.schema.privacy_unit else [*words, f"privacy_unit = {unit_in_words(source.schema)}"]
+
+
+def purchases(plan: Plan, preprocessing: Preprocessing, score: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What was bought from the rows, at which noise, and what came out in short."""
     found: list[dict[str, Any]] = []
     survey, columns = preprocessing.survey, plan.columns_to_buy
@@ -82,7 +88,7 @@ def purchases(
                 "released": {"number": numeric},
             }
         )
-    if plan.score_histograms and score is not None:
+    if plan.score_histograms:
         found.append(
             {
                 "session": "score",
@@ -94,14 +100,16 @@ def purchases(
     return found
 
 
-def caveats(source: Source, preprocessing: Preprocessing, score: Mapping[str, Any] | None) -> list[str]:
+def caveats(source: Source, preprocessing: Preprocessing, score: Mapping[str, Any]) -> list[str]:
     """What a reader must know of this run, beside the standing caveats."""
     words: list[str] = []
     if source.schema.unit is None:
         words.append("Several rows of one person are not covered as one: for that, train with --unit-column.")
     else:
-        words.append(f"Persons are told apart by column {source.schema.unit!r}; rows without a value there do not count.")
-    if score is not None and score["private"] is False:
+        words.append(
+            f"Persons are told apart by column {source.schema.unit!r}; rows without a value there do not count."
+        )
+    if not score["private"]:
         words.append(f"The held-out score is outside the guarantee: {score['how']}.")
     encoder = preprocessing.encoder
     if encoder.dropped:
@@ -145,12 +153,15 @@ def check_run(folder: str | Path) -> Checked:
             faults.append("ledger.jsonl has more lines than when the statement was made")
         again = _again(ledger, stated)
     except (LedgerError, KeyError, TypeError, ValueError) as error:
-        return Checked((folder / TEXT).read_text(encoding="utf-8", errors="replace"), (*faults, f"ledger.jsonl: {error}"))
+        return Checked(
+            (folder / TEXT).read_text(encoding="utf-8", errors="replace"), (*faults, f"ledger.jsonl: {error}")
+        )
     changed = sorted(name for name in {*stated, *again.to_json()} if stated.get(name) != again.to_json().get(name))
     if changed and not faults:
         faults.append(f"{STATEMENT} does not follow from the ledger: {', '.join(changed)}")
-    faults += check_files(folder, stated)
-    return Checked(again.text, tuple(faults))
+    if _text(folder) != again.text and not faults:
+        faults.append(f"{TEXT} is not what follows from the ledger")
+    return Checked(again.text, (*faults, *check_files(folder, stated)))
 
 
 def read_statement(folder: Path) -> dict[str, Any]:
@@ -161,8 +172,8 @@ def read_statement(folder: Path) -> dict[str, Any]:
             raise ValueError
     except (OSError, ValueError, RecursionError):
         raise TacitaError(
-            f"{str(folder)!r} holds no finished run: {STATEMENT} is missing or cannot be read. If a run was stopped there, "
-            "repeat its command to finish it."
+            f"{str(folder)!r} holds no finished run: {STATEMENT} is missing or cannot be read. If a run was stopped "
+            "there, repeat its command to finish it."
         ) from None
     return stated
 
@@ -172,13 +183,24 @@ def check_files(folder: Path, stated: Mapping[str, Any]) -> list[str]:
     files = stated.get("files")
     if not isinstance(files, Mapping) or set(files) != {MODEL, PREPROCESSING}:
         return [f"{STATEMENT} names other files than {MODEL} and {PREPROCESSING}"]
-    return [f"{name} is not the file that the statement is about" for name in files if file_sha256(folder / name) != files[name]]
+    return [
+        f"{name} is not the file that the statement is about"
+        for name in files
+        if file_sha256(folder / name) != files[name]
+    ]
 
 
 def file_sha256(path: Path) -> str:
     """SHA-256 of a file; empty if it cannot be read."""
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return ""
+
+
+def _text(folder: Path) -> str:
+    try:
+        return (folder / TEXT).read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
 

@@ -4,9 +4,12 @@ Place: settings -> [pipeline.rules] -> plan. None of them looks at a row; the st
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 from tacita.pipeline.settings import TableSettings
 from tacita.tables import defaults
+from tacita.tables.budget import PURCHASES
+from tacita.tables.encoding import Encoder
 
 HOLDOUT = defaults.HELD_OUT  # of the rows (or persons), held out by coin for the score
 MOMENTUM = defaults.MOMENTUM
@@ -31,7 +34,7 @@ RULES = {
 }
 
 
-NETWORK_LR = 0.5  # times 1 / C
+NETWORK_LR = 2.0  # times 1 / C
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,22 +57,36 @@ class Training:
 def training(settings: TableSettings) -> Training:
     """The settings of the training: those given, and the rule's for the rest."""
     rule = RULES.get(settings.model, RULES["mlp"])
-    chosen: list[str] = []
-    values: dict[str, float | int | None] = {}
+    words: list[str] = []
+    values: dict[str, Any] = {}
     for name in ("sample_rate", "queries", "max_grad_norm", "width"):
         given, default = getattr(settings, name), getattr(rule, name)
         if name == "width" and settings.model != "mlp":
             default = None
         if given is None and default is not None:
-            chosen.append(f"{name} = {default:g}")
+            words.append(f"{name} = {default:g}")
         values[name] = default if given is None else given
-    return Training(**values, chosen=tuple(chosen))  # type: ignore[arg-type]
+    return Training(**values, chosen=tuple(words))
 
 
-def learning_rate(settings: TableSettings, task: str, num_features: int, max_grad_norm: float) -> float:
+def learning_rate(settings: TableSettings, encoder: Encoder) -> float:
     """Of a linear model by the tables' rule, of a network by its own."""
     if settings.lr is not None:
         return settings.lr
+    max_grad_norm = training(settings).max_grad_norm
     if settings.model == "linear":
-        return defaults.learning_rate(task, max_grad_norm, num_features)
+        return defaults.learning_rate(encoder.task or "", max_grad_norm, encoder.num_features)
     return NETWORK_LR / max_grad_norm
+
+
+def chosen(settings: TableSettings, encoder: Encoder, *, holds_out: bool, buys: bool) -> list[str]:
+    """What public rules chose, in words: for the statement."""
+    words = list(training(settings).chosen)
+    if settings.lr is None:
+        words.append(f"lr = {learning_rate(settings, encoder):g}")
+    words.append(f"optimizer = SGD, momentum {MOMENTUM:g}, average of the last {TAIL:.0%} of the iterates")
+    if holds_out:
+        words.append(f"held out = {HOLDOUT:.0%} of the rows, by coin")
+    if buys:
+        words.append(f"purchases = {PURCHASES:g} of the total mu")
+    return words

@@ -99,7 +99,7 @@ class TableSettings:
     def _check_types(self) -> None:
         for field in dataclasses.fields(self):
             value, kinds = getattr(self, field.name), _KINDS[field.name]
-            if isinstance(value, bool) and bool not in kinds or not isinstance(value, kinds):
+            if (isinstance(value, bool) and bool not in kinds) or not isinstance(value, kinds):
                 raise ValueError(f"{field.name} must be {_words(kinds)}, got {value!r}.")
 
     def _check_choices(self) -> None:
@@ -154,7 +154,8 @@ class TableSettings:
         for name, field in known.items():
             if field.default is dataclasses.MISSING and name not in values:
                 raise ValueError(f"{name} is missing: give --{name.replace('_', '-')} or set it in the config file.")
-        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+        plain: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
+        return cls(**plain)
 
 
 def parse_toml(text: str) -> dict[str, Any]:
@@ -169,8 +170,8 @@ def check_delta(delta: float, rows: int | None, allow_large: bool) -> None:
     """Refuse a delta at or above one over the *public* number of rows: it would allow to publish a row whole."""
     if rows is not None and delta >= 1 / rows and not allow_large:
         raise ValueError(
-            f"delta must be below 1 / rows = {1 / rows:.3g}, got {delta:g}: at that delta a whole row may be published. "
-            "Choose a smaller one, or pass --allow-large-delta."
+            f"delta must be below 1 / rows = {1 / rows:.3g}, got {delta:g}: at that delta a whole row may be "
+            "published. Choose a smaller one, or pass --allow-large-delta."
         )
 
 

@@ -7,11 +7,12 @@ which columns take part and about which something must be bought. Only the file'
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 import numpy as np
 
-from tacita.errors import TacitaError
+from tacita.errors import DataStructureError, TacitaError
 from tacita.pipeline.settings import TableSettings, check_delta, read_text
 from tacita.tables.readers import read_table
 from tacita.tables.schema import ArraySpec, Schema, Target
@@ -83,6 +84,17 @@ def declared(settings: TableSettings) -> Schema:
     return merged
 
 
+def read_test(path: str, source: Source) -> Table:
+    """A table that the user declares public, read as the private one is."""
+    target = source.schema.target
+    assert target is not None
+    with private_rows("reading the test file"):
+        try:
+            return read_table(path, source.schema.reading, only=(*source.names, target.column))
+        except DataStructureError as error:
+            raise DataStructureError(f"test_file: {error}") from None
+
+
 def unit_in_words(schema: Schema) -> str:
     """Whom the guarantee protects."""
     if schema.privacy_unit is not None:
@@ -101,8 +113,9 @@ def read(settings: TableSettings, schema: Schema) -> Source:
     only = schema.needed() if schema.columns else None
     with private_rows("reading the table"):
         table = read_table(settings.data, schema.reading, only=only)
-    assert schema.target is not None
-    for name in (schema.target.column, *settings.drop, *(() if schema.unit is None else (schema.unit,))):
+    target = schema.target
+    assert target is not None
+    for name in (target.column, *settings.drop, *(() if schema.unit is None else (schema.unit,))):
         table.column(name)
     offered = [name for name in (schema.columns or table.names) if name not in settings.drop]
     schema = _with_arrays(schema, table, offered)
@@ -113,7 +126,7 @@ def read(settings: TableSettings, schema: Schema) -> Source:
     schema = _with_public_count(schema, table, settings)
     to_buy = schema.to_buy(offered)
     if not to_buy and schema.rows is None:
-        to_buy = (schema.target.column,)  # for the number of rows alone
+        to_buy = (target.column,)  # for the number of rows alone
     for name in to_buy:
         if table.column(name).storage == "array":
             raise DataStructureError(f"Column {name!r} holds arrays: declare it in a schema with kind = 'array'.")
@@ -129,7 +142,7 @@ def _target(settings: TableSettings, target: Target | None) -> Target:
     return Target(column=column, task=task, classes=target.classes, lower=target.lower, upper=target.upper)
 
 
-def _agreed(name, given, in_schema):
+def _agreed(name: str, given: Any, in_schema: Any) -> Any:
     if given is not None and in_schema is not None and given != in_schema:
         raise ValueError(f"{name} is {given!r} in the settings and {in_schema!r} in the schema: give it in one place.")
     return in_schema if given is None else given
@@ -142,8 +155,8 @@ def _with_public_count(schema: Schema, table: Table, settings: TableSettings) ->
     rows = max(table.num_rows, 1)
     if schema.rows not in (None, rows):
         raise ValueError(
-            f"rows must be the table's number of rows under {settings.neighboring_relation}, got {schema.rows}: there it "
-            "is public and exact. Leave it out."
+            f"rows must be the table's number of rows under {settings.neighboring_relation}, got {schema.rows}: "
+            "there it is public and exact. Leave it out."
         )
     check_delta(settings.delta, rows, settings.allow_large_delta)
     return msgspec.structs.replace(schema, rows=rows)

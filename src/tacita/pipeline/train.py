@@ -5,11 +5,10 @@ private: sessions are registered together, what is bought is written down, then 
 instant goes on when it is asked for again with the same settings and data.
 """
 
-import json
 import math
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,33 +18,30 @@ import torch
 
 from tacita.accounting import Ledger
 from tacita.clipping import FlatClipper
-from tacita.errors import LedgerError, ResumeError
-from tacita.mechanisms import GaussianMechanism
+from tacita.errors import LedgerError
 from tacita.methods import SuffixAverage
 from tacita.oracles import ClippedGradientOracle, Records, trainable
+from tacita.pipeline import folder as folders
 from tacita.pipeline import report, rules, score
 from tacita.pipeline.models import ModelSpec, check_model, loss_fn
-from tacita.pipeline.plan import HELD_OUT, KEPT, SPLIT, Plan, Sessions
+from tacita.pipeline.plan import KEPT, SPLIT, Plan, Sessions
 from tacita.pipeline.preprocessing import Preprocessing
 from tacita.pipeline.purchases import survey
 from tacita.pipeline.settings import TableSettings
-from tacita.pipeline.source import Source, declared, private_rows, read, unit_in_words
+from tacita.pipeline.source import Source, declared, private_rows, read, read_test, unit_in_words
 from tacita.random import Randomness
-from tacita.tables.budget import PurchasePlan
 from tacita.tables.encoding import Encoded
-from tacita.tables.readers import read_table
 from tacita.tables.recipe import make_encoder
 from tacita.tables.score import histograms
 from tacita.tables.table import Table
 from tacita.tables.units import cap_rows, held_out
 from tacita.training.checkpoint import TrainingState
-from tacita.training.files import RunFolder, remove, write_atomically
+from tacita.training.files import RunFolder, write_atomically
 from tacita.training.fingerprint import data_fingerprint
 from tacita.training.loop import Checkpoints, train
 from tacita.training.progress import Progress
 
 Say = Callable[[str], Any]
-CONFIG = "config.toml"
 
 
 @dataclass(frozen=True)
@@ -64,7 +60,11 @@ class TableRun:
 
 
 def train_table(
-    settings: TableSettings, *, say: Say = lambda words: None, progress: bool = False, randomness: Randomness | None = None
+    settings: TableSettings,
+    *,
+    say: Say = lambda words: None,
+    progress: bool = False,
+    randomness: Randomness | None = None,
 ) -> TableRun:
     """Train on a table so that everything together is (epsilon, delta)-differentially private.
 
@@ -81,77 +81,61 @@ def train_table(
     """
     check_model(settings.model)
     source = read(settings, declared(settings))
-    plan = make_plan(settings, source)
-    test = None if settings.test_file is None else _read_test(settings, source)
+    plan = Plan.of(settings, source)
+    test = None if settings.test_file is None else read_test(settings.test_file, source)
     folder = RunFolder(settings.output)
-    randomness = _start(folder, settings, randomness)
-    if (folder.path / report.STATEMENT).exists():  # it was killed while it tidied up
-        return _finish(folder)
-    _bind(folder, settings, source, randomness)
-    ledger = Ledger(
-        folder.ledger, neighboring_relation=settings.neighboring_relation, privacy_unit=unit_in_words(source.schema)
-    )
-    with ledger:
-        return _Run(settings, source, plan, folder, ledger, randomness, say, progress).go(test)
+    randomness = folders.start(folder, settings, randomness)
+    if not (folder.path / report.STATEMENT).exists():  # else it was killed while it tidied up
+        folders.bind(folder, settings, source, randomness)
+        with Ledger(
+            folder.ledger,
+            neighboring_relation=settings.neighboring_relation,
+            privacy_unit=unit_in_words(source.schema),
+        ) as ledger:
+            _Run(settings, source, plan, folder, ledger, randomness, say, progress).go(test)
+    folders.finish(folder)
+    words = (folder.path / report.TEXT).read_text(encoding="utf-8")
+    return TableRun(folder.path, words, report.read_statement(folder.path))
 
 
-def make_plan(settings: TableSettings, source: Source) -> Plan:
-    """What will be registered: from the settings, the declarations, and the file's structure."""
-    schema = source.schema
-    buys_score = settings.test_file is None and not settings.non_private_holdout
-    target = schema.target
-    assert target is not None
-    # a regression's score is two histograms; registered as two unless the task is declared
-    regression = target.task != "classification" and target.classes is None
-    return Plan(
-        purchases=PurchasePlan(
-            epsilon=settings.epsilon,
-            delta=settings.delta,
-            relation=settings.neighboring_relation,
-            max_rows_per_unit=schema.max_rows_per_unit or 1,
-        ),
-        training=rules.training(settings),
-        columns_to_buy=len(source.to_buy),
-        score_histograms=(2 if regression else 1) if buys_score else 0,
-        holds_out=settings.test_file is None,
-    )
+@dataclass(frozen=True)
+class _Rows:
+    """Encoded rows, and what they are for. Private, but for ``public``."""
+
+    table: Table = field(repr=False)
+    kept: np.ndarray = field(repr=False)  # numbers of the rows to train on
+    held: np.ndarray = field(repr=False)  # numbers of the rows held out
+    test: Table | None = field(repr=False)  # declared public
 
 
+@dataclass
 class _Run:
     """One run between its start and its statement."""
 
-    def __init__(
-        self,
-        settings: TableSettings,
-        source: Source,
-        plan: Plan,
-        folder: RunFolder,
-        ledger: Ledger,
-        randomness: Randomness,
-        say: Say,
-        progress: bool,
-    ) -> None:
-        self.settings, self.source, self.plan = settings, source, plan
-        self.folder, self.ledger, self.randomness = folder, ledger, randomness
-        self.say, self.progress = say, progress
+    settings: TableSettings
+    source: Source
+    plan: Plan
+    folder: RunFolder
+    ledger: Ledger
+    randomness: Randomness
+    say: Say
+    progress: bool
 
-    def go(self, test: Table | None) -> TableRun:
-        table, kept, held = self._rows()
-        public = {name: value for name, value in self.settings.to_dict().items() if name not in ("data", "output")}
-        sessions = self.plan.register(self.ledger, public, secure=self.randomness.secure)
-        self._say_plan(sessions)
-        preprocessing = self._preprocessing(table, sessions)
-        encoder = preprocessing.encoder
+    def go(self, test: Table | None) -> None:
+        rows = self._deal(test)
+        sessions = self._register()
+        preprocessing = self._preprocessing(rows, sessions)
         with private_rows("encoding the rows"):
-            rows = encoder.encode(table)
-            public_rows = None if test is None else encoder.encode(test)
-        state = self._state(preprocessing, rows, kept, sessions)
-        self._train(state, preprocessing, public_rows)
-        found = self._score(state, preprocessing, rows, held, public_rows, sessions)
-        return self._write(state, preprocessing, found)
+            encoded = preprocessing.encoder.encode(rows.table)
+            public = None if rows.test is None else preprocessing.encoder.encode(rows.test)
+        records = self._records(encoded, rows)
+        state = self._state(preprocessing, records, sessions)
+        self._train(state, records, preprocessing, public)
+        found = self._score(state, preprocessing, public or _taken(encoded, rows.held), sessions)
+        self._write(state, preprocessing, found)
 
-    def _rows(self) -> tuple[Table, np.ndarray, np.ndarray]:
-        """The table of rows that count, and the numbers of the rows kept for the training and held out. Private."""
+    def _deal(self, test: Table | None) -> _Rows:
+        """Drop rows beyond a person's cap, and hold rows out by coin: each row's own, or its person's."""
         schema, table = self.source.schema, self.source.table
         key = self.randomness.session_key(SPLIT)
         with private_rows("dealing out the rows"):
@@ -163,84 +147,87 @@ class _Run:
         kept = ~out
         if self.settings.neighboring_relation == "add_or_remove_one":
             kept &= table.valid  # rows that do not count need no place; elsewhere the number of rows is public
-        return table, np.flatnonzero(kept), np.flatnonzero(out)
+        return _Rows(table, np.flatnonzero(kept), np.flatnonzero(out), test)
 
-    def _say_plan(self, sessions: Sessions) -> None:
-        planned = self.ledger.epsilon(self.settings.delta)
-        if planned > self.settings.epsilon * (1 + 1e-9):
-            raise LedgerError(f"the plan would spend epsilon {planned:.6g}, more than {self.settings.epsilon:g}.")
+    def _register(self) -> Sessions:
+        public = {name: value for name, value in self.settings.to_dict().items() if name not in ("data", "output")}
+        sessions = self.plan.register(self.ledger, public, secure=self.randomness.secure)
+        planned, asked = self.ledger.epsilon(self.settings.delta), self.settings.epsilon
+        if planned > asked * (1 + 1e-9):
+            raise LedgerError(f"the plan would spend epsilon {planned:.6g}, more than {asked:g}.")
         training = self.plan.training
         self.say(
             f"plan: {training.queries} queries at sample rate {training.sample_rate:g}, clipping threshold "
-            f"{training.max_grad_norm:g}, epsilon {planned:.4g} at delta {self.settings.delta:g} in all"
+            f"{training.max_grad_norm:g}; epsilon {asked:g} at delta {self.settings.delta:g} for everything together"
         )
+        return sessions
 
-    def _preprocessing(self, table: Table, sessions: Sessions) -> Preprocessing:
+    def _preprocessing(self, rows: _Rows, sessions: Sessions) -> Preprocessing:
+        """Buy what is not declared, and write it down before the training starts; or read what was written."""
         path = self.folder.path / report.PREPROCESSING
         if path.exists():
             return Preprocessing.load(path)
         schema = self.source.schema
-        found = survey(self.source, table, self.plan, sessions, self.randomness)
+        found = survey(self.source, rows.table, self.plan, sessions, self.randomness)
         encoder = make_encoder(schema, found, columns=self.source.names)
-        rows = float(schema.rows) if schema.rows is not None else max(found.rows if found else 0.0, 1.0)
+        count = float(schema.rows) if schema.rows is not None else max(found.rows if found else 0.0, 1.0)
         spec = ModelSpec.of(self.settings.model, self.plan.training.width, encoder)
-        preprocessing = Preprocessing(encoder=encoder, survey=found, model=spec, rows=rows)
+        preprocessing = Preprocessing(encoder=encoder, survey=found, model=spec, rows=count)
         self.ledger.flush()
         preprocessing.save(path)
-        self.say(f"bought: what is needed about {len(self.source.to_buy)} columns" if found else "bought: nothing about columns")
+        what = f"what is needed of {len(self.source.to_buy)} columns" if found else "nothing: all is declared"
+        self.say(f"bought: {what}")
         return preprocessing
 
-    def _num_records(self, preprocessing: Preprocessing, kept: np.ndarray) -> int:
-        if self.settings.neighboring_relation != "add_or_remove_one":
-            return max(len(kept), 1)  # the number of rows is public, and the coins know no row
-        share = 1 - rules.HOLDOUT if self.plan.holds_out else 1.0
-        return max(round(share * preprocessing.rows), 1)
-
-    def _state(
-        self, preprocessing: Preprocessing, rows: Encoded, kept: np.ndarray, sessions: Sessions
-    ) -> TrainingState:
-        assert sessions.train is not None and rows.target is not None
-        training, event = self.plan.training, sessions.train.event
-        seed = self.randomness.session_key("model").stream("first weights").seed()
-        model = preprocessing.model.build(seed)
-        dataset = (score.model_input(rows.features), rows.target, rows.valid.to(torch.float32))
-        records = Records(
-            dataset=dataset,
-            rows=kept,
+    def _records(self, encoded: Encoded, rows: _Rows) -> Records:
+        assert encoded.target is not None
+        return Records(
+            dataset=(score.model_input(encoded.features), encoded.target, encoded.valid.to(torch.float32)),
+            rows=rows.kept,
             part=self.plan.part(KEPT),
             max_rows_per_unit=self.plan.purchases.max_rows_per_unit,
         )
+
+    def _state(self, preprocessing: Preprocessing, records: Records, sessions: Sessions) -> TrainingState:
+        training, encoder = self.plan.training, preprocessing.encoder
+        model = preprocessing.model.build(self.randomness.session_key("model").stream("first weights").seed())
         oracle = ClippedGradientOracle(
             model,
-            loss_fn(preprocessing.encoder.task),
+            loss_fn(encoder.task),
             records,
             ledger=self.ledger,
-            sampler=self.plan.sampler(self._num_records(preprocessing, kept)),
+            sampler=self.plan.sampler(self._num_records(preprocessing, records)),
             clipper=FlatClipper(max_grad_norm=training.max_grad_norm),
-            mechanism=_mechanism(self.plan, event),
+            mechanism=self.plan.mechanism(sessions.train),
             planned_queries=training.queries,
             session=sessions.train,
             randomness=self.randomness,
         )
-        self._records = records
-        encoder = preprocessing.encoder
-        lr = self.learning_rate = rules.learning_rate(
-            self.settings, encoder.task or "", encoder.num_features, training.max_grad_norm
-        )
+        lr = rules.learning_rate(self.settings, encoder)
         optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=rules.MOMENTUM)
         average = SuffixAverage(trainable(model), skip=training.queries - math.ceil(rules.TAIL * training.queries))
         return TrainingState(model, optimizer, oracle, average)
 
-    def _train(self, state: TrainingState, preprocessing: Preprocessing, public_rows: Encoded | None) -> None:
-        queries = self.plan.training.queries
-        binding = data_fingerprint(state.oracle, self._records, state.optimizer)
+    def _num_records(self, preprocessing: Preprocessing, records: Records) -> int:
+        """For the divisor: declared or bought, less what is held out."""
+        if self.settings.neighboring_relation != "add_or_remove_one":
+            return max(len(records.rows), 1)  # the number of rows is public, and the coins know no row
+        share = 1 - rules.HOLDOUT if self.plan.holds_out else 1.0
+        return max(round(share * preprocessing.rows), 1)
+
+    def _train(
+        self, state: TrainingState, records: Records, preprocessing: Preprocessing, public: Encoded | None
+    ) -> None:
+        queries, encoder = self.plan.training.queries, preprocessing.encoder
+        binding = data_fingerprint(state.oracle, records, state.optimizer)
         checkpoints = Checkpoints.planned(self.folder, state.oracle, binding)
         bar = Progress(self.ledger, delta=self.settings.delta, total=queries) if self.progress else None
 
         def note(made: int) -> None:
-            if bar is not None and public_rows is not None and made % max(queries // 20, 1) == 0:
-                value = score.exact_value(state.model, preprocessing.encoder, public_rows)
-                bar.note = "" if value is None else f"{score.measure(preprocessing.encoder)} {value:.3f} on public rows"
+            """A curve on rows declared public, and on no others."""
+            if bar is not None and public is not None and made % max(queries // 20, 1) == 0:
+                value = score.exact_value(state.model, encoder, public)
+                bar.note = "" if value is None else f"{score.measure(encoder)} {value:.3f} on public rows"
                 state.model.train()
 
         with bar or nullcontext():
@@ -249,121 +236,38 @@ class _Run:
             state.oracle.session.close()
 
     def _score(
-        self,
-        state: TrainingState,
-        preprocessing: Preprocessing,
-        rows: Encoded,
-        held: np.ndarray,
-        public_rows: Encoded | None,
-        sessions: Sessions,
-    ) -> dict[str, Any] | None:
+        self, state: TrainingState, preprocessing: Preprocessing, rows: Encoded, sessions: Sessions
+    ) -> dict[str, Any]:
         model, encoder = state.model, preprocessing.encoder
-        if public_rows is not None:
-            return score.exact(model, encoder, public_rows, score.words_for(self.settings.test_file or ""))
-        own = Encoded(rows.features[held], None if rows.target is None else rows.target[held], rows.valid[held])
+        if self.settings.test_file is not None:
+            return score.exact(model, encoder, rows, score.words_for(self.settings.test_file))
         if sessions.score is None:
-            return score.exact(model, encoder, own, "computed exactly on held-out rows, by --non-private-holdout")
+            return score.exact(model, encoder, rows, "computed exactly on held-out rows, by --non-private-holdout")
+        with private_rows("scoring the held-out rows"):
+            counts = score.exact_counts(model, encoder, rows)
         noise_std = self.plan.score_noise_std(sessions.score, histograms(encoder))
-        return score.bought(model, encoder, own, sessions.score, noise_std, self.randomness)
+        return score.bought(encoder, counts, sessions.score, noise_std, self.randomness)
 
-    def _write(self, state: TrainingState, preprocessing: Preprocessing, found: dict[str, Any] | None) -> TableRun:
+    def _write(self, state: TrainingState, preprocessing: Preprocessing, found: dict[str, Any]) -> None:
+        """Weights, then what is said about them: the statement's JSON last, since it says that the run is finished."""
         self.ledger.flush()
         path = self.folder.path
         weights = {name: value.detach().contiguous().clone() for name, value in state.model.state_dict().items()}
         write_atomically(path / report.MODEL, safetensors.torch.save(weights))
-        files = {name: report.file_sha256(path / name) for name in (report.MODEL, report.PREPROCESSING)}
         words = report.make_statement(
             self.ledger,
-            self.settings.delta,
+            self.settings,
             source=self.source,
             plan=self.plan,
             preprocessing=preprocessing,
-            chosen=self._chosen(),
             score=found,
-            files=files,
+            files={name: report.file_sha256(path / name) for name in (report.MODEL, report.PREPROCESSING)},
         )
         write_atomically(path / report.TEXT, words.text.encode())
         write_atomically(path / report.STATEMENT, words.to_bytes())
-        return _finish(self.folder)
-
-    def _chosen(self) -> list[str]:
-        """Settings that public rules chose, in words."""
-        settings, words = self.settings, list(self.plan.training.chosen)
-        if settings.lr is None:
-            words.append(f"lr = {self.learning_rate:g}")
-        words.append(f"optimizer = SGD, momentum {rules.MOMENTUM:g}, average of the last {rules.TAIL:.0%} of the iterates")
-        if self.plan.holds_out:
-            words.append(f"held out = {rules.HOLDOUT:.0%} of the rows, by coin")
-        if self.plan.columns_to_buy:
-            words.append("purchases = 0.3 of the total mu")
-        if self.source.schema.privacy_unit is None:
-            words.append(f"privacy_unit = {unit_in_words(self.source.schema)!r}")
-        return words
 
 
-def _mechanism(plan: Plan, event: Any) -> GaussianMechanism:
-    """The mechanism whose event is the one registered: its multiplier, recovered to the last bit."""
-    sensitivity = plan.train_event(1.0).noise_std[0]  # type: ignore[attr-defined]
-    guess = event.noise_std[0] / sensitivity
-    near = [guess]
-    for _ in range(4):
-        near = [math.nextafter(near[0], 0.0), *near, math.nextafter(near[-1], math.inf)]
-    return GaussianMechanism(noise_multiplier=next(x for x in near if plan.train_event(x) == event))
-
-
-def _read_test(settings: TableSettings, source: Source) -> Table:
-    assert source.schema.target is not None
-    with private_rows("reading the test file"):
-        try:
-            return read_table(
-                settings.test_file or "", source.schema.reading, only=(*source.names, source.schema.target.column)
-            )
-        except ValueError as error:
-            raise type(error)(f"test_file: {error}") from None
-
-
-def _start(folder: RunFolder, settings: TableSettings, randomness: Randomness | None) -> Randomness:
-    """Begin a run, or go on with one that was stopped here."""
-    config = folder.path / CONFIG
-    if folder.unfinished:
-        if config.exists() and _without_paths(config) != _plain(settings):
-            raise ResumeError(
-                f"output {folder.path.name!r} holds an unfinished run with other settings: repeat those, or choose another folder."
-            )
-        found = Randomness.load(folder.key)
-    else:
-        folder.start()
-        found = randomness or Randomness.system()
-        found.save(folder.key)
-    if not config.exists():
-        write_atomically(config, settings.to_toml().encode())
-    return found
-
-
-def _plain(settings: TableSettings) -> dict[str, Any]:
-    return {name: value for name, value in settings.to_dict().items() if name != "output"}
-
-
-def _without_paths(config: Path) -> dict[str, Any]:
-    return _plain(TableSettings.from_toml(config.read_text(encoding="utf-8")))
-
-
-def _bind(folder: RunFolder, settings: TableSettings, source: Source, randomness: Randomness) -> None:
-    """Hold the data and the schema against those the run started with, by a keyed tag that never leaves ``private/``."""
-    path = folder.private / "input.json"
-    declared_words = json.dumps(source.schema.to_dict(), sort_keys=True, default=str).encode()
-    with private_rows("reading the table"):
-        content = Path(settings.data).read_bytes()
-        tag = randomness.session_key("input").tag("input", parts=[declared_words, content])
-    if not path.exists():
-        write_atomically(path, json.dumps({"tag": tag}).encode(), mode=0o600)
-    elif json.loads(path.read_bytes())["tag"] != tag:
-        raise ResumeError("data or schema are not those that the run in output started with: restore them, or choose another folder.")
-
-
-def _finish(folder: RunFolder) -> TableRun:
-    """Remove what is private, the key last, and return the run."""
-    remove(folder.private / "input.json")
-    folder.finish()
-    words = (folder.path / report.TEXT).read_text(encoding="utf-8")
-    return TableRun(folder.path, words, report.read_statement(folder.path))
+def _taken(encoded: Encoded, rows: np.ndarray) -> Encoded:
+    """Some of the rows."""
+    target = None if encoded.target is None else encoded.target[rows]
+    return Encoded(encoded.features[rows], target, encoded.valid[rows])

@@ -1,0 +1,82 @@
+"""The folder of a run: begun, gone on with, finished; and held to the settings and data that it was begun with.
+
+Place: settings, source -> [pipeline.folder] -> train. What binds a run to its data is a keyed tag in ``private/``: an
+open hash would let anybody test a guessed table.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tacita.errors import ResumeError
+from tacita.pipeline.settings import TableSettings
+from tacita.pipeline.source import Source, private_rows
+from tacita.random import Randomness
+from tacita.training.files import RunFolder, remove, write_atomically
+
+CONFIG = "config.toml"
+_INPUT = "input.json"
+
+
+def start(folder: RunFolder, settings: TableSettings, randomness: Randomness | None) -> Randomness:
+    """Begin a run with ``randomness`` (default: the system's), or go on with the one that was stopped here.
+
+    Raises:
+        ResumeError: The folder holds a finished run, or one with other settings.
+    """
+    config = folder.path / CONFIG
+    if folder.unfinished:
+        if config.exists() and _comparable(TableSettings.from_toml(config.read_text("utf-8"))) != _comparable(settings):
+            raise ResumeError(
+                f"output {folder.path.name!r} holds an unfinished run with other settings: repeat those, or choose "
+                "another folder."
+            )
+        found = Randomness.load(folder.key)
+    else:
+        _begin(folder)
+        found = randomness or Randomness.system()
+        found.save(folder.key)
+    if not config.exists():
+        write_atomically(config, settings.to_toml().encode())
+    return found
+
+
+def bind(folder: RunFolder, settings: TableSettings, source: Source, randomness: Randomness) -> None:
+    """Hold the file and the schema against those that the run started with.
+
+    Raises:
+        ResumeError: They are others.
+    """
+    path = folder.private / _INPUT
+    declared = json.dumps(source.schema.to_dict(), sort_keys=True, default=str).encode()
+    with private_rows("reading the table"):
+        tag = randomness.session_key("input").tag("input", parts=[declared, Path(settings.data).read_bytes()])
+    if not path.exists():
+        write_atomically(path, json.dumps({"tag": tag}).encode(), mode=0o600)
+    elif json.loads(path.read_bytes())["tag"] != tag:
+        raise ResumeError(
+            f"data or schema are not those that the run in output {folder.path.name!r} started with: restore them, or "
+            "choose another folder."
+        )
+
+
+def finish(folder: RunFolder) -> None:
+    """Remove what is private, the key last."""
+    remove(folder.private / _INPUT)
+    folder.finish()
+
+
+def _begin(folder: RunFolder) -> None:
+    try:
+        folder.start()
+    except ResumeError:
+        raise ResumeError(
+            f"output must be a new or an empty folder, got {str(folder.path)!r}, which holds something and no "
+            "unfinished run: choose another one, or remove it."
+        ) from None
+    except (FileExistsError, NotADirectoryError):
+        raise ValueError(f"output must be a folder, got the file {str(folder.path)!r}: choose another name.") from None
+
+
+def _comparable(settings: TableSettings) -> dict[str, Any]:
+    return {name: value for name, value in settings.to_dict().items() if name != "output"}
