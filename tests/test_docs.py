@@ -1,11 +1,14 @@
 """The Python blocks of the pages run, one page after the other from its top; links between pages lead somewhere."""
 
 import re
+import shlex
 import subprocess
 from pathlib import Path
 
 import pytest
 import torch
+
+from tacita.cli.app import make_app
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -14,6 +17,8 @@ GENERATED = ROOT / "docs" / "api.md"  # its blocks are signatures and docstrings
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
 TARGET = re.compile(r"^make ([a-z]+)", re.MULTILINE)
+COMMAND = re.compile(r"^(tacita [a-z].*)$", re.MULTILINE)
+MENTIONED = re.compile(r"docs/[\w/.-]+\.md")
 
 
 def name(page: Path) -> str:
@@ -64,3 +69,23 @@ def test_every_make_target_of_the_pages_exists():
     named = {target for page in PAGES[:2] for target in TARGET.findall(page.read_text())}
     assert {"demo", "test"} <= named
     assert all(f"make {target} " in listed for target in named)
+
+
+@pytest.mark.parametrize("command", COMMAND.findall((ROOT / "README.md").read_text()))
+def test_commands_of_the_readme_are_those_of_the_command_line(command: str):
+    words = shlex.split(command)[1:]
+    function, bound, _ = make_app().parse_args(words, exit_on_error=False, print_error=False)
+    assert function.__name__.startswith(words[0])
+    assert bound.arguments
+
+
+def test_every_page_that_the_code_mentions_exists():
+    """Docstrings and messages send their readers to pages under docs/."""
+    sources = [path for folder in ("src", "examples", "benchmarks") for path in (ROOT / folder).rglob("*.py")]
+    gone = {
+        f"{name(path)}: {page}"
+        for path in sources
+        for page in MENTIONED.findall(path.read_text())
+        if not (ROOT / page).exists()
+    }
+    assert not gone, "\n".join(sorted(gone))
