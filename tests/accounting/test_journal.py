@@ -389,12 +389,21 @@ def test_a_reservation_is_on_disk_and_anchored_when_reserve_returns(path, monkey
     ledger.close()
 
 
-@pytest.mark.parametrize("where", ["open", "fsync"])
+def test_what_a_killed_writer_left_is_on_disk_before_it_is_anchored(path, monkeypatch):
+    written(path)
+    durable = []
+    monkeypatch.setattr(journal_module, "os", PatchedOs(fsync=lambda fd: durable.append(os.fstat(fd).st_ino)))
+    ledger = Ledger(path, **WORDS)
+    assert durable[0] == path.stat().st_ino
+    ledger.close()
+
+
+@pytest.mark.parametrize("where", ["refused", "no folder"])
 def test_a_folder_that_cannot_be_written_is_one_error(path, monkeypatch, where):
     def refuse(*_, **__):
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    if where == "fsync":
+    if where == "no folder":
         path.parent.joinpath("sub").write_text("a file, not a folder")
         with pytest.raises(LedgerError, match="cannot be opened for writing"):
             Ledger(path.parent / "sub" / "ledger.jsonl", **WORDS)

@@ -81,6 +81,14 @@ def test_a_clock_that_stands_still_or_goes_back_is_tolerated(step):
     assert machine.reserved_queries == 300
 
 
+def test_a_clock_set_back_once_does_not_stop_the_flushes_from_paying_off():
+    machine = Machine(5000, lambda _: 0.005)
+    back = lambda: machine.now - (1e6 if machine.now > 2 else 0)  # noqa: E731
+    run(machine, lambda _: 0.002, 5000, clock=back)
+    assert machine.flushing <= LARGEST_SHARE * machine.now * 1.1
+    assert machine.flushes > 3
+
+
 def test_a_covered_query_costs_nothing():
     machine = Machine(100, lambda _: 0.01)
     ahead = Reservations(machine, clock=machine.clock)
