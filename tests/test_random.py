@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.poly1305 import Poly1305
 from hypothesis import given
 from hypothesis import strategies as st
 
+import tacita._files
 import tacita.random
 from tacita.errors import ResumeError
 from tacita.random import Key, QueryCoins, Randomness, Stream
@@ -235,10 +236,10 @@ def test_loading_takes_the_file_back_from_others(tmp_path):
 @pytest.mark.parametrize(
     ("module", "call", "survivor"),
     [
-        (tacita.random.json, "dump", 1),
+        (tacita.random.json, "dumps", 1),
         (os, "fsync", 1),
         (os, "replace", 1),
-        (tacita.random, "_sync_directory", 2),
+        (tacita._files, "_flush_folder", 2),
         (None, None, 2),
     ],
 )

@@ -1,6 +1,6 @@
 r"""Secret keys and the streams drawn from them: every coin and every noise value of a run.
 
-Place: the ground; imports nothing of tacita but its errors.
+Place: the ground.
 
 A :class:`Key` is 32 secret bytes. Labels lead from it to other keys and to streams by HKDF-SHA256 (RFC 5869), so that
 (session, purpose, query) names one stream and no two names share one. A :class:`Stream` is AES-256 in counter mode
@@ -28,6 +28,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.poly1305 import Poly1305
 
+from tacita._files import remove_durably, replace_durably
 from tacita._stream import Stream
 from tacita.errors import ResumeError
 
@@ -212,7 +213,6 @@ class Randomness:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the private file: whole or not at all (a temporary file, fsync, rename), mode 0600 from creation on."""
-        path = Path(path)
         with self._lock:
             state = {
                 "format": _FORMAT,
@@ -222,15 +222,7 @@ class Randomness:
                 "sessions": {name: key._secret.hex() for name, key in self._sessions.items()},
                 "drawn": sorted(self._drawn),
             }
-        temporary = _temporary(path)
-        temporary.unlink(missing_ok=True)
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(state, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        _sync_directory(path)
+        replace_durably(Path(path), json.dumps(state).encode(), mode=0o600)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Randomness":
@@ -255,11 +247,7 @@ class Randomness:
 
         That the bytes are gone is not claimed: an SSD, a snapshot or a backup may keep them.
         """
-        path = Path(path)
-        path.unlink(missing_ok=True)
-        _temporary(path).unlink(missing_ok=True)
-        if path.parent.is_dir():
-            _sync_directory(path)
+        remove_durably(Path(path))
 
 
 class QueryCoins:
@@ -323,15 +311,3 @@ def _framed(labels: Iterable[Label]) -> bytes:
         data = text.encode("utf-8", "surrogatepass")
         framed.append(kind + len(data).to_bytes(8, "big") + data)
     return b"".join(framed)
-
-
-def _temporary(path: Path) -> Path:
-    return path.with_name(f".{path.name}.tmp")
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

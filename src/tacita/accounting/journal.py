@@ -22,6 +22,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tacita._files import replace_durably
 from tacita.accounting.chain import (
     GENESIS,
     VERSION,
@@ -286,26 +287,6 @@ class _File:
 
     def close(self) -> None:
         self._handle.close()
-
-
-def replace_durably(path: Path, data: bytes) -> None:
-    """Write ``data`` to ``path`` so that, whatever happens, it holds either the old bytes or all of the new ones."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644), "wb", 0) as file:
-            written = 0
-            while written < len(data):
-                written += os.write(file.fileno(), data[written:])
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
-    directory = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
 
 
 _OPEN: "weakref.WeakSet[_File]" = weakref.WeakSet()

@@ -1,4 +1,4 @@
-"""Files of a run: written whole or not at all.
+"""The folder of a run: what may be shared at the top, what must not in ``private/``.
 
 Place: the ground of training.
 """
@@ -6,44 +6,11 @@ Place: the ground of training.
 import os
 from pathlib import Path
 
+from tacita._files import remove_durably as remove
+from tacita._files import replace_durably as write_atomically
 from tacita.errors import ResumeError
 
-
-def write_atomically(path: Path, data: bytes, *, mode: int = 0o644) -> None:
-    """Write ``data`` to ``path`` so that a reader, or a run killed at any instant, finds the old file or the new one.
-
-    A temporary file beside it is written, flushed to disk and renamed; then the folder is flushed.
-
-    Raises:
-        OSError: The disk is full or the folder cannot be written; the old file is untouched.
-    """
-    temporary = path.with_name(f".{path.name}.tmp")
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    _flush_folder(path.parent)
-
-
-def remove(path: Path) -> None:
-    """Remove ``path`` if it is there. (What an SSD keeps of it is not in our hands.)"""
-    path.unlink(missing_ok=True)
-    if path.parent.exists():
-        _flush_folder(path.parent)
-
-
-def _flush_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+__all__ = ["RunFolder", "remove", "write_atomically"]
 
 
 class RunFolder:

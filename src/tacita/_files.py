@@ -1,0 +1,57 @@
+"""Files that are written whole or not at all.
+
+Place: the ground; imports nothing of tacita. A process that is killed at any instant, and a machine that loses its
+power, leave the old file or the new one.
+"""
+
+import os
+from pathlib import Path
+
+
+def replace_durably(path: Path, data: bytes, *, mode: int = 0o644) -> None:
+    """Write ``data`` to ``path`` so that, whatever happens, it holds either the old bytes or all of the new ones.
+
+    A temporary file beside it, created with ``mode``, is written, flushed to disk and renamed; then the folder is
+    flushed.
+
+    Raises:
+        OSError: The disk is full or the folder cannot be written; the old file is untouched.
+    """
+    temporary = temporary_beside(path)
+    temporary.unlink(missing_ok=True)  # of a process that was killed; its mode may be another
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    try:
+        with os.fdopen(handle, "wb", 0) as file:
+            written = 0
+            while written < len(data):
+                written += os.write(file.fileno(), data[written:])
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+    _flush_folder(path.parent)
+
+
+def remove_durably(path: Path) -> None:
+    """Unlink ``path`` and what an interrupted write left beside it, if they are there.
+
+    That the bytes are gone is not claimed: an SSD, a snapshot or a backup may keep them.
+    """
+    path.unlink(missing_ok=True)
+    temporary_beside(path).unlink(missing_ok=True)
+    if path.parent.is_dir():
+        _flush_folder(path.parent)
+
+
+def temporary_beside(path: Path) -> Path:
+    """Where the new bytes of ``path`` are until they are whole."""
+    return path.with_name(f".{path.name}.tmp")
+
+
+def _flush_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
