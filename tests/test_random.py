@@ -69,6 +69,12 @@ def test_system_keys_are_secure_and_new_each_time():
     assert Key.system().derive("a").next().secure
 
 
+def test_a_system_key_is_256_bits_of_the_system(monkeypatch):
+    monkeypatch.setattr(tacita.random.secrets, "token_bytes", lambda count: bytes(range(count)))
+    for key in (Key.system(), Randomness.system().key):
+        assert key == Key(bytes(range(32)), secure=True)
+
+
 def test_seeded_keys_repeat_and_are_marked():
     assert Key.insecure(5) == Key.insecure(5) != Key.insecure(6)
     assert not Key.insecure(5).derive("a").next().secure

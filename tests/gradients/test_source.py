@@ -203,6 +203,31 @@ def test_a_mode_that_mixes_samples_is_refused_later_too():
         sums_of(source, [1, 2])
 
 
+class Switched(nn.Module):
+    """A second layer that some steps use and others do not."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.both = nn.Linear(4, 4), nn.Linear(4, 4), True
+
+    def forward(self, x):
+        x = self.first(x)
+        return self.second(x) if self.both else x
+
+
+@pytest.mark.parametrize("method", ["loop", "vmap", "ghost"])
+def test_a_layer_not_used_in_a_step_leaves_nothing_of_an_earlier_one(method):
+    model, items = Switched(), Items()
+    source = NetworkSource(model, lambda model, batch: model(batch[0]).square().sum(dim=1), items, method=method)
+    groups = {name: (name,) for name, _ in model.named_parameters()}
+    for both in (True, False, True):
+        model.both = both
+        engine = source.engine(dict(model.named_parameters()), np.arange(6))
+        sums = engine.weighted_sums(torch.ones_like, groups)
+        assert (sums.norms[:, :2] > 0).all()
+        assert (sums.norms[:, 2:] > 0).all() == bool(sums.values[0]["second.weight"].any()) == both
+
+
 def test_other_parameters_than_those_at_the_start_are_refused(model):
     source = NetworkSource(model, squared, Items())
     model.bias.requires_grad_(False)

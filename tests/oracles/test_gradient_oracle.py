@@ -287,3 +287,47 @@ def test_sampler_sees_the_rows_of_its_part_only(problem, make_oracle):
     expected = mean_gradient(model, loss_fn, tuple(t[40:] for t in data))
     torch.testing.assert_close(release.gradient["weight"], expected["weight"], rtol=1e-12, atol=1e-12)
     assert np.array_equal(first.rows, np.arange(40))
+
+
+def test_a_tied_weight_is_one_parameter(problem, make_oracle):
+    """Under one name, with one clipped gradient: that of all its uses."""
+    x, y = problem[2]
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4, bias=False), torch.nn.Linear(4, 4, bias=False)).double()
+    model[1].weight = model[0].weight
+
+    def loss_fn(model, batch):
+        return (model(batch[0]).sum(1) - batch[1]).square()
+
+    oracle = tacita.ClippedGradientOracle(
+        model,
+        loss_fn,
+        (100 * x[:1], y[:1]),
+        ledger=tacita.Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one row"),
+        planned_queries=1,
+        **{**FULL, "clipper": tacita.FlatClipper(max_grad_norm=1.0), "sampler": tacita.FullBatchSampler(num_records=1)},
+    )
+    release = oracle.query(trainable(model))
+    (expected,) = mean_gradient(model, loss_fn, (100 * x[:1], y[:1])).values()
+    assert list(release.gradient) == ["0.weight"]
+    torch.testing.assert_close(release.gradient["0.weight"], expected / expected.norm(), rtol=1e-6, atol=0)
+
+
+def test_an_error_shows_no_value_of_the_data(problem):
+    """A loss that is one a sample on synthetic rows, and a mean on these."""
+    data = tuple(torch.full_like(tensor, 12345.678) for tensor in problem[2])
+
+    def loss_fn(model, batch):
+        losses = model(batch[0]).squeeze(-1) * 0 + batch[1]
+        return losses if (batch[1] < 1).all() else losses.mean()
+
+    oracle = tacita.ClippedGradientOracle(
+        problem[0],
+        loss_fn,
+        data,
+        ledger=tacita.Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one row"),
+        planned_queries=1,
+        **FULL,
+    )
+    with pytest.raises(tacita.UnsupportedModuleError, match="one floating-point loss a sample") as caught:
+        oracle.query(trainable(problem[0]))
+    assert "12345" not in str(caught.value)

@@ -117,3 +117,32 @@ def test_two_oracles_cannot_draw_the_same_noise(make_oracle):
     make_oracle(randomness=randomness)
     with pytest.raises((ResumeError, ValueError)):
         make_oracle(randomness=randomness)  # another ledger, the same session name: the same streams
+
+
+def test_a_query_is_reserved_before_its_batch_is_read(problem, make_oracle):
+    oracle, seen = make_oracle(), []
+    engine = oracle.source.engine
+
+    def spying(*args, query, **settings):
+        seen.append(oracle.session.covered(query))
+        return engine(*args, query=query, **settings)
+
+    oracle.source.engine = spying
+    oracle.query(trainable(problem[0]))
+    assert seen == [True]
+
+
+def test_no_noise_is_used_twice(make_oracle):
+    """Two generations of the key, two sessions, three queries, two blocks, two parameters: no two values are equal."""
+    ledger = tacita.Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one row")
+    randomness = tacita.Randomness.insecure(0)
+    lines = [make_oracle(ledger=ledger, randomness=randomness).line for _ in range(2)]
+    like = {"weight": torch.zeros(3, 2, dtype=torch.float64), "bias": torch.zeros(2, dtype=torch.float64)}
+    drawn = []
+    for _ in range(2):
+        for line in lines:
+            for query in range(3):
+                drawn += [z.flatten() for block in ("a", "b") for z in line._normals(query)(block, like).values()]
+        randomness.ratchet()
+    noise = torch.cat(drawn)
+    assert len(noise.unique()) == len(noise) == 2 * 2 * 3 * 2 * 8

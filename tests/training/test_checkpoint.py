@@ -1,5 +1,8 @@
 """Checkpoints: what goes in comes out, and nothing else can be loaded."""
 
+import os
+import pickle
+
 import hypothesis.strategies as st
 import pytest
 import torch
@@ -29,6 +32,27 @@ def test_a_tree_comes_back_bit_for_bit(tmp_path):
 def test_a_checkpoint_cannot_hold_objects(tmp_path):
     with pytest.raises(TypeError, match="cannot hold"):
         checkpoint.save(tmp_path / "c.safetensors", {"x": object()}, {})
+
+
+class _Runs:
+    """An object that makes a folder when it is unpickled."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def __reduce__(self):
+        return os.mkdir, (self.folder,)
+
+
+def test_a_pickle_is_refused_and_not_run(tmp_path):
+    path = tmp_path / "c.safetensors"
+    path.write_bytes(pickle.dumps(_Runs(str(tmp_path / "ran"))))
+    with pytest.raises(ResumeError):
+        checkpoint.load(path)
+    torch.save({"w": torch.zeros(2)}, path)
+    with pytest.raises(ResumeError):
+        checkpoint.load(path)
+    assert not (tmp_path / "ran").exists()
 
 
 @settings(max_examples=60, deadline=None)

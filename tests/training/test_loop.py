@@ -1,0 +1,65 @@
+"""The loop: what is on disk, and in which order, whenever a checkpoint is written."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+import tacita
+from tacita.training import checkpoint
+
+
+@pytest.fixture
+def replaced(monkeypatch, tmp_path):
+    """Run in a folder; for each private file put in its place: its name, its content, and lines not on disk yet."""
+    replace, fsync, seen, durable = os.replace, os.fsync, [], [0]
+    ledger = tmp_path / "run" / "ledger.jsonl"
+
+    def flushing(handle):
+        fsync(handle)
+        if ledger.exists() and os.fstat(handle).st_ino == ledger.stat().st_ino:
+            durable[0] = os.fstat(handle).st_size
+
+    def replacing(source, target):
+        if Path(target).parent.name == "private":
+            lost = ledger.stat().st_size - durable[0] if ledger.exists() else 0
+            seen.append((Path(target).name, Path(source).read_bytes(), lost))
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", flushing)
+    monkeypatch.setattr(os, "replace", replacing)
+    x = torch.linspace(-1, 1, 40).view(-1, 1)
+    tacita.fit(
+        torch.nn.Linear(1, 1),
+        lambda model, batch: (model(batch[0]) - batch[1]).square().sum(1),
+        (x, x),
+        target_epsilon=3.0,
+        target_delta=1e-3,
+        epochs=2,
+        num_records=40,
+        expected_batch_size=10,
+        folder=tmp_path / "run",
+        progress=False,
+    )
+    return seen
+
+
+def generation(name, content, folder):
+    if name == "key.json":
+        return json.loads(content)["generation"]
+    (folder / name).write_bytes(content)
+    return checkpoint.load(folder / name)[0]["oracle"]["generation"]
+
+
+def test_lines_are_on_disk_before_a_checkpoint_and_the_key_comes_last(replaced, tmp_path):
+    order = [(name, generation(name, content, tmp_path)) for name, content, _ in replaced]
+    first = [("key.json", 0)]
+    assert order == first + [(name, 1 + k) for k in range(9) for name in ("checkpoint.safetensors", "key.json")]
+    assert not any(lost for name, _, lost in replaced if name == "checkpoint.safetensors")
+
+
+def test_a_checkpoint_moves_the_key_on(replaced):
+    keys = [json.loads(content)["key"] for name, content, _ in replaced if name == "key.json"]
+    assert len(set(keys)) == len(keys) == 10
