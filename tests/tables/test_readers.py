@@ -34,7 +34,7 @@ def read_bytes(tmp_path, lines, **reading):
     return read_table(path, Reading(**reading))
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(lines=st.lists(HOSTILE, max_size=5), extra=HOSTILE, data=st.data())
 def test_a_record_is_a_line_that_moves_no_other(tmp_path, lines, extra, data):
     place = data.draw(st.integers(0, len(lines)))

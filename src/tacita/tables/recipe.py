@@ -53,9 +53,7 @@ def public_rows(schema: Schema, survey: Survey | None) -> float:
     if schema.rows is not None:
         return float(schema.rows)
     if survey is None or not survey.columns:
-        raise ValueError(
-            "rows must be declared: nothing is bought about this table, not even their number."
-        )
+        raise ValueError("rows must be declared: nothing is bought about this table, not even their number.")
     return max(survey.rows, 1.0)
 
 
@@ -126,7 +124,7 @@ def declared_steps(lower: float, upper: float) -> tuple[float, ...]:
         >>> declared_steps(-3, 1)[:4], declared_steps(-3, 1)[-2:]
         ((-2.0, -1.0, -0.5, -0.25), (0.25, 0.5))
     """
-    top = math.frexp(max(abs(lower), abs(upper)))[1]
+    top = math.frexp(max(abs(lower), abs(upper)))[1] - 1  # 2^top is at most the larger bound
     powers = [math.ldexp(1.0, top - i) for i in range(DECLARED_STEPS)]
     marks = {*powers, *(-power for power in powers), 0.0}
     return tuple(sorted(mark for mark in marks if lower < mark < upper))

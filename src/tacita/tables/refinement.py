@@ -18,6 +18,7 @@ from tacita.tables.survey import Bin, Facts, Survey, quantile
 from tacita.tables.table import Table
 
 FINE_BINS = 64
+FINE_CUT = 3  # noise standard deviations below which a fine bin is taken for empty
 TAIL = 0.005  # bounds and clipping at the 0.5 and 99.5 % quantiles
 
 
@@ -49,13 +50,13 @@ def refinement_counts(table: Table, schema: Schema, survey: Survey) -> Tensor:
 def read_refinement(survey: Survey, counts: np.ndarray, noise_std: float) -> Survey:
     """The survey with each numeric column's fine bins.
 
-    Noise of a bin without rows is cut at 2 s: lower than the survey's cut, since no bin lies outside the bought bounds.
+    Noise of a bin without rows is cut at 3 s: lower than the survey's cut, since no bin lies outside the bought bounds.
     A column whose fine bins are all cut keeps its dyadic ones.
     """
     fine: dict[str, tuple[Bin, ...]] = {}
     for name, noisy in zip(refined_columns(survey), counts, strict=True):
         marks = np.linspace(*bounds(survey.facts(name).bins), FINE_BINS + 1).tolist()
-        kept = np.flatnonzero(noisy >= max(2 * noise_std, 0.5))
+        kept = np.flatnonzero(noisy >= max(FINE_CUT * noise_std, 0.5))
         fine[name] = tuple(Bin(marks[i], marks[i + 1], float(noisy[i])) for i in kept)
     return msgspec.structs.replace(survey, columns=tuple(_with(facts, fine) for facts in survey.columns))
 
