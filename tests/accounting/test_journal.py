@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tacita import _files
 from tacita.accounting import FullBatchGaussianEvent, Ledger, Reservations, verify_file
 from tacita.accounting import journal as journal_module
 from tacita.accounting.chain import GENESIS, Anchor, canonical, check_anchor, read, sha256
@@ -51,6 +52,12 @@ class PatchedOs:
 
     def __getattr__(self, name):
         return getattr(os, name)
+
+
+def use_os(patch, functions):
+    """Have the journal, and what writes its anchor, see these functions."""
+    for module in (journal_module, _files):
+        patch.setattr(module, "os", functions)
 
 
 # --- the chain -----------------------------------------------------------------------------------------------------
@@ -326,7 +333,7 @@ def test_a_full_disk_adds_nothing_and_the_session_goes_on_when_there_is_room(pat
     session.reserve(0, 4)
     before = path.read_bytes()
     with monkeypatch.context() as patch:
-        patch.setattr(journal_module, "os", PatchedOs(write=full_after([room])))
+        use_os(patch, PatchedOs(write=full_after([room])))
         with pytest.raises(LedgerError, match=r"^ledger\.jsonl cannot be written: No space left") as caught:
             session.spend(0, "aa")
     assert "\n" not in str(caught.value)
@@ -344,7 +351,7 @@ def test_a_line_that_cannot_be_taken_back_ends_the_writing(path, monkeypatch):
     ledger = Ledger(path, **WORDS)
     session = ledger.register(EVENT, planned_queries=10)
     with monkeypatch.context() as patch:
-        patch.setattr(journal_module, "os", PatchedOs(write=full_after([5]), ftruncate=refuse))
+        use_os(patch, PatchedOs(write=full_after([5]), ftruncate=refuse))
         with pytest.raises(LedgerError):
             session.open()
     with pytest.raises(LedgerError, match="takes no more lines"):
@@ -362,7 +369,7 @@ def test_a_reservation_that_is_not_flushed_pays_for_nothing(path, monkeypatch):
     session = ledger.register(EVENT, planned_queries=10)
     session.open()
     with monkeypatch.context() as patch:
-        patch.setattr(journal_module, "os", PatchedOs(fsync=refuse))
+        use_os(patch, PatchedOs(fsync=refuse))
         with pytest.raises(LedgerError, match="cannot be flushed"):
             session.reserve(0, 4)
     with pytest.raises(LedgerError, match="takes no more lines"):
@@ -379,7 +386,7 @@ def test_a_reservation_is_on_disk_and_anchored_when_reserve_returns(path, monkey
         durable.append(os.fstat(fd).st_ino)
         os.fsync(fd)
 
-    monkeypatch.setattr(journal_module, "os", PatchedOs(fsync=fsync))
+    use_os(monkeypatch, PatchedOs(fsync=fsync))
     session.reserve(0, 4)
     assert durable[0] == path.stat().st_ino  # the lines first, then the anchor, then its folder
     assert durable[1:] == [head_path(path).stat().st_ino, path.parent.stat().st_ino]
@@ -392,7 +399,7 @@ def test_a_reservation_is_on_disk_and_anchored_when_reserve_returns(path, monkey
 def test_what_a_killed_writer_left_is_on_disk_before_it_is_anchored(path, monkeypatch):
     written(path)
     durable = []
-    monkeypatch.setattr(journal_module, "os", PatchedOs(fsync=lambda fd: durable.append(os.fstat(fd).st_ino)))
+    use_os(monkeypatch, PatchedOs(fsync=lambda fd: durable.append(os.fstat(fd).st_ino)))
     ledger = Ledger(path, **WORDS)
     assert durable[0] == path.stat().st_ino
     ledger.close()
@@ -408,7 +415,7 @@ def test_a_folder_that_cannot_be_written_is_one_error(path, monkeypatch, where):
         with pytest.raises(LedgerError, match="cannot be opened for writing"):
             Ledger(path.parent / "sub" / "ledger.jsonl", **WORDS)
         return
-    monkeypatch.setattr(journal_module, "os", PatchedOs(open=refuse))
+    use_os(monkeypatch, PatchedOs(open=refuse))
     with pytest.raises(LedgerError, match=r"^ledger\.jsonl cannot be opened for writing: Permission denied"):
         Ledger(path, **WORDS)
 
@@ -457,7 +464,7 @@ def run_in_child(path, tell, step, *, release_first=False):
 
         return call
 
-    journal_module.os = PatchedOs(
+    journal_module.os = _files.os = PatchedOs(
         write=dies(os.write, half=lambda fd, data: os.write(fd, data[: len(data) // 2])),
         fsync=dies(lambda fd: None),  # a kill loses nothing that was written, and this is quicker
         replace=dies(os.replace),
@@ -561,7 +568,7 @@ def test_the_kill_test_catches_a_run_that_releases_before_it_reserves(tmp_path):
 
 def test_reservations_make_a_kill_cost_one_of_them(path):
     def run(tell):
-        journal_module.os = PatchedOs(fsync=lambda fd: None)
+        journal_module.os = _files.os = PatchedOs(fsync=lambda fd: None)
         ledger = Ledger(path, **WORDS)
         session = ledger.register(EVENT, planned_queries=1000)
         session.open()
@@ -584,7 +591,7 @@ def test_reservations_make_a_kill_cost_one_of_them(path):
 def quick_disk():
     """Nothing here looks at what is durable."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(journal_module, "os", PatchedOs(fsync=lambda fd: None))
+        use_os(patch, PatchedOs(fsync=lambda fd: None))
         yield
 
 

@@ -86,7 +86,7 @@ def test_a_clock_set_back_once_does_not_stop_the_flushes_from_paying_off():
     back = lambda: machine.now - (1e6 if machine.now > 2 else 0)  # noqa: E731
     run(machine, lambda _: 0.002, 5000, clock=back)
     assert machine.flushing <= LARGEST_SHARE * machine.now * 1.1
-    assert machine.flushes > 3
+    assert machine.flushes > 20
 
 
 def test_a_covered_query_costs_nothing():

@@ -103,7 +103,7 @@ class Book:
     # What it adds up to.
 
     def plan(self, before: Session | None = None) -> list[Charge]:
-        """The shares, and the sessions that are in no share, in full; of those registered before ``before``, if given."""
+        """The shares, and the sessions that are in no share, in full; up to ``before``, if given."""
         ones = takewhile(lambda one: one is not before, self.sessions.values())
         return [planned(one) for one in ones if one.counts_in_plan and one.share is None]
 

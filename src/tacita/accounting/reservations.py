@@ -79,6 +79,8 @@ class Reservations:
         owed = (self._flushing + 2 * self._flush) / LARGEST_SHARE - self._elapsed
         if owed <= 0:
             return 1
+        if since <= 0 or made <= 0:  # the clock was set back: the mean over the run
+            since, made = self._elapsed - self._flushing, query
         if since <= 0 or made <= 0:
             return self._session.planned_queries
         return math.ceil(owed * made / since)
