@@ -64,10 +64,8 @@ def survey(source: Source, table: Table, plan: Plan, sessions: Sessions, randomn
         threshold=threshold,
         kinds=forced_kinds(source.schema),
     )
-    numeric = len(refined_columns(bought))
-    if not numeric:
-        return bought
-    noise_std = plan.purchases.refinement_noise_std(numeric)
+    # Also without a numeric column: what the ledger holds then does not depend on what was found.
+    noise_std = plan.purchases.refinement_noise_std(max(len(refined_columns(bought)), 1))
     with private_rows("counting the rows for the refinement"):
         counts = refinement_counts(table, source.schema, bought)
         noisy = buy(sessions.refinement, {"fine bins": counts}, noise_std, randomness)

@@ -84,7 +84,7 @@ def purchases(plan: Plan, preprocessing: Preprocessing, score: Mapping[str, Any]
             {
                 "session": "refinement",
                 "what": "finer bounds of the columns that are numbers",
-                "noise_std": plan.purchases.refinement_noise_std(numeric) if numeric else None,
+                "noise_std": plan.purchases.refinement_noise_std(max(numeric, 1)),
                 "released": {"number": numeric},
             }
         )

@@ -1,0 +1,246 @@
+"""Nothing but the releases depends on the rows.
+
+Two tables, one fixed key. The second run is *played back*: it does all its own work on its own rows, but wherever it
+releases something it hands out what the first run released. If all else is a function of releases and public settings,
+standard output, standard error, exit code and every file are then equal, to the byte. That holds for any two tables, so
+in particular for neighbours. Masked are times, and the keyed fingerprints in the ledger, whose key is deleted.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tacita.oracles.line as line_module
+import tacita.pipeline.purchases as purchases_module
+import tacita.pipeline.train as train_module
+from tacita.accounting.reservations import Reservations
+from tacita.oracles.line import Line
+from tacita.random import Key, Randomness
+
+ROWS = [
+    f"{0.1 * i - 3:.2f},{(7 * i) % 50},{('red', 'green', 'blue')[i % 3]},p{i // 3},{('no', 'yes')[(i // 2) % 2]}"
+    for i in range(90)
+]
+HEADER = "x,y,kind,patient,label"
+FLAGS = "--target label --epsilon 20 --delta 1e-3 --sample-rate 0.5 --queries 3".split()
+BARE = [*FLAGS, "--drop", "patient"]
+UNITS = [*FLAGS, "--unit-column", "patient", "--max-rows-per-unit", "2"]
+SCHEMA = [*FLAGS, "--schema", "schema.toml"]
+HEADERLESS = [*BARE, "--columns", HEADER]
+SCHEMA_TOML = """
+rows = 90
+[target]
+column = "label"
+classes = ["no", "yes"]
+[columns.x]
+kind = "number"
+lower = -3
+upper = 3
+[columns.kind]
+kind = "category"
+values = ["red", "green", "blue"]
+"""
+
+SECRET = "SECRET,SECRET,SECRET,SECRET,SECRET"
+HOSTILE: dict[str, Callable[[list[str]], list[str]]] = {
+    "one row removed": lambda rows: rows[1:],
+    "the last row removed": lambda rows: rows[:-1],
+    "an ordinary row added": lambda rows: [*rows, "1.0,3,red,p9,yes"],
+    "a row of secrets, last": lambda rows: [*rows, SECRET],
+    "a row of secrets, first": lambda rows: [SECRET, *rows],
+    "not a number": lambda rows: [*rows, "nan,NaN,red,p1,yes"],
+    "overflow": lambda rows: [*rows, "1e999,-1e999,red,p1,yes"],
+    "huge": lambda rows: [*rows, "1e300,-1e300,red,p1,yes"],
+    "tiny": lambda rows: [*rows, "1e-320,-0.0,red,p1,yes"],
+    "a category nobody has seen": lambda rows: [*rows, "1.0,3,ultraviolet,p1,yes"],
+    "a label nobody has seen": lambda rows: [*rows, "1.0,3,red,p1,perhaps"],
+    "too narrow": lambda rows: [*rows, "1.0,3"],
+    "too wide": lambda rows: [*rows, "1.0,3,red,p1,yes,and,more"],
+    "an empty line": lambda rows: [*rows[:40], "", *rows[40:]],
+    "empty cells": lambda rows: [*rows, ",,,,"],
+    "an open quote, first": lambda rows: ['"1.0,3,red,p1,yes', *rows],
+    "quotes in quotes": lambda rows: [*rows, '"1.0","3","r""e""d","p1","yes"'],
+    "commas in quotes": lambda rows: [*rows, '1.0,3,"a,b,c",p1,yes'],
+    "a zero byte": lambda rows: [*rows, "1.0,3,\x00,p\x00,yes"],
+    "a carriage return": lambda rows: [*rows, "1.0,3,re\rd,p1,yes"],
+    "letters of everywhere": lambda rows: [*rows, "１,٣,κόκκινο🟥‮,p1,ja"],
+    "half a character": lambda rows: [*rows, "1.0,3,\udcff\udcc3,p1,yes"],
+    "a cell of a megabyte": lambda rows: [*rows, f"1.0,3,{'r' * 10**6},p1,yes"],
+    "a formula": lambda rows: [*rows, "=1+1,3,%s{}%d,p1,yes"],
+    "markup": lambda rows: [*rows, "1.0,3,[bold red]x[/],p1,yes"],
+    "an existing row doubled": lambda rows: [*rows, rows[0]],
+    "a row replaced": lambda rows: [SECRET, *rows[1:]],
+    "one class only": lambda rows: [row.replace("yes", "no") for row in rows],
+    "a constant column": lambda rows: ["1.0," + row.split(",", 1)[1] for row in rows],
+    "one row": lambda rows: rows[:1],
+    "no rows": lambda rows: [],
+    "other rows altogether": lambda rows: [f"x{i},{i},{i},{i},{i}" for i in range(200)],
+}
+
+
+class Tape:
+    """What a run released, in order; recorded by the first run, handed out in every other."""
+
+    def __init__(self) -> None:
+        self.recorded: list[Any] = []
+        self.position: int | None = None  # None: recording
+
+    def rewind(self) -> None:
+        self.position = 0
+
+    def pass_through(self, value: Any) -> Any:
+        if self.position is None:
+            self.recorded.append(value)
+            return value
+        self.position += 1
+        return self.recorded[self.position - 1]
+
+
+@pytest.fixture
+def tape(monkeypatch: pytest.MonkeyPatch) -> Tape:
+    """Fixes the key, the clock and the fingerprints, and plays releases back."""
+    tape = Tape()
+    release, read_survey = Line.release, purchases_module.read_survey
+
+    def taped_release(self: Line, query: int, values: Any) -> Any:
+        released = release(self, query, values)
+        # a survey names the texts it found; it is taped below, where only the released ones are left
+        return released if self.session.purpose == "survey" else tape.pass_through(released)
+
+    monkeypatch.setattr(line_module.Line, "release", taped_release)
+    monkeypatch.setattr(purchases_module, "read_survey", lambda *a, **k: tape.pass_through(read_survey(*a, **k)))
+    monkeypatch.setattr(Randomness, "system", classmethod(lambda cls: Randomness.insecure(0)))
+    monkeypatch.setattr(Key, "tag", lambda self, *labels, parts: "0" * 32)
+    defaults = Reservations.__init__.__kwdefaults__
+    monkeypatch.setitem(defaults, "clock", lambda: 0.0)
+    return tape
+
+
+@pytest.fixture
+def observe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tacita_command) -> Iterator[Callable[..., dict[str, Any]]]:
+    """Run the command on rows, in a folder of its own under the same relative names; return all there is to see."""
+    count = 0
+
+    def run(rows: list[str], flags: list[str]) -> dict[str, Any]:
+        nonlocal count
+        count += 1
+        folder = tmp_path / str(count)
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        lines = rows if "--columns" in flags else [HEADER, *rows]
+        Path("table.csv").write_text("".join(line + "\n" for line in lines), "utf-8", "surrogateescape", newline="")
+        Path("schema.toml").write_text(SCHEMA_TOML)
+        outcome = tacita_command("train", "table.csv", *flags, "--output", "run")
+        seen: dict[str, Any] = {"code": outcome.code, "out": outcome.out, "err": _timeless(outcome.err)}
+        for path in sorted(Path("run").rglob("*")):
+            seen[str(path)] = path.read_bytes() if path.is_file() else "folder"
+        return seen
+
+    yield run
+
+
+def _timeless(text: str) -> str:
+    return re.sub(r"\d+:\d\d:\d\d|-:--:--", "TIME", text)
+
+
+@pytest.mark.parametrize("flags", [BARE, UNITS, SCHEMA, HEADERLESS], ids=["bare", "units", "schema", "headerless"])
+def test_all_but_the_releases_is_a_function_of_the_releases(tape: Tape, observe, flags: list[str]) -> None:
+    first = observe(ROWS, flags)
+    assert first["code"] == 0
+    assert {"run/model.safetensors", "run/statement.json", "run/ledger.jsonl", "run/config.toml"} < set(first)
+    assert not any("private" in name for name in first if name.startswith("run"))
+    for name, change in HOSTILE.items():
+        tape.rewind()
+        second = observe(change(list(ROWS)), flags)
+        assert tape.position == len(tape.recorded), name
+        assert not _differences(first, second), name
+
+
+def _differences(first: dict[str, Any], second: dict[str, Any]) -> list[str]:
+    return sorted(name for name in {*first, *second} if first.get(name) != second.get(name))
+
+
+def test_the_secret_reaches_nothing(tape: Tape, observe) -> None:
+    """Not even without playback: no text of a single row is in any file or message."""
+    seen = observe([SECRET, *ROWS, SECRET], BARE)
+    for name, content in seen.items():
+        assert "SECRET" not in str(content), name
+
+
+# What a leak would look like: each is planted, and must be found.
+
+
+def _say_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    register = train_module._Run._register
+
+    def leaky(self: Any) -> Any:
+        self.say(f"{self.source.table.num_rows} rows read")
+        return register(self)
+
+    monkeypatch.setattr(train_module._Run, "_register", leaky)
+
+
+def _divide_by_true_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        train_module._Run, "_num_records", lambda self, preprocessing, records: max(len(records.rows), 1)
+    )
+
+
+def _raise_on_content(monkeypatch: pytest.MonkeyPatch) -> None:
+    count = purchases_module.survey_counts
+
+    def leaky(table: Any, *rest: Any) -> Any:
+        if "SECRET" in table.column("kind").texts()[1]:
+            raise ValueError("could not convert 'SECRET'")
+        return count(table, *rest)
+
+    monkeypatch.setattr(purchases_module, "survey_counts", leaky)
+
+
+def _name_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    write = train_module._Run._write
+
+    def leaky(self: Any, *rest: Any) -> None:
+        (self.folder.path / "values.json").write_text(json.dumps(self.source.table.column("kind").texts()[1]))
+        write(self, *rest)
+
+    monkeypatch.setattr(train_module._Run, "_write", leaky)
+
+
+@pytest.mark.parametrize(
+    ("plant", "where"),
+    [
+        (_say_rows, "err"),
+        (_divide_by_true_count, "run/model.safetensors"),
+        (_raise_on_content, "code"),
+        (_name_texts, "run/values.json"),
+    ],
+)
+def test_a_planted_leak_is_found(
+    tape: Tape, observe, monkeypatch: pytest.MonkeyPatch, plant: Callable, where: str
+) -> None:
+    plant(monkeypatch)
+    first = observe(ROWS, BARE)
+    tape.rewind()
+    assert where in _differences(first, observe([*ROWS, SECRET], BARE))
+
+
+RELEASED = {"purchases", "holdout_score", "rows", "task", "files", "ledger_sha256", "caveats", "chosen_by_tacita"}
+
+
+@pytest.mark.parametrize("name", ["a row of secrets, first", "overflow", "one row", "no rows", "one class only"])
+def test_the_statement_lists_what_may_differ(tape: Tape, observe, monkeypatch, name: str) -> None:
+    """Without playback, under the same key: the public fields of the statement are equal all the same."""
+    monkeypatch.setattr(Tape, "pass_through", lambda self, value: value)
+    first, second = observe(ROWS, BARE), observe(HOSTILE[name](list(ROWS)), BARE)
+    assert first["code"] == second["code"] == 0
+    assert {key for key in first if key.startswith("run")} == {key for key in second if key.startswith("run")}
+    one, two = (json.loads(seen["run/statement.json"]) for seen in (first, second))
+    assert one.keys() == two.keys()
+    assert {key for key in one if one[key] != two[key]} <= RELEASED
+    assert one["private_releases"]
+    assert one["secure_randomness"] is False
