@@ -15,6 +15,7 @@ import tacita
 
 QUERY = tacita.GradientOracle.query
 
+
 def train(folder, released):
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(40, 3, generator=generator)

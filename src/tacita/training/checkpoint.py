@@ -4,6 +4,7 @@ Place: oracles, methods -> [training.checkpoint]. A checkpoint is private: it st
 state may hold raw gradients. What is shared is exported anew.
 """
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -71,8 +72,8 @@ class TrainingState:
 def save(path: Path, tree: Mapping[str, Any], head: Mapping[str, Any]) -> None:
     """Write ``tree`` and ``head`` (settings hash, anchor of the ledger, ...) to ``path``, atomically, mode 0600."""
     tensors: dict[str, Tensor] = {}
-    layout = _without_tensors(tree, tensors)
-    metadata = {"format": FORMAT, "layout": json.dumps(layout), "head": json.dumps(dict(head))}
+    words = {"format": FORMAT, "layout": json.dumps(_without_tensors(tree, tensors)), "head": json.dumps(dict(head))}
+    metadata = {**words, "sha256": _digest(words, tensors)}
     write_atomically(path, safetensors.torch.save(tensors, metadata), mode=0o600)
 
 
@@ -80,17 +81,28 @@ def load(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Read ``(tree, head)`` from ``path``.
 
     Raises:
-        ResumeError: The file cannot be read as a checkpoint.
+        ResumeError: The file cannot be read as a checkpoint, or is damaged.
     """
     try:
         with safetensors.safe_open(str(path), framework="pt") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
-        if metadata.get("format") != FORMAT:
-            raise ValueError("another format")
+        words = {name: metadata[name] for name in ("format", "layout", "head")}
+        if words["format"] != FORMAT or metadata["sha256"] != _digest(words, tensors):
+            raise ValueError("another format, or damaged")
         return _with_tensors(json.loads(metadata["layout"]), tensors), json.loads(metadata["head"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError, safetensors.SafetensorError) as error:
         raise ResumeError(f"{path.name} cannot be read as a checkpoint of this version.") from error
+
+
+def _digest(words: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 over everything a checkpoint says; against damage, not against an adversary."""
+    digest = hashlib.sha256(json.dumps([words["format"], words["layout"], words["head"]]).encode())
+    for name in sorted(tensors):
+        value = tensors[name]
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        digest.update(value.contiguous().view(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
 
 
 def _without_tensors(tree: Any, tensors: dict[str, Tensor]) -> Any:
