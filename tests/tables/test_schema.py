@@ -110,6 +110,12 @@ def test_the_shape_of_arrays_is_structure(tmp_path):
         Schema.loads(schema + "[9]").check_structure(table)
 
 
+def test_a_target_of_arrays_is_refused(tmp_path):
+    np.savez(tmp_path / "t.npz", y=np.zeros((2, 3)))
+    with pytest.raises(DataStructureError, match="'y'"):
+        Schema(target=Target(column="y")).check_structure(read_table(tmp_path / "t.npz"))
+
+
 def test_target_and_unit_must_be_there_for_training_only(table_of):
     schema = Schema(target=Target(column="y"), unit="p", max_rows_per_unit=1)
     table = table_of("a", "1")

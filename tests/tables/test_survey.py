@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tacita.errors import DataStructureError
 from tacita.tables import Reading, Schema, read_table
 from tacita.tables.cells import NUMBER
 from tacita.tables.survey import (
@@ -81,6 +82,12 @@ def test_declared_dates_are_counted_as_numbers(table_of):
     schema = Schema.loads("[columns.d]\nkind = 'date'\nformat = '%Y-%m-%d'")
     counts = survey_counts(table_of("d", "1970-01-02", "soon"), schema, ["d"])
     assert counts.bins[0].nonzero()[:, 0].tolist() == [1, ZERO + 31]
+
+
+def test_arrays_are_not_bought(tmp_path):
+    np.savez(tmp_path / "t.npz", x=np.zeros((2, 3)))
+    with pytest.raises(DataStructureError, match="'x' holds arrays"):
+        survey_counts(read_table(tmp_path / "t.npz"), Schema(), ["x"])
 
 
 NOISE = 60.0

@@ -213,7 +213,7 @@ def _from_array(name: str, values: np.ndarray) -> Column:
         return TextColumn.of(_readable(values).tolist(), storage="string")
     if values.dtype.kind == "b":
         return TextColumn.of(np.where(values, "true", "false").tolist(), storage="string")
-    return NumberColumn(values)
+    return NumberColumn(values.astype(np.float64) if values.dtype.kind == "f" else values)
 
 
 def _decoded(cell: bytes) -> str:

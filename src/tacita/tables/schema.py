@@ -238,10 +238,9 @@ class Schema(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 )
             if isinstance(spec, ArraySpec) and isinstance(column, ArrayColumn) and column.shape != spec.shape:
                 raise DataStructureError(f"Column {name!r} must hold arrays of shape {list(spec.shape)}, as declared.")
-        if with_target and self.target is not None:
-            table.column(self.target.column)
-        if with_target and self.unit is not None:
-            table.column(self.unit)
+        for name in (self.target and self.target.column, self.unit) if with_target else ():
+            if name is not None and table.column(name).storage == "array":
+                raise DataStructureError(f"Column {name!r} is the target or the unit, but holds arrays.")
 
 
 def as_texts(values: Iterable[str | int]) -> tuple[str, ...]:

@@ -20,9 +20,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tacita.errors import DataStructureError
 from tacita.tables.cells import MISSING, NUMBER, TEXT
 from tacita.tables.schema import DateSpec, Schema
-from tacita.tables.table import Table
+from tacita.tables.table import ArrayColumn, Table
 
 LOW, HIGH = -30, 50  # dyadic exponents: |x| in [2^e, 2^(e+1)), the outer bins take the rest
 EXPONENTS = HIGH - LOW + 1
@@ -89,6 +90,10 @@ def survey_counts(table: Table, schema: Schema, columns: Sequence[str]) -> Surve
     bins, texts, names = [], [], []
     for name in columns:
         column, spec = table.column(name), schema.columns.get(name)
+        if isinstance(column, ArrayColumn):
+            raise DataStructureError(
+                f"Column {name!r} holds arrays: nothing is bought about them, declare kind = 'array'."
+            )
         values, kinds = column.numbers(schema.missing, spec.format if isinstance(spec, DateSpec) else None)
         bins.append(np.bincount(dyadic_bins(values, kinds)[table.valid], minlength=BINS))
         codes, known = column.texts()
