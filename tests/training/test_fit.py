@@ -225,3 +225,17 @@ def test_batch_norm_is_refused_with_the_way_out():
     model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 2))
     with pytest.raises(tacita.UnsupportedModuleError, match="GroupNorm"):
         tacita.fit(model, loss_fn, problem()[2], **SETTINGS)
+
+
+def test_a_loss_curve_is_drawn_on_public_data_only_and_changes_no_bit():
+    model, loss_fn, data = problem()
+    public = problem(seed=1)[2]
+    key = dict(randomness=tacita.Randomness.insecure(0))
+    run = tacita.fit(model, loss_fn, data, **SETTINGS, public_data=public, **key)
+    last = loss_fn(model, public).double().mean().item()
+    assert run.public_losses[-1] == (16, pytest.approx(last))
+    assert "declares to be public" in run.statement.text
+    without = tacita.fit(*problem(), **SETTINGS, randomness=tacita.Randomness.insecure(0))
+    assert torch.equal(without.model.weight, model.weight)
+    assert without.public_losses == ()
+    assert model.training

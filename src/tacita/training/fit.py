@@ -27,6 +27,7 @@ from tacita.training.files import RunFolder, write_atomically
 from tacita.training.fingerprint import data_fingerprint
 from tacita.training.loop import Checkpoints, train
 from tacita.training.progress import Progress
+from tacita.training.public import public_loss
 
 LossFn = Callable[[nn.Module, Any], Tensor]
 
@@ -40,12 +41,14 @@ class Run:
         ledger: What was spent.
         statement: What may be told: epsilon of the plan, the unit, the assumptions.
         folder: Where the run was written; ``None`` if nowhere.
+        public_losses: (queries made, mean loss on ``public_data``), about twenty times a run.
     """
 
     model: nn.Module
     ledger: Ledger
     statement: Statement
     folder: Path | None = None
+    public_losses: tuple[tuple[int, float], ...] = ()
 
 
 def fit(
@@ -64,6 +67,7 @@ def fit(
     neighboring_relation: NeighboringRelation = "add_or_remove_one",
     privacy_unit: str | None = None,
     folder: str | Path | None = None,
+    public_data: Any = None,
     progress: bool = True,
     randomness: Randomness | None = None,
     **oracle_settings: Any,
@@ -89,6 +93,8 @@ def fit(
         privacy_unit: The caller's words for what is protected; "one record" if ``None``.
         folder: Keeps ledger, statement and model, and checkpoints while it runs. A run killed there goes on when
             ``fit`` is called again with the same settings and data, and ends with the same bits.
+        public_data: Rows that the caller declares to be public: their loss is shown and kept along the way, and the
+            statement says so. No loss on the private rows is ever shown.
         progress: Show a bar on the error stream.
         randomness: Only tests hand it in.
         **oracle_settings: ``num_workers``, ``collate_fn``, ``method``, ``max_physical_batch_size``: as in
@@ -150,8 +156,9 @@ def fit(
         if run_folder is not None:
             checkpoints = Checkpoints.planned(run_folder, oracle, data_fingerprint(oracle, dataset, state.optimizer))
         with Progress(ledger, delta=target_delta, total=oracle.planned_queries) if progress else nullcontext() as bar:
-            train(state, checkpoints=checkpoints, progress=bar)
-        return _finished(state, ledger, target_delta, chosen, run_folder)
+            curve = _PublicCurve(model, loss_fn, public_data, oracle.planned_queries, bar)
+            train(state, checkpoints=checkpoints, progress=bar, on_step=curve)
+        return _finished(state, ledger, target_delta, chosen, run_folder, curve)
 
 
 def _opened(folder: str | Path | None, randomness: Randomness | None) -> tuple[RunFolder | None, Randomness]:
@@ -181,16 +188,18 @@ def _finished(state: TrainingState, ledger: Ledger, delta: float, chosen: list[s
     """Close the session, write what may be shared, and only then remove checkpoint and key."""
     if not state.oracle.session.closed:
         state.oracle.session.close()
-    words = statement(ledger, delta, chosen_by_tacita=chosen)
+    caveats = [] if curve.data is None else ["A loss was shown on data that the caller declares to be public."]
+    words = statement(ledger, delta, chosen_by_tacita=chosen, caveats=caveats)
+    points = tuple(curve.points)
     if folder is None:
-        return Run(state.model, ledger, words)
+        return Run(state.model, ledger, words, public_losses=points)
     weights = {name: value.detach().contiguous() for name, value in state.model.state_dict().items()}
     write_atomically(folder.path / "model.safetensors", safetensors.torch.save(_untied(weights)))
     write_atomically(folder.path / "statement.txt", words.text.encode())
     write_atomically(folder.path / "statement.json", words.to_bytes())
     ledger.close()
     folder.finish()
-    return Run(state.model, ledger, words, folder.path)
+    return Run(state.model, ledger, words, folder.path, points)
 
 
 def _untied(weights: dict[str, Tensor]) -> dict[str, Tensor]:
