@@ -18,6 +18,7 @@ from tacita import _validate
 from tacita.accounting import Ledger, NeighboringRelation, Statement, statement
 from tacita.clipping import FlatClipper
 from tacita.clipping.clipper import Clipper
+from tacita.gradients.functional import LossFn
 from tacita.mechanisms import CalibratedGaussian
 from tacita.oracles import ClippedGradientOracle
 from tacita.random import Randomness
@@ -27,9 +28,7 @@ from tacita.training.files import RunFolder, write_atomically
 from tacita.training.fingerprint import data_fingerprint
 from tacita.training.loop import Checkpoints, train
 from tacita.training.progress import Progress
-from tacita.training.public import public_loss
-
-LossFn = Callable[[nn.Module, Any], Tensor]
+from tacita.training.public import PublicCurve
 
 
 @dataclass(frozen=True)
@@ -156,7 +155,7 @@ def fit(
         if run_folder is not None:
             checkpoints = Checkpoints.planned(run_folder, oracle, data_fingerprint(oracle, dataset, state.optimizer))
         with Progress(ledger, delta=target_delta, total=oracle.planned_queries) if progress else nullcontext() as bar:
-            curve = _PublicCurve(model, loss_fn, public_data, oracle.planned_queries, bar)
+            curve = PublicCurve(model, loss_fn, public_data, oracle.planned_queries, bar)
             train(state, checkpoints=checkpoints, progress=bar, on_step=curve)
         return _finished(state, ledger, target_delta, chosen, run_folder, curve)
 
@@ -184,7 +183,14 @@ def closing_on_error(ledger: Ledger) -> Iterator[None]:
         raise
 
 
-def _finished(state: TrainingState, ledger: Ledger, delta: float, chosen: list[str], folder: RunFolder | None) -> Run:
+def _finished(
+    state: TrainingState,
+    ledger: Ledger,
+    delta: float,
+    chosen: list[str],
+    folder: RunFolder | None,
+    curve: PublicCurve,
+) -> Run:
     """Close the session, write what may be shared, and only then remove checkpoint and key."""
     if not state.oracle.session.closed:
         state.oracle.session.close()

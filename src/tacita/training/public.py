@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from tacita.gradients.functional import LossFn
+from tacita.training.progress import Progress
 
 ROWS = 4096  # in memory at once
 
@@ -40,3 +41,27 @@ def _batches(data: Any) -> Iterator[Any]:
         yield from zip(*(value.split(ROWS) for value in tensors), strict=True)
     else:
         yield from DataLoader(data, batch_size=ROWS)
+
+
+class PublicCurve:
+    """The loss on public data, about twenty times a run; called by the loop with the queries made.
+
+    Attributes:
+        data: The rows, or ``None``: then nothing is done.
+        points: (queries made, mean loss) so far.
+    """
+
+    def __init__(
+        self, model: nn.Module, loss_fn: LossFn, data: Any, planned_queries: int, bar: Progress | None
+    ) -> None:
+        self._model, self._loss_fn, self._bar = model, loss_fn, bar
+        self._every = max(1, planned_queries // 20)
+        self.data = data
+        self.points: list[tuple[int, float]] = []
+
+    def __call__(self, made: int) -> None:
+        if self.data is None or made % self._every:
+            return
+        self.points.append((made, public_loss(self._model, self._loss_fn, self.data)))
+        if self._bar is not None:
+            self._bar.note = f"loss on public data {self.points[-1][1]:.4g}"
