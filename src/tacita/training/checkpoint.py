@@ -101,7 +101,7 @@ def _digest(words: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
     for name in sorted(tensors):
         value = tensors[name]
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-        digest.update(value.contiguous().view(-1).view(torch.uint8).numpy())
+        digest.update(value.contiguous().view(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

@@ -157,7 +157,7 @@ def fit(
         with Progress(ledger, delta=target_delta, total=oracle.planned_queries) if progress else nullcontext() as bar:
             curve = PublicCurve(model, loss_fn, public_data, oracle.planned_queries, bar)
             train(state, checkpoints=checkpoints, progress=bar, on_step=curve)
-        return _finished(state, ledger, target_delta, chosen, run_folder, curve)
+        return _finished(state, curve, delta=target_delta, chosen=chosen, folder=run_folder)
 
 
 def _opened(folder: str | Path | None, randomness: Randomness | None) -> tuple[RunFolder | None, Randomness]:
@@ -184,14 +184,10 @@ def closing_on_error(ledger: Ledger) -> Iterator[None]:
 
 
 def _finished(
-    state: TrainingState,
-    ledger: Ledger,
-    delta: float,
-    chosen: list[str],
-    folder: RunFolder | None,
-    curve: PublicCurve,
+    state: TrainingState, curve: PublicCurve, *, delta: float, chosen: list[str], folder: RunFolder | None
 ) -> Run:
     """Close the session, write what may be shared, and only then remove checkpoint and key."""
+    ledger = state.oracle.ledger
     if not state.oracle.session.closed:
         state.oracle.session.close()
     caveats = [] if curve.data is None else ["A loss was shown on data that the caller declares to be public."]
