@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tacita.gradients.ghost.outer import HELD, gram_is_cheaper, outer_grads, squared_norms, with_margin
-from tacita.gradients.ghost.rounding import LONGEST_WORST_CASE, add_radius, gamma, squared_row_norms
+from tacita.gradients.ghost.rounding import LONGEST_WORST_CASE, add_radius, gamma
 from tacita.gradients.ghost.rule import LayerRule, LayerUse, RowWeights, squared_norm_of
 
 _weight_kernel: Any = torch.nn.grad.conv2d_weight  # its annotations know square kernels only
@@ -163,12 +163,14 @@ def _positions(use: LayerUse) -> int:
 
 def _sum_of_products(use: LayerUse) -> Tensor:
     r"""Upper bound of :math:`\sum_t |a_t| |d_t|`, (rows,): Cauchy-Schwarz, each input pixel in at most k patches."""
-    x = F.pad(use.x, _pads(use.module), mode=_pad_mode(use.module))
-    inputs, grads = squared_row_norms(x.flatten(1)), squared_row_norms(use.grad.flatten(1))
+    x = use.x
+    if use.module.padding_mode != "zeros":
+        x = F.pad(x, _pads(use.module), mode=_pad_mode(use.module))
+    inputs, grads = (squared_norm_of(m) for m in (x, use.grad))
     patches = inputs.mul_(use.module.weight.shape[2:].numel())
     return patches.mul_(grads).sqrt_()
 
 
 def _bias_radius(use: LayerUse) -> Tensor:
     positions = _positions(use)
-    return squared_row_norms(use.grad.flatten(1)).mul_(positions).sqrt_().mul_(gamma(positions + 4, use.grad.dtype))
+    return squared_norm_of(use.grad).mul_(positions).sqrt_().mul_(gamma(positions + 4, use.grad.dtype))

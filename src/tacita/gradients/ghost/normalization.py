@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 from torch.nn import functional as F
 
-from tacita.gradients.ghost.rounding import LONGEST_WORST_CASE, add_radius, gamma, squared_row_norms
+from tacita.gradients.ghost.rounding import LONGEST_WORST_CASE, add_radius, gamma
 from tacita.gradients.ghost.rule import LayerRule, LayerUse, squared_norm_of
 
 
@@ -60,7 +60,7 @@ class ScaleAndShiftRule(LayerRule):
 
 def _radius(terms: Tensor, positions: int) -> Tensor:
     r""":math:`\gamma_T \sum_t |p_t| \le \gamma_T \sqrt{T} \lVert p \rVert` for the sum of T terms :math:`p_t`."""
-    return squared_row_norms(terms.flatten(1)).mul_(positions).sqrt_().mul_(gamma(positions + 4, terms.dtype))
+    return squared_norm_of(terms).mul_(positions).sqrt_().mul_(gamma(positions + 4, terms.dtype))
 
 
 LAYER_NORM = ScaleAndShiftRule(

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tacita.gradients.ghost.rounding import squared_row_norms
+from tacita.gradients.ghost.rounding import LONGEST_ROW, squared_row_norms
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,9 @@ class LayerRule(ABC):
 
 def squared_norm_of(grads: Tensor, *, rounding_margin: bool = True) -> Tensor:
     """Squared norms of per-sample gradients that are held, (rows,), float64."""
-    if grads.ndim == 1:
-        grads = grads.unsqueeze(1)
-    squares = squared_row_norms(grads, rounding_margin=rounding_margin)
+    rows = grads.reshape(len(grads), -1)
+    if rows.shape[1] > LONGEST_ROW:  # the longest trailing axes that may be summed in the tensor's own dtype
+        axis = next((k for k in range(1, grads.ndim) if grads.shape[k:].numel() <= LONGEST_ROW), grads.ndim - 1)
+        rows = grads.flatten(axis)
+    squares = squared_row_norms(rows, rounding_margin=rounding_margin)
     return squares.flatten(1).sum(dim=1) if squares.ndim > 1 else squares
