@@ -138,4 +138,5 @@ class Line:
 
 def _bytes(tensors: list[Tensor]) -> Iterator[np.ndarray]:
     for value in tensors:
-        yield value.detach().contiguous().view(-1).view(torch.uint8).numpy()
+        flat = value.detach().contiguous().view(-1)
+        yield flat.view(torch.uint8).numpy() if len(flat) else b""  # an empty one cannot be viewed as bytes

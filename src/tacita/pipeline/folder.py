@@ -14,7 +14,7 @@ from tacita.pipeline.source import Source, private_rows
 from tacita.random import Randomness
 from tacita.training.files import RunFolder, remove, write_atomically
 
-CONFIG = "config.toml"
+CONFIG, STATEMENT = "config.toml", "statement.json"
 _INPUT = "input.json"
 
 
@@ -25,13 +25,13 @@ def start(folder: RunFolder, settings: TableSettings, randomness: Randomness | N
         ResumeError: The folder holds a finished run, or one with other settings.
     """
     config = folder.path / CONFIG
-    if folder.unfinished:
+    if folder.unfinished or tidying(folder):
         if config.exists() and _comparable(TableSettings.from_toml(config.read_text("utf-8"))) != _comparable(settings):
             raise ResumeError(
                 f"output {folder.path.name!r} holds an unfinished run with other settings: repeat those, or choose "
                 "another folder."
             )
-        found = Randomness.load(folder.key)
+        found = Randomness.system() if tidying(folder) else Randomness.load(folder.key)
     else:
         _begin(folder)
         found = randomness or Randomness.system()
@@ -39,6 +39,11 @@ def start(folder: RunFolder, settings: TableSettings, randomness: Randomness | N
     if not config.exists():
         write_atomically(config, settings.to_toml().encode())
     return found
+
+
+def tidying(folder: RunFolder) -> bool:
+    """Whether all is written, and only what is private has to go: the statement's JSON is the last to be written."""
+    return folder.private.is_dir() and (folder.path / STATEMENT).exists()
 
 
 def bind(folder: RunFolder, settings: TableSettings, source: Source, randomness: Randomness) -> None:

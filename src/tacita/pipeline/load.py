@@ -114,6 +114,7 @@ def as_table(frame: Any, names: Sequence[str]) -> Table:
     for name in names:
         if name not in known:
             raise DataStructureError(f"frame must have the column {name!r}, which the model was trained on.")
+    names = names or [str(name) for name in list(known)[:1]]  # a constant model needs the number of rows alone
     return Table({name: _column(frame[name]) for name in names})
 
 

@@ -32,7 +32,7 @@ def predict_file(model: TableModel, data: str, output: str) -> None:
     if target.exists() and source.exists() and target.samefile(source):
         raise ValueError(f"output must not be the file that is read, got {output!r}.")
     reading = model.encoder.reading
-    table = read_table(source, reading, only=model.encoder.columns(with_target=False))
+    table = read_table(source, reading, only=model.encoder.columns(with_target=False) or None)
     names, columns = _predicted(model, table)
     suffix = source.suffix.lower()
     if suffix == ".parquet":

@@ -15,6 +15,7 @@ from tacita.accounting import Ledger, Statement, statement
 from tacita.accounting.journal import Anchor
 from tacita.errors import LedgerError, TacitaError
 from tacita.pipeline import rules
+from tacita.pipeline.folder import STATEMENT
 from tacita.pipeline.plan import Plan
 from tacita.pipeline.preprocessing import Preprocessing
 from tacita.pipeline.rules import HOLDOUT
@@ -22,7 +23,7 @@ from tacita.pipeline.settings import TableSettings
 from tacita.pipeline.source import Source, unit_in_words
 from tacita.tables.encoding import Encoder
 
-MODEL, PREPROCESSING, STATEMENT, TEXT = "model.safetensors", "preprocessing.json", "statement.json", "statement.txt"
+MODEL, PREPROCESSING, TEXT = "model.safetensors", "preprocessing.json", "statement.txt"
 EXTRAS = ("model", "task", "target", "rows", "private_releases", "files")  # what this page adds to a statement
 PRIVATE_RELEASES = (
     "the weights in model.safetensors",

@@ -65,23 +65,24 @@ def declared(settings: TableSettings) -> Schema:
             raise ValueError(f"schema {settings.schema!r}: {error}") from None
     rows = _agreed("rows", settings.rows, schema.rows)
     check_delta(settings.delta, rows, settings.allow_large_delta)
-    merged = msgspec.structs.replace(
-        schema,
-        target=_target(settings, schema.target),
-        rows=rows,
-        unit=_agreed("unit_column", settings.unit_column, schema.unit),
-        max_rows_per_unit=_agreed("max_rows_per_unit", settings.max_rows_per_unit, schema.max_rows_per_unit),
-        privacy_unit=_agreed("privacy_unit", settings.privacy_unit, schema.privacy_unit),
-        reading=settings.reading(schema.reading),
-    )
-    if (merged.unit is None) != (merged.max_rows_per_unit is None):
+    unit = _agreed("unit_column", settings.unit_column, schema.unit)
+    most = _agreed("max_rows_per_unit", settings.max_rows_per_unit, schema.max_rows_per_unit)
+    if (unit is None) != (most is None):
         raise ValueError("unit_column and max_rows_per_unit go together: give both, here or in the schema.")
-    if merged.unit is not None and settings.neighboring_relation != "add_or_remove_one":
+    if unit is not None and settings.neighboring_relation != "add_or_remove_one":
         raise ValueError(
             f"unit_column needs neighboring_relation add_or_remove_one, got {settings.neighboring_relation!r}: for "
             "persons with several rows no guarantee is proved under the other relations."
         )
-    return merged
+    return msgspec.structs.replace(
+        schema,
+        target=_target(settings, schema.target),
+        rows=rows,
+        unit=unit,
+        max_rows_per_unit=most,
+        privacy_unit=_agreed("privacy_unit", settings.privacy_unit, schema.privacy_unit),
+        reading=settings.reading(schema.reading),
+    )
 
 
 def read_test(path: str, source: Source) -> Table:

@@ -85,7 +85,7 @@ def train_table(
     test = None if settings.test_file is None else read_test(settings.test_file, source)
     folder = RunFolder(settings.output)
     randomness = folders.start(folder, settings, randomness)
-    if not (folder.path / report.STATEMENT).exists():  # else it was killed while it tidied up
+    if not folders.tidying(folder):
         folders.bind(folder, settings, source, randomness)
         with Ledger(
             folder.ledger,

@@ -1,0 +1,99 @@
+"""Scored files: the rows as they were, plus predictions."""
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+
+import tacita
+from tacita.errors import DataStructureError
+from tacita.pipeline import predict_file, train_table
+
+
+@pytest.fixture
+def model(settings, table):
+    return tacita.load(train_table(settings(queries=20)).folder)
+
+
+def test_lines_stay_as_they_are(model) -> None:
+    lines = [
+        b"x,y,kind,extra",
+        b'1.0, 2 ,red,"quoted, ""twice"""',
+        b"too,narrow",
+        b"",
+        b"\xff\xfe,1,\xe9t\xe9,",
+        b"-1.0,2,blue,last\r",
+    ]
+    Path("new.csv").write_bytes(b"\n".join(lines) + b"\n")
+    predict_file(model, "new.csv", "scored.csv")
+    scored = Path("scored.csv").read_bytes().split(b"\n")
+    assert scored[0] == b"x,y,kind,extra,prediction,probability_no,probability_yes"
+    for before, after in zip(lines[1:], scored[1:], strict=False):
+        assert after.startswith(before.removesuffix(b"\r") + b",")
+    assert scored[2] == b"too,narrow,,,"
+    predicted = model.predict({"x": ["1.0"], "y": ["2"], "kind": ["red"]})[0]
+    chance = model.predict_proba({"x": ["1.0"], "y": ["2"], "kind": ["red"]})[0]
+    assert scored[1].split(b",")[-3:] == [predicted.encode(), *(f"{value:.6g}".encode() for value in chance)]
+
+
+def test_gzip_and_a_file_without_header(settings, table) -> None:
+    body = "".join(table.read_text().splitlines(keepends=True)[1:])
+    Path("bare.csv").write_text(body)
+    train_table(settings(data="bare.csv", columns=("x", "y", "kind", "patient", "label")))
+    Path("new.csv.gz").write_bytes(gzip.compress(b"1.0,2,red,p1,\n"))
+    predict_file(tacita.load("run"), "new.csv.gz", "scored.csv")
+    assert Path("scored.csv").read_bytes().startswith(b"1.0,2,red,p1,,")
+
+
+def test_parquet(model, table) -> None:
+    cells = pyarrow.csv.read_csv(table)
+    pyarrow.parquet.write_table(cells, "new.parquet")
+    predict_file(model, "new.parquet", "scored.parquet")
+    predict_file(model, "new.parquet", "scored.csv")
+    scored = pyarrow.parquet.read_table("scored.parquet")
+    assert scored.select(cells.column_names).equals(cells)
+    assert scored["prediction"].to_pylist() == list(model.predict(cells))
+    np.testing.assert_allclose(
+        pyarrow.csv.read_csv("scored.csv")["probability_yes"].to_numpy(), scored["probability_yes"].to_numpy()
+    )
+
+
+def test_npz(settings, table) -> None:
+    np.savez("table.npz", image=np.zeros((30, 2, 2), dtype=np.uint8), digit=np.arange(30) % 2)
+    train_table(settings(data="table.npz", target="digit", drop=()))
+    predict_file(tacita.load("run"), "table.npz", "scored.csv")
+    assert len(Path("scored.csv").read_text().splitlines()) == 31
+
+
+def test_a_regression_has_one_new_column(settings, table) -> None:
+    train_table(settings(target="x"))
+    Path("new.csv").write_text("y,kind,label\n1,red,yes\n")
+    predict_file(tacita.load("run"), "new.csv", "scored.csv")
+    head, row = Path("scored.csv").read_text().splitlines()
+    assert head == "y,kind,label,prediction"
+    assert np.isfinite(float(row.rsplit(",", 1)[1]))
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("x,y\n1,2\n", "no column 'kind'"),
+        ("x,y,kind,prediction\n1,2,red,yes\n", "already has a column 'prediction'"),
+    ],
+)
+def test_structure(model, text: str, named: str) -> None:
+    Path("new.csv").write_text(text)
+    with pytest.raises(DataStructureError, match=named):
+        predict_file(model, "new.csv", "scored.csv")
+    assert not Path("scored.csv").exists()
+
+
+def test_the_input_is_never_overwritten(model) -> None:
+    text = "x,y,kind\n1,2,red\n"
+    Path("new.csv").write_text(text)
+    with pytest.raises(ValueError, match="output must not be the file that is read"):
+        predict_file(model, "new.csv", "./new.csv")
+    assert Path("new.csv").read_text() == text

@@ -1,0 +1,64 @@
+"""A statement checked: whatever is changed in a run's folder is found."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tacita.errors import TacitaError
+from tacita.pipeline import check_run, train_table
+
+
+@pytest.fixture
+def run(settings, table) -> Path:
+    return train_table(settings()).folder
+
+
+def _lines(path: Path, change: Callable[[list[bytes]], list[bytes]]) -> None:
+    path.write_bytes(b"\n".join(change(path.read_bytes().split(b"\n"))))
+
+
+def _json(path: Path, **changes: object) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_bytes()), **changes}))
+
+
+def _noise(lines: list[bytes]) -> list[bytes]:
+    return [line.replace(b'"noise_std":[', b'"noise_std":[9') for line in lines]
+
+
+TAMPERED = {
+    "a line edited": lambda run: _lines(run / "ledger.jsonl", _noise),
+    "a line removed in the middle": lambda run: _lines(run / "ledger.jsonl", lambda lines: lines[:5] + lines[6:]),
+    "the end cut off": lambda run: _lines(run / "ledger.jsonl", lambda lines: [*lines[:-3], b""]),
+    "the ledger removed": lambda run: (run / "ledger.jsonl").unlink(),
+    "the anchor removed": lambda run: (run / "ledger.head.json").unlink(),
+    "a smaller epsilon": lambda run: _json(run / "statement.json", epsilon=0.1),
+    "a smaller delta": lambda run: _json(run / "statement.json", delta=1e-9),
+    "a caveat dropped": lambda run: _json(run / "statement.json", caveats=[]),
+    "another unit": lambda run: _json(run / "statement.json", privacy_unit="one village"),
+    "words edited": lambda run: _lines(run / "statement.txt", lambda lines: [*lines, b"It is safe."]),
+    "weights edited": lambda run: (run / "model.safetensors").write_bytes(b"x"),
+    "preprocessing removed": lambda run: (run / "preprocessing.json").unlink(),
+}
+
+
+@pytest.mark.parametrize("name", TAMPERED)
+def test_tampering_is_found(run, name: str) -> None:
+    assert check_run(run).faults == ()
+    TAMPERED[name](run)
+    checked = check_run(run)
+    assert checked.faults
+    assert checked.text
+
+
+def test_a_sound_run_gives_its_statement_again(run) -> None:
+    checked = check_run(run)
+    assert checked.faults == ()
+    assert checked.text == (run / "statement.txt").read_text()
+
+
+def test_an_unfinished_run_is_named(run) -> None:
+    (run / "statement.json").unlink()
+    with pytest.raises(TacitaError, match="holds no finished run"):
+        check_run(run)

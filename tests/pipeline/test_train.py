@@ -1,0 +1,330 @@
+"""The whole path: files, statement, resume, bad input, hostile rows, every kind of file."""
+
+import errno
+import json
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+import torch
+from torch import nn
+
+import tacita
+import tacita.pipeline.train as train_module
+from tacita.errors import ResumeError
+from tacita.pipeline import TableSettings, check_run, train_table
+from tacita.random import Randomness
+
+FILES = {
+    "config.toml",
+    "ledger.head.json",
+    "ledger.jsonl",
+    "model.safetensors",
+    "preprocessing.json",
+    "statement.json",
+    "statement.txt",
+}
+FIELDS = (
+    "epsilon epsilon_spent delta neighboring_relation privacy_unit sampler sample_rate planned_queries "
+    "noise_multiplier noise_std max_grad_norm accountant secure_randomness ledger_sha256 holdout_score purchases "
+    "chosen_by_tacita caveats"
+)
+SCHEMA = """
+rows = 400
+[target]
+column = "label"
+classes = ["no", "yes"]
+[columns.x]
+kind = "number"
+lower = -3
+upper = 3
+"""
+
+
+def test_a_run_leaves_its_files_and_nothing_private(settings, table) -> None:
+    run = train_table(settings())
+    assert {path.name for path in Path("run").iterdir()} == FILES
+    assert set(FIELDS.split()) <= set(run.fields)
+    assert run.fields["epsilon"] <= 20.0
+    assert run.fields["secure_randomness"] is True
+    assert run.fields["planned_queries"] == run.fields["queries_made"] == 4
+    assert [one["session"] for one in run.fields["purchases"]] == ["survey", "refinement", "score"]
+    assert run.fields["holdout_score"]["private"] is True
+    assert any("--unit-column" in caveat for caveat in run.fields["caveats"])
+    assert not any(choice.startswith("queries") for choice in run.fields["chosen_by_tacita"])
+    assert any(choice.startswith("max_grad_norm = 2") for choice in run.fields["chosen_by_tacita"])
+    assert check_run("run").faults == ()
+    assert Path("run/statement.txt").read_text() == run.statement
+
+
+def test_the_config_runs_again(settings, table) -> None:
+    train_table(settings())
+    again = TableSettings.from_toml(Path("run/config.toml").read_text())
+    assert again == settings()
+    with pytest.raises(ResumeError, match="output must be a new or an empty folder"):
+        train_table(again)
+
+
+def test_it_learns(settings, table) -> None:
+    run = train_table(settings(queries=60, sample_rate=0.2))
+    model = tacita.load("run")
+    cells = pyarrow.csv.read_csv("table.csv")
+    right = model.predict(cells) == np.array(cells["label"].to_pylist(), dtype=object)
+    assert right.mean() > 0.8
+    assert abs(run.fields["holdout_score"]["value"] - right.mean()) < 0.2
+
+
+@pytest.fixture
+def own_model(monkeypatch: pytest.MonkeyPatch, table: Path) -> str:
+    Path("own_net.py").write_text(
+        "from torch import nn\n"
+        "def deep(inputs, outputs):\n"
+        "    return nn.Sequential(nn.Linear(inputs, 5), nn.LayerNorm(5), nn.ReLU(), nn.Linear(5, outputs))\n"
+        "answer = 42\n"
+    )
+    monkeypatch.syspath_prepend(str(table.parent))
+    return "own_net:deep"
+
+
+@pytest.mark.parametrize("model", ["linear", "mlp", "own_net:deep"])
+def test_every_kind_of_model(settings, own_model, model: str) -> None:
+    train_table(settings(model=model, **({"width": 7} if model == "mlp" else {})))
+    loaded = tacita.load("run")
+    chances = loaded.predict_proba({"x": [0.1, 2.0], "y": [3, 4], "kind": ["red", "nobody has seen"]})
+    assert chances.shape == (2, len(loaded.classes))
+    np.testing.assert_allclose(chances.sum(1), 1)
+    with pytest.raises(ValueError, match="model must be importable"):
+        train_table(settings(model="own_net:shallow", output="other"))
+    with pytest.raises(ValueError, match="model must name a callable"):
+        train_table(settings(model="own_net:answer", output="other"))
+    assert not Path("other").exists()
+
+
+def test_a_regression(settings, table) -> None:
+    run = train_table(settings(target="x", queries=60, sample_rate=0.2))
+    assert (run.fields["task"], run.fields["holdout_score"]["measure"]) == ("regression", "R2")
+    predicted = tacita.load("run").predict({"y": [1, 2], "kind": ["red", "red"], "label": ["yes", "no"]})
+    assert predicted[0] > predicted[1]  # a high x goes with yes
+    with pytest.raises(ValueError, match="predict_proba needs a classification"):
+        tacita.load("run").predict_proba({"y": [1], "kind": ["red"], "label": ["yes"]})
+
+
+def test_parquet_and_npz(settings, table) -> None:
+    cells = pyarrow.csv.read_csv("table.csv")
+    pyarrow.parquet.write_table(cells, "table.parquet")
+    train_table(settings(data="table.parquet", output="parquet"))
+    pixels = (np.arange(400)[:, None, None] % 2 * 200 + np.zeros((400, 2, 3))).astype(np.uint8)
+    np.savez("table.npz", image=pixels, digit=np.arange(400) % 2)
+    train_table(settings(data="table.npz", target="digit", drop=(), output="npz", queries=40))
+    model = tacita.load("npz")
+    assert model.encoder.input_shape == (2, 3)
+    assert (model.predict({"image": pixels}) == np.array(["0", "1"] * 200, dtype=object)).mean() > 0.9
+
+
+def test_a_public_test_file_takes_no_row_from_the_training(settings, table) -> None:
+    Path("test.csv").write_text(table.read_text())
+    run = train_table(settings(test_file="test.csv"))
+    assert run.fields["holdout_score"]["private"] is False
+    assert "test.csv" in run.fields["holdout_score"]["how"]
+    assert "score" not in [one["purpose"] for one in run.fields["sessions"]]
+    assert any("outside the guarantee" in caveat for caveat in run.fields["caveats"])
+    with pytest.raises(ValueError, match="test_file: data must be a readable file"):
+        train_table(settings(test_file="nowhere.csv", output="other"))
+
+
+def test_a_score_outside_the_guarantee_is_repeated_in_the_statement(settings, table) -> None:
+    run = train_table(settings(non_private_holdout=True))
+    assert "--non-private-holdout" in run.fields["holdout_score"]["how"]
+    assert any("--non-private-holdout" in caveat for caveat in run.fields["caveats"])
+
+
+def test_everything_declared_buys_nothing_but_the_score(settings, table) -> None:
+    Path("schema.toml").write_text(SCHEMA)
+    run = train_table(settings(schema="schema.toml", drop=()))
+    assert [one["session"] for one in run.fields["purchases"]] == ["score"]
+    assert run.fields["rows"] == {"value": 400.0, "how": "declared"}
+
+
+def test_persons(settings, table) -> None:
+    run = train_table(settings(unit_column="patient", max_rows_per_unit=2, drop=()))
+    assert "Poisson" in run.fields["sampler"]
+    assert "patient" in run.fields["privacy_unit"]
+    assert not any("--unit-column" in caveat for caveat in run.fields["caveats"])
+    assert "patient" not in tacita.load("run").encoder.columns()
+
+
+def test_no_person_is_on_both_sides_and_none_beyond_the_cap(settings, table, monkeypatch) -> None:
+    dealt: dict[str, Any] = {}
+    deal = train_module._Run._deal
+
+    def watch(self: Any, test: Any) -> Any:
+        dealt["rows"] = deal(self, test)
+        return dealt["rows"]
+
+    monkeypatch.setattr(train_module._Run, "_deal", watch)
+    train_table(settings(unit_column="patient", max_rows_per_unit=2, drop=()))
+    rows = dealt["rows"]
+    codes, _ = rows.table.column("patient").texts()
+    kept, held = codes[rows.kept], codes[rows.held[rows.table.valid[rows.held]]]
+    assert len(kept)
+    assert len(held)
+    assert not set(kept) & set(held)
+    assert max(np.bincount(np.concatenate([kept, held]))) == 2
+
+
+def test_other_relations(settings, table) -> None:
+    for relation in ("replace_one", "zero_out_one"):
+        run = train_table(settings(neighboring_relation=relation, output=relation))
+        assert run.fields["neighboring_relation"] == relation
+        assert run.fields["rows"] == {"value": 400.0, "how": "declared"}
+
+
+HOSTILE = {
+    "no rows": [],
+    "one row": ["1.0,2,red,p1,yes"],
+    "one class": [f"{i / 7},{i},red,p{i},yes" for i in range(300)],
+    "all missing": [",,,,"] * 50,
+    "all of the wrong width": ["1,2", "1,2,3,4,5,6,7"] * 50,
+    "constant": ["1.0,2,red,p1,yes"] * 300,
+    "overflow": ["1e999,-1e999,red,p1,yes"] * 100,
+    "huge and tiny": ["1e308,-1e308,red,p1,yes", "1e-308,5e-324,blue,p1,no"] * 200,
+    "every text new": [f"a{i},b{i},c{i},d{i},e{i}" for i in range(200)],
+}
+
+
+@pytest.mark.parametrize("target", ["label", "x"])
+@pytest.mark.parametrize("name", HOSTILE)
+def test_what_rows_hold_never_raises(settings, table, name: str, target: str, capsys) -> None:
+    table.write_text("x,y,kind,patient,label\n" + "".join(row + "\n" for row in HOSTILE[name]))
+    run = train_table(settings(target=target))
+    assert run.fields["epsilon"] <= 20.0
+    predicted = tacita.load("run").predict({"x": [1.0], "y": [1], "kind": ["red"], "label": ["yes"]})
+    assert len(predicted) == 1
+    assert capsys.readouterr() == ("", "")
+    weights = {name: value.isfinite().all().item() for name, value in tacita.load("run").model.state_dict().items()}
+    assert all(weights.values())
+
+
+class Killed(BaseException):
+    """Not an Exception: nothing tidies up after it."""
+
+
+@pytest.fixture
+def kill_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[int]]:
+    """Stop the process at the n-th time that it puts something on disk."""
+    fsync = os.fsync
+
+    def arm(number: int) -> list[int]:
+        count = [0]
+
+        def counting(handle: int) -> None:
+            count[0] += 1
+            if count[0] == number:
+                raise Killed
+            fsync(handle)
+
+        monkeypatch.setattr(os, "fsync", counting)
+        return count
+
+    return arm
+
+
+def test_killed_anywhere_it_goes_on_to_the_same_bits(settings, table, kill_at) -> None:
+    count = kill_at(0)
+    train_table(settings(output="whole"), randomness=Randomness.insecure(0))
+    whole, total = _released("whole"), count[0]
+    assert total > 30
+    for number in range(1, total + 1, 3):
+        kill_at(number)
+        chosen = settings(output=f"killed{number}")
+        with pytest.raises(Killed):
+            train_table(chosen, randomness=Randomness.insecure(0))
+        kill_at(0)
+        run = train_table(chosen, randomness=Randomness.insecure(0))
+        assert _released(chosen.output) == whole, number
+        assert check_run(chosen.output).faults == (), number
+        assert run.fields["queries_made"] == 4
+        assert {path.name for path in Path(chosen.output).iterdir()} == FILES, number
+
+
+def _released(folder: str) -> tuple[bytes, bytes, Any]:
+    run = Path(folder)
+    score = json.loads((run / "statement.json").read_bytes())["holdout_score"]
+    return (run / "model.safetensors").read_bytes(), (run / "preprocessing.json").read_bytes(), score
+
+
+def _stopped_run(settings: Any, kill_at: Any, **changes: Any) -> TableSettings:
+    """A run that stands still in the middle of its training."""
+    kill_at(25)
+    chosen = settings(**changes)
+    with pytest.raises(Killed):
+        train_table(chosen)
+    kill_at(0)
+    assert Path(chosen.output, "private/key.json").exists()
+    return chosen
+
+
+def test_a_stopped_run_is_private_to_its_owner(settings, table, kill_at) -> None:
+    _stopped_run(settings, kill_at)
+    assert stat.S_IMODE(Path("run/private").stat().st_mode) == 0o700
+    for path in Path("run/private").iterdir():
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
+
+
+def test_other_settings_or_data_do_not_continue_a_run(settings, table, kill_at) -> None:
+    _stopped_run(settings, kill_at)
+    with pytest.raises(ResumeError, match="unfinished run with other settings"):
+        train_table(settings(max_grad_norm=1.0))
+    text = table.read_text()
+    table.write_text(text + "1.0,2,red,p1,yes\n")
+    with pytest.raises(ResumeError, match="data or schema are not those"):
+        train_table(settings())
+    table.write_text(text)
+    assert train_table(settings()).fields["queries_made"] == 4
+
+
+@pytest.mark.parametrize("number", [3, 12, 25, 40])
+def test_a_full_disk_loses_nothing(settings, table, monkeypatch, number: int) -> None:
+    fsync, count = os.fsync, [0]
+
+    def full(handle: int) -> None:
+        count[0] += 1
+        if count[0] >= number:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises((OSError, tacita.LedgerError), match=r"No space left|disk"):
+        train_table(settings())
+    monkeypatch.setattr(os, "fsync", fsync)
+    assert train_table(settings()).fields["queries_made"] == 4
+    assert check_run("run").faults == ()
+
+
+def test_a_row_that_does_not_count_moves_no_weight(settings, table) -> None:
+    """Wrong width, unknown label: with the same coins, a run without noise ends in the same weights."""
+    records = train_module._Run._records
+    seen = []
+
+    def watch(self: Any, encoded: Any, rows: Any) -> Any:
+        seen.append(records(self, encoded, rows))
+        return seen[-1]
+
+    text = table.read_text()
+    table.write_text(text + "1.0,2\n" + "1.0,2,red,p1,perhaps\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(train_module._Run, "_records", watch)
+        train_table(settings(test_file="table.csv"))
+    features, target, weight = seen[0].dataset
+    assert weight[-2:].tolist() == [0.0, 0.0]
+    assert weight[:-2].sum() == 400
+    model = nn.Linear(features.shape[1], 2)
+    losses = tacita.pipeline.models.loss_fn("classification")(model, (features, target, weight))
+    assert losses[-2:].tolist() == [0.0, 0.0]
+    assert torch.isfinite(losses).all()
