@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tacita.errors import DataStructureError
 from tacita.tables import Encoder, Reading, Schema, make_encoder, read_table
+from tacita.tables.features import NumberPiece
 
 SCHEMA = """
 [target]
@@ -43,6 +44,12 @@ def test_values_by_the_public_rules(table_of):
     torch.testing.assert_close(found.features, torch.tensor(expected))
     assert found.target.tolist() == [0, 1, 0, 1]
     assert found.valid.all()
+
+
+def test_standardised_numbers_are_clamped(table_of):
+    piece = NumberPiece(column="x", lower=-100, upper=100, centre=1, scale=2)
+    values = piece.encode(table_of("x", "99", "-99", "3", "9").column("x"), ())
+    assert values[:, 0].tolist() == [4, -4, 1, 4]
 
 
 @pytest.mark.parametrize("row", ["1,a,no,4", "1,a", "", "1,a,maybe", "1,a,", "1,a,NO"])

@@ -62,6 +62,17 @@ def test_the_refinement_counts_each_number_once_between_the_bought_bounds(table_
     assert bare.facts("year").bins == fine.facts("year").bins
 
 
+def test_rows_that_do_not_count_are_in_no_purchase(table_of, normals):
+    """A person's rows beyond the cap, say: well-formed, but not valid."""
+    table = table_of("a", *["3"] * 500, *["7"] * 500)
+    capped = table.keep(np.arange(1000) < 500)
+    bare = buy_survey(table, Schema(), ["a"], noise_std=1.0, threshold=40.0, normals=normals(1))
+    assert refinement_counts(capped, Schema(), bare).sum() == 500
+    counts = survey_counts(capped, Schema(), ["a"])
+    assert counts.bins.sum() == 500
+    assert counts.names == (("3",),)
+
+
 def test_neighbours_move_one_fine_bin(table_of, normals):
     lines = [str(value) for value in range(1, 300)]
     bare = buy_survey(table_of("a", *lines), Schema(), ["a"], noise_std=1.0, threshold=40.0, normals=normals(1))
