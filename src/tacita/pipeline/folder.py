@@ -79,8 +79,8 @@ def _begin(folder: RunFolder) -> None:
             f"output must be a new or an empty folder, got {str(folder.path)!r}, which holds something and no "
             "unfinished run: choose another one, or remove it."
         ) from None
-    except (FileExistsError, NotADirectoryError):
-        raise ValueError(f"output must be a folder, got the file {str(folder.path)!r}: choose another name.") from None
+    except NotADirectoryError:
+        raise ValueError(f"output must be a folder, got {str(folder.path)!r}: a part of it is a file.") from None
 
 
 def _comparable(settings: TableSettings) -> dict[str, Any]:

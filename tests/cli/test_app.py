@@ -1,0 +1,206 @@
+"""The command line: one line for an error, exit codes, help that helps, a run that goes on after a kill."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import tacita.cli.train as train_command
+import tacita.pipeline.purchases as purchases_module
+
+TRAIN = ("train", "table.csv", "--target", "label", "--epsilon", "20", "--delta", "1e-3", "--drop", "patient")
+QUICK = (*TRAIN, "--sample-rate", "0.5", "--queries", "4", "--output", "run")
+
+
+def _one_line(err: str) -> str:
+    assert err.startswith("tacita: error: ")
+    assert err.count("\n") == 1
+    assert "Traceback" not in err
+    return err
+
+
+def test_train_predict_statement(table, tacita_command) -> None:
+    trained = tacita_command(*QUICK)
+    assert trained.code == 0
+    assert trained.out.startswith("NOT PRIVATE") is False
+    assert "PRIVACY STATEMENT" in trained.out
+    assert "plan: 4 queries" in trained.err
+    assert trained.out == Path("run/statement.txt").read_text()
+    predicted = tacita_command("predict", "run", "table.csv", "--output", "scored.csv")
+    assert (predicted.code, predicted.out) == (0, "")
+    assert Path("scored.csv").read_text().splitlines()[0].endswith("label,prediction,probability_no,probability_yes")
+    stated = tacita_command("statement", "run")
+    assert (stated.code, stated.out) == (0, trained.out)
+    again = tacita_command("train", "--config", "run/config.toml", "--output", "again")
+    assert again.code == 0
+    assert tacita_command("train", "--config", "run/config.toml").code == 2
+
+
+def test_quiet_says_nothing_on_the_way(table, tacita_command) -> None:
+    assert tacita_command(*QUICK, "--quiet").err == ""
+
+
+def test_schema_and_check(table, tacita_command) -> None:
+    drafted = tacita_command("schema", "table.csv", "--target", "label")
+    assert drafted.code == 0
+    assert "NOT PRIVATE" in drafted.out.splitlines()[0]
+    assert "reviewed = false" in drafted.out
+    Path("draft.toml").write_text(drafted.out)
+    refused = tacita_command(*TRAIN[:2], *TRAIN[4:8], "--schema", "draft.toml", "--output", "run")
+    assert refused.code == 2
+    assert "reviewed must be true" in _one_line(refused.err)
+    table.write_text(table.read_text() + "too,narrow\n")
+    looked = tacita_command("check", "table.csv")
+    assert looked.out.startswith("NOT PRIVATE")
+    assert "wrong width" in looked.out
+    assert "wrong width" in tacita_command("check", "table.csv", "--schema", "draft.toml").out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("--epsilon", "0"), "epsilon must be a finite number > 0, got 0"),
+        (("--epsilon", "inf"), "epsilon must be a finite number > 0, got inf"),
+        (("--epsilon", "much"), "epsilon"),
+        (("--sample-rate", "1.5"), "sample_rate must be in (0, 1], got 1.5"),
+        (("--max-grad-norm", "0"), "max_grad_norm must be a finite number > 0, got 0"),
+        (("--rows", "400", "--delta", "0.01"), "delta must be below 1 / rows"),
+        (("--target", "nobody"), "no column 'nobody'"),
+        (("--model", "tree"), "model must be linear, mlp or"),
+        (("--neighboring-relation", "add_two"), "neighboring-relation"),
+        (("--epsilom", "1"), "--epsilom"),
+        (("--schema", "nowhere.toml"), "schema must be a readable text file"),
+        (("--config", "nowhere.toml"), "config must be a readable text file"),
+        (("--output", "table.csv"), "output must be a new or an empty folder"),
+        (("--output", "table.csv/run"), "output must be a folder"),
+        (("--output", "/proc/nowhere"), "/proc/nowhere"),
+    ],
+)
+def test_a_wrong_setting_is_one_line_and_loses_nothing(table, tacita_command, arguments, named: str) -> None:
+    before = table.read_bytes()
+    replaced = dict(zip(QUICK[2::2], QUICK[3::2], strict=True)) | dict(
+        zip(arguments[::2], arguments[1::2], strict=True)
+    )
+    outcome = tacita_command(*QUICK[:2], *(word for pair in replaced.items() for word in pair))
+    assert outcome.code == 2
+    assert outcome.out == ""
+    assert named in _one_line(outcome.err)
+    assert not Path("run").exists()
+    assert table.read_bytes() == before
+
+
+def test_a_finished_run_is_never_overwritten(table, tacita_command) -> None:
+    assert tacita_command(*QUICK).code == 0
+    before = {path.name: path.read_bytes() for path in Path("run").iterdir()}
+    outcome = tacita_command(*QUICK)
+    assert outcome.code == 2
+    assert "output must be a new or an empty folder" in _one_line(outcome.err)
+    assert {path.name: path.read_bytes() for path in Path("run").iterdir()} == before
+
+
+def test_missing_arguments_are_named(table, tacita_command) -> None:
+    for gone in ("--epsilon", "--delta", "--output"):
+        i = QUICK.index(gone)
+        outcome = tacita_command(*QUICK[:i], *QUICK[i + 2 :])
+        assert outcome.code == 2
+        assert f"{gone[2:]} is missing" in _one_line(outcome.err)
+
+
+def test_tampering_is_said_clearly(table, tacita_command) -> None:
+    assert tacita_command(*QUICK).code == 0
+    path = Path("run/ledger.jsonl")
+    path.write_bytes(path.read_bytes().replace(b'"planned_queries":4', b'"planned_queries":3'))
+    outcome = tacita_command("statement", "run")
+    assert outcome.code == 1
+    assert "TAMPERED: ledger.jsonl" in outcome.err
+
+
+def test_a_full_disk_is_one_line(table, tacita_command, monkeypatch) -> None:
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        outcome = tacita_command(*QUICK)
+    assert outcome.code == 2
+    assert "No space left on device" in _one_line(outcome.err)
+    assert tacita_command(*QUICK).code == 0
+
+
+def test_what_fails_among_rows_is_not_quoted(table, tacita_command, monkeypatch) -> None:
+    def broken(*_: object) -> None:
+        raise ValueError("could not convert 'SECRET'")
+
+    monkeypatch.setattr(purchases_module, "survey_counts", broken)
+    outcome = tacita_command(*QUICK)
+    assert outcome.code == 2
+    assert "SECRET" not in outcome.out + outcome.err
+
+
+def test_an_error_of_our_own_is_not_quoted_either(table, tacita_command, monkeypatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise KeyError("SECRET")
+
+    monkeypatch.setattr(train_command, "train_table", broken)
+    outcome = tacita_command(*QUICK)
+    assert outcome.code == 70
+    assert "internal error (KeyError)" in _one_line(outcome.err)
+    assert "SECRET" not in outcome.err
+    monkeypatch.setenv("TACITA_DEBUG", "1")
+    with pytest.raises(KeyError, match="SECRET"):
+        tacita_command(*QUICK)
+
+
+def test_interrupted_it_says_how_to_go_on(table, tacita_command, monkeypatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(train_command, "train_table", interrupted)
+    outcome = tacita_command(*QUICK)
+    assert outcome.code == 130
+    assert "repeat the same command" in outcome.err
+
+
+@pytest.mark.parametrize("command", ["train", "predict", "statement", "schema", "check"])
+def test_every_command_has_help_with_an_example(tacita_command, command: str) -> None:
+    outcome = tacita_command(command, "--help")
+    assert outcome.code == 0
+    words = " ".join(outcome.out.split())
+    assert f"Example: tacita {command}" in words
+    assert command in tacita_command("--help").out
+
+
+def test_help_gives_the_three_commands_one_needs(tacita_command) -> None:
+    words = " ".join(tacita_command("--help").out.split())
+    for command in ("tacita train adult.csv", "tacita predict runs/adult", "tacita statement runs/adult"):
+        assert command in words
+
+
+def test_a_process_killed_outright_goes_on(table, tacita_command) -> None:
+    """SIGKILL while it trains, three times; then the same command finishes the run."""
+    command = [sys.executable, "-c", "from tacita.cli import main; main()", *TRAIN, "--sample-rate", "0.5"]
+    command += ["--queries", "3000", "--output", "run"]
+    for _ in range(3):
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        _wait_for_progress(process)
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+        assert Path("run/private/key.json").exists()
+    finished = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert finished.returncode == 0, finished.stderr
+    assert "3000 of 3000 planned queries made" in " ".join(finished.stdout.split())
+    assert not Path("run/private").exists()
+    assert tacita_command("statement", "run").code == 0
+
+
+def _wait_for_progress(process: subprocess.Popen) -> None:
+    """Until its ledger has grown by more than registrations."""
+    path = Path("run/ledger.jsonl")
+    start = path.stat().st_size if path.exists() else 0
+    while process.poll() is None and (not path.exists() or path.stat().st_size < start + 8000):
+        time.sleep(0.02)
