@@ -151,13 +151,14 @@ def version(package: str) -> str:
     return f"{package} absent"
 
 
-def page(results: dict[str, dict[str, dict[str, float]]], rounds: int, threads: int) -> str:
+def page(results: dict[str, dict[str, dict[str, float]]], rounds: int, threads: int, load: float) -> str:
     """``docs/benchmarks.md``."""
     cells = "\n".join(f"- **{cell}**: {CELLS[cell].words}" for cell in results)
     versions = ", ".join(version(package) for package in ("torch", "opacus", "tacita"))
     return f"""# Benchmarks
 
-*Written by `make bench`.* {cpu()}, {threads} threads, float32; {versions}.
+*Written by `make bench`.* {cpu()}, {threads} thread{"s" * (threads > 1)}, float32; {versions}.
+Load of the machine before the run: {load:.1f}. On a busy machine the spread is wide, and only large differences count.
 
 One step is forward, backward, per-sample flat clipping, Gaussian noise and an SGD update. Every implementation has its
 own process, and they take turns, in a new order each round; a figure is the median over {rounds - 1} rounds of (time of
@@ -194,11 +195,11 @@ def main() -> None:
     if arguments.serve:
         return serve(*arguments.serve, arguments.threads)
     names = [PLAIN, *(name for name in arguments.only if name != PLAIN)]
-    results = {}
+    load, results = os.getloadavg()[0], {}
     for cell in arguments.cells:
         results[cell] = measure(cell, names, arguments.rounds, arguments.threads)
         print(cell, {name: round(row["ratio"], 2) for name, row in results[cell].items()}, file=sys.stderr)
-    text = page(results, arguments.rounds, arguments.threads)
+    text = page(results, arguments.rounds, arguments.threads, load)
     if arguments.print:
         print(text)
     else:

@@ -81,7 +81,7 @@ def test_commands_of_the_readme_are_those_of_the_command_line(command: str):
 
 def test_every_page_that_the_code_mentions_exists():
     """Docstrings and messages send their readers to pages under docs/."""
-    sources = [path for folder in ("src", "examples", "benchmarks") for path in (ROOT / folder).rglob("*.py")]
+    sources = [path for folder in ("src", "examples") for path in (ROOT / folder).rglob("*.py")]
     gone = {
         f"{name(path)}: {page}"
         for path in sources

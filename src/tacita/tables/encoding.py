@@ -57,10 +57,12 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def feature_names(self) -> tuple[str, ...]:
+        """Names of the features, in the order of the columns of a batch."""
         return tuple(name for piece in self.pieces for name in piece.names)
 
     @property
     def num_features(self) -> int:
+        """Number of features: inputs of the model."""
         return len(self.feature_names)
 
     @property
