@@ -1,5 +1,6 @@
 """A run loaded again: every kind of frame gives the same, and files that do not belong together are refused."""
 
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import safetensors.torch
 import tacita
 from tacita.errors import DataStructureError, TacitaError
 from tacita.pipeline import train_table
+from tacita.pipeline.report import file_sha256
 
 
 @pytest.fixture
@@ -78,3 +80,23 @@ def test_preprocessing_of_another_run(run) -> None:
 def test_no_run(tmp_path) -> None:
     with pytest.raises(TacitaError, match="holds no finished run"):
         tacita.load(tmp_path / "nowhere")
+
+
+class _Trap:
+    """A pickle that leaves a trace when somebody unpickles it."""
+
+    def __reduce__(self):
+        return (Path.touch, (Path("unpickled"),))
+
+
+def test_nothing_is_unpickled(run) -> None:
+    """Not even where the hashes were made to fit."""
+    path, stated = run / "model.safetensors", run / "statement.json"
+    before = file_sha256(path)
+    path.write_bytes(pickle.dumps(_Trap()))
+    stated.write_text(stated.read_text().replace(before, file_sha256(path)))
+    with pytest.raises(TacitaError, match=r"model.safetensors does not fit"):
+        tacita.load(run)
+    assert not Path("unpickled").exists()
+    pickle.loads(path.read_bytes())
+    assert Path("unpickled").exists()  # the trap works

@@ -26,15 +26,9 @@ class Rule:
     width: int | None = None
 
 
-RULES = {
-    "linear": Rule(
-        sample_rate=defaults.SAMPLE_RATE, queries=defaults.PLANNED_QUERIES, max_grad_norm=defaults.MAX_GRAD_NORM
-    ),
-    "mlp": Rule(sample_rate=0.1, queries=400, max_grad_norm=1.0, width=64),
-}
-
-
-NETWORK_LR = 2.0  # times 1 / C
+LINEAR = Rule(sample_rate=defaults.SAMPLE_RATE, queries=defaults.PLANNED_QUERIES, max_grad_norm=defaults.MAX_GRAD_NORM)
+NETWORK = Rule(sample_rate=0.1, queries=400, max_grad_norm=1.0, width=64)
+NETWORK_LR = {"classification": 2.0, "regression": 0.5}  # times 1 / C
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +50,7 @@ class Training:
 
 def training(settings: TableSettings) -> Training:
     """The settings of the training: those given, and the rule's for the rest."""
-    rule = RULES.get(settings.model, RULES["mlp"])
+    rule = LINEAR if settings.model == "linear" else NETWORK
     words: list[str] = []
     values: dict[str, Any] = {}
     for name in ("sample_rate", "queries", "max_grad_norm", "width"):
@@ -76,7 +70,7 @@ def learning_rate(settings: TableSettings, encoder: Encoder) -> float:
     max_grad_norm = training(settings).max_grad_norm
     if settings.model == "linear":
         return defaults.learning_rate(encoder.task or "", max_grad_norm, encoder.num_features)
-    return NETWORK_LR / max_grad_norm
+    return NETWORK_LR[encoder.task or "classification"] / max_grad_norm
 
 
 def chosen(settings: TableSettings, encoder: Encoder, *, holds_out: bool, buys: bool) -> list[str]:
