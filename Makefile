@@ -55,6 +55,7 @@ bench: $(STAMP)  ## Step time and memory beside plain PyTorch and Opacus; writes
 
 docs: $(STAMP)  ## Write the generated pages, then run every snippet
 	$(BIN)/python docs/make_reference.py
+	$(BIN)/python -m tests.planted.table
 	$(PYTEST) tests/test_docs.py tests/test_public_api.py
 
 clean:  ## Remove what was built, .venv included

@@ -180,10 +180,11 @@ def test_replace_one_has_twice_the_noise_at_the_same_multiplier(make_oracle):
 
 def test_per_layer_blocks_share_the_noise(problem, make_oracle):
     oracle = make_oracle(
-        clipper=tacita.PerLayerClipper(max_grad_norm=1.0),
+        clipper=tacita.PerLayerClipper(max_grad_norm={"weight": 1.0, "bias": 0.5}),
         mechanism=tacita.GaussianMechanism(noise_multiplier=2.0, allocation="least_power"),
     )
     bounds = oracle.estimator.sensitivity("add_or_remove_one", oracle.source.shapes)
+    assert bounds == {"weight": 1.0, "bias": 0.5}
     assert sum((bounds[b] / oracle.noise_std[b]) ** 2 for b in bounds) == pytest.approx(1 / 4.0)
     assert set(oracle.query(trainable(problem[0])).gradient) == {"weight", "bias"}
 

@@ -1,0 +1,23 @@
+"""All planted bugs, by the room they are planted in; importing this registers them."""
+
+from tests.planted import (
+    accounting_bugs,
+    gradient_bugs,
+    ledger_bugs,
+    noise_bugs,
+    run_bugs,
+    sampling_bugs,
+    table_bugs,
+)
+from tests.planted.plant import BUGS
+
+__all__ = [
+    "BUGS",
+    "accounting_bugs",
+    "gradient_bugs",
+    "ledger_bugs",
+    "noise_bugs",
+    "run_bugs",
+    "sampling_bugs",
+    "table_bugs",
+]

@@ -1,0 +1,289 @@
+"""Bugs of noise and keys: too little noise, the same noise twice, noise that can be guessed."""
+
+import math
+import os
+import secrets
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from tacita import _stream
+from tacita import random as randomness_module
+from tacita.mechanisms import GaussianMechanism
+from tacita.oracles import GradientOracle, Line
+from tacita.random import Key, QueryCoins, Randomness, Stream
+from tests.planted.plant import bug, put, swap
+
+GAUSSIAN = "tests/mechanisms/test_gaussian.py::"
+ORACLE = "tests/oracles/test_gradient_oracle.py::"
+LINE = "tests/oracles/test_line.py::"
+RANDOM = "tests/test_random.py::"
+STREAM = "tests/test_stream.py::"
+
+STATED_NOISE = ORACLE + "test_release_is_the_clipped_sum_plus_the_stated_noise"
+NO_NOISE_TWICE = LINE + "test_no_noise_is_used_twice"
+
+
+@bug(
+    20,
+    caught_by=[
+        GAUSSIAN + "test_noise_std_is_multiplier_times_sensitivity",
+        ORACLE + "test_replace_one_has_twice_the_noise_at_the_same_multiplier",
+    ],
+)
+def sensitivity_forgotten():
+    """The noise is the multiplier, whatever the sensitivity."""
+    put(GaussianMechanism, "noise_std", lambda self, bounds, sizes: dict.fromkeys(bounds, self.noise_multiplier))
+
+
+@bug(20, caught_by=[STATED_NOISE])
+def noise_of_the_mean_on_the_sum():
+    """The noise of the mean is added to the sum."""
+    build = GradientOracle.__init__
+
+    def built(self, *args, **settings):
+        build(self, *args, **settings)
+        self.line.noise_std = {block: std / self.divisor for block, std in self.noise_std.items()}
+
+    put(GradientOracle, "__init__", built)
+
+
+@bug(
+    20,
+    caught_by=[GAUSSIAN + "test_blocks_share_one_noise_multiplier", ORACLE + "test_per_layer_blocks_share_the_noise"],
+)
+def layers_noised_as_the_largest():
+    """The noise of several layers is that of the largest alone, not of all together."""
+
+    def noise_std(self, bounds, sizes):
+        return dict.fromkeys(bounds, self.noise_multiplier * max(bounds.values()))
+
+    put(GaussianMechanism, "noise_std", noise_std)
+
+
+@bug(26, caught_by=[STATED_NOISE])
+def noise_in_half_precision():
+    """Noise is rounded to bfloat16."""
+    whole = Line._normals
+
+    def coarse(self, query):
+        draw = whole(self, query)
+        return lambda block, like: {name: z.bfloat16().to(z.dtype) for name, z in draw(block, like).items()}
+
+    put(Line, "_normals", coarse)
+
+
+@bug(26, caught_by=[STREAM + "test_noise_of_few_bits_is_refused"])
+def half_precision_offered():
+    """A stream gives bfloat16 noise to whoever asks."""
+    whole = Stream.normals
+
+    def obliging(self, shape, *, dtype=torch.float32, **more):
+        return whole(self, shape, dtype=dtype if dtype in _stream._DTYPES else torch.float32, **more).to(dtype)
+
+    put(Stream, "normals", obliging)
+
+
+def noise_from(stream: Callable[[Line, int, str], Stream]) -> None:
+    """Let the noise of a query's block come from ``stream(line, query, block)``."""
+
+    def normals(self, query):
+        def draw(block, like):
+            sizes, dtype = [x.numel() for x in like.values()], next(iter(like.values())).dtype
+            flat = stream(self, query, block).normals(sum(sizes), dtype=dtype)
+            return {name: z.view(x.shape) for (name, x), z in zip(like.items(), flat.split(sizes), strict=True)}
+
+        return draw
+
+    put(Line, "_normals", normals)
+
+
+@bug(34, caught_by=[NO_NOISE_TWICE])
+def same_noise_in_every_query():
+    """The noise does not depend on the number of the query."""
+    noise_from(lambda line, query, block: line._randomness.key.stream(line.session.id, "noise", 0, block))
+
+
+@bug(34, caught_by=[NO_NOISE_TWICE])
+def same_noise_in_every_block():
+    """Two blocks of one release get the same noise."""
+    noise_from(lambda line, query, block: line._randomness.key.stream(line.session.id, "noise", query, "all"))
+
+
+@bug(34, caught_by=[NO_NOISE_TWICE])
+def same_noise_in_every_session():
+    """Two sessions of one key draw the same noise."""
+    noise_from(lambda line, query, block: line._randomness.key.stream("any", "noise", query, block))
+
+
+@bug(34, 43, caught_by=[NO_NOISE_TWICE, STATED_NOISE])
+def same_noise_after_a_resume():
+    """Noise comes from the session's own key, which no checkpoint moves on."""
+    noise_from(lambda line, query, block: line._randomness.session_key(line.session.id).stream("noise", query, block))
+
+
+@bug(34, caught_by=[STATED_NOISE])
+def noise_from_the_coins():
+    """Noise and the coins of the batch are read from one stream."""
+    noise_from(lambda line, query, block: line.coins.for_query(query))
+
+
+@bug(48, caught_by=["tests/oracles/test_line.py::test_a_matching_line_is_the_identical_release_and_free"])
+def fresh_noise_under_the_same_number():
+    """A redone query gets fresh noise on the same batch, and no charge."""
+    noise_from(lambda line, query, block: Key.system().stream("noise"))
+
+
+@bug(34, caught_by=[STATED_NOISE, NO_NOISE_TWICE])
+def same_noise_in_every_parameter():
+    """The stream starts anew for each parameter."""
+    whole = Line._normals
+
+    def normals(self, query):
+        draw = whole(self, query)
+        return lambda block, like: {name: draw(block, {name: x})[name] for name, x in like.items()}
+
+    put(Line, "_normals", normals)
+
+
+@bug(34, 43, caught_by=[NO_NOISE_TWICE, RANDOM + "test_the_ratchet_changes_the_key_and_keeps_the_sessions"])
+def key_not_ratcheted():
+    """The key of a checkpoint is that of the one before."""
+
+    def counted(self):
+        self.generation += 1
+
+    put(Randomness, "ratchet", counted)
+
+
+@bug(34, caught_by=[LINE + "test_two_oracles_cannot_draw_the_same_noise", RANDOM + "test_a_name_is_taken_once"])
+def one_name_for_two_oracles():
+    """Two oracles draw under one name, and so the same noise for different sums."""
+    put(Randomness, "claim", lambda self, session, *, resumed=False: None)
+
+
+@bug(34, caught_by=[RANDOM + "test_coins_belong_to_session_and_query"])
+def same_batch_in_every_query():
+    """The coins of a batch do not depend on the number of the query."""
+    put(QueryCoins, "for_query", lambda self, query: self._randomness.key.stream(self.session, "batch", 0))
+
+
+@bug(
+    34,
+    caught_by=[
+        RANDOM + "test_derivation_is_hkdf_sha256_over_framed_labels",
+    ],
+)
+def labels_run_together():
+    """Labels are joined without their lengths: query 1 of session 11 is query 11 of session 1."""
+    swap(randomness_module._framed, lambda labels: "".join(map(str, labels)).encode())
+
+
+@bug(35, caught_by=[RANDOM + "test_a_system_key_is_256_bits_of_the_system"])
+def key_of_31_bits():
+    """A key comes from a seed of 31 bits."""
+    put(Key, "system", classmethod(lambda cls: cls(cls.insecure(secrets.randbits(31))._secret, secure=True)))
+
+
+@bug(
+    35,
+    caught_by=[
+        RANDOM + "test_seeded_keys_repeat_and_are_marked",
+        "tests/training/test_fit.py::test_a_test_stream_is_not_private_and_the_statement_says_so",
+    ],
+)
+def seeded_key_passes_for_secret():
+    """A key from a seed is not told apart from a secret one."""
+    whole = Key.insecure
+    put(Key, "insecure", classmethod(lambda cls, seed: cls(whole(seed)._secret, secure=True)))
+
+
+@bug(36, 37, caught_by=[STREAM + "test_the_bits_of_normals_do_not_depend_on_threads_or_chunks"])
+def offset_ignored():
+    """Each part of a draw starts at the stream's beginning, so that shards get the same noise."""
+    whole = Stream.normals
+
+    def from_the_start(self, shape, *, offset=0, **more):
+        return whole(self, shape, **more)
+
+    put(Stream, "normals", from_the_start)
+
+
+@bug(
+    38,
+    caught_by=[
+        STREAM + "test_the_tail_reaches_8_5_sigma_and_no_word_gives_an_infinity",
+        STREAM + "test_normals_are_box_muller_of_the_words",
+    ],
+)
+def normals_from_24_bits():
+    """Uniforms of 24 bits: the tail of the noise ends at 5.8 standard deviations."""
+
+    def coarse(cipher, out, scratch):
+        words = np.empty(len(out), "<i8")
+        _stream._fill(cipher, words.view(np.uint8))
+        pairs = (words >> 40).reshape(-1, 2, 512)
+        radius = np.sqrt(-2 * np.log((pairs[:, 0] + 2.0**23 + 1) * 2.0**-24))
+        angle = pairs[:, 1] * math.pi * 2.0**-23
+        values = out.reshape(-1, 2, 512)
+        values[:, 0], values[:, 1] = radius * np.cos(angle), radius * np.sin(angle)
+
+    swap(_stream._box_muller, coarse)
+
+
+@bug(38, caught_by=["tests/accounting/test_statement.py::test_it_can_be_read_by_an_officer"])
+def floating_point_not_mentioned():
+    """The statement does not say that attacks on floating-point noise are out of its scope."""
+    module = sys.modules["tacita.accounting.statement"]  # the function of that name hides it
+    put(module, "CAVEATS", tuple(caveat for caveat in module.CAVEATS if "floating" not in caveat))
+
+
+@bug(
+    40,
+    caught_by=[
+        "tests/training/test_fit.py::test_system_keys_differ_from_run_to_run",
+        RANDOM + "test_system_keys_are_secure_and_new_each_time",
+    ],
+)
+def secure_noise_only_on_request():
+    """Without an extra setting the noise is that of a fixed seed."""
+    put(Randomness, "system", classmethod(lambda cls: cls.insecure(0)))
+
+
+@bug(
+    34,
+    41,
+    caught_by=[
+        RANDOM + "test_the_file_is_its_owners_alone_from_creation_on",
+        "tests/training/test_fit.py::test_the_key_is_private_while_the_run_goes_on",
+    ],
+)
+def key_file_readable_by_all():
+    """The key file can be read by everybody on the machine."""
+    whole = Randomness.save
+
+    def shared(self, path):
+        whole(self, path)
+        os.chmod(Path(path), 0o644)
+
+    put(Randomness, "save", shared)
+
+
+@bug(
+    48,
+    caught_by=[
+        RANDOM + "test_a_tag_is_poly1305_of_the_parts_and_their_lengths",
+        RANDOM + "test_tags_see_one_bit_and_where_it_stands",
+    ],
+)
+def tag_without_borders():
+    """The fingerprint of a release does not see where one tensor ends and the next begins."""
+    whole = Key.tag
+
+    def run_together(self, *labels, parts):
+        return whole(self, *labels, parts=[b"".join(memoryview(part).tobytes() for part in parts)])
+
+    put(Key, "tag", run_together)

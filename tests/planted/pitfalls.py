@@ -1,0 +1,257 @@
+"""The table of pitfalls: how private training goes wrong, and what of tacita stands in the way."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Pitfall:
+    """One row.
+
+    Attributes:
+        row: Its number.
+        failure: What goes wrong elsewhere.
+        answer: What makes it impossible here.
+        later: The part that will have it; empty where it exists. Bugs that can be planted now are, even so.
+    """
+
+    row: int
+    failure: str
+    answer: str
+    later: str = ""
+
+
+ITSELF = 45  # tests that cannot fail: what planting is against
+
+SECTIONS = {
+    "Sampling and accounting": range(1, 20),
+    "Clipping and sensitivity": range(20, 34),
+    "Noise, randomness, state": range(34, 53),
+}
+
+PITFALLS = [
+    Pitfall(
+        1,
+        "shuffled or fixed batches accounted as Poisson sampling",
+        "the sampler states its law, the event follows from the law, and a loader is refused",
+    ),
+    Pitfall(
+        2,
+        "fixed-size sampling with a noise multiplier over C, not 2C",
+        "events hold noise and contribution; `moved` has the factor 2, once",
+    ),
+    Pitfall(
+        3,
+        "two accountants with two conventions for replace-one",
+        "one adapter; the Rényi curve is held against the distribution in every cell",
+    ),
+    Pitfall(
+        4,
+        "a sample rate inferred from the number of batches",
+        "the rate, or the expected size and a public number, is asked for; what is drawn is held against it",
+    ),
+    Pitfall(5, "queries counted by int(1 / q) in floating point", "rational arithmetic, rounded up"),
+    Pitfall(
+        6,
+        "a divisor that depends on the private number of records",
+        "only declared public numbers divide; under add_or_remove_one they are never compared with the data",
+    ),
+    Pitfall(7, "dividing by the realised batch size", "a sum is released, and divided by a constant afterwards"),
+    Pitfall(
+        8, "an empty batch crashes, is skipped, or gets no noise", "a query of pure noise with a line like any other"
+    ),
+    Pitfall(
+        9,
+        "a rank whose share is empty falls out of step",
+        "several processes are refused until one plan drives them",
+        "several processes",
+    ),
+    Pitfall(
+        10,
+        "ranks that draw the same batch, or all of the data",
+        "several processes are refused until one draw serves them",
+        "several processes",
+    ),
+    Pitfall(
+        11,
+        "steps that are not counted on some path",
+        "noise comes out of `Line.release` alone, which writes the ledger first; reservations outlive a kill",
+    ),
+    Pitfall(
+        12,
+        "an estimate reported as a bound",
+        "privacy losses are rounded up, both directions of a pair are composed, and a condition takes the epsilon away",
+    ),
+    Pitfall(
+        13,
+        "grids that overflow and print nonsense",
+        "a value is finite and checked against its own delta, or an error is raised",
+    ),
+    Pitfall(
+        14,
+        "a parameter inverted on its way to an accountant",
+        "more noise must give a smaller epsilon, and closed forms must be met",
+    ),
+    Pitfall(
+        15,
+        "the unit misread: a row for a person",
+        "the unit stands in the ledger; several rows a person have a cap, a sampler and an event of their own",
+    ),
+    Pitfall(
+        16,
+        "tuning that nobody pays for",
+        "the event of the best of several runs exists; the runner that opens it does not yet",
+        "selection",
+    ),
+    Pitfall(
+        17, "the best iterate chosen on private data", "the event exists; the private choice does not yet", "selection"
+    ),
+    Pitfall(
+        18,
+        "a default delta, or bounds taken from the data",
+        "delta is always asked for; types, bounds and texts are bought with noise from the same ledger",
+    ),
+    Pitfall(
+        19,
+        "the classical Gaussian formula where it does not hold, rounds that do not compose",
+        "the exact Gaussian; a ledger for each client comes with them",
+        "federated",
+    ),
+    Pitfall(
+        20,
+        "noise for the sum on the mean, or for another sensitivity",
+        "the estimator states the sensitivity, the mechanism multiplies by it, and the ledger holds both",
+    ),
+    Pitfall(
+        21,
+        "clipping averages of groups of samples",
+        "weights are for samples; wrappers that add gradients up first are refused",
+    ),
+    Pitfall(
+        22,
+        "noise or threshold that change with the physical batch",
+        "noise is added once, above all chunks; any physical batch gives the same release",
+    ),
+    Pitfall(
+        23,
+        "adaptive thresholds: a query not counted, a wrong sensitivity or sign",
+        "thresholds are settings; none is learnt from the data",
+        "adaptive clipping",
+    ),
+    Pitfall(
+        24,
+        "batch normalisation and other layers that mix samples or remember them",
+        "every module is scanned, frozen ones too, and the model is tried on synthetic rows, in content and number",
+    ),
+    Pitfall(
+        25,
+        "a NaN that poisons the sum, or passes unclipped",
+        "a norm that is not finite has weight 0, and weight 0 is absence, not a factor",
+    ),
+    Pitfall(
+        26,
+        "norms, sums or noise in half precision",
+        "norms in float64, sums and noise in float32 or better, clip factors rounded down",
+    ),
+    Pitfall(
+        27,
+        "parameters trained outside the mechanism, or left out in silence",
+        "what is not updated after the first step is named; the set of parameters is fixed",
+    ),
+    Pitfall(
+        28, "tied parameters counted twice, or half", "a parameter has one name, and the norm of all its uses together"
+    ),
+    Pitfall(
+        29, "norms of an earlier step kept where a layer is not used", "what a pass records lives as long as the pass"
+    ),
+    Pitfall(30, "a gradient used again because nobody cleared it", "`backward` assigns"),
+    Pitfall(31, "weights of an aggregation left out of its sensitivity", "comes with clients", "federated"),
+    Pitfall(
+        32,
+        "a cohort smaller than the noise was made for",
+        "the noise follows from the plan alone; cohorts come with clients",
+        "federated",
+    ),
+    Pitfall(
+        33,
+        "a mean loss, or one divided by a count over the batch",
+        "one loss a sample is asked for, and tried on synthetic rows",
+    ),
+    Pitfall(
+        34,
+        "the same noise twice: per parameter, round, session, or after a resume",
+        "a stream for each generation of the key, session, query, purpose and block; the key moves on one way",
+    ),
+    Pitfall(35, "keys of 31 bits, user seeds", "256 bits of the system; a seeded run says that it is not private"),
+    Pitfall(
+        36,
+        "noise from every rank, or from none",
+        "several processes are refused; a draw in pieces has the bits of one draw",
+        "several processes",
+    ),
+    Pitfall(37, "noise of the full shape on each shard", "any piece of a draw can be made alone", "several processes"),
+    Pitfall(
+        38,
+        "attacks on floating-point noise",
+        "a tail of 8.5 standard deviations; counts rounded to integers; the statement says what is out of scope",
+    ),
+    Pitfall(
+        39,
+        "a floating-point sum that exceeds its sensitivity",
+        "weights leave room for every rounding of a contribution; integer sums come with the discrete mechanism",
+    ),
+    Pitfall(40, "a secure mode that nobody can install", "no mode: every run is keyed by the system"),
+    Pitfall(
+        41,
+        "buffers of raw gradients in what is shared",
+        "key and checkpoint are the owner's alone and gone at the end; buffers come with error feedback",
+        "error feedback",
+    ),
+    Pitfall(
+        42,
+        "diagnostics that leak: norms, losses, an early stop",
+        "nothing of the data is printed or in a message; the guarantee is the plan's",
+    ),
+    Pitfall(
+        43,
+        "a resume that starts the sampler again, or repeats its noise",
+        "resumed equals uninterrupted, bit for bit; the order of ledger, checkpoint and key survives a kill",
+    ),
+    Pitfall(44, "checkpoints loaded by pickle", "safetensors and JSON, nothing else"),
+    Pitfall(
+        45,
+        "tests that cannot fail",
+        "this table: every bug below is planted and must be seen, and the same tests pass without it",
+    ),
+    Pitfall(46, "an epsilon without a mechanism", "a statement is made from a ledger"),
+    Pitfall(
+        47,
+        "ghost norms that cancel, so that a record is not clipped",
+        "norms are upper bounds, and a Gram norm that may have cancelled is computed again",
+    ),
+    Pitfall(
+        48,
+        "a query redone with fresh noise and no charge",
+        "a redo is identical, or takes the next unused number with its batch, noise and charge, or is refused",
+    ),
+    Pitfall(
+        49,
+        "one direction of a fixed-size pair composed with itself",
+        "the Rényi bound alone, held against the envelope of both directions",
+    ),
+    Pitfall(
+        50,
+        "parsers that quote a row",
+        "cells are strings until a public or bought type says otherwise; no parser's message is shown",
+    ),
+    Pitfall(
+        51,
+        "records grouped by their position in the batch",
+        "an engine labels records by their own index; median of means comes later",
+        "median of means",
+    ),
+    Pitfall(
+        52,
+        "an in-place operation that hides a use of a layer",
+        "uses are counted in the graph, and a fast engine is tried against the loop first",
+    ),
+]

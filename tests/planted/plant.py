@@ -1,0 +1,142 @@
+"""Run tests with a bug planted: each run in a fork of one process that has imported everything once.
+
+Loaded as a pytest plugin (``pytest -p tests.planted.plant FILES``). Reads lines ``bug test test ...`` and answers each
+with one line of JSON: test -> why it failed. Without a bug (``-``) an answer must be empty.
+"""
+
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from _pytest.runner import runtestprotocol
+
+NONE = "-"  # the name of no bug
+WRONG_REASON = ("TypeError", "AttributeError", "NameError", "ImportError", "ModuleNotFoundError")
+
+
+@dataclass(frozen=True)
+class Bug:
+    """One way to go wrong, and the tests that must see it.
+
+    Attributes:
+        name: Of the function that plants it.
+        says: What goes wrong, in one sentence: the function's docstring.
+        rows: Rows of the table of pitfalls.
+        caught_by: Tests that must fail; of a parametrised one named without its brackets, at least one case.
+        plant: Patches one function or attribute of tacita, for the rest of the process.
+    """
+
+    name: str
+    says: str
+    rows: tuple[int, ...]
+    caught_by: tuple[str, ...]
+    plant: Callable[[], None]
+
+
+BUGS: dict[str, Bug] = {}
+
+
+def bug(*rows: int, caught_by: Iterable[str]) -> Callable[[Callable[[], None]], Callable[[], None]]:
+    """Register the decorated function as a bug."""
+
+    def register(plant: Callable[[], None]) -> Callable[[], None]:
+        name, says = plant.__name__, " ".join((plant.__doc__ or "").split())
+        assert says, f"{name} does not say what goes wrong"
+        assert name not in BUGS, f"two bugs are called {name}"
+        BUGS[name] = Bug(name, says, rows, tuple(caught_by), plant)
+        return plant
+
+    return register
+
+
+def put(owner: Any, name: str, value: Any) -> Any:
+    """Set an attribute that is there; returns what it was."""
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    return before
+
+
+def swap(function: Any, other: Any) -> None:
+    """Put ``other`` in the place of a module's function, in every module of ours that imported it."""
+    places = [
+        (module, name)
+        for where, module in list(sys.modules.items())
+        if where.split(".")[0] in ("tacita", "tests")
+        for name, value in list(vars(module).items())
+        if value is function
+    ]
+    assert places, f"{function} is nowhere"
+    for module, name in places:
+        setattr(module, name, other)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> bool:
+    """In place of running what was collected: answer requests until there are no more."""
+    from tests.planted import bugs  # noqa: F401 - registers them
+
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    session.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined] # one for all forks
+    for line in sys.stdin:
+        name, *tests = line.split()
+        print(json.dumps(_in_a_fork(session, BUGS.get(name), tests)), file=answers, flush=True)
+    return True
+
+
+def _in_a_fork(session: pytest.Session, planted: Bug | None, tests: list[str]) -> dict[str, str]:
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reader)
+        try:
+            answer = _failures(session.items, planted, tests)
+        except BaseException:
+            answer = {"planting": traceback.format_exc()}
+        with os.fdopen(writer, "w") as pipe:
+            json.dump(answer, pipe)
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        text = pipe.read()
+    os.waitpid(child, 0)
+    return json.loads(text) if text else {"planting": "the process died"}
+
+
+def _failures(items: list[pytest.Item], planted: Bug | None, tests: list[str]) -> dict[str, str]:
+    chosen = {
+        test: [item for item in items if item.nodeid == test or item.nodeid.startswith(f"{test}[")] for test in tests
+    }
+    missing = {test: "there is no such test" for test, cases in chosen.items() if not cases}
+    if missing:
+        return {"planting": json.dumps(missing)}
+    if planted is not None:
+        planted.plant()
+    queue = [(test, item) for test, cases in chosen.items() for item in cases]
+    found: dict[str, str] = {}
+    for (test, item), (_, following) in zip(queue, [*queue[1:], ("", None)], strict=True):
+        for report in runtestprotocol(item, log=False, nextitem=following):
+            if report.failed and found.get(test, WRONG_REASON[0]).startswith(WRONG_REASON):
+                found[test] = _reason(report)
+    return found
+
+
+def _reason(report: pytest.TestReport) -> str:
+    crash = getattr(report.longrepr, "reprcrash", None)
+    return crash.message if crash is not None else str(report.longrepr)
+
+
+def verdict(bug: Bug, answer: Mapping[str, str]) -> str:
+    """What is wrong with an answer; empty if every test saw the bug for what it is."""
+    if "planting" in answer:
+        return f"{bug.name} could not be planted: {answer['planting']}"
+    blind = [test for test in bug.caught_by if test not in answer]
+    if blind:
+        return f"{bug.name} survived {', '.join(blind)}"
+    tripped = [f"{test}: {why}" for test, why in answer.items() if why.startswith(WRONG_REASON)]
+    return f"{bug.name} broke the code instead of being seen: {'; '.join(tripped)}" if tripped else ""

@@ -1,0 +1,101 @@
+"""Every planted bug is seen by the tests that are named for it; without a bug the same tests pass."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.planted import table
+from tests.planted.bugs import BUGS
+from tests.planted.pitfalls import ITSELF, PITFALLS
+from tests.planted.plant import NONE, verdict
+
+ROOT = Path(__file__).parents[2]
+TESTS = sorted({test for bug in BUGS.values() for test in bug.caught_by})
+
+
+class Planted:
+    """A process that has collected every named test, and runs some of them at a time."""
+
+    def __init__(self):
+        files = sorted({test.split("::")[0] for test in TESTS})
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "pytest", "-p", "tests.planted.plant", "-p", "no:cacheprovider", "-s", *files],
+            cwd=ROOT,
+            env={**kept, "OMP_NUM_THREADS": "1"},  # a fork must not inherit a pool of threads
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+
+    def run(self, bug, tests):
+        self._process.stdin.write(" ".join([bug, *tests]) + "\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+    def close(self):
+        self._process.stdin.close()
+        self._process.wait()
+
+
+@pytest.fixture(scope="module")
+def planted():
+    process = Planted()
+    yield process
+    process.close()
+
+
+@pytest.mark.parametrize("bug", BUGS.values(), ids=BUGS)
+def test_a_planted_bug_is_seen(planted, bug):
+    assert not verdict(bug, planted.run(bug.name, bug.caught_by))
+
+
+def test_without_a_bug_the_same_tests_pass(planted):
+    assert planted.run(NONE, TESTS) == {}
+
+
+def test_every_row_has_a_bug_or_waits_for_its_part():
+    assert [pitfall.row for pitfall in PITFALLS] == list(range(1, 53))
+    planted_rows = {row for bug in BUGS.values() for row in bug.rows} | {ITSELF}
+    assert not [pitfall.row for pitfall in PITFALLS if not pitfall.later and pitfall.row not in planted_rows]
+
+
+def test_the_page_is_up_to_date():
+    assert table.PAGE.read_text() == table.page(), "run python -m tests.planted.table"
+
+
+# -- the check can fail
+
+
+def survivor(**changes):
+    return replace(next(iter(BUGS.values())), **changes)
+
+
+def test_a_bug_that_survives_is_reported(planted):
+    test = "tests/mechanisms/test_gaussian.py::test_zero_noise_is_the_value_itself"
+    blind = survivor(name="sensitivity_forgotten", caught_by=(test,))
+    assert "survived" in verdict(blind, planted.run(blind.name, [BUGS[blind.name].caught_by[0]]))
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        ({}, "survived"),
+        ({"a": "TypeError: got an unexpected keyword"}, "broke the code"),
+        ({"planting": "AttributeError"}, "could not be planted"),
+        ({"a": "AssertionError"}, ""),
+    ],
+)
+def test_the_verdict(answer, says):
+    found = verdict(survivor(caught_by=("a",)), answer)
+    assert says in found if says else not found
+
+
+def test_a_test_that_is_not_there_is_reported(planted):
+    assert "no such test" in planted.run(NONE, ["tests/mechanisms/test_gaussian.py::test_nothing"])["planting"]
