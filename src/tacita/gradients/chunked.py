@@ -77,15 +77,16 @@ class ChunkedEngine(Engine):
 
     def weighted_sums(self, rule: Rule, groups: Groups) -> Sums:
         norms = [self._no_norms(groups)]
-        values = tuple(self._zeros(groups) for _ in weight_arrays(rule, norms[0]))  # the rule sees zero rows once
+        values: list[dict[str, Tensor]] = []
         for chunk in self._chunks:
             with self._seeded(chunk):
                 sums, chunk_norms = self._chunk_sums(chunk, rule, groups)
             norms.append(chunk_norms.detach().to(norms[0].dtype))
-            for total, part in zip(values, sums, strict=True):
-                for name in total:
-                    total[name] += part[name].detach().to(total[name].dtype)
-        return Sums(values=values, norms=torch.cat(norms))
+            parts = [{name: part.detach().to(wide(part.dtype)) for name, part in one.items()} for one in sums]
+            values = [_added(*pair) for pair in zip(values, parts, strict=True)] if values else parts
+        if not values:
+            values = [self._zeros(groups) for _ in weight_arrays(rule, norms[0])]  # the rule sees zero rows
+        return Sums(values=tuple(values), norms=torch.cat(norms))
 
     def norms(self, groups: Groups) -> Tensor:
         norms = [self._no_norms(groups)]
@@ -137,6 +138,10 @@ class ChunkedEngine(Engine):
             return
         with seeded(derived_seed(self.seed, chunk.number), self._device):
             yield
+
+
+def _added(total: dict[str, Tensor], part: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: total[name] + part[name] for name in total}
 
 
 def derived_seed(*labels: int) -> int:
