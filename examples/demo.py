@@ -31,7 +31,7 @@ def losses(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
 
 def main() -> float:
     console = Console()
-    private, (images, labels) = digits()
+    private, public = digits()
     model = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 10))
     console.print(f"Training on {len(private[0])} private images with epsilon {EPSILON:g}, delta {DELTA:g}.")
     run = tacita.fit(
@@ -46,7 +46,9 @@ def main() -> float:
         max_grad_norm=1.0,
         optimizer=lambda params: torch.optim.SGD(params, lr=0.25, momentum=0.9),
         privacy_unit="one image",
+        public_data=public,  # its loss is shown along the way: it spends nothing
     )
+    images, labels = public
     accuracy = (model(images).argmax(1) == labels).double().mean().item()
     console.print(f"Accuracy on {len(labels)} public test images: [bold]{accuracy:.1%}[/bold]\n")
     console.print(run.statement.text, highlight=False, markup=False, soft_wrap=True)
