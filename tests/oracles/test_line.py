@@ -146,3 +146,19 @@ def test_no_noise_is_used_twice(make_oracle):
         randomness.ratchet()
     noise = torch.cat(drawn)
     assert len(noise.unique()) == len(noise) == 2 * 2 * 3 * 2 * 8
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        tacita.PoissonSampler(sample_rate=0.3, num_records=60),
+        tacita.FullBatchSampler(num_records=60),  # no coins at all, and noise all the same
+        tacita.DisjointSampler(num_batches=10, num_records=60, assignment="coin"),
+    ],
+)
+def test_a_saved_key_draws_no_noise_again_for_another_ledger(problem, make_oracle, tmp_path, sampler):
+    randomness = tacita.Randomness.insecure(0)
+    make_oracle(randomness=randomness, sampler=sampler).query(trainable(problem[0]))
+    randomness.save(tmp_path / "key")
+    with pytest.raises(ValueError, match="same noise twice"):
+        make_oracle(randomness=tacita.Randomness.load(tmp_path / "key"), sampler=sampler)

@@ -6,8 +6,13 @@ import scipy.stats
 import torch
 
 import tacita
-from tacita.oracles.records import rows_within_cap
 from tacita.random import Key
+from tacita.sampling.units import unit_codes, within_cap
+
+
+def rows_within_cap(units, cap, key):
+    return np.flatnonzero(within_cap(*unit_codes(units), cap, key))
+
 
 DATA = (torch.arange(20_000.0),)
 

@@ -90,6 +90,7 @@ class Line:
             self.session.open()
         if self.session.lookup(self._position) is None:
             self._reservations.cover(self._position)
+        self._randomness.mark_drawn(self.session.id)  # whatever the sampler draws, the noise is drawn
         return self._position
 
     def skip(self) -> int:
@@ -138,5 +139,5 @@ class Line:
 
 def _bytes(tensors: list[Tensor]) -> Iterator[np.ndarray]:
     for value in tensors:
-        flat = value.detach().contiguous().view(-1)
-        yield flat.view(torch.uint8).numpy() if len(flat) else b""  # an empty one cannot be viewed as bytes
+        array = value.detach().contiguous().view(-1)
+        yield array.view(torch.uint8).numpy() if len(array) else np.empty(0)  # an empty one has no bytes to view

@@ -10,7 +10,8 @@ import numpy as np
 
 from tacita import _validate
 from tacita.accounting import Part
-from tacita.random import Key, Randomness
+from tacita.random import Randomness
+from tacita.sampling.units import unit_codes, unit_words, within_cap
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +75,8 @@ def split(
     if units is None:
         coins, kept = key.stream("coins").words(num_rows), np.arange(num_rows)
     else:
-        coins, kept = _unit_words(key.derive("coins"), units), rows_within_cap(units, max_rows_per_unit, key)
+        codes, names = unit_codes(units)
+        coins, kept = unit_words(codes, names, key), np.flatnonzero(within_cap(codes, names, max_rows_per_unit, key))
     part_of = np.searchsorted(np.cumsum(fractions)[:-1], coins / 2.0**64, side="right")
     return [
         Records(
@@ -99,30 +101,8 @@ def cap_units(
     For oracles whose sampler is a :class:`~tacita.UnitPoissonSampler` with the same cap.
     """
     key = (randomness or Randomness.system()).session_key("units")
-    rows = rows_within_cap(units, _validate.count("max_rows_per_unit", max_rows_per_unit), key)
+    rows = np.flatnonzero(within_cap(*unit_codes(units), max_rows_per_unit, key))
     return Records(dataset=dataset, rows=rows, max_rows_per_unit=max_rows_per_unit)
-
-
-def rows_within_cap(units: Sequence[Hashable] | np.ndarray, max_rows_per_unit: int, key: Key) -> np.ndarray:
-    """Indices of the rows kept, ascending: of each unit a uniform choice of at most ``max_rows_per_unit``."""
-    rows_of: dict[str, list[int]] = {}
-    for row, unit in enumerate(units):
-        rows_of.setdefault(str(unit), []).append(row)
-    kept: list[int] = []
-    for unit, rows in rows_of.items():
-        if len(rows) <= max_rows_per_unit:
-            kept += rows
-        else:
-            chosen = key.stream("cap", unit).choice(len(rows), max_rows_per_unit)
-            kept += [rows[i] for i in chosen]
-    return np.sort(np.asarray(kept, dtype=np.int64))
-
-
-def _unit_words(key: Key, units: Sequence[Hashable] | np.ndarray) -> np.ndarray:
-    """One uniform 64-bit word a row, the same for all rows of a unit and a function of that unit alone."""
-    names = [str(unit) for unit in units]
-    word_of = {name: key.stream("unit", name).words(1)[0] for name in set(names)}
-    return np.array([word_of[name] for name in names], dtype=np.uint64)
 
 
 def _by_range(dataset: object, sizes: list[int], num_rows: int, units: object, name: str) -> list[Records]:

@@ -1,0 +1,53 @@
+"""Units with several rows (persons): coins that belong to one unit alone.
+
+Place: [sampling.units] -> oracles.records, tables.units. Private. What a unit's coin says depends on the key and on
+that unit's name only, never on other rows or on positions: a unit added or removed moves nobody else.
+"""
+
+from collections.abc import Hashable, Iterable, Iterator
+
+import numpy as np
+
+from tacita import _validate
+from tacita.random import Key
+
+
+def unit_codes(units: Iterable[Hashable]) -> tuple[np.ndarray, list[str]]:
+    """For each row its unit's number, int64, and the units' names.
+
+    Example:
+        >>> unit_codes(["b", "a", "b"])
+        (array([1, 0, 1]), ['a', 'b'])
+    """
+    names, codes = np.unique(np.array([str(unit) for unit in units], dtype=object), return_inverse=True)
+    return codes.astype(np.int64), [str(name) for name in names]
+
+
+def within_cap(codes: np.ndarray, names: list[str], max_rows_per_unit: int, key: Key) -> np.ndarray:
+    """Which rows count, bool: of each unit a uniform choice of at most ``max_rows_per_unit``, by that unit's coins.
+
+    Args:
+        codes: Each row's unit, an index into ``names``; -1 for a row that does not count.
+        names: The units' names.
+        max_rows_per_unit: The cap, >= 1.
+        key: Secret; the same for the whole session.
+    """
+    cap = _validate.count("max_rows_per_unit", max_rows_per_unit)
+    kept = np.zeros(len(codes), dtype=bool)
+    for unit, rows in _rows_of(codes, len(names)):
+        chosen = rows if len(rows) <= cap else rows[key.stream("rows of a unit", names[unit]).choice(len(rows), cap)]
+        kept[chosen] = True
+    return kept
+
+
+def unit_words(codes: np.ndarray, names: list[str], key: Key) -> np.ndarray:
+    """One uniform 64-bit word a row, the same for all rows of a unit; a row of code -1 gets 0."""
+    words = [key.stream("coin of a unit", name).words(1)[0] for name in names]
+    return np.array([*words, 0], dtype=np.uint64)[codes]
+
+
+def _rows_of(codes: np.ndarray, units: int) -> Iterator[tuple[int, np.ndarray]]:
+    """Each unit's rows, in their order."""
+    order = np.argsort(codes, kind="stable")
+    starts = np.searchsorted(codes[order], np.arange(units + 1))
+    return ((unit, order[starts[unit] : starts[unit + 1]]) for unit in range(units))
