@@ -141,7 +141,7 @@ class Randomness:
         self.generation = 0
         self._sessions: dict[str, Key] = {}
         self._claimed: set[str] = set()  # by an oracle of this process
-        self._drawn: set[str] = set()  # sessions whose batches were drawn, in whatever process
+        self._drawn: set[str] = set()  # sessions whose batches or noise were drawn, in whatever process
         self._lock = threading.Lock()
 
     @classmethod
@@ -207,7 +207,7 @@ class Randomness:
             self._claimed.add(session)
 
     def mark_drawn(self, session: str) -> None:
-        """Remember, in the private file too, that batches of this session were drawn."""
+        """Remember, in the private file too, that batches or noise of this session were drawn."""
         with self._lock:
             self._drawn.add(session)
 

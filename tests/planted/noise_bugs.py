@@ -165,6 +165,12 @@ def one_name_for_two_oracles():
     put(Randomness, "claim", lambda self, session, *, resumed=False: None)
 
 
+@bug(34, caught_by=[LINE + "test_a_saved_key_draws_no_noise_again_for_another_ledger"])
+def names_forgotten_with_the_process():
+    """A key that was saved and loaded draws its noise again, under the same name in another ledger."""
+    put(Randomness, "mark_drawn", lambda self, session: None)
+
+
 @bug(34, caught_by=[RANDOM + "test_coins_belong_to_session_and_query"])
 def same_batch_in_every_query():
     """The coins of a batch do not depend on the number of the query."""

@@ -9,7 +9,7 @@ from tacita.accounting.cells import PoissonLaw
 from tacita.accounting.gaussian_events import PoissonGaussianEvent
 from tacita.gradients import NetworkSource
 from tacita.gradients.chunked import ChunkedEngine
-from tacita.oracles import GradientOracle, Line, records
+from tacita.oracles import GradientOracle, Line
 from tacita.sampling import (
     DisjointSampler,
     FixedSizeSampler,
@@ -19,6 +19,7 @@ from tacita.sampling import (
     _assignment,
     poisson,
     sampler,
+    units,
 )
 from tests.planted.plant import bug, put, swap
 
@@ -198,10 +199,10 @@ def cap_not_compared_with_the_sampler():
 @bug(15, caught_by=[RECORDS + "test_rows_beyond_the_cap_are_dropped_by_the_persons_own_coins"])
 def rows_beyond_the_cap_kept():
     """All rows of a person take part, whatever the cap."""
-    swap(records.rows_within_cap, lambda units, max_rows_per_unit, key: np.arange(len(units)))
+    swap(units.within_cap, lambda codes, names, max_rows_per_unit, key: codes >= 0)
 
 
 @bug(15, caught_by=[RECORDS + "test_all_rows_of_a_person_fall_into_one_part_whoever_else_is_there"])
 def rows_of_a_person_split_apart():
     """Each row draws its own part of a split, so that one person is in several."""
-    swap(records._unit_words, lambda key, units: key.stream("rows").words(len(units)))
+    swap(units.unit_words, lambda codes, names, key: key.stream("rows").words(len(codes)))

@@ -30,8 +30,12 @@ def page() -> str:
     for section, numbers in SECTIONS.items():
         lines = [_row(rows[number]) for number in numbers]
         parts.append(_table(section, "# | pitfall | what stands in the way | planted", lines))
-    parts.append(_table("Planted bugs", "bug | what goes wrong | seen by", [_entry(bug) for bug in BUGS.values()]))
+    parts.append(_table("Planted bugs", "bug | what goes wrong | seen by", map(_entry, _by_name())))
     return "\n".join(parts)
+
+
+def _by_name() -> list[Bug]:
+    return sorted(BUGS.values(), key=lambda bug: bug.name)
 
 
 def _table(heading: str, columns: str, lines: Iterable[str]) -> str:
@@ -40,7 +44,7 @@ def _table(heading: str, columns: str, lines: Iterable[str]) -> str:
 
 
 def _row(pitfall: Pitfall) -> str:
-    planted = ", ".join(f"`{bug.name}`" for bug in BUGS.values() if pitfall.row in bug.rows)
+    planted = ", ".join(f"`{bug.name}`" for bug in _by_name() if pitfall.row in bug.rows)
     later = f"*later: {pitfall.later}*" if pitfall.later else ""
     every = "all of them" if pitfall.row == ITSELF else ""
     last = "; ".join(part for part in (later, planted, every) if part)
