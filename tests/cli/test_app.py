@@ -41,6 +41,11 @@ def test_train_predict_statement(table, tacita_command) -> None:
     assert tacita_command("train", "--config", "run/config.toml").code == 2
 
 
+def test_a_curve_is_shown_on_public_rows_alone(table, tacita_command) -> None:
+    assert "accuracy" not in tacita_command(*QUICK).err
+    assert "on public rows" in tacita_command(*QUICK[:-1], "other", "--test-file", "table.csv").err
+
+
 def test_quiet_says_nothing_on_the_way(table, tacita_command) -> None:
     assert tacita_command(*QUICK, "--quiet").err == ""
 

@@ -1,5 +1,6 @@
 """What is declared, merged from settings and schema; structure raises, and names no column of the file's own."""
 
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -129,5 +130,9 @@ def test_what_fails_unforeseen_among_rows_is_not_quoted() -> None:
         float("SECRET")
     assert "SECRET" not in str(error.value)
     assert error.value.__cause__ is None
+    with warnings.catch_warnings(record=True) as warned, private_rows("reading"):
+        warnings.warn("SECRET", stacklevel=1)
+        np.array([1e300]) ** 2
+    assert not warned
     with pytest.raises(DataStructureError, match="declared"), private_rows("reading"):
         raise DataStructureError("a declared column is missing")

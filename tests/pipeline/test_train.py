@@ -261,12 +261,12 @@ def _released(folder: str) -> tuple[bytes, bytes, Any]:
 
 def _stopped_run(settings: Any, kill_at: Any, **changes: Any) -> TableSettings:
     """A run that stands still in the middle of its training."""
-    kill_at(25)
+    kill_at(70)
     chosen = settings(**changes)
     with pytest.raises(Killed):
         train_table(chosen)
     kill_at(0)
-    assert Path(chosen.output, "private/key.json").exists()
+    assert {"key.json", "checkpoint.safetensors"} <= {path.name for path in Path(chosen.output, "private").iterdir()}
     return chosen
 
 
@@ -289,7 +289,25 @@ def test_other_settings_or_data_do_not_continue_a_run(settings, table, kill_at) 
     assert train_table(settings()).fields["queries_made"] == 4
 
 
-@pytest.mark.parametrize("number", [3, 12, 25, 40])
+def test_another_ledger_does_not_continue_a_run(settings, table, kill_at) -> None:
+    _stopped_run(settings, kill_at)
+    path = Path("run/ledger.jsonl")
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(b'"purpose":"train"', b'"purpose":"trade"'))
+    with pytest.raises(tacita.LedgerError):
+        train_table(settings())
+    for gone in (path, Path("run/ledger.head.json")):
+        gone.unlink()
+    with pytest.raises(tacita.LedgerError, match="does not match the run"):
+        train_table(settings())
+    for gone in (path, Path("run/ledger.head.json")):
+        gone.unlink()
+    path.write_bytes(whole)
+    with pytest.raises(tacita.TacitaError):
+        train_table(settings())
+
+
+@pytest.mark.parametrize("number", [3, 12, 30, 70])
 def test_a_full_disk_loses_nothing(settings, table, monkeypatch, number: int) -> None:
     fsync, count = os.fsync, [0]
 

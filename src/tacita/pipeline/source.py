@@ -4,6 +4,7 @@ Place: tables -> [pipeline.source] -> plan, purchases. Merges the schema with th
 which columns take part and about which something must be bought. Only the file's structure may raise.
 """
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -38,9 +39,14 @@ class Source:
 
 @contextmanager
 def private_rows(doing: str) -> Iterator[None]:
-    """Around code that sees rows: what fails there unforeseen may quote them, so its message is not shown."""
+    """Around code that sees rows: what fails there unforeseen may quote them, so its message is not shown.
+
+    Nor is a warning: that a value overflowed is a fact about a row.
+    """
     try:
-        yield
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            yield
     except (TacitaError, OSError, MemoryError):
         raise
     except Exception as error:

@@ -166,6 +166,8 @@ class _Run:
         """Buy what is not declared, and write it down before the training starts; or read what was written."""
         path = self.folder.path / report.PREPROCESSING
         if path.exists():
+            if sessions.survey is not None and not sessions.survey.closed:
+                raise LedgerError(f"{self.ledger!r} does not match the run: it lacks the purchases that were made.")
             return Preprocessing.load(path)
         schema = self.source.schema
         found = survey(self.source, rows.table, self.plan, sessions, self.randomness)
