@@ -33,7 +33,7 @@ def main() -> float:
     console = Console()
     private, public = digits()
     model = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 10))
-    console.print(f"Training on {len(private[0])} private images with epsilon {EPSILON:g}, delta {DELTA:g}.")
+    console.print(f"Training on private images of digits with epsilon {EPSILON:g}, delta {DELTA:g}.")
     run = tacita.fit(
         model,
         losses,

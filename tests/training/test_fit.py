@@ -1,6 +1,7 @@
 """The five-line path: meets its target, writes what it says, resumes, and refuses what it should."""
 
 import copy
+import hashlib
 import json
 import math
 
@@ -210,6 +211,19 @@ def test_an_edited_ledger_is_not_resumed(monkeypatch, tmp_path):
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:-3]))
     with pytest.raises(tacita.TacitaError):
+        tacita.fit(*problem(), **SETTINGS, folder=tmp_path / "run")
+
+
+def test_an_older_copy_of_the_ledger_and_its_anchor_is_not_resumed(monkeypatch, tmp_path):
+    """Whole in itself, so that only the checkpoint knows of the queries that it lacks."""
+    interrupted(monkeypatch, tmp_path / "run", 7)
+    path = tmp_path / "run" / "ledger.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)[:-3]
+    path.write_bytes(b"".join(lines))
+    anchor = {"count": len(lines), "head": hashlib.sha256(lines[-1].rstrip(b"\n")).hexdigest()}
+    (tmp_path / "run" / "ledger.head.json").write_text(json.dumps(anchor))
+    assert tacita.Ledger.load(path).verify().ok
+    with pytest.raises(tacita.ResumeError, match="the ledger does not go on from the checkpoint"):
         tacita.fit(*problem(), **SETTINGS, folder=tmp_path / "run")
 
 

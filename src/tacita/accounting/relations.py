@@ -20,7 +20,8 @@ def check_relation(relation: str) -> NeighboringRelation:
 def moved(relation: NeighboringRelation) -> int:
     r"""How many contributions of norm at most C move between neighbours: 1, or 2 under replace-one.
 
-    A clipped sum with contributions of L2 norm at most :math:`C` has L2 sensitivity ``moved(relation)`` :math:`\cdot C`.
+    A clipped sum with contributions of L2 norm at most :math:`C` has L2 sensitivity ``moved(relation)`` times
+    :math:`C`.
 
     Example:
         >>> moved("add_or_remove_one"), moved("replace_one")

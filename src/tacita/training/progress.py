@@ -8,7 +8,7 @@ import time
 from types import TracebackType
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
 from tacita.accounting import Ledger
@@ -23,6 +23,9 @@ class Progress:
         ledger: Says what was spent.
         delta: For the epsilon shown.
         total: Planned queries.
+        console: Where it is shown; by default the error stream.
+
+    Attributes:
         note: A word that a caller may change while the run goes on (a score on public data, say).
     """
 
@@ -30,10 +33,9 @@ class Progress:
         self._ledger, self._delta = ledger, delta
         self._bar = Bar(
             TextColumn("{task.description}"),
-            BarColumn(bar_width=30),
+            BarColumn(bar_width=12),
             MofNCompleteColumn(),
             TextColumn("{task.fields[spent]}"),
-            TimeElapsedColumn(),
             TimeRemainingColumn(),
             TextColumn("{task.fields[note]}"),
             console=console or Console(stderr=True),
@@ -49,6 +51,8 @@ class Progress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if kind is None:
+            self._show_spent()
         self._bar.stop()
 
     def show(self, made: int) -> None:
@@ -56,7 +60,10 @@ class Progress:
         self._bar.update(self._task, completed=made, note=self.note)
         if time.monotonic() >= self._next:
             start = time.monotonic()
-            spent = self._ledger.epsilon_spent(self._delta)
-            self._bar.update(self._task, spent=f"epsilon {spent:.3g} spent" if math.isfinite(spent) else "not private")
+            self._show_spent()
             took = time.monotonic() - start
             self._next = time.monotonic() + took / ACCOUNTING_SHARE + 0.5
+
+    def _show_spent(self) -> None:
+        spent = self._ledger.epsilon_spent(self._delta)
+        self._bar.update(self._task, spent=f"epsilon {spent:.3g} spent" if math.isfinite(spent) else "not private")
