@@ -8,6 +8,7 @@ from dp_accounting.pld import privacy_loss_distribution as library
 from tacita.accounting import (
     _mixture,
     _pld,
+    _pld_accountant,
     accountant,
     calibration,
     gaussian,
@@ -26,6 +27,7 @@ from tests.planted.plant import bug, put, swap
 
 GAUSSIAN = "tests/accounting/test_gaussian_events.py::"
 ACCOUNTANT = "tests/accounting/test_accountant.py::"
+READING = "tests/accounting/test_pld_accountant.py::"
 DOMINATION = "tests/accounting/test_domination.py::"
 STATEMENT = "tests/accounting/test_statement.py::"
 LEDGER = "tests/accounting/test_ledger.py::"
@@ -160,6 +162,18 @@ def not_a_number_reported():
 def grid_never_too_coarse():
     """A distribution is believed below the delta that Fourier transforms resolve."""
     put(accountant, "_rdp", lambda spends: None)
+
+
+@bug(13, caught_by=[READING + "test_mass_that_went_missing_is_taken_off_delta"])
+def missing_mass_ignored():
+    """A distribution that has lost mass to rounding is read as if it were whole."""
+    swap(_pld_accountant._read_epsilon, lambda pld, delta: float(pld.get_epsilon_for_delta(delta)))
+
+
+@bug(13, caught_by=[READING + "test_nothing_is_read_below_what_transforms_resolve"])
+def transforms_taken_for_exact():
+    """The rounding of Fourier transforms is not taken off delta."""
+    swap(_pld_accountant.slack, lambda spends: 0.0)
 
 
 @bug(14, caught_by=["tests/accounting/test_pure_events.py::test_laplace_delta_in_closed_form"])

@@ -2,6 +2,7 @@
 
 import pickle
 
+from tacita.accounting import Ledger
 from tacita.gradients import functional
 from tacita.oracles import GradientOracle
 from tacita.training import checkpoint, fingerprint
@@ -66,6 +67,13 @@ def optimizer_forgotten():
 def anything_resumed():
     """A run goes on with other settings or other data."""
     swap(fingerprint.data_fingerprint, lambda oracle, dataset, optimizer: "")
+
+
+@bug(11, 43, caught_by=[FIT + "test_an_older_copy_of_the_ledger_and_its_anchor_is_not_resumed"])
+def older_ledger_resumed():
+    """A run goes on with a ledger that lacks the last queries."""
+    whole = Ledger.verify
+    put(Ledger, "verify", lambda self, anchor=None: whole(self))
 
 
 @bug(11, 43, caught_by=[LOOP + "test_lines_are_on_disk_before_a_checkpoint_and_the_key_comes_last"])
