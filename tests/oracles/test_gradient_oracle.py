@@ -332,3 +332,12 @@ def test_an_error_shows_no_value_of_the_data(problem):
     with pytest.raises(tacita.UnsupportedModuleError, match="one floating-point loss a sample") as caught:
         oracle.query(trainable(problem[0]))
     assert "12345" not in str(caught.value)
+
+
+def test_an_opened_session_is_not_continued_with_another_clipper(problem, make_oracle):
+    first = make_oracle()
+    first.query(trainable(problem[0]))
+    with pytest.raises(LedgerError, match="other settings"):
+        make_oracle(
+            ledger=first.ledger, session=first.session, clipper=tacita.AutomaticClipper(max_grad_norm=1.0, gamma=0.01)
+        )

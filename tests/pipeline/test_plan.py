@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from tacita.accounting import Ledger, epsilon
+from tacita.mechanisms import CalibratedGaussian
 from tacita.pipeline.plan import Plan
 from tacita.pipeline.source import Source
 from tacita.tables.schema import CategorySpec, NumberSpec, Schema, Target
@@ -72,13 +73,16 @@ def test_a_person_costs_more_than_a_row(settings) -> None:
     assert noise[3][1] > 1.5 * noise[1][1]
 
 
-def test_the_mechanism_is_the_registered_one_to_the_last_bit(settings) -> None:
+def test_calibrating_again_gives_the_registered_noise_to_the_last_bit(settings) -> None:
     for threshold in (0.1, 0.7, 1.0, 1.3, 3.0):
         ledger = Ledger(neighboring_relation="replace_one", privacy_unit="one row")
         chosen = settings(max_grad_norm=threshold, neighboring_relation="replace_one")
         plan = Plan.of(chosen, source())
         sessions = plan.register(ledger, {}, secure=True)
-        assert plan.train_event(plan.mechanism(sessions.train).noise_multiplier) == sessions.train.event
+        target = CalibratedGaussian(target_epsilon=chosen.epsilon, target_delta=chosen.delta)
+        beside = ledger.spends(sessions.train.part, before=sessions.train)
+        again = target.resolve(plan.train_event, "replace_one", plan.training.queries, beside)
+        assert plan.train_event(again.noise_multiplier) == sessions.train.event
 
 
 def test_noise_follows_from_public_numbers_alone(settings) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from tacita import _validate
-from tacita.accounting import Event, Ledger, Part, Session
+from tacita.accounting import Event, Ledger, Part, Session, settings_sha256
 from tacita.errors import LedgerError
 from tacita.estimators.estimator import Estimator, Values
 from tacita.gradients.engine import Source
@@ -61,7 +61,7 @@ class GradientOracle:
         part: The part of a split these rows are.
         max_rows_per_unit: At most so many of the rows belong to one unit; the sampler must have the same cap.
         purpose: A word for the ledger.
-        settings: More public settings to bind to the session's hash.
+        settings: More public settings to bind to the session's hash; of a session registered before, all of them.
         session: A session registered before (its event must be this oracle's), or one to resume.
         randomness: Only tests hand it in, or a resumed run its key; by default a fresh system key.
 
@@ -106,7 +106,7 @@ class GradientOracle:
                 settings={**self.settings, **(settings or {})},
                 secure_randomness=self.randomness.secure,
             )
-        self._check_session(session)
+        self._check_session(session, settings)
         self.line = Line(session, self.mechanism, self.noise_std, self.randomness)
         self._state = estimator.initial_state(source.shapes)
         self._updated = _UpdateCheck()
@@ -172,6 +172,8 @@ class GradientOracle:
 
     def backward(self) -> Release:
         """One query at the model's own parameters; assigns (never adds to) their ``.grad``.
+
+        The release's ``gradient`` and ``.grad`` may share memory: what the optimizer does to one shows in the other.
 
         Raises:
             RuntimeError: After the first step, a parameter that has a private gradient was not updated.
@@ -273,11 +275,13 @@ class GradientOracle:
                 f"{type(self.sampler).__name__}, got {self.sampler.num_records}."
             )
 
-    def _check_session(self, session: Session) -> None:
-        if session.event != self.event or session.planned_queries != self.planned_queries:
+    def _check_session(self, session: Session, settings: Mapping[str, Any] | None) -> None:
+        registered = session.registration.settings_sha256
+        bound = registered in (settings_sha256({**self.settings, **(settings or {})}), settings_sha256(settings or {}))
+        if session.event != self.event or session.planned_queries != self.planned_queries or not bound:
             raise LedgerError(
-                f"session {session.id!r} was registered for another event or another number of queries than this "
-                "oracle's: build the oracle with the settings it was registered with."
+                f"session {session.id!r} was registered for another event, another number of queries or other settings "
+                "than this oracle's: build the oracle with those it was registered with."
             )
 
 

@@ -5,7 +5,6 @@ purchases get their share of the total mu, the training is calibrated beside the
 rows than the training and may spend what the training spends.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -96,15 +95,6 @@ class Plan:
         return HistogramGaussianEvent(
             relation=plan.relation, max_contribution=(contribution,), noise_std=(noise_multiplier * sensitivity,)
         )
-
-    def mechanism(self, session: Session | None) -> GaussianMechanism:
-        """The mechanism whose event is the one registered: its multiplier, recovered to the last bit."""
-        assert session is not None
-        sensitivity = _noise_std(self.train_event(1.0))
-        near = [_noise_std(session.event) / sensitivity]
-        for _ in range(4):
-            near = [math.nextafter(near[0], 0.0), *near, math.nextafter(near[-1], math.inf)]
-        return GaussianMechanism(noise_multiplier=next(x for x in near if self.train_event(x) == session.event))
 
     def score_noise_std(self, session: Session, histograms: int) -> float:
         """Noise on each count of a score that turned out to be ``histograms`` histograms.

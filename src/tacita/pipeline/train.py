@@ -19,6 +19,7 @@ import torch
 from tacita.accounting import Ledger
 from tacita.clipping import FlatClipper
 from tacita.errors import LedgerError
+from tacita.mechanisms import CalibratedGaussian
 from tacita.methods import SuffixAverage
 from tacita.oracles import ClippedGradientOracle, Records, trainable
 from tacita.pipeline import folder as folders
@@ -149,9 +150,13 @@ class _Run:
             kept &= table.valid  # rows that do not count need no place; elsewhere the number of rows is public
         return _Rows(table, np.flatnonzero(kept), np.flatnonzero(out), test)
 
+    @property
+    def _public_settings(self) -> dict[str, Any]:
+        """What the sessions are bound to."""
+        return {name: value for name, value in self.settings.to_dict().items() if name not in ("data", "output")}
+
     def _register(self) -> Sessions:
-        public = {name: value for name, value in self.settings.to_dict().items() if name not in ("data", "output")}
-        sessions = self.plan.register(self.ledger, public, secure=self.randomness.secure)
+        sessions = self.plan.register(self.ledger, self._public_settings, secure=self.randomness.secure)
         planned, asked = self.ledger.epsilon(self.settings.delta), self.settings.epsilon
         if planned > asked * (1 + 1e-9):
             raise LedgerError(f"the plan would spend epsilon {planned:.6g}, more than {asked:g}.")
@@ -200,8 +205,9 @@ class _Run:
             ledger=self.ledger,
             sampler=self.plan.sampler(self._num_records(preprocessing, records)),
             clipper=FlatClipper(max_grad_norm=training.max_grad_norm),
-            mechanism=self.plan.mechanism(sessions.train),
+            mechanism=CalibratedGaussian(target_epsilon=self.settings.epsilon, target_delta=self.settings.delta),
             planned_queries=training.queries,
+            settings=self._public_settings,
             session=sessions.train,
             randomness=self.randomness,
         )
