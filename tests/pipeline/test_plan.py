@@ -61,6 +61,20 @@ def test_the_score_shares_no_row_with_the_training_but_all_with_the_purchases(se
     assert epsilon(in_sequence, 1e-3).epsilon > ledger.epsilon(1e-3) * 1.1
 
 
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_row_is_in_every_histogram_of_the_score(settings, rows: int) -> None:
+    """One of right and wrong; two of squared errors, and two as long as the task is not known."""
+    unit = {} if rows == 1 else {"unit": "kind", "max_rows_per_unit": rows}
+    for target, histograms in ((CLASSES, 1), (Target(column="label"), 2)):
+        plan = Plan.of(settings(), source(target=target, **unit))
+        ledger = Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one")
+        session = plan.register(ledger, {}, secure=True).score
+        assert session.event.max_contribution == pytest.approx((rows * histograms**0.5,))
+        assert plan.score_noise_std(session, histograms) == pytest.approx(session.event.noise_std[0])
+        if histograms == 2:  # found to be a classification: half the histograms, the same ratio
+            assert plan.score_noise_std(session, 1) == pytest.approx(session.event.noise_std[0] / 2**0.5)
+
+
 def test_a_person_costs_more_than_a_row(settings) -> None:
     noise = {}
     for rows in (1, 3):

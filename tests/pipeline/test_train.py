@@ -1,9 +1,11 @@
 """The whole path: files, statement, resume, bad input, hostile rows, every kind of file."""
 
 import errno
+import importlib
 import json
 import os
 import stat
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -89,6 +91,7 @@ def own_model(monkeypatch: pytest.MonkeyPatch, table: Path) -> str:
         "answer = 42\n"
     )
     monkeypatch.syspath_prepend(str(table.parent))
+    sys.modules.pop("own_net", None)
     return "own_net:deep"
 
 
@@ -159,23 +162,60 @@ def test_persons(settings, table) -> None:
     assert "patient" not in tacita.load("run").encoder.columns()
 
 
-def test_no_person_is_on_both_sides_and_none_beyond_the_cap(settings, table, monkeypatch) -> None:
-    dealt: dict[str, Any] = {}
-    deal = train_module._Run._deal
+class Watch:
+    """What each stage of a run got to see."""
 
-    def watch(self: Any, test: Any) -> Any:
-        dealt["rows"] = deal(self, test)
-        return dealt["rows"]
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.seen: dict[str, Any] = {}
+        self._wrap(monkeypatch, train_module, "survey", lambda source, table, *_: table)
+        self._wrap(monkeypatch, train_module, "ClippedGradientOracle", lambda model, loss, records, **_: records)
+        self._wrap(monkeypatch, train_module.score, "exact_counts", lambda model, encoder, rows: rows)
 
-    monkeypatch.setattr(train_module._Run, "_deal", watch)
+    def _wrap(self, monkeypatch: pytest.MonkeyPatch, module: Any, name: str, pick: Callable[..., Any]) -> None:
+        real = getattr(module, name)
+
+        def watched(*arguments: Any, **more: Any) -> Any:
+            self.seen[name] = pick(*arguments, **more)
+            return real(*arguments, **more)
+
+        monkeypatch.setattr(module, name, watched)
+
+
+def test_training_and_score_see_different_persons_and_nobody_beyond_the_cap(settings, table, monkeypatch) -> None:
+    watch = Watch(monkeypatch)
     train_table(settings(unit_column="patient", max_rows_per_unit=2, drop=()))
-    rows = dealt["rows"]
-    codes, _ = rows.table.column("patient").texts()
-    kept, held = codes[rows.kept], codes[rows.held[rows.table.valid[rows.held]]]
-    assert len(kept)
-    assert len(held)
-    assert not set(kept) & set(held)
-    assert max(np.bincount(np.concatenate([kept, held]))) == 2
+    surveyed, records = watch.seen["survey"], watch.seen["ClippedGradientOracle"]
+    codes, _ = surveyed.column("patient").texts()
+    assert max(np.bincount(codes[surveyed.valid])) == 2
+    trained = records.rows[records.dataset[2][records.rows].numpy() > 0]
+    scored = np.flatnonzero(~np.isin(np.arange(400), trained) & surveyed.valid)
+    assert watch.seen["exact_counts"].valid.sum() == len(scored) > 0
+    assert not set(codes[trained]) & set(codes[scored])
+    assert set(trained) | set(scored) == set(np.flatnonzero(surveyed.valid))
+    assert records.max_rows_per_unit == 2
+
+
+def test_a_row_is_trained_on_or_scored(settings, table, monkeypatch) -> None:
+    watch = Watch(monkeypatch)
+    run = train_table(settings())
+    records, scored = watch.seen["ClippedGradientOracle"], watch.seen["exact_counts"]
+    others = np.setdiff1d(np.arange(400), records.rows)
+    assert 10 < len(others) < 80  # 40 expected, standard deviation 6
+    torch.testing.assert_close(scored.features, records.dataset[0][others])
+    assert [session["part"] and session["part"]["index"] for session in run.fields["sessions"]] == [None, None, 0, 1]
+
+
+def test_what_is_bought_is_whole_numbers(settings, table) -> None:
+    """Noise on a count shows the count in its low bits, unless it is rounded."""
+    run = train_table(settings())
+    survey = json.loads(Path("run/preprocessing.json").read_bytes())["survey"]
+    counts = [survey["rows"]]
+    for facts in survey["columns"]:
+        counts += [facts["missing"], *(one["count"] for one in [*facts["bins"], *facts["fine"]])]
+        counts += [one[1] for one in facts["values"]]
+    assert len(counts) > 20
+    assert all(count == int(count) for count in counts)
+    assert run.fields["holdout_score"]["rows"] == int(run.fields["holdout_score"]["rows"])
 
 
 def test_other_relations(settings, table) -> None:
@@ -346,3 +386,18 @@ def test_a_row_that_does_not_count_moves_no_weight(settings, table) -> None:
     losses = tacita.pipeline.models.loss_fn("classification")(model, (features, target, weight))
     assert losses[-2:].tolist() == [0.0, 0.0]
     assert torch.isfinite(losses).all()
+
+
+def test_a_model_that_mixes_rows_is_named_and_mended_without_buying_again(settings, own_model, monkeypatch) -> None:
+    path = Path("own_net.py")
+    sound = path.read_text()
+    path.write_text(sound.replace("LayerNorm", "BatchNorm1d"))
+    with pytest.raises(tacita.UnsupportedModuleError, match="BatchNorm1d"):
+        train_table(settings(model=own_model))
+    bought = Path("run/preprocessing.json").read_bytes()
+    path.write_text(sound)
+    del sys.modules["own_net"]
+    importlib.invalidate_caches()
+    run = train_table(settings(model=own_model))
+    assert Path("run/preprocessing.json").read_bytes() == bought
+    assert [one["queries_spent"] for one in run.fields["sessions"]] == [1, 1, 4, 1]
