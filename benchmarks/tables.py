@@ -43,7 +43,7 @@ class Case:
         name: In the table of results.
         wanted: The figure to reach.
         measure: "accuracy", "AUC" or "R2".
-        prepare: Writes the training file and the unseen rows into a folder; returns both.
+        prepare: (folder, number of the run) -> the training file and the file of unseen rows, written there.
         target: Column to predict.
         flags: Further flags of the command.
     """
@@ -51,31 +51,31 @@ class Case:
     name: str
     wanted: float
     measure: str
-    prepare: Callable[[Path], tuple[Path, Path]]
+    prepare: Callable[[Path, int], tuple[Path, Path]]
     target: str
     flags: tuple[str, ...] = ()
     budget: tuple[str, str] = ("1", "1e-5")
-    unseen: str = field(default="rows split off before the run, at random")
+    unseen: str = field(default="a fifth, set aside before the run")
 
 
-def adult(folder: Path) -> tuple[Path, Path]:
+def adult(folder: Path, run: int) -> tuple[Path, Path]:
     test = gzip.decompress((DATA / "tabular/adult.test.gz").read_bytes()).decode().splitlines()
     path = folder / "adult_test.csv"
     path.write_text("\n".join([test[0], *(line.rstrip(".") for line in test[1:])]) + "\n")
     return DATA / "tabular/adult.data.gz", path
 
 
-def bank(folder: Path) -> tuple[Path, Path]:
+def bank(folder: Path, run: int) -> tuple[Path, Path]:
     lines = gzip.decompress((DATA / "tabular/bank_full.csv.gz").read_bytes()).decode().splitlines()
-    return _split(folder, "bank", "", lines)
+    return _split(folder / f"bank{run}", "", lines, run)
 
 
-def housing(folder: Path) -> tuple[Path, Path]:
+def housing(folder: Path, run: int) -> tuple[Path, Path]:
     head, *lines = gzip.decompress((DATA / "tabular/cal_housing.csv.gz").read_bytes()).decode().splitlines()
-    return _split(folder, "housing", head + "\n", lines)
+    return _split(folder / f"housing{run}", head + "\n", lines, run)
 
 
-def mnist(folder: Path) -> tuple[Path, Path]:
+def mnist(folder: Path, run: int) -> tuple[Path, Path]:
     paths = []
     for part in ("train", "t10k"):
         images = gzip.decompress((DATA / f"mnist/{part}-images-idx3-ubyte.gz").read_bytes())
@@ -89,11 +89,11 @@ def mnist(folder: Path) -> tuple[Path, Path]:
     return paths[0], paths[1]
 
 
-def _split(folder: Path, name: str, head: str, lines: list[str]) -> tuple[Path, Path]:
-    """A fifth of the lines is set aside, the same in every run."""
-    order = np.random.default_rng(0).permutation(len(lines))
+def _split(stem: Path, head: str, lines: list[str], run: int) -> tuple[Path, Path]:
+    """A fifth of the lines is set aside, another one in every run: one fifth alone may be easy or hard by luck."""
+    order = np.random.default_rng(run).permutation(len(lines))
     parts = np.split(order, [len(lines) // 5])
-    paths = folder / f"{name}_unseen.csv", folder / f"{name}.csv"
+    paths = stem.with_suffix(".unseen.csv"), stem.with_suffix(".csv")
     for path, rows in zip(paths, parts, strict=True):
         path.write_text(head + "".join(lines[i] + "\n" for i in np.sort(rows)))
     return paths[1], paths[0]
@@ -149,8 +149,7 @@ def measure(case: Case, runs: int) -> dict[str, str]:
     """One line of the table of results."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        train, unseen = case.prepare(folder)
-        found = [one_run(case, train, unseen, folder / f"run{i}") for i in range(runs)]
+        found = [one_run(case, *case.prepare(folder, run), folder / f"run{run}") for run in range(runs)]
     figures, seconds, stated = ([one[i] for one in found] for i in range(3))
     line = {
         "table": case.name,
