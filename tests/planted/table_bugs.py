@@ -1,13 +1,16 @@
 """Bugs of tables: a parser that tells about rows, types and bounds that were not bought."""
 
+from types import SimpleNamespace
+
 import numpy as np
 
-from tacita.tables import budget, cells, purchases, readers
+from tacita.pipeline import purchases
+from tacita.tables import budget, cells, readers
 from tests.planted.plant import bug, put, swap
 
 READERS = "tests/tables/test_readers.py::"
 CELLS = "tests/tables/test_cells.py::"
-PURCHASES = "tests/tables/test_purchases.py::"
+PURCHASES = "tests/pipeline/test_purchases.py::"
 BUDGET = "tests/tables/test_budget.py::"
 
 
@@ -49,23 +52,18 @@ def row_of_the_wrong_width_raises():
     18,
     50,
     caught_by=[
-        PURCHASES + "test_every_count_of_the_survey_gets_noise",
-        PURCHASES + "test_counts_get_exactly_noise_std_times_the_normals_and_are_rounded",
+        PURCHASES + "test_every_count_gets_noise_std_times_its_own_normal_and_is_rounded",
     ],
 )
 def types_inferred_without_noise():
     """Types and bounds are read from exact counts."""
-    swap(purchases.noisy_counts, lambda counts, noise_std, label, normals: counts.numpy())
+    put(purchases, "GaussianMechanism", lambda noise_multiplier: lambda values, noise_std, normals: values)
 
 
 @bug(38, caught_by=[PURCHASES + "test_floating_point_noise_leaves_no_trace"])
 def floating_point_noise_on_counts():
     """Counts get floating-point noise, whose low bits show that they are integers."""
-
-    def unrounded(counts, noise_std, label, normals):
-        return counts.numpy() + noise_std * np.asarray(normals(label, counts.numel())).reshape(counts.shape)
-
-    swap(purchases.noisy_counts, unrounded)
+    put(purchases, "np", SimpleNamespace(rint=lambda counts: counts))
 
 
 @bug(

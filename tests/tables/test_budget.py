@@ -10,9 +10,10 @@ from tacita.accounting.accountant import Spend, epsilon
 from tacita.accounting.calibration import calibrate
 from tacita.accounting.gaussian_events import PoissonGaussianEvent
 from tacita.accounting.relations import RELATIONS
-from tacita.tables import PurchasePlan, Schema, buy_survey
+from tacita.tables import PurchasePlan, Schema
 from tacita.tables.budget import text_threshold
 from tacita.tables.survey import survey_counts
+from tests.tables.buying import buy_survey
 
 
 def plan(relation="add_or_remove_one", **settings):

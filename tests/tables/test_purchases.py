@@ -1,22 +1,10 @@
 import numpy as np
 import pytest
-import torch
 
-from tacita.tables import Schema, Target, buy_refinement, buy_survey, refined_columns
-from tacita.tables.purchases import noisy_counts
+from tacita.tables import Schema, Target, refined_columns
 from tacita.tables.refinement import FINE_BINS, bounds, read_refinement, refinement_counts
 from tacita.tables.survey import ZERO, survey_counts
-
-
-def test_counts_get_exactly_noise_std_times_the_normals_and_are_rounded():
-    counts, draws = torch.tensor([[3.0, 0.0], [7.0, 1.0]], dtype=torch.float64), np.array([0.3, -1.2, 2.5, 0.01])
-    released = noisy_counts(counts, 10.0, "label", lambda label, count: draws[:count])
-    assert released.tolist() == [[6.0, -12.0], [32.0, 1.0]]
-
-
-def test_floating_point_noise_leaves_no_trace(normals):
-    released = noisy_counts(torch.arange(1000.0, dtype=torch.float64), 13.7, "label", normals())
-    assert (released == np.rint(released)).all()
+from tests.tables.buying import buy_refinement, buy_survey
 
 
 def test_every_count_of_the_survey_gets_noise(table_of, normals):

@@ -14,9 +14,6 @@ from tacita.tables import (
     Reading,
     Schema,
     Target,
-    buy_refinement,
-    buy_score,
-    buy_survey,
     defaults,
     held_out,
     make_encoder,
@@ -25,6 +22,7 @@ from tacita.tables import (
     refined_columns,
 )
 from tacita.tables.score import histograms
+from tests.tables.buying import buy_refinement, buy_score, buy_survey
 
 PLAN = PurchasePlan(epsilon=1.0, delta=1e-5, relation="add_or_remove_one")
 MULTIPLIER = 7.98  # q 0.1, T 400, beside the purchases: tests/tables/test_budget.py

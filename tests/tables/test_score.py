@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
 
-from tacita.tables import PurchasePlan, Schema, buy_score, make_encoder
+from tacita.tables import PurchasePlan, Schema, make_encoder
 from tacita.tables.score import ERROR_BINS, histograms, read_score, score_counts
+from tests.tables.buying import buy_score
 
 CLASSES = make_encoder(Schema.loads("[target]\ncolumn='y'\nclasses=['a', 'b', 'c']"))
 NUMBER = make_encoder(Schema.loads("[target]\ncolumn='y'\nlower=0\nupper=1"))

@@ -16,9 +16,9 @@ from tacita.oracles.line import Line
 from tacita.pipeline.plan import Plan, Sessions
 from tacita.pipeline.source import Source, private_rows
 from tacita.random import Randomness
-from tacita.tables.purchases import forced_kinds
+from tacita.tables.purchases import survey_of
 from tacita.tables.refinement import read_refinement, refined_columns, refinement_counts
-from tacita.tables.survey import Survey, SurveyCounts, read_survey, survey_counts
+from tacita.tables.survey import Survey, survey_counts
 from tacita.tables.table import Table
 
 BLOCK = "histograms"
@@ -55,26 +55,10 @@ def survey(source: Source, table: Table, plan: Plan, sessions: Sessions, randomn
     with private_rows("counting the rows for the survey"):
         counts = survey_counts(table, source.schema, source.to_buy)
         noisy = buy(sessions.survey, counts.tensors(), noise_std, randomness)
-        texts = _released_texts(counts, noisy, threshold)
-    bought = read_survey(
-        source.to_buy,
-        bins=noisy["bins"],
-        texts=texts,
-        noise_std=noise_std,
-        threshold=threshold,
-        kinds=forced_kinds(source.schema),
-    )
+        bought = survey_of(counts, noisy, source.schema, noise_std=noise_std, threshold=threshold)
     # Also without a numeric column: what the ledger holds then does not depend on what was found.
     noise_std = plan.purchases.refinement_noise_std(max(len(refined_columns(bought)), 1))
     with private_rows("counting the rows for the refinement"):
         counts = refinement_counts(table, source.schema, bought)
         noisy = buy(sessions.refinement, {"fine bins": counts}, noise_std, randomness)
     return read_refinement(bought, noisy["fine bins"], noise_std)
-
-
-def _released_texts(counts: SurveyCounts, noisy: Mapping[str, np.ndarray], threshold: float) -> list[dict[str, float]]:
-    """Stable counts: a text is forgotten unless its noisy count reaches the threshold."""
-    return [
-        {name: float(count) for name, count in zip(names, noisy[f"texts {i}"], strict=True) if count >= threshold}
-        for i, names in enumerate(counts.names)
-    ]

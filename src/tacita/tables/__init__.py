@@ -11,7 +11,6 @@ from tacita.tables.budget import PurchasePlan
 from tacita.tables.check import Report, check
 from tacita.tables.draft import draft
 from tacita.tables.encoding import Encoded, Encoder
-from tacita.tables.purchases import buy_refinement, buy_score, buy_survey
 from tacita.tables.readers import Reading, read_table
 from tacita.tables.recipe import make_encoder, public_rows
 from tacita.tables.refinement import refined_columns
@@ -32,9 +31,6 @@ __all__ = [
     "Survey",
     "Table",
     "Target",
-    "buy_refinement",
-    "buy_score",
-    "buy_survey",
     "cap_rows",
     "check",
     "draft",

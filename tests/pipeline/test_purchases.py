@@ -1,0 +1,49 @@
+"""Buying through the line: the stated noise on every count, whole numbers, one line in the ledger."""
+
+import numpy as np
+import pytest
+import torch
+
+from tacita.accounting import HistogramGaussianEvent, Ledger
+from tacita.errors import ResumeError
+from tacita.pipeline.purchases import buy
+from tacita.random import Randomness
+
+COUNTS = {
+    "bins": torch.arange(1000, dtype=torch.float64).view(10, 100),
+    "texts 0": torch.zeros(12, dtype=torch.float64),
+}
+
+
+@pytest.fixture
+def session():
+    event = HistogramGaussianEvent(relation="add_or_remove_one", max_contribution=(2.0,), noise_std=(13.7,))
+    ledger = Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one row")
+    return ledger.register(event, planned_queries=1, purpose="survey")
+
+
+def test_every_count_gets_noise_std_times_its_own_normal_and_is_rounded(session):
+    bought = buy(session, COUNTS, 13.7, Randomness.insecure(0))
+    draws = (
+        Randomness.insecure(0).key.stream(session.id, "noise", 0, "histograms").normals((1012,), dtype=torch.float64)
+    )
+    exact = torch.cat([counts.flatten() for counts in COUNTS.values()])
+    expected = np.rint((exact + 13.7 * draws).numpy())
+    assert np.array_equal(np.concatenate([noisy.ravel() for noisy in bought.values()]), expected)
+    assert {label: noisy.shape for label, noisy in bought.items()} == {"bins": (10, 100), "texts 0": (12,)}
+    assert session.queries_made == 1
+    assert session.closed
+
+
+def test_floating_point_noise_leaves_no_trace(session):
+    bought = buy(session, COUNTS, 13.7, Randomness.insecure(0))
+    assert all((noisy == np.rint(noisy)).all() for noisy in bought.values())
+
+
+def test_the_same_counts_are_released_again_and_others_never(session):
+    first = buy(session, COUNTS, 13.7, Randomness.insecure(0))
+    again = buy(session, COUNTS, 13.7, Randomness.insecure(0))
+    assert all(np.array_equal(first[label], again[label]) for label in COUNTS)
+    with pytest.raises(ResumeError, match="other counts"):
+        buy(session, {**COUNTS, "bins": COUNTS["bins"] + 1}, 13.7, Randomness.insecure(0))
+    assert session.queries_made == 1
