@@ -61,7 +61,6 @@ def optimizer_forgotten():
     43,
     caught_by=[
         FIT + "test_changed_data_on_resume_are_an_error_that_tells_nothing_of_them",
-        FIT + "test_changed_settings_on_resume_are_an_error[changes3]",
     ],
 )
 def anything_resumed():

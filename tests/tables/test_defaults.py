@@ -7,7 +7,7 @@ import pytest
 from tacita.tables import defaults
 
 PAGE = Path(__file__).parents[2] / "docs" / "defaults.md"
-ROWS = re.findall(r"^\| `(\w+)\.(\w+)` \| (\S+) \|", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+ROWS = re.findall(r"^\| `([a-z_]+)\.(\w+)` \| (\S+) \|", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
 
 
 @pytest.mark.parametrize(("module", "name", "value"), ROWS)
