@@ -138,6 +138,7 @@ class Randomness:
 
     def __init__(self, key: Key) -> None:
         self._key = key
+        self._process = os.getpid()
         self.generation = 0
         self._sessions: dict[str, Key] = {}
         self._claimed: set[str] = set()  # by an oracle of this process
@@ -157,6 +158,7 @@ class Randomness:
     @property
     def key(self) -> Key:
         """The key of the current generation."""
+        self._check_process()
         return self._key
 
     @property
@@ -177,10 +179,18 @@ class Randomness:
 
     def session_key(self, session: str) -> Key:
         """The session's own key: derived when first asked for, then the same through every ratchet."""
+        self._check_process()
         with self._lock:
             if session not in self._sessions:
                 self._sessions[session] = self._key.derive("session", session)
             return self._sessions[session]
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise RuntimeError(
+                "this Randomness belongs to the process it was made in: a forked one would draw the same noise for "
+                "other values. Build a new oracle, with a ledger of its own, in this process."
+            )
 
     def forget(self, session: str) -> None:
         """Drop the key of a session that has ended. Its name stays taken."""

@@ -273,7 +273,7 @@ def test_printing_an_oracle_shows_settings_and_no_data(problem, make_oracle):
 def test_a_session_registered_before_must_be_this_oracles(make_oracle):
     first = make_oracle()
     ledger = tacita.Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one row")
-    session = ledger.register(first.event, planned_queries=10, purpose="train")
+    session = ledger.register(first.event, planned_queries=10, purpose="train", secure_randomness=False)
     oracle = make_oracle(ledger=ledger, session=session)
     assert oracle.session is session
     with pytest.raises(LedgerError, match="registered for another event"):

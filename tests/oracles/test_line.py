@@ -1,10 +1,12 @@
 """The rule for redone queries: every branch of it."""
 
+import os
+
 import pytest
 import torch
 
 import tacita
-from tacita.errors import ResumeError
+from tacita.errors import LedgerError, ResumeError
 from tacita.oracles import trainable
 
 
@@ -162,3 +164,47 @@ def test_a_saved_key_draws_no_noise_again_for_another_ledger(problem, make_oracl
     randomness.save(tmp_path / "key")
     with pytest.raises(ValueError, match="same noise twice"):
         make_oracle(randomness=tacita.Randomness.load(tmp_path / "key"), sampler=sampler)
+
+
+def test_assignments_of_a_session_survive_a_kill_between_checkpoint_and_key(problem, make_oracle, tmp_path):
+    """The key file is of generation 0 and was saved before any session; the checkpoint is of generation 1."""
+    one_pass = dict(sampler=tacita.DisjointSampler(num_batches=10, num_records=60, assignment="coin"))
+    ledger = tacita.Ledger(tmp_path / "ledger.jsonl", neighboring_relation="add_or_remove_one", privacy_unit="one row")
+    randomness = tacita.Randomness.insecure(0)
+    randomness.save(tmp_path / "key.json")
+    oracle = make_oracle(ledger=ledger, randomness=randomness, **one_pass)
+    oracle.query(trainable(problem[0]))
+    oracle.ratchet()
+    state, expected = oracle.state_dict(), oracle._draw(1)
+    oracle.session.flush()
+    ledger.close()
+    again = resumed(make_oracle, tmp_path, state, randomness=tacita.Randomness.load(tmp_path / "key.json"), **one_pass)
+    assert again._draw(1).tolist() == expected.tolist()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_process_cannot_draw_the_same_noise(problem, make_oracle):
+    oracle = make_oracle()
+    child = os.fork()
+    if child == 0:
+        try:
+            oracle.query(trainable(problem[0]))
+        except RuntimeError as error:
+            os._exit(7 if "forked" in str(error) else 1)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert oracle.query(trainable(problem[0])).query == 0
+
+
+def test_a_registered_session_is_of_its_part_and_its_randomness(problem, make_oracle):
+    first, second = tacita.split(problem[2], [0.5, 0.5])
+    event = make_oracle(dataset=first).event
+    ledger = tacita.Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one row")
+    session = ledger.register(event, planned_queries=10, part=second.part)
+    with pytest.raises(LedgerError, match="part of the records"):
+        make_oracle(ledger=ledger, session=session, dataset=first, randomness=tacita.Randomness.system())
+    with pytest.raises(LedgerError, match="part of the records"):
+        make_oracle(ledger=ledger, session=session, randomness=tacita.Randomness.system())
+    with pytest.raises(LedgerError, match="secure randomness"):
+        make_oracle(ledger=ledger, session=session, dataset=second)

@@ -119,3 +119,13 @@ def test_a_cap_and_a_sampler_must_agree():
             mechanism=tacita.GaussianMechanism(noise_multiplier=1.0),
             planned_queries=20,
         )
+
+
+def test_a_split_made_again_with_other_coins_is_another_split():
+    data = (torch.zeros(1000, 2),)
+    first, again = tacita.split(data, [0.5, 0.5])[0], tacita.split(data, [0.5, 0.5])[1]
+    assert set(first.rows) & set(again.rows)
+    assert first.part.split != again.part.split  # the ledger composes them in sequence
+    same = [tacita.split(data, [0.5, 0.5], randomness=tacita.Randomness.insecure(0))[0] for _ in range(2)]
+    assert same[0].part == same[1].part
+    assert np.array_equal(same[0].rows, same[1].rows)

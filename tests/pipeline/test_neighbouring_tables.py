@@ -19,7 +19,6 @@ import pytest
 import tacita.oracles.line as line_module
 import tacita.pipeline.purchases as purchases_module
 import tacita.pipeline.train as train_module
-from tacita.accounting.reservations import Reservations
 from tacita.oracles.line import Line
 from tacita.random import Key, Randomness
 
@@ -106,9 +105,9 @@ class Tape:
 
 @pytest.fixture
 def tape(monkeypatch: pytest.MonkeyPatch) -> Tape:
-    """Fixes the key, the clock and the fingerprints, and plays releases back."""
+    """Fixes the key and the fingerprints, and plays releases back."""
     tape = Tape()
-    release, read_survey = Line.release, purchases_module.read_survey
+    release, survey_of = Line.release, purchases_module.survey_of
 
     def taped_release(self: Line, query: int, values: Any) -> Any:
         released = release(self, query, values)
@@ -116,12 +115,10 @@ def tape(monkeypatch: pytest.MonkeyPatch) -> Tape:
         return released if self.session.purpose == "survey" else tape.pass_through(released)
 
     monkeypatch.setattr(line_module.Line, "release", taped_release)
-    monkeypatch.setattr(purchases_module, "read_survey", lambda *a, **k: tape.pass_through(read_survey(*a, **k)))
+    monkeypatch.setattr(purchases_module, "survey_of", lambda *a, **k: tape.pass_through(survey_of(*a, **k)))
     monkeypatch.setattr(Randomness, "system", classmethod(lambda cls: Randomness.insecure(0)))
     tag = Key.tag
     monkeypatch.setattr(Key, "tag", lambda self, *labels, parts: tag(self, *labels, parts=parts) and "0" * 32)
-    defaults = Reservations.__init__.__kwdefaults__
-    monkeypatch.setitem(defaults, "clock", lambda: 0.0)
     return tape
 
 

@@ -1,30 +1,23 @@
 """Reservations: how many queries to pay for ahead, so that flushing to disk costs next to nothing.
 
 Place: session -> [accounting.reservations] -> oracles. A reservation costs a flush; whatever of it is not used when the
-process is killed is spent all the same. So: as few queries ahead as keep the time for flushes under 2 % of the run.
+process is killed counts as spent. The sizes are a public rule: sizes that followed the time of a query would write the
+size of batches, and so the number of records, into a ledger that is shared.
 """
-
-import math
-import time
-from collections.abc import Callable
 
 from tacita.accounting.session import Session
 
-LARGEST_SHARE = 0.02
-FIRST = 32  # before anything could be measured
+BLOCK = 1024  # queries a reservation: one flush a run for most runs, and under 2 % of one with queries of a millisecond
 
 
 class Reservations:
-    r"""Reserves queries of one session ahead of their use.
+    """Reserves queries of one session ahead of their use, ``BLOCK`` at a time.
 
-    The time that flushes take is at most 2 % of the run's, or that of the first two flushes where this is more (runs
-    of less than about a second). With :math:`F` seconds of flushes so far, :math:`f` the last of them, :math:`T` the
-    run's time and :math:`t` a query's, the next reservation holds :math:`n` queries such that the flush after it can
-    be afforded: :math:`F + f \le 0.02\,(T + n t)`. A kill over-reports at most one reservation.
+    A plan of at most 1024 queries is one flush a run. A longer one is a flush (5 to 20 ms) every 1024 queries: at most
+    2 % of the run's time if a query takes a millisecond. A kill over-reports at most one reservation.
 
     Args:
         session: An open session.
-        clock: Seconds; tolerated if it stands still or goes back.
 
     Example:
         >>> from tacita.accounting import FullBatchGaussianEvent, Ledger
@@ -37,50 +30,18 @@ class Reservations:
         (True, True)
     """
 
-    def __init__(self, session: Session, *, clock: Callable[[], float] = time.monotonic):
-        self._session, self._clock = session, clock
-        self._started = False
-        self._last = 0.0
-        self._elapsed = 0.0  # the run's time, steps back left out
-        self._flushing = 0.0  # of it, in flushes
-        self._flush = 0.0  # the last of them
-        self._at_flush = 0.0, 0  # elapsed, and the query it was made for
+    def __init__(self, session: Session):
+        self._session = session
 
     def cover(self, query: int) -> None:
-        """Have ``query`` reserved on disk, and as many after it as pay.
+        """Have ``query`` reserved on disk, and the rest of its block.
 
         Raises:
             BudgetExceededError: ``query`` is outside the plan.
             LedgerError: The disk refused; then no noise of ``query`` may be used.
         """
-        if self._session.covered(query):
-            return
-        ahead = self._ahead(query)
-        last = max(query, min(query + ahead, self._session.planned_queries) - 1)
-        self._tick()
-        before = self._elapsed
-        self._session.reserve(min(query, self._session.reserved_queries), last)
-        self._tick()
-        self._flush = self._elapsed - before
-        self._flushing += self._flush
-        self._at_flush = self._elapsed, query
-
-    def _tick(self) -> None:
-        now = self._clock()
-        if self._started:
-            self._elapsed += max(0.0, now - self._last)
-        self._started, self._last = True, now
-
-    def _ahead(self, query: int) -> int:
-        if not self._started:
-            return FIRST
-        self._tick()
-        since, made = self._elapsed - self._at_flush[0], query - self._at_flush[1]
-        owed = (self._flushing + 2 * self._flush) / LARGEST_SHARE - self._elapsed
-        if owed <= 0:
-            return 1
-        if since <= 0 or made <= 0:  # the clock was set back: the mean over the run
-            since, made = self._elapsed - self._flushing, query
-        if since <= 0 or made <= 0:
-            return self._session.planned_queries
-        return math.ceil(owed * made / since)
+        session = self._session
+        if not session.covered(query):
+            block_end = (query // BLOCK + 1) * BLOCK
+            last = max(query, min(block_end, session.planned_queries) - 1)
+            session.reserve(min(query, session.reserved_queries), last)

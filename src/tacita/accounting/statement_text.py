@@ -3,7 +3,6 @@
 Place: [accounting.statement_text] -> accounting.statement. Bounds are rounded up where they are printed.
 """
 
-import json
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -169,5 +168,20 @@ def _odds(epsilon: float, delta: float) -> str:
     )
 
 
-def _words(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+def _words(value: Any, *, nested: bool = False) -> str:
+    """A field in words: numbers short, mappings as "name: value; name: value".
+
+    Example:
+        >>> _words({"what": "counts", "noise_std": 43.350369982, "released": {"number": 6}, "private": True})
+        'what: counts; noise_std: 43.3504; released: (number: 6); private: yes'
+    """
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, Mapping):
+        words = "; ".join(f"{name}: {_words(part, nested=True)}" for name, part in value.items())
+        return f"({words})" if nested else words
+    if isinstance(value, list | tuple):
+        return "; ".join(_words(part, nested=True) for part in value) or "none"
+    return "none" if value is None else str(value)

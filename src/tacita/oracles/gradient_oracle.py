@@ -106,7 +106,7 @@ class GradientOracle:
                 settings={**self.settings, **(settings or {})},
                 secure_randomness=self.randomness.secure,
             )
-        self._check_session(session, settings)
+        self._check_session(session, part, settings)
         self.line = Line(session, self.mechanism, self.noise_std, self.randomness)
         self._state = estimator.initial_state(source.shapes)
         self._updated = _UpdateCheck()
@@ -217,15 +217,18 @@ class GradientOracle:
         )
 
     def _bounded(self, params: Mapping[str, Tensor], query: int) -> tuple[Values, Any]:
-        seed = self.randomness.key.stream(self.session.id, "model", query).seed()
-        engine = self.source.engine(params, self._draw(query), query=query, seed=seed)
+        engine = self.source.engine(params, self._draw(query), query=query, seed=self._model_seed(query))
         return self.estimator(engine, self._state)
 
     def _draw(self, query: int) -> np.ndarray:
         return self._rows[self.sampler.draw(query, self.line.coins, len(self._rows))]
 
+    def _model_seed(self, query: int) -> int:
+        """256 secret bits for what the model and the data set draw themselves: dropout, augmentation."""
+        return int.from_bytes(self.randomness.key.stream(self.session.id, "model", query).bytes(32), "big")
+
     def _follow(self) -> None:
-        self.source.follow(self._draw)
+        self.source.follow(self._draw, self._model_seed)
 
     def _model(self) -> nn.Module:
         model = getattr(self.source, "model", None)
@@ -275,13 +278,16 @@ class GradientOracle:
                 f"{type(self.sampler).__name__}, got {self.sampler.num_records}."
             )
 
-    def _check_session(self, session: Session, settings: Mapping[str, Any] | None) -> None:
+    def _check_session(self, session: Session, part: Part | None, settings: Mapping[str, Any] | None) -> None:
         registered = session.registration.settings_sha256
         bound = registered in (settings_sha256({**self.settings, **(settings or {})}), settings_sha256(settings or {}))
-        if session.event != self.event or session.planned_queries != self.planned_queries or not bound:
+        same = session.event == self.event and session.planned_queries == self.planned_queries and session.part == part
+        if session.registration.secure_randomness and not self.randomness.secure:
+            raise LedgerError(f"session {session.id!r} was registered for secure randomness, and this oracle's is not.")
+        if not (same and bound):
             raise LedgerError(
-                f"session {session.id!r} was registered for another event, another number of queries or other settings "
-                "than this oracle's: build the oracle with those it was registered with."
+                f"session {session.id!r} was registered for another event, number of queries, part of the records or "
+                "other settings than this oracle's: build the oracle with those it was registered with."
             )
 
 

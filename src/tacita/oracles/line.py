@@ -44,6 +44,7 @@ class Line:
         self._reservations = Reservations(session)
         self._position = 0
         self._must_resume = session.opened
+        randomness.session_key(session.id)  # before any ratchet, so that a resumed run derives the same
         randomness.claim(session.id, resumed=session.opened)
 
     @property

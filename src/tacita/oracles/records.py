@@ -52,8 +52,9 @@ def split(
         sizes: Lengths that sum to the number of rows, or fractions that sum to 1.
         units: The unit of each row; ``None`` if a row is a unit.
         max_rows_per_unit: Cap on the rows of one unit.
-        randomness: Where the coins come from; by default a fresh system key.
-        name: Names the split in the ledger; another split of the same data needs another name.
+        randomness: Where the coins come from; by default a fresh system key, and then a split made again is another
+            one, whose parts overlap these. Hand in the run's own to find the same split again.
+        name: Names the split in the ledger, together with a tag of the coins.
 
     Raises:
         ValueError: ``sizes`` is neither, or ``units`` is combined with integer sizes.
@@ -72,6 +73,7 @@ def split(
     if abs(sum(fractions) - 1) > 1e-9:
         raise ValueError(f"sizes must be fractions that sum to 1, or integers, got {list(sizes)!r}.")
     key = (randomness or Randomness.system()).session_key(name)
+    drawn = f"{name}-{key.tag('split', parts=[])[:16]}"  # other coins are another split, whose parts overlap these
     if units is None:
         coins, kept = key.stream("coins").words(num_rows), np.arange(num_rows)
     else:
@@ -82,7 +84,7 @@ def split(
         Records(
             dataset=dataset,
             rows=kept[part_of[kept] == index],
-            part=Part(split=name, kind="coin", index=index, fraction=fraction, start=None, stop=None),
+            part=Part(split=drawn, kind="coin", index=index, fraction=fraction, start=None, stop=None),
             max_rows_per_unit=max_rows_per_unit,
         )
         for index, fraction in enumerate(fractions)

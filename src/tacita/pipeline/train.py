@@ -18,7 +18,7 @@ import torch
 
 from tacita.accounting import Ledger
 from tacita.clipping import FlatClipper
-from tacita.errors import LedgerError
+from tacita.errors import DataStructureError, LedgerError
 from tacita.mechanisms import CalibratedGaussian
 from tacita.methods import SuffixAverage
 from tacita.oracles import ClippedGradientOracle, Records, trainable
@@ -219,7 +219,12 @@ class _Run:
     def _num_records(self, preprocessing: Preprocessing, records: Records) -> int:
         """For the divisor: declared or bought, less what is held out."""
         if self.settings.neighboring_relation != "add_or_remove_one":
-            return max(len(records.rows), 1)  # the number of rows is public, and the coins know no row
+            if not len(records.rows):  # the number of rows is public here, and the coins know no row
+                raise DataStructureError(
+                    f"data must have a row to train on under {self.settings.neighboring_relation}, and none is left. "
+                    "With add_or_remove_one a table may be empty."
+                )
+            return len(records.rows)
         share = 1 - rules.HOLDOUT if self.plan.holds_out else 1.0
         return max(round(share * preprocessing.rows), 1)
 

@@ -5,6 +5,7 @@ message would tell about it; here each is counted, with examples and lines. The 
 nothing else in the library reads it.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -106,7 +107,7 @@ def _category(
 
 def _array(name: str, column: Column, spec: ArraySpec) -> Iterator[Finding]:
     assert isinstance(column, ArrayColumn)  # the structure was checked
-    flat = column.values.reshape(len(column), -1).astype(np.float64)
+    flat = column.values.reshape(len(column), math.prod(column.values.shape[1:])).astype(np.float64)
     outside = ~((flat >= spec.lower) & (flat <= spec.upper)).all(axis=1)
     if outside.any():
         yield Finding(name, "arrays with values outside the declared bounds: clamped", int(outside.sum()), ())

@@ -4,6 +4,7 @@ Place: schema, purchases -> recipe -> [tables.features] -> encoding. Every piece
 on each row alone, and maps whatever a cell holds to finite numbers.
 """
 
+import math
 from collections.abc import Sequence
 
 import msgspec
@@ -105,7 +106,7 @@ class ArrayPiece(Piece, frozen=True, tag="array"):
             raise DataStructureError(
                 f"Column {self.column!r} must hold arrays of the declared shape {list(self.shape)}."
             )
-        values = column.values.reshape(len(column), -1).astype(np.float32)
+        values = column.values.reshape(len(column), math.prod(column.values.shape[1:])).astype(np.float32)
         scaled = (np.clip(values, self.lower, self.upper) - np.float32(self.lower)) / (self.upper - self.lower)
         return np.where(np.isfinite(values), scaled, 0.0).astype(np.float32)
 
