@@ -166,7 +166,7 @@ def test_a_saved_key_draws_no_noise_again_for_another_ledger(problem, make_oracl
         make_oracle(randomness=tacita.Randomness.load(tmp_path / "key"), sampler=sampler)
 
 
-def test_assignments_of_a_session_survive_a_kill_between_checkpoint_and_key(problem, make_oracle, tmp_path):
+def test_assignments_survive_a_kill_between_checkpoint_and_key(problem, make_oracle, tmp_path):
     """The key file is of generation 0 and was saved before any session; the checkpoint is of generation 1."""
     one_pass = dict(sampler=tacita.DisjointSampler(num_batches=10, num_records=60, assignment="coin"))
     ledger = tacita.Ledger(tmp_path / "ledger.jsonl", neighboring_relation="add_or_remove_one", privacy_unit="one row")
@@ -174,8 +174,9 @@ def test_assignments_of_a_session_survive_a_kill_between_checkpoint_and_key(prob
     randomness.save(tmp_path / "key.json")
     oracle = make_oracle(ledger=ledger, randomness=randomness, **one_pass)
     oracle.query(trainable(problem[0]))
+    expected = oracle._draw(1)
     oracle.ratchet()
-    state, expected = oracle.state_dict(), oracle._draw(1)
+    state = oracle.state_dict()
     oracle.session.flush()
     ledger.close()
     again = resumed(make_oracle, tmp_path, state, randomness=tacita.Randomness.load(tmp_path / "key.json"), **one_pass)

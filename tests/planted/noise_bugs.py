@@ -293,3 +293,9 @@ def tag_without_borders():
         return whole(self, *labels, parts=[b"".join(memoryview(part).tobytes() for part in parts)])
 
     put(Key, "tag", run_together)
+
+
+@bug(34, caught_by=["tests/oracles/test_line.py::test_a_forked_process_cannot_draw_the_same_noise"])
+def noise_drawn_again_after_a_fork():
+    """A forked process draws its parent's noise for other values."""
+    put(Randomness, "_check_process", lambda self: None)

@@ -4,12 +4,13 @@ import math
 
 import numpy as np
 
-from tacita.accounting import cells
+from tacita.accounting import Part, cells
 from tacita.accounting.cells import PoissonLaw
 from tacita.accounting.gaussian_events import PoissonGaussianEvent
 from tacita.gradients import NetworkSource
 from tacita.gradients.chunked import ChunkedEngine
 from tacita.oracles import GradientOracle, Line
+from tacita.random import QueryCoins
 from tacita.sampling import (
     DisjointSampler,
     FixedSizeSampler,
@@ -206,3 +207,26 @@ def rows_beyond_the_cap_kept():
 def rows_of_a_person_split_apart():
     """Each row draws its own part of a split, so that one person is in several."""
     swap(units.unit_words, lambda codes, names, key: key.stream("rows").words(len(codes)))
+
+
+@bug(1, 15, caught_by=[RECORDS + "test_a_split_made_again_with_other_coins_is_another_split"])
+def splits_known_by_name_alone():
+    """Parts of two drawings of one split are taken to share no record."""
+    whole = Part.__init__
+    put(Part, "__init__", lambda self, split, **fields: whole(self, split=split.partition("-")[0], **fields))
+
+
+@bug(
+    1,
+    34,
+    caught_by=["tests/oracles/test_line.py::test_assignments_survive_a_kill_between_checkpoint_and_key"],
+)
+def assignments_redrawn_after_a_ratchet():
+    """The batches of a one-pass session come from a key that a checkpoint moves on."""
+    put(QueryCoins, "for_session", lambda self: self._randomness.key.stream(self.session, "assignment"))
+
+
+@bug(11, 20, caught_by=["tests/oracles/test_line.py::test_a_registered_session_is_of_its_part_and_its_randomness"])
+def sessions_of_another_part_accepted():
+    """An oracle is paid by a session that was registered for other records."""
+    put(GradientOracle, "_check_session", lambda self, session, part, settings: None)
