@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from tacita.gradients.ghost import outer
-from tacita.gradients.ghost.rounding import full_precision, gamma, squared_row_norms
+from tacita.gradients.ghost.rounding import gamma, squared_row_norms
+from tacita.gradients.precision import full_precision
 
 
 def exact(a, d):

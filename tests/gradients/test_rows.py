@@ -3,6 +3,7 @@ from fractions import Fraction
 import pytest
 import torch
 
+from tacita.clipping import FlatClipper
 from tacita.gradients.rows import group_norms, norm_over, round_down, weight_arrays, weighted_sum
 
 
@@ -52,6 +53,40 @@ def test_weights_may_have_more_leading_axes_than_the_rows():
     weights = torch.rand(4, 2, 5, 1, dtype=torch.float64)
     (total,) = weighted_sum({"w": grads}, weights, {"all": ("w",)}).values()
     torch.testing.assert_close(total, torch.einsum("abi,id->abd", weights[..., 0], grads))
+
+
+def contributions(rows, threshold):
+    """The exact norms of what each row adds alone, clipped at ``threshold``."""
+    groups = {"all": ("w",)}
+    weights = FlatClipper(max_grad_norm=threshold).weights(group_norms({"w": rows}, groups))
+    sums = [weighted_sum({"w": rows[i : i + 1]}, weights[i : i + 1], groups)["w"] for i in range(len(rows))]
+    return torch.stack(sums).double().square().sum(dim=1).sqrt()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_a_clipped_row_stays_within_the_threshold_in_its_own_dtype(dtype):
+    generator = torch.Generator().manual_seed(4)
+    rows = (torch.randn(300, 6, generator=generator) * torch.logspace(-1, 30, 300).unsqueeze(1)).to(dtype)
+    for threshold in (0.1, 1.0, 3.0):
+        got = contributions(rows, threshold)
+        assert (got <= threshold).all()
+        torch.testing.assert_close(got, rows.double().norm(dim=1).clamp(max=threshold), rtol=1e-6, atol=0)
+
+
+def test_a_row_that_need_not_be_clipped_is_added_as_it_is():
+    rows = torch.tensor([[0.6, 0.8], [0.5, 0.0], [2.0, 0.0]])
+    threshold = norm_over([rows[:1]]).item()
+    weights = FlatClipper(max_grad_norm=threshold).weights(norm_over([rows]).unsqueeze(1))
+    total = [weighted_sum({"w": rows[i : i + 1]}, weights[i : i + 1], {"all": ("w",)})["w"] for i in range(3)]
+    assert torch.equal(torch.stack(total)[:2], rows[:2])
+    assert total[2].norm() < threshold
+
+
+def test_autocast_does_not_round_the_sum():
+    rows = torch.randn(5, 40, generator=torch.Generator().manual_seed(5))
+    expected = contributions(rows, 10.0)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(contributions(rows, 10.0), expected)
 
 
 def test_a_row_that_is_absent_in_one_run_and_present_in_another():

@@ -97,6 +97,45 @@ def test_an_empty_dataset_is_an_ordinary_dataset(model):
     assert torch.equal(sums_of(source, [])[0], torch.zeros(5))
 
 
+@pytest.mark.parametrize("collate_fn", [None, torch.utils.data.default_collate])
+@pytest.mark.parametrize("array", [torch.zeros, lambda *shape: np.zeros(shape, np.float32)])
+def test_method_and_refusals_do_not_tell_whether_there_is_a_record(model, array, collate_fn):
+    def centred(model, batch):
+        return squared(model, batch) - squared(model, batch).mean()
+
+    for rows in (0, 1, 2):
+        data = array(rows, 4), array(rows)
+        assert NetworkSource(model, squared, data, collate_fn=collate_fn).method == "ghost"
+        with pytest.raises(UnsupportedModuleError, match="depends on other samples"):
+            NetworkSource(model, centred, data, collate_fn=collate_fn)
+
+
+def test_no_record_of_an_array_is_read_to_learn_its_shape(model):
+    seen = []
+
+    def collate(rows):
+        x, y = zip(*rows, strict=True)
+        seen.extend(row.tolist() for row in x)
+        return torch.stack(x), torch.stack(y)
+
+    NetworkSource(model, squared, (torch.full((2, 4), 7.0), torch.zeros(2)), collate_fn=collate)
+    assert seen == [[1.0] * 4]
+
+
+def test_a_collate_fn_that_takes_no_record_of_ones_is_told_the_way_out(model):
+    def collate(rows):
+        return {7.0: torch.zeros(1, 4)}[float(rows[0][0][0])]
+
+    with pytest.raises(ValueError, match=r"record of ones.*KeyError. Pass a map-style Dataset"):
+        NetworkSource(model, squared, (torch.full((2, 4), 7.0),), collate_fn=collate)
+
+
+def test_a_dataset_without_records_leaves_the_model_untried(model):
+    source = NetworkSource(model, squared, Items(rows=0))
+    assert source.method == "vmap"
+    assert torch.equal(sums_of(source, [])[0], torch.zeros(5))
+
+
 @pytest.mark.parametrize("method", ["loop", "vmap", "ghost"])
 def test_the_physical_batch_changes_no_more_than_rounding(model, method):
     whole, norms = sums_of(NetworkSource(model, squared, Items(), method=method), range(20))
@@ -111,7 +150,7 @@ SCHEDULE = [np.arange(3 * q, 3 * q + 5) if q % 3 else np.arange(0) for q in rang
 
 
 def run(source, queries, schedule=SCHEDULE):
-    source.follow(lambda query: schedule[query])
+    source.follow(lambda query: schedule[query], lambda query: query)
     found = [sums_of(source, SCHEDULE[q], query=q, seed=q)[0] for q in queries]
     source.follow(None)
     return found
@@ -147,6 +186,31 @@ def test_a_batch_that_is_not_the_scheduled_one_is_read_anew(model):
     assert all(torch.equal(a, b) for a, b in zip(plain, wrong, strict=True))
 
 
+def test_a_chunk_read_ahead_under_another_seed_is_not_used(model):
+    def found(workers, seeds):
+        source = NetworkSource(model, squared, Items(augment=True), num_workers=workers, max_physical_batch_size=2)
+        source.follow(lambda query: SCHEDULE[query], seeds)
+        sums = [sums_of(source, SCHEDULE[q], query=q, seed=q)[0] for q in range(5)]
+        source.follow(None)
+        return sums
+
+    expected = found(0, None)
+    for seeds in (None, lambda query: query + (query > 1), lambda query: query + 2**200):
+        assert all(torch.equal(a, b) for a, b in zip(expected, found(1, seeds), strict=True))
+
+
+def test_without_a_seed_workers_read_ahead_what_is_read_here(model):
+    items = Items(augment=True)
+    source = NetworkSource(model, squared, items, num_workers=1)
+    expected = [sums_of(source, SCHEDULE[q], query=q)[0] for q in range(9)]
+    items.reads = 0
+    source.follow(lambda query: SCHEDULE[query])
+    ahead = [sums_of(source, SCHEDULE[q], query=q)[0] for q in range(9)]
+    source.follow(None)
+    assert items.reads == 0
+    assert all(torch.equal(a, b) for a, b in zip(expected, ahead, strict=True))
+
+
 def test_a_batch_read_twice_is_the_same(model):
     source = NetworkSource(model, squared, Items(augment=True), num_workers=1, max_physical_batch_size=2)
     source.follow(lambda query: SCHEDULE[query])
@@ -163,6 +227,53 @@ def test_augmentation_of_a_record_does_not_depend_on_the_others(model):
     _, later = sums_of(source, [9], query=4)
     torch.testing.assert_close(together[2:], alone)
     assert not torch.allclose(alone, later)
+
+
+class Flips(Dataset):
+    """Ones with a random sign, as images are flipped: it is the gradient of the model's output."""
+
+    def __len__(self):
+        return 200
+
+    def __getitem__(self, index):
+        return torch.tensor([1.0 if torch.rand(()) < 0.5 else -1.0])
+
+
+def flips(**settings):
+    source = NetworkSource(nn.Linear(1, 1, bias=False), lambda model, x: model(x).squeeze(1), Flips())
+    engine = source.engine(dict(source.model.named_parameters()), np.arange(200), **settings)
+    return torch.cat([grads["weight"].flatten() for grads in engine.materialise()])
+
+
+def test_nobody_without_the_secret_knows_the_augmentation():
+    # if one did, a record removed would tell of itself by what is drawn for all records after it
+    torch.manual_seed(0)
+    drawn = [flips(query=0, seed=seed) for seed in (1, 2, 2**200 + 1, None, None)]
+    drawn += [flips(seed=seed) for seed in (None, None)]
+    for k, first in enumerate(drawn):
+        assert abs(first.sum()) < 90
+        for second in drawn[:k]:
+            assert abs(first @ second) < 90  # 6.4 standard deviations
+    assert torch.equal(drawn[0], flips(query=0, seed=1))
+
+
+def test_records_and_model_draw_apart(model):
+    drawn = []
+
+    class Noisy(Items):
+        def __getitem__(self, index):
+            drawn.append(torch.rand(8))
+            return super().__getitem__(index)
+
+    def loss_fn(model, batch):
+        drawn.append(torch.rand(8))
+        return squared(model, batch)
+
+    source = NetworkSource(model, loss_fn, Noisy(), method="loop")
+    drawn.clear()
+    sums_of(source, [0], query=0, seed=7)
+    assert len(drawn) == 2
+    assert not torch.equal(*drawn)
 
 
 def test_records_of_one_query_are_augmented_apart(model):

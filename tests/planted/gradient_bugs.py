@@ -1,6 +1,7 @@
 """Bugs of engines, clipping and estimators: one record adds more than is stated, or something else than itself."""
 
 import functools
+from contextlib import nullcontext
 from dataclasses import replace
 
 import torch
@@ -8,7 +9,7 @@ from torch import Tensor
 
 from tacita.clipping import FlatClipper, PerLayerClipper, _rounding
 from tacita.estimators import ClippedSum
-from tacita.gradients import NetworkSource, functional, methods, rows, scan
+from tacita.gradients import NetworkSource, data, functional, methods, precision, rows, scan, seeds
 from tacita.gradients import source as source_module
 from tacita.gradients.chunked import ChunkedEngine
 from tacita.gradients.ghost import capture, outer, rounding
@@ -22,6 +23,7 @@ CLIPPED_SUM = "tests/estimators/test_clipped_sum.py::"
 SCAN = "tests/gradients/test_scan.py::"
 SOURCE = "tests/gradients/test_source.py::"
 ROWS = "tests/gradients/test_rows.py::"
+SEEDS = "tests/gradients/test_seeds.py::"
 LOOP = "tests/gradients/test_loop.py::"
 VMAP = "tests/gradients/test_vmap.py::"
 GHOST = "tests/gradients/test_ghost_engine.py::"
@@ -169,6 +171,18 @@ def weight_rounded_up_when_narrowed():
     swap(rows.round_down, lambda weights, dtype: weights.to(dtype))
 
 
+@bug(39, caught_by=[ROWS + "test_a_clipped_row_stays_within_the_threshold_in_its_own_dtype"])
+def no_room_for_the_product():
+    """The room for rounding is that of float64, in which norms are, while rows are weighted in float32."""
+    swap(rows.with_room, lambda weights, dtype: weights)
+
+
+@bug(26, 39, caught_by=[ROWS + "test_autocast_does_not_round_the_sum"])
+def sums_under_autocast():
+    """Weighted sums are taken in bfloat16 or TF32 where the user's training loop is."""
+    swap(precision.full_precision, lambda device: nullcontext())
+
+
 @bug(
     26,
     caught_by=[
@@ -305,6 +319,42 @@ def gram_norms_cancel():
 
     swap(outer.gram_squares, gram)
     swap(outer.with_margin, lambda squares, reach, positions, dtype: squares)
+
+
+@bug(35, caught_by=[SOURCE + "test_nobody_without_the_secret_knows_the_augmentation"])
+def augmentation_known_to_all():
+    """Augmentation follows from the record's index alone: one record removed changes what all others add."""
+
+    def item(self, index, seed):
+        seeds.seed_generators(seeds.derived_seed(0, "record", index))
+        return self._dataset[index]
+
+    put(data.ItemRows, "_item", item)
+
+
+@bug(35, caught_by=[SOURCE + "test_nobody_without_the_secret_knows_the_augmentation"])
+def augmentation_from_the_users_seed():
+    """Records of a query without a seed are augmented by torch's generator, which the user has seeded."""
+    swap(seeds.fresh_seed, torch.initial_seed)
+
+
+@bug(35, caught_by=[SOURCE + "test_records_and_model_draw_apart"])
+def one_stream_for_records_and_model():
+    """The first record is augmented with the draws that its dropout is made from."""
+    whole = seeds.derived_seed
+    swap(whole, lambda *labels: whole(*(label for label in labels if label not in ("record", "chunk"))))
+
+
+@bug(35, caught_by=[SEEDS + "test_seeds_alike_in_their_last_bits_are_different_seeds"])
+def dropout_of_32_bits():
+    """The generator that dropout draws from keeps 32 bits of its seed: all masks can be tried."""
+    swap(seeds.fill, lambda generator, seed: generator.manual_seed(seed % 2**63))
+
+
+@bug(42, caught_by=[SOURCE + "test_method_and_refusals_do_not_tell_whether_there_is_a_record"])
+def shapes_from_the_first_record():
+    """Method and refusals, which are public, depend on whether there is a record at all."""
+    put(data.ArrayRows, "like", lambda self: self.fetch(data._FIRST, 0) if self.num_rows else None)
 
 
 @bug(51, caught_by=[SOURCE + "test_labels_are_the_indices_whatever_their_position"])

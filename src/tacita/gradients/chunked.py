@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from tacita.gradients.engine import Engine, Groups, Rule, Shapes, Sums
 from tacita.gradients.functional import LossFn
 from tacita.gradients.rows import weight_arrays, wide
+from tacita.gradients.seeds import derived_seed, seeded
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,8 @@ class ChunkedEngine(Engine):
         chunks: The batch in chunks. May be iterated several times, and lazily; empty for an empty batch.
         labels: A stable label of each record, shape (batch,), int64.
         seed: Seed of the model's own randomness; each chunk has its own, and torch's generators are restored after
-            each chunk. ``None`` leaves torch's generators alone: the model draws from them as it always does.
+            each chunk. Secret, of 256 bits, wherever the result is released. ``None`` leaves torch's generators alone:
+            the model draws from them as it always does.
     """
 
     def __init__(
@@ -136,25 +137,9 @@ class ChunkedEngine(Engine):
         if self.seed is None:
             yield
             return
-        with seeded(derived_seed(self.seed, chunk.number), self._device):
+        with seeded(derived_seed(self.seed, "chunk", chunk.number), self._device):
             yield
 
 
 def _added(total: dict[str, Tensor], part: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: total[name] + part[name] for name in total}
-
-
-def derived_seed(*labels: int) -> int:
-    """A 63-bit seed that belongs to ``labels``. Not secret: it serves dropout and augmentation, never noise."""
-    return int(np.random.SeedSequence(labels).generate_state(1, np.uint64)[0] >> 1)
-
-
-@contextmanager
-def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed torch's generators of the CPU and of ``device``, and restore them on leaving."""
-    cuda = [device.index if device.index is not None else torch.cuda.current_device()] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=cuda):
-        torch.default_generator.manual_seed(seed)  # not torch.manual_seed: it would reseed devices not forked
-        for index in cuda:
-            torch.cuda.default_generators[index].manual_seed(seed)
-        yield

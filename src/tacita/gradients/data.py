@@ -1,13 +1,12 @@
 """Reading the records of a batch: by index, chunk by chunk, by workers that read ahead if asked.
 
 Place: [gradients]. Private. A record's own randomness (augmentation with torch's, NumPy's or Python's generator) is
-seeded by query and index of the record, so that neither workers nor physical batches nor the other records change it.
+seeded by the query's secret and the record's index, so that neither workers nor physical batches change it, and nobody
+who lacks the secret knows it: were it public, a record removed would change what is drawn for each record after it.
 """
 
-import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,9 @@ from torch import Tensor
 from torch.utils.data import TensorDataset, default_collate
 
 from tacita.gradients.batches import flatten, map_tensors
-from tacita.gradients.chunked import derived_seed
+from tacita.gradients.seeds import derived_seed, fresh_seed, generators_kept, seed_generators
+
+_FIRST = np.zeros(1, dtype=np.int64)  # indices of a batch that holds the first row alone
 
 
 class Rows(ABC):
@@ -33,8 +34,17 @@ class Rows(ABC):
         return True
 
     @abstractmethod
-    def fetch(self, indices: np.ndarray, query: int | None) -> Any:
-        """The batch of these records (at least one), on the CPU or where the data is."""
+    def fetch(self, indices: np.ndarray, seed: int) -> Any:
+        """The batch of these records (at least one), on the CPU or where the data is.
+
+        Args:
+            indices: Of the records.
+            seed: The secret that the records' own randomness follows from, together with their indices.
+        """
+
+    @abstractmethod
+    def like(self) -> Any | None:
+        """A batch of one row with the structure of every batch; ``None`` if only a record could tell it."""
 
 
 class ArrayRows(Rows):
@@ -54,8 +64,11 @@ class ArrayRows(Rows):
     def on_cpu(self) -> bool:
         return all(isinstance(a, np.ndarray) or a.device.type == "cpu" for a in self._arrays)
 
-    def fetch(self, indices: np.ndarray, query: int | None) -> tuple[Tensor, ...]:
+    def fetch(self, indices: np.ndarray, seed: int) -> tuple[Tensor, ...]:
         return tuple(_take(array, indices) for array in self._arrays)
+
+    def like(self) -> tuple[Tensor, ...]:
+        return tuple(_take(_one_row(array), _FIRST) for array in self._arrays)
 
 
 class BatchRows(Rows):
@@ -73,8 +86,11 @@ class BatchRows(Rows):
     def num_rows(self) -> int:
         return self._size
 
-    def fetch(self, indices: np.ndarray, query: int | None) -> Any:
+    def fetch(self, indices: np.ndarray, seed: int) -> Any:
         return map_tensors(lambda tensor: _take(tensor, indices), self._batch)
+
+    def like(self) -> Any:
+        return map_tensors(lambda tensor: _take(_one_row(tensor), _FIRST), self._batch)
 
 
 class ItemRows(Rows):
@@ -88,15 +104,35 @@ class ItemRows(Rows):
     def num_rows(self) -> int:
         return len(self._dataset)
 
-    def fetch(self, indices: np.ndarray, query: int | None) -> Any:
-        with _generators_kept():
-            items = [self._item(int(i), query) for i in indices]
+    def fetch(self, indices: np.ndarray, seed: int) -> Any:
+        with generators_kept():
+            items = [self._item(int(i), seed) for i in indices]
         return self._collate_fn(items)
 
-    def _item(self, index: int, query: int | None) -> Any:
-        if query is not None:
-            _seed_generators(derived_seed(query, index))
+    def like(self) -> Any | None:
+        return self.fetch(_FIRST, fresh_seed()) if self.num_rows else None
+
+    def _item(self, index: int, seed: int) -> Any:
+        seed_generators(derived_seed(seed, "record", index))
         return self._dataset[index]
+
+
+class ZippedRows(ItemRows):
+    """Arrays, each record a tuple, with a ``collate_fn`` of the user's."""
+
+    def __init__(self, arrays: tuple, collate_fn: Callable[[list], Any]):
+        super().__init__(_Zipped(arrays), collate_fn)
+        self._arrays = arrays
+
+    def like(self) -> Any:
+        record = _Zipped(tuple(_one_row(array) for array in self._arrays))[0]
+        try:
+            return self._collate_fn([record])
+        except Exception as error:  # nothing in it is data
+            raise ValueError(
+                f"collate_fn must take a record of ones, from which shapes are learnt; it raised "
+                f"{type(error).__name__}. Pass a map-style Dataset if its records must be others."
+            ) from error
 
 
 class _Zipped:
@@ -126,7 +162,7 @@ def as_rows(dataset: Any, collate_fn: Callable[[list], Any] | None) -> Rows:
         rows = ArrayRows(dataset)
         for array in dataset:
             _check_dtype(array)
-        return rows if collate_fn is None else ItemRows(_Zipped(tuple(dataset)), collate_fn)
+        return rows if collate_fn is None else ZippedRows(tuple(dataset), collate_fn)
     if isinstance(dataset, (Tensor, np.ndarray)):
         raise ValueError(f"dataset must be a tuple of arrays, got one {type(dataset).__name__}. Write (array,).")
     if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
@@ -143,26 +179,17 @@ def _take(array: Tensor | np.ndarray, indices: np.ndarray) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(array[indices]))  # a memory map is read here, only these rows
 
 
+def _one_row(array: Tensor | np.ndarray) -> Tensor | np.ndarray:
+    """One row of ones with the shape and dtype of the array's, which it need not have."""
+    shape = (1, *array.shape[1:])
+    if isinstance(array, Tensor):
+        return torch.ones(shape, dtype=array.dtype, device=array.device)
+    return np.ones(shape, array.dtype)
+
+
 def _check_dtype(array: Tensor | np.ndarray) -> None:
     if isinstance(array, np.ndarray):
         try:
             torch.from_numpy(np.empty(0, array.dtype))
         except (TypeError, ValueError):
             raise ValueError(f"dataset holds an array of dtype {array.dtype}, which torch does not have.") from None
-
-
-@contextmanager
-def _generators_kept() -> Iterator[None]:
-    python, numpy = random.getstate(), np.random.get_state()
-    try:
-        with torch.random.fork_rng(devices=[]):
-            yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)
-
-
-def _seed_generators(seed: int) -> None:
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-    torch.default_generator.manual_seed(seed)

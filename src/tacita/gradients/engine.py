@@ -84,8 +84,16 @@ class Source(ABC):
             params: The point, by parameter name; not modified.
             indices: Records of the batch, int64, maybe empty.
             query: Number of the query the batch belongs to, so that a loader can work ahead (see :meth:`follow`).
-            seed: Seed of the model's own randomness (dropout); ``None`` leaves torch's generator alone.
+            seed: Secret seed (256 bits) of what the model and the data set draw themselves: dropout, augmentation.
+                ``None``: the model draws from torch's generator, the data set from the system's entropy.
         """
 
-    def follow(self, schedule: Callable[[int], np.ndarray] | None) -> None:  # noqa: B027 - optional
-        """Be told the indices of every query to come, so that workers can fetch ahead; ``None`` forgets it."""
+    def follow(  # noqa: B027 - optional
+        self, schedule: Callable[[int], np.ndarray] | None, seeds: Callable[[int], int] | None = None
+    ) -> None:
+        """Be told the indices and the seed of every query to come, so that workers can fetch ahead.
+
+        Args:
+            schedule: Query -> the indices that :meth:`engine` will get; ``None`` forgets the schedule.
+            seeds: Query -> the ``seed`` that :meth:`engine` will get; ``None`` if it will get none.
+        """

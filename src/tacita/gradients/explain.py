@@ -11,13 +11,14 @@ from torch import Tensor, nn
 
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients.batches import flatten, map_tensors, to_device
-from tacita.gradients.chunked import Chunk, seeded
+from tacita.gradients.chunked import Chunk
 from tacita.gradients.functional import LossFn, trainable
 from tacita.gradients.ghost.capture import NamedUse, capture
 from tacita.gradients.methods import chosen_method, default_chunk_rows, obstacle
 from tacita.gradients.probe import ROWS
 from tacita.gradients.rows import wide
 from tacita.gradients.scan import module_refusals, scan
+from tacita.gradients.seeds import seeded
 
 
 @dataclass(frozen=True)

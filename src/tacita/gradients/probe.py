@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from tacita.gradients.batches import map_tensors
-from tacita.gradients.chunked import seeded
 from tacita.gradients.functional import LossFn
+from tacita.gradients.seeds import seeded
 
 ROWS = 3  # of a probe: one is watched, the others change
 FILLS = ("mixed", "ones", "zeros")  # of integers and flags; "mixed" may be out of a model's domain (an empty sequence)

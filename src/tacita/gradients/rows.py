@@ -7,6 +7,11 @@ rounded up: the sum of n non-negative squares in float64 has a relative error of
 (n + 1) u)`, :math:`u = 2^{-53}`, the root halves it, and root and sum over tensors add a few u. A factor
 :math:`1 + (n + 8) u` therefore gives an upper bound for every :math:`n < 2^{50}`; it is 1e-7 at a thousand million
 parameters. (float64 entries below 1e-150 may underflow when squared; float32 and narrower ones cannot.)
+
+A weight that leaves room for the roundings of float64 leaves none for those of float32, in which a row is weighted:
+each product may be larger by a factor :math:`1 + u'`, :math:`u'` the unit roundoff of the rows. A weight is therefore
+made smaller by :math:`8 u'` unless it is 1, whose products are exact; and products are never taken in less than the
+rows' own precision, whatever autocast or TF32 say.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,6 +20,7 @@ import torch
 from torch import Tensor
 
 from tacita.gradients.engine import Groups, Rule
+from tacita.gradients.precision import full_precision
 
 UNIT = 2.0**-53  # unit roundoff of float64
 BLOCK = 2**18  # elements widened to float64 at once
@@ -62,6 +68,11 @@ def round_down(weights: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.where(narrow > weights, torch.nextafter(narrow, torch.zeros_like(narrow)), narrow)
 
 
+def with_room(weights: Tensor, dtype: torch.dtype) -> Tensor:
+    """``weights`` made smaller by what the product with a number of ``dtype`` may round up; 1 rounds nothing."""
+    return torch.where(weights == 1, 1.0, weights * (1 - 4 * torch.finfo(dtype).eps))
+
+
 def weight_arrays(rule: Rule, norms: Tensor) -> tuple[Tensor, ...]:
     """The weight arrays that ``rule`` gives for ``norms``: each (..., batch, groups), maybe with more leading axes."""
     weights = rule(norms)
@@ -77,7 +88,8 @@ def weighted_sum(grads: Mapping[str, Tensor], weights: Tensor, groups: Groups, l
 
     Args:
         grads: (..., batch, *param) by name, with ``lead`` axes before those of the parameter.
-        weights: (..., batch, groups), >= 0; leading axes broadcast against those of ``grads``.
+        weights: (..., batch, groups), >= 0; leading axes broadcast against those of ``grads``. A row adds at most its
+            weight times itself, rounding included.
         groups: Their columns.
         lead: Number of axes of ``grads`` up to and including ``batch``.
 
@@ -85,13 +97,14 @@ def weighted_sum(grads: Mapping[str, Tensor], weights: Tensor, groups: Groups, l
         Parameter name -> (..., *param), float32 or better, in the order of ``grads``.
     """
     column = {name: k for k, names in enumerate(groups.values()) for name in names}
-    return {name: _sum_rows(g, weights[..., column[name]], lead) for name, g in grads.items() if name in column}
+    with full_precision(weights.device):
+        return {name: _sum_rows(g, weights[..., column[name]], lead) for name, g in grads.items() if name in column}
 
 
 def _sum_rows(grad: Tensor, weights: Tensor, lead: int) -> Tensor:
     shape = grad.shape[lead:]
     rows = grad.reshape(*grad.shape[:lead], shape.numel()).to(wide(grad.dtype))
-    factors = round_down(weights, rows.dtype).unsqueeze(-2)
+    factors = round_down(with_room(weights, rows.dtype), rows.dtype).unsqueeze(-2)
     total = factors @ rows
     if not total.isfinite().all():  # some row is not finite, and 0 * nan is nan: where() before the product
         total = factors @ _without_absent(rows, weights)

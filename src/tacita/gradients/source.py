@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tacita import _validate
-from tacita.gradients.ahead import Ahead, Request, Schedule, requests
+from tacita.gradients.ahead import Ahead, Request, Schedule, Seeds, requests
 from tacita.gradients.batches import flatten, to_device
 from tacita.gradients.chunked import Chunk, ChunkedEngine
 from tacita.gradients.data import as_rows
@@ -19,19 +19,24 @@ from tacita.gradients.engine import Shapes, Source
 from tacita.gradients.functional import LossFn, trainable
 from tacita.gradients.methods import chosen_method, default_chunk_rows, engine_kind
 from tacita.gradients.scan import check_modules, scan
+from tacita.gradients.seeds import derived_seed, fresh_seed
 
 
 class NetworkSource(Source):
     """Makes engines of a model, a per-sample loss and a dataset.
 
-    Building it checks the model and the loss on synthetic rows shaped like ``dataset[0]``, and decides the method.
+    Building it checks the model and the loss on synthetic rows, and decides the method. Of arrays only dtypes and the
+    shape of a row are used; of a ``Dataset`` the structure of ``dataset[0]``, which is read. A ``Dataset`` without
+    records leaves the model untried, and one with records of many shapes shows the first: where the number of records
+    is private, or their shapes are, pass arrays, or name the method.
 
     Args:
         model: Any module, with at least one trainable parameter; never wrapped or modified.
         loss_fn: ``(model, batch) -> losses`` of shape (batch,): one loss a sample, never a mean. It always sees a
             leading batch axis (of 1, maybe), and never zero rows.
         dataset: A map-style torch ``Dataset``, or a tuple of tensors / NumPy arrays / memory maps with the same
-            number of rows; its batches are tuples then.
+            number of rows; its batches are tuples then. What ``dataset[i]`` draws (augmentation) must come from
+            torch's, NumPy's or Python's global generator: they are seeded for each record from the query's secret.
         collate_fn: Makes a batch from a list of items; torch's default by default. A record's padding must not
             change its loss: which records share a physical batch is arbitrary.
         num_workers: Processes that read ahead, once :meth:`follow` has told the schedule. They change no bit.
@@ -85,6 +90,7 @@ class NetworkSource(Source):
         self.method = chosen_method(method, model, loss_fn, params, probe)
         self._chunk_rows = max_physical_batch_size or default_chunk_rows(self.method, params)
         self._ahead: Ahead | None = None
+        self._secret = fresh_seed()  # for records of queries that come without a seed
 
     @property
     def shapes(self) -> Shapes:
@@ -107,24 +113,24 @@ class NetworkSource(Source):
         self._check_params(params)
         indices = np.ascontiguousarray(indices, dtype=np.int64)
         device = next(iter(params.values())).device
-        chunks = _Chunks(self, indices, query, device)
+        chunks = _Chunks(self, indices, query, self._seed_of(query) if seed is None else seed, device)
         kind = engine_kind(self.method)
         return kind(self.model, self.loss_fn, params, chunks, torch.from_numpy(indices.copy()), seed=seed)
 
-    def follow(self, schedule: Schedule | None) -> None:
+    def follow(self, schedule: Schedule | None, seeds: Seeds | None = None) -> None:
         if self._ahead is not None:
             self._ahead.close()
         self._ahead = None
         if schedule is not None and self.num_workers > 0:
-            self._ahead = Ahead(self._rows, schedule, self.num_workers, self._chunk_rows)
+            self._ahead = Ahead(self._rows, schedule, seeds or self._seed_of, self.num_workers, self._chunk_rows)
 
-    def read(self, indices: np.ndarray, query: int | None) -> Iterator[tuple[Request, Any]]:
+    def read(self, indices: np.ndarray, query: int | None, seed: int) -> Iterator[tuple[Request, Any]]:
         """The physical batches of one batch, where the data is."""
-        for request in requests(-1 if query is None else query, indices, self._chunk_rows):
+        for request in requests(-1 if query is None else query, indices, seed, self._chunk_rows):
             if query is not None and self._ahead is not None:
                 yield request, self._ahead.fetch(request, indices)
             else:
-                yield request, self._rows.fetch(request.indices, query)
+                yield request, self._rows.fetch(request.indices, seed)
 
     def __repr__(self) -> str:
         return (
@@ -133,12 +139,16 @@ class NetworkSource(Source):
         )
 
     def _like(self, params: Mapping[str, Tensor]) -> Any | None:
-        """A batch of one record, of which the scan takes the structure."""
-        if self.num_rows == 0:
+        """A batch of one row, of which the scan takes the structure."""
+        batch = self._rows.like()
+        if batch is None:
             return None
-        batch = self._rows.fetch(np.zeros(1, dtype=np.int64), 0)
         flatten(batch, 1)  # raises if it is not one
         return to_device(batch, next(iter(params.values())).device)
+
+    def _seed_of(self, query: int | None) -> int:
+        """Of a query that comes without a seed: the same when it is asked again."""
+        return fresh_seed() if query is None else derived_seed(self._secret, query)
 
     def _check_params(self, params: Mapping[str, Tensor]) -> None:
         given = {name: p.shape for name, p in params.items()}
@@ -153,11 +163,11 @@ class NetworkSource(Source):
 class _Chunks:
     """One batch in chunks, on the device of the parameters; read anew each time it is iterated."""
 
-    def __init__(self, source: NetworkSource, indices: np.ndarray, query: int | None, device: torch.device):
-        self._source, self._indices, self._query, self._device = source, indices, query, device
+    def __init__(self, source: NetworkSource, indices: np.ndarray, query: int | None, seed: int, device: torch.device):
+        self._source, self._indices, self._query, self._seed, self._device = source, indices, query, seed, device
 
     def __iter__(self) -> Iterator[Chunk]:
-        for request, batch in self._source.read(self._indices, self._query):
+        for request, batch in self._source.read(self._indices, self._query, self._seed):
             size = len(request.indices)
             flatten(batch, size)  # raises if a tensor has not that many rows
             yield Chunk(to_device(batch, self._device), size, request.number)

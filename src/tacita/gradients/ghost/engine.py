@@ -13,15 +13,17 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from tacita.gradients.chunked import Chunk, ChunkedEngine, seeded
+from tacita.gradients.chunked import Chunk, ChunkedEngine
 from tacita.gradients.engine import Groups, Rule
 from tacita.gradients.functional import LossFn
 from tacita.gradients.ghost.capture import NamedUse, capture, check_layout
 from tacita.gradients.ghost.outer import HELD
-from tacita.gradients.ghost.rounding import add_radius, full_precision
+from tacita.gradients.ghost.rounding import add_radius
 from tacita.gradients.ghost.rule import LayerUse, RowWeights, squared_norm_of
+from tacita.gradients.precision import full_precision
 from tacita.gradients.probe import row
 from tacita.gradients.rows import round_down, round_up, weight_arrays, wide
+from tacita.gradients.seeds import seeded
 
 _LAYOUT_CHECKED: WeakKeyDictionary[nn.Module, set[int]] = WeakKeyDictionary()  # model -> code of losses
 
