@@ -7,7 +7,7 @@ from tacita.gradients import functional
 from tacita.oracles import GradientOracle
 from tacita.training import checkpoint, fingerprint
 from tacita.training.checkpoint import TrainingState
-from tacita.training.files import RunFolder
+from tacita.training.folder import RunFolder
 from tacita.training.loop import Checkpoints
 from tests.planted.plant import bug, put, swap
 
@@ -136,9 +136,9 @@ def private_files_left_behind():
 @bug(41, caught_by=[FIT + "test_the_key_is_private_while_the_run_goes_on"])
 def checkpoint_readable_by_all():
     """The checkpoint, which may hold raw gradients, can be read by everybody on the machine."""
-    whole = checkpoint.write_atomically
+    whole = checkpoint.replace_durably
 
     def shared(path, data, *, mode):
         whole(path, data)
 
-    put(checkpoint, "write_atomically", shared)
+    put(checkpoint, "replace_durably", shared)

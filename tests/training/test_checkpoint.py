@@ -8,9 +8,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 
+from tacita._files import replace_durably
 from tacita.errors import ResumeError
 from tacita.training import checkpoint
-from tacita.training.files import RunFolder, write_atomically
+from tacita.training.folder import RunFolder
 
 
 def test_a_tree_comes_back_bit_for_bit(tmp_path):
@@ -77,7 +78,7 @@ def test_a_damaged_file_is_a_resume_error_or_the_tree(tmp_path_factory, position
 
 def test_a_full_disk_leaves_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "file"
-    write_atomically(path, b"old")
+    replace_durably(path, b"old")
 
     def full(*_):
         raise OSError(28, "No space left on device")
@@ -85,7 +86,7 @@ def test_a_full_disk_leaves_the_old_file(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr("os.fsync", full)
         with pytest.raises(OSError, match="No space left"):
-            write_atomically(path, b"new")
+            replace_durably(path, b"new")
     assert path.read_bytes() == b"old"
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
 

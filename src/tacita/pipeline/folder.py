@@ -8,11 +8,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+from tacita._files import remove_durably, replace_durably
 from tacita.errors import ResumeError
 from tacita.pipeline.settings import TableSettings
 from tacita.pipeline.source import Source, private_rows
 from tacita.random import Randomness
-from tacita.training.files import RunFolder, remove, write_atomically
+from tacita.training.folder import RunFolder
 
 CONFIG, STATEMENT = "config.toml", "statement.json"
 _INPUT = "input.json"
@@ -37,7 +38,7 @@ def start(folder: RunFolder, settings: TableSettings, randomness: Randomness | N
         found = randomness or Randomness.system()
         found.save(folder.key)
     if not config.exists():
-        write_atomically(config, settings.to_toml().encode())
+        replace_durably(config, settings.to_toml().encode())
     return found
 
 
@@ -57,7 +58,7 @@ def bind(folder: RunFolder, settings: TableSettings, source: Source, randomness:
     with private_rows("reading the table"):
         tag = randomness.session_key("input").tag("input", parts=[declared, Path(settings.data).read_bytes()])
     if not path.exists():
-        write_atomically(path, json.dumps({"tag": tag}).encode(), mode=0o600)
+        replace_durably(path, json.dumps({"tag": tag}).encode(), mode=0o600)
     elif json.loads(path.read_bytes())["tag"] != tag:
         raise ResumeError(
             f"data or schema are not those that the run in output {folder.path.name!r} started with: restore them, or "
@@ -67,7 +68,7 @@ def bind(folder: RunFolder, settings: TableSettings, source: Source, randomness:
 
 def finish(folder: RunFolder) -> None:
     """Remove what is private, the key last."""
-    remove(folder.private / _INPUT)
+    remove_durably(folder.private / _INPUT)
     folder.finish()
 
 

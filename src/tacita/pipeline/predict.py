@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
+from tacita._files import replace_durably
 from tacita.errors import DataStructureError
 from tacita.pipeline.load import TableModel
 from tacita.tables.readers import Reading, read_table
-from tacita.training.files import write_atomically
 
 PREDICTION = "prediction"
 
@@ -42,7 +42,7 @@ def predict_file(model: TableModel, data: str, output: str) -> None:
         written = b"\n".join(rows) + b"\n"
     else:
         written = _appended(source, reading, names, columns, table.valid)
-    write_atomically(target, written)
+    replace_durably(target, written)
 
 
 def _predicted(model: TableModel, table) -> tuple[list[str], list[list[str]]]:

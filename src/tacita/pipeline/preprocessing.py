@@ -9,11 +9,11 @@ from pathlib import Path
 
 import msgspec
 
+from tacita._files import replace_durably
 from tacita.errors import TacitaError
 from tacita.pipeline.models import ModelSpec
 from tacita.tables.encoding import Encoder
 from tacita.tables.survey import Survey
-from tacita.training.files import write_atomically
 
 
 class Preprocessing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -37,7 +37,7 @@ class Preprocessing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     def save(self, path: Path) -> None:
         """Write it, whole or not at all."""
-        write_atomically(path, self.to_bytes())
+        replace_durably(path, self.to_bytes())
 
     @classmethod
     def load(cls, path: Path) -> "Preprocessing":

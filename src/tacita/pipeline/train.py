@@ -16,6 +16,7 @@ import numpy as np
 import safetensors.torch
 import torch
 
+from tacita._files import replace_durably
 from tacita.accounting import Ledger
 from tacita.clipping import FlatClipper
 from tacita.errors import DataStructureError, LedgerError
@@ -37,8 +38,8 @@ from tacita.tables.score import histograms
 from tacita.tables.table import Table
 from tacita.tables.units import cap_rows, held_out
 from tacita.training.checkpoint import TrainingState
-from tacita.training.files import RunFolder, write_atomically
 from tacita.training.fingerprint import data_fingerprint
+from tacita.training.folder import RunFolder
 from tacita.training.loop import Checkpoints, train
 from tacita.training.progress import Progress
 
@@ -266,7 +267,7 @@ class _Run:
         self.ledger.flush()
         path = self.folder.path
         weights = {name: value.detach().contiguous().clone() for name, value in state.model.state_dict().items()}
-        write_atomically(path / report.MODEL, safetensors.torch.save(weights))
+        replace_durably(path / report.MODEL, safetensors.torch.save(weights))
         words = report.make_statement(
             self.ledger,
             self.settings,
@@ -276,8 +277,8 @@ class _Run:
             score=found,
             files={name: report.file_sha256(path / name) for name in (report.MODEL, report.PREPROCESSING)},
         )
-        write_atomically(path / report.TEXT, words.text.encode())
-        write_atomically(path / report.STATEMENT, words.to_bytes())
+        replace_durably(path / report.TEXT, words.text.encode())
+        replace_durably(path / report.STATEMENT, words.to_bytes())
 
 
 def _taken(encoded: Encoded, rows: np.ndarray) -> Encoded:

@@ -16,10 +16,10 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from tacita._files import replace_durably
 from tacita.errors import ResumeError
 from tacita.methods import SuffixAverage
 from tacita.oracles import GradientOracle
-from tacita.training.files import write_atomically
 
 FORMAT = "tacita checkpoint 1"
 
@@ -74,7 +74,7 @@ def save(path: Path, tree: Mapping[str, Any], head: Mapping[str, Any]) -> None:
     tensors: dict[str, Tensor] = {}
     words = {"format": FORMAT, "layout": json.dumps(_without_tensors(tree, tensors)), "head": json.dumps(dict(head))}
     metadata = {**words, "sha256": _digest(words, tensors)}
-    write_atomically(path, safetensors.torch.save(tensors, metadata), mode=0o600)
+    replace_durably(path, safetensors.torch.save(tensors, metadata), mode=0o600)
 
 
 def load(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from tacita import _validate
+from tacita._files import replace_durably
 from tacita.accounting import Ledger, NeighboringRelation, Statement, statement
 from tacita.clipping import FlatClipper
 from tacita.clipping.clipper import Clipper
@@ -24,8 +25,8 @@ from tacita.oracles import ClippedGradientOracle
 from tacita.random import Randomness
 from tacita.sampling import PoissonSampler
 from tacita.training.checkpoint import TrainingState
-from tacita.training.files import RunFolder, write_atomically
 from tacita.training.fingerprint import data_fingerprint
+from tacita.training.folder import RunFolder
 from tacita.training.loop import Checkpoints, train
 from tacita.training.progress import Progress
 from tacita.training.public import PublicCurve
@@ -196,9 +197,9 @@ def _finished(
     if folder is None:
         return Run(state.model, ledger, words, public_losses=points)
     weights = {name: value.detach().contiguous() for name, value in state.model.state_dict().items()}
-    write_atomically(folder.path / "model.safetensors", safetensors.torch.save(_untied(weights)))
-    write_atomically(folder.path / "statement.txt", words.text.encode())
-    write_atomically(folder.path / "statement.json", words.to_bytes())
+    replace_durably(folder.path / "model.safetensors", safetensors.torch.save(_untied(weights)))
+    replace_durably(folder.path / "statement.txt", words.text.encode())
+    replace_durably(folder.path / "statement.json", words.to_bytes())
     ledger.close()
     folder.finish()
     return Run(state.model, ledger, words, folder.path, points)

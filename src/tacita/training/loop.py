@@ -12,7 +12,7 @@ from tacita.errors import ResumeError
 from tacita.oracles import GradientOracle, trainable
 from tacita.training import checkpoint as checkpoints
 from tacita.training.checkpoint import TrainingState
-from tacita.training.files import RunFolder
+from tacita.training.folder import RunFolder
 from tacita.training.progress import Progress
 
 

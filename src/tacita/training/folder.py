@@ -6,11 +6,8 @@ Place: the ground of training.
 import os
 from pathlib import Path
 
-from tacita._files import remove_durably as remove
-from tacita._files import replace_durably as write_atomically
+from tacita._files import remove_durably
 from tacita.errors import ResumeError
-
-__all__ = ["RunFolder", "remove", "write_atomically"]
 
 
 class RunFolder:
@@ -68,9 +65,9 @@ class RunFolder:
 
     def finish(self) -> None:
         """Remove the private folder: checkpoint first, the key last."""
-        remove(self.checkpoint)
-        remove(self.key)
+        remove_durably(self.checkpoint)
+        remove_durably(self.key)
         for leftover in self.private.glob(".*.tmp"):
-            remove(leftover)
+            remove_durably(leftover)
         if self.private.exists():
             self.private.rmdir()
