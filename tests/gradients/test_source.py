@@ -257,6 +257,25 @@ def test_nobody_without_the_secret_knows_the_augmentation():
     assert torch.equal(drawn[0], flips(query=0, seed=1))
 
 
+def test_a_collate_fn_draws_from_the_secret_too(model):
+    def noisy(rows):
+        x, y = zip(*rows, strict=True)
+        return torch.stack(x) + torch.randn(len(x), 4), torch.stack(y)
+
+    def found(seed, workers=0):
+        source = NetworkSource(
+            model, squared, Items(), collate_fn=noisy, max_physical_batch_size=2, num_workers=workers
+        )
+        source.follow(lambda query: SCHEDULE[query], lambda query: seed)
+        torch.manual_seed(0)
+        sums = torch.stack([sums_of(source, SCHEDULE[q], query=q, seed=seed)[0] for q in (1, 2)])
+        source.follow(None)
+        return sums
+
+    assert torch.equal(found(1), found(1, workers=1))
+    assert not torch.isclose(found(1), found(2)).any()
+
+
 def test_records_and_model_draw_apart(model):
     drawn = []
 

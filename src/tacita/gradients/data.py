@@ -107,7 +107,8 @@ class ItemRows(Rows):
     def fetch(self, indices: np.ndarray, seed: int) -> Any:
         with generators_kept():
             items = [self._item(int(i), seed) for i in indices]
-        return self._collate_fn(items)
+            seed_generators(derived_seed(seed, "collate", indices[0]))  # no other chunk of the query begins with it
+            return self._collate_fn(items)
 
     def like(self) -> Any | None:
         return self.fetch(_FIRST, fresh_seed()) if self.num_rows else None
@@ -127,7 +128,8 @@ class ZippedRows(ItemRows):
     def like(self) -> Any:
         record = _Zipped(tuple(_one_row(array) for array in self._arrays))[0]
         try:
-            return self._collate_fn([record])
+            with generators_kept():
+                return self._collate_fn([record])
         except Exception as error:  # nothing in it is data
             raise ValueError(
                 f"collate_fn must take a record of ones, from which shapes are learnt; it raised "

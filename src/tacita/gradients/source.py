@@ -35,8 +35,8 @@ class NetworkSource(Source):
         loss_fn: ``(model, batch) -> losses`` of shape (batch,): one loss a sample, never a mean. It always sees a
             leading batch axis (of 1, maybe), and never zero rows.
         dataset: A map-style torch ``Dataset``, or a tuple of tensors / NumPy arrays / memory maps with the same
-            number of rows; its batches are tuples then. What ``dataset[i]`` draws (augmentation) must come from
-            torch's, NumPy's or Python's global generator: they are seeded for each record from the query's secret.
+            number of rows; its batches are tuples then. What ``dataset[i]`` and ``collate_fn`` draw (augmentation)
+            must come from torch's, NumPy's or Python's global generator: they are seeded from the query's secret.
         collate_fn: Makes a batch from a list of items; torch's default by default. A record's padding must not
             change its loss: which records share a physical batch is arbitrary.
         num_workers: Processes that read ahead, once :meth:`follow` has told the schedule. They change no bit.
