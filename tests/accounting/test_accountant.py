@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution as library
 from dp_accounting.privacy_accountant import NeighboringRelation
+from dp_accounting.rdp import rdp_privacy_accountant
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -272,3 +273,45 @@ def test_the_bound_says_by_which_accountant(events):
         (events.full(0.0), "non-private"),
     ):
         assert words in acc.epsilon([acc.Spend(event, 3)], DELTA).accountant
+
+
+# Tiny sampling rates: one query costs less than the rounding of 1, a great many do not.
+
+
+@pytest.mark.parametrize("delta", [1e-5, 1e-8])
+@pytest.mark.parametrize(
+    ("rate", "ratio", "queries"), [(1e-6, 0.05, 10**6), (1e-7, 0.1, 10**10), (1e-8, 0.5, 10**12), (1e-6, 0.01, 10**10)]
+)
+def test_what_is_lost_in_one_query_is_not_lost_in_many(rate, ratio, queries, delta):
+    """The losses add up to nearly a Gaussian query, whose mu^2 is their chi squared."""
+    for relation, covariance in (
+        ("replace_one", 4 * math.sinh(ratio**2)),
+        ("add_or_remove_one", math.expm1(ratio**2)),
+        ("zero_out_one", math.expm1(ratio**2)),
+    ):
+        event = poisson(rate, 1 / ratio, relation)
+        mu = rate * math.sqrt(queries * covariance)
+        assert total((event, queries), delta=delta) >= 0.99 * acc.gaussian_epsilon(mu, delta)
+        assert acc.delta([acc.Spend(event, queries)], 0.0).delta >= 0.99 * acc.gaussian_delta(mu, 0.0)
+
+
+@pytest.mark.parametrize("ratio", [1e-3, 0.05])
+def test_delta_of_one_query_that_costs_next_to_nothing(ratio):
+    """At epsilon 0 it is the total variation: of shifts by C with chance q, or of C and -C."""
+    for relation, distance in (("replace_one", 2 * ratio), ("add_or_remove_one", ratio), ("zero_out_one", ratio)):
+        exact = 1e-6 * math.erf(distance / 2 / math.sqrt(2))
+        found = acc.delta([acc.Spend(poisson(1e-6, 1 / ratio, relation), 1)], 0.0).delta
+        assert exact * (1 - 1e-9) <= found <= 1e-6
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 4.0])
+def test_delta_of_a_curve_is_dp_accounting_s_where_that_is_accurate(epsilon):
+    curve = poisson(0.02, 1.0, "replace_one").rdp(150, accountant.ORDERS)
+    peer = rdp_privacy_accountant.compute_delta(accountant.ORDERS.tolist(), curve.tolist(), epsilon)[0]
+    assert accountant._rdp_delta(curve, epsilon) == pytest.approx(peer, rel=1e-9)
+
+
+def test_a_curve_that_rounding_took_to_nothing_is_not_free():
+    lost = np.where(accountant.ORDERS < 3, -1e-17, 1e-15)
+    assert accountant._rdp_delta(lost, 0.0) > 1e-9
+    assert accountant._rdp_delta(np.zeros(len(lost)), 0.0) == 0

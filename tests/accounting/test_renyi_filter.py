@@ -8,7 +8,7 @@ from dp_accounting.rdp import rdp_privacy_accountant
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tacita.accounting import FullBatchGaussianEvent, RenyiFilter, Spend, gaussian_delta
+from tacita.accounting import FullBatchGaussianEvent, PoissonGaussianEvent, RenyiFilter, Spend, gaussian_delta
 
 
 def gaussian(mu):
@@ -64,3 +64,14 @@ def test_nothing_spent_is_nothing():
     rule = RenyiFilter(order=8.0, max_epsilon=3.0, max_delta=1e-5)
     assert rule.epsilon(1e-5, rule.divergence([])) == 0.0
     assert rule.divergence([gaussian(1.0), gaussian(2.0)]) == pytest.approx(8 * 5 / 2)
+
+
+@pytest.mark.parametrize("relation", ["add_or_remove_one", "replace_one"])
+def test_a_session_of_tiny_queries_is_charged(relation):
+    """1e12 queries, each of a divergence below the rounding of 1."""
+    event = PoissonGaussianEvent(
+        relation=relation, max_contribution=(0.5,), noise_std=(1.0,), sampling_probability=1e-8
+    )
+    covariance = 4 * math.sinh(0.25) if relation == "replace_one" else math.expm1(0.25)
+    rule = RenyiFilter(order=8.0, max_epsilon=3.0, max_delta=1e-5)
+    assert rule.divergence([Spend(event, 10**12)]) == pytest.approx(10**12 * 8 / 2 * 1e-16 * covariance, rel=1e-4)

@@ -34,6 +34,7 @@ RDP = "RDP (dp_accounting)"
 NOTHING = "nothing was released"
 NON_PRIVATE = "non-private: a session without noise"
 NO_DELTA_LEFT = "the additive failure probabilities leave no delta"
+LOST_MOMENT = 1e-12  # stands for the logarithm of a moment that rounding has taken to 0
 LEAST_LOG_DELTA = -80.0  # where a search over delta begins
 
 Computed = tuple[float, str]  # epsilon or delta, and the accountant
@@ -195,20 +196,30 @@ def _rdp(spends: Sequence[Spend]) -> np.ndarray | None:
 
 
 def _rdp_epsilon(curve: np.ndarray, delta: float) -> float:
-    """Epsilon of a curve; orders without a finite bound are left out, negative ones are rounding below zero."""
-    usable = np.isfinite(curve)
-    if not usable.any():
+    """Epsilon of a curve; orders without a finite bound are left out."""
+    orders, values = _usable(curve)
+    if not len(orders):
         return math.inf
-    orders, values = ORDERS[usable].tolist(), np.maximum(curve[usable], 0.0).tolist()
-    return float(rdp_privacy_accountant.compute_epsilon(orders, values, delta)[0])
+    return float(rdp_privacy_accountant.compute_epsilon(orders.tolist(), values.tolist(), delta)[0])
 
 
 def _rdp_delta(curve: np.ndarray, epsilon: float) -> float:
-    usable = np.isfinite(curve)
-    if not usable.any():
+    """Delta of a curve: Canonne, Kamath and Steinke (2020), Proposition 12, or the root of 1 - exp(-divergence).
+
+    dp_accounting has the same two, but computes 1 - exp(-divergence) so that it vanishes below 1e-16.
+    """
+    orders, values = _usable(curve)
+    if not len(orders):
         return 1.0
-    orders, values = ORDERS[usable].tolist(), np.maximum(curve[usable], 0.0).tolist()
-    return float(rdp_privacy_accountant.compute_delta(orders, values, epsilon)[0])
+    logs = (orders - 1) * (values - epsilon + np.log1p(-1 / orders)) - np.log(orders)
+    return min(1.0, math.exp(min(0.0, float(logs.min()))), math.sqrt(-math.expm1(-float(values.min()))))
+
+
+def _usable(curve: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Orders with a finite bound, and the bounds; unless the curve is 0 throughout, zeros in it are lost moments."""
+    finite = np.isfinite(curve)
+    orders, values = ORDERS[finite], curve[finite]
+    return orders, np.where((values > 0) | ~np.any(curve), values, LOST_MOMENT / (orders - 1))
 
 
 def _has_closed_form(spend: Spend) -> bool:

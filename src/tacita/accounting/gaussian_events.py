@@ -24,6 +24,7 @@ from tacita.errors import UnsupportedEventError
 
 # From here on a Poisson session is accounted without amplification: one query alone costs epsilon > 5000.
 UNAMPLIFIED_RATIO = 100.0
+LEAST_FIXED_SIZE_SENSITIVITY = 1e-6  # over the noise; less is charged as this: a guarantee of more
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -285,9 +286,19 @@ def _library_rdp(event: dp_event.DpEvent, relation: NeighboringRelation, orders:
 
 @lru_cache(maxsize=64)
 def _poisson_rdp(sampling_probability: float, ratio: float, orders: tuple[float, ...]) -> np.ndarray:
-    """The sampled Gaussian mechanism's curve: Mironov, Talwar and Zhang (2019), https://arxiv.org/abs/1908.10530."""
+    """The sampled Gaussian mechanism's curve: Mironov, Talwar and Zhang (2019), https://arxiv.org/abs/1908.10530.
+
+    Theirs is the direction from the mixture, the larger one. dp_accounting loses small moments to rounding; quadrature
+    does not, and the larger of the two counts.
+    """
     event = dp_event.PoissonSampledDpEvent(sampling_probability, dp_event.GaussianDpEvent(1 / ratio))
-    return _library_rdp(event, "add_or_remove_one", orders)
+    curve = _library_rdp(event, "add_or_remove_one", orders)
+    small = curve * (np.array(orders) - 1) < _renyi.SMALL
+    mixture = _renyi.Mixture((0.0, ratio), (1 - sampling_probability, sampling_probability))
+    centre = _renyi.Mixture((0.0,), (1.0,))
+    accurate = _renyi.renyi_divergences(mixture, centre, tuple(np.array(orders)[small].tolist()))
+    curve[small] = np.maximum(curve[small], accurate)
+    return curve
 
 
 @lru_cache(maxsize=64)
@@ -300,10 +311,15 @@ def _poisson_replace_one_rdp(sampling_probability: float, ratio: float, orders: 
 
 @lru_cache(maxsize=64)
 def _fixed_size_rdp(batch_size: int, num_records: int, sensitivity: float, orders: tuple[float, ...]) -> np.ndarray:
-    """Whole orders by Theorem 27 of the paper; between them the moments interpolate (Corollary 10)."""
+    """Whole orders by Theorem 27 of the paper; between them the moments interpolate (Corollary 10).
+
+    dp_accounting computes 1 - exp(-sensitivity^2), whose relative rounding is put on top.
+    """
+    sensitivity = max(sensitivity, LEAST_FIXED_SIZE_SENSITIVITY)
     event = dp_event.SampledWithoutReplacementDpEvent(
         num_records, batch_size, dp_event.GaussianDpEvent(1 / sensitivity)
     )
     whole = sorted({float(order) for a in orders for order in (math.floor(a), math.ceil(a)) if order > 1})
     moments = _library_rdp(event, "replace_one", tuple(whole)) * (np.array(whole) - 1)
-    return np.interp(orders, [1.0, *whole], [0.0, *moments]) / (np.array(orders) - 1)
+    between = np.interp(orders, [1.0, *whole], [0.0, *moments]) / (np.array(orders) - 1)
+    return between * (1 + _renyi.ROUNDING / sensitivity**2)

@@ -152,8 +152,9 @@ def _only_add_or_remove(event: Event) -> None:
 
 
 def _kept(shifts: tuple[float, ...], chances: tuple[float, ...]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Without the shifts of no chance."""
-    pairs = [(shift, chance) for shift, chance in zip(shifts, chances, strict=True) if chance > 0]
+    """Without the shifts of no chance; the chances add up to 1, which they may miss by rounding."""
+    total = math.fsum(chances)
+    pairs = [(shift, chance / total) for shift, chance in zip(shifts, chances, strict=True) if chance > 0]
     return tuple(shift for shift, _ in pairs), tuple(chance for _, chance in pairs)
 
 

@@ -14,6 +14,7 @@ from scipy.optimize import minimize_scalar
 
 from tacita import _validate
 from tacita.accounting import _pld
+from tacita.accounting._renyi import ROUNDED_UP, SMALL, above_line
 from tacita.accounting.events import DEFAULT_INTERVAL, Event
 
 LARGEST_EXPONENT = 700.0  # exp of it is still a float
@@ -127,9 +128,14 @@ class ApproximateDPEvent(Event):
     def rdp(self, queries: int, orders: np.ndarray) -> np.ndarray:
         if self.gaussian_mu(queries) == 0:
             return np.zeros(len(orders))
-        a, log_total = np.asarray(orders, dtype=float), np.logaddexp(0.0, self.epsilon)
-        moments = np.logaddexp(a * self.epsilon, (1 - a) * self.epsilon) - log_total
-        return np.minimum(self.epsilon, np.maximum(0.0, moments / (a - 1)))
+        a = np.asarray(orders, dtype=float)
+        if self.epsilon > 1:
+            moments = np.logaddexp(a * self.epsilon, (1 - a) * self.epsilon) - np.logaddexp(0.0, self.epsilon)
+            return np.minimum(self.epsilon, moments / (a - 1))
+        half = self.epsilon / 2  # the same, accurate near 1: a difference of cosh as a product of sinh
+        with np.errstate(over="ignore"):
+            excess = 2 * np.sinh(a * half) * np.sinh((a - 1) * half) / math.cosh(half)
+        return np.minimum(self.epsilon, np.log1p(excess) / (a - 1))
 
     def loss_range(self, queries: int) -> float:
         return 2 * self.epsilon
@@ -186,4 +192,7 @@ class ZCDPEvent(Event):
 def _laplace_rdp(epsilon: float, orders: tuple[float, ...]) -> np.ndarray:
     accountant = rdp_privacy_accountant.RdpAccountant(orders)
     accountant.compose(dp_event.LaplaceDpEvent(1 / epsilon))
-    return accountant.rdp
+    a = np.array(orders)  # a small moment's excess is a sum of what is not negative; the library's difference loses it
+    excess = (a * above_line((a - 1) * epsilon) + (a - 1) * above_line(-a * epsilon)) / (2 * a - 1)
+    small = np.log1p(np.minimum(excess, SMALL)) * (1 + ROUNDED_UP) / (a - 1)
+    return np.where(excess < SMALL, small, accountant.rdp * (1 + ROUNDED_UP))
