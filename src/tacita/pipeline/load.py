@@ -111,11 +111,12 @@ def as_table(frame: Any, names: Sequence[str]) -> Table:
     known = list(frame) if isinstance(frame, Mapping) else present
     if known is None:
         raise TypeError(f"frame must be a pandas or Arrow table or a mapping of columns, got {type(frame).__name__}.")
+    own = {str(name).strip(): name for name in known}  # a CSV's header is stripped of blanks, and so are these
     for name in names:
-        if name not in known:
+        if name not in own:
             raise DataStructureError(f"frame must have the column {name!r}, which the model was trained on.")
-    names = names or [str(name) for name in list(known)[:1]]  # a constant model needs the number of rows alone
-    return Table({name: _column(frame[name]) for name in names})
+    names = names or list(own)[:1]  # a constant model needs the number of rows alone
+    return Table({name: _column(frame[own[name]]) for name in names})
 
 
 def _column(values: Any) -> Column:
