@@ -595,7 +595,7 @@ def quick_disk():
         yield
 
 
-def load_or_refuse(path):
+def check_load_or_refusal(path):
     """Every way to read a file: the answer, or a LedgerError."""
     verify_file(path)
     for load in (Ledger.load, lambda path: Ledger.load(path, read_only=False), lambda path: Ledger(path, **WORDS)):
@@ -615,7 +615,8 @@ def load_or_refuse(path):
 def test_random_bytes_are_an_error_or_fine(tmp_path_factory, quick_disk, content):
     path = tmp_path_factory.mktemp("fuzz") / "ledger.jsonl"
     path.write_bytes(content)
-    load_or_refuse(path)
+    check_load_or_refusal(path)
+    assert path.read_bytes() == content[: path.stat().st_size]  # at most a torn tail was cut
 
 
 JSON = st.recursive(
@@ -648,7 +649,7 @@ def test_changed_lines_are_an_error_or_fine(tmp_path_factory, quick_disk, data):
         previous = sha256(lines[-1])
     path.write_bytes(b"\n".join(lines) + b"\n")
     head_path(path).write_bytes(canonical({"count": len(lines), "head": previous}))
-    load_or_refuse(path)
+    check_load_or_refusal(path)
 
 
 def _entries():

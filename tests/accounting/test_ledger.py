@@ -467,6 +467,8 @@ def test_a_withdrawn_session_makes_room_under_the_cap():
     ledger = book(max_epsilon=gaussian_epsilon(3 / 5, DELTA) * (1 + 1e-9), max_delta=DELTA)
     ledger.register(full_batch(), planned_queries=9).withdraw()
     ledger.register(full_batch(), planned_queries=9)
+    assert [session.state for session in ledger.sessions] == ["withdrawn", "registered"]
+    assert ledger.epsilon(DELTA) <= ledger.max_epsilon
 
 
 def test_a_cap_takes_no_condition():

@@ -97,20 +97,20 @@ class PlantedRule(LayerRule):
         return {name: 1.001 * total for name, total in found.items()} if self.bug == "adds_more" else found
 
 
-def run_planted(monkeypatch, bug):
+def check_planted(monkeypatch, bug):
     monkeypatch.setattr(registry, "_RULES", dict(registry._RULES))
     torch.manual_seed(0)
     check_layer_rule(Planted(8, 6), normal(4, 8), rule=PlantedRule(bug))
 
 
 def test_a_rule_of_ones_own_needs_grads_only(monkeypatch):
-    run_planted(monkeypatch, "")
+    check_planted(monkeypatch, "")
 
 
 @pytest.mark.parametrize("bug", ["mean_grad", "gram_cancels", "misses_bias", "loose", "zero_times_nan", "adds_more"])
 def test_the_contract_can_fail(monkeypatch, bug):
     with pytest.raises(AssertionError):
-        run_planted(monkeypatch, bug)
+        check_planted(monkeypatch, bug)
 
 
 def test_registered_rules_are_checked():

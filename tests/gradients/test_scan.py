@@ -42,7 +42,7 @@ def test_batch_norm_in_training_mode_is_refused_frozen_or_not(trainable):
 
 
 def test_batch_norm_in_eval_mode_is_per_sample():
-    accepted(network(nn.BatchNorm2d(4)).eval(), like=IMAGES)
+    assert accepted(network(nn.BatchNorm2d(4)).eval(), like=IMAGES).probe is not None
 
 
 def test_batch_norm_without_running_statistics_is_refused_in_either_mode():
@@ -58,7 +58,7 @@ def test_a_nested_module_is_named():
 
 @pytest.mark.parametrize("norm", [nn.GroupNorm(2, 4), nn.InstanceNorm2d(4), nn.InstanceNorm2d(4, affine=True)])
 def test_norms_within_a_sample_are_accepted(norm):
-    accepted(network(norm), like=IMAGES)
+    assert accepted(network(norm), like=IMAGES).probe is not None
 
 
 def test_instance_norm_that_remembers_is_refused():

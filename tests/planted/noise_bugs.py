@@ -299,3 +299,16 @@ def tag_without_borders():
 def noise_drawn_again_after_a_fork():
     """A forked process draws its parent's noise for other values."""
     put(Randomness, "_check_process", lambda self: None)
+
+
+@bug(20, caught_by=["tests/oracles/test_gradient_oracle.py::test_release_is_the_clipped_sum_plus_the_stated_noise"])
+def noise_five_percent_too_small():
+    """The noise has 95 % of the stated standard deviation."""
+    whole = GaussianMechanism.__call__
+    put(
+        GaussianMechanism,
+        "__call__",
+        lambda self, values, noise_std, normals: whole(
+            self, values, {block: 0.95 * std for block, std in noise_std.items()}, normals
+        ),
+    )

@@ -24,7 +24,8 @@ def batch_of(sampler, coins, num_rows):
 @pytest.mark.parametrize("num_batches", [1, 3, 7, 50, 60])
 def test_each_record_is_in_one_batch(assignment, num_batches, coins):
     sampler = DisjointSampler(num_batches=num_batches, num_records=50, assignment=assignment)
-    batch_of(sampler, coins(), 50)
+    batch = batch_of(sampler, coins(), 50)
+    assert ((batch >= 0) & (batch < num_batches)).all()
 
 
 @pytest.mark.parametrize(("num_records", "num_batches"), [(10, 4), (9, 3), (7, 7), (3, 5), (1000, 17)])

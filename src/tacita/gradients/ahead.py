@@ -115,7 +115,7 @@ class _Requests:
     def _draw(self, query: int) -> tuple[np.ndarray, int] | None:
         try:
             return self._schedule(query), self._seeds(query)
-        except Exception:  # past the end of the plan; if a query is asked for nevertheless, it brings its own batch
+        except (ValueError, IndexError):  # past the last query; one that is asked for nevertheless brings its own batch
             return None
 
 

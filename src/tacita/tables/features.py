@@ -5,6 +5,7 @@ on each row alone, and maps whatever a cell holds to finite numbers.
 """
 
 import math
+from abc import ABCMeta, abstractmethod
 from collections.abc import Sequence
 
 import msgspec
@@ -17,19 +18,30 @@ from tacita.tables.table import ArrayColumn, Column
 CLAMP = 4.0  # standardised numbers lie in [-CLAMP, CLAMP]
 
 
-class Piece(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="piece"):
+class AbstractStructMeta(msgspec.StructMeta, ABCMeta):
+    """The metaclass of structs with abstract methods."""
+
+
+class Piece(
+    msgspec.Struct,
+    metaclass=AbstractStructMeta,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    tag_field="piece",
+):
     """Some features made from one column."""
 
     column: str
 
     @property
+    @abstractmethod
     def names(self) -> tuple[str, ...]:
         """One name a feature; together the piece's width."""
-        raise NotImplementedError
 
+    @abstractmethod
     def encode(self, column: Column, missing: Sequence[str]) -> np.ndarray:
         """Features, float32, shape (rows, len(names))."""
-        raise NotImplementedError
 
 
 class NumberPiece(Piece, frozen=True, tag="number"):
@@ -111,14 +123,21 @@ class ArrayPiece(Piece, frozen=True, tag="array"):
         return np.where(np.isfinite(values), scaled, 0.0).astype(np.float32)
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="task"):
+class Answer(
+    msgspec.Struct,
+    metaclass=AbstractStructMeta,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    tag_field="task",
+):
     """How the target is read."""
 
     column: str
 
+    @abstractmethod
     def encode(self, column: Column, missing: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Targets, shape (rows,), and which rows have one."""
-        raise NotImplementedError
 
 
 class ClassTarget(Answer, frozen=True, tag="classification"):
