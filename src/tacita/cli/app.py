@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from cyclopts import App, CycloptsError
 
-from tacita.cli import files, train
+from tacita.cli import files, reproduce, train
 from tacita.errors import TacitaError
 
 BAD_INPUT, INTERNAL, INTERRUPTED = 2, 70, 130
@@ -42,7 +42,7 @@ def make_app() -> App:
         suppress_keyboard_interrupt=False,
     )
     app.command(train.train)
-    for command in (files.predict, files.statement, files.schema, files.check):
+    for command in (files.predict, files.statement, files.schema, files.check, reproduce.reproduce):
         app.command(command)
     return app
 

@@ -1,0 +1,98 @@
+"""``tacita reproduce``: run an experiment of a paper again, and see whether its figures come out.
+
+Place: cli.app -> [cli.reproduce] -> experiments.
+"""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from tacita.experiments import catalogue, find
+from tacita.experiments import runner as runs
+from tacita.report.style import need_matplotlib
+
+CHECK_FAILED = 1
+
+
+def reproduce(
+    name: str | None = None,
+    /,
+    *,
+    full: Annotated[bool, Parameter(negative=())] = False,
+    output: Annotated[str | None, Parameter(name=("--output", "-o"))] = None,
+    json: Annotated[bool, Parameter(negative=())] = False,
+    seed: int = runs.SEED,
+) -> int:
+    """Run an experiment of a paper: its table, and whether its claims held. Without a name: the list of experiments.
+
+    Exit code 1 if a claim did not hold. All data are synthetic, so nothing here is private.
+
+    Example: tacita reproduce dp-clipped-sgd-floor --output figures
+
+    Args:
+        name: Of the experiment.
+        full: The published size; without it the same at a size that takes seconds.
+        output: Folder for NAME.json, NAME.txt and the figure NAME.png (needs the extra [report]).
+        json: Print JSON in place of the table.
+        seed: Of the synthetic data.
+    """
+    if name is None:
+        return _list(json)
+    experiment = find(name)
+    if output is not None:
+        need_matplotlib()  # said before the work, not after it
+    result = _run(experiment, full, seed)
+    record = runs.as_record(experiment, result, full=full, seed=seed)
+    text = report(experiment, result)
+    print(runs.as_json(record) if json else text, end="")
+    if output is not None:
+        for path in runs.write(Path(output), experiment, result, record, text):
+            print(f"written to {path}", file=sys.stderr)
+    return 0 if result.holds else CHECK_FAILED
+
+
+def report(experiment: runs.Experiment, result: runs.Result) -> str:
+    """Title, table, notes and checks, as plain text."""
+    console = Console(width=160, no_color=True, highlight=False, markup=False)
+    with console.capture() as captured:
+        console.print(f"{experiment.title}\n{experiment.source}")
+        if result.rows:
+            console.print(runs.as_table(result))
+        for note in result.notes:
+            console.print(note)
+        for check in result.checks:
+            console.print(f"{'holds ' if check.held else 'FAILS '} {check.says}")
+    return "\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n"
+
+
+def _list(json: bool) -> int:
+    known = catalogue().values()
+    if json:
+        rows = [{"name": e.name, "title": e.title, "source": e.source} for e in known]
+        print(runs.as_json({"experiments": rows}), end="")
+        return 0
+    width = max((len(e.name) for e in known), default=0)
+    for experiment in known:
+        print(f"{experiment.name:{width}}  {experiment.title}")
+    return 0
+
+
+def _run(experiment: runs.Experiment, full: bool, seed: int) -> runs.Result:
+    bar = Progress(
+        TextColumn(experiment.name),
+        BarColumn(bar_width=24),
+        TextColumn("{task.percentage:3.0f} %"),
+        TimeRemainingColumn(),
+        TextColumn("{task.description}"),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    with bar:
+        task = bar.add_task("", total=1.0)
+        return experiment(
+            full=full, seed=seed, progress=lambda share, what: bar.update(task, completed=share, description=what)
+        )

@@ -1,0 +1,87 @@
+"""``tacita reproduce``: the list, a table, JSON, a folder, the exit code, and what it says without matplotlib."""
+
+import builtins
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tacita.experiments import Check, Experiment, Result
+from tacita.report.style import new_figure, styled
+
+
+@pytest.fixture
+def toys(monkeypatch, tmp_path):
+    """Two experiments: one that holds and draws, one that fails."""
+
+    @styled
+    def draw():
+        return new_figure(size=(2, 1))[0]
+
+    def run(held, drawn):
+        return lambda full, seed, progress: Result(
+            rows=[{"size": "full" if full else "small", "seed": seed}], checks=[Check("it holds", held)], draw=drawn
+        )
+
+    class Module:
+        EXPERIMENTS = (
+            Experiment(name="good", title="Good.", source="nowhere", run=run(True, draw)),
+            Experiment(name="bad", title="Bad.", source="nowhere", run=run(False, None)),
+        )
+
+    monkeypatch.setattr(sys.modules["tacita.experiments.catalogue"], "MODULES", (Module,))
+    monkeypatch.chdir(tmp_path)
+
+
+def test_without_a_name_it_lists(toys, tacita_command):
+    assert tacita_command("reproduce").out == "good  Good.\nbad   Bad.\n"
+    listed = json.loads(tacita_command("reproduce", "--json").out)["experiments"]
+    assert [entry["name"] for entry in listed] == ["good", "bad"]
+
+
+def test_a_table_and_what_held(toys, tacita_command):
+    done = tacita_command("reproduce", "good")
+    assert done.code == 0
+    assert "small" in done.out
+    assert "holds  it holds" in done.out
+    assert not list(Path().iterdir())
+
+
+def test_a_claim_that_fails_is_exit_code_1(toys, tacita_command):
+    done = tacita_command("reproduce", "bad")
+    assert done.code == 1
+    assert "FAILS  it holds" in done.out
+
+
+def test_json_has_size_and_seed(toys, tacita_command):
+    done = tacita_command("reproduce", "good", "--json", "--full", "--seed", "5")
+    assert json.loads(done.out)["rows"] == [{"size": "full", "seed": 5}]
+
+
+def test_a_folder_of_files(toys, tacita_command):
+    pytest.importorskip("matplotlib")
+    done = tacita_command("reproduce", "good", "--output", "figures")
+    assert sorted(path.name for path in Path("figures").iterdir()) == ["good.json", "good.png", "good.txt"]
+    assert Path("figures/good.txt").read_text() == done.out
+
+
+def test_an_unknown_name_lists_the_known(toys, tacita_command):
+    done = tacita_command("reproduce", "ugly")
+    assert done.code == 2
+    assert done.err == "tacita: error: experiment must be one of good, bad, got 'ugly'.\n"
+
+
+def test_a_missing_matplotlib_is_said_before_the_work(toys, tacita_command, monkeypatch):
+    whole = builtins.__import__
+
+    def without(name, *rest, **more):
+        if name.split(".")[0] == "matplotlib":
+            raise ImportError(name)
+        return whole(name, *rest, **more)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    done = tacita_command("reproduce", "good", "--output", "figures")
+    assert (done.code, done.out) == (2, "")
+    assert "pip install 'tacita[report]'" in done.err
+    assert tacita_command("reproduce", "good").code == 0

@@ -1,0 +1,106 @@
+"""The runner: what a result looks like on paper, in JSON and in a folder; and the catalogue."""
+
+import json
+import re
+import sys
+
+import pytest
+
+from tacita.experiments import Check, Experiment, Result, catalogue, find
+from tacita.experiments.runner import as_json, as_record, as_table, in_words, write
+from tacita.report.style import new_figure, styled
+
+ROWS = [{"method": "a", "gap": 0.123456}, {"method": "b", "gap": float("inf")}]
+
+
+def toy(held=True, draw=None):
+    result = Result(rows=ROWS, checks=[Check("a is small", held)], notes=["medians"], draw=draw)
+    return Experiment(name="toy", title="A toy.", source="nowhere", run=lambda full, seed, progress: result)
+
+
+def test_a_result_holds_if_every_check_does():
+    assert toy(True)().holds
+    assert not toy(False)().holds
+    assert Result(rows=[]).holds
+
+
+def test_the_record_is_json_whatever_the_figures():
+    experiment = toy()
+    record = as_record(experiment, experiment(), full=False, seed=3)
+    read = json.loads(as_json(record))
+    assert read["rows"] == [{"method": "a", "gap": 0.123456}, {"method": "b", "gap": "inf"}]
+    assert read["checks"] == [{"says": "a is small", "held": True}]
+    assert (read["seed"], read["full"], read["notes"]) == (3, False, ["medians"])
+
+
+def test_run_is_given_size_seed_and_progress():
+    seen = []
+    experiment = Experiment(
+        name="toy",
+        title="",
+        source="",
+        run=lambda full, seed, progress: (seen.append((full, seed)), progress(0.5, "half"), Result(rows=[]))[-1],
+    )
+    told = []
+    experiment(full=True, seed=7, progress=lambda share, what: told.append((share, what)))
+    assert (seen, told) == ([(True, 7)], [(0.5, "half")])
+    with pytest.raises(ValueError, match="seed must be an integer >= 0, got -1"):
+        experiment(seed=-1)
+
+
+def test_files_of_a_result(tmp_path):
+    @styled
+    def draw():
+        figure, axes = new_figure(size=(2, 1))
+        axes.plot([0, 1])
+        return figure
+
+    pytest.importorskip("matplotlib")
+    experiment = toy(draw=draw)
+    result = experiment()
+    record = as_record(experiment, result, full=False, seed=0)
+    paths = write(tmp_path / "deep" / "folder", experiment, result, record, "text\n")
+    assert [path.name for path in paths] == ["toy.json", "toy.txt", "toy.png"]
+    assert json.loads(paths[0].read_text())["name"] == "toy"
+    assert paths[1].read_text() == "text\n"
+    assert paths[2].read_bytes().startswith(b"\x89PNG")
+
+
+def test_no_figure_no_png(tmp_path):
+    experiment = toy()
+    result = experiment()
+    assert len(write(tmp_path, experiment, result, as_record(experiment, result, full=False, seed=0), "")) == 2
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(None, "–"), (0.123456, "0.1235"), (1234567, "1,234,567"), ("a", "a"), (True, "yes"), (1e-9, "1e-09")],
+)
+def test_cells(value, shown):
+    assert in_words(value) == shown
+
+
+def test_the_table_has_a_column_a_name():
+    table = as_table(toy()())
+    assert [column.header for column in table.columns] == ["method", "gap"]
+    assert [column.justify for column in table.columns] == ["left", "right"]
+    assert table.row_count == 2
+
+
+def test_names_are_found_and_unknown_ones_say_what_there_is():
+    for name, experiment in catalogue().items():
+        assert find(name) is experiment
+        assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name)
+        assert experiment.title
+        assert experiment.source
+    with pytest.raises(ValueError, match=r"experiment must be one of .*, got 'nothing'"):
+        find("nothing")
+
+
+def test_two_experiments_of_one_name_are_an_error(monkeypatch):
+    class Module:
+        EXPERIMENTS = (toy(), toy())
+
+    monkeypatch.setattr(sys.modules["tacita.experiments.catalogue"], "MODULES", (Module,))
+    with pytest.raises(AssertionError, match="two experiments are called toy"):
+        catalogue()
