@@ -9,7 +9,6 @@ figures go to docs/results.md, between the marks of this page.
 import argparse
 import csv
 import gzip
-import os
 import statistics
 import subprocess
 import sys
@@ -21,16 +20,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from results import DATA, ROOT, markdown_table, section, write_section
 from scipy.stats import rankdata
 
 import tacita
 from tacita.pipeline.load import TableModel
 from tacita.tables.readers import read_table
 
-ROOT = Path(__file__).resolve().parents[1]
-DATA = Path(os.environ.get("TACITA_DATA", ROOT.parent / "shared" / "data"))
-RESULTS = Path(os.environ.get("TACITA_RESULTS", ROOT / "docs" / "results.md"))
-MARKS = ("<!-- benchmarks/tables.py -->", "<!-- end of benchmarks/tables.py -->")
+SCRIPT = "benchmarks/tables.py"
 BANK = "age,job,marital,education,default,balance,housing,loan,contact,day,month,duration,campaign,pdays,previous,"
 BANK += "poutcome,y"
 
@@ -168,12 +165,9 @@ def measure(case: Case, runs: int) -> dict[str, str]:
 
 
 def write(lines: list[dict[str, str]]) -> None:
-    """Replace this page's lines in docs/results.md; lines of cases that were not run stay."""
-    text = RESULTS.read_text() if RESULTS.exists() else "# Results\n"
-    before, _, rest = text.partition(MARKS[0])
-    old, _, after = rest.partition(MARKS[1])
+    """Replace these lines of docs/results.md; lines of cases that were not run stay."""
     names = list(lines[0])
-    kept = {row[0]: row for row in _rows(old) if len(row) == len(names)}
+    kept = {row[0]: row for row in _rows(section(SCRIPT)) if len(row) == len(names)}
     kept |= {line["table"]: list(line.values()) for line in lines}
     order = [case.name for case in CASES if case.name in kept]
     body = [
@@ -183,13 +177,10 @@ def write(lines: list[dict[str, str]]) -> None:
         "training and score. Figures on rows that the run never saw; `stated by the runs` is the score that "
         "the command itself printed.",
         "",
-        "| " + " | ".join(names) + " |",
-        "|" + "---|" * len(names),
-        *("| " + " | ".join(kept[name]) + " |" for name in order),
+        *markdown_table([dict(zip(names, kept[name], strict=True)) for name in order]),
         "",
     ]
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(before.rstrip("\n") + "\n\n" + "\n".join([MARKS[0], *body, MARKS[1]]) + (after or "\n"))
+    write_section(SCRIPT, body)
 
 
 def _rows(text: str) -> list[list[str]]:
