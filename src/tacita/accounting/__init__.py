@@ -34,14 +34,17 @@ from tacita.accounting.reservations import Reservations
 from tacita.accounting.session import Session, Share, settings_sha256
 from tacita.accounting.stable_counts import StableCountsEvent, stable_failure_probability, stable_threshold
 from tacita.accounting.statement import Statement, statement
-from tacita.accounting.wrapped_events import ConditionalEvent, RepeatAndSelectEvent
+from tacita.accounting.threshold_event import AboveThresholdEvent
+from tacita.accounting.wrapped_events import ConditionalEvent, CoupledEvent, RepeatAndSelectEvent
 
 __all__ = [
     "RELATIONS",
+    "AboveThresholdEvent",
     "Anchor",
     "ApproximateDPEvent",
     "Bound",
     "ConditionalEvent",
+    "CoupledEvent",
     "DisjointLaw",
     "Event",
     "FixedSizeGaussianEvent",

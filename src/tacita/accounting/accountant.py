@@ -8,7 +8,8 @@ Place: events -> [accounting.accountant] -> ledger, calibration. In this order:
 3. every event has a Rényi curve: their sum (also where arithmetic fails the second);
 4. otherwise parts that each have one of these, added up by basic composition.
 
-Additive deltas (stable counts, shares) are taken off delta first. What is returned is finite, or the reason it is not
+Additive deltas (stable counts, shares) are taken off delta first, and so is what a coupling costs: :math:`(1 +
+e^\epsilon)` times the total variation of all coupled sessions (docs/derivations/noisy-sgd.md). What is returned is finite, or the reason it is not
 is named, or an ``ArithmeticError`` is raised: never a NaN, never an estimate.
 """
 
@@ -36,6 +37,7 @@ NON_PRIVATE = "non-private: a session without noise"
 NO_DELTA_LEFT = "the additive failure probabilities leave no delta"
 LOST_MOMENT = 1e-12  # stands for the logarithm of a moment that rounding has taken to 0
 LEAST_LOG_DELTA = -80.0  # where a search over delta begins
+MOST_ROUNDS = 200  # of the iteration that finds a coupled epsilon
 
 Computed = tuple[float, str]  # epsilon or delta, and the accountant
 
@@ -74,12 +76,37 @@ def epsilon(spends: Sequence[Spend], delta: float) -> Bound:
         >>> round(epsilon([Spend(once, 10)], delta=1e-5).epsilon, 4)
         46.2112
     """
-    return _epsilon(_merged(spends), _validate.delta("delta", delta))
+    return _coupled_epsilon(_merged(spends), _validate.delta("delta", delta))
 
 
 def delta(spends: Sequence[Spend], epsilon: float) -> Bound:
     """The delta of all ``spends`` together at ``epsilon`` >= 0, rounded up; 1 where nothing is guaranteed."""
     return _delta(_merged(spends), _validate.non_negative("epsilon", epsilon))
+
+
+def _coupled_epsilon(spends: tuple[Spend, ...], delta: float) -> Bound:
+    r"""The least epsilon :math:`e` that is enough for :math:`\delta - (1 + e^e) g`, :math:`g` the coupling gap.
+
+    What is asked of the other accountants rises with :math:`e`, so the iteration from 0 rises to the least solution; it
+    steps a little past what they ask for, and stops at an :math:`e` that they have confirmed.
+    """
+    gap, found = _gap(spends), 0.0
+    if gap == 0:
+        return _epsilon(spends, delta)
+    for _ in range(MOST_ROUNDS):
+        rest = delta - _swapped(found, gap)
+        if not rest > 0:
+            break
+        asked = _epsilon(spends, rest)
+        if asked.epsilon <= found or math.isinf(asked.epsilon):
+            return Bound(max(found, asked.epsilon), delta, f"{asked.accountant}, failures swapped out")
+        found = asked.epsilon * (1 + 1e-6)
+    return Bound(math.inf, delta, NO_DELTA_LEFT)
+
+
+def _swapped(epsilon: float, gap: float) -> float:
+    """What is added to delta where a session differs by ``gap`` from the one that is accounted, in both worlds."""
+    return gap * (1 + math.exp(min(epsilon, 700.0)))
 
 
 @lru_cache(maxsize=256)
@@ -110,7 +137,7 @@ def _delta(spends: tuple[Spend, ...], epsilon: float) -> Bound:
         return Bound(epsilon, 1.0, NON_PRIVATE)
     mu = _gaussian_mu(spends)
     value, accountant = (gaussian_delta(mu, epsilon), CLOSED_FORM) if mu is not None else _least_delta(spends, epsilon)
-    return Bound(epsilon, min(1.0, value + _additive(spends)), accountant)
+    return Bound(epsilon, min(1.0, value + _additive(spends) + _swapped(epsilon, _gap(spends))), accountant)
 
 
 def _tightest(spends: tuple[Spend, ...], delta: float) -> Computed:
@@ -189,6 +216,10 @@ def _additive(spends: Sequence[Spend]) -> float:
     return math.fsum(spend.event.additive_delta(spend.queries) for spend in spends)
 
 
+def _gap(spends: Sequence[Spend]) -> float:
+    return math.fsum(spend.event.coupling_gap(spend.queries) for spend in spends)
+
+
 def _rdp(spends: Sequence[Spend]) -> np.ndarray | None:
     curves = [spend.event.rdp(spend.queries, ORDERS) for spend in spends]
     known = [curve for curve in curves if curve is not None]
@@ -250,14 +281,15 @@ def _inverted(falling: Callable[[float], float], target: float, most: float = 1e
 
 
 def _merged(spends: Sequence[Spend]) -> tuple[Spend, ...]:
-    """Spends without those of no queries; equal events that compose query by query are added up."""
+    """Spends without those of no queries; equal events that compose query by query are added up (not failures)."""
     relations = {spend.event.relation for spend in spends}
     if len(relations) > 1:
         raise ValueError(f"all spends must have one neighboring relation, got {', '.join(sorted(relations))}.")
     counted: dict[Event, int] = {}
     whole: list[Spend] = []
     for spend in spends:
-        if spend.queries and spend.event.per_query:
+        alone = not spend.event.per_query or spend.event.coupling_gap(spend.queries) > 0  # a gap is each session's own
+        if spend.queries and not alone:
             counted[spend.event] = counted.get(spend.event, 0) + spend.queries
         elif spend.queries:
             whole.append(spend)

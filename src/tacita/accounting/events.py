@@ -102,6 +102,11 @@ class Event(ABC):
         """Probability of a failure that is added to delta, whatever else is composed."""
         return 0.0
 
+    def coupling_gap(self, queries: int) -> float:
+        """Total variation, on every data set, to the session that all other views bound; (1 + e^epsilon) of it is
+        added to delta, epsilon being that of all that is composed."""
+        return 0.0
+
     # What the accountant needs to choose a grid.
 
     def loss_range(self, queries: int) -> float:
@@ -197,7 +202,8 @@ def _decode(name: str, value: Any, wanted: Any) -> Any:
     if wanted is float and value == "inf":
         return math.inf
     if typing.get_origin(wanted) is tuple and isinstance(value, list):
-        return tuple(_decode(name, entry, float) for entry in value)
+        kind = typing.get_args(wanted)[0]  # tuple[kind, ...]
+        return tuple(_decode(name, entry, kind) for entry in value)
     number = isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value)
     if number and (wanted is float or (wanted is int and isinstance(value, int))):
         return wanted(value)
@@ -209,4 +215,6 @@ def _decode(name: str, value: Any, wanted: Any) -> Any:
 def _words(wanted: Any) -> str:
     if wanted is NeighboringRelation:
         return "one of " + ", ".join(RELATIONS)
-    return "a list of numbers" if typing.get_origin(wanted) is tuple else f"a {wanted.__name__}"
+    if typing.get_origin(wanted) is tuple:
+        return "a list of events" if typing.get_args(wanted)[0] is Event else "a list of numbers"
+    return f"a {wanted.__name__}"

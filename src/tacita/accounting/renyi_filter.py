@@ -78,7 +78,8 @@ class RenyiFilter:
         total = 0.0
         for spend in spends:
             curve = spend.event.rdp(spend.queries, np.array([float(self.order)]))
-            if curve is None or spend.event.additive_delta(spend.queries) > 0:
+            failing = spend.event.additive_delta(spend.queries) > 0 or spend.event.coupling_gap(spend.queries) > 0
+            if curve is None or failing:
                 raise UnsupportedEventError(
                     f"{type(spend.event).__name__} has no Rényi curve and cannot pass a filter; register it in a "
                     "ledger with shares (register_share) instead of filter_order."

@@ -27,6 +27,12 @@ CAVEATS = (
     "compared outside of this ledger, are not in it.",
 )
 
+PROMISE = (
+    "A condition is a promise about every data set that the run might have had, not about this run: that it was seen to "
+    "hold along the run proves nothing, and whether it held is itself private, so that nothing may show it unless it is "
+    "paid for."
+)
+
 
 def statement(
     ledger: Ledger,
@@ -100,7 +106,7 @@ class Statement:
         said = {
             "purchases": list(purchases),
             "chosen_by_tacita": list(chosen_by_tacita),
-            "caveats": [*CAVEATS, *caveats],
+            "caveats": [*CAVEATS, *([PROMISE] if ledger.conditions else []), *caveats],
             "holdout_score": holdout_score,
         }
         self._fields = {**_guarantee(ledger, delta), **_main(ledger), **_record(ledger), **said}
@@ -145,6 +151,7 @@ class Statement:
 def _guarantee(ledger: Ledger, delta: float) -> dict[str, Any]:
     bound, spent = ledger.conditional_bound(delta), ledger.spent_bound(delta)
     conditional = bool(ledger.conditions)
+    failure = math.fsum(spend.event.coupling_gap(spend.queries) for spend in ledger.spends())
     return {
         "epsilon": None if conditional else _finite(bound.epsilon),
         "epsilon_spent": _finite(ledger.epsilon_spent(delta)),
@@ -153,6 +160,8 @@ def _guarantee(ledger: Ledger, delta: float) -> dict[str, Any]:
         "conditions": list(ledger.conditions),
         "non_private": math.isinf(bound.epsilon),
         "delta": delta,
+        "failure_probability": failure,
+        "failure_delta": min(1.0, failure * (1 + math.exp(min(bound.epsilon, 700.0)))),
         "neighboring_relation": ledger.neighboring_relation,
         "privacy_unit": ledger.privacy_unit,
         "accountant": bound.accountant,

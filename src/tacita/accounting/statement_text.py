@@ -111,6 +111,8 @@ class _Text:
         relation = fields["neighboring_relation"]
         self._row("Neighbours", f"{relation}: two data sets in which {NEIGHBOURS[relation]}.")
         self._row("Accountant", fields["accountant"])
+        if fields["failure_probability"]:
+            self._row("Of delta", _failures(fields["failure_probability"], fields["failure_delta"]))
         if epsilon is not None:
             self._row("In words", _odds(epsilon, fields["delta"]))
 
@@ -156,6 +158,13 @@ def _session_words(session: Mapping[str, Any]) -> str:
     )
     paid = "" if session["share"] is None else f", paid from {session['share']}"
     return f"{session['id']} ({session['purpose']}, {session['state']}{where}{paid}): {session['event']}; {made}."
+
+
+def _failures(probability: float, delta: float) -> str:
+    return (
+        f"(1 + e^epsilon) x {probability:g} = {_up(delta)} is for a failure, of a condition or of a randomised "
+        "solver, on either of two neighbouring data sets; the rest is for the noise."
+    )
 
 
 def _odds(epsilon: float, delta: float) -> str:

@@ -1,6 +1,7 @@
-"""Events around an event: the best of several runs, and a guarantee that rests on something nobody enforces.
+"""Events around an event: the best of several runs; a guarantee that rests on something nobody enforces; one that holds
+but for a failure.
 
-Place: [accounting.wrapped_events] -> accountant.
+Place: [accounting.wrapped_events] -> accountant. Proof of the last: docs/derivations/noisy-sgd.md.
 """
 
 from dataclasses import dataclass
@@ -43,7 +44,8 @@ class RepeatAndSelectEvent(Event):
         if isinstance(self.shape, bool) or not self.shape >= 0:
             raise ValueError(f"shape must be >= 0 (inf for a Poisson number of runs), got {self.shape!r}.")
         object.__setattr__(self, "shape", float(self.shape))
-        if self.inner.additive_delta(self.inner_queries) > 0 or self._inner_rdp(np.array([2.0])) is None:
+        failing = self.inner.additive_delta(self.inner_queries) > 0 or self.inner.coupling_gap(self.inner_queries) > 0
+        if failing or self._inner_rdp(np.array([2.0])) is None:
             raise UnsupportedEventError(
                 f"RepeatAndSelectEvent needs an inner event with a Rényi curve and no additive delta, "
                 f"which {type(self.inner).__name__} is not."
@@ -95,29 +97,18 @@ class RepeatAndSelectEvent(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConditionalEvent(Event):
-    """A guarantee that holds only if something holds which nobody enforces (a declared Hessian bound, say).
-
-    The bounds are those of ``inner``; the statement prints the condition and no unconditional epsilon.
+class WrappedEvent(Event):
+    """An event with the bounds of another; subclasses say what is different.
 
     Attributes:
-        inner: The event under the condition.
-        condition_text: The condition, a sentence without data in it.
+        inner: The event whose bounds it has.
     """
 
     inner: Event
-    condition_text: str
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _same_relation(self, self.inner)
-        if not isinstance(self.condition_text, str) or not self.condition_text.strip():
-            raise ValueError(f"condition_text must say the condition, got {self.condition_text!r}.")
-
-    @property
-    def condition(self) -> str:
-        deeper = self.inner.condition
-        return self.condition_text if deeper is None else f"{self.condition_text}; {deeper}"
 
     @property
     def per_query(self) -> bool:
@@ -131,8 +122,9 @@ class ConditionalEvent(Event):
     def assumptions(self) -> tuple[str, ...]:
         return self.inner.assumptions
 
-    def describe(self) -> str:
-        return f"{self.inner.describe()}, if {self.condition_text}"
+    @property
+    def condition(self) -> str | None:
+        return self.inner.condition
 
     def is_private(self) -> bool:
         return self.inner.is_private()
@@ -155,11 +147,72 @@ class ConditionalEvent(Event):
     def additive_delta(self, queries: int) -> float:
         return self.inner.additive_delta(queries)
 
+    def coupling_gap(self, queries: int) -> float:
+        return self.inner.coupling_gap(queries)
+
     def loss_range(self, queries: int) -> float:
         return self.inner.loss_range(queries)
 
     def compositions(self, queries: int) -> int:
         return self.inner.compositions(queries)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConditionalEvent(WrappedEvent):
+    """A guarantee that holds only if something holds which nobody enforces (a declared Hessian bound, say).
+
+    The bounds are those of ``inner``; the statement prints the condition and no unconditional epsilon.
+
+    Attributes:
+        condition_text: The condition, a sentence without data in it.
+    """
+
+    condition_text: str
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.condition_text, str) or not self.condition_text.strip():
+            raise ValueError(f"condition_text must say the condition, got {self.condition_text!r}.")
+
+    @property
+    def condition(self) -> str:
+        deeper = self.inner.condition
+        return self.condition_text if deeper is None else f"{self.condition_text}; {deeper}"
+
+    def describe(self) -> str:
+        return f"{self.inner.describe()}, if {self.condition_text}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoupledEvent(WrappedEvent):
+    r"""A session that is, but for a failure, one whose bounds are known.
+
+    On every data set the session can be coupled with one that ``inner`` bounds so that both release the same with
+    probability at least :math:`1 - p`. Both worlds of a neighbouring pair have to be swapped, the second inside a
+    factor :math:`e^\epsilon`, so delta grows by :math:`(1 + e^\epsilon) p`: where ``inner`` is :math:`(\epsilon,
+    p)`-private, the session is :math:`(\epsilon, (2 + e^\epsilon) p)`-private, not :math:`(\epsilon, 2p)`.
+
+    Attributes:
+        failure_probability: p in [0, 1), of the whole session, however many queries it makes.
+    """
+
+    failure_probability: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        value = _validate.non_negative("failure_probability", self.failure_probability)
+        if not value < 1:
+            raise ValueError(f"failure_probability must be in [0, 1), got {self.failure_probability!r}.")
+        object.__setattr__(self, "failure_probability", value)
+
+    def describe(self) -> str:
+        return (
+            f"{self.inner.describe()}; but for a failure of probability {self.failure_probability:.3g}, which adds "
+            "(1 + e^epsilon) times that to delta"
+        )
+
+    def coupling_gap(self, queries: int) -> float:
+        return self.inner.coupling_gap(queries) + (self.failure_probability if queries else 0.0)
 
 
 def _same_relation(outer: Event, inner: Event) -> None:
