@@ -61,6 +61,7 @@ def test_events_that_do_not_compose_query_by_query(events):
         "ShuffledEpochsGaussianEvent",
         "ApproximateDPEvent",
         "RepeatAndSelectEvent",
+        "AboveThresholdEvent",
     }
 
 
