@@ -13,6 +13,7 @@ from tacita.accounting.cells import (
     gaussian_sum_event,
 )
 from tacita.accounting.chain import Anchor, Verification
+from tacita.accounting.composed_events import ComposedEvent, WorstOfEvent
 from tacita.accounting.events import Event, Spend
 from tacita.accounting.gaussian import gaussian_delta, gaussian_epsilon, gaussian_mu
 from tacita.accounting.gaussian_events import (
@@ -43,6 +44,7 @@ __all__ = [
     "Anchor",
     "ApproximateDPEvent",
     "Bound",
+    "ComposedEvent",
     "ConditionalEvent",
     "CoupledEvent",
     "DisjointLaw",
@@ -74,6 +76,7 @@ __all__ = [
     "StableCountsEvent",
     "Statement",
     "Verification",
+    "WorstOfEvent",
     "ZCDPEvent",
     "calibrate",
     "check_relation",
