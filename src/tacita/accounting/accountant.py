@@ -8,9 +8,9 @@ Place: events -> [accounting.accountant] -> ledger, calibration. In this order:
 3. every event has a Rényi curve: their sum (also where arithmetic fails the second);
 4. otherwise parts that each have one of these, added up by basic composition.
 
-Additive deltas (stable counts, shares) are taken off delta first, and so is what a coupling costs: :math:`(1 +
-e^\epsilon)` times the total variation of all coupled sessions (docs/derivations/noisy-sgd.md). What is returned is finite, or the reason it is not
-is named, or an ``ArithmeticError`` is raised: never a NaN, never an estimate.
+Additive deltas (stable counts, shares) are taken off delta first, and so is what couplings cost: their total variation
+times :math:`1 + e^\epsilon` (docs/derivations/noisy-sgd.md). What is returned is finite, or the reason it is not is
+named, or an ``ArithmeticError`` is raised: never a NaN, never an estimate.
 """
 
 import math

@@ -28,9 +28,9 @@ CAVEATS = (
 )
 
 PROMISE = (
-    "A condition is a promise about every data set that the run might have had, not about this run: that it was seen to "
-    "hold along the run proves nothing, and whether it held is itself private, so that nothing may show it unless it is "
-    "paid for."
+    "A condition is a promise about every data set that the run might have had, not about this run: that it was seen "
+    "to hold along the run proves nothing, and whether it held is itself private, so that nothing may show it unless "
+    "it is paid for."
 )
 
 
