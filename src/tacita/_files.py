@@ -5,6 +5,7 @@ power, leave the old file or the new one.
 """
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -15,8 +16,16 @@ def replace_durably(path: Path, data: bytes, *, mode: int = 0o644) -> None:
     flushed.
 
     Raises:
-        OSError: The disk is full or the folder cannot be written; the old file is untouched.
+        OSError: The disk is full or the folder cannot be written; the old file is untouched. The error names ``path``.
     """
+    try:
+        _replace(path, data, mode)
+        _flush_folder(path.parent)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
+
+
+def _replace(path: Path, data: bytes, mode: int) -> None:
     temporary = temporary_beside(path)
     temporary.unlink(missing_ok=True)  # of a process that was killed; its mode may be another
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
@@ -28,9 +37,24 @@ def replace_durably(path: Path, data: bytes, *, mode: int = 0o644) -> None:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # the disk may refuse this too; the next write removes it
+            temporary.unlink(missing_ok=True)
         raise
-    _flush_folder(path.parent)
+
+
+def make_folder(path: Path, *, mode: int = 0o777) -> None:
+    """Make ``path`` and what is missing above it; its name is on disk when this returns.
+
+    Without that a loss of power could take a ledger with its folder, although each of its lines had been flushed.
+
+    Raises:
+        OSError: A folder cannot be made, or a part of the path is a file.
+    """
+    missing = [folder for folder in path.parents if not folder.exists()]
+    for folder in (*reversed(missing), path):
+        folder.mkdir(mode if folder == path else 0o777, exist_ok=True)
+        with suppress(PermissionError):  # a folder above that may be passed, and not read
+            _flush_folder(folder.parent)
 
 
 def remove_durably(path: Path) -> None:

@@ -65,7 +65,7 @@ def optimizer_forgotten():
 )
 def anything_resumed():
     """A run goes on with other settings or other data."""
-    swap(fingerprint.data_fingerprint, lambda oracle, dataset, optimizer: "")
+    swap(fingerprint.data_fingerprint, lambda oracle, dataset: "")
 
 
 @bug(11, 43, caught_by=[FIT + "test_an_older_copy_of_the_ledger_and_its_anchor_is_not_resumed"])

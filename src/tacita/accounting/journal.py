@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tacita._files import replace_durably
+from tacita._files import make_folder, replace_durably
 from tacita.accounting.chain import (
     GENESIS,
     VERSION,
@@ -203,7 +203,7 @@ class _File:
         self.broken = ""  # why no more lines are taken
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
             self._handle = os.fdopen(os.open(path, flags, 0o644), "rb+", buffering=0)
         except OSError as error:
             raise LedgerError(f"{path.name} cannot be opened for writing: {error.strerror}.") from None

@@ -69,7 +69,16 @@ class Line:
             self._randomness.ratchet()
         self._must_resume = False
         self._position = position
-        if self._randomness.generation > generation and self.session.last_query >= position:
+        if self._randomness.generation > generation:
+            self.redo_nothing()
+
+    def redo_nothing(self) -> None:
+        """Leave every number behind that has a line: what comes now is not what was asked under it.
+
+        Raises:
+            ResumeError: There is such a number, and the event does not compose query by query.
+        """
+        if self.session.last_query >= self._position:
             self._leave_used_numbers()
 
     def begin(self) -> int:

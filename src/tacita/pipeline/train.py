@@ -233,7 +233,7 @@ class _Run:
         self, state: TrainingState, records: Records, preprocessing: Preprocessing, public: Encoded | None
     ) -> None:
         queries, encoder = self.plan.training.queries, preprocessing.encoder
-        binding = data_fingerprint(state.oracle, records, state.optimizer)
+        binding = data_fingerprint(state.oracle, records)
         checkpoints = Checkpoints.planned(self.folder, state.oracle, binding)
         bar = Progress(self.ledger, delta=self.settings.delta, total=queries) if self.progress else None
 

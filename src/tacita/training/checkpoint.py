@@ -7,7 +7,7 @@ state may hold raw gradients. What is shared is exported anew.
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,8 @@ class TrainingState:
         oracle: The oracle that is asked.
         average: The running average of iterates, if there is one.
         scheduler: A learning-rate scheduler, if there is one.
+        optimizer_settings: Kind and settings of the optimizer, as it was built.
+        optimizer_changes: Queries made when a resumed run went on with another optimizer than it had.
     """
 
     model: nn.Module
@@ -41,6 +43,11 @@ class TrainingState:
     oracle: GradientOracle
     average: SuffixAverage | None = None
     scheduler: torch.optim.lr_scheduler.LRScheduler | None = None
+    optimizer_settings: str = field(init=False)
+    optimizer_changes: list[int] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        self.optimizer_settings = described(self.optimizer)
 
     def to_tree(self) -> dict[str, Any]:
         """The state as nested dicts and lists of tensors, numbers and strings."""
@@ -50,23 +57,61 @@ class TrainingState:
             "oracle": self.oracle.state_dict(),
             "average": None if self.average is None else {"seen": self.average.seen, "mean": self.average.mean},
             "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
+            "optimizer_settings": self.optimizer_settings,
+            "optimizer_changes": self.optimizer_changes,
         }
 
     def from_tree(self, tree: Mapping[str, Any]) -> None:
-        """Restore what :meth:`to_tree` gave."""
+        """Restore what :meth:`to_tree` gave.
+
+        Another optimizer than the checkpoint's (or other settings of it) starts anew from the checkpoint's parameters,
+        and a scheduler with it. It leads elsewhere, so that nothing is redone: every number with a line stays paid for
+        and is left behind, and each query from here on has batch, noise and charge of its own.
+
+        Raises:
+            ResumeError: The checkpoint is of another model; or numbers would be left behind, and the event does not
+                compose query by query.
+        """
         own = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
         if own.keys() != tree["model"].keys():
             raise ResumeError("the checkpoint is of another model: parameters or buffers have other names.")
         with torch.no_grad():
             for name, value in own.items():
                 value.copy_(tree["model"][name])
-        self.optimizer.load_state_dict(_with_integer_keys(tree["optimizer"]))
         self.oracle.load_state_dict(tree["oracle"])
+        self.optimizer_changes = list(tree["optimizer_changes"])
         if self.average is not None and tree["average"] is not None:
             self.average.seen = tree["average"]["seen"]
             self.average.mean = dict(tree["average"]["mean"])
+        if tree["optimizer_settings"] != self.optimizer_settings:
+            self.oracle.line.redo_nothing()
+            self.optimizer_changes.append(self.oracle.line.position)
+            return
+        self.optimizer.load_state_dict(_with_integer_keys(tree["optimizer"]))
         if self.scheduler is not None and tree["scheduler"] is not None:
             self.scheduler.load_state_dict(dict(tree["scheduler"]))
+
+    def changes_in_words(self) -> list[str]:
+        """For the statement: when a resumed run went on with another optimizer."""
+        return [
+            f"The optimizer was changed when the run was resumed, after {made} queries: those made since the last "
+            "checkpoint stay paid for, and were not redone."
+            for made in self.optimizer_changes
+        ]
+
+
+def described(optimizer: torch.optim.Optimizer) -> str:
+    """Kind and settings of an optimizer in words, its parameters by their number alone.
+
+    Example:
+        >>> described(torch.optim.SGD([torch.zeros(2)], lr=0.5))[:36]
+        "SGD [{'dampening': 0, 'differentiabl"
+    """
+    plain = [
+        {name: value.tolist() if isinstance(value, Tensor) else value for name, value in group.items()}
+        for group in ({**group, "params": len(group["params"])} for group in optimizer.param_groups)
+    ]
+    return f"{type(optimizer).__name__} {[dict(sorted(group.items())) for group in plain]}"
 
 
 def save(path: Path, tree: Mapping[str, Any], head: Mapping[str, Any]) -> None:

@@ -17,13 +17,14 @@ from tacita.oracles import GradientOracle, Records
 SAMPLED_ROWS = 64  # of a Dataset whose rows have to be loaded one by one
 
 
-def data_fingerprint(oracle: GradientOracle, dataset: Any, optimizer: torch.optim.Optimizer) -> str:
-    """Keyed tag over the oracle's public settings, the optimizer's kind, and the data.
+def data_fingerprint(oracle: GradientOracle, dataset: Any) -> str:
+    """Keyed tag over the oracle's public settings and the data.
 
-    Arrays are covered whole; of any other ``Dataset`` its length and 64 rows, chosen by the key. A row that changed
-    beyond these is not noticed here, and still safe: a redone query whose values differ takes a new number.
+    The optimizer is below the line: another one on resume is no error, but redoes no query. Arrays are covered whole;
+    of any other ``Dataset`` its length and 64 rows, chosen by the key. A row that changed beyond these is not noticed
+    here, and still safe: a redone query whose values differ takes a new number.
     """
-    settings = json.dumps({**oracle.settings, "optimizer": type(optimizer).__name__}, sort_keys=True).encode()
+    settings = json.dumps(oracle.settings, sort_keys=True).encode()
     key = oracle.randomness.session_key(oracle.session.id)
     records = dataset if isinstance(dataset, Records) else None
     parts: Iterator[Any] = _parts(records.dataset if records else dataset, key)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,7 @@ from tacita._files import replace_durably
 from tacita.accounting import Ledger, NeighboringRelation, Statement, statement
 from tacita.clipping import FlatClipper
 from tacita.clipping.clipper import Clipper
+from tacita.errors import ResumeError
 from tacita.gradients.functional import LossFn
 from tacita.mechanisms import CalibratedGaussian
 from tacita.oracles import ClippedGradientOracle
@@ -26,10 +28,12 @@ from tacita.random import Randomness
 from tacita.sampling import PoissonSampler
 from tacita.training.checkpoint import TrainingState
 from tacita.training.fingerprint import data_fingerprint
-from tacita.training.folder import RunFolder
+from tacita.training.folder import STATEMENT, RunFolder
 from tacita.training.loop import Checkpoints, train
 from tacita.training.progress import Progress
 from tacita.training.public import PublicCurve
+
+MODEL = "model.safetensors"
 
 
 @dataclass(frozen=True)
@@ -92,7 +96,9 @@ def fit(
         neighboring_relation: How neighbours differ.
         privacy_unit: The caller's words for what is protected; "one record" if ``None``.
         folder: Keeps ledger, statement and model, and checkpoints while it runs. A run killed there goes on when
-            ``fit`` is called again with the same settings and data, and ends with the same bits.
+            ``fit`` is called again with the same settings and data, and ends with the same bits. With another
+            optimizer it goes on from the last checkpoint: queries made since stay paid for, none is redone with its
+            noise, so that fewer steps are left; the statement says so.
         public_data: Rows that the caller declares to be public: their loss is shown and kept along the way, and the
             statement says so. No loss on the private rows is ever shown.
         progress: Show a bar on the error stream.
@@ -102,7 +108,7 @@ def fit(
 
     Raises:
         ValueError: A setting is wrong; the message names it and the way out.
-        ResumeError: ``folder`` holds a run with other settings or data, or a finished one.
+        ResumeError: ``folder`` holds a run with other privacy settings or data, or a finished one.
 
     Example:
         >>> import torch
@@ -152,9 +158,11 @@ def fit(
             **oracle_settings,
         )
         state = TrainingState(model, (optimizer or _adam)(model.parameters()), oracle)
+        if run_folder is not None and run_folder.tidying:
+            return _tidied(state, delta=target_delta, chosen=chosen, folder=run_folder)
         checkpoints = None
         if run_folder is not None:
-            checkpoints = Checkpoints.planned(run_folder, oracle, data_fingerprint(oracle, dataset, state.optimizer))
+            checkpoints = Checkpoints.planned(run_folder, oracle, data_fingerprint(oracle, dataset))
         with Progress(ledger, delta=target_delta, total=oracle.planned_queries) if progress else nullcontext() as bar:
             curve = PublicCurve(model, loss_fn, public_data, oracle.planned_queries, bar)
             train(state, checkpoints=checkpoints, progress=bar, on_step=curve)
@@ -166,12 +174,15 @@ def _opened(folder: str | Path | None, randomness: Randomness | None) -> tuple[R
     if folder is None:
         return None, randomness or Randomness.system()
     run_folder = RunFolder(folder)
-    if run_folder.unfinished:
-        return run_folder, Randomness.load(run_folder.key)
-    run_folder.start()
-    randomness = randomness or Randomness.system()
-    randomness.save(run_folder.key)
-    return run_folder, randomness
+    with run_folder.starting():
+        if run_folder.tidying:
+            return run_folder, randomness or Randomness.system()
+        if run_folder.unfinished:
+            return run_folder, Randomness.load(run_folder.key)
+        run_folder.start()
+        randomness = randomness or Randomness.system()
+        randomness.save(run_folder.key)
+        return run_folder, randomness
 
 
 @contextmanager
@@ -192,17 +203,30 @@ def _finished(
     if not state.oracle.session.closed:
         state.oracle.session.close()
     caveats = [] if curve.data is None else ["A loss was shown on data that the caller declares to be public."]
-    words = statement(ledger, delta, chosen_by_tacita=chosen, caveats=caveats)
+    words = statement(ledger, delta, chosen_by_tacita=chosen, caveats=[*caveats, *state.changes_in_words()])
     points = tuple(curve.points)
     if folder is None:
         return Run(state.model, ledger, words, public_losses=points)
     weights = {name: value.detach().contiguous() for name, value in state.model.state_dict().items()}
-    replace_durably(folder.path / "model.safetensors", safetensors.torch.save(_untied(weights)))
+    replace_durably(folder.path / MODEL, safetensors.torch.save(_untied(weights)))
     replace_durably(folder.path / "statement.txt", words.text.encode())
-    replace_durably(folder.path / "statement.json", words.to_bytes())
+    replace_durably(folder.path / STATEMENT, words.to_bytes())
     ledger.close()
     folder.finish()
     return Run(state.model, ledger, words, folder.path, points)
+
+
+def _tidied(state: TrainingState, *, delta: float, chosen: list[str], folder: RunFolder) -> Run:
+    """The run that was killed when all but the removal of private files was done."""
+    ledger = state.oracle.ledger
+    try:
+        state.model.load_state_dict(safetensors.torch.load_file(folder.path / MODEL))
+    except (OSError, RuntimeError, safetensors.SafetensorError):
+        raise ResumeError(f"{MODEL} is not the model of the run that was finished here.") from None
+    words = statement(ledger, delta, chosen_by_tacita=chosen)
+    ledger.close()
+    folder.finish()
+    return Run(state.model, ledger, words, folder.path)
 
 
 def _untied(weights: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -3,11 +3,16 @@
 Place: the ground of training.
 """
 
+import fcntl
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from tacita._files import remove_durably
+from tacita._files import make_folder, remove_durably
 from tacita.errors import ResumeError
+
+STATEMENT = "statement.json"  # the last file that a run writes
 
 
 class RunFolder:
@@ -41,10 +46,31 @@ class RunFolder:
         """Whether a run was started here and not finished."""
         return self.key.exists()
 
+    @property
+    def tidying(self) -> bool:
+        """Whether all is written, and only what is private has to go."""
+        return self.private.is_dir() and (self.path / STATEMENT).exists()
+
+    @contextmanager
+    def starting(self) -> Iterator[None]:
+        """Hold the folder while a run is started or found there: of two processes at once, one makes the key.
+
+        Which of them goes on is the ledger's to say: it takes one writer.
+        """
+        if self.path.exists() and not self.path.is_dir():
+            raise ResumeError(f"{self.path.name!r} is a file: choose another folder.")
+        make_folder(self.path)
+        handle = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(handle)
+
     def create(self) -> None:
         """Make the folders; ``private`` can be entered by its owner alone."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        self.private.mkdir(mode=0o700, exist_ok=True)
+        make_folder(self.path)
+        make_folder(self.private, mode=0o700)
         os.chmod(self.private, 0o700)
 
     def start(self) -> None:

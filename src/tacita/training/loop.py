@@ -52,20 +52,25 @@ class Checkpoints:
         oracle.randomness.save(self.folder.key)
 
     def restore(self, state: TrainingState) -> None:
-        """Continue from the checkpoint.
+        """Continue from the checkpoint; with another optimizer, as :meth:`TrainingState.from_tree` says.
 
         Raises:
-            ResumeError: It is of other settings or data, or the ledger does not go on from where it stood.
+            ResumeError: It is of other privacy settings or data, or the ledger does not go on from where it stood.
         """
         tree, head = checkpoints.load(self.folder.checkpoint)
-        if head["binding"] != self.binding:
+        if head.get("binding") != self.binding:
             raise ResumeError(
                 "this run was started with other settings or other data: rerun with those, or choose another folder."
             )
-        found = state.oracle.ledger.verify(anchor=(head["anchor"][0], head["anchor"][1], "the checkpoint"))
+        found = state.oracle.ledger.verify(anchor=(*head["anchor"][:2], "the checkpoint"))
         if not found.ok:
             raise ResumeError(f"the ledger does not go on from the checkpoint: {found.reason}.")
-        state.from_tree(tree)
+        try:
+            state.from_tree(tree)
+        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, IndexError) as error:
+            raise ResumeError(f"{self.folder.checkpoint.name} does not fit this run.") from error
+        if state.optimizer_settings != tree["optimizer_settings"]:
+            self.save(state)  # killed before the next checkpoint, the run would leave numbers behind once more
 
 
 def train(
