@@ -11,7 +11,7 @@ import numpy as np
 
 from tacita import _validate
 from tacita.accounting.cells import DisjointLaw
-from tacita.sampling._assignment import Memory, by_coin, slice_of
+from tacita.sampling._assignment import Memory, batches_by_coin, by_coin, slice_of
 from tacita.sampling.sampler import Coins, Sampler
 
 
@@ -75,3 +75,13 @@ class DisjointSampler(Sampler):
             (stream, num_rows), lambda: by_coin(stream, num_rows, self.num_batches)
         )
         return batches[query].copy()
+
+    def masks(self, query: int, coins: Coins, num_rows: int, runs: int) -> np.ndarray:
+        self._check_draw(query, num_rows)
+        if self.assignment == "index":
+            return np.tile(self.mask(query, coins, num_rows), (runs, 1))
+        stream = coins.for_session()
+        batch = self._memory.recall(  # type: ignore[attr-defined]
+            (stream, num_rows, runs), lambda: batches_by_coin(stream, num_rows, runs, self.num_batches)
+        )
+        return batch == query

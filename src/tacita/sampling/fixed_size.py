@@ -10,6 +10,7 @@ import numpy as np
 
 from tacita import _validate
 from tacita.accounting.cells import FixedSizeLaw
+from tacita.sampling._assignment import orders
 from tacita.sampling.sampler import Coins, Sampler
 
 
@@ -54,3 +55,7 @@ class FixedSizeSampler(Sampler):
     def draw(self, query: int, coins: Coins, num_rows: int) -> np.ndarray:
         self._check_draw(query, num_rows)
         return coins.for_query(query).choice(num_rows, self.batch_size)
+
+    def masks(self, query: int, coins: Coins, num_rows: int, runs: int) -> np.ndarray:
+        self._check_draw(query, num_rows)
+        return orders(coins.for_query(query), num_rows, runs) < self.batch_size

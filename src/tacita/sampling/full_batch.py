@@ -48,3 +48,7 @@ class FullBatchSampler(Sampler):
     def draw(self, query: int, coins: Coins, num_rows: int) -> np.ndarray:
         self._check_draw(query, num_rows)
         return np.arange(num_rows)
+
+    def masks(self, query: int, coins: Coins, num_rows: int, runs: int) -> np.ndarray:
+        self._check_draw(query, num_rows)
+        return np.ones((runs, num_rows), bool)

@@ -60,6 +60,10 @@ class PoissonSampler(Sampler):
         self._check_draw(query, num_rows)
         return np.flatnonzero(coins.for_query(query).bernoulli(num_rows, self.sample_rate))
 
+    def masks(self, query: int, coins: Coins, num_rows: int, runs: int) -> np.ndarray:
+        self._check_draw(query, num_rows)
+        return coins.for_query(query).bernoulli(runs * num_rows, self.sample_rate).reshape(runs, num_rows)
+
 
 @dataclass(frozen=True, kw_only=True)
 class UnitPoissonSampler(Sampler):
@@ -96,7 +100,13 @@ class UnitPoissonSampler(Sampler):
         return False
 
     def draw(self, query: int, coins: Coins, num_rows: int) -> np.ndarray:
-        return PoissonSampler(sample_rate=self.sample_rate, num_records=self.num_records).draw(query, coins, num_rows)
+        return self._rows().draw(query, coins, num_rows)
+
+    def masks(self, query: int, coins: Coins, num_rows: int, runs: int) -> np.ndarray:
+        return self._rows().masks(query, coins, num_rows, runs)
+
+    def _rows(self) -> PoissonSampler:
+        return PoissonSampler(sample_rate=self.sample_rate, num_records=self.num_records)
 
 
 def _rate(num_records: int, sample_rate: float | None, expected_batch_size: float | None) -> float:

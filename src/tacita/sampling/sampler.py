@@ -91,11 +91,32 @@ class Sampler(ABC):
         member[self.draw(query, coins, num_rows)] = True
         return member
 
+    def masks(self, query: int, coins: Coins, num_rows: int, runs: int) -> np.ndarray:
+        """Which rows ``query`` draws in each of many runs of a session, bool of shape (runs, num_rows).
+
+        For audits. Each run has the law of :meth:`draw` over all its queries, runs are independent, and none of them is
+        what :meth:`draw` gives. By default each is drawn by it, from streams of its own; samplers have faster ways.
+        """
+        return np.stack([self.mask(query, _OneRun(coins, run), num_rows) for run in range(runs)])
+
     def _check_draw(self, query: int, num_rows: int) -> None:
         if query < 0 or (self.max_queries is not None and query >= self.max_queries):
             raise ValueError(f"query must be in 0 .. max_queries - 1 of {self!r}, got {query}.")
         if self.requires_public_count and num_rows != self.num_records:
             raise ValueError(f"num_records must be the number of records with {type(self).__name__}: it is not.")
+
+
+class _OneRun:
+    """The coins of one of many runs: streams whose keys are drawn from the streams that all runs share."""
+
+    def __init__(self, coins: Coins, run: int) -> None:
+        self._coins, self._run = coins, run
+
+    def for_query(self, query: int) -> Stream:
+        return Stream(self._coins.for_query(query).bytes(32, 32 * self._run))
+
+    def for_session(self) -> Stream:
+        return Stream(self._coins.for_session().bytes(32, 32 * self._run))
 
 
 def as_sampler(sampler: object) -> Sampler:

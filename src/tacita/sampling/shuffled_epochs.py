@@ -11,7 +11,7 @@ import numpy as np
 
 from tacita import _validate
 from tacita.accounting.cells import ShuffledEpochsLaw
-from tacita.sampling._assignment import Memory, by_coin, by_permutation
+from tacita.sampling._assignment import Memory, batches_by_coin, by_coin, by_permutation, orders, slice_of
 from tacita.sampling.sampler import Coins, Sampler
 
 _EPOCH = 2**40  # words of the session's stream that belong to one epoch: one for each record
@@ -76,3 +76,20 @@ class ShuffledEpochsSampler(Sampler):
             lambda: assign(stream, num_rows, self.batches_per_epoch, offset=epoch * _EPOCH),
         )
         return batches[batch].copy()
+
+    def masks(self, query: int, coins: Coins, num_rows: int, runs: int) -> np.ndarray:
+        self._check_draw(query, num_rows)
+        epoch, batch = divmod(query, self.batches_per_epoch)
+        stream = coins.for_session()
+        where = {"offset": epoch * _EPOCH}
+        if self.assignment == "coin":
+            made = self._memory.recall(  # type: ignore[attr-defined]
+                (stream, num_rows, runs, epoch),
+                lambda: batches_by_coin(stream, num_rows, runs, self.batches_per_epoch, **where),
+            )
+            return made == batch
+        made = self._memory.recall(  # type: ignore[attr-defined]
+            (stream, num_rows, runs, epoch), lambda: orders(stream, num_rows, runs, **where)
+        )
+        part = slice_of(batch, num_rows, self.batches_per_epoch)
+        return (made >= part.start) & (made < part.stop)
