@@ -15,11 +15,19 @@ from tacita.errors import (
     UnsupportedEventError,
     UnsupportedModuleError,
 )
-from tacita.estimators import ClippedSum, clipped_gradient_sum
+from tacita.estimators import ClippedSum, UnclippedSum, clipped_gradient_sum
 from tacita.gradients import Explanation, NetworkSource, explain
 from tacita.mechanisms import CalibratedGaussian, GaussianMechanism
 from tacita.methods import SuffixAverage
-from tacita.oracles import ClippedGradientOracle, GradientOracle, Records, Release, cap_units, split
+from tacita.oracles import (
+    ClippedGradientOracle,
+    GradientOracle,
+    Records,
+    Release,
+    UnclippedGradientOracle,
+    cap_units,
+    split,
+)
 from tacita.pipeline import load
 from tacita.random import Randomness
 from tacita.sampling import (
@@ -63,6 +71,8 @@ __all__ = [
     "Statement",
     "SuffixAverage",
     "TacitaError",
+    "UnclippedGradientOracle",
+    "UnclippedSum",
     "UnitPoissonSampler",
     "UnsupportedEventError",
     "UnsupportedModuleError",

@@ -2,5 +2,6 @@
 
 from tacita.estimators.clipped_sum import ClippedGradientSum, ClippedSum, clipped_gradient_sum
 from tacita.estimators.estimator import Estimator, Values
+from tacita.estimators.unclipped_sum import UnclippedSum
 
-__all__ = ["ClippedGradientSum", "ClippedSum", "Estimator", "Values", "clipped_gradient_sum"]
+__all__ = ["ClippedGradientSum", "ClippedSum", "Estimator", "UnclippedSum", "Values", "clipped_gradient_sum"]

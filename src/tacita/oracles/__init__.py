@@ -4,5 +4,16 @@ from tacita.oracles.clipped import ClippedGradientOracle
 from tacita.oracles.gradient_oracle import GradientOracle, Release, trainable
 from tacita.oracles.line import Line
 from tacita.oracles.records import Records, cap_units, split
+from tacita.oracles.unclipped import UnclippedGradientOracle
 
-__all__ = ["ClippedGradientOracle", "GradientOracle", "Line", "Records", "Release", "cap_units", "split", "trainable"]
+__all__ = [
+    "ClippedGradientOracle",
+    "GradientOracle",
+    "Line",
+    "Records",
+    "Release",
+    "UnclippedGradientOracle",
+    "cap_units",
+    "split",
+    "trainable",
+]
