@@ -130,7 +130,7 @@ class UnclippedGradientOracle(GradientOracle):
 
 
 def _warn_of_noise(noise_std: float, shapes: Mapping[str, Any], bound: float) -> None:
-    r"""A step :math:`\eta \le 1/L` moves a gradient by at most :math:`\eta L \lVert\xi\rVert \approx \Delta \sqrt{d}`."""
+    """A step of at most 1 / L moves a gradient by at most the length of the noise of the mean, about Delta sqrt(d)."""
     length = noise_std * math.sqrt(sum(shape.numel() for shape in shapes.values()))
     if length > bound:
         warnings.warn(

@@ -1,0 +1,216 @@
+"""The unclipped sum: the clipped one's path wherever the declared bound holds, and what is claimed only then."""
+
+import math
+
+import pytest
+import torch
+
+import tacita
+from tacita import accounting as acc
+from tacita.gradients import GivenEngine
+from tacita.sampling import FullBatchSampler, PoissonSampler
+
+SHAPES = {"theta": torch.Size([2])}
+RELATION = "add_or_remove_one"
+
+
+def unclipped(**changes):
+    return tacita.UnclippedSum(**{"declared_max_grad_norm": 1.0, "failure_probability": 1e-6, **changes})
+
+
+def clipped(bound):
+    return tacita.ClippedSum(tacita.FlatClipper(max_grad_norm=bound))
+
+
+def summed(estimator, rows, **engine):
+    (values, _) = estimator(GivenEngine(torch.as_tensor(rows), **engine), None)
+    return values["all"]["theta"]
+
+
+# -- exact identities
+
+
+def test_it_is_the_plain_sum():
+    """With C = 1 and g = (3, 4) the clipped sum has (0.6, 0.8), the unclipped one (3, 4)."""
+    rows = torch.tensor([[3.0, 4.0]], dtype=torch.float64)
+    assert summed(unclipped(), rows).tolist() == [3.0, 4.0]
+    assert summed(clipped(1.0), rows).tolist() == pytest.approx([0.6, 0.8])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_below_the_bound_it_is_the_clipped_sum_bit_for_bit(dtype):
+    rows = torch.randn(500, 2, dtype=dtype, generator=torch.Generator().manual_seed(0))
+    bound = rows.norm(dim=1).max().item() * 1.001
+    assert torch.equal(summed(unclipped(declared_max_grad_norm=bound), rows), summed(clipped(bound), rows))
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_row_that_is_not_finite_counts_as_zero(bad):
+    rows = torch.tensor([[0.5, 0.25], [bad, 1.0], [1.0, bad]])
+    assert summed(unclipped(), rows).tolist() == [0.5, 0.25]
+    assert summed(unclipped(), rows[1:]).tolist() == [0.0, 0.0]
+
+
+def test_an_empty_batch_is_zero():
+    assert summed(unclipped(), torch.zeros(0, 2)).tolist() == [0.0, 0.0]
+
+
+def test_it_takes_leading_axes_and_masks():
+    rows = torch.randn(7, 5, 2, generator=torch.Generator().manual_seed(0))
+    mask = torch.rand(7, 5, generator=torch.Generator().manual_seed(1)) < 0.5
+    found = summed(unclipped(), rows, mask=mask)
+    expected = torch.where(mask.unsqueeze(-1), rows, 0.0).sum(dim=1)
+    torch.testing.assert_close(found, expected)
+
+
+# -- what it claims
+
+
+def event(estimator, relation=RELATION, noise=2.0, sampler=None):
+    sampler = sampler or FullBatchSampler(num_records=100)
+    return estimator.event(sampler, dict.fromkeys(estimator.block_sizes(SHAPES), noise), relation, SHAPES)
+
+
+@pytest.mark.parametrize("relation", acc.RELATIONS)
+def test_its_sensitivity_is_the_clipped_one_s(relation):
+    ours = unclipped(declared_max_grad_norm=2.5)
+    assert ours.sensitivity(relation, SHAPES) == clipped(2.5).sensitivity(relation, SHAPES)
+    assert event(ours, relation).inner.inner == clipped(2.5).event(
+        FullBatchSampler(num_records=100), {"all": 2.0}, relation, SHAPES
+    )
+
+
+def test_nothing_is_claimed_without_the_condition():
+    ledger = tacita.Ledger(neighboring_relation=RELATION, privacy_unit="one row")
+    ledger.register(event(unclipped(declared_max_grad_norm=2.5, because="weights are clamped")), planned_queries=3)
+    assert ledger.epsilon(1e-5) == math.inf
+    assert ledger.delta(50.0) == 1.0
+    text = " ".join(tacita.statement(ledger, delta=1e-4).text.split())
+    assert "No unconditional epsilon" in text
+    assert "gradient has an L2 norm of at most 2.5 at every point of the run" in text
+    assert "but with probability 1e-06" in text
+    assert "declared because weights are clamped" in text
+    assert "whether it held is itself private" in text
+    assert tacita.statement(ledger, delta=1e-4).to_json()["epsilon"] is None
+
+
+def test_the_failure_costs_both_swaps():
+    for epsilon in (0.5, 2.0):
+        alone = acc.delta([acc.Spend(event(unclipped(failure_probability=0.0)), 5)], epsilon).delta
+        found = acc.delta([acc.Spend(event(unclipped(failure_probability=1e-3)), 5)], epsilon).delta
+        assert found == pytest.approx(alone + 1e-3 * (1 + math.exp(epsilon)), rel=1e-12)
+
+
+def test_a_bound_that_surely_holds_has_no_failure_and_still_a_condition():
+    sure = event(unclipped(failure_probability=0.0))
+    assert sure.coupling_gap(7) == 0
+    assert "but with probability" not in sure.condition
+    assert "on every data set that is protected" in sure.condition
+
+
+@pytest.mark.parametrize(
+    ("relation", "sampler", "message"),
+    [("add_or_remove_one", tacita.FixedSizeSampler(batch_size=5, num_records=100), "no guarantee is proved")],
+)
+def test_a_cell_that_is_refused_for_the_clipped_sum_is_refused(relation, sampler, message):
+    with pytest.raises(tacita.UnsupportedEventError, match=message):
+        event(unclipped(), relation, sampler=sampler)
+
+
+# -- what one record does
+
+
+def test_the_condition_is_needed():
+    """One full-batch query, n = 100, C = 1, epsilon 1 by the paper's formula with constant 1: exact deltas at 1."""
+    noise = 100 * 0.0339307  # at the level of the sum
+    claimed = {1: 4.28436e-5, 10: 0.776730, 1000: 1.0}
+    for length, delta in claimed.items():
+        rows = torch.cat([torch.zeros(99, 2), torch.tensor([[float(length), 0.0]])]).double()
+        moved = (summed(unclipped(), rows) - summed(unclipped(), rows[:-1])).norm().item()
+        assert moved == length
+        assert acc.gaussian_delta(moved / noise, 1.0) == pytest.approx(delta, rel=1e-4)
+        assert (summed(clipped(1.0), rows) - summed(clipped(1.0), rows[:-1])).norm() <= 1
+    assert acc.gaussian_delta(1 / (100 * 0.0373063), 1.0) <= 1e-5 * (1 + 1e-4)
+
+
+# -- the monitor
+
+
+def rows_with(lengths):
+    return torch.tensor([[length, 0.0] for length in lengths], dtype=torch.float64)
+
+
+def test_nothing_shows_whether_the_bound_held():
+    values, state = unclipped()(GivenEngine(rows_with([0.5, 7.0])), None)
+    assert set(values) == {"all"}
+    assert state is None
+    with pytest.raises(ValueError, match="monitor_weight must be > 0"):
+        unclipped().exceeded(values)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_bought_monitor_counts_rows_beyond_the_bound(bad):
+    """A row that is not finite is absent from both sums, and not counted."""
+    estimator = unclipped(declared_max_grad_norm=2.0, monitor_weight=0.5)
+    values, _ = estimator(GivenEngine(rows_with([1.0, 1.99, 2.01, 7.0, bad])), None)
+    assert values["monitor"]["exceeded"].tolist() == [2 * 0.5 * 2.0]
+    assert estimator.exceeded(values) == 2
+    assert estimator.gradient(values, 2.0).keys() == {"theta"}
+
+
+def test_one_record_moves_the_monitor_by_its_stated_bound():
+    estimator = unclipped(declared_max_grad_norm=2.0, monitor_weight=0.5)
+    for relation, moved in (("add_or_remove_one", 1), ("replace_one", 2)):
+        stated = estimator.sensitivity(relation, SHAPES)["monitor"]
+        assert stated == moved * 0.5 * 2.0
+        for one, other in ((1.0, 9.0), (9.0, 1.0), (math.nan, 1e300)):
+            a, _ = estimator(GivenEngine(rows_with([0.1, one])), None)
+            b, _ = estimator(GivenEngine(rows_with([0.1, other])), None)
+            assert abs(a["monitor"]["exceeded"] - b["monitor"]["exceeded"]).item() <= stated
+    assert event(estimator).inner.inner.max_contribution == (2.0, 1.0)
+    assert estimator.block_sizes(SHAPES) == {"all": 2, "monitor": 1}
+
+
+def test_a_bought_monitor_is_paid_for():
+    without, bought = (
+        acc.epsilon([acc.Spend(event(unclipped(failure_probability=0.0, monitor_weight=w)), 10)], 1e-5).epsilon
+        for w in (0.0, 1.0)
+    )
+    double = acc.FullBatchGaussianEvent(relation=RELATION, max_contribution=(1.0,), noise_std=(2 / math.sqrt(2),))
+    assert bought == pytest.approx(acc.epsilon([acc.Spend(double, 10)], 1e-5).epsilon, rel=1e-9)
+    assert without < bought
+
+
+def test_an_exact_monitor_is_not_private():
+    estimator = unclipped(debug_monitor=True)
+    _, state = estimator(GivenEngine(rows_with([0.5, 7.0])), estimator.initial_state(SHAPES))
+    _, state = estimator(GivenEngine(rows_with([3.0, 7.0])), state)
+    assert state == 3
+    for sampler in (FullBatchSampler(num_records=100), PoissonSampler(sample_rate=0.1, num_records=100)):
+        assert not event(estimator, sampler=sampler).is_private()
+    ledger = tacita.Ledger(neighboring_relation=RELATION, privacy_unit="one row")
+    ledger.register(event(estimator), planned_queries=3)
+    said = tacita.statement(ledger, delta=1e-4)
+    assert "NO PRIVACY GUARANTEE" in said.text
+    assert said.to_json()["conditional_epsilon"] is None
+
+
+# -- settings
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"declared_max_grad_norm": 0.0}, "declared_max_grad_norm must be"),
+        ({"declared_max_grad_norm": math.inf}, "declared_max_grad_norm must be"),
+        ({"declared_max_grad_norm": math.nan}, "declared_max_grad_norm must be"),
+        ({"failure_probability": 1.0}, "failure_probability must be"),
+        ({"failure_probability": -1e-9}, "failure_probability must be"),
+        ({"failure_probability": math.nan}, "failure_probability must be"),
+        ({"monitor_weight": -1.0}, "monitor_weight must be"),
+        ({"because": "two\nlines"}, "because must"),
+    ],
+)
+def test_wrong_settings(changes, message):
+    with pytest.raises(ValueError, match=message):
+        unclipped(**changes)
