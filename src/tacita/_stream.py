@@ -1,4 +1,4 @@
-"""Streams of secret words, and the coins and normals made from them.
+"""Streams of secret words, and the coins, normals and Laplace draws made from them.
 
 Place: the ground, under tacita.random, which has the keys that streams come from.
 Source: AES-256 in counter mode, NIST SP 800-38A; Box and Muller (1958), https://doi.org/10.1214/aoms/1177706645.
@@ -74,6 +74,15 @@ class Stream:
         out = np.empty(_size("count", count), np.dtype("<u8"))
         _fill(self._cipher(_WORD * _size("offset", offset)), out.view(np.uint8))
         return out.astype(np.uint64, copy=False)
+
+    def words_at(self, places: np.ndarray) -> np.ndarray:
+        """The words at ``places``, uint64, wherever they lie: what :meth:`words` gives, one for each."""
+        places = np.asarray(places).astype(np.uint64)
+        counters = np.zeros((len(places), 2), np.dtype(">u8"))
+        counters[:, 1] = places >> np.uint64(1)  # two words a block
+        cipher = Cipher(algorithms.AES(self._secret), modes.ECB()).encryptor()
+        blocks = np.frombuffer(cipher.update(counters.tobytes()), np.dtype("<u8")).reshape(-1, 2)
+        return blocks[np.arange(len(places)), (places & np.uint64(1)).astype(np.intp)].astype(np.uint64)
 
     def bernoulli(self, count: int, probability: float | Fraction, offset: int = 0) -> np.ndarray:
         r"""``count`` coins, bool; coin i is one where word :math:`w_i < \lfloor p \, 2^{64} \rfloor`.
@@ -173,6 +182,16 @@ class Stream:
             for piece, start in pieces:
                 self._normals(piece, start)
         return torch.from_numpy(out)[offset - first : offset - first + count].reshape(shape).to(device)
+
+    def laplaces(self, count: int, offset: int = 0) -> np.ndarray:
+        r"""``count`` draws of the Laplace distribution of scale 1 (density :math:`e^{-|x|}/2`), float64.
+
+        Value i is a function of word :math:`w_i`, i from ``offset`` on: :math:`\pm \ln u`, the sign the last bit, u the
+        first 53 bits, in (0, 1]. The tail ends at :math:`53 \ln 2 = 36.7`.
+        """
+        words = self.words(count, offset)
+        lengths = -np.log(((words >> np.uint64(11)).astype(np.float64) + 1) * 2.0**-53)
+        return np.where(words & np.uint64(1), lengths, -lengths)
 
     def seed(self) -> int:
         """A seed in [0, 2^63) for one of torch's generators (dropout, say): word 0 without its last bit."""
