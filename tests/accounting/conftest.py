@@ -44,6 +44,49 @@ class Events:
     def share(epsilon, delta, relation="add_or_remove_one"):
         return acc.ApproximateDPEvent(relation=relation, epsilon=epsilon, delta_share=delta)
 
+    @staticmethod
+    def hidden(std=50.0, error=2.0, contribution=1.0, rate=0.02, *, relation="add_or_remove_one", rows=1):
+        return acc.HiddenErrorPoissonEvent(
+            relation=relation,
+            max_contribution=contribution,
+            max_error_change=error,
+            noise_std=std,
+            sampling_probability=rate,
+            max_rows_per_unit=rows,
+        )
+
+    @staticmethod
+    def hidden_anyhow(std=50.0, error=2.0, contribution=1.0, relation="replace_one"):
+        return acc.HiddenErrorGaussianEvent(
+            relation=relation,
+            max_contribution=contribution,
+            max_error_change=error,
+            noise_std=std,
+            max_rows_per_unit=1,
+            sampling="Full batch",
+        )
+
+    @staticmethod
+    def bounded(std=20.0, contribution=1.0, residual=1.0, rate=0.02, relation="add_or_remove_one"):
+        return acc.BoundedResidualPoissonEvent(
+            relation=relation,
+            max_contribution=contribution,
+            max_residual=residual,
+            noise_std=std,
+            sampling_probability=rate,
+        )
+
+    @staticmethod
+    def bounded_in_epochs(std=20.0, contribution=1.0, residual=1.0, per_epoch=50, relation="add_or_remove_one"):
+        return acc.BoundedResidualGaussianEvent(
+            relation=relation,
+            max_contribution=contribution,
+            max_residual=residual,
+            noise_std=std,
+            queries_per_epoch=per_epoch,
+            sampling="Shuffled epochs",
+        )
+
     @classmethod
     def one_of_each(cls):
         relation, blocks = "add_or_remove_one", {"max_contribution": (1.0, 0.5), "noise_std": (2.0, 3.0)}
@@ -69,6 +112,15 @@ class Events:
             acc.ComposedEvent(relation=relation, parts=(cls.poisson(0.02, 1.1), cls.full(5.0)), part_queries=(50, 1)),
             acc.WorstOfEvent(relation=relation, parts=(cls.poisson(0.02, 1.1), cls.full(5.0)), part_queries=(50, 1)),
             acc.CoupledEvent(relation=relation, inner=cls.poisson(0.02, 1.1), failure_probability=1e-9),
+            cls.hidden(),
+            cls.hidden_anyhow(),
+            cls.bounded(),
+            cls.bounded_in_epochs(),
+            acc.FirstDrawEvent(relation=relation, inner=cls.hidden()),
+            acc.InterleavedEvent(relation=relation, inner=cls.hidden(), between=cls.poisson(0.02, 50.0), every=5),
+            acc.RefutedClaimEvent(
+                relation=relation, inner=cls.hidden(), claim="a paper", claimed_epsilon=2.0, claimed_delta=1e-5
+            ),
             acc.AboveThresholdEvent(relation=relation, sensitivity=0.1, threshold_scale=0.4, query_scale=0.8),
         ]
 

@@ -62,6 +62,10 @@ def test_events_that_do_not_compose_query_by_query(events):
         "ApproximateDPEvent",
         "RepeatAndSelectEvent",
         "AboveThresholdEvent",
+        "FirstDrawEvent",
+        "InterleavedEvent",
+        "BoundedResidualGaussianEvent",
+        "BoundedResidualPoissonEvent",
     }
 
 

@@ -1,6 +1,7 @@
 """Accounting: what sessions spend, and the epsilon and delta that follow."""
 
 from tacita.accounting.accountant import Bound, delta, epsilon
+from tacita.accounting.bounded_residual_events import BoundedResidualGaussianEvent, BoundedResidualPoissonEvent
 from tacita.accounting.calibration import calibrate
 from tacita.accounting.cells import (
     DisjointLaw,
@@ -15,6 +16,14 @@ from tacita.accounting.cells import (
 from tacita.accounting.chain import Anchor, Verification
 from tacita.accounting.composed_events import ComposedEvent, WorstOfEvent
 from tacita.accounting.events import Event, Spend
+from tacita.accounting.feedback_cells import (
+    bounded_residual_event,
+    feedback_table,
+    hidden_error_event,
+    released_residual_event,
+)
+from tacita.accounting.feedback_events import HiddenErrorGaussianEvent, HiddenErrorPoissonEvent
+from tacita.accounting.first_draw_event import FirstDrawEvent
 from tacita.accounting.gaussian import gaussian_delta, gaussian_epsilon, gaussian_mu
 from tacita.accounting.gaussian_events import (
     FixedSizeGaussianEvent,
@@ -24,11 +33,13 @@ from tacita.accounting.gaussian_events import (
     PoissonGaussianEvent,
     ShuffledEpochsGaussianEvent,
 )
+from tacita.accounting.interleaved_event import InterleavedEvent
 from tacita.accounting.journal import verify_file
 from tacita.accounting.ledger import Ledger
 from tacita.accounting.mixture_events import MixtureOfGaussiansEvent, PoissonUnitEvent
 from tacita.accounting.parts import Part
 from tacita.accounting.pure_events import ApproximateDPEvent, LaplaceEvent, ZCDPEvent
+from tacita.accounting.refuted_claim_event import RefutedClaimEvent
 from tacita.accounting.relations import RELATIONS, NeighboringRelation, check_relation, moved
 from tacita.accounting.renyi_filter import RenyiFilter
 from tacita.accounting.reservations import Reservations
@@ -44,16 +55,22 @@ __all__ = [
     "Anchor",
     "ApproximateDPEvent",
     "Bound",
+    "BoundedResidualGaussianEvent",
+    "BoundedResidualPoissonEvent",
     "ComposedEvent",
     "ConditionalEvent",
     "CoupledEvent",
     "DisjointLaw",
     "Event",
+    "FirstDrawEvent",
     "FixedSizeGaussianEvent",
     "FixedSizeLaw",
     "FullBatchGaussianEvent",
     "FullBatchLaw",
+    "HiddenErrorGaussianEvent",
+    "HiddenErrorPoissonEvent",
     "HistogramGaussianEvent",
+    "InterleavedEvent",
     "LaplaceEvent",
     "Ledger",
     "MixtureOfGaussiansEvent",
@@ -64,6 +81,7 @@ __all__ = [
     "PoissonLaw",
     "PoissonUnitEvent",
     "PoissonUnitLaw",
+    "RefutedClaimEvent",
     "RenyiFilter",
     "RepeatAndSelectEvent",
     "Reservations",
@@ -78,15 +96,19 @@ __all__ = [
     "Verification",
     "WorstOfEvent",
     "ZCDPEvent",
+    "bounded_residual_event",
     "calibrate",
     "check_relation",
     "delta",
     "epsilon",
+    "feedback_table",
     "gaussian_delta",
     "gaussian_epsilon",
     "gaussian_mu",
     "gaussian_sum_event",
+    "hidden_error_event",
     "moved",
+    "released_residual_event",
     "settings_sha256",
     "stable_failure_probability",
     "stable_threshold",

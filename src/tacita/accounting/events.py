@@ -67,6 +67,11 @@ class Event(ABC):
         """What must hold and nobody enforces; ``None`` for an unconditional guarantee."""
         return None
 
+    @property
+    def disclaimer(self) -> str | None:
+        """What the statement must say first: a claim made elsewhere for such a session, and refuted."""
+        return None
+
     @abstractmethod
     def describe(self) -> str:
         """One line of plain words."""

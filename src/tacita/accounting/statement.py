@@ -166,7 +166,14 @@ def _guarantee(ledger: Ledger, delta: float) -> dict[str, Any]:
         "privacy_unit": ledger.privacy_unit,
         "accountant": bound.accountant,
         "assumptions": list(ledger.assumptions),
+        "disclaimers": _disclaimers(ledger),
     }
+
+
+def _disclaimers(ledger: Ledger) -> list[str]:
+    """Claims made elsewhere for such sessions, and refuted."""
+    said = (session.event.disclaimer for session in ledger.sessions if session.state != "withdrawn")
+    return list(dict.fromkeys(text for text in said if text is not None))
 
 
 def _main(ledger: Ledger) -> dict[str, Any]:

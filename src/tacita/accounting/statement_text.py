@@ -89,6 +89,8 @@ class _Text:
             )
         if fields["non_private"]:
             self._line("NO PRIVACY GUARANTEE: a session adds no noise, or too little for any epsilon at this delta.")
+        for disclaimer in fields["disclaimers"]:
+            self._line(f"{disclaimer[0].upper()}{disclaimer[1:]}. What is guaranteed is said below.")
         if not fields["ledger_verified"]:
             self._line(f"LEDGER NOT INTACT: {fields['ledger_reason']}. The numbers below cannot be relied on.")
         if self._lines:

@@ -126,6 +126,10 @@ class WrappedEvent(Event):
     def condition(self) -> str | None:
         return self.inner.condition
 
+    @property
+    def disclaimer(self) -> str | None:
+        return self.inner.disclaimer
+
     def is_private(self) -> bool:
         return self.inner.is_private()
 

@@ -1,0 +1,215 @@
+r"""Events of bounded residuals: a record that is drawn k times moves the whole transcript by at most S(k), once.
+
+Place: [accounting.bounded_residual_events] -> accountant.
+Proof: docs/derivations/dicesgd.md, "Bounded residuals" (M2).
+
+:math:`S(k) = m (\sqrt{k}\, C + k\, R)`, C the largest contribution to a query's sum, R the largest residual that enters
+the hidden error, m = 1 (2 under replace_one). There is no factor for the number of queries: the guarantee is one of the
+whole session, and so is what a session costs.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from dp_accounting.pld import pld_pmf
+from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+from scipy.special import log_ndtr, logsumexp
+from scipy.stats import binom
+
+from tacita import _validate
+from tacita.accounting import _pld
+from tacita.accounting.events import DEFAULT_INTERVAL, Event
+from tacita.accounting.gaussian import SMALL_MU, gaussian_delta
+from tacita.accounting.relations import moved
+
+UNLIKELY = 1e-22  # chance of more participations than are summed up; counted as a failure
+ROUNDED_UP = 1e-9
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoundedResidualEvent(Event):
+    """Sums of bounded contributions and a hidden error of bounded residuals; subclasses say how records are drawn.
+
+    Attributes:
+        max_contribution: Largest L2 norm C that one record adds to a query's sum.
+        max_residual: Largest L2 norm R that one record adds to the error, each time it is drawn.
+        noise_std: Standard deviation of the noise on the sum; 0 is allowed and not private.
+    """
+
+    max_contribution: float
+    max_residual: float
+    noise_std: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("max_contribution", "max_residual", "noise_std"):
+            object.__setattr__(self, name, _validate.non_negative(name, getattr(self, name)))
+
+    def session_mu(self, participations: int) -> float:
+        """``mu`` of the whole session, if the record is drawn so often."""
+        root = math.sqrt(participations)
+        moves = moved(self.relation) * (root * self.max_contribution + participations * self.max_residual)
+        if moves == 0:
+            return 0.0
+        return moves / self.noise_std if self.noise_std > 0 else math.inf
+
+    @property
+    def query_mu(self) -> float:
+        """``mu`` of one participation: the unit of the noise multiplier."""
+        return self.session_mu(1)
+
+    @property
+    def per_query(self) -> bool:
+        return False
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        return (
+            "the divisor, and with it the bound on the error, is public",
+            "gradients, residuals and the error are clipped by projection onto a ball",
+            "the error itself is never released, logged or shared",
+        )
+
+    def is_private(self) -> bool:
+        return math.isfinite(self.query_mu)
+
+    def describe(self) -> str:
+        return (
+            f"{self.sampler}, hidden error of bounded residuals, noise_std {self.noise_std:.6g} on a sum with "
+            f"max_contribution {self.max_contribution:.6g} and max_residual {self.max_residual:.6g}"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoundedResidualGaussianEvent(BoundedResidualEvent):
+    """A record is in one query of each epoch: one Gaussian query for the session, of S(epochs begun).
+
+    Attributes:
+        queries_per_epoch: Batches of an epoch; 1 for full batches, all of them for one pass.
+        sampling: How records are drawn, in plain words.
+    """
+
+    queries_per_epoch: int
+    sampling: str
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _validate.count("queries_per_epoch", self.queries_per_epoch)
+
+    @property
+    def sampler(self) -> str:
+        return f"{self.sampling}, a record is in 1 of {self.queries_per_epoch} queries"
+
+    def gaussian_mu(self, queries: int) -> float:
+        return self.session_mu(-(-queries // self.queries_per_epoch))
+
+    def pld(self, queries: int, interval: float = DEFAULT_INTERVAL):
+        mu = self.gaussian_mu(queries)
+        return _pld.gaussian_pld(mu, interval) if 0 < mu < math.inf else None
+
+    def rdp(self, queries: int, orders: np.ndarray) -> np.ndarray:
+        return np.asarray(orders, dtype=float) * self.gaussian_mu(queries) ** 2 / 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoundedResidualPoissonEvent(BoundedResidualEvent):
+    r"""A record is drawn Binomial(T, q) times.
+
+    :math:`\delta(\epsilon) \le \sum_k \mathrm{Binom}(T, q)(k)\, \delta_G(\epsilon; S(k)/s)`. That is the divergence,
+    at every epsilon, of the pair in which k is shown and a Gaussian query of :math:`S(k)/s` follows; so that pair
+    dominates, and the session composes with others as a privacy loss distribution or by its Rényi curve.
+
+    Attributes:
+        sampling_probability: Chance q of the record's coin, in (0, 1].
+    """
+
+    sampling_probability: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        rate = _validate.probability("sampling_probability", self.sampling_probability)
+        object.__setattr__(self, "sampling_probability", float(rate))
+
+    @property
+    def sampler(self) -> str:
+        return f"Poisson sampling, sample rate {self.sampling_probability:.6g}"
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        return ("each record enters each query by an independent secret coin", *super().assumptions)
+
+    def gaussian_mu(self, queries: int) -> float | None:
+        if queries == 0 or self.query_mu == 0:
+            return 0.0
+        return self.session_mu(queries) if self.sampling_probability == 1 else None
+
+    def delta(self, epsilon: float, queries: int) -> float | None:
+        if self.gaussian_mu(queries) is not None:
+            return super().delta(epsilon, queries)
+        chances, mus, missed = self._participations(queries)
+        return min(1.0, _mixed_delta(np.array([epsilon]), chances, mus)[0] * (1 + ROUNDED_UP) + missed)
+
+    def pld(self, queries: int, interval: float = DEFAULT_INTERVAL):
+        mu = self.gaussian_mu(queries)
+        if mu is not None:
+            return _pld.gaussian_pld(mu, interval) if 0 < mu < math.inf else None
+        chances, mus, missed = self._participations(queries)
+        return _mixed_pld(tuple(chances), tuple(mus), missed, interval)
+
+    def rdp(self, queries: int, orders: np.ndarray) -> np.ndarray:
+        a = np.asarray(orders, dtype=float)
+        mu = self.gaussian_mu(queries)
+        if mu is not None:
+            return a * mu**2 / 2
+        counts = np.arange(1, queries + 1)
+        mus = np.array([self.session_mu(int(k)) for k in counts])
+        exponents = np.outer(a * (a - 1), mus**2 / 2)
+        excess = exponents + np.log(-np.expm1(-exponents)) + binom.logpmf(counts, queries, self.sampling_probability)
+        return np.logaddexp(0.0, logsumexp(excess, axis=1)) / (a - 1) * (1 + ROUNDED_UP)
+
+    def loss_range(self, queries: int) -> float:
+        largest = float(self._participations(queries)[1].max())
+        return largest * (largest / 2 + 10)
+
+    def compositions(self, queries: int) -> int:
+        return 1
+
+    def _participations(self, queries: int) -> tuple[np.ndarray, np.ndarray, float]:
+        """Chances and mus of 0, 1, ... participations, and the chance of more than those."""
+        law = (queries, self.sampling_probability)
+        most = int(min(queries, binom.isf(UNLIKELY, *law)))
+        counts = np.arange(most + 1)
+        mus = np.array([self.session_mu(int(k)) for k in counts])
+        return binom.pmf(counts, *law), mus, float(binom.sf(most, *law))
+
+
+def _mixed_delta(epsilons: np.ndarray, chances: np.ndarray, mus: np.ndarray) -> np.ndarray:
+    """Mean of the Gaussian deltas at each epsilon."""
+    total = np.zeros(len(epsilons))
+    for chance, mu in zip(chances, mus, strict=True):
+        total += chance * _gaussian_deltas(epsilons, float(mu))
+    return total
+
+
+def _gaussian_deltas(epsilons: np.ndarray, mu: float) -> np.ndarray:
+    if mu < SMALL_MU or not math.isfinite(mu) or len(epsilons) == 1:
+        return np.array([gaussian_delta(mu, float(epsilon)) for epsilon in epsilons])
+    size = np.abs(epsilons)
+    upper, lower = log_ndtr(mu / 2 - size / mu), size + log_ndtr(-mu / 2 - size / mu)
+    found = -np.exp(upper) * np.expm1(np.minimum(0.0, lower - upper))
+    return np.where(epsilons < 0, -np.expm1(-size) + np.exp(-size) * found, found)
+
+
+@lru_cache(maxsize=8)
+def _mixed_pld(
+    chances: tuple[float, ...], mus: tuple[float, ...], missed: float, interval: float
+) -> PrivacyLossDistribution:
+    """The pair that shows k and then answers one Gaussian query of ``mus[k]``; symmetric."""
+    last = math.ceil(mus[-1] * (mus[-1] / 2 + 10) / interval)
+    epsilons = np.arange(-last, last + 1) * interval
+    deltas = _mixed_delta(epsilons, np.array(chances), np.array(mus)) + missed
+    deltas = np.maximum.accumulate(np.clip(deltas, 0.0, 1.0)[::-1])[::-1]
+    pmf = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(interval, -last, last, deltas)
+    return PrivacyLossDistribution(pmf)
