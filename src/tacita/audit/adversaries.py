@@ -1,0 +1,153 @@
+r"""Adversaries: two neighbouring data sets of a linear problem, chosen so that bounded values move as far as they can.
+
+Place: [audit.adversaries] -> simulator, sessions. The loss of a row is its inner product with the parameters, so a row
+is its own gradient at every point. A *schedule* multiplies the canary from query to query: losses may depend on what
+was released before, so an adversary may send what it likes, when it likes.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from tacita import _validate
+from tacita.accounting import RELATIONS, NeighboringRelation, check_relation
+
+Direction = Literal["slanted", "first coordinate", "all coordinates"]
+Schedule = Literal["always", "first query", "alternating"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adversary:
+    r"""A canary beside other rows. With u a unit vector: the canary is ``canary`` u, every other row ``others`` u.
+
+    Attributes:
+        name: In a few words.
+        canary: Size of the canary; NaN and infinity are sizes too.
+        others: Size of the other rows, with its sign.
+        num_others: How many they are.
+        replacement: Size of what the canary becomes under replace_one, with its sign; by default its opposite. Under
+            that relation it is the size of the other rows too.
+        copies: How many rows the canary has (a person with several).
+        direction: u: no coordinate like another, the first coordinate alone, or all coordinates alike.
+        schedule: When the canary (and its replacement) is sent: in every query, in the first alone, or with
+            alternating signs.
+        relations: The relations it is for.
+
+    Example:
+        >>> pair = CONSTANT.pair("add_or_remove_one", columns=2)
+        >>> pair.present.shape, pair.absent.shape, pair.canary.tolist()
+        (torch.Size([4, 2]), torch.Size([3, 2]), [False, False, False, True])
+    """
+
+    name: str
+    canary: float
+    others: float = 0.0
+    num_others: int = 3
+    replacement: float | None = None
+    copies: int = 1
+    direction: Direction = "slanted"
+    schedule: Schedule = "always"
+    relations: tuple[NeighboringRelation, ...] = RELATIONS
+
+    def __post_init__(self) -> None:
+        _validate.count("num_others", self.num_others, at_least=0)
+        _validate.count("copies", self.copies)
+
+    def pair(self, relation: NeighboringRelation, columns: int) -> "Pair":
+        """The two data sets, float32 rows of ``columns`` entries; the canary's come last.
+
+        Under replace_one the other rows are what the canary becomes: a batch of rows that are all alike is the same
+        whichever they are, so that it tells nothing of the canary's own coin.
+        """
+        check_relation(relation)
+        unit = self._unit(_validate.count("columns", columns))
+        replacement = self._replacement * unit
+        others = (replacement if relation == "replace_one" else self.others * unit).expand(self.num_others, columns)
+        canary = (self.canary * unit).expand(self.copies, columns)
+        instead = {
+            "add_or_remove_one": canary[:0],
+            "zero_out_one": torch.zeros_like(canary),
+            "replace_one": replacement.expand(self.copies, columns),
+        }[relation]
+        return Pair(
+            present=torch.cat([others, canary]),
+            absent=torch.cat([others, instead]),
+            canary=torch.arange(self.num_others + self.copies) >= self.num_others,
+        )
+
+    def factor(self, query: int) -> float:
+        """What multiplies the canary in this query."""
+        factors = {"always": 1.0, "first query": float(query == 0), "alternating": 1.0 - 2.0 * (query % 2)}
+        return factors[self.schedule]
+
+    @property
+    def _replacement(self) -> float:
+        return -self.canary if self.replacement is None else self.replacement
+
+    def _unit(self, columns: int) -> Tensor:
+        if self.direction == "first coordinate":
+            return torch.eye(columns)[0]
+        steps = torch.arange(columns, dtype=torch.float64)
+        slanted = torch.cos(1 + steps) + 0.1 * torch.sin(7 * steps)  # no two alike, none zero, both signs
+        found = slanted if self.direction == "slanted" else torch.ones_like(steps)
+        return (found / found.norm()).float()
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two neighbouring data sets; the canary's rows come last.
+
+    Attributes:
+        present: With the canary, (n, d).
+        absent: Without it: fewer rows, zeros in their place, or replaced ones.
+        canary: Which rows of ``present`` are the canary's, bool, (n,).
+    """
+
+    present: Tensor = field(repr=False)
+    absent: Tensor = field(repr=False)
+    canary: Tensor = field(repr=False)
+
+
+LARGE = 1e4  # against thresholds of 1 or so
+FLIP = -64.0  # beyond the sum of any two thresholds of 1 or so, so that what is remembered saturates
+
+CONSTANT = Adversary(name="constant gradient", canary=LARGE)
+EMPTY = Adversary(name="empty data set", canary=LARGE, num_others=0, relations=("add_or_remove_one",))
+AGAINST = Adversary(name="against the others", canary=-1.0, others=1.0, replacement=1.0)
+FLIPS_STATE = Adversary(name="flips accumulated state", canary=1e6, others=FLIP, replacement=FLIP)
+FIRST_QUERY = Adversary(name="in the first query only", canary=1e6, schedule="first query")
+ALTERNATING = Adversary(name="alternating signs", canary=LARGE, schedule="alternating")
+COORDINATE = Adversary(name="one coordinate", canary=LARGE, direction="first coordinate")
+ALL_COORDINATES = Adversary(name="all coordinates", canary=LARGE, direction="all coordinates")
+NEAR_ROUNDING = Adversary(name="rescaled by a factor near rounding", canary=1 + 2**-20)
+QUOTIENT = Adversary(name="rescaled by a quotient that rounds", canary=1e7 / 3)
+SMALL = Adversary(name="small gradient", canary=1e-3)
+ZERO = Adversary(name="zero gradient", canary=0.0, others=1.0, replacement=1.0)
+HUGE = Adversary(name="huge gradient (1e30)", canary=1e30, others=1.0, replacement=1.0)
+NOT_A_NUMBER = Adversary(name="NaN gradient", canary=torch.nan, others=1.0, replacement=1.0)
+INFINITE = Adversary(name="infinite gradient", canary=torch.inf, others=1.0, replacement=1.0)
+
+ADVERSARIES: Mapping[str, Adversary] = {
+    adversary.name: adversary
+    for adversary in (
+        CONSTANT,
+        EMPTY,
+        AGAINST,
+        FLIPS_STATE,
+        FIRST_QUERY,
+        ALTERNATING,
+        COORDINATE,
+        ALL_COORDINATES,
+        NEAR_ROUNDING,
+        QUOTIENT,
+        SMALL,
+        ZERO,
+        HUGE,
+        NOT_A_NUMBER,
+        INFINITE,
+    )
+}
+HOSTILE = (HUGE, NOT_A_NUMBER, INFINITE)

@@ -1,0 +1,67 @@
+r"""What is claimed, as a ledger states it: epsilon at delta, and the trade-off curve that follows.
+
+Place: accounting -> [audit.claims] -> results. Every :math:`(\epsilon, \delta(\epsilon))` of a ledger is a claim of its
+own: no event of rate :math:`a` in one world has a rate above :math:`\min_\epsilon (\delta(\epsilon) + e^\epsilon a)` in
+the other.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from tacita import _validate
+from tacita.accounting import Ledger
+
+FEW = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5)  # multiples of epsilon at which delta is read
+MANY = tuple(np.linspace(0, 1, 17)) + (1.25, 1.5, 1.75, 2.0)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """An epsilon at a delta, and further points of the same guarantee.
+
+    Attributes:
+        epsilon: Claimed at ``delta``; ``inf`` claims nothing.
+        delta: In (0, 1).
+        points: (epsilon, delta) pairs, this one among them.
+
+    Example:
+        >>> claim = Claim(1.0, 0.01, ((0.0, 0.3), (1.0, 0.01)))
+        >>> claim.allowed(np.array([0.0, 0.1, 0.9])).round(4).tolist()
+        [0.01, 0.2818, 1.0]
+    """
+
+    epsilon: float
+    delta: float
+    points: tuple[tuple[float, float], ...]
+
+    @staticmethod
+    def of(ledger: Ledger, delta: float, multiples: tuple[float, ...] = FEW) -> "Claim":
+        """What ``ledger`` claims of its plan.
+
+        Args:
+            ledger: With the sessions registered.
+            delta: In (0, 1).
+            multiples: Of epsilon at ``delta``: where the trade-off curve is read.
+        """
+        epsilon = ledger.epsilon(_validate.delta("delta", delta))
+        if not math.isfinite(epsilon):
+            return Claim(epsilon, delta, ())
+        others = {multiple * epsilon for multiple in multiples if multiple != 1}
+        points = [(at, ledger.delta(at)) for at in sorted(others)]
+        return Claim(epsilon, delta, tuple(sorted([*points, (epsilon, delta)])))
+
+    def allowed(self, rate: np.ndarray) -> np.ndarray:
+        """The largest rate in one world of an event that has this rate in the other."""
+        rate = np.asarray(rate, float)
+        limits = [np.minimum(1.0, delta + math.exp(epsilon) * rate) for epsilon, delta in self.points if epsilon < 700]
+        return np.min([np.ones_like(rate), *limits], axis=0)
+
+    def broken_at(self, rate: float, false_rate: float) -> tuple[float, float, float] | None:
+        """(epsilon, claimed delta, delta shown) of the point that these limits break by most; ``None`` if none."""
+        shown = [
+            (epsilon, delta, rate - math.exp(epsilon) * false_rate) for epsilon, delta in self.points if epsilon < 700
+        ]
+        worst = max(shown, key=lambda point: point[2] - point[1], default=None)
+        return worst if worst is not None and worst[2] > worst[1] else None

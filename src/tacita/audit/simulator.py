@@ -1,0 +1,240 @@
+r"""Whole runs of an oracle in two worlds, many at once, by the oracle's own estimator and mechanism.
+
+Place: adversaries -> [audit.simulator] -> statistics. The estimator is a pure function that takes leading axes: here
+one for the two worlds under the same coins, and one for runs. Derivation: docs/derivations/audit.md.
+
+Every run has an actual world, with the canary or without, and a *reference* world: the same rows, the same coins and
+the same releases, but no canary. What is kept is the *residual*, the release less the reference's value, over the
+noise. That is what a privacy proof conditions on: an adversary who knows all records but one, and all coins but that
+one's. The canary's own coin must not show in the reference; which rows the reference has depends on the sampling law.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tacita.accounting import (
+    DisjointLaw,
+    FixedSizeLaw,
+    FullBatchLaw,
+    NeighboringRelation,
+    PoissonLaw,
+    PoissonUnitLaw,
+    ShuffledEpochsLaw,
+)
+from tacita.audit.adversaries import Adversary
+from tacita.estimators.estimator import Estimator, Values
+from tacita.gradients.given import GivenEngine
+from tacita.random import QueryCoins, Randomness
+from tacita.sampling import Sampler
+
+CACHED = 2**16  # elements of a chunk's tensors in one query: small enough to stay in cache
+KEPT = 2**22  # elements of what is kept of a chunk
+COINS_KNOWN = (FullBatchLaw, DisjointLaw, ShuffledEpochsLaw)  # their claims hold even for a known assignment
+SIMULATED = (*COINS_KNOWN, FixedSizeLaw, PoissonLaw, PoissonUnitLaw)
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Some runs in one world.
+
+    Attributes:
+        residual: Release less the reference's value, over noise_std: (runs, queries, coordinates).
+        shift: The same without the noise: what the canary moved.
+        drawn: How many rows of the canary were in the batch, (runs, queries); ``None`` if nobody knows.
+    """
+
+    residual: Tensor
+    shift: Tensor
+    drawn: Tensor | None
+
+    def __len__(self) -> int:
+        return len(self.residual)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What an oracle is made of, as far as a simulation needs it.
+
+    Attributes:
+        estimator: The oracle's own.
+        mechanism: Its own: ``(values, noise_std, normals) -> released``.
+        sampler: Its own.
+        noise_std: By block.
+        queries: Queries of a run.
+    """
+
+    estimator: Estimator
+    mechanism: Callable[..., Values]
+    sampler: Sampler
+    noise_std: Mapping[str, float]
+    queries: int
+
+    @property
+    def coins_known(self) -> bool:
+        """Whether the claim holds for an adversary who knows in which queries the canary is."""
+        return isinstance(self.sampler.law, COINS_KNOWN)
+
+
+@dataclass(frozen=True)
+class Worlds:
+    """Per-sample gradients of both data sets, as the oracle's own engine gives them.
+
+    Attributes:
+        present: Parameter name -> (rows, size), with the canary.
+        absent: The same rows without it; ``None`` where the canary's rows are not there at all.
+        canary: Which rows are the canary's, (rows,).
+        reference_has_replacement: Whether the reference has ``absent``'s rows in the canary's place, or none.
+        factor: Query -> what multiplies the canary.
+    """
+
+    present: Mapping[str, Tensor]
+    absent: Mapping[str, Tensor] | None
+    canary: Tensor
+    reference_has_replacement: bool
+    factor: Callable[[int], float]
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.canary)
+
+    def engine(self, query: int, masks: Tensor, present: bool) -> GivenEngine:
+        """The engine of (actual world, reference) for batches ``masks`` (runs, rows)."""
+        actual = self.present if present or self.absent is None else self.absent
+        reference = self.absent if self.reference_has_replacement and self.absent is not None else self.present
+        grads = {name: torch.stack([actual[name], reference[name]]).unsqueeze(1) for name in actual}
+        factor = self.factor(query)
+        if factor != 1:
+            scale = torch.where(self.canary, factor, 1.0).unsqueeze(-1)
+            grads = {name: (scale * g).to(g.dtype) for name, g in grads.items()}
+        others = masks & ~self.canary
+        of_actual = masks if present or self.absent is not None else others
+        of_reference = masks if self.reference_has_replacement else others
+        return GivenEngine(grads, mask=torch.stack([of_actual, of_reference]))
+
+
+def worlds_of(
+    adversary: Adversary, relation: NeighboringRelation, parts: Parts, present: Mapping[str, Tensor], absent
+) -> Worlds:
+    """The worlds of ``adversary`` from the gradients that engines gave for its two data sets.
+
+    Under fixed-size sampling a batch without the canary has another record in its place, so the reference has the
+    replacement there; elsewhere the canary's rows are absent from it.
+    """
+    kept = None if relation == "add_or_remove_one" else absent
+    num_rows = len(next(iter(present.values())))
+    return Worlds(
+        present=present,
+        absent=kept,
+        canary=torch.arange(num_rows) >= num_rows - adversary.copies,
+        reference_has_replacement=isinstance(parts.sampler.law, FixedSizeLaw),
+        factor=adversary.factor,
+    )
+
+
+def simulate(parts: Parts, worlds: Worlds, *, present: bool, runs: int, seed: int) -> Iterator[Trace]:
+    """Runs in the world with or without the canary, in chunks.
+
+    Args:
+        parts: Of the oracle.
+        worlds: Gradients of the two data sets.
+        present: Whether the canary is there.
+        runs: How many.
+        seed: Of coins and noise; this and the world name them. Noise is torch's: no run of an audit is private.
+    """
+    size = sum(g.shape[-1] for g in worlds.present.values())
+    height = max(1, min(CACHED // (2 * worlds.num_rows * size), KEPT // (parts.queries * size)))
+    for chunk, start in enumerate(range(0, runs, height)):
+        yield _simulated(parts, worlds, present, min(height, runs - start), (seed, chunk))
+
+
+def _simulated(parts: Parts, worlds: Worlds, present: bool, runs: int, name: tuple[int, int]) -> Trace:
+    key = Randomness.insecure(name[0])
+    coins = QueryCoins(key, f"audit-{'present' if present else 'absent'}-{name[1]}")
+    generator = torch.Generator().manual_seed(key.key.stream("audit noise", int(present), name[1]).seed())
+
+    def masks(query: int) -> Tensor:
+        return torch.from_numpy(parts.sampler.masks(query, coins, worlds.num_rows, runs))
+
+    def normals(block: str, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {name: torch.randn(x.shape, dtype=x.dtype, generator=generator) for name, x in like.items()}
+
+    def release(query: int, values: Values) -> Values:
+        return parts.mechanism(values, parts.noise_std, normals)
+
+    return replay(parts, worlds, present, (masks, release))
+
+
+def replay(
+    parts: Parts,
+    worlds: Worlds,
+    present: bool,
+    world: tuple[Callable[[int], Tensor], Callable[[int, Values], Values]],
+) -> Trace:
+    """Step both worlds through all queries, with the batches and releases that ``world`` gives.
+
+    Args:
+        parts: Of the oracle.
+        worlds: Gradients.
+        present: Which world is the actual one.
+        world: Query -> batches (runs, rows); (query, bounded values) -> releases.
+    """
+    masks, release = world
+    residuals, shifts, drawn = [], [], []
+    shapes = {name: g.shape[-1:] for name, g in worlds.present.items()}
+    state = None
+    for query in range(parts.queries):
+        batches = masks(query)
+        if query == 0:
+            state = parts.estimator.initial_state(shapes, lead=(2, len(batches)))
+        values, state = parts.estimator(worlds.engine(query, batches, present), state)
+        released = release(query, _world(values, 0))
+        state = parts.estimator.after(state, _in_both(released))
+        residuals.append(_whitened(released, _world(values, 1), parts.noise_std))
+        shifts.append(_whitened(_world(values, 0), _world(values, 1), parts.noise_std))
+        drawn.append((batches & worlds.canary).sum(dim=-1))
+    return Trace(torch.stack(residuals, 1), torch.stack(shifts, 1), torch.stack(drawn, 1))
+
+
+def _world(values: Values, index: int) -> Values:
+    return {block: {name: x[index] for name, x in tensors.items()} for block, tensors in values.items()}
+
+
+def _in_both(values: Values) -> Values:
+    return {block: {name: x.expand(2, *x.shape) for name, x in tensors.items()} for block, tensors in values.items()}
+
+
+def _whitened(values: Values, reference: Values, noise_std: Mapping[str, float]) -> Tensor:
+    """(values - reference) / noise_std, all blocks side by side: (runs, coordinates)."""
+    parts = [
+        ((x - reference[block][name]) / noise_std[block]).flatten(1)
+        for block, tensors in values.items()
+        for name, x in tensors.items()
+    ]
+    return torch.cat(parts, dim=1)
+
+
+def parts_of(oracle: Any, queries: int) -> Parts | None:
+    """The parts of an oracle; ``None`` if it has not got them, or if nothing is known of its sampling."""
+    line = getattr(oracle, "line", None)
+    noise_std = getattr(line, "noise_std", None) or getattr(oracle, "noise_std", None)
+    names = ("estimator", "mechanism", "sampler", "source")
+    if noise_std is None or any(getattr(oracle, name, None) is None for name in names):
+        return None
+    if not isinstance(oracle.sampler.law, SIMULATED):
+        return None
+    return Parts(oracle.estimator, oracle.mechanism, oracle.sampler, dict(noise_std), queries)
+
+
+def gradients_of(oracle: Any) -> dict[str, Tensor]:
+    """Every row's gradient, as the oracle's own engine gives it: parameter name -> (rows, size)."""
+    source = oracle.source
+    params = {name: torch.zeros(shape) for name, shape in source.shapes.items()}
+    chunks = list(source.engine(params, np.arange(source.num_rows)).materialise())
+    if not chunks:
+        return {name: torch.zeros(0, shape.numel()) for name, shape in source.shapes.items()}
+    return {name: torch.cat([chunk[name].flatten(1) for chunk in chunks]) for name in chunks[0]}
