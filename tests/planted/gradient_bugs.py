@@ -151,7 +151,7 @@ def zero_times_nan():
 @bug(25, caught_by=[HOSTILE, GHOST + "test_a_hostile_row_leaves_the_others_alone"])
 def zero_times_nan_in_the_ghost_engine():
     """The ghost engine takes no weight for absence, and 0 times NaN is NaN."""
-    whole = ghost._row_weights
+    whole = ghost.row_weights
     swap(whole, lambda weights, dtype: [replace(found, plain=True) for found in whole(weights, dtype)])
 
 
@@ -232,7 +232,7 @@ def uses_added_up_as_if_orthogonal():
         parts = [named.rule.grads(named.use.only((local,)))[local] for named, local in self._meeting[name]]
         return sum(ghost.squared_norm_of(part, rounding_margin=rounding_margin) for part in parts)
 
-    put(ghost._Uses, "_shared", apart)
+    put(ghost.Uses, "_shared", apart)
 
 
 @bug(28, caught_by=[LOOP + "test_tied_parameters_appear_once_with_their_total_gradient"])

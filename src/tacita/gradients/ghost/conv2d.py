@@ -58,6 +58,14 @@ class Conv2dRule(LayerRule):
         twice = 2 * gamma(_positions(use) + 4, use.grad.dtype)
         return {"weight": twice * _sum_of_products(use), "bias": 2 * _bias_radius(use)}
 
+    def positions(self, use: LayerUse) -> int:
+        return _positions(use)
+
+    def reach(self, use: LayerUse) -> dict[str, Tensor]:
+        bias = squared_norm_of(use.grad).mul_(_positions(use)).sqrt_()
+        found = {"weight": _sum_of_products(use), "bias": bias}
+        return {name: found[name] for name in use.names if name not in use.kept}
+
 
 def _weight_squares(use: LayerUse, rounding_margin: bool) -> Tensor:
     out_width, in_width = _widths(use.module)

@@ -55,6 +55,12 @@ class EmbeddingRule(LayerRule):
     def radius(self, use: LayerUse) -> dict[str, Tensor | float]:
         return {"weight": _radius(_positions(use)[1])}
 
+    def positions(self, use: LayerUse) -> int:
+        return use.x.shape[1:].numel()
+
+    def reach(self, use: LayerUse) -> dict[str, Tensor]:
+        return {"weight": squared_row_norms(_positions(use)[1]).sqrt_().sum(dim=1)}
+
     def merged(self, uses: Sequence[LayerUse]) -> LayerUse:
         index, grads = zip(*(_positions(use) for use in uses), strict=True)
         return replace(uses[0], x=torch.cat(index, dim=1), grad=torch.cat(grads, dim=1), kept={})

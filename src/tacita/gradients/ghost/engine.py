@@ -59,15 +59,15 @@ class GhostEngine(ChunkedEngine):
                 for name in self.params
             }
 
-    def _uses(self, chunk: Chunk) -> "_Uses":
+    def _uses(self, chunk: Chunk) -> "Uses":
         known = _LAYOUT_CHECKED.setdefault(self.model, set())
         if chunk.size > 1 and _identity(self.loss_fn) not in known:
             with seeded(0, self._device):
                 check_layout(self.model, self.loss_fn, self.params, row(chunk.batch, 0))
             known.add(_identity(self.loss_fn))
-        return _Uses(capture(self.model, self.loss_fn, self.params, chunk))
+        return Uses(capture(self.model, self.loss_fn, self.params, chunk))
 
-    def _norms(self, uses: "_Uses", groups: Groups, size: int) -> Tensor:
+    def _norms(self, uses: "Uses", groups: Groups, size: int) -> Tensor:
         """Norms by group, (rows, groups), float64."""
         squares = uses.squared_norms({n for names in groups.values() for n in names}, self.rounding_margin)
         columns = []
@@ -77,9 +77,9 @@ class GhostEngine(ChunkedEngine):
             columns.append(round_up(total.sqrt(), len(parts)))
         return torch.stack(columns, dim=-1)
 
-    def _sums(self, uses: "_Uses", weights: Tensor, groups: Groups) -> dict[str, Tensor]:
+    def _sums(self, uses: "Uses", weights: Tensor, groups: Groups) -> dict[str, Tensor]:
         totals: dict[str, Tensor] = {}
-        columns = _row_weights(weights, _narrowest([p.dtype for p in self.params.values()]))
+        columns = row_weights(weights, _narrowest([p.dtype for p in self.params.values()]))
         for column, names in zip(columns, groups.values(), strict=True):
             for name, part in uses.sums(set(names), column):
                 totals[name] = totals[name] + part if name in totals else part
@@ -91,23 +91,27 @@ class GhostEngine(ChunkedEngine):
         return torch.zeros(*lead, *p.shape, dtype=wide(p.dtype), device=p.device)
 
 
-class _Uses:
+class Uses:
     """All uses of layers in one pass, and which of them meet in one parameter."""
 
     def __init__(self, found: list[NamedUse]):
-        self._found = _merged(found)
+        self.found = _merged(found)
         self._meeting: dict[str, list[tuple[NamedUse, str]]] = {}  # model's name -> uses, with the layer's own name
-        for named in self._found:
+        for named in self.found:
             for local, name in named.parameters.items():
                 self._meeting.setdefault(name, []).append((named, local))
 
     def __contains__(self, name: str) -> bool:
         return name in self._meeting
 
+    def meeting(self, name: str) -> list[tuple[NamedUse, str]]:
+        """The uses that meet in a parameter, each with the layer's own name for it."""
+        return self._meeting.get(name, [])
+
     def squared_norms(self, chosen: set[str], rounding_margin: bool) -> dict[str, Tensor]:
         """Squared norms by parameter, (rows,), float64."""
         squares: dict[str, Tensor] = {}
-        for named in self._found:
+        for named in self.found:
             mine = {local: name for local, name in named.parameters.items() if name in chosen}
             alone = {local: name for local, name in mine.items() if len(self._meeting[name]) == 1}
             if alone:
@@ -119,7 +123,7 @@ class _Uses:
 
     def sums(self, chosen: set[str], weights: RowWeights) -> Iterator[tuple[str, Tensor]]:
         """Weighted sums by parameter; several for a parameter with several uses, to be added up."""
-        for named in self._found:
+        for named in self.found:
             mine = {local: name for local, name in named.parameters.items() if name in chosen}
             if mine:
                 found = named.rule.sums(named.use.only(tuple(mine)), weights)
@@ -155,7 +159,7 @@ def _merged(found: list[NamedUse]) -> list[NamedUse]:
     return result
 
 
-def _row_weights(weights: Tensor, dtype: torch.dtype) -> list[RowWeights]:
+def row_weights(weights: Tensor, dtype: torch.dtype) -> list[RowWeights]:
     """One for each group; rounded down, and 0 where no relative error would bound the rounding (subnormal numbers)."""
     narrow = round_down(weights, dtype)
     narrow = torch.where(narrow < torch.finfo(dtype).tiny, 0.0, narrow)

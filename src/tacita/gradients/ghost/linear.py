@@ -65,6 +65,14 @@ class LinearRule(LayerRule):
         twice = 2 * gamma(a.shape[1] + 4, d.dtype)
         return {"weight": twice * sum_of_products(a, d), "bias": 2 * _bias_radius(d)}
 
+    def positions(self, use: LayerUse) -> int:
+        return use.grad.shape[1:-1].numel()
+
+    def reach(self, use: LayerUse) -> dict[str, Tensor]:
+        a, d = _positions(use)
+        found = {"weight": sum_of_products(a, d), "bias": squared_row_norms(d).sqrt_().sum(dim=1)}
+        return {name: found[name] for name in use.names if name not in use.kept}
+
     def merged(self, uses: Sequence[LayerUse]) -> LayerUse:
         inputs, grads = zip(*(_positions(use) for use in uses), strict=True)
         return replace(uses[0], x=torch.cat(inputs, dim=1), grad=torch.cat(grads, dim=1), kept={})

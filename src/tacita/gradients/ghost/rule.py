@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tacita.errors import UnsupportedModuleError
 from tacita.gradients.ghost.rounding import LONGEST_ROW, squared_row_norms
 
 
@@ -67,6 +68,12 @@ class LayerUse:
     def only(self, names: Sequence[str]) -> "LayerUse":
         """Some of the parameters."""
         return replace(self, names=tuple(names))
+
+    def wide(self) -> "LayerUse":
+        """The same numbers in float64, so that sums of products are taken in it."""
+        x = self.x.double() if self.x.is_floating_point() else self.x
+        kept = {name: self.kept[name].double() for name in self.names if name in self.kept}
+        return replace(self, x=x, grad=self.grad.double(), kept=kept)
 
     def weighted(self, weights: RowWeights) -> tuple[Tensor, Tensor]:
         """Input and weighted output gradient, such that every product of the two is finite where the norm was.
@@ -128,6 +135,27 @@ class LayerRule(ABC):
     def radius(self, use: LayerUse) -> dict[str, Tensor | float]:
         """By how much :meth:`sums` may differ from :meth:`grads`, in norm, for a row of weight 1; (rows,) float64."""
         return dict.fromkeys(use.names, 0.0)
+
+    def positions(self, use: LayerUse) -> int:
+        """How many products of one sample :meth:`sums` adds up in a coordinate of a gradient that is not kept."""
+        return 1
+
+    def reach(self, use: LayerUse) -> dict[str, Tensor]:
+        r"""For gradients that are not kept, upper bounds of the norms of those products, added up: (rows,) float64.
+
+        For a linear layer :math:`\sum_t \lVert a_t \rVert \lVert d_t \rVert`. A sum in floating point is off by at most
+        the unit roundoff times the number of roundings times that.
+
+        Raises:
+            UnsupportedModuleError: The rule does not know.
+        """
+        missing = [name for name in use.names if name not in use.kept]
+        if missing:
+            raise UnsupportedModuleError(
+                f"{type(self).__name__} has no reach(), so that no bound is known for sums in floating point. "
+                'Use method="vmap" or "loop".'
+            )
+        return {}
 
     def merged(self, uses: Sequence[LayerUse]) -> LayerUse | None:
         """Several calls of one layer as one call, if that is possible: an input with all their positions."""
