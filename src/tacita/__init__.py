@@ -15,12 +15,20 @@ from tacita.errors import (
     UnsupportedEventError,
     UnsupportedModuleError,
 )
-from tacita.estimators import ClippedSum, UnclippedSum, clipped_gradient_sum
+from tacita.estimators import (
+    BoundedFeedback,
+    ClippedSum,
+    PrivateFeedback,
+    ReleasedFeedback,
+    UnclippedSum,
+    clipped_gradient_sum,
+)
 from tacita.gradients import Explanation, NetworkSource, explain
 from tacita.mechanisms import CalibratedGaussian, GaussianMechanism
 from tacita.methods import SuffixAverage
 from tacita.oracles import (
     ClippedGradientOracle,
+    ErrorFeedbackOracle,
     GradientOracle,
     Records,
     Release,
@@ -44,12 +52,14 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AutomaticClipper",
+    "BoundedFeedback",
     "BudgetExceededError",
     "CalibratedGaussian",
     "ClippedGradientOracle",
     "ClippedSum",
     "DataStructureError",
     "DisjointSampler",
+    "ErrorFeedbackOracle",
     "Explanation",
     "FixedSizeSampler",
     "FlatClipper",
@@ -62,9 +72,11 @@ __all__ = [
     "Part",
     "PerLayerClipper",
     "PoissonSampler",
+    "PrivateFeedback",
     "Randomness",
     "Records",
     "Release",
+    "ReleasedFeedback",
     "ResumeError",
     "Run",
     "ShuffledEpochsSampler",

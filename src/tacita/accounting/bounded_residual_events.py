@@ -167,7 +167,7 @@ class BoundedResidualPoissonEvent(BoundedResidualEvent):
         mus = np.array([self.session_mu(int(k)) for k in counts])
         exponents = np.outer(a * (a - 1), mus**2 / 2)
         excess = exponents + np.log(-np.expm1(-exponents)) + binom.logpmf(counts, queries, self.sampling_probability)
-        return np.logaddexp(0.0, logsumexp(excess, axis=1)) / (a - 1) * (1 + ROUNDED_UP)
+        return np.logaddexp(0.0, np.asarray(logsumexp(excess, axis=1))) / (a - 1) * (1 + ROUNDED_UP)
 
     def loss_range(self, queries: int) -> float:
         largest = float(self._participations(queries)[1].max())

@@ -98,11 +98,11 @@ def _log_moment(chance: float, jump: float, step: float, queries: int, order: in
     left, squared = queries, moves
     while left:
         if left & 1:
-            row = logsumexp(row[:, None] + squared, axis=0)
+            row = np.asarray(logsumexp(row[:, None] + squared, axis=0))
         left >>= 1
         if left:
-            squared = logsumexp(squared[:, :, None] + squared[None, :, :], axis=1)
-    return float(logsumexp(row)) + queries * ROUNDING * (1 + largest)
+            squared = np.asarray(logsumexp(squared[:, :, None] + squared[None, :, :], axis=1))
+    return float(np.asarray(logsumexp(row))) + queries * ROUNDING * (1 + largest)
 
 
 def _transitions(chance: float, jump: float, step: float, order: int) -> tuple[np.ndarray, float]:

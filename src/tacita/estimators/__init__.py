@@ -1,7 +1,28 @@
 """Above the line: bounded values of a batch, their sensitivity, and the event of a session."""
 
 from tacita.estimators.clipped_sum import ClippedGradientSum, ClippedSum, clipped_gradient_sum
+from tacita.estimators.error_feedback import (
+    BoundedErrorSum,
+    BoundedFeedback,
+    HiddenErrorSum,
+    PrivateFeedback,
+    ReleasedErrorSum,
+    ReleasedFeedback,
+)
 from tacita.estimators.estimator import Estimator, Values
 from tacita.estimators.unclipped_sum import UnclippedSum
 
-__all__ = ["ClippedGradientSum", "ClippedSum", "Estimator", "UnclippedSum", "Values", "clipped_gradient_sum"]
+__all__ = [
+    "BoundedErrorSum",
+    "BoundedFeedback",
+    "ClippedGradientSum",
+    "ClippedSum",
+    "Estimator",
+    "HiddenErrorSum",
+    "PrivateFeedback",
+    "ReleasedErrorSum",
+    "ReleasedFeedback",
+    "UnclippedSum",
+    "Values",
+    "clipped_gradient_sum",
+]

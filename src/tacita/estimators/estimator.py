@@ -51,3 +51,7 @@ class Estimator(ABC):
     def after(self, state: Any, released: Values) -> Any:
         """State once the release is known; unchanged by default."""
         return state
+
+    def shareable(self, state: Any) -> Any:
+        """The state if it is a function of releases; ``None``, as by default, if it is private: never to be shared."""
+        return None

@@ -200,6 +200,11 @@ class GradientOracle:
             "estimator_state": self._state,
         }
 
+    @property
+    def public_state(self) -> Any:
+        """The estimator's state if it is a function of releases; ``None`` if it is private or there is none."""
+        return self.estimator.shareable(self._state)
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from :meth:`state_dict`; redone queries follow the rule of :class:`~tacita.oracles.line.Line`."""
         if state["session"] != self.session.id:

@@ -1,0 +1,17 @@
+"""Error feedback: what clipping removes is remembered, and given back later. Hidden, bounded, or released."""
+
+from tacita.estimators.error_feedback.bounded import BoundedErrorSum, BoundedFeedback
+from tacita.estimators.error_feedback.feedback import Feedback, FeedbackSum
+from tacita.estimators.error_feedback.private import HiddenErrorSum, PrivateFeedback
+from tacita.estimators.error_feedback.released import ReleasedErrorSum, ReleasedFeedback
+
+__all__ = [
+    "BoundedErrorSum",
+    "BoundedFeedback",
+    "Feedback",
+    "FeedbackSum",
+    "HiddenErrorSum",
+    "PrivateFeedback",
+    "ReleasedErrorSum",
+    "ReleasedFeedback",
+]
