@@ -1,7 +1,7 @@
 """What an audit found: the claim, the bound, and the verdict.
 
-Place: bounds, claims -> [audit.result] -> the command line, docs/audit.md. Audits run on made-up data sets: all of it may
-be printed.
+Place: bounds, claims -> [audit.result] -> the command line, docs/audit.md. Audits run on made-up data sets: all of it
+may be printed.
 """
 
 import math
