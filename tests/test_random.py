@@ -245,7 +245,7 @@ def test_loading_takes_the_file_back_from_others(tmp_path):
         (tacita.random.json, "dumps", 1),
         (os, "fsync", 1),
         (os, "replace", 1),
-        (tacita._files, "_flush_folder", 2),
+        (tacita._files, "flush_folder", 2),
         (None, None, 2),
     ],
 )

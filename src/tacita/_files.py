@@ -5,7 +5,8 @@ power, leave the old file or the new one.
 """
 
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
@@ -18,11 +19,9 @@ def replace_durably(path: Path, data: bytes, *, mode: int = 0o644) -> None:
     Raises:
         OSError: The disk is full or the folder cannot be written; the old file is untouched. The error names ``path``.
     """
-    try:
+    with _named(path):
         _replace(path, data, mode)
-        _flush_folder(path.parent)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from None
+        flush_folder(path.parent)
 
 
 def _replace(path: Path, data: bytes, mode: int) -> None:
@@ -52,9 +51,10 @@ def make_folder(path: Path, *, mode: int = 0o777) -> None:
     """
     missing = [folder for folder in path.parents if not folder.exists()]
     for folder in (*reversed(missing), path):
-        folder.mkdir(mode if folder == path else 0o777, exist_ok=True)
-        with suppress(PermissionError):  # a folder above that may be passed, and not read
-            _flush_folder(folder.parent)
+        with _named(folder):
+            folder.mkdir(mode if folder == path else 0o777, exist_ok=True)
+            with suppress(PermissionError):  # a folder above that may be passed, and not read
+                flush_folder(folder.parent)
 
 
 def remove_durably(path: Path) -> None:
@@ -62,10 +62,20 @@ def remove_durably(path: Path) -> None:
 
     That the bytes are gone is not claimed: an SSD, a snapshot or a backup may keep them.
     """
-    path.unlink(missing_ok=True)
-    temporary_beside(path).unlink(missing_ok=True)
-    if path.parent.is_dir():
-        _flush_folder(path.parent)
+    with _named(path):
+        path.unlink(missing_ok=True)
+        temporary_beside(path).unlink(missing_ok=True)
+        if path.parent.is_dir():
+            flush_folder(path.parent)
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """What the system refuses names ``path``: most calls on an open file do not."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
 
 
 def temporary_beside(path: Path) -> Path:
@@ -73,7 +83,8 @@ def temporary_beside(path: Path) -> Path:
     return path.with_name(f".{path.name}.tmp")
 
 
-def _flush_folder(folder: Path) -> None:
+def flush_folder(folder: Path) -> None:
+    """Put on disk which names ``folder`` holds."""
     handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(handle)

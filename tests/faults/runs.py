@@ -66,6 +66,10 @@ def weights(folder: Path) -> bytes:
     return (folder / "model.safetensors").read_bytes()
 
 
+def finished(folder: Path) -> bool:
+    return (folder / "statement.json").exists() and not (folder / "private").exists()
+
+
 def check_finished(folder: Path, whole: Path) -> None:
     """The run in ``folder`` ended like the one in ``whole``: the same bits and epsilon, and nothing private is left."""
     assert weights(folder) == weights(whole)

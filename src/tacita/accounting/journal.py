@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tacita._files import make_folder, replace_durably
+from tacita._files import flush_folder, make_folder, replace_durably
 from tacita.accounting.chain import (
     GENESIS,
     VERSION,
@@ -205,6 +205,7 @@ class _File:
         try:
             make_folder(path.parent)
             self._handle = os.fdopen(os.open(path, flags, 0o644), "rb+", buffering=0)
+            flush_folder(path.parent)  # or its name could be lost where that of a later anchor survives
         except OSError as error:
             raise LedgerError(f"{path.name} cannot be opened for writing: {error.strerror}.") from None
         _OPEN.add(self)

@@ -144,6 +144,8 @@ def fit(
         run_folder.ledger if run_folder else None, neighboring_relation=neighboring_relation, privacy_unit=unit
     )
     with closing_on_error(ledger):
+        if run_folder is not None and run_folder.checkpoint.exists() and not ledger.sessions:
+            raise ResumeError(f"{run_folder.ledger.name} of the run that was started here is missing: restore it.")
         oracle = ClippedGradientOracle(
             model,
             loss_fn,

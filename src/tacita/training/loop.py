@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tacita.errors import ResumeError
+from tacita.errors import BudgetExceededError, ResumeError
 from tacita.oracles import GradientOracle, trainable
 from tacita.training import checkpoint as checkpoints
 from tacita.training.checkpoint import TrainingState
@@ -51,6 +51,22 @@ class Checkpoints:
         oracle.ratchet()
         oracle.randomness.save(self.folder.key)
 
+    def begin(self, state: TrainingState) -> None:
+        """Continue from the checkpoint, or write the first one.
+
+        Raises:
+            ResumeError: As :meth:`restore`; or queries were made, and there is no checkpoint.
+        """
+        if self.folder.checkpoint.exists():
+            self.restore(state)
+        elif state.oracle.session.opened:  # before a new checkpoint moves the key on, and the old one is of no use
+            raise ResumeError(
+                f"session {state.oracle.session.id!r} was opened by an earlier run, and its checkpoint is missing: "
+                f"restore {self.folder.checkpoint.name}, or choose another folder."
+            )
+        else:
+            self.save(state)
+
     def restore(self, state: TrainingState) -> None:
         """Continue from the checkpoint; with another optimizer, as :meth:`TrainingState.from_tree` says.
 
@@ -89,14 +105,16 @@ def train(
         on_step: Called after each step with the number of steps made; it sees nothing private unless it looks itself.
     """
     if checkpoints is not None:
-        if checkpoints.folder.checkpoint.exists():
-            checkpoints.restore(state)
-        else:
-            checkpoints.save(state)
+        checkpoints.begin(state)
     params = trainable(state.model)
     state.model.train()
     while state.oracle.remaining_queries:
-        state.oracle.backward()
+        try:
+            state.oracle.backward()
+        except BudgetExceededError:
+            if state.oracle.remaining_queries:
+                raise
+            break  # a redone query did not match, and every number is used: the run ends here
         state.optimizer.step()
         if state.scheduler is not None:
             state.scheduler.step()

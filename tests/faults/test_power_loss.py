@@ -1,0 +1,98 @@
+"""The power goes: whatever the disk may hold then, the run goes on to the same bits, and nothing is under-reported.
+
+:mod:`tests.faults.disk` says what a disk may hold. A file alone, a ledger alone, then whole runs, in every such state.
+"""
+
+import os
+
+from tacita._files import replace_durably
+from tacita.accounting import FullBatchGaussianEvent, Ledger, verify_file
+from tests.faults import runs
+from tests.faults.calls import watched
+from tests.faults.disk import Recorder, put
+
+EVENT = FullBatchGaussianEvent(relation="add_or_remove_one", max_contribution=(1.0,), noise_std=(5.0,))
+WORDS = {"neighboring_relation": "add_or_remove_one", "privacy_unit": "one row = one patient"}
+AUDIT = bool(os.environ.get("TACITA_AUDIT"))
+
+
+def states_of(tmp_path, job):
+    """Every state that the disk may be left in while ``job(folder, released)`` runs, with what was released by then."""
+    disk = Recorder(tmp_path)
+    with watched(tmp_path, disk):
+        job(tmp_path / "run", disk.released)
+    return list(disk.states.values())
+
+
+# --- a file --------------------------------------------------------------------------------------------------------
+
+
+def test_a_replaced_file_is_the_old_one_or_the_new_one(tmp_path):
+    """And once the call has returned, it is the new one."""
+
+    def job(folder, released):
+        folder.mkdir()
+        for number in range(3):
+            replace_durably(folder / "file", b"content %d" % number)
+            released(number + 1)
+
+    found = set()
+    for tree, released in states_of(tmp_path, job):
+        content = tree.get("run", {}).get("file")
+        found.add((content, released))
+        assert content in {None, b"content 0", b"content 1", b"content 2"}
+        if "run" in tree and released:
+            assert content is not None
+            assert int(content[-1:]) >= released - 1
+    assert {content for content, _ in found} == {None, b"content 0", b"content 1", b"content 2"}
+
+
+# --- a ledger ------------------------------------------------------------------------------------------------------
+
+
+def spend(folder, released):
+    with Ledger(folder / "deep" / "ledger.jsonl", **WORDS) as ledger:
+        session = ledger.register(EVENT, planned_queries=6)
+        session.open()
+        for query in range(5):
+            if not session.covered(query):
+                session.reserve(query, query + 1)
+            session.spend(query, f"tag{query}")
+            released(query + 1)
+        session.close()
+
+
+def test_a_ledger_covers_what_was_released_and_goes_on(tmp_path):
+    states = states_of(tmp_path, spend)
+    assert len(states) > 60
+    for number, (tree, released) in enumerate(states):
+        folder = tmp_path / f"state{number}"
+        put(tree, folder)
+        path = folder / "run" / "deep" / "ledger.jsonl"
+        if released:
+            assert Ledger.load(path).sessions[0].queries_spent >= released
+        if path.exists():
+            assert verify_file(path).ok
+            Ledger(path, **WORDS).close()
+            assert verify_file(path).ok
+
+
+# --- a run ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_goes_on_from_every_state(whole, tmp_path):
+    def job(folder, released):
+        with runs.telling(released):
+            runs.train(folder)
+
+    recorded = tmp_path / "recorded"
+    recorded.mkdir()
+    states = states_of(recorded, job)
+    assert len(states) > 120
+    for number, (tree, released) in enumerate(states):
+        put(tree, tmp_path / f"state{number}")
+        folder = tmp_path / f"state{number}" / "run"
+        runs.check_covers(folder, released)
+        if not runs.finished(folder):
+            runs.train(folder)
+        runs.check_finished(folder, whole)
