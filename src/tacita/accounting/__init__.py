@@ -15,6 +15,7 @@ from tacita.accounting.cells import (
 )
 from tacita.accounting.chain import Anchor, Verification
 from tacita.accounting.composed_events import ComposedEvent, WorstOfEvent
+from tacita.accounting.discrete_events import DiscreteGaussianEvent, discrete
 from tacita.accounting.events import Event, Spend
 from tacita.accounting.feedback_cells import (
     bounded_residual_event,
@@ -33,6 +34,7 @@ from tacita.accounting.gaussian_events import (
     PoissonGaussianEvent,
     ShuffledEpochsGaussianEvent,
 )
+from tacita.accounting.hardened_events import HardenedEvent, hardening
 from tacita.accounting.interleaved_event import InterleavedEvent
 from tacita.accounting.journal import verify_file
 from tacita.accounting.ledger import Ledger
@@ -60,6 +62,7 @@ __all__ = [
     "ComposedEvent",
     "ConditionalEvent",
     "CoupledEvent",
+    "DiscreteGaussianEvent",
     "DisjointLaw",
     "Event",
     "FirstDrawEvent",
@@ -67,6 +70,7 @@ __all__ = [
     "FixedSizeLaw",
     "FullBatchGaussianEvent",
     "FullBatchLaw",
+    "HardenedEvent",
     "HiddenErrorGaussianEvent",
     "HiddenErrorPoissonEvent",
     "HistogramGaussianEvent",
@@ -100,12 +104,14 @@ __all__ = [
     "calibrate",
     "check_relation",
     "delta",
+    "discrete",
     "epsilon",
     "feedback_table",
     "gaussian_delta",
     "gaussian_epsilon",
     "gaussian_mu",
     "gaussian_sum_event",
+    "hardening",
     "hidden_error_event",
     "moved",
     "released_residual_event",

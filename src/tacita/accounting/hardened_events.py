@@ -1,0 +1,119 @@
+r"""Events of hardened noise: whole numbers on a grid, with the law that the guarantee assumes.
+
+Place: [accounting.hardened_events] -> accountant. Proof: docs/derivations/hardened-noise.md.
+
+Contributions are whole multiples of a public step, their sum is exact, and the noise is an exactly sampled whole number
+too. With *rounded* noise the release is :math:`\operatorname{round}((X + s z) / \text{step})` of a real normal z:
+post-processing of the Gaussian release, so that the event inside holds as it stands, for real numbers.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tacita.accounting.events import DEFAULT_INTERVAL, Event
+
+NOISES = {"rounded": "rounded Gaussian", "discrete": "discrete Gaussian"}
+SUMS = {
+    "counts": "whole numbers are counted exactly",
+    "alone": "each record is truncated to a grid, and computed on its own",
+    "together": "each record is truncated to a grid",
+    "capped": "sums in float64 under a cap; the bound of their rounding is in max_contribution",
+}
+ASSUMED = {
+    "counts": (),
+    "alone": ("what is computed from one record is the same each time",),
+    "together": ("kernels give a record the same bits whichever records share its physical batch",),
+    "capped": (
+        "kernels give a record the same bits whichever records share its physical batch, and a batch the same sum",
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class HardenedEvent(Event):
+    """The session of ``inner``, in whole numbers: attacks on the floating-point form of a release do not apply.
+
+    Attributes:
+        inner: What the session spends.
+        noise: "rounded" or "discrete".
+        sums: What is summed: "counts"; records computed "alone" or "together" and truncated; "capped" float sums.
+        max_records: With capped sums, the largest number of records in a query that their bound is for; else 0.
+    """
+
+    inner: Event
+    noise: str
+    sums: str
+    max_records: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.inner, Event) or self.inner.relation != self.relation:
+            raise ValueError(f"inner must be an event under {self.relation}, got {self.inner!r}.")
+        for name, known in (("noise", NOISES), ("sums", SUMS)):
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}.")
+
+    @property
+    def per_query(self) -> bool:
+        return self.inner.per_query
+
+    @property
+    def sampler(self) -> str:
+        return self.inner.sampler
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        few = (f"no query has more than {self.max_records:,} records",) if self.max_records else ()
+        return (*self.inner.assumptions, *ASSUMED[self.sums], *few)
+
+    @property
+    def condition(self) -> str | None:
+        return self.inner.condition
+
+    @property
+    def disclaimer(self) -> str | None:
+        return self.inner.disclaimer
+
+    def describe(self) -> str:
+        return f"{self.inner.describe()}; hardened: {NOISES[self.noise]}, {SUMS[self.sums]}"
+
+    def is_private(self) -> bool:
+        return self.inner.is_private()
+
+    def gaussian_mu(self, queries: int) -> float | None:
+        return self.inner.gaussian_mu(queries)
+
+    def pld(self, queries: int, interval: float = DEFAULT_INTERVAL):
+        return self.inner.pld(queries, interval)
+
+    def rdp(self, queries: int, orders: np.ndarray) -> np.ndarray | None:
+        return self.inner.rdp(queries, orders)
+
+    def delta(self, epsilon: float, queries: int) -> float | None:
+        return self.inner.delta(epsilon, queries)
+
+    def pure_epsilon(self, queries: int) -> float | None:
+        return self.inner.pure_epsilon(queries)
+
+    def additive_delta(self, queries: int) -> float:
+        return self.inner.additive_delta(queries)
+
+    def coupling_gap(self, queries: int) -> float:
+        return self.inner.coupling_gap(queries)
+
+    def loss_range(self, queries: int) -> float:
+        return self.inner.loss_range(queries)
+
+    def compositions(self, queries: int) -> int:
+        return self.inner.compositions(queries)
+
+
+def hardening(event: Event) -> HardenedEvent | None:
+    """The hardened event in or around ``event``; ``None`` if its noise is one of floating point."""
+    while not isinstance(event, HardenedEvent):
+        inner = getattr(event, "inner", None)
+        if inner is None:
+            return None
+        event = inner
+    return event
