@@ -1,0 +1,90 @@
+r"""AboveThreshold: is a private value at most a threshold? Asked many times, paid once.
+
+Place: oracles -> [mechanisms.above_threshold] -> ┃ answers. Proof: docs/derivations/noisy-sgd.md.
+Source: Dwork and Roth (2014), Algorithm 1, Theorems 3.23 and 3.24, https://doi.org/10.1561/0400000042, for values that
+must be small instead of large.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from tacita import _validate
+from tacita.accounting import AboveThresholdEvent, NeighboringRelation
+
+Reals = float | np.ndarray
+
+
+@dataclass(frozen=True, kw_only=True)
+class AboveThreshold:
+    r"""Compare values with a threshold until one is below it, Laplace noise on both.
+
+    Value :math:`q_j` *passes* if :math:`q_j + \nu_j \le h + \rho`, with :math:`\rho \sim \text{Lap}(2 s/\epsilon)`
+    drawn once for the whole session, :math:`\nu_j \sim \text{Lap}(4 s/\epsilon)` drawn for each value. The session ends
+    with the first value that passes. Then all its answers together are :math:`(\epsilon, 0)`-private, however many
+    values fail, and whatever later values depend on earlier answers.
+
+    Accuracy, for at most k values: with probability at least :math:`1 - \beta` every value that passes is at most
+    :math:`h + a` and every value that fails at least :math:`h - a`, :math:`a = 8 s (\ln k + \ln(2/\beta))/\epsilon`.
+
+    Assumes: no value moves by more than ``sensitivity`` between neighbours; the draws are used nowhere else. Nothing
+    continuous is released, but draws are floats of 53 bits: each moves the probability of an answer by about 1e-16,
+    which is not accounted.
+
+    Attributes:
+        epsilon: What the session spends, > 0.
+        sensitivity: s, largest change of any value between neighbours, > 0.
+
+    Example:
+        >>> mechanism = AboveThreshold(epsilon=1.0, sensitivity=0.01)
+        >>> mechanism.threshold_scale, mechanism.query_scale, round(mechanism.accuracy(20, 0.05), 3)
+        (0.02, 0.04, 0.535)
+        >>> bool(mechanism(0.2, threshold=1.0, threshold_draw=-0.5, query_draw=2.0))
+        True
+    """
+
+    epsilon: float
+    sensitivity: float
+
+    def __post_init__(self) -> None:
+        _validate.positive("epsilon", self.epsilon)
+        _validate.positive("sensitivity", self.sensitivity)
+
+    @property
+    def threshold_scale(self) -> float:
+        """Scale of the Laplace noise on the threshold, drawn once: 2 s / epsilon."""
+        return 2 * self.sensitivity / self.epsilon
+
+    @property
+    def query_scale(self) -> float:
+        """Scale of the Laplace noise on each value: 4 s / epsilon."""
+        return 4 * self.sensitivity / self.epsilon
+
+    def event(self, relation: NeighboringRelation) -> AboveThresholdEvent:
+        """What the session spends, from the noise that is added."""
+        return AboveThresholdEvent(
+            relation=relation,
+            sensitivity=self.sensitivity,
+            threshold_scale=self.threshold_scale,
+            query_scale=self.query_scale,
+        )
+
+    def accuracy(self, queries: int, failure_probability: float) -> float:
+        """a, by which answers to ``queries`` values may be wrong, but with ``failure_probability``."""
+        _validate.count("queries", queries)
+        beta = _validate.delta("failure_probability", failure_probability)
+        return 8 * self.sensitivity * (math.log(queries) + math.log(2 / beta)) / self.epsilon
+
+    def __call__(
+        self, value: Reals, *, threshold: float, threshold_draw: Reals, query_draw: Reals
+    ) -> bool | np.ndarray:
+        """Whether ``value`` passes.
+
+        Args:
+            value: Private; a NaN does not pass.
+            threshold: h, public.
+            threshold_draw: Laplace of scale 1, one for the whole session.
+            query_draw: Laplace of scale 1, one for each value.
+        """
+        return value + self.query_scale * query_draw <= threshold + self.threshold_scale * threshold_draw
