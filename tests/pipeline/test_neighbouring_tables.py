@@ -181,18 +181,18 @@ def test_the_secret_reaches_nothing(tape: Tape, observe) -> None:
 
 
 def _say_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    register = train_module._Run._register
+    register = train_module.TableTask._register
 
     def leaky(self: Any) -> Any:
         self.say(f"{self.source.table.num_rows} rows read")
         return register(self)
 
-    monkeypatch.setattr(train_module._Run, "_register", leaky)
+    monkeypatch.setattr(train_module.TableTask, "_register", leaky)
 
 
 def _divide_by_true_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        train_module._Run, "_num_records", lambda self, preprocessing, records: max(len(records.rows), 1)
+        train_module.TableTask, "_num_records", lambda self, preprocessing, records: max(len(records.rows), 1)
     )
 
 
@@ -208,23 +208,23 @@ def _raise_on_content(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _warn_of_overflow(monkeypatch: pytest.MonkeyPatch) -> None:
-    deal = train_module._Run._deal
+    deal = train_module.TableTask.deal
 
     def leaky(self: Any, test: Any) -> Any:
         np.array([float(self.source.table.num_rows - 90)]) / np.array([0.0])  # 0 / 0 says another thing than 1 / 0
         return deal(self, test)
 
-    monkeypatch.setattr(train_module._Run, "_deal", leaky)
+    monkeypatch.setattr(train_module.TableTask, "deal", leaky)
 
 
 def _name_texts(monkeypatch: pytest.MonkeyPatch) -> None:
-    write = train_module._Run._write
+    write = train_module.TableTask.write
 
     def leaky(self: Any, *rest: Any) -> None:
         (self.folder.path / "values.json").write_text(json.dumps(self.source.table.column("kind").texts()[1]))
         write(self, *rest)
 
-    monkeypatch.setattr(train_module._Run, "_write", leaky)
+    monkeypatch.setattr(train_module.TableTask, "write", leaky)
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,8 @@ def statement(run: str, /) -> int:
     """
     checked = check_run(run)
     print(checked.text, end="")
+    for note in checked.notes:
+        print(f"tacita: note: {note}", file=sys.stderr)
     if not checked.faults:
         print("verified: ledger, statement and model belong together.", file=sys.stderr)
         return 0

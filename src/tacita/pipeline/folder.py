@@ -10,12 +10,14 @@ from typing import Any
 
 from tacita._files import remove_durably, replace_durably
 from tacita.errors import ResumeError
-from tacita.pipeline.settings import TableSettings
+from tacita.pipeline.settings import TableSettings, read_text
 from tacita.pipeline.source import Source, private_rows
 from tacita.random import Randomness
-from tacita.training.folder import RunFolder
+from tacita.training.folder import STATEMENT, RunFolder
 
-CONFIG, STATEMENT = "config.toml", "statement.json"
+__all__ = ["CONFIG", "STATEMENT", "bind", "finish", "start", "tidying"]
+
+CONFIG = "config.toml"
 _INPUT = "input.json"
 
 
@@ -25,14 +27,24 @@ def start(folder: RunFolder, settings: TableSettings, randomness: Randomness | N
     Raises:
         ResumeError: The folder holds a finished run, or one with other settings.
     """
+    try:
+        with folder.starting():
+            return _started(folder, settings, randomness)
+    except (NotADirectoryError, FileExistsError):
+        raise ValueError(f"output must be a folder, got {str(folder.path)!r}: a part of it is a file.") from None
+
+
+def _started(folder: RunFolder, settings: TableSettings, randomness: Randomness | None) -> Randomness:
     config = folder.path / CONFIG
-    if folder.unfinished or tidying(folder):
-        if config.exists() and _comparable(TableSettings.from_toml(config.read_text("utf-8"))) != _comparable(settings):
+    if folder.unfinished or folder.tidying:
+        if config.exists() and _comparable(TableSettings.from_toml(read_text("config", config))) != _comparable(
+            settings
+        ):
             raise ResumeError(
                 f"output {folder.path.name!r} holds an unfinished run with other settings: repeat those, or choose "
                 "another folder."
             )
-        found = Randomness.system() if tidying(folder) else Randomness.load(folder.key)
+        found = Randomness.system() if folder.tidying else Randomness.load(folder.key)
     else:
         _begin(folder)
         found = randomness or Randomness.system()
@@ -44,7 +56,7 @@ def start(folder: RunFolder, settings: TableSettings, randomness: Randomness | N
 
 def tidying(folder: RunFolder) -> bool:
     """Whether all is written, and only what is private has to go: the statement's JSON is the last to be written."""
-    return folder.private.is_dir() and (folder.path / STATEMENT).exists()
+    return folder.tidying
 
 
 def bind(folder: RunFolder, settings: TableSettings, source: Source, randomness: Randomness) -> None:
@@ -59,11 +71,18 @@ def bind(folder: RunFolder, settings: TableSettings, source: Source, randomness:
         tag = randomness.session_key("input").tag("input", parts=[declared, Path(settings.data).read_bytes()])
     if not path.exists():
         replace_durably(path, json.dumps({"tag": tag}).encode(), mode=0o600)
-    elif json.loads(path.read_bytes())["tag"] != tag:
+    elif _tag(path) != tag:
         raise ResumeError(
             f"data or schema are not those that the run in output {folder.path.name!r} started with: restore them, or "
             "choose another folder."
         )
+
+
+def _tag(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())["tag"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise ResumeError(f"{path.name} cannot be read as one of this version.") from None
 
 
 def finish(folder: RunFolder) -> None:
@@ -80,8 +99,6 @@ def _begin(folder: RunFolder) -> None:
             f"output must be a new or an empty folder, got {str(folder.path)!r}, which holds something and no "
             "unfinished run: choose another one, or remove it."
         ) from None
-    except NotADirectoryError:
-        raise ValueError(f"output must be a folder, got {str(folder.path)!r}: a part of it is a file.") from None
 
 
 def _comparable(settings: TableSettings) -> dict[str, Any]:

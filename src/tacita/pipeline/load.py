@@ -96,6 +96,11 @@ def load(folder: str | Path) -> TableModel:
     stated = report.read_statement(folder)
     if faults := report.check_files(folder, stated):
         raise TacitaError(f"{str(folder)!r}: {faults[0]}: they do not belong together.")
+    if report.no_run(stated):
+        raise TacitaError(
+            f"{str(folder)!r} holds no model: the number of runs drawn was 0 (see its statement). Train again, with a "
+            "budget of its own."
+        )
     preprocessing = Preprocessing.load(folder / report.PREPROCESSING)
     model = preprocessing.model.build()
     try:

@@ -6,7 +6,7 @@ rows than the training and may spend what the training spends.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tacita.accounting import Event, HistogramGaussianEvent, Ledger, Part, Session, Spend, calibrate, moved
@@ -106,42 +106,82 @@ class Plan:
 
     def register(self, ledger: Ledger, settings: Mapping[str, Any], *, secure: bool) -> "Sessions":
         """Register what is not registered yet (a run killed in between goes on where it was), and return it all."""
-        found = {session.purpose: session for session in ledger.sessions}
+        bought = self.register_purchases(ledger, settings, secure=secure)
+        spends, queries = bought.spends, self.training.queries
 
         def registered(
             purpose: str, make_event: Callable[[], Event], queries: int = 1, part: Part | None = None
         ) -> Session:
-            if purpose not in found:
-                found[purpose] = ledger.register(
-                    make_event(),
-                    planned_queries=queries,
-                    purpose=purpose,
-                    part=part,
-                    settings=settings,
-                    secure_randomness=secure,
-                )
-            return found[purpose]
+            return _registered(
+                ledger, purpose, make_event, queries=queries, part=part, settings=settings, secure=secure
+            )
 
-        if self.columns_to_buy:
-            registered(SURVEY, lambda: self.purchases.survey_event(self.columns_to_buy))
-            registered(REFINEMENT, lambda: self.purchases.refinement_event(self.columns_to_buy))
-        bought = [Spend(found[name].event, 1) for name in (SURVEY, REFINEMENT) if name in found]
-        queries = self.training.queries
-        registered(
+        train = registered(
             TRAIN,
-            lambda: self.train_event(self._calibrated(self.train_event, bought, queries)),
+            lambda: self.train_event(self._calibrated(self.train_event, spends, queries)),
             queries,
             self.part(KEPT),
         )
+        score = None
         if self.score_histograms:
-            registered(
-                SCORE, lambda: self.score_event(self._calibrated(self.score_event, bought, 1)), 1, self.part(HELD_OUT)
+            score = registered(
+                SCORE, lambda: self.score_event(self._calibrated(self.score_event, spends, 1)), 1, self.part(HELD_OUT)
             )
-        return Sessions(*(found.get(name) for name in (SURVEY, REFINEMENT, TRAIN, SCORE)))
+        return replace(bought, train=train, score=score)
+
+    def register_purchases(self, ledger: Ledger, settings: Mapping[str, Any], *, secure: bool) -> "Sessions":
+        """:meth:`register`, without training and score."""
+        if not self.columns_to_buy:
+            return Sessions()
+
+        def registered(purpose: str, event_of: Callable[[int], Event]) -> Session:
+            return _registered(ledger, purpose, lambda: event_of(self.columns_to_buy), settings=settings, secure=secure)
+
+        return Sessions(
+            registered(SURVEY, self.purchases.survey_event), registered(REFINEMENT, self.purchases.refinement_event)
+        )
+
+    def register_run(
+        self, ledger: Ledger, noise_multiplier: float, score_noise_multiplier: float, settings: Mapping[str, Any]
+    ) -> "Sessions":
+        """Training and score in a ledger of their own, at a noise that somebody else calibrated."""
+
+        def registered(purpose: str, event: Event, queries: int, index: int) -> Session:
+            part = self.part(index)
+            return _registered(
+                ledger, purpose, lambda: event, queries=queries, part=part, settings=settings, secure=False
+            )
+
+        train = registered(TRAIN, self.train_event(noise_multiplier), self.training.queries, KEPT)
+        if not self.score_histograms:
+            return Sessions(train=train)
+        return Sessions(train=train, score=registered(SCORE, self.score_event(score_noise_multiplier), 1, HELD_OUT))
 
     def _calibrated(self, event_at: Callable[[float], Event], alongside: list[Spend], queries: int) -> float:
         plan = self.purchases
         return calibrate(event_at, plan.relation, plan.epsilon, plan.delta, alongside, queries=queries)
+
+
+def _registered(
+    ledger: Ledger,
+    purpose: str,
+    make_event: Callable[[], Event],
+    *,
+    settings: Mapping[str, Any],
+    secure: bool,
+    queries: int = 1,
+    part: Part | None = None,
+) -> Session:
+    """The ledger's session for ``purpose``: the one that is there, or a new one."""
+    found = next((session for session in ledger.sessions if session.purpose == purpose), None)
+    return found or ledger.register(
+        make_event(),
+        planned_queries=queries,
+        purpose=purpose,
+        part=part,
+        settings=settings,
+        secure_randomness=secure,
+    )
 
 
 def _noise_std(event: Event) -> float:
@@ -153,7 +193,12 @@ def _noise_std(event: Event) -> float:
 class Sessions:
     """The sessions of a run; ``None`` for what is not bought."""
 
-    survey: Session | None
-    refinement: Session | None
-    train: Session | None
-    score: Session | None
+    survey: Session | None = None
+    refinement: Session | None = None
+    train: Session | None = None
+    score: Session | None = None
+
+    @property
+    def spends(self) -> list[Spend]:
+        """What the purchases spend: what the rest is calibrated beside."""
+        return [Spend(session.event, 1) for session in (self.survey, self.refinement) if session is not None]

@@ -14,7 +14,7 @@ from typing import Any
 from tacita.accounting import Ledger, Statement, statement
 from tacita.accounting.journal import Anchor
 from tacita.errors import LedgerError, TacitaError
-from tacita.pipeline import rules
+from tacita.pipeline import register, rules
 from tacita.pipeline.folder import STATEMENT
 from tacita.pipeline.plan import Plan
 from tacita.pipeline.preprocessing import Preprocessing
@@ -25,12 +25,26 @@ from tacita.tables.encoding import Encoder
 
 MODEL, PREPROCESSING, TEXT = "model.safetensors", "preprocessing.json", "statement.txt"
 EXTRAS = ("model", "task", "target", "rows", "private_releases", "files")  # what this page adds to a statement
+IF_ANY = ("selection", "chosen_among", "dataset")  # ... where it applies
 PRIVATE_RELEASES = (
     "the weights in model.safetensors",
     "what preprocessing.json says of the columns and the target (kinds, bounds, categories, classes, counts)",
     "in the statement: rows, task, lr, what purchases released, holdout_score, caveats on columns and classes",
     "fingerprints of queries in ledger.jsonl, under a key that is deleted, and the hashes that cover any of these",
 )
+
+
+@dataclass(frozen=True)
+class Selected:
+    """What a statement says of a run that was chosen among several, the price of the choice included.
+
+    Attributes:
+        field: The statement's field ``selection``.
+        caveats: Sentences.
+    """
+
+    field: Mapping[str, Any]
+    caveats: tuple[str, ...]
 
 
 def make_statement(
@@ -42,15 +56,22 @@ def make_statement(
     preprocessing: Preprocessing,
     score: Mapping[str, Any],
     files: Mapping[str, str],
+    selection: Selected | None = None,
+    dataset: Mapping[str, Any] | None = None,
 ) -> Statement:
     """The statement of a finished run."""
     encoder = preprocessing.encoder
+    if_any = {
+        "selection": None if selection is None else dict(selection.field),
+        "chosen_among": settings.chosen_among,
+        "dataset": dataset,
+    }
     return statement(
         ledger,
         settings.delta,
-        purchases=purchases(plan, preprocessing, score),
+        purchases=purchases(plan, preprocessing, score, "score" if selection is None else "select"),
         chosen_by_tacita=_chosen(settings, source, plan, encoder),
-        caveats=caveats(source, preprocessing, score),
+        caveats=[*caveats(source, preprocessing, score), *_tuning(settings, selection, dataset)],
         holdout_score=dict(score),
         model=preprocessing.model.name,
         task=encoder.task,
@@ -58,7 +79,22 @@ def make_statement(
         rows={"value": preprocessing.rows, "how": "declared" if source.schema.rows is not None else "bought"},
         private_releases=list(PRIVATE_RELEASES),
         files=dict(files),
+        **{name: value for name, value in if_any.items() if value is not None},
     )
+
+
+def _tuning(settings: TableSettings, selection: Selected | None, dataset: Mapping[str, Any] | None) -> list[str]:
+    """What was chosen by looking at results, and whether that is paid for."""
+    words = [] if selection is None else list(selection.caveats)
+    if settings.chosen_among is not None:
+        words.append(
+            f"Chosen among {settings.chosen_among} runs by looking at results outside of this guarantee: the price of "
+            f"that choice is not in epsilon. Of these runs together, if all have this epsilon and delta, "
+            f"{settings.chosen_among} times both is guaranteed. tacita train --sweep chooses at a stated price."
+        )
+    if dataset is not None and dataset["other_runs"]:
+        words.append(register.words(dataset, dataset["other_runs"]))
+    return words
 
 
 def _chosen(settings: TableSettings, source: Source, plan: Plan, encoder: Encoder) -> list[str]:
@@ -66,7 +102,9 @@ def _chosen(settings: TableSettings, source: Source, plan: Plan, encoder: Encode
     return words if source.schema.privacy_unit else [*words, f"privacy_unit = {unit_in_words(source.schema)}"]
 
 
-def purchases(plan: Plan, preprocessing: Preprocessing, score: Mapping[str, Any]) -> list[dict[str, Any]]:
+def purchases(
+    plan: Plan, preprocessing: Preprocessing, score: Mapping[str, Any], score_session: str = "score"
+) -> list[dict[str, Any]]:
     """What was bought from the rows, at which noise, and what came out in short."""
     found: list[dict[str, Any]] = []
     survey, columns = preprocessing.survey, plan.columns_to_buy
@@ -92,7 +130,7 @@ def purchases(plan: Plan, preprocessing: Preprocessing, score: Mapping[str, Any]
     if plan.score_histograms:
         found.append(
             {
-                "session": "score",
+                "session": score_session,
                 "what": f"the score on the {HOLDOUT:.0%} of rows held out by coin, beside the training",
                 "noise_std": score["noise_std"],
                 "released": {"value": score["value"]},
@@ -128,10 +166,12 @@ class Checked:
     Attributes:
         text: The statement.
         faults: What was changed, in words; empty if all holds.
+        notes: What has come since it was made, in words.
     """
 
     text: str
     faults: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
 
 def check_run(folder: str | Path) -> Checked:
@@ -162,7 +202,16 @@ def check_run(folder: str | Path) -> Checked:
         faults.append(f"{STATEMENT} does not follow from the ledger: {', '.join(changed)}")
     if _text(folder) != again.text and not faults:
         faults.append(f"{TEXT} is not what follows from the ledger")
-    return Checked(again.text, (*faults, *check_files(folder, stated)))
+    return Checked(again.text, (*faults, *check_files(folder, stated)), _notes(folder, stated))
+
+
+def _notes(folder: Path, stated: Mapping[str, Any]) -> tuple[str, ...]:
+    """Other runs on the same data set, now."""
+    dataset = stated.get("dataset")
+    if not isinstance(dataset, Mapping) or not {"name", "id", "list"} <= set(dataset):
+        return ()
+    count = register.others(folder.absolute().parent / register.NAME, dataset)
+    return (register.words(dataset, count),) if count else ()
 
 
 def read_statement(folder: Path) -> dict[str, Any]:
@@ -182,13 +231,20 @@ def read_statement(folder: Path) -> dict[str, Any]:
 def check_files(folder: Path, stated: Mapping[str, Any]) -> list[str]:
     """Files that are not those the statement was made for."""
     files = stated.get("files")
-    if not isinstance(files, Mapping) or set(files) != {MODEL, PREPROCESSING}:
+    wanted = {PREPROCESSING} if no_run(stated) else {MODEL, PREPROCESSING}
+    if not isinstance(files, Mapping) or set(files) != wanted:
         return [f"{STATEMENT} names other files than {MODEL} and {PREPROCESSING}"]
     return [
         f"{name} is not the file that the statement is about"
         for name in files
         if file_sha256(folder / name) != files[name]
     ]
+
+
+def no_run(stated: Mapping[str, Any]) -> bool:
+    """Whether a selection made no run, so that there is no model."""
+    selection = stated.get("selection")
+    return isinstance(selection, Mapping) and selection.get("result") == "none"
 
 
 def file_sha256(path: Path) -> str:
@@ -216,5 +272,5 @@ def _again(ledger: Ledger, stated: Mapping[str, Any]) -> Statement:
         chosen_by_tacita=stated["chosen_by_tacita"],
         caveats=own[len(standing) :],
         holdout_score=stated["holdout_score"],
-        **{name: stated[name] for name in EXTRAS},
+        **{name: stated[name] for name in (*EXTRAS, *(one for one in IF_ANY if one in stated))},
     )

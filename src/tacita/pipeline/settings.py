@@ -48,6 +48,11 @@ class TableSettings:
         max_grad_norm: Clipping threshold.
         lr: Step size.
         allow_large_delta: Accept a delta at or above one over the public number of rows.
+        sweep: Text of a grid file: the best of several runs, chosen privately (docs/tuning.md).
+        chosen_among: How many runs this one was, or will be, chosen among by hand; the statement then says that the
+            price of that choice is not in epsilon.
+        dataset_name: Public name of the data: runs under one name are listed beside their folders, and statements say
+            how many there are.
     """
 
     data: str
@@ -76,6 +81,9 @@ class TableSettings:
     max_grad_norm: float | None = None
     lr: float | None = None
     allow_large_delta: bool = False
+    sweep: str | None = None
+    chosen_among: int | None = None
+    dataset_name: str | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "columns", tuple(self.columns))
@@ -93,6 +101,7 @@ class TableSettings:
         if self.sample_rate is not None:
             _validate.probability("sample_rate", self.sample_rate)
         self._check_choices()
+        self._check_tuning()
         self.reading(Reading())
         check_delta(self.delta, self.rows, self.allow_large_delta)
 
@@ -111,6 +120,19 @@ class TableSettings:
             raise ValueError(f"width belongs to model = mlp, got it with {self.model!r}.")
         if self.test_file is not None and self.non_private_holdout:
             raise ValueError("test_file and non_private_holdout are two ways to get a score: give one of them.")
+
+    def _check_tuning(self) -> None:
+        if self.chosen_among is not None:
+            _validate.count(
+                "chosen_among", self.chosen_among, at_least=2, hint="Leave it out for a run that is the only one."
+            )
+        if self.dataset_name is not None and (not self.dataset_name.strip() or "\n" in self.dataset_name):
+            raise ValueError(f"dataset_name must be one line of text, got {self.dataset_name!r}.")
+        if self.sweep is not None and self.non_private_holdout:
+            raise ValueError(
+                "sweep needs a private score to choose by: leave out non_private_holdout, or give a test_file that is "
+                "public."
+            )
 
     def reading(self, declared: Reading) -> Reading:
         """How to read the file: ``declared`` (the schema's), overridden by the settings given here."""
@@ -200,13 +222,14 @@ _KINDS: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("data", "output", "model", "neighboring_relation"), (str,)),
     **dict.fromkeys(("epsilon", "delta"), (int, float)),
     **dict.fromkeys(("sample_rate", "max_grad_norm", "lr"), (int, float, _NONE)),
-    **dict.fromkeys(("width", "rows", "max_rows_per_unit", "queries"), (int, _NONE)),
+    **dict.fromkeys(("width", "rows", "max_rows_per_unit", "queries", "chosen_among"), (int, _NONE)),
     **dict.fromkeys(("non_private_holdout", "allow_large_delta"), (bool,)),
     **dict.fromkeys(("columns", "drop"), (tuple,)),
     **dict.fromkeys(
         ("target", "task", "schema", "test_file", "delimiter", "quote", "encoding", "unit_column", "privacy_unit"),
         (str, _NONE),
     ),
+    **dict.fromkeys(("sweep", "dataset_name"), (str, _NONE)),
 }
 
 

@@ -6,7 +6,7 @@ instant goes on when it is asked for again with the same settings and data.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 import safetensors.torch
 import torch
+from torch import Tensor
 
 from tacita._files import replace_durably
 from tacita.accounting import Ledger
 from tacita.clipping import FlatClipper
 from tacita.errors import DataStructureError, LedgerError
-from tacita.mechanisms import CalibratedGaussian
+from tacita.mechanisms import CalibratedGaussian, GaussianMechanism
 from tacita.methods import SuffixAverage
 from tacita.oracles import ClippedGradientOracle, Records, trainable
 from tacita.pipeline import folder as folders
@@ -29,6 +30,7 @@ from tacita.pipeline.models import ModelSpec, check_model, loss_fn
 from tacita.pipeline.plan import KEPT, SPLIT, Plan, Sessions
 from tacita.pipeline.preprocessing import Preprocessing
 from tacita.pipeline.purchases import survey
+from tacita.pipeline.register import record, recorded
 from tacita.pipeline.settings import TableSettings
 from tacita.pipeline.source import Source, declared, private_rows, read, read_test, unit_in_words
 from tacita.random import Randomness
@@ -81,6 +83,8 @@ def train_table(
         DataStructureError: The file's structure is not the declared one. What rows hold never raises.
         ResumeError: The folder holds a finished run, or one with other settings or data.
     """
+    if settings.sweep is not None:
+        raise ValueError("sweep is for tacita.selection.sweep_table, which chooses among runs: leave it out here.")
     check_model(settings.model)
     source = read(settings, declared(settings))
     plan = Plan.of(settings, source)
@@ -94,14 +98,15 @@ def train_table(
             neighboring_relation=settings.neighboring_relation,
             privacy_unit=unit_in_words(source.schema),
         ) as ledger:
-            _Run(settings, source, plan, folder, ledger, randomness, say, progress).go(test)
+            record(settings, randomness)
+            TableTask(settings, source, plan, folder, ledger, randomness, say, progress).go(test)
     folders.finish(folder)
     words = (folder.path / report.TEXT).read_text(encoding="utf-8")
     return TableRun(folder.path, words, report.read_statement(folder.path))
 
 
 @dataclass(frozen=True)
-class _Rows:
+class Rows:
     """Encoded rows, and what they are for. Private, but for ``public``."""
 
     table: Table = field(repr=False)
@@ -110,9 +115,22 @@ class _Rows:
     test: Table | None = field(repr=False)  # declared public
 
 
+@dataclass(frozen=True)
+class EncodedRows:
+    """Rows as features and targets."""
+
+    private: Encoded = field(repr=False)
+    public: Encoded | None = field(repr=False)  # of the table declared public
+
+
 @dataclass
-class _Run:
-    """One run between its start and its statement."""
+class TableTask:
+    """One run between its start and its statement; or one of several that a selection makes.
+
+    Attributes:
+        settings, source, plan, folder, ledger, randomness, say, progress: As in :func:`train_table`.
+        mechanism: The training's noise, if somebody else calibrated it; without checkpoints then.
+    """
 
     settings: TableSettings
     source: Source
@@ -122,21 +140,34 @@ class _Run:
     randomness: Randomness
     say: Say
     progress: bool
+    mechanism: GaussianMechanism | None = None
 
     def go(self, test: Table | None) -> None:
-        rows = self._deal(test)
+        """From the rows to the statement."""
+        rows = self.deal(test)
         sessions = self._register()
-        preprocessing = self._preprocessing(rows, sessions)
-        with private_rows("encoding the rows"):
-            encoded = preprocessing.encoder.encode(rows.table)
-            public = None if rows.test is None else preprocessing.encoder.encode(rows.test)
-        records = self._records(encoded, rows)
-        state = self._state(preprocessing, records, sessions)
-        self._train(state, records, preprocessing, public)
-        found = self._score(state, preprocessing, public or _taken(encoded, rows.held), sessions)
-        self._write(state, preprocessing, found)
+        preprocessing = self.preprocess(rows, sessions)
+        state, found = self.trained(rows, self.encoded(rows, preprocessing), preprocessing, sessions)
+        self.write(state.model.state_dict(), preprocessing, found)
 
-    def _deal(self, test: Table | None) -> _Rows:
+    def trained(
+        self, rows: Rows, encoded: EncodedRows, preprocessing: Preprocessing, sessions: Sessions
+    ) -> tuple[TrainingState, dict[str, Any]]:
+        """Train, then score."""
+        records = self._records(encoded.private, rows)
+        state = self._state(preprocessing, records, sessions)
+        self._train(state, records, preprocessing, encoded.public)
+        held = encoded.public or _taken(encoded.private, rows.held)
+        return state, self._score(state, preprocessing, held, sessions)
+
+    def encoded(self, rows: Rows, preprocessing: Preprocessing) -> EncodedRows:
+        """All rows as features and targets."""
+        with private_rows("encoding the rows"):
+            encoder = preprocessing.encoder
+            public = None if rows.test is None else encoder.encode(rows.test)
+            return EncodedRows(encoder.encode(rows.table), public)
+
+    def deal(self, test: Table | None) -> Rows:
         """Drop rows beyond a person's cap, and hold rows out by coin: each row's own, or its person's."""
         schema, table = self.source.schema, self.source.table
         key = self.randomness.session_key(SPLIT)
@@ -149,15 +180,15 @@ class _Run:
         kept = ~out
         if self.settings.neighboring_relation == "add_or_remove_one":
             kept &= table.valid  # rows that do not count need no place; elsewhere the number of rows is public
-        return _Rows(table, np.flatnonzero(kept), np.flatnonzero(out), test)
+        return Rows(table, np.flatnonzero(kept), np.flatnonzero(out), test)
 
     @property
-    def _public_settings(self) -> dict[str, Any]:
+    def public_settings(self) -> dict[str, Any]:
         """What the sessions are bound to."""
         return {name: value for name, value in self.settings.to_dict().items() if name not in ("data", "output")}
 
     def _register(self) -> Sessions:
-        sessions = self.plan.register(self.ledger, self._public_settings, secure=self.randomness.secure)
+        sessions = self.plan.register(self.ledger, self.public_settings, secure=self.randomness.secure)
         planned, asked = self.ledger.epsilon(self.settings.delta), self.settings.epsilon
         if planned > asked * (1 + 1e-9):
             raise LedgerError(f"the plan would spend epsilon {planned:.6g}, more than {asked:g}.")
@@ -168,7 +199,7 @@ class _Run:
         )
         return sessions
 
-    def _preprocessing(self, rows: _Rows, sessions: Sessions) -> Preprocessing:
+    def preprocess(self, rows: Rows, sessions: Sessions) -> Preprocessing:
         """Buy what is not declared, and write it down before the training starts; or read what was written."""
         path = self.folder.path / report.PREPROCESSING
         if path.exists():
@@ -187,7 +218,7 @@ class _Run:
         self.say(f"bought: {what}")
         return preprocessing
 
-    def _records(self, encoded: Encoded, rows: _Rows) -> Records:
+    def _records(self, encoded: Encoded, rows: Rows) -> Records:
         assert encoded.target is not None
         return Records(
             dataset=(score.model_input(encoded.features), encoded.target, encoded.valid.to(torch.float32)),
@@ -206,9 +237,10 @@ class _Run:
             ledger=self.ledger,
             sampler=self.plan.sampler(self._num_records(preprocessing, records)),
             clipper=FlatClipper(max_grad_norm=training.max_grad_norm),
-            mechanism=CalibratedGaussian(target_epsilon=self.settings.epsilon, target_delta=self.settings.delta),
+            mechanism=self.mechanism
+            or CalibratedGaussian(target_epsilon=self.settings.epsilon, target_delta=self.settings.delta),
             planned_queries=training.queries,
-            settings=self._public_settings,
+            settings=self.public_settings,
             session=sessions.train,
             randomness=self.randomness,
         )
@@ -233,8 +265,9 @@ class _Run:
         self, state: TrainingState, records: Records, preprocessing: Preprocessing, public: Encoded | None
     ) -> None:
         queries, encoder = self.plan.training.queries, preprocessing.encoder
-        binding = data_fingerprint(state.oracle, records)
-        checkpoints = Checkpoints.planned(self.folder, state.oracle, binding)
+        checkpoints = None
+        if self.mechanism is None:
+            checkpoints = Checkpoints.planned(self.folder, state.oracle, data_fingerprint(state.oracle, records))
         bar = Progress(self.ledger, delta=self.settings.delta, total=queries) if self.progress else None
 
         def note(made: int) -> None:
@@ -262,12 +295,21 @@ class _Run:
         noise_std = self.plan.score_noise_std(sessions.score, histograms(encoder))
         return score.bought(encoder, counts, sessions.score, noise_std, self.randomness)
 
-    def _write(self, state: TrainingState, preprocessing: Preprocessing, found: dict[str, Any]) -> None:
+    def write(
+        self,
+        weights: Mapping[str, Tensor] | None,
+        preprocessing: Preprocessing,
+        found: Mapping[str, Any],
+        selection: report.Selected | None = None,
+    ) -> None:
         """Weights, then what is said about them: the statement's JSON last, since it says that the run is finished."""
         self.ledger.flush()
         path = self.folder.path
-        weights = {name: value.detach().contiguous().clone() for name, value in state.model.state_dict().items()}
-        replace_durably(path / report.MODEL, safetensors.torch.save(weights))
+        written = [report.PREPROCESSING]
+        if weights is not None:
+            owned = {name: value.detach().contiguous().clone() for name, value in weights.items()}
+            replace_durably(path / report.MODEL, safetensors.torch.save(owned))
+            written.append(report.MODEL)
         words = report.make_statement(
             self.ledger,
             self.settings,
@@ -275,7 +317,9 @@ class _Run:
             plan=self.plan,
             preprocessing=preprocessing,
             score=found,
-            files={name: report.file_sha256(path / name) for name in (report.MODEL, report.PREPROCESSING)},
+            files={name: report.file_sha256(path / name) for name in written},
+            selection=selection,
+            dataset=recorded(self.settings, self.randomness),
         )
         replace_durably(path / report.TEXT, words.text.encode())
         replace_durably(path / report.STATEMENT, words.to_bytes())
