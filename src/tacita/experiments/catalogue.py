@@ -5,9 +5,12 @@ Place: experiments.* -> [experiments.catalogue] -> cli.reproduce.
 
 from types import ModuleType
 
+from tacita.experiments import dp_clipped_sgd
 from tacita.experiments.runner import Experiment
 
-MODULES: tuple[ModuleType, ...] = ()  # modules with a tuple EXPERIMENTS, in the order in which they are listed
+MODULES: tuple[ModuleType, ...] = (
+    dp_clipped_sgd,
+)  # modules with a tuple EXPERIMENTS, in the order in which they are listed
 
 
 def catalogue() -> dict[str, Experiment]:

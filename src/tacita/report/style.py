@@ -4,7 +4,8 @@ Place: the ground of every figure; draws nothing itself.
 """
 
 import functools
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 from tacita.errors import TacitaError
@@ -14,6 +15,8 @@ T = TypeVar("T")
 
 # Okabe and Ito's palette, in an order in which neighbours differ in lightness too: it serves the colour-blind.
 INK, GRID, FAINT = "#22262b", "#e6e8eb", "#8a9099"
+SHORT_RANGE = 300  # below it, 2 and 5 get ticks too
+WRITTEN_OUT = (1e-4, 1e6)  # numbers outside are written as powers
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f6bb3", "#5a5a5a")
 
 _RC = {
@@ -90,3 +93,29 @@ def need_matplotlib() -> None:
 def heading(figure: Any, text: str) -> None:
     """A title over the whole figure, flush left."""
     figure.suptitle(text, x=0.005, ha="left", fontsize=12.5, fontweight="bold", color=INK)
+
+
+def plain_log(axis: Any, values: Sequence[float] | None = None) -> None:
+    """Logarithmic ticks written as plain numbers: at ``values``, or at 1 (and 2, 5 where the range is short).
+
+    Args:
+        axis: ``axes.xaxis`` or ``axes.yaxis``, its data drawn and its scale logarithmic.
+        values: Where ticks shall be.
+    """
+    from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
+
+    low, high = axis.get_view_interval()
+    steps = (1.0, 2.0, 5.0) if high / low < SHORT_RANGE else (1.0,)
+    axis.set_major_locator(FixedLocator(list(values)) if values is not None else LogLocator(subs=steps, numticks=12))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: _number(value)))
+
+
+def _number(value: float) -> str:
+    """1000 as 1,000 and 1e7 as 10⁷."""
+    if not WRITTEN_OUT[0] <= value <= WRITTEN_OUT[1]:
+        exponent = math.floor(math.log10(value) + 1e-9)
+        factor = value / 10**exponent
+        power = f"10$^{{{exponent}}}$"
+        return power if abs(factor - 1) < 1e-6 else f"{factor:g}·{power}"
+    return f"{value:,.0f}" if value >= 1 and value == int(value) else f"{value:g}"

@@ -1,0 +1,56 @@
+"""Theory: what the papers' bounds say, in numbers. Numbers in, numbers out; no data, no stage."""
+
+from tacita.theory.clipped_vector import clip_bias_bound, clip_variance_bound
+from tacita.theory.dp_clipped_sgd import (
+    ConvergenceBound,
+    average_iterate_bound,
+    bound_at_lr,
+    convergence_bound,
+    lr_limits,
+    neighbourhood,
+    random_iterate_bound,
+)
+from tacita.theory.noise import (
+    full_participation_noise,
+    mean_noise_std,
+    noise_multiplier_of,
+    one_pass_noise,
+    sum_noise_std,
+)
+from tacita.theory.problem import ConvexProblem, NonConvexProblem, Problem
+from tacita.theory.regimes import Regime, asymptotic_rate, regime
+from tacita.theory.thresholds import (
+    BestThreshold,
+    balanced_threshold_large,
+    balanced_threshold_small,
+    growing_threshold,
+    numeric_threshold,
+)
+
+__all__ = [
+    "BestThreshold",
+    "ConvergenceBound",
+    "ConvexProblem",
+    "NonConvexProblem",
+    "Problem",
+    "Regime",
+    "asymptotic_rate",
+    "average_iterate_bound",
+    "balanced_threshold_large",
+    "balanced_threshold_small",
+    "bound_at_lr",
+    "clip_bias_bound",
+    "clip_variance_bound",
+    "convergence_bound",
+    "full_participation_noise",
+    "growing_threshold",
+    "lr_limits",
+    "mean_noise_std",
+    "neighbourhood",
+    "noise_multiplier_of",
+    "numeric_threshold",
+    "one_pass_noise",
+    "random_iterate_bound",
+    "regime",
+    "sum_noise_std",
+]
