@@ -230,8 +230,12 @@ def arenas_of(
     return found
 
 
-def explore(arenas: Sequence[Arena], gain: Callable[[np.ndarray, np.ndarray, Claim], Any], seed: int) -> Chosen:
-    """The adversary and statistic with the largest gain, on runs that measure nothing."""
+def explore(arenas: Sequence[Arena], gain: Gain, seed: int, false_alarm: float) -> Chosen:
+    """The adversary and statistic that promise most, on runs that measure nothing.
+
+    First one that refutes the claim; among those, and among the rest, the exact likelihood ratio, which no other
+    statistic beats but by luck if the oracle does what it says; then the largest gain.
+    """
     best: tuple[tuple, Chosen] | None = None
     tried = 0
     for number, arena in enumerate(arenas):
