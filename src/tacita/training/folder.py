@@ -57,8 +57,9 @@ class RunFolder:
 
         Which of them goes on is the ledger's to say: it takes one writer.
         """
-        if self.path.exists() and not self.path.is_dir():
-            raise ResumeError(f"{self.path.name!r} is a file: choose another folder.")
+        if self.path.exists() and not self.path.is_dir():  # a file, which start() refuses
+            yield
+            return
         make_folder(self.path)
         handle = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
