@@ -17,14 +17,16 @@ from tacita.errors import (
 )
 from tacita.estimators import (
     BoundedFeedback,
+    CappedSum,
     ClippedSum,
+    GridSum,
     PrivateFeedback,
     ReleasedFeedback,
     UnclippedSum,
     clipped_gradient_sum,
 )
 from tacita.gradients import Explanation, NetworkSource, explain
-from tacita.mechanisms import CalibratedGaussian, GaussianMechanism
+from tacita.mechanisms import CalibratedGaussian, DiscreteGaussian, GaussianMechanism, RoundedGaussian
 from tacita.methods import SuffixAverage
 from tacita.oracles import (
     ClippedGradientOracle,
@@ -55,9 +57,11 @@ __all__ = [
     "BoundedFeedback",
     "BudgetExceededError",
     "CalibratedGaussian",
+    "CappedSum",
     "ClippedGradientOracle",
     "ClippedSum",
     "DataStructureError",
+    "DiscreteGaussian",
     "DisjointSampler",
     "ErrorFeedbackOracle",
     "Explanation",
@@ -66,6 +70,7 @@ __all__ = [
     "FullBatchSampler",
     "GaussianMechanism",
     "GradientOracle",
+    "GridSum",
     "Ledger",
     "LedgerError",
     "NetworkSource",
@@ -78,6 +83,7 @@ __all__ = [
     "Release",
     "ReleasedFeedback",
     "ResumeError",
+    "RoundedGaussian",
     "Run",
     "ShuffledEpochsSampler",
     "Statement",

@@ -68,6 +68,15 @@ def discrete_gaussians(stream: Stream, count: int, scale: float, offset: int = 0
     return _in_blocks(_discrete, stream, count, _checked(scale), offset)
 
 
+def wrapped(whole: torch.Tensor) -> torch.Tensor:
+    """Integers modulo 2^53, in [-2^52, 2^52), where float64 holds each of them: int64 in, int64 out.
+
+    It commutes with sums, also with those that wrapped at 2^64: a sum with noise, wrapped, is the same whether the sum
+    was wrapped before or not. So it is post-processing of the release, however large the sum.
+    """
+    return ((whole + 2**52) & (2**53 - 1)) - 2**52
+
+
 def _checked(scale: float) -> float:
     if not 0 <= scale <= LARGEST_SCALE:
         raise ValueError(f"scale must be in [0, 2^36], got {scale}: choose a coarser grid.")

@@ -10,14 +10,17 @@ from tacita.estimators.error_feedback import (
     ReleasedFeedback,
 )
 from tacita.estimators.estimator import Estimator, Values
+from tacita.estimators.grid_sums import CappedSum, GridSum
 from tacita.estimators.unclipped_sum import UnclippedSum
 
 __all__ = [
     "BoundedErrorSum",
     "BoundedFeedback",
+    "CappedSum",
     "ClippedGradientSum",
     "ClippedSum",
     "Estimator",
+    "GridSum",
     "HiddenErrorSum",
     "PrivateFeedback",
     "ReleasedErrorSum",

@@ -44,6 +44,13 @@ class Estimator(ABC):
     def gradient(self, released: Values, divisor: float) -> dict[str, Tensor]:
         """The gradient that a release stands for. Post-processing."""
 
+    def steps(self, shapes: Shapes) -> dict[str, float] | None:
+        """The public grid, by block, if the values are whole multiples of it; ``None`` for values of any kind."""
+        return None
+
+    def check_batch(self, expected_batch_size: float, shapes: Shapes) -> None:  # noqa: B027 - optional
+        """Raise ``ValueError`` if batches of that size are too large for what is promised."""
+
     def initial_state(self, shapes: Shapes, lead: tuple[int, ...] = ()) -> Any:
         """State before the first query; ``None`` where nothing is remembered."""
         return None

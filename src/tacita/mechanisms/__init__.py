@@ -1,5 +1,8 @@
 """Noise: what turns bounded values into a release."""
 
+from tacita.mechanisms.above_threshold import AboveThreshold
 from tacita.mechanisms.gaussian import CalibratedGaussian, GaussianMechanism
+from tacita.mechanisms.integer import DiscreteGaussian, RoundedGaussian
+from tacita.mechanisms.mechanism import Mechanism
 
-__all__ = ["CalibratedGaussian", "GaussianMechanism"]
+__all__ = ["AboveThreshold", "CalibratedGaussian", "DiscreteGaussian", "GaussianMechanism", "Mechanism", "RoundedGaussian"]

@@ -4,24 +4,22 @@ Place: estimators -> [mechanisms.gaussian] -> ┃ released. ``noise_std`` is at 
 Source: Balle and Wang (2018), https://arxiv.org/abs/1805.06530.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Self
 
 import torch
 from torch import Tensor
 
 from tacita import _validate
 from tacita.accounting import Event, NeighboringRelation, Spend, calibrate
+from tacita.mechanisms.mechanism import Allocation, Blocks, Mechanism, check_allocation
 
-Allocation = Literal["single", "least_power"]
-Blocks = Mapping[str, Mapping[str, Tensor]]  # block -> name -> tensor
-Normals = Callable[[str, Mapping[str, Tensor]], Mapping[str, Tensor]]  # (block, like) -> standard normals, shaped alike
+Draw = Callable[[str, Mapping[str, Tensor]], Mapping[str, Tensor]]  # (block, like) -> standard normals, shaped alike
 
 
 @dataclass(frozen=True, kw_only=True)
-class GaussianMechanism:
+class GaussianMechanism(Mechanism):
     r"""Release bounded values with Gaussian noise of standard deviation ``noise_multiplier`` x sensitivity.
 
     Releases :math:`x + s z`, :math:`z \sim N(0, I)`. With blocks of sensitivity :math:`\Delta_l` and noise
@@ -36,7 +34,7 @@ class GaussianMechanism:
 
     Assumes: the sensitivity bounds the values under the session's relation; nothing rescales them between clipping and
     here; the stream's draws are used nowhere else. Floating-point attacks (https://arxiv.org/abs/2112.05307) are out of
-    its scope.
+    its scope: :class:`~tacita.RoundedGaussian` is for those.
 
     Attributes:
         noise_multiplier: Noise standard deviation over sensitivity; no unit; >= 0.
@@ -47,32 +45,15 @@ class GaussianMechanism:
         {'gradient': 3.0}
     """
 
-    noise_multiplier: float
-    allocation: Allocation = "single"
+    def on(self, steps: Mapping[str, float] | None, noise_std: Mapping[str, float]) -> Self:
+        if steps is not None:
+            raise ValueError(
+                "mechanism must add whole numbers to an estimator whose values are on a grid: use RoundedGaussian or "
+                "DiscreteGaussian."
+            )
+        return self
 
-    def __post_init__(self) -> None:
-        _validate.non_negative("noise_multiplier", self.noise_multiplier)
-        _check_allocation(self.allocation)
-
-    def noise_std(self, sensitivity: Mapping[str, float], sizes: Mapping[str, int]) -> dict[str, float]:
-        """Standard deviation of the noise on each block.
-
-        Args:
-            sensitivity: L2 sensitivity by block.
-            sizes: Number of coordinates by block.
-        """
-        if self.allocation == "single":
-            joint = math.sqrt(sum(bound**2 for bound in sensitivity.values()))
-            return dict.fromkeys(sensitivity, self.noise_multiplier * joint)
-        total = sum(bound * math.sqrt(sizes[block]) for block, bound in sensitivity.items())
-        return {
-            block: self.noise_multiplier * math.sqrt(total * bound / math.sqrt(sizes[block]))
-            for block, bound in sensitivity.items()
-        }
-
-    def __call__(
-        self, values: Blocks, noise_std: Mapping[str, float], normals: Normals
-    ) -> dict[str, dict[str, Tensor]]:
+    def __call__(self, values: Blocks, noise_std: Mapping[str, float], normals: Draw) -> dict[str, dict[str, Tensor]]:
         """Add the noise; ``normals(block, like)`` gives fresh standard normals, float32 or better."""
         released = {}
         for block, tensors in values.items():
@@ -85,7 +66,7 @@ class GaussianMechanism:
 
 @dataclass(frozen=True, kw_only=True)
 class CalibratedGaussian:
-    """A Gaussian mechanism whose noise multiplier follows from a target, when the oracle is built.
+    """A mechanism of Gaussian noise whose noise multiplier follows from a target, when the oracle is built.
 
     The smallest noise multiplier (within 0.5 % of the target, never above it) with which the planned session, beside
     the sessions already registered, is (target_epsilon, target_delta)-DP.
@@ -94,20 +75,30 @@ class CalibratedGaussian:
         target_epsilon: > 0.
         target_delta: In (0, 1); well below one over the number of records.
         allocation: As in :class:`GaussianMechanism`.
+        form: The kind of noise: :class:`GaussianMechanism`, or :class:`~tacita.RoundedGaussian` or
+            :class:`~tacita.DiscreteGaussian` against attacks on floating point.
     """
 
     target_epsilon: float
     target_delta: float
     allocation: Allocation = "single"
+    form: type[Mechanism] = GaussianMechanism
 
     def __post_init__(self) -> None:
         _validate.positive("target_epsilon", self.target_epsilon)
         _validate.delta("target_delta", self.target_delta)
-        _check_allocation(self.allocation)
+        check_allocation(self.allocation)
+        if not (isinstance(self.form, type) and issubclass(self.form, Mechanism)):
+            raise ValueError(f"form must be a class of mechanisms, such as RoundedGaussian, got {self.form!r}.")
 
-    def at(self, noise_multiplier: float) -> GaussianMechanism:
+    @property
+    def on_grid(self) -> bool:
+        """Whether it needs values that are whole multiples of public steps."""
+        return self.form.on_grid
+
+    def at(self, noise_multiplier: float) -> Mechanism:
         """The mechanism with this noise multiplier."""
-        return GaussianMechanism(noise_multiplier=noise_multiplier, allocation=self.allocation)
+        return self.form(noise_multiplier=noise_multiplier, allocation=self.allocation)
 
     def resolve(
         self,
@@ -115,13 +106,8 @@ class CalibratedGaussian:
         relation: NeighboringRelation,
         queries: int,
         alongside: Sequence[Spend] = (),
-    ) -> GaussianMechanism:
+    ) -> Mechanism:
         """The mechanism that meets the target for ``queries`` queries of ``event_at(noise_multiplier)``."""
         return self.at(
             calibrate(event_at, relation, self.target_epsilon, self.target_delta, alongside, queries=queries)
         )
-
-
-def _check_allocation(allocation: str) -> None:
-    if allocation not in get_args(Allocation):
-        raise ValueError(f"allocation must be one of {', '.join(get_args(Allocation))}, got {allocation!r}.")

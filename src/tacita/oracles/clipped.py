@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from tacita.accounting import Ledger, Session
 from tacita.clipping.clipper import Clipper
-from tacita.estimators import ClippedSum
+from tacita.estimators import CappedSum, ClippedSum, Estimator, GridSum
 from tacita.gradients import NetworkSource
-from tacita.mechanisms import CalibratedGaussian, GaussianMechanism
+from tacita.mechanisms import CalibratedGaussian, Mechanism
 from tacita.oracles.gradient_oracle import GradientOracle
 from tacita.oracles.records import Records
 from tacita.random import Randomness
@@ -34,7 +34,9 @@ class ClippedGradientOracle(GradientOracle):
         ledger: Has the neighboring relation and the privacy unit; pays.
         sampler: How the records of a query are drawn.
         clipper: Bounds each sample's gradient.
-        mechanism: ``GaussianMechanism`` or ``CalibratedGaussian``.
+        mechanism: ``GaussianMechanism`` or ``CalibratedGaussian``; ``RoundedGaussian`` or ``DiscreteGaussian`` against
+            attacks on floating point, with sums on a grid: :class:`~tacita.GridSum` with the methods ``"loop"`` and
+            ``"vmap"``, :class:`~tacita.CappedSum` with ``"ghost"``.
         planned_queries: Number of queries the guarantee is for.
         collate_fn: As in ``torch.utils.data.DataLoader``.
         num_workers: Loader processes; changes no bit.
@@ -67,7 +69,7 @@ class ClippedGradientOracle(GradientOracle):
         ledger: Ledger,
         sampler: Sampler,
         clipper: Clipper,
-        mechanism: GaussianMechanism | CalibratedGaussian,
+        mechanism: Mechanism | CalibratedGaussian,
         planned_queries: int,
         collate_fn: Callable[[list], Any] | None = None,
         num_workers: int = 0,
@@ -92,7 +94,7 @@ class ClippedGradientOracle(GradientOracle):
         )
         super().__init__(
             source,
-            estimator=ClippedSum(clipper),
+            estimator=_estimator(clipper, getattr(mechanism, "on_grid", False), source.method),
             mechanism=mechanism,
             sampler=sampler,
             ledger=ledger,
@@ -105,3 +107,9 @@ class ClippedGradientOracle(GradientOracle):
             session=session,
             randomness=randomness,
         )
+
+
+def _estimator(clipper: Clipper, on_grid: bool, method: str) -> Estimator:
+    if not on_grid:
+        return ClippedSum(clipper)
+    return CappedSum(clipper) if method == "ghost" else GridSum(clipper, together=method != "loop")

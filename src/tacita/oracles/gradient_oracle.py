@@ -18,7 +18,7 @@ from tacita.accounting import Event, Ledger, Part, Session, settings_sha256
 from tacita.errors import LedgerError
 from tacita.estimators.estimator import Estimator, Values
 from tacita.gradients.engine import Source
-from tacita.mechanisms import CalibratedGaussian, GaussianMechanism
+from tacita.mechanisms import CalibratedGaussian, Mechanism
 from tacita.oracles.line import Line
 from tacita.random import Randomness
 from tacita.sampling import Sampler, as_sampler
@@ -53,7 +53,7 @@ class GradientOracle:
     Args:
         source: Makes engines from data (a network with its loss and records, say).
         estimator: What is computed above the line, with its sensitivity and event.
-        mechanism: The noise: a :class:`GaussianMechanism`, or a :class:`CalibratedGaussian`, resolved here.
+        mechanism: The noise: a :class:`GaussianMechanism`, say, or a :class:`CalibratedGaussian`, resolved here.
         sampler: How the records of a query are drawn.
         ledger: Pays for the queries; has the neighboring relation and the privacy unit.
         planned_queries: Number of queries the guarantee is for; a query past it raises.
@@ -77,7 +77,7 @@ class GradientOracle:
         source: Source,
         *,
         estimator: Estimator,
-        mechanism: GaussianMechanism | CalibratedGaussian,
+        mechanism: Mechanism | CalibratedGaussian,
         sampler: Sampler,
         ledger: Ledger,
         planned_queries: int,
@@ -93,8 +93,9 @@ class GradientOracle:
         self.planned_queries = _validate.count("planned_queries", planned_queries)
         self._rows = np.arange(source.num_rows) if rows is None else rows
         self._check_sampler(max_rows_per_unit)
-        self.mechanism = self._resolved(mechanism, part, session)
-        self.noise_std = self._noise_std(self.mechanism)
+        mechanism = self._resolved(mechanism, part, session)
+        self.noise_std = self._noise_std(mechanism)
+        self.mechanism = mechanism.on(estimator.steps(source.shapes), self.noise_std)
         self.event = self._event(self.mechanism)
         self.randomness = randomness or Randomness.system()
         if session is None:
@@ -242,14 +243,12 @@ class GradientOracle:
         return model
 
     def _resolved(
-        self, mechanism: GaussianMechanism | CalibratedGaussian, part: Part | None, session: Session | None
-    ) -> GaussianMechanism:
-        if isinstance(mechanism, GaussianMechanism):
+        self, mechanism: Mechanism | CalibratedGaussian, part: Part | None, session: Session | None
+    ) -> Mechanism:
+        if isinstance(mechanism, Mechanism):
             return mechanism
         if not isinstance(mechanism, CalibratedGaussian):
-            raise TypeError(
-                f"mechanism must be a GaussianMechanism or a CalibratedGaussian, got {type(mechanism).__name__}."
-            )
+            raise TypeError(f"mechanism must be a Mechanism or a CalibratedGaussian, got {type(mechanism).__name__}.")
         return mechanism.resolve(
             lambda noise_multiplier: self._event(mechanism.at(noise_multiplier)),
             self.ledger.neighboring_relation,
@@ -257,16 +256,18 @@ class GradientOracle:
             self.ledger.spends(part, before=session),
         )
 
-    def _noise_std(self, mechanism: GaussianMechanism) -> dict[str, float]:
+    def _noise_std(self, mechanism: Mechanism) -> dict[str, float]:
         shapes = self.source.shapes
         sensitivity = self.estimator.sensitivity(self.ledger.neighboring_relation, shapes)
         return mechanism.noise_std(sensitivity, self.estimator.block_sizes(shapes))
 
-    def _event(self, mechanism: GaussianMechanism) -> Event:
+    def _event(self, mechanism: Mechanism) -> Event:
         relation = self.ledger.neighboring_relation
-        return self.estimator.event(self.sampler, self._noise_std(mechanism), relation, self.source.shapes)
+        event = self.estimator.event(self.sampler, self._noise_std(mechanism), relation, self.source.shapes)
+        return mechanism.event(event)
 
     def _check_sampler(self, max_rows_per_unit: int) -> None:
+        self.estimator.check_batch(self.sampler.expected_batch_size, self.source.shapes)
         limit = self.sampler.max_queries
         if limit is not None and self.planned_queries > limit:
             raise ValueError(f"planned_queries must be <= {limit} with {self.sampler!r}, got {self.planned_queries}.")

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tacita.accounting import Reservations, Session
 from tacita.errors import BudgetExceededError, ResumeError
-from tacita.random import QueryCoins, Randomness
+from tacita.random import QueryCoins, Randomness, Stream
 
 Blocks = Mapping[str, Mapping[str, Tensor]]
 AddNoise = Callable[..., dict[str, dict[str, Tensor]]]  # (values, noise_std, normals) -> released
@@ -135,16 +135,23 @@ class Line:
             return ""
         return self._randomness.key.tag(self.session.id, "fingerprint", query, parts=_bytes(tensors))
 
-    def _normals(self, query: int) -> Callable[[str, Mapping[str, Tensor]], dict[str, Tensor]]:
-        def normals(block: str, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-            stream = self._randomness.key.stream(self.session.id, "noise", query, block)
-            dtype = torch.float64 if any(x.dtype == torch.float64 for x in like.values()) else torch.float32
-            sizes = [x.numel() for x in like.values()]
-            device = next(iter(like.values())).device
-            flat = stream.normals((sum(sizes),), dtype=dtype, device=device)
-            return {name: draw.view(x.shape) for (name, x), draw in zip(like.items(), flat.split(sizes), strict=True)}
+    def _normals(self, query: int) -> "Noise":
+        return Noise(lambda block: self._randomness.key.stream(self.session.id, "noise", query, block))
 
-        return normals
+
+class Noise:
+    """The noise of one query: standard normals, or the stream of a block for noise of another law."""
+
+    def __init__(self, stream: Callable[[str], Stream]) -> None:
+        self.stream = stream
+
+    def __call__(self, block: str, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Standard normals shaped as ``like``: one stretch of the block's stream."""
+        dtype = torch.float64 if any(x.dtype == torch.float64 for x in like.values()) else torch.float32
+        sizes = [x.numel() for x in like.values()]
+        device = next(iter(like.values())).device
+        flat = self.stream(block).normals((sum(sizes),), dtype=dtype, device=device)
+        return {name: draw.view(x.shape) for (name, x), draw in zip(like.items(), flat.split(sizes), strict=True)}
 
 
 def _bytes(tensors: list[Tensor]) -> Iterator[np.ndarray]:

@@ -1,0 +1,135 @@
+r"""Noise in whole steps of a grid, with an exact law: nothing of a release is left to the rounding of floating point.
+
+Place: estimators on a grid -> [mechanisms.integer] -> ┃ released. Proofs: docs/derivations/hardened-noise.md.
+Source: Mironov (2012), https://doi.org/10.1145/2382196.2382264, for the attack; Canonne, Kamath and Steinke (2020),
+https://arxiv.org/abs/2004.00010, for the discrete Gaussian.
+"""
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tacita._integer_noise import LARGEST_SCALE, discrete_gaussians, rounded_normals, wrapped
+from tacita.accounting import Event, HardenedEvent, discrete
+from tacita.errors import UnsupportedEventError
+from tacita.mechanisms.mechanism import Blocks, Mechanism, Normals
+from tacita.random import Stream
+
+
+@dataclass(frozen=True, kw_only=True)
+class _WholeNoise(Mechanism):
+    """Adds whole steps to whole steps; the release is a float64 that holds them exactly, modulo 2^53."""
+
+    steps: Mapping[str, float] | None = None
+
+    on_grid: ClassVar[bool] = True
+
+    def on(self, steps: Mapping[str, float] | None, noise_std: Mapping[str, float]) -> Self:
+        if steps is None:
+            raise ValueError(
+                f"mechanism must fit the estimator: {type(self).__name__} adds whole numbers to values on a grid, use "
+                "GridSum or CappedSum."
+            )
+        for block, step in steps.items():
+            if not noise_std[block] / step <= LARGEST_SCALE:
+                raise ValueError(
+                    f"noise_multiplier must leave block {block!r} a noise of at most 2^36 steps of its grid, got "
+                    f"{self.noise_multiplier}. Use a smaller one, or a clipper with one group a layer."
+                )
+        return replace(self, steps=dict(steps))
+
+    def __call__(
+        self, values: Blocks, noise_std: Mapping[str, float], normals: Normals
+    ) -> dict[str, dict[str, Tensor]]:
+        """Add the noise; values are float64 multiples of the steps, and so is what is released."""
+        if self.steps is None:
+            raise ValueError(f"{type(self).__name__} has no steps: an oracle gives it those of its estimator.")
+        return {
+            block: _released(
+                tensors, self.steps[block], noise_std[block] / self.steps[block], self._draw, normals.stream(block)
+            )
+            for block, tensors in values.items()
+        }
+
+    @staticmethod
+    @abstractmethod
+    def _draw(stream: Stream, count: int, scale: float) -> np.ndarray:
+        """``count`` integers from the stream, of standard deviation about ``scale``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundedGaussian(_WholeNoise):
+    r"""Release whole multiples of a step g with Gaussian noise, rounded to the grid: hardened noise.
+
+    Releases :math:`x + g \lfloor s z / g + 1/2 \rfloor`, :math:`z \sim N(0, I)` real numbers, which is
+    :math:`g \lfloor (x + s z) / g + 1/2 \rfloor`: post-processing of :math:`x + s z`. So every guarantee of the
+    Gaussian mechanism holds, and holds for what is computed: the rounded noise is sampled exactly, from digits that
+    are read as far as they decide.
+
+    Assumes: the values are whole multiples of the steps, their sensitivity holds exactly; the stream is used nowhere
+    else, and its words are uniform.
+
+    Attributes:
+        noise_multiplier: Noise standard deviation over sensitivity, before rounding; no unit; >= 0.
+        allocation: How several blocks share the noise.
+        steps: The grid, by block: a power of two each. An oracle gives it, from its estimator.
+
+    Example:
+        >>> from tacita import ClippedGradientOracle, FlatClipper, Ledger, PoissonSampler
+        >>> oracle = ClippedGradientOracle(
+        ...     torch.nn.Linear(3, 1), lambda model, batch: model(batch[0]).squeeze(1), (torch.zeros(50, 3),),
+        ...     ledger=Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one row"),
+        ...     sampler=PoissonSampler(sample_rate=0.1, num_records=50), clipper=FlatClipper(max_grad_norm=1.0),
+        ...     mechanism=RoundedGaussian(noise_multiplier=1.0), planned_queries=5, method="loop")
+        >>> step = oracle.mechanism.steps["all"]
+        >>> steps = oracle.backward().released["all"]["weight"] / step
+        >>> bool((steps == steps.round()).all())
+        True
+    """
+
+    _draw = staticmethod(rounded_normals)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiscreteGaussian(_WholeNoise):
+    r"""Release whole multiples of a step g with discrete Gaussian noise: hardened noise of another law.
+
+    Releases :math:`x + g k`, :math:`P(k) \propto e^{-k^2 g^2 / 2 s^2}`, sampled exactly. Its Rényi divergences are at
+    most those of the Gaussian, so that sessions without sampling cost what their Gaussian costs by Rényi divergences;
+    with Poisson sampling there is a bound at whole orders, under add_or_remove_one and zero_out_one alone.
+    :class:`RoundedGaussian` costs less: it has the Gaussian's privacy loss distributions.
+
+    Attributes:
+        noise_multiplier: Parameter s over sensitivity; no unit; >= 0. The standard deviation is s, but for 1e-5 of it
+            at two steps, and less beyond.
+        allocation: How several blocks share the noise.
+        steps: The grid, by block: a power of two each. An oracle gives it, from its estimator.
+
+    Reference: Canonne, Kamath and Steinke (2020), https://arxiv.org/abs/2004.00010.
+    """
+
+    _draw = staticmethod(discrete_gaussians)
+
+    def event(self, event: Event) -> Event:
+        if not isinstance(event, HardenedEvent):
+            raise UnsupportedEventError(
+                f"{type(event).__name__}: no guarantee is proved with discrete Gaussian noise. Use RoundedGaussian."
+            )
+        return replace(event, inner=discrete(event.inner), noise="discrete")
+
+
+def _released(tensors: Mapping[str, Tensor], step: float, scale: float, draw, stream: Stream) -> dict[str, Tensor]:
+    sizes = [x.numel() for x in tensors.values()]
+    noise = torch.from_numpy(draw(stream, sum(sizes), scale)).split(sizes)
+    return {name: _in_steps(x, part, step) for (name, x), part in zip(tensors.items(), noise, strict=True)}
+
+
+def _in_steps(values: Tensor, noise: Tensor, step: float) -> Tensor:
+    whole = (values / step).to(torch.int64)  # exact: values are multiples of the step, a power of two
+    whole += noise.to(values.device).view(values.shape)
+    return wrapped(whole).double() * step
