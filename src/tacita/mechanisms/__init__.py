@@ -5,4 +5,11 @@ from tacita.mechanisms.gaussian import CalibratedGaussian, GaussianMechanism
 from tacita.mechanisms.integer import DiscreteGaussian, RoundedGaussian
 from tacita.mechanisms.mechanism import Mechanism
 
-__all__ = ["AboveThreshold", "CalibratedGaussian", "DiscreteGaussian", "GaussianMechanism", "Mechanism", "RoundedGaussian"]
+__all__ = [
+    "AboveThreshold",
+    "CalibratedGaussian",
+    "DiscreteGaussian",
+    "GaussianMechanism",
+    "Mechanism",
+    "RoundedGaussian",
+]
