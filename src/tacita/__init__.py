@@ -22,18 +22,21 @@ from tacita.estimators import (
     GridSum,
     PrivateFeedback,
     ReleasedFeedback,
+    StationarityQuery,
     UnclippedSum,
     clipped_gradient_sum,
 )
-from tacita.gradients import Explanation, NetworkSource, explain
+from tacita.gradients import Explanation, NetworkSource, explain, is_second_order_stationary, public_stationarity
 from tacita.mechanisms import CalibratedGaussian, DiscreteGaussian, GaussianMechanism, RoundedGaussian
-from tacita.methods import SuffixAverage
+from tacita.methods import RandomIterate, SuffixAverage
 from tacita.oracles import (
     ClippedGradientOracle,
     ErrorFeedbackOracle,
     GradientOracle,
     Records,
     Release,
+    StationaryCertificate,
+    StationaryTest,
     UnclippedGradientOracle,
     cap_units,
     split,
@@ -78,6 +81,7 @@ __all__ = [
     "PerLayerClipper",
     "PoissonSampler",
     "PrivateFeedback",
+    "RandomIterate",
     "Randomness",
     "Records",
     "Release",
@@ -87,6 +91,9 @@ __all__ = [
     "Run",
     "ShuffledEpochsSampler",
     "Statement",
+    "StationarityQuery",
+    "StationaryCertificate",
+    "StationaryTest",
     "SuffixAverage",
     "TacitaError",
     "UnclippedGradientOracle",
@@ -98,7 +105,9 @@ __all__ = [
     "clipped_gradient_sum",
     "explain",
     "fit",
+    "is_second_order_stationary",
     "load",
+    "public_stationarity",
     "split",
     "statement",
 ]

@@ -11,6 +11,7 @@ from tacita.estimators.error_feedback import (
 )
 from tacita.estimators.estimator import Estimator, Values
 from tacita.estimators.grid_sums import CappedSum, GridSum
+from tacita.estimators.stationarity_query import StationarityQuery
 from tacita.estimators.unclipped_sum import UnclippedSum
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "PrivateFeedback",
     "ReleasedErrorSum",
     "ReleasedFeedback",
+    "StationarityQuery",
     "UnclippedSum",
     "Values",
     "clipped_gradient_sum",

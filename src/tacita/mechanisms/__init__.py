@@ -2,7 +2,7 @@
 
 from tacita.mechanisms.above_threshold import AboveThreshold
 from tacita.mechanisms.gaussian import CalibratedGaussian, GaussianMechanism
-from tacita.mechanisms.integer import DiscreteGaussian, RoundedGaussian
+from tacita.mechanisms.integer import DiscreteGaussian, RoundedGaussian, form_of
 from tacita.mechanisms.mechanism import Mechanism
 
 __all__ = [
@@ -12,4 +12,5 @@ __all__ = [
     "GaussianMechanism",
     "Mechanism",
     "RoundedGaussian",
+    "form_of",
 ]

@@ -6,6 +6,7 @@ averaging, https://arxiv.org/abs/1109.5647.
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -50,3 +51,13 @@ class SuffixAverage:
         with torch.no_grad():
             for name, mean in self.mean.items():
                 params[name].copy_(mean)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint needs."""
+        return {"seen": self.seen, "mean": self.mean}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from :meth:`state_dict`."""
+        self.seen = int(state["seen"])
+        for name, mean in self.mean.items():
+            mean.copy_(state["mean"][name])

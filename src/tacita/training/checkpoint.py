@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from tacita._files import replace_durably
 from tacita.errors import ResumeError
-from tacita.methods import SuffixAverage
+from tacita.methods import RandomIterate, SuffixAverage
 from tacita.oracles import GradientOracle
 
 FORMAT = "tacita checkpoint 1"
@@ -32,7 +32,7 @@ class TrainingState:
         model: The network; parameters and buffers.
         optimizer: Any ``torch.optim`` optimizer.
         oracle: The oracle that is asked.
-        average: The running average of iterates, if there is one.
+        average: What is made of the iterates, if not the last of them: their average, or one at random.
         scheduler: A learning-rate scheduler, if there is one.
         optimizer_settings: Kind and settings of the optimizer, as it was built.
         optimizer_changes: Queries made when a resumed run went on with another optimizer than it had.
@@ -41,7 +41,7 @@ class TrainingState:
     model: nn.Module
     optimizer: torch.optim.Optimizer
     oracle: GradientOracle
-    average: SuffixAverage | None = None
+    average: SuffixAverage | RandomIterate | None = None
     scheduler: torch.optim.lr_scheduler.LRScheduler | None = None
     optimizer_settings: str = field(init=False)
     optimizer_changes: list[int] = field(default_factory=list, init=False)
@@ -55,7 +55,7 @@ class TrainingState:
             "model": {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())},
             "optimizer": self.optimizer.state_dict(),
             "oracle": self.oracle.state_dict(),
-            "average": None if self.average is None else {"seen": self.average.seen, "mean": self.average.mean},
+            "average": None if self.average is None else self.average.state_dict(),
             "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
             "optimizer_settings": self.optimizer_settings,
             "optimizer_changes": self.optimizer_changes,
@@ -81,8 +81,7 @@ class TrainingState:
         self.oracle.load_state_dict(tree["oracle"])
         self.optimizer_changes = list(tree["optimizer_changes"])
         if self.average is not None and tree["average"] is not None:
-            self.average.seen = tree["average"]["seen"]
-            self.average.mean = dict(tree["average"]["mean"])
+            self.average.load_state_dict(tree["average"])
         if tree["optimizer_settings"] != self.optimizer_settings:
             self.oracle.line.redo_nothing()
             self.optimizer_changes.append(self.oracle.line.position)

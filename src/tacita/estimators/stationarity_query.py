@@ -1,0 +1,116 @@
+r"""How far a point is from being second-order stationary, as one number with a bounded sensitivity.
+
+Place: gradients -> [estimators.stationarity_query] -> mechanisms.above_threshold. The value is private.
+Source: Avdiukhin, Dinitz, Fan and Yaroslavtsev, "Noise is All You Need", section 3.4. Differs from it in its
+sensitivities: twice as large where a record is replaced, and the Hessian's from a bound on every *record's* Hessian:
+the smoothness of the average says nothing of one record. Proof: docs/derivations/noisy-sgd.md.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tacita import _validate
+from tacita.accounting import NeighboringRelation, moved
+from tacita.clipping.flat import FlatClipper
+from tacita.gradients.chunked import ChunkedEngine
+from tacita.gradients.hessian import Hessian, batch_hessian
+from tacita.gradients.lanczos import lanczos, lanczos_steps
+from tacita.gradients.stationarity import curvature_limit
+
+DENSE = 1000  # coordinates up to which the whole Hessian may be built
+SMALL = 64  # coordinates up to which it always is
+
+
+@dataclass(frozen=True, kw_only=True)
+class StationarityQuery:
+    r"""The value :math:`q = \max\bigl(\lVert \frac1n \sum_i \text{clip}_C(\nabla f_i) \rVert / \alpha,\;
+    -\lambda_{\min}(\frac1n \sum_i \nabla^2 f_i) / \sqrt{\rho\alpha}\bigr)`, below 1 at stationary points.
+
+    Guarantee: if no record's Hessian is larger than :math:`L_i` = ``declared_max_hessian_norm`` (spectral norm) at the
+    point, one record moves q by at most :meth:`sensitivity`. Gradients are clipped, so they need no condition. A record
+    whose gradient is not finite counts as zero in both.
+
+    Attributes:
+        alpha: Accuracy :math:`\alpha`, > 0, in the gradient's units.
+        hessian_lipschitz: :math:`\rho`, > 0.
+        max_grad_norm: Clipping threshold C of each gradient.
+        declared_max_hessian_norm: L_i, a public constant.
+        num_records: The public divisor n.
+        eigenvalue_error: :math:`\tau`, by how much the computed eigenvalue may be too large; 0 for exact ones.
+        solver_failure: Chance that it is off by more, one value; 0 where the eigenvalue is exact.
+    """
+
+    alpha: float
+    hessian_lipschitz: float
+    max_grad_norm: float
+    declared_max_hessian_norm: float
+    num_records: int
+    eigenvalue_error: float = 0.0
+    solver_failure: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("alpha", "hessian_lipschitz", "max_grad_norm", "declared_max_hessian_norm"):
+            object.__setattr__(self, name, _validate.positive(name, getattr(self, name)))
+        object.__setattr__(self, "num_records", _validate.count("num_records", self.num_records))
+        object.__setattr__(self, "eigenvalue_error", _validate.non_negative("eigenvalue_error", self.eigenvalue_error))
+
+    @property
+    def curvature_limit(self) -> float:
+        r""":math:`\sqrt{\rho\alpha}`."""
+        return curvature_limit(self.alpha, self.hessian_lipschitz)
+
+    def sensitivity(self, relation: NeighboringRelation, max_rows_per_unit: int = 1) -> float:
+        r""":math:`\max\bigl(\frac{m C}{n\alpha}, \frac{m L_i/n + \tau}{\sqrt{\rho\alpha}}\bigr)`, m rows moved: 1, or 2
+        under replace_one, times the rows of a unit."""
+        share = moved(relation) * max_rows_per_unit / self.num_records
+        curvature = share * self.declared_max_hessian_norm + self.eigenvalue_error
+        return max(share * self.max_grad_norm / self.alpha, curvature / self.curvature_limit)
+
+    def steps(self, dim: int) -> int:
+        """Products with the Hessian that one value takes; ``dim`` where the eigenvalue is exact.
+
+        Raises:
+            ValueError: Exact eigenvalues were asked for of a model with too many parameters.
+        """
+        if dim <= SMALL or (dim <= DENSE and self.eigenvalue_error == 0):
+            return dim
+        if self.eigenvalue_error == 0:
+            raise ValueError(
+                f"eigenvalue_error must be > 0 for a model with {dim} parameters: eigenvalues are exact up to {DENSE}. "
+                f"A fraction of declared_max_hessian_norm ({self.declared_max_hessian_norm:g}) is a start."
+            )
+        spread = min(0.99, self.eigenvalue_error / (2 * self.declared_max_hessian_norm))
+        failure = self.solver_failure or 0.5  # only asked for to see whether a failure is to be paid for
+        return lanczos_steps(dim, spread, failure)
+
+    def is_exact(self, dim: int) -> bool:
+        """Whether eigenvalues are exact, whatever the solver draws."""
+        return dim <= SMALL or (dim <= DENSE and self.eigenvalue_error == 0)
+
+    def __call__(self, engine: ChunkedEngine, start: Tensor) -> float:
+        """q at the engine's point over the engine's rows. Private; infinite if the curvature is not finite.
+
+        Args:
+            engine: Of all records.
+            start: Independent normals, (dim,), for the eigen-solver.
+        """
+        names = {"all": tuple(engine.shapes)}
+        sums = engine.weighted_sums(FlatClipper(max_grad_norm=self.max_grad_norm).weights, names)
+        gradient_norm = _norm(sums.values[0]) / self.num_records
+        present = sums.norms[:, 0].isfinite()
+        eigenvalue = self._eigenvalue(batch_hessian(engine, divisor=self.num_records, rows=present), start)
+        return max(gradient_norm / self.alpha, -eigenvalue / self.curvature_limit)
+
+    def _eigenvalue(self, hessian: Hessian, start: Tensor) -> float:
+        if not self.is_exact(hessian.dim):
+            return lanczos(hessian, start.to(hessian.device), self.steps(hessian.dim)).smallest
+        matrix = hessian.dense()
+        return float(torch.linalg.eigvalsh((matrix + matrix.T) / 2)[0]) if matrix.isfinite().all() else -math.inf
+
+
+def _norm(gradient: Mapping[str, Tensor]) -> float:
+    return math.sqrt(math.fsum(float(part.double().square().sum()) for part in gradient.values()))
