@@ -69,6 +69,11 @@ class SeveralEvent(Event):
         found = dict.fromkeys(part.condition for part in self.parts if part.condition is not None)
         return "; ".join(found) or None
 
+    @property
+    def disclaimer(self) -> str | None:
+        found = dict.fromkeys(part.disclaimer for part in self.parts if part.disclaimer is not None)
+        return "; ".join(found) or None
+
     def describe(self) -> str:
         each = zip(self.parts, self.part_queries, strict=True)
         words = (f"{queries} x ({part.describe()})" if queries > 1 else part.describe() for part, queries in each)

@@ -12,15 +12,18 @@ from typing import Any
 from tacita import _validate
 from tacita.accounting.chain import Anchor, canonical
 from tacita.accounting.events import Event
+from tacita.accounting.hardened_events import NOISES, hardening
 from tacita.accounting.ledger import Ledger
 from tacita.accounting.relations import moved
 from tacita.accounting.session import Session
 from tacita.accounting.statement_text import write_text
+from tacita.accounting.wrapped_events import RepeatAndSelectEvent
 
+FLOATING_POINT = "Attacks on the floating-point arithmetic of the noise are out of scope."
 CAVEATS = (
     "Whoever holds the key file of a run and its releases can take the noise off again: keep it secret, and delete it "
     "at the end. Deletion on solid-state disks is not claimed.",
-    "Attacks on the floating-point arithmetic of the noise are out of scope.",
+    FLOATING_POINT,
     "Only what the unit says is protected: if a unit is one row, somebody with several rows is protected less, and "
     "facts that many units share are not protected at all.",
     "It covers what the sessions listed here released. Other uses of the same data, and models that were trained or "
@@ -106,7 +109,7 @@ class Statement:
         said = {
             "purchases": list(purchases),
             "chosen_by_tacita": list(chosen_by_tacita),
-            "caveats": [*CAVEATS, *([PROMISE] if ledger.conditions else []), *caveats],
+            "caveats": [*_standing(ledger), *([PROMISE] if ledger.conditions else []), *caveats],
             "holdout_score": holdout_score,
         }
         self._fields = {**_guarantee(ledger, delta), **_main(ledger), **_record(ledger), **said}
@@ -170,6 +173,36 @@ def _guarantee(ledger: Ledger, delta: float) -> dict[str, Any]:
     }
 
 
+def _standing(ledger: Ledger) -> list[str]:
+    """The standing caveats, that on floating point as the sessions' noise has it."""
+    return [floating_point(ledger) if caveat is FLOATING_POINT else caveat for caveat in CAVEATS]
+
+
+def floating_point(ledger: Ledger) -> str:
+    """What is claimed against attacks on the floating-point form of the releases."""
+    sessions = [session for session in ledger.sessions if session.state != "withdrawn"]
+    found = [hardening(session.event) for session in sessions]
+    hardened = [event for event in found if event is not None]
+    if not hardened:
+        return FLOATING_POINT
+    sums = {event.sums for event in hardened}
+    noise = " and ".join(NOISES[name] for name in sorted({event.noise for event in hardened}))
+    words = f"The noise is hardened ({noise}): whole steps of a public grid, sampled with the exact law. "
+    if "capped" in sums:
+        words += (
+            "Of the sums, which are taken in floating point, a weaker claim is made: attacks through their rounding "
+            "are bounded, and paid for, under what is assumed above of kernels and of the size of a query. "
+        )
+    elif sums & {"together", "scores"}:
+        words += "Attacks on floating-point noise are closed, under what is assumed above of the kernels. "
+    else:
+        words += "Attacks on floating-point noise are closed. "
+    open_ones = [session.id for session, event in zip(sessions, found, strict=True) if event is None]
+    if open_ones:
+        words += f"That does not cover {', '.join(open_ones)}: attacks on floating-point noise are out of scope there. "
+    return words + "How long something takes is not covered."
+
+
 def _disclaimers(ledger: Ledger) -> list[str]:
     """Claims made elsewhere for such sessions, and refuted."""
     said = (session.event.disclaimer for session in ledger.sessions if session.state != "withdrawn")
@@ -182,7 +215,7 @@ def _main(ledger: Ledger) -> dict[str, Any]:
     if session is None:
         names = "sampler sample_rate planned_queries queries_made noise_multiplier noise_std max_grad_norm"
         return dict.fromkeys(names.split())
-    event = _innermost(session.event)
+    event, chosen = _innermost(session.event), isinstance(session.event, RepeatAndSelectEvent)
     ratio = getattr(event, "ratio", 0.0)
     query_mu = getattr(event, "query_mu", moved(event.relation) * ratio)  # sensitivity over noise_std
     return {
@@ -191,15 +224,17 @@ def _main(ledger: Ledger) -> dict[str, Any]:
         "planned_queries": session.planned_queries,
         "queries_made": session.queries_made,
         "noise_multiplier": 1 / query_mu if query_mu else None,
-        "noise_std": _single(getattr(event, "noise_std", None)),
-        "max_grad_norm": _single(getattr(event, "max_contribution", None)),
+        # Of the best of several runs these two may be any run's; what they spend, all have in common.
+        "noise_std": None if chosen else _single(getattr(event, "noise_std", None)),
+        "max_grad_norm": None if chosen else _single(getattr(event, "max_contribution", None)),
     }
 
 
 def main_session(ledger: Ledger) -> Session | None:
-    """The first session for training that was not withdrawn, else the first of all; ``None`` if there is none."""
+    """The first session that trains (or chooses), not withdrawn; else the first of all; ``None`` if there is none."""
     sessions = [session for session in ledger.sessions if session.state != "withdrawn"]
-    return next((session for session in sessions if session.purpose == "train"), sessions[0] if sessions else None)
+    training = (session for session in sessions if session.purpose in ("train", "select"))
+    return next(training, sessions[0] if sessions else None)
 
 
 def _record(ledger: Ledger) -> dict[str, Any]:
@@ -233,7 +268,7 @@ def _session(session: Session) -> dict[str, Any]:
 
 
 def _innermost(event: Event) -> Event:
-    inner = getattr(event, "inner", None)
+    inner = getattr(event, "inner", None) or getattr(event, "main", None)
     return event if inner is None else _innermost(inner)
 
 

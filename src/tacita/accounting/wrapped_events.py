@@ -13,6 +13,8 @@ from tacita import _validate
 from tacita.accounting.events import DEFAULT_INTERVAL, Event
 from tacita.errors import UnsupportedEventError
 
+LEAST_DIVERGENCE = 1e-12  # below, dp_accounting takes 1 - exp(-divergence), which bounds a delta, to be 0
+
 
 @dataclass(frozen=True, kw_only=True)
 class RepeatAndSelectEvent(Event):
@@ -67,6 +69,10 @@ class RepeatAndSelectEvent(Event):
     def condition(self) -> str | None:
         return self.inner.condition
 
+    @property
+    def disclaimer(self) -> str | None:
+        return self.inner.disclaimer
+
     def describe(self) -> str:
         law = "Poisson" if self.shape == np.inf else f"truncated negative binomial of shape {self.shape:.6g}"
         return f"Best of {self.mean:.6g} runs on average ({law}), each of {self.inner_queries} queries: " + (
@@ -83,6 +89,8 @@ class RepeatAndSelectEvent(Event):
         if self.gaussian_mu(queries) == 0:
             return np.zeros(len(orders))
         inner = self._inner_rdp(np.asarray(orders, dtype=float))
+        if inner is not None and self.shape == np.inf:
+            inner = np.maximum(inner, LEAST_DIVERGENCE)
         return np.asarray(
             rdp_privacy_accountant._compute_rdp_repeat_and_select(  # the formula alone: our curves have no DpEvent
                 orders,  # type: ignore[arg-type]

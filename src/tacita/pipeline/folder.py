@@ -5,6 +5,7 @@ open hash would let anybody test a guessed table.
 """
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,9 @@ def _tag(path: Path) -> Any:
 
 
 def finish(folder: RunFolder) -> None:
-    """Remove what is private, the key last."""
+    """Remove what is private, the key last; the working folder of a selection first."""
+    for working in folder.private.glob("*/"):
+        shutil.rmtree(working)
     remove_durably(folder.private / _INPUT)
     folder.finish()
 

@@ -9,10 +9,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tacita.accounting import Event, HistogramGaussianEvent, Ledger, Part, Session, Spend, calibrate, moved
+from tacita.accounting import (
+    Event,
+    HardenedEvent,
+    HistogramGaussianEvent,
+    Ledger,
+    Part,
+    Session,
+    Spend,
+    calibrate,
+    hardening,
+    moved,
+)
 from tacita.clipping import FlatClipper
-from tacita.estimators import ClippedSum
-from tacita.mechanisms import GaussianMechanism
+from tacita.estimators import ClippedSum, GridSum
+from tacita.mechanisms import GaussianMechanism, Mechanism, form_of
 from tacita.pipeline import rules
 from tacita.pipeline.rules import HOLDOUT, Training
 from tacita.pipeline.settings import TableSettings
@@ -36,6 +47,7 @@ class Plan:
         columns_to_buy: Number of columns about which something is bought; 0 if all is declared.
         score_histograms: 1 or 2 if a score is bought, 0 if not.
         holds_out: Whether rows are held out by coin.
+        form: The noise of the training. Where it is hardened, so are purchases and score.
     """
 
     purchases: PurchasePlan
@@ -43,6 +55,7 @@ class Plan:
     columns_to_buy: int
     score_histograms: int
     holds_out: bool
+    form: type[Mechanism] = GaussianMechanism
 
     @classmethod
     def of(cls, settings: TableSettings, source: Source) -> "Plan":
@@ -62,6 +75,7 @@ class Plan:
             columns_to_buy=len(source.to_buy),
             score_histograms=(1 if classes else 2) if buys_score else 0,
             holds_out=settings.test_file is None,
+            form=form_of(settings.hardened),
         )
 
     def sampler(self, num_records: int) -> Sampler:
@@ -82,19 +96,28 @@ class Plan:
 
     def train_event(self, noise_multiplier: float) -> Event:
         """The training as its estimator states it; with a flat clipper it does not depend on the model's shapes."""
-        estimator = ClippedSum(FlatClipper(max_grad_norm=self.training.max_grad_norm))
+        clipper, mechanism = FlatClipper(max_grad_norm=self.training.max_grad_norm), self.form
+        estimator = GridSum(clipper) if mechanism.on_grid else ClippedSum(clipper)
         sensitivity = estimator.sensitivity(self.purchases.relation, {})
-        noise_std = GaussianMechanism(noise_multiplier=noise_multiplier).noise_std(sensitivity, {})
-        return estimator.event(self.sampler(1), noise_std, self.purchases.relation, {})
+        mechanism = mechanism(noise_multiplier=noise_multiplier)
+        noise_std = mechanism.noise_std(sensitivity, {})
+        return mechanism.event(estimator.event(self.sampler(1), noise_std, self.purchases.relation, {}))
 
     def score_event(self, noise_multiplier: float) -> Event:
         """Counts over the held-out rows."""
         plan = self.purchases
         contribution = plan.max_rows_per_unit * self.score_histograms**0.5
         sensitivity = moved(plan.relation) ** 0.5 * contribution
-        return HistogramGaussianEvent(
+        event = HistogramGaussianEvent(
             relation=plan.relation, max_contribution=(contribution,), noise_std=(noise_multiplier * sensitivity,)
         )
+        return self._counted(event, "scores")
+
+    def _counted(self, event: Event, sums: str = "counts") -> Event:
+        """The event of noisy counts: with rounded Gaussian noise where the training's noise is hardened."""
+        if not self.form.on_grid:
+            return event
+        return HardenedEvent(relation=event.relation, inner=event, noise="rounded", sums=sums)
 
     def score_noise_std(self, session: Session, histograms: int) -> float:
         """Noise on each count of a score that turned out to be ``histograms`` histograms.
@@ -135,7 +158,10 @@ class Plan:
             return Sessions()
 
         def registered(purpose: str, event_of: Callable[[int], Event]) -> Session:
-            return _registered(ledger, purpose, lambda: event_of(self.columns_to_buy), settings=settings, secure=secure)
+            def make() -> Event:
+                return self._counted(event_of(self.columns_to_buy))
+
+            return _registered(ledger, purpose, make, settings=settings, secure=secure)
 
         return Sessions(
             registered(SURVEY, self.purchases.survey_event), registered(REFINEMENT, self.purchases.refinement_event)
@@ -186,7 +212,8 @@ def _registered(
 
 def _noise_std(event: Event) -> float:
     """Of an event with one block."""
-    return event.noise_std[0]  # pyright: ignore[reportAttributeAccessIssue]
+    hardened = hardening(event)
+    return (event if hardened is None else hardened.inner).noise_std[0]  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @dataclass(frozen=True)

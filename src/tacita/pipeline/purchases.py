@@ -9,9 +9,9 @@ from collections.abc import Mapping
 import numpy as np
 from torch import Tensor
 
-from tacita.accounting import Session
+from tacita.accounting import Session, hardening
 from tacita.errors import ResumeError
-from tacita.mechanisms import GaussianMechanism
+from tacita.mechanisms import GaussianMechanism, Mechanism, RoundedGaussian
 from tacita.oracles.line import Line
 from tacita.pipeline.plan import Plan, Sessions
 from tacita.pipeline.source import Source, private_rows
@@ -32,7 +32,7 @@ def buy(
     Raises:
         ResumeError: An earlier process bought this with other counts, so that the data or settings were changed.
     """
-    line = Line(session, GaussianMechanism(noise_multiplier=1.0), {BLOCK: noise_std}, randomness)
+    line = Line(session, _mechanism(session), {BLOCK: noise_std}, randomness)
     if session.opened:
         line.resume(0, randomness.generation)
     released = line.release(line.begin(), {BLOCK: counts})
@@ -44,6 +44,13 @@ def buy(
     if not session.closed:
         session.close()
     return {label: np.rint(noisy.numpy()) for label, noisy in released[BLOCK].items()}
+
+
+def _mechanism(session: Session) -> Mechanism:
+    """The noise that the session was registered for."""
+    if hardening(session.event) is not None:
+        return RoundedGaussian(noise_multiplier=1.0, steps={BLOCK: 1.0})
+    return GaussianMechanism(noise_multiplier=1.0)
 
 
 def survey(source: Source, table: Table, plan: Plan, sessions: Sessions, randomness: Randomness) -> Survey | None:

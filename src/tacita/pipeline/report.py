@@ -41,10 +41,12 @@ class Selected:
     Attributes:
         field: The statement's field ``selection``.
         caveats: Sentences.
+        chosen_by_tacita: What of the selection a public rule chose.
     """
 
     field: Mapping[str, Any]
     caveats: tuple[str, ...]
+    chosen_by_tacita: tuple[str, ...] = ()
 
 
 def make_statement(
@@ -70,7 +72,10 @@ def make_statement(
         ledger,
         settings.delta,
         purchases=purchases(plan, preprocessing, score, "score" if selection is None else "select"),
-        chosen_by_tacita=_chosen(settings, source, plan, encoder),
+        chosen_by_tacita=[
+            *_chosen(settings, source, plan, encoder),
+            *(() if selection is None else selection.chosen_by_tacita),
+        ],
         caveats=[*caveats(source, preprocessing, score), *_tuning(settings, selection, dataset)],
         holdout_score=dict(score),
         model=preprocessing.model.name,
@@ -127,7 +132,7 @@ def purchases(
                 "released": {"number": numeric},
             }
         )
-    if plan.score_histograms:
+    if plan.score_histograms and "noise_std" in score:
         found.append(
             {
                 "session": score_session,

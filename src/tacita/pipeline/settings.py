@@ -17,6 +17,7 @@ from tacita.accounting import NeighboringRelation, check_relation
 from tacita.tables.readers import Reading
 
 Task = Literal["classification", "regression"]
+Hardened = Literal["rounded", "discrete"]
 MODELS = ("linear", "mlp")
 
 
@@ -47,6 +48,7 @@ class TableSettings:
         queries: Queries of the training.
         max_grad_norm: Clipping threshold.
         lr: Step size.
+        hardened: "rounded" or "discrete" noise against attacks on floating point; ``True`` is "rounded".
         allow_large_delta: Accept a delta at or above one over the public number of rows.
         sweep: Text of a grid file: the best of several runs, chosen privately (docs/tuning.md).
         chosen_among: How many runs this one was, or will be, chosen among by hand; the statement then says that the
@@ -81,6 +83,7 @@ class TableSettings:
     max_grad_norm: float | None = None
     lr: float | None = None
     allow_large_delta: bool = False
+    hardened: Hardened | bool | None = None
     sweep: str | None = None
     chosen_among: int | None = None
     dataset_name: str | None = None
@@ -88,6 +91,8 @@ class TableSettings:
     def __post_init__(self) -> None:
         object.__setattr__(self, "columns", tuple(self.columns))
         object.__setattr__(self, "drop", tuple(self.drop))
+        if isinstance(self.hardened, bool):  # a bare --hardened
+            object.__setattr__(self, "hardened", "rounded" if self.hardened else None)
         self._check_types()
         _validate.positive("epsilon", self.epsilon)
         _validate.delta("delta", self.delta)
@@ -116,6 +121,10 @@ class TableSettings:
             raise ValueError(f"task must be classification or regression, got {self.task!r}.")
         if self.model not in MODELS and ":" not in self.model:
             raise ValueError(f"model must be linear, mlp or package.module:callable, got {self.model!r}.")
+        if self.hardened not in (None, "rounded", "discrete"):
+            raise ValueError(f"hardened must be rounded or discrete, got {self.hardened!r}.")
+        if self.hardened is not None and self.sweep is not None:
+            raise ValueError("hardened cannot be combined with a sweep: the choice among its runs is not hardened.")
         if self.width is not None and self.model != "mlp":
             raise ValueError(f"width belongs to model = mlp, got it with {self.model!r}.")
         if self.test_file is not None and self.non_private_holdout:
@@ -229,7 +238,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
         ("target", "task", "schema", "test_file", "delimiter", "quote", "encoding", "unit_column", "privacy_unit"),
         (str, _NONE),
     ),
-    **dict.fromkeys(("sweep", "dataset_name"), (str, _NONE)),
+    **dict.fromkeys(("sweep", "dataset_name", "hardened"), (str, _NONE)),
 }
 
 

@@ -89,6 +89,22 @@ def train_table(
     source = read(settings, declared(settings))
     plan = Plan.of(settings, source)
     test = None if settings.test_file is None else read_test(settings.test_file, source)
+    return in_folder(
+        settings, source, plan, lambda task: task.go(test), say=say, progress=progress, randomness=randomness
+    )
+
+
+def in_folder(
+    settings: TableSettings,
+    source: Source,
+    plan: Plan,
+    work: "Callable[[TableTask], None]",
+    *,
+    say: Say,
+    progress: bool,
+    randomness: Randomness | None,
+) -> TableRun:
+    """Begin the run of ``settings`` in its folder, or go on with it; do ``work``; leave nothing private behind."""
     folder = RunFolder(settings.output)
     randomness = folders.start(folder, settings, randomness)
     if not folders.tidying(folder):
@@ -99,7 +115,7 @@ def train_table(
             privacy_unit=unit_in_words(source.schema),
         ) as ledger:
             record(settings, randomness)
-            TableTask(settings, source, plan, folder, ledger, randomness, say, progress).go(test)
+            work(TableTask(settings, source, plan, folder, ledger, randomness, say, progress))
     folders.finish(folder)
     words = (folder.path / report.TEXT).read_text(encoding="utf-8")
     return TableRun(folder.path, words, report.read_statement(folder.path))
@@ -238,7 +254,10 @@ class TableTask:
             sampler=self.plan.sampler(self._num_records(preprocessing, records)),
             clipper=FlatClipper(max_grad_norm=training.max_grad_norm),
             mechanism=self.mechanism
-            or CalibratedGaussian(target_epsilon=self.settings.epsilon, target_delta=self.settings.delta),
+            or CalibratedGaussian(
+                target_epsilon=self.settings.epsilon, target_delta=self.settings.delta, form=self.plan.form
+            ),
+            method="vmap" if self.plan.form.on_grid else "auto",  # hardened: the stronger claim, record by record
             planned_queries=training.queries,
             settings=self.public_settings,
             session=sessions.train,

@@ -3,6 +3,7 @@
 from tacita.selection.grid import Grid, Sweep
 from tacita.selection.number_of_runs import NumberOfRuns
 from tacita.selection.select import Selection, Winner, clipped_training, select
+from tacita.selection.sweep import sweep_table
 from tacita.selection.trials import Trial
 
-__all__ = ["Grid", "NumberOfRuns", "Selection", "Sweep", "Trial", "Winner", "clipped_training", "select"]
+__all__ = ["Grid", "NumberOfRuns", "Selection", "Sweep", "Trial", "Winner", "clipped_training", "select", "sweep_table"]

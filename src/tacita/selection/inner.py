@@ -4,8 +4,10 @@ Place: accounting -> [selection.inner] -> best_of. The price of a selection foll
 that is what is declared, calibrated and compared. Proofs: docs/derivations/selection.md.
 """
 
+import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -66,7 +68,8 @@ def calibrated(
     alongside: Sequence[Spend] = (),
 ) -> float:
     """The least noise multiplier of a run at which the whole selection is within ``target``, (epsilon, delta)."""
-    return calibrate(lambda noise: selection_event(inner_at(noise), runs), relation, *target, alongside)
+    with _quiet():
+        return calibrate(lambda noise: selection_event(inner_at(noise), runs), relation, *target, alongside)
 
 
 def check_ledger(ledger: Ledger, inner: Event) -> None:
@@ -110,6 +113,18 @@ def worst_curve(ledger: Ledger) -> np.ndarray | None:
     classes = record_classes([session.part for session in sessions])
     sums = [np.sum([curves[i] for i in members], axis=0) for members in classes if members]
     return np.max(sums, axis=0) if sums else np.zeros(len(ORDERS))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without dp_accounting's remarks on orders that it leaves out while too little noise is tried."""
+    logger = logging.getLogger("absl")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def _several(kind: type[ComposedEvent] | type[WorstOfEvent], spends: list[Spend]) -> Event:
