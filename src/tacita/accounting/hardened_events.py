@@ -16,17 +16,18 @@ from tacita.accounting.events import DEFAULT_INTERVAL, Event
 NOISES = {"rounded": "rounded Gaussian", "discrete": "discrete Gaussian"}
 SUMS = {
     "counts": "whole numbers are counted exactly",
+    "scores": "whole numbers are counted exactly",
     "alone": "each record is truncated to a grid, and computed on its own",
     "together": "each record is truncated to a grid",
     "capped": "sums in float64 under a cap; the bound of their rounding is in max_contribution",
 }
+APART = "kernels give a record the same bits whichever records share its physical batch"
 ASSUMED = {
     "counts": (),
+    "scores": (APART,),
     "alone": ("what is computed from one record is the same each time",),
-    "together": ("kernels give a record the same bits whichever records share its physical batch",),
-    "capped": (
-        "kernels give a record the same bits whichever records share its physical batch, and a batch the same sum",
-    ),
+    "together": (APART,),
+    "capped": (APART, "kernels give the same batch the same sum"),
 }
 
 
@@ -37,7 +38,8 @@ class HardenedEvent(Event):
     Attributes:
         inner: What the session spends.
         noise: "rounded" or "discrete".
-        sums: What is summed: "counts"; records computed "alone" or "together" and truncated; "capped" float sums.
+        sums: What is summed: "counts" of rows; "scores", counts of predictions; records computed "alone" or "together"
+            and truncated; "capped" float sums.
         max_records: With capped sums, the largest number of records in a query that their bound is for; else 0.
     """
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from tacita._integer_noise import LARGEST_SCALE, discrete_gaussians, rounded_normals, wrapped
 from tacita.accounting import Event, HardenedEvent, discrete
 from tacita.errors import UnsupportedEventError
+from tacita.mechanisms.gaussian import GaussianMechanism
 from tacita.mechanisms.mechanism import Blocks, Mechanism, Normals
 from tacita.random import Stream
 
@@ -121,6 +122,21 @@ class DiscreteGaussian(_WholeNoise):
                 f"{type(event).__name__}: no guarantee is proved with discrete Gaussian noise. Use RoundedGaussian."
             )
         return replace(event, inner=discrete(event.inner), noise="discrete")
+
+
+def form_of(hardened: bool | str | None) -> type[Mechanism]:
+    """The kind of noise that a front end's ``hardened`` stands for: ``True`` is ``"rounded"``.
+
+    Raises:
+        ValueError: It is none of ``True``, ``False``, ``"rounded"``, ``"discrete"``.
+    """
+    forms = {"rounded": RoundedGaussian, "discrete": DiscreteGaussian}
+    if not hardened:
+        return GaussianMechanism
+    name = "rounded" if hardened is True else hardened
+    if name not in forms:
+        raise ValueError(f'hardened must be a bool, "rounded" or "discrete", got {hardened!r}.')
+    return forms[name]
 
 
 def _released(tensors: Mapping[str, Tensor], step: float, scale: float, draw, stream: Stream) -> dict[str, Tensor]:

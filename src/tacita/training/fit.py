@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import safetensors
 import safetensors.torch
@@ -22,7 +22,7 @@ from tacita.clipping import FlatClipper
 from tacita.clipping.clipper import Clipper
 from tacita.errors import ResumeError
 from tacita.gradients.functional import LossFn
-from tacita.mechanisms import CalibratedGaussian
+from tacita.mechanisms import CalibratedGaussian, form_of
 from tacita.oracles import ClippedGradientOracle
 from tacita.random import Randomness
 from tacita.sampling import PoissonSampler
@@ -72,6 +72,7 @@ def fit(
     privacy_unit: str | None = None,
     folder: str | Path | None = None,
     public_data: Any = None,
+    hardened: bool | Literal["rounded", "discrete"] = False,
     progress: bool = True,
     randomness: Randomness | None = None,
     **oracle_settings: Any,
@@ -101,6 +102,9 @@ def fit(
             noise, so that fewer steps are left; the statement says so.
         public_data: Rows that the caller declares to be public: their loss is shown and kept along the way, and the
             statement says so. No loss on the private rows is ever shown.
+        hardened: Close attacks on floating-point noise: ``True`` or ``"rounded"`` for :class:`~tacita.RoundedGaussian`,
+            ``"discrete"`` for :class:`~tacita.DiscreteGaussian`. What is claimed depends on ``method``, and stands in
+            the statement: most with ``"loop"``, least with ``"ghost"``, which ``"auto"`` takes where it can.
         progress: Show a bar on the error stream.
         randomness: Only tests hand it in.
         **oracle_settings: ``num_workers``, ``collate_fn``, ``method``, ``max_physical_batch_size``: as in
@@ -153,7 +157,9 @@ def fit(
             ledger=ledger,
             sampler=sampler,
             clipper=clipper,
-            mechanism=CalibratedGaussian(target_epsilon=target_epsilon, target_delta=target_delta),
+            mechanism=CalibratedGaussian(
+                target_epsilon=target_epsilon, target_delta=target_delta, form=form_of(hardened)
+            ),
             planned_queries=sampler.queries_for(epochs),
             randomness=randomness,
             session=next(iter(ledger.sessions), None),
