@@ -75,6 +75,11 @@ class Arena:
         shapes = {name: g.shape[-1:] for name, g in self.worlds.present.items()}
         return self.parts.estimator.initial_state(shapes, lead=(2, 1)) is not None
 
+    def releases_noise_alone(self, present: bool) -> bool:
+        """Whether every row in this world is zero."""
+        gone = self.ledgers[0].neighboring_relation != "replace_one" and not present
+        return gone and self.adversary.others == 0
+
     def runs(self, present: bool, runs: int, seed: int) -> Iterator[Trace]:
         """Traces of so many runs in the world with or without the canary."""
         if self.parts is not None and self.worlds is not None:
@@ -162,25 +167,32 @@ def audit(
     _validate.delta("delta", delta)
     _validate.count("runs", runs, at_least=2 * bounds.LEAST_RUNS)
     arenas = arenas_of(make_oracle, relation, delta, adversaries, columns=columns, claim=claim, multiples=MANY)
-    chosen = explore(arenas, lambda present, absent, claim: _shown(present, absent, delta), seed, false_alarm)
+    chosen = explore(arenas, _shown, seed, false_alarm=false_alarm)
     runs = runs if chosen.arena.vectorised else min(runs, LOOPED_RUNS)
     present, absent = (measure(chosen, world, runs, seed, progress) for world in (True, False))
-    strict = 1 - false_alarm / 2
+    return judged(chosen, (present, absent), confidence=confidence, false_alarm=false_alarm, name=name)
+
+
+def judged(
+    chosen: Chosen, scores: tuple[np.ndarray, np.ndarray], *, confidence: float, false_alarm: float, name: str = ""
+) -> AuditResult:
+    """What the scores of runs that took no part in the choice say: with the canary, and without."""
+    arena, (present, absent) = chosen.arena, scores
     return AuditResult(
         name=name,
-        relation=relation,
-        claim=chosen.arena.claim,
-        bound=bounds.epsilon_lower_bound(present, absent, delta, confidence),
+        relation=arena.ledgers[0].neighboring_relation,
+        claim=arena.claim,
+        bound=bounds.epsilon_lower_bound(present, absent, arena.claim.delta, confidence),
         mu=bounds.mu_lower_bound(present, absent, confidence),
-        excess=bounds.excess(present, absent, chosen.arena.claim.allowed, false_alarm / 2),
-        strict=bounds.epsilon_lower_bound(present, absent, delta, strict),
+        excess=bounds.excess(present, absent, arena.claim.allowed, false_alarm / 2),
+        strict=bounds.epsilon_lower_bound(present, absent, arena.claim.delta, 1 - false_alarm / 2),
         false_alarm=false_alarm,
-        adversary=chosen.arena.adversary.name,
+        adversary=arena.adversary.name,
         statistic=chosen.statistic.name,
-        runs=runs,
+        runs=len(present),
         explored=chosen.tried,
-        queries=chosen.arena.queries,
-        vectorised=chosen.arena.vectorised,
+        queries=arena.queries,
+        vectorised=arena.vectorised,
         auc=bounds.auc(present, absent),
         tpr_at_fpr={fpr: bounds.tpr_at_fpr(present, absent, fpr) for fpr in FPRS},
         roc=bounds.roc(present, absent, confidence),
@@ -230,18 +242,38 @@ def arenas_of(
     return found
 
 
-def explore(arenas: Sequence[Arena], gain: Gain, seed: int, false_alarm: float) -> Chosen:
+def explore(
+    arenas: Sequence[Arena],
+    gain: Gain,
+    seed: int,
+    *,
+    false_alarm: float,
+    sizes: tuple[int, int] = (PILOT, EXPLORED),
+    looped_sizes: tuple[int, int] = (LOOPED_PILOT, LOOPED_EXPLORED),
+    look: Callable[[Arena, Trace], None] = lambda arena, trace: None,
+) -> Chosen:
     """The adversary and statistic that promise most, on runs that measure nothing.
 
     First one that refutes the claim; among those, and among the rest, the exact likelihood ratio, which no other
     statistic beats but by luck if the oracle does what it says; then the largest gain.
+
+    Args:
+        arenas: To choose from.
+        gain: (scores with the canary, without, claim) -> what is to be large.
+        seed: Of these runs.
+        false_alarm: At which a claim counts as refuted here.
+        sizes: Runs, in each world, that fit statistics and that compare them.
+        looped_sizes: The same where runs are made one by one.
+        look: Is shown every trace.
     """
     best: tuple[tuple, Chosen] | None = None
     tried = 0
     for number, arena in enumerate(arenas):
-        sizes = (PILOT, EXPLORED) if arena.vectorised else (LOOPED_PILOT, LOOPED_EXPLORED)
-        pilot = _pilot(arena, sizes[0], _seed(seed, 1, number))
-        few = [list(arena.runs(world, sizes[1], _seed(seed, 2, number))) for world in (True, False)]
+        fitted, compared = sizes if arena.vectorised else looped_sizes
+        pilot = _pilot(arena, fitted, _seed(seed, 1, number))
+        few = [list(arena.runs(world, compared, _seed(seed, 2, number))) for world in (True, False)]
+        for trace in (pilot.present, pilot.absent, *few[0], *few[1]):
+            look(arena, trace)
         for statistic in STATISTICS:
             score = statistic.fit(pilot)
             if score is None:
@@ -289,9 +321,9 @@ def _joined(traces: list[Trace]) -> Trace:
     )
 
 
-def _shown(present: np.ndarray, absent: np.ndarray, delta: float) -> tuple[float, float]:
+def _shown(present: np.ndarray, absent: np.ndarray, claim: Claim) -> tuple[float, float]:
     """What an audit wants large: epsilon at delta; where that is 0, mu."""
-    return bounds.epsilon_lower_bound(present, absent, delta).value, bounds.mu_lower_bound(present, absent).value
+    return bounds.epsilon_lower_bound(present, absent, claim.delta).value, bounds.mu_lower_bound(present, absent).value
 
 
 def _seed(seed: int, stage: int, number: int) -> int:

@@ -10,6 +10,7 @@ what one row of the canary moves there: a canary that is in for certain gives :m
 subtracted. Queries add up.
 """
 
+import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -224,8 +225,10 @@ def _mixtures(pilot: Pilot, rate: float) -> Score:
 
     def log_mixture(x: Tensor, m: Tensor) -> Tensor:
         along, square = x @ m, m.square().sum()
+        if not m.any():
+            return torch.zeros_like(along)
         terms = [math.log(chance) + j * along - j * j * square / 2 for j, chance in enumerate(chances) if chance > 0]
-        return torch.logsumexp(torch.stack(terms), dim=0)
+        return functools.reduce(torch.logaddexp, terms[1:], terms[0])
 
     def score(trace: Trace) -> np.ndarray:
         x = trace.residual.double()

@@ -1,0 +1,137 @@
+"""The contract test of every gradient oracle: its claim survives every adversary, its queries do what its parts do.
+
+Place: audit, fidelity -> [audit.contract] -> tests, ours and third parties'.
+"""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from tacita import _validate
+from tacita.accounting import RELATIONS, NeighboringRelation
+from tacita.audit import bounds
+from tacita.audit.adversaries import ADVERSARIES, CONSTANT, COORDINATE, EMPTY, HOSTILE
+from tacita.audit.audit import Arena, arenas_of, explore, judged, measure
+from tacita.audit.claims import Claim
+from tacita.audit.fidelity import check_noise, check_precision, is_plain
+from tacita.audit.sessions import Asking, MakeOracle, replayed
+from tacita.audit.simulator import Trace
+from tacita.errors import UnsupportedEventError
+
+FALSE_ALARM = 1e-6  # of one call, over all relations and checks
+SIZES = (400, 1000)  # runs a world that fit statistics, and that compare them
+LOOPED_SIZES = (40, 60)
+RUNS, LOOPED_RUNS = 40_000, 400  # that measure
+COLUMNS = 4
+SEED = 0  # of simulated runs; real sessions draw from the system
+ASKED = 4  # queries of a real session, at most
+REAL_QUERIES = 60  # a world and adversary
+FIRST_HAND = (CONSTANT, *HOSTILE)  # whose data sets real sessions are asked on
+LOOPED = (CONSTANT, EMPTY, COORDINATE, *HOSTILE)
+
+
+def check_oracle(make_oracle: MakeOracle, *, delta: float = 1e-2) -> None:
+    """Hold a gradient oracle to its claim, under every relation that it has a guarantee for. About five seconds.
+
+    For each relation: real queries on the data sets of some adversaries, each of which must stand in the ledger and be
+    finite, and must not say anything in public that depends on the data. For an oracle with an estimator, a sampler and
+    a Gaussian mechanism, what they release must be the estimator's values with noise of the stated standard deviation,
+    none of it used twice (chi-square tests, exact); then whole runs by those parts, tens of thousands, with every
+    adversary. Any other object with ``query(params)`` is asked for some hundred whole runs, which refute gross errors
+    only. The claim is what the ledger says: epsilon at ``delta``, and the trade-off curve that goes with it.
+
+    A correct oracle fails with a chance of at most 1e-6. An audit sees little of a large epsilon: choose the noise so
+    that about 1 to 3 is claimed, and few planned queries.
+
+    Args:
+        make_oracle: ``(rows, ledger) -> oracle`` for a linear problem: ``rows`` are float32 of shape (n, d), maybe
+            empty, and the loss of a row is its inner product with the parameters. The in-memory ledger has the
+            neighboring relation. Under add_or_remove_one a declared number of records is a constant; a sampler that
+            wants the true one, and every other relation, gets ``len(rows)``. Relations for which it raises ``UnsupportedEventError`` are skipped.
+        delta: Where epsilon is claimed.
+
+    Raises:
+        AssertionError: Names the adversary, the claim and the measured bound; or no relation is supported, or nothing
+            is claimed.
+
+    Example:
+        >>> from tacita import ClippedSum, FlatClipper, FullBatchSampler, GaussianMechanism, GradientOracle
+        >>> from tacita.gradients.given import GivenSource
+        >>> def make_oracle(rows, ledger):
+        ...     known = len(rows) if ledger.neighboring_relation != "add_or_remove_one" else 10
+        ...     return GradientOracle(
+        ...         GivenSource(rows), estimator=ClippedSum(FlatClipper(max_grad_norm=1.0)), ledger=ledger,
+        ...         sampler=FullBatchSampler(num_records=known), mechanism=GaussianMechanism(noise_multiplier=2.0),
+        ...         planned_queries=2)
+        >>> check_oracle(make_oracle)
+    """
+    _validate.delta("delta", delta)
+    supported = [relation for relation in RELATIONS if _check(make_oracle, relation, delta)]
+    assert supported, "make_oracle raises UnsupportedEventError under every relation: there is nothing to check."
+
+
+def _check(make_oracle: MakeOracle, relation: NeighboringRelation, delta: float) -> bool:
+    """Check under one relation; ``False`` if there is no guarantee."""
+    try:
+        arenas = arenas_of(make_oracle, relation, delta, [CONSTANT], columns=COLUMNS)
+    except UnsupportedEventError:
+        return False
+    claimed = arenas[0].claim.epsilon
+    assert math.isfinite(claimed), f"{relation}: the ledger claims epsilon {claimed} at delta {delta:g}: nothing."
+    false_alarm = FALSE_ALARM / len(RELATIONS) / 2
+    vectorised = arenas[0].vectorised and is_plain(arenas[0].oracles[0])
+    adversaries = ADVERSARIES.values() if vectorised else LOOPED
+    arenas = arenas_of(make_oracle, relation, delta, adversaries, columns=COLUMNS)
+    if vectorised:
+        _check_first_hand([arena for arena in arenas if arena.adversary in FIRST_HAND], false_alarm)
+        _attack(arenas, RUNS, false_alarm)
+    else:
+        _attack([_one_by_one(arena) for arena in arenas], LOOPED_RUNS, false_alarm)
+    return True
+
+
+def _check_first_hand(arenas: list[Arena], false_alarm: float) -> None:
+    """Real queries, beside the noiseless values of the parts."""
+    noise = []
+    for arena in map(_asked_less, arenas):
+        parts, worlds = arena.parts, arena.worlds
+        assert parts is not None, "only plain oracles are asked beside their parts"
+        assert worlds is not None, "parts come with worlds"
+        for present in (True, False):
+            found = arena.sessions(present, max(4, REAL_QUERIES // arena.queries))
+            trace = replayed(replace(parts, queries=arena.queries), worlds, present, found)
+            _check_finite(arena, trace)
+            if arena.releases_noise_alone(present):
+                check_precision(trace.residual)
+            noise.append(trace.residual - trace.shift)
+    check_noise(torch.cat(noise), false_alarm)
+
+
+def _attack(arenas: list[Arena], runs: int, false_alarm: float) -> None:
+    chosen = explore(
+        arenas, _excess, SEED, false_alarm=1e-3, sizes=SIZES, looped_sizes=LOOPED_SIZES, look=_check_finite
+    )
+    present, absent = (measure(chosen, world, runs, SEED) for world in (True, False))
+    found = judged(chosen, (present, absent), confidence=0.95, false_alarm=false_alarm)
+    assert found.verdict == "consistent", (
+        f"{found.relation}, adversary {found.adversary!r} scored by {found.statistic}, {found.runs} runs a world: "
+        f"{found.words()}"
+    )
+
+
+def _excess(present: np.ndarray, absent: np.ndarray, claim: Claim) -> tuple[float]:
+    return (bounds.excess(present, absent, claim.allowed, 0.05).value,)
+
+
+def _one_by_one(arena: Arena) -> Arena:
+    return replace(_asked_less(arena), parts=None, worlds=None)
+
+
+def _asked_less(arena: Arena) -> Arena:
+    return replace(arena, asking=Asking(COLUMNS, min(arena.queries, ASKED)))
+
+
+def _check_finite(arena: Arena, trace: Trace) -> None:
+    assert bool(trace.residual.isfinite().all()), f"adversary {arena.adversary.name!r}: a release is not finite."

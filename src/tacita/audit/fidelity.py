@@ -1,0 +1,79 @@
+r"""Do an oracle's queries release what its parts say: their values, with fresh Gaussian noise of the stated size?
+
+Place: sessions -> [audit.fidelity] -> contract. With v the noiseless value of the batch that a query drew, r what was
+released and s the stated noise_std, all :math:`z = (r - v) / s` must be independent standard normals. So the sum of
+their squares is chi-square; and if two of them, a and b, are independent, so is the sum of :math:`(a \pm b)^2 / 2`,
+which is twice as large, or nothing, where the same noise was used for both.
+"""
+
+from typing import Any
+
+import torch
+from scipy import stats
+from torch import Tensor
+
+from tacita.mechanisms import GaussianMechanism
+from tacita.oracles import GradientOracle
+
+COARSE_BITS = 10  # zeros that end a float32's 23 bits: by chance in one value of 1024
+COARSE = 0.5  # share of values
+
+
+def is_plain(oracle: Any) -> bool:
+    """Whether ``oracle`` is one of ours with Gaussian noise in floating point."""
+    return isinstance(oracle, GradientOracle) and isinstance(oracle.mechanism, GaussianMechanism)
+
+
+def check_noise(noise: Tensor, false_alarm: float) -> None:
+    """Fail unless ``noise`` is of independent standard normals.
+
+    Args:
+        noise: (sessions, queries, coordinates).
+        false_alarm: Chance to fail if it is, at most.
+
+    Raises:
+        AssertionError: It is not.
+    """
+    noise = noise.double()
+    pairs = list(_pairs(noise))
+    share = false_alarm / (1 + 2 * len(pairs))
+    _check_squares(noise, share, "noise has not the stated standard deviation, or values are not the estimator's")
+    for words, a, b in pairs:
+        for sign in (1, -1):
+            _check_squares((a + sign * b) / 2**0.5, share, f"noise of {words} is not independent")
+
+
+def check_precision(values: Tensor) -> None:
+    """Fail if noise, released on its own, is of less than float32's precision.
+
+    In noise of full precision a value in 1024 ends in ten zeros; half of them do so by chance in none of all runs that
+    anyone will make.
+
+    Args:
+        values: Releases of zeros over noise_std; the check sees nothing unless noise_std is a power of two.
+
+    Raises:
+        AssertionError: More than half of the values end in ten zeros of their 23 bits.
+    """
+    bits = values.float().contiguous().view(torch.int32)
+    share = float(((bits & (2**COARSE_BITS - 1)) == 0).double().mean())
+    assert share < COARSE, f"noise is of less than float32's precision: {share:.0%} of it lies on a coarse grid."
+
+
+def _pairs(noise: Tensor):
+    sessions, queries, coordinates = noise.shape
+    half = sessions // 2
+    yield "two sessions", noise[:half], noise[half : 2 * half]
+    for first in range(queries):
+        for second in range(first):
+            yield "two queries", noise[:, first], noise[:, second]
+    for first in range(coordinates):
+        for second in range(first):
+            yield "two coordinates", noise[..., first], noise[..., second]
+
+
+def _check_squares(values: Tensor, false_alarm: float, words: str) -> None:
+    n = values.numel()
+    low, high = stats.chi2.isf([1 - false_alarm / 2, false_alarm / 2], df=n)
+    found = float(values.square().sum())
+    assert low < found < high, f"{words}: {(found / n) ** 0.5:.4g} times it over {n} values."
