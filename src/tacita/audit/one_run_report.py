@@ -1,0 +1,120 @@
+"""What an audit in one run says: the claim, the measured lower bound, the verdict, in words and as JSON.
+
+Place: one_run, membership -> [audit.one_run_report] -> command line. All of it is a function of the run's releases.
+"""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tacita.audit.membership import Interval, Membership
+from tacita.audit.one_run import OneRunBound
+
+CONFIGURATION = "the configuration, trained anew with canaries: not a model that was exported before"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneRunAudit:
+    """The result of :func:`~tacita.audit.audit_one_run`.
+
+    Attributes:
+        epsilon_claimed: Of the audited session, at ``bound.delta``: what one record of the training may lose by it.
+        bound: What was measured.
+        membership: How well the attack tells canaries that were in from those that were not.
+        adversary: The canaries and the attack, in words.
+        relation: The neighboring relation.
+        ledger_epsilon: What the whole run spent on the records, at ``bound.delta``: the audit has a session of its own.
+        scores: One a canary.
+        included: What the coins said.
+    """
+
+    epsilon_claimed: float
+    bound: OneRunBound
+    membership: Membership
+    adversary: str
+    relation: str
+    ledger_epsilon: float
+    scores: np.ndarray = field(repr=False)
+    included: np.ndarray = field(repr=False)
+
+    @property
+    def verdict(self) -> str:
+        """``"refuted"`` if the lower bound is above the claim, else ``"consistent"``, which proves nothing."""
+        return "refuted" if self.bound.epsilon > self.epsilon_claimed else "consistent"
+
+    @property
+    def powerless(self) -> bool:
+        """Whether so few canaries could not have refuted the claim, had every guess been right."""
+        return self.bound.largest <= self.epsilon_claimed
+
+    @property
+    def text(self) -> str:
+        """The result in a few lines."""
+        bound, found = self.bound, self.membership
+        low = ", ".join(f"{rate.value:.3f} at FPR {fpr:g}" for fpr, rate in found.tpr.items())
+        lines = [
+            f"AUDIT IN ONE RUN: {self.verdict.upper()}",
+            f"claimed:      epsilon {_up(self.epsilon_claimed)} at delta {bound.delta:g}, {self.relation}",
+            f"measured:     epsilon >= {_down(bound.epsilon)} with confidence {bound.confidence:g}: "
+            f"{bound.correct} of {bound.guesses} guesses right, {bound.canaries} canaries",
+            f"membership:   AUC {found.auc.value:.3f} ({found.auc.low:.3f} to {found.auc.high:.3f}); TPR {low}",
+            f"adversary:    {self.adversary}",
+            f"holds for:    {CONFIGURATION}",
+            f"cost:         a session of its own on the same records: epsilon {_up(self.ledger_epsilon)} "
+            f"at delta {bound.delta:g}",
+        ]
+        if self.powerless:
+            lines.append(
+                f"power:        with all guesses right the bound would be {_down(bound.largest)}, which is below the "
+                "claim: use more canaries"
+            )
+        return "\n".join(lines) + "\n"
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values; an infinite epsilon is ``null``."""
+        bound, found = self.bound, self.membership
+        return {
+            "verdict": self.verdict,
+            "epsilon_claimed": _finite(self.epsilon_claimed),
+            "delta": bound.delta,
+            "epsilon_lower_bound": bound.epsilon,
+            "confidence": bound.confidence,
+            "runs": 1,
+            "adversary": self.adversary,
+            "neighboring_relation": self.relation,
+            "canaries": bound.canaries,
+            "guesses": bound.guesses,
+            "correct_guesses": bound.correct,
+            "largest_possible_lower_bound": bound.largest,
+            "auc": _interval(found.auc),
+            "tpr_at_fpr": {f"{fpr:g}": _interval(rate) for fpr, rate in found.tpr.items()},
+            "holds_for": CONFIGURATION,
+            "epsilon_of_the_audit": _finite(self.ledger_epsilon),
+        }
+
+
+def _interval(found: Interval) -> dict[str, float]:
+    return {"value": found.value, "low": found.low, "high": found.high}
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _up(value: float) -> str:
+    """Rounded up, to four digits: a claim is not made smaller by printing it."""
+    return _rounded(value, math.ceil)
+
+
+def _down(value: float) -> str:
+    """Rounded down: neither is a lower bound made larger."""
+    return _rounded(value, math.floor)
+
+
+def _rounded(value: float, towards) -> str:
+    if not math.isfinite(value) or value == 0:
+        return f"{value:g}"
+    step = 10.0 ** (math.floor(math.log10(abs(value))) - 3)
+    return f"{towards(value / step) * step:.4g}"
