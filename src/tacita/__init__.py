@@ -51,6 +51,7 @@ from tacita.sampling import (
     ShuffledEpochsSampler,
     UnitPoissonSampler,
 )
+from tacita.selection import Grid, Selection, Trial, clipped_training, select
 from tacita.training import Run, fit
 
 __version__ = "0.1.0"
@@ -73,6 +74,7 @@ __all__ = [
     "FullBatchSampler",
     "GaussianMechanism",
     "GradientOracle",
+    "Grid",
     "GridSum",
     "Ledger",
     "LedgerError",
@@ -89,6 +91,7 @@ __all__ = [
     "ResumeError",
     "RoundedGaussian",
     "Run",
+    "Selection",
     "ShuffledEpochsSampler",
     "Statement",
     "StationarityQuery",
@@ -96,6 +99,7 @@ __all__ = [
     "StationaryTest",
     "SuffixAverage",
     "TacitaError",
+    "Trial",
     "UnclippedGradientOracle",
     "UnclippedSum",
     "UnitPoissonSampler",
@@ -103,11 +107,13 @@ __all__ = [
     "UnsupportedModuleError",
     "cap_units",
     "clipped_gradient_sum",
+    "clipped_training",
     "explain",
     "fit",
     "is_second_order_stationary",
     "load",
     "public_stationarity",
+    "select",
     "split",
     "statement",
 ]
