@@ -382,7 +382,7 @@ def test_a_full_disk_loses_nothing(settings, table, monkeypatch, number: int) ->
 
 def test_a_row_that_does_not_count_moves_no_weight(settings, table) -> None:
     """Wrong width, unknown label: with the same coins, a run without noise ends in the same weights."""
-    records = train_module.TableTask._records
+    records = train_module.TableTask.records
     seen = []
 
     def watch(self: Any, encoded: Any, rows: Any) -> Any:
@@ -392,7 +392,7 @@ def test_a_row_that_does_not_count_moves_no_weight(settings, table) -> None:
     text = table.read_text()
     table.write_text(text + "1.0,2\n" + "1.0,2,red,p1,perhaps\n")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train_module.TableTask, "_records", watch)
+        patch.setattr(train_module.TableTask, "records", watch)
         train_table(settings(test_file="table.csv"))
     features, target, weight = seen[0].dataset
     assert weight[-2:].tolist() == [0.0, 0.0]

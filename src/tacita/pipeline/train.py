@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 import safetensors.torch
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tacita._files import replace_durably
 from tacita.accounting import Ledger
 from tacita.clipping import FlatClipper
 from tacita.errors import DataStructureError, LedgerError
+from tacita.gradients.functional import LossFn
 from tacita.mechanisms import CalibratedGaussian, GaussianMechanism
 from tacita.methods import SuffixAverage
 from tacita.oracles import ClippedGradientOracle, Records, trainable
@@ -161,7 +162,7 @@ class TableTask:
     def go(self, test: Table | None) -> None:
         """From the rows to the statement."""
         rows = self.deal(test)
-        sessions = self._register()
+        sessions = self.register()
         preprocessing = self.preprocess(rows, sessions)
         state, found = self.trained(rows, self.encoded(rows, preprocessing), preprocessing, sessions)
         self.write(state.model.state_dict(), preprocessing, found)
@@ -170,7 +171,7 @@ class TableTask:
         self, rows: Rows, encoded: EncodedRows, preprocessing: Preprocessing, sessions: Sessions
     ) -> tuple[TrainingState, dict[str, Any]]:
         """Train, then score."""
-        records = self._records(encoded.private, rows)
+        records = self.records(encoded.private, rows)
         state = self._state(preprocessing, records, sessions)
         self._train(state, records, preprocessing, encoded.public)
         held = encoded.public or _taken(encoded.private, rows.held)
@@ -203,7 +204,8 @@ class TableTask:
         """What the sessions are bound to."""
         return {name: value for name, value in self.settings.to_dict().items() if name not in ("data", "output")}
 
-    def _register(self) -> Sessions:
+    def register(self) -> Sessions:
+        """Register the sessions of the plan, or find them."""
         sessions = self.plan.register(self.ledger, self.public_settings, secure=self.randomness.secure)
         planned, asked = self.ledger.epsilon(self.settings.delta), self.settings.epsilon
         if planned > asked * (1 + 1e-9):
@@ -234,7 +236,8 @@ class TableTask:
         self.say(f"bought: {what}")
         return preprocessing
 
-    def _records(self, encoded: Encoded, rows: Rows) -> Records:
+    def records(self, encoded: Encoded, rows: Rows) -> Records:
+        """The rows to train on."""
         assert encoded.target is not None
         return Records(
             dataset=(score.model_input(encoded.features), encoded.target, encoded.valid.to(torch.float32)),
@@ -244,11 +247,21 @@ class TableTask:
         )
 
     def _state(self, preprocessing: Preprocessing, records: Records, sessions: Sessions) -> TrainingState:
+        loss = loss_fn(preprocessing.encoder.task)
+        return self.state(self.untrained(preprocessing), loss, records, preprocessing=preprocessing, sessions=sessions)
+
+    def untrained(self, preprocessing: Preprocessing) -> nn.Module:
+        """The model with its first weights."""
+        return preprocessing.model.build(self.randomness.session_key("model").stream("first weights").seed())
+
+    def state(
+        self, model: nn.Module, loss: LossFn, records: Records, *, preprocessing: Preprocessing, sessions: Sessions
+    ) -> TrainingState:
+        """What trains ``model`` on ``records`` by the settings."""
         training, encoder = self.plan.training, preprocessing.encoder
-        model = preprocessing.model.build(self.randomness.session_key("model").stream("first weights").seed())
         oracle = ClippedGradientOracle(
             model,
-            loss_fn(encoder.task),
+            loss,
             records,
             ledger=self.ledger,
             sampler=self.plan.sampler(self._num_records(preprocessing, records)),
