@@ -43,6 +43,23 @@ def check_noise(noise: Tensor, false_alarm: float) -> None:
             _check_squares((a + sign * b) / 2**0.5, share, f"noise of {words} is not independent")
 
 
+def check_noise_or_dropped(residual: Tensor, shift: Tensor, false_alarm: float) -> None:
+    """Fail unless releases are the reference's values with noise, with the canary's clipped contribution or without it.
+
+    For a canary whose gradient is finite but may overflow inside an engine: each may clip it or drop it.
+
+    Args:
+        residual: Releases less the reference's values, (sessions, queries, coordinates).
+        shift: What the canary moves if it is clipped.
+        false_alarm: Chance to fail if they are, at most.
+    """
+    squares = [x.double().square().sum(dim=-1) for x in (residual, residual - shift)]
+    n, found = residual.numel(), float(torch.minimum(*squares).sum())
+    assert found < stats.chi2.isf(false_alarm, df=n), (
+        f"a huge gradient is neither clipped nor dropped: what is left is {(found / n) ** 0.5:.4g} times the noise."
+    )
+
+
 def check_precision(values: Tensor) -> None:
     """Fail if noise, released on its own, is of less than float32's precision.
 
