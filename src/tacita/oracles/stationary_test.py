@@ -39,7 +39,7 @@ class StationaryTest:
     Guarantee: ``epsilon``, pure, for all answers together, however many points are rejected, *if* no record's loss has
     a Hessian of norm above ``declared_max_hessian_norm`` at any point tested: so the statement prints a condition and
     no unconditional epsilon. Points may be any that depend on the data through releases only (iterates of a private
-    run). Where the eigen-solver is random, its failures cost :math:`(1 + e^\epsilon)` of ``solver_failure_probability``.
+    run). Where the eigen-solver is random, :math:`(1 + e^\epsilon)` of ``solver_failure_probability`` adds to delta.
 
     Accuracy: but with ``failure_probability``, every point with :math:`q \le 1` passes and none with :math:`q > 1 + 2a`
     does. a is public: :attr:`slack`.

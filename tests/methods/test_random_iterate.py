@@ -1,0 +1,201 @@
+"""The random iterate: chosen before the run, uniform, the same after a resume."""
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+
+import tacita
+from tacita.errors import ResumeError
+from tacita.methods import RandomIterate, SuffixAverage, num_candidates
+from tacita.oracles import trainable
+from tacita.training import checkpoint
+from tacita.training.checkpoint import TrainingState
+from tacita.training.folder import RunFolder
+from tacita.training.loop import Checkpoints, train
+
+FALSE_ALARM = 1e-6
+
+
+def stream(seed):
+    return tacita.Randomness.insecure(seed).key.stream("test")
+
+
+def walked(steps, total=None, seed=0):
+    """After ``steps`` steps of a walk that is at t after step t."""
+    w = {"w": torch.zeros(2)}
+    chosen = RandomIterate(w, num_steps=total or steps, stream=stream(seed))
+    for t in range(1, steps + 1):
+        chosen.update({"w": torch.full((2,), float(t))})
+    return chosen, w
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_it_keeps_the_iterate_of_its_index(seed):
+    chosen, w = walked(10, seed=seed)
+    assert 0 <= chosen.index < 10
+    chosen.copy_to(w)
+    assert w["w"].tolist() == [chosen.index] * 2
+
+
+def test_one_step_keeps_the_start():
+    chosen, w = walked(1)
+    w["w"].fill_(7.0)
+    chosen.copy_to(w)
+    assert w["w"].tolist() == [0.0, 0.0]  # x_0 as it was when the run began
+
+
+def uniformity(indices, steps):
+    return scipy.stats.chisquare(np.bincount(indices, minlength=steps)).pvalue
+
+
+def test_the_index_is_uniform():
+    steps, runs = 20, 20_000
+    w = {"w": torch.zeros(1)}
+    indices = np.array([RandomIterate(w, num_steps=steps, stream=stream(seed)).index for seed in range(runs)])
+    assert uniformity(indices, steps) > FALSE_ALARM
+    late = np.where(np.arange(runs) % 20 == 0, steps - 1, indices)  # 5 % of the runs take the last one
+    assert uniformity(late, steps) < FALSE_ALARM
+
+
+def test_by_default_it_is_the_system_s_draw():
+    w = {"w": torch.zeros(1)}
+    assert len({RandomIterate(w, num_steps=10**9).index for _ in range(20)}) == 20
+
+
+def test_the_iterates_do_not_change_the_index():
+    """Two runs on other data, and so other iterates, keep the one of the same number."""
+    for seed in range(5):
+        runs = [RandomIterate({"w": torch.zeros(1)}, num_steps=50, stream=stream(seed)) for _ in range(2)]
+        before = [run.index for run in runs]
+        for t in range(50):
+            runs[0].update({"w": torch.tensor([float(t)])})
+            runs[1].update({"w": torch.tensor([torch.nan])})
+        assert before[0] == before[1] == runs[0].index == runs[1].index
+
+
+def test_an_iterate_not_reached_is_no_other_one():
+    chosen, w = walked(0, total=10, seed=1)
+    assert chosen.index > 0
+    with pytest.raises(RuntimeError, match=f"the iterate after step {chosen.index} was chosen before the run"):
+        chosen.copy_to(w)
+
+
+def test_it_holds_one_copy_of_its_own():
+    chosen, w = walked(10, seed=3)
+    assert sum(t.numel() for t in chosen.state_dict()["kept"].values()) == 2
+    chosen.copy_to(w)
+    w["w"].fill_(-1.0)
+    again = {"w": torch.zeros(2)}
+    chosen.copy_to(again)
+    assert again["w"].tolist() == [chosen.index] * 2
+
+
+@pytest.mark.parametrize("broken_off", [0, 3, 10])
+def test_a_resumed_run_keeps_the_iterate_that_was_chosen(broken_off):
+    for seed in range(5):
+        whole, w = walked(10, seed=seed)
+        part, _ = walked(broken_off, total=10, seed=seed)
+        resumed = RandomIterate({"w": torch.zeros(2)}, num_steps=10, stream=stream(seed + 100))
+        resumed.load_state_dict(part.state_dict())
+        for t in range(broken_off + 1, 11):
+            resumed.update({"w": torch.full((2,), float(t))})
+        other = {"w": torch.zeros(2)}
+        resumed.copy_to(other)
+        whole.copy_to(w)
+        assert resumed.index == whole.index
+        assert torch.equal(other["w"], w["w"])
+
+
+def test_a_run_of_another_length_is_not_continued():
+    chosen, _ = walked(3, total=10)
+    with pytest.raises(ResumeError, match="num_steps must be"):
+        RandomIterate({"w": torch.zeros(2)}, num_steps=11).load_state_dict(chosen.state_dict())
+
+
+@pytest.mark.parametrize("bad", [0, -1, 2.5, True])
+def test_wrong_num_steps(bad):
+    with pytest.raises(ValueError, match="num_steps must be"):
+        RandomIterate({"w": torch.zeros(1)}, num_steps=bad)
+
+
+@pytest.mark.parametrize(("failure", "draws"), [(0.01, 7), (1e-6, 20), (0.5, 1), (0.49, 2)])
+def test_how_many_to_draw(failure, draws):
+    assert num_candidates(failure) == draws
+    assert 0.5**draws <= failure
+
+
+# -- in the training loop
+
+
+def state(seed, average):
+    """A run of 12 queries, without noise, on its own model."""
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 1).double()
+    x = torch.randn(30, 3, dtype=torch.float64)
+    oracle = tacita.ClippedGradientOracle(
+        model,
+        lambda model, batch: (model(batch[0]).squeeze(1) - batch[1]).square(),
+        (x, x.sum(1)),
+        ledger=tacita.Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one row"),
+        sampler=tacita.PoissonSampler(sample_rate=0.5, num_records=30),
+        clipper=tacita.FlatClipper(max_grad_norm=1.0),
+        mechanism=tacita.GaussianMechanism(noise_multiplier=1.0),
+        planned_queries=12,
+        randomness=tacita.Randomness.insecure(seed),
+    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return TrainingState(model, optimizer, oracle, average(trainable(model)))
+
+
+def chosen_by(seed):
+    return lambda params: RandomIterate(params, num_steps=12, stream=stream(seed))
+
+
+def path(seed):
+    """All iterates of the run."""
+    iterates, run = [], state(seed, lambda params: None)
+    iterates.append(run.model.weight.detach().clone())
+    train(run, on_step=lambda made: iterates.append(run.model.weight.detach().clone()))
+    return iterates
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_training_ends_at_the_chosen_iterate(seed):
+    run = state(0, chosen_by(seed))
+    train(run)
+    assert torch.equal(run.model.weight, path(0)[run.average.index])
+
+
+class Killed(Exception):
+    """The process is gone."""
+
+
+@pytest.mark.parametrize("method", [chosen_by(5), lambda params: SuffixAverage(params, skip=2)])
+def test_a_checkpoint_holds_what_the_method_needs(tmp_path, method):
+    whole = state(0, method)
+    train(whole)
+    run = state(0, method)
+    tree = {}
+
+    def stop(made):
+        if made == 5:
+            checkpoint.save(tmp_path / "state", run.to_tree(), {})
+            raise Killed
+
+    with pytest.raises(Killed):
+        train(run, on_step=stop)
+    tree, _ = checkpoint.load(tmp_path / "state")
+    again = state(0, chosen_by(6) if isinstance(run.average, RandomIterate) else method)
+    again.from_tree(tree)
+    train(again)
+    assert torch.equal(again.model.weight, whole.model.weight)
+
+
+def test_checkpoints_along_the_way_take_it(tmp_path):
+    run = state(0, chosen_by(5))
+    folder = RunFolder(tmp_path / "run")
+    folder.private.mkdir(parents=True)
+    train(run, checkpoints=Checkpoints(folder=folder, every=4, binding="x"))
+    tree, _ = checkpoint.load(folder.checkpoint)
+    assert tree["average"]["index"] == run.average.index
