@@ -10,6 +10,7 @@ import math
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 
 ORIENTATIONS, SCALES = 8, (7, 13)  # of the filters; a scale is the width of a filter in pixels
 POOLED = 8  # each response is averaged down to 8 x 8
+FEATURES = 3 * (1 + ORIENTATIONS * len(SCALES)) * POOLED**2
 
 
 @dataclass(frozen=True)
@@ -39,11 +41,13 @@ class Task:
         name: In the table.
         load: Reads the data.
         model: Makes the network.
+        steps: Learning rates times the clipping threshold that are tried.
     """
 
     name: str
     load: Callable[[], Images]
     model: Callable[[], nn.Module]
+    steps: tuple[float, ...]
 
 
 def mnist() -> Images:
@@ -79,7 +83,7 @@ def _jpegs(file, part: str) -> Tensor:
     from PIL import Image
 
     data, at = file[f"jpeg_{part}"].tobytes(), file[f"offset_{part}"]
-    pixels = [np.asarray(Image.open(io.BytesIO(data[i:j]))) for i, j in zip(at[:-1], at[1:], strict=True)]
+    pixels = [np.asarray(Image.open(io.BytesIO(data[i:j]))) for i, j in pairwise(at)]
     return torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2)
 
 
@@ -152,9 +156,7 @@ def linear(features: int) -> Callable[[], nn.Module]:
 
 
 TASKS = (
-    Task("MNIST, CNN", mnist, convolutional),
-    Task("MNIST, linear", mnist, linear(784)),
-    Task(
-        "CIFAR-10, linear on fixed features", cifar_features, linear(3 * (1 + ORIENTATIONS * len(SCALES)) * POOLED**2)
-    ),
+    Task("MNIST, CNN", mnist, convolutional, (0.3, 0.6)),
+    Task("MNIST, linear", mnist, linear(784), (0.3, 1.0)),
+    Task("CIFAR-10, linear on fixed features", cifar_features, linear(FEATURES), (0.1, 0.3)),
 )
