@@ -16,18 +16,16 @@ from tacita.accounting.events import DEFAULT_INTERVAL, Event
 NOISES = {"rounded": "rounded Gaussian", "discrete": "discrete Gaussian"}
 SUMS = {
     "counts": "whole numbers are counted exactly",
-    "scores": "whole numbers are counted exactly",
-    "alone": "each record is truncated to a grid, and computed on its own",
+    "alone": "each record is computed on its own and truncated to a grid",
     "together": "each record is truncated to a grid",
     "capped": "sums in float64 under a cap; the bound of their rounding is in max_contribution",
 }
-APART = "kernels give a record the same bits whichever records share its physical batch"
+COMPANIONS = "records that are computed together do not show in each other's gradients"
 ASSUMED = {
     "counts": (),
-    "scores": (APART,),
     "alone": ("what is computed from one record is the same each time",),
-    "together": (APART,),
-    "capped": (APART, "kernels give the same batch the same sum"),
+    "together": (COMPANIONS,),
+    "capped": (COMPANIONS, "kernels give the same batch the same sum"),
 }
 
 
@@ -38,8 +36,8 @@ class HardenedEvent(Event):
     Attributes:
         inner: What the session spends.
         noise: "rounded" or "discrete".
-        sums: What is summed: "counts" of rows; "scores", counts of predictions; records computed "alone" or "together"
-            and truncated; "capped" float sums.
+        sums: What is summed: "counts"; records computed "alone" or "together" and truncated; "capped" float sums.
+            The guarantee of the last two rests on an assumption that batched kernels meet up to rounding only.
         max_records: With capped sums, the largest number of records in a query that their bound is for; else 0.
     """
 

@@ -188,13 +188,12 @@ def floating_point(ledger: Ledger) -> str:
     sums = {event.sums for event in hardened}
     noise = " and ".join(NOISES[name] for name in sorted({event.noise for event in hardened}))
     words = f"The noise is hardened ({noise}): whole steps of a public grid, sampled with the exact law. "
-    if "capped" in sums:
+    if sums & {"together", "capped"}:
         words += (
-            "Of the sums, which are taken in floating point, a weaker claim is made: attacks through their rounding "
-            "are bounded, and paid for, under what is assumed above of kernels and of the size of a query. "
+            "That is a weaker claim than it can be: records were computed together, and kernels let the companions of "
+            "a record show in the last bits of its gradient. Attacks through that are out of scope; the method "
+            "'loop' closes them. "
         )
-    elif sums & {"together", "scores"}:
-        words += "Attacks on floating-point noise are closed, under what is assumed above of the kernels. "
     else:
         words += "Attacks on floating-point noise are closed. "
     open_ones = [session.id for session, event in zip(sessions, found, strict=True) if event is None]

@@ -113,8 +113,9 @@ class GridSum(_OnGrid):
 
     Attributes:
         clipper: The weight rule.
-        together: Whether the engine computes several records in one kernel call (``vmap``): the guarantee then assumes
-            that a record's bits do not depend on its companions. ``loop`` assumes nothing of the kind.
+        together: Whether the engine computes several records in one kernel call (``vmap``, ``ghost``). Then a record
+            shows in the last bits of its companions' gradients, and the statement makes the weaker claim. Engines that
+            compute each row alone: ``loop``, given rows, :class:`~tacita.gradients.LinearSource`.
     """
 
     together: bool = True
@@ -140,7 +141,8 @@ class CappedSum(_OnGrid):
     Weights also cap :math:`w_i S_i \le` ``slack`` x C, :math:`S_i = \sum_t \lVert a_t \rVert \lVert d_t \rVert`. So a
     sum of at most ``max_records`` records is off by at most E in norm, whatever the order, and neighbouring sums differ
     by at most :math:`C + 2 E + \text{step}\,\sqrt d`. Weaker than :class:`GridSum`: it needs a largest number of
-    records in a query, and assumes that the same batch gives the same bits.
+    records in a query, and assumes that a record does not show in its companions' gradients and that the same batch
+    gives the same bits.
 
     Attributes:
         clipper: The weight rule.

@@ -1,5 +1,6 @@
 """Engines: what an estimator may ask about one batch of per-sample gradients."""
 
+from tacita.gradients.alone import LinearSource
 from tacita.gradients.engine import Engine, Groups, Rule, Shapes, Source, Sums
 from tacita.gradients.explain import Explanation, ParameterPlan, explain
 from tacita.gradients.ghost import GhostEngine, register_rule
@@ -19,6 +20,7 @@ __all__ = [
     "GivenSource",
     "Groups",
     "Hessian",
+    "LinearSource",
     "LoopEngine",
     "NetworkSource",
     "ParameterPlan",

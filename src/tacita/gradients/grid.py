@@ -5,7 +5,9 @@ Place: engines -> [gradients.grid] -> estimators. Private. Proof: docs/derivatio
 A coordinate of record i becomes the whole number :math:`k = \operatorname{trunc}(\mathrm{fl}(w_i g_i / \text{step}))`.
 Truncation toward zero makes no norm larger, and the weight leaves room for the one rounding of the product, so that
 :math:`\text{step} \lVert k \rVert_2 \le w_i \lVert g_i \rVert_2` exactly. Whole numbers below 2^53 are summed in
-float64 without error, so neither the order nor the physical batches show in the bits.
+float64 without error, so neither the order nor the physical batches show in the bits, and what one record adds is a
+function of its gradient alone. Whether its gradient is one of the record alone is the engine's to say: ``loop``, given
+rows and :class:`~tacita.gradients.alone.LinearEngine` see to it, batched kernels do not.
 """
 
 from collections.abc import Mapping
@@ -13,8 +15,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from tacita.gradients.alone import norms_alone
 from tacita.gradients.engine import Engine, Groups, Rule, Sums
-from tacita.gradients.rows import BLOCK, group_norms, weight_arrays, with_room
+from tacita.gradients.rows import BLOCK, weight_arrays, with_room
 
 MOST_STEPS = 2.0**32  # a record's contribution has a norm of at most so many steps
 MOST_ROWS = 2**20  # of a sum in float64: so many times the largest entry stay below 2^53
@@ -43,7 +46,7 @@ def grid_sums(engine: Engine, rule: Rule, groups: Groups, steps: Mapping[str, fl
     values: list[dict[str, Tensor]] = []
     for grads in engine.materialise():
         lead = _lead(engine, grads)
-        norms.append(group_norms(grads, groups, lead))
+        norms.append(norms_alone(grads, groups, lead))
         parts = [_summed(grads, weights, groups, steps, lead) for weights in weight_arrays(rule, norms[-1])]
         values = [_added(*pair) for pair in zip(values, parts, strict=True)] if values else parts
     if not values:

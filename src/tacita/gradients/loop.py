@@ -16,7 +16,8 @@ from tacita.gradients.rows import group_norms, weight_arrays, weighted_sum
 class LoopEngine(ChunkedEngine):
     r"""For each sample :math:`i`, :math:`g_i = \nabla_\theta \ell(\theta, z_i)`, from a batch that holds it alone.
 
-    Serves any module that autograd serves. A parameter that a sample's loss does not reach has gradient zero there.
+    Each is computed from a copy of its row, so that its bits depend on that row alone. Serves any module that autograd
+    serves. A parameter that a sample's loss does not reach has gradient zero there.
     """
 
     def _chunk_sums(self, chunk: Chunk, rule: Rule, groups: Groups) -> tuple[list[dict[str, Tensor]], Tensor]:
@@ -29,7 +30,7 @@ class LoopEngine(ChunkedEngine):
 
     def _chunk_grads(self, chunk: Chunk) -> dict[str, Tensor]:
         tensors, rebuild = flatten(chunk.batch, chunk.size)
-        rows = [self._row_grads(rebuild([t[i : i + 1] for t in tensors])) for i in range(chunk.size)]
+        rows = [self._row_grads(rebuild([t[i : i + 1].clone() for t in tensors])) for i in range(chunk.size)]
         return {name: torch.stack([row[name] for row in rows]) for name in self.params}
 
     def _row_grads(self, row: object) -> dict[str, Tensor]:

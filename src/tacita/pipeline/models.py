@@ -11,6 +11,7 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
+from tacita.gradients.alone import Loss
 from tacita.tables.encoding import Encoder
 
 
@@ -57,11 +58,21 @@ def loss_fn(task: str | None) -> Callable[[nn.Module, Any], Tensor]:
     return _cross_entropy if task == "classification" else _squared_error
 
 
+def closed_form(model: nn.Module, loss: Callable[..., Tensor]) -> Loss | None:
+    """The loss's name, if per-sample gradients have a closed form: a linear model with a loss from here."""
+    names: dict[Any, Loss] = {_cross_entropy: "cross_entropy", _squared_error: "squared_error"}
+    return names.get(loss) if isinstance(model, nn.Linear) else None
+
+
 def outputs(model: nn.Module, features: Tensor, rows: int = 8192) -> Tensor:
-    """The model's outputs, (rows, outputs), chunk by chunk, without gradients."""
+    """The model's outputs, (rows, outputs), chunk by chunk, without gradients.
+
+    With ``rows`` = 1 each is computed from a copy of its own row: no other row shows in its last bits.
+    """
     model.eval()
     with torch.no_grad():
-        chunks = [model(chunk) for chunk in features.split(rows)] if len(features) else [model(features[:0])]
+        parts = features.split(rows) if len(features) else [features[:0]]
+        chunks = [model(part.clone()) for part in parts]
     return torch.cat(chunks)
 
 

@@ -97,7 +97,7 @@ class Plan:
     def train_event(self, noise_multiplier: float) -> Event:
         """The training as its estimator states it; with a flat clipper it does not depend on the model's shapes."""
         clipper, mechanism = FlatClipper(max_grad_norm=self.training.max_grad_norm), self.form
-        estimator = GridSum(clipper) if mechanism.on_grid else ClippedSum(clipper)
+        estimator = GridSum(clipper, together=False) if mechanism.on_grid else ClippedSum(clipper)
         sensitivity = estimator.sensitivity(self.purchases.relation, {})
         mechanism = mechanism(noise_multiplier=noise_multiplier)
         noise_std = mechanism.noise_std(sensitivity, {})
@@ -111,13 +111,13 @@ class Plan:
         event = HistogramGaussianEvent(
             relation=plan.relation, max_contribution=(contribution,), noise_std=(noise_multiplier * sensitivity,)
         )
-        return self._counted(event, "scores")
+        return self._counted(event)
 
-    def _counted(self, event: Event, sums: str = "counts") -> Event:
+    def _counted(self, event: Event) -> Event:
         """The event of noisy counts: with rounded Gaussian noise where the training's noise is hardened."""
         if not self.form.on_grid:
             return event
-        return HardenedEvent(relation=event.relation, inner=event, noise="rounded", sums=sums)
+        return HardenedEvent(relation=event.relation, inner=event, noise="rounded", sums="counts")
 
     def score_noise_std(self, session: Session, histograms: int) -> float:
         """Noise on each count of a score that turned out to be ``histograms`` histograms.

@@ -23,9 +23,12 @@ def measure(encoder: Encoder) -> str:
     return "accuracy" if encoder.task == "classification" else "R2"
 
 
-def exact_counts(model: nn.Module, encoder: Encoder, rows: Encoded) -> Tensor:
-    """Right and wrong, or squared errors: exact, so private until :func:`bought` has added noise."""
-    return score_counts(encoder, predictions(model, encoder, rows), _target(rows), rows.valid.numpy())
+def exact_counts(model: nn.Module, encoder: Encoder, rows: Encoded, *, alone: bool = False) -> Tensor:
+    """Right and wrong, or squared errors: exact, so private until :func:`bought` has added noise.
+
+    ``alone``: each row is predicted on its own, so that it shows in no other row's count.
+    """
+    return score_counts(encoder, predictions(model, encoder, rows, alone=alone), _target(rows), rows.valid.numpy())
 
 
 def bought(
@@ -66,9 +69,10 @@ def exact_value(model: nn.Module, encoder: Encoder, rows: Encoded) -> float | No
     return 1 - float(np.square(predicted - target).sum()) / spread if spread > 0 else None
 
 
-def predictions(model: nn.Module, encoder: Encoder, rows: Encoded) -> np.ndarray:
+def predictions(model: nn.Module, encoder: Encoder, rows: Encoded, *, alone: bool = False) -> np.ndarray:
     """Class numbers, or standardised values."""
-    found = outputs(model, model_input(rows.features))
+    features = model_input(rows.features)
+    found = outputs(model, features, rows=1) if alone else outputs(model, features)
     return (found.argmax(1) if encoder.task == "classification" else found.squeeze(-1)).numpy()
 
 

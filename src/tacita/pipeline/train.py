@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import safetensors.torch
@@ -21,13 +21,15 @@ from tacita._files import replace_durably
 from tacita.accounting import Ledger
 from tacita.clipping import FlatClipper
 from tacita.errors import DataStructureError, LedgerError
+from tacita.estimators import GridSum
+from tacita.gradients import LinearSource
 from tacita.gradients.functional import LossFn
 from tacita.mechanisms import CalibratedGaussian, GaussianMechanism
 from tacita.methods import SuffixAverage
-from tacita.oracles import ClippedGradientOracle, Records, trainable
+from tacita.oracles import ClippedGradientOracle, GradientOracle, Records, trainable
 from tacita.pipeline import folder as folders
 from tacita.pipeline import report, rules, score
-from tacita.pipeline.models import ModelSpec, check_model, loss_fn
+from tacita.pipeline.models import ModelSpec, check_model, closed_form, loss_fn
 from tacita.pipeline.plan import KEPT, SPLIT, Plan, Sessions
 from tacita.pipeline.preprocessing import Preprocessing
 from tacita.pipeline.purchases import survey
@@ -259,23 +261,19 @@ class TableTask:
     ) -> TrainingState:
         """What trains ``model`` on ``records`` by the settings."""
         training, encoder = self.plan.training, preprocessing.encoder
-        oracle = ClippedGradientOracle(
-            model,
-            loss,
-            records,
-            ledger=self.ledger,
-            sampler=self.plan.sampler(self._num_records(preprocessing, records)),
-            clipper=FlatClipper(max_grad_norm=training.max_grad_norm),
-            mechanism=self.mechanism
+        shared: dict[str, Any] = {
+            "ledger": self.ledger,
+            "sampler": self.plan.sampler(self._num_records(preprocessing, records)),
+            "mechanism": self.mechanism
             or CalibratedGaussian(
                 target_epsilon=self.settings.epsilon, target_delta=self.settings.delta, form=self.plan.form
             ),
-            method="vmap" if self.plan.form.on_grid else "auto",  # hardened: the stronger claim, record by record
-            planned_queries=training.queries,
-            settings=self.public_settings,
-            session=sessions.train,
-            randomness=self.randomness,
-        )
+            "planned_queries": training.queries,
+            "settings": self.public_settings,
+            "session": sessions.train,
+            "randomness": self.randomness,
+        }
+        oracle = _oracle(model, loss, records, FlatClipper(max_grad_norm=training.max_grad_norm), shared)
         lr = rules.learning_rate(self.settings, encoder)
         optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=rules.MOMENTUM)
         average = SuffixAverage(trainable(model), skip=training.queries - math.ceil(rules.TAIL * training.queries))
@@ -323,7 +321,7 @@ class TableTask:
         if sessions.score is None:
             return score.exact(model, encoder, rows, "computed exactly on held-out rows, by --non-private-holdout")
         with private_rows("scoring the held-out rows"):
-            counts = score.exact_counts(model, encoder, rows)
+            counts = score.exact_counts(model, encoder, rows, alone=self.plan.form.on_grid)
         noise_std = self.plan.score_noise_std(sessions.score, histograms(encoder))
         return score.bought(encoder, counts, sessions.score, noise_std, self.randomness)
 
@@ -355,6 +353,25 @@ class TableTask:
         )
         replace_durably(path / report.TEXT, words.text.encode())
         replace_durably(path / report.STATEMENT, words.to_bytes())
+
+
+def _oracle(
+    model: nn.Module, loss: LossFn, records: Records, clipper: FlatClipper, shared: dict[str, Any]
+) -> GradientOracle:
+    """Hardened, each row is computed alone: linear models in closed form, others in a loop."""
+    if not shared["mechanism"].on_grid:
+        return ClippedGradientOracle(model, loss, records, clipper=clipper, **shared)
+    kind = closed_form(model, loss)
+    if kind is None:
+        return ClippedGradientOracle(model, loss, records, clipper=clipper, method="loop", **shared)
+    return GradientOracle(
+        LinearSource(cast(nn.Linear, model), kind, cast(Any, records.dataset)),
+        estimator=GridSum(clipper, together=False),
+        rows=records.rows,
+        part=records.part,
+        max_rows_per_unit=records.max_rows_per_unit,
+        **shared,
+    )
 
 
 def _taken(encoded: Encoded, rows: np.ndarray) -> Encoded:
