@@ -7,7 +7,7 @@ import torch
 
 import tacita
 from tacita.errors import ResumeError
-from tacita.methods import RandomIterate, SuffixAverage, num_candidates
+from tacita.methods import RandomIterate, SuffixAverage
 from tacita.oracles import trainable
 from tacita.training import checkpoint
 from tacita.training.checkpoint import TrainingState
@@ -117,12 +117,6 @@ def test_a_run_of_another_length_is_not_continued():
 def test_wrong_num_steps(bad):
     with pytest.raises(ValueError, match="num_steps must be"):
         RandomIterate({"w": torch.zeros(1)}, num_steps=bad)
-
-
-@pytest.mark.parametrize(("failure", "draws"), [(0.01, 7), (1e-6, 20), (0.5, 1), (0.49, 2)])
-def test_how_many_to_draw(failure, draws):
-    assert num_candidates(failure) == draws
-    assert 0.5**draws <= failure
 
 
 # -- in the training loop

@@ -7,7 +7,6 @@ random is so with probability at least 1/2. Looking at the data to choose a good
 (:class:`~tacita.StationaryTest`); this is not.
 """
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -88,15 +87,3 @@ class RandomIterate:
         self.index, self.seen = int(state["index"]), int(state["seen"])
         for name, kept in self._kept.items():
             kept.copy_(state["kept"][name])
-
-
-def num_candidates(failure_probability: float) -> int:
-    r"""How many random iterates to draw so that one of them is good: :math:`\lceil \log_2(1/\beta) \rceil`.
-
-    At least half of all iterates are, so that each draw misses with probability at most 1/2.
-
-    Example:
-        >>> num_candidates(0.01), num_candidates(1e-6)
-        (7, 20)
-    """
-    return math.ceil(-math.log2(_validate.delta("failure_probability", failure_probability)))
