@@ -178,11 +178,13 @@ def judged(
 ) -> AuditResult:
     """What the scores of runs that took no part in the choice say: with the canary, and without."""
     arena, (present, absent) = chosen.arena, scores
+    bound = bounds.epsilon_lower_bound(present, absent, arena.claim.delta, confidence)
+    positive = (present, absent) if bound.event.direction == "present" else (-absent, -present)
     return AuditResult(
         name=name,
         relation=arena.ledgers[0].neighboring_relation,
         claim=arena.claim,
-        bound=bounds.epsilon_lower_bound(present, absent, arena.claim.delta, confidence),
+        bound=bound,
         mu=bounds.mu_lower_bound(present, absent, confidence),
         excess=bounds.excess(present, absent, arena.claim.allowed, false_alarm / 2),
         strict=bounds.epsilon_lower_bound(present, absent, arena.claim.delta, 1 - false_alarm / 2),
@@ -194,8 +196,8 @@ def judged(
         queries=arena.queries,
         vectorised=arena.vectorised,
         auc=bounds.auc(present, absent),
-        tpr_at_fpr={fpr: bounds.tpr_at_fpr(present, absent, fpr) for fpr in FPRS},
-        roc=bounds.roc(present, absent, confidence),
+        tpr_at_fpr={fpr: bounds.tpr_at_fpr(*positive, fpr) for fpr in FPRS},
+        roc=bounds.roc(*positive, confidence),
     )
 
 

@@ -14,7 +14,7 @@ from tacita import _validate
 from tacita.accounting import Ledger
 
 FEW = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5)  # multiples of epsilon at which delta is read
-MANY = (*np.linspace(0, 1, 17).tolist(), 1.25, 1.5, 1.75, 2.0)  # enough for a smooth curve
+MANY = (*np.linspace(0, 1, 17).tolist(), 1.15, 1.3, 1.5, 1.75, 2.0, 2.5, 3.0)  # enough for a smooth curve
 
 
 @dataclass(frozen=True)

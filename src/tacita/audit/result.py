@@ -35,8 +35,9 @@ class AuditResult:
         queries: Queries in a run.
         vectorised: Whether runs were made many at once, by the oracle's parts; else one by one, by its queries.
         auc: Area under the measured ROC curve.
-        tpr_at_fpr: False positive rate -> measured true positive rate.
-        roc: The measured trade-off curve.
+        tpr_at_fpr: False positive rate -> measured true positive rate; "positive" is the world that the bound's event
+            points at.
+        roc: The measured trade-off curve, likewise.
     """
 
     name: str

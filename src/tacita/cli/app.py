@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from cyclopts import App, CycloptsError
 
-from tacita.cli import files, reproduce, train
+from tacita.cli import audit, files, reproduce, train
 from tacita.errors import TacitaError
 
 BAD_INPUT, INTERNAL, INTERRUPTED = 2, 70, 130
@@ -44,6 +44,7 @@ def make_app() -> App:
     app.command(train.train)
     for command in (files.predict, files.statement, files.schema, files.check, reproduce.reproduce):
         app.command(command)
+    app.command(audit.audit_app())
     return app
 
 

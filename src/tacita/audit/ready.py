@@ -1,0 +1,186 @@
+"""Audits that are ready to run by name: an oracle of each kind, at settings that an audit can see, and its worst case.
+
+Place: audit -> [audit.ready] -> the command line, docs/audit.md. A new one is an entry of :data:`READY`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from tacita.accounting import Ledger, NeighboringRelation
+from tacita.audit.adversaries import CONSTANT, EMPTY, Adversary
+from tacita.audit.claims import Claim
+from tacita.audit.sessions import MakeOracle
+from tacita.clipping import FlatClipper, PerLayerClipper
+from tacita.clipping.clipper import Clipper
+from tacita.estimators import ClippedSum
+from tacita.gradients.given import GivenSource
+from tacita.mechanisms import GaussianMechanism
+from tacita.oracles import GradientOracle
+from tacita.sampling import (
+    DisjointSampler,
+    FixedSizeSampler,
+    FullBatchSampler,
+    PoissonSampler,
+    Sampler,
+    ShuffledEpochsSampler,
+    UnitPoissonSampler,
+)
+
+STATED, HALF = "stated", "half"
+DECLARED = 1000  # number of records, where it is a guess
+RowsToGradients = Callable[[Tensor], Mapping[str, Tensor]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadyAudit:
+    """An audit by name.
+
+    Attributes:
+        name: As typed.
+        help: What is audited, in a line.
+        make: Noise -> ``make_oracle(rows, ledger)``.
+        relation: How the two data sets differ.
+        adversaries: To choose from.
+        noises: What ``--noise`` may be; the first is the default.
+        claim: (noise, delta) -> what is claimed, where it is not the ledger's claim.
+        columns: Of the rows.
+    """
+
+    name: str
+    help: str
+    make: Callable[[str], MakeOracle]
+    relation: NeighboringRelation = "add_or_remove_one"
+    adversaries: tuple[Adversary, ...] = (EMPTY,)
+    noises: tuple[str, ...] = (STATED, HALF)
+    claim: Callable[[str, float], Claim | None] = lambda noise, delta: None
+    columns: int = 1
+
+
+class HalfTheNoise(GaussianMechanism):
+    """Adds half of the noise that it states. Not private: it shows that an audit can refute."""
+
+    def __call__(self, values, noise_std, normals):
+        return super().__call__(values, {block: std / 2 for block, std in noise_std.items()}, normals)
+
+
+def clipped_sums(
+    sampler: Callable[[int], Sampler],
+    *,
+    noise_multiplier: float,
+    queries: int,
+    clipper: Clipper = FlatClipper(max_grad_norm=1.0),  # noqa: B008 - frozen
+    gradients: RowsToGradients = lambda rows: {"theta": rows},
+    max_rows_per_unit: int = 1,
+) -> Callable[[str], MakeOracle]:
+    """Oracles of clipped sums with Gaussian noise.
+
+    Args:
+        sampler: Number of rows -> sampler.
+        noise_multiplier: Of the mechanism.
+        queries: Planned.
+        clipper: Weight rule.
+        gradients: Rows -> gradients by parameter name.
+        max_rows_per_unit: Rows that a unit may have.
+    """
+
+    def make(noise: str) -> MakeOracle:
+        mechanism = HalfTheNoise if noise == HALF else GaussianMechanism
+
+        def make_oracle(rows: Tensor, ledger: Ledger) -> GradientOracle:
+            return GradientOracle(
+                GivenSource(gradients(rows)),
+                estimator=ClippedSum(clipper),
+                mechanism=mechanism(noise_multiplier=noise_multiplier),
+                sampler=sampler(len(rows)),
+                ledger=ledger,
+                planned_queries=queries,
+                max_rows_per_unit=max_rows_per_unit,
+            )
+
+        return make_oracle
+
+    return make
+
+
+def _two_layers(rows: Tensor) -> Mapping[str, Tensor]:
+    half = rows.shape[1] // 2
+    return {"first.weight": rows[:, :half], "second.weight": rows[:, half:]}
+
+
+_AUDITS = (
+    ReadyAudit(
+        name="gaussian",
+        help="one Gaussian query, noise multiplier 1",
+        make=clipped_sums(lambda n: FullBatchSampler(num_records=DECLARED), noise_multiplier=1.0, queries=1),
+    ),
+    ReadyAudit(
+        name="dp-sgd",
+        help="DP-SGD: Poisson sampling at rate 0.02, 150 queries, noise multiplier 1",
+        make=clipped_sums(
+            lambda n: PoissonSampler(sample_rate=0.02, num_records=DECLARED), noise_multiplier=1.0, queries=150
+        ),
+    ),
+    ReadyAudit(
+        name="full-batch",
+        help="full batch, 10 queries, noise multiplier 4",
+        make=clipped_sums(lambda n: FullBatchSampler(num_records=DECLARED), noise_multiplier=4.0, queries=10),
+    ),
+    ReadyAudit(
+        name="per-layer",
+        help="two layers clipped apart, full batch, 4 queries, noise multiplier 2",
+        make=clipped_sums(
+            lambda n: FullBatchSampler(num_records=DECLARED),
+            noise_multiplier=2.0,
+            queries=4,
+            clipper=PerLayerClipper(max_grad_norm=1.0),
+            gradients=_two_layers,
+        ),
+        columns=4,
+    ),
+    ReadyAudit(
+        name="replace-one",
+        help="Poisson sampling at rate 0.2 under replace_one, 20 queries, noise multiplier 1",
+        make=clipped_sums(lambda n: PoissonSampler(sample_rate=0.2, num_records=n), noise_multiplier=1.0, queries=20),
+        relation="replace_one",
+        adversaries=(replace(CONSTANT, num_others=0),),
+    ),
+    ReadyAudit(
+        name="fixed-size",
+        help="2 of 20 records without replacement, 20 queries, noise multiplier 1",
+        make=clipped_sums(lambda n: FixedSizeSampler(batch_size=2, num_records=n), noise_multiplier=1.0, queries=20),
+        relation="replace_one",
+        adversaries=(replace(CONSTANT, num_others=19),),
+    ),
+    ReadyAudit(
+        name="one-pass",
+        help="each record in one of 4 batches, noise multiplier 1",
+        make=clipped_sums(
+            lambda n: DisjointSampler(num_batches=4, num_records=DECLARED, assignment="coin"),
+            noise_multiplier=1.0,
+            queries=4,
+        ),
+    ),
+    ReadyAudit(
+        name="shuffled-epochs",
+        help="3 epochs of 4 batches, noise multiplier 2",
+        make=clipped_sums(
+            lambda n: ShuffledEpochsSampler(batches_per_epoch=4, num_records=DECLARED, assignment="coin"),
+            noise_multiplier=2.0,
+            queries=12,
+        ),
+    ),
+    ReadyAudit(
+        name="units",
+        help="persons with 3 rows each, rows drawn at rate 0.1, 20 queries, noise_std 2 C",
+        make=clipped_sums(
+            lambda n: UnitPoissonSampler(sample_rate=0.1, num_records=DECLARED, max_rows_per_unit=3),
+            noise_multiplier=2.0,
+            queries=20,
+            max_rows_per_unit=3,
+        ),
+        adversaries=(replace(EMPTY, copies=3),),
+    ),
+)
+READY: dict[str, ReadyAudit] = {ready.name: ready for ready in _AUDITS}

@@ -1,0 +1,132 @@
+"""``tacita audit``: measure a lower bound on epsilon, and hold it against the claim.
+
+Place: cli.app -> [cli.audit] -> audit. Audits by name run on made-up data sets: nothing of them is private.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from tacita import _validate
+from tacita.audit.audit import audit as run_audit
+from tacita.audit.ready import READY, ReadyAudit
+from tacita.audit.result import AuditResult
+from tacita.report.tradeoff import save_tradeoff
+
+CONSISTENT, REFUTED = 0, 1
+WIDTH = 22  # of the table's first column
+
+
+def audit_app() -> App:
+    """The command ``audit`` with what is below it."""
+    app = App(name="audit", help="Measure how much an oracle leaks at least, and hold it against its claim.")
+    app.default(audit)
+    return app
+
+
+def audit(
+    name: str | None = None,
+    /,
+    *,
+    noise: str | None = None,
+    runs: int = 100_000,
+    delta: float = 1e-2,
+    confidence: float = 0.95,
+    seed: int = 0,
+    json_: Annotated[Path | None, Parameter(name="--json")] = None,
+    plot: Path | None = None,
+    quiet: Annotated[bool, Parameter(negative=())] = False,
+) -> int:
+    """Run whole runs on two neighbouring data sets, and say how large epsilon is at least.
+
+    Without a name, list what can be audited. Exit code 0: consistent with the claim; 1: refuted.
+
+    Example: tacita audit dp-sgd --runs 200000 --json audit.json --plot audit.png
+
+    Args:
+        name: What to audit.
+        noise: Which noise; "half" adds half of what is claimed, to see an audit refute.
+        runs: In each of the two worlds.
+        delta: At which epsilon is measured; far below 0.01, runs are too few to see it.
+        confidence: Of the bound on epsilon. The verdict has its own: one wrong "refuted" in a million audits.
+        seed: Of the runs.
+        json_: Write the result to this file.
+        plot: Draw claimed and measured trade-off curve into this file (PNG, SVG, PDF; needs tacita[report]).
+        quiet: No progress on standard error.
+    """
+    if name is None:
+        print(_listed())
+        return CONSISTENT
+    ready = _ready(name)
+    found = _measured(
+        ready, _noise(ready, noise), runs=runs, delta=delta, confidence=confidence, seed=seed, quiet=quiet
+    )
+    print(_table(found))
+    if json_ is not None:
+        json_.write_text(json.dumps(found.to_json(), indent=2) + "\n")
+    if plot is not None:
+        save_tradeoff(found, plot)
+    return REFUTED if found.verdict == "refuted" else CONSISTENT
+
+
+def _measured(
+    ready: ReadyAudit, noise: str, *, runs: int, delta: float, confidence: float, seed: int, quiet: bool
+) -> AuditResult:
+    _validate.delta("confidence", confidence)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(file=sys.stderr), transient=True, disable=quiet) as progress:
+        task = progress.add_task(f"runs of {ready.name}", total=2 * runs)
+        return run_audit(
+            ready.make(noise),
+            relation=ready.relation,
+            delta=delta,
+            runs=runs,
+            adversaries=ready.adversaries,
+            columns=ready.columns,
+            confidence=confidence,
+            seed=seed,
+            name=ready.name if noise == ready.noises[0] else f"{ready.name}, noise {noise}",
+            claim=ready.claim(noise, delta),
+            progress=lambda done: progress.advance(task, done),
+        )
+
+
+def _ready(name: str) -> ReadyAudit:
+    if name not in READY:
+        raise ValueError(f"name must be one of {', '.join(READY)}, got {name!r}.")
+    return READY[name]
+
+
+def _noise(ready: ReadyAudit, noise: str | None) -> str:
+    chosen = ready.noises[0] if noise is None else noise
+    if chosen not in ready.noises:
+        raise ValueError(f"noise must be one of {', '.join(ready.noises)} for {ready.name}, got {noise!r}.")
+    return chosen
+
+
+def _listed() -> str:
+    wide = max(map(len, READY)) + 2
+    lines = [f"  {ready.name:<{wide}}{ready.help}" for ready in READY.values()]
+    return "\n".join(["What can be audited (tacita audit NAME):", "", *lines])
+
+
+def _table(found: AuditResult) -> str:
+    runs = f"{found.runs:,} in each world, {found.queries} {'query' if found.queries == 1 else 'queries'} a run"
+    percent = f"{100 * found.bound.confidence:g} % confidence"
+    rows = {
+        "audited": found.name,
+        "neighbours differ by": found.relation,
+        "claimed epsilon": f"{found.claim.epsilon:.4g} at delta {found.claim.delta:g}",
+        "measured epsilon": f"at least {found.bound.value:.4g} ({percent})",
+        "measured mu": f"at least {found.mu.value:.4g} ({percent}); epsilon {found.epsilon_of_mu:.4g} if Gaussian",
+        "runs": runs,
+        "adversary": f"{found.adversary}; {found.statistic}",
+        "area under the ROC": f"{found.auc:.4f}",
+        "true positives": ", ".join(f"{tpr:.2%} at {fpr:g}" for fpr, tpr in found.tpr_at_fpr.items()),
+    }
+    return "\n".join([*(f"{key:<{WIDTH}}{value}" for key, value in rows.items()), "", found.words()])
