@@ -1,8 +1,8 @@
 """Selection: the best of several runs, and the price of choosing it."""
 
+from tacita.selection.choose import Selection, Winner, clipped_training, select
 from tacita.selection.grid import Grid, Sweep
 from tacita.selection.number_of_runs import NumberOfRuns
-from tacita.selection.select import Selection, Winner, clipped_training, select
 from tacita.selection.sweep import sweep_table
 from tacita.selection.trials import Trial
 

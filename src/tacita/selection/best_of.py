@@ -1,6 +1,6 @@
 """The best of a random number of runs: what is written before the number is drawn, and what is released of it all.
 
-Place: number_of_runs, grid, workplace -> [selection.best_of] -> select, sweep. Source: Liu and Talwar (2019),
+Place: number_of_runs, grid, workplace -> [selection.best_of] -> choose, sweep. Source: Liu and Talwar (2019),
 https://arxiv.org/abs/1811.07971; Papernot and Steinke (2022), https://arxiv.org/abs/2110.03620. The proof needs runs
 that are independent and alike, a number of runs that nobody learns, and a ranking by what a run released itself
 (docs/derivations/selection.md).

@@ -1,6 +1,6 @@
 """One run of a selection: what it is given, what it may spend, and the score that it is compared by.
 
-Place: inner, oracles -> [selection.trials] -> select.
+Place: inner, oracles -> [selection.trials] -> choose.
 """
 
 import math

@@ -1,6 +1,6 @@
 """What a statement says of a selection: the price, the grid, the result, and what elapsed time tells.
 
-Place: grid, best_of -> [selection.words] -> select, sweep. The number of runs is nowhere in it.
+Place: grid, best_of -> [selection.words] -> choose, sweep. The number of runs is nowhere in it.
 """
 
 from collections.abc import Mapping

@@ -1,6 +1,6 @@
 r"""Train under several settings, keep the best, and charge for the choice.
 
-Place: inner, best_of -> [selection.select] -> the user. Source: Papernot and Steinke (2022), Theorems 2 and 6,
+Place: inner, best_of -> [selection.choose] -> the user. Source: Papernot and Steinke (2022), Theorems 2 and 6,
 https://arxiv.org/abs/2110.03620. Derivation: docs/derivations/selection.md.
 """
 
