@@ -13,7 +13,7 @@ from tacita.accounting import Ledger, Session
 from tacita.clipping.clipper import Clipper
 from tacita.estimators.error_feedback import Feedback
 from tacita.gradients import NetworkSource
-from tacita.mechanisms import CalibratedGaussian, GaussianMechanism
+from tacita.mechanisms import CalibratedGaussian, Mechanism
 from tacita.oracles.gradient_oracle import GradientOracle
 from tacita.oracles.records import Records
 from tacita.random import Randomness
@@ -65,7 +65,7 @@ class ErrorFeedbackOracle(GradientOracle):
         sampler: Sampler,
         clipper: Clipper,
         feedback: Feedback,
-        mechanism: GaussianMechanism | CalibratedGaussian,
+        mechanism: Mechanism | CalibratedGaussian,
         planned_queries: int,
         collate_fn: Callable[[list], Any] | None = None,
         num_workers: int = 0,

@@ -15,7 +15,7 @@ from tacita.clipping import Clipper, FlatClipper
 from tacita.estimators.error_feedback.error import State, no_error
 from tacita.estimators.estimator import Estimator, Values
 from tacita.gradients.engine import Engine, Shapes
-from tacita.mechanisms import CalibratedGaussian, GaussianMechanism
+from tacita.mechanisms import CalibratedGaussian, Mechanism
 from tacita.sampling import Sampler
 
 SUM = "gradient"  # the block of the clipped sum
@@ -56,7 +56,7 @@ class Feedback(ABC):
     def estimator(self, clipper: Clipper, divisor: float) -> "FeedbackSum":
         """The estimator with these settings, for sums that are divided by the public ``divisor``."""
 
-    def allocated(self, mechanism: GaussianMechanism | CalibratedGaussian) -> GaussianMechanism | CalibratedGaussian:
+    def allocated(self, mechanism: Mechanism | CalibratedGaussian) -> Mechanism | CalibratedGaussian:
         """The mechanism, its noise shared between the blocks as these settings want it."""
         return mechanism
 

@@ -19,8 +19,8 @@ from tacita.estimators.error_feedback.error import State, injected, share_within
 from tacita.estimators.error_feedback.feedback import RESIDUAL, SUM, Feedback, FeedbackSum, check_projection
 from tacita.estimators.estimator import Values
 from tacita.gradients.engine import Engine, Shapes
-from tacita.mechanisms import CalibratedGaussian, GaussianMechanism
-from tacita.mechanisms.gaussian import Allocation
+from tacita.mechanisms import CalibratedGaussian, Mechanism
+from tacita.mechanisms.mechanism import Allocation, check_allocation
 from tacita.sampling import Sampler
 
 
@@ -53,12 +53,12 @@ class ReleasedFeedback(Feedback):
         super().__post_init__()
         object.__setattr__(self, "max_residual_norm", _validate.positive("max_residual_norm", self.max_residual_norm))
         object.__setattr__(self, "every", _validate.count("every", self.every))
-        GaussianMechanism(noise_multiplier=0.0, allocation=self.allocation)  # refuses an unknown one
+        check_allocation(self.allocation)
 
     def estimator(self, clipper: Clipper, divisor: float) -> "ReleasedErrorSum":
         return ReleasedErrorSum(clipper, self, divisor)
 
-    def allocated(self, mechanism: GaussianMechanism | CalibratedGaussian) -> GaussianMechanism | CalibratedGaussian:
+    def allocated(self, mechanism: Mechanism | CalibratedGaussian) -> Mechanism | CalibratedGaussian:
         return replace(mechanism, allocation=self.allocation)
 
 

@@ -1,0 +1,176 @@
+"""The noise that the DiceSGD paper prescribes, for experiments that compare with it. It is not private as claimed.
+
+Place: oracles, theory -> [experiments.paper_noise]. An oracle gets it through :func:`unsafe_paper_noise` alone, which
+says what the noise really guarantees; the ledger charges that, and the statement begins with it.
+Source: Zhang, Bu, Wu, Hong (DiceSGD), Theorem 3.7 and Algorithm 4. Why both fail: docs/derivations/dicesgd.md.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from torch import Tensor
+
+from tacita import _validate
+from tacita.accounting import Event, NeighboringRelation, RefutedClaimEvent
+from tacita.estimators import Estimator, HiddenErrorSum, Values
+from tacita.gradients.engine import Engine, Shapes
+from tacita.mechanisms import GaussianMechanism
+from tacita.oracles import GradientOracle
+from tacita.sampling import Sampler
+from tacita.theory import sum_noise_std
+from tacita.theory.dicesgd import paper_automatic, paper_theorem_3_7
+
+Formula = Literal["theorem_3_7", "automatic"]
+CLAIMS: Mapping[str, str] = {
+    "theorem_3_7": "the paper's Theorem 3.7",
+    "automatic": "the paper's Algorithm 4",
+}
+
+
+def unsafe_paper_noise(
+    oracle: GradientOracle,
+    formula: Formula,
+    *,
+    nominal_epsilon: float,
+    nominal_delta: float,
+    residual_bound: float = math.inf,
+) -> GradientOracle:
+    r"""The same oracle with the noise of the paper's formula. **Not (epsilon, delta)-private as claimed.**
+
+    The session of ``oracle`` is withdrawn, and one with this noise registered in its place: with the guarantee that is
+    proved, which is printed beside the nominal one. The statement begins with "not (epsilon, delta)-DP as claimed".
+
+    * ``"theorem_3_7"``: :math:`\sigma_1 = \sqrt{32 T (C_1^2 + 2 \min(b C_2, G')^2) \ln(1/\delta)} / (N \epsilon)`;
+    * ``"automatic"``: :math:`\sigma_1 = \sqrt{96 T \ln(1/\delta)}\, C_1 / (N \epsilon)`;
+
+    on the mean, N the sampler's ``num_records``, T the planned queries, b the divisor.
+
+    Args:
+        oracle: An :class:`~tacita.ErrorFeedbackOracle` with :class:`~tacita.PrivateFeedback`, not asked yet.
+        formula: One of the two.
+        nominal_epsilon: What the paper claims for this noise ...
+        nominal_delta: ... at this delta.
+        residual_bound: G' of Theorem 3.7, a bound on what clipping removes, which nobody enforces.
+
+    Raises:
+        ValueError: The formula's own hypotheses do not hold; the message names the one that fails.
+        LedgerError: The oracle was asked already, or its ledger has a cap that what is guaranteed would pass.
+    """
+    if formula not in get_args(Formula):
+        raise ValueError(f"formula must be one of {', '.join(get_args(Formula))}, got {formula!r}.")
+    if not isinstance(oracle.estimator, HiddenErrorSum):
+        raise ValueError(
+            "oracle must be an ErrorFeedbackOracle with PrivateFeedback, the algorithm that the formula is published "
+            f"for, got {oracle!r}."
+        )
+    _validate.positive("nominal_epsilon", nominal_epsilon)
+    _validate.delta("nominal_delta", nominal_delta)
+    mean_std = _mean_noise_std(oracle, formula, (nominal_epsilon, nominal_delta), residual_bound)
+    claimed = ClaimedNoise(oracle.estimator, CLAIMS[formula], nominal_epsilon, nominal_delta)
+    (sensitivity,) = claimed.sensitivity(oracle.ledger.neighboring_relation, oracle.source.shapes).values()
+    noise_std = float(sum_noise_std(mean_std, divisor=oracle.divisor))
+    oracle.session.withdraw()
+    unsafe = GradientOracle(
+        oracle.source,
+        estimator=claimed,
+        mechanism=GaussianMechanism(noise_multiplier=noise_std / sensitivity),
+        sampler=oracle.sampler,
+        ledger=oracle.ledger,
+        planned_queries=oracle.planned_queries,
+        rows=oracle._rows,
+        part=oracle.session.part,
+        max_rows_per_unit=getattr(oracle.sampler, "max_rows_per_unit", 1),
+        purpose=oracle.session.purpose,
+        randomness=oracle.randomness,
+    )
+    rigorous = oracle.ledger.bound(nominal_delta)
+    print(
+        f"Noise {noise_std:.6g} on the sum by {CLAIMS[formula]}: claimed epsilon {nominal_epsilon:g}, rigorous epsilon "
+        f"{rigorous.epsilon:.6g} at delta {nominal_delta:g} ({rigorous.accountant}). {unsafe.event.disclaimer}."
+    )
+    return unsafe
+
+
+@dataclass(frozen=True)
+class ClaimedNoise(Estimator):
+    """An estimator whose noise was published with a claim that is false; its event says so.
+
+    Attributes:
+        inner: Does everything.
+        claim: Who claims it.
+        claimed_epsilon: The epsilon that is claimed ...
+        claimed_delta: ... at this delta.
+    """
+
+    inner: HiddenErrorSum
+    claim: str
+    claimed_epsilon: float
+    claimed_delta: float
+
+    def sensitivity(self, relation: NeighboringRelation, shapes: Shapes) -> dict[str, float]:
+        return self.inner.sensitivity(relation, shapes)
+
+    def event(
+        self, sampler: Sampler, noise_std: Mapping[str, float], relation: NeighboringRelation, shapes: Shapes
+    ) -> Event:
+        return RefutedClaimEvent(
+            relation=relation,
+            inner=self.inner.event(sampler, noise_std, relation, shapes),
+            claim=self.claim,
+            claimed_epsilon=self.claimed_epsilon,
+            claimed_delta=self.claimed_delta,
+        )
+
+    def block_sizes(self, shapes: Shapes) -> dict[str, int]:
+        return self.inner.block_sizes(shapes)
+
+    def __call__(self, engine: Engine, state: Any) -> tuple[Values, Any]:
+        return self.inner(engine, state)
+
+    def gradient(self, released: Values, divisor: float) -> dict[str, Tensor]:
+        return self.inner.gradient(released, divisor)
+
+    def initial_state(self, shapes: Shapes, lead: tuple[int, ...] = ()) -> Any:
+        return self.inner.initial_state(shapes, lead)
+
+    def after(self, state: Any, released: Values) -> Any:
+        return self.inner.after(state, released)
+
+
+def _mean_noise_std(
+    oracle: GradientOracle, formula: Formula, target: tuple[float, float], residual_bound: float
+) -> float:
+    """The formula's noise on the mean, where its own hypotheses hold."""
+    estimator, sampler = oracle.estimator, oracle.sampler
+    assert isinstance(estimator, HiddenErrorSum)
+    threshold, feedback = estimator.contribution(oracle.source.shapes), estimator.feedback.max_feedback_norm
+    common: dict[str, Any] = dict(
+        num_records=sampler.num_records,
+        steps=oracle.planned_queries,
+        epsilon=target[0],
+        delta=target[1],
+        max_grad_norm=threshold,
+    )
+    if formula == "automatic":
+        if feedback != threshold:
+            raise ValueError(
+                f"automatic: max_feedback_norm must be max_grad_norm, {threshold:g}, got {feedback:g}: the formula has "
+                "one threshold."
+            )
+        return paper_automatic(**common)
+    if sampler.sample_rate > 0.2:
+        raise ValueError(f"theorem_3_7: sample_rate must be at most 1/5, got {sampler.sample_rate:g}.")
+    if feedback < threshold:
+        raise ValueError(f"theorem_3_7: max_feedback_norm must be at least {threshold:g}, got {feedback:g}.")
+    if not residual_bound > 0:
+        raise ValueError(f"residual_bound must be > 0, got {residual_bound!r}.")
+    found = paper_theorem_3_7(**common, theorem_constant=oracle.divisor * feedback, residual_bound=residual_bound)
+    least = 8 * threshold / oracle.divisor
+    if not found > least:
+        raise ValueError(
+            f"theorem_3_7: its noise, {found:.4g} on the mean, must exceed 8 C1 / B = {least:.4g}: fewer records, more "
+            "queries, or a smaller nominal_epsilon."
+        )
+    return found
