@@ -26,6 +26,7 @@ from tacita.estimators import (
     UnclippedSum,
     clipped_gradient_sum,
 )
+from tacita.experiments.paper_noise import unsafe_paper_noise
 from tacita.gradients import Explanation, NetworkSource, explain, is_second_order_stationary, public_stationarity
 from tacita.mechanisms import CalibratedGaussian, DiscreteGaussian, GaussianMechanism, RoundedGaussian
 from tacita.methods import RandomIterate, SuffixAverage
@@ -116,4 +117,5 @@ __all__ = [
     "select",
     "split",
     "statement",
+    "unsafe_paper_noise",
 ]
