@@ -15,6 +15,7 @@ from tacita.errors import BudgetExceededError, ResumeError
 from tacita.random import QueryCoins, Randomness, Stream
 
 Blocks = Mapping[str, Mapping[str, Tensor]]
+MOST_RATCHETS = 10_000  # beside one a query: far more checkpoints than a run ever writes
 AddNoise = Callable[..., dict[str, dict[str, Tensor]]]  # (values, noise_std, normals) -> released
 
 
@@ -63,8 +64,14 @@ class Line:
         An older key is ratcheted forward to it. A newer one can redo nothing: used numbers are then left behind.
 
         Raises:
-            ResumeError: The key is newer, numbers are used, and the event does not compose query by query.
+            ResumeError: The key is newer, numbers are used, and the event does not compose query by query; or the
+                position or generation cannot be one of this session.
         """
+        planned, latest = self.session.planned_queries, self._randomness.generation + self.session.planned_queries
+        if not (type(position) is type(generation) is int and 0 <= position <= planned) or generation < 0:
+            raise ResumeError(f"session {self.session.id!r} has no such position: the checkpoint is not one of it.")
+        if generation > latest + MOST_RATCHETS:  # ratcheting there would take forever
+            raise ResumeError("the checkpoint is too far ahead of the private key file: it is not one of this run.")
         while self._randomness.generation < generation:
             self._randomness.ratchet()
         self._must_resume = False

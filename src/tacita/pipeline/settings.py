@@ -89,8 +89,9 @@ class TableSettings:
     dataset_name: str | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "columns", tuple(self.columns))
-        object.__setattr__(self, "drop", tuple(self.drop))
+        for name in ("columns", "drop"):
+            if isinstance(getattr(self, name), list):
+                object.__setattr__(self, name, tuple(getattr(self, name)))
         if isinstance(self.hardened, bool):  # a bare --hardened
             object.__setattr__(self, "hardened", "rounded" if self.hardened else None)
         self._check_types()
@@ -195,6 +196,8 @@ def parse_toml(text: str) -> dict[str, Any]:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"config must be a TOML file: {error}.") from None
+    except RecursionError:
+        raise ValueError("config must be a TOML file: this one is nested too deeply.") from None
 
 
 def check_delta(delta: float, rows: int | None, allow_large: bool) -> None:

@@ -200,7 +200,9 @@ def _read_npz(path: Path, only: Sequence[str] | None) -> dict[str, Column]:
     return {name: _from_array(name, values) for name, values in arrays.items()}
 
 
-def _from_array(name: str, values: np.ndarray) -> Column:
+def _from_array(name: str, values: np.ndarray | bytes) -> Column:
+    if isinstance(values, bytes):  # of a member of the archive that is no array
+        raise DataStructureError("data must be an NPZ file of arrays: a member of it is none.")
     if values.ndim == 0 or values.dtype.kind not in "biufUS":
         raise DataStructureError(f"Array {name!r} must hold a number, an array of numbers or a text for each row.")
     if values.ndim > 1:

@@ -190,6 +190,8 @@ class Schema(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             return cls.from_dict(tomllib.loads(text))
         except tomllib.TOMLDecodeError as error:
             raise ValueError(f"The schema must be a TOML file: {error}.") from None
+        except RecursionError:
+            raise ValueError("The schema must be a TOML file: this one is nested too deeply.") from None
 
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any]) -> "Schema":

@@ -4,7 +4,7 @@ Place: oracles, methods -> [training.loop] -> fit, the command line. Nothing her
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,19 +74,24 @@ class Checkpoints:
             ResumeError: It is of other privacy settings or data, or the ledger does not go on from where it stood.
         """
         tree, head = checkpoints.load(self.folder.checkpoint)
-        if head.get("binding") != self.binding:
+        try:
+            self._check(state, head)
+            state.from_tree(tree)
+            changed = state.optimizer_settings != tree["optimizer_settings"]
+        except (LookupError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError) as error:
+            raise ResumeError(f"{self.folder.checkpoint.name} does not fit this run.") from error
+        if changed:
+            self.save(state)  # killed before the next checkpoint, the run would leave numbers behind once more
+
+    def _check(self, state: TrainingState, head: Mapping[str, Any]) -> None:
+        if head["binding"] != self.binding:
             raise ResumeError(
                 "this run was started with other settings or other data: rerun with those, or choose another folder."
             )
-        found = state.oracle.ledger.verify(anchor=(*head["anchor"][:2], "the checkpoint"))
+        count, digest = head["anchor"][:2]
+        found = state.oracle.ledger.verify(anchor=(count, digest, "the checkpoint"))
         if not found.ok:
             raise ResumeError(f"the ledger does not go on from the checkpoint: {found.reason}.")
-        try:
-            state.from_tree(tree)
-        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, IndexError) as error:
-            raise ResumeError(f"{self.folder.checkpoint.name} does not fit this run.") from error
-        if state.optimizer_settings != tree["optimizer_settings"]:
-            self.save(state)  # killed before the next checkpoint, the run would leave numbers behind once more
 
 
 def train(
