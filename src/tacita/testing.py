@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tacita.audit.contract import check_oracle as check_oracle
 from tacita.clipping.clipper import Clipper
 from tacita.clipping.flat import FlatClipper
 from tacita.gradients.chunked import Chunk, ChunkedEngine
