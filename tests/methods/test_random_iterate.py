@@ -165,7 +165,7 @@ class Killed(Exception):
     """The process is gone."""
 
 
-@pytest.mark.parametrize("method", [chosen_by(5), lambda params: SuffixAverage(params, skip=2)])
+@pytest.mark.parametrize("method", [chosen_by(11), lambda params: SuffixAverage(params, skip=2)])
 def test_a_checkpoint_holds_what_the_method_needs(tmp_path, method):
     whole = state(0, method)
     train(whole)
@@ -180,7 +180,7 @@ def test_a_checkpoint_holds_what_the_method_needs(tmp_path, method):
     with pytest.raises(Killed):
         train(run, on_step=stop)
     tree, _ = checkpoint.load(tmp_path / "state")
-    again = state(0, chosen_by(6) if isinstance(run.average, RandomIterate) else method)
+    again = state(0, chosen_by(4) if isinstance(run.average, RandomIterate) else method)
     again.from_tree(tree)
     train(again)
     assert torch.equal(again.model.weight, whole.model.weight)

@@ -2,11 +2,13 @@
 
 from tests.planted import (
     accounting_bugs,
+    fault_bugs,
     gradient_bugs,
     ledger_bugs,
     noise_bugs,
     run_bugs,
     sampling_bugs,
+    sosp_bugs,
     table_bugs,
 )
 from tests.planted.plant import BUGS
@@ -14,10 +16,12 @@ from tests.planted.plant import BUGS
 __all__ = [
     "BUGS",
     "accounting_bugs",
+    "fault_bugs",
     "gradient_bugs",
     "ledger_bugs",
     "noise_bugs",
     "run_bugs",
     "sampling_bugs",
+    "sosp_bugs",
     "table_bugs",
 ]
