@@ -223,23 +223,23 @@ def test_good_points_pass_and_bad_ones_do_not():
     assert test.accepted == 3
 
 
-def test_answers_are_the_mechanism_s_with_the_secret_draws():
+def test_answers_are_the_mechanism_s_with_the_secret_draws(monkeypatch):
     """The threshold's draw is one for the session; a value's is its own."""
     test = build(alpha=0.45, epsilon=0.5, max_slack=10.0)
-    mechanism, seen = test.mechanism, []
+    seen = []
 
-    def watched(value, *, threshold, threshold_draw, query_draw):
+    def watched(self, value, *, threshold, threshold_draw, query_draw):
         seen.append((value, threshold, threshold_draw, query_draw))
         return len(seen) == 5
 
-    test.mechanism = watched
+    monkeypatch.setattr(AboveThreshold, "__call__", watched)
     points = [{"x": s * minimum(rows())["x"]} for s in (0.3, 0.1, 0.5, 0.0, 0.2)]
     assert [test.test(params) for params in points] == [False] * 4 + [True]
     randomness = tacita.Randomness.insecure(0)
     of_threshold = randomness.session_key("select-1").stream("threshold").laplaces(1)[0]
     for number, (value, threshold, threshold_draw, query_draw) in enumerate(seen):
         assert value == pytest.approx(exact_value(rows(), points[number], test.query), rel=1e-9)
-        assert threshold == 1 + mechanism.accuracy(8, 0.05)
+        assert threshold == 1 + test.mechanism.accuracy(8, 0.05)
         assert threshold_draw == of_threshold
         assert query_draw == randomness.key.stream("select-1", "noise", number, "answer").laplaces(1)[0]
     assert len({draws[3] for draws in seen}) == 5
