@@ -206,7 +206,7 @@ def test_what_the_formula_delivers_there():
         relation="add_or_remove_one", max_contribution=(1.0,), noise_std=(0.530132,), sampling_probability=512 / 50_000
     )
     for delta, real in ((0.01, 8.56), (1e-5, 16.4)):
-        assert epsilon([Spend(event, 2328)], delta).value == pytest.approx(real, rel=0.01)
+        assert epsilon([Spend(event, 2328)], delta).epsilon == pytest.approx(real, rel=0.01)
 
 
 def test_concentration():

@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from cyclopts import App, CycloptsError
 
-from tacita.cli import audit, files, reproduce, train
+from tacita.cli import audit, files, plan, reproduce, train
 from tacita.errors import TacitaError
 
 BAD_INPUT, INTERNAL, INTERRUPTED = 2, 70, 130
@@ -42,7 +42,7 @@ def make_app() -> App:
         suppress_keyboard_interrupt=False,
     )
     app.command(train.train)
-    for command in (files.predict, files.statement, files.schema, files.check, reproduce.reproduce):
+    for command in (files.predict, files.statement, files.schema, files.check, plan.plan, reproduce.reproduce):
         app.command(command)
     app.command(audit.audit_app())
     return app

@@ -1,0 +1,119 @@
+"""The trade-off of a plan as a figure: error against threshold, and against epsilon.
+
+Place: theory.planner -> [report.plan_figure] -> PNG, report.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from tacita.report.style import FAINT, INK, PALETTE, heading, new_figure, plain_log, styled
+from tacita.theory.dp_clipped_sgd import convergence_bound
+from tacita.theory.planner import Plan, error_by_epsilon
+from tacita.theory.rule_of_thumb import error_parts
+
+NAMES = {
+    "bias": "bias of clipping",
+    "dp": "privacy noise",
+    "stat": "noise of samples",
+    "jump": "largest step",
+    "smooth": "too few steps",
+}
+COLORS = dict(zip(NAMES, PALETTE, strict=False))
+POINTS = 241
+AROUND = 30.0  # epsilons from a thirtieth to thirty times the asked
+
+
+@styled
+def plan_figure(plan: Plan) -> Any:
+    """Two panels: the theorem's terms against the threshold, and what more epsilon would buy.
+
+    Returns:
+        A ``matplotlib`` figure; nothing is shown or written.
+
+    Raises:
+        TacitaError: matplotlib is not installed.
+    """
+    figure, (left, right) = new_figure(1, 2, size=(10.4, 4.6))
+    _by_threshold(left, plan)
+    _by_epsilon(right, plan)
+    setting = plan.setting
+    told = "says nothing here" if plan.is_vacuous else "says something here"
+    heading(
+        figure,
+        f"ε = {setting.epsilon:g}, δ = {setting.delta:g}, {setting.num_records:,} records, "
+        f"{setting.steps:,} steps of {setting.batch_size:,}: the theorem {told}",
+    )
+    return figure
+
+
+def _by_threshold(axes: Any, plan: Plan) -> None:
+    setting, problem = plan.setting, plan.setting.problem
+    ends = sorted((plan.best.max_grad_norm, plan.thumb.max_grad_norm))
+    c = np.geomspace(ends[0] / 20, ends[1] * 20, POINTS)
+    bound = convergence_bound(
+        problem,
+        max_grad_norm=c,
+        steps=setting.steps - 1,
+        failure_probability=setting.failure_probability,
+        mean_noise_std=plan.noise_ratio * c,
+        batch_size=setting.batch_size,
+    )
+    parts = error_parts(
+        problem, max_grad_norm=c, steps=setting.steps, noise_ratio=plan.noise_ratio, batch_size=setting.batch_size
+    )
+    rough = float(problem.error_scale) * np.max(list(parts.values()), axis=0)
+    axes.loglog(c, bound.value, color=INK, lw=2.6, label="theorem: the largest of")
+    for name, words in NAMES.items():
+        axes.loglog(c, np.broadcast_to(bound.terms[name], c.shape), color=COLORS[name], lw=1.3, label=f"   {words}")
+    axes.loglog(c, rough, color=INK, lw=1.6, ls="--", label="rule of thumb (rough)")
+    _dot(axes, plan.best.max_grad_norm, float(plan.best.bound.value))
+    _dot(axes, plan.thumb.max_grad_norm, float(np.interp(plan.thumb.max_grad_norm, c, rough)))
+    trivial = float(problem.trivial_value)
+    top = max(1e3 * trivial, 20 * float(plan.best.bound.value))
+    axes.set_ylim(max(rough.min() / 10, 1e-9 * trivial), top)
+    axes.set(title="error against threshold", xlabel="clipping threshold C (gradient units)", ylabel=problem.metric)
+    _finish(axes, trivial)
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=3, columnspacing=1.2, handlelength=1.6)
+
+
+def _by_epsilon(axes: Any, plan: Plan) -> None:
+    setting, problem = plan.setting, plan.setting.problem
+    epsilons = np.geomspace(setting.epsilon / AROUND, setting.epsilon * AROUND, 25).tolist()
+    bounds, rough = zip(*error_by_epsilon(plan, epsilons), strict=True)
+    axes.loglog(epsilons, bounds, color=INK, lw=2.6, label="theorem, best threshold")
+    axes.loglog(epsilons, rough, color=INK, lw=1.6, ls="--", label="rule of thumb (rough)")
+    axes.axvline(setting.epsilon, color=PALETTE[1], lw=1.2)
+    _dot(axes, setting.epsilon, float(plan.best.bound.value))
+    _dot(axes, setting.epsilon, plan.thumb.estimate)
+    axes.annotate(
+        f"ε = {setting.epsilon:g}",
+        (setting.epsilon, 1.0),
+        xycoords=("data", "axes fraction"),
+        xytext=(4, -10),
+        textcoords="offset points",
+        color=PALETTE[1],
+        fontsize=9,
+    )
+    axes.set(title="error against epsilon", xlabel="ε at the same δ")
+    _finish(axes, float(problem.trivial_value))
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=2)
+
+
+def _finish(axes: Any, trivial: float) -> None:
+    axes.axhline(trivial, color=FAINT, lw=1, ls=":")
+    axes.annotate(
+        "before the first step",
+        (0.01, trivial),
+        xycoords=("axes fraction", "data"),
+        xytext=(0, 3),
+        textcoords="offset points",
+        color=FAINT,
+        fontsize=9,
+    )
+    plain_log(axes.xaxis)
+    plain_log(axes.yaxis)
+
+
+def _dot(axes: Any, x: float, y: float) -> None:
+    axes.plot(x, y, "o", color=INK, ms=7, mec="white", mew=1.3, zorder=5)
