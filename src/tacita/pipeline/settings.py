@@ -116,6 +116,8 @@ class TableSettings:
             value, kinds = getattr(self, field.name), _KINDS[field.name]
             if (isinstance(value, bool) and bool not in kinds) or not isinstance(value, kinds):
                 raise ValueError(f"{field.name} must be {_words(kinds)}, got {value!r}.")
+            if isinstance(value, tuple) and not all(isinstance(name, str) for name in value):
+                raise ValueError(f"{field.name} must be {_words(kinds)}, got {value!r}.")
 
     def _check_choices(self) -> None:
         if self.task not in (None, "classification", "regression"):
