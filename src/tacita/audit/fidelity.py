@@ -12,7 +12,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from tacita.mechanisms import GaussianMechanism
+from tacita.mechanisms import Mechanism
 from tacita.oracles import GradientOracle
 
 COARSE_BITS = 10  # zeros that end a float32's 23 bits: by chance in one value of 1024
@@ -20,8 +20,8 @@ COARSE = 0.5  # share of values
 
 
 def is_plain(oracle: Any) -> bool:
-    """Whether ``oracle`` is one of ours with Gaussian noise in floating point."""
-    return isinstance(oracle, GradientOracle) and isinstance(oracle.mechanism, GaussianMechanism)
+    """Whether ``oracle`` is one of ours with Gaussian noise, in floating point or in whole steps."""
+    return isinstance(oracle, GradientOracle) and isinstance(oracle.mechanism, Mechanism)
 
 
 def check_noise(noise: Tensor, false_alarm: float) -> None:

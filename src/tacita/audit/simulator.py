@@ -27,9 +27,10 @@ from tacita.accounting import (
     ShuffledEpochsLaw,
 )
 from tacita.audit.adversaries import Adversary
+from tacita.estimators import CappedSum
 from tacita.estimators.estimator import Estimator, Values
 from tacita.gradients.given import GivenEngine
-from tacita.random import QueryCoins, Randomness
+from tacita.random import Key, QueryCoins, Randomness, Stream
 from tacita.sampling import Sampler
 
 CACHED = 2**16  # elements of a chunk's tensors in one query: small enough to stay in cache
@@ -160,13 +161,25 @@ def _simulated(parts: Parts, worlds: Worlds, present: bool, runs: int, name: tup
     def masks(query: int) -> Tensor:
         return torch.from_numpy(parts.sampler.masks(query, coins, worlds.num_rows, runs))
 
-    def normals(block: str, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return {name: torch.randn(x.shape, dtype=x.dtype, generator=generator) for name, x in like.items()}
+    noise = _Noise(generator)
 
     def release(query: int, values: Values) -> Values:
-        return parts.mechanism(values, parts.noise_std, normals)
+        return parts.mechanism(values, parts.noise_std, noise)
 
     return replay(parts, worlds, present, (masks, release))
+
+
+class _Noise:
+    """Torch's normals; for noise of another law a stream that is named by torch's generator."""
+
+    def __init__(self, generator: torch.Generator) -> None:
+        self._generator = generator
+
+    def __call__(self, block: str, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {name: torch.randn(x.shape, dtype=x.dtype, generator=self._generator) for name, x in like.items()}
+
+    def stream(self, block: str) -> Stream:
+        return Key.insecure(int(torch.randint(2**62, (), generator=self._generator))).stream(block)
 
 
 def replay(
@@ -225,8 +238,8 @@ def parts_of(oracle: Any, queries: int) -> Parts | None:
     names = ("estimator", "mechanism", "sampler", "source")
     if noise_std is None or any(getattr(oracle, name, None) is None for name in names):
         return None
-    if not isinstance(oracle.sampler.law, SIMULATED):
-        return None
+    if not isinstance(oracle.sampler.law, SIMULATED) or isinstance(oracle.estimator, CappedSum):
+        return None  # a capped sum needs the activations of its own engine
     return Parts(oracle.estimator, oracle.mechanism, oracle.sampler, dict(noise_std), queries)
 
 
