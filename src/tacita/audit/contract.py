@@ -15,7 +15,7 @@ from tacita.audit import bounds
 from tacita.audit.adversaries import ADVERSARIES, CONSTANT, COORDINATE, EMPTY, HOSTILE, HUGE
 from tacita.audit.audit import Arena, arenas_of, explore, judged, measure
 from tacita.audit.claims import Claim
-from tacita.audit.fidelity import check_noise, check_noise_or_dropped, check_precision, is_plain
+from tacita.audit.fidelity import check_noise, check_noise_or_dropped, check_precision, in_whole_steps, is_plain
 from tacita.audit.sessions import Asking, MakeOracle, replayed
 from tacita.audit.simulator import Trace
 from tacita.errors import UnsupportedEventError
@@ -104,7 +104,7 @@ def _check_first_hand(arenas: list[Arena], false_alarm: float) -> None:
             found = arena.sessions(present, max(4, REAL_QUERIES // arena.queries))
             trace = replayed(replace(parts, queries=arena.queries), worlds, present, found)
             _check_finite(arena, trace)
-            if arena.releases_noise_alone(present) and not arena.oracles[0].mechanism.on_grid:
+            if arena.releases_noise_alone(present) and not in_whole_steps(arena.oracles[0]):
                 check_precision(trace.residual)
             if arena.adversary is HUGE:
                 check_noise_or_dropped(trace.residual, trace.shift, false_alarm / 4)

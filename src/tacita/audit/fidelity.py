@@ -24,6 +24,11 @@ def is_plain(oracle: Any) -> bool:
     return isinstance(oracle, GradientOracle) and isinstance(oracle.mechanism, Mechanism)
 
 
+def in_whole_steps(oracle: Any) -> bool:
+    """Whether the noise of a plain oracle is one of whole steps, whose precision is the grid's."""
+    return oracle.mechanism.on_grid
+
+
 def check_noise(noise: Tensor, false_alarm: float) -> None:
     """Fail unless ``noise`` is of independent standard normals.
 
