@@ -37,10 +37,11 @@ def start(folder: RunFolder, settings: TableSettings, randomness: Randomness | N
 
 def _started(folder: RunFolder, settings: TableSettings, randomness: Randomness | None) -> Randomness:
     config = folder.path / CONFIG
+    was = None
     if folder.unfinished or folder.tidying:
-        if config.exists() and _comparable(TableSettings.from_toml(read_text("config", config))) != _comparable(
-            settings
-        ):
+        if config.exists():
+            was = TableSettings.from_toml(read_text("config", config))
+        if was is not None and _comparable(was) != _comparable(settings):
             raise ResumeError(
                 f"output {folder.path.name!r} holds an unfinished run with other settings: repeat those, or choose "
                 "another folder."
@@ -50,7 +51,7 @@ def _started(folder: RunFolder, settings: TableSettings, randomness: Randomness 
         _begin(folder)
         found = randomness or Randomness.system()
         found.save(folder.key)
-    if not config.exists():
+    if was is None or (was.lr != settings.lr and not folder.tidying):
         replace_durably(config, settings.to_toml().encode())
     return found
 
@@ -87,9 +88,11 @@ def _tag(path: Path) -> Any:
 
 
 def finish(folder: RunFolder) -> None:
-    """Remove what is private, the key last; the working folder of a selection first."""
+    """Remove what is private, the key last; the working folder of a selection first. And half-written files."""
     for working in folder.private.glob("*/"):
         shutil.rmtree(working)
+    for leftover in folder.path.glob(".*.tmp"):
+        remove_durably(leftover)
     remove_durably(folder.private / _INPUT)
     folder.finish()
 
@@ -105,4 +108,5 @@ def _begin(folder: RunFolder) -> None:
 
 
 def _comparable(settings: TableSettings) -> dict[str, Any]:
-    return {name: value for name, value in settings.to_dict().items() if name != "output"}
+    """All but the folder's name, and the step size: with another one the training goes on, and redoes nothing."""
+    return {name: value for name, value in settings.to_dict().items() if name not in ("output", "lr")}
