@@ -5,12 +5,14 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
 import tacita
 from tacita.accounting.chain import canonical, sha256
+from tacita.pipeline import TableSettings, check_run, train_table
 from tests.faults import runs
 from tests.faults.calls import Stopped, watched
 
@@ -369,3 +371,24 @@ def test_killed_after_a_change_it_goes_on_with_the_new_one(tmp_path):
         ends.append(runs.weights(folder))
         assert len([words for words in run.statement.to_json()["caveats"] if "optimizer was changed" in words]) == 1
     assert ends[0] == ends[1]
+
+
+def test_another_step_size_on_a_table(settings, table):
+    """``tacita train --lr`` on resume: it goes on, and the config and the statement say so."""
+
+    def halt(made):
+        if made == 2:
+            raise Stopped
+
+    with pytest.raises(Stopped), runs.telling(halt):
+        train_table(settings(lr=0.5))
+    with pytest.raises(tacita.ResumeError, match="other settings"):
+        train_table(settings(lr=0.5, queries=5))
+    numbers = []
+    with runs.telling(lambda made: numbers.append(made - 1)):
+        run = train_table(settings(lr=0.25))
+    assert numbers[-2:] == [2, 3]
+    assert run.fields["queries_made"] == 4
+    assert [words for words in run.fields["caveats"] if "optimizer was changed" in words]
+    assert TableSettings.from_toml(Path("run/config.toml").read_text()).lr == 0.25
+    assert check_run("run").faults == ()

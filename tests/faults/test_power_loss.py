@@ -7,6 +7,8 @@ import os
 
 from tacita._files import replace_durably
 from tacita.accounting import FullBatchGaussianEvent, Ledger, verify_file
+from tacita.pipeline import check_run, train_table
+from tacita.random import Randomness
 from tests.faults import runs
 from tests.faults.calls import watched
 from tests.faults.disk import Recorder, put
@@ -96,3 +98,29 @@ def test_a_run_goes_on_from_every_state(whole, tmp_path):
         if not runs.finished(folder):
             runs.train(folder)
         runs.check_finished(folder, whole)
+
+
+# --- a run on a table ----------------------------------------------------------------------------------------------
+
+
+def test_a_run_on_a_table_goes_on_from_every_state(settings, table, tmp_path):
+    """A few of the states; make audit tries one in eight."""
+
+    def job(folder, released):
+        with runs.telling(released):
+            train_table(settings(output=str(folder), queries=2), randomness=Randomness.insecure(0))
+
+    train_table(settings(output="whole", queries=2), randomness=Randomness.insecure(0))
+    recorded = tmp_path / "recorded"
+    recorded.mkdir()
+    states = states_of(recorded, job)
+    assert len(states) > 150
+    for number in range(3, len(states), 8 if AUDIT else 41):
+        put(states[number][0], tmp_path / f"state{number}")
+        folder = tmp_path / f"state{number}" / "run"
+        if not runs.finished(folder):
+            train_table(settings(output=str(folder), queries=2), randomness=Randomness.insecure(0))
+        assert check_run(folder).faults == ()
+        for name in ("model.safetensors", "preprocessing.json"):
+            assert (folder / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), number
+        assert {path.name for path in folder.iterdir()} == {path.name for path in (tmp_path / "whole").iterdir()}

@@ -10,6 +10,7 @@ import safetensors.torch
 import torch
 
 import tacita
+from tacita.training import public
 
 SETTINGS = dict(
     target_epsilon=2.0,
@@ -253,3 +254,12 @@ def test_a_loss_curve_is_drawn_on_public_data_only_and_changes_no_bit():
     assert torch.equal(without.model.weight, model.weight)
     assert without.public_losses == ()
     assert model.training
+
+
+def test_the_ledger_is_on_disk_before_a_loss_is_shown(monkeypatch):
+    seen = []
+    flush, loss = tacita.Ledger.flush, public.public_loss
+    monkeypatch.setattr(tacita.Ledger, "flush", lambda self: seen.append("flushed") or flush(self))
+    monkeypatch.setattr(public, "public_loss", lambda *arguments: seen.append("shown") or loss(*arguments))
+    tacita.fit(*problem(), **SETTINGS, public_data=problem(seed=1)[2])
+    assert seen == ["flushed", "shown"] * 16

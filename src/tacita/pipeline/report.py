@@ -6,7 +6,7 @@ ledger.
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,8 +60,9 @@ def make_statement(
     files: Mapping[str, str],
     selection: Selected | None = None,
     dataset: Mapping[str, Any] | None = None,
+    notes: Sequence[str] = (),
 ) -> Statement:
-    """The statement of a finished run."""
+    """The statement of a finished run; ``notes`` are caveats of its training."""
     encoder = preprocessing.encoder
     if_any = {
         "selection": None if selection is None else dict(selection.field),
@@ -76,7 +77,7 @@ def make_statement(
             *_chosen(settings, source, plan, encoder),
             *(() if selection is None else selection.chosen_by_tacita),
         ],
-        caveats=[*caveats(source, preprocessing, score), *_tuning(settings, selection, dataset)],
+        caveats=[*caveats(source, preprocessing, score), *_tuning(settings, selection, dataset), *notes],
         holdout_score=dict(score),
         model=preprocessing.model.name,
         task=encoder.task,

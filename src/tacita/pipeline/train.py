@@ -149,6 +149,7 @@ class TableTask:
     Attributes:
         settings, source, plan, folder, ledger, randomness, say, progress: As in :func:`train_table`.
         mechanism: The training's noise, if somebody else calibrated it; without checkpoints then.
+        notes: What the statement has to say of the training, once it is done.
     """
 
     settings: TableSettings
@@ -160,6 +161,7 @@ class TableTask:
     say: Say
     progress: bool
     mechanism: GaussianMechanism | None = None
+    notes: list[str] = field(default_factory=list)
 
     def go(self, test: Table | None) -> None:
         """From the rows to the statement."""
@@ -203,8 +205,8 @@ class TableTask:
 
     @property
     def public_settings(self) -> dict[str, Any]:
-        """What the sessions are bound to."""
-        return {name: value for name, value in self.settings.to_dict().items() if name not in ("data", "output")}
+        """What the sessions are bound to: not the step size, which is below the line and may be another on resume."""
+        return {name: value for name, value in self.settings.to_dict().items() if name not in ("data", "output", "lr")}
 
     def register(self) -> Sessions:
         """Register the sessions of the plan, or find them."""
@@ -303,12 +305,14 @@ class TableTask:
         def note(made: int) -> None:
             """A curve on rows declared public, and on no others."""
             if bar is not None and public is not None and made % max(queries // 20, 1) == 0:
+                self.ledger.flush()  # before anything of the releases is shown
                 value = score.exact_value(state.model, encoder, public)
                 bar.note = "" if value is None else f"{score.measure(encoder)} {value:.3f} on public rows"
                 state.model.train()
 
         with bar or nullcontext():
             train(state, checkpoints=checkpoints, progress=bar, on_step=note)
+        self.notes = state.changes_in_words()
         if not state.oracle.session.closed:
             state.oracle.session.close()
 
@@ -350,6 +354,7 @@ class TableTask:
             files={name: report.file_sha256(path / name) for name in written},
             selection=selection,
             dataset=recorded(self.settings, self.randomness),
+            notes=self.notes,
         )
         replace_durably(path / report.TEXT, words.text.encode())
         replace_durably(path / report.STATEMENT, words.to_bytes())

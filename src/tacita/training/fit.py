@@ -4,6 +4,7 @@ Place: everything below -> [training.fit]. A front end: it may choose settings b
 and the statement marks each such choice; epsilon and delta are never chosen.
 """
 
+import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -172,7 +173,7 @@ def fit(
         if run_folder is not None:
             checkpoints = Checkpoints.planned(run_folder, oracle, data_fingerprint(oracle, dataset))
         with Progress(ledger, delta=target_delta, total=oracle.planned_queries) if progress else nullcontext() as bar:
-            curve = PublicCurve(model, loss_fn, public_data, oracle.planned_queries, bar)
+            curve = PublicCurve(model, loss_fn, public_data, oracle.planned_queries, bar, flush=ledger.flush)
             train(state, checkpoints=checkpoints, progress=bar, on_step=curve)
         return _finished(state, curve, delta=target_delta, chosen=chosen, folder=run_folder)
 
@@ -227,11 +228,13 @@ def _finished(
 def _tidied(state: TrainingState, *, delta: float, chosen: list[str], folder: RunFolder) -> Run:
     """The run that was killed when all but the removal of private files was done."""
     ledger = state.oracle.ledger
+    standing = statement(ledger, delta).to_json()["caveats"]
     try:
         state.model.load_state_dict(safetensors.torch.load_file(folder.path / MODEL))
-    except (OSError, RuntimeError, safetensors.SafetensorError):
-        raise ResumeError(f"{MODEL} is not the model of the run that was finished here.") from None
-    words = statement(ledger, delta, chosen_by_tacita=chosen)
+        caveats = json.loads((folder.path / STATEMENT).read_bytes())["caveats"][len(standing) :]
+    except (OSError, RuntimeError, ValueError, LookupError, TypeError, safetensors.SafetensorError):
+        raise ResumeError(f"{MODEL} or {STATEMENT} is not of the run that was finished here.") from None
+    words = statement(ledger, delta, chosen_by_tacita=chosen, caveats=caveats)
     ledger.close()
     folder.finish()
     return Run(state.model, ledger, words, folder.path)

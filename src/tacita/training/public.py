@@ -4,7 +4,7 @@ Place: [training.public] -> fit. It reads the released model and public rows onl
 about the private rows but what the releases say.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -52,9 +52,16 @@ class PublicCurve:
     """
 
     def __init__(
-        self, model: nn.Module, loss_fn: LossFn, data: Any, planned_queries: int, bar: Progress | None
+        self,
+        model: nn.Module,
+        loss_fn: LossFn,
+        data: Any,
+        planned_queries: int,
+        bar: Progress | None,
+        *,
+        flush: Callable[[], Any] = lambda: None,
     ) -> None:
-        self._model, self._loss_fn, self._bar = model, loss_fn, bar
+        self._model, self._loss_fn, self._bar, self._flush = model, loss_fn, bar, flush
         self._every = max(1, planned_queries // 20)
         self.data = data
         self.points: list[tuple[int, float]] = []
@@ -62,6 +69,7 @@ class PublicCurve:
     def __call__(self, made: int) -> None:
         if self.data is None or made % self._every:
             return
+        self._flush()  # the ledger is on disk before anything of the releases is shown
         self.points.append((made, public_loss(self._model, self._loss_fn, self.data)))
         if self._bar is not None:
             self._bar.note = f"loss on public data {self.points[-1][1]:.4g}"
