@@ -2,6 +2,7 @@
 
 from tests.planted import (
     accounting_bugs,
+    audit_one_run_bugs,
     fault_bugs,
     gradient_bugs,
     ledger_bugs,
@@ -16,6 +17,7 @@ from tests.planted.plant import BUGS
 __all__ = [
     "BUGS",
     "accounting_bugs",
+    "audit_one_run_bugs",
     "fault_bugs",
     "gradient_bugs",
     "ledger_bugs",

@@ -16,6 +16,7 @@ from tacita import _validate
 from tacita.audit.audit import audit as run_audit
 from tacita.audit.ready import READY, ReadyAudit
 from tacita.audit.result import AuditResult
+from tacita.cli.audit_one_run import one_run
 from tacita.report.tradeoff import save_tradeoff
 
 CONSISTENT, REFUTED = 0, 1
@@ -26,6 +27,7 @@ def audit_app() -> App:
     """The command ``audit`` with what is below it."""
     app = App(name="audit", help="Measure how much an oracle leaks at least, and hold it against its claim.")
     app.default(audit)
+    app.command(one_run)
     return app
 
 
