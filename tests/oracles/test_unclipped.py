@@ -8,6 +8,8 @@ import torch
 
 import tacita
 from tacita.errors import BudgetExceededError
+from tacita.gradients.given import GivenSource
+from tacita.testing import check_oracle
 
 
 @pytest.fixture
@@ -153,3 +155,42 @@ def test_a_debug_count_is_in_the_checkpoint(make):
     for _ in range(2):
         oracle.query(dict(oracle.source.model.named_parameters()))
     assert int(oracle.state_dict()["estimator_state"]) == oracle.exceeded > 0
+
+
+# -- the contract of every oracle, under the condition
+
+
+class Promised(tacita.UnclippedSum):
+    """As accounted where its condition holds: the claim that an audit can look for."""
+
+    def event(self, *args):
+        return super().event(*args).inner
+
+
+def audited(keeps_the_promise):
+    """Oracles on rows that are their own gradients, cut to the declared length or not."""
+
+    def make_oracle(rows, ledger):
+        if keeps_the_promise:
+            norms = rows.double().norm(dim=1, keepdim=True)
+            rows = (rows / norms.clamp(min=1.0) * (1 - 1e-6)).to(rows.dtype)  # what is not finite stays so, and is zero
+        known = 10 if ledger.neighboring_relation == "add_or_remove_one" else len(rows)
+        return tacita.GradientOracle(
+            GivenSource(rows),
+            estimator=Promised(declared_max_grad_norm=1.0, failure_probability=0.0),
+            sampler=tacita.FullBatchSampler(num_records=known),
+            mechanism=tacita.GaussianMechanism(noise_multiplier=2.0),
+            ledger=ledger,
+            planned_queries=2,
+        )
+
+    return make_oracle
+
+
+def test_under_its_condition_it_keeps_the_contract():
+    check_oracle(audited(keeps_the_promise=True))
+
+
+def test_without_its_condition_it_is_refuted():
+    with pytest.raises(AssertionError, match="is claimed"):
+        check_oracle(audited(keeps_the_promise=False))
