@@ -1,0 +1,58 @@
+"""fit(hardened=...): the forms, the words, and a resumed run with the same bits."""
+
+import pytest
+import torch
+
+import tacita
+from tacita.accounting import hardening
+from tests.training.test_fit import SETTINGS, problem
+
+
+@pytest.mark.parametrize(("hardened", "noise"), [(True, "rounded"), ("rounded", "rounded"), ("discrete", "discrete")])
+def test_fit_is_hardened_on_request(hardened, noise):
+    run = tacita.fit(*problem(), **SETTINGS, hardened=hardened, method="loop")
+    assert run.ledger.epsilon(1e-3) <= 2.0
+    assert hardening(run.ledger.sessions[0].event).noise == noise
+    assert "Attacks on floating-point noise are closed" in " ".join(run.statement.text.split())
+
+
+def test_the_default_method_makes_the_weaker_claim_and_says_so():
+    run = tacita.fit(*problem(), **SETTINGS, hardened=True)
+    assert hardening(run.ledger.sessions[0].event).sums == "capped"
+    assert "weaker claim" in " ".join(run.statement.text.split())
+    plain = tacita.fit(*problem(), **SETTINGS)
+    assert hardening(plain.ledger.sessions[0].event) is None
+
+
+def test_another_word_is_refused():
+    with pytest.raises(ValueError, match="hardened must be"):
+        tacita.fit(*problem(), **SETTINGS, hardened="exact")
+
+
+class Stopped(Exception):
+    pass
+
+
+@pytest.mark.parametrize("method", ["loop", "ghost"])
+@pytest.mark.parametrize("hardened", [True, "discrete"])
+def test_a_stopped_run_ends_with_the_same_bits(tmp_path, monkeypatch, method, hardened):
+    settings = {**SETTINGS, "hardened": hardened, "method": method}
+    key = tacita.Randomness.insecure(7)
+    whole = tacita.fit(*problem(), **settings, folder=tmp_path / "whole", randomness=key)
+
+    backward, made = tacita.ClippedGradientOracle.backward, []
+
+    def stopping(self):
+        made.append(1)
+        if len(made) == 9:
+            raise Stopped
+        return backward(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tacita.ClippedGradientOracle, "backward", stopping)
+        with pytest.raises(Stopped):
+            tacita.fit(*problem(), **settings, folder=tmp_path / "cut", randomness=tacita.Randomness.insecure(7))
+    resumed = tacita.fit(*problem(), **settings, folder=tmp_path / "cut")
+    assert resumed.ledger.sessions[0].queries_made == whole.ledger.sessions[0].queries_made
+    for one, other in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
+        assert torch.equal(one, other)
