@@ -1,0 +1,169 @@
+"""Oracles on a linear problem, one of each kind: the loss of a row is its inner product with the parameters."""
+
+import torch
+from torch import nn
+
+from tacita import (
+    AutomaticClipper,
+    ClippedGradientOracle,
+    ClippedSum,
+    DisjointSampler,
+    FixedSizeSampler,
+    FlatClipper,
+    FullBatchSampler,
+    GaussianMechanism,
+    GradientOracle,
+    PerLayerClipper,
+    PoissonSampler,
+    ShuffledEpochsSampler,
+)
+from tacita.gradients.given import GivenSource
+
+FLAT = FlatClipper(max_grad_norm=1.0)
+
+
+class Layers(nn.Module):
+    """Two layers without bias, each on its half of the row."""
+
+    def __init__(self, columns):
+        super().__init__()
+        self.half = columns // 2
+        self.first = nn.Linear(self.half, 1, bias=False)
+        self.second = nn.Linear(columns - self.half, 1, bias=False)
+
+    def forward(self, rows):
+        return (self.first(rows[:, : self.half]) + self.second(rows[:, self.half :])).squeeze(1)
+
+
+class Tied(nn.Module):
+    """One layer that is used twice, each time for half of the inner product."""
+
+    def __init__(self, columns):
+        super().__init__()
+        self.first = nn.Linear(columns, 1, bias=False)
+        self.second = self.first
+
+    def forward(self, rows):
+        return ((self.first(rows) + self.second(rows)) / 2).squeeze(1)
+
+
+def losses(model, batch):
+    return model(batch[0])
+
+
+def declared(rows, ledger, sampler):
+    """The sampler, with a declared number of records where one record more or less is the secret."""
+    guess = sampler(10)
+    absent = ledger.neighboring_relation == "add_or_remove_one" and not guess.requires_public_count
+    return guess if absent else sampler(len(rows))
+
+
+def network(sampler, *, method, model=Layers, clipper=FLAT, noise_multiplier=1.0, queries=2, **more):
+    def make_oracle(rows, ledger):
+        return ClippedGradientOracle(
+            model(rows.shape[1]),
+            losses,
+            (rows,),
+            ledger=ledger,
+            sampler=declared(rows, ledger, sampler),
+            clipper=clipper,
+            mechanism=GaussianMechanism(noise_multiplier=noise_multiplier),
+            planned_queries=queries,
+            method=method,
+            **more,
+        )
+
+    return make_oracle
+
+
+def given(sampler, *, clipper=FLAT, noise_multiplier=1.0, queries=2):
+    def make_oracle(rows, ledger):
+        return GradientOracle(
+            GivenSource(rows),
+            estimator=ClippedSum(clipper),
+            mechanism=GaussianMechanism(noise_multiplier=noise_multiplier),
+            sampler=declared(rows, ledger, sampler),
+            ledger=ledger,
+            planned_queries=queries,
+        )
+
+    return make_oracle
+
+
+def poisson(n):
+    return PoissonSampler(sample_rate=0.5, num_records=n)
+
+
+def full(n):
+    return FullBatchSampler(num_records=n)
+
+
+def fixed_size(n):
+    return FixedSizeSampler(batch_size=2, num_records=n)
+
+
+def one_pass(assignment):
+    return lambda n: DisjointSampler(num_batches=2, num_records=n, assignment=assignment)
+
+
+def epochs(assignment):
+    return lambda n: ShuffledEpochsSampler(batches_per_epoch=2, num_records=n, assignment=assignment)
+
+
+ORACLES = {
+    "ghost": network(poisson, method="ghost"),
+    "vmap": network(poisson, method="vmap"),
+    "loop": network(poisson, method="loop"),
+    "tied": network(poisson, method="ghost", model=Tied),
+    "chunks": network(full, method="ghost", noise_multiplier=2.0, max_physical_batch_size=1),
+    "per-layer": network(full, method="loop", clipper=PerLayerClipper(max_grad_norm=1.0), noise_multiplier=2.0),
+    "automatic": given(poisson, clipper=AutomaticClipper(max_grad_norm=1.0, gamma=0.01)),
+    "full-batch": given(full, noise_multiplier=2.0),
+    "poisson": given(poisson),
+    "fixed-size": given(fixed_size),
+    "one-pass-coin": given(one_pass("coin")),
+    "one-pass-index": given(one_pass("index")),
+    "epochs-coin": given(epochs("coin"), noise_multiplier=2.0, queries=4),
+    "epochs-permutation": given(epochs("permutation"), noise_multiplier=2.0, queries=4),
+}
+
+
+class Foreign:
+    """A third party's oracle: ``query`` and nothing else. Full batch, clipped sum, torch's noise.
+
+    Args:
+        rows, ledger: As ``make_oracle`` gets them.
+        quiet: What the stated noise is multiplied by.
+    """
+
+    queries = 2
+
+    def __init__(self, rows, ledger, quiet=1.0):
+        from tacita.accounting import FullBatchGaussianEvent, moved
+
+        relation = ledger.neighboring_relation
+        self._noise_std = 2.0 * moved(relation)
+        event = FullBatchGaussianEvent(relation=relation, max_contribution=(1.0,), noise_std=(self._noise_std,))
+        self._session = ledger.register(event, planned_queries=self.queries)
+        self._rows, self._quiet, self._made = rows, quiet, 0
+
+    def query(self, params):
+        from tacita import Release
+
+        if self._made == 0:
+            self._session.open()
+        self._session.reserve(self._made, self._made)
+        norms = self._rows.double().norm(dim=1, keepdim=True)
+        clipped = torch.where(norms.isfinite(), self._rows / norms.clamp(min=1.0), 0.0).nan_to_num(0.0)
+        value = {"theta": clipped.sum(dim=0).float()}
+        self._session.spend(self._made)
+        self._made += 1
+        released = {n: v + self._quiet * self._noise_std * torch.randn(v.shape) for n, v in value.items()}
+        return Release(
+            gradient={name: r / 10 for name, r in released.items()},
+            released={"gradient": released},
+            divisor=10.0,
+            noise_std={"gradient": self._noise_std},
+            session=self._session.id,
+            query=self._made - 1,
+        )
