@@ -146,7 +146,8 @@ def test_the_bound_holds_against_multiprecision():
     radius = np.sqrt(-2 * np.log(u * 2.0**-63))
     value = torch.cos(torch.from_numpy(t_words * (math.pi * 2.0**-63))).numpy() * radius
     with np.errstate(divide="ignore"):
-        bound = 2.0**-53 * (31 * radius + 2.4 * (1 + 2.0**-10 / (u * 2.0**-63)) / radius)
+        stated = _integer_noise.LINEAR - 1, _integer_noise.INVERSE  # 1: the product with the scale
+        bound = 2.0**-53 * (stated[0] * radius + stated[1] * (1 + 2.0**-10 / (u * 2.0**-63)) / radius)
     worst = 0.0
     with mpmath.workprec(300):
         for i in range(0, 2000, 3):
@@ -248,10 +249,16 @@ def test_rejected_values_are_drawn_anew_from_words_of_their_own(monkeypatch):
     asked = []
     whole = Stream.words_at
     monkeypatch.setattr(Stream, "words_at", lambda self, places: asked.append(places) or whole(self, places))
+    coins, read = [], Stream.bytes
+    monkeypatch.setattr(
+        Stream, "bytes", lambda self, count, offset=0: coins.append((offset, count)) or read(self, count, offset)
+    )
     discrete_gaussians(stream, 50_000, scale)
+    assert min(offset for offset, _ in coins) >= 8 * REGION
+    assert max(offset + count for offset, count in coins) <= 16 * REGION
     places = np.concatenate(asked)
     assert len(np.unique(places)) == len(places)
-    assert places.min() >= REGION  # never a word of the first draw
+    assert places.min() >= 2 * REGION  # never a word of the first draw, nor of its coins
 
 
 # -- a value is a function of its place
