@@ -96,7 +96,7 @@ def rounded_to_nearest():
 
 
 @bug(26, 39, caught_by=[GRID + "test_a_whole_step_reached_by_rounding_alone_is_not_taken"])
-def no_room_for_the_product():
+def no_room_for_the_product_on_a_grid():
     """The product of weight and gradient rounds up to the next whole step."""
     put(grid, "with_room", lambda weights, dtype: weights)
 

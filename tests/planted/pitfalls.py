@@ -192,12 +192,13 @@ PITFALLS = [
     Pitfall(
         38,
         "attacks on floating-point noise",
-        "a tail of 8.5 standard deviations; counts rounded to integers; the statement says what is out of scope",
+        "noise of whole steps with its exact law, on request; the statement says what is closed and what is out of scope",
     ),
     Pitfall(
         39,
         "a floating-point sum that exceeds its sensitivity",
-        "weights leave room for every rounding of a contribution; integer sums come with the discrete mechanism",
+        "weights leave room for every rounding of a contribution; hardened, whole steps are summed exactly, each record "
+        "computed alone, or a float sum's rounding is bounded and in the sensitivity",
     ),
     Pitfall(40, "a secure mode that nobody can install", "no mode: every run is keyed by the system"),
     Pitfall(
