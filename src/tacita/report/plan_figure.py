@@ -34,9 +34,12 @@ def plan_figure(plan: Plan) -> Any:
     Raises:
         TacitaError: matplotlib is not installed.
     """
-    figure, (left, right) = new_figure(1, 2, size=(10.4, 4.6))
+    figure, (left, right) = new_figure(1, 2, size=(11.4, 4.8))
     _by_threshold(left, plan)
     _by_epsilon(right, plan)
+    figure.legend(
+        *left.get_legend_handles_labels(), loc="outside lower left", ncols=7, columnspacing=1.4, handlelength=1.5
+    )
     setting = plan.setting
     told = "says nothing here" if plan.is_vacuous else "says something here"
     heading(
@@ -62,11 +65,11 @@ def _by_threshold(axes: Any, plan: Plan) -> None:
     parts = error_parts(
         problem, max_grad_norm=c, steps=setting.steps, noise_ratio=plan.noise_ratio, batch_size=setting.batch_size
     )
-    rough = float(problem.error_scale) * np.max(list(parts.values()), axis=0)
-    axes.loglog(c, bound.value, color=INK, lw=2.6, label="theorem: the largest of")
+    rough = plan.thumb.terms["smooth"] + float(problem.error_scale) * np.sum(list(parts.values()), axis=0)
+    axes.loglog(c, bound.value, color=INK, lw=2.6, label="theorem: largest of")
     for name, words in NAMES.items():
-        axes.loglog(c, np.broadcast_to(bound.terms[name], c.shape), color=COLORS[name], lw=1.3, label=f"   {words}")
-    axes.loglog(c, rough, color=INK, lw=1.6, ls="--", label="rule of thumb (rough)")
+        axes.loglog(c, np.broadcast_to(bound.terms[name], c.shape), color=COLORS[name], lw=1.3, label=words)
+    axes.loglog(c, rough, color=INK, lw=1.6, ls="--", label="rule of thumb")
     _dot(axes, plan.best.max_grad_norm, float(plan.best.bound.value))
     _dot(axes, plan.thumb.max_grad_norm, float(np.interp(plan.thumb.max_grad_norm, c, rough)))
     trivial = float(problem.trivial_value)
@@ -74,15 +77,14 @@ def _by_threshold(axes: Any, plan: Plan) -> None:
     axes.set_ylim(max(rough.min() / 10, 1e-9 * trivial), top)
     axes.set(title="error against threshold", xlabel="clipping threshold C (gradient units)", ylabel=problem.metric)
     _finish(axes, trivial)
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=3, columnspacing=1.2, handlelength=1.6)
 
 
 def _by_epsilon(axes: Any, plan: Plan) -> None:
     setting, problem = plan.setting, plan.setting.problem
     epsilons = np.geomspace(setting.epsilon / AROUND, setting.epsilon * AROUND, 25).tolist()
     bounds, rough = zip(*error_by_epsilon(plan, epsilons), strict=True)
-    axes.loglog(epsilons, bounds, color=INK, lw=2.6, label="theorem, best threshold")
-    axes.loglog(epsilons, rough, color=INK, lw=1.6, ls="--", label="rule of thumb (rough)")
+    axes.loglog(epsilons, bounds, color=INK, lw=2.6)
+    axes.loglog(epsilons, rough, color=INK, lw=1.6, ls="--")
     axes.axvline(setting.epsilon, color=PALETTE[1], lw=1.2)
     _dot(axes, setting.epsilon, float(plan.best.bound.value))
     _dot(axes, setting.epsilon, plan.thumb.estimate)
@@ -97,7 +99,6 @@ def _by_epsilon(axes: Any, plan: Plan) -> None:
     )
     axes.set(title="error against epsilon", xlabel="ε at the same δ")
     _finish(axes, float(problem.trivial_value))
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=2)
 
 
 def _finish(axes: Any, trivial: float) -> None:

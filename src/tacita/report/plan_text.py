@@ -100,7 +100,7 @@ def _settings_table(found: Plan) -> Table:
         ("clipping threshold C", thumb.max_grad_norm, theory.max_grad_norm),
         ("step size, of the mean gradient", thumb.lr, theory.lr),
         ("noise multiplier (exact)", thumb.noise_multiplier, theory.noise_multiplier),
-        (f"noise of the sum, x {moved(found.setting.relation)} C", thumb.noise_std, theory.noise_std),
+        (f"noise of the sum (sensitivity {moved(found.setting.relation)} C)", thumb.noise_std, theory.noise_std),
         ("noise a coordinate of the mean", *(s.noise_std / s.expected_batch_size for s in (thumb, theory))),
     ]
     for name, one, two in rows:
@@ -126,7 +126,7 @@ def _verdict(found: Plan) -> list[str]:
             f"with probability {1 - found.setting.failure_probability:g}. It is loose: expect less.",
             f"What can be released: {_output_words(found)}.",
         ]
-    above = [NAMES[name] for name, term in bound.terms.items() if float(term) >= trivial]
+    above = [words for name, words in NAMES.items() if float(bound.terms[name]) >= trivial]
     return [
         f"{at_best}: {_number(times)} times the {_number(trivial)} that holds before the first step. This promises "
         "nothing; it does not mean that training fails.",

@@ -17,8 +17,11 @@ from tacita.theory.noise import (
     one_pass_noise,
     sum_noise_std,
 )
+from tacita.theory.planner import OracleSettings, Plan, PlanSetting, plan_dp_clipped_sgd
 from tacita.theory.problem import ConvexProblem, NonConvexProblem, Problem
+from tacita.theory.quantiles import QuantileInterval, failure_rate_limit, quantile_interval
 from tacita.theory.regimes import Regime, asymptotic_rate, regime
+from tacita.theory.rule_of_thumb import RuleOfThumb, rule_of_thumb
 from tacita.theory.thresholds import (
     BestThreshold,
     balanced_threshold_large,
@@ -32,8 +35,13 @@ __all__ = [
     "ConvergenceBound",
     "ConvexProblem",
     "NonConvexProblem",
+    "OracleSettings",
+    "Plan",
+    "PlanSetting",
     "Problem",
+    "QuantileInterval",
     "Regime",
+    "RuleOfThumb",
     "asymptotic_rate",
     "average_iterate_bound",
     "balanced_threshold_large",
@@ -42,6 +50,7 @@ __all__ = [
     "clip_bias_bound",
     "clip_variance_bound",
     "convergence_bound",
+    "failure_rate_limit",
     "full_participation_noise",
     "growing_threshold",
     "lr_limits",
@@ -50,7 +59,10 @@ __all__ = [
     "noise_multiplier_of",
     "numeric_threshold",
     "one_pass_noise",
+    "plan_dp_clipped_sgd",
+    "quantile_interval",
     "random_iterate_bound",
     "regime",
+    "rule_of_thumb",
     "sum_noise_std",
 ]

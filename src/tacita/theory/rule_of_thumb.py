@@ -31,7 +31,7 @@ class RuleOfThumb:
         max_grad_norm: Threshold.
         lr: Step size, of the mean gradient.
         terms: ``smooth``, ``stat``, ``bias``, ``dp``: rough parts of the error, in the metric's units.
-        estimate: The largest of them, or the trivial value if that is less.
+        estimate: Their sum, or the trivial value if that is less.
     """
 
     max_grad_norm: float
@@ -75,7 +75,7 @@ def rule_of_thumb(problem: Problem, *, steps: float, noise_ratio: float, batch_s
         max_grad_norm=c,
         lr=min(1 / float(np.asarray(problem.smoothness)), limit),
         terms=terms,
-        estimate=min(max(terms.values()), float(problem.trivial_value)),
+        estimate=min(sum(terms.values()), float(problem.trivial_value)),
     )
 
 
@@ -94,6 +94,7 @@ def error_parts(
 
 
 def _range(problem: Problem, steps: float) -> tuple[float, float]:
+    """Thresholds worth trying; from 2 g / T on, steps of 1 / L can cross the way to the optimum."""
     sigma, alpha, gradient = float(problem.scale), float(problem.order), float(problem.gradient_scale)
     low = min(sigma, gradient) if sigma > 0 else gradient
-    return 1e-3 * low, 10 * max(gradient, sigma * steps ** (1 / alpha))
+    return max(1e-3 * low, 2 * gradient / steps), 10 * max(gradient, sigma * steps ** (1 / alpha))

@@ -1,0 +1,143 @@
+"""``tacita plan``: what is printed, plain when piped; files; the words for what is vacuous; refusals."""
+
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from tacita.report.plan_figure import plan_figure
+from tacita.report.plan_text import as_record, show
+from tacita.theory.planner import PlanSetting, plan_dp_clipped_sgd
+from tacita.theory.problem import NonConvexProblem
+
+BASE = {
+    "--epsilon": "8", "--delta": "1e-5", "--neighboring-relation": "replace_one", "--num-records": "4000",
+    "--dim": "10", "--smoothness": "1", "--radius": "5", "--moment-scale": "6.36", "--moment-order": "1.4",
+    "--batch-size": "1", "--steps": "4000", "--sampling": "one_pass",
+}  # fmt: skip
+TELLING = {
+    **BASE, "--epsilon": "3", "--delta": "1e-9", "--neighboring-relation": "add_or_remove_one",
+    "--num-records": "100000000", "--dim": "1", "--radius": "1", "--moment-scale": "1e-4", "--moment-order": "2",
+    "--batch-size": "1000", "--steps": "100000",
+}  # fmt: skip
+
+
+@pytest.fixture
+def plan(tacita_command, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+
+    def run(base=BASE, *more, **change):
+        settings = {**base, **{f"--{name.replace('_', '-')}": value for name, value in change.items()}}
+        words = [word for name, value in settings.items() if value is not None for word in (name, value)]
+        return tacita_command("plan", *words, *more)
+
+    return run
+
+
+def test_it_prints_plain_text(plan):
+    done = plan()
+    assert (done.code, done.err) == (0, "")
+    assert "\x1b" not in done.out
+    assert max(map(len, done.out.splitlines())) <= 100
+    for word in ("clipping threshold C", "noise multiplier (exact)", "0.6", "Regime:", "What would help", "declared"):
+        assert word in done.out
+
+
+def test_it_says_in_words_that_the_theorem_is_vacuous(plan):
+    done = plan()
+    assert "The theorem says nothing here" in done.out
+    assert "This promises nothing" in " ".join(done.out.split())
+    assert "nothing is promised" in done.out
+    assert "By itself too large: bias of clipping, privacy noise, noise of samples" in " ".join(done.out.split())
+    assert "about " in done.out  # the rule of thumb
+
+
+def test_it_says_what_the_theorem_promises_where_it_does(plan):
+    done = plan(TELLING)
+    text = " ".join(done.out.split())
+    assert "The theorem says something here" in text
+    assert "at most 0.154" in text
+    assert "the average of all iterates, at most 0.0743" in text
+
+
+def test_the_file_of_numbers(plan):
+    done = plan(BASE, "--json", "plan.json")
+    record = json.loads(Path("plan.json").read_text())
+    assert "written to plan.json" in done.err
+    assert record["noise_multiplier"] == pytest.approx(1 / 1.66603, rel=1e-5)
+    assert record["theorem"]["is_vacuous"] is True
+    assert record["theorem"]["value"] == max(record["theorem"]["terms"].values())
+    thumb = record["rule_of_thumb"]["settings"]
+    assert thumb["noise_std"] == pytest.approx(record["noise_multiplier"] * 2 * thumb["max_grad_norm"])
+    assert record["trivial_value"] == 12.5
+    assert [help["change"] for help in record["what_would_help"]]
+
+
+def test_the_figure(plan):
+    pytest.importorskip("matplotlib")
+    done = plan(BASE, "--plot", "plan.png")
+    assert "written to plan.png" in done.err
+    assert Path("plan.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_figure_shows_what_the_plan_says():
+    """A report may use it: lines, dots and labels of the theorem, its terms, the rule of thumb."""
+    pytest.importorskip("matplotlib")
+    found = plan_dp_clipped_sgd(
+        PlanSetting(
+            problem=NonConvexProblem(smoothness=1, initial_gap=1, moment_scale=0.5, dim=3),
+            num_records=1000,
+            batch_size=1000,
+            steps=100,
+            epsilon=1.0,
+            delta=1e-5,
+            relation="zero_out_one",
+            sampling="full_batch",
+        )
+    )
+    figure = plan_figure(found)
+    left, right = figure.axes
+    assert "says nothing" in figure.get_suptitle()
+    assert left.get_ylabel() == "|grad f(x)|^2"
+    labels = left.get_legend_handles_labels()[1]
+    assert {"bias of clipping", "privacy noise", "rule of thumb"} <= set(labels)
+    dots = [line for axes in (left, right) for line in axes.lines if line.get_marker() == "o"]
+    assert len(dots) == 4
+    xs = [float(dot.get_xdata()[0]) for dot in dots[:2]]
+    assert xs == pytest.approx([found.best.max_grad_norm, found.thumb.max_grad_norm])
+    console = Console(width=100, no_color=True)
+    with console.capture() as captured:
+        show(found, console)
+    assert "non-convex" in captured.get()
+    assert as_record(found)["metric"] == "|grad f(x)|^2"
+
+
+def test_delta_above_one_over_n_is_said(plan):
+    assert "WARNING: delta = 0.01 is not below 1 / 4,000" in plan(delta="0.01").out
+    assert "WARNING" not in plan().out
+
+
+def test_batches_are_an_extension(plan):
+    assert "an extension" not in plan().out
+    assert "an extension" in plan(batch_size="2", steps="2000").out
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"radius": None}, "give --radius for a convex problem"),
+        ({"initial_gap": "1"}, "and not both"),
+        ({"moment_order": "3"}, "moment_order must be in (1, 2], got 3.0"),
+        ({"steps": "5000"}, "under one_pass, got 5000"),
+        ({"delta": "2"}, "delta must be in (0, 1), got 2.0"),
+        ({"neighboring_relation": "swap"}, "swap"),
+        ({"epsilon": None}, "epsilon"),
+    ],
+)
+def test_refusals_are_one_line(plan, change, says):
+    done = plan(**change)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("tacita: error: ")
+    assert done.err.count("\n") == 1
+    assert says in done.err
