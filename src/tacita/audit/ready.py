@@ -11,6 +11,17 @@ from torch import Tensor
 from tacita.accounting import Ledger, NeighboringRelation
 from tacita.audit.adversaries import CONSTANT, EMPTY, Adversary
 from tacita.audit.claims import Claim
+from tacita.audit.feedback_audits import (
+    AUTOMATIC,
+    IN_THE_FIRST_BATCH,
+    RIGOROUS,
+    THEOREM,
+    WINDS_UP,
+    bounded_residuals,
+    dicesgd,
+    published_claim,
+    released_residuals,
+)
 from tacita.audit.sessions import MakeOracle
 from tacita.clipping import FlatClipper, PerLayerClipper
 from tacita.clipping.clipper import Clipper
@@ -65,6 +76,11 @@ class HalfTheNoise(GaussianMechanism):
         return super().__call__(values, {block: std / 2 for block, std in noise_std.items()}, normals)
 
 
+def mechanism_of(noise: str) -> type[GaussianMechanism]:
+    """The mechanism that adds what it states, or half of it."""
+    return HalfTheNoise if noise == HALF else GaussianMechanism
+
+
 def clipped_sums(
     sampler: Callable[[int], Sampler],
     *,
@@ -86,7 +102,7 @@ def clipped_sums(
     """
 
     def make(noise: str) -> MakeOracle:
-        mechanism = HalfTheNoise if noise == HALF else GaussianMechanism
+        mechanism = mechanism_of(noise)
 
         def make_oracle(rows: Tensor, ledger: Ledger) -> GradientOracle:
             return GradientOracle(
@@ -181,6 +197,26 @@ _AUDITS = (
             max_rows_per_unit=3,
         ),
         adversaries=(replace(EMPTY, copies=3),),
+    ),
+    ReadyAudit(
+        name="dicesgd",
+        help="DiceSGD in the paper's setting: its two noise formulas (theorem_3_7, automatic), or the proved noise",
+        make=dicesgd,
+        adversaries=(WINDS_UP, IN_THE_FIRST_BATCH),
+        noises=(RIGOROUS, THEOREM, AUTOMATIC),
+        claim=published_claim,
+    ),
+    ReadyAudit(
+        name="bounded-residuals",
+        help="error feedback of bounded residuals: one epoch of 3 batches, noise multiplier 1",
+        make=lambda noise: bounded_residuals(mechanism_of(noise)),
+        adversaries=(EMPTY,),
+    ),
+    ReadyAudit(
+        name="released-residuals",
+        help="error feedback of released residuals: rate 0.2, 20 queries, noise multiplier 1",
+        make=lambda noise: released_residuals(mechanism_of(noise)),
+        adversaries=(EMPTY,),
     ),
 )
 READY: dict[str, ReadyAudit] = {ready.name: ready for ready in _AUDITS}

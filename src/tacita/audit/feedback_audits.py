@@ -1,0 +1,112 @@
+"""Audits of error feedback: the published noise of DiceSGD, which they refute, and the proved one, which they do not.
+
+Place: adversaries, oracles, theory -> [audit.feedback_audits] -> ready. Derivation: docs/derivations/dicesgd.md.
+
+The setting is the paper's for CIFAR-10: 50,000 records, batches of 1000, 150 queries, both thresholds 1, (2, 1e-5). The
+data set is the counterexample to its theorem: gradients that wind the error up in one direction, and one record that
+turns it round when it is first drawn. N is declared and enters the divisor alone, so a few rows stand for all of them.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+from torch import Tensor
+
+from tacita.accounting import Ledger
+from tacita.audit.adversaries import Adversary
+from tacita.audit.claims import Claim
+from tacita.audit.sessions import MakeOracle
+from tacita.clipping import FlatClipper
+from tacita.estimators import BoundedFeedback, PrivateFeedback, ReleasedFeedback
+from tacita.estimators.error_feedback import Feedback
+from tacita.gradients.given import GivenSource
+from tacita.mechanisms import CalibratedGaussian, GaussianMechanism
+from tacita.oracles import GradientOracle
+from tacita.sampling import PoissonSampler, Sampler, ShuffledEpochsSampler
+from tacita.theory import sum_noise_std
+from tacita.theory.dicesgd import paper_automatic, paper_theorem_3_7
+
+RIGOROUS, THEOREM, AUTOMATIC = "rigorous", "theorem_3_7", "automatic"
+CLAIMED_EPSILON, CLAIMED_DELTA = 2.0, 1e-5
+RECORDS, BATCH, QUERIES, THRESHOLD = 50_000, 1000, 150, 1.0
+
+WINDS_UP = Adversary(
+    name="turns a wound-up error round",
+    canary=1e9,  # beyond what the others wind up in all queries
+    others=-1e6,  # one of them is more than the queries can unwind
+    num_others=12,  # the first of them is drawn within a few queries
+    relations=("add_or_remove_one",),
+)
+IN_THE_FIRST_BATCH = replace(WINDS_UP, name="turns the error round in the first query only", schedule="first query")
+
+
+def dicesgd(noise: str, max_feedback_norm: float = THRESHOLD) -> MakeOracle:
+    """Oracles of DiceSGD in the paper's setting: with its noise, or with what (2, 1e-5) really needs."""
+    feedback = PrivateFeedback(max_feedback_norm=max_feedback_norm)
+    sampler = PoissonSampler(sample_rate=BATCH / RECORDS, num_records=RECORDS)
+    if noise == RIGOROUS:
+        mechanism = CalibratedGaussian(target_epsilon=CLAIMED_EPSILON, target_delta=CLAIMED_DELTA)
+    else:
+        sensitivity = THRESHOLD + 2 * BATCH * max_feedback_norm
+        noise_std = sum_noise_std(published_noise(noise), divisor=BATCH)
+        mechanism = GaussianMechanism(noise_multiplier=float(noise_std) / sensitivity)
+    return feedback_oracles(lambda n: sampler, feedback, mechanism, QUERIES)
+
+
+def published_noise(formula: str) -> float:
+    """The paper's noise on the mean, in this setting."""
+    setting = dict(
+        num_records=RECORDS, steps=QUERIES, epsilon=CLAIMED_EPSILON, delta=CLAIMED_DELTA, max_grad_norm=THRESHOLD
+    )
+    if formula == AUTOMATIC:
+        return paper_automatic(**setting)  # type: ignore[arg-type]
+    return paper_theorem_3_7(**setting, theorem_constant=BATCH * THRESHOLD)  # type: ignore[arg-type]
+
+
+def published_claim(noise: str, delta: float) -> Claim | None:
+    """What the paper claims of its noise; with the proved noise, the ledger's claim."""
+    point = (CLAIMED_EPSILON, CLAIMED_DELTA)
+    return None if noise == RIGOROUS else Claim(*point, (point,))
+
+
+def bounded_residuals(mechanism: type[GaussianMechanism]) -> MakeOracle:
+    """Oracles of bounded residuals: one epoch of 3 batches, residuals 16 times as long as what is clipped to."""
+    return feedback_oracles(
+        lambda n: ShuffledEpochsSampler(batches_per_epoch=3, num_records=3, assignment="coin"),
+        BoundedFeedback(max_feedback_norm=math.inf, max_residual_norm=16 * THRESHOLD),
+        mechanism(noise_multiplier=1.0),
+        3,
+    )
+
+
+def released_residuals(mechanism: type[GaussianMechanism]) -> MakeOracle:
+    """Oracles of released residuals: Poisson sampling at rate 0.2, 20 queries."""
+    return feedback_oracles(
+        lambda n: PoissonSampler(sample_rate=0.2, num_records=5),
+        ReleasedFeedback(max_feedback_norm=1.0, max_residual_norm=2.0),
+        mechanism(noise_multiplier=1.0, allocation="least_power"),
+        20,
+    )
+
+
+def feedback_oracles(
+    sampler: Callable[[int], Sampler],
+    feedback: Feedback,
+    mechanism: GaussianMechanism | CalibratedGaussian,
+    queries: int,
+) -> MakeOracle:
+    """Oracles of error feedback on rows that are gradients; ``sampler`` is made from the number of rows."""
+
+    def make_oracle(rows: Tensor, ledger: Ledger) -> GradientOracle:
+        drawing = sampler(len(rows))
+        return GradientOracle(
+            GivenSource(rows),
+            estimator=feedback.estimator(FlatClipper(max_grad_norm=THRESHOLD), drawing.expected_batch_size),
+            mechanism=mechanism,
+            sampler=drawing,
+            ledger=ledger,
+            planned_queries=queries,
+        )
+
+    return make_oracle
