@@ -10,8 +10,10 @@ from tests.planted import (
     noise_bugs,
     run_bugs,
     sampling_bugs,
+    selection_bugs,
     sosp_bugs,
     table_bugs,
+    theory_bugs,
 )
 from tests.planted.plant import BUGS
 
@@ -26,6 +28,8 @@ __all__ = [
     "noise_bugs",
     "run_bugs",
     "sampling_bugs",
+    "selection_bugs",
     "sosp_bugs",
     "table_bugs",
+    "theory_bugs",
 ]

@@ -1,0 +1,313 @@
+"""Bugs of tuning: a choice that is not charged, charged for less than it costs, or told about."""
+
+import os
+
+import numpy as np
+
+from tacita.accounting import ComposedEvent, RepeatAndSelectEvent, Session, WorstOfEvent
+from tacita.pipeline import register
+from tacita.pipeline.settings import TableSettings
+from tacita.random import Key, Randomness
+from tacita.selection import Grid, NumberOfRuns, best_of, choose, inner, number_of_runs, sweep, trials, words
+from tacita.selection.workplace import Workplace
+from tests.planted.plant import bug, put, swap
+
+LAW = "tests/selection/test_number_of_runs.py::"
+GRID = "tests/selection/test_grid.py::"
+PRICE = "tests/selection/test_price.py::"
+INNER = "tests/selection/test_inner.py::"
+CHOICE = "tests/selection/test_best_of.py::"
+CHOOSE = "tests/selection/test_choose.py::"
+SWEEP = "tests/selection/test_sweep.py::"
+REGISTER = "tests/pipeline/test_register.py::"
+COMPOSED = "tests/accounting/test_composed_events.py::"
+
+
+@bug(16, 17, caught_by=[PRICE + "test_what_is_charged_covers_the_exact_divergence"])
+def the_choice_costs_nothing():
+    """The best of several runs is charged as one run."""
+    put(RepeatAndSelectEvent, "rdp", lambda self, queries, orders: self.inner.rdp(self.inner_queries, orders))
+
+
+@bug(
+    16,
+    caught_by=[
+        INNER + "test_calibrated_is_within_the_target_and_close",
+        CHOOSE + "test_the_best_comes_out_and_the_whole_is_within_the_target",
+    ],
+)
+def runs_calibrated_as_if_there_were_one():
+    """The noise is calibrated for one run, and the session of the choice is registered at that noise."""
+
+    def calibrated(inner_at, runs, relation, target, alongside=()):
+        return inner.calibrate(inner_at, relation, *target, alongside)
+
+    swap(inner.calibrated, calibrated)
+
+
+@bug(16, caught_by=[LAW + "test_the_number_has_its_law", LAW + "test_it_costs_no_more_than_what_is_accounted"])
+def more_runs_than_are_accounted():
+    """The number of runs is drawn with a mean that is a tenth larger than the one that is charged."""
+    gamma = number_of_runs._gamma
+    swap(gamma, lambda mean, shape: gamma(1.1 * mean, shape))
+
+
+@bug(16, caught_by=[LAW + "test_the_number_has_its_law", LAW + "test_chances"])
+def poisson_number_with_another_mean():
+    """A Poisson number of runs has a mean that is a tenth larger than the one that is charged."""
+    poisson = number_of_runs._poisson
+    put(number_of_runs, "_poisson", lambda mean: poisson(1.1 * mean))
+
+
+@bug(16, caught_by=[LAW + "test_the_number_has_its_law"])
+def a_fixed_number_of_runs():
+    """The number of runs is the mean, whatever is drawn: the proof needs it to be random."""
+    put(NumberOfRuns, "draw", lambda self, stream: round(self.mean_runs))
+
+
+@bug(16, caught_by=[CHOICE + "test_the_session_is_on_disk_before_the_number_is_drawn"])
+def the_number_is_drawn_first():
+    """The number of runs is drawn before the ledger has the session."""
+    choose_best = best_of.best_of
+
+    def hasty(session, sweep, randomness, attempt, place):
+        sweep.runs.draw(randomness.session_key(session.id).stream("number of runs"))
+        return choose_best(session, sweep, randomness, attempt, place)
+
+    swap(choose_best, hasty)
+
+
+@bug(16, caught_by=[CHOICE + "test_padding_makes_runs_without_consequence"])
+def padded_runs_may_win():
+    """Runs that are made for the time that they take are candidates like any other: more runs than are charged."""
+    attempts = best_of.best_of
+
+    def generous(session, sweep, randomness, attempt, place):
+        keep, best = place.keep, []
+
+        def kept(found):
+            keep(found or best[-1])
+
+        def attempted(point, coins):
+            best.append(attempt(point, coins))
+            return best[-1]
+
+        place.keep = kept
+        return attempts(session, sweep, randomness, attempted, place)
+
+    swap(attempts, generous)
+
+
+@bug(16, caught_by=[CHOICE + "test_runs_have_points_and_coins_of_their_own"])
+def runs_share_their_coins():
+    """Every run has the same key, so that runs are not independent."""
+    derive = Key.derive
+    put(Key, "derive", lambda self, *labels: derive(self, *(labels[:1] if labels[0] == "run" else labels)))
+
+
+@bug(16, caught_by=[CHOICE + "test_stopped_it_goes_on_with_the_same_number_and_points"])
+def another_number_after_a_stop():
+    """An interrupted selection draws its number and its points again."""
+    load = Randomness.load.__func__
+
+    def loaded(cls, path):
+        found = load(cls, path)
+        found._key = found._key.next()
+        found._sessions = {}
+        return found
+
+    put(Randomness, "load", classmethod(loaded))
+
+
+@bug(16, caught_by=[CHOICE + "test_another_winner_than_the_one_released_is_refused"])
+def a_second_winner_is_released():
+    """After a release another winner is released at no charge."""
+    lookup = Session.lookup
+
+    def blind(self, query):
+        return None if self.purpose == best_of.PURPOSE else lookup(self, query)
+
+    put(Session, "lookup", blind)
+    put(Session, "spend", lambda self, query, fingerprint="": None)
+
+
+@bug(
+    16,
+    caught_by=[
+        INNER + "test_a_run_that_plans_more_is_refused",
+        CHOOSE + "test_a_run_that_plans_more_than_it_declared_is_refused",
+        SWEEP + "test_runs_are_charged_for_what_they_plan",
+    ],
+)
+def runs_may_spend_more_than_declared():
+    """Nobody holds a run's ledger against what was declared for it."""
+    swap(inner.check_ledger, lambda ledger, event: None)
+
+
+@bug(16, caught_by=[INNER + "test_a_run_that_plans_more_is_refused"])
+def only_the_first_session_is_held_against_the_plan():
+    """Of a run's sessions only the first is compared with what was declared."""
+    worst = inner.worst_curve
+
+    def first(ledger):
+        sessions = ledger.sessions[:1]
+        return worst(type("OneSession", (), {"sessions": sessions, "shares": ledger.shares}))
+
+    put(inner, "worst_curve", first)
+
+
+@bug(16, caught_by=[INNER + "test_the_worst_curve_is_that_of_the_worst_record", SWEEP + "test_a_loud_score_is_refused"])
+def parts_overlook_the_dearer():
+    """Of a training and a score beside it, the cheaper is taken for the whole."""
+    put(inner.np, "max", np.min)
+
+
+@bug(16, caught_by=[COMPOSED + "test_the_worst_is_the_maximum_order_by_order"])
+def the_worst_is_the_first():
+    """The worst of several events is taken to be the first."""
+    put(WorstOfEvent, "_together", lambda self, curves: curves[0])
+
+
+@bug(
+    16,
+    caught_by=[
+        COMPOSED + "test_all_of_them_is_the_sum_order_by_order",
+        COMPOSED + "test_the_best_of_several_costs_by_the_whole_run",
+        CHOOSE + "test_a_score_beside_the_training_is_free",
+    ],
+)
+def the_score_of_a_run_is_free():
+    """A score on the records of the training is left out of what a run spends."""
+    put(ComposedEvent, "_together", lambda self, curves: curves[0])
+
+
+@bug(16, caught_by=[COMPOSED + "test_all_of_them_is_the_composition_of_the_distributions"])
+def a_distribution_is_left_out():
+    """The privacy loss distribution of a composition is that of its first part."""
+    put(ComposedEvent, "pld", lambda self, queries, interval=2.0**-13: self.main.pld(self.part_queries[0], interval))
+
+
+@bug(16, caught_by=[INNER + "test_the_largest_mu_leaves_the_curve_as_it_is"])
+def the_free_score_is_too_loud():
+    """The score beside a training is given more than the training's curve leaves free."""
+    mu = inner.largest_mu
+    swap(mu, lambda event, queries=1: 1.05 * mu(event, queries))
+
+
+@bug(16, caught_by=[CHOOSE + "test_values_are_clamped_and_noise_has_the_stated_scale"])
+def the_score_has_no_noise():
+    """Runs are compared by the exact score."""
+    put(trials, "_noise", lambda session: {trials.SCORE: 0.0})
+
+
+@bug(16, caught_by=[CHOOSE + "test_values_are_clamped_and_noise_has_the_stated_scale"])
+def a_record_votes_without_bound():
+    """A record's value is not clamped before it enters the score."""
+    put(trials.Tensor, "clamp", lambda self, *bounds: self)
+
+
+@bug(16, caught_by=[CHOICE + "test_the_ledger_tells_nothing_of_the_number"])
+def the_ledger_counts_the_runs():
+    """The ledger of the selection has a line for every run."""
+    keep = Workplace.keep
+    sessions = []
+    opened = Session.open
+
+    def remembered(self):
+        opened(self)
+        sessions.append(self)
+
+    def telling(self, found):
+        keep(self, found)
+        session = sessions[-1]
+        session._write_line("reserve", session.id, {"first": 0, "last": 0}, lambda: None)
+
+    put(Session, "open", remembered)
+    put(Workplace, "keep", telling)
+
+
+@bug(16, caught_by=[CHOOSE + "test_the_number_of_runs_comes_out_nowhere", SWEEP + "test_the_number_of_runs_is_nowhere"])
+def the_statement_tells_the_number():
+    """The statement says how many runs were made."""
+    keep, said, made = Workplace.keep, words.selection, []
+
+    def counted(self, found):
+        keep(self, found)
+        made.append(self.done)
+
+    put(Workplace, "keep", counted)
+    put(words, "selection", lambda *args, **kwargs: {**said(*args, **kwargs), "runs": made[-1] if made else 0})
+
+
+@bug(16, caught_by=[SWEEP + "test_the_number_of_runs_is_nowhere"])
+def progress_counts_the_runs():
+    """A line is shown for every run."""
+    attempt = sweep._Runs.attempt
+
+    def showing(self, point, randomness):
+        self.selecting.task.say("run finished")
+        return attempt(self, point, randomness)
+
+    put(sweep._Runs, "attempt", showing)
+
+
+@bug(
+    16,
+    caught_by=[
+        CHOICE + "test_the_working_folder_holds_the_best_alone_and_is_private",
+        SWEEP + "test_interrupted_its_working_folder_is_private_and_then_gone",
+    ],
+)
+def losers_are_kept():
+    """The weights of runs that lost stay in the working folder."""
+    put(Workplace, "_remove_others", lambda self: None)
+    rank = Workplace.keep
+
+    def keep(self, found):
+        rank(self, found)
+        if self.path is not None and found is not None and not self._weights(self.done - 1).exists():
+            self._weights(self.done - 1).write_bytes(b"")
+
+    put(Workplace, "keep", keep)
+
+
+@bug(41, caught_by=[CHOICE + "test_the_working_folder_holds_the_best_alone_and_is_private"])
+def the_working_folder_is_open_to_all():
+    """The working folder can be entered by everybody."""
+    chmod = os.chmod
+    put(os, "chmod", lambda path, mode, **rest: chmod(path, 0o755 if mode == 0o700 else mode, **rest))
+
+
+@bug(41, caught_by=[CHOOSE + "test_stopped_it_goes_on_to_the_same_bits"])
+def the_working_folder_stays():
+    """The working folder of a finished selection is left behind."""
+    put(Workplace, "destroy", lambda self: None)
+
+
+@bug(16, caught_by=[GRID + "test_weights_make_a_value_likelier"])
+def weights_are_forgotten():
+    """Points are drawn uniformly, whatever the weights say."""
+    put(Grid, "draw", lambda self, stream: int(stream.integers(1, len(self.points))[0]))
+
+
+@bug(16, caught_by=[REGISTER + "test_a_run_chosen_by_hand_says_so"])
+def a_choice_by_hand_is_not_told():
+    """A run that was chosen by hand says nothing of it."""
+    build = TableSettings.__init__
+
+    def built(self, *args, **fields):
+        build(self, *args, **{**fields, "chosen_among": None})
+
+    put(TableSettings, "__init__", built)
+
+
+@bug(16, caught_by=[REGISTER + "test_runs_under_one_name_are_flagged", REGISTER + "test_statement_shows_the_flag"])
+def other_runs_are_not_told():
+    """A run on a data set with others is reported as if it were alone."""
+    put(register, "others", lambda path, dataset: 0)
+
+
+@bug(16, caught_by=[CHOOSE + "test_what_the_ledger_holds_already_is_part_of_the_target"])
+def what_was_registered_before_is_forgotten():
+    """A selection is calibrated as if its ledger held nothing else."""
+    put(choose, "_alongside", lambda ledger: [])
