@@ -164,7 +164,10 @@ def rows_silenced_by_a_zero():
 
 
 @bug(
-    caught_by=[HESSIAN + "test_the_error_bound_holds_with_its_probability", HESSIAN + "test_steps_are_the_least_that_suffice"]
+    caught_by=[
+        HESSIAN + "test_the_error_bound_holds_with_its_probability",
+        HESSIAN + "test_steps_are_the_least_that_suffice",
+    ]
 )
 def eigenvalue_error_forgets_its_square():
     """The error of the eigen-solver is stated as its square."""
