@@ -5,8 +5,11 @@
 
 import os
 
+import pytest
+
 from tacita._files import replace_durably
 from tacita.accounting import FullBatchGaussianEvent, Ledger, verify_file
+from tacita.errors import LedgerError
 from tacita.pipeline import check_run, train_table
 from tacita.random import Randomness
 from tests.faults import runs
@@ -77,6 +80,25 @@ def test_a_ledger_covers_what_was_released_and_goes_on(tmp_path):
             assert verify_file(path).ok
             Ledger(path, **WORDS).close()
             assert verify_file(path).ok
+
+
+def test_a_hole_among_lines_that_were_never_flushed_is_refused_and_left_alone(tmp_path):
+    """Some file systems may leave one; nothing tells it from tampering. What was reserved is still counted."""
+    path = tmp_path / "ledger.jsonl"
+    ledger = Ledger(path, **WORDS)
+    session = ledger.register(EVENT, planned_queries=6)
+    session.open()
+    session.reserve(0, 5)
+    sure = path.read_bytes()
+    for query in range(4):
+        session.spend(query, "tag")
+    lost = path.read_bytes()
+    hole = sure + bytes(200) + lost[len(sure) + 200 :]
+    ledger.close()
+    path.write_bytes(hole)
+    with pytest.raises(LedgerError, match=r"line 4 of the ledger is not one that tacita wrote"):
+        Ledger(path, **WORDS)
+    assert path.read_bytes() == hole
 
 
 # --- a run ---------------------------------------------------------------------------------------------------------

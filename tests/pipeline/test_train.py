@@ -169,7 +169,7 @@ class Watch:
         self.seen: dict[str, Any] = {}
         self._wrap(monkeypatch, train_module, "survey", lambda source, table, *_: table)
         self._wrap(monkeypatch, train_module, "ClippedGradientOracle", lambda model, loss, records, **_: records)
-        self._wrap(monkeypatch, train_module.score, "exact_counts", lambda model, encoder, rows: rows)
+        self._wrap(monkeypatch, train_module.score, "exact_counts", lambda model, encoder, rows, **_: rows)
 
     def _wrap(self, monkeypatch: pytest.MonkeyPatch, module: Any, name: str, pick: Callable[..., Any]) -> None:
         real = getattr(module, name)
