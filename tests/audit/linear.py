@@ -17,6 +17,7 @@ from tacita import (
     PoissonSampler,
     ShuffledEpochsSampler,
 )
+from tacita.errors import UnsupportedEventError
 from tacita.gradients.given import GivenSource
 
 FLAT = FlatClipper(max_grad_norm=1.0)
@@ -58,8 +59,10 @@ def declared(rows, ledger, sampler):
     return guess if absent else sampler(len(rows))
 
 
-def network(sampler, *, method, model=Layers, clipper=FLAT, noise_multiplier=1.0, queries=2, **more):
+def network(sampler, relation, *, method, model=Layers, clipper=FLAT, noise_multiplier=1.0, queries=2, **more):
     def make_oracle(rows, ledger):
+        if ledger.neighboring_relation != relation:  # one each: networks take their time
+            raise UnsupportedEventError("audited under another relation")
         return ClippedGradientOracle(
             model(rows.shape[1]),
             losses,
@@ -76,12 +79,12 @@ def network(sampler, *, method, model=Layers, clipper=FLAT, noise_multiplier=1.0
     return make_oracle
 
 
-def given(sampler, *, clipper=FLAT, noise_multiplier=1.0, queries=2):
+def given(sampler, *, clipper=FLAT, noise_multiplier=1.0, queries=2, mechanism=None):
     def make_oracle(rows, ledger):
         return GradientOracle(
             GivenSource(rows),
             estimator=ClippedSum(clipper),
-            mechanism=GaussianMechanism(noise_multiplier=noise_multiplier),
+            mechanism=mechanism or GaussianMechanism(noise_multiplier=noise_multiplier),
             sampler=declared(rows, ledger, sampler),
             ledger=ledger,
             planned_queries=queries,
@@ -111,12 +114,14 @@ def epochs(assignment):
 
 
 ORACLES = {
-    "ghost": network(poisson, method="ghost"),
-    "vmap": network(poisson, method="vmap"),
-    "loop": network(poisson, method="loop"),
-    "tied": network(poisson, method="ghost", model=Tied),
-    "chunks": network(full, method="ghost", noise_multiplier=2.0, max_physical_batch_size=1),
-    "per-layer": network(full, method="loop", clipper=PerLayerClipper(max_grad_norm=1.0), noise_multiplier=2.0),
+    "ghost": network(poisson, "add_or_remove_one", method="ghost"),
+    "vmap": network(poisson, "replace_one", method="vmap"),
+    "loop": network(poisson, "zero_out_one", method="loop"),
+    "tied": network(poisson, "add_or_remove_one", method="ghost", model=Tied),
+    "chunks": network(full, "zero_out_one", method="ghost", noise_multiplier=2.0, max_physical_batch_size=1),
+    "per-layer": network(
+        full, "add_or_remove_one", method="loop", clipper=PerLayerClipper(max_grad_norm=1.0), noise_multiplier=2.0
+    ),
     "automatic": given(poisson, clipper=AutomaticClipper(max_grad_norm=1.0, gamma=0.01)),
     "full-batch": given(full, noise_multiplier=2.0),
     "poisson": given(poisson),

@@ -22,7 +22,7 @@ from tacita import _validate
 
 SELECTION = 0.2  # of the runs, the first ones, choose the event; the others judge it
 LEAST_RUNS = 10  # a world
-CANDIDATES = 400  # thresholds tried, at most
+CANDIDATES = 160  # thresholds tried, at most
 CAUTION = 0.01  # limits that choose are so much more careful: else the rarest events, known least, look best
 
 Direction = Literal["present", "absent"]  # the world that the event points at

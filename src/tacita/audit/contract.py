@@ -21,13 +21,14 @@ from tacita.audit.simulator import Trace
 from tacita.errors import UnsupportedEventError
 
 FALSE_ALARM = 1e-6  # of one call, over all relations and checks
-SIZES = (400, 1000)  # runs a world that fit statistics, and that compare them
+SIZES = (300, 800)  # runs a world that fit statistics, and that compare them
 LOOPED_SIZES = (40, 60)
 RUNS, LOOPED_RUNS = 40_000, 400  # that measure
 COLUMNS = 4
 SEED = 0  # of simulated runs; real sessions draw from the system
 ASKED = 4  # queries of a real session, at most
-REAL_QUERIES = 60  # a world and adversary
+REAL_QUERIES = {CONSTANT: 60}  # a world; fewer of a hostile adversary
+HOSTILE_QUERIES = 12
 FIRST_HAND = (CONSTANT, *HOSTILE)  # whose data sets real sessions are asked on
 LOOPED = (CONSTANT, EMPTY, COORDINATE, *HOSTILE)
 
@@ -83,8 +84,10 @@ def _check(make_oracle: MakeOracle, relation: NeighboringRelation, delta: float)
     assert math.isfinite(claimed), f"{relation}: the ledger claims epsilon {claimed} at delta {delta:g}: nothing."
     false_alarm = FALSE_ALARM / len(RELATIONS) / 2
     vectorised = arenas[0].vectorised and is_plain(arenas[0].oracles[0])
-    adversaries = ADVERSARIES.values() if vectorised else LOOPED
-    arenas = arenas_of(make_oracle, relation, delta, adversaries, columns=COLUMNS)
+    others = [
+        a for a in (ADVERSARIES.values() if vectorised else LOOPED) if a is not CONSTANT and relation in a.relations
+    ]
+    arenas += arenas_of(make_oracle, relation, delta, others, columns=COLUMNS)
     if vectorised:
         _check_first_hand([arena for arena in arenas if arena.adversary in FIRST_HAND], false_alarm)
         _attack(arenas, RUNS, false_alarm)
@@ -101,7 +104,7 @@ def _check_first_hand(arenas: list[Arena], false_alarm: float) -> None:
         assert parts is not None, "only plain oracles are asked beside their parts"
         assert worlds is not None, "parts come with worlds"
         for present in (True, False):
-            found = arena.sessions(present, max(4, REAL_QUERIES // arena.queries))
+            found = arena.sessions(present, _sessions(arena))
             trace = replayed(replace(parts, queries=arena.queries), worlds, present, found)
             _check_finite(arena, trace)
             if arena.releases_noise_alone(present) and not in_whole_steps(arena.oracles[0]):
@@ -135,6 +138,10 @@ def _one_by_one(arena: Arena) -> Arena:
 
 def _asked_less(arena: Arena) -> Arena:
     return replace(arena, asking=Asking(COLUMNS, min(arena.queries, ASKED)))
+
+
+def _sessions(arena: Arena) -> int:
+    return max(4, REAL_QUERIES.get(arena.adversary, HOSTILE_QUERIES) // arena.queries)
 
 
 def _check_finite(arena: Arena, trace: Trace) -> None:
