@@ -73,7 +73,7 @@ def run(tmp_path_factory):
         data=str(folder / "table.csv"), output=str(folder / "run"), epsilon=20.0, delta=1e-3, target="label",
         drop=("patient",), sample_rate=0.5, queries=2,
     )  # fmt: skip
-    train_table(settings)
+    train_table(settings, randomness=tacita.Randomness.insecure(0))
     return folder / "run"
 
 
@@ -168,6 +168,18 @@ def test_a_model_of_another_preprocessing(run, tmp_path_factory, chosen):
     if model is not None:
         rows = {"x": [1.0], "y": [1], "kind": ["red"]}
         refused(lambda: model.predict({**{name: [0] for name in model.encoder.columns()}, **rows}), ValueError)
+
+
+@pytest.mark.parametrize("name", ["operator:add", "os.path:join", "builtins:pow", "shutil:copyfileobj"])
+def test_an_export_calls_nothing_of_pythons_own(run, tmp_path, name):
+    """A model may be the user's own callable, named in the file; the standard library has none."""
+    shutil.copytree(run, tmp_path / "run")
+    tree = json.loads((run / "preprocessing.json").read_bytes())
+    tree["model"]["name"] = name
+    (tmp_path / "run" / "preprocessing.json").write_bytes(as_json(tree))
+    rehash(tmp_path / "run")
+    with pytest.raises(ValueError, match="standard library"):
+        tacita.load(tmp_path / "run")
 
 
 @fuzz(50)

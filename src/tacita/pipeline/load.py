@@ -16,7 +16,7 @@ from torch import nn
 
 from tacita.errors import DataStructureError, TacitaError
 from tacita.pipeline import report
-from tacita.pipeline.models import outputs
+from tacita.pipeline.models import ModelSpec, outputs
 from tacita.pipeline.preprocessing import Preprocessing
 from tacita.pipeline.score import model_input
 from tacita.tables.encoding import Encoder
@@ -102,10 +102,13 @@ def load(folder: str | Path) -> TableModel:
             "budget of its own."
         )
     preprocessing = Preprocessing.load(folder / report.PREPROCESSING)
-    model = preprocessing.model.build()
+    spec = preprocessing.model
+    if spec != ModelSpec.of(spec.name, spec.width, preprocessing.encoder):
+        raise TacitaError(f"{report.PREPROCESSING} says of the model what does not fit its columns and target.")
     try:
+        model = spec.build()
         model.load_state_dict(safetensors.torch.load_file(folder / report.MODEL))
-    except (OSError, RuntimeError, safetensors.SafetensorError):
+    except (OSError, RuntimeError, MemoryError, OverflowError, safetensors.SafetensorError):
         raise TacitaError(f"{report.MODEL} does not fit the model {preprocessing.model.name!r}.") from None
     return TableModel(model, preprocessing.encoder, stated, folder)
 

@@ -4,6 +4,7 @@ Place: [pipeline.models] -> train, load. Public: architecture and first weights 
 """
 
 import importlib
+import sys
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -101,6 +102,8 @@ def _mlp(num_features: int, width: int, num_outputs: int) -> nn.Module:
 
 def _own(path: str) -> Callable[[int, int], nn.Module]:
     module_name, _, name = path.partition(":")
+    if module_name.partition(".")[0] in sys.stdlib_module_names:  # a model's file from elsewhere may say os:kill
+        raise ValueError(f"model must be a callable of your own, got {path!r} of Python's standard library.")
     try:
         made: Any = getattr(importlib.import_module(module_name), name)
     except (ImportError, AttributeError, ValueError):
