@@ -192,20 +192,19 @@ PITFALLS = [
     Pitfall(
         38,
         "attacks on floating-point noise",
-        "noise of whole steps with its exact law, on request; the statement says what is closed and what is out of scope",
+        "noise of whole steps with its exact law, on request; the statement says what is closed and what is not",
     ),
     Pitfall(
         39,
         "a floating-point sum that exceeds its sensitivity",
-        "weights leave room for every rounding of a contribution; hardened, whole steps are summed exactly, each record "
-        "computed alone, or a float sum's rounding is bounded and in the sensitivity",
+        "weights leave room for every rounding of a contribution; hardened, whole steps are summed exactly and each "
+        "record computed alone, or the rounding of a float sum is bounded and in the sensitivity",
     ),
     Pitfall(40, "a secure mode that nobody can install", "no mode: every run is keyed by the system"),
     Pitfall(
         41,
         "buffers of raw gradients in what is shared",
-        "key and checkpoint are the owner's alone and gone at the end; buffers come with error feedback",
-        "error feedback",
+        "a hidden error is never public state; key and checkpoint are the owner's alone and gone at the end",
     ),
     Pitfall(
         42,
