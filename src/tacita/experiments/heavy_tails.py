@@ -49,7 +49,7 @@ class HeavyTail(ABC):
         """
         if not 1 < order < self.finite_below:
             raise ValueError(f"order must be in (1, {self.finite_below:g}), where moments are finite, got {order!r}.")
-        return self.size * self._moment(order, dim) ** (1 / order)
+        return float(self.size * self._moment(order, dim) ** (1 / order))
 
     @property
     def finite_below(self) -> float:
@@ -156,7 +156,7 @@ class AlphaStable(HeavyTail):
 
     Example:
         >>> round(AlphaStable(tail=1.5).moment_scale(1.25), 4)
-        3.2021
+        2.3873
     """
 
     def __post_init__(self) -> None:
