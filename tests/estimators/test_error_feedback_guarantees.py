@@ -313,9 +313,10 @@ def test_a_record_moves_the_transcript_by_its_participations(feedback):
     assert (injected_only <= feedback.max_residual_norm * k + 1e-9).all()
 
 
-def test_one_participation_reaches_its_residual_threshold():
-    """Flushed in one query, where the error is not longer than what may be injected."""
-    estimator = bounded(2.0, 5.0).estimator(UNIT, 1.0)
+@pytest.mark.parametrize("leak", [0.0, 0.5])
+def test_one_participation_reaches_its_residual_threshold(leak):
+    """Flushed in one query, where the error is not longer than what may be injected; a leak leaves nothing behind."""
+    estimator = bounded(2.0, 5.0, leak=leak).estimator(UNIT, 1.0)
     others = 0.1 * heavy(6, 1, 2, 3, generator=torch.Generator().manual_seed(7)) / 100
     drawn = torch.zeros(6, 1, dtype=torch.bool)
     drawn[2] = True

@@ -1,0 +1,285 @@
+"""Bugs of error feedback: too little charged for what is remembered, and what is remembered seen from outside."""
+
+import math
+import sys
+
+import torch
+
+from tacita.accounting import bounded_residual_events, feedback_cells, feedback_events, first_draw_event
+from tacita.accounting import interleaved_event as interleaved
+from tacita.accounting.feedback_events import HiddenErrorPoissonEvent
+from tacita.estimators import BoundedErrorSum, HiddenErrorSum, ReleasedErrorSum
+from tacita.estimators.error_feedback import FeedbackSum, bounded, error, feedback
+from tacita.oracles import GradientOracle
+from tacita.theory import noise
+from tests.planted.plant import bug, put, swap
+
+DICE = "tests/estimators/test_error_feedback.py::"
+BOUNDS = "tests/estimators/test_error_feedback_guarantees.py::"
+EVENTS = "tests/accounting/test_feedback_events.py::"
+ORACLE = "tests/oracles/test_error_feedback.py::"
+PAPER = "tests/experiments/test_paper_noise.py::"
+
+INJECTED = BOUNDS + "test_what_is_injected_is_bounded_whatever_the_error"
+TRANSCRIPT = BOUNDS + "test_a_record_moves_the_transcript_by_its_participations"
+
+
+@bug(
+    caught_by=[BOUNDS + "test_sensitivities", BOUNDS + "test_one_record_moves_a_hidden_sum_by_its_sensitivity_at_most"]
+)
+def error_moves_by_its_norm():
+    """A record is taken to change the injected error by its norm, not by twice that."""
+    put(
+        HiddenErrorSum,
+        "sensitivity",
+        lambda self, relation, shapes: {
+            "gradient": feedback_events.moved(relation) * self.contribution(shapes) + self.max_feedback
+        },
+    )
+
+
+@bug(caught_by=[ORACLE + "test_numbers_of_the_event_are_at_the_level_of_the_sum"])
+def error_of_the_mean_charged_to_the_sum():
+    """The bound on the error of the mean stands in the event of the sum."""
+    whole = feedback_cells.hidden_error_event
+
+    def smaller(law, relation, *, max_error_change, **more):
+        return whole(law, relation, max_error_change=max_error_change / 18, **more)
+
+    swap(whole, smaller)
+
+
+@bug(caught_by=[EVENTS + "test_epsilon_of_a_session", EVENTS + "test_noise_for_epsilon_2"])
+def error_amplified_by_sampling():
+    """The remembered error is charged only in queries that draw the record."""
+    whole = HiddenErrorPoissonEvent._mixture
+
+    def amplified(self):
+        shifts, chances = whole(self)
+        return (0.0, *shifts[1:]), chances
+
+    put(HiddenErrorPoissonEvent, "_mixture", amplified)
+
+
+@bug(caught_by=[EVENTS + "test_amplification_is_refused_under_replace_one"])
+def replace_one_amplified():
+    """Poisson amplification is claimed for a hidden error under replace_one."""
+    put(feedback_events, "AMPLIFIED", ("add_or_remove_one", "zero_out_one", "replace_one"))
+
+
+@bug(caught_by=[DICE + "test_the_error_never_contains_the_noise"])
+def error_of_the_noisy_update():
+    """The error is what the noisy sum left over, so that the noise is fed back with the opposite sign."""
+    whole = HiddenErrorSum.__call__
+
+    def call(self, engine, state):
+        values, following = whole(self, engine, state)
+        return values, {**following, "given": {name: x.clone() for name, x in values["gradient"].items()}}
+
+    def after(self, state, release):
+        noise = {name: release["gradient"][name] - x for name, x in state.pop("given").items()}
+        return {**state, "error": {name: e - noise[name] for name, e in state["error"].items()}}
+
+    put(HiddenErrorSum, "__call__", call)
+    HiddenErrorSum.after = after
+
+
+@bug(
+    41,
+    caught_by=[
+        BOUNDS + "test_a_hidden_error_is_not_for_sharing",
+        ORACLE + "test_a_hidden_error_is_never_public",
+    ],
+)
+def hidden_error_shared():
+    """The hidden error passes for public state."""
+    FeedbackSum.shareable = lambda self, state: state
+
+
+@bug(41, caught_by=[BOUNDS + "test_released_feedback_remembers_releases_alone"])
+def public_error_of_private_residuals():
+    """The error that is called public remembers the residuals themselves, not their release."""
+    whole, after = ReleasedErrorSum.__call__, ReleasedErrorSum.after
+
+    def call(self, engine, state):
+        values, state = whole(self, engine, state)
+        return values, {**state, "raw": {name: x.clone() for name, x in values["residual"].items()}}
+
+    def remember(self, state, release):
+        return after(self, state, {**release, "residual": state.pop("raw")})
+
+    put(ReleasedErrorSum, "__call__", call)
+    put(ReleasedErrorSum, "after", remember)
+
+
+@bug(
+    25,
+    caught_by=[
+        BOUNDS + "test_a_row_that_is_not_finite_is_absent_from_both_sums",
+        ORACLE + "test_rows_of_nan_are_rows_that_are_not_there",
+    ],
+)
+def nan_in_the_residuals():
+    """A row that is not finite is absent from the clipped sum, and whole in the residuals."""
+    swap(feedback.residual_weights, lambda weights, norms: 1 - weights)
+
+
+@bug(25, caught_by=[INJECTED, BOUNDS + "test_a_huge_row_leaves_everything_finite"])
+def error_overflows():
+    """An error that passed the largest number stays infinite."""
+    swap(error._saturated, lambda part: part)
+
+
+@bug(caught_by=[BOUNDS + "test_one_record_moves_a_hidden_sum_by_its_sensitivity_at_most"])
+def error_injected_whole():
+    """The error is not clipped before it is injected."""
+    swap(error.share_within, lambda norm, bound, dtype: torch.ones_like(norm, dtype=dtype))
+
+
+@bug(26, caught_by=[INJECTED])
+def injected_share_rounded_up():
+    """The factor of what is injected leaves no room for rounding in float32."""
+    swap(error._narrowed, lambda weights, dtype: (weights * (1 + 1e-7)).to(dtype))
+
+
+@bug(caught_by=[TRANSCRIPT, BOUNDS + "test_no_residual_passes_its_threshold"])
+def residual_not_clipped():
+    """What one sample adds to the error is not bounded."""
+    swap(bounded.bounded_residual_weights, lambda weights, norms, most: feedback.residual_weights(weights, norms))
+
+
+@bug(26, caught_by=[BOUNDS + "test_no_residual_passes_its_threshold"])
+def residual_rounded_up():
+    """The weight of a residual is rounded to the nearest number, not down."""
+
+    def nearest(weights, norms, most):
+        quotient = (most / norms.double()).to(norms.dtype)
+        return torch.minimum(feedback.residual_weights(weights, norms), quotient)
+
+    swap(bounded.bounded_residual_weights, nearest)
+
+
+@bug(
+    caught_by=[
+        DICE + "test_leak_forgets_what_is_left",
+        BOUNDS + "test_one_participation_reaches_its_residual_threshold",
+    ]
+)
+def leak_before_the_clip():
+    """The leak is (1 - lambda) e - clip(e), which is not non-expansive."""
+    put(FeedbackSum, "kept", lambda self, share: (1 - self.feedback.leak) - share)
+
+
+@bug(caught_by=[BOUNDS + "test_the_error_of_bounded_residuals_is_held_in_float64"])
+def bounded_error_in_float32():
+    """The error of bounded residuals is held in float32, and its rounding adds up."""
+    put(BoundedErrorSum, "initial_state", FeedbackSum.initial_state)
+    put(torch.Tensor, "double", torch.Tensor.float)
+
+
+@bug(caught_by=[BOUNDS + "test_settings_are_refused"])
+def any_clipper_for_bounded_residuals():
+    """Automatic clipping, which is no projection, is accepted where the proof needs one."""
+    swap(feedback.check_projection, lambda clipper, feedback: None)
+
+
+@bug(48, caught_by=[BOUNDS + "test_a_query_changes_no_state_that_it_was_given"])
+def error_changed_in_place():
+    """A query writes into the error that it was given, so that a redone query sees it twice."""
+    whole = error.succeeding
+
+    def in_place(residuals, given, kept, max_norm):
+        state = whole(residuals, given, kept, max_norm)
+        for name, e in given.items():
+            e.copy_(state["error"][name])
+        return state
+
+    swap(whole, in_place)
+
+
+@bug(caught_by=[EVENTS + "test_noise_of_bounded_residuals", EVENTS + "test_bounded_residuals_cost_once_a_session"])
+def residuals_add_up_like_noise():
+    """k residuals of one record are charged as their root, as if they were independent."""
+    put(
+        bounded_residual_events.BoundedResidualEvent,
+        "session_mu",
+        lambda self, k: (
+            feedback_events.moved(self.relation)
+            * math.sqrt(k)
+            * (self.max_contribution + self.max_residual)
+            / self.noise_std
+        ),
+    )
+
+
+@bug(48, caught_by=[ORACLE + "test_a_session_charged_as_a_whole_cannot_be_continued_beside_itself"])
+def bounded_residuals_redone():
+    """A session of bounded residuals is continued from a restored error beside what it released."""
+    put(bounded_residual_events.BoundedResidualEvent, "per_query", property(lambda self: True))
+
+
+@bug(caught_by=[EVENTS + "test_both_directions_of_the_first_draw_against_quadrature"])
+def first_draw_backwards_too_small():
+    """The direction without the record forgets the variance of what the record moves."""
+    whole = first_draw_event.backward_divergences
+    swap(whole, lambda *key: 0.3 * whole(*key))
+
+
+@bug(
+    caught_by=[EVENTS + "test_divergences_of_the_first_draw", EVENTS + "test_noise_by_the_first_draw_and_whole_orders"]
+)
+def first_draw_forgets_draws_again():
+    """Records that are drawn again are not charged with what they add to the batch."""
+    whole = first_draw_event._transitions
+    swap(whole, lambda chance, jump, step, order: whole(chance, jump, 0.0, order))
+
+
+@bug(caught_by=[DICE + "test_every_third_query_injects_all_that_was_kept"])
+def injected_in_every_query():
+    """The error is injected in every query, and charged in every m-th."""
+    whole = HiddenErrorSum._share
+    put(
+        HiddenErrorSum,
+        "_share",
+        lambda self, state, query, dtype: whole(self, state, query * self.feedback.every, dtype),
+    )
+
+
+@bug(caught_by=[EVENTS + "test_turns_compose_both_events"])
+def turns_charged_as_the_cheaper():
+    """Of queries that take turns all are charged as the cheaper kind."""
+    put(interleaved.InterleavedEvent, "_parts", lambda self, queries: iter([(self.between, queries)]))
+
+
+@bug(
+    caught_by=[
+        BOUNDS + "test_cells_without_a_proof_are_refused",
+        EVENTS + "test_each_cell_has_an_event_and_each_refusal_none",
+    ]
+)
+def every_cell_served():
+    """A combination of feedback, sampler and relation without a proof is not refused."""
+    swap(feedback_cells._check, lambda law, relation, cells, what: None)
+
+
+@bug(43, caught_by=[ORACLE + "test_killed_and_resumed_is_uninterrupted_bit_for_bit"])
+def error_forgotten_on_resume():
+    """A resumed run begins with no error."""
+    whole = GradientOracle.load_state_dict
+
+    def load(self, state):
+        whole(self, {**state, "estimator_state": self.estimator.initial_state(self.source.shapes)})
+
+    put(GradientOracle, "load_state_dict", load)
+
+
+@bug(caught_by=[PAPER + "test_the_statement_begins_with_the_refuted_claim"])
+def refuted_claim_not_mentioned():
+    """The statement of a run with the paper's noise does not say that the paper's claim is false."""
+    put(sys.modules["tacita.accounting.statement"], "_disclaimers", lambda ledger: [])
+
+
+@bug(caught_by=[PAPER + "test_the_rigorous_epsilon_stands_beside_the_nominal_one"])
+def published_noise_of_the_mean_on_the_sum():
+    """The paper's noise of the mean is added to the sum, not even multiplied by the divisor."""
+    swap(noise.sum_noise_std, lambda mean_noise_std, *, divisor: mean_noise_std)
