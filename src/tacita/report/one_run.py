@@ -27,7 +27,7 @@ def allowed(fpr: np.ndarray, epsilon: float, delta: float) -> np.ndarray:
 
     Example:
         >>> allowed(np.array([0.0, 0.1, 1.0]), math.log(4), 0.0)
-        array([0.   , 0.4  , 1.   ])
+        array([0. , 0.4, 1. ])
     """
     if math.isinf(epsilon):
         return np.ones_like(fpr)
