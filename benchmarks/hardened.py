@@ -136,7 +136,8 @@ def page(rounds: int) -> str:
     parts = [
         "# What hardened noise costs",
         f"*Written by `python benchmarks/hardened.py`.* {platform.machine()}, {torch.get_num_threads()} thread(s); "
-        f"torch {metadata.version('torch')}, tacita {tacita.__version__}. Load of the machine before the run: {load:.1f}.",
+        f"torch {metadata.version('torch')}, tacita {tacita.__version__}. "
+        f"Load of the machine before the run: {load:.1f}.",
         "Versions take turns in one process, in a new order each round; a figure is the median over rounds "
         f"({rounds} for the noise, a third for steps) of (its time / that of floating-point noise in the same round), "
         "quartiles beside it.",

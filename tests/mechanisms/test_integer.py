@@ -60,10 +60,11 @@ def test_it_has_the_stated_scale_in_each_block(kind):
 
 def test_large_sums_wrap_after_the_noise_as_before_it():
     """(x mod 2^53) + k and x + k, both modulo 2^53, are equal: a sum that wraps is post-processed, no more."""
-    near = torch.tensor([2.0**52 - 3, -(2.0**52)], dtype=torch.float64) * STEP
-    released = ready(RoundedGaussian)({"g": {"w": near}}, {"g": 1000 * STEP}, noise(2))["g"]["w"] / STEP
-    drawn = rounded_normals(Key.insecure(2).stream("noise", "g"), 2, 1000.0)
-    for found, x, k in zip(released.tolist(), (2**52 - 3, -(2**52)), drawn.tolist(), strict=True):
+    edges = [2**52 - 3, -(2**52)] * 50
+    values = torch.tensor(edges, dtype=torch.float64) * STEP
+    released = ready(RoundedGaussian)({"g": {"w": values}}, {"g": 1000 * STEP}, noise(2))["g"]["w"] / STEP
+    drawn = rounded_normals(Key.insecure(2).stream("noise", "g"), 100, 1000.0)
+    for found, x, k in zip(released.tolist(), edges, drawn.tolist(), strict=True):
         assert (int(found) - x - k) % 2**53 == 0
         assert -(2**52) <= found < 2**52
 

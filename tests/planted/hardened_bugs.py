@@ -7,13 +7,12 @@ import torch
 
 from tacita import _integer_noise
 from tacita.accounting import DiscreteGaussianEvent, discrete_events
-from tacita.accounting import statement as _  # noqa: F401 - imported so that its module is there
 from tacita.estimators import CappedSum, GridSum, grid_sums
 from tacita.gradients import alone, grid
 from tacita.gradients.ghost import capped
 from tacita.mechanisms import DiscreteGaussian, GaussianMechanism, RoundedGaussian, integer
 from tacita.oracles import clipped
-from tacita.pipeline import models, purchases
+from tacita.pipeline import purchases, score
 from tests.planted.plant import bug, put, swap
 
 NOISE = "tests/test_integer_noise.py::"
@@ -52,12 +51,16 @@ def bound_of_the_arithmetic_too_small():
 
 @bug(38, caught_by=[NOISE + "test_the_tail_goes_on_where_64_bits_end"])
 def tail_ends_with_the_first_word():
-    """Digits beyond the first word are zeros: the tail of the noise ends."""
-    put(
-        _integer_noise,
-        "_digits",
-        lambda stream, place, count: (int(stream.words(1, place)[0]) << 64 * (count - 1), 64 * count),
-    )
+    """Digits beyond the first word are ones: the tail of the noise ends."""
+    ones = 2**64 - 1
+
+    def digits(stream, place, count):
+        value = int(stream.words(1, place)[0])
+        for _ in range(count - 1):
+            value = value << 64 | ones
+        return value, 64 * count
+
+    put(_integer_noise, "_digits", digits)
 
 
 @bug(38, caught_by=[NOISE + "test_discrete_gaussians_have_their_law"])
@@ -112,22 +115,25 @@ def truncated_after_the_sum():
 
 
 @bug(38, 39, caught_by=[ALONE + "test_a_row_has_the_same_bits_wherever_it_stands"])
-def linear_model_by_a_matrix_product():
-    """The outputs of a linear model come from one matrix product, in which a row's bits depend on its companions."""
+def softmax_shifted_by_the_batch():
+    """The softmax is taken after the largest output of the batch, not of the row: companions show in the last bits."""
+    whole = alone._errors
 
-    def grads(self, features, target, weight):
-        outputs = features.double() @ self._params["weight"].double().T
-        error = alone._errors(self._loss, outputs + self._params["bias"].double(), target) * weight.unsqueeze(-1)
-        return {"weight": error.unsqueeze(2) * features.double().unsqueeze(1), "bias": error}
+    def errors(loss, outputs, target):
+        if loss == "squared_error":
+            return whole(loss, outputs, target)
+        shares = alone.exp_alone(outputs - outputs.amax())
+        shares = shares / alone.tree_sum(shares.clone()).unsqueeze(-1)
+        return shares - torch.nn.functional.one_hot(target, outputs.shape[-1])
 
-    put(alone.LinearEngine, "_grads", grads)
+    swap(whole, errors)
 
 
 @bug(38, caught_by=[TABLE + "test_predictions_for_the_score_are_made_row_by_row"])
 def score_predicted_in_batches():
     """The held-out rows are predicted together, so that one may turn another's tie."""
-    whole = models.outputs
-    swap(whole, lambda model, features, rows=8192: whole(model, features))
+    whole = score.predictions
+    swap(whole, lambda model, encoder, rows, *, alone=False: whole(model, encoder, rows))
 
 
 @bug(39, 47, caught_by=[SUMS + "test_a_record_whose_positions_cancel_is_capped"])
