@@ -133,7 +133,7 @@ def softmax_shifted_by_the_batch():
 def score_predicted_in_batches():
     """The held-out rows are predicted together, so that one may turn another's tie."""
     whole = score.predictions
-    swap(whole, lambda model, encoder, rows, *, alone=False: whole(model, encoder, rows))
+    swap(whole, lambda model, encoder, rows, *, alone=False: whole(model, encoder, rows, alone=False))
 
 
 @bug(39, 47, caught_by=[SUMS + "test_a_record_whose_positions_cancel_is_capped"])
