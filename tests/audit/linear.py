@@ -36,6 +36,17 @@ class Layers(nn.Module):
         return (self.first(rows[:, : self.half]) + self.second(rows[:, self.half :])).squeeze(1)
 
 
+class Columns(nn.Module):
+    """A layer for each column of the row."""
+
+    def __init__(self, columns):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(1, 1, bias=False) for _ in range(columns))
+
+    def forward(self, rows):
+        return sum(layer(column) for layer, column in zip(self.layers, rows.split(1, dim=1), strict=True)).squeeze(1)
+
+
 class Tied(nn.Module):
     """One layer that is used twice, each time for half of the inner product."""
 
@@ -102,11 +113,11 @@ def full(n):
 
 
 def fixed_size(n):
-    return FixedSizeSampler(batch_size=2, num_records=n)
+    return FixedSizeSampler(batch_size=3, num_records=n)
 
 
 def one_pass(assignment):
-    return lambda n: DisjointSampler(num_batches=2, num_records=n, assignment=assignment)
+    return lambda n: DisjointSampler(num_batches=4, num_records=n, assignment=assignment)
 
 
 def epochs(assignment):
@@ -120,14 +131,19 @@ ORACLES = {
     "tied": network(poisson, "add_or_remove_one", method="ghost", model=Tied),
     "chunks": network(full, "zero_out_one", method="ghost", noise_multiplier=2.0, max_physical_batch_size=1),
     "per-layer": network(
-        full, "add_or_remove_one", method="loop", clipper=PerLayerClipper(max_grad_norm=1.0), noise_multiplier=2.0
+        full,
+        "add_or_remove_one",
+        method="loop",
+        model=Columns,
+        clipper=PerLayerClipper(max_grad_norm=1.0),
+        noise_multiplier=2.0,
     ),
     "automatic": given(poisson, clipper=AutomaticClipper(max_grad_norm=1.0, gamma=0.01)),
-    "full-batch": given(full, noise_multiplier=2.0),
+    "full-batch": given(full),
     "poisson": given(poisson),
     "fixed-size": given(fixed_size),
-    "one-pass-coin": given(one_pass("coin")),
-    "one-pass-index": given(one_pass("index")),
+    "one-pass-coin": given(one_pass("coin"), queries=4),
+    "one-pass-index": given(one_pass("index"), queries=4),
     "epochs-coin": given(epochs("coin"), noise_multiplier=2.0, queries=4),
     "epochs-permutation": given(epochs("permutation"), noise_multiplier=2.0, queries=4),
 }

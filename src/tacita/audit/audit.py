@@ -5,7 +5,7 @@ runs that measure are different ones, so that the choice costs no confidence.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from tacita.audit.statistics import STATISTICS, LikelihoodRatio, Pilot, Score, S
 
 PILOT, EXPLORED = 1000, 4000  # runs a world
 LOOPED_PILOT, LOOPED_EXPLORED, LOOPED_RUNS = 50, 100, 1000  # where each run is asked query by query
+KEPT = ("residual", "shift", "drawn", "others")  # of a trace, in order
 FPRS = (1e-1, 1e-2, 1e-3)
 Progress = Callable[[int], None]  # so many runs more are done
 Gain = Callable[[np.ndarray, np.ndarray, Claim], tuple]  # (scores with the canary, without, claim) -> to be large
@@ -99,13 +100,27 @@ class Arena:
 
 
 @dataclass(frozen=True)
-class Chosen:
-    """The adversary and statistic that a few runs spoke for."""
+class Candidate:
+    """An adversary and a statistic, and what a few runs spoke for them.
+
+    Attributes:
+        arena: The adversary's.
+        statistic: Its name and kind.
+        score: Fitted on pilot runs.
+        refutes: Whether the few runs refuted the claim.
+        gain: What they showed.
+    """
 
     arena: Arena
     statistic: Statistic
     score: Score
-    tried: int
+    refutes: bool
+    gain: tuple
+
+    @property
+    def exact(self) -> bool:
+        """Whether no other statistic can beat this one, but by luck, if the oracle does what it says."""
+        return isinstance(self.statistic, LikelihoodRatio)
 
 
 def audit(
@@ -167,21 +182,22 @@ def audit(
     _validate.delta("delta", delta)
     _validate.count("runs", runs, at_least=2 * bounds.LEAST_RUNS)
     arenas = arenas_of(make_oracle, relation, delta, adversaries, columns=columns, claim=claim, multiples=MANY)
-    chosen = explore(arenas, _shown, seed, false_alarm=false_alarm)
+    tried = explore(arenas, _shown, seed, false_alarm=false_alarm)
+    chosen = max(tried, key=lambda candidate: (candidate.refutes, candidate.exact, candidate.gain))
     runs = runs if chosen.arena.vectorised else min(runs, LOOPED_RUNS)
     present, absent = (measure(chosen, world, runs, seed, progress) for world in (True, False))
-    return judged(chosen, (present, absent), confidence=confidence, false_alarm=false_alarm, name=name)
+    found = judged(chosen, (present, absent), confidence=confidence, false_alarm=false_alarm)
+    return replace(found, name=name, explored=len(tried))
 
 
 def judged(
-    chosen: Chosen, scores: tuple[np.ndarray, np.ndarray], *, confidence: float, false_alarm: float, name: str = ""
+    chosen: Candidate, scores: tuple[np.ndarray, np.ndarray], *, confidence: float, false_alarm: float
 ) -> AuditResult:
     """What the scores of runs that took no part in the choice say: with the canary, and without."""
     arena, (present, absent) = chosen.arena, scores
     bound = bounds.epsilon_lower_bound(present, absent, arena.claim.delta, confidence)
     positive = (present, absent) if bound.event.direction == "present" else (-absent, -present)
     return AuditResult(
-        name=name,
         relation=arena.ledgers[0].neighboring_relation,
         claim=arena.claim,
         bound=bound,
@@ -192,7 +208,6 @@ def judged(
         adversary=arena.adversary.name,
         statistic=chosen.statistic.name,
         runs=len(present),
-        explored=chosen.tried,
         queries=arena.queries,
         vectorised=arena.vectorised,
         auc=bounds.auc(present, absent),
@@ -253,11 +268,8 @@ def explore(
     sizes: tuple[int, int] = (PILOT, EXPLORED),
     looped_sizes: tuple[int, int] = (LOOPED_PILOT, LOOPED_EXPLORED),
     look: Callable[[Arena, Trace], None] = lambda arena, trace: None,
-) -> Chosen:
-    """The adversary and statistic that promise most, on runs that measure nothing.
-
-    First one that refutes the claim; among those, and among the rest, the exact likelihood ratio, which no other
-    statistic beats but by luck if the oracle does what it says; then the largest gain.
+) -> list[Candidate]:
+    """Every adversary with every statistic, on runs that measure nothing.
 
     Args:
         arenas: To choose from.
@@ -268,8 +280,7 @@ def explore(
         looped_sizes: The same where runs are made one by one.
         look: Is shown every trace.
     """
-    best: tuple[tuple, Chosen] | None = None
-    tried = 0
+    found = []
     for number, arena in enumerate(arenas):
         fitted, compared = sizes if arena.vectorised else looped_sizes
         pilot = _pilot(arena, fitted, _seed(seed, 1, number))
@@ -280,17 +291,13 @@ def explore(
             score = statistic.fit(pilot)
             if score is None:
                 continue
-            tried += 1
             present, absent = (np.concatenate([score(trace) for trace in traces]) for traces in few)
             refutes = bounds.excess(present, absent, arena.claim.allowed, false_alarm).value > 0
-            found = (refutes, isinstance(statistic, LikelihoodRatio), *gain(present, absent, arena.claim))
-            if best is None or found > best[0]:
-                best = (found, Chosen(arena, statistic, score, 0))
-    assert best is not None, "every arena has a statistic"
-    return Chosen(best[1].arena, best[1].statistic, best[1].score, tried)
+            found.append(Candidate(arena, statistic, score, refutes, gain(present, absent, arena.claim)))
+    return found
 
 
-def measure(chosen: Chosen, present: bool, runs: int, seed: int, progress: Progress | None = None) -> np.ndarray:
+def measure(chosen: Candidate, present: bool, runs: int, seed: int, progress: Progress | None = None) -> np.ndarray:
     """Scores of so many new runs in one world."""
     scores = []
     for trace in chosen.arena.runs(present, runs, _seed(seed, 3, 0)):
@@ -315,12 +322,12 @@ def _pilot(arena: Arena, runs: int, seed: int) -> Pilot:
 def _joined(traces: list[Trace]) -> Trace:
     if len(traces) == 1:
         return traces[0]
-    drawn = [trace.drawn for trace in traces if trace.drawn is not None]
-    return Trace(
-        residual=torch.cat([trace.residual for trace in traces]),
-        shift=torch.cat([trace.shift for trace in traces]),
-        drawn=torch.cat(drawn) if drawn else None,
-    )
+    return Trace(*(_stacked([getattr(trace, kept) for trace in traces]) for kept in KEPT))
+
+
+def _stacked(parts: list[Tensor | None]) -> Any:
+    known = [part for part in parts if part is not None]
+    return torch.cat(known) if known else None
 
 
 def _shown(present: np.ndarray, absent: np.ndarray, claim: Claim) -> tuple[float, float]:

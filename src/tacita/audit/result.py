@@ -40,7 +40,7 @@ class AuditResult:
         roc: The measured trade-off curve, likewise.
     """
 
-    name: str
+    name: str = ""
     relation: NeighboringRelation
     claim: Claim
     bound: LowerBound
@@ -51,7 +51,7 @@ class AuditResult:
     adversary: str
     statistic: str
     runs: int
-    explored: int
+    explored: int = 1
     queries: int
     vectorised: bool
     auc: float

@@ -96,7 +96,7 @@ def remade(oracle: Queryable, make: Callable[[Ledger], Queryable]) -> Callable[[
 def looped(found: Iterator[tuple[Queryable, Session]]) -> Trace:
     """What sessions released, as it is: nothing is known of batches and of noiseless values."""
     views = torch.stack([torch.stack([_view(release) for release in session]) for _, session in found])
-    return Trace(residual=views, shift=views, drawn=None)
+    return Trace(residual=views, shift=views, drawn=None, others=None)
 
 
 def replayed(parts: Parts, worlds: Worlds, present: bool, found: Iterator[tuple[Queryable, Session]]) -> Trace:

@@ -47,11 +47,13 @@ class Trace:
         residual: Release less the reference's value, over noise_std: (runs, queries, coordinates).
         shift: The same without the noise: what the canary moved.
         drawn: How many rows of the canary were in the batch, (runs, queries); ``None`` if nobody knows.
+        others: How many other rows were.
     """
 
     residual: Tensor
     shift: Tensor
     drawn: Tensor | None
+    others: Tensor | None
 
     def __len__(self) -> int:
         return len(self.residual)
@@ -197,7 +199,7 @@ def replay(
         world: Query -> batches (runs, rows); (query, bounded values) -> releases.
     """
     masks, release = world
-    residuals, shifts, drawn = [], [], []
+    residuals, shifts, drawn, others = [], [], [], []
     shapes = {name: g.shape[-1:] for name, g in worlds.present.items()}
     state = None
     for query in range(parts.queries):
@@ -210,7 +212,8 @@ def replay(
         residuals.append(_whitened(released, _world(values, 1), parts.noise_std))
         shifts.append(_whitened(_world(values, 0), _world(values, 1), parts.noise_std))
         drawn.append((batches & worlds.canary).sum(dim=-1))
-    return Trace(torch.stack(residuals, 1), torch.stack(shifts, 1), torch.stack(drawn, 1))
+        others.append((batches & ~worlds.canary).sum(dim=-1))
+    return Trace(*(torch.stack(kept, 1) for kept in (residuals, shifts, drawn, others)))
 
 
 def _world(values: Values, index: int) -> Values:

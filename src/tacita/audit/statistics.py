@@ -27,7 +27,6 @@ from tacita.audit.simulator import Trace
 PATTERNS = 256
 RIDGE = 1e-6
 MOST_FEATURES = 64
-COARSE_BITS = 10  # zeros that end a float32's 23 bits; by chance in one value of 1024
 Score = Callable[[Trace], np.ndarray]
 
 
@@ -74,6 +73,33 @@ class LikelihoodRatio(Statistic):
             return _known_coins(pilot)
         rate = _rate(pilot.law)
         return None if rate is None else _mixtures(pilot, rate)
+
+
+class GivenTheOthers(Statistic):
+    """The likelihood ratio of a canary whose chance to be in depends on the query and on how many others are.
+
+    Under Poisson sampling it does not. An adversary of that claim knows the others' coins, which tell of the canary's
+    where batches are in truth of one size, or assigned by number.
+    """
+
+    name = "likelihood ratio given the others"
+
+    def fit(self, pilot: Pilot) -> Score | None:
+        if pilot.remembers or pilot.copies != 1 or not isinstance(pilot.law, PoissonLaw):
+            return None
+        chances = _chances(pilot)
+        one_row = _one_row(pilot.present), _one_row(pilot.absent)
+
+        def log_mixture(x: Tensor, chance: Tensor, m: Tensor) -> Tensor:
+            return torch.logaddexp(torch.log(1 - chance), torch.log(chance) + x @ m - m.square().sum() / 2)
+
+        def score(trace: Trace) -> np.ndarray:
+            assert trace.others is not None
+            x = trace.residual.double()
+            chance = chances[torch.arange(x.shape[1]), trace.others.clamp(max=chances.shape[1] - 1)]
+            return (log_mixture(x, chance, one_row[0]) - log_mixture(x, chance, one_row[1])).sum(dim=1).numpy()
+
+        return score
 
 
 class Patterns(Statistic):
@@ -182,21 +208,9 @@ class QuadraticDiscriminant(Statistic):
         return score
 
 
-class CoarseGrid(Statistic):
-    """Whether every released number ends in zeros, as noise of half precision does on its own."""
-
-    name = "coarse grid"
-
-    def fit(self, pilot: Pilot) -> Score | None:
-        def score(trace: Trace) -> np.ndarray:
-            bits = _flat(trace.residual).float().contiguous().view(torch.int32)
-            return (bits & (2**COARSE_BITS - 1)).ne(0).any(dim=1).double().numpy()
-
-        return score
-
-
 STATISTICS: tuple[Statistic, ...] = (
     LikelihoodRatio(),
+    GivenTheOthers(),
     Patterns(),
     Total(),
     FinalParameters(),
@@ -205,6 +219,16 @@ STATISTICS: tuple[Statistic, ...] = (
     LinearDiscriminant(),
     QuadraticDiscriminant(),
 )
+
+
+def _chances(pilot: Pilot) -> Tensor:
+    """How often the canary was drawn, by query and by the number of other rows in the batch: (queries, numbers)."""
+    assert pilot.present.drawn is not None
+    assert pilot.absent.drawn is not None
+    drawn = torch.cat([pilot.present.drawn, pilot.absent.drawn]).double()
+    others = torch.cat([t.others for t in (pilot.present, pilot.absent) if t.others is not None])
+    here = torch.nn.functional.one_hot(others).double()  # (runs, queries, numbers)
+    return torch.einsum("rq,rqn->qn", drawn, here) / here.sum(dim=0).clamp(min=1)
 
 
 def _known_coins(pilot: Pilot) -> Score:
