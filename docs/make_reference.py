@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import tacita
-from tacita.accounting.cells import table
+from tacita.accounting import discrete, feedback_table, gaussian_sum_event
+from tacita.accounting.cells import EVERY_LAW, REFUSED, table
+from tacita.accounting.relations import RELATIONS
+from tacita.errors import UnsupportedEventError
 
 DOCS = Path(__file__).parent
 NOTE = "*This page is generated from the code by `make docs`.*"
@@ -107,20 +110,81 @@ def line(module: Any, name: str) -> str:
 
 def guarantees() -> str:
     """``guarantees.md``."""
-    cells = table()
-    relations = list(next(iter(cells.values())))
-    rows = [f"| sampling | {' | '.join(relations)} |", "|" + " --- |" * (1 + len(relations))]
-    rows += [f"| {words} | {' | '.join(row[relation] for relation in relations)} |" for words, row in cells.items()]
-    return f"""# What is proved for a clipped sum with Gaussian noise
+    feedback = feedback_table()
+    return f"""# What is proved
 
 {NOTE}
 
 How records are drawn, and how neighbouring data sets differ, decide what a session of queries spends. A cell without a
-proof is refused when the oracle is built; the message names the relations for which there is one. C is the clipper's
-`max_contribution`; the proofs are in [derivations](derivations/).
+proof is refused when the oracle is built; the message names the relations for which there is one. The proofs are in
+[derivations](derivations/).
 
-{chr(10).join(rows)}
+## A clipped sum with Gaussian noise
+
+`ClippedGradientOracle`. C is the clipper's `max_contribution`. Rounded Gaussian noise (`--hardened`) is charged alike.
+
+{cells(table())}
+
+## A clipped sum with discrete Gaussian noise
+
+`ClippedGradientOracle` with `DiscreteGaussian`: by Renyi divergences.
+
+{cells(discrete_table())}
+
+## Error feedback, the error hidden
+
+`ErrorFeedbackOracle` with `PrivateFeedback`: [error feedback](error-feedback.md).
+
+{cells(feedback["PrivateFeedback"])}
+
+## Error feedback, the residuals bounded
+
+`ErrorFeedbackOracle` with `BoundedFeedback`.
+
+{cells(feedback["BoundedFeedback"])}
+
+## Error feedback, the residuals released
+
+`ErrorFeedbackOracle` with `ReleasedFeedback`: two blocks of one query.
+
+{cells(feedback["ReleasedFeedback"])}
+
+## An unclipped sum
+
+`UnclippedGradientOracle`: as a clipped sum, with the declared bound for C, **and only if the bound holds**. The
+statement prints the condition and no unconditional epsilon: [second-order points](second-order.md).
+
+## Other sessions
+
+| session | what it spends |
+| --- | --- |
+| noisy histograms (what `tacita train` buys) | one Gaussian query of all of them together |
+| `StationaryTest` | a pure epsilon, once, however many points it rejects; if the declared Hessian bound holds |
+| `select`, `tacita train --sweep` | the best of a secret number of runs, by Renyi divergences, once |
 """
+
+
+def cells(rows: dict[str, dict[Any, str]]) -> str:
+    """A table of cells: a line for each kind of sampling, a column for each relation."""
+    lines = [f"| sampling | {' | '.join(RELATIONS)} |", "|" + " --- |" * (1 + len(RELATIONS))]
+    lines += [f"| {words} | {' | '.join(row[relation] for relation in RELATIONS)} |" for words, row in rows.items()]
+    return "\n".join(lines)
+
+
+def discrete_table() -> dict[str, dict[Any, str]]:
+    """The cells of :func:`table` for which there is a proof with discrete Gaussian noise."""
+
+    def served(law: Any, relation: Any) -> bool:
+        try:
+            discrete(gaussian_sum_event(law, (1.0,), (1.0,), relation))
+        except UnsupportedEventError:
+            return False
+        return True
+
+    return {
+        law.words: {relation: law.cells[relation] if served(law, relation) else REFUSED for relation in RELATIONS}
+        for law in EVERY_LAW
+    }
 
 
 PAGES = {"api.md": api, "guarantees.md": guarantees}

@@ -198,19 +198,22 @@ def gaussian_sum_event(
     return law.event(relation=relation, max_contribution=max_contribution, noise_std=noise_std)
 
 
+# One law of each kind, for tables: their numbers do not matter.
+EVERY_LAW: tuple[SamplingLaw, ...] = (
+    PoissonLaw(0.5),
+    FullBatchLaw(),
+    FixedSizeLaw(1, 2),
+    DisjointLaw(own_coin=True),
+    DisjointLaw(own_coin=False),
+    ShuffledEpochsLaw(1, own_coin=True),
+    ShuffledEpochsLaw(1, own_coin=False),
+    PoissonUnitLaw(0.5, 2),
+)
+
+
 def table() -> dict[str, dict[NeighboringRelation, str]]:
     """Every cell: kind of sampling -> relation -> what is charged, or ``"refused"``."""
-    laws = (
-        PoissonLaw(0.5),
-        FullBatchLaw(),
-        FixedSizeLaw(1, 2),
-        DisjointLaw(own_coin=True),
-        DisjointLaw(own_coin=False),
-        ShuffledEpochsLaw(1, own_coin=True),
-        ShuffledEpochsLaw(1, own_coin=False),
-        PoissonUnitLaw(0.5, 2),
-    )
-    return {law.words: {relation: law.cells.get(relation, REFUSED) for relation in RELATIONS} for law in laws}
+    return {law.words: {relation: law.cells.get(relation, REFUSED) for relation in RELATIONS} for law in EVERY_LAW}
 
 
 def _assigned(own_coin: bool) -> str:

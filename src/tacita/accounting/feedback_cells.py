@@ -12,6 +12,7 @@ from tacita.accounting.bounded_residual_events import (
     BoundedResidualPoissonEvent,
 )
 from tacita.accounting.cells import (
+    EVERY_LAW,
     REFUSED,
     DisjointLaw,
     FixedSizeLaw,
@@ -180,23 +181,13 @@ def released_residual_event(
 
 def feedback_table() -> dict[str, dict[str, Cells]]:
     """Every cell: kind of feedback -> kind of sampling -> relation -> what is charged, or ``"refused"``."""
-    laws: tuple[SamplingLaw, ...] = (
-        PoissonLaw(0.5),
-        FullBatchLaw(),
-        FixedSizeLaw(1, 2),
-        DisjointLaw(own_coin=True),
-        DisjointLaw(own_coin=False),
-        ShuffledEpochsLaw(1, own_coin=True),
-        ShuffledEpochsLaw(1, own_coin=False),
-        PoissonUnitLaw(0.5, 2),
-    )
     kinds = {
         "PrivateFeedback": hidden_error_cells,
         "BoundedFeedback": bounded_residual_cells,
         "ReleasedFeedback": lambda law: law.cells,
     }
     return {
-        kind: {law.words: {relation: cells(law).get(relation, REFUSED) for relation in RELATIONS} for law in laws}
+        kind: {law.words: {relation: cells(law).get(relation, REFUSED) for relation in RELATIONS} for law in EVERY_LAW}
         for kind, cells in kinds.items()
     }
 
