@@ -152,7 +152,7 @@ def zero_times_nan():
 def zero_times_nan_in_the_ghost_engine():
     """The ghost engine takes no weight for absence, and 0 times NaN is NaN."""
     whole = ghost.row_weights
-    swap(whole, lambda weights, dtype: [replace(found, plain=True) for found in whole(weights, dtype)])
+    swap(whole, lambda weights, dtype, norms=None: [replace(w, plain=True) for w in whole(weights, dtype, norms)])
 
 
 @bug(26, 39, caught_by=[CLIPPING + "test_contract"])

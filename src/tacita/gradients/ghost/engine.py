@@ -7,7 +7,7 @@ that the choice between Gram and direct form is by shape for each layer, and tha
 the graph before any number leaves.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from weakref import WeakKeyDictionary
 
 import torch
@@ -44,7 +44,7 @@ class GhostEngine(ChunkedEngine):
         uses = self._uses(chunk)
         with full_precision(self._device):
             norms = self._norms(uses, groups, chunk.size)
-            return [self._sums(uses, weights, groups) for weights in weight_arrays(rule, norms)], norms
+            return self._sums(uses, weight_arrays(rule, norms), norms, groups), norms
 
     def _chunk_norms(self, chunk: Chunk, groups: Groups) -> Tensor:
         uses = self._uses(chunk)
@@ -77,14 +77,17 @@ class GhostEngine(ChunkedEngine):
             columns.append(round_up(total.sqrt(), len(parts)))
         return torch.stack(columns, dim=-1)
 
-    def _sums(self, uses: "Uses", weights: Tensor, groups: Groups) -> dict[str, Tensor]:
-        totals: dict[str, Tensor] = {}
-        columns = row_weights(weights, _narrowest([p.dtype for p in self.params.values()]))
+    def _sums(self, uses: "Uses", arrays: tuple[Tensor, ...], norms: Tensor, groups: Groups) -> list[dict[str, Tensor]]:
+        """The sums for each of the weight arrays."""
+        totals: list[dict[str, Tensor]] = [{} for _ in arrays]
+        dtype = _narrowest([p.dtype for p in self.params.values()])
+        columns = zip(*(row_weights(weights, dtype, norms) for weights in arrays), strict=True)
         for column, names in zip(columns, groups.values(), strict=True):
-            for name, part in uses.sums(set(names), column):
-                totals[name] = totals[name] + part if name in totals else part
-        unused = [name for names in groups.values() for name in names if name not in totals]
-        return totals | {name: self._zeros_for(name) for name in unused}
+            for name, parts in uses.sums(set(names), column):
+                for total, part in zip(totals, parts, strict=True):
+                    total[name] = total[name] + part if name in total else part
+        unused = [name for names in groups.values() for name in names if name not in totals[0]]
+        return [total | {name: self._zeros_for(name) for name in unused} for total in totals]
 
     def _zeros_for(self, name: str, *lead: int) -> Tensor:
         p = self.params[name]
@@ -121,13 +124,13 @@ class Uses:
         shared = [n for n, meeting in self._meeting.items() if n in chosen and len(meeting) > 1]
         return squares | {name: self._shared(name, rounding_margin) for name in shared}
 
-    def sums(self, chosen: set[str], weights: RowWeights) -> Iterator[tuple[str, Tensor]]:
-        """Weighted sums by parameter; several for a parameter with several uses, to be added up."""
+    def sums(self, chosen: set[str], weights: Sequence[RowWeights]) -> Iterator[tuple[str, list[Tensor]]]:
+        """One sum for each of the weights, by parameter; again for each use of a parameter, to be added up."""
         for named in self.found:
             mine = {local: name for local, name in named.parameters.items() if name in chosen}
             if mine:
-                found = named.rule.sums(named.use.only(tuple(mine)), weights)
-                yield from ((name, found[local]) for local, name in mine.items())
+                found = named.rule.several_sums(named.use.only(tuple(mine)), weights)
+                yield from ((name, [part[local] for part in found]) for local, name in mine.items())
 
     def grads(self, name: str, rows: slice) -> Tensor:
         """Per-sample gradients of one parameter, over all its uses."""
@@ -159,11 +162,16 @@ def _merged(found: list[NamedUse]) -> list[NamedUse]:
     return result
 
 
-def row_weights(weights: Tensor, dtype: torch.dtype) -> list[RowWeights]:
-    """One for each group; rounded down, and 0 where no relative error would bound the rounding (subnormal numbers)."""
+def row_weights(weights: Tensor, dtype: torch.dtype, norms: Tensor | None = None) -> list[RowWeights]:
+    """One for each group; rounded down, and 0 where no relative error would bound the rounding (subnormal numbers).
+
+    Weights from 0 to 1 are *plain* where no row is absent for what it holds: where each is above 0, or its row finite,
+    which ``norms``, if given, say. Such rows need not be masked: 0 times a finite number is 0.
+    """
     narrow = round_down(weights, dtype)
     narrow = torch.where(narrow < torch.finfo(dtype).tiny, 0.0, narrow)
-    plain = ((narrow > 0) & (narrow <= 1)).all(dim=0).tolist()
+    present = narrow > 0 if norms is None else (narrow > 0) | norms.isfinite()
+    plain = (present & (narrow <= 1)).all(dim=0).tolist()
     return [RowWeights(w, p) for w, p in zip(narrow.unbind(dim=-1), plain, strict=True)]
 
 

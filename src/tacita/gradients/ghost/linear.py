@@ -19,6 +19,8 @@ from tacita.gradients.ghost.outer import (
 from tacita.gradients.ghost.rounding import add_radius, gamma, squared_row_norms
 from tacita.gradients.ghost.rule import LayerRule, LayerUse, RowWeights, squared_norm_of
 
+NARROW = 64  # outputs: a product with fewer takes as long as reading its input, which several may share
+
 
 class LinearRule(LayerRule):
     """Weight and bias of a linear layer, for inputs (batch, ..., in)."""
@@ -59,6 +61,19 @@ class LinearRule(LayerRule):
         if "bias" in use.names and "bias" not in kept:
             kept["bias"] = grad.sum(dim=0)
         return kept
+
+    def several_sums(self, use: LayerUse, weights: Sequence[RowWeights]) -> list[dict[str, Tensor]]:
+        width = use.grad.shape[-1]
+        together = 1 < len(weights) <= NARROW // width and all(one.plain for one in weights)
+        if not together or use.kept or use.names not in {("weight", "bias"), ("weight",)}:
+            return super().several_sums(use, weights)
+        grads = torch.cat([one.times(use.grad) for one in weights], dim=-1).reshape(-1, len(weights) * width)
+        products = grads.mT @ use.x.reshape(-1, use.x.shape[-1])
+        found = [{"weight": part.clone()} for part in products.split(width)]
+        if "bias" in use.names:
+            for part, bias in zip(found, grads.sum(dim=0).split(width), strict=True):
+                part["bias"] = bias.clone()
+        return found
 
     def radius(self, use: LayerUse) -> dict[str, Tensor | float]:
         a, d = _positions(use)

@@ -23,7 +23,7 @@ class RowWeights:
 
     Attributes:
         values: Shape (rows,), in the dtype that products are taken in, >= 0.
-        plain: Every weight is in (0, 1]: no row is absent, and no product with a finite number overflows.
+        plain: Every weight is in [0, 1], and one of 0 has a finite row: no row needs masking, no product overflows.
     """
 
     values: Tensor
@@ -131,6 +131,10 @@ class LayerRule(ABC):
         """Weighted sums of the gradients of ``use.names``, each of the parameter's shape."""
         grads = use.kept if all(n in use.kept for n in use.names) else self.grads(use)
         return {n: weights.sum(grads[n]) for n in use.names}
+
+    def several_sums(self, use: LayerUse, weights: Sequence[RowWeights]) -> list[dict[str, Tensor]]:
+        """:meth:`sums` for each of several weights."""
+        return [self.sums(use, one) for one in weights]
 
     def radius(self, use: LayerUse) -> dict[str, Tensor | float]:
         """By how much :meth:`sums` may differ from :meth:`grads`, in norm, for a row of weight 1; (rows,) float64."""
