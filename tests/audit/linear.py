@@ -65,9 +65,11 @@ def losses(model, batch):
 
 def declared(rows, ledger, sampler):
     """The sampler, with a declared number of records where one record more or less is the secret."""
-    guess = sampler(10)
-    absent = ledger.neighboring_relation == "add_or_remove_one" and not guess.requires_public_count
-    return guess if absent else sampler(len(rows))
+    if ledger.neighboring_relation != "add_or_remove_one":
+        return sampler(len(rows))
+    if sampler(10).requires_public_count:
+        raise UnsupportedEventError("the number of records is public")
+    return sampler(10)
 
 
 def network(sampler, relation, *, method, model=Layers, clipper=FLAT, noise_multiplier=1.0, queries=2, **more):

@@ -23,7 +23,10 @@ from tacita import _validate
 SELECTION = 0.2  # of the runs, the first ones, choose the event; the others judge it
 LEAST_RUNS = 10  # a world
 CANDIDATES = 160  # thresholds tried, at most
-CAUTION = 0.01  # limits that choose are so much more careful: else the rarest events, known least, look best
+STANDARD_ERROR = 0.16  # the tail beyond one of a normal
+# How runs choose: (each counts as so many of them, the error of their limits over that of the judges').
+CAREFUL = (1.0, 0.01)  # by what they are sure of themselves: else the rarest events, known least, look best
+FORETOLD = ((1 - SELECTION) / SELECTION, 0.5)  # by what they foretell of the judges: for what rare events cannot win
 
 Direction = Literal["present", "absent"]  # the world that the event points at
 Gain = Callable[[np.ndarray, np.ndarray], np.ndarray]  # (rate from below, rate from above) -> what is to be large
@@ -163,7 +166,32 @@ def excess(present, absent, allowed: Callable[[np.ndarray], np.ndarray], false_a
         allowed: False positive rate -> largest true positive rate; does not fall.
         false_alarm: In (0, 1).
     """
-    return _bound(present, absent, lambda tpr, fpr: tpr - allowed(fpr), 1 - _error(false_alarm), floor=-math.inf)
+
+    def gain(tpr: np.ndarray, fpr: np.ndarray) -> np.ndarray:
+        return tpr - allowed(fpr)
+
+    return _bound(present, absent, gain, 1 - _error(false_alarm), floor=-math.inf, choice=FORETOLD)
+
+
+def promise(present, absent, allowed: Callable[[np.ndarray], np.ndarray]) -> float:
+    """How far a measured curve is above what is allowed, in standard errors, where it is farthest: to choose by.
+
+    About 0 to 3 for a claim that is true and tight, more for one that is false; no test.
+    """
+    present, absent = _scores("present", present), _scores("absent", absent)
+    thresholds = _candidates(present, absent)
+    hits, false_hits = (len(s) - np.searchsorted(np.sort(s), thresholds, side="right") for s in (present, absent))
+    ways = (
+        (hits, len(present), false_hits, len(absent)),
+        (len(absent) - false_hits, len(absent), len(present) - hits, len(present)),
+    )
+    best = -math.inf
+    for successes, trials, failures, others in ways:
+        excesses = successes / trials - allowed(failures / others)
+        low = clopper_pearson_lower(successes, trials, STANDARD_ERROR)
+        high = clopper_pearson_upper(failures, others, STANDARD_ERROR)
+        best = max(best, float(np.max(excesses / (excesses - (low - allowed(high)) + 1 / trials))))
+    return best
 
 
 def auc(present, absent) -> float:
@@ -231,29 +259,34 @@ def roc(present, absent, confidence: float = 0.95, points: int = 200) -> Roc:
     )
 
 
-def _bound(present, absent, gain: Gain, confidence: float, floor: float) -> LowerBound:
+def _bound(
+    present, absent, gain: Gain, confidence: float, *, floor: float, choice: tuple[float, float] = CAREFUL
+) -> LowerBound:
     error = 1 - _validate.delta("confidence", confidence)
     present, absent = _scores("present", present), _scores("absent", absent)
     if min(len(present), len(absent)) < LEAST_RUNS:
         raise ValueError(f"each world must have at least {LEAST_RUNS} runs, got {len(present)} and {len(absent)}.")
     first, second = (max(2, int(SELECTION * len(scores))) for scores in (present, absent))
-    chosen = _best_event(present[:first], absent[:second], gain, error)
+    chosen = _best_event(present[:first], absent[:second], gain, (choice[0], choice[1] * error))
     event = _counted(present[first:], absent[second:], *chosen)
     true_rate, false_rate = event.limits(error)
     value = float(gain(np.array(true_rate), np.array(false_rate)))
     return LowerBound(max(floor, value), confidence, event, true_rate, false_rate)
 
 
-def _best_event(present: np.ndarray, absent: np.ndarray, gain: Gain, error: float) -> tuple[float, Direction]:
-    """Threshold and direction of the largest gain that these runs are sure of."""
+def _best_event(
+    present: np.ndarray, absent: np.ndarray, gain: Gain, choice: tuple[float, float]
+) -> tuple[float, Direction]:
+    """Threshold and direction of the largest gain by limits from these runs, each counted so many times."""
+    weight, error = choice
     thresholds = _candidates(present, absent)
     above = [len(s) - np.searchsorted(np.sort(s), thresholds, side="right") for s in (present, absent)]
     best: tuple[float, float, Direction] = (-math.inf, float(thresholds[0]), "present")
     for direction in ("present", "absent"):
         hits, false_hits = above if direction == "present" else (len(absent) - above[1], len(present) - above[0])
         sizes = (len(present), len(absent)) if direction == "present" else (len(absent), len(present))
-        low = clopper_pearson_lower(hits, sizes[0], CAUTION * error)
-        high = clopper_pearson_upper(false_hits, sizes[1], CAUTION * error)
+        low = clopper_pearson_lower(weight * hits, weight * sizes[0], error)
+        high = clopper_pearson_upper(weight * false_hits, weight * sizes[1], error)
         gains = gain(low, high)
         at = int(np.argmax(gains))
         if gains[at] > best[0]:
@@ -262,11 +295,12 @@ def _best_event(present: np.ndarray, absent: np.ndarray, gain: Gain, error: floa
 
 
 def _candidates(present: np.ndarray, absent: np.ndarray) -> np.ndarray:
-    """Order statistics of both worlds, dense at both ends."""
+    """Order statistics of both worlds, evenly and dense at both ends."""
     found = []
     for scores in (np.sort(present), np.sort(absent)):
-        ranks = np.unique(np.geomspace(1, len(scores), CANDIDATES // 4).astype(int)) - 1
-        found += [scores[ranks], scores[::-1][ranks]]
+        ranks = np.geomspace(1, len(scores), CANDIDATES // 6).astype(int) - 1
+        evenly = np.linspace(0, len(scores) - 1, CANDIDATES // 6).astype(int)
+        found += [scores[ranks], scores[::-1][ranks], scores[evenly]]
     return np.unique(np.concatenate(found))
 
 

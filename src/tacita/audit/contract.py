@@ -118,7 +118,7 @@ def _check_first_hand(arenas: list[Arena], false_alarm: float) -> None:
 
 def _attack(arenas: list[Arena], runs: int, false_alarm: float) -> None:
     tried = explore(
-        arenas, _excess, SEED, false_alarm=false_alarm, sizes=SIZES, looped_sizes=LOOPED_SIZES, look=_check_finite
+        arenas, _promise, SEED, false_alarm=false_alarm, sizes=SIZES, looped_sizes=LOOPED_SIZES, look=_check_finite
     )
     exact = [candidate for candidate in tried if candidate.exact]
     best = [max(group, key=lambda candidate: candidate.gain) for group in (exact, tried) if group]
@@ -131,8 +131,8 @@ def _attack(arenas: list[Arena], runs: int, false_alarm: float) -> None:
         )
 
 
-def _excess(present: np.ndarray, absent: np.ndarray, claim: Claim) -> tuple[float]:
-    return (bounds.excess(present, absent, claim.allowed, 0.05).value,)
+def _promise(present: np.ndarray, absent: np.ndarray, claim: Claim) -> tuple[float]:
+    return (bounds.promise(present, absent, claim.allowed),)
 
 
 def _one_by_one(arena: Arena) -> Arena:
