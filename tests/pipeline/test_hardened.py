@@ -109,8 +109,6 @@ def test_settings_keep_the_word(settings) -> None:
 def test_what_has_no_proof_is_refused_before_anything_is_bought(settings, table) -> None:
     with pytest.raises(UnsupportedEventError, match="no guarantee is proved"):
         train_table(settings(hardened="discrete", neighboring_relation="replace_one"))
-    with pytest.raises(ValueError, match="cannot be combined with a sweep"):
-        settings(hardened=True, sweep="[grid]\nlr = [0.1, 1.0]\n")
 
 
 def test_hardened_linear_training_follows_the_plain_one(settings, table) -> None:

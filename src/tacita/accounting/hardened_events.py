@@ -110,9 +110,15 @@ class HardenedEvent(Event):
 
 
 def hardening(event: Event) -> HardenedEvent | None:
-    """The hardened event in or around ``event``; ``None`` if its noise is one of floating point."""
+    """The hardened event in or around ``event``; ``None`` if its noise is one of floating point.
+
+    Of several events together it is the first one's, if all of them are hardened.
+    """
     while not isinstance(event, HardenedEvent):
-        inner = getattr(event, "inner", None)
+        parts = getattr(event, "parts", ())
+        if not all(hardening(part) for part in parts):
+            return None
+        inner = getattr(event, "inner", None) or next(iter(parts), None)
         if inner is None:
             return None
         event = inner

@@ -126,8 +126,6 @@ class TableSettings:
             raise ValueError(f"model must be linear, mlp or package.module:callable, got {self.model!r}.")
         if self.hardened not in (None, "rounded", "discrete"):
             raise ValueError(f"hardened must be rounded or discrete, got {self.hardened!r}.")
-        if self.hardened is not None and self.sweep is not None:
-            raise ValueError("hardened cannot be combined with a sweep: the choice among its runs is not hardened.")
         if self.width is not None and self.model != "mlp":
             raise ValueError(f"width belongs to model = mlp, got it with {self.model!r}.")
         if self.test_file is not None and self.non_private_holdout:

@@ -24,7 +24,7 @@ from tacita.errors import DataStructureError, LedgerError
 from tacita.estimators import GridSum
 from tacita.gradients import LinearSource
 from tacita.gradients.functional import LossFn
-from tacita.mechanisms import CalibratedGaussian, GaussianMechanism
+from tacita.mechanisms import CalibratedGaussian, Mechanism
 from tacita.methods import SuffixAverage
 from tacita.oracles import ClippedGradientOracle, GradientOracle, Records, trainable
 from tacita.pipeline import folder as folders
@@ -160,7 +160,7 @@ class TableTask:
     randomness: Randomness
     say: Say
     progress: bool
-    mechanism: GaussianMechanism | None = None
+    mechanism: Mechanism | None = None
     notes: list[str] = field(default_factory=list)
 
     def go(self, test: Table | None) -> None:

@@ -15,7 +15,6 @@ from rich.console import Console
 
 from tacita.accounting import Event, Ledger, RepeatAndSelectEvent, Session, Spend
 from tacita.errors import LedgerError
-from tacita.mechanisms import GaussianMechanism
 from tacita.pipeline import TableRun, TableSettings
 from tacita.pipeline import score as scores
 from tacita.pipeline.models import ModelSpec, check_model
@@ -210,7 +209,7 @@ class _Runs:
             randomness=randomness,
             progress=False,
             say=lambda words: None,
-            mechanism=GaussianMechanism(noise_multiplier=self.noise_multiplier),
+            mechanism=selecting.plans[point].form(noise_multiplier=self.noise_multiplier),
         )
         score_noise = selecting.score_noise_multiplier(self.noise_multiplier)
         sessions = task.plan.register_run(task.ledger, self.noise_multiplier, score_noise, task.public_settings)
