@@ -1,4 +1,4 @@
-"""Several weighted sums of one pass: each is what it would be alone; a row of weight 0 is masked only where it must be."""
+"""Several weighted sums of one pass: each is what it would be alone; weight 0 masks a row only where it must."""
 
 import pytest
 import torch
