@@ -99,11 +99,13 @@ PITFALLS = [
     Pitfall(
         16,
         "tuning that nobody pays for",
-        "the event of the best of several runs exists; the runner that opens it does not yet",
-        "selection",
+        "a selection is one session, on disk before its number of runs is drawn; a choice by hand is declared, and "
+        "runs on one named data set are flagged",
     ),
     Pitfall(
-        17, "the best iterate chosen on private data", "the event exists; the private choice does not yet", "selection"
+        17,
+        "the best iterate chosen on private data",
+        "a choice by results is a private selection, by a score that each run buys",
     ),
     Pitfall(
         18,

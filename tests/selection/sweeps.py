@@ -32,7 +32,7 @@ def sweep(folder):
         sweep=GRID,
         dataset_name="toy",
     )
-    sweep_table(settings, randomness=tacita.Randomness.insecure(SEED))
+    sweep_table(settings, randomness=tacita.Randomness.insecure(int(sys.argv[1])))
 
 
 def die_at(step):
@@ -75,8 +75,6 @@ def main():
         finished = os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0
         print(int(finished), os.pread(answer, 16, 0).decode() or "0", flush=True)
 
-
-SEED = int(sys.argv[1]) if len(sys.argv) > 1 else 0
 
 if __name__ == "__main__":
     main()
