@@ -17,7 +17,7 @@ from torch import Tensor
 
 from tacita.clipping._rounding import bounded_quotient, clip_weights
 from tacita.gradients.engine import Shapes
-from tacita.gradients.rows import norm_over
+from tacita.gradients.rows import round_up
 
 Tensors = Mapping[str, Tensor]
 State = dict[str, Any]  # "error": name -> (..., *param); "norm": (...), >= that of the error; "query": calls so far
@@ -100,7 +100,10 @@ def _fitted(factor: Tensor, like: Tensor) -> Tensor:
 
 
 def _norm(error: Tensors, lead: int) -> Tensor:
-    return norm_over(error.values(), lead)
+    """An upper bound of the norm for each leading index, accumulated in float64 (see :mod:`tacita.gradients.rows`)."""
+    rows = [part.flatten(lead) if part.ndim > lead else part.unsqueeze(-1) for part in error.values()]
+    norms = [torch.linalg.vector_norm(row, dim=-1, dtype=torch.float64) for row in rows]
+    return round_up(torch.linalg.vector_norm(torch.stack(norms, dim=-1), dim=-1), sum(row.shape[-1] for row in rows))
 
 
 def _saturated(part: Tensor) -> Tensor:
