@@ -75,9 +75,18 @@ def test_a_one_pass_session_refuses_a_line_that_does_not_match(problem, make_ora
     assert oracle.session.queries_made == 3
 
 
+def test_a_session_is_not_continued_under_another_key(problem, make_oracle, tmp_path):
+    """Batches of one pass would be dealt anew: a record in two of them, where the ledger charges one."""
+    one_pass = dict(sampler=tacita.DisjointSampler(num_batches=10, num_records=60, assignment="coin"))
+    state, _ = crashed(make_oracle, problem, tmp_path, 3, **one_pass)
+    with pytest.raises(ResumeError, match="begun with another key"):
+        resumed(make_oracle, tmp_path, state, seed=1, **one_pass)
+
+
 def test_a_newer_key_leaves_used_numbers_behind(problem, make_oracle, tmp_path):
     state, _ = crashed(make_oracle, problem, tmp_path, 3)
     randomness = tacita.Randomness.insecure(0)
+    randomness.session_key("train-1")
     randomness.ratchet()
     oracle = resumed(make_oracle, tmp_path, state, randomness=randomness)
     assert oracle.query(trainable(problem[0])).query == 3

@@ -4,7 +4,7 @@ import pickle
 
 from tacita.accounting import Ledger
 from tacita.gradients import functional
-from tacita.oracles import GradientOracle
+from tacita.oracles import GradientOracle, Line
 from tacita.training import checkpoint, fingerprint
 from tacita.training.checkpoint import TrainingState
 from tacita.training.folder import RunFolder
@@ -29,6 +29,12 @@ def data_in_the_repr():
 def data_in_a_message():
     """An error shows the losses that it complains of."""
     swap(functional.described, str)
+
+
+@bug(1, caught_by=["tests/oracles/test_line.py::test_a_session_is_not_continued_under_another_key"])
+def another_key_accepted():
+    """A session goes on under another key, which deals the batches of one pass anew."""
+    put(Line, "identity", property(lambda self: ""))
 
 
 @bug(43, caught_by=["tests/oracles/test_line.py::test_an_older_key_is_ratcheted_forward"])

@@ -198,6 +198,7 @@ class GradientOracle:
             "session": self.session.id,
             "position": self.line.position,
             "generation": self.randomness.generation,
+            "identity": self.line.identity,
             "estimator_state": self._state,
         }
 
@@ -212,7 +213,7 @@ class GradientOracle:
             raise ValueError(
                 f"the checkpoint is of session {state['session']!r}, this oracle's is {self.session.id!r}."
             )
-        self.line.resume(state["position"], state["generation"])
+        self.line.resume(state["position"], state["generation"], state["identity"])
         self._state = state["estimator_state"]
         self._follow()
 

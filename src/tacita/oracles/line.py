@@ -54,19 +54,30 @@ class Line:
         return self._position
 
     @property
+    def identity(self) -> str:
+        """A keyed tag of the session's own key: shows whether a resumed run still has it, and nothing else."""
+        return self._randomness.session_key(self.session.id).tag("identity", parts=[])
+
+    @property
     def remaining_queries(self) -> int:
         """Numbers of the plan not used yet."""
         return self.session.planned_queries - self._position
 
-    def resume(self, position: int, generation: int) -> None:
+    def resume(self, position: int, generation: int, identity: str) -> None:
         """Continue at ``position``, the checkpoint's, written under the key of ``generation``.
 
         An older key is ratcheted forward to it. A newer one can redo nothing: used numbers are then left behind.
 
         Raises:
             ResumeError: The key is newer, numbers are used, and the event does not compose query by query; or the
-                position or generation cannot be one of this session.
+                position or generation cannot be one of this session; or ``identity`` is of another key, under which
+                batches that hold for the whole session (one pass, epochs) would be dealt anew.
         """
+        if identity != self.identity:
+            raise ResumeError(
+                f"session {self.session.id!r} was begun with another key: hand in the randomness that was saved with "
+                "the checkpoint (Randomness.load)."
+            )
         planned, latest = self.session.planned_queries, self._randomness.generation + self.session.planned_queries
         if not (type(position) is type(generation) is int and 0 <= position <= planned) or generation < 0:
             raise ResumeError(f"session {self.session.id!r} has no such position: the checkpoint is not one of it.")

@@ -34,7 +34,7 @@ def buy(
     """
     line = Line(session, _mechanism(session), {BLOCK: noise_std}, randomness)
     if session.opened:
-        line.resume(0, randomness.generation)
+        line.resume(0, randomness.generation, line.identity)
     released = line.release(line.begin(), {BLOCK: counts})
     if released is None:
         raise ResumeError(
