@@ -107,6 +107,17 @@ def test_the_noise_multiplier_is_noise_over_sensitivity(event, noise_multiplier,
     assert fields["sample_rate"] == sample_rate
 
 
+def test_a_choice_registered_before_the_training_is_not_taken_for_it():
+    with book() as ledger:
+        ledger.register(
+            LaplaceEvent(relation="add_or_remove_one", l1_sensitivity=1.0, scale=4.0),
+            planned_queries=10,
+            purpose="select",
+        )
+        ledger.register(TRAIN, planned_queries=150)
+        assert statement(ledger, DELTA).to_json()["planned_queries"] == 150
+
+
 def test_it_can_be_read_by_an_officer(ledger):
     text = str(statement(ledger, DELTA, chosen_by_tacita=["sample_rate = 0.02"], purchases=["bounds of 3 columns"]))
     assert max(map(len, text.splitlines())) <= 100

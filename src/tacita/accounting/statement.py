@@ -230,10 +230,14 @@ def _main(ledger: Ledger) -> dict[str, Any]:
 
 
 def main_session(ledger: Ledger) -> Session | None:
-    """The first session that trains (or chooses), not withdrawn; else the first of all; ``None`` if there is none."""
+    """The first session that trains or is the best of several runs, not withdrawn; else the first one, if any."""
     sessions = [session for session in ledger.sessions if session.state != "withdrawn"]
-    training = (session for session in sessions if session.purpose in ("train", "select"))
+    training = (session for session in sessions if session.purpose == "train" or _chooses_a_run(session))
     return next(training, sessions[0] if sessions else None)
+
+
+def _chooses_a_run(session: Session) -> bool:
+    return isinstance(session.event, RepeatAndSelectEvent)
 
 
 def _record(ledger: Ledger) -> dict[str, Any]:
