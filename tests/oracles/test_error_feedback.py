@@ -319,3 +319,24 @@ def test_the_statement_names_what_it_rests_on(make, feedback):
     assert fields["epsilon"] == oracle.ledger.epsilon(1e-5)
     assert "divisor" in words.text
     assert ("never released" in words.text) == (feedback is not RELEASED)
+
+
+# --- on a device -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("feedback", FEEDBACKS, ids=repr)
+def test_the_error_follows_the_parameters(make, problem, feedback):
+    model, _, _ = problem
+    on_cpu = make(feedback)
+    expected = [on_cpu.query(dict(model.named_parameters())).gradient for _ in range(3)]
+    model.cuda()
+    on_device = make(feedback)
+    for gradient in expected:
+        found = on_device.query(dict(model.named_parameters())).gradient
+        for name, value in gradient.items():
+            assert found[name].is_cuda
+            torch.testing.assert_close(found[name].cpu(), value, rtol=1e-6, atol=1e-8)
+    saved = on_device.state_dict()["estimator_state"]
+    assert all(e.is_cuda for e in saved["error"].values())
