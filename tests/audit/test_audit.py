@@ -9,7 +9,7 @@ import torch
 
 from tacita.accounting import Ledger, PoissonGaussianEvent, gaussian_epsilon
 from tacita.audit.adversaries import ADVERSARIES, EMPTY, Adversary
-from tacita.audit.audit import arenas_of, audit
+from tacita.audit.audit import arenas_of, audit_oracle
 from tacita.audit.claims import Claim
 from tacita.audit.ready import READY
 from tacita.audit.sessions import replayed
@@ -20,7 +20,7 @@ AUDIT = bool(os.environ.get("TACITA_AUDIT"))
 
 def ready(name, *, noise="stated", runs=100_000, delta=1e-2, **more):
     case = READY[name]
-    return audit(
+    return audit_oracle(
         case.make(noise),
         relation=case.relation,
         delta=delta,
@@ -89,7 +89,9 @@ def test_persons_are_not_charged_as_rows():
 
 
 def test_a_third_party_is_asked_query_by_query_and_the_result_says_so():
-    found = audit(Foreign, relation="replace_one", delta=1e-2, runs=200, adversaries=[ADVERSARIES["constant gradient"]])
+    found = audit_oracle(
+        Foreign, relation="replace_one", delta=1e-2, runs=200, adversaries=[ADVERSARIES["constant gradient"]]
+    )
     assert not found.vectorised
     assert found.runs == 200
     assert found.verdict == "consistent"
@@ -162,7 +164,7 @@ def test_settings_are_checked():
     with pytest.raises(ValueError, match="runs must be an integer >= 20"):
         ready("gaussian", runs=10)
     with pytest.raises(ValueError, match="adversaries must hold one for replace_one"):
-        audit(READY["gaussian"].make("stated"), relation="replace_one", delta=1e-2, adversaries=[EMPTY])
+        audit_oracle(READY["gaussian"].make("stated"), relation="replace_one", delta=1e-2, adversaries=[EMPTY])
 
 
 def test_scores_are_finite_where_the_canary_is_not():

@@ -11,7 +11,7 @@ from scipy import stats
 from tacita.accounting import RELATIONS
 from tacita.audit import bounds
 from tacita.audit.adversaries import EMPTY
-from tacita.audit.audit import arenas_of, audit
+from tacita.audit.audit import arenas_of, audit_oracle
 from tacita.audit.feedback_audits import (
     BATCH,
     IN_THE_FIRST_BATCH,
@@ -124,7 +124,7 @@ def test_the_published_theorem_is_refuted():
 
 def audited(name, noise):
     ready = READY[name]
-    return audit(
+    return audit_oracle(
         ready.make(noise),
         relation=ready.relation,
         delta=1e-2,

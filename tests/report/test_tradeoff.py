@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from tacita.audit.audit import audit
+from tacita.audit.audit import audit_oracle
 from tacita.audit.ready import READY
 from tacita.errors import TacitaError
 from tacita.report.tradeoff import save_tradeoff
@@ -13,7 +13,7 @@ from tacita.report.tradeoff import save_tradeoff
 @pytest.fixture(scope="module")
 def result():
     case = READY["gaussian"]
-    return audit(
+    return audit_oracle(
         case.make("half"), relation=case.relation, delta=1e-2, runs=2000, adversaries=case.adversaries, columns=1
     )
 

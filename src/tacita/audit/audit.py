@@ -123,7 +123,7 @@ class Candidate:
         return isinstance(self.statistic, LikelihoodRatio)
 
 
-def audit(
+def audit_oracle(
     make_oracle: MakeOracle,
     *,
     relation: NeighboringRelation,
@@ -175,7 +175,7 @@ def audit(
         ...         GivenSource(rows), estimator=ClippedSum(FlatClipper(max_grad_norm=1.0)), ledger=ledger,
         ...         sampler=FullBatchSampler(num_records=4), mechanism=GaussianMechanism(noise_multiplier=1.0),
         ...         planned_queries=1)
-        >>> found = audit(make_oracle, relation="add_or_remove_one", delta=1e-2, runs=20_000)
+        >>> found = audit_oracle(make_oracle, relation="add_or_remove_one", delta=1e-2, runs=20_000)
         >>> found.verdict, 0.7 < found.epsilon_lower_bound / found.claim.epsilon < 1
         ('consistent', True)
     """

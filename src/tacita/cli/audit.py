@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tacita import _validate
-from tacita.audit.audit import audit as run_audit
+from tacita.audit.audit import audit_oracle
 from tacita.audit.ready import READY, ReadyAudit
 from tacita.audit.result import AuditResult
 from tacita.cli.audit_one_run import one_run
@@ -83,7 +83,7 @@ def _measured(
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(file=sys.stderr), transient=True, disable=quiet) as progress:
         task = progress.add_task(f"runs of {ready.name}", total=2 * runs)
-        return run_audit(
+        return audit_oracle(
             ready.make(noise),
             relation=ready.relation,
             delta=delta,
