@@ -2,6 +2,7 @@
 
 from tests.planted import (
     accounting_bugs,
+    audit_bugs,
     audit_one_run_bugs,
     fault_bugs,
     feedback_bugs,
@@ -21,6 +22,7 @@ from tests.planted.plant import BUGS
 __all__ = [
     "BUGS",
     "accounting_bugs",
+    "audit_bugs",
     "audit_one_run_bugs",
     "fault_bugs",
     "feedback_bugs",

@@ -245,9 +245,9 @@ def arenas_of(
 
         ledgers = in_memory(relation), in_memory(relation)
         oracles = make(True, ledgers[0]), make(False, ledgers[1])
-        plan, other = ([(s.event, s.planned_queries) for s in ledger.sessions] for ledger in ledgers)
-        assert plan == other, f"{adversary.name}: what is claimed depends on the data: {plan} and {other}."
-        key = tuple(plan)
+        plans = [tuple((s.event, s.planned_queries) for s in ledger.sessions) for ledger in ledgers]
+        check_same_claim(adversary, *plans)
+        key = plans[0]
         if key not in known:
             known[key] = claim or Claim.of(ledgers[0], delta, multiples)
         queries = ledgers[0].sessions[-1].planned_queries
@@ -257,6 +257,11 @@ def arenas_of(
             worlds = worlds_of(adversary, relation, parts, gradients_of(oracles[0]), gradients_of(oracles[1]))
         found.append(Arena(adversary, known[key], oracles, ledgers, make, Asking(columns, queries), parts, worlds))
     return found
+
+
+def check_same_claim(adversary: Adversary, plan: tuple, other: tuple) -> None:
+    """Fail unless events and numbers of queries are the same with the canary and without."""
+    assert plan == other, f"{adversary.name}: what is claimed depends on the data: {plan} and {other}."
 
 
 def explore(

@@ -1,0 +1,154 @@
+"""Bugs of audits: a bound that is none, an adversary who knows too much, or one who sees nothing."""
+
+import numpy as np
+import torch
+
+from tacita.audit import audit as audit_module
+from tacita.audit import bounds, claims, fidelity, ready, result, sessions, simulator, statistics
+from tacita.sampling import PoissonSampler
+from tests.planted.plant import bug, put, swap
+
+BOUNDS = "tests/audit/test_bounds.py::"
+AUDIT = "tests/audit/test_audit.py::"
+STATISTICS = "tests/audit/test_statistics.py::"
+CONTRACT = "tests/audit/test_contract.py::"
+MASKS = "tests/sampling/test_masks.py::"
+
+LIMITS = BOUNDS + "test_limits_are_those_of_clopper_and_pearson"
+CONFIDENCE = BOUNDS + "test_a_bound_of_ninety_per_cent_exceeds_the_truth_once_in_ten_at_most"
+GAUSSIAN = AUDIT + "test_a_plain_gaussian_query_is_measured_within_ten_per_cent"
+HOLDS = CONTRACT + "test_every_oracle_keeps_its_claim"
+
+
+@bug(45, caught_by=[LIMITS])
+def audit_limits_are_estimates():
+    """An audit's limits are the measured rates."""
+    swap(bounds.clopper_pearson_lower, lambda hits, trials, error: np.asarray(hits) / trials)
+    swap(bounds.clopper_pearson_upper, lambda hits, trials, error: np.maximum(np.asarray(hits), 0.5) / trials)
+
+
+@bug(45, caught_by=[BOUNDS + "test_a_bound_of_ninety_per_cent_exceeds_the_truth_once_in_ten_at_most"])
+def audit_judges_by_the_measured_rates():
+    """An audit's bound takes the measured rates of the event for their limits."""
+    put(
+        bounds.Event,
+        "limits",
+        lambda self, error: (self.hits / self.trials, max(self.false_hits, 0.5) / self.false_trials),
+    )
+
+
+@bug(49, caught_by=[BOUNDS + "test_both_directions_are_tried"])
+def audit_in_one_direction():
+    """An audit looks for the canary only, not for its absence."""
+    whole = bounds._best_event
+
+    def one_way(present, absent, gain, choice):
+        threshold, direction = whole(present, absent, gain, choice)
+        return threshold, "present" if direction else direction
+
+    swap(whole, one_way)
+
+
+@bug(25, caught_by=[BOUNDS + "test_not_a_number_counts_as_the_highest_score"])
+def audit_takes_nan_for_nothing():
+    """A release that is no number is no evidence."""
+    whole = bounds._scores
+    swap(whole, lambda name, scores: whole(name, np.nan_to_num(np.asarray(scores, float))))
+
+
+@bug(45, caught_by=[GAUSSIAN, STATISTICS + "test_exact_ratios_are_those_of_the_densities"])
+def audit_blind():
+    """What the canary moves is taken for nothing, so that an audit sees nothing."""
+    whole = statistics._one_row
+    swap(whole, lambda trace: 0 * whole(trace))
+
+
+@bug(1, 45, caught_by=[HOLDS + "[poisson]"])
+def audit_knows_the_canarys_coin():
+    """An audit of Poisson sampling tells the adversary in which queries the canary was: true claims are refuted."""
+    put(simulator.Parts, "coins_known", property(lambda self: True))
+
+
+@bug(1, 45, caught_by=[AUDIT + "test_the_reference_does_not_know_the_canarys_coin"])
+def audit_reference_with_the_replacement():
+    """Under Poisson sampling the reference has the replaced record, and so shows the canary's own coin."""
+    engine = simulator.Worlds.engine
+
+    def shown(self, query, masks, present):
+        object.__setattr__(self, "reference_has_replacement", True)
+        return engine(self, query, masks, present)
+
+    put(simulator.Worlds, "engine", shown)
+
+
+@bug(20, 45, caught_by=[GAUSSIAN])
+def audit_with_noise_of_its_own():
+    """The simulation adds noise of its own beside the mechanism's."""
+    whole = simulator._whitened
+
+    def noisy(values, reference, noise_std):
+        residual = whole(values, reference, noise_std)
+        return residual + torch.randn(residual.shape)
+
+    swap(whole, noisy)
+
+
+@bug(46, caught_by=[AUDIT + "test_half_the_noise_is_refuted"])
+def audit_never_refutes():
+    """The verdict is always "consistent"."""
+    put(result.AuditResult, "verdict", property(lambda self: "consistent"))
+
+
+@bug(46, caught_by=[CONTRACT + "test_an_oracle_that_claims_nothing_is_none"])
+def no_claim_is_kept():
+    """A ledger that claims nothing is read as a claim of epsilon 100, which no audit refutes."""
+    whole = claims.Claim.of
+
+    def of(ledger, delta, multiples=claims.FEW):
+        found = whole(ledger, delta, multiples)
+        return found if found.points else claims.Claim(100.0, delta, ((100.0, delta),))
+
+    put(claims.Claim, "of", staticmethod(of))
+
+
+@bug(42, caught_by=[CONTRACT + "test_a_claim_that_depends_on_the_data_is_seen"])
+def claims_of_two_worlds_not_compared():
+    """An oracle whose claim depends on the data is taken at the word of one data set."""
+
+    swap(audit_module.check_same_claim, lambda adversary, plan, other: None)
+
+
+@bug(42, caught_by=[CONTRACT + "test_a_divisor_that_depends_on_the_data_is_seen"])
+def public_promises_not_compared():
+    """Nobody looks whether the divisor is the same in both worlds."""
+    swap(sessions.promises, lambda release: None)
+
+
+@bug(11, caught_by=[CONTRACT + "test_a_query_without_a_line_in_the_ledger_is_seen"])
+def lines_not_counted():
+    """Nobody looks whether each query of an audit stands in the ledger."""
+    put(sessions.Asking, "__call__", lambda self, oracle, ledger, query: oracle.query(self._point(oracle)))
+
+
+@bug(34, caught_by=["tests/audit/test_fidelity.py::test_noise_used_twice_is_seen"])
+def noise_pairs_not_compared():
+    """Nobody looks whether two queries have the same noise."""
+    swap(fidelity._pairs, lambda noise: [])
+
+
+@bug(15, caught_by=[AUDIT + "test_persons_are_not_charged_as_rows"])
+def person_with_one_row():
+    """The audit of persons plants one row of the person, however many there are."""
+    object.__setattr__(ready.READY["units"].adversaries[0], "copies", 1)
+
+
+@bug(1, caught_by=[MASKS + "test_masks_have_exactly_the_stated_law"])
+def masks_drawn_more_often():
+    """Audits draw records five per cent more often than oracles do."""
+    put(
+        PoissonSampler,
+        "masks",
+        lambda self, query, coins, rows, runs: (
+            coins.for_query(query).bernoulli(runs * rows, 1.05 * self.sample_rate).reshape(runs, rows)
+        ),
+    )
