@@ -10,7 +10,7 @@ from torch import nn
 
 import tacita
 from tacita import accounting as acc
-from tacita.errors import BudgetExceededError, LedgerError, ResumeError
+from tacita.errors import BudgetExceededError, LedgerError, ResumeError, UnsupportedModuleError
 from tacita.mechanisms.above_threshold import AboveThreshold
 
 DIM, ROWS = 4, 500
@@ -581,3 +581,119 @@ def test_wrong_settings(changes, message):
 def test_a_private_number_of_records_is_never_compared():
     for count in (1, ROWS - 1, 10 * ROWS):
         build(relation="add_or_remove_one", num_records=count, max_slack=1e6)
+
+
+# -- what draws at random
+
+
+class Drawing(Point):
+    """A point beside a layer; what the layer drops is seen in the loss."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+
+def through_the_layer(model, batch):
+    return component(model, (model.layer(batch[0]),))
+
+
+def dropped_in_every_mode(model, batch):
+    return component(model, (nn.functional.dropout(batch[0], 0.5),))
+
+
+def noise_of_numpy(model, batch):
+    return component(model, batch) * (1 + 0 * np.random.rand())
+
+
+class Drawn(torch.utils.data.Dataset):
+    """Entries of each record are dropped, drawn anew for each value; row 0 is all ``first``."""
+
+    def __init__(self, first):
+        self.rows = rows()
+        self.rows[0] = first
+
+    def __len__(self):
+        return ROWS
+
+    def __getitem__(self, index):
+        return (self.rows[index] * torch.randint(0, 2, (DIM,)),)
+
+
+def test_a_model_that_draws_is_refused_whatever_the_data():
+    for data in (rows(), torch.full((ROWS, DIM), math.nan, dtype=torch.float64)):
+        for layer in (nn.Dropout(0.5), nn.Dropout(1e-9), nn.AlphaDropout(0.1), nn.RReLU()):
+            with pytest.raises(UnsupportedModuleError, match=f"draws at random \\('layer': {type(layer).__name__}\\)"):
+                build(data, model=Drawing(layer), loss_fn=through_the_layer)
+        for loss_fn in (dropped_in_every_mode, noise_of_numpy):
+            with pytest.raises(UnsupportedModuleError, match="seen on synthetic rows"):
+                build(data, model=Point().eval(), loss_fn=loss_fn)
+
+
+def test_a_model_put_back_into_training_mode_is_refused_and_spends_nothing():
+    model = Drawing(nn.Dropout(0.5)).eval()
+    test = build(model=model, loss_fn=through_the_layer)
+    assert test.test(SADDLE) is False
+    model.train()
+    with pytest.raises(UnsupportedModuleError, match=re.escape("model.eval()")):
+        test.test(SADDLE)
+    assert (test.session.queries_made, test.remaining_tests) == (1, 7)
+    model.eval()
+    assert test.test(SADDLE) is False
+
+
+def test_dropout_of_nothing_is_served():
+    assert build(model=Drawing(nn.Dropout(0.0)), loss_fn=through_the_layer).test(SADDLE) is False
+
+
+def test_the_check_leaves_generators_alone():
+    source = tacita.NetworkSource(Point(), noise_of_numpy, (rows(),))
+    torch.manual_seed(3)
+    np.random.seed(3)
+    expected = torch.rand(1).item(), np.random.rand()
+    torch.manual_seed(3)
+    np.random.seed(3)
+    with pytest.raises(UnsupportedModuleError):
+        source.check_draws_nothing()
+    assert (torch.rand(1).item(), np.random.rand()) == expected
+
+
+@pytest.mark.parametrize("chunk", [None, 64])
+def test_what_a_data_set_draws_is_the_record_s_own(chunk):
+    """A row that is not finite counts as zero, and moves no draw of another record: the value stays, to the bit."""
+    settings = dict(
+        ledger=None, num_records=ROWS, epsilon=4.0, alpha=0.2, hessian_lipschitz=1.0, max_grad_norm=1.0, max_tests=8
+    )
+    point, values = {"x": torch.linspace(0.1, 0.5, DIM, dtype=torch.float64)}, []
+    for first in (0.0, math.nan):
+        settings["ledger"] = tacita.Ledger(neighboring_relation="zero_out_one", privacy_unit="one row")
+        test = tacita.StationaryTest(
+            Point(),
+            lambda model, batch: -(batch[0] @ model.x).square() / 2,
+            Drawn(first),
+            declared_max_hessian_norm=1.0,
+            failure_probability=0.05,
+            max_physical_batch_size=chunk,
+            randomness=tacita.Randomness.insecure(0),
+            **settings,
+        )
+        values.append((private_value(test, point), private_value(test, point, 1)))
+    assert values[0] == pytest.approx(values[1], rel=1e-12)
+    assert values[0][0] != pytest.approx(values[0][1], rel=1e-6)  # each value has draws of its own
+
+
+# -- one test a session
+
+
+def test_a_second_test_on_the_same_session_is_refused():
+    ledger = tacita.Ledger(neighboring_relation="replace_one", privacy_unit="one row")
+    first = build(ledger=ledger)
+    second = build(ledger=ledger, session=first.session, randomness=tacita.Randomness.insecure(1))
+    assert first.test(SADDLE) is False
+    for _ in range(2):
+        with pytest.raises(ResumeError, match="is another test's, which has asked already"):
+            second.test(SADDLE)
+    assert first.session.queries_made == 1
+    assert first.test(minimum(rows())) is True
+    with pytest.raises(ResumeError):
+        second.test(SADDLE)

@@ -7,7 +7,7 @@ import torch
 
 from tacita.accounting import AboveThresholdEvent, ConditionalEvent, CoupledEvent, accountant, moved
 from tacita.estimators import StationarityQuery, UnclippedSum, stationarity_query
-from tacita.gradients import hessian, lanczos_error
+from tacita.gradients import draws, hessian, lanczos_error
 from tacita.mechanisms.above_threshold import AboveThreshold
 from tacita.methods import RandomIterate
 from tacita.oracles import StationaryTest
@@ -383,6 +383,30 @@ def stationary_test_without_its_condition():
     """The declared Hessian bound is not told as a condition."""
     whole = StationaryTest._event
     put(StationaryTest, "_event", lambda self: whole(self).inner)
+
+
+@bug(
+    25,
+    caught_by=[
+        TEST + "test_a_model_that_draws_is_refused_whatever_the_data",
+        TEST + "test_a_model_put_back_into_training_mode_is_refused_and_spends_nothing",
+    ],
+)
+def masks_shifted_by_rows_that_are_not_finite():
+    """A model with dropout is tested, though gradient and Hessian of a record get different masks."""
+    swap(draws.check_draws_nothing, lambda model, loss_fn, probe: None)
+
+
+@bug(caught_by=[TEST + "test_a_model_that_draws_is_refused_whatever_the_data"])
+def draws_of_the_loss_not_seen():
+    """Only modules are asked whether they draw, not the loss."""
+    swap(draws._draws, lambda model, loss_fn, probe: False)
+
+
+@bug(48, caught_by=[TEST + "test_a_second_test_on_the_same_session_is_refused"])
+def two_tests_on_one_session():
+    """A second test on one session asks under numbers that are used."""
+    put(StationaryTest, "_check_alone", lambda self, number: None)
 
 
 @bug(caught_by=[TEST + "test_failures_of_the_solver_are_paid_for_in_delta"])

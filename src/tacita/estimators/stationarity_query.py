@@ -32,7 +32,8 @@ class StationarityQuery:
 
     Guarantee: if no record's Hessian is larger than :math:`L_i` = ``declared_max_hessian_norm`` (spectral norm) at the
     point, one record moves q by at most :meth:`sensitivity`. Gradients are clipped, so they need no condition. A record
-    whose gradient is not finite counts as zero in both.
+    whose gradient is not finite counts as zero in both. The model must draw nothing (no dropout): the Hessian leaves
+    such records out of the batch, and draws belong to places in it.
 
     Attributes:
         alpha: Accuracy :math:`\alpha`, > 0, in the gradient's units.

@@ -15,6 +15,7 @@ from tacita.gradients.ahead import Ahead, Request, Schedule, Seeds, requests
 from tacita.gradients.batches import flatten, to_device
 from tacita.gradients.chunked import Chunk, ChunkedEngine
 from tacita.gradients.data import as_rows
+from tacita.gradients.draws import check_draws_nothing
 from tacita.gradients.engine import Shapes, Source
 from tacita.gradients.functional import LossFn, trainable
 from tacita.gradients.methods import chosen_method, default_chunk_rows, engine_kind
@@ -86,8 +87,8 @@ class NetworkSource(Source):
             raise ValueError("num_workers must be 0 for data that is not on the CPU.")
         params = _checked_parameters(model)
         self._shapes = {name: p.shape for name, p in params.items()}
-        probe = scan(model, loss_fn, self._like(params)).check().probe
-        self.method = chosen_method(method, model, loss_fn, params, probe)
+        self._probe = scan(model, loss_fn, self._like(params)).check().probe
+        self.method = chosen_method(method, model, loss_fn, params, self._probe)
         self._chunk_rows = max_physical_batch_size or default_chunk_rows(self.method, params)
         self._ahead: Ahead | None = None
         self._secret = fresh_seed()  # for records of queries that come without a seed
@@ -116,6 +117,10 @@ class NetworkSource(Source):
         chunks = _Chunks(self, indices, query, self._seed_of(query) if seed is None else seed, device)
         kind = engine_kind(self.method)
         return kind(self.model, self.loss_fn, params, chunks, torch.from_numpy(indices.copy()), seed=seed)
+
+    def check_draws_nothing(self) -> None:
+        """Raise ``UnsupportedModuleError`` if the model draws at random in its present mode; data is not looked at."""
+        check_draws_nothing(self.model, self.loss_fn, self._probe)
 
     def follow(self, schedule: Schedule | None, seeds: Seeds | None = None) -> None:
         if self._ahead is not None:

@@ -45,7 +45,8 @@ class StationaryTest:
     does. a is public: :attr:`slack`.
 
     Build it before the first query of the training session: the ledger refuses sessions registered after a release. A
-    model that draws (dropout) should be in the mode whose loss is meant, ``model.eval()``.
+    model that draws (dropout) is refused, whatever the data: build and test in ``model.eval()``. What ``dataset[i]``
+    draws (augmentation) is the same for gradient and Hessian; what ``collate_fn`` draws must be drawn item by item.
 
     Args:
         model, loss_fn, dataset: As in :class:`~tacita.ClippedGradientOracle`.
@@ -69,6 +70,7 @@ class StationaryTest:
     Raises:
         ValueError: A setting is wrong, or the answers would be too noisy; the message names it and the way out.
         ResumeError: ``session`` was opened by an earlier run: a test is one session, and is not continued.
+        UnsupportedModuleError: The model draws at random, as far as its modules and synthetic rows show.
 
     Example:
         >>> import torch, tacita
@@ -125,6 +127,7 @@ class StationaryTest:
             method=method,
             max_physical_batch_size=max_physical_batch_size,
         )
+        self.source.check_draws_nothing()
         self._rows = np.arange(self.source.num_rows) if records is None else records.rows
         self._because = _one_line("because", because)
         self.query = self._stated(
@@ -208,17 +211,21 @@ class StationaryTest:
 
         Raises:
             BudgetExceededError: A point was accepted already, or ``max_tests`` were rejected.
+            ResumeError: Another test, built on the same session, asked before.
+            UnsupportedModuleError: The model was put into a mode in which it draws at random.
         """
         if self._accepted is not None:
             raise BudgetExceededError(
                 f"max_tests: test {self._accepted + 1} accepted a point, which ends the session. Register a new test "
                 "for more, at full cost."
             )
+        self.source.check_draws_nothing()
         number = self._line.begin()
+        self._check_alone(number)
         value = torch.tensor([self._value(params, number)], dtype=torch.float64)
         released = self._line.release(number, {ANSWER: {PASSES: value}})
         # ---- below the line ----
-        assert released is not None, "a session of this process has no line that does not match"
+        assert released is not None, "a number without a line is always released"
         passes = bool(released[ANSWER][PASSES])
         if passes:
             self._accepted = number
@@ -271,6 +278,14 @@ class StationaryTest:
         dim = sum(shape.numel() for shape in self.source.shapes.values())
         start = key.stream(session, "solver", number).normals(dim, dtype=torch.float64)
         return self.query(engine, start)
+
+    def _check_alone(self, number: int) -> None:
+        """A test never redoes a number: one that has its line already was another test's."""
+        if self.session.lookup(number) is not None:
+            raise ResumeError(
+                f"session {self.session.id!r} is another test's, which has asked already: a test is one session. Go on "
+                "with that one, or register a new one at full cost."
+            )
 
     def _compare(
         self, values: Mapping[str, Mapping[str, Tensor]], _noise_std: Any, noise: Any
