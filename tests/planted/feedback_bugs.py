@@ -251,6 +251,12 @@ def turns_charged_as_the_cheaper():
     put(interleaved.InterleavedEvent, "_parts", lambda self, queries: iter([(self.between, queries)]))
 
 
+@bug(46, caught_by=[EVENTS + "test_turns_say_all_that_either_kind_must_say"])
+def turns_say_half():
+    """Of queries that take turns only one kind's condition is told."""
+    put(interleaved, "_joined", lambda first, second: first or second)
+
+
 @bug(
     caught_by=[
         BOUNDS + "test_cells_without_a_proof_are_refused",

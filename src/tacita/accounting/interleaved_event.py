@@ -56,7 +56,11 @@ class InterleavedEvent(Event):
 
     @property
     def condition(self) -> str | None:
-        return self.inner.condition or self.between.condition
+        return _joined(self.inner.condition, self.between.condition)
+
+    @property
+    def disclaimer(self) -> str | None:
+        return _joined(self.inner.disclaimer, self.between.disclaimer)
 
     def describe(self) -> str:
         return f"1 query in {self.every}: {self.inner.describe()}; the others: {self.between.describe()}"
@@ -99,3 +103,7 @@ class InterleavedEvent(Event):
         """Each event with its number of queries, if there are any."""
         special = queries // self.every
         yield from ((event, n) for event, n in ((self.inner, special), (self.between, queries - special)) if n)
+
+
+def _joined(*words: str | None) -> str | None:
+    return "; ".join(dict.fromkeys(word for word in words if word is not None)) or None

@@ -35,7 +35,12 @@ class RefutedClaimEvent(WrappedEvent):
 
     @property
     def disclaimer(self) -> str:
-        return f"not ({self.claimed_epsilon:g}, {self.claimed_delta:g})-DP as claimed by {self.claim}"
+        deeper = self.inner.disclaimer
+        return self._refuted if deeper is None else f"{self._refuted}; {deeper}"
 
     def describe(self) -> str:
-        return f"{self.inner.describe()}; {self.disclaimer}"
+        return f"{self.inner.describe()}; {self._refuted}"
+
+    @property
+    def _refuted(self) -> str:
+        return f"not ({self.claimed_epsilon:g}, {self.claimed_delta:g})-DP as claimed by {self.claim}"
