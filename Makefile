@@ -46,8 +46,9 @@ format: $(STAMP)  ## Put the code into its format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-audit: $(STAMP)  ## The tests again with TACITA_AUDIT=1: more kill points, runs and examples
+audit: $(STAMP)  ## The tests again with TACITA_AUDIT=1: more kill points, runs and examples; writes docs/audit.md
 	TACITA_AUDIT=1 $(PYTEST)
+	$(BIN)/python docs/make_audit.py
 
 bench: $(STAMP)  ## Step time and memory beside plain PyTorch and Opacus; writes docs/benchmarks.md
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[bench]'
