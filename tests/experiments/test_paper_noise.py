@@ -12,13 +12,13 @@ from tacita.experiments.paper_noise import unsafe_paper_noise
 TARGET = dict(nominal_epsilon=2.0, nominal_delta=1e-5)
 
 
-def make(feedback=1.0, threshold=1.0, records=50_000, rate=0.02, **changes):
+def make(feedback=1.0, threshold=1.0, records=50_000, rate=0.02, feedback_settings=None, **changes):
     model = torch.nn.Linear(2, 1)
     settings = dict(
         ledger=tacita.Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one row"),
         sampler=tacita.PoissonSampler(sample_rate=rate, num_records=records),
         clipper=tacita.FlatClipper(max_grad_norm=threshold),
-        feedback=tacita.PrivateFeedback(max_feedback_norm=feedback),
+        feedback=tacita.PrivateFeedback(max_feedback_norm=feedback, **(feedback_settings or {})),
         mechanism=tacita.GaussianMechanism(noise_multiplier=30.0),
         planned_queries=150,
         randomness=tacita.Randomness.insecure(0),
@@ -113,3 +113,123 @@ def test_other_feedback_and_used_oracles_are_refused():
         unsafe_paper_noise(used, "automatic", **TARGET)
     with pytest.raises(ValueError, match="nominal_epsilon must be"):
         unsafe_paper_noise(make(), "automatic", nominal_epsilon=math.inf, nominal_delta=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "formula", "says"),
+    [
+        (dict(every=100), "theorem_3_7", "every must be 1, got 100: the paper claims nothing"),
+        (dict(every=2), "automatic", "every must be 1, got 2"),
+        (dict(leak=0.5), "automatic", "leak must be 0, got 0.5"),
+        (dict(anti_windup=3.0), "theorem_3_7", "anti_windup must be inf, got 3"),
+        (dict(normalised=True), "theorem_3_7", "normalised must be False"),
+    ],
+)
+def test_what_the_paper_does_not_describe_is_refused(changes, formula, says, capsys):
+    oracle = make(feedback_settings=changes)
+    with pytest.raises(ValueError, match=says):
+        unsafe_paper_noise(oracle, formula, **TARGET)
+    assert oracle.session.state == "registered"
+    assert not capsys.readouterr().out
+
+
+def test_a_claim_that_holds_is_not_called_refuted(capsys):
+    """One query: the error is still zero, and the prescribed noise is far more than enough."""
+    oracle = make(planned_queries=1)
+    with pytest.raises(ValueError, match=r"is enough here, for epsilon .*, so nothing is refuted"):
+        unsafe_paper_noise(oracle, "theorem_3_7", **TARGET)
+    assert oracle.session.state == "registered"
+    assert not capsys.readouterr().out
+
+
+def test_where_nothing_is_amplified_it_is_compared_with_any_batches(capsys):
+    """Under replace_one there is no first-draw law."""
+    ledger = tacita.Ledger(neighboring_relation="replace_one", privacy_unit="one row")
+    sampler = tacita.PoissonSampler(sample_rate=0.02, num_records=20)
+    oracle = make(ledger=ledger, sampler=sampler)
+    unsafe = unsafe_paper_noise(oracle, "automatic", **TARGET)
+    assert unsafe.ledger.epsilon(1e-5) > 2
+    assert "not (2, 1e-05)-DP as claimed" in capsys.readouterr().out
+
+
+def test_other_sessions_of_the_ledger_are_not_compared_with_the_claim(capsys):
+    ledger = tacita.Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one row")
+    make(ledger=ledger, mechanism=tacita.GaussianMechanism(noise_multiplier=3.0))
+    unsafe_paper_noise(make(ledger=ledger, randomness=tacita.Randomness.insecure(1)), "theorem_3_7", **TARGET)
+    assert "rigorous epsilon 57." in capsys.readouterr().out
+    assert ledger.epsilon(1e-5) > 60
+
+
+def test_a_refused_replacement_leaves_the_session_as_it_was(capsys):
+    capped = tacita.Ledger(
+        neighboring_relation="add_or_remove_one", privacy_unit="one row", max_epsilon=10.0, max_delta=1e-5
+    )
+    oracle = make(ledger=capped, mechanism=tacita.GaussianMechanism(noise_multiplier=100.0))
+    before = capped.epsilon(1e-5)
+    with pytest.raises(BudgetExceededError):
+        unsafe_paper_noise(oracle, "theorem_3_7", **TARGET)
+    assert oracle.session.state == "registered"
+    assert capped.epsilon(1e-5) == before
+    assert len(capped.sessions) == 1
+    assert oracle.query(dict(oracle.source.model.named_parameters())).query == 0
+
+
+def test_a_release_made_meanwhile_refuses_it():
+    ledger = tacita.Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one row")
+    other, oracle = make(ledger=ledger), make(ledger=ledger, randomness=tacita.Randomness.insecure(1))
+    other.query(dict(other.source.model.named_parameters()))
+    with pytest.raises(LedgerError, match="queries were made on these records already"):
+        unsafe_paper_noise(oracle, "theorem_3_7", **TARGET)
+    assert oracle.session.state == "registered"
+
+
+def test_the_cap_holds_for_the_new_session_without_the_old():
+    """A cap that takes either session, and not both."""
+    capped = tacita.Ledger(
+        neighboring_relation="add_or_remove_one", privacy_unit="one row", max_epsilon=60.0, max_delta=1e-5
+    )
+    oracle = make(ledger=capped, mechanism=tacita.GaussianMechanism(noise_multiplier=1.7))
+    assert capped.epsilon(1e-5) > 10
+    unsafe_paper_noise(oracle, "theorem_3_7", **TARGET)
+    assert capped.epsilon(1e-5) == pytest.approx(57.8225, rel=2e-3)
+
+
+def test_settings_of_the_user_are_bound_to_the_new_session():
+    unsafe, other = (
+        unsafe_paper_noise(make(settings={"lr": lr}), "theorem_3_7", **TARGET).session.registration.settings_sha256
+        for lr in (0.1, 0.2)
+    )
+    assert unsafe != other
+    again = unsafe_paper_noise(make(settings={"lr": 0.1}), "theorem_3_7", **TARGET)
+    assert again.session.registration.settings_sha256 == unsafe
+
+
+def test_the_share_pays_for_the_new_session():
+    ledger = tacita.Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one row")
+    share, small = ledger.register_share(100.0, 1e-5), ledger.register_share(20.0, 1e-5)
+
+    def paid_from(which):
+        draft = make()
+        session = ledger.register(
+            draft.event, planned_queries=150, settings=draft.settings, share=which, secure_randomness=False
+        )
+        return make(ledger=ledger, session=session)
+
+    before = ledger.epsilon(1e-4)
+    oracle = paid_from(share)
+    unsafe = unsafe_paper_noise(oracle, "theorem_3_7", **TARGET)
+    assert unsafe.session.share == share.id
+    assert ledger.epsilon(1e-4) == before
+    oracle = paid_from(small)
+    with pytest.raises(BudgetExceededError, match=f"would pass {small.id}"):
+        unsafe_paper_noise(oracle, "theorem_3_7", **TARGET)
+    assert oracle.session.state == "registered"
+
+
+def test_the_new_session_reads_back(tmp_path):
+    settings = dict(neighboring_relation="add_or_remove_one", privacy_unit="one row")
+    with tacita.Ledger(tmp_path / "ledger.jsonl", **settings) as ledger:
+        unsafe_paper_noise(make(ledger=ledger), "theorem_3_7", **TARGET)
+    with tacita.Ledger(tmp_path / "ledger.jsonl", **settings) as ledger:
+        assert [session.state for session in ledger.sessions] == ["withdrawn", "registered"]
+        assert ledger.epsilon(1e-5) == pytest.approx(57.8225, rel=2e-3)

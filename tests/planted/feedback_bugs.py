@@ -5,11 +5,12 @@ import sys
 
 import torch
 
-from tacita.accounting import bounded_residual_events, feedback_cells, feedback_events, first_draw_event
+from tacita.accounting import Ledger, bounded_residual_events, feedback_cells, feedback_events, first_draw_event
 from tacita.accounting import interleaved_event as interleaved
 from tacita.accounting.feedback_events import HiddenErrorPoissonEvent
 from tacita.estimators import BoundedErrorSum, HiddenErrorSum, ReleasedErrorSum
 from tacita.estimators.error_feedback import FeedbackSum, bounded, error, feedback
+from tacita.experiments import paper_noise
 from tacita.oracles import GradientOracle
 from tacita.theory import noise
 from tests.planted.plant import bug, put, swap
@@ -289,3 +290,62 @@ def refuted_claim_not_mentioned():
 def published_noise_of_the_mean_on_the_sum():
     """The paper's noise of the mean is added to the sum, not even multiplied by the divisor."""
     swap(noise.sum_noise_std, lambda mean_noise_std, *, divisor: mean_noise_std)
+
+
+@bug(caught_by=[PAPER + "test_what_the_paper_does_not_describe_is_refused"])
+def other_algorithms_called_the_papers():
+    """A claim of the paper is said to be false of an algorithm about which it claims nothing."""
+    swap(paper_noise._check_published, lambda estimator, formula: None)
+
+
+@bug(caught_by=[PAPER + "test_a_claim_that_holds_is_not_called_refuted"])
+def true_claims_called_refuted():
+    """A claim is said to be false because the error is charged where there is none yet."""
+    swap(paper_noise._by_first_draw, lambda oracle, estimator, noise_std: [])
+
+
+@bug(
+    caught_by=[
+        PAPER + "test_a_refused_replacement_leaves_the_session_as_it_was",
+        PAPER + "test_a_release_made_meanwhile_refuses_it",
+    ]
+)
+def withdrawn_before_the_other_is_accepted():
+    """The old session is gone when the new one is refused."""
+    whole = Ledger._replace
+
+    def hasty(self, session, event, settings):
+        check = self._book.check_in_place_of
+        self._book.check_in_place_of = lambda old, new: session.withdraw() or check(old, new)
+        return whole(self, session, event, settings)
+
+    put(Ledger, "_replace", hasty)
+
+
+@bug(caught_by=[PAPER + "test_the_share_pays_for_the_new_session"])
+def share_lost_with_the_old_session():
+    """The session in the place of one that a share pays for is paid from outside it."""
+
+    def replace(self, session, event, settings):
+        session.withdraw()
+        return self.register(
+            event,
+            planned_queries=session.planned_queries,
+            part=session.part,
+            settings=settings,
+            secure_randomness=False,
+        )
+
+    put(Ledger, "_replace", replace)
+
+
+@bug(caught_by=[PAPER + "test_settings_of_the_user_are_bound_to_the_new_session"])
+def settings_lost_with_the_old_session():
+    """The session in the place of another is not bound to the user's settings."""
+    build = GradientOracle.__init__
+
+    def built(self, *args, **more):
+        build(self, *args, **more)
+        self._more_settings = {}
+
+    put(GradientOracle, "__init__", built)

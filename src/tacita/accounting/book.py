@@ -148,6 +148,16 @@ class Book:
         elif self._released(new.part):
             raise LedgerError(TOO_LATE)
 
+    def check_in_place_of(self, old: Session, new: Registration) -> None:
+        """Both checks of ``new``, as they will be once ``old`` is withdrawn; nothing is changed."""
+        counted = old._counts_in_plan
+        old._counts_in_plan = self._released(old.part)
+        try:
+            self.check(new)
+            self.check_budget(new)
+        finally:
+            old._counts_in_plan = counted
+
     def _check_in_share(self, new: Registration, name: str) -> None:
         share = self.sessions.get(name)
         if share is None or share.purpose != SHARE or new.purpose == SHARE:

@@ -10,7 +10,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -244,6 +244,15 @@ class Ledger:
         fields = {**asdict(self._book.terms), **registration.to_fields()}
         self._write("register", registration.id, fields, lambda: self._book.add(registration))
         return self._book.sessions[registration.id]
+
+    def _replace(self, session: Session, event: Event, settings: Mapping[str, Any]) -> Session:
+        """Withdraw a session and register another event in its place: both, or neither if the other is refused."""
+        session._check("withdraw", {})
+        name, bound = self._book.next_id(session.purpose), settings_sha256(settings)
+        registration = replace(session.registration, id=name, event=event, settings_sha256=bound)
+        self._book.check_in_place_of(session, registration)
+        session.withdraw()
+        return self._register(registration)
 
     def _write(self, kind: str, session: str, fields: Mapping[str, Any], then: Callable[[], None]) -> None:
         self._journal.append(kind, session, fields)

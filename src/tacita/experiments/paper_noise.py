@@ -7,13 +7,15 @@ Source: Zhang, Bu, Wu, Hong (DiceSGD), Theorem 3.7 and Algorithm 4. Why both fai
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 from torch import Tensor
 
 from tacita import _validate
-from tacita.accounting import Event, NeighboringRelation, RefutedClaimEvent
+from tacita.accounting import Bound, Event, NeighboringRelation, RefutedClaimEvent, Spend, epsilon
+from tacita.clipping import FlatClipper
+from tacita.errors import UnsupportedEventError
 from tacita.estimators import Estimator, HiddenErrorSum, Values
 from tacita.gradients.engine import Engine, Shapes
 from tacita.mechanisms import GaussianMechanism
@@ -39,8 +41,10 @@ def unsafe_paper_noise(
 ) -> GradientOracle:
     r"""The same oracle with the noise of the paper's formula. **Not (epsilon, delta)-private as claimed.**
 
-    The session of ``oracle`` is withdrawn, and one with this noise registered in its place: with the guarantee that is
-    proved, which is printed beside the nominal one. The statement begins with "not (epsilon, delta)-DP as claimed".
+    The session of ``oracle`` is withdrawn, and one with this noise registered in its place, with its settings and from
+    its share: with the guarantee that is proved, which is printed beside the nominal one. The statement begins with
+    "not (epsilon, delta)-DP as claimed". What the paper does not describe is refused, and so is noise that is enough
+    for what is claimed; then the session of ``oracle`` stays.
 
     * ``"theorem_3_7"``: :math:`\sigma_1 = \sqrt{32 T (C_1^2 + 2 \min(b C_2, G')^2) \ln(1/\delta)} / (N \epsilon)`;
     * ``"automatic"``: :math:`\sigma_1 = \sqrt{96 T \ln(1/\delta)}\, C_1 / (N \epsilon)`;
@@ -48,15 +52,17 @@ def unsafe_paper_noise(
     on the mean, N the sampler's ``num_records``, T the planned queries, b the divisor.
 
     Args:
-        oracle: An :class:`~tacita.ErrorFeedbackOracle` with :class:`~tacita.PrivateFeedback`, not asked yet.
+        oracle: An :class:`~tacita.ErrorFeedbackOracle` with :class:`~tacita.PrivateFeedback` as published (every query
+            injects, no leak, no anti-windup), not asked yet.
         formula: One of the two.
         nominal_epsilon: What the paper claims for this noise ...
         nominal_delta: ... at this delta.
         residual_bound: G' of Theorem 3.7, a bound on what clipping removes, which nobody enforces.
 
     Raises:
-        ValueError: The formula's own hypotheses do not hold; the message names the one that fails.
-        LedgerError: The oracle was asked already, or its ledger has a cap that what is guaranteed would pass.
+        ValueError: The formula's own hypotheses do not hold, or the claim does; the message names what is wrong.
+        LedgerError: The oracle was asked already, or a release was made since it was built.
+        BudgetExceededError: What is guaranteed would pass the ledger's cap, or the share.
     """
     if formula not in get_args(Formula):
         raise ValueError(f"formula must be one of {', '.join(get_args(Formula))}, got {formula!r}.")
@@ -67,30 +73,92 @@ def unsafe_paper_noise(
         )
     _validate.positive("nominal_epsilon", nominal_epsilon)
     _validate.delta("nominal_delta", nominal_delta)
+    _check_published(oracle.estimator, formula)
     mean_std = _mean_noise_std(oracle, formula, (nominal_epsilon, nominal_delta), residual_bound)
     claimed = ClaimedNoise(oracle.estimator, CLAIMS[formula], nominal_epsilon, nominal_delta)
-    (sensitivity,) = claimed.sensitivity(oracle.ledger.neighboring_relation, oracle.source.shapes).values()
+    (block, sensitivity), *_ = claimed.sensitivity(oracle.ledger.neighboring_relation, oracle.source.shapes).items()
     noise_std = float(sum_noise_std(mean_std, divisor=oracle.divisor))
-    oracle.session.withdraw()
-    unsafe = GradientOracle(
-        oracle.source,
-        estimator=claimed,
-        mechanism=GaussianMechanism(noise_multiplier=noise_std / sensitivity),
-        sampler=oracle.sampler,
-        ledger=oracle.ledger,
-        planned_queries=oracle.planned_queries,
-        rows=oracle._rows,
-        part=oracle.session.part,
-        max_rows_per_unit=getattr(oracle.sampler, "max_rows_per_unit", 1),
-        purpose=oracle.session.purpose,
-        randomness=oracle.randomness,
-    )
-    rigorous = oracle.ledger.bound(nominal_delta)
+    rigorous = _rigorous(oracle, claimed, {block: noise_std})
+    unsafe = _in_its_place(oracle, claimed, GaussianMechanism(noise_multiplier=noise_std / sensitivity))
     print(
         f"Noise {noise_std:.6g} on the sum by {CLAIMS[formula]}: claimed epsilon {nominal_epsilon:g}, rigorous epsilon "
         f"{rigorous.epsilon:.6g} at delta {nominal_delta:g} ({rigorous.accountant}). {unsafe.event.disclaimer}."
     )
     return unsafe
+
+
+def _check_published(estimator: HiddenErrorSum, formula: Formula) -> None:
+    """Raise ``ValueError`` for an algorithm about which the paper claims nothing."""
+    feedback = estimator.feedback
+    wrong = [
+        f"{name} must be {published:g}, got {getattr(feedback, name):g}"
+        for name, published in (("every", 1), ("leak", 0), ("anti_windup", math.inf))
+        if getattr(feedback, name) != published
+    ]
+    if formula == "theorem_3_7" and feedback.normalised:
+        wrong.append("normalised must be False")
+    if formula == "theorem_3_7" and not isinstance(estimator.clipper, FlatClipper):
+        wrong.append(f"clipper must be a FlatClipper, got {type(estimator.clipper).__name__}")
+    if wrong:
+        raise ValueError(f"{formula}: {'; '.join(wrong)}: the paper claims nothing for another algorithm.")
+
+
+def _rigorous(oracle: GradientOracle, claimed: "ClaimedNoise", noise_std: Mapping[str, float]) -> Bound:
+    """What is proved for the session alone, as it is charged.
+
+    Raises:
+        ValueError: The claim is not false: the tightest bound there is does not exceed it.
+    """
+
+    def bound(estimator: Estimator) -> Bound:
+        event = estimator.event(oracle.sampler, noise_std, oracle.ledger.neighboring_relation, oracle.source.shapes)
+        return epsilon([Spend(event, oracle.planned_queries)], claimed.claimed_delta)
+
+    charged = bound(claimed)
+    tighter = [bound(one).epsilon for one in _by_first_draw(oracle, claimed.inner, noise_std)]
+    least = min([charged.epsilon, *tighter])
+    if not least > claimed.claimed_epsilon:
+        raise ValueError(
+            f"nominal_epsilon: the noise of {claimed.claim} is enough here, for epsilon {least:.6g} at delta "
+            f"{claimed.claimed_delta:g}, so nothing is refuted. Give that noise to the oracle as a GaussianMechanism."
+        )
+    return charged
+
+
+def _by_first_draw(
+    oracle: GradientOracle, estimator: HiddenErrorSum, noise_std: Mapping[str, float]
+) -> list[HiddenErrorSum]:
+    """The estimator under its tightest accounting, where there is one."""
+    tight = replace(estimator, feedback=replace(estimator.feedback, first_draw=True))
+    try:
+        tight.event(oracle.sampler, noise_std, oracle.ledger.neighboring_relation, oracle.source.shapes)
+    except UnsupportedEventError:
+        return []
+    return [tight]
+
+
+def _in_its_place(oracle: GradientOracle, claimed: "ClaimedNoise", mechanism: GaussianMechanism) -> GradientOracle:
+    """The oracle with another noise; its session is withdrawn once the other is sure to be accepted."""
+    relation, shapes = oracle.ledger.neighboring_relation, oracle.source.shapes
+    noise_std = mechanism.noise_std(claimed.sensitivity(relation, shapes), claimed.block_sizes(shapes))
+    event = claimed.event(oracle.sampler, noise_std, relation, shapes)
+    named = {"estimator": repr(claimed), "mechanism": repr(mechanism)}
+    settings = {**oracle.settings, **oracle._more_settings, **named}
+    session = oracle.ledger._replace(oracle.session, event, settings)
+    return GradientOracle(
+        oracle.source,
+        estimator=claimed,
+        mechanism=mechanism,
+        sampler=oracle.sampler,
+        ledger=oracle.ledger,
+        planned_queries=oracle.planned_queries,
+        rows=oracle._rows,
+        part=session.part,
+        max_rows_per_unit=getattr(oracle.sampler, "max_rows_per_unit", 1),
+        settings=settings,
+        session=session,
+        randomness=oracle.randomness,
+    )
 
 
 @dataclass(frozen=True)

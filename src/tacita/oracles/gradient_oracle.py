@@ -98,6 +98,7 @@ class GradientOracle:
         self.mechanism = mechanism.on(estimator.steps(source.shapes), self.noise_std)
         self.event = self._event(self.mechanism)
         self.randomness = randomness or Randomness.system()
+        self._more_settings = dict(settings or {})
         if session is None:
             session = ledger.register(
                 self.event,
