@@ -1,10 +1,12 @@
 """Events of error feedback: reference values, tables of noise, domination by quadrature, refusals."""
 
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
 from scipy import integrate, stats
+from scipy.special import logsumexp
 
 from tacita import accounting as acc
 from tacita.accounting.accountant import ORDERS
@@ -370,6 +372,57 @@ def test_bounded_residuals_compose_with_other_sessions(events):
         for k in range(40)
     )
     assert event.rdp(QUERIES, np.array([order]))[0] == pytest.approx(math.log(moment) / (order - 1), rel=1e-6)
+
+
+def moments_in_full(event, queries, orders):
+    """Rényi divergences by a sum over every number of participations."""
+    counts = np.arange(1, queries + 1)
+    mus = np.array([event.session_mu(int(k)) for k in counts])
+    logs = stats.binom.logpmf(counts, queries, event.sampling_probability)
+    exponents = [a * (a - 1) * mus**2 / 2 for a in orders]
+    excess = np.array([logsumexp(x + np.log(-np.expm1(-x)) + logs) for x in exponents])
+    return np.logaddexp(0, excess) / (orders - 1)
+
+
+@pytest.mark.parametrize(("rate", "std"), [(1e-3, 500.0), (1e-3, 50.0), (0.02, 5000.0), (0.3, 5e4)])
+def test_moments_of_many_queries_are_those_of_the_full_sum(events, rate, std):
+    """Also at orders where participations that never happen decide."""
+    event, queries = events.bounded(std, rate=rate), 20_000
+    orders = ORDERS[ORDERS > 1.05]
+    full, found = moments_in_full(event, queries, orders), event.rdp(queries, orders)
+    assert (found >= full * (1 - 1e-12)).all()
+    assert (found <= full * 1.5).all()
+    useful = full < 20
+    assert useful.any()
+    assert (found[useful] <= full[useful] * 1.004).all()
+
+
+@pytest.mark.parametrize(("queries", "rate"), [(150, 0.02), (10**6, 1e-3), (10**6, 0.5), (3, 1e-9), (5, 0.999)])
+def test_participations_end_where_they_are_unlikely(events, queries, rate):
+    chances, mus, missed = events.bounded(rate=rate)._participations(queries)
+    assert missed == stats.binom.sf(len(mus) - 1, queries, rate) <= 1e-22
+    assert stats.binom.sf(len(mus) - 2, queries, rate) > 1e-22
+    assert math.fsum(chances) == pytest.approx(1, abs=1e-8)
+
+
+def test_rare_participations_decide_at_high_orders(events):
+    """What the sum up to 10 sigma leaves out is not small there: a tail that is cut off claims too much."""
+    event, queries, order = events.bounded(500.0, rate=1e-3), 20_000, 256.0
+    likely = np.arange(4097)
+    logs = stats.binom.logpmf(likely, queries, 1e-3)
+    mus = np.array([event.session_mu(int(k)) for k in likely])
+    cut = logsumexp(logs + order * (order - 1) * mus**2 / 2) / (order - 1)
+    assert event.rdp(queries, np.array([order]))[0] > 2 * cut
+
+
+def test_moments_of_a_million_queries_take_little_memory(events):
+    event = events.bounded(20_000.0, rate=1e-3)
+    tracemalloc.start()
+    curve = event.rdp(10**6, ORDERS)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert np.isfinite(curve).all()
+    assert peak < 100e6  # all of them at once: 480 MB an array
 
 
 def test_everybody_in_every_query(events):

@@ -3,6 +3,7 @@
 import math
 import sys
 
+import numpy as np
 import torch
 
 from tacita.accounting import Ledger, bounded_residual_events, feedback_cells, feedback_events, first_draw_event
@@ -349,3 +350,34 @@ def settings_lost_with_the_old_session():
         self._more_settings = {}
 
     put(GradientOracle, "__init__", built)
+
+
+@bug(caught_by=[EVENTS + "test_moments_of_many_queries_are_those_of_the_full_sum"])
+def rare_participations_left_out():
+    """Moments of bounded residuals end where participations become unlikely."""
+    whole = bounded_residual_events.BoundedResidualPoissonEvent._intervals
+
+    def cut(self, queries):
+        counts, log_chances = whole(self, queries)
+        likely = counts <= bounded_residual_events.EXACT
+        return counts[likely], log_chances[likely]
+
+    put(bounded_residual_events.BoundedResidualPoissonEvent, "_intervals", cut)
+
+
+@bug(caught_by=[EVENTS + "test_moments_of_many_queries_are_those_of_the_full_sum"])
+def intervals_at_their_lower_ends():
+    """An interval of participations is charged as its smallest."""
+    whole = bounded_residual_events.BoundedResidualPoissonEvent._intervals
+
+    def lower(self, queries):
+        counts, log_chances = whole(self, queries)
+        return np.concatenate([counts[:1], counts[:-1] + 1]), log_chances
+
+    put(bounded_residual_events.BoundedResidualPoissonEvent, "_intervals", lower)
+
+
+@bug(caught_by=[EVENTS + "test_participations_end_where_they_are_unlikely"])
+def participations_counted_to_the_end():
+    """Numbers of participations that never happen are summed up, one by one."""
+    swap(bounded_residual_events._likely, lambda queries, chance: queries)

@@ -26,6 +26,10 @@ from tacita.accounting.relations import moved
 
 UNLIKELY = 1e-22  # chance of more participations than are summed up; counted as a failure
 ROUNDED_UP = 1e-9
+EXACT = 4096  # participations up to which each has its own term in a moment
+WIDTH = 1000  # beyond: so many intervals of participations for a factor e
+BLOCK = 2**14  # participations in memory at once, for all orders
+LOG_ERROR = 4e-15  # of a binomial's logarithm, a multiple of T log T: that of its log-factorials
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,11 +167,15 @@ class BoundedResidualPoissonEvent(BoundedResidualEvent):
         mu = self.gaussian_mu(queries)
         if mu is not None:
             return a * mu**2 / 2
-        counts = np.arange(1, queries + 1)
-        mus = np.array([self.session_mu(int(k)) for k in counts])
-        exponents = np.outer(a * (a - 1), mus**2 / 2)
-        excess = exponents + np.log(-np.expm1(-exponents)) + binom.logpmf(counts, queries, self.sampling_probability)
-        return np.logaddexp(0.0, np.asarray(logsumexp(excess, axis=1))) / (a - 1) * (1 + ROUNDED_UP)
+        counts, log_chances = self._intervals(queries)
+        total = np.zeros(len(a))  # log of the moment: 1 and the sum of P(k) (exp(...) - 1)
+        for start in range(0, len(counts), BLOCK):
+            block = slice(start, start + BLOCK)
+            mus = np.array([self.session_mu(int(k)) for k in counts[block]])
+            exponents = np.outer(a * (a - 1), mus**2 / 2)
+            excess = exponents + np.log(-np.expm1(-exponents)) + log_chances[block]
+            total = np.logaddexp(total, np.asarray(logsumexp(excess, axis=1)))
+        return total / (a - 1) * (1 + ROUNDED_UP)
 
     def loss_range(self, queries: int) -> float:
         largest = float(self._participations(queries)[1].max())
@@ -176,13 +184,43 @@ class BoundedResidualPoissonEvent(BoundedResidualEvent):
     def compositions(self, queries: int) -> int:
         return 1
 
+    def _intervals(self, queries: int) -> tuple[np.ndarray, np.ndarray]:
+        """Participations from 1 on, and logarithms of upper bounds of their chances.
+
+        One by one as far as they are likely; then the upper ends of intervals, with the chance of that interval and all
+        above it. What is summed rises with the participations, so an upper end stands for its interval.
+        """
+        q = self.sampling_probability
+        alone = min(queries, max(EXACT, _likely(queries, q)))
+        ends = [alone]
+        while ends[-1] < queries:
+            ends.append(min(queries, ends[-1] + max(1, ends[-1] // WIDTH)))
+        first = np.array(ends[:-1], dtype=float) + 1  # of each interval
+        ratio = (queries - first) / (first + 1) * (q / (1 - q))  # of the next chance to the first; it falls
+        counts = np.arange(1, alone + 1)
+        log_chances = [binom.logpmf(counts, queries, q), binom.logpmf(first, queries, q) - np.log1p(-ratio)]
+        error = LOG_ERROR * queries * math.log(queries + 1)
+        return np.concatenate([counts, ends[1:]]).astype(int), np.concatenate(log_chances) + error
+
     def _participations(self, queries: int) -> tuple[np.ndarray, np.ndarray, float]:
         """Chances and mus of 0, 1, ... participations, and the chance of more than those."""
         law = (queries, self.sampling_probability)
-        most = int(min(queries, binom.isf(UNLIKELY, *law)))
+        most = _likely(*law)
         counts = np.arange(most + 1)
         mus = np.array([self.session_mu(int(k)) for k in counts])
         return binom.pmf(counts, *law), mus, float(binom.sf(most, *law))
+
+
+def _likely(queries: int, chance: float) -> int:
+    """The least number of participations that is passed with a chance of at most ``UNLIKELY``.
+
+    By bisection: SciPy's ``isf`` takes chances below 1e-16 for 0.
+    """
+    low, high = -1, queries
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if binom.sf(middle, queries, chance) <= UNLIKELY else (middle, high)
+    return high
 
 
 def _mixed_delta(epsilons: np.ndarray, chances: np.ndarray, mus: np.ndarray) -> np.ndarray:
