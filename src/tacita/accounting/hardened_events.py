@@ -9,9 +9,8 @@ post-processing of the Gaussian release, so that the event inside holds as it st
 
 from dataclasses import dataclass
 
-import numpy as np
-
-from tacita.accounting.events import DEFAULT_INTERVAL, Event
+from tacita.accounting.events import Event
+from tacita.accounting.wrapped_events import WrappedEvent
 
 NOISES = {"rounded": "rounded Gaussian", "discrete": "discrete Gaussian"}
 SUMS = {
@@ -30,83 +29,33 @@ ASSUMED = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class HardenedEvent(Event):
+class HardenedEvent(WrappedEvent):
     """The session of ``inner``, in whole numbers: attacks on the floating-point form of a release do not apply.
 
     Attributes:
-        inner: What the session spends.
         noise: "rounded" or "discrete".
         sums: What is summed: "counts"; records computed "alone" or "together" and truncated; "capped" float sums.
             The guarantee of the last two rests on an assumption that batched kernels meet up to rounding only.
         max_records: With capped sums, the largest number of records in a query that their bound is for; else 0.
     """
 
-    inner: Event
     noise: str
     sums: str
     max_records: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.inner, Event) or self.inner.relation != self.relation:
-            raise ValueError(f"inner must be an event under {self.relation}, got {self.inner!r}.")
         for name, known in (("noise", NOISES), ("sums", SUMS)):
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}.")
-
-    @property
-    def per_query(self) -> bool:
-        return self.inner.per_query
-
-    @property
-    def sampler(self) -> str:
-        return self.inner.sampler
 
     @property
     def assumptions(self) -> tuple[str, ...]:
         few = (f"no query has more than {self.max_records:,} records",) if self.max_records else ()
         return (*self.inner.assumptions, *ASSUMED[self.sums], *few)
 
-    @property
-    def condition(self) -> str | None:
-        return self.inner.condition
-
-    @property
-    def disclaimer(self) -> str | None:
-        return self.inner.disclaimer
-
     def describe(self) -> str:
         return f"{self.inner.describe()}; hardened: {NOISES[self.noise]}, {SUMS[self.sums]}"
-
-    def is_private(self) -> bool:
-        return self.inner.is_private()
-
-    def gaussian_mu(self, queries: int) -> float | None:
-        return self.inner.gaussian_mu(queries)
-
-    def pld(self, queries: int, interval: float = DEFAULT_INTERVAL):
-        return self.inner.pld(queries, interval)
-
-    def rdp(self, queries: int, orders: np.ndarray) -> np.ndarray | None:
-        return self.inner.rdp(queries, orders)
-
-    def delta(self, epsilon: float, queries: int) -> float | None:
-        return self.inner.delta(epsilon, queries)
-
-    def pure_epsilon(self, queries: int) -> float | None:
-        return self.inner.pure_epsilon(queries)
-
-    def additive_delta(self, queries: int) -> float:
-        return self.inner.additive_delta(queries)
-
-    def coupling_gap(self, queries: int) -> float:
-        return self.inner.coupling_gap(queries)
-
-    def loss_range(self, queries: int) -> float:
-        return self.inner.loss_range(queries)
-
-    def compositions(self, queries: int) -> int:
-        return self.inner.compositions(queries)
 
 
 def hardening(event: Event) -> HardenedEvent | None:
