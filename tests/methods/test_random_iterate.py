@@ -113,6 +113,26 @@ def test_a_run_of_another_length_is_not_continued():
         RandomIterate({"w": torch.zeros(2)}, num_steps=11).load_state_dict(chosen.state_dict())
 
 
+def test_numbers_left_behind_stand_for_the_iterate_before_them():
+    """Numbers 3 to 5 are left behind: their iterate is the one after step 3."""
+    kept = {}
+    for seed in range(60):
+        w = {"w": torch.zeros(1)}
+        chosen = RandomIterate(w, num_steps=10, stream=stream(seed))
+        for used in (1, 2, 3, 7, 8, 9, 10):
+            chosen.update({"w": torch.tensor([float(used)])}, used)
+        chosen.copy_to(w)
+        kept[chosen.index] = w["w"].item()
+    assert kept == {0: 0, 1: 1, 2: 2, 3: 3, 4: 3, 5: 3, 6: 3, 7: 7, 8: 8, 9: 9}
+
+
+def test_numbers_used_do_not_fall():
+    chosen, w = walked(3, total=10)
+    chosen.update(w, 3)
+    with pytest.raises(ValueError, match="used must not fall: it was 3, got 2"):
+        chosen.update(w, 2)
+
+
 @pytest.mark.parametrize("bad", [0, -1, 2.5, True])
 def test_wrong_num_steps(bad):
     with pytest.raises(ValueError, match="num_steps must be"):
@@ -122,8 +142,8 @@ def test_wrong_num_steps(bad):
 # -- in the training loop
 
 
-def state(seed, average):
-    """A run of 12 queries, without noise, on its own model."""
+def state(seed, average, optimizer=torch.optim.SGD, **continued):
+    """A run of 12 queries on its own model, or another process of the same run."""
     torch.manual_seed(0)
     model = torch.nn.Linear(3, 1).double()
     x = torch.randn(30, 3, dtype=torch.float64)
@@ -131,15 +151,16 @@ def state(seed, average):
         model,
         lambda model, batch: (model(batch[0]).squeeze(1) - batch[1]).square(),
         (x, x.sum(1)),
-        ledger=tacita.Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one row"),
+        ledger=continued.pop("ledger", None)
+        or tacita.Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one row"),
         sampler=tacita.PoissonSampler(sample_rate=0.5, num_records=30),
         clipper=tacita.FlatClipper(max_grad_norm=1.0),
         mechanism=tacita.GaussianMechanism(noise_multiplier=1.0),
         planned_queries=12,
-        randomness=tacita.Randomness.insecure(seed),
+        randomness=continued.pop("randomness", None) or tacita.Randomness.insecure(seed),
+        **continued,
     )
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    return TrainingState(model, optimizer, oracle, average(trainable(model)))
+    return TrainingState(model, optimizer(model.parameters(), lr=0.1), oracle, average(trainable(model)))
 
 
 def chosen_by(seed):
@@ -193,3 +214,46 @@ def test_checkpoints_along_the_way_take_it(tmp_path):
     train(run, checkpoints=Checkpoints(folder=folder, every=4, binding="x"))
     tree, _ = checkpoint.load(folder.checkpoint)
     assert tree["average"]["index"] == run.average.index
+
+
+@pytest.mark.parametrize("killed", [8, 12])
+@pytest.mark.parametrize("seed", range(12))
+def test_a_run_that_left_numbers_behind_has_its_iterate(tmp_path, seed, killed):
+    """Resumed at 5 with another optimizer: what was made after that stays paid for, and is not redone."""
+    run, made = state(0, chosen_by(seed)), {}
+
+    def stop(position):
+        made[position] = run.model.weight.detach().clone()
+        if position == 5:
+            checkpoint.save(tmp_path / "state", run.to_tree(), {})
+        if position == killed:
+            raise Killed
+
+    made[0] = run.model.weight.detach().clone()
+    with pytest.raises(Killed):
+        train(run, on_step=stop)
+    tree, _ = checkpoint.load(tmp_path / "state")
+    oracle = run.oracle
+    again = state(
+        0,
+        chosen_by(99),
+        torch.optim.Adam,
+        ledger=oracle.ledger,
+        session=oracle.session,
+        randomness=oracle.randomness,
+    )
+    again.from_tree(tree)
+    here = {position: weight for position, weight in made.items() if position <= 5}
+    train(again, on_step=lambda position: here.update({position: again.model.weight.detach().clone()}))
+    index = run.average.index
+    assert again.average.index == index
+    assert again.average.seen == 12
+    assert sorted(here) == [0, 1, 2, 3, 4, 5, *range(killed + 1, 13)]
+    assert torch.equal(again.model.weight, here[max(p for p in here if p <= index)])
+
+
+def test_the_seeds_choose_before_in_and_behind_the_gap():
+    found = {chosen_by(seed)({"w": torch.zeros(1)}).index for seed in range(12)}
+    assert min(found) <= 5
+    assert found & {6, 7, 8}
+    assert max(found) > 8

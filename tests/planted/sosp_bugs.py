@@ -513,3 +513,25 @@ def iterate_at_hand_taken():
             params[name].data.copy_(kept)
 
     put(RandomIterate, "copy_to", copy_to)
+
+
+@bug(caught_by=[ITERATE + "test_a_run_that_left_numbers_behind_has_its_iterate"])
+def iterates_counted_without_the_numbers_left_behind():
+    """A resumed run counts steps: an index among the last ones is never reached."""
+    whole = RandomIterate.update
+    put(RandomIterate, "update", lambda self, params, used=None: whole(self, params) if used != 12 else None)
+
+
+@bug(caught_by=[ITERATE + "test_numbers_left_behind_stand_for_the_iterate_before_them"])
+def iterate_behind_the_gap():
+    """Numbers left behind stand for an iterate that the run came to later."""
+    whole = RandomIterate.update
+
+    def update(self, params, used=None):
+        late = used is not None and self.seen < self.index <= used
+        whole(self, params, used)
+        if late:
+            for name, kept in self._kept.items():
+                kept.copy_(params[name].detach())
+
+    put(RandomIterate, "update", update)

@@ -24,14 +24,18 @@ class RandomIterate:
     It serves where a :class:`~tacita.SuffixAverage` does: :meth:`update` after each step, :meth:`copy_to` at the end; a
     resumed run keeps the iterate that was chosen. Memory: one copy of the parameters.
 
+    :math:`x_t` is where the run stands when t query numbers are used. A resumed run may leave numbers behind (queries
+    that cannot be redone), and stands still over them: the iterate before such a gap has its own chance and that of
+    the numbers in it, and the theorem's half is to be read so. Where that can happen, tell :meth:`update` the numbers.
+
     Args:
         params: Parameters by name, at the starting point :math:`x_0`; never written until :meth:`copy_to`.
-        num_steps: T, steps of the run. The last iterate, :math:`x_T`, is not among those to choose from.
+        num_steps: T, planned queries of the run. The last iterate, :math:`x_T`, is not among those to choose from.
         stream: Only tests hand it in; by default a fresh stream of the system's, independent of data and noise.
 
     Attributes:
         index: J. It may be published.
-        seen: Updates so far.
+        seen: Numbers used so far: steps, and numbers left behind.
 
     Example:
         >>> w = {"w": torch.zeros(1)}
@@ -50,10 +54,21 @@ class RandomIterate:
         self.seen = 0
         self._kept = {name: p.detach().clone() for name, p in params.items()}
 
-    def update(self, params: Mapping[str, Tensor]) -> None:
-        """Take one more iterate: it is kept if it is the one."""
-        self.seen += 1
-        if self.seen == self.index:
+    def update(self, params: Mapping[str, Tensor], used: int | None = None) -> None:
+        """Take one more iterate: it is kept until the one that was chosen is passed.
+
+        Args:
+            params: The iterate.
+            used: Query numbers used so far (``oracle.line.position``); by default one more than before.
+
+        Raises:
+            ValueError: ``used`` falls.
+        """
+        used = self.seen + 1 if used is None else used
+        if not used >= self.seen:
+            raise ValueError(f"used must not fall: it was {self.seen}, got {used}.")
+        self.seen = used
+        if used <= self.index:
             for name, kept in self._kept.items():
                 kept.copy_(params[name].detach())
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tacita.errors import BudgetExceededError, ResumeError
+from tacita.methods import RandomIterate, SuffixAverage
 from tacita.oracles import GradientOracle, trainable
 from tacita.training import checkpoint as checkpoints
 from tacita.training.checkpoint import TrainingState
@@ -123,14 +124,18 @@ def train(
         state.optimizer.step()
         if state.scheduler is not None:
             state.scheduler.step()
-        if state.average is not None:
-            state.average.update(params)
         made = state.oracle.line.position
+        if isinstance(state.average, RandomIterate):
+            state.average.update(params, made)
+        elif isinstance(state.average, SuffixAverage):
+            state.average.update(params)
         if checkpoints is not None and (made % checkpoints.every == 0 or not state.oracle.remaining_queries):
             checkpoints.save(state)
         if progress is not None:
             progress.show(made)
         if on_step is not None:
             on_step(made)
+    if isinstance(state.average, RandomIterate):
+        state.average.update(params, state.oracle.line.position)  # numbers left behind at the end are used, too
     if state.average is not None:
         state.average.copy_to(params)
