@@ -170,15 +170,25 @@ def test_a_model_of_another_preprocessing(run, tmp_path_factory, chosen):
         refused(lambda: model.predict({**{name: [0] for name in model.encoder.columns()}, **rows}), ValueError)
 
 
-@pytest.mark.parametrize("name", ["operator:add", "os.path:join", "builtins:pow", "shutil:copyfileobj"])
-def test_an_export_calls_nothing_of_pythons_own(run, tmp_path, name):
-    """A model may be the user's own callable, named in the file; the standard library has none."""
+@pytest.mark.parametrize(
+    ("name", "refusal"),
+    [
+        *(
+            (name, "standard library")
+            for name in ("operator:add", "os.path:join", "builtins:pow", "shutil:copyfileobj")
+        ),
+        ("torch.hub:urlopen", "re-exported"),
+        ("numpy:eye", "returns an nn.Module"),
+    ],
+)
+def test_an_export_calls_nothing_of_pythons_own(run, tmp_path, name, refusal):
+    """A model may be the user's own callable, named in the file; the standard library has none, by whatever name."""
     shutil.copytree(run, tmp_path / "run")
     tree = json.loads((run / "preprocessing.json").read_bytes())
     tree["model"]["name"] = name
     (tmp_path / "run" / "preprocessing.json").write_bytes(as_json(tree))
     rehash(tmp_path / "run")
-    with pytest.raises(ValueError, match="standard library"):
+    with pytest.raises(ValueError, match=refusal):
         tacita.load(tmp_path / "run")
 
 

@@ -84,6 +84,9 @@ class TableModel:
 def load(folder: str | Path) -> TableModel:
     """The model of a finished run.
 
+    A model of your own is imported and called by the name that the run's files give: load only runs whose code you
+    would run.
+
     Raises:
         TacitaError: There is no finished run, or its files are not those its statement is about.
 

@@ -45,7 +45,10 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
                 return _linear(self.num_features, self.num_outputs)
             if self.name == "mlp":
                 return _mlp(self.num_features, self.width or 1, self.num_outputs)
-            return _own(self.name)(self.num_features, self.num_outputs)
+            made = _own(self.name)(self.num_features, self.num_outputs)
+        if not isinstance(made, nn.Module):
+            raise ValueError(f"model must name a callable that returns an nn.Module, got a {type(made).__name__}.")
+        return made
 
 
 def check_model(name: str) -> None:
@@ -112,4 +115,6 @@ def _own(path: str) -> Callable[[int, int], nn.Module]:
         ) from None
     if not callable(made):
         raise ValueError(f"model must name a callable (num_features, num_outputs) -> nn.Module, got {path!r}.")
+    if str(getattr(made, "__module__", "")).partition(".")[0] != module_name.partition(".")[0]:
+        raise ValueError(f"model must name a callable defined in its own package, got {path!r}, which is re-exported.")
     return cast("Callable[[int, int], nn.Module]", made)
