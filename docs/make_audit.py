@@ -38,7 +38,8 @@ How it works, and why the bounds hold: [derivations/audit.md](derivations/audit.
 """
 OTHERWISE = """## With less noise
 
-The same claims, with less noise than they need: *half* adds half of what is stated, the others are published formulas."""
+The same claims, with less noise than they need: *half* adds half of what is stated, the others are published formulas.
+"""
 COLUMNS = ("oracle", "what", "relation", "claim", "at least", "of the claim", "runs", "adversary", "auc", "verdict")
 
 
@@ -53,7 +54,7 @@ def main() -> None:
     sections = [("## As they are", _lines(stated, runs)), (OTHERWISE, _lines(less, LEAST))]
     text = HEAD.format(delta=DELTA)
     for title, lines in sections:
-        text += f"\n{title}\n\n" + _row(COLUMNS) + _row(["---"] * len(COLUMNS)) + "".join(lines)
+        text += f"\n{title.rstrip()}\n\n" + _row(COLUMNS) + _row(["---"] * len(COLUMNS)) + "".join(lines)
     PAGE.write_text(text)
 
 

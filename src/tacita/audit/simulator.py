@@ -29,7 +29,9 @@ from tacita.accounting import (
 from tacita.audit.adversaries import Adversary
 from tacita.estimators import CappedSum
 from tacita.estimators.estimator import Estimator, Values
+from tacita.gradients.engine import Source
 from tacita.gradients.given import GivenEngine
+from tacita.mechanisms.mechanism import Mechanism
 from tacita.random import Key, QueryCoins, Randomness, Stream
 from tacita.sampling import Sampler
 
@@ -238,8 +240,8 @@ def parts_of(oracle: Any, queries: int) -> Parts | None:
     """The parts of an oracle; ``None`` if it has not got them, or if nothing is known of its sampling."""
     line = getattr(oracle, "line", None)
     noise_std = getattr(line, "noise_std", None) or getattr(oracle, "noise_std", None)
-    names = ("estimator", "mechanism", "sampler", "source")
-    if noise_std is None or any(getattr(oracle, name, None) is None for name in names):
+    kinds = {"estimator": Estimator, "mechanism": Mechanism, "sampler": Sampler, "source": Source}
+    if noise_std is None or not all(isinstance(getattr(oracle, name, None), kind) for name, kind in kinds.items()):
         return None
     if not isinstance(oracle.sampler.law, SIMULATED) or isinstance(oracle.estimator, CappedSum):
         return None  # a capped sum needs the activations of its own engine
