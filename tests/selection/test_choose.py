@@ -3,6 +3,7 @@
 import importlib
 import json
 import math
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from tacita.errors import LedgerError, ResumeError, TacitaError
 from tacita.random import Randomness
 from tacita.selection import NumberOfRuns, clipped_training, select
 from tacita.selection.trials import RunBudget
+from tacita.selection.workplace import KEY
 
 GENERATOR = torch.Generator().manual_seed(0)
 X = torch.randn(300, 3, generator=GENERATOR)
@@ -224,10 +226,10 @@ def test_what_the_ledger_holds_already_is_part_of_the_target():
 # -- going on after a stop
 
 
-def stopped(folder, stop_at, seed=0):
-    with tacita.Ledger(folder / "ledger.jsonl", neighboring_relation=RELATION, privacy_unit="one row") as ledger:
+def stopped(base, stop_at, seed=0, name="ledger.jsonl", **changes):
+    with tacita.Ledger(base / name, neighboring_relation=RELATION, privacy_unit="one row") as ledger:
         runs = Runs(parts()[0], stop_at=stop_at)
-        return chosen(seed, make_run=runs, ledger=ledger, folder=folder / "work"), runs
+        return chosen(seed, make_run=runs, ledger=ledger, **{"folder": base / "work", **changes}), runs
 
 
 def test_stopped_it_goes_on_to_the_same_bits(tmp_path):
@@ -249,7 +251,10 @@ def test_stopped_it_goes_on_to_the_same_bits(tmp_path):
 def test_without_its_working_folder_it_is_not_continued(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         stopped(tmp_path, 0)
-    (tmp_path / "work" / "key.json").unlink()
+    (tmp_path / "work" / KEY).unlink()
+    with pytest.raises(ResumeError, match="has lost its key"):
+        stopped(tmp_path, None)
+    shutil.rmtree(tmp_path / "work")
     with pytest.raises(ResumeError, match="private working folder is not here"):
         stopped(tmp_path, None)
 
@@ -259,3 +264,78 @@ def test_a_finished_selection_is_not_made_again(tmp_path):
     with pytest.raises(ResumeError, match="private working folder is not here"):
         stopped(tmp_path, None)
     assert not Path(tmp_path / "work" / "runs.json").exists()
+
+
+def left_behind(folder):
+    """A selection stopped after two of its four runs."""
+    seed = next(s for s in range(100) if number_of(s, 3.0, 1.0) == 4)
+    with pytest.raises(KeyboardInterrupt):
+        stopped(folder, 2, seed)
+    return seed
+
+
+@pytest.mark.parametrize("name", ["ledger.jsonl", "other.jsonl"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"target_epsilon": 0.5},
+        {"target_delta": 1e-5},
+        {"grid": {"lr": [0.05, 1.0], "max_grad_norm": [0.5, 3.0]}},
+        {"mean_runs": 4},
+        {"shape": 2},
+        {"pad_to": 2},
+        {"score_noise_std": 30.0},
+        {"training": clipped_training(SAMPLER, QUERIES + 1, RELATION)},
+        {"held": parts(1)[1]},
+        {"held": tacita.Records(dataset=(X, 1 - Y), rows=parts()[1].rows, part=parts()[1].part)},
+    ],
+)
+def test_another_selection_is_not_continued(tmp_path, name, changes):
+    """Not under another budget, grid, law of runs or records, and neither in its ledger nor in another one."""
+    seed = left_behind(tmp_path)
+    with pytest.raises(ResumeError, match="interrupted selection with other settings or held-out records"):
+        stopped(tmp_path, None, seed, name, **changes)
+    found, _ = stopped(tmp_path, None, seed)
+    assert found.winner.score == chosen(seed).winner.score
+
+
+def test_another_ledger_does_not_go_on_with_it(tmp_path):
+    """Its own ledger says what its runs cost; a fresh one knows nothing of the interrupted session."""
+    seed = left_behind(tmp_path)
+    with pytest.raises(ResumeError, match="or of another ledger"):
+        stopped(tmp_path, None, seed, "other.jsonl")
+    with pytest.raises(ValueError, match="folder needs a ledger with a path"):
+        chosen(seed, folder=tmp_path / "work")
+    assert not (tmp_path / "other.jsonl").exists() or not (tmp_path / "other.jsonl").read_text()
+
+
+def test_runs_of_a_session_that_never_opened_are_refused(tmp_path):
+    seed = left_behind(tmp_path)
+    (tmp_path / "ledger.head.json").unlink()
+    path = tmp_path / "ledger.jsonl"
+    path.write_text(path.read_text().splitlines(keepends=True)[0])  # the register line alone
+    with pytest.raises(ResumeError, match="was never opened"):
+        stopped(tmp_path, None, seed)
+
+
+def test_a_folder_of_somebody_else_is_refused_untouched(tmp_path):
+    work = tmp_path / "work"
+    work.mkdir(mode=0o755)
+    (work / "notes.txt").write_text("mine")
+    mode = work.stat().st_mode
+    with pytest.raises(ValueError, match="folder must be a new or an empty one"):
+        stopped(tmp_path, None)
+    assert [path.name for path in work.iterdir()] == ["notes.txt"]
+    assert work.stat().st_mode == mode
+    for folder in (tmp_path, tmp_path / "work" / ".."):
+        with pytest.raises(ValueError, match="folder must not hold the ledger"):
+            stopped(tmp_path, None, folder=folder)
+    assert (tmp_path / "work" / "notes.txt").read_text() == "mine"
+
+
+def test_what_others_put_into_the_folder_stays(tmp_path):
+    seed = left_behind(tmp_path)
+    (tmp_path / "work" / "notes.txt").write_text("mine")
+    found, _ = stopped(tmp_path, None, seed)
+    assert found.winner is not None
+    assert [path.name for path in (tmp_path / "work").iterdir()] == ["notes.txt"]

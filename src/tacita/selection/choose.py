@@ -13,13 +13,12 @@ from torch import Tensor
 from tacita import _validate
 from tacita.accounting import Ledger, NeighboringRelation, Spend, Statement, statement
 from tacita.clipping import FlatClipper
-from tacita.errors import ResumeError
 from tacita.estimators import ClippedSum
 from tacita.mechanisms import GaussianMechanism
 from tacita.oracles import Records
 from tacita.random import Randomness
 from tacita.sampling import Sampler, as_sampler
-from tacita.selection import words
+from tacita.selection import binding, words
 from tacita.selection.best_of import PURPOSE, best_of, one_run_epsilon, register
 from tacita.selection.grid import Grid, Sweep, Value
 from tacita.selection.inner import calibrated, selection_event
@@ -90,7 +89,9 @@ def select(
 
     Args:
         make_run: ``Trial -> model``: trains with the trial's ledger, randomness and noise multiplier. torch's own
-            generator is seeded for it, from the secret key. Whatever it prints or writes is outside the guarantee.
+            generator is seeded for it, from the secret key. Whatever it prints or writes is outside the guarantee, and
+            so is an error that it raises, which comes out as it is: it tells that a setting was drawn, and ends a
+            selection that is paid for. Try every point of the grid on made-up data first.
         score: ``model -> values`` of shape (records,), one for each of ``held_out.rows``, in its order; larger is
             better. Clamped to [0, 1]; a value that is not a number counts 0.
         grid: Values by name, or a :class:`Grid` with weights.
@@ -107,14 +108,16 @@ def select(
             it spends if the score is paid for as well.
         pad_to: Make at least so many runs, those beyond K without consequence, so that elapsed time shows K only where
             it is larger.
-        folder: Private working folder, removed at the end: an interrupted selection goes on when it is called again
-            with the same arguments, and a ledger with a path.
+        folder: Private working folder, new or empty, removed at the end: an interrupted selection goes on when it is
+            called again with the same arguments. Needs a ledger with a path, outside the folder. Settings, ledger and
+            ``held_out`` are held against those it began with; that ``make_run``, its data and ``score`` are the same is
+            yours to see to.
         randomness: Only tests hand it in.
 
     Raises:
         ValueError: A setting is wrong; the message names it and the way out.
         LedgerError: A run planned more than ``training`` declares.
-        ResumeError: The interrupted selection cannot be continued.
+        ResumeError: The interrupted selection cannot be continued, or is another one than this.
 
     Example:
         >>> import torch, tacita
@@ -150,16 +153,19 @@ def select(
         pad_to=pad_to,
     )
     budget = RunBudget(training, held_out, ledger.neighboring_relation, score_noise_std)
-    place, randomness, resumed = _opened(folder, randomness)
+    if folder is None:
+        place, randomness, resumed = Workplace(), randomness or Randomness.system(), False
+    else:
+        place, randomness, resumed = binding.enter(Path(folder), ledger, randomness)
     alongside = _alongside(ledger)
     noise = calibrated(budget.event, sweep.runs, ledger.neighboring_relation, (target_epsilon, target_delta), alongside)
     event = selection_event(budget.event(noise), sweep.runs)
-    session = register(ledger, event, sweep.to_dict(), secure=randomness.secure)
-    if session.opened and not resumed:
-        raise ResumeError(
-            f"session {session.id!r} was opened by an earlier process, whose private working folder is not here: use "
-            "another ledger."
-        )
+    settings = {**sweep.to_dict(), "target": [target_epsilon, target_delta], "score_noise_std": score_noise_std}
+    if folder is not None:
+        settings = binding.bound(settings, held_out, randomness)
+    binding.check(ledger, event, settings, place, resumed)
+    session = register(ledger, event, settings, secure=randomness.secure)
+    place.begin()
     runs = Runs(make_run, score, sweep, budget, noise, ledger, held_out)
     best = best_of(session, sweep, randomness, runs.attempt, place)
     said = words.selection(
@@ -197,19 +203,6 @@ def clipped_training(sampler: Sampler, planned_queries: int, relation: Neighbori
 
     at(1.0)
     return at
-
-
-def _opened(folder: str | Path | None, randomness: Randomness | None) -> tuple[Workplace, Randomness, bool]:
-    """The working folder and the key in it; whether an interrupted selection goes on."""
-    if folder is None:
-        return Workplace(), randomness or Randomness.system(), False
-    place = Workplace(Path(folder))
-    key = Path(folder) / "key.json"
-    if key.exists():
-        return place, Randomness.load(key), True
-    randomness = randomness or Randomness.system()
-    randomness.save(key)
-    return place, randomness, False
 
 
 def _alongside(ledger: Ledger) -> list[Spend]:

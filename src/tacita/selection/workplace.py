@@ -1,14 +1,15 @@
 """The private working folder of a selection: how far it is, and the best run so far. Nothing of it may be shared.
 
 Place: the ground of selection. Losers leave nothing in it: a run lives in memory, and what it found is written only if
-it is the best so far. The folder has mode 0700 and is removed at the end.
+it is the best so far. The folder has mode 0700 and is removed at the end, with the files that are ours and no others.
 """
 
 import json
 import math
 import os
-import shutil
+import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,9 @@ from torch import Tensor
 from tacita._files import remove_durably, replace_durably
 from tacita.errors import ResumeError
 
+KEY = "selection-key.json"  # of a selection with a folder of its own: its name marks the folder as ours
 _STATE = "runs.json"
+_OURS = re.compile(r"selection-key\.json|runs\.json|best-\d+\.safetensors")
 FORMAT = "tacita selection 1"
 
 
@@ -55,6 +58,10 @@ class Workplace:
 
     Args:
         path: The folder, or ``None``: in memory.
+
+    Raises:
+        ValueError: The folder holds something that is not ours.
+        ResumeError: What is ours in it is damaged.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -62,10 +69,18 @@ class Workplace:
         self.done = 0  # runs made, with consequence or without
         self.best: Found | None = None
         self._kept = -1  # the run that found it
+        self.begun = False  # whether :meth:`begin` was called, by whatever process
         if path is not None:
             path.mkdir(mode=0o700, exist_ok=True)
+            _check_ours(path)
             os.chmod(path, 0o700)
             self._read()
+
+    def begin(self) -> None:
+        """Write down that from here on a session of some ledger belongs to this folder."""
+        if not self.begun:
+            self._write_state()
+        self.begun = True
 
     def keep(self, found: Found | None) -> None:
         """One run more is made; ``found`` if it may win, ``None`` if it was made for the time it takes."""
@@ -79,10 +94,16 @@ class Workplace:
             self._remove_others()
 
     def destroy(self) -> None:
-        """Remove the folder and all that is in it. That the bytes are gone is not claimed."""
+        """Remove our files, the key last, and the folder if nothing else is in it.
+
+        That the bytes are gone is not claimed.
+        """
         if self.path is not None and self.path.exists():
             remove_durably(self.path / _STATE)
-            shutil.rmtree(self.path)
+            for path in sorted(filter(_is_ours, self.path.iterdir()), key=lambda path: KEY in path.name):
+                remove_durably(path)
+            with suppress(OSError):  # somebody put a file of theirs into it
+                self.path.rmdir()
 
     def _weights(self, run: int) -> Path:
         assert self.path is not None
@@ -108,7 +129,8 @@ class Workplace:
 
     def _read(self) -> None:
         assert self.path is not None
-        if not (self.path / _STATE).exists():
+        self.begun = (self.path / _STATE).exists()
+        if not self.begun:
             return
         try:
             state = json.loads((self.path / _STATE).read_bytes())
@@ -123,6 +145,24 @@ class Workplace:
                 )
         except (OSError, ValueError, KeyError, TypeError, RecursionError, safetensors.SafetensorError):
             raise ResumeError(f"the working folder {self.path.name!r} of this selection is damaged.") from None
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether we write files of this name, or what an interrupted write of one leaves."""
+    name = path.name
+    if name.startswith(".") and name.endswith(".tmp"):
+        name = name[1:-4]
+    return _OURS.fullmatch(name) is not None and path.is_file() and not path.is_symlink()
+
+
+def _check_ours(folder: Path) -> None:
+    if (folder / KEY).exists() or (folder / _STATE).exists():
+        return
+    if not all(map(_is_ours, folder.iterdir())):
+        raise ValueError(
+            f"folder must be a new or an empty one, or that of an interrupted selection, got {str(folder)!r}, which "
+            "holds something else: choose another one."
+        )
 
 
 def _owned(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from tacita.oracles import GradientOracle, Records
+from tacita.random import Key
 
 SAMPLED_ROWS = 64  # of a Dataset whose rows have to be loaded one by one
 
@@ -27,15 +28,16 @@ def data_fingerprint(oracle: GradientOracle, dataset: Any) -> str:
     settings = json.dumps(oracle.settings, sort_keys=True).encode()
     key = oracle.randomness.session_key(oracle.session.id)
     records = dataset if isinstance(dataset, Records) else None
-    parts: Iterator[Any] = _parts(records.dataset if records else dataset, key)
+    parts = data_parts(records.dataset if records else dataset, key)
     rows = [records.rows.tobytes()] if records else []
     return key.tag("run", parts=[hashlib.sha256(settings).digest(), *rows, *parts])
 
 
-def _parts(dataset: Any, key: Any) -> Iterator[Any]:
+def data_parts(dataset: Any, key: Key) -> Iterator[Any]:
+    """What stands for the data in a tag under ``key``: arrays whole, of a ``Dataset`` its length and a sample."""
     if isinstance(dataset, tuple | list):
         for array in dataset:
-            yield np.ascontiguousarray(array.numpy() if isinstance(array, torch.Tensor) else array)
+            yield np.ascontiguousarray(array.detach().cpu().numpy() if isinstance(array, torch.Tensor) else array)
         return
     count = len(dataset)
     yield str(count).encode()
