@@ -1,8 +1,10 @@
 """``tacita train --sweep``: files, ledger, statement, what is refused, and no word of the number of runs."""
 
+import importlib
 import json
 import math
 import stat
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ import pytest
 import tacita
 import tacita.selection.sweep as sweep_module
 from tacita.accounting import RepeatAndSelectEvent
-from tacita.errors import ResumeError, TacitaError
+from tacita.errors import ResumeError, TacitaError, UnsupportedModuleError
 from tacita.pipeline import TableSettings, check_run, train_table
 from tacita.random import Randomness
 from tacita.selection import NumberOfRuns, sweep_table
@@ -231,6 +233,77 @@ def test_interrupted_its_working_folder_is_private_and_then_gone(sweeping, table
     assert not work.parent.exists()
     assert run.fields["selection"] == whole.fields["selection"]
     assert Path("run/model.safetensors").read_bytes() == Path("whole/model.safetensors").read_bytes()
+
+
+def interrupted(monkeypatch, settings, after=2):
+    """A sweep of four runs, stopped after some of them."""
+    attempt, made = sweep_module._Runs.attempt, []
+
+    def stopping(self, point, randomness):
+        if len(made) == after:
+            raise KeyboardInterrupt
+        made.append(point)
+        return attempt(self, point, randomness)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sweep_module._Runs, "attempt", stopping)
+        with pytest.raises(KeyboardInterrupt):
+            sweep_table(settings, randomness=Randomness.insecure(seed_for(4)))
+
+
+def test_another_step_size_does_not_go_on_with_a_sweep(sweeping, table, monkeypatch):
+    """Runs must be alike: a step size may change inside one training, and not between runs that are compared."""
+    changes = {"sweep": "mean_runs = 3\n[grid]\nmax_grad_norm = [0.5, 2.0]\n"}
+    interrupted(monkeypatch, sweeping(**changes, lr=0.5))
+    config = Path("run/config.toml").read_bytes()
+    with pytest.raises(ResumeError, match="other settings: repeat those"):
+        sweep_table(sweeping(**changes, lr=50.0))
+    assert Path("run/config.toml").read_bytes() == config
+    Path("run/config.toml").unlink()
+    with pytest.raises(TacitaError, match="registered for another selection"):
+        sweep_table(sweeping(**changes, lr=50.0))
+    Path("run/config.toml").write_bytes(config)
+    assert sweep_table(sweeping(**changes, lr=0.5)).fields["epsilon"] <= 20.0
+
+
+def test_another_test_file_does_not_go_on_with_a_sweep(sweeping, table, monkeypatch):
+    """The runs are compared on it."""
+    test = Path("test.csv")
+    test.write_bytes(table.read_bytes())
+    interrupted(monkeypatch, sweeping(test_file="test.csv"))
+    test.write_text("".join(test.read_text().splitlines(keepends=True)[:-1]))
+    with pytest.raises(ResumeError, match="data or schema or test_file are not those"):
+        sweep_table(sweeping(test_file="test.csv"))
+    test.write_bytes(table.read_bytes())
+    assert sweep_table(sweeping(test_file="test.csv")).fields["holdout_score"]["private"] is False
+
+
+def test_a_candidate_that_is_refused_is_found_before_the_number_is_drawn(sweeping, table, monkeypatch):
+    """It is not told whether it was drawn, the sweep is not spent, and a mended model goes on with what was bought."""
+    net = Path("own_sweep_net.py")
+    text = (
+        "from torch import nn\ndef deep(i, o):\n    return nn.Sequential(nn.Linear(i, 4), nn.{}(4), nn.Linear(4, o))\n"
+    )
+    net.write_text(text.format("BatchNorm1d"))
+    monkeypatch.syspath_prepend(str(table.parent))
+    grid = "mean_runs = 1\n[grid]\nmodel = ['linear', 'own_sweep_net:deep']\n"
+    drawn = []
+    draw = NumberOfRuns.draw
+    monkeypatch.setattr(NumberOfRuns, "draw", lambda self, stream: drawn.append(1) or draw(self, stream))
+    for seed in range(4):  # whether the linear model is drawn alone or not
+        sys.modules.pop("own_sweep_net", None)
+        with pytest.raises(UnsupportedModuleError, match="BatchNorm1d"):
+            sweep_table(sweeping(sweep=grid, output=f"run{seed}"), randomness=Randomness.insecure(seed))
+        session = tacita.Ledger.load(f"run{seed}/ledger.jsonl").sessions[-1]
+        assert (session.purpose, session.opened) == ("select", False)
+    assert not drawn
+    bought = Path("run0/preprocessing.json").read_bytes()
+    net.write_text(text.format("LayerNorm"))
+    sys.modules.pop("own_sweep_net")
+    importlib.invalidate_caches()
+    run = sweep_table(sweeping(sweep=grid, output="run0"))
+    assert [one["queries_spent"] for one in run.fields["sessions"]] == [1, 1, 1]
+    assert json.loads(Path("run0/preprocessing.json").read_bytes())["survey"] == json.loads(bought)["survey"]
 
 
 @pytest.mark.parametrize(

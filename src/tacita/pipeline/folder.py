@@ -16,7 +16,7 @@ from tacita.pipeline.source import Source, private_rows
 from tacita.random import Randomness
 from tacita.training.folder import STATEMENT, RunFolder
 
-__all__ = ["CONFIG", "STATEMENT", "bind", "finish", "start", "tidying"]
+__all__ = ["CONFIG", "STATEMENT", "bind", "bound_settings", "finish", "start", "tidying"]
 
 CONFIG = "config.toml"
 _INPUT = "input.json"
@@ -70,14 +70,21 @@ def bind(folder: RunFolder, settings: TableSettings, source: Source, randomness:
     path = folder.private / _INPUT
     declared = json.dumps(source.schema.to_dict(), sort_keys=True, default=str).encode()
     with private_rows("reading the table"):
-        tag = randomness.session_key("input").tag("input", parts=[declared, Path(settings.data).read_bytes()])
+        parts = [declared, Path(settings.data).read_bytes()]
+        if settings.sweep is not None and settings.test_file is not None:  # it ranks the runs
+            parts.append(Path(settings.test_file).read_bytes())
+        tag = randomness.session_key("input").tag("input", parts=parts)
     if not path.exists():
         replace_durably(path, json.dumps({"tag": tag}).encode(), mode=0o600)
     elif _tag(path) != tag:
         raise ResumeError(
-            f"data or schema are not those that the run in output {folder.path.name!r} started with: restore them, or "
-            "choose another folder."
+            f"data or schema{_and_test(settings)} are not those that the run in output {folder.path.name!r} "
+            "started with: restore them, or choose another folder."
         )
+
+
+def _and_test(settings: TableSettings) -> str:
+    return "" if settings.sweep is None or settings.test_file is None else " or test_file"
 
 
 def _tag(path: Path) -> Any:
@@ -108,5 +115,12 @@ def _begin(folder: RunFolder) -> None:
 
 
 def _comparable(settings: TableSettings) -> dict[str, Any]:
-    """All but the folder's name, and the step size: with another one the training goes on, and redoes nothing."""
-    return {name: value for name, value in settings.to_dict().items() if name not in ("output", "lr")}
+    return {name: value for name, value in bound_settings(settings).items() if name != "output"}
+
+
+def bound_settings(settings: TableSettings) -> dict[str, Any]:
+    """What may not change when a run goes on: all but the step size, with another of which no query is redone.
+
+    With a sweep the step size as well: it is part of what the runs are compared by.
+    """
+    return {name: value for name, value in settings.to_dict().items() if name != "lr" or settings.sweep is not None}

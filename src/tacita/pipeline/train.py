@@ -176,7 +176,7 @@ class TableTask:
     ) -> tuple[TrainingState, dict[str, Any]]:
         """Train, then score."""
         records = self.records(encoded.private, rows)
-        state = self._state(preprocessing, records, sessions)
+        state = self.ready(preprocessing, records, sessions)
         self._train(state, records, preprocessing, encoded.public)
         held = encoded.public or _taken(encoded.private, rows.held)
         return state, self._score(state, preprocessing, held, sessions)
@@ -205,8 +205,9 @@ class TableTask:
 
     @property
     def public_settings(self) -> dict[str, Any]:
-        """What the sessions are bound to: not the step size, which is below the line and may be another on resume."""
-        return {name: value for name, value in self.settings.to_dict().items() if name not in ("data", "output", "lr")}
+        """What the sessions are bound to: not the step size, but in a sweep, where runs must be alike."""
+        bound = folders.bound_settings(self.settings)
+        return {name: value for name, value in bound.items() if name not in ("data", "output")}
 
     def register(self) -> Sessions:
         """Register the sessions of the plan, or find them."""
@@ -250,7 +251,8 @@ class TableTask:
             max_rows_per_unit=self.plan.purchases.max_rows_per_unit,
         )
 
-    def _state(self, preprocessing: Preprocessing, records: Records, sessions: Sessions) -> TrainingState:
+    def ready(self, preprocessing: Preprocessing, records: Records, sessions: Sessions) -> TrainingState:
+        """The training before its first query."""
         loss = loss_fn(preprocessing.encoder.task)
         return self.state(self.untrained(preprocessing), loss, records, preprocessing=preprocessing, sessions=sessions)
 

@@ -125,6 +125,8 @@ class _Selecting:
         runs = _Runs(self, noise, rows, encoded, preprocessing)
         place = Workplace(task.folder.private / FOLDER)
         with _busy(task.progress):
+            if not session.opened:
+                runs.check()
             best = best_of(session, sweep, task.randomness, runs.attempt, place)
         self._write(best, preprocessing, self._said(best, bought, session))
         place.destroy()
@@ -197,7 +199,23 @@ class _Runs:
     encoded: EncodedRows
     preprocessing: Preprocessing
 
+    def check(self) -> None:
+        """Make every candidate ready to train, so that one that cannot is refused before the number of runs is drawn.
+
+        Refused inside a run, it would tell that it was drawn, and the budget would be gone.
+        """
+        for point in range(len(self.selecting.plans)):
+            task, sessions, own = self._prepared(point, Randomness.system())
+            task.ready(own, task.records(self.encoded.private, self.rows), sessions)
+
     def attempt(self, point: int, randomness: Randomness) -> Found:
+        task, sessions, own = self._prepared(point, randomness)
+        state, found = task.trained(self.rows, self.encoded, own, sessions)
+        value = -math.inf if found["value"] is None else float(found["value"])
+        return Found(point=point, score=value, facts={"score": found}, weights=state.model.state_dict())
+
+    def _prepared(self, point: int, randomness: Randomness) -> tuple[TableTask, Sessions, Preprocessing]:
+        """A run of its own, with a ledger in memory that plans no more than was declared, and its model."""
         selecting, shared = self.selecting, self.selecting.task
         task = replace(
             shared,
@@ -214,10 +232,7 @@ class _Runs:
         score_noise = selecting.score_noise_multiplier(self.noise_multiplier)
         sessions = task.plan.register_run(task.ledger, self.noise_multiplier, score_noise, task.public_settings)
         check_ledger(task.ledger, selecting.inner(self.noise_multiplier))
-        own = _with_model(self.preprocessing, task)
-        state, found = task.trained(self.rows, self.encoded, own, sessions)
-        value = -math.inf if found["value"] is None else float(found["value"])
-        return Found(point=point, score=value, facts={"score": found}, weights=state.model.state_dict())
+        return task, sessions, _with_model(self.preprocessing, task)
 
 
 def _with_model(preprocessing: Preprocessing, task: TableTask) -> Preprocessing:
