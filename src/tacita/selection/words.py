@@ -4,6 +4,7 @@ Place: grid, best_of -> [selection.words] -> choose, sweep. The number of runs i
 """
 
 from collections.abc import Mapping
+from decimal import ROUND_UP, Context
 from typing import Any
 
 from tacita.selection.grid import Point, Sweep
@@ -48,13 +49,17 @@ def _time(sweep: Sweep) -> str:
             "How many runs were made is secret, and the time that they took tells about it (times of files too): the "
             "guarantee is for those who do not learn that time."
         )
-    chance = sweep.runs.chance_above(sweep.pad_to)
+    chance = _chance_up(sweep.runs.chance_above(sweep.pad_to))
     return (
         f"How many runs were made is secret. At least {sweep.pad_to} were made, those beyond the number drawn without "
-        f"consequence, so that the time they took tells about it with probability {chance:.2g} at most (for those who "
+        f"consequence, so that the time they took tells about it with probability {chance} at most (for those who "
         "learn the time delta is larger by (1 + e^epsilon) times that); the length of a single run is not padded."
     )
 
 
 def _up(value: float) -> str:
     return f"{value * 1.0005:.4g}"  # a bound that is printed is still a bound
+
+
+def _chance_up(chance: float) -> str:
+    return f"{Context(prec=2, rounding=ROUND_UP).create_decimal(chance):g}"
