@@ -181,13 +181,13 @@ def test_the_secret_reaches_nothing(tape: Tape, observe) -> None:
 
 
 def _say_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    register = train_module.TableTask._register
+    register = train_module.TableTask.register
 
     def leaky(self: Any) -> Any:
         self.say(f"{self.source.table.num_rows} rows read")
         return register(self)
 
-    monkeypatch.setattr(train_module.TableTask, "_register", leaky)
+    monkeypatch.setattr(train_module.TableTask, "register", leaky)
 
 
 def _divide_by_true_count(monkeypatch: pytest.MonkeyPatch) -> None:
