@@ -27,11 +27,16 @@ def probability(name: str, value: float, *, hint: str = "") -> float:
     return float(value)
 
 
-def delta(name: str, value: float) -> float:
+def inside(name: str, value: float, *, hint: str = "") -> float:
     """Return ``value`` if it is in (0, 1)."""
     if isinstance(value, bool) or not (0 < value < 1):
-        raise ValueError(f"{name} must be in (0, 1), got {value!r}. It should be well below 1 / (number of records).")
+        raise ValueError(f"{name} must be in (0, 1), got {value!r}.{_tail(hint)}")
     return float(value)
+
+
+def delta(name: str, value: float) -> float:
+    """Return ``value`` if it is in (0, 1)."""
+    return inside(name, value, hint="It should be well below 1 / (number of records).")
 
 
 def count(name: str, value: int, *, at_least: int = 1, hint: str = "") -> int:

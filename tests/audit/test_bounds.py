@@ -134,6 +134,32 @@ def test_tpr_at_fpr_and_the_curve():
     assert auc(present, absent) == pytest.approx(scipy.stats.norm.cdf(1 / math.sqrt(2)), abs=0.005)
 
 
+def _outside(edges) -> int:
+    """How many of 200 curves' bands miss the truth where the false positive rate rests on 30 runs."""
+    missed = 0
+    for seed in range(200):
+        curve = roc(*gaussians(1.0, 10_000, seed=seed))
+        at = int(np.searchsorted(curve.fpr, 30 / 10_000 - 1e-9))
+        truth = scipy.stats.norm.cdf(scipy.stats.norm.ppf(curve.fpr[at]) + 1)
+        low, high = edges(curve)
+        missed += not low[at] <= truth <= high[at]
+    return missed
+
+
+def test_the_band_holds_the_truth_with_the_errors_of_both_rates():
+    """At most Bin(200, 0.05) misses: 30 or more have a chance below 1e-6."""
+    assert scipy.stats.binom.sf(29, 200, 0.05) < 1e-6
+    assert _outside(lambda curve: curve.band()) < 30
+    assert _outside(lambda curve: (curve.tpr_low, curve.tpr_high)) >= 30  # the false positive rate taken as exact
+
+
+def test_the_band_claims_nothing_beyond_its_thresholds():
+    low, high = roc(*gaussians(1.0, 1000, seed=3)).band()
+    assert low[0] == 0
+    assert high[-1] == 1
+    assert (low <= high).all()
+
+
 @pytest.mark.parametrize(
     ("scores", "message"),
     [(np.zeros(9), "at least 10 runs"), (np.zeros((20, 2)), "must have shape"), (np.zeros(0), "must have shape")],

@@ -131,7 +131,7 @@ def epsilon_lower_bound(present, absent, delta: float, confidence: float = 0.95)
         >>> 0.8 < found.value / gaussian_epsilon(1.0, 1e-2) < 1.0
         True
     """
-    _validate.delta("delta", delta)
+    _validate.inside("delta", delta)
     return _bound(present, absent, lambda tpr, fpr: _epsilon(tpr, fpr, delta), confidence, floor=0.0)
 
 
@@ -224,25 +224,42 @@ def tpr_at_fpr(present, absent, fpr: float) -> float:
 
 @dataclass(frozen=True)
 class Roc:
-    """A measured trade-off curve, with limits that hold point by point.
+    """A measured trade-off curve, with limits that hold threshold by threshold: for both rates together.
 
     Attributes:
         fpr: False positive rates, ascending.
         tpr: True positive rates there.
-        tpr_low: Clopper-Pearson limit from below.
+        fpr_low: Clopper-Pearson limit of the false positive rate from below.
+        fpr_high: From above.
+        tpr_low: Likewise of the true positive rate.
         tpr_high: From above.
     """
 
     fpr: np.ndarray
     tpr: np.ndarray
+    fpr_low: np.ndarray
+    fpr_high: np.ndarray
     tpr_low: np.ndarray
     tpr_high: np.ndarray
+
+    def band(self) -> tuple[np.ndarray, np.ndarray]:
+        """Lowest and highest true positive rate at each of the false positive rates, with both rates' errors.
+
+        The lower edge goes through (FPR from above, TPR from below), the upper one through (FPR from below, TPR from
+        above). Where no threshold's limit reaches, the edges are 0 and 1.
+        """
+        return (
+            np.interp(self.fpr, self.fpr_high, self.tpr_low, left=0.0),
+            np.interp(self.fpr, self.fpr_low, self.tpr_high, right=1.0),
+        )
 
 
 def roc(present, absent, confidence: float = 0.95, points: int = 200) -> Roc:
     """The measured ROC curve at false positive rates on a logarithmic grid, for a plot.
 
-    The limits are of each point by itself, and of the true positive rate at that threshold.
+    The limits are of each threshold by itself. Thresholds are scores without the canary: at the r-th highest of n the
+    false positive rate follows Beta(r, n - r + 1), whose lower quantile is the limit of Clopper and Pearson, and whose
+    upper quantile is below theirs.
     """
     present, absent = np.sort(_scores("present", present)), np.sort(_scores("absent", absent))
     ranks = np.unique(
@@ -250,10 +267,12 @@ def roc(present, absent, confidence: float = 0.95, points: int = 200) -> Roc:
     )  # so many runs without the canary are at or above
     thresholds = absent[len(absent) - ranks]
     hits = len(present) - np.searchsorted(present, thresholds, side="left")
-    error = (1 - _validate.delta("confidence", confidence)) / 2
+    error = (1 - _validate.inside("confidence", confidence)) / 4  # two limits of two rates
     return Roc(
         fpr=ranks / len(absent),
         tpr=hits / len(present),
+        fpr_low=clopper_pearson_lower(ranks, len(absent), error),
+        fpr_high=clopper_pearson_upper(ranks, len(absent), error),
         tpr_low=clopper_pearson_lower(hits, len(present), error),
         tpr_high=clopper_pearson_upper(hits, len(present), error),
     )
@@ -262,7 +281,7 @@ def roc(present, absent, confidence: float = 0.95, points: int = 200) -> Roc:
 def _bound(
     present, absent, gain: Gain, confidence: float, *, floor: float, choice: tuple[float, float] = CAREFUL
 ) -> LowerBound:
-    error = 1 - _validate.delta("confidence", confidence)
+    error = 1 - _validate.inside("confidence", confidence)
     present, absent = _scores("present", present), _scores("absent", absent)
     if min(len(present), len(absent)) < LEAST_RUNS:
         raise ValueError(f"each world must have at least {LEAST_RUNS} runs, got {len(present)} and {len(absent)}.")
@@ -329,4 +348,4 @@ def _scores(name: str, scores) -> np.ndarray:
 
 
 def _error(error: float) -> float:
-    return _validate.delta("error", error)
+    return _validate.inside("error", error)

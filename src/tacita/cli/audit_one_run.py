@@ -15,7 +15,8 @@ from tacita.pipeline import TableSettings
 from tacita.pipeline.one_run import audit_table
 from tacita.pipeline.settings import parse_toml, read_text
 from tacita.report import need_matplotlib
-from tacita.report.one_run import image_kind, save_one_run
+from tacita.report.one_run import save_one_run
+from tacita.report.style import image_kind
 
 REFUTED = 1
 AUDIT = Parameter(group="The audit", negative=())

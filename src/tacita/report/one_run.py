@@ -13,7 +13,7 @@ import numpy as np
 
 from tacita._files import replace_durably
 from tacita.audit.one_run_report import OneRunAudit
-from tacita.report.style import FAINT, INK, PALETTE, heading, new_figure, plain_log, styled
+from tacita.report.style import FAINT, INK, PALETTE, heading, image_kind, new_figure, plain_log, styled
 
 LOWEST = 1e-3  # false positive rate at the left edge, unless there are few canaries
 BINS = 48
@@ -48,14 +48,6 @@ def save_one_run(audit: OneRunAudit, path: str | Path) -> None:
     replace_durably(Path(path), buffer.getvalue())
 
 
-def image_kind(path: str | Path) -> str:
-    """The format that the name's ending asks for."""
-    kind = Path(path).suffix.lower().removeprefix(".")
-    if kind not in ("png", "svg", "pdf"):
-        raise ValueError(f"plot must end in .png, .svg or .pdf, got {str(path)!r}.")
-    return kind
-
-
 @styled
 def plot_one_run(audit: OneRunAudit) -> Any:
     """The figure: ROC curve on two logarithmic axes, and histograms of the scores.
@@ -87,7 +79,7 @@ def _draw_roc(axes: Any, audit: OneRunAudit) -> None:
     axes.plot(fpr, curve, color=CLAIM, linewidth=1.6, linestyle=(0, (5, 2)), label="most that the claim allows")
     axes.plot(fpr, fpr, color=FAINT, linewidth=1.2, label="guessing")
     roc = found.roc
-    axes.fill_between(roc.fpr, roc.tpr_low, roc.tpr_high, step="pre", color=IN, alpha=0.15, linewidth=0)
+    axes.fill_between(roc.fpr, *roc.band(), step="pre", color=IN, alpha=0.15, linewidth=0)
     axes.plot(roc.fpr, roc.tpr, drawstyle="steps-pre", color=IN, label=f"measured, AUC {found.auc.value:.3f}")
     floor = max(min(lowest, 1 / found.members), 1e-4)
     for rate, tpr in found.tpr.items():

@@ -5,7 +5,9 @@ Place: the ground of every figure; draws nothing itself.
 
 import functools
 import math
+import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from tacita.errors import TacitaError
@@ -88,6 +90,14 @@ def need_matplotlib() -> None:
             "a figure needs matplotlib, which is not installed: pip install 'tacita[report]'. Everything else works "
             "without it."
         ) from error
+
+
+def image_kind(path: str | os.PathLike[str]) -> str:
+    """The format that the name's ending asks for."""
+    kind = Path(path).suffix.lower().removeprefix(".")
+    if kind not in ("png", "svg", "pdf"):
+        raise ValueError(f"plot must end in .png, .svg or .pdf, got {str(path)!r}.")
+    return kind
 
 
 def heading(figure: Any, text: str) -> None:

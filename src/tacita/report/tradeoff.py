@@ -5,14 +5,17 @@ positives are rare.
 """
 
 import os
+import textwrap
 from typing import Any
 
 import numpy as np
 
 from tacita.audit.result import AuditResult
-from tacita.report.style import FAINT, INK, PALETTE, new_figure, plain_log, styled
+from tacita.report.style import FAINT, INK, PALETTE, image_kind, new_figure, plain_log, styled
 
 CLAIMED, MEASURED, REFUTED = PALETTE[7], PALETTE[0], PALETTE[1]
+EVENTS = 30  # that a false positive rate rests on, at least, where it is drawn
+CAPTION = 84  # characters that fit on a line
 
 
 @styled
@@ -25,20 +28,33 @@ def save_tradeoff(result: AuditResult, path: str | os.PathLike[str]) -> None:
 
     Raises:
         TacitaError: matplotlib is not installed.
+        ValueError: ``path`` has another ending.
     """
-    figure, axes = new_figure(size=(6.4, 5.0))
-    floor = 1 / max(result.bound.event.trials, result.bound.event.false_trials)
+    kind = image_kind(path)
+    figure, axes = new_figure(size=(6.4, 5.6))
+    known = _known(result)
+    floor = min(float(result.roc.fpr[known][0]), 0.5 * result.bound.false_rate)
     _draw_claim(axes, result, floor)
-    _draw_measured(axes, result)
+    _draw_measured(axes, result, known)
     _draw_event(axes, result)
-    axes.set(xscale="log", yscale="log", xlim=(floor, 1.0), ylim=(_lowest(result, floor), 1.15))
+    axes.set(xscale="log", yscale="log", xlim=(floor, 1.0), ylim=(_lowest(result, known), 1.15))
     for axis in (axes.xaxis, axes.yaxis):
         plain_log(axis)
     axes.set(xlabel="false positive rate", ylabel="true positive rate")
-    axes.set_title(f"{result.name or 'audit'}: {result.verdict}", color=REFUTED if _refuted(result) else INK, pad=24)
-    axes.text(0, 1.025, _caption(result), transform=axes.transAxes, fontsize=8.5, color=INK, alpha=0.75)
-    axes.legend(loc="lower right")
-    figure.savefig(path, dpi=160)
+    caption = _caption(result)
+    axes.set_title(
+        f"{result.name or 'audit'}: {result.verdict}",
+        color=REFUTED if _refuted(result) else INK,
+        pad=11 + 12.5 * (1 + caption.count("\n")),
+    )
+    axes.text(0, 1.025, caption, transform=axes.transAxes, fontsize=8.5, color=INK, alpha=0.75)
+    figure.legend(loc="outside lower left", ncols=2)
+    figure.savefig(path, format=kind, dpi=160)
+
+
+def _known(result: AuditResult) -> np.ndarray:
+    """Where the false positive rate rests on enough events to be drawn: 30, or the twentieth part of few runs."""
+    return result.roc.fpr * result.runs > min(EVENTS, max(1, result.runs // 20)) - 0.5
 
 
 def _draw_claim(axes: Any, result: AuditResult, floor: float) -> None:
@@ -56,11 +72,12 @@ def _allowed_mirrored(result: AuditResult, rates: np.ndarray) -> np.ndarray:
     return 1 - np.interp(1 - rates, result.claim.allowed(missed), missed, left=0.0)
 
 
-def _draw_measured(axes: Any, result: AuditResult) -> None:
+def _draw_measured(axes: Any, result: AuditResult, known: np.ndarray) -> None:
     roc, color = result.roc, REFUTED if _refuted(result) else MEASURED
-    band = f"{100 * result.bound.confidence:g} % limits, point by point"
-    axes.fill_between(roc.fpr, roc.tpr_low, roc.tpr_high, color=color, alpha=0.22, linewidth=0, label=band)
-    axes.plot(roc.fpr, roc.tpr, color=color, label=f"measured, {result.runs:,} runs a world")
+    low, high = roc.band()
+    band = f"{100 * result.bound.confidence:g} % limits of both rates, point by point"
+    axes.fill_between(roc.fpr[known], low[known], high[known], color=color, alpha=0.22, linewidth=0, label=band)
+    axes.plot(roc.fpr[known], roc.tpr[known], color=color, label=f"measured, {result.runs:,} runs a world")
 
 
 def _draw_event(axes: Any, result: AuditResult) -> None:
@@ -79,15 +96,21 @@ def _draw_event(axes: Any, result: AuditResult) -> None:
     )
 
 
-def _lowest(result: AuditResult, floor: float) -> float:
-    seen = result.roc.tpr[result.roc.tpr > 0]
-    return max(floor, 0.5 * float(seen.min())) if len(seen) else floor
+def _lowest(result: AuditResult, known: np.ndarray) -> float:
+    """The axis begins below what is drawn."""
+    seen = [*result.roc.tpr[known], result.bound.true_rate]
+    return 0.5 * min((rate for rate in seen if rate > 0), default=1 / result.runs)
 
 
 def _caption(result: AuditResult) -> str:
     queries = "1 query" if result.queries == 1 else f"{result.queries} queries"
     sign = f"“{result.bound.event.direction}” is positive"
-    return f"{result.adversary}, {result.statistic} · {result.relation.replace('_', ' ')} · {queries} a run · {sign}"
+    parts = (result.adversary, result.statistic, result.relation.replace("_", " "), f"{queries} a run", sign)
+    lines = [""]
+    for part in parts:
+        joined = f"{lines[-1]} · {part}" if lines[-1] else part
+        lines[-1:] = [joined] if len(joined) <= CAPTION or not lines[-1] else [lines[-1], part]
+    return "\n".join(textwrap.fill(line, CAPTION) for line in lines)
 
 
 def _refuted(result: AuditResult) -> bool:
