@@ -1,14 +1,28 @@
 """Bugs of tuning: a choice that is not charged, charged for less than it costs, or told about."""
 
 import os
+import shutil
+from dataclasses import replace
 
 import numpy as np
 
 from tacita.accounting import ComposedEvent, RepeatAndSelectEvent, Session, WorstOfEvent
-from tacita.pipeline import register
+from tacita.pipeline import folder, register
 from tacita.pipeline.settings import TableSettings
 from tacita.random import Key, Randomness
-from tacita.selection import Grid, NumberOfRuns, best_of, choose, inner, number_of_runs, sweep, trials, words
+from tacita.selection import (
+    Grid,
+    NumberOfRuns,
+    best_of,
+    binding,
+    choose,
+    inner,
+    number_of_runs,
+    sweep,
+    trials,
+    words,
+    workplace,
+)
 from tacita.selection.workplace import Workplace
 from tests.planted.plant import bug, put, swap
 
@@ -19,6 +33,7 @@ INNER = "tests/selection/test_inner.py::"
 CHOICE = "tests/selection/test_best_of.py::"
 CHOOSE = "tests/selection/test_choose.py::"
 SWEEP = "tests/selection/test_sweep.py::"
+WORDS = "tests/selection/test_words.py::"
 REGISTER = "tests/pipeline/test_register.py::"
 COMPOSED = "tests/accounting/test_composed_events.py::"
 
@@ -311,3 +326,66 @@ def other_runs_are_not_told():
 def what_was_registered_before_is_forgotten():
     """A selection is calibrated as if its ledger held nothing else."""
     put(choose, "_alongside", lambda ledger: [])
+
+
+@bug(
+    16,
+    caught_by=[
+        CHOOSE + "test_another_selection_is_not_continued",
+        CHOOSE + "test_another_ledger_does_not_go_on_with_it",
+        CHOOSE + "test_runs_of_a_session_that_never_opened_are_refused",
+    ],
+)
+def another_budget_s_winner():
+    """A working folder is gone on with under whatever budget and ledger: its runs come out at the wrong price."""
+    put(binding, "check", lambda ledger, event, settings, place, ours: None)
+
+
+@bug(16, caught_by=[CHOOSE + "test_another_selection_is_not_continued"])
+def other_records_score_the_rest():
+    """An interrupted selection goes on with other records to score: a winner by two measures."""
+    put(binding, "bound", lambda settings, held_out, randomness: settings)
+
+
+@bug(16, caught_by=[CHOOSE + "test_another_selection_is_not_continued"])
+def only_row_numbers_are_bound():
+    """Of the records that score only their numbers are held against those that the selection began with."""
+    put(binding, "data_parts", lambda dataset, key: iter(()))
+
+
+@bug(caught_by=[CHOOSE + "test_a_folder_of_somebody_else_is_refused_untouched"])
+def a_folder_is_taken_over():
+    """The working folder may be one that holds something else."""
+    put(workplace, "_check_ours", lambda folder: None)
+
+
+@bug(caught_by=[CHOOSE + "test_what_others_put_into_the_folder_stays"])
+def everything_in_the_folder_is_removed():
+    """At the end the folder goes with whatever is in it."""
+    put(Workplace, "destroy", lambda self: None if self.path is None else shutil.rmtree(self.path))
+
+
+@bug(16, caught_by=[SWEEP + "test_another_step_size_does_not_go_on_with_a_sweep"])
+def a_sweep_goes_on_with_another_step_size():
+    """The step size is not part of what an interrupted sweep is held against."""
+    bound = folder.bound_settings
+    swap(bound, lambda settings: {name: value for name, value in bound(settings).items() if name != "lr"})
+
+
+@bug(16, caught_by=[SWEEP + "test_another_test_file_does_not_go_on_with_a_sweep"])
+def a_sweep_goes_on_with_another_test_file():
+    """The file that ranks the runs is not part of what an interrupted sweep is held against."""
+    bind = folder.bind
+    swap(bind, lambda run, settings, source, coins: bind(run, replace(settings, test_file=None), source, coins))
+
+
+@bug(16, caught_by=[SWEEP + "test_a_candidate_that_is_refused_is_found_before_the_number_is_drawn"])
+def a_refusal_tells_what_was_drawn():
+    """A candidate that cannot train is refused when it is drawn, and not before."""
+    put(sweep._Runs, "check", lambda self: None)
+
+
+@bug(16, caught_by=[WORDS + "test_the_printed_chance_is_not_below_the_true_one"])
+def the_chance_is_rounded_down():
+    """The chance that time tells the number of runs is printed rounded to the nearest."""
+    put(words, "_chance_up", lambda chance: f"{chance:.2g}")
