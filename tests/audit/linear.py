@@ -73,10 +73,12 @@ def declared(rows, ledger, sampler):
 
 
 def network(sampler, relation, *, method, model=Layers, clipper=FLAT, noise_multiplier=1.0, queries=2, **more):
+    kind = more.pop("kind", ClippedGradientOracle)
+
     def make_oracle(rows, ledger):
         if ledger.neighboring_relation != relation:  # one each: networks take their time
             raise UnsupportedEventError("audited under another relation")
-        return ClippedGradientOracle(
+        return kind(
             model(rows.shape[1]),
             losses,
             (rows,),
@@ -92,9 +94,9 @@ def network(sampler, relation, *, method, model=Layers, clipper=FLAT, noise_mult
     return make_oracle
 
 
-def given(sampler, *, clipper=FLAT, noise_multiplier=1.0, queries=2, mechanism=None):
+def given(sampler, *, clipper=FLAT, noise_multiplier=1.0, queries=2, mechanism=None, kind=GradientOracle):
     def make_oracle(rows, ledger):
-        return GradientOracle(
+        return kind(
             GivenSource(rows),
             estimator=ClippedSum(clipper),
             mechanism=mechanism or GaussianMechanism(noise_multiplier=noise_multiplier),

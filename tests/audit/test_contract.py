@@ -1,14 +1,16 @@
 """Every gradient oracle keeps its claim; oracles that do not are refuted."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
+import torch
 
-from tacita import FlatClipper, GaussianMechanism, Release
+from tacita import ClippedGradientOracle, FlatClipper, GaussianMechanism, GradientOracle, Release
+from tacita.audit.sessions import is_plain
 from tacita.errors import UnsupportedEventError
 from tacita.testing import check_oracle
-from tests.audit.linear import ORACLES, Foreign, full, given, poisson
+from tests.audit.linear import ORACLES, Foreign, full, given, network, poisson
 
 AUDIT = bool(os.environ.get("TACITA_AUDIT"))
 
@@ -62,6 +64,165 @@ def test_a_divisor_that_depends_on_the_data_is_seen():
 
     with pytest.raises(AssertionError, match="divisor"):
         check_oracle(Counting)
+
+
+# -- oracles of our own kind that do something else than their parts
+
+
+class Knows(GradientOracle):
+    """Remembers the noiseless values of its last query, and how many rows it drew."""
+
+    def _bounded(self, params, query):
+        self.values, state = super()._bounded(params, query)
+        return self.values, state
+
+    def _draw(self, query):
+        rows = super()._draw(query)
+        self.drawn = len(rows)
+        return rows
+
+
+class NoiselessGradient(Knows):
+    def query(self, params):
+        return replace(super().query(params), gradient=self.estimator.gradient(self.values, self.divisor))
+
+
+class RealisedBatch(Knows):
+    def query(self, params):
+        release = super().query(params)
+        means = {n: g * (self.divisor / max(1, self.drawn)) for n, g in release.gradient.items()}
+        return replace(release, gradient=means)
+
+
+class NoiselessLater(Knows):
+    def query(self, params):
+        release = super().query(params)
+        if release.query < 4:
+            return release
+        return replace(release, released=self.values, gradient=self.estimator.gradient(self.values, self.divisor))
+
+
+class RowsInTheSession(GradientOracle):
+    def query(self, params):
+        return replace(super().query(params), session=f"{len(self._rows)}")
+
+
+class RowsInTheNumber(GradientOracle):
+    def query(self, params):
+        return replace(super().query(params), query=len(self._rows))
+
+
+class StatesMore(GradientOracle):
+    def query(self, params):
+        release = super().query(params)
+        return replace(release, noise_std={block: 2 * std for block, std in release.noise_std.items()})
+
+
+class Counts(GradientOracle):
+    def query(self, params):
+        release = super().query(params)
+        object.__setattr__(release, "rows", len(self._rows))
+        return release
+
+
+class NoiselessPairs(Knows):
+    """The noise of the fifth query again in the sixth."""
+
+    def query(self, params):
+        release = super().query(params)
+        noise = {n: release.released["all"][n] - v for n, v in self.values["all"].items()}
+        if release.query == 4:
+            self.noise = noise
+        if release.query != 5:
+            return release
+        again = {"all": {n: v + self.noise[n] for n, v in self.values["all"].items()}}
+        return replace(release, released=again, gradient=self.estimator.gradient(again, self.divisor))
+
+
+MORE = {
+    NoiselessGradient: "gradient is not its released values over the divisor",
+    RealisedBatch: "gradient is not its released values over the divisor",
+    NoiselessLater: "standard deviation in query 5 of 6",
+    NoiselessPairs: "two queries is not independent: 5 and 6",
+    RowsInTheSession: "session is none of the ledger's that paid",
+    RowsInTheNumber: "query is 4, and the session's last one 0",
+    StatesMore: "noise_std is",
+    Counts: "Release's fields alone, and has rows",
+}
+
+
+@pytest.mark.parametrize("kind", MORE, ids=lambda kind: kind.__name__)
+def test_a_subclass_that_releases_more_than_its_parts_is_refuted(kind):
+    with pytest.raises(AssertionError, match=MORE[kind]):
+        check_oracle(given(poisson, noise_multiplier=3.0, queries=6, kind=kind))
+
+
+def test_a_subclass_that_only_looks_keeps_its_claim():
+    check_oracle(given(full, noise_multiplier=2.0, kind=Knows))
+
+
+def test_sessions_longer_than_those_that_are_asked_often_keep_their_claim():
+    check_oracle(given(poisson, noise_multiplier=3.0, queries=6))
+
+
+class NoiselessAlone(Foreign):
+    """No noise from the fifth query on, by a third party."""
+
+    queries = 6
+
+    def query(self, params):
+        self._quiet = 1.0 if self._made < 4 else 0.0
+        return super().query(params)
+
+
+def test_a_later_query_of_a_third_party_that_has_no_noise_is_seen():
+    with pytest.raises(AssertionError, match="query 5 releases the same in 3 sessions"):
+        check_oracle(NoiselessAlone)
+
+
+class RawBackward(ClippedGradientOracle):
+    def backward(self):
+        release = super().backward()
+        for parameter in self.source.model.parameters():
+            parameter.grad = 1.01 * parameter.grad
+        return release
+
+
+class AnotherBackward(ClippedGradientOracle):
+    """Its backward goes another way than query, and has no noise there."""
+
+    def backward(self):
+        self.line._mechanism = lambda values, noise_std, normals: values
+        return super().backward()
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        (RawBackward, r"the \.grad of first\.weight is something else"),
+        (AnotherBackward, "standard deviation in query 1 of 2"),
+    ],
+)
+def test_what_backward_does_is_looked_at(kind, says):
+    with pytest.raises(AssertionError, match=says):
+        check_oracle(network(full, "add_or_remove_one", method="loop", kind=kind))
+
+
+def test_plain_is_who_overrides_nothing():
+    from tacita.accounting import Ledger
+
+    def built(make):
+        return make(torch.ones(3, 2), Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one row"))
+
+    for name in ("poisson", "ghost"):
+        assert is_plain(built(ORACLES[name]))
+    for kind in (NoiselessGradient, RowsInTheSession, Knows):
+        assert not is_plain(built(given(full, kind=kind)))
+    assert not is_plain(built(network(full, "add_or_remove_one", method="loop", kind=RawBackward)))
+    shadowed = built(ORACLES["poisson"])
+    shadowed.query = shadowed.query
+    assert not is_plain(shadowed)
+    assert not is_plain(Foreign)
 
 
 def test_a_query_without_a_line_in_the_ledger_is_seen():

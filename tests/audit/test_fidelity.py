@@ -3,7 +3,13 @@
 import pytest
 import torch
 
-from tacita.audit.fidelity import check_noise, check_noise_or_dropped, check_precision
+from tacita.audit.fidelity import (
+    check_every_query,
+    check_fresh,
+    check_noise,
+    check_noise_or_dropped,
+    check_precision,
+)
 
 SHAPE = (60, 2, 4)
 FALSE_ALARM = 1e-6
@@ -55,3 +61,35 @@ def test_a_huge_gradient_is_clipped_or_dropped():
 def test_noise_of_half_precision_is_seen():
     with pytest.raises(AssertionError, match="less than float32's precision"):
         check_precision(normals(0).bfloat16().float())
+
+
+LONG = (6, 100, 4)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_long_sessions_of_independent_normals_pass(seed):
+    check_every_query(normals(seed, LONG), FALSE_ALARM)
+    check_fresh(normals(seed, LONG))
+
+
+@pytest.mark.parametrize("scale", [0.0, 0.1, 3.0])
+def test_one_query_of_many_with_other_noise_is_seen(scale):
+    noise = normals(0, LONG)
+    noise[:, 70] *= scale
+    with pytest.raises(AssertionError, match="in query 71 of 100"):
+        check_every_query(noise, FALSE_ALARM)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_one_pair_of_queries_with_the_same_noise_is_seen(sign):
+    noise = normals(0, LONG)
+    noise[:, 70] = sign * noise[:, 3]
+    with pytest.raises(AssertionError, match="two queries is not independent: 4 and 71"):
+        check_every_query(noise, FALSE_ALARM)
+
+
+def test_one_query_of_many_without_noise_is_seen():
+    released = normals(0, LONG)
+    released[:, 70] = 1.0
+    with pytest.raises(AssertionError, match="query 71 releases the same in 6 sessions"):
+        check_fresh(released)

@@ -49,6 +49,8 @@ REFUTED = {  # bug -> the oracle that shows it
     "blocks_charged_as_the_largest": "per-layer",
     "early_stop_reported_as_the_epsilon": "full-batch",
     "query_not_recorded": "full-batch",
+    # what leaves
+    "gradient_added_to_the_last": "loop",
 }
 HONEST = "the ledger states the noise that is added: less is promised, and less is claimed"
 APART = "samplers are audited apart, by the exact law of what they draw"
@@ -82,7 +84,6 @@ BEYOND = {
     "estimate_reported_as_a_bound": "by less than runs can show",
     "line_after_the_release": "what is written first cannot be seen from outside",
     "sessions_of_another_part_accepted": "an audit's oracle registers its own session",
-    "gradient_added_to_the_last": "an audit asks query(), not backward()",
 }
 
 

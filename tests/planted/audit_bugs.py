@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from tacita.audit import audit as audit_module
-from tacita.audit import bounds, claims, fidelity, ready, result, sessions, simulator, statistics
+from tacita.audit import bounds, claims, contract, fidelity, ready, result, sessions, simulator, statistics
 from tacita.sampling import PoissonSampler
 from tests.planted.plant import bug, put, swap
 
@@ -152,3 +152,51 @@ def masks_drawn_more_often():
             coins.for_query(query).bernoulli(runs * rows, 1.05 * self.sample_rate).reshape(runs, rows)
         ),
     )
+
+
+MORE = CONTRACT + "test_a_subclass_that_releases_more_than_its_parts_is_refuted"
+
+
+@bug(42, caught_by=[MORE + "[RealisedBatch]"])
+def own_releases_not_looked_at():
+    """Nobody looks whether an oracle's gradient is its released values over the public divisor."""
+    swap(sessions.check_own_release, lambda oracle, release: None)
+
+
+@bug(42, caught_by=[MORE + "[RowsInTheSession]"])
+def sessions_of_releases_not_looked_at():
+    """Nobody looks at the session and the number that a release names."""
+    swap(sessions.check_paid, lambda release, ledger: None)
+
+
+@bug(42, caught_by=[MORE + "[NoiselessLater]"])
+def later_queries_not_asked():
+    """Nobody asks a session to its end."""
+    swap(contract._check_whole_sessions, lambda arena, false_alarm: None)
+
+
+@bug(42, caught_by=[CONTRACT + "test_plain_is_who_overrides_nothing"])
+def subclasses_taken_for_their_parts():
+    """An oracle that overrides query is taken for one that does what its parts do."""
+    swap(sessions.is_plain, sessions.has_parts)
+
+
+@bug(42, caught_by=[CONTRACT + "test_what_backward_does_is_looked_at"])
+def backward_not_asked():
+    """Nobody looks at what backward leaves in the parameters."""
+    swap(
+        sessions.backward,
+        lambda oracle: oracle.query({n: p.detach() for n, p in oracle.source.model.named_parameters()}),
+    )
+
+
+@bug(34, caught_by=["tests/audit/test_fidelity.py::test_one_query_of_many_with_other_noise_is_seen"])
+def every_query_not_looked_at():
+    """Nobody looks at each query of a whole session."""
+    swap(fidelity.check_every_query, lambda noise, false_alarm: None)
+
+
+@bug(34, caught_by=[CONTRACT + "test_a_later_query_of_a_third_party_that_has_no_noise_is_seen"])
+def repeated_releases_not_looked_at():
+    """Nobody looks whether a third party's later queries have any noise."""
+    swap(fidelity.check_fresh, lambda released: None)

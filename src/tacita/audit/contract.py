@@ -15,8 +15,15 @@ from tacita.audit import bounds
 from tacita.audit.adversaries import ADVERSARIES, CONSTANT, COORDINATE, EMPTY, HOSTILE, HUGE
 from tacita.audit.audit import Arena, arenas_of, explore, judged, measure
 from tacita.audit.claims import Claim
-from tacita.audit.fidelity import check_noise, check_noise_or_dropped, check_precision, in_whole_steps, is_plain
-from tacita.audit.sessions import Asking, MakeOracle, replayed
+from tacita.audit.fidelity import (
+    check_every_query,
+    check_fresh,
+    check_noise,
+    check_noise_or_dropped,
+    check_precision,
+    in_whole_steps,
+)
+from tacita.audit.sessions import Asking, MakeOracle, has_parts, is_plain, released_in, replayed
 from tacita.audit.simulator import Trace
 from tacita.errors import UnsupportedEventError
 
@@ -26,7 +33,8 @@ LOOPED_SIZES = (40, 60)
 RUNS, LOOPED_RUNS = 100_000, 400  # that measure
 COLUMNS = 4
 SEED = 0  # of simulated runs; real sessions draw from the system
-ASKED = 4  # queries of a real session, at most
+ASKED = 4  # queries of a real session, at most, but for whole ones
+WHOLE = 3  # sessions through all planned queries, in each world
 REAL_QUERIES = {CONSTANT: 60}  # a world; fewer of a hostile adversary
 HOSTILE_QUERIES = 12
 FIRST_HAND = (CONSTANT, *HOSTILE)  # whose data sets real sessions are asked on
@@ -34,14 +42,24 @@ LOOPED = (CONSTANT, EMPTY, COORDINATE, *HOSTILE)
 
 
 def check_oracle(make_oracle: MakeOracle, *, delta: float = 1e-2) -> None:
-    """Hold a gradient oracle to its claim, under every relation that it has a guarantee for. About five seconds.
+    """Hold a gradient oracle to its claim, under every relation that it has a guarantee for.
 
-    For each relation: real queries on the data sets of some adversaries, each of which must stand in the ledger and be
-    finite, and must not say anything in public that depends on the data. For an oracle with an estimator, a sampler and
-    a Gaussian mechanism, what they release must be the estimator's values with noise of the stated standard deviation,
-    none of it used twice (chi-square tests, exact); then whole runs by those parts, tens of thousands, with every
-    adversary. Any other object with ``query(params)`` is asked for some hundred whole runs, which refute gross errors
-    only. The claim is what the ledger says: epsilon at ``delta``, and the trade-off curve that goes with it.
+    For each relation real queries, each of which must stand in the ledger under the session and number that its release
+    names, must be finite and must not say anything in public that depends on the data. What else is done:
+
+    * A :class:`~tacita.GradientOracle` with a Gaussian mechanism: its releases must be the estimator's values of the
+      batch that was drawn, with noise of the stated standard deviation, none of it used twice (chi-square tests,
+      exact); in some sessions every single planned query, asked by ``query`` and, of a model, by ``backward``. Its
+      ``gradient`` must be what the estimator makes of ``released`` and the sampler's divisor, bit for bit, and
+      ``backward`` must assign just that. Then whole runs by those parts, tens of thousands, with every adversary.
+    * A subclass that overrides any method or property: all of that, and the next, as what it does may not be what its
+      parts do. What it makes of a release beyond the estimator's gradient belongs outside of ``query``.
+    * Any other object with ``query(params)``, and oracles whose estimator needs its own engine (capped sums of rounded
+      noise on a network): some hundred runs of at most four queries, with the released values and the gradient in
+      view, which refute gross errors only; of later queries only that they are not the same in every session.
+
+    About five seconds for oracles of the first kind with few planned queries, on a free core. Where runs are asked
+    query by query it takes some ten thousand queries: a few seconds for cheap ones, a minute or two for a network's.
 
     A correct oracle fails with a chance of at most 1e-6. An audit sees little of a large epsilon: choose the noise so
     that about 1 to 3 is claimed, and few planned queries.
@@ -82,17 +100,21 @@ def _check(make_oracle: MakeOracle, relation: NeighboringRelation, delta: float)
         return False
     claimed = arenas[0].claim.epsilon
     assert math.isfinite(claimed), f"{relation}: the ledger claims epsilon {claimed} at delta {delta:g}: nothing."
-    false_alarm = FALSE_ALARM / len(RELATIONS) / 2
-    vectorised = arenas[0].vectorised and is_plain(arenas[0].oracles[0])
+    false_alarm = FALSE_ALARM / len(RELATIONS) / 4
+    by_parts = arenas[0].vectorised and has_parts(arenas[0].oracles[0])
+    one_by_one = not (by_parts and is_plain(arenas[0].oracles[0]))
     others = [
-        a for a in (ADVERSARIES.values() if vectorised else LOOPED) if a is not CONSTANT and relation in a.relations
+        a for a in (ADVERSARIES.values() if by_parts else LOOPED) if a is not CONSTANT and relation in a.relations
     ]
     arenas += arenas_of(make_oracle, relation, delta, others, columns=COLUMNS)
-    if vectorised:
+    if by_parts:
         _check_first_hand([arena for arena in arenas if arena.adversary in FIRST_HAND], false_alarm)
+        _check_whole_sessions(arenas[0], false_alarm)
         _attack(arenas, RUNS, false_alarm)
     else:
-        _attack([_one_by_one(arena) for arena in arenas], LOOPED_RUNS, false_alarm)
+        _check_fresh(next((arena for arena in arenas if arena.adversary is EMPTY), arenas[0]))
+    if one_by_one:
+        _attack([_one_by_one(arena) for arena in arenas if arena.adversary in LOOPED], LOOPED_RUNS, false_alarm)
     return True
 
 
@@ -114,6 +136,27 @@ def _check_first_hand(arenas: list[Arena], false_alarm: float) -> None:
             else:
                 noise.append(trace.residual - trace.shift)
     check_noise(torch.cat(noise), false_alarm / 2)
+
+
+def _check_whole_sessions(arena: Arena, false_alarm: float) -> None:
+    """Every planned query, beside the noiseless values of the parts; by ``backward`` too where there is a model."""
+    parts, worlds = arena.parts, arena.worlds
+    assert parts is not None, "only oracles with parts are asked beside them"
+    assert worlds is not None, "parts come with worlds"
+    ways = [True] if getattr(getattr(arena.oracles[0], "source", None), "model", None) is not None else []
+    ways += [False] if arena.queries > ASKED else []  # shorter sessions were whole ones
+    for backward in ways:
+        whole = replace(arena, asking=Asking(COLUMNS, arena.queries, backward=backward))
+        traces = [replayed(parts, worlds, present, whole.sessions(present, WHOLE)) for present in (True, False)]
+        for trace in traces:
+            _check_finite(arena, trace)
+        check_every_query(torch.cat([trace.residual - trace.shift for trace in traces]), false_alarm / len(ways))
+
+
+def _check_fresh(arena: Arena) -> None:
+    """Whole sessions on one data set, without any row if possible, so that all that can differ is noise."""
+    whole = replace(arena, parts=None, worlds=None, asking=Asking(COLUMNS, arena.queries))
+    check_fresh(torch.stack([released_in(session) for _, session in whole.sessions(False, WHOLE)]))
 
 
 def _attack(arenas: list[Arena], runs: int, false_alarm: float) -> None:

@@ -12,16 +12,8 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from tacita.mechanisms import Mechanism
-from tacita.oracles import GradientOracle
-
 COARSE_BITS = 10  # zeros that end a float32's 23 bits: by chance in one value of 1024
 COARSE = 0.5  # share of values
-
-
-def is_plain(oracle: Any) -> bool:
-    """Whether ``oracle`` is one of ours with Gaussian noise, in floating point or in whole steps."""
-    return isinstance(oracle, GradientOracle) and isinstance(oracle.mechanism, Mechanism)
 
 
 def in_whole_steps(oracle: Any) -> bool:
@@ -46,6 +38,48 @@ def check_noise(noise: Tensor, false_alarm: float) -> None:
     for words, a, b in pairs:
         for sign in (1, -1):
             _check_squares((a + sign * b) / 2**0.5, share, f"noise of {words} is not independent")
+
+
+def check_every_query(noise: Tensor, false_alarm: float) -> None:
+    """Fail unless ``noise`` is of independent standard normals in every single query, and in every pair of queries.
+
+    Few sessions suffice to see a query without noise, or one with another's, however many queries there are.
+
+    Args:
+        noise: (sessions, queries, coordinates).
+        false_alarm: Chance to fail if it is, at most.
+
+    Raises:
+        AssertionError: It is not.
+    """
+    noise = noise.double()
+    sessions, queries, coordinates = noise.shape
+    share = false_alarm / queries**2  # so many tests: each query, and each pair in two ways
+    low, high = stats.chi2.isf([1 - share / 2, share / 2], df=sessions * coordinates)
+    products = torch.einsum("sqc,spc->qp", noise, noise)
+    single = products.diagonal()
+    for query, square in enumerate(single.tolist()):
+        assert low < square < high, (
+            f"noise has not the stated standard deviation in query {query + 1} of {queries}, or its values are not the "
+            f"estimator's: {(square / sessions / coordinates) ** 0.5:.4g} times it."
+        )
+    for sign in (1, -1):
+        sums = (single[:, None] + single[None, :] + 2 * sign * products) / 2
+        wrong = (((sums <= low) | (sums >= high)) & ~torch.eye(queries, dtype=torch.bool)).nonzero().tolist()
+        assert not wrong, f"noise of two queries is not independent: {wrong[0][0] + 1} and {wrong[0][1] + 1}."
+
+
+def check_fresh(released: Tensor) -> None:
+    """Fail if a query releases the same in all of at least three sessions: it then has no noise of its own.
+
+    Args:
+        released: (sessions, queries, coordinates), of one data set.
+
+    Raises:
+        AssertionError: Names the query.
+    """
+    alike = (released[1:] == released[:1]).all(dim=-1).all(dim=0).nonzero().flatten().tolist()
+    assert not alike, f"query {alike[0] + 1} releases the same in {len(released)} sessions: there is no noise in it."
 
 
 def check_noise_or_dropped(residual: Tensor, shift: Tensor, false_alarm: float) -> None:
