@@ -12,6 +12,7 @@ import pytest
 
 import tacita.cli.train as train_command
 import tacita.pipeline.purchases as purchases_module
+from tacita.cli.app import run
 
 TRAIN = ("train", "table.csv", "--target", "label", "--epsilon", "20", "--delta", "1e-3", "--drop", "patient")
 QUICK = (*TRAIN, "--sample-rate", "0.5", "--queries", "4", "--output", "run")
@@ -123,6 +124,8 @@ def test_tampering_is_said_clearly(table, tacita_command) -> None:
     outcome = tacita_command("statement", "run")
     assert outcome.code == 1
     assert "TAMPERED: ledger.jsonl" in outcome.err
+    assert outcome.out.startswith("TAMPERED: ")  # also where standard error goes elsewhere
+    assert "  - ledger.jsonl" in outcome.out.split("PRIVACY STATEMENT")[0]
 
 
 def test_a_full_disk_is_one_line(table, tacita_command, monkeypatch) -> None:
@@ -134,6 +137,7 @@ def test_a_full_disk_is_one_line(table, tacita_command, monkeypatch) -> None:
         outcome = tacita_command(*QUICK)
     assert outcome.code == 2
     assert "No space left on device" in _one_line(outcome.err)
+    assert outcome.err.endswith("Free space first. A training goes on where it was: repeat the same command.\n")
     assert tacita_command(*QUICK).code == 0
 
 
@@ -171,12 +175,40 @@ def test_interrupted_it_says_how_to_go_on(table, tacita_command, monkeypatch) ->
     assert "repeat the same command" in outcome.err
 
 
-@pytest.mark.parametrize("command", ["train", "predict", "statement", "schema", "check"])
+@pytest.mark.parametrize(
+    ("number", "says"),
+    [
+        (errno.ENOENT, "give a path that exists"),
+        (errno.EISDIR, "give the path of a file"),
+        (errno.ENOTDIR, "A part of the path is a file"),
+        (errno.ENOSPC, "Free space first."),
+        (errno.EACCES, "Change the permissions"),
+        (errno.EIO, os.strerror(errno.EIO)),
+    ],
+)
+def test_what_the_system_refuses_comes_with_its_way_out(capsys, number: int, says: str) -> None:
+    def refused() -> int:
+        raise OSError(number, os.strerror(number), "there")
+
+    assert run(refused) == 2
+    err = _one_line(capsys.readouterr().err)
+    assert says in err
+    assert "'there'" in err
+    assert "training goes on" not in err  # nothing was trained
+
+
+@pytest.mark.parametrize("command", ["statement", "predict"])
+def test_a_run_that_is_not_given_is_asked_for(tacita_command, command: str) -> None:
+    assert "give the folder of a run" in _one_line(tacita_command(command).err)
+
+
+@pytest.mark.parametrize("command", ["train", "predict", "statement", "schema", "check", "plan", "reproduce"])
 def test_every_command_has_help_with_an_example(tacita_command, command: str) -> None:
     outcome = tacita_command(command, "--help")
     assert outcome.code == 0
     words = " ".join(outcome.out.split())
     assert f"Example: tacita {command}" in words
+    assert "In short" not in words  # the whole command line's
     assert command in tacita_command("--help").out
 
 

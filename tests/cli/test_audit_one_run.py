@@ -27,6 +27,9 @@ def test_a_run_is_audited_by_its_config(run, tacita_command):
     assert found.out.startswith("AUDIT IN ONE RUN: CONSISTENT")
     assert "PRIVACY STATEMENT" in found.out
     assert "training with 300 canaries" in found.err
+    assert "this spends at most epsilon 2 at delta 0.001 more on the same rows" in found.err.splitlines()[0]
+    assert "the claim of the training session alone" in found.out
+    assert "written to audit.json\nwritten to audit.png\n" in found.err
     said = json.loads(Path("audit.json").read_text())
     assert (said["verdict"], said["delta"], said["runs"], said["canaries"]) == ("consistent", 1e-3, 1, 300)
     assert said["epsilon_lower_bound"] < said["epsilon_claimed"] < said["epsilon_of_the_audit"] <= 2
@@ -60,6 +63,11 @@ def test_an_audit_is_one_more_run_on_its_data_set(table, tacita_command):
     assert "1 other run is recorded" in " ".join(tacita_command("statement", "run").err.split())
 
 
+def test_a_run_may_be_given_by_its_folder(run, tacita_command):
+    assert tacita_command("audit", "one-run", "run", "--canaries", "300", "--quiet").code == 0
+    assert Path("run-audit/audit.json").exists()
+
+
 def test_rows_and_the_final_loss(run, tacita_command):
     found = tacita_command(*AUDIT, "--kind", "rows", "--attack", "black_box", "--guesses", "50")
     assert found.code == 0
@@ -73,7 +81,7 @@ def test_rows_and_the_final_loss(run, tacita_command):
         (("--plot", "audit.gif"), "plot must end in .png, .svg or .pdf"),
         (("--json", "nowhere/audit.json"), "json must be in a folder that exists"),
         (("--attack", "black_box"), "attack must be white_box with planted canaries"),
-        (("--confidence", "2"), "confidence"),
+        (("--confidence", "95"), "confidence must be in (0, 1), got 95.0. 95 % is 0.95."),
         (("--kind", "ghosts"), "kind"),
     ],
 )

@@ -3,17 +3,28 @@
 Place: the user -> [cli.app] -> commands. Results go to standard output, progress and errors to standard error.
 """
 
+import errno
 import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, MissingArgumentError
 
 from tacita.cli import audit, files, plan, reproduce, train
 from tacita.errors import TacitaError
 
 BAD_INPUT, INTERNAL, INTERRUPTED = 2, 70, 130
+
+WRONG_PATH = {
+    errno.ENOENT: "There is no such file or folder: give a path that exists.",
+    errno.EISDIR: "It is a folder: give the path of a file.",
+    errno.ENOTDIR: "A part of the path is a file: give a path of folders.",
+}
+REMEDY = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), " Free space first."),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), " Change the permissions, or choose another path."),
+}
 
 HELP = """Train on tables with differential privacy, and say what is guaranteed.
 
@@ -41,9 +52,16 @@ def make_app() -> App:
         exit_on_error=False,
         suppress_keyboard_interrupt=False,
     )
-    app.command(train.train)
-    for command in (files.predict, files.statement, files.schema, files.check, plan.plan, reproduce.reproduce):
-        app.command(command)
+    for command in (
+        train.train,
+        files.predict,
+        files.statement,
+        files.schema,
+        files.check,
+        plan.plan,
+        reproduce.reproduce,
+    ):
+        app.command(command, help_epilogue="")  # the three commands one needs are in the help of tacita itself
     app.command(audit.audit_app())
     return app
 
@@ -62,20 +80,20 @@ def run(command: Callable[[], int | None]) -> int:
     try:
         return command() or 0
     except CycloptsError as error:
-        return _fail(str(error))
+        return _fail(_usage(error))
     except (TacitaError, ValueError, TypeError) as error:
         return _fail(str(error))
     except OSError as error:
         return _fail(_words(error))
-    except KeyboardInterrupt:
-        print("\ntacita: interrupted. A training goes on where it was: repeat the same command.", file=sys.stderr)
+    except KeyboardInterrupt as error:
+        print(f"\ntacita: interrupted.{_advice(error)}", file=sys.stderr)
         return INTERRUPTED
     except Exception as error:
         if os.environ.get("TACITA_DEBUG"):
             raise
         _fail(
-            f"internal error ({type(error).__name__}). TACITA_DEBUG=1 shows the traceback, which may quote rows. "
-            "A training goes on where it was: repeat the same command."
+            f"internal error ({type(error).__name__}). TACITA_DEBUG=1 shows the traceback, which may quote rows."
+            f"{_advice(error)}"
         )
         return INTERNAL
 
@@ -85,9 +103,21 @@ def _fail(message: str) -> int:
     return BAD_INPUT
 
 
+def _advice(error: BaseException) -> str:
+    """What the command itself noted: how to go on."""
+    return "".join(f" {note}" for note in getattr(error, "__notes__", ()))
+
+
+def _usage(error: CycloptsError) -> str:
+    missing = error.argument if isinstance(error, MissingArgumentError) else None
+    if missing is not None and missing.name == "RUN":
+        return "run is missing: give the folder of a run, the --output of its training."
+    return str(error)
+
+
 def _words(error: OSError) -> str:
     where = f" {error.filename!r}" if error.filename else ""
-    return (
-        f"a file cannot be read or written:{where} {error.strerror or type(error).__name__}. Nothing is lost: free "
-        "space or change the permissions, and repeat the same command."
-    )
+    said = f"a file cannot be read or written:{where} {error.strerror or type(error).__name__}."
+    if error.errno in WRONG_PATH:
+        return f"{said} {WRONG_PATH[error.errno]}"
+    return f"{said}{REMEDY.get(error.errno or 0, '')}{_advice(error)}"

@@ -43,6 +43,9 @@ def statement(run: str, /) -> int:
         run: Folder of a finished run.
     """
     checked = check_run(run)
+    if checked.faults:
+        print("TAMPERED: what follows does not hold, since something was changed:")
+        print("".join(f"  - {fault}.\n" for fault in checked.faults))
     print(checked.text, end="")
     for note in checked.notes:
         print(f"tacita: note: {note}", file=sys.stderr)

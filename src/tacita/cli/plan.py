@@ -3,18 +3,17 @@
 Place: cli.app -> [cli.plan] -> theory.planner, report. Nothing here reads data: every number is declared.
 """
 
-import json as json_module
 import sys
-from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 from rich.console import Console
 
 from tacita.accounting import NeighboringRelation
+from tacita.cli.outputs import check_figure, check_file, say_written, write_json
 from tacita.report.plan_figure import plan_figure
 from tacita.report.plan_text import as_record, show
-from tacita.report.style import need_matplotlib
+from tacita.report.style import image_kind
 from tacita.theory.planner import PlanSetting, Sampling, plan_dp_clipped_sgd
 from tacita.theory.problem import ConvexProblem, NonConvexProblem, Problem
 
@@ -68,11 +67,11 @@ def plan(
         steps: Steps, a private query each.
         sampling: poisson; full_batch; one_pass (disjoint batches, each record used once).
         failure_probability: Of the convergence statement; privacy holds surely.
-        plot: PNG to write (needs the extra [report]).
+        plot: PNG, SVG or PDF to write (needs the extra [report]).
         json: JSON to write.
     """
-    if plot is not None:
-        need_matplotlib()
+    check_file("json", json)
+    check_figure("plot", plot)
     setting = PlanSetting(
         problem=_problem(
             radius,
@@ -96,11 +95,11 @@ def plan(
     console = Console() if sys.stdout.isatty() else Console(width=WIDTH, no_color=True)
     show(found, console)
     if json is not None:
-        Path(json).write_text(json_module.dumps(as_record(found), indent=2, allow_nan=False) + "\n")
-        print(f"written to {json}", file=sys.stderr)
+        write_json(json, as_record(found))
+        say_written(json)
     if plot is not None:
-        plan_figure(found).savefig(plot, dpi=DPI)
-        print(f"written to {plot}", file=sys.stderr)
+        plan_figure(found).savefig(plot, format=image_kind(plot), dpi=DPI)
+        say_written(plot)
     return 0
 
 

@@ -3,7 +3,6 @@
 Place: cli.app -> [cli.reproduce] -> experiments.
 """
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +10,7 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from tacita.cli.outputs import check_folder, say_written
 from tacita.experiments import catalogue, find
 from tacita.experiments import runner as runs
 from tacita.report.style import need_matplotlib
@@ -45,13 +45,14 @@ def reproduce(
     experiment = find(name)
     if output is not None:
         need_matplotlib()  # said before the work, not after it
+        check_folder("output", output)
     result = _run(experiment, full, seed)
     record = runs.as_record(experiment, result, full=full, seed=seed)
     text = report(experiment, result)
     print(runs.as_json(record) if json else text, end="")
     if output is not None:
         for path in runs.write(Path(output), experiment, result, record, text):
-            print(f"written to {path}", file=sys.stderr)
+            say_written(path)
     return 0 if result.holds else CHECK_FAILED
 
 

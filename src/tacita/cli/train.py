@@ -5,6 +5,8 @@ given overrides the config file.
 """
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
@@ -81,7 +83,8 @@ def train(
         unit_column: Column that names the person, if a person may have several rows.
         max_rows_per_unit: At most so many rows of a person count; goes with --unit-column.
         neighboring_relation: How neighbouring tables differ; add_or_remove_one if not given.
-        allow_large_delta: Accept a delta at or above 1 / rows.
+        allow_large_delta: Accept a delta at or above 1 / rows; checked where --rows is declared, or the relation
+            makes the number of rows public.
         hardened: Close attacks on floating-point noise; alone, or with the kind of noise, rounded or discrete.
         schema: TOML file with what is public about the columns; "tacita schema FILE" drafts one.
         rows: Public number of rows (a declared guess).
@@ -109,7 +112,8 @@ def train(
         flags["sweep"] = read_text("sweep", sweep)
     settings = TableSettings.from_dict({**_configured(config), **_listed(flags)})
     training = train_table if settings.sweep is None else sweep_table
-    run = training(settings, say=(lambda words: None) if quiet else _say, progress=not quiet)
+    with _going_on():
+        run = training(settings, say=(lambda words: None) if quiet else _say, progress=not quiet)
     print(run.statement, end="")
     if no_run(run.fields):
         _say(
@@ -119,6 +123,16 @@ def train(
     elif not quiet:
         _say(f"written to {settings.output}; tacita predict {settings.output} FILE --output scored.csv uses the model")
     return 0
+
+
+@contextmanager
+def _going_on() -> Iterator[None]:
+    """What stops a training from outside says how to go on."""
+    try:
+        yield
+    except (Exception, KeyboardInterrupt) as error:
+        error.add_note("A training goes on where it was: repeat the same command.")
+        raise
 
 
 def _configured(config: str | None) -> dict[str, Any]:

@@ -107,6 +107,10 @@ def audit_table(
             privacy_unit=unit_in_words(source.schema),
         )
         with ledger:
+            say(
+                f"this spends at most epsilon {settings.epsilon:g} at delta {settings.delta:g} more on the same rows: "
+                "it adds up with what their other runs spent"
+            )
             record(settings, randomness)
             task = TableTask(settings, source, plan, work, ledger, randomness, say, progress=False)
             audit = _Audit(task, canaries, kind, attack)

@@ -1,0 +1,75 @@
+"""Where results go: looked at before the work, so that no hour of it ends in a path that cannot be written.
+
+Place: the ground of the commands that write files. What can still fail (the disk fills up) is said when it does.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tacita._files import replace_durably
+from tacita.report.style import image_kind, need_matplotlib
+
+
+def check_file(name: str, path: str | os.PathLike[str] | None) -> None:
+    """Refuse a file that cannot be written; ``None`` asks for none.
+
+    Args:
+        name: Of the option.
+        path: What it was given.
+
+    Raises:
+        ValueError: Its folder is missing or cannot be written, or it is a folder itself.
+    """
+    if path is None:
+        return
+    given, folder = str(path), Path(path).absolute().parent
+    if Path(path).is_dir():
+        raise ValueError(f"{name} must be a file, got the folder {given!r}: add a name.")
+    if not folder.is_dir():
+        raise ValueError(f"{name} must be in a folder that exists, got {given!r}: make {str(folder)!r} first.")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ValueError(f"{name} must be in a folder that you may write, got {given!r}.")
+
+
+def check_figure(name: str, path: str | os.PathLike[str] | None) -> None:
+    """The same of a picture; its ending must be .png, .svg or .pdf, and matplotlib must be there.
+
+    Raises:
+        ValueError: As :func:`check_file`, or another ending.
+        TacitaError: matplotlib is not installed.
+    """
+    if path is None:
+        return
+    image_kind(path)
+    need_matplotlib()
+    check_file(name, path)
+
+
+def check_folder(name: str, path: str | os.PathLike[str] | None) -> None:
+    """Refuse a folder that neither exists nor can be made.
+
+    Raises:
+        ValueError: A part of the path is a file, or the folder above cannot be written.
+    """
+    if path is None:
+        return
+    whole = Path(path).absolute()
+    there = next(folder for folder in (whole, *whole.parents) if folder.exists())
+    if not there.is_dir():
+        raise ValueError(f"{name} must be a folder, got {str(path)!r}: {str(there)!r} is a file.")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise ValueError(f"{name} must be a folder that you may write, got {str(path)!r}.")
+
+
+def write_json(path: str | os.PathLike[str], record: Mapping[str, Any]) -> None:
+    """One JSON document, whole or not at all."""
+    replace_durably(Path(path), json.dumps(record, indent=2, allow_nan=False).encode() + b"\n")
+
+
+def say_written(path: str | os.PathLike[str]) -> None:
+    """Where a result is, on standard error."""
+    print(f"written to {path}", file=sys.stderr, flush=True)
