@@ -35,6 +35,22 @@ def plan(tacita_command, monkeypatch, tmp_path):
     return run
 
 
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (("--json", "nowhere/plan.json"), "json must be in a folder that exists"),
+        (("--json", "."), "json must be a file"),
+        (("--plot", "nowhere/plan.png"), "plot must be in a folder that exists"),
+        (("--plot", "plan.jpg"), "plot must end in .png, .svg or .pdf"),
+    ],
+)
+def test_where_results_go_is_looked_at_first(plan, monkeypatch, more, says):
+    monkeypatch.setattr("tacita.cli.plan.plan_dp_clipped_sgd", None)  # would fail otherwise
+    done = plan(BASE, *more)
+    assert (done.code, done.out) == (2, "")
+    assert says in done.err
+
+
 def test_it_prints_plain_text(plan):
     done = plan()
     assert (done.code, done.err) == (0, "")

@@ -66,6 +66,21 @@ def test_a_folder_of_files(toys, tacita_command):
     assert Path("figures/good.txt").read_text() == done.out
 
 
+def test_a_folder_that_cannot_be_made_is_said_before_the_work(toys, tacita_command):
+    pytest.importorskip("matplotlib")
+    Path("taken").write_text("")
+    done = tacita_command("reproduce", "good", "--output", "taken/figures")
+    assert (done.code, done.out) == (2, "")
+    assert "output must be a folder" in done.err
+
+
+def test_folders_above_are_made(toys, tacita_command):
+    pytest.importorskip("matplotlib")
+    done = tacita_command("reproduce", "good", "--output", "a/b")
+    assert "written to a/b/good.json\n" in done.err
+    assert Path("a/b/good.png").exists()
+
+
 def test_an_unknown_name_lists_the_known(toys, tacita_command):
     done = tacita_command("reproduce", "ugly")
     assert done.code == 2

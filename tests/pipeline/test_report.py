@@ -58,6 +58,23 @@ def test_a_sound_run_gives_its_statement_again(run) -> None:
     assert checked.text == (run / "statement.txt").read_text()
 
 
+def test_a_delta_at_or_above_one_over_the_bought_rows_is_said(settings, table) -> None:
+    small = train_table(settings())
+    large = train_table(settings(delta=1e-2, output="large"))  # of about 400 rows, whose number is bought
+    words = "is at or above 1 / rows"
+    assert not any(words in caveat for caveat in small.fields["caveats"])
+    (said,) = [caveat for caveat in large.fields["caveats"] if words in caveat]
+    assert f"{1 / large.fields['rows']['value']:.3g}" in said
+    assert check_run(large.folder).faults == ()
+
+
+def test_the_noise_of_a_purchase_is_that_of_one_count(run) -> None:
+    stated = json.loads((run / "statement.json").read_bytes())
+    assert {one["session"] for one in stated["purchases"]} == {"survey", "refinement", "score"}
+    assert all(one["noise_of"].startswith("one count") for one in stated["purchases"])
+    assert "noise_of: one count" in " ".join((run / "statement.txt").read_text().split())
+
+
 def test_an_unfinished_run_is_named(run) -> None:
     (run / "statement.json").unlink()
     with pytest.raises(TacitaError, match="holds no finished run"):

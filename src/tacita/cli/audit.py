@@ -144,7 +144,7 @@ def _listed() -> str:
     for ready in READY.values():
         lines += [f"  {ready.name:<{wide}}{ready.help}", f"  {'':<{wide}}--noise {' | '.join(ready.noises)}"]
     yours = (
-        "The configuration of a run, trained anew with canaries (tacita audit one-run RUN): it reads the rows again, and",
+        "A run's configuration, trained anew with canaries (tacita audit one-run RUN): it reads the same rows, and",
         "spends on them. See tacita audit one-run --help.",
     )
     return "\n".join(["What can be audited (tacita audit NAME):", "", *lines, "", *yours])

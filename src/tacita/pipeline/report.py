@@ -25,11 +25,12 @@ from tacita.tables.encoding import Encoder
 
 MODEL, PREPROCESSING, TEXT = "model.safetensors", "preprocessing.json", "statement.txt"
 EXTRAS = ("model", "task", "target", "rows", "private_releases", "files")  # what this page adds to a statement
+NOISE_OF = "one count; its ratio to what a unit can add is that of the session"
 IF_ANY = ("selection", "chosen_among", "dataset")  # ... where it applies
 PRIVATE_RELEASES = (
     "the weights in model.safetensors",
     "what preprocessing.json says of the columns and the target (kinds, bounds, categories, classes, counts)",
-    "in the statement: rows, task, lr, what purchases released, holdout_score, caveats on columns and classes",
+    "in the statement: rows, task, lr, what purchases released, holdout_score, caveats on columns, classes and delta",
     "fingerprints of queries in ledger.jsonl, under a key that is deleted, and the hashes that cover any of these",
 )
 
@@ -77,7 +78,12 @@ def make_statement(
             *_chosen(settings, source, plan, encoder),
             *(() if selection is None else selection.chosen_by_tacita),
         ],
-        caveats=[*caveats(source, preprocessing, score), *_tuning(settings, selection, dataset), *notes],
+        caveats=[
+            *caveats(source, preprocessing, score),
+            *large_delta(settings.delta, preprocessing.rows),
+            *_tuning(settings, selection, dataset),
+            *notes,
+        ],
         holdout_score=dict(score),
         model=preprocessing.model.name,
         task=encoder.task,
@@ -121,6 +127,7 @@ def purchases(
                 "session": "survey",
                 "what": f"types, values, bounds and the number of rows, from {columns} columns",
                 "noise_std": survey.noise_std,
+                "noise_of": NOISE_OF,
                 "released": {kind: kinds.count(kind) for kind in ("number", "category", "dropped")},
             }
         )
@@ -130,6 +137,7 @@ def purchases(
                 "session": "refinement",
                 "what": "finer bounds of the columns that are numbers",
                 "noise_std": plan.purchases.refinement_noise_std(max(numeric, 1)),
+                "noise_of": NOISE_OF,
                 "released": {"number": numeric},
             }
         )
@@ -139,6 +147,7 @@ def purchases(
                 "session": score_session,
                 "what": f"the score on the {HOLDOUT:.0%} of rows held out by coin, beside the training",
                 "noise_std": score["noise_std"],
+                "noise_of": NOISE_OF,
                 "released": {"value": score["value"]},
             }
         )
@@ -163,6 +172,18 @@ def caveats(source: Source, preprocessing: Preprocessing, score: Mapping[str, An
         words.append("Fewer than two classes stood out of the noise: the model's prediction is a constant.")
     words.append("The names of the columns, and the format of the file, are taken to be public.")
     return words
+
+
+def large_delta(delta: float, rows: float) -> list[str]:
+    """What follows from a delta at or above one over the number of rows, declared or bought.
+
+    Example:
+        >>> large_delta(1e-3, 900), len(large_delta(1e-3, 1000))
+        ([], 1)
+    """
+    if delta * rows < 1:
+        return []
+    return [f"delta {delta:g} is at or above 1 / rows = {1 / rows:.3g}: at such a delta a whole row may be published."]
 
 
 @dataclass(frozen=True)
