@@ -12,6 +12,7 @@ from tacita.audit.one_run import (
     lower_bound,
     one_run_bound,
     p_value,
+    strict_delta,
 )
 from tests.audit.worst_case import most_right_guesses
 
@@ -160,6 +161,24 @@ def test_what_many_canaries_cannot_show_is_said():
     found = one_run_bound(np.where(included, 1.0, -1.0), included, delta=1e-5)
     assert found.epsilon == found.largest
     assert found.largest < one_run_bound(np.tile(included, 10) * 1.0, np.tile(included, 10), delta=1e-5).largest
+
+
+# -- verdicts
+
+
+@pytest.mark.parametrize("canaries", [50, 1000])
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 2.0])
+def test_a_verdicts_delta_costs_little_of_its_false_alarm(canaries, epsilon):
+    for guesses in guess_numbers(canaries):
+        delta = strict_delta(canaries, 1e-5)
+        cost = [p_value(guesses, guesses, canaries, epsilon=epsilon, delta=d) for d in (0.0, delta, 1e-5)]
+        assert cost[1] - cost[0] <= 0.1 * FALSE_ALARM / 6
+        assert cost[2] - cost[0] > FALSE_ALARM / 6 or guesses < 10  # the claim's own delta would use up all of it
+
+
+def test_a_verdicts_delta_is_never_above_the_claims():
+    assert strict_delta(1000, 1e-12) == 1e-12
+    assert 0 < strict_delta(1000, 1e-3) < 1e-10
 
 
 # -- parts

@@ -1,6 +1,7 @@
 """One training with canaries: what a canary adds, exactly; all relations; scores that know the releases alone."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from torch import nn
 from torch.utils.data import TensorDataset, default_collate
 
 from tacita.accounting import Ledger
+from tacita.audit.one_run import strict_delta
 from tacita.audit.one_run_attack import FinalLoss, GradientMatch, OwnParameter
 from tacita.audit.one_run_canaries import EMBEDDING, fair_coins, insert, plant, planted_collate
 from tacita.audit.one_run_training import audit_one_run, train_with_canaries
@@ -284,6 +286,19 @@ def test_noise_ten_times_too_small_refutes_the_claim():
     assert found.verdict == "refuted"
     assert found.text.startswith("AUDIT IN ONE RUN: REFUTED")
     assert not found.powerless
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+def test_a_bound_a_little_above_a_true_claim_refutes_nothing(relation):
+    """By chance in one audit of 20: the verdict has a confidence of its own."""
+    found = audit(relation=relation, noise=1.0)
+    unlucky = replace(found, epsilon_claimed=0.9 * found.bound.epsilon, strict_claim=1.1 * found.strict.epsilon)
+    assert unlucky.verdict == "consistent"
+    assert replace(found, strict_claim=0.9 * found.strict.epsilon).verdict == "refuted"
+    assert found.strict.delta == strict_delta(1000, 1e-5)
+    assert found.strict.confidence == 1 - FALSE_ALARM
+    assert found.strict_claim > found.epsilon_claimed
+    assert found.strict.epsilon < found.bound.epsilon
 
 
 def test_a_claim_that_so_few_canaries_cannot_refute_is_said_to_be_so():

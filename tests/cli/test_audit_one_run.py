@@ -47,10 +47,10 @@ def test_less_noise_than_claimed_is_refuted_by_exit_code_1(run, tacita_command, 
     begin = line_module.Line.__init__
 
     def wrong(self, session, mechanism, noise_std, randomness):
-        begin(self, session, mechanism, {block: 0.1 * std for block, std in noise_std.items()}, randomness)
+        begin(self, session, mechanism, {block: 0.02 * std for block, std in noise_std.items()}, randomness)
 
     monkeypatch.setattr(line_module.Line, "__init__", wrong)
-    found = tacita_command(*BARE)  # 1000 canaries
+    found = tacita_command(*BARE, "--canaries", "8000")
     assert found.code == 1
     assert found.out.startswith("AUDIT IN ONE RUN: REFUTED")
 

@@ -126,6 +126,13 @@ def audit_always_consistent():
     put(one_run_report.OneRunAudit, "verdict", property(lambda self: "consistent"))
 
 
+@bug(45, caught_by=[TRAINING + "test_a_bound_a_little_above_a_true_claim_refutes_nothing"])
+def audit_verdict_at_the_bounds_confidence():
+    """The verdict goes by the bound that is exceeded in one audit of 20."""
+    verdict = property(lambda self: "refuted" if self.bound.epsilon > self.epsilon_claimed else "consistent")
+    put(one_run_report.OneRunAudit, "verdict", verdict)
+
+
 @bug(12, caught_by=[TRAINING + "test_a_true_claim_stands_and_much_of_it_is_found"])
 def audit_compares_with_what_it_measured():
     """The claim that is tested is not that of the oracle's own session."""

@@ -18,6 +18,8 @@ def audit(scores, included, claimed=1.0):
     return OneRunAudit(
         epsilon_claimed=claimed,
         bound=one_run_bound(scores, included, delta=1e-5),
+        strict=one_run_bound(scores, included, delta=1e-11, confidence=1 - 1e-6),
+        strict_claim=claimed,
         membership=membership(scores, included),
         adversary="planted canaries, likelihood ratio",
         relation="add_or_remove_one",

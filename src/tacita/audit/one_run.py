@@ -27,6 +27,8 @@ FRACTIONS = (
     0.5,
     1.0,
 )  # of the canaries: numbers of guesses tried, each at its share of the error
+FALSE_ALARM = 1e-6  # of a verdict
+DELTA_SHARE = 0.1  # of a verdict's false alarm, that its delta costs at most
 SCAN = 48  # values of epsilon tried before the last one that is refuted is refined
 REFINEMENTS = 24  # bisections of that step
 BLOCK = 2**22  # entries of a table held at once
@@ -103,6 +105,15 @@ def one_run_bound(
         correct=right[best],
         largest=max(lower_bound(r, r, canaries, delta=delta, confidence=each) for r in tried),
     )
+
+
+def strict_delta(canaries: int, delta: float) -> float:
+    """The delta that a verdict on a claim at ``delta`` is made at: so small that it costs little of the false alarm.
+
+    A run that shows everything with chance delta, and else nothing, is (0, delta)-private, so that no test at delta
+    itself has a smaller false alarm. Each canary's delta adds at most itself to a p-value.
+    """
+    return min(delta, DELTA_SHARE * FALSE_ALARM / len(FRACTIONS) / _validate.count("canaries", canaries))
 
 
 def guess_numbers(canaries: int, guesses: int | None = None) -> tuple[int, ...]:

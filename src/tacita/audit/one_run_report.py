@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tacita.audit.membership import Interval, Membership
-from tacita.audit.one_run import OneRunBound
+from tacita.audit.one_run import FALSE_ALARM, OneRunBound
 
 CONFIGURATION = "the configuration, trained anew with canaries: not a model that was exported before"
 
@@ -22,6 +22,9 @@ class OneRunAudit:
     Attributes:
         epsilon_claimed: Of the audited session, at ``bound.delta``: what one record of the training may lose by it.
         bound: What was measured.
+        strict: The bound again, held at a false alarm of 1e-6 and at a delta far below ``bound.delta``: what the
+            verdict goes by. At ``bound.delta`` none could be: a run that shows all with that chance is private.
+        strict_claim: Epsilon of the audited session at ``strict.delta``.
         membership: How well the attack tells canaries that were in from those that were not.
         adversary: The canaries and the attack, in words.
         relation: The neighboring relation.
@@ -32,6 +35,8 @@ class OneRunAudit:
 
     epsilon_claimed: float
     bound: OneRunBound
+    strict: OneRunBound
+    strict_claim: float
     membership: Membership
     adversary: str
     relation: str
@@ -41,13 +46,13 @@ class OneRunAudit:
 
     @property
     def verdict(self) -> str:
-        """``"refuted"`` if the lower bound is above the claim, else ``"consistent"``, which proves nothing."""
-        return "refuted" if self.bound.epsilon > self.epsilon_claimed else "consistent"
+        """``"refuted"``, of a true claim with a chance of 1e-6 at most; or ``"consistent"``, which proves nothing."""
+        return "refuted" if self.strict.epsilon > self.strict_claim else "consistent"
 
     @property
     def powerless(self) -> bool:
         """Whether so few canaries could not have refuted the claim, had every guess been right."""
-        return self.bound.largest <= self.epsilon_claimed
+        return self.strict.largest <= self.strict_claim
 
     @property
     def text(self) -> str:
@@ -59,6 +64,8 @@ class OneRunAudit:
             f"claimed:      epsilon {_up(self.epsilon_claimed)} at delta {bound.delta:g}, {self.relation}",
             f"measured:     epsilon >= {_down(bound.epsilon)} with confidence {bound.confidence:g}: "
             f"{bound.correct} of {bound.guesses} guesses right, {bound.canaries} canaries",
+            f"verdict:      at delta {self.strict.delta:.2g}, claimed epsilon {_up(self.strict_claim)}, measured >= "
+            f"{_down(self.strict.epsilon)}; a true claim is refuted in one audit of a million at most",
             f"membership:   AUC {found.auc.value:.3f} ({found.auc.low:.3f} to {found.auc.high:.3f}); TPR {low}",
             f"adversary:    {self.adversary}",
             f"holds for:    {CONFIGURATION}",
@@ -67,8 +74,8 @@ class OneRunAudit:
         ]
         if self.powerless:
             lines.append(
-                f"power:        with all guesses right the bound would be {_down(bound.largest)}, which is below the "
-                "claim: use more canaries"
+                f"power:        with all guesses right the verdict's bound would be {_down(self.strict.largest)}, "
+                "which is below the claim: use more canaries"
             )
         return "\n".join(lines) + "\n"
 
@@ -81,6 +88,13 @@ class OneRunAudit:
             "delta": bound.delta,
             "epsilon_lower_bound": bound.epsilon,
             "confidence": bound.confidence,
+            "false_alarm": FALSE_ALARM,
+            "verdict_at": {
+                "delta": self.strict.delta,
+                "epsilon_claimed": _finite(self.strict_claim),
+                "epsilon_lower_bound": self.strict.epsilon,
+                "largest_possible_lower_bound": self.strict.largest,
+            },
             "runs": 1,
             "adversary": self.adversary,
             "neighboring_relation": self.relation,

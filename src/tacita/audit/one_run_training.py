@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from tacita import _validate
 from tacita.accounting import NeighboringRelation, Spend, epsilon
 from tacita.audit.membership import membership
-from tacita.audit.one_run import guess_numbers, one_run_bound
+from tacita.audit.one_run import FALSE_ALARM, guess_numbers, one_run_bound, strict_delta
 from tacita.audit.one_run_attack import Attack, FinalLoss, GradientMatch, OwnParameter
 from tacita.audit.one_run_canaries import Trial, insert, plant
 from tacita.audit.one_run_report import OneRunAudit
@@ -45,9 +45,11 @@ def audit_one_run(
     """Train once with canaries in the data, and bound from below the epsilon of what was released.
 
     Guarantee: if the oracle's session is (epsilon, delta)-private, the lower bound exceeds epsilon with a chance of at
-    most 1 - ``confidence``. What the audit tells is a function of the oracle's releases and of coins that are no
-    record's: it costs the records what the ledger says of the oracle's session, and nothing more. The verdict is on
-    this training; of a model that was trained before it says what holds for all trainings with these settings.
+    most 1 - ``confidence``. A true claim is refuted with a chance of at most 1e-6: the verdict has a bound of its own,
+    held at that and at a far smaller delta, against the session's claim there. What the audit tells is a function of
+    the oracle's releases and of coins that are no record's: it costs the records what the ledger says of the oracle's
+    session, and nothing more. The verdict is on this training; of a model that was trained before it says what holds
+    for all trainings with these settings.
 
     Args:
         model: Untrained; trained in place. Throw it away: it knows the canaries.
@@ -163,10 +165,13 @@ def judged(
 ) -> OneRunAudit:
     """Scores against coins, and the bound against the claim of the oracle's own session."""
     scores = attack.scores(trainable(trial.model))
-    session = oracle.session
+    spends = [Spend(oracle.session.event, oracle.session.planned_queries)]
+    small = strict_delta(len(scores), delta)
     return OneRunAudit(
-        epsilon_claimed=epsilon([Spend(session.event, session.planned_queries)], delta).epsilon,
+        epsilon_claimed=epsilon(spends, delta).epsilon,
         bound=one_run_bound(scores, trial.included, delta=delta, confidence=confidence, guesses=guesses),
+        strict=one_run_bound(scores, trial.included, delta=small, confidence=1 - FALSE_ALARM, guesses=guesses),
+        strict_claim=epsilon(spends, small).epsilon,
         membership=membership(scores, trial.included, confidence=confidence),
         adversary=attack.words,
         relation=trial.relation,
