@@ -79,7 +79,7 @@ def _draw_roc(axes: Any, audit: OneRunAudit) -> None:
     axes.plot(fpr, curve, color=CLAIM, linewidth=1.6, linestyle=(0, (5, 2)), label="most that the claim allows")
     axes.plot(fpr, fpr, color=FAINT, linewidth=1.2, label="guessing")
     roc = found.roc
-    axes.fill_between(roc.fpr, *roc.band(), step="pre", color=IN, alpha=0.15, linewidth=0)
+    axes.fill_between(roc.fpr, *roc.band(), color=IN, alpha=0.15, linewidth=0)
     axes.plot(roc.fpr, roc.tpr, drawstyle="steps-pre", color=IN, label=f"measured, AUC {found.auc.value:.3f}")
     floor = max(min(lowest, 1 / found.members), 1e-4)
     for rate, tpr in found.tpr.items():
