@@ -16,3 +16,10 @@ def test_the_printed_chance_is_not_below_the_true_one(mean, shape, pad_to):
     (shown,) = re.findall(r"with probability (\S+) at most", " ".join(words.caveats(asked, said)))
     true = Decimal(asked.runs.chance_above(pad_to))
     assert true <= Decimal(shown) <= true * Decimal("1.1")
+
+
+@pytest.mark.parametrize(("chosen", "told"), [({"lr": 0.1}, True), (None, False)])
+def test_a_score_that_chose_the_run_is_said_to_be_too_good(chosen, told):
+    asked = Sweep(grid=Grid({"lr": (0.1, 1.0)}), runs=NumberOfRuns(mean_runs=3, shape=1))
+    said = words.selection(asked, chosen=chosen, one_run_epsilon=1.0)
+    assert ("too good on average" in " ".join(words.caveats(asked, said))) is told

@@ -40,6 +40,11 @@ def caveats(sweep: Sweep, said: Mapping[str, Any]) -> list[str]:
             "The number of runs drawn was 0, so that nothing was trained and there is no model. It was as likely with "
             "any other data; what the selection may spend is spent."
         )
+    else:
+        words.append(
+            "The held-out score chose the run: it is the best of several, and so too good on average. Score the model "
+            "on other rows before relying on it."
+        )
     return words
 
 
