@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tacita.audit.contract import check_oracle as check_oracle
+from tacita.audit.contract import check_oracle
 from tacita.clipping.clipper import Clipper
 from tacita.clipping.flat import FlatClipper
 from tacita.gradients.chunked import Chunk, ChunkedEngine
@@ -19,6 +19,9 @@ from tacita.gradients.engine import Groups, Sums
 from tacita.gradients.functional import trainable
 from tacita.gradients.ghost import GhostEngine, LayerRule, register_rule
 from tacita.gradients.loop import LoopEngine
+
+
+__all__ = ["check_clipper", "check_layer_rule", "check_oracle"]
 
 
 def check_clipper(clipper: Clipper, shapes: Mapping[str, torch.Size], *, extra_norms: Tensor | None = None) -> None:

@@ -199,7 +199,7 @@ def test_audit_the_claim_is_consistent(epsilon):
 
 @pytest.mark.parametrize("factor", [4, 8])
 def test_audit_the_scales_printed_in_the_paper_are_refuted(factor):
-    """Noise of scale s / epsilon (AboveThreshold's own factors forgotten), and half of it (a replaced record's, too)."""
+    """Noise of scale s / epsilon (AboveThreshold's own factors forgotten), and half of it (a replaced record's too)."""
 
     class Claimed(AboveThreshold):
         @property

@@ -115,7 +115,7 @@ def log_moment(sampling_probability: float, ratio: float, order: int) -> float:
     rest = order - many
     with np.errstate(divide="ignore", invalid="ignore"):
         weights = weights + np.where(rest > 0, rest * np.log1p(-sampling_probability), 0.0)
-    excess = logsumexp(weights + exponents + np.log(-np.expm1(-exponents)))
+    excess = np.asarray(logsumexp(weights + exponents + np.log(-np.expm1(-exponents))))
     return float(np.logaddexp(0.0, excess)) * ROUNDED_UP
 
 
