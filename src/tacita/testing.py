@@ -20,7 +20,6 @@ from tacita.gradients.functional import trainable
 from tacita.gradients.ghost import GhostEngine, LayerRule, register_rule
 from tacita.gradients.loop import LoopEngine
 
-
 __all__ = ["check_clipper", "check_layer_rule", "check_oracle"]
 
 
