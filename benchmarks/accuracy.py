@@ -2,7 +2,7 @@
 
     python benchmarks/accuracy.py [--full] [--only WORD ...] [--workers 2]
 
-Every method is tuned alike: four settings, one seed, on a split of the training rows (the tuning is not charged, as in
+Every method is tuned alike: six settings, one seed, on a split of the training rows (the tuning is not charged, as in
 the papers). Then five fresh seeds on all training rows, measured on the test rows, which nothing else ever sees. Runs
 that are done are kept in --cache, so that a stopped script goes on. The table goes to docs/results.md.
 """
@@ -140,7 +140,7 @@ def page(tasks: list[Task], arms: list[Arm], done: Done, epochs: float) -> list[
         "",
         f"`python {SCRIPT}` (Poisson batches of {BATCH} on average, {epochs:g} epochs, SGD with momentum 0.9, delta "
         f"{DELTA:g}, add_or_remove_one; `--full` runs 10 epochs). Test accuracy, mean of {SEEDS} seeds (worst). Each "
-        "method was tuned alike: four settings, one seed, on 10,000 training rows held out; **that tuning is not "
+        "method was tuned alike: six settings, one seed, on 10,000 training rows held out; **that tuning is not "
         "charged**. Each epsilon is rigorous: what the ledger of that run states. `settings` are those chosen at "
         f"epsilon {', '.join(f'{e:g}' for e in EPSILONS)}: C the clipping threshold, E the threshold of the feedback, "
         "R the one of the residuals, each relative to C; step the learning rate times C.",

@@ -80,7 +80,7 @@ class Arm:
 
     Attributes:
         name: In the table.
-        settings: The steps of a task -> the four settings it is tuned over.
+        settings: The steps of a task -> the settings it is tuned over, six at most.
         stepper: A run and its optimizer -> a function that makes one step.
         tuned_as: The method whose settings it takes over, being the same algorithm.
     """
@@ -191,7 +191,7 @@ ARMS = (
     ),
     Arm(
         "DiceSGD, released residuals",
-        lambda steps: _grid(steps, feedback=(1.0,), residual=(1.0, 9.0)),
+        lambda steps: _grid(steps, feedback=(1.0,), residual=(0.3, 1.0)),
         with_feedback(
             lambda run: tacita.ReleasedFeedback(
                 max_feedback_norm=run.max_feedback_norm, max_residual_norm=run.max_residual_norm

@@ -156,7 +156,7 @@ def linear(features: int) -> Callable[[], nn.Module]:
 
 
 TASKS = (
-    Task("MNIST, CNN", mnist, convolutional, (0.3, 0.6)),
-    Task("MNIST, linear", mnist, linear(784), (0.3, 1.0)),
-    Task("CIFAR-10, linear on fixed features", cifar_features, linear(FEATURES), (0.1, 0.3)),
+    Task("MNIST, CNN", mnist, convolutional, (0.1, 0.3, 0.6)),
+    Task("MNIST, linear", mnist, linear(784), (0.1, 0.3, 1.0)),
+    Task("CIFAR-10, linear on fixed features", cifar_features, linear(FEATURES), (0.03, 0.1, 0.3)),
 )
