@@ -124,7 +124,10 @@ class Recorder:
             file = self._node(call.path)
             file.change(file.versions[-1][: call.arguments[1]])
         else:
-            raise NotImplementedError(call.name)
+            raise AssertionError(
+                f"the model of the disk does not know os.{call.name}: add to Recorder._follow what it changes, and what "
+                "of that is sure after a loss of power."
+            )
 
     def _node(self, path: Path) -> Any:
         node: Any = self.top

@@ -52,6 +52,15 @@ def test_a_replaced_file_is_the_old_one_or_the_new_one(tmp_path):
     assert {content for content, _ in found} == {None, b"content 0", b"content 1", b"content 2"}
 
 
+@pytest.mark.parametrize("name", ["link", "symlink", "truncate"])
+def test_a_call_that_the_model_of_the_disk_does_not_know_must_be_added_to_it(tmp_path, name):
+    """Or every state that it leaves behind would be missing here, and nobody would notice."""
+    (tmp_path / "file").write_bytes(b"content")
+    second = 3 if name == "truncate" else tmp_path / "other"
+    with watched(tmp_path, Recorder(tmp_path)), pytest.raises(AssertionError, match=rf"os\.{name}: add to Recorder"):
+        getattr(os, name)(tmp_path / "file", second)
+
+
 # --- a ledger ------------------------------------------------------------------------------------------------------
 
 
