@@ -107,6 +107,8 @@ class Recorder:
         if call.name == "open":
             if not existed:
                 folder.changes.append({name: File()})
+            elif call.arguments[1] & os.O_TRUNC:
+                self._node(call.path).change(b"")
         elif call.name == "mkdir":
             folder.changes.append({name: Folder()})
         elif call.name in ("unlink", "remove", "rmdir"):
@@ -125,8 +127,8 @@ class Recorder:
             file.change(file.versions[-1][: call.arguments[1]])
         else:
             raise AssertionError(
-                f"the model of the disk does not know os.{call.name}: add to Recorder._follow what it changes, and what "
-                "of that is sure after a loss of power."
+                f"the model of the disk does not know os.{call.name}: add to Recorder._follow what it changes, and "
+                "which of that is sure after a loss of power."
             )
 
     def _node(self, path: Path) -> Any:
