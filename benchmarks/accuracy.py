@@ -87,12 +87,16 @@ class Done:
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(workers, mp_context=context) as pool, self._path.open("a") as file:
             futures = {pool.submit(run, job, self._epochs): job for job in missing}
-            for count, future in enumerate(as_completed(futures), start=1):
-                job = futures[future]
-                self._found[self._key(job)] = future.result()
-                file.write(json.dumps([self._key(job), future.result()]) + "\n")
-                file.flush()
-                print(f"{count}/{len(missing)}", *job, future.result(), flush=True)
+            try:
+                for count, future in enumerate(as_completed(futures), start=1):
+                    key = self._key(futures[future])
+                    self._found[key] = future.result()
+                    file.write(json.dumps([key, future.result()]) + "\n")
+                    file.flush()
+                    print(f"{count}/{len(missing)}", *futures[future], future.result(), flush=True)
+            except BaseException:
+                pool.shutdown(cancel_futures=True)  # the first failure ends it, not the last
+                raise
 
     def _key(self, job: Job) -> str:
         task, arm, epsilon, setting, seed = job

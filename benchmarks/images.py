@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import io
 import math
+import os
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -72,7 +73,7 @@ def cifar_features() -> Images:
         with np.load(source) as file:
             found = {f"x_{part}": features(_jpegs(file, part)).numpy() for part in ("train", "test")}
             found |= {f"y_{part}": file[f"y_{part}"].astype(np.int64) for part in ("train", "test")}
-        partial = kept.with_suffix(".partial.npz")
+        partial = kept.with_suffix(f".{os.getpid()}.npz")  # other workers make theirs
         np.savez(partial, **found)
         partial.replace(kept)
     with np.load(kept) as file:
