@@ -6,6 +6,7 @@ import scipy.stats
 import torch
 
 import tacita
+from tacita.oracles.records import data_and_rows
 from tacita.random import Key
 from tacita.sampling.units import unit_codes, within_cap
 
@@ -129,3 +130,15 @@ def test_a_split_made_again_with_other_coins_is_another_split():
     same = [tacita.split(data, [0.5, 0.5], randomness=tacita.Randomness.insecure(0))[0] for _ in range(2)]
     assert same[0].part == same[1].part
     assert np.array_equal(same[0].rows, same[1].rows)
+
+
+def test_what_is_read_and_which_rows_of_it():
+    data = (torch.zeros(10),)
+    assert data_and_rows(data) == (data, {"rows": None, "part": None, "max_rows_per_unit": 1})
+    records = tacita.cap_units(data, ["a"] * 4 + ["b"] * 6, 3)
+    read, taken = data_and_rows(records)
+    assert read is data
+    assert taken["rows"] is records.rows
+    assert (taken["part"], taken["max_rows_per_unit"]) == (None, 3)
+    part = tacita.split(data, [7, 3])[1]
+    assert data_and_rows(part)[1]["part"] == part.part

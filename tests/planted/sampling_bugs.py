@@ -229,4 +229,4 @@ def assignments_redrawn_after_a_ratchet():
 @bug(11, 20, caught_by=["tests/oracles/test_line.py::test_a_registered_session_is_of_its_part_and_its_randomness"])
 def sessions_of_another_part_accepted():
     """An oracle is paid by a session that was registered for other records."""
-    put(GradientOracle, "_check_session", lambda self, session, part, settings: None)
+    put(GradientOracle, "_check_session", lambda self, session, terms: None)

@@ -362,9 +362,9 @@ def a_test_is_continued():
     """A session that rejected points is continued by the next process."""
     whole = StationaryTest._check_session
 
-    def check(self, session, part, settings):
+    def check(self, session, terms, settings):
         if not session.opened:
-            whole(self, session, part, settings)
+            whole(self, session, terms, settings)
 
     put(StationaryTest, "_check_session", check)
 

@@ -23,6 +23,7 @@ from tacita import _validate
 from tacita.accounting import NeighboringRelation, check_relation
 from tacita.gradients.functional import LossFn
 from tacita.oracles import Records
+from tacita.oracles.records import length
 from tacita.random import Randomness
 
 STRENGTH = 1e4  # norm of a planted canary's gradient before clipping: more than any threshold
@@ -119,7 +120,7 @@ def plant(
         randomness: Of the coins.
     """
     records, included = _as_records(dataset), fair_coins(canaries, randomness)
-    size, flat = _length(records.dataset), isinstance(records.dataset, tuple | list)
+    size, flat = length(records.dataset), isinstance(records.dataset, tuple | list)
     weights = _weights(included, relation)
     data: Any = records.dataset
     planted = _planted_arrays(data, weights) if flat else _PlantedItems(data, weights)
@@ -159,14 +160,14 @@ def insert(
         ValueError: ``substitutes`` are missing under those two relations, given under the third, or not as many.
     """
     check_relation(relation)
-    records, canaries = _as_records(dataset), _length(rows)
+    records, canaries = _as_records(dataset), length(rows)
     if (substitutes is None) != (relation == "add_or_remove_one"):
         raise ValueError(
             f"substitutes must be given under replace_one and zero_out_one, and only there: the relation is {relation}."
         )
-    if substitutes is not None and _length(substitutes) != canaries:
+    if substitutes is not None and length(substitutes) != canaries:
         raise ValueError("substitutes must be as many as the canaries.")
-    included, size = fair_coins(canaries, randomness), _length(records.dataset)
+    included, size = fair_coins(canaries, randomness), length(records.dataset)
     chosen = size + np.flatnonzero(included)
     if substitutes is not None:
         chosen = size + np.where(included, 0, canaries) + np.arange(canaries)
@@ -235,11 +236,7 @@ def _with_rows(records: Records, dataset: Any, canaries: np.ndarray) -> Records:
 
 
 def _as_records(dataset: Any) -> Records:
-    return dataset if isinstance(dataset, Records) else Records(dataset=dataset, rows=np.arange(_length(dataset)))
-
-
-def _length(dataset: Any) -> int:
-    return len(dataset[0]) if isinstance(dataset, tuple | list) else len(dataset)
+    return dataset if isinstance(dataset, Records) else Records(dataset=dataset, rows=np.arange(length(dataset)))
 
 
 def _joined(parts: Sequence[Any]) -> Any:

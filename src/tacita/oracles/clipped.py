@@ -15,7 +15,7 @@ from tacita.estimators import CappedSum, ClippedSum, Estimator, GridSum
 from tacita.gradients import NetworkSource
 from tacita.mechanisms import CalibratedGaussian, Mechanism
 from tacita.oracles.gradient_oracle import GradientOracle
-from tacita.oracles.records import Records
+from tacita.oracles.records import data_and_rows
 from tacita.random import Randomness
 from tacita.sampling import Sampler
 
@@ -81,11 +81,11 @@ class ClippedGradientOracle(GradientOracle):
         session: Session | None = None,
         randomness: Randomness | None = None,
     ) -> None:
-        records = dataset if isinstance(dataset, Records) else None
+        data, taken = data_and_rows(dataset)
         source = NetworkSource(
             model,
             loss_fn,
-            records.dataset if records else dataset,
+            data,
             collate_fn=collate_fn,
             num_workers=num_workers,
             method=method,
@@ -99,9 +99,7 @@ class ClippedGradientOracle(GradientOracle):
             sampler=sampler,
             ledger=ledger,
             planned_queries=planned_queries,
-            rows=records.rows if records else None,
-            part=records.part if records else None,
-            max_rows_per_unit=records.max_rows_per_unit if records else 1,
+            **taken,
             purpose=purpose,
             settings=settings,
             session=session,

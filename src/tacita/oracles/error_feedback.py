@@ -15,7 +15,7 @@ from tacita.estimators.error_feedback import Feedback
 from tacita.gradients import NetworkSource
 from tacita.mechanisms import CalibratedGaussian, Mechanism
 from tacita.oracles.gradient_oracle import GradientOracle
-from tacita.oracles.records import Records
+from tacita.oracles.records import data_and_rows
 from tacita.random import Randomness
 from tacita.sampling import Sampler, as_sampler
 
@@ -82,11 +82,11 @@ class ErrorFeedbackOracle(GradientOracle):
                 "feedback must be a PrivateFeedback, a BoundedFeedback or a ReleasedFeedback, "
                 f"got {type(feedback).__name__}."
             )
-        records = dataset if isinstance(dataset, Records) else None
+        data, taken = data_and_rows(dataset)
         source = NetworkSource(
             model,
             loss_fn,
-            records.dataset if records else dataset,
+            data,
             collate_fn=collate_fn,
             num_workers=num_workers,
             method=method,
@@ -100,9 +100,7 @@ class ErrorFeedbackOracle(GradientOracle):
             sampler=sampler,
             ledger=ledger,
             planned_queries=planned_queries,
-            rows=records.rows if records else None,
-            part=records.part if records else None,
-            max_rows_per_unit=records.max_rows_per_unit if records else 1,
+            **taken,
             purpose=purpose,
             settings=settings,
             session=session,

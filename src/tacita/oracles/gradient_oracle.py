@@ -14,12 +14,13 @@ import numpy as np
 from torch import Tensor, nn
 
 from tacita import _validate
-from tacita.accounting import Event, Ledger, Part, Session, settings_sha256
+from tacita.accounting import Event, Ledger, Part, Session
 from tacita.errors import LedgerError
 from tacita.estimators.estimator import Estimator, Values
 from tacita.gradients.engine import Source
 from tacita.mechanisms import CalibratedGaussian, Mechanism
 from tacita.oracles.line import Line
+from tacita.oracles.terms import Terms
 from tacita.random import Randomness
 from tacita.sampling import Sampler, as_sampler
 
@@ -99,16 +100,16 @@ class GradientOracle:
         self.event = self._event(self.mechanism)
         self.randomness = randomness or Randomness.system()
         self._more_settings = dict(settings or {})
+        terms = Terms(
+            payee="oracle",
+            event=self.event,
+            planned_queries=self.planned_queries,
+            part=part,
+            randomness=self.randomness,
+        )
         if session is None:
-            session = ledger.register(
-                self.event,
-                planned_queries=self.planned_queries,
-                purpose=purpose,
-                part=part,
-                settings={**self.settings, **(settings or {})},
-                secure_randomness=self.randomness.secure,
-            )
-        self._check_session(session, part, settings)
+            session = terms.register(ledger, purpose, {**self.settings, **self._more_settings})
+        self._check_session(session, terms)
         self.line = Line(session, self.mechanism, self.noise_std, self.randomness)
         self._state = estimator.initial_state(source.shapes)
         self._updated = _UpdateCheck()
@@ -286,13 +287,8 @@ class GradientOracle:
                 f"{type(self.sampler).__name__}, got {self.sampler.num_records}."
             )
 
-    def _check_session(self, session: Session, part: Part | None, settings: Mapping[str, Any] | None) -> None:
-        registered = session.registration.settings_sha256
-        bound = registered in (settings_sha256({**self.settings, **(settings or {})}), settings_sha256(settings or {}))
-        same = session.event == self.event and session.planned_queries == self.planned_queries and session.part == part
-        if session.registration.secure_randomness and not self.randomness.secure:
-            raise LedgerError(f"session {session.id!r} was registered for secure randomness, and this oracle's is not.")
-        if not (same and bound):
+    def _check_session(self, session: Session, terms: Terms) -> None:
+        if not terms.met_by(session, {**self.settings, **self._more_settings}, self._more_settings):
             raise LedgerError(
                 f"session {session.id!r} was registered for another event, number of queries, part of the records or "
                 "other settings than this oracle's: build the oracle with those it was registered with."

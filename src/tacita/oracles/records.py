@@ -5,6 +5,7 @@ Place: [oracles.records] -> oracles. Rows and units are private; the kind of spl
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -29,6 +30,21 @@ class Records:
     rows: np.ndarray = field(repr=False)
     part: Part | None = None
     max_rows_per_unit: int = 1
+
+
+class Taken(TypedDict):
+    """Which rows of a data set take part, as keyword arguments of :class:`~tacita.GradientOracle`."""
+
+    rows: np.ndarray | None
+    part: Part | None
+    max_rows_per_unit: int
+
+
+def data_and_rows(dataset: Any) -> tuple[Any, Taken]:
+    """What is to be read, and which rows of it take part: those of :class:`Records`, all of any other data set."""
+    if isinstance(dataset, Records):
+        return dataset.dataset, Taken(rows=dataset.rows, part=dataset.part, max_rows_per_unit=dataset.max_rows_per_unit)
+    return dataset, Taken(rows=None, part=None, max_rows_per_unit=1)
 
 
 def split(
@@ -66,7 +82,7 @@ def split(
         [7, 3]
     """
     _validate.count("max_rows_per_unit", max_rows_per_unit)
-    num_rows = _num_rows(dataset)
+    num_rows = length(dataset)
     if all(isinstance(size, int | np.integer) and not isinstance(size, bool) for size in sizes):
         return _by_range(dataset, [int(size) for size in sizes], num_rows, units, name)
     fractions = [_validate.probability("sizes", float(size)) for size in sizes]
@@ -123,5 +139,6 @@ def _by_range(dataset: object, sizes: list[int], num_rows: int, units: object, n
     ]
 
 
-def _num_rows(dataset: object) -> int:
-    return len(dataset[0]) if isinstance(dataset, tuple | list) else len(dataset)  # type: ignore[arg-type]
+def length(dataset: Any) -> int:
+    """Number of rows of a data set: of its arrays, or of a map-style ``Dataset``."""
+    return len(dataset[0]) if isinstance(dataset, tuple | list) else len(dataset)

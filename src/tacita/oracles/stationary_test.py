@@ -16,14 +16,15 @@ import torch
 from torch import Tensor, nn
 
 from tacita import _validate
-from tacita.accounting import ConditionalEvent, CoupledEvent, Event, Ledger, Session, settings_sha256
+from tacita.accounting import ConditionalEvent, CoupledEvent, Event, Ledger, Part, Session
 from tacita.errors import BudgetExceededError, LedgerError, ResumeError
 from tacita.estimators.stationarity_query import StationarityQuery
 from tacita.gradients import NetworkSource
 from tacita.mechanisms.above_threshold import AboveThreshold
 from tacita.oracles.certificate import StationaryCertificate
 from tacita.oracles.line import Line
-from tacita.oracles.records import Records
+from tacita.oracles.records import data_and_rows
+from tacita.oracles.terms import Terms
 from tacita.random import Randomness
 
 ANSWER, PASSES = "answer", "passes"  # block and name of what leaves
@@ -115,20 +116,15 @@ class StationaryTest:
         session: Session | None = None,
         randomness: Randomness | None = None,
     ) -> None:
-        records = dataset if isinstance(dataset, Records) else None
+        data, taken = data_and_rows(dataset)
         self.ledger = ledger
         self.max_tests = _validate.count("max_tests", max_tests)
         self.failure_probability = _validate.delta("failure_probability", failure_probability)
         self.source = NetworkSource(
-            model,
-            loss_fn,
-            records.dataset if records else dataset,
-            collate_fn=collate_fn,
-            method=method,
-            max_physical_batch_size=max_physical_batch_size,
+            model, loss_fn, data, collate_fn=collate_fn, method=method, max_physical_batch_size=max_physical_batch_size
         )
         self.source.check_draws_nothing()
-        self._rows = np.arange(self.source.num_rows) if records is None else records.rows
+        self._rows = np.arange(self.source.num_rows) if taken["rows"] is None else taken["rows"]
         self._because = _one_line("because", because)
         self.query = self._stated(
             StationarityQuery(
@@ -143,25 +139,15 @@ class StationaryTest:
         )
         self.mechanism = AboveThreshold(
             epsilon=_validate.positive("epsilon", epsilon),
-            sensitivity=self.query.sensitivity(
-                ledger.neighboring_relation, records.max_rows_per_unit if records else 1
-            ),
+            sensitivity=self.query.sensitivity(ledger.neighboring_relation, taken["max_rows_per_unit"]),
         )
         self._check_slack(max_slack)
         self.event = self._event()
         self.randomness = randomness or Randomness.system()
-        part = records.part if records else None
-        bound = {**self.settings, **(settings or {})}
+        terms, bound = self._terms(taken["part"]), {**self.settings, **(settings or {})}
         if session is None:
-            session = ledger.register(
-                self.event,
-                planned_queries=self.max_tests,
-                purpose=purpose,
-                part=part,
-                settings=bound,
-                secure_randomness=self.randomness.secure,
-            )
-        self._check_session(session, part, bound)
+            session = terms.register(ledger, purpose, bound)
+        self._check_session(session, terms, bound)
         self._line = Line(session, self._compare, {}, self.randomness)
         self._threshold_draw = float(self.randomness.session_key(session.id).stream("threshold").laplaces(1)[0])
         self._accepted: int | None = None
@@ -349,17 +335,22 @@ class StationaryTest:
                 "or more records; or accept it by a larger max_slack."
             )
 
-    def _check_session(self, session: Session, part: Any, settings: Mapping[str, Any]) -> None:
+    def _terms(self, part: Part | None) -> Terms:
+        return Terms(
+            payee="test",
+            event=self.event,
+            planned_queries=self.max_tests,
+            part=part,
+            randomness=self.randomness,
+        )
+
+    def _check_session(self, session: Session, terms: Terms, settings: Mapping[str, Any]) -> None:
         if session.opened:
             raise ResumeError(
                 f"session {session.id!r} was opened by an earlier run, and a test is not continued: what it rejected "
                 "would be tested again. Register a new one at full cost."
             )
-        bound = session.registration.settings_sha256 == settings_sha256(settings)
-        same = session.event == self.event and session.planned_queries == self.max_tests and session.part == part
-        if session.registration.secure_randomness and not self.randomness.secure:
-            raise LedgerError(f"session {session.id!r} was registered for secure randomness, and this test's is not.")
-        if not (same and bound):
+        if not terms.met_by(session, settings):
             raise LedgerError(
                 f"session {session.id!r} was registered for another test than this: build it with the settings that "
                 "it was registered with."

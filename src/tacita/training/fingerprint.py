@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from tacita.oracles import GradientOracle, Records
+from tacita.oracles import GradientOracle
+from tacita.oracles.records import data_and_rows
 from tacita.random import Key
 
 SAMPLED_ROWS = 64  # of a Dataset whose rows have to be loaded one by one
@@ -27,9 +28,9 @@ def data_fingerprint(oracle: GradientOracle, dataset: Any) -> str:
     """
     settings = json.dumps(oracle.settings, sort_keys=True).encode()
     key = oracle.randomness.session_key(oracle.session.id)
-    records = dataset if isinstance(dataset, Records) else None
-    parts = data_parts(records.dataset if records else dataset, key)
-    rows = [records.rows.tobytes()] if records else []
+    data, taken = data_and_rows(dataset)
+    parts = data_parts(data, key)
+    rows = [] if taken["rows"] is None else [taken["rows"].tobytes()]
     return key.tag("run", parts=[hashlib.sha256(settings).digest(), *rows, *parts])
 
 
