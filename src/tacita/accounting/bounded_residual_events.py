@@ -19,9 +19,9 @@ from scipy.special import log_ndtr, logsumexp
 from scipy.stats import binom
 
 from tacita import _validate
-from tacita.accounting import _pld
-from tacita.accounting.events import DEFAULT_INTERVAL, Event
+from tacita.accounting.events import Event, over_noise
 from tacita.accounting.gaussian import SMALL_MU, gaussian_delta
+from tacita.accounting.gaussian_events import PoissonSampledEvent
 from tacita.accounting.relations import moved
 
 UNLIKELY = 1e-22  # chance of more participations than are summed up; counted as a failure
@@ -48,16 +48,13 @@ class BoundedResidualEvent(Event):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("max_contribution", "max_residual", "noise_std"):
-            object.__setattr__(self, name, _validate.non_negative(name, getattr(self, name)))
+        self._check(_validate.non_negative, "max_contribution", "max_residual", "noise_std")
 
     def session_mu(self, participations: int) -> float:
         """``mu`` of the whole session, if the record is drawn so often."""
         root = math.sqrt(participations)
         moves = moved(self.relation) * (root * self.max_contribution + participations * self.max_residual)
-        if moves == 0:
-            return 0.0
-        return moves / self.noise_std if self.noise_std > 0 else math.inf
+        return over_noise(moves, self.noise_std)
 
     @property
     def query_mu(self) -> float:
@@ -109,64 +106,31 @@ class BoundedResidualGaussianEvent(BoundedResidualEvent):
     def gaussian_mu(self, queries: int) -> float:
         return self.session_mu(-(-queries // self.queries_per_epoch))
 
-    def pld(self, queries: int, interval: float = DEFAULT_INTERVAL):
-        mu = self.gaussian_mu(queries)
-        return _pld.gaussian_pld(mu, interval) if 0 < mu < math.inf else None
-
-    def rdp(self, queries: int, orders: np.ndarray) -> np.ndarray:
-        return np.asarray(orders, dtype=float) * self.gaussian_mu(queries) ** 2 / 2
-
 
 @dataclass(frozen=True, kw_only=True)
-class BoundedResidualPoissonEvent(BoundedResidualEvent):
+class BoundedResidualPoissonEvent(PoissonSampledEvent, BoundedResidualEvent):
     r"""A record is drawn Binomial(T, q) times.
 
     :math:`\delta(\epsilon) \le \sum_k \mathrm{Binom}(T, q)(k)\, \delta_G(\epsilon; S(k)/s)`. That is the divergence,
     at every epsilon, of the pair in which k is shown and a Gaussian query of :math:`S(k)/s` follows; so that pair
     dominates, and the session composes with others as a privacy loss distribution or by its Rényi curve.
-
-    Attributes:
-        sampling_probability: Chance q of the record's coin, in (0, 1].
     """
-
-    sampling_probability: float
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        rate = _validate.probability("sampling_probability", self.sampling_probability)
-        object.__setattr__(self, "sampling_probability", float(rate))
-
-    @property
-    def sampler(self) -> str:
-        return f"Poisson sampling, sample rate {self.sampling_probability:.6g}"
-
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        return ("each record enters each query by an independent secret coin", *super().assumptions)
 
     def gaussian_mu(self, queries: int) -> float | None:
         if queries == 0 or self.query_mu == 0:
             return 0.0
         return self.session_mu(queries) if self.sampling_probability == 1 else None
 
-    def delta(self, epsilon: float, queries: int) -> float | None:
-        if self.gaussian_mu(queries) is not None:
-            return super().delta(epsilon, queries)
+    def _own_delta(self, epsilon: float, queries: int) -> float:
         chances, mus, missed = self._participations(queries)
         return min(1.0, _mixed_delta(np.array([epsilon]), chances, mus)[0] * (1 + ROUNDED_UP) + missed)
 
-    def pld(self, queries: int, interval: float = DEFAULT_INTERVAL):
-        mu = self.gaussian_mu(queries)
-        if mu is not None:
-            return _pld.gaussian_pld(mu, interval) if 0 < mu < math.inf else None
+    def _own_pld(self, queries: int, interval: float) -> PrivacyLossDistribution:
         chances, mus, missed = self._participations(queries)
         return _mixed_pld(tuple(chances), tuple(mus), missed, interval)
 
-    def rdp(self, queries: int, orders: np.ndarray) -> np.ndarray:
+    def _own_rdp(self, queries: int, orders: np.ndarray) -> np.ndarray:
         a = np.asarray(orders, dtype=float)
-        mu = self.gaussian_mu(queries)
-        if mu is not None:
-            return a * mu**2 / 2
         counts, log_chances = self._intervals(queries)
         total = np.zeros(len(a))  # log of the moment: 1 and the sum of P(k) (exp(...) - 1)
         for start in range(0, len(counts), BLOCK):

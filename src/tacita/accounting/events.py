@@ -11,7 +11,7 @@ import inspect
 import math
 import typing
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -19,6 +19,7 @@ import numpy as np
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 from tacita import _validate
+from tacita.accounting import _pld
 from tacita.accounting.gaussian import gaussian_delta
 from tacita.accounting.relations import RELATIONS, NeighboringRelation, check_relation
 from tacita.errors import LedgerError
@@ -44,6 +45,11 @@ class Event(ABC):
 
     def __post_init__(self) -> None:
         check_relation(self.relation)
+
+    def _check(self, check: Callable[[str, Any], Any], *names: str) -> None:
+        """Hold each of these fields as ``check`` returns it."""
+        for name in names:
+            object.__setattr__(self, name, check(name, getattr(self, name)))
 
     # What it says of itself.
 
@@ -76,7 +82,8 @@ class Event(ABC):
     def describe(self) -> str:
         """One line of plain words."""
 
-    # The views of its guarantee. ``None``: this event does not offer the view.
+    # The views of its guarantee. ``None``: this event does not offer the view. Where ``gaussian_mu`` is known, pld, rdp
+    # and delta are those of that Gaussian query; where it is not, those of ``_own_pld``, ``_own_rdp``, ``_own_delta``.
 
     def is_private(self) -> bool:
         """Whether any epsilon at all is claimed; ``False`` without noise."""
@@ -88,16 +95,29 @@ class Event(ABC):
 
     def pld(self, queries: int, interval: float = DEFAULT_INTERVAL) -> PrivacyLossDistribution | None:
         """The session's dominating pair, discretised pessimistically, on a grid of ``interval``."""
-        return None
+        mu = self.gaussian_mu(queries)
+        if mu is None:
+            return self._own_pld(queries, interval)
+        return _pld.gaussian_pld(mu, interval) if 0 < mu < math.inf else None
 
     def rdp(self, queries: int, orders: np.ndarray) -> np.ndarray | None:
         """The session's Rényi divergences at ``orders``, each > 1."""
-        return None
+        mu = self.gaussian_mu(queries)
+        return self._own_rdp(queries, orders) if mu is None else np.asarray(orders, dtype=float) * mu**2 / 2
 
     def delta(self, epsilon: float, queries: int) -> float | None:
         """A closed form of delta at ``epsilon``, :meth:`additive_delta` left out."""
         mu = self.gaussian_mu(queries)
-        return None if mu is None else gaussian_delta(mu, epsilon)
+        return self._own_delta(epsilon, queries) if mu is None else gaussian_delta(mu, epsilon)
+
+    def _own_pld(self, queries: int, interval: float) -> PrivacyLossDistribution | None:
+        return None
+
+    def _own_rdp(self, queries: int, orders: np.ndarray) -> np.ndarray | None:
+        return None
+
+    def _own_delta(self, epsilon: float, queries: int) -> float | None:
+        return None
 
     def pure_epsilon(self, queries: int) -> float | None:
         """The epsilon at which delta is 0, :meth:`additive_delta` left out."""
@@ -183,6 +203,13 @@ def reals(name: str, values: Any, *, at_least: float = 0.0, allow_inf: bool = Fa
     if not given:
         raise ValueError(f"{name} must have at least one entry, got {given!r}.")
     return tuple(float(value) for value in given)
+
+
+def over_noise(moved: float, noise: float) -> float:
+    """moved / noise, where nothing moved needs no noise."""
+    if moved == 0:
+        return 0.0
+    return moved / noise if noise > 0 else math.inf
 
 
 def _encode(value: Any) -> Any:

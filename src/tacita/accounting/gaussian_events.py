@@ -28,6 +28,29 @@ LEAST_FIXED_SIZE_SENSITIVITY = 1e-6  # over the noise; less is charged as this: 
 
 
 @dataclass(frozen=True, kw_only=True)
+class PoissonSampledEvent(Event):
+    """Each record enters each query by its own coin; another base says what is released.
+
+    Attributes:
+        sampling_probability: Chance q of the coin, in (0, 1].
+    """
+
+    sampling_probability: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check(_validate.probability, "sampling_probability")
+
+    @property
+    def sampler(self) -> str:
+        return f"Poisson sampling, sample rate {self.sampling_probability:.6g}"
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        return ("each record enters each query by an independent secret coin", *super().assumptions)
+
+
+@dataclass(frozen=True, kw_only=True)
 class GaussianSumEvent(Event):
     """A bounded sum with Gaussian noise; subclasses say how records enter.
 
@@ -256,6 +279,9 @@ class FixedSizeGaussianEvent(GaussianSumEvent):
         if queries and self.batch_size == self.num_records:
             return moved(self.relation) * self.ratio * math.sqrt(queries)
         return 0.0 if queries == 0 or self.ratio == 0 else None
+
+    def pld(self, queries: int, interval: float = DEFAULT_INTERVAL) -> None:
+        return None
 
     def rdp(self, queries: int, orders: np.ndarray) -> np.ndarray:
         mu = self.gaussian_mu(queries)
