@@ -124,33 +124,22 @@ def fit(
         >>> run.ledger.epsilon(1e-3) <= 2.0
         True
     """
-    chosen: list[str] = []
-
-    def choose(name: str, value: Any, default: Any) -> Any:
-        if value is None:
-            chosen.append(f"{name} = {default}")
-            return default
-        return value
-
+    chosen = _Chosen()
     num_records = _validate.count("num_records", num_records)
     if target_delta >= 1 / num_records:
         raise ValueError(f"target_delta must be below 1 / num_records = {1 / num_records:.3g}, got {target_delta}.")
-    batch = choose("expected_batch_size", expected_batch_size, max(min(num_records, 256), num_records // 50))
-    if clipper is None:
-        clipper = FlatClipper(max_grad_norm=choose("max_grad_norm", max_grad_norm, 1.0))
-    elif max_grad_norm is not None:
-        raise ValueError("max_grad_norm and clipper were both given: the clipper has its own threshold.")
-    unit = choose("privacy_unit", privacy_unit, "one record")
+    batch = chosen.filled("expected_batch_size", expected_batch_size, max(min(num_records, 256), num_records // 50))
+    clipper = _clipper(clipper, max_grad_norm, chosen)
+    unit = chosen.filled("privacy_unit", privacy_unit, "one record")
     if optimizer is None:
-        chosen.append("optimizer = Adam, lr 0.002")
+        chosen.words.append("optimizer = Adam, lr 0.002")
     sampler = PoissonSampler(expected_batch_size=batch, num_records=num_records)
     run_folder, randomness = _opened(folder, randomness)
     ledger = Ledger(
         run_folder.ledger if run_folder else None, neighboring_relation=neighboring_relation, privacy_unit=unit
     )
     with closing_on_error(ledger):
-        if run_folder is not None and run_folder.checkpoint.exists() and not ledger.sessions:
-            raise ResumeError(f"{run_folder.ledger.name} of the run that was started here is missing: restore it.")
+        _check_there(ledger, run_folder)
         oracle = ClippedGradientOracle(
             model,
             loss_fn,
@@ -168,14 +157,39 @@ def fit(
         )
         state = TrainingState(model, (optimizer or _adam)(model.parameters()), oracle)
         if run_folder is not None and run_folder.tidying:
-            return _tidied(state, delta=target_delta, chosen=chosen, folder=run_folder)
+            return _tidied(state, delta=target_delta, chosen=chosen.words, folder=run_folder)
         checkpoints = None
         if run_folder is not None:
             checkpoints = Checkpoints.planned(run_folder, oracle, data_fingerprint(oracle, dataset))
-        with Progress(ledger, delta=target_delta, total=oracle.planned_queries) if progress else nullcontext() as bar:
-            curve = PublicCurve(model, loss_fn, public_data, oracle.planned_queries, bar, flush=ledger.flush)
-            train(state, checkpoints=checkpoints, progress=bar, on_step=curve)
-        return _finished(state, curve, delta=target_delta, chosen=chosen, folder=run_folder)
+        bar = Progress(ledger, delta=target_delta, total=oracle.planned_queries) if progress else None
+        curve = _trained(state, checkpoints, loss_fn, public_data, bar)
+        return _finished(state, curve, delta=target_delta, chosen=chosen.words, folder=run_folder)
+
+
+class _Chosen:
+    """What public rules chose because the caller did not.
+
+    Attributes:
+        words: For the statement.
+    """
+
+    def __init__(self) -> None:
+        self.words: list[str] = []
+
+    def filled(self, name: str, value: Any, default: Any) -> Any:
+        """``value``, or ``default`` where it is ``None``."""
+        if value is not None:
+            return value
+        self.words.append(f"{name} = {default}")
+        return default
+
+
+def _clipper(clipper: Clipper | None, max_grad_norm: float | None, chosen: _Chosen) -> Clipper:
+    if clipper is None:
+        return FlatClipper(max_grad_norm=chosen.filled("max_grad_norm", max_grad_norm, 1.0))
+    if max_grad_norm is not None:
+        raise ValueError("max_grad_norm and clipper were both given: the clipper has its own threshold.")
+    return clipper
 
 
 def _opened(folder: str | Path | None, randomness: Randomness | None) -> tuple[RunFolder | None, Randomness]:
@@ -194,6 +208,12 @@ def _opened(folder: str | Path | None, randomness: Randomness | None) -> tuple[R
         return run_folder, randomness
 
 
+def _check_there(ledger: Ledger, folder: RunFolder | None) -> None:
+    """Raise ``ResumeError`` for a run whose ledger was lost: it would be paid for anew, and forget what was spent."""
+    if folder is not None and folder.checkpoint.exists() and not ledger.sessions:
+        raise ResumeError(f"{folder.ledger.name} of the run that was started here is missing: restore it.")
+
+
 @contextmanager
 def closing_on_error(ledger: Ledger) -> Iterator[None]:
     """Close ``ledger`` if the block fails, so that the run can be resumed in this process."""
@@ -202,6 +222,17 @@ def closing_on_error(ledger: Ledger) -> Iterator[None]:
     except BaseException:
         ledger.close()
         raise
+
+
+def _trained(
+    state: TrainingState, checkpoints: Checkpoints | None, loss_fn: LossFn, public_data: Any, bar: Progress | None
+) -> PublicCurve:
+    """Use up the plan; the loss on public data, as it was on the way."""
+    oracle = state.oracle
+    with bar or nullcontext():
+        curve = PublicCurve(state.model, loss_fn, public_data, oracle.planned_queries, bar, flush=oracle.ledger.flush)
+        train(state, checkpoints=checkpoints, progress=bar, on_step=curve)
+    return curve
 
 
 def _finished(
