@@ -146,47 +146,11 @@ def quantiles(full: bool, seed: int, progress: Progress) -> Result:
 def rate(full: bool, seed: int, progress: Progress) -> Result:
     """More steps: a fixed threshold reaches its floor like the root, a growing one has none and suffers from noise."""
     all_steps = [100, 300, 1000, 3000, 10_000, *([30_000, 100_000] if full else [])]
-    toy, noise_ratio = NoisyQuadratic(noise=SKEW, start=(5.0,)), _one_pass(8.0)
     problem = NoisyQuadratic(noise=OneSidedPareto(tail=1.5), start=(5.0,)).problem(1.4)
-    rows = []
-    for steps in all_steps:
-        growing = _growing(steps)
-        found = run(
-            toy,
-            max_grad_norm=np.array([4.0, 16.0, growing, 4.0, growing]),
-            noise_std=np.array([0, 0, 0, 4.0, growing]) * noise_ratio,
-            lr=1 / math.sqrt(steps),
-            steps=steps,
-            runs=400 if full else 1000,
-            generator=np.random.default_rng(seed),
-            skip=steps // 2,
-            told=lambda share, steps=steps: progress(share, f"{steps} steps"),
-        )
-        low, high = np.median(found.average, axis=-1), np.quantile(found.average, 0.95, axis=-1)
-        rows.append(
-            {
-                "steps": steps,
-                "C = 4: median": float(low[0]),
-                "C = 4: 95 % over floor": float(high[0]) - stationary(4.0) ** 2 / 2,
-                "C = 16: 95 % over floor": float(high[1]) - stationary(16.0) ** 2 / 2,
-                "growing C": growing,
-                "growing C: median": float(low[2]),
-                "C = 4, epsilon 8: 95 %": float(high[3]),
-                "growing C, epsilon 8: 95 %": float(high[4]),
-            }
-        )
-    slope = _slope([row["steps"] for row in rows], [row["C = 4: 95 % over floor"] for row in rows])
-    medians, private = ([row[name] for row in rows] for name in ("growing C: median", "growing C, epsilon 8: 95 %"))
-    fixed = [row["C = 4, epsilon 8: 95 %"] for row in rows]
-    checks = [
-        Check(f"fixed C: the excess falls like steps^{slope:.2f}, in [-0.6, -0.4]", -0.6 < slope < -0.4),
-        Check("growing C without privacy: the median falls with the steps", bool(np.all(np.diff(medians) < 0))),
-        Check("growing C with privacy: the 95 % quantile grows from first to last", private[-1] > 2 * private[0]),
-        Check("fixed C with privacy: it falls", fixed[-1] < fixed[0] / 2),
-    ]
+    rows = [_after(steps, 400 if full else 1000, seed, progress) for steps in all_steps]
     return Result(
         rows=rows,
-        checks=checks,
+        checks=_rate_checks(rows),
         notes=[
             "f(x) = x^2 / 2 from 5, lr 1 / sqrt(steps), gap of the average of the last half. Growing C is "
             "(K / ln(K / 0.05))^(1 / 1.4). Privacy: one pass, replace-one, delta 1e-5. "
@@ -194,6 +158,45 @@ def rate(full: bool, seed: int, progress: Progress) -> Result:
         ],
         draw=lambda: figures.rate(rows),
     )
+
+
+def _after(steps: int, runs: int, seed: int, progress: Progress) -> dict[str, float]:
+    """The row of :func:`rate` for so many steps."""
+    growing = _growing(steps)
+    found = run(
+        NoisyQuadratic(noise=SKEW, start=(5.0,)),
+        max_grad_norm=np.array([4.0, 16.0, growing, 4.0, growing]),
+        noise_std=np.array([0, 0, 0, 4.0, growing]) * _one_pass(8.0),
+        lr=1 / math.sqrt(steps),
+        steps=steps,
+        runs=runs,
+        generator=np.random.default_rng(seed),
+        skip=steps // 2,
+        told=lambda share: progress(share, f"{steps} steps"),
+    )
+    low, high = np.median(found.average, axis=-1), np.quantile(found.average, 0.95, axis=-1)
+    return {
+        "steps": steps,
+        "C = 4: median": float(low[0]),
+        "C = 4: 95 % over floor": float(high[0]) - stationary(4.0) ** 2 / 2,
+        "C = 16: 95 % over floor": float(high[1]) - stationary(16.0) ** 2 / 2,
+        "growing C": growing,
+        "growing C: median": float(low[2]),
+        "C = 4, epsilon 8: 95 %": float(high[3]),
+        "growing C, epsilon 8: 95 %": float(high[4]),
+    }
+
+
+def _rate_checks(rows: list[dict[str, float]]) -> list[Check]:
+    slope = _slope([row["steps"] for row in rows], [row["C = 4: 95 % over floor"] for row in rows])
+    medians, private = ([row[name] for row in rows] for name in ("growing C: median", "growing C, epsilon 8: 95 %"))
+    fixed = [row["C = 4, epsilon 8: 95 %"] for row in rows]
+    return [
+        Check(f"fixed C: the excess falls like steps^{slope:.2f}, in [-0.6, -0.4]", -0.6 < slope < -0.4),
+        Check("growing C without privacy: the median falls with the steps", bool(np.all(np.diff(medians) < 0))),
+        Check("growing C with privacy: the 95 % quantile grows from first to last", private[-1] > 2 * private[0]),
+        Check("fixed C with privacy: it falls", fixed[-1] < fixed[0] / 2),
+    ]
 
 
 def theorem(full: bool, seed: int, progress: Progress) -> Result:
@@ -262,7 +265,7 @@ def _growing(steps: int) -> float:
     return float(growing_threshold(unit, steps=steps, failure_probability=0.05))
 
 
-def _slope(x: list[int], y: list[float]) -> float:
+def _slope(x: list[float], y: list[float]) -> float:
     """Slope of the line through the logarithms."""
     lines: Array = np.polyfit(np.log(x), np.log(y), 1)
     return float(lines[0])

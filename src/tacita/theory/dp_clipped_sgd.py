@@ -108,7 +108,7 @@ def bound_at_lr(problem: Problem, *, lr: ArrayLike, max_grad_norm: ArrayLike, st
     Convex: :math:`\frac{4R^2}{\gamma(K+1)} + \frac{64 L R^4}{C^2 \gamma^2 (K+1)^2}`; non-convex:
     :math:`\frac{8\Delta}{\gamma(K+1)} + \frac{128 \Delta^2}{C^2\gamma^2(K+1)^2}`. Zero where lr is infinite.
     """
-    progress = np.asarray(lr, dtype=np.float64) * (np.asarray(steps, dtype=np.float64) + 1)  # gamma (K + 1)
+    progress = _progress(lr, steps)
     energy = problem.length * problem.length  # R^2, or Delta / L
     curvature = np.asarray(problem.smoothness, dtype=np.float64)
     if isinstance(problem, ConvexProblem):
@@ -193,7 +193,7 @@ def average_iterate_bound(problem: ConvexProblem, *, lr: ArrayLike, max_grad_nor
         >>> round(average_iterate_bound(p, lr=bound.lr, max_grad_norm=5.0, steps=9999), 5)
         4.75176
     """
-    progress = np.asarray(lr, dtype=np.float64) * (np.asarray(steps, dtype=np.float64) + 1)
+    progress = _progress(lr, steps)
     factor = np.maximum(1.0, 2 * math.sqrt(2) * problem.gradient_scale / np.asarray(max_grad_norm))
     return _arrays.plain(2 * problem.length**2 / progress * factor)
 
@@ -213,9 +213,14 @@ def random_iterate_bound(
         >>> round(random_iterate_bound(p, lr=bound.lr, max_grad_norm=4.0, steps=10**8) ** 2, 4)
         0.0004
     """
-    progress = np.asarray(lr, dtype=np.float64) * (np.asarray(steps, dtype=np.float64) + 1)
+    progress = _progress(lr, steps)
     gap = np.asarray(problem.initial_gap, dtype=np.float64)
     return _arrays.plain(2 * (np.sqrt(4 * gap / progress) + 8 * gap / (np.asarray(max_grad_norm) * progress)))
+
+
+def _progress(lr: ArrayLike, steps: ArrayLike) -> _arrays.Numbers:
+    """gamma (K + 1): how far the steps go together."""
+    return np.asarray(lr, dtype=np.float64) * (np.asarray(steps, dtype=np.float64) + 1)
 
 
 @dataclass(frozen=True)
