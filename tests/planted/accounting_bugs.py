@@ -247,7 +247,7 @@ def blocks_charged_as_the_largest():
     """Several blocks released together are charged as the largest of them."""
 
     def ratio(self):
-        return max(map(gaussian_events._over, self.max_contribution, self.noise_std))
+        return max(map(gaussian_events.over_noise, self.max_contribution, self.noise_std))
 
     put(gaussian_events.GaussianSumEvent, "ratio", property(ratio))
 

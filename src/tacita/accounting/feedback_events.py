@@ -11,14 +11,10 @@ is in the batch.
 import math
 from dataclasses import dataclass
 
-import numpy as np
-from scipy.stats import binom
-
 from tacita import _validate
-from tacita.accounting import _pld
-from tacita.accounting.events import DEFAULT_INTERVAL, Event
-from tacita.accounting.gaussian_events import UNAMPLIFIED_RATIO
-from tacita.accounting.mixture_events import _kept, _mixture_rdp
+from tacita.accounting.events import Event, over_noise
+from tacita.accounting.gaussian_events import PoissonSampledEvent, known_mu
+from tacita.accounting.mixture_events import Mixture, MixtureEvent, row_chances
 from tacita.accounting.relations import moved
 from tacita.errors import UnsupportedEventError
 
@@ -43,8 +39,7 @@ class HiddenErrorEvent(Event):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("max_contribution", "max_error_change", "noise_std"):
-            object.__setattr__(self, name, _validate.non_negative(name, getattr(self, name)))
+        self._check(_validate.non_negative, "max_contribution", "max_error_change", "noise_std")
         _validate.count("max_rows_per_unit", self.max_rows_per_unit)
 
     @property
@@ -55,9 +50,7 @@ class HiddenErrorEvent(Event):
     @property
     def query_mu(self) -> float:
         """Sensitivity over noise of one query."""
-        if self.sensitivity == 0:
-            return 0.0
-        return self.sensitivity / self.noise_std if self.noise_std > 0 else math.inf
+        return over_noise(self.sensitivity, self.noise_std)
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -76,14 +69,10 @@ class HiddenErrorEvent(Event):
             f"{self.max_contribution:.6g} and an error that one unit changes by at most {self.max_error_change:.6g}"
         )
 
-    def unamplified_mu(self, queries: int) -> float:
-        """``mu`` of the session without any amplification (O1)."""
-        return self.query_mu * math.sqrt(queries) if queries else 0.0
-
 
 @dataclass(frozen=True, kw_only=True)
 class HiddenErrorGaussianEvent(HiddenErrorEvent):
-    """Any batches that do not depend on the data: every query is a Gaussian one of sensitivity C + D (2C + D).
+    """Any batches that do not depend on the data: every query is a Gaussian one of sensitivity C + D (2C + D); O1.
 
     Attributes:
         sampling: How records are drawn, in plain words.
@@ -96,33 +85,19 @@ class HiddenErrorGaussianEvent(HiddenErrorEvent):
         return f"{self.sampling}, no amplification"
 
     def gaussian_mu(self, queries: int) -> float:
-        return self.unamplified_mu(queries)
-
-    def pld(self, queries: int, interval: float = DEFAULT_INTERVAL):
-        mu = self.gaussian_mu(queries)
-        return _pld.gaussian_pld(mu, interval) if 0 < mu < math.inf else None
-
-    def rdp(self, queries: int, orders: np.ndarray) -> np.ndarray:
-        return np.asarray(orders, dtype=float) * self.gaussian_mu(queries) ** 2 / 2
+        return self.query_mu * math.sqrt(queries) if queries else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class HiddenErrorPoissonEvent(HiddenErrorEvent):
+class HiddenErrorPoissonEvent(PoissonSampledEvent, MixtureEvent, HiddenErrorEvent):
     r"""Each row enters each query by its own coin: the batch is amplified, the error is not.
 
     Dominating pair of one query, in each direction on its own: :math:`\sum_j \mathrm{Binom}(k, q)(j)\, N(D + jC, s^2)`
     against :math:`N(0, s^2)`; k = 1 where the unit is a row.
-
-    Attributes:
-        sampling_probability: Chance q of a row's coin, in (0, 1].
     """
-
-    sampling_probability: float
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        rate = _validate.probability("sampling_probability", self.sampling_probability)
-        object.__setattr__(self, "sampling_probability", float(rate))
         if self.relation not in AMPLIFIED:
             raise UnsupportedEventError(
                 f"{type(self).__name__} has no guarantee under {self.relation}: what earlier releases tell of the "
@@ -132,36 +107,16 @@ class HiddenErrorPoissonEvent(HiddenErrorEvent):
     @property
     def sampler(self) -> str:
         several = f", at most {self.max_rows_per_unit} rows a unit" if self.max_rows_per_unit > 1 else ""
-        return f"Poisson sampling, sample rate {self.sampling_probability:.6g}{several}"
+        return super().sampler + several
 
     @property
-    def assumptions(self) -> tuple[str, ...]:
-        return ("each record enters each query by an independent secret coin", *super().assumptions)
+    def largest_mu(self) -> float:
+        return self.query_mu
 
     def gaussian_mu(self, queries: int) -> float | None:
-        if queries == 0 or self.query_mu == 0:
-            return 0.0
-        if self.sampling_probability == 1 or self.query_mu > UNAMPLIFIED_RATIO:
-            return self.unamplified_mu(queries)
-        return None
+        return known_mu(self.query_mu, queries, amplified=self._amplifies(self.query_mu))
 
-    def pld(self, queries: int, interval: float = DEFAULT_INTERVAL):
-        mu = self.gaussian_mu(queries)
-        if mu is not None:
-            return _pld.gaussian_pld(mu, interval) if 0 < mu < math.inf else None
-        return _pld.mixture_pld(*self._mixture(), queries, interval)
-
-    def rdp(self, queries: int, orders: np.ndarray) -> np.ndarray:
-        mu = self.gaussian_mu(queries)
-        if mu is not None:
-            return np.asarray(orders, dtype=float) * mu**2 / 2
-        return queries * _mixture_rdp(*self._mixture(), tuple(map(float, orders)))
-
-    def loss_range(self, queries: int) -> float:
-        return self.query_mu * (self.query_mu / 2 + 10)
-
-    def _mixture(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    def _mixture(self) -> Mixture:
         rows = range(self.max_rows_per_unit + 1)
-        chances = binom.pmf(rows, self.max_rows_per_unit, self.sampling_probability)
         shifts = tuple((self.max_error_change + j * self.max_contribution) / self.noise_std for j in rows)
-        return _kept(shifts, tuple(map(float, chances)))
+        return shifts, row_chances(self.max_rows_per_unit, self.sampling_probability)

@@ -18,7 +18,7 @@ from dp_accounting.rdp import rdp_privacy_accountant
 
 from tacita import _validate
 from tacita.accounting import _pld, _renyi
-from tacita.accounting.events import DEFAULT_INTERVAL, Event, reals
+from tacita.accounting.events import DEFAULT_INTERVAL, Event, over_noise, reals
 from tacita.accounting.relations import NeighboringRelation, moved
 from tacita.errors import UnsupportedEventError
 
@@ -49,6 +49,10 @@ class PoissonSampledEvent(Event):
     def assumptions(self) -> tuple[str, ...]:
         return ("each record enters each query by an independent secret coin", *super().assumptions)
 
+    def _amplifies(self, ratio: float) -> bool:
+        """Whether the coins are counted on, for a query of this ``ratio``."""
+        return self.sampling_probability < 1 and ratio <= UNAMPLIFIED_RATIO
+
 
 @dataclass(frozen=True, kw_only=True)
 class GaussianSumEvent(Event):
@@ -65,7 +69,7 @@ class GaussianSumEvent(Event):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "max_contribution", reals("max_contribution", self.max_contribution, allow_inf=True))
-        object.__setattr__(self, "noise_std", reals("noise_std", self.noise_std))
+        self._check(reals, "noise_std")
         if len(self.max_contribution) != len(self.noise_std):
             raise ValueError(
                 f"noise_std must have one entry a block, {len(self.max_contribution)} of them, "
@@ -75,7 +79,12 @@ class GaussianSumEvent(Event):
     @property
     def ratio(self) -> float:
         """Whitened contribution of one record: sqrt(sum of (max_contribution / noise_std)^2)."""
-        return math.hypot(*map(_over, self.max_contribution, self.noise_std))
+        return math.hypot(*map(over_noise, self.max_contribution, self.noise_std))
+
+    @property
+    def query_mu(self) -> float:
+        """``mu`` of one query that every record is in."""
+        return moved(self.relation) * self.ratio
 
     def is_private(self) -> bool:
         return math.isfinite(self.ratio)
@@ -98,20 +107,8 @@ class PlainGaussianEvent(GaussianSumEvent):
         """How many Gaussian queries the record is in."""
         return queries
 
-    @property
-    def query_mu(self) -> float:
-        """``mu`` of one of them."""
-        return moved(self.relation) * self.ratio
-
     def gaussian_mu(self, queries: int) -> float:
         return self.query_mu * math.sqrt(self.gaussian_queries(queries)) if queries else 0.0
-
-    def pld(self, queries: int, interval: float = DEFAULT_INTERVAL):
-        mu = self.gaussian_mu(queries)
-        return _pld.gaussian_pld(mu, interval) if 0 < mu < math.inf else None
-
-    def rdp(self, queries: int, orders: np.ndarray) -> np.ndarray:
-        return np.asarray(orders, dtype=float) * self.gaussian_mu(queries) ** 2 / 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,50 +192,27 @@ class ShuffledEpochsGaussianEvent(PlainGaussianEvent):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PoissonGaussianEvent(GaussianSumEvent):
-    """Each record enters each query by its own coin; the divisor is public.
-
-    Attributes:
-        sampling_probability: Chance of the coin, in (0, 1].
-    """
-
-    sampling_probability: float
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        rate = _validate.probability("sampling_probability", self.sampling_probability)
-        object.__setattr__(self, "sampling_probability", float(rate))
-
-    @property
-    def sampler(self) -> str:
-        return f"Poisson sampling, sample rate {self.sampling_probability:.6g}"
+class PoissonGaussianEvent(PoissonSampledEvent, GaussianSumEvent):
+    """Each record enters each query by its own coin; the divisor is public."""
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        return ("each record enters each query by an independent secret coin", "the divisor is public")
+        return (*super().assumptions, "the divisor is public")
 
     def gaussian_mu(self, queries: int) -> float | None:
-        if queries and (self.sampling_probability == 1 or self.ratio > UNAMPLIFIED_RATIO):
-            return moved(self.relation) * self.ratio * math.sqrt(queries)
-        return 0.0 if queries == 0 or self.ratio == 0 else None
+        return known_mu(self.query_mu, queries, amplified=self._amplifies(self.ratio))
 
-    def pld(self, queries: int, interval: float = DEFAULT_INTERVAL):
-        mu = self.gaussian_mu(queries)
-        if mu is None:
-            return _pld.poisson_pld(self.sampling_probability, self.ratio, self.relation, queries, interval)
-        return _pld.gaussian_pld(mu, interval) if 0 < mu < math.inf else None
+    def _own_pld(self, queries: int, interval: float) -> _pld.PrivacyLossDistribution:
+        return _pld.poisson_pld(self.sampling_probability, self.ratio, self.relation, queries, interval)
 
-    def rdp(self, queries: int, orders: np.ndarray) -> np.ndarray:
-        mu = self.gaussian_mu(queries)
-        if mu is not None:
-            return np.asarray(orders, dtype=float) * mu**2 / 2
+    def _own_rdp(self, queries: int, orders: np.ndarray) -> np.ndarray:
         key = (self.sampling_probability, self.ratio, tuple(map(float, orders)))
         if self.relation == "replace_one":  # dp_accounting has no curve for this pair
             return queries * _poisson_replace_one_rdp(*key)
         return queries * _poisson_rdp(*key)
 
     def loss_range(self, queries: int) -> float:
-        return moved(self.relation) * self.ratio * (self.ratio / 2 + 10)
+        return self.query_mu * (self.ratio / 2 + 10)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -276,26 +250,21 @@ class FixedSizeGaussianEvent(GaussianSumEvent):
         return ("each query's batch is drawn anew, uniformly and in secret", "the number of records is public")
 
     def gaussian_mu(self, queries: int) -> float | None:
-        if queries and self.batch_size == self.num_records:
-            return moved(self.relation) * self.ratio * math.sqrt(queries)
-        return 0.0 if queries == 0 or self.ratio == 0 else None
+        return known_mu(self.query_mu, queries, amplified=self.batch_size < self.num_records)
 
     def pld(self, queries: int, interval: float = DEFAULT_INTERVAL) -> None:
         return None
 
-    def rdp(self, queries: int, orders: np.ndarray) -> np.ndarray:
-        mu = self.gaussian_mu(queries)
-        if mu is not None:
-            return np.asarray(orders, dtype=float) * mu**2 / 2
-        sensitivity = moved(self.relation) * self.ratio  # dp_accounting wants noise over the *replace-one* sensitivity
-        return queries * _fixed_size_rdp(self.batch_size, self.num_records, sensitivity, tuple(map(float, orders)))
+    def _own_rdp(self, queries: int, orders: np.ndarray) -> np.ndarray:
+        key = (self.batch_size, self.num_records, self.query_mu)  # over the *replace-one* sensitivity: dp_accounting's
+        return queries * _fixed_size_rdp(*key, tuple(map(float, orders)))
 
 
-def _over(contribution: float, noise: float) -> float:
-    """contribution / noise, where nothing contributed needs no noise."""
-    if contribution == 0:
+def known_mu(query_mu: float, queries: int, *, amplified: bool) -> float | None:
+    """``mu`` of Gaussian queries of ``query_mu`` each; ``None`` where sampling amplifies what costs anything."""
+    if queries == 0 or query_mu == 0:
         return 0.0
-    return contribution / noise if noise > 0 else math.inf
+    return None if amplified else query_mu * math.sqrt(queries)
 
 
 def _assignment(relation: NeighboringRelation) -> str:

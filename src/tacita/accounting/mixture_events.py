@@ -4,6 +4,7 @@ Place: [accounting.mixture_events] -> accountant. Proof: docs/derivations/accoun
 """
 
 import math
+from abc import abstractmethod
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -12,29 +13,50 @@ from scipy.stats import binom
 
 from tacita import _validate
 from tacita.accounting import _pld, _renyi
-from tacita.accounting.events import DEFAULT_INTERVAL, Event, reals
-from tacita.accounting.gaussian_events import UNAMPLIFIED_RATIO, GaussianSumEvent
+from tacita.accounting.events import Event, over_noise, reals
+from tacita.accounting.gaussian_events import UNAMPLIFIED_RATIO, GaussianSumEvent, PoissonSampledEvent, known_mu
 from tacita.errors import UnsupportedEventError
+
+Mixture = tuple[tuple[float, ...], tuple[float, ...]]  # shifts in units of the noise, and their chances
 
 
 @dataclass(frozen=True, kw_only=True)
-class PoissonUnitEvent(GaussianSumEvent):
+class MixtureEvent(Event):
+    """Queries each dominated by a mixture of Gaussians against the one around 0; subclasses say which mixture."""
+
+    @property
+    @abstractmethod
+    def largest_mu(self) -> float:
+        """``mu`` of a query that is certain to make the largest shift."""
+
+    @abstractmethod
+    def _mixture(self) -> Mixture:
+        """The pair of one query; asked for only where there is noise, and something to hide."""
+
+    def _own_pld(self, queries: int, interval: float) -> _pld.PrivacyLossDistribution:
+        return _pld.mixture_pld(*_kept(*self._mixture()), queries, interval)
+
+    def _own_rdp(self, queries: int, orders: np.ndarray) -> np.ndarray:
+        return queries * _mixture_rdp(*_kept(*self._mixture()), tuple(map(float, orders)))
+
+    def loss_range(self, queries: int) -> float:
+        return self.largest_mu * (self.largest_mu / 2 + 10)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoissonUnitEvent(PoissonSampledEvent, MixtureEvent, GaussianSumEvent):
     r"""Poisson sampling of rows, where the unit of privacy (a person) has at most k rows; add_or_remove_one unit.
 
     Dominating pair of one query: :math:`\sum_j \mathrm{Binom}(k, q)(j)\, N(jC, s^2)` against :math:`N(0, s^2)`.
 
     Attributes:
-        sampling_probability: Chance q of each row's coin.
         max_rows_per_unit: k; rows beyond it are dropped before the session by a coin of that unit alone.
     """
 
-    sampling_probability: float
     max_rows_per_unit: int
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        rate = _validate.probability("sampling_probability", self.sampling_probability)
-        object.__setattr__(self, "sampling_probability", float(rate))
         _validate.count("max_rows_per_unit", self.max_rows_per_unit)
         _only_add_or_remove(self)
 
@@ -53,36 +75,20 @@ class PoissonUnitEvent(GaussianSumEvent):
             "the divisor is public",
         )
 
+    @property
+    def largest_mu(self) -> float:
+        return self.max_rows_per_unit * self.ratio
+
     def gaussian_mu(self, queries: int) -> float | None:
-        largest = self.max_rows_per_unit * self.ratio
-        if queries and (self.sampling_probability == 1 or largest > UNAMPLIFIED_RATIO):
-            return largest * math.sqrt(queries)
-        return 0.0 if queries == 0 or self.ratio == 0 else None
+        return known_mu(self.largest_mu, queries, amplified=self._amplifies(self.largest_mu))
 
-    def pld(self, queries: int, interval: float = DEFAULT_INTERVAL):
-        mu = self.gaussian_mu(queries)
-        if mu is not None:
-            return _pld.gaussian_pld(mu, interval) if 0 < mu < math.inf else None
-        return _pld.mixture_pld(*self._mixture(), queries, interval)
-
-    def rdp(self, queries: int, orders: np.ndarray) -> np.ndarray:
-        mu = self.gaussian_mu(queries)
-        if mu is not None:
-            return np.asarray(orders, dtype=float) * mu**2 / 2
-        return queries * _mixture_rdp(*self._mixture(), tuple(map(float, orders)))
-
-    def loss_range(self, queries: int) -> float:
-        largest = self.max_rows_per_unit * self.ratio
-        return largest * (largest / 2 + 10)
-
-    def _mixture(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        rows = range(self.max_rows_per_unit + 1)
-        chances = binom.pmf(rows, self.max_rows_per_unit, self.sampling_probability)
-        return _kept(tuple(j * self.ratio for j in rows), tuple(map(float, chances)))
+    def _mixture(self) -> Mixture:
+        shifts = tuple(j * self.ratio for j in range(self.max_rows_per_unit + 1))
+        return shifts, row_chances(self.max_rows_per_unit, self.sampling_probability)
 
 
 @dataclass(frozen=True, kw_only=True)
-class MixtureOfGaussiansEvent(Event):
+class MixtureOfGaussiansEvent(MixtureEvent):
     """A Gaussian whose mean is one of ``shifts`` by chance, against the Gaussian around 0; add_or_remove_one.
 
     Attributes:
@@ -97,9 +103,8 @@ class MixtureOfGaussiansEvent(Event):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "shifts", reals("shifts", self.shifts))
-        object.__setattr__(self, "probabilities", reals("probabilities", self.probabilities))
-        object.__setattr__(self, "noise_std", _validate.non_negative("noise_std", self.noise_std))
+        self._check(reals, "shifts", "probabilities")
+        self._check(_validate.non_negative, "noise_std")
         if len(self.shifts) != len(self.probabilities) or abs(math.fsum(self.probabilities) - 1) > 1e-9:
             raise ValueError("probabilities must have one entry a shift, and sum to 1.")
         _only_add_or_remove(self)
@@ -113,35 +118,18 @@ class MixtureOfGaussiansEvent(Event):
         return f"Mixture of {len(self.shifts)} Gaussians, {shifts}, noise_std {self.noise_std:.6g}"
 
     def is_private(self) -> bool:
-        return self.noise_std > 0 or self._largest() == 0
+        return self.noise_std > 0 or self.largest_mu == 0
+
+    @property
+    def largest_mu(self) -> float:
+        largest = max(shift for shift, chance in zip(self.shifts, self.probabilities, strict=True) if chance > 0)
+        return over_noise(largest, self.noise_std)
 
     def gaussian_mu(self, queries: int) -> float | None:
-        if queries == 0 or self._largest() == 0:
-            return 0.0
-        largest = self._largest() / self.noise_std if self.noise_std else math.inf
-        return largest * math.sqrt(queries) if largest > UNAMPLIFIED_RATIO else None
+        return known_mu(self.largest_mu, queries, amplified=self.largest_mu <= UNAMPLIFIED_RATIO)
 
-    def pld(self, queries: int, interval: float = DEFAULT_INTERVAL):
-        mu = self.gaussian_mu(queries)
-        if mu is not None:
-            return _pld.gaussian_pld(mu, interval) if 0 < mu < math.inf else None
-        return _pld.mixture_pld(*self._mixture(), queries, interval)
-
-    def rdp(self, queries: int, orders: np.ndarray) -> np.ndarray:
-        mu = self.gaussian_mu(queries)
-        if mu is not None:
-            return np.asarray(orders, dtype=float) * mu**2 / 2
-        return queries * _mixture_rdp(*self._mixture(), tuple(map(float, orders)))
-
-    def loss_range(self, queries: int) -> float:
-        largest = self._largest() / self.noise_std
-        return largest * (largest / 2 + 10)
-
-    def _largest(self) -> float:
-        return max(shift for shift, chance in zip(self.shifts, self.probabilities, strict=True) if chance > 0)
-
-    def _mixture(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        return _kept(tuple(shift / self.noise_std for shift in self.shifts), self.probabilities)
+    def _mixture(self) -> Mixture:
+        return tuple(shift / self.noise_std for shift in self.shifts), self.probabilities
 
 
 def _only_add_or_remove(event: Event) -> None:
@@ -151,7 +139,12 @@ def _only_add_or_remove(event: Event) -> None:
         )
 
 
-def _kept(shifts: tuple[float, ...], chances: tuple[float, ...]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def row_chances(rows: int, chance: float) -> tuple[float, ...]:
+    """That a query draws 0, 1, ..., ``rows`` of so many rows, each with ``chance``."""
+    return tuple(map(float, binom.pmf(range(rows + 1), rows, chance)))
+
+
+def _kept(shifts: tuple[float, ...], chances: tuple[float, ...]) -> Mixture:
     """Without the shifts of no chance; the chances add up to 1, which they may miss by rounding."""
     total = math.fsum(chances)
     pairs = [(shift, chance / total) for shift, chance in zip(shifts, chances, strict=True) if chance > 0]
