@@ -4,8 +4,9 @@ Place: [accounting.bounded_residual_events] -> accountant.
 Proof: docs/derivations/dicesgd.md, "Bounded residuals" (M2).
 
 :math:`S(k) = m (\sqrt{k}\, C + k\, R)`, C the largest contribution to a query's sum, R the largest residual that enters
-the hidden error, m = 1 (2 under replace_one). There is no factor for the number of queries: the guarantee is one of the
-whole session, and so is what a session costs.
+the hidden error, m = 1 (2 under replace_one); less if every query injects a fixed share of the error
+(:mod:`tacita.accounting.transcript`). There is no factor for the number of queries: the guarantee is one of the whole
+session, and so is what a session costs.
 """
 
 import math
@@ -23,6 +24,7 @@ from tacita.accounting.events import Event, over_noise
 from tacita.accounting.gaussian import SMALL_MU, gaussian_delta
 from tacita.accounting.gaussian_events import PoissonSampledEvent
 from tacita.accounting.relations import moved
+from tacita.accounting.transcript import moved_by_shares, moved_when_clipped
 
 UNLIKELY = 1e-22  # chance of more participations than are summed up; counted as a failure
 ROUNDED_UP = 1e-9
@@ -40,21 +42,45 @@ class BoundedResidualEvent(Event):
         max_contribution: Largest L2 norm C that one record adds to a query's sum.
         max_residual: Largest L2 norm R that one record adds to the error, each time it is drawn.
         noise_std: Standard deviation of the noise on the sum; 0 is allowed and not private.
+        injected_share: The share of the error that every query injects, whatever its length, in (0, 1]; None if the
+            error is clipped before it is injected.
+        leak: Share of the rest that is forgotten, in [0, 1); it matters to the bound with a fixed share alone.
     """
 
     max_contribution: float
     max_residual: float
     noise_std: float
+    injected_share: float | None = None
+    leak: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check(_validate.non_negative, "max_contribution", "max_residual", "noise_std")
+        if self.injected_share is not None:
+            object.__setattr__(self, "injected_share", _validate.probability("injected_share", self.injected_share))
+        if not 0 <= self.leak < 1:
+            raise ValueError(f"leak must be in [0, 1), got {self.leak!r}.")
 
     def session_mu(self, participations: int) -> float:
         """``mu`` of the whole session, if the record is drawn so often."""
-        root = math.sqrt(participations)
-        moves = moved(self.relation) * (root * self.max_contribution + participations * self.max_residual)
-        return over_noise(moves, self.noise_std)
+        return over_noise(moved(self.relation) * self._transcript_moves(participations), self.noise_std)
+
+    def _transcript_moves(self, participations: int) -> float:
+        norms = (self.max_contribution, self.max_residual)
+        if self.injected_share is None:
+            return moved_when_clipped(participations, *norms)
+        return moved_by_shares(
+            participations,
+            *norms,
+            share=self.injected_share,
+            leak=self.leak,
+            queries_per_epoch=self._queries_per_epoch,
+        )
+
+    @property
+    def _queries_per_epoch(self) -> int:
+        """A record is in at most one of so many queries of an epoch."""
+        return 1
 
     @property
     def query_mu(self) -> float:
@@ -77,8 +103,9 @@ class BoundedResidualEvent(Event):
         return math.isfinite(self.query_mu)
 
     def describe(self) -> str:
+        shares = "" if self.injected_share is None else f", {self.injected_share:.6g} of it injected in each query"
         return (
-            f"{self.sampler}, hidden error of bounded residuals, noise_std {self.noise_std:.6g} on a sum with "
+            f"{self.sampler}, hidden error of bounded residuals{shares}, noise_std {self.noise_std:.6g} on a sum with "
             f"max_contribution {self.max_contribution:.6g} and max_residual {self.max_residual:.6g}"
         )
 
@@ -98,6 +125,10 @@ class BoundedResidualGaussianEvent(BoundedResidualEvent):
     def __post_init__(self) -> None:
         super().__post_init__()
         _validate.count("queries_per_epoch", self.queries_per_epoch)
+
+    @property
+    def _queries_per_epoch(self) -> int:
+        return self.queries_per_epoch
 
     @property
     def sampler(self) -> str:

@@ -129,6 +129,8 @@ def bounded_residual_event(
     max_residual: float,
     noise_std: float,
     queries_per_epoch: int,
+    injected_share: float | None = None,
+    leak: float = 0.0,
 ) -> BoundedResidualEvent:
     """The event of a sum with a hidden error of bounded residuals: one for the session.
 
@@ -139,13 +141,20 @@ def bounded_residual_event(
         max_residual: Largest L2 norm one record adds to the error.
         noise_std: Standard deviation of the noise on the sum.
         queries_per_epoch: A record is in one of so many queries; not used under Poisson sampling.
+        injected_share: The share of the error that every query injects; None if the error is clipped first.
+        leak: Share of the rest that is forgotten.
 
     Raises:
         UnsupportedEventError: No guarantee is proved; the message names what is.
     """
     _check(law, relation, bounded_residual_cells(law), "bounded residuals")
     values: dict[str, Any] = dict(
-        relation=relation, max_contribution=max_contribution, max_residual=max_residual, noise_std=noise_std
+        relation=relation,
+        max_contribution=max_contribution,
+        max_residual=max_residual,
+        noise_std=noise_std,
+        injected_share=injected_share,
+        leak=leak,
     )
     if isinstance(law, PoissonLaw):
         return BoundedResidualPoissonEvent(**values, sampling_probability=law.sample_rate)

@@ -5,11 +5,12 @@ Place: experiments.* -> [experiments.catalogue] -> cli.reproduce.
 
 from types import ModuleType
 
-from tacita.experiments import dp_clipped_sgd, saddles
+from tacita.experiments import dp_clipped_sgd, one_pass, saddles
 from tacita.experiments.runner import Experiment
 
 MODULES: tuple[ModuleType, ...] = (
     dp_clipped_sgd,
+    one_pass,
     saddles,
 )  # modules with a tuple EXPERIMENTS, in the order in which they are listed
 

@@ -1,0 +1,50 @@
+r"""How far one record moves everything that a session with a hidden error of bounded residuals releases.
+
+Place: the ground of :mod:`tacita.accounting.bounded_residual_events`.
+Proof: docs/derivations/dicesgd.md, "Bounded residuals". The unit is one record that is added or removed.
+"""
+
+import math
+
+
+def moved_when_clipped(participations: int, contribution: float, residual: float) -> float:
+    r""":math:`\sqrt{k}\, C + k\, R`, however the error is clipped before it is injected."""
+    return math.sqrt(participations) * contribution + participations * residual
+
+
+def moved_by_shares(
+    participations: int, contribution: float, residual: float, *, share: float, leak: float, queries_per_epoch: int
+) -> float:
+    r"""The smaller bound for an error of which every query injects a fixed share :math:`\rho`, whatever its length.
+
+    :math:`k A(0) + 2 (\lceil \frac{k-1}{2} \rceil A(1) + \lfloor \frac{k-1}{2} \rfloor A(Q)) + 2 (k-2)^+
+    \sum_{m=2}^{k-1} A((m-1) Q + 1)` is its square, A the inner product of two participations by their distance.
+
+    Args:
+        participations: How often the record is drawn, k.
+        contribution: Largest norm it adds to a query's sum, C.
+        residual: Largest norm it adds to the error, R.
+        share: The share :math:`\rho` in (0, 1].
+        leak: Share of the rest that is forgotten.
+        queries_per_epoch: A record is in at most one of so many queries of an epoch, Q; 1 if nothing is known.
+
+    Example:
+        >>> round(moved_by_shares(1, 0.05, 0.95, share=0.1, leak=0.0, queries_per_epoch=1), 4)  # root of 0.1 / 2
+        0.2236
+    """
+    if participations == 0:
+        return 0.0
+    kept = (1 - leak) * (1 - share)
+    tail = share * residual / (1 - kept**2)  # of the sum over queries of what a residual injects
+
+    def product(distance: int) -> float:
+        return kept ** (distance - 1) * (share * residual * contribution + kept * share * residual * tail)
+
+    pairs = participations - 1
+    square = participations * (contribution**2 + share * residual * tail)
+    square += 2 * ((pairs - pairs // 2) * product(1) + pairs // 2 * product(queries_per_epoch))
+    if pairs > 1:
+        ratio = kept**queries_per_epoch
+        farther = (1 - ratio ** (pairs - 1)) / (1 - ratio) if ratio < 1 else pairs - 1
+        square += 2 * (pairs - 1) * product(queries_per_epoch + 1) * farther
+    return math.sqrt(square)
