@@ -7,27 +7,27 @@ from collections.abc import Sequence
 from typing import Any
 
 from tacita.experiments.runner import Row
-from tacita.report.style import FAINT, INK, PALETTE, heading, new_figure, plain_log, styled
+from tacita.report.style import PALETTE, heading, new_figure, plain_log, styled
 
 
 @styled
 def risks(rows: Sequence[Row]) -> Any:
-    """Median excess risk against epsilon, a curve a method, quartiles as bars."""
-    figure, axes = new_figure(size=(7.6, 4.4))
+    """A line of the figure a method, a colour an epsilon; dots are medians, bars quartiles."""
+    names = list(dict.fromkeys(row["method"] for row in rows))[::-1]
     epsilons = sorted({row["epsilon"] for row in rows})
-    names = list(dict.fromkeys(row["method"] for row in rows))
-    for name, color in zip(names, [INK, *PALETTE[:4], FAINT], strict=True):
-        found = [row for row in rows if row["method"] == name]
-        middle = [row["median excess risk"] for row in found]
-        bars = [
-            [row["median excess risk"] - row["lower quartile"] for row in found],
-            [row["upper quartile"] - row["median excess risk"] for row in found],
-        ]
-        dashed = "--" if name.startswith("plain") else "-"
-        axes.errorbar(epsilons, middle, bars, fmt="o", ls=dashed, color=color, capsize=2, ms=5, label=name)
-    axes.set(xscale="log", yscale="log", xlabel="epsilon", ylabel="excess risk, median of runs")
-    plain_log(axes.xaxis, epsilons)
-    plain_log(axes.yaxis)
-    figure.legend(loc="outside right center")
-    heading(figure, "One pass: error given back bit by bit needs less noise")
+    figure, axes = new_figure(size=(7.2, 1.2 + 0.4 * len(names)))
+    for color, epsilon in zip(PALETTE, epsilons, strict=False):
+        found = {row["method"]: row for row in rows if row["epsilon"] == epsilon}
+        middle, low, high = (
+            [found[name][column] for name in names]
+            for column in ("median excess risk", "lower quartile", "upper quartile")
+        )
+        axes.hlines(range(len(names)), low, high, color=color, lw=2, alpha=0.5)
+        axes.plot(middle, range(len(names)), "o", color=color, ms=7, label=f"ε = {epsilon:g}")
+    axes.set(xscale="log", xlabel="excess risk, median of runs and quartiles")
+    axes.set_yticks(range(len(names)), names)
+    plain_log(axes.xaxis)
+    if len(epsilons) > 1:
+        figure.legend(loc="outside right center")
+    heading(figure, "One pass: an error given back bit by bit needs less noise")
     return figure
