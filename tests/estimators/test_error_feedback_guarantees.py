@@ -313,6 +313,51 @@ def test_a_record_moves_the_transcript_by_its_participations(feedback):
     assert (injected_only <= feedback.max_residual_norm * k + 1e-9).all()
 
 
+def charged(feedback, participations, sampler, threshold=0.7):
+    """What the event says that so many participations move."""
+    estimator = feedback.estimator(FlatClipper(max_grad_norm=threshold), sampler.expected_batch_size)
+    event = estimator.event(sampler, {"gradient": 3.0}, "add_or_remove_one", {"theta": torch.Size([3])})
+    return estimator, event.session_mu(participations) * 3.0
+
+
+@pytest.mark.parametrize("share", [1.0, 0.4, 0.05])
+@pytest.mark.parametrize("leak", [0.0, 0.2])
+def test_a_fixed_share_moves_the_transcript_by_what_is_charged(share, leak):
+    generator = torch.Generator().manual_seed(8)
+    runs, steps = 500, 30
+    sampler = PoissonSampler(sample_rate=0.1, num_records=20)
+    feedback = bounded(2.0, math.inf, injected_share=share, leak=leak)
+    others, canary = heavy(steps, runs, 2, 3, generator=generator), heavy(steps, runs, 3, generator=generator)
+    drawn = torch.rand(steps, runs, generator=generator) < 0.1
+    estimator, _ = charged(feedback, 1, sampler)
+    total = two_worlds(estimator, others, canary, drawn).square().sum((0, 2)).sqrt()
+    most = torch.tensor([charged(feedback, int(k), sampler)[1] for k in drawn.sum(0)], dtype=torch.float64)
+    assert (total <= most + 1e-9).all()
+
+
+@pytest.mark.parametrize("share", [1.0, 0.4, 0.05])
+def test_a_fixed_share_is_charged_no_more_than_it_moves(share):
+    """Two participations in neighbouring queries, as under Poisson sampling, and in neighbouring epochs of 4."""
+    drawn = torch.zeros(400, 2, dtype=torch.bool)
+    drawn[[3, 4], 0], drawn[3, 1] = True, True
+    canary = torch.tensor([0, 50.0, 0], dtype=torch.float64).expand(400, 2, 3)
+    feedback = bounded(2.0, math.inf, injected_share=share)
+    poisson = PoissonSampler(sample_rate=0.1, num_records=20)
+    epochs = ShuffledEpochsSampler(batches_per_epoch=4, num_records=20, assignment="coin")
+    estimator, twice = charged(feedback, 2, poisson)
+    moved = two_worlds(estimator, torch.zeros(400, 2, 1, 3, dtype=torch.float64), canary, drawn)
+    total = moved.square().sum((0, 2)).sqrt()
+    assert total.tolist() == pytest.approx([twice, charged(feedback, 1, poisson)[1]], rel=1e-6)
+    assert charged(feedback, 2, epochs)[1] == pytest.approx(twice)
+
+
+def test_an_error_that_is_clipped_is_charged_as_such():
+    sampler = PoissonSampler(sample_rate=0.1, num_records=20)
+    for feedback_norm, expected in ((0.5, 0.7 * math.sqrt(5) + 2.0 * 5), (1e300, 0.7 * math.sqrt(5) + 2.0 * 5)):
+        assert charged(bounded(2.0, feedback_norm), 5, sampler)[1] == pytest.approx(expected)
+    assert charged(bounded(2.0, math.inf), 5, sampler)[1] <= math.sqrt(5) * 2.7
+
+
 @pytest.mark.parametrize("leak", [0.0, 0.5])
 def test_one_participation_reaches_its_residual_threshold(leak):
     """Flushed in one query, where the error is not longer than what may be injected; a leak leaves nothing behind."""
@@ -343,6 +388,9 @@ def test_the_error_of_bounded_residuals_is_held_in_float64():
         (lambda: PrivateFeedback(max_feedback_norm=math.nan), "max_feedback_norm"),
         (lambda: PrivateFeedback(max_feedback_norm=True), "max_feedback_norm"),
         (lambda: bounded(2.0, math.nan), "max_feedback_norm must be a number >= 0"),
+        (lambda: bounded(2.0, 0.5, injected_share=0.5), "max_feedback_norm must be inf with injected_share = 0.5"),
+        (lambda: bounded(2.0, math.inf, injected_share=0.0), r"injected_share must be in \(0, 1\]"),
+        (lambda: bounded(2.0, math.inf, injected_share=1.5), r"injected_share must be in \(0, 1\]"),
         (lambda: bounded(0.0, 1.0), "max_residual_norm must be a finite number > 0"),
         (lambda: bounded(math.inf, 1.0), "max_residual_norm must be a finite number > 0"),
         (lambda: bounded(1.0, 1.0, leak=1.0), "leak must be in"),

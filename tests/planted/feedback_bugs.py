@@ -6,7 +6,14 @@ import sys
 import numpy as np
 import torch
 
-from tacita.accounting import Ledger, bounded_residual_events, feedback_cells, feedback_events, first_draw_event
+from tacita.accounting import (
+    Ledger,
+    bounded_residual_events,
+    feedback_cells,
+    feedback_events,
+    first_draw_event,
+    transcript,
+)
 from tacita.accounting import interleaved_event as interleaved
 from tacita.accounting.feedback_events import HiddenErrorPoissonEvent
 from tacita.estimators import BoundedErrorSum, HiddenErrorSum, ReleasedErrorSum
@@ -20,6 +27,7 @@ DICE = "tests/estimators/test_error_feedback.py::"
 BOUNDS = "tests/estimators/test_error_feedback_guarantees.py::"
 EVENTS = "tests/accounting/test_feedback_events.py::"
 ORACLE = "tests/oracles/test_error_feedback.py::"
+MOVED = "tests/accounting/test_transcript.py::"
 PAPER = "tests/experiments/test_paper_noise.py::"
 
 INJECTED = BOUNDS + "test_what_is_injected_is_bounded_whatever_the_error"
@@ -256,7 +264,7 @@ def turns_charged_as_the_cheaper():
 @bug(46, caught_by=[EVENTS + "test_turns_say_all_that_either_kind_must_say"])
 def turns_say_half():
     """Of queries that take turns only one kind's condition is told."""
-    put(interleaved, "_joined", lambda first, second: first or second)
+    put(interleaved, "all_said", lambda words: next(filter(None, words), None))
 
 
 @bug(
@@ -381,3 +389,44 @@ def intervals_at_their_lower_ends():
 def participations_counted_to_the_end():
     """Numbers of participations that never happen are summed up, one by one."""
     swap(bounded_residual_events._likely, lambda queries, chance: queries)
+
+
+@bug(caught_by=[MOVED + "test_no_record_moves_more_wherever_it_is_in_its_epochs"])
+def participations_that_do_not_overlap():
+    """Shares of a record's residuals from several participations are charged as if no query held two of them."""
+    whole = transcript.moved_by_shares
+    swap(whole, lambda k, *norms, **how: math.sqrt(k) * whole(1, *norms, **how))
+
+
+@bug(caught_by=[MOVED + "test_no_record_moves_more_wherever_it_is_in_its_epochs"])
+def epochs_always_far_apart():
+    """Two participations are taken to be a whole epoch apart: the end of one and the beginning of the next are not."""
+    whole = transcript.moved_by_shares
+
+    def far(k, *norms, queries_per_epoch, **how):
+        return (
+            math.sqrt(k) * whole(1, *norms, queries_per_epoch=1, **how)
+            if queries_per_epoch > 1
+            else whole(k, *norms, queries_per_epoch=1, **how)
+        )
+
+    swap(whole, far)
+
+
+@bug(caught_by=[BOUNDS + "test_a_fixed_share_moves_the_transcript_by_what_is_charged"])
+def smaller_share_charged():
+    """The event is told a smaller share than what a query injects."""
+    whole = BoundedErrorSum._fixed_share.fget
+    put(BoundedErrorSum, "_fixed_share", property(lambda self: (whole(self) or 0.0) / 4 or None))
+
+
+@bug(caught_by=[BOUNDS + "test_an_error_that_is_clipped_is_charged_as_such"])
+def clipped_error_charged_as_linear():
+    """The bound for a fixed share is claimed for an error whose length decides what is injected."""
+    put(BoundedErrorSum, "_fixed_share", property(lambda self: self.feedback.injected_share))
+
+
+@bug(caught_by=[BOUNDS + "test_settings_are_refused"])
+def any_share_of_a_clipped_error():
+    """A share below 1 is taken with an error that is clipped first."""
+    put(bounded.BoundedFeedback, "__post_init__", feedback.Feedback.__post_init__)
