@@ -27,6 +27,14 @@ def probability(name: str, value: float, *, hint: str = "") -> float:
     return float(value)
 
 
+def below_one(name: str, value: float) -> float:
+    """Return ``value`` if it is in [0, 1)."""
+    found = non_negative(name, value)
+    if not found < 1:
+        raise ValueError(f"{name} must be in [0, 1), got {value!r}.")
+    return found
+
+
 def inside(name: str, value: float, *, hint: str = "") -> float:
     """Return ``value`` if it is in (0, 1)."""
     if isinstance(value, bool) or not (0 < value < 1):

@@ -66,13 +66,11 @@ class SeveralEvent(Event):
 
     @property
     def condition(self) -> str | None:
-        found = dict.fromkeys(part.condition for part in self.parts if part.condition is not None)
-        return "; ".join(found) or None
+        return all_said(part.condition for part in self.parts)
 
     @property
     def disclaimer(self) -> str | None:
-        found = dict.fromkeys(part.disclaimer for part in self.parts if part.disclaimer is not None)
-        return "; ".join(found) or None
+        return all_said(part.disclaimer for part in self.parts)
 
     def describe(self) -> str:
         each = zip(self.parts, self.part_queries, strict=True)
@@ -148,14 +146,7 @@ class ComposedEvent(SeveralEvent):
         return None if mus is None else math.sqrt(queries) * math.hypot(*mus)
 
     def pld(self, queries: int, interval: float = DEFAULT_INTERVAL) -> _pld.PrivacyLossDistribution | None:
-        total = None
-        for part, made in self._made(queries):
-            if part.gaussian_mu(made) == 0:
-                continue
-            one = part.pld(made, interval)
-            if one is None:
-                return None
-            total = one if total is None else total.compose(one, tail_mass_truncation=_pld.TAIL_MASS)
+        total = composed_pld(self._made(queries), interval)
         return None if total is None else _pld.self_composed(total, queries)
 
     def _joined(self, words: list[str]) -> str:
@@ -192,10 +183,6 @@ class WorstOfEvent(SeveralEvent):
         mus = self._mus(queries)
         return None if mus is None else math.sqrt(queries) * max(mus)
 
-    def pld(self, queries: int, interval: float = DEFAULT_INTERVAL) -> _pld.PrivacyLossDistribution | None:
-        mu = self.gaussian_mu(queries)
-        return _pld.gaussian_pld(mu, interval) if mu is not None and 0 < mu < math.inf else None
-
     def _joined(self, words: list[str]) -> str:
         return words[0] if len(words) == 1 else "the worst of: " + " | ".join(words)
 
@@ -204,3 +191,21 @@ class WorstOfEvent(SeveralEvent):
 
     def _largest_or_sum(self, values: Iterable[float]) -> float:
         return max(values)
+
+
+def composed_pld(spent: Iterable[tuple[Event, int]], interval: float) -> _pld.PrivacyLossDistribution | None:
+    """The distributions of events, each with its queries, composed; ``None`` if one has none, or all cost nothing."""
+    total = None
+    for event, queries in spent:
+        if event.gaussian_mu(queries) == 0:
+            continue
+        one = event.pld(queries, interval)
+        if one is None:
+            return None
+        total = one if total is None else total.compose(one, tail_mass_truncation=_pld.TAIL_MASS)
+    return total
+
+
+def all_said(words: Iterable[str | None]) -> str | None:
+    """What several events have to say, each sentence once; ``None`` if that is nothing."""
+    return "; ".join(dict.fromkeys(text for text in words if text is not None)) or None

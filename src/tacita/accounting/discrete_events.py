@@ -20,15 +20,16 @@ import numpy as np
 from scipy.special import gammaln, logsumexp
 
 from tacita.accounting.events import Event
-from tacita.accounting.gaussian_events import GaussianSumEvent, PlainGaussianEvent, PoissonGaussianEvent
+from tacita.accounting.gaussian_events import PlainGaussianEvent, PoissonGaussianEvent
 from tacita.accounting.stable_counts import StableCountsEvent
+from tacita.accounting.wrapped_events import OuterEvent
 from tacita.errors import UnsupportedEventError
 
 ROUNDED_UP = 1 + 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
-class DiscreteGaussianEvent(Event):
+class DiscreteGaussianEvent(OuterEvent):
     """The session of ``inner`` with discrete Gaussian noise on whole numbers in place of the Gaussian.
 
     Attributes:
@@ -36,13 +37,8 @@ class DiscreteGaussianEvent(Event):
             under every relation; Poisson sampling under add_or_remove_one and zero_out_one.
     """
 
-    inner: Event
-
     def __post_init__(self) -> None:
         super().__post_init__()
-        kind = type(self.inner)
-        if isinstance(self.inner, Event) and self.inner.relation != self.relation:
-            raise ValueError(f"relation must be the inner event's, {self.inner.relation}, got {self.relation}.")
         if isinstance(self.inner, PoissonGaussianEvent):
             if self.relation == "replace_one" and self.inner.sampling_probability < 1:
                 raise UnsupportedEventError(
@@ -51,42 +47,21 @@ class DiscreteGaussianEvent(Event):
                 )
         elif not isinstance(self.inner, PlainGaussianEvent) or isinstance(self.inner, StableCountsEvent):
             raise UnsupportedEventError(
-                f"{kind.__name__}: no guarantee is proved with discrete Gaussian noise. Use RoundedGaussian."
+                f"{type(self.inner).__name__}: no guarantee is proved with discrete Gaussian noise. "
+                "Use RoundedGaussian."
             )
-
-    @property
-    def _sums(self) -> GaussianSumEvent:
-        assert isinstance(self.inner, GaussianSumEvent)
-        return self.inner
-
-    @property
-    def per_query(self) -> bool:
-        return self.inner.per_query
-
-    @property
-    def sampler(self) -> str:
-        return self.inner.sampler
-
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        return self.inner.assumptions
 
     def describe(self) -> str:
         return f"{self.inner.describe()}, discrete Gaussian"
 
-    def is_private(self) -> bool:
-        return self.inner.is_private()
-
     def gaussian_mu(self, queries: int) -> float | None:
         return 0.0 if self.inner.gaussian_mu(queries) == 0 else None
 
-    def rdp(self, queries: int, orders: np.ndarray) -> np.ndarray:
-        mu = self.inner.gaussian_mu(queries)
-        if mu is not None:  # not amplified: queries, each with the divergence of the Gaussian
-            return np.asarray(orders, dtype=float) * mu**2 / 2
+    def _own_rdp(self, queries: int, orders: np.ndarray) -> np.ndarray | None:
+        if self.inner.gaussian_mu(queries) is not None:  # not amplified: queries, each with the Gaussian's divergence
+            return self.inner.rdp(queries, orders)
         assert isinstance(self.inner, PoissonGaussianEvent)
-        key = (self.inner.sampling_probability, self._sums.ratio, tuple(map(float, orders)))
-        return queries * _poisson_rdp(*key)
+        return queries * _poisson_rdp(self.inner.sampling_probability, self.inner.ratio, tuple(map(float, orders)))
 
     def loss_range(self, queries: int) -> float:
         return self.inner.loss_range(queries)

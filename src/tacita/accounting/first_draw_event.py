@@ -15,9 +15,8 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import gammaln, logsumexp
 
-from tacita.accounting.events import DEFAULT_INTERVAL
 from tacita.accounting.feedback_events import HiddenErrorPoissonEvent
-from tacita.accounting.wrapped_events import WrappedEvent
+from tacita.accounting.wrapped_events import OuterEvent
 from tacita.errors import UnsupportedEventError
 
 WHOLE_ORDERS = (*range(2, 33), 40, 48, 56, 64)  # computed; in between the moments interpolate
@@ -25,7 +24,7 @@ ROUNDING = 2.0**-46  # of a log-moment, a query, relative to the exponents it is
 
 
 @dataclass(frozen=True, kw_only=True)
-class FirstDrawEvent(WrappedEvent):
+class FirstDrawEvent(OuterEvent):
     """A hidden error under Poisson sampling, its first draw counted: Rényi curves, both directions.
 
     Attributes:
@@ -46,20 +45,21 @@ class FirstDrawEvent(WrappedEvent):
     def describe(self) -> str:
         return f"{self.inner.describe()}; by the first draw"
 
-    def pld(self, queries: int, interval: float = DEFAULT_INTERVAL):
-        return self.inner.pld(queries, interval) if self.gaussian_mu(queries) is not None else None
+    def gaussian_mu(self, queries: int) -> float | None:
+        return self.inner.gaussian_mu(queries)
 
-    def rdp(self, queries: int, orders: np.ndarray) -> np.ndarray:
+    def _own_rdp(self, queries: int, orders: np.ndarray) -> np.ndarray:
         inner = self.inner
         assert isinstance(inner, HiddenErrorPoissonEvent)
-        each_query = inner.rdp(queries, orders)  # valid as well, and less at large orders
-        if self.gaussian_mu(queries) is not None:
-            return each_query
         jump, step = inner.max_error_change / inner.noise_std, inner.max_contribution / inner.noise_std
         key = (inner.sampling_probability, jump, step, queries)
         forward = forward_divergences(*key, tuple(map(float, orders)))
         backward = backward_divergences(*key, np.asarray(orders, dtype=float))
+        each_query = inner._own_rdp(queries, orders)  # valid as well, and less at large orders
         return np.minimum(each_query, np.maximum(forward, backward))
+
+    def loss_range(self, queries: int) -> float:
+        return self.inner.loss_range(queries)
 
 
 @lru_cache(maxsize=64)

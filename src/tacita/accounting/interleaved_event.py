@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tacita import _validate
-from tacita.accounting import _pld
+from tacita.accounting.composed_events import all_said, composed_pld
 from tacita.accounting.events import DEFAULT_INTERVAL, Event
 
 
@@ -56,11 +56,11 @@ class InterleavedEvent(Event):
 
     @property
     def condition(self) -> str | None:
-        return _joined(self.inner.condition, self.between.condition)
+        return all_said((self.inner.condition, self.between.condition))
 
     @property
     def disclaimer(self) -> str | None:
-        return _joined(self.inner.disclaimer, self.between.disclaimer)
+        return all_said((self.inner.disclaimer, self.between.disclaimer))
 
     def describe(self) -> str:
         return f"1 query in {self.every}: {self.inner.describe()}; the others: {self.between.describe()}"
@@ -74,15 +74,7 @@ class InterleavedEvent(Event):
         return math.hypot(*known) if len(known) == len(mus) else None
 
     def pld(self, queries: int, interval: float = DEFAULT_INTERVAL):
-        composed = None
-        for event, count in self._parts(queries):
-            if event.gaussian_mu(count) == 0:
-                continue
-            part = event.pld(count, interval)
-            if part is None:
-                return None
-            composed = part if composed is None else composed.compose(part, tail_mass_truncation=_pld.TAIL_MASS)
-        return composed
+        return composed_pld(self._parts(queries), interval)
 
     def rdp(self, queries: int, orders: np.ndarray) -> np.ndarray | None:
         total = np.zeros(len(orders))
@@ -103,7 +95,3 @@ class InterleavedEvent(Event):
         """Each event with its number of queries, if there are any."""
         special = queries // self.every
         yield from ((event, n) for event, n in ((self.inner, special), (self.between, queries - special)) if n)
-
-
-def _joined(*words: str | None) -> str | None:
-    return "; ".join(dict.fromkeys(word for word in words if word is not None)) or None

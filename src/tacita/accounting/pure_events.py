@@ -15,7 +15,7 @@ from scipy.optimize import minimize_scalar
 from tacita import _validate
 from tacita.accounting import _pld
 from tacita.accounting._renyi import ROUNDED_UP, SMALL, above_line
-from tacita.accounting.events import DEFAULT_INTERVAL, Event
+from tacita.accounting.events import Event, over_noise
 
 LARGEST_EXPONENT = 700.0  # exp of it is still a float
 
@@ -34,8 +34,7 @@ class LaplaceEvent(Event):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("l1_sensitivity", "scale"):
-            object.__setattr__(self, name, _validate.non_negative(name, getattr(self, name)))
+        self._check(_validate.non_negative, "l1_sensitivity", "scale")
 
     @property
     def sampler(self) -> str:
@@ -51,18 +50,12 @@ class LaplaceEvent(Event):
         return 0.0 if queries == 0 or self.l1_sensitivity == 0 else None
 
     def pure_epsilon(self, queries: int) -> float:
-        if self.gaussian_mu(queries) == 0:
-            return 0.0
-        return queries * self.l1_sensitivity / self.scale if self.scale else math.inf
+        return over_noise(queries * self.l1_sensitivity, self.scale)
 
-    def pld(self, queries: int, interval: float = DEFAULT_INTERVAL):
-        if self.gaussian_mu(queries) == 0 or not self.is_private():
-            return None
-        return _pld.laplace_pld(self.scale / self.l1_sensitivity, queries, interval)
+    def _own_pld(self, queries: int, interval: float) -> _pld.PrivacyLossDistribution | None:
+        return _pld.laplace_pld(self.scale / self.l1_sensitivity, queries, interval) if self.is_private() else None
 
-    def rdp(self, queries: int, orders: np.ndarray) -> np.ndarray:
-        if self.gaussian_mu(queries) == 0:
-            return np.zeros(len(orders))
+    def _own_rdp(self, queries: int, orders: np.ndarray) -> np.ndarray:
         return queries * _laplace_rdp(self.pure_epsilon(1), tuple(map(float, orders)))
 
     def loss_range(self, queries: int) -> float:
@@ -85,10 +78,8 @@ class ApproximateDPEvent(Event):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "epsilon", _validate.non_negative("epsilon", self.epsilon))
-        object.__setattr__(self, "delta_share", _validate.non_negative("delta_share", self.delta_share))
-        if not self.delta_share < 1:
-            raise ValueError(f"delta_share must be in [0, 1), got {self.delta_share!r}.")
+        self._check(_validate.non_negative, "epsilon")
+        self._check(_validate.below_one, "delta_share")
 
     @property
     def per_query(self) -> bool:
@@ -114,20 +105,14 @@ class ApproximateDPEvent(Event):
     def pure_epsilon(self, queries: int) -> float:
         return self.epsilon if queries else 0.0
 
-    def delta(self, epsilon: float, queries: int) -> float | None:
-        if self.gaussian_mu(queries) == 0:
-            return super().delta(epsilon, queries)
+    def _own_delta(self, epsilon: float, queries: int) -> float:
         above = -math.expm1(min(0.0, epsilon - self.epsilon))  # (e^e0 - e^e) / (e^e0 + 1)
         return max(above / (1 + math.exp(-self.epsilon)), -math.expm1(min(0.0, epsilon)))
 
-    def pld(self, queries: int, interval: float = DEFAULT_INTERVAL):
-        if self.gaussian_mu(queries) == 0 or self.epsilon > LARGEST_EXPONENT:
-            return None
-        return _pld.pure_pld(self.epsilon, interval)
+    def _own_pld(self, queries: int, interval: float) -> _pld.PrivacyLossDistribution | None:
+        return _pld.pure_pld(self.epsilon, interval) if self.epsilon <= LARGEST_EXPONENT else None
 
-    def rdp(self, queries: int, orders: np.ndarray) -> np.ndarray:
-        if self.gaussian_mu(queries) == 0:
-            return np.zeros(len(orders))
+    def _own_rdp(self, queries: int, orders: np.ndarray) -> np.ndarray:
         a = np.asarray(orders, dtype=float)
         if self.epsilon > 1:
             moments = np.logaddexp(a * self.epsilon, (1 - a) * self.epsilon) - np.logaddexp(0.0, self.epsilon)
@@ -159,7 +144,7 @@ class ZCDPEvent(Event):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "rho", _validate.non_negative("rho", self.rho))
+        self._check(_validate.non_negative, "rho")
 
     @property
     def sampler(self) -> str:
@@ -171,13 +156,11 @@ class ZCDPEvent(Event):
     def gaussian_mu(self, queries: int) -> float | None:
         return 0.0 if queries * self.rho == 0 else None
 
-    def rdp(self, queries: int, orders: np.ndarray) -> np.ndarray:
+    def _own_rdp(self, queries: int, orders: np.ndarray) -> np.ndarray:
         return queries * self.rho * np.asarray(orders, dtype=float)
 
-    def delta(self, epsilon: float, queries: int) -> float | None:
+    def _own_delta(self, epsilon: float, queries: int) -> float:
         rho = queries * self.rho
-        if rho == 0:
-            return super().delta(epsilon, queries)
 
         def log_delta(log_order_minus_one: float) -> float:
             a = 1 + math.exp(log_order_minus_one)

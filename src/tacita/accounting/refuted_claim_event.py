@@ -28,7 +28,7 @@ class RefutedClaimEvent(WrappedEvent):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "claimed_epsilon", _validate.positive("claimed_epsilon", self.claimed_epsilon))
+        self._check(_validate.positive, "claimed_epsilon")
         _validate.delta("claimed_delta", self.claimed_delta)
         if not isinstance(self.claim, str) or not self.claim.strip():
             raise ValueError(f"claim must say who claims the guarantee, got {self.claim!r}.")

@@ -27,10 +27,7 @@ class StableCountsEvent(HistogramGaussianEvent):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        value = _validate.non_negative("failure_probability", self.failure_probability)
-        if not value < 1:
-            raise ValueError(f"failure_probability must be in [0, 1), got {self.failure_probability!r}.")
-        object.__setattr__(self, "failure_probability", value)
+        self._check(_validate.below_one, "failure_probability")
 
     @property
     def sampler(self) -> str:

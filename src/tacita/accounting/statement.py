@@ -14,7 +14,6 @@ from tacita.accounting.chain import Anchor, canonical
 from tacita.accounting.events import Event
 from tacita.accounting.hardened_events import NOISES, hardening
 from tacita.accounting.ledger import Ledger
-from tacita.accounting.relations import moved
 from tacita.accounting.session import Session
 from tacita.accounting.statement_text import write_text
 from tacita.accounting.wrapped_events import RepeatAndSelectEvent
@@ -215,8 +214,7 @@ def _main(ledger: Ledger) -> dict[str, Any]:
         names = "sampler sample_rate planned_queries queries_made noise_multiplier noise_std max_grad_norm"
         return dict.fromkeys(names.split())
     event, chosen = _innermost(session.event), isinstance(session.event, RepeatAndSelectEvent)
-    ratio = getattr(event, "ratio", 0.0)
-    query_mu = getattr(event, "query_mu", moved(event.relation) * ratio)  # sensitivity over noise_std
+    query_mu = getattr(event, "query_mu", 0.0)  # sensitivity over noise_std
     return {
         "sampler": event.sampler,
         "sample_rate": _sample_rate(event),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tacita import _validate
-from tacita.accounting.events import DEFAULT_INTERVAL, Event
+from tacita.accounting.events import DEFAULT_INTERVAL, Event, over_noise
 from tacita.accounting.pure_events import ApproximateDPEvent
 
 
@@ -40,17 +40,12 @@ class AboveThresholdEvent(Event):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("sensitivity", "threshold_scale", "query_scale"):
-            object.__setattr__(self, name, _validate.non_negative(name, getattr(self, name)))
+        self._check(_validate.non_negative, "sensitivity", "threshold_scale", "query_scale")
 
     @property
     def epsilon(self) -> float:
         """What the whole session spends."""
-        if self.sensitivity == 0:
-            return 0.0
-        if self.threshold_scale == 0 or self.query_scale == 0:
-            return math.inf
-        return self.sensitivity / self.threshold_scale + 2 * self.sensitivity / self.query_scale
+        return over_noise(self.sensitivity, self.threshold_scale) + over_noise(2 * self.sensitivity, self.query_scale)
 
     @property
     def per_query(self) -> bool:
@@ -85,7 +80,7 @@ class AboveThresholdEvent(Event):
     def pld(self, queries: int, interval: float = DEFAULT_INTERVAL):
         return self._pure.pld(queries, interval)
 
-    def rdp(self, queries: int, orders: np.ndarray) -> np.ndarray:
+    def rdp(self, queries: int, orders: np.ndarray) -> np.ndarray | None:
         return self._pure.rdp(queries, orders)
 
     def loss_range(self, queries: int) -> float:

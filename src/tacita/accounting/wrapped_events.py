@@ -17,106 +17,21 @@ LEAST_DIVERGENCE = 1e-12  # below, dp_accounting takes 1 - exp(-divergence), whi
 
 
 @dataclass(frozen=True, kw_only=True)
-class RepeatAndSelectEvent(Event):
-    """A random number of independent runs, of which only the best is released.
-
-    The number of runs is secret, drawn from a truncated negative binomial distribution (shape 1 is geometric, 0
-    logarithmic) or, with shape ``inf``, from a Poisson distribution. The whole session is charged once.
-    Source: Papernot and Steinke (2022), Theorems 2 and 6, https://arxiv.org/abs/2110.03620.
+class OuterEvent(Event):
+    """An event around another, which speaks for it; subclasses say what it spends.
 
     Attributes:
-        inner: What one run spends, its score included.
-        inner_queries: Queries of one run.
-        mean: Mean number of runs, >= 1.
-        shape: >= 0, ``inf`` for Poisson.
-    """
-
-    inner: Event
-    inner_queries: int
-    mean: float
-    shape: float
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _same_relation(self, self.inner)
-        _validate.count("inner_queries", self.inner_queries)
-        object.__setattr__(self, "mean", _validate.positive("mean", self.mean))
-        if not self.mean >= 1:
-            raise ValueError(f"mean must be >= 1, got {self.mean!r}.")
-        if isinstance(self.shape, bool) or not self.shape >= 0:
-            raise ValueError(f"shape must be >= 0 (inf for a Poisson number of runs), got {self.shape!r}.")
-        object.__setattr__(self, "shape", float(self.shape))
-        failing = self.inner.additive_delta(self.inner_queries) > 0 or self.inner.coupling_gap(self.inner_queries) > 0
-        if failing or self._inner_rdp(np.array([2.0])) is None:
-            raise UnsupportedEventError(
-                f"RepeatAndSelectEvent needs an inner event with a Rényi curve and no additive delta, "
-                f"which {type(self.inner).__name__} is not."
-            )
-
-    @property
-    def per_query(self) -> bool:
-        return False
-
-    @property
-    def sampler(self) -> str:
-        return self.inner.sampler
-
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        return (*self.inner.assumptions, "only the best run is released, and the number of runs stays secret")
-
-    @property
-    def condition(self) -> str | None:
-        return self.inner.condition
-
-    @property
-    def disclaimer(self) -> str | None:
-        return self.inner.disclaimer
-
-    def describe(self) -> str:
-        law = "Poisson" if self.shape == np.inf else f"truncated negative binomial of shape {self.shape:.6g}"
-        return f"Best of {self.mean:.6g} runs on average ({law}), each of {self.inner_queries} queries: " + (
-            self.inner.describe()
-        )
-
-    def is_private(self) -> bool:
-        return self.inner.is_private()
-
-    def gaussian_mu(self, queries: int) -> float | None:
-        return 0.0 if queries == 0 or self.inner.gaussian_mu(self.inner_queries) == 0 else None
-
-    def rdp(self, queries: int, orders: np.ndarray) -> np.ndarray:
-        if self.gaussian_mu(queries) == 0:
-            return np.zeros(len(orders))
-        inner = self._inner_rdp(np.asarray(orders, dtype=float))
-        if inner is not None and self.shape == np.inf:
-            inner = np.maximum(inner, LEAST_DIVERGENCE)
-        return np.asarray(
-            rdp_privacy_accountant._compute_rdp_repeat_and_select(  # the formula alone: our curves have no DpEvent
-                orders,  # type: ignore[arg-type]
-                inner,  # type: ignore[arg-type]
-                self.mean,
-                self.shape,
-            )
-        )
-
-    def _inner_rdp(self, orders: np.ndarray) -> np.ndarray | None:
-        return self.inner.rdp(self.inner_queries, orders) if self.inner.is_private() else np.full(len(orders), np.inf)
-
-
-@dataclass(frozen=True, kw_only=True)
-class WrappedEvent(Event):
-    """An event with the bounds of another; subclasses say what is different.
-
-    Attributes:
-        inner: The event whose bounds it has.
+        inner: The event inside, under the same relation.
     """
 
     inner: Event
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _same_relation(self, self.inner)
+        if not isinstance(self.inner, Event):
+            raise ValueError(f"inner must be an Event, got {type(self.inner).__name__}.")
+        if self.inner.relation != self.relation:
+            raise ValueError(f"relation must be the inner event's, {self.inner.relation}, got {self.relation}.")
 
     @property
     def per_query(self) -> bool:
@@ -140,6 +55,80 @@ class WrappedEvent(Event):
 
     def is_private(self) -> bool:
         return self.inner.is_private()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RepeatAndSelectEvent(OuterEvent):
+    """A random number of independent runs, of which only the best is released.
+
+    The number of runs is secret, drawn from a truncated negative binomial distribution (shape 1 is geometric, 0
+    logarithmic) or, with shape ``inf``, from a Poisson distribution. The whole session is charged once.
+    Source: Papernot and Steinke (2022), Theorems 2 and 6, https://arxiv.org/abs/2110.03620.
+
+    Attributes:
+        inner: What one run spends, its score included.
+        inner_queries: Queries of one run.
+        mean: Mean number of runs, >= 1.
+        shape: >= 0, ``inf`` for Poisson.
+    """
+
+    inner_queries: int
+    mean: float
+    shape: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _validate.count("inner_queries", self.inner_queries)
+        self._check(_validate.positive, "mean")
+        if not self.mean >= 1:
+            raise ValueError(f"mean must be >= 1, got {self.mean!r}.")
+        if isinstance(self.shape, bool) or not self.shape >= 0:
+            raise ValueError(f"shape must be >= 0 (inf for a Poisson number of runs), got {self.shape!r}.")
+        object.__setattr__(self, "shape", float(self.shape))
+        failing = self.inner.additive_delta(self.inner_queries) > 0 or self.inner.coupling_gap(self.inner_queries) > 0
+        if failing or self._inner_rdp(np.array([2.0])) is None:
+            raise UnsupportedEventError(
+                f"RepeatAndSelectEvent needs an inner event with a Rényi curve and no additive delta, "
+                f"which {type(self.inner).__name__} is not."
+            )
+
+    @property
+    def per_query(self) -> bool:
+        return False
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        return (*self.inner.assumptions, "only the best run is released, and the number of runs stays secret")
+
+    def describe(self) -> str:
+        law = "Poisson" if self.shape == np.inf else f"truncated negative binomial of shape {self.shape:.6g}"
+        return f"Best of {self.mean:.6g} runs on average ({law}), each of {self.inner_queries} queries: " + (
+            self.inner.describe()
+        )
+
+    def gaussian_mu(self, queries: int) -> float | None:
+        return 0.0 if queries == 0 or self.inner.gaussian_mu(self.inner_queries) == 0 else None
+
+    def _own_rdp(self, queries: int, orders: np.ndarray) -> np.ndarray:
+        inner = self._inner_rdp(np.asarray(orders, dtype=float))
+        if inner is not None and self.shape == np.inf:
+            inner = np.maximum(inner, LEAST_DIVERGENCE)
+        return np.asarray(
+            rdp_privacy_accountant._compute_rdp_repeat_and_select(  # the formula alone: our curves have no DpEvent
+                orders,  # type: ignore[arg-type]
+                inner,  # type: ignore[arg-type]
+                self.mean,
+                self.shape,
+            )
+        )
+
+    def _inner_rdp(self, orders: np.ndarray) -> np.ndarray | None:
+        return self.inner.rdp(self.inner_queries, orders) if self.inner.is_private() else np.full(len(orders), np.inf)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrappedEvent(OuterEvent):
+    """An event with the bounds of the one inside; subclasses say what is different."""
 
     def gaussian_mu(self, queries: int) -> float | None:
         return self.inner.gaussian_mu(queries)
@@ -212,10 +201,7 @@ class CoupledEvent(WrappedEvent):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        value = _validate.non_negative("failure_probability", self.failure_probability)
-        if not value < 1:
-            raise ValueError(f"failure_probability must be in [0, 1), got {self.failure_probability!r}.")
-        object.__setattr__(self, "failure_probability", value)
+        self._check(_validate.below_one, "failure_probability")
 
     def describe(self) -> str:
         return (
@@ -225,10 +211,3 @@ class CoupledEvent(WrappedEvent):
 
     def coupling_gap(self, queries: int) -> float:
         return self.inner.coupling_gap(queries) + (self.failure_probability if queries else 0.0)
-
-
-def _same_relation(outer: Event, inner: Event) -> None:
-    if not isinstance(inner, Event):
-        raise ValueError(f"inner must be an Event, got {type(inner).__name__}.")
-    if inner.relation != outer.relation:
-        raise ValueError(f"relation must be the inner event's, {inner.relation}, got {outer.relation}.")
