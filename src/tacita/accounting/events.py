@@ -9,6 +9,7 @@ known ``mu`` (exact), a dominating pair as a privacy loss distribution, a curve 
 import dataclasses
 import inspect
 import math
+import types
 import typing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -226,7 +227,13 @@ def _field_types(kind: type[Event]) -> dict[str, Any]:
 
 
 def _decode(name: str, value: Any, wanted: Any) -> Any:
-    """``value``, as JSON gave it, as a value of the field's type."""
+    """``value``, as JSON gave it, as a value of the field's type: a kind, or ``kind | None``."""
+    if not isinstance(wanted, types.UnionType):
+        return _decode_kind(name, value, wanted)
+    return None if value is None else _decode_kind(name, value, typing.get_args(wanted)[0])
+
+
+def _decode_kind(name: str, value: Any, wanted: Any) -> Any:
     if wanted is Event:
         return Event.from_dict(value)
     if wanted is NeighboringRelation and value in RELATIONS:
@@ -235,7 +242,7 @@ def _decode(name: str, value: Any, wanted: Any) -> Any:
         return math.inf
     if typing.get_origin(wanted) is tuple and isinstance(value, list):
         kind = typing.get_args(wanted)[0]  # tuple[kind, ...]
-        return tuple(_decode(name, entry, kind) for entry in value)
+        return tuple(_decode_kind(name, entry, kind) for entry in value)
     number = isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value)
     if number and (wanted is float or (wanted is int and isinstance(value, int))):
         return wanted(value)
