@@ -55,6 +55,17 @@ class Estimator(ABC):
         """State before the first query; ``None`` where nothing is remembered."""
         return None
 
+    def look(self, engine: Engine, state: Any) -> tuple[Values, Any]:
+        """The bounded values of one batch, and what :meth:`remember` needs; ``state`` stays as it is.
+
+        Calling the estimator is both. An oracle, which keeps one state and no other, remembers once the query counts.
+        """
+        return self(engine, state)
+
+    def remember(self, state: Any, seen: Any) -> Any:
+        """The next state, maybe in the memory of ``state``, which is gone then; by default ``seen``."""
+        return seen
+
     def after(self, state: Any, released: Values) -> Any:
         """State once the release is known; unchanged by default."""
         return state

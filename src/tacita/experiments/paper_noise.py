@@ -197,6 +197,12 @@ class ClaimedNoise(Estimator):
     def __call__(self, engine: Engine, state: Any) -> tuple[Values, Any]:
         return self.inner(engine, state)
 
+    def look(self, engine: Engine, state: Any) -> tuple[Values, Any]:
+        return self.inner.look(engine, state)
+
+    def remember(self, state: Any, seen: Any) -> Any:
+        return self.inner.remember(state, seen)
+
     def gradient(self, released: Values, divisor: float) -> dict[str, Tensor]:
         return self.inner.gradient(released, divisor)
 

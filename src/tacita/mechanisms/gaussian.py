@@ -54,14 +54,20 @@ class GaussianMechanism(Mechanism):
         return self
 
     def __call__(self, values: Blocks, noise_std: Mapping[str, float], normals: Draw) -> dict[str, dict[str, Tensor]]:
-        """Add the noise; ``normals(block, like)`` gives fresh standard normals, float32 or better."""
-        released = {}
-        for block, tensors in values.items():
-            draws = normals(block, tensors)
-            released[block] = {
-                name: torch.add(value, draws[name], alpha=noise_std[block]) for name, value in tensors.items()
-            }
-        return released
+        """Add the noise; ``normals(block, like)`` gives fresh standard normals, float32 or better.
+
+        What is released lies in the memory of the draws.
+        """
+        return {block: _noisy(tensors, noise_std[block], normals(block, tensors)) for block, tensors in values.items()}
+
+
+def _noisy(values: Mapping[str, Tensor], std: float, draws: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """``values + std * draws``, in the memory of the draws if that holds it."""
+    fits = {name: torch.result_type(value, draws[name]) == draws[name].dtype for name, value in values.items()}
+    return {
+        name: torch.add(value, draws[name], alpha=std, out=draws[name] if fits[name] else None)
+        for name, value in values.items()
+    }
 
 
 @dataclass(frozen=True, kw_only=True)

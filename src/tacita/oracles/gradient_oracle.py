@@ -6,6 +6,7 @@
 Place: every stage below -> [oracles.gradient_oracle] -> methods, training.
 """
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 
 from tacita import _validate
 from tacita.accounting import Event, Ledger, Part, Session
-from tacita.errors import LedgerError
+from tacita.errors import LedgerError, ResumeError
 from tacita.estimators.estimator import Estimator, Values
 from tacita.gradients.engine import Source
 from tacita.mechanisms import CalibratedGaussian, Mechanism
@@ -23,6 +24,8 @@ from tacita.oracles.line import Line
 from tacita.oracles.terms import Terms
 from tacita.random import Randomness
 from tacita.sampling import Sampler, as_sampler
+
+_CHANGING: Any = object()  # in the place of a state that is being changed
 
 
 @dataclass(frozen=True)
@@ -111,7 +114,7 @@ class GradientOracle:
             session = terms.register(ledger, purpose, {**self.settings, **self._more_settings})
         self._check_session(session, terms)
         self.line = Line(session, self.mechanism, self.noise_std, self.randomness)
-        self._state = estimator.initial_state(source.shapes)
+        self._state: Any = estimator.initial_state(source.shapes)
         self._updated = _UpdateCheck()
         self._follow()
 
@@ -157,13 +160,11 @@ class GradientOracle:
             BudgetExceededError: The plan is used up.
             ResumeError: A redone query does not match, and the event does not compose query by query.
         """
-        query = self.line.begin()
-        values, state = self._bounded(params, query)
-        while (released := self.line.release(query, values)) is None:
-            query = self.line.skip()
-            values, state = self._bounded(params, query)
+        query, values = self._paid_for(params)
+        released = self.line.release(query, values)
+        assert released is not None  # it is paid
         # ---- below the line: may be logged, reused, published ----
-        self._state = self.estimator.after(state, released)
+        self._state = self.estimator.after(self._state, released)
         return Release(
             gradient=self.estimator.gradient(released, self.divisor),
             released=released,
@@ -201,13 +202,13 @@ class GradientOracle:
             "position": self.line.position,
             "generation": self.randomness.generation,
             "identity": self.line.identity,
-            "estimator_state": self._state,
+            "estimator_state": copy.deepcopy(self._whole_state()),  # which the next query may change in place
         }
 
     @property
     def public_state(self) -> Any:
         """The estimator's state if it is a function of releases; ``None`` if it is private or there is none."""
-        return self.estimator.shareable(self._state)
+        return copy.deepcopy(self.estimator.shareable(self._whole_state()))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from :meth:`state_dict`; redone queries follow the rule of :class:`~tacita.oracles.line.Line`."""
@@ -216,7 +217,7 @@ class GradientOracle:
                 f"the checkpoint is of session {state['session']!r}, this oracle's is {self.session.id!r}."
             )
         self.line.resume(state["position"], state["generation"], state["identity"])
-        self._state = state["estimator_state"]
+        self._state = copy.deepcopy(state["estimator_state"])
         self._follow()
 
     def __repr__(self) -> str:
@@ -227,7 +228,29 @@ class GradientOracle:
 
     def _bounded(self, params: Mapping[str, Tensor], query: int) -> tuple[Values, Any]:
         engine = self.source.engine(params, self._draw(query), query=query, seed=self._model_seed(query))
-        return self.estimator(engine, self._state)
+        return self.estimator.look(engine, self._whole_state())
+
+    def _paid_for(self, params: Mapping[str, Tensor]) -> tuple[int, Values]:
+        """The number and the bounded values of a query that counts; what the estimator saw is remembered."""
+        query = self.line.begin()
+        values, seen = self._bounded(params, query)
+        while not self.line.pay(query, values):
+            query = self.line.skip()
+            values, seen = self._bounded(params, query)
+        self._remember(seen)
+        return query, values
+
+    def _remember(self, seen: Any) -> None:
+        state, self._state = self._whole_state(), _CHANGING
+        self._state = self.estimator.remember(state, seen)
+
+    def _whole_state(self) -> Any:
+        if self._state is _CHANGING:
+            raise ResumeError(
+                f"session {self.session.id!r} was interrupted while its estimator's state was changing, and half a "
+                "change is none that its guarantee is for: load the last checkpoint."
+            )
+        return self._state
 
     def _draw(self, query: int) -> np.ndarray:
         return self._rows[self.sampler.draw(query, self.line.coins, len(self._rows))]

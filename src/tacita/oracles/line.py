@@ -44,6 +44,7 @@ class Line:
         self._randomness = randomness
         self._reservations = Reservations(session)
         self._position = 0
+        self._paid: Blocks | None = None  # values that have their line, and not their noise yet
         self._must_resume = session.opened
         randomness.session_key(session.id)  # before any ratchet, so that a resumed run derives the same
         randomness.claim(session.id, resumed=session.opened)
@@ -126,16 +127,31 @@ class Line:
         self._leave_used_numbers()
         return self.begin()
 
-    def release(self, query: int, values: Blocks) -> dict[str, dict[str, Tensor]] | None:
-        """Write the ledger, then return the noisy values; ``None`` if ``query`` was released with other values."""
+    def pay(self, query: int, values: Blocks) -> bool:
+        """Write the ledger: from here on ``query`` counts. False if it was released with other values before."""
         tag = self._fingerprint(query, values)
         line = self.session.lookup(query)
         if line is None:
             self.session.spend(query, tag)
         elif not tag or line != tag:
-            return None
+            return False
         self._position = query + 1
-        return self._mechanism(values, self.noise_std, self._normals(query))
+        self._paid = values
+        return True
+
+    def release(self, query: int, values: dict[str, dict[str, Tensor]]) -> dict[str, dict[str, Tensor]] | None:
+        """Write the ledger, then return the noisy values; ``None`` if ``query`` was released with other values.
+
+        Nothing is written for values that :meth:`pay` has just written the line of. Blocks are taken out of ``values``
+        one by one, so that each is freed once it has its noise.
+        """
+        if self._paid is not values and not self.pay(query, values):
+            return None
+        self._paid = None
+        normals = self._normals(query)
+        return {
+            block: self._mechanism({block: values.pop(block)}, self.noise_std, normals)[block] for block in [*values]
+        }
 
     def _leave_used_numbers(self) -> None:
         if not self.session.event.per_query:

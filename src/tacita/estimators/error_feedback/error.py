@@ -9,7 +9,7 @@ The error is a function of coins and releases whatever rows hold, and what is in
 whatever the error holds: a row of NaN has weight 0 in both sums, and an entry that overflows stops at a constant.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -17,11 +17,12 @@ from torch import Tensor
 
 from tacita.clipping._rounding import bounded_quotient, clip_weights
 from tacita.gradients.engine import Shapes
-from tacita.gradients.rows import round_up
+from tacita.gradients.rows import norm_over, round_up
 
 Tensors = Mapping[str, Tensor]
 State = dict[str, Any]  # "error": name -> (..., *param); "norm": (...), >= that of the error; "query": calls so far
 
+PIECE = 2**16  # coordinates that are worked on at once
 LARGEST = {torch.float32: 2.0**100, torch.float64: 2.0**480}  # where entries stop: their squares are still numbers
 
 
@@ -49,33 +50,54 @@ def share_of_norm(norm: Tensor, bound: float, dtype: torch.dtype) -> Tensor:
 
 
 def injected(sums: Tensors, error: Tensors, share: Tensor) -> dict[str, Tensor]:
-    """Each sum plus its share of the error, in the sum's dtype; in its memory, if the error has that dtype."""
-    return {name: _plus_share(total, error[name].to(total.device), share) for name, total in sums.items()}
+    """Each sum plus its share of the error, rounded once to the sum's dtype, in the sum's memory."""
+    given = {name: total.contiguous() for name, total in sums.items()}
+    for name, total in given.items():
+        factor = _column(share, total.device)
+        for piece, part in _pieces(share.ndim, total, error[name].to(total.device)):
+            piece.addcmul_(part, factor)
+    return given
 
 
-def succeeding(residuals: Tensors, error: Tensors, kept: Tensor, max_norm: float) -> State:
-    """The next error, ``kept`` times the last one plus the residuals, in the memory of the residuals.
+def succeeding(residuals: dict[str, Tensor], error: Tensors, kept: Tensor, max_norm: float) -> State:
+    """The next error, ``kept`` times the last one plus the residuals, *in the memory of the last one*.
 
     Args:
-        residuals: This batch's, shape (..., *param).
-        error: The last one.
+        residuals: This batch's, shape (..., *param); taken out one by one, so that each is freed once it was used.
+        error: The last one, in the dtype of the residuals or a better one, else that is what it gets; gone afterwards.
         kept: Which share of it stays, shape (...).
         max_norm: The next error is clipped to this norm (``inf``: not at all).
 
     Returns:
         "error" and "norm" of the next state; the error is finite.
     """
-    following = {name: _plus_share(part, error[name].to(part), kept) for name, part in residuals.items()}
-    norm = _norm(following, kept.ndim)
+    following: dict[str, Tensor] = {}
+    norms: list[Tensor] = []
+    for name in [*residuals]:
+        part = residuals.pop(name)
+        dtype = torch.promote_types(error[name].dtype, part.dtype)
+        following[name] = error[name].to(part.device, dtype).contiguous()
+        factor = _column(kept, part.device)
+        for piece, more in _pieces(kept.ndim, following[name], part):
+            piece.mul_(factor).add_(more)
+            norms.append(torch.linalg.vector_norm(piece, dim=-1, dtype=torch.float64))
+    coordinates = sum(part.shape[kept.ndim :].numel() for part in following.values())
+    norm = round_up(torch.linalg.vector_norm(torch.stack(norms, dim=-1), dim=-1), coordinates)
     if not bool(norm.isfinite().all()):
         following = {name: _saturated(part) for name, part in following.items()}
-        norm = _norm(following, kept.ndim)
+        norm = norm_over(following.values(), kept.ndim)
     if max_norm < torch.inf:
-        dtype = next(iter(following.values())).dtype
-        factor = share_within(norm, max_norm, dtype)
-        following = {name: part.mul_(_fitted(factor, part)) for name, part in following.items()}
+        for part in following.values():
+            factor = _column(share_within(norm, max_norm, part.dtype), part.device)
+            for (piece,) in _pieces(kept.ndim, part):
+                piece.mul_(factor)
         norm = norm.clamp(max=max_norm)
     return {"error": following, "norm": norm}
+
+
+def copied(state: State) -> State:
+    """The same state, its error in memory of its own."""
+    return {**state, "error": {name: part.clone() for name, part in state["error"].items()}}
 
 
 def _narrowed(weights: Tensor, dtype: torch.dtype) -> Tensor:
@@ -85,25 +107,22 @@ def _narrowed(weights: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.where(weights == 1, 1.0, torch.where(narrow < limits.tiny, 0.0, narrow)).to(dtype)
 
 
-def _plus_share(total: Tensor, error: Tensor, share: Tensor) -> Tensor:
-    """``total + share * error``, rounded once to the dtype of ``total``."""
-    exact = torch.promote_types(error.dtype, total.dtype)
-    factor = _fitted(share.to(exact), error)
-    if error.dtype == total.dtype:
-        return total.addcmul_(error, factor)
-    return torch.addcmul(total.to(exact), error.to(exact), factor).to(total.dtype)
+def _column(factor: Tensor, device: torch.device) -> Tensor:
+    """A factor (...) for pieces (..., coordinates)."""
+    return factor.to(device).unsqueeze(-1) if factor.ndim else factor.to(device)
 
 
-def _fitted(factor: Tensor, like: Tensor) -> Tensor:
-    """A factor of the leading axes, shaped so that it broadcasts."""
-    return factor.to(like.device).reshape(*factor.shape, *(1,) * (like.ndim - factor.ndim))
+def _pieces(lead: int, *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """The same coordinates of tensors (..., *param), each as (..., coordinates): views of those that are contiguous.
 
-
-def _norm(error: Tensors, lead: int) -> Tensor:
-    """An upper bound of the norm for each leading index, accumulated in float64 (see :mod:`tacita.gradients.rows`)."""
-    rows = [part.flatten(lead) if part.ndim > lead else part.unsqueeze(-1) for part in error.values()]
-    norms = [torch.linalg.vector_norm(row, dim=-1, dtype=torch.float64) for row in rows]
-    return round_up(torch.linalg.vector_norm(torch.stack(norms, dim=-1), dim=-1), sum(row.shape[-1] for row in rows))
+    Few enough at a time that they stay in cache, and that one of another dtype can be widened; all of them at once
+    where there are leading axes, as runs side by side are small.
+    """
+    rows = [x.flatten(lead) if x.ndim > lead else x.unsqueeze(-1) for x in tensors]
+    if lead or rows[0].numel() <= PIECE:
+        yield tuple(rows)
+    else:
+        yield from zip(*(row.split(PIECE) for row in rows), strict=True)
 
 
 def _saturated(part: Tensor) -> Tensor:

@@ -6,13 +6,14 @@ Place: the ground of error feedback.
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from tacita import _validate
 from tacita.clipping import Clipper, FlatClipper
-from tacita.estimators.error_feedback.error import State, no_error
+from tacita.estimators.error_feedback.error import State, copied, no_error, succeeding
 from tacita.estimators.estimator import Estimator, Values
 from tacita.gradients.engine import Engine, Shapes
 from tacita.mechanisms import CalibratedGaussian, Mechanism
@@ -127,6 +128,34 @@ class FeedbackSum(Estimator):
                 f"divisor must be the sampler's expected batch size, {sampler.expected_batch_size:g}, got "
                 f"{self.divisor:g}. ErrorFeedbackOracle sees to it."
             )
+
+
+class Leftover(NamedTuple):
+    """What a query leaves for a hidden error: ``kept`` times the error that it saw, plus the batch's residuals."""
+
+    residuals: dict[str, Tensor]
+    kept: Tensor
+
+
+class HiddenFeedbackSum(FeedbackSum):
+    """A feedback sum whose error is hidden: known as soon as the query is, whatever is released.
+
+    A whole error in memory twice is what a step of a large model cannot afford: so :meth:`look` only reads it, and
+    :meth:`remember` changes it in place.
+    """
+
+    @abstractmethod
+    def look(self, engine: Engine, state: State) -> tuple[Values, Leftover]:
+        """The values, and what they leave for the error."""
+
+    def remember(self, state: State, seen: Leftover) -> State:
+        """The next state, in the memory of ``state``; empties ``seen``."""
+        following = succeeding(seen.residuals, state["error"], seen.kept, self.max_error)
+        return {**following, "query": state["query"] + 1}
+
+    def __call__(self, engine: Engine, state: State) -> tuple[Values, State]:
+        values, seen = self.look(engine, state)
+        return values, self.remember(copied(state), seen)
 
 
 def residual_weights(weights: Tensor, norms: Tensor) -> Tensor:

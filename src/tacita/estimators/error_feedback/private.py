@@ -22,9 +22,8 @@ from tacita.estimators.error_feedback.error import (
     injected,
     share_of_norm,
     share_within,
-    succeeding,
 )
-from tacita.estimators.error_feedback.feedback import SUM, Feedback, FeedbackSum, residual_weights
+from tacita.estimators.error_feedback.feedback import SUM, Feedback, HiddenFeedbackSum, Leftover, residual_weights
 from tacita.estimators.estimator import Values
 from tacita.gradients.engine import Engine, Shapes
 from tacita.sampling import Sampler
@@ -65,7 +64,7 @@ class PrivateFeedback(Feedback):
 
 
 @dataclass(frozen=True)
-class HiddenErrorSum(FeedbackSum):
+class HiddenErrorSum(HiddenFeedbackSum):
     r"""One query of DiceSGD at the level of the sum: :math:`\sum_i w_i g_i + \text{clip}(E, b C_2)`.
 
     The state is private: it may stand in a run's own checkpoint, and nowhere else.
@@ -104,12 +103,10 @@ class HiddenErrorSum(FeedbackSum):
             first_draw=self.feedback.first_draw,
         )
 
-    def __call__(self, engine: Engine, state: State) -> tuple[Values, State]:
+    def look(self, engine: Engine, state: State) -> tuple[Values, Leftover]:
         clipped, residuals = self._clipped_and_residuals(engine)
-        query = state["query"] + 1
-        share = self._share(state, query, next(iter(residuals.values())).dtype)
-        following = succeeding(residuals, state["error"], self.kept(share), self.max_error)
-        return {SUM: injected(clipped, state["error"], share)}, {**following, "query": query}
+        share = self._share(state, state["query"] + 1, next(iter(residuals.values())).dtype)
+        return {SUM: injected(clipped, state["error"], share)}, Leftover(residuals, self.kept(share))
 
     def _clipped_and_residuals(self, engine: Engine) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         if isinstance(self.clipper, FlatClipper):

@@ -8,14 +8,13 @@ Proof: docs/derivations/dicesgd.md, "Released residuals".
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-import torch
 from torch import Tensor
 
 from tacita import _validate
 from tacita.accounting import Event, NeighboringRelation, moved, released_residual_event
 from tacita.clipping import Clipper
 from tacita.estimators.error_feedback.bounded import bounded_residual_weights
-from tacita.estimators.error_feedback.error import State, injected, share_within, succeeding
+from tacita.estimators.error_feedback.error import State, copied, injected, share_within, succeeding
 from tacita.estimators.error_feedback.feedback import RESIDUAL, SUM, Feedback, FeedbackSum, check_projection
 from tacita.estimators.estimator import Values
 from tacita.gradients.engine import Engine, Shapes
@@ -109,9 +108,9 @@ class ReleasedErrorSum(FeedbackSum):
 
     def after(self, state: State, released: Values) -> State:
         """The error once the residuals are known: a function of releases."""
-        share, error = self._share(state), state["error"]
-        noisy = released.get(RESIDUAL) or {name: torch.zeros_like(x) for name, x in released[SUM].items()}
-        following = succeeding({n: x.clone() for n, x in noisy.items()}, error, self.kept(share), self.max_error)
+        noisy = released.get(RESIDUAL) or {name: x.new_zeros(()).expand_as(x) for name, x in released[SUM].items()}
+        error = copied(state)["error"]
+        following = succeeding(dict(noisy), error, self.kept(self._share(state)), self.max_error)
         return {**following, "query": state["query"] + 1}
 
     def shareable(self, state: State) -> State:
