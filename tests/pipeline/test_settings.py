@@ -55,6 +55,8 @@ def test_toml_gives_the_same_settings_back(values: dict) -> None:
         ({"test_file": "t.csv", "non_private_holdout": True}, "give one of them"),
         ({"epsilon": "1"}, "epsilon must be an integer or a number"),
         ({"rows": True}, "rows must be an integer"),
+        ({"output": "ru\udcffn"}, r"output must be text that UTF-8 can hold.*got 'ru\\udcffn'"),
+        ({"drop": ("a", "\ud800")}, "drop must be text that UTF-8 can hold"),
     ],
 )
 def test_a_wrong_setting_is_named(wrong: dict, named: str) -> None:

@@ -125,6 +125,29 @@ def test_arrays_that_are_not_finite_become_zero(tmp_path):
     assert encode(read_table(tmp_path / "t.npz"), text).features.tolist() == [[0, 0, 0, 1]]
 
 
+@pytest.mark.parametrize(
+    ("piece", "why"),
+    [
+        ({"piece": "number", "lower": 0, "upper": 1, "centre": 0, "scale": 0}, "scale above 0"),
+        ({"piece": "number", "lower": 2, "upper": 1, "centre": 0, "scale": 1}, "lower at most upper"),
+        ({"piece": "number", "lower": 0, "upper": 1, "centre": math.inf, "scale": 1}, "finite"),
+        ({"piece": "number", "lower": 0, "upper": 1, "centre": 0, "scale": 1, "steps": [math.nan]}, "steps"),
+        ({"piece": "number", "lower": 0, "upper": 1, "centre": 0, "scale": 1, "buckets": [math.inf]}, "buckets"),
+        ({"piece": "array", "shape": [2**40, 2**40], "lower": 0, "upper": 1}, "16777216 numbers a row"),
+        ({"piece": "array", "shape": [2], "lower": 1, "upper": 1}, "lower must be below upper"),
+    ],
+)
+def test_a_piece_that_would_not_give_finite_numbers_is_refused(piece, why):
+    with pytest.raises(ValueError, match=f"^The preprocessing is not valid: .*{why}"):
+        Encoder.from_dict({"pieces": [{"column": "x", **piece}], "missing": []})
+
+
+def test_a_target_that_would_pass_float32_is_refused():
+    target = {"task": "regression", "column": "y", "lower": 0, "upper": 1e10, "centre": 0, "scale": 1e-30}
+    with pytest.raises(ValueError, match="scale must be larger"):
+        Encoder.from_dict({"pieces": [], "missing": [], "target": target})
+
+
 def test_dates_become_days(table_of):
     text = "[columns.d]\nkind='date'\nformat='%Y-%m-%d'\nlower='2000-01-01'\nupper='2000-01-03'"
     found = encode(table_of("d", "2000-01-02", "2000-01-03", "1900-01-01", "soon"), text)

@@ -1,10 +1,14 @@
 """The recipe: public rules from what is declared and what was bought."""
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from tacita.tables import Schema, Survey, Target, make_encoder, public_rows
+from tacita.tables import Encoder, Schema, Survey, Target, make_encoder, public_rows
 from tacita.tables.features import CategoryPiece, ClassTarget, NumberPiece, NumberTarget
-from tacita.tables.survey import Bin, Facts
+from tacita.tables.refinement import bounds
+from tacita.tables.survey import Bin, Facts, bin_bounds
 
 STEPS = tuple(Bin(2.0**e, 2.0 ** (e + 1), 250.0) for e in range(4))
 FINE = tuple(Bin(i / 4, (i + 1) / 4, 1000 / 64) for i in range(64))
@@ -46,6 +50,28 @@ def test_a_value_that_many_rows_share_makes_one_bucket_edge():
     spiky = (Bin(0.0, 1.0, 900.0), *(Bin(float(i), i + 1.0, 10.0) for i in range(1, 11)))
     piece = encoder(number(fine=spiky), rows=1e6).pieces[0]
     assert piece.buckets == (1.0,)
+
+
+EXTREME = st.sampled_from([2, 3, 41, 82, 83, 84, 85, 130, 163, 164])  # bins of the survey, from -2^51 to 2^51
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    found=st.lists(EXTREME, min_size=1, max_size=4, unique=True).map(sorted),
+    counts=st.lists(st.floats(0.5, 1e12), min_size=4, max_size=4),
+    fine=st.booleans(),
+)
+def test_whatever_is_bought_makes_an_encoder(found, counts, fine):
+    """What the rows are like decides what is bought, so that no purchase may raise."""
+    bins = tuple(Bin(*bin_bounds(bin), count) for bin, count in zip(found, counts, strict=False))
+    low, high = bounds(bins)
+    marks = np.linspace(low, high, 5).tolist()
+    equal = tuple(Bin(*edges, count) for *edges, count in zip(marks[:-1], marks[1:], counts, strict=True))
+    facts = number(bins=bins, fine=equal if fine else ())
+    answer = Facts(column="y", kind="number", missing=0.0, bins=bins, fine=equal if fine else ())
+    made = encoder(facts, answer, target=Target(column="y", task="regression"))
+    assert isinstance(made.target, NumberTarget)
+    assert Encoder.from_dict(made.to_dict()) == made
 
 
 def test_few_values_get_one_hot_features_too():

@@ -63,10 +63,18 @@ def test_an_incomplete_target_is_bought_last():
         ("[columns.a]\nkind = 'number'\nlower = 3\nupper = 2", "'a'.*below"),
         ("[columns.a]\nkind = 'number'\nlower = 3\nupper = nan", "'a'.*finite"),
         ("[columns.a]\nkind = 'number'\nlower = 1\nupper = 2\nmax = 3", "'a'.*max"),
+        ("[columns.a]\nkind = 'number'\nlower = -1e308\nupper = 1e308", "'a'.*too large"),
+        ("[columns.a]\nkind = 'number'\nlower = 1.7e308\nupper = 1.75e308", "'a'.*too large"),
+        ("[columns.a]\nkind = 'number'\nlower = 0\nupper = 5e-324", "'a'.*too close"),
+        ("[columns.a]\nkind = 'number'\nsteps = [1, nan]", "'a'.*steps must be finite"),
+        ("[columns.a]\nkind = 'number'\nsteps = [-inf]", "'a'.*steps must be finite"),
         ("[columns.a]\nkind = 'category'\nvalues = ['x', ' x']", "'a'.*distinct"),
         ("[columns.a]\nkind = 'category'\nvalues = []", "'a'.*values"),
         ("[columns.a]\nkind = 'date'\nformat = '%Y'\nlower = 'x'\nupper = '2000'", "'a'.*format"),
         ("[columns.a]\nkind = 'array'\nshape = [0]\nlower = 0\nupper = 1", "'a'.*shape"),
+        ("[columns.a]\nkind = 'array'\nshape = [4096, 4097]\nlower = 0\nupper = 1", "'a'.*shape.*16777216 numbers"),
+        ("[columns.a]\nkind = 'array'\nshape = [2]\nlower = 0\nupper = 1e39", "'a'.*numbers of float32"),
+        ("[columns.a]\nkind = 'array'\nshape = [2]\nlower = 0\nupper = 1e-46", "'a'.*numbers of float32"),
         ("[target]\ncolumn = 'y'\nclasses = ['a']", "classes"),
         ("[target]\ncolumn = 'y'\nclasses = ['a', 'b']\ntask = 'regression'", "classes"),
         ("[target]\ncolumn = 'y'\nlower = 0\nupper = 1\ntask = 'classification'", "classes"),
@@ -75,11 +83,28 @@ def test_an_incomplete_target_is_bought_last():
         ("unit = 'y'\nmax_rows_per_unit = 1\n[target]\ncolumn = 'y'", "unit"),
         ("columns = 3", "columns"),
         ("not toml", "TOML"),
+        ('"a\\nb" = 1', "^The schema is not valid: Object contains unknown field `a b`.$"),
     ],
 )
 def test_a_wrong_schema_names_the_setting(text, names):
     with pytest.raises(ValueError, match=names):
         Schema.loads(text)
+
+
+def test_bounds_as_wide_as_can_be_are_taken():
+    Schema.loads("[columns.a]\nkind = 'array'\nshape = [4096, 4096]\nlower = -1.7e38\nupper = 1.7e38")
+    Schema.loads("[columns.a]\nkind = 'number'\nlower = -8e307\nupper = 8e307")
+
+
+def test_a_file_that_is_not_utf_8_is_named(tmp_path):
+    (tmp_path / "schema.toml").write_bytes(b"rows = 3 # \xff")
+    with pytest.raises(ValueError, match=r"TOML file in UTF-8, got '.*schema\.toml'"):
+        Schema.load(tmp_path / "schema.toml")
+
+
+def test_half_a_character_is_no_name():
+    with pytest.raises(ValueError, match="column 'x' is not valid: it holds half a character"):
+        Schema.from_dict({"columns": {"x": {"kind": "\ud800"}}})
 
 
 def test_a_draft_is_refused_until_it_is_reviewed():

@@ -118,6 +118,9 @@ class TableSettings:
                 raise ValueError(f"{field.name} must be {_words(kinds)}, got {value!r}.")
             if isinstance(value, tuple) and not all(isinstance(name, str) for name in value):
                 raise ValueError(f"{field.name} must be {_words(kinds)}, got {value!r}.")
+            texts = value if isinstance(value, tuple) else (value,) if isinstance(value, str) else ()
+            if any("\ud800" <= character <= "\udfff" for text in texts for character in text):
+                raise ValueError(f"{field.name} must be text that UTF-8 can hold, for config.toml, got {value!r}.")
 
     def _check_choices(self) -> None:
         if self.task not in (None, "classification", "regression"):

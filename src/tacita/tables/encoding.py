@@ -18,6 +18,7 @@ from torch import Tensor
 
 from tacita.tables.features import ArrayPiece, CategoryPiece, ClassTarget, NumberPiece, NumberTarget
 from tacita.tables.readers import Reading
+from tacita.tables.schema import strict
 from tacita.tables.table import Table
 
 FORMAT = 1
@@ -117,10 +118,7 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any]) -> "Encoder":
         """From plain values, strictly: an unknown, missing or mistyped setting raises ``ValueError``."""
-        try:
-            return msgspec.convert(dict(settings), cls)
-        except msgspec.ValidationError as error:
-            raise ValueError(f"The preprocessing is not valid: {error}.") from None
+        return strict(dict(settings), cls, "preprocessing")
 
     def save(self, path: str | Path) -> None:
         """Write strict JSON; the numbers come back bit for bit."""

@@ -16,6 +16,8 @@ from tacita.tables.cells import NUMBER
 from tacita.tables.table import ArrayColumn, Column
 
 CLAMP = 4.0  # standardised numbers lie in [-CLAMP, CLAMP]
+MOST_IN_ARRAY = 2**24  # numbers a row
+LARGEST = float(np.finfo(np.float32).max)
 
 
 class AbstractStructMeta(msgspec.StructMeta, ABCMeta):
@@ -64,6 +66,11 @@ class NumberPiece(Piece, frozen=True, tag="number"):
     indicator: bool = False
     date_format: str | None = None
 
+    def __post_init__(self):
+        _check_scaling(self.lower, self.upper, self.centre, self.scale)
+        if not all(map(math.isfinite, (*self.steps, *self.buckets))):
+            raise ValueError("steps and buckets must be finite numbers.")
+
     @property
     def names(self) -> tuple[str, ...]:
         steps = (f"{self.column} >= {step:g}" for step in self.steps)
@@ -109,9 +116,12 @@ class ArrayPiece(Piece, frozen=True, tag="array"):
     lower: float
     upper: float
 
+    def __post_init__(self):
+        check_array(self.shape, self.lower, self.upper)
+
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(f"{self.column}[{i}]" for i in range(int(np.prod(self.shape))))
+        return tuple(f"{self.column}[{i}]" for i in range(math.prod(self.shape)))
 
     def encode(self, column: Column, missing: Sequence[str]) -> np.ndarray:
         if not isinstance(column, ArrayColumn) or column.shape != self.shape:
@@ -161,9 +171,33 @@ class NumberTarget(Answer, frozen=True, tag="regression"):
     centre: float
     scale: float
 
+    def __post_init__(self):
+        _check_scaling(self.lower, self.upper, self.centre, self.scale)
+        if not max(abs(self.lower - self.centre), abs(self.upper - self.centre)) / self.scale <= LARGEST:
+            raise ValueError("scale must be larger: standardised targets between lower and upper pass float32.")
+
     def encode(self, column: Column, missing: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Standardised targets, float32, 0 where there is none."""
         values, kinds = column.numbers(missing)
         number = kinds == NUMBER
         scaled = (np.clip(values, self.lower, self.upper) - self.centre) / self.scale
         return np.where(number, scaled, 0.0).astype(np.float32), number
+
+
+def evenly_spread(lower: float, upper: float) -> tuple[float, float]:
+    """Mean and standard deviation of numbers that are spread evenly between two bounds."""
+    return (lower + upper) / 2, (upper - lower) / math.sqrt(12)
+
+
+def check_array(shape: Sequence[int], lower: float, upper: float) -> None:
+    """Raise ``ValueError`` unless arrays of that shape can be mapped from [lower, upper] to [0, 1], in float32."""
+    if not shape or min(shape) < 1 or math.prod(shape) > MOST_IN_ARRAY:
+        raise ValueError(f"shape must hold integers >= 1, of at most {MOST_IN_ARRAY} numbers a row, got {list(shape)}.")
+    if not (-LARGEST <= lower < upper <= LARGEST and 0 < np.float32(upper - lower) <= LARGEST):
+        raise ValueError(f"lower must be below upper, both numbers of float32, got {lower!r} and {upper!r}.")
+
+
+def _check_scaling(lower: float, upper: float, centre: float, scale: float) -> None:
+    """Raise ``ValueError`` where a number, clipped and standardised, could be none."""
+    if not (all(map(math.isfinite, (lower, upper, centre))) and lower <= upper and 0 < scale < math.inf):
+        raise ValueError("lower, upper, centre and scale must be finite, lower at most upper, and scale above 0.")

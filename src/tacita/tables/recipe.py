@@ -10,7 +10,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from tacita.tables.encoding import Encoder
-from tacita.tables.features import ArrayPiece, CategoryPiece, ClassTarget, NumberPiece, NumberTarget
+from tacita.tables.features import (
+    ArrayPiece,
+    CategoryPiece,
+    ClassTarget,
+    NumberPiece,
+    NumberTarget,
+    evenly_spread,
+)
 from tacita.tables.refinement import bounds
 from tacita.tables.schema import ArraySpec, CategorySpec, DateSpec, NumberSpec, Schema, Spec, Target, as_texts
 from tacita.tables.survey import Bin, Facts, Survey, mean_and_std
@@ -103,12 +110,13 @@ def _both(lower: float | None, upper: float | None) -> tuple[float, float]:
 def _declared_number(
     name: str, lower: float, upper: float, steps: tuple[float, ...], date_format: str | None
 ) -> NumberPiece:
+    centre, scale = evenly_spread(lower, upper)
     return NumberPiece(
         column=name,
         lower=lower,
         upper=upper,
-        centre=(lower + upper) / 2,
-        scale=(upper - lower) / math.sqrt(12),  # standard deviation if the values were spread evenly
+        centre=centre,
+        scale=scale,
         steps=steps,
         indicator=True,
         date_format=date_format,
@@ -192,8 +200,8 @@ def _target(target: Target, survey: Survey | None) -> ClassTarget | NumberTarget
     if target.classes is not None:
         return ClassTarget(column=target.column, classes=as_texts(target.classes))
     if target.lower is not None and target.upper is not None:
-        middle, spread = (target.lower + target.upper) / 2, (target.upper - target.lower) / math.sqrt(12)
-        return NumberTarget(column=target.column, lower=target.lower, upper=target.upper, centre=middle, scale=spread)
+        centre, scale = evenly_spread(target.lower, target.upper)
+        return NumberTarget(column=target.column, lower=target.lower, upper=target.upper, centre=centre, scale=scale)
     facts = _facts(survey, target.column)
     by_rule = "regression" if facts.kind == "number" and not _few(facts, survey, MOST_CLASSES) else "classification"  # pyright: ignore
     if (target.task or by_rule) == "classification":

@@ -15,6 +15,7 @@ import msgspec
 
 from tacita.errors import DataStructureError
 from tacita.tables.cells import DEFAULT_MISSING, parse_date
+from tacita.tables.features import check_array, evenly_spread
 from tacita.tables.readers import Reading
 from tacita.tables.table import ArrayColumn, Table
 
@@ -39,6 +40,8 @@ class NumberSpec(Declared, frozen=True, tag="number"):
 
     def __post_init__(self):
         _check_bounds(self.lower, self.upper)
+        if self.steps is not None and not all(map(math.isfinite, self.steps)):
+            raise ValueError(f"steps must be finite numbers, got {list(self.steps)}.")
 
     @property
     def complete(self) -> bool:
@@ -91,8 +94,7 @@ class ArraySpec(Declared, frozen=True, tag="array"):
 
     def __post_init__(self):
         _check_bounds(self.lower, self.upper)
-        if not self.shape or min(self.shape) < 1:
-            raise ValueError(f"shape must hold integers >= 1, got {list(self.shape)}.")
+        check_array(self.shape, self.lower, self.upper)
 
 
 class TextSpec(Declared, frozen=True, tag="text"):
@@ -181,7 +183,10 @@ class Schema(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     @classmethod
     def load(cls, path: str | Path) -> "Schema":
         """Read a TOML file; a wrong or misspelt setting raises ``ValueError`` and names it."""
-        return cls.loads(Path(path).read_text(encoding="utf-8"))
+        try:
+            return cls.loads(Path(path).read_text(encoding="utf-8"))
+        except UnicodeDecodeError:
+            raise ValueError(f"The schema must be a TOML file in UTF-8, got {str(path)!r}.") from None
 
     @classmethod
     def loads(cls, text: str) -> "Schema":
@@ -198,8 +203,8 @@ class Schema(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """From plain values, strictly."""
         columns = settings.get("columns", {})
         if isinstance(columns, Mapping):  # one by one, so that the message names the column
-            columns = {name: _strict(spec, Spec, f"column {name!r}") for name, spec in columns.items()}
-        return _strict({**settings, "columns": columns}, cls, "schema")
+            columns = {name: strict(spec, Spec, f"column {name!r}") for name, spec in columns.items()}
+        return strict({**settings, "columns": columns}, cls, "schema")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -250,11 +255,20 @@ def as_texts(values: Iterable[str | int]) -> tuple[str, ...]:
     return tuple(str(value).strip() for value in values)
 
 
-def _strict(settings: Any, kind: Any, where: str) -> Any:
+def strict(settings: Any, kind: Any, where: str) -> Any:
+    """``settings`` as a ``kind``, or a ``ValueError`` of one line that says what of ``where`` is wrong.
+
+    Example:
+        >>> strict({"kind": "text"}, Spec, "column 'x'")
+        TextSpec()
+    """
     try:
         return msgspec.convert(settings, kind)
     except msgspec.ValidationError as error:
-        raise ValueError(f"The {where} is not valid: {str(error).rstrip('.')}.") from None
+        why = " ".join(str(error).split()).rstrip(".")  # names in it may hold line breaks
+    except UnicodeEncodeError:
+        why = "it holds half a character, which no file of text can"
+    raise ValueError(f"The {where} is not valid: {why}.")
 
 
 def _check_bounds(lower: float | None, upper: float | None) -> None:
@@ -266,6 +280,10 @@ def _check_bounds(lower: float | None, upper: float | None) -> None:
         and not (math.isfinite(lower) and math.isfinite(upper) and lower < upper)
     ):
         raise ValueError(f"lower must be below upper, both finite, got {lower!r} and {upper!r}.")
+    if lower is not None and upper is not None:
+        centre, scale = evenly_spread(lower, upper)
+        if not (math.isfinite(centre) and 0 < scale < math.inf):
+            raise ValueError(f"lower and upper are too close, or too large, to tell apart: {lower!r} and {upper!r}.")
 
 
 def _check_values(name: str, values: tuple[str | int, ...] | None, at_least: int) -> None:
