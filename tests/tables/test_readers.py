@@ -1,6 +1,7 @@
 """Readers: no row raises, none reaches another row or a message; a wrong structure says which setting to change."""
 
 import gzip
+import zipfile
 from decimal import Decimal
 
 import numpy as np
@@ -199,6 +200,19 @@ def test_npz_types(tmp_path):
     assert table.column("x").shape == (2, 2)
     assert cells(table, "y") == ["0", "1", "9"]
     assert cells(table, "s") == ["a", "�", "c"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [(b"(3,)", b"(3,("), (b"'descr'", b"\x00descr'"), (b"(3,)", b"3   "), (b"(3,)", b"(-3)"), (b"<f8", b"<q9")],
+)
+def test_npz_headers_that_numpy_cannot_parse_are_one_error(tmp_path, old, new):
+    """Some of them end in Python's own tokenizer, whose errors are no ValueError."""
+    np.savez(tmp_path / "whole.npz", x=np.zeros(3))
+    with zipfile.ZipFile(tmp_path / "whole.npz") as whole, zipfile.ZipFile(tmp_path / "t.npz", "w") as broken:
+        broken.writestr("x.npy", whole.read("x.npy").replace(old, new))
+    with pytest.raises(DataStructureError, match="must be a readable NPZ file"):
+        read_table(tmp_path / "t.npz")
 
 
 def test_npz_texts_that_python_refuses_are_replaced(tmp_path):
