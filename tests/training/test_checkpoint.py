@@ -76,6 +76,17 @@ def test_a_damaged_file_is_a_resume_error_or_the_tree(tmp_path_factory, position
     assert tree["n"] == 3
 
 
+@pytest.mark.parametrize("bias", [torch.ones(1), torch.ones(3, 1), torch.ones(3, dtype=torch.float64), True, 1.0])
+def test_parameters_of_another_shape_or_type_are_another_model(bias):
+    """Copied in they would be spread over the parameter, or rounded."""
+    model = torch.nn.Linear(2, 3)
+    before = model.bias.detach().clone()
+    state = checkpoint.TrainingState(model, torch.optim.SGD(model.parameters(), lr=0.1), oracle=None)
+    with pytest.raises(ResumeError, match="of another shape or type is bias"):
+        state.from_tree({"model": {"weight": torch.ones(3, 2), "bias": bias}})
+    assert torch.equal(model.bias, before)
+
+
 def test_a_full_disk_leaves_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "file"
     replace_durably(path, b"old")

@@ -75,6 +75,9 @@ class TrainingState:
         own = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
         if own.keys() != tree["model"].keys():
             raise ResumeError("the checkpoint is of another model: parameters or buffers have other names.")
+        other = [name for name, value in own.items() if not _alike(value, tree["model"][name])]
+        if other:
+            raise ResumeError(f"the checkpoint is of another model: of another shape or type is {', '.join(other)}.")
         with torch.no_grad():
             for name, value in own.items():
                 value.copy_(tree["model"][name])
@@ -173,6 +176,11 @@ def _with_tensors(layout: Any, tensors: Mapping[str, Tensor]) -> Any:
     if kind == "list":
         return [_with_tensors(value, tensors) for value in content]
     return content
+
+
+def _alike(value: Tensor, saved: Any) -> bool:
+    """Whether ``saved`` can be copied into ``value`` as it is, neither broadcast nor rounded."""
+    return isinstance(saved, Tensor) and saved.shape == value.shape and saved.dtype == value.dtype
 
 
 def _with_integer_keys(state: Mapping[str, Any]) -> dict[str, Any]:
