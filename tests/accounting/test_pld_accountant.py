@@ -34,3 +34,14 @@ def test_nothing_is_read_below_what_transforms_resolve(events):
     assert pld_epsilon(spends, 1.5 * lost).value == math.inf
     assert pld_epsilon(spends, 1e6 * lost).value < math.inf
     assert pld_delta(spends, 1e3).value >= lost
+
+
+def test_losses_beyond_every_grid_are_left_to_the_renyi_divergences(events):
+    """A Gaussian of mu = 3000 beside a sampled one: an interval of the widest grid is larger than exp can take."""
+    spends = (acc.Spend(events.full(1 / 3000), 1), acc.Spend(events.poisson(0.01, 1.0), 10))
+    assert pld_epsilon(spends, 1e-5).value == math.inf
+    assert pld_delta(spends, 1.0).value == 1.0
+    bound = acc.epsilon(spends, 1e-5)
+    assert 3000**2 / 2 < bound.epsilon < 3000**2
+    assert bound.accountant == "RDP (dp_accounting)"
+    assert acc.delta(spends, 1.0).delta == 1.0

@@ -57,7 +57,10 @@ def pld_epsilon(spends: tuple[Spend, ...], delta: float) -> Reading:
     finest, interval = _snapped(widest / MOST_POINTS), _snapped(widest / FIRST_POINTS)
     best = Reading(math.inf, interval, False)
     while rest > delta / 2:
-        value = _read_epsilon(composed(spends, interval), rest)
+        try:
+            value = _read_epsilon(composed(spends, interval), rest)
+        except OverflowError:  # one interval of the grid is wider than exp can take: it says nothing
+            value = math.inf
         wanted = _snapped(0.015 * value / math.sqrt(queries)) if 0 < value < math.inf else interval
         best = min(best, Reading(value, interval, interval <= wanted and value < math.inf), key=lambda r: r.value)
         if interval <= max(wanted, finest):
@@ -69,7 +72,10 @@ def pld_epsilon(spends: tuple[Spend, ...], delta: float) -> Reading:
 def pld_delta(spends: tuple[Spend, ...], epsilon: float) -> Reading:
     """Delta at ``epsilon``, on the grid that serves epsilon at 1e-5."""
     grid = pld_epsilon(spends, 1e-5)
-    value = float(composed(spends, grid.interval).get_delta_for_epsilon(epsilon)) + slack(spends)
+    try:
+        value = float(composed(spends, grid.interval).get_delta_for_epsilon(epsilon)) + slack(spends)
+    except OverflowError:
+        value = 1.0
     return Reading(min(1.0, value) if value >= 0 else 1.0, grid.interval, grid.resolved)  # a NaN becomes 1
 
 
