@@ -3,6 +3,7 @@ import os
 import pytest
 
 from tests.faults import calls, runs
+from tests.faults.fuzzing import Outcomes
 
 
 @pytest.fixture(autouse=True)
@@ -18,3 +19,11 @@ def whole(tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole") / "run"
     runs.train(folder)
     return folder
+
+
+@pytest.fixture
+def outcomes():
+    """Counts what became of a fuzz test's examples; at the end some must have been read, and some refused."""
+    found = Outcomes()
+    yield found
+    found.check()

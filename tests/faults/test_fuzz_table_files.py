@@ -1,67 +1,41 @@
-"""Fuzzing of what tables bring: settings, schema, recipe, statement, exports and data. And no message quotes a cell."""
+"""Fuzzing of what tables bring: recipe, statement, exports and data. And no message quotes a cell."""
 
+import csv
 import gzip
+import io
 import json
+import math
 import pickle
 import shutil
 import warnings
+import zipfile
 from contextlib import suppress
 
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet
 import pytest
+import safetensors.torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import load_file
 
 import tacita
 from tacita.errors import DataStructureError
 from tacita.pipeline import TableSettings, check_run, report, train_table
+from tacita.pipeline.load import as_table
 from tacita.pipeline.predict import predict_file
 from tacita.pipeline.preprocessing import Preprocessing
 from tacita.tables import read_table
-from tacita.tables.encoding import Encoder
 from tacita.tables.readers import Reading
-from tacita.tables.schema import Schema
 from tests.conftest import table_text
+from tests.faults.fuzzing import Outcomes, fuzz
 from tests.faults.mutations import as_json, changes, edits, with_changes, with_edits
-from tests.faults.test_fuzz_run_files import Bomb, fuzz, one_line
+from tests.faults.test_fuzz_run_files import Bomb
 
 MARK = "S3CR3TMARK"  # stands in a cell, or is one
-
-SCHEMA = """
-rows = 400
-privacy_unit = "one row"
-missing = ["", "?"]
-unit = "patient"
-max_rows_per_unit = 3
-[reading]
-delimiter = ","
-[target]
-column = "label"
-classes = ["no", "yes"]
-[columns.x]
-kind = "number"
-lower = -3
-upper = 3.5
-steps = [0, 1, 2.5]
-[columns.when]
-kind = "date"
-format = "%Y-%m-%d"
-lower = "2000-01-01"
-upper = "2020-12-31"
-[columns.kind]
-kind = "category"
-values = ["red", "green", 3]
-[columns.image]
-kind = "array"
-shape = [2, 3]
-lower = 0
-upper = 255
-[columns.note]
-kind = "text"
-"""
 
 
 @pytest.fixture(scope="module")
@@ -77,97 +51,49 @@ def run(tmp_path_factory):
     return folder / "run"
 
 
-def refused(read, *errors):
-    """Nothing but one of ``errors``, in one line; or what was read."""
-    try:
-        return read()
-    except errors as error:
-        one_line(error)
-        return None
-
-
-# --- settings ------------------------------------------------------------------------------------------------------
-
-
-def toml(tree, name=""):
-    """TOML text of plain values, wrong ones included."""
-    inner = {key: value for key, value in tree.items() if isinstance(value, dict)}
-    lines = [f"{json.dumps(key)} = {json.dumps(value)}" for key, value in tree.items() if key not in inner]
-    head = [f"[{name}]"] if name else []
-    return "\n".join([*head, *lines, *(toml(v, f"{name}.{json.dumps(k)}".lstrip(".")) for k, v in inner.items())])
-
-
-@fuzz(60)
-@given(chosen=edits)
-def test_schema_bytes(tmp_path_factory, chosen):
-    path = tmp_path_factory.mktemp("fuzz") / "schema.toml"
-    path.write_bytes(with_edits(SCHEMA.encode(), chosen))
-    refused(lambda: Schema.load(path), ValueError)
-
-
-@fuzz(100)
-@given(chosen=changes)
-def test_schema_values(chosen):
-    tree = with_changes(Schema.loads(SCHEMA).to_dict(), chosen)
-    refused(lambda: Schema.from_dict(tree), ValueError)
-    refused(lambda: Schema.loads(toml(tree)), ValueError)
-
-
-CONFIG = TableSettings(
-    data="a.csv", output="run", epsilon=1.0, delta=1e-5, target="y", columns=("a", "y"), drop=("z",), lr=0.5, rows=100
-)
-
-
-@fuzz(60)
-@given(chosen=edits)
-def test_config_bytes(chosen):
-    text = with_edits(CONFIG.to_toml().encode(), chosen).decode("utf-8", "replace")
-    refused(lambda: TableSettings.from_toml(text), ValueError)
-
-
-@fuzz(100)
-@given(chosen=changes)
-def test_config_values(chosen):
-    tree = with_changes(CONFIG.to_dict(), chosen)
-    found = refused(lambda: TableSettings.from_dict(tree), ValueError)
-    refused(lambda: TableSettings.from_toml(toml(tree)), ValueError)
-    if found is not None:
-        refused(lambda: TableSettings.from_toml(found.to_toml()), ValueError)
-
-
-@pytest.mark.parametrize("text", ["a = " + "[" * 5000, "a" + ".a" * 5000 + " = 1", "a = " + "9" * 5000, "[[a]]\n" * 9])
-def test_toml_that_is_deep_or_long(tmp_path, text):
-    for read in (Schema.loads, TableSettings.from_toml):
-        with pytest.raises(ValueError) as caught:
-            read(text)
-        one_line(caught.value)
-
-
 # --- recipe, statement, export -------------------------------------------------------------------------------------
 
 
 @fuzz(50)
 @given(chosen=edits)
-def test_preprocessing_bytes(run, tmp_path_factory, chosen):
+def test_preprocessing_bytes(run, tmp_path_factory, outcomes, chosen):
     path = tmp_path_factory.mktemp("fuzz") / "preprocessing.json"
     path.write_bytes(with_edits((run / "preprocessing.json").read_bytes(), chosen))
-    refused(lambda: Preprocessing.load(path), tacita.TacitaError)
-    refused(lambda: Encoder.load(path), ValueError)
+    found = outcomes.of(lambda: Preprocessing.load(path), tacita.TacitaError)
+    if found is not None:
+        found.save(path)
+        assert Preprocessing.load(path) == found
+
+
+ROWS = {"x": [1.0, -1e300, math.nan], "y": [1, -7, 0], "kind": ["red", "none of them", MARK]}
 
 
 @fuzz(100)
 @given(chosen=changes)
-def test_a_model_of_another_preprocessing(run, tmp_path_factory, chosen):
+def test_a_model_of_another_preprocessing(run, tmp_path_factory, outcomes, chosen):
     """The statement's hashes fit, so that only what it says can be wrong: loaded and used, or one clear error."""
     folder = tmp_path_factory.mktemp("fuzz") / "run"
     shutil.copytree(run, folder)
     tree = with_changes(json.loads((run / "preprocessing.json").read_bytes()), chosen)
     (folder / "preprocessing.json").write_bytes(as_json(tree))
     rehash(folder)
-    model = refused(lambda: tacita.load(folder), tacita.TacitaError, ValueError)
+    model = outcomes.of(lambda: tacita.load(folder), tacita.TacitaError, ValueError)
     if model is not None:
-        rows = {"x": [1.0], "y": [1], "kind": ["red"]}
-        refused(lambda: model.predict({**{name: [0] for name in model.encoder.columns()}, **rows}), ValueError)
+        frame = {name: ROWS.get(name, [0, 0, 0]) for name in model.encoder.columns(with_target=False)}
+        check_predictions(model, frame or ROWS)
+
+
+def check_predictions(model, frame):
+    """A class that there is, or a number, for each row; and of one row what it is among others."""
+    assert model.encoder.encode(as_table(frame, list(frame)), with_target=False).features.isfinite().all()
+    found = model.predict(frame)
+    alone = [model.predict({name: cells[i : i + 1] for name, cells in frame.items()})[0] for i in range(3)]
+    assert found.shape == (3,)
+    assert found.tolist() == alone
+    if model.encoder.task == "classification":
+        assert set(found) <= {*model.classes, ""}
+    else:
+        assert np.isfinite(found.astype(float)).all()
 
 
 @pytest.mark.parametrize(
@@ -192,15 +118,17 @@ def test_an_export_calls_nothing_of_pythons_own(run, tmp_path, name, refusal):
         tacita.load(tmp_path / "run")
 
 
-@fuzz(50)
+@fuzz(150)
 @given(chosen=edits)
-def test_a_model_of_other_weights(run, tmp_path_factory, chosen):
+def test_a_model_of_other_weights(run, tmp_path_factory, outcomes, chosen):
     folder = tmp_path_factory.mktemp("fuzz") / "run"
     shutil.copytree(run, folder)
     path = folder / "model.safetensors"
     path.write_bytes(with_edits(path.read_bytes(), chosen))
     rehash(folder)
-    refused(lambda: tacita.load(folder), tacita.TacitaError)
+    model = outcomes.of(lambda: tacita.load(folder), tacita.TacitaError)
+    if model is not None:
+        assert safetensors.torch.save(model.model.state_dict()) == safetensors.torch.save(load_file(path))
 
 
 def rehash(folder):
@@ -209,29 +137,43 @@ def rehash(folder):
     (folder / "statement.json").write_bytes(json.dumps(stated).encode())
 
 
-@fuzz(40)
+@fuzz(60)
 @given(chosen=edits, name=st.sampled_from(["statement.json", "statement.txt", "ledger.jsonl", "ledger.head.json"]))
-def test_statement_and_ledger_bytes(run, tmp_path_factory, chosen, name):
+def test_statement_and_ledger_bytes(run, tmp_path_factory, outcomes, chosen, name):
     folder = tmp_path_factory.mktemp("fuzz") / "run"
     shutil.copytree(run, folder)
     (folder / name).write_bytes(with_edits((run / name).read_bytes(), chosen))
-    checked = refused(lambda: check_run(folder), tacita.TacitaError)
-    if checked is not None and (folder / name).read_bytes() != (run / name).read_bytes() and name != "statement.json":
-        assert checked.faults or name == "ledger.jsonl"  # a torn last line is no fault
-    refused(lambda: tacita.load(folder), tacita.TacitaError)
+    check_no_change_is_missed(run, folder, outcomes)
 
 
 @fuzz(60)
 @given(chosen=changes)
-def test_statement_values(run, tmp_path_factory, chosen):
+def test_statement_values(run, tmp_path_factory, outcomes, chosen):
     folder = tmp_path_factory.mktemp("fuzz") / "run"
     shutil.copytree(run, folder)
     tree = with_changes(json.loads((run / "statement.json").read_bytes()), chosen)
     (folder / "statement.json").write_bytes(as_json(tree))
-    checked = refused(lambda: check_run(folder), tacita.TacitaError)
+    check_no_change_is_missed(run, folder, outcomes)
+
+
+def check_no_change_is_missed(run, folder, outcomes):
+    """Refused, or at fault, or what it says is word for word what the run's statement said."""
+    checked = outcomes.of(lambda: check_run(folder), tacita.TacitaError)
     if checked is not None:
-        assert all("\n" not in fault for fault in checked.faults)
-    refused(lambda: tacita.load(folder), tacita.TacitaError)
+        assert all(fault.splitlines() == [fault] for fault in checked.faults)
+    if checked is not None and not checked.faults:
+        assert checked.text == (run / "statement.txt").read_text()
+        assert json.loads((folder / "statement.json").read_bytes()) == json.loads((run / "statement.json").read_bytes())
+        assert (folder / "statement.txt").read_bytes() == (run / "statement.txt").read_bytes()
+        assert same_ledger(folder, run)
+    model = outcomes.of(lambda: tacita.load(folder), tacita.TacitaError)
+    if model is not None:
+        assert np.array_equal(model.predict_proba(ROWS), tacita.load(run).predict_proba(ROWS))
+
+
+def same_ledger(folder, run):
+    one, other = (tacita.Ledger.load(path / "ledger.jsonl") for path in (folder, run))
+    return one.anchor == other.anchor and one.bound(1e-3) == other.bound(1e-3)
 
 
 @pytest.mark.parametrize(
@@ -279,60 +221,140 @@ def valid(tmp_path_factory):
     return {name: (folder / name).read_bytes() for name in FORMATS}
 
 
-def says_nothing_of_cells(read, *errors):
-    """A reading, or one of ``errors``; neither message nor warning nor chained error shows the mark."""
-    caught = None
+def damaged(valid, name, chosen, inside):
+    """The file with a few bytes changed; ``inside``: a whole file of changed cells, or with one changed member."""
+    if not inside or name == "t.csv":
+        return with_edits(valid[name], chosen)
+    cells = with_edits(CELLS.encode(), chosen)
+    if name == "t.csv.gz":
+        return gzip.compress(cells, mtime=0)
+    sink = io.BytesIO()
+    if name == "t.parquet":
+        names, *rows = [line.split(",") for line in cells.decode("utf-8", "replace").split("\n")]
+        columns = [pa.array([row[i] if i < len(row) else None for row in rows]) for i in range(len(names))]
+        pyarrow.parquet.write_table(pa.Table.from_arrays(columns, names), sink)
+        return sink.getvalue()
+    with zipfile.ZipFile(io.BytesIO(valid[name])) as before, zipfile.ZipFile(sink, "w") as after:
+        members = before.infolist()
+        for number, member in enumerate(members):
+            data = before.read(member)
+            ours = number == chosen[0][1] % len(members)
+            after.writestr(member, with_edits(data, chosen) if ours else data)
+    return sink.getvalue()
+
+
+@pytest.fixture
+def damage(valid, tmp_path_factory):
+    """``damage(name, chosen, inside)``: a new folder with a damaged file of that name in it."""
+
+    def make(name, chosen, inside):
+        folder = tmp_path_factory.mktemp("fuzz")
+        (folder / name).write_bytes(damaged(valid, name, chosen, inside))
+        return folder
+
+    return make
+
+
+def says_nothing_of_cells(read, *errors, outcomes=None):
+    """What was read, or ``None`` after one of ``errors``; no message, warning or chained error shows the mark."""
+    outcomes, caught = outcomes or Outcomes(), []
+
+    def watched():
+        try:
+            return read()
+        except errors as error:
+            caught.append(error)
+            raise
+
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        try:
-            read()
-        except errors as error:
-            caught = error
-    if caught is not None:
-        one_line(caught)
-        assert MARK not in str(caught)
-        assert caught.__cause__ is None
-        assert caught.__suppress_context__ or caught.__context__ is None
+        found = outcomes.of(watched, *errors)
+    for error in caught:
+        assert MARK not in str(error)
+        assert error.__cause__ is None
+        assert error.__suppress_context__ or error.__context__ is None
     assert not any(MARK in str(warning.message) for warning in warned)
+    return found
 
 
 @pytest.mark.parametrize("name", FORMATS)
 @fuzz(60)
-@given(chosen=edits)
-def test_data_bytes(valid, tmp_path_factory, name, chosen):
-    path = tmp_path_factory.mktemp("fuzz") / name
-    path.write_bytes(with_edits(valid[name], chosen))
-    for only in (None, ["x", "kind"]):
-        says_nothing_of_cells(lambda only=only: read_table(path, only=only), DataStructureError)
+@given(chosen=edits, inside=st.booleans())
+def test_data_bytes(damage, outcomes, name, **drawn):
+    path = damage(name, **drawn) / name
+    whole = says_nothing_of_cells(lambda: read_table(path), DataStructureError, outcomes=outcomes)
+    two = says_nothing_of_cells(lambda: read_table(path, only=["x", "kind"]), DataStructureError, outcomes=outcomes)
+    for found in (whole, two):
+        if found is not None:
+            check_table(found, path.with_name("again.csv"))
+    if whole is not None and two is not None:
+        assert two.valid.tolist() == whole.valid.tolist()
+        assert {name: texts(two, name) for name in two.names} == {name: texts(whole, name) for name in two.names}
+
+
+def check_table(table, path):
+    """Each column says something of each row, and says the same when it is written as a CSV and read again."""
+    assert all(len(table.column(name)) == table.num_rows for name in table.names)
+    flat = [texts(table, name) for name in table.names if table.column(name).storage != "array"]
+    rows = [[text.replace("\n", " ") for text in cells] for cells in zip(*flat, strict=True)]
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, quoting=csv.QUOTE_ALL, lineterminator="\n").writerows(
+            [[f"c{i}" for i in range(len(flat))], *rows]
+        )
+    if flat:
+        again = read_table(path)
+        assert again.valid.all()
+        assert list(zip(*(texts(again, name) for name in again.names), strict=True)) == [tuple(row) for row in rows]
+
+
+def texts(table, name):
+    codes, values = table.column(name).texts()
+    return [values[code] for code in codes]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@fuzz(20)
+@given(chosen=edits, inside=st.booleans())
+def test_prediction_of_data_bytes(run, damage, outcomes, name, **drawn):
+    folder = damage(name, **drawn)
+    model, out = tacita.load(run), folder / "out.csv"
+
+    def predicted():
+        predict_file(model, str(folder / name), str(out))
+        return list(written_predictions(out, name))
+
+    found = says_nothing_of_cells(predicted, DataStructureError, outcomes=outcomes)
+    if found is not None:
+        table = read_table(folder / name, only=["x", "y", "kind"])
+        expected = model.predict_table(table)
+        assert found == [cell if counts else "" for cell, counts in zip(expected, table.valid, strict=True)]
+
+
+def written_predictions(path, name):
+    """The cells called prediction: the third from the end, before two probabilities."""
+    if name.endswith("parquet"):  # texts may hold line breaks
+        options = pyarrow.csv.ParseOptions(newlines_in_values=True)
+        return pyarrow.csv.read_csv(path, parse_options=options).column("prediction").to_pylist()
+    return [line.split(b",")[-3].decode() for line in path.read_bytes().split(b"\n")[1:-1]]
 
 
 @pytest.mark.parametrize("name", FORMATS)
 @fuzz(12)
-@given(chosen=edits)
-def test_prediction_of_data_bytes(run, valid, tmp_path_factory, name, chosen):
-    folder = tmp_path_factory.mktemp("fuzz")
-    (folder / name).write_bytes(with_edits(valid[name], chosen))
-    model = tacita.load(run)
-    says_nothing_of_cells(lambda: predict_file(model, str(folder / name), str(folder / "out.csv")), DataStructureError)
-
-
-@pytest.mark.parametrize("name", FORMATS)
-@fuzz(6)
-@given(chosen=edits)
-def test_training_on_data_bytes(valid, tmp_path_factory, name, chosen):
-    folder = tmp_path_factory.mktemp("fuzz")
-    (folder / name).write_bytes(with_edits(valid[name], chosen))
+@given(chosen=edits, inside=st.booleans())
+def test_training_on_data_bytes(damage, outcomes, name, **drawn):
+    folder = damage(name, **drawn)
     settings = TableSettings(
         data=str(folder / name), output=str(folder / "run"), epsilon=20.0, delta=1e-3, target="label",
         sample_rate=0.5, queries=1,
     )  # fmt: skip
-    says_nothing_of_cells(lambda: train_table(settings), tacita.TacitaError, ValueError)
+    done = says_nothing_of_cells(lambda: train_table(settings), tacita.TacitaError, ValueError, outcomes=outcomes)
+    if done is not None:
+        assert check_run(folder / "run").faults == ()
+        assert 0 < tacita.Ledger.load(folder / "run" / "ledger.jsonl").epsilon(1e-3) <= 20
 
 
 @pytest.mark.parametrize("content", ["empty", "bomb in an array", "bomb as the file", "bomb in a zip", "zip of texts"])
 def test_npz_that_holds_no_numbers(tmp_path, content):
-    import zipfile
-
     path = tmp_path / "t.npz"
     if content == "bomb in an array":
         np.savez(path, x=np.array([Bomb(tmp_path / "ran")], dtype=object))
