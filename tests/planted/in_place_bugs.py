@@ -1,0 +1,131 @@
+"""Bugs of an error that changes in place: too early, by half, and under the eyes of who holds it."""
+
+from tacita.estimators import ReleasedErrorSum
+from tacita.estimators.error_feedback import error
+from tacita.estimators.error_feedback.feedback import HiddenFeedbackSum
+from tacita.oracles import GradientOracle
+from tacita.oracles.line import Line
+from tests.planted.plant import bug, put, swap
+
+PURE = "tests/estimators/test_error_in_place.py::"
+BOUNDS = "tests/estimators/test_error_feedback_guarantees.py::"
+ORACLE = "tests/oracles/test_error_in_place.py::"
+
+
+@bug(48, caught_by=[ORACLE + "test_a_query_that_fails_before_it_counts_leaves_everything_as_it_was"])
+def remembered_before_it_counts():
+    """The error changes before the ledger has the query, so that one made again adds its residuals twice."""
+    whole = GradientOracle._bounded
+
+    def hasty(self, params, query):
+        values, seen = whole(self, params, query)
+        self._state = self.estimator.remember(self._state, seen)
+        return values, self._state
+
+    put(GradientOracle, "_bounded", hasty)
+    put(GradientOracle, "_remember", lambda self, seen: None)
+
+
+@bug(48, caught_by=[ORACLE + "test_a_query_that_counts_is_remembered_though_its_noise_fails"])
+def remembered_after_the_noise():
+    """A query that has its line and no noise leaves no residuals, while its coins are used."""
+    remember, release = GradientOracle._remember, Line.release
+    waiting = []
+
+    def late(self, query, values):
+        released = release(self, query, values)
+        waiting.pop()()
+        return released
+
+    put(GradientOracle, "_remember", lambda self, seen: waiting.append(lambda: remember(self, seen)))
+    put(Line, "release", late)
+
+
+@bug(48, caught_by=[ORACLE + "test_nothing_is_built_on_half_a_change"])
+def half_a_change_is_kept():
+    """After an interruption the next query goes on from an error of which some parameters are changed."""
+
+    def unguarded(self, seen):
+        self._state = self.estimator.remember(self._state, seen)
+
+    put(GradientOracle, "_remember", unguarded)
+
+
+@bug(43, 48, caught_by=[ORACLE + "test_no_later_query_changes_what_was_saved_loaded_or_published"])
+def checkpoint_shares_the_error():
+    """A saved state is the oracle's own, which the next query changes."""
+    whole = GradientOracle.state_dict
+
+    def shared(self):
+        return {**whole(self), "estimator_state": self._state}
+
+    put(GradientOracle, "state_dict", shared)
+
+
+@bug(43, 48, caught_by=[ORACLE + "test_no_later_query_changes_what_was_saved_loaded_or_published"])
+def loaded_state_shared():
+    """A loaded state becomes the oracle's own, so that the next query changes what may be loaded again."""
+    whole = GradientOracle.load_state_dict
+
+    def load(self, state):
+        whole(self, state)
+        self._state = state["estimator_state"]
+
+    put(GradientOracle, "load_state_dict", load)
+
+
+@bug(caught_by=[ORACLE + "test_noise_is_added_to_nothing_but_what_was_paid_for"])
+def paid_for_one_released_another():
+    """Once a query has its line, whatever is given under its number gets the noise."""
+    pay = Line.pay
+
+    def trusting(self, query, values):
+        return self._paid is not None or pay(self, query, values)
+
+    put(Line, "pay", trusting)
+
+
+@bug(caught_by=[PURE + "test_looking_changes_nothing", BOUNDS + "test_a_query_changes_no_state_that_it_was_given"])
+def looking_injects_for_good():
+    """What is injected is taken off the error while the query may still fail."""
+    whole = error.injected
+
+    def taking(sums, held, share):
+        given = whole(sums, held, share)
+        for part in held.values():
+            part.mul_(0.5)
+        return given
+
+    swap(whole, taking)
+
+
+@bug(caught_by=[PURE + "test_remembering_takes_no_memory_and_frees_the_residuals"])
+def error_copied_by_every_query():
+    """The oracle makes a second error beside the first."""
+    whole = HiddenFeedbackSum.remember
+    put(HiddenFeedbackSum, "remember", lambda self, state, seen: whole(self, error.copied(state), seen))
+
+
+@bug(26, caught_by=[PURE + "test_pieces_are_the_whole"])
+def first_piece_alone():
+    """Of a parameter that is worked on in pieces the first is."""
+    whole = error._pieces
+    swap(whole, lambda lead, *tensors: [next(whole(lead, *tensors))])
+
+
+@bug(26, caught_by=[PURE + "test_a_sum_is_rounded_once_with_an_error_in_float64"])
+def error_narrowed_before_the_sum():
+    """An error in float64 is rounded to float32 before it is added to the sum."""
+    whole = error.injected
+    swap(whole, lambda sums, held, share: whole(sums, {name: e.float() for name, e in held.items()}, share.float()))
+
+
+@bug(41, caught_by=[PURE + "test_a_query_without_residuals_makes_no_zeros"])
+def noise_remembered_without_residuals():
+    """In queries that ask for no residuals the noisy sum passes for them."""
+    after = ReleasedErrorSum.after
+    put(
+        ReleasedErrorSum,
+        "after",
+        lambda self, state, released: after(self, state, {"residual": released["gradient"], **released}),
+    )
