@@ -17,34 +17,39 @@ LINE_FIRST = LINE + "test_the_ledger_has_the_line_before_the_release_is_returned
 ONE_PASS = LINE + "test_a_one_pass_session_refuses_a_line_that_does_not_match"
 
 
+def pay_nothing(self, query, values):
+    """``Line.pay`` without a line in the ledger."""
+    self._position, self._paid = query + 1, values
+    return True
+
+
 @bug(11, caught_by=[ORACLE + "test_plan_is_fixed_and_counted_down", LINE_FIRST])
 def query_not_recorded():
     """Noise is drawn without a line in the ledger."""
 
-    def release(self, query, values):
-        self._position = query + 1
-        return self._mechanism(values, self.noise_std, self._normals(query))
-
-    put(Line, "release", release)
+    put(Line, "pay", pay_nothing)
 
 
 @bug(11, caught_by=[LINE_FIRST])
 def line_after_the_release():
     """The ledger's line is written once the noise has been used."""
 
-    def release(self, query, values):
-        self._position = query + 1
-        released = self._mechanism(values, self.noise_std, self._normals(query))
-        self.session.spend(query, self._fingerprint(query, values))
+    release = Line.release
+
+    def late(self, query, values):
+        tag = self._fingerprint(query, values)
+        released = release(self, query, values)
+        self.session.spend(query, tag)
         return released
 
-    put(Line, "release", release)
+    put(Line, "pay", pay_nothing)
+    put(Line, "release", late)
 
 
 @bug(11, caught_by=[LINE + "test_a_query_is_reserved_before_its_batch_is_read"])
 def reservation_after_the_noise():
     """A query is reserved when it is released, not before its batch is read."""
-    release = Line.release
+    pay = Line.pay
 
     def begin(self):
         if not self.session.opened:
@@ -53,10 +58,10 @@ def reservation_after_the_noise():
 
     def late(self, query, values):
         self._reservations.cover(query)
-        return release(self, query, values)
+        return pay(self, query, values)
 
     put(Line, "begin", begin)
-    put(Line, "release", late)
+    put(Line, "pay", late)
 
 
 @bug(11, caught_by=[JOURNAL + "test_a_reservation_is_on_disk_and_anchored_when_reserve_returns"])
@@ -97,13 +102,12 @@ def plan_without_an_end():
 def other_values_under_the_same_noise():
     """A redone query whose values differ is released under its old number: the difference is free of noise."""
 
-    def release(self, query, values):
+    def pay(self, query, values):
         if self.session.lookup(query) is None:
             self.session.spend(query, self._fingerprint(query, values))
-        self._position = query + 1
-        return self._mechanism(values, self.noise_std, self._normals(query))
+        return pay_nothing(self, query, values)
 
-    put(Line, "release", release)
+    put(Line, "pay", pay)
 
 
 @bug(48, caught_by=[ONE_PASS])

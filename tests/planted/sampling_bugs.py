@@ -23,6 +23,7 @@ from tacita.sampling import (
     sampler,
     units,
 )
+from tests.planted.ledger_bugs import pay_nothing
 from tests.planted.plant import bug, put, swap
 
 SAMPLER = "tests/sampling/test_sampler.py::"
@@ -143,13 +144,16 @@ def divided_by_the_realised_size():
 @bug(8, caught_by=[ORACLE + "test_an_empty_batch_is_a_query_of_pure_noise"])
 def empty_batch_skipped():
     """A query that drew nobody returns its zeros: no noise, no line in the ledger."""
-    release = Line.release
+    pay, release = Line.pay, Line.release
 
-    def skipping(self, query, values):
-        drew = any(value.any() for block in values.values() for value in block.values())
-        return release(self, query, values) if drew else values
+    def drew(values):
+        return any(value.any() for block in values.values() for value in block.values())
 
-    put(Line, "release", skipping)
+    def paying(self, query, values):
+        return pay(self, query, values) if drew(values) else pay_nothing(self, query, values)
+
+    put(Line, "pay", paying)
+    put(Line, "release", lambda self, query, values: release(self, query, values) if drew(values) else values)
 
 
 @bug(
