@@ -35,7 +35,7 @@ def buy(
     line = Line(session, _mechanism(session), {BLOCK: noise_std}, randomness)
     if session.opened:
         line.resume(0, randomness.generation, line.identity)
-    released = line.release(line.begin(), {BLOCK: counts})
+    released = line.release(line.begin(), {BLOCK: dict(counts)})
     if released is None:
         raise ResumeError(
             f"session {session.id!r} was released before with other counts: the data are not those that the run "
