@@ -12,6 +12,7 @@ from tacita.accounting import (
     _renyi,
     accountant,
     calibration,
+    events,
     gaussian,
     gaussian_events,
     pure_events,
@@ -72,6 +73,39 @@ def renyi_curve_of_another_convention():
         return np.asarray(orders) * self.gaussian_queries(queries) * self.ratio**2 / 2
 
     put(gaussian_events.PlainGaussianEvent, "rdp", rdp)
+
+
+@bug(
+    caught_by=[
+        GAUSSIAN + "test_poisson_at_rate_one_is_the_full_batch",
+        GAUSSIAN + "test_sampling_all_records_is_the_full_batch",
+    ]
+)
+def one_query_for_all_that_are_not_amplified():
+    """Where sampling amplifies nothing, many queries are charged as one."""
+    swap(gaussian_events.known_mu, lambda query_mu, queries, *, amplified: None if amplified else query_mu)
+
+
+@bug(
+    caught_by=[
+        GAUSSIAN + "test_no_noise_is_not_private_and_not_an_error",
+        "tests/accounting/test_composed_events.py::test_what_it_says",
+    ]
+)
+def no_noise_taken_for_no_contribution():
+    """Without noise a session costs nothing."""
+    swap(events.over_noise, lambda moved, noise: moved / noise if noise > 0 else 0.0)
+
+
+@bug(caught_by=[GAUSSIAN + "test_full_batch", GAUSSIAN + "test_rdp_is_above_pld"])
+def curve_of_a_known_mu_halved():
+    """The Rényi curve of a session that is a Gaussian query is half of what it is."""
+    whole = events.Event.rdp
+
+    def rdp(self, queries, orders):
+        return whole(self, queries, orders) * (1 if self.gaussian_mu(queries) is None else 0.5)
+
+    put(events.Event, "rdp", rdp)
 
 
 @bug(
