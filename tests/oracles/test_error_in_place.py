@@ -168,13 +168,38 @@ def test_nothing_is_built_on_half_a_change(make, problem, monkeypatch, feedback)
         assert all(torch.equal(one.gradient[name], two.gradient[name]) for name in params)
 
 
-def test_noise_is_added_to_nothing_but_what_was_paid_for(make, problem):
-    """``pay`` writes the line of one set of values; others under its number are refused."""
-    line = make(PRIVATE).line
-    query = line.begin()
-    values, others = ({"gradient": {"w": torch.full((3,), x)}} for x in (1.0, 2.0))
-    assert line.pay(query, values)
-    assert line.release(query, others) is None
-    assert line.release(query, values) is not None
-    assert values == {}
-    assert line.session.queries_made == 1
+@pytest.mark.parametrize("feedback", [PRIVATE, BOUNDED], ids=repr)
+def test_a_query_that_counts_and_is_not_remembered_is_the_last(make, problem, monkeypatch, feedback):
+    """Interrupted between the line and the change: without this step the error would be another than the proof's."""
+    params, oracle = trainable(problem[0]), make(feedback)
+    oracle.query(params)
+    with monkeypatch.context() as patch:
+        patch.setattr(oracle, "_remember", fails)
+        with pytest.raises(Broken):
+            oracle.query(params)
+    with pytest.raises(ResumeError, match="load the last checkpoint"):
+        oracle.query(params)
+
+
+def test_noise_is_added_to_nothing_but_what_was_paid_for(make):
+    """``pay`` writes the line of one set of values; they get their noise once, and nothing else does."""
+    line, same_line = make(PRIVATE).line, make(PRIVATE).line
+
+    def filled(x):
+        return {"gradient": {"w": torch.full((3,), x)}}
+
+    with pytest.raises(RuntimeError, match="no query was paid for"):
+        line.noisy()
+    values = filled(1.0)
+    assert line.pay(line.begin(), values)
+    values["gradient"] = filled(9.0)["gradient"]  # too late
+    expected = same_line.release(same_line.begin(), filled(1.0))
+    assert torch.equal(line.noisy()["gradient"]["w"], expected["gradient"]["w"])
+    with pytest.raises(RuntimeError, match="released once"):
+        line.noisy()
+    assert not line.pay(0, filled(2.0))
+    with pytest.raises(RuntimeError, match="no query was paid for"):
+        line.noisy()
+    for made in (2, 3):
+        assert line.pay(line.begin(), filled(3.0))
+        assert line.session.queries_made == made

@@ -23,30 +23,35 @@ def remembered_before_it_counts():
         return values, self._state
 
     put(GradientOracle, "_bounded", hasty)
-    put(GradientOracle, "_remember", lambda self, seen: None)
+    put(GradientOracle, "_remember", lambda self, state, seen: setattr(self, "_state", state))
 
 
 @bug(48, caught_by=[ORACLE + "test_a_query_that_counts_is_remembered_though_its_noise_fails"])
 def remembered_after_the_noise():
     """A query that has its line and no noise leaves no residuals, while its coins are used."""
-    remember, release = GradientOracle._remember, Line.release
+    remember, noisy = GradientOracle._remember, Line.noisy
     waiting = []
 
-    def late(self, query, values):
-        released = release(self, query, values)
+    def late(self):
+        released = noisy(self)
         waiting.pop()()
         return released
 
-    put(GradientOracle, "_remember", lambda self, seen: waiting.append(lambda: remember(self, seen)))
-    put(Line, "release", late)
+    def later(self, state, seen):
+        self._state = state
+        waiting.append(lambda: remember(self, state, seen))
+
+    put(GradientOracle, "_remember", later)
+    put(Line, "noisy", late)
 
 
 @bug(48, caught_by=[ORACLE + "test_nothing_is_built_on_half_a_change"])
 def half_a_change_is_kept():
     """After an interruption the next query goes on from an error of which some parameters are changed."""
 
-    def unguarded(self, seen):
-        self._state = self.estimator.remember(self._state, seen)
+    def unguarded(self, state, seen):
+        self._state = state
+        self._state = self.estimator.remember(state, seen)
 
     put(GradientOracle, "_remember", unguarded)
 
@@ -76,13 +81,50 @@ def loaded_state_shared():
 
 @bug(caught_by=[ORACLE + "test_noise_is_added_to_nothing_but_what_was_paid_for"])
 def paid_for_one_released_another():
-    """Once a query has its line, whatever is given under its number gets the noise."""
+    """While a query that was paid for waits for its noise, the next one is not written down."""
     pay = Line.pay
 
     def trusting(self, query, values):
-        return self._paid is not None or pay(self, query, values)
+        if self._paid is None:
+            return pay(self, query, values)
+        self._paid = (query, dict(values))
+        return True
 
     put(Line, "pay", trusting)
+
+
+@bug(48, caught_by=[ORACLE + "test_a_query_that_counts_and_is_not_remembered_is_the_last"])
+def a_step_of_the_error_left_out():
+    """Interrupted between the ledger's line and the change of the error, the next query goes on from the old error."""
+    whole = GradientOracle._paid
+
+    def forgiving(self, query, values, seen):
+        state = self._whole_state()
+        try:
+            return whole(self, query, values, seen)
+        except BaseException:
+            self._state = state
+            raise
+
+    put(GradientOracle, "_paid", forgiving)
+
+
+@bug(
+    26,
+    caught_by=[
+        BOUNDS + "test_the_sum_of_a_hidden_error_is_rounded_after_the_noise",
+        BOUNDS + "test_float32_gradients_move_no_more_than_is_charged",
+    ],
+)
+def hidden_sum_in_float32():
+    """The sum with a hidden error is rounded to float32, in every query otherwise in either world."""
+    whole = HiddenFeedbackSum.shifted
+
+    def narrow(self, clipped, state, share):
+        values = whole(self, clipped, state, share)
+        return {block: {name: x.float() for name, x in part.items()} for block, part in values.items()}
+
+    put(HiddenFeedbackSum, "shifted", narrow)
 
 
 @bug(caught_by=[PURE + "test_looking_changes_nothing", BOUNDS + "test_a_query_changes_no_state_that_it_was_given"])

@@ -237,3 +237,10 @@ def test_one_epoch_of_the_others():
 def test_epochs_must_be_a_positive_number(epochs):
     with pytest.raises(ValueError, match="epochs must be a finite number > 0"):
         FullBatchSampler(num_records=5).queries_for(epochs)
+
+
+@pytest.mark.parametrize("batches", [7, 2**26 + 1, 67257382, 2**31 - 1])
+def test_an_epoch_has_its_batches_whatever_the_rounding_of_their_share(batches):
+    epochs = ShuffledEpochsSampler(batches_per_epoch=batches, num_records=10, assignment="coin")
+    one_pass = DisjointSampler(num_batches=batches, num_records=10, assignment="coin")
+    assert epochs.queries_per_epoch == epochs.law.queries_per_epoch == one_pass.queries_per_epoch == batches

@@ -24,7 +24,7 @@ from tacita.accounting.events import Event, over_noise
 from tacita.accounting.gaussian import SMALL_MU, gaussian_delta
 from tacita.accounting.gaussian_events import PoissonSampledEvent
 from tacita.accounting.relations import moved
-from tacita.accounting.transcript import moved_by_shares, moved_when_clipped
+from tacita.accounting.transcript import checked_share, moved_by_shares, moved_when_clipped
 
 UNLIKELY = 1e-22  # chance of more participations than are summed up; counted as a failure
 ROUNDED_UP = 1e-9
@@ -57,7 +57,7 @@ class BoundedResidualEvent(Event):
         super().__post_init__()
         self._check(_validate.non_negative, "max_contribution", "max_residual", "noise_std")
         if self.injected_share is not None:
-            object.__setattr__(self, "injected_share", _validate.probability("injected_share", self.injected_share))
+            object.__setattr__(self, "injected_share", checked_share(self.injected_share))
         if not 0 <= self.leak < 1:
             raise ValueError(f"leak must be in [0, 1), got {self.leak!r}.")
 
@@ -104,6 +104,7 @@ class BoundedResidualEvent(Event):
 
     def describe(self) -> str:
         shares = "" if self.injected_share is None else f", {self.injected_share:.6g} of it injected in each query"
+        shares += f", {self.leak:.6g} of the rest forgotten" if self.injected_share is not None and self.leak else ""
         return (
             f"{self.sampler}, hidden error of bounded residuals{shares}, noise_std {self.noise_std:.6g} on a sum with "
             f"max_contribution {self.max_contribution:.6g} and max_residual {self.max_residual:.6g}"

@@ -6,6 +6,16 @@ Proof: docs/derivations/dicesgd.md, "Bounded residuals". The unit is one record 
 
 import math
 
+LEAST_SHARE = 1e-6  # below it float64 does not tell what is kept from the whole
+ROUNDED_UP = 1e-9
+
+
+def checked_share(share: float) -> float:
+    """``injected_share`` if it is in [``LEAST_SHARE``, 1]."""
+    if isinstance(share, bool) or not LEAST_SHARE <= share <= 1:
+        raise ValueError(f"injected_share must be in [{LEAST_SHARE:g}, 1], got {share!r}.")
+    return float(share)
+
 
 def moved_when_clipped(participations: int, contribution: float, residual: float) -> float:
     r""":math:`\sqrt{k}\, C + k\, R`, however the error is clipped before it is injected."""
@@ -24,7 +34,7 @@ def moved_by_shares(
         participations: How often the record is drawn, k.
         contribution: Largest norm it adds to a query's sum, C.
         residual: Largest norm it adds to the error, R.
-        share: The share :math:`\rho` in (0, 1].
+        share: The share :math:`\rho`, at least ``LEAST_SHARE``, at most 1.
         leak: Share of the rest that is forgotten.
         queries_per_epoch: A record is in at most one of so many queries of an epoch, Q; 1 if nothing is known.
 
@@ -32,10 +42,13 @@ def moved_by_shares(
         >>> round(moved_by_shares(1, 0.05, 0.95, share=0.1, leak=0.0, queries_per_epoch=1), 4)  # root of 0.1 / 2
         0.2236
     """
-    if participations == 0:
+    scale = max(contribution, residual)  # squares of very small and very large norms are none
+    if participations == 0 or scale == 0:
         return 0.0
-    kept = (1 - leak) * (1 - share)
-    tail = share * residual / (1 - kept**2)  # of the sum over queries of what a residual injects
+    contribution, residual = contribution / scale, residual / scale
+    gone = share + leak - share * leak
+    kept = 1 - gone
+    tail = share * residual / (gone * (2 - gone))  # of the sum over queries of what a residual injects
 
     def product(distance: int) -> float:
         return kept ** (distance - 1) * (share * residual * contribution + kept * share * residual * tail)
@@ -44,7 +57,7 @@ def moved_by_shares(
     square = participations * (contribution**2 + share * residual * tail)
     square += 2 * ((pairs - pairs // 2) * product(1) + pairs // 2 * product(queries_per_epoch))
     if pairs > 1:
-        ratio = kept**queries_per_epoch
-        farther = (1 - ratio ** (pairs - 1)) / (1 - ratio) if ratio < 1 else pairs - 1
+        log_ratio = queries_per_epoch * (math.log1p(-gone) if gone < 1 else -math.inf)
+        farther = math.expm1((pairs - 1) * log_ratio) / math.expm1(log_ratio)
         square += 2 * (pairs - 1) * product(queries_per_epoch + 1) * farther
-    return math.sqrt(square)
+    return scale * math.sqrt(square) * (1 + ROUNDED_UP)

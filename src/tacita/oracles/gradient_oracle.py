@@ -160,13 +160,12 @@ class GradientOracle:
             BudgetExceededError: The plan is used up.
             ResumeError: A redone query does not match, and the event does not compose query by query.
         """
-        query, values = self._paid_for(params)
-        released = self.line.release(query, values)
-        assert released is not None  # it is paid
+        query = self._pay(params)
+        released = self.line.noisy()
         # ---- below the line: may be logged, reused, published ----
         self._state = self.estimator.after(self._state, released)
         return Release(
-            gradient=self.estimator.gradient(released, self.divisor),
+            gradient=_as_the_point(self.estimator.gradient(released, self.divisor), params),
             released=released,
             divisor=self.divisor,
             noise_std=self.noise_std,
@@ -230,18 +229,33 @@ class GradientOracle:
         engine = self.source.engine(params, self._draw(query), query=query, seed=self._model_seed(query))
         return self.estimator.look(engine, self._whole_state())
 
-    def _paid_for(self, params: Mapping[str, Tensor]) -> tuple[int, Values]:
-        """The number and the bounded values of a query that counts; what the estimator saw is remembered."""
+    def _pay(self, params: Mapping[str, Tensor]) -> int:
+        """The number of a query that counts; the line has its values, and what the estimator saw is remembered."""
         query = self.line.begin()
         values, seen = self._bounded(params, query)
-        while not self.line.pay(query, values):
+        while not self._paid(query, values, seen):
             query = self.line.skip()
             values, seen = self._bounded(params, query)
-        self._remember(seen)
-        return query, values
+        return query
 
-    def _remember(self, seen: Any) -> None:
-        state, self._state = self._whole_state(), _CHANGING
+    def _paid(self, query: int, values: Values, seen: Any) -> bool:
+        """Pay and remember, both or neither; in between the state is none."""
+        state = self._whole_state()
+        self._state = None if state is None else _CHANGING
+        try:
+            paid = self.line.pay(query, values)
+        except BaseException:
+            if self.line.position <= query:  # it does not count: the state is still that before it
+                self._state = state
+            raise
+        values.clear()  # the line alone holds them
+        if paid:
+            self._remember(state, seen)
+        else:
+            self._state = state
+        return paid
+
+    def _remember(self, state: Any, seen: Any) -> None:
         self._state = self.estimator.remember(state, seen)
 
     def _whole_state(self) -> Any:
@@ -316,6 +330,11 @@ class GradientOracle:
                 f"session {session.id!r} was registered for another event, number of queries, part of the records or "
                 "other settings than this oracle's: build the oracle with those it was registered with."
             )
+
+
+def _as_the_point(mean: Mapping[str, Tensor], params: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Each in the dtype of its parameter: some sums are held in a better one."""
+    return {name: x.to(params[name].dtype) if name in params else x for name, x in mean.items()}
 
 
 class _UpdateCheck:

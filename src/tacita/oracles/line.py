@@ -44,7 +44,7 @@ class Line:
         self._randomness = randomness
         self._reservations = Reservations(session)
         self._position = 0
-        self._paid: Blocks | None = None  # values that have their line, and not their noise yet
+        self._paid: tuple[int, dict[str, Mapping[str, Tensor]]] | None = None  # what has its line, and no noise yet
         self._must_resume = session.opened
         randomness.session_key(session.id)  # before any ratchet, so that a resumed run derives the same
         randomness.claim(session.id, resumed=session.opened)
@@ -129,6 +129,7 @@ class Line:
 
     def pay(self, query: int, values: Blocks) -> bool:
         """Write the ledger: from here on ``query`` counts. False if it was released with other values before."""
+        self._paid = None
         tag = self._fingerprint(query, values)
         line = self.session.lookup(query)
         if line is None:
@@ -136,22 +137,25 @@ class Line:
         elif not tag or line != tag:
             return False
         self._position = query + 1
-        self._paid = values
+        self._paid = (query, dict(values))
         return True
 
-    def release(self, query: int, values: dict[str, dict[str, Tensor]]) -> dict[str, dict[str, Tensor]] | None:
-        """Write the ledger, then return the noisy values; ``None`` if ``query`` was released with other values.
+    def noisy(self) -> dict[str, dict[str, Tensor]]:
+        """The noisy values of the query that :meth:`pay` has just written the line of; they can be had once.
 
-        Nothing is written for values that :meth:`pay` has just written the line of. Blocks are taken out of ``values``
-        one by one, so that each is freed once it has its noise.
+        Blocks are taken out one by one, so that each is freed once it has its noise, if nobody else holds it.
         """
-        if self._paid is not values and not self.pay(query, values):
-            return None
-        self._paid = None
+        if self._paid is None:
+            raise RuntimeError("no query was paid for: call pay() first. A paid query is released once.")
+        (query, values), self._paid = self._paid, None
         normals = self._normals(query)
         return {
             block: self._mechanism({block: values.pop(block)}, self.noise_std, normals)[block] for block in [*values]
         }
+
+    def release(self, query: int, values: Blocks) -> dict[str, dict[str, Tensor]] | None:
+        """Write the ledger, then return the noisy values; ``None`` if ``query`` was released with other values."""
+        return self.noisy() if self.pay(query, values) else None
 
     def _leave_used_numbers(self) -> None:
         if not self.session.event.per_query:

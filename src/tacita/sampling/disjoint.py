@@ -55,6 +55,10 @@ class DisjointSampler(Sampler):
         return 1 / self.num_batches
 
     @property
+    def queries_per_epoch(self) -> int:
+        return self.num_batches  # not by way of the rate, which is rounded
+
+    @property
     def expected_batch_size(self) -> float:
         return self.num_records / self.num_batches
 

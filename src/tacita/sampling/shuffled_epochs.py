@@ -55,6 +55,10 @@ class ShuffledEpochsSampler(Sampler):
         return 1 / self.batches_per_epoch
 
     @property
+    def queries_per_epoch(self) -> int:
+        return self.batches_per_epoch  # not by way of the rate, which is rounded
+
+    @property
     def expected_batch_size(self) -> float:
         return self.num_records / self.batches_per_epoch
 

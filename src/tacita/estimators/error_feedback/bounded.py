@@ -14,10 +14,10 @@ from torch import Tensor
 
 from tacita import _validate
 from tacita.accounting import Event, NeighboringRelation, bounded_residual_event, moved
-from tacita.accounting.transcript import moved_by_shares, moved_when_clipped
+from tacita.accounting.transcript import checked_share, moved_by_shares, moved_when_clipped
 from tacita.clipping import Clipper
 from tacita.clipping._rounding import bounded_quotient
-from tacita.estimators.error_feedback.error import State, injected, no_error, share_within
+from tacita.estimators.error_feedback.error import State, no_error, share_within
 from tacita.estimators.error_feedback.feedback import (
     SUM,
     Feedback,
@@ -49,7 +49,7 @@ class BoundedFeedback(Feedback):
         max_feedback_norm: Threshold :math:`C_2` of what is injected, in units of the mean gradient; ``inf`` for all of
             it. It costs nothing.
         max_residual_norm: Threshold :math:`C_3` of one sample's residual, in the gradient's units.
-        injected_share: Share :math:`\rho` of the error that one query injects, in (0, 1]. Less than 1 needs
+        injected_share: Share :math:`\rho` of the error that one query injects, in [1e-6, 1]. Less than 1 needs
             ``max_feedback_norm=inf``; a gradient is given back :math:`1/\rho` queries late on average.
         leak, anti_windup: See :class:`Feedback`.
     """
@@ -60,7 +60,7 @@ class BoundedFeedback(Feedback):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "max_residual_norm", _validate.positive("max_residual_norm", self.max_residual_norm))
-        object.__setattr__(self, "injected_share", _validate.probability("injected_share", self.injected_share))
+        object.__setattr__(self, "injected_share", checked_share(self.injected_share))
         if self.injected_share < 1 and math.isfinite(self.max_feedback_norm):
             raise ValueError(
                 f"max_feedback_norm must be inf with injected_share = {self.injected_share:g}, got "
@@ -123,7 +123,7 @@ class BoundedErrorSum(HiddenFeedbackSum):
     def look(self, engine: Engine, state: State) -> tuple[Values, Leftover]:
         clipped, residuals = self.sums(engine, self._weights_and_residuals)
         share = self.feedback.injected_share * share_within(state["norm"], self.max_feedback, torch.float64)
-        return {SUM: injected(clipped, state["error"], share)}, Leftover(residuals, self.kept(share))
+        return self.shifted(clipped, state, share), Leftover(residuals, self.kept(share))
 
     def _weights_and_residuals(self, norms: Tensor) -> tuple[Tensor, Tensor]:
         weights = self.clipper.weights(norms)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tacita import _validate
 from tacita.clipping import Clipper, FlatClipper
-from tacita.estimators.error_feedback.error import State, copied, no_error, succeeding
+from tacita.estimators.error_feedback.error import State, copied, injected, no_error, succeeding
 from tacita.estimators.estimator import Estimator, Values
 from tacita.gradients.engine import Engine, Shapes
 from tacita.mechanisms import CalibratedGaussian, Mechanism
@@ -147,6 +147,15 @@ class HiddenFeedbackSum(FeedbackSum):
     @abstractmethod
     def look(self, engine: Engine, state: State) -> tuple[Values, Leftover]:
         """The values, and what they leave for the error."""
+
+    def shifted(self, clipped: dict[str, Tensor], state: State, share: Tensor) -> Values:
+        """The clipped sum plus ``share`` of the error, in float64; empties ``clipped``.
+
+        As long as the errors of two worlds differ, so do the roundings of their sums, in every query: in float32 that
+        could add up to more than what the bound counts. The noise is added first, rounding is left to who gets it.
+        """
+        wide = {name: clipped.pop(name).double() for name in [*clipped]}
+        return {SUM: injected(wide, state["error"], share)}
 
     def remember(self, state: State, seen: Leftover) -> State:
         """The next state, in the memory of ``state``; empties ``seen``."""

@@ -19,7 +19,6 @@ from tacita.accounting import Event, NeighboringRelation, hidden_error_event, mo
 from tacita.clipping import AutomaticClipper, Clipper, FlatClipper
 from tacita.estimators.error_feedback.error import (
     State,
-    injected,
     share_of_norm,
     share_within,
 )
@@ -106,7 +105,7 @@ class HiddenErrorSum(HiddenFeedbackSum):
     def look(self, engine: Engine, state: State) -> tuple[Values, Leftover]:
         clipped, residuals = self._clipped_and_residuals(engine)
         share = self._share(state, state["query"] + 1, next(iter(residuals.values())).dtype)
-        return {SUM: injected(clipped, state["error"], share)}, Leftover(residuals, self.kept(share))
+        return self.shifted(clipped, state, share), Leftover(residuals, self.kept(share))
 
     def _clipped_and_residuals(self, engine: Engine) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         if isinstance(self.clipper, FlatClipper):
