@@ -1,11 +1,11 @@
 """Error feedback's step beside the plain clipped step: time as a ratio, memory in buffers of the parameters' size.
 
-    python benchmarks/dicesgd.py                     all cells, 1 and 2 threads
-    python benchmarks/dicesgd.py --cells a --rounds 9 --threads 1
+    python benchmarks/dicesgd.py                     all cells, 1 and 2 threads; writes into docs/error-feedback.md
+    python benchmarks/dicesgd.py --cells a --rounds 9 --threads 1 --print
 
 Both are whole oracles (ledger in a file, cryptographic noise, SGD below the line) on the same fixed batch, in one
 process, and take turns in a new order each round; a figure is the median over rounds of the ratio within the round.
-Memory is that of a linear model of ten million parameters in processes of their own, beside the plain clipped step's.
+Memory is the highest during steps of a linear model of ten million parameters, each in a process of its own.
 """
 
 import argparse
@@ -22,11 +22,14 @@ from pathlib import Path
 
 import torch
 from cells import CELLS, Cell, losses
-from step_time import peak_mib
+from results import ROOT, markdown_table, write_section
+from step_time import cpu, peak_mib, version
 from torch import nn
 
 import tacita
 
+SCRIPT = "benchmarks/dicesgd.py"
+PAGE = ROOT / "docs" / "error-feedback.md"
 PLAIN = "plain clipped step"
 FEEDBACKS = {
     "PrivateFeedback": tacita.PrivateFeedback(max_feedback_norm=1.0),
@@ -35,7 +38,9 @@ FEEDBACKS = {
 }
 TURN = 0.25  # seconds
 WARM_UP = 3
-WIDE = Cell("linear, 10,000,000 parameters, batch 8", lambda: nn.Linear(10_000, 1000, bias=False), (10_000,), 1000, 8)
+WIDE_PARAMETERS = 10**7
+WIDE = Cell("linear model of 10,000,000 parameters", lambda: nn.Linear(10_000, 1000, bias=False), (10_000,), 1000, 8)
+SMALL = Cell("linear model of 20 parameters", lambda: nn.Linear(10, 2, bias=False), (10,), 2, 8)
 
 
 def maker(name: str, cell: Cell) -> Callable[[], None]:
@@ -67,8 +72,8 @@ def maker(name: str, cell: Cell) -> Callable[[], None]:
     return step
 
 
-def ratios(cell: Cell, rounds: int) -> dict[str, tuple[float, float, float]]:
-    """Median, lowest and highest ratio to the plain clipped step."""
+def ratios(cell: Cell, rounds: int) -> dict[str, list[float]]:
+    """To the plain clipped step, round by round."""
     steps = {name: maker(name, cell) for name in (PLAIN, *FEEDBACKS)}
     for step in steps.values():
         timed(step, WARM_UP)
@@ -78,7 +83,7 @@ def ratios(cell: Cell, rounds: int) -> dict[str, tuple[float, float, float]]:
         seconds = {name: timed(steps[name], count) for name in order.sample(list(steps), len(steps))}
         for name in FEEDBACKS:
             found[name].append(seconds[name] / seconds[PLAIN])
-    return {name: (statistics.median(r), min(r), max(r)) for name, r in found.items()}
+    return found
 
 
 def timed(step: Callable[[], None], count: int) -> float:
@@ -89,8 +94,8 @@ def timed(step: Callable[[], None], count: int) -> float:
     return (time.perf_counter() - start) / count
 
 
-def extra_memory(name: str) -> float:
-    """Highest memory during steps of a wide linear model, MiB over that before the oracle was made."""
+def peak(name: str) -> float:
+    """Highest memory of a step of the wide model, in buffers of its parameters' size, the model's own among them."""
     command = [sys.executable, __file__, "--serve", name]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment).stdout)
@@ -99,11 +104,60 @@ def extra_memory(name: str) -> float:
 def serve(name: str) -> None:
     """Print the peak of one implementation."""
     torch.set_num_threads(1)
+    maker(name, SMALL)()  # so that what is imported when first needed is there
     before = peak_mib(reset=True)
     step = maker(name, WIDE)
-    for _ in range(WARM_UP):
+    step()  # from here on the last gradient and the error are there
+    peak_mib(reset=True)
+    for _ in range(2):
         step()
-    print(json.dumps(peak_mib() - before))
+    print(json.dumps((peak_mib() - before) / (4 * WIDE_PARAMETERS / 2**20)))
+
+
+def times(names: list[str], threads: list[int], rounds: int) -> list[str]:
+    """The table of ratios."""
+    lines = []
+    for count in threads:
+        torch.set_num_threads(count)
+        for name in names:
+            found = ratios(CELLS[name], rounds).items()
+            figures = {kind: f"{statistics.median(r):.2f} ({min(r):.2f} to {max(r):.2f})" for kind, r in found}
+            lines.append({"step": CELLS[name].words, "threads": str(count), **figures})
+            print(lines[-1], file=sys.stderr)
+    return markdown_table(lines)
+
+
+def memory() -> list[str]:
+    """The table of peaks."""
+    peaks = {name: peak(name) for name in (PLAIN, *FEEDBACKS)}
+    found = {"peak": peaks, "beyond the plain step": {name: most - peaks[PLAIN] for name, most in peaks.items()}}
+    return markdown_table(
+        [{"": words, **{name: f"{value:.1f}" for name, value in row.items()}} for words, row in found.items()]
+    )
+
+
+def section(names: list[str], threads: list[int], rounds: int) -> list[str]:
+    """What a step costs, for the page."""
+    load = os.getloadavg()[0]
+    return [
+        "## What a step costs",
+        "",
+        f"`python {SCRIPT}` ({cpu()}; {version('torch')}, {version('tacita')}; load of the machine before the run "
+        f"{load:.1f}): whole oracles on one fixed batch, in turns; the median over {rounds} rounds of (time of a step "
+        "/ time of the plain clipped step in the same round), lowest and highest beside it.",
+        "",
+        *times(names, threads, rounds),
+        "",
+        "The second sum over the batch is one more product a layer, and in a narrow network of dense layers that is "
+        "most of it; `ReleasedFeedback` draws noise for two blocks.",
+        "",
+        f"Highest memory of a step of a {WIDE.words}, in buffers of its parameters' size (float32), the model and its "
+        "last gradient among them:",
+        "",
+        *memory(),
+        "",
+        "`BoundedFeedback` holds its error in float64: two buffers.",
+    ]
 
 
 def main() -> None:
@@ -111,22 +165,13 @@ def main() -> None:
     parser.add_argument("--cells", nargs="*", default=list(CELLS), choices=list(CELLS))
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
+    parser.add_argument("--print", action="store_true", help="do not write the page")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.serve:
         return serve(arguments.serve)
-    print(f"load {os.getloadavg()[0]:.1f}; time of a step over that of the {PLAIN}: median (lowest to highest)\n")
-    for threads in arguments.threads:
-        torch.set_num_threads(threads)
-        for name in arguments.cells:
-            cells = ratios(CELLS[name], arguments.rounds).items()
-            words = ", ".join(f"{kind} {r:.2f} ({low:.2f} to {high:.2f})" for kind, (r, low, high) in cells)
-            print(f"{threads} thread{'s' * (threads > 1)}, {CELLS[name].words}: {words}")
-    plain, size = extra_memory(PLAIN), 1e7 * 4 / 2**20
-    print(f"\n{WIDE.words}: buffers of the parameters' size beyond the {PLAIN}'s ({plain / size:.1f} at its peak)")
-    for name in FEEDBACKS:
-        print(f"{name} {(extra_memory(name) - plain) / size:.2f}")
-    return None
+    lines = section(arguments.cells, arguments.threads, arguments.rounds)
+    return print("\n".join(lines)) if arguments.print else write_section(SCRIPT, lines, PAGE)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Where the figures of real data go: sections of docs/results.md, each between the marks of the script that made it.
+"""Where figures go: sections of docs/results.md or another page, each between the marks of the script that made it.
 
 The data folder is TACITA_DATA, or ../shared/data beside the repository.
 """
@@ -17,14 +17,14 @@ def section(script: str) -> str:
     return text.partition(f"<!-- {script} -->")[2].partition(f"<!-- end of {script} -->")[0]
 
 
-def write_section(script: str, lines: list[str]) -> None:
-    """Replace what stands between the marks of ``script``; the rest of the page stays."""
+def write_section(script: str, lines: list[str], page: Path = RESULTS) -> None:
+    """Replace what stands between the marks of ``script``, at the end if there are none; the rest of the page stays."""
     opening, closing = f"<!-- {script} -->", f"<!-- end of {script} -->"
-    text = RESULTS.read_text() if RESULTS.exists() else "# Results\n"
+    text = page.read_text() if page.exists() else "# Results\n"
     before, _, rest = text.partition(opening)
     after = rest.partition(closing)[2]
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(before.rstrip("\n") + "\n\n" + "\n".join([opening, *lines, closing]) + (after or "\n"))
+    page.parent.mkdir(exist_ok=True)
+    page.write_text(before.rstrip("\n") + "\n\n" + "\n".join([opening, *lines, closing]) + (after or "\n"))
 
 
 def markdown_table(lines: list[dict[str, str]]) -> list[str]:

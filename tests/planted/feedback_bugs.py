@@ -149,7 +149,7 @@ def error_injected_whole():
 @bug(26, caught_by=[INJECTED])
 def injected_share_rounded_up():
     """The factor of what is injected leaves no room for rounding in float32."""
-    swap(error._narrowed, lambda weights, dtype: (weights * (1 + 1e-7)).to(dtype))
+    swap(error.bounded_quotient, lambda most, norms, dtype: (most / norms * (1 + 1e-7)).to(dtype))
 
 
 @bug(caught_by=[TRANSCRIPT, BOUNDS + "test_no_residual_passes_its_threshold"])

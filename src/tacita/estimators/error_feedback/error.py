@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tacita.clipping._rounding import bounded_quotient, clip_weights
+from tacita.clipping._rounding import bounded_quotient
 from tacita.gradients.engine import Shapes
 from tacita.gradients.rows import norm_over, round_up
 
@@ -35,18 +35,18 @@ def no_error(shapes: Shapes, lead: tuple[int, ...], dtype: torch.dtype) -> State
 def share_within(norm: Tensor, bound: float, dtype: torch.dtype) -> Tensor:
     """Which share of an error of at most this norm is injected: ``min(1, bound / norm)``, as a factor of ``dtype``.
 
-    The product with the error, rounded in ``dtype``, has a norm of at most ``bound``.
+    The product with the error, rounded in ``dtype``, has a norm of at most ``bound``; 1 rounds nothing.
     """
-    if bound == 0:
-        return torch.zeros_like(norm, dtype=dtype)
-    return _narrowed(clip_weights(bound, norm), dtype) if bound < torch.inf else torch.ones_like(norm, dtype=dtype)
+    if bound in (0, torch.inf):
+        return torch.full_like(norm, float(bound > 0), dtype=dtype)
+    return torch.where(norm <= bound, 1.0, bounded_quotient(bound, norm, dtype))
 
 
 def share_of_norm(norm: Tensor, bound: float, dtype: torch.dtype) -> Tensor:
     """The share with which what is injected has norm ``bound`` whatever the error's; 0 for no error."""
     if bound == 0:
         return torch.zeros_like(norm, dtype=dtype)
-    return _narrowed(torch.where(norm > 0, bounded_quotient(bound, norm, norm.dtype), 0.0), dtype)
+    return torch.where(norm > 0, bounded_quotient(bound, norm, dtype), 0.0)
 
 
 def injected(sums: Tensors, error: Tensors, share: Tensor) -> dict[str, Tensor]:
@@ -72,7 +72,7 @@ def succeeding(residuals: dict[str, Tensor], error: Tensors, kept: Tensor, max_n
         "error" and "norm" of the next state; the error is finite.
     """
     following: dict[str, Tensor] = {}
-    norms: list[Tensor] = []
+    squares = torch.zeros(kept.shape, dtype=torch.float64, device=next(iter(residuals.values())).device)
     for name in [*residuals]:
         part = residuals.pop(name)
         dtype = torch.promote_types(error[name].dtype, part.dtype)
@@ -80,9 +80,10 @@ def succeeding(residuals: dict[str, Tensor], error: Tensors, kept: Tensor, max_n
         factor = _column(kept, part.device)
         for piece, more in _pieces(kept.ndim, following[name], part):
             piece.mul_(factor).add_(more)
-            norms.append(torch.linalg.vector_norm(piece, dim=-1, dtype=torch.float64))
+            wide = piece.double()
+            squares += torch.linalg.vecdot(wide, wide)
     coordinates = sum(part.shape[kept.ndim :].numel() for part in following.values())
-    norm = round_up(torch.linalg.vector_norm(torch.stack(norms, dim=-1), dim=-1), coordinates)
+    norm = round_up(squares.sqrt_(), coordinates)
     if not bool(norm.isfinite().all()):
         following = {name: _saturated(part) for name, part in following.items()}
         norm = norm_over(following.values(), kept.ndim)
@@ -98,13 +99,6 @@ def succeeding(residuals: dict[str, Tensor], error: Tensors, kept: Tensor, max_n
 def copied(state: State) -> State:
     """The same state, its error in memory of its own."""
     return {**state, "error": {name: part.clone() for name, part in state["error"].items()}}
-
-
-def _narrowed(weights: Tensor, dtype: torch.dtype) -> Tensor:
-    """Float64 weights as factors of ``dtype``, with room for the rounding of their products; 1 rounds nothing."""
-    limits = torch.finfo(dtype)
-    narrow = (weights * (1 - 4 * limits.eps)).clamp(max=limits.max).to(dtype)
-    return torch.where(weights == 1, 1.0, torch.where(narrow < limits.tiny, 0.0, narrow)).to(dtype)
 
 
 def _column(factor: Tensor, device: torch.device) -> Tensor:
