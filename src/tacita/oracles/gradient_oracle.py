@@ -165,7 +165,7 @@ class GradientOracle:
         # ---- below the line: may be logged, reused, published ----
         self._state = self.estimator.after(self._state, released)
         return Release(
-            gradient=_as_the_point(self.estimator.gradient(released, self.divisor), params),
+            gradient=self.estimator.gradient(released, self.divisor),
             released=released,
             divisor=self.divisor,
             noise_std=self.noise_std,
@@ -330,11 +330,6 @@ class GradientOracle:
                 f"session {session.id!r} was registered for another event, number of queries, part of the records or "
                 "other settings than this oracle's: build the oracle with those it was registered with."
             )
-
-
-def _as_the_point(mean: Mapping[str, Tensor], params: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Each in the dtype of its parameter: some sums are held in a better one."""
-    return {name: x.to(params[name].dtype) if name in params else x for name, x in mean.items()}
 
 
 class _UpdateCheck:
