@@ -73,8 +73,9 @@ class Knows(GradientOracle):
     """Remembers the noiseless values of its last query, and how many rows it drew."""
 
     def _bounded(self, params, query):
-        self.values, state = super()._bounded(params, query)
-        return self.values, state
+        values, state = super()._bounded(params, query)
+        self.values = dict(values)  # the oracle gives its own away
+        return values, state
 
     def _draw(self, query):
         rows = super()._draw(query)
