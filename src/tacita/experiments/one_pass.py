@@ -152,10 +152,8 @@ def excess_risks(
         values, state = estimator(engine, state)
         (block,) = values
         noisy = values[block][DEFAULT_NAME] + std * torch.randn(points.shape, generator=generator)
-        points = (
-            points
-            - steps * estimator.gradient({block: {DEFAULT_NAME: noisy}}, sampler.expected_batch_size)[DEFAULT_NAME]
-        )
+        mean = estimator.gradient({block: {DEFAULT_NAME: noisy}}, sampler.expected_batch_size)[DEFAULT_NAME]
+        points = points - steps * mean.to(points)
         if query >= queries // 2:
             average += points / (queries - queries // 2)
     return problem.excess_risk(average).nan_to_num(nan=math.inf)
