@@ -4,6 +4,7 @@ import gzip
 from pathlib import Path
 
 import numpy as np
+import pyarrow
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
@@ -59,6 +60,23 @@ def test_parquet(model, table) -> None:
     np.testing.assert_allclose(
         pyarrow.csv.read_csv("scored.csv")["probability_yes"].to_numpy(), scored["probability_yes"].to_numpy()
     )
+
+
+def test_parquet_with_a_column_that_the_model_does_not_need(model, table) -> None:
+    """Nested, it cannot become a CSV; damaged, it cannot be written again: one error each, of one line."""
+    cells = pyarrow.csv.read_csv(table)
+    nested = cells.append_column("more", pyarrow.array([[1, 2]] * len(cells)))
+    pyarrow.parquet.write_table(nested, "nested.parquet")
+    predict_file(model, "nested.parquet", "scored.parquet")
+    with pytest.raises(DataStructureError, match=r"flat columns to become a CSV.*got 'scored\.csv'"):
+        predict_file(model, "nested.parquet", "scored.csv")
+    pyarrow.parquet.write_table(cells.append_column("last", pyarrow.array(["z" * 50] * len(cells))), "new.parquet")
+    place = pyarrow.parquet.ParquetFile("new.parquet").metadata.row_group(0).column(5).dictionary_page_offset
+    data = bytearray(Path("new.parquet").read_bytes())
+    data[place : place + 8] = b"\xff" * 8
+    Path("new.parquet").write_bytes(data)
+    with pytest.raises(DataStructureError, match=r"^data must be a readable Parquet file, got 'new\.parquet'\.$"):
+        predict_file(model, "new.parquet", "scored.csv")
 
 
 def test_npz(settings, table) -> None:

@@ -38,6 +38,11 @@ TAMPERED = {
     "a caveat dropped": lambda run: _json(run / "statement.json", caveats=[]),
     "another unit": lambda run: _json(run / "statement.json", privacy_unit="one village"),
     "words edited": lambda run: _lines(run / "statement.txt", lambda lines: [*lines, b"It is safe."]),
+    "a null added": lambda run: _json(run / "statement.json", added=None),
+    "a null removed": lambda run: _lines(
+        run / "statement.json", lambda lines: [line for line in lines if b'"conditional_epsilon": null' not in line]
+    ),
+    "1 for true": lambda run: _json(run / "statement.json", secure_randomness=1),
     "weights edited": lambda run: (run / "model.safetensors").write_bytes(b"x"),
     "preprocessing removed": lambda run: (run / "preprocessing.json").unlink(),
 }

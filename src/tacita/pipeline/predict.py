@@ -98,7 +98,10 @@ def _parquet(source: Path, target: Path, names: list[str], columns: list[list[st
     import pyarrow.csv
     import pyarrow.parquet
 
-    table = pyarrow.parquet.read_table(source)
+    try:
+        table = pyarrow.parquet.read_table(source)
+    except Exception:  # a column that the model does not need is damaged: the library's words may quote it
+        raise DataStructureError(f"data must be a readable Parquet file, got {str(source)!r}.") from None
     _refuse_twice(names, table.column_names)
     for name, cells in zip(names, columns, strict=True):
         numbers = name != PREDICTION or len(names) == 1
@@ -106,8 +109,13 @@ def _parquet(source: Path, target: Path, names: list[str], columns: list[list[st
     sink = pa.BufferOutputStream()
     if target.suffix.lower() == ".parquet":
         pyarrow.parquet.write_table(table, sink)
-    else:
+        return sink.getvalue().to_pybytes()
+    try:
         pyarrow.csv.write_csv(table, sink)
+    except pa.ArrowException:
+        raise DataStructureError(
+            f"data must hold flat columns to become a CSV: give an output that ends in .parquet, got {str(target)!r}."
+        ) from None
     return sink.getvalue().to_pybytes()
 
 

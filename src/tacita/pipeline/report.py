@@ -224,12 +224,19 @@ def check_run(folder: str | Path) -> Checked:
         return Checked(
             (folder / TEXT).read_text(encoding="utf-8", errors="replace"), (*faults, f"ledger.jsonl: {error}")
         )
-    changed = sorted(name for name in {*stated, *again.to_json()} if stated.get(name) != again.to_json().get(name))
+    changed = _differing(stated, again.to_json())
     if changed and not faults:
         faults.append(f"{STATEMENT} does not follow from the ledger: {', '.join(changed)}")
     if _text(folder) != again.text and not faults:
         faults.append(f"{TEXT} is not what follows from the ledger")
     return Checked(again.text, (*faults, *check_files(folder, stated)), _notes(folder, stated))
+
+
+def _differing(stated: Mapping[str, Any], again: Mapping[str, Any]) -> list[str]:
+    """Names of fields that are in one of both only, or written otherwise: ``null`` is a value, 1 is not ``true``."""
+    one, other = ({name: json.dumps(value, sort_keys=True) for name, value in x.items()} for x in (stated, again))
+    changed = sorted(name for name in {*one, *other} if one.get(name) != other.get(name))
+    return [name if name.isidentifier() else repr(name) for name in changed]
 
 
 def _notes(folder: Path, stated: Mapping[str, Any]) -> tuple[str, ...]:
