@@ -148,6 +148,12 @@ def test_a_target_that_would_pass_float32_is_refused():
         Encoder.from_dict({"pieces": [], "missing": [], "target": target})
 
 
+def test_a_file_that_is_nested_too_deeply_is_no_encoder(tmp_path):
+    (tmp_path / "preprocessing.json").write_text("[" * 100_000)
+    with pytest.raises(ValueError, match="must be a readable JSON file"):
+        Encoder.load(tmp_path / "preprocessing.json")
+
+
 def test_dates_become_days(table_of):
     text = "[columns.d]\nkind='date'\nformat='%Y-%m-%d'\nlower='2000-01-01'\nupper='2000-01-03'"
     found = encode(table_of("d", "2000-01-02", "2000-01-03", "1900-01-01", "soon"), text)

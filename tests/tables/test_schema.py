@@ -102,6 +102,12 @@ def test_a_file_that_is_not_utf_8_is_named(tmp_path):
         Schema.load(tmp_path / "schema.toml")
 
 
+def test_a_long_name_is_cut_off_in_the_message():
+    with pytest.raises(ValueError, match=r"unknown field `aaa") as caught:
+        Schema.from_dict({"a" * 10_000: 1})
+    assert len(str(caught.value)) < 600
+
+
 def test_half_a_character_is_no_name():
     with pytest.raises(ValueError, match="column 'x' is not valid: it holds half a character"):
         Schema.from_dict({"columns": {"x": {"kind": "\ud800"}}})

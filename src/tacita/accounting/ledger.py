@@ -36,6 +36,7 @@ from tacita.errors import LedgerError, TacitaError
 
 _ENVELOPE = {"v", "seq", "prev", "kind", "session"}
 _REGISTER = {*Terms.__dataclass_fields__, *Registration.__dataclass_fields__} - {"id"}
+_LONGEST_REASON = 500  # characters
 _FIELDS = {
     "open": set(),
     "withdraw": set(),
@@ -439,4 +440,5 @@ class _as_ledger_error:
         if isinstance(error, KeyError):
             raise LedgerError(f"{self._where}: it lacks a field, or names an unknown kind or session.") from None
         if isinstance(error, TacitaError | ValueError | TypeError | AttributeError | OverflowError | RecursionError):
-            raise LedgerError(f"{self._where}: {' '.join(str(error).split())}") from None
+            why = " ".join(str(error).split())[:_LONGEST_REASON]  # what it quotes may be of any length
+            raise LedgerError(f"{self._where}: {why}") from None

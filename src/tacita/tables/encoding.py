@@ -130,6 +130,6 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         """Read what :meth:`save` wrote."""
         try:
             settings = json.loads(Path(path).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             raise ValueError(f"preprocessing must be a readable JSON file, got {str(path)!r}.") from None
         return cls.from_dict(settings if isinstance(settings, dict) else {})

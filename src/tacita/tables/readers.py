@@ -66,7 +66,7 @@ def read_table(path: str | Path, reading: Reading | None = None, *, only: Sequen
 
     Raises:
         DataStructureError: The file cannot be read, a column of ``only`` is missing, names repeat. The message names
-            settings, never a cell nor the file's own columns.
+            settings, never a cell; of the file's own columns only one of a Parquet or NPZ file, of a wrong type.
     """
     path, reading = Path(path), reading or Reading()
     if path.suffix.lower() == ".parquet":

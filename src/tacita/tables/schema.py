@@ -20,6 +20,7 @@ from tacita.tables.readers import Reading
 from tacita.tables.table import ArrayColumn, Table
 
 Task = Literal["classification", "regression"]
+LONGEST_REASON = 500  # characters of a message; names and values in it may be of any length
 
 
 class Declared(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"):
@@ -268,7 +269,7 @@ def strict(settings: Any, kind: Any, where: str) -> Any:
         why = " ".join(str(error).split()).rstrip(".")  # names in it may hold line breaks
     except UnicodeEncodeError:
         why = "it holds half a character, which no file of text can"
-    raise ValueError(f"The {where} is not valid: {why}.")
+    raise ValueError(f"The {where} is not valid: {why[:LONGEST_REASON]}.")
 
 
 def _check_bounds(lower: float | None, upper: float | None) -> None:
