@@ -2,9 +2,10 @@
 
 import json
 
+import msgspec
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 
 from tacita.pipeline import TableSettings
 from tacita.tables.encoding import Encoder
@@ -70,6 +71,8 @@ def text(value):
 def check_schema(schema):
     """Written again it reads as the same, and what it declares in full makes finite numbers of any cell."""
     assert Schema.from_dict(schema.to_dict()) == schema
+    if schema.target is not None and not schema.target.complete:
+        schema = msgspec.structs.replace(schema, target=None)
     encoder = make_encoder(schema, columns=[name for name, spec in schema.columns.items() if spec.complete])
     assert Encoder.from_dict(encoder.to_dict()) == encoder
     check_encoder(encoder)
@@ -156,6 +159,7 @@ ENCODER = make_encoder(Schema.loads(SCHEMA)).to_dict()
 
 @fuzz(60)
 @given(chosen=edits)
+@example(chosen=[("token", 0, 1, 4)])  # nested too deeply
 def test_encoder_bytes(tmp_path_factory, outcomes, chosen):
     path = tmp_path_factory.mktemp("fuzz") / "encoder.json"
     path.write_bytes(with_edits(as_json(ENCODER), chosen))

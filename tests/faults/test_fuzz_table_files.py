@@ -163,12 +163,17 @@ def check_no_change_is_missed(run, folder, outcomes):
         assert all(fault.splitlines() == [fault] for fault in checked.faults)
     if checked is not None and not checked.faults:
         assert checked.text == (run / "statement.txt").read_text()
-        assert json.loads((folder / "statement.json").read_bytes()) == json.loads((run / "statement.json").read_bytes())
+        assert fields(folder) == fields(run)
         assert (folder / "statement.txt").read_bytes() == (run / "statement.txt").read_bytes()
         assert same_ledger(folder, run)
     model = outcomes.of(lambda: tacita.load(folder), tacita.TacitaError)
     if model is not None:
         assert np.array_equal(model.predict_proba(ROWS), tacita.load(run).predict_proba(ROWS))
+
+
+def fields(folder):
+    """As text, so that 1 is not ``true``."""
+    return json.dumps(json.loads((folder / "statement.json").read_bytes()), sort_keys=True)
 
 
 def same_ledger(folder, run):
@@ -230,7 +235,8 @@ def damaged(valid, name, chosen, inside):
         return gzip.compress(cells, mtime=0)
     sink = io.BytesIO()
     if name == "t.parquet":
-        names, *rows = [line.split(",") for line in cells.decode("utf-8", "replace").split("\n")]
+        rows = [line.split(",") for line in cells.decode("utf-8", "replace").split("\n")]
+        names = CELLS.splitlines()[0].split(",")  # the file's structure
         columns = [pa.array([row[i] if i < len(row) else None for row in rows]) for i in range(len(names))]
         pyarrow.parquet.write_table(pa.Table.from_arrays(columns, names), sink)
         return sink.getvalue()
