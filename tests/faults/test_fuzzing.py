@@ -64,6 +64,7 @@ def shown():
         ("", "says nothing"),
         ("  ", "says nothing"),
     ],
+    ids=range(12),  # an address in a name would differ from worker to worker
 )
 def test_a_message_that_is_not_one_line_of_words_is_seen(said, why):
     with pytest.raises(AssertionError, match=why):
