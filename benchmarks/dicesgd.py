@@ -5,7 +5,7 @@
 
 Both are whole oracles (ledger in a file, cryptographic noise, SGD below the line) on the same fixed batch, in one
 process, and take turns in a new order each round; a figure is the median over rounds of the ratio within the round.
-Memory is the highest during steps of a linear model of ten million parameters, each in a process of its own.
+Memory is the highest during steps of a network of ten million parameters, each in a process of its own.
 """
 
 import argparse
@@ -39,8 +39,14 @@ FEEDBACKS = {
 TURN = 0.25  # seconds
 WARM_UP = 3
 WIDE_PARAMETERS = 10**7
-WIDE = Cell("linear model of 10,000,000 parameters", lambda: nn.Linear(10_000, 1000, bias=False), (10_000,), 1000, 8)
-SMALL = Cell("linear model of 20 parameters", lambda: nn.Linear(10, 2, bias=False), (10,), 2, 8)
+WIDE = Cell(
+    "network of ten layers of 1,000,000 parameters",
+    lambda: nn.Sequential(*(nn.Linear(1000, 1000, bias=False) for _ in range(10))),
+    (1000,),
+    1000,
+    8,
+)
+SMALL = Cell("linear model", lambda: nn.Linear(10, 2, bias=False), (10,), 2, 8)
 
 
 def maker(name: str, cell: Cell) -> Callable[[], None]:
@@ -97,7 +103,8 @@ def timed(step: Callable[[], None], count: int) -> float:
 def peak(name: str) -> float:
     """Highest memory of a step of the wide model, in buffers of its parameters' size, the model's own among them."""
     command = [sys.executable, __file__, "--serve", name]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    at_once = {"MALLOC_MMAP_THRESHOLD_": "1000000"}  # large tensors go back to the system when they are freed
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **at_once}
     return json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment).stdout)
 
 

@@ -1,13 +1,15 @@
 """Bugs of an error that changes in place: too early, by half, and under the eyes of who holds it."""
 
-from tacita.estimators import ReleasedErrorSum
+from tacita.estimators import Estimator, ReleasedErrorSum
 from tacita.estimators.error_feedback import error
 from tacita.estimators.error_feedback.feedback import HiddenFeedbackSum
+from tacita.mechanisms.mechanism import Mechanism
 from tacita.oracles import GradientOracle
-from tacita.oracles.line import Line
+from tacita.oracles.line import Line, Noise
 from tests.planted.plant import bug, put, swap
 
 PURE = "tests/estimators/test_error_in_place.py::"
+STRETCHES = "tests/oracles/test_stretches.py::"
 BOUNDS = "tests/estimators/test_error_feedback_guarantees.py::"
 ORACLE = "tests/oracles/test_error_in_place.py::"
 
@@ -32,8 +34,8 @@ def remembered_after_the_noise():
     remember, noisy = GradientOracle._remember, Line.noisy
     waiting = []
 
-    def late(self):
-        released = noisy(self)
+    def late(self, dtypes=None):
+        released = noisy(self, dtypes)
         waiting.pop()()
         return released
 
@@ -171,3 +173,39 @@ def noise_remembered_without_residuals():
         "after",
         lambda self, state, released: after(self, state, {"residual": released["gradient"], **released}),
     )
+
+
+@bug(
+    34,
+    caught_by=[
+        STRETCHES + "test_normals_of_a_query_are_never_given_twice",
+        STRETCHES + "test_stretches_have_the_noise_of_the_whole_bit_for_bit",
+    ],
+)
+def same_noise_in_every_stretch():
+    """The stream of a block starts anew for each stretch of parameters."""
+    whole = Noise.__call__
+
+    def anew(self, block, like):
+        self._next.clear()
+        return whole(self, block, like)
+
+    put(Noise, "__call__", anew)
+
+
+@bug(caught_by=[STRETCHES + "test_noise_of_another_law_comes_at_once_and_stays_on_its_grid"])
+def every_release_rounded():
+    """Sums on a grid are rounded to the dtype of the parameters as hidden sums are."""
+    put(Estimator, "rounded_last", property(lambda self: True))
+
+
+@bug(34, caught_by=[STRETCHES + "test_noise_of_another_law_comes_at_once_and_stays_on_its_grid"])
+def integer_noise_in_stretches():
+    """Noise that reads its stream from the beginning is asked for stretch by stretch."""
+    put(Mechanism, "in_stretches", True)
+
+
+@bug(26, caught_by=[STRETCHES + "test_hidden_sums_are_rounded_once_the_noise_is_in_them"])
+def hidden_sums_rounded_by_nobody():
+    """A hidden sum's release stays in float64, twice the memory of the parameters."""
+    put(HiddenFeedbackSum, "rounded_last", property(lambda self: False))

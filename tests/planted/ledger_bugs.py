@@ -36,10 +36,10 @@ def line_after_the_release():
 
     noisy = Line.noisy
 
-    def late(self):
+    def late(self, dtypes=None):
         query, values = self._paid
         tag = self._fingerprint(query, values)
-        released = noisy(self)
+        released = noisy(self, dtypes)
         self.session.spend(query, tag)
         return released
 

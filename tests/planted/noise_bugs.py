@@ -143,8 +143,7 @@ def same_noise_in_every_parameter():
     whole = Line._normals
 
     def normals(self, query):
-        draw = whole(self, query)
-        return lambda block, like: {name: draw(block, {name: x})[name] for name, x in like.items()}
+        return lambda block, like: {name: whole(self, query)(block, {name: x})[name] for name, x in like.items()}
 
     put(Line, "_normals", normals)
 

@@ -44,6 +44,11 @@ class Estimator(ABC):
     def gradient(self, released: Values, divisor: float) -> dict[str, Tensor]:
         """The gradient that a release stands for. Post-processing."""
 
+    @property
+    def rounded_last(self) -> bool:
+        """Whether values are in a better dtype than the sums they are made of, to be rounded once they have noise."""
+        return False
+
     def steps(self, shapes: Shapes) -> dict[str, float] | None:
         """The public grid, by block, if the values are whole multiples of it; ``None`` for values of any kind."""
         return None

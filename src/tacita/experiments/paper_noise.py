@@ -197,6 +197,10 @@ class ClaimedNoise(Estimator):
     def __call__(self, engine: Engine, state: Any) -> tuple[Values, Any]:
         return self.inner(engine, state)
 
+    @property
+    def rounded_last(self) -> bool:
+        return self.inner.rounded_last
+
     def look(self, engine: Engine, state: Any) -> tuple[Values, Any]:
         return self.inner.look(engine, state)
 

@@ -6,7 +6,7 @@ Source: Balle and Wang (2018), https://arxiv.org/abs/1805.06530.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -44,6 +44,8 @@ class GaussianMechanism(Mechanism):
         >>> GaussianMechanism(noise_multiplier=2.0).noise_std({"gradient": 1.5}, {"gradient": 10})
         {'gradient': 3.0}
     """
+
+    in_stretches: ClassVar[bool] = True
 
     def on(self, steps: Mapping[str, float] | None, noise_std: Mapping[str, float]) -> Self:
         if steps is not None:

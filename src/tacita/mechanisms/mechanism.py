@@ -51,6 +51,7 @@ class Mechanism(ABC):
     allocation: Allocation = "single"
 
     on_grid: ClassVar[bool] = False  # whether it needs values that are whole multiples of public steps
+    in_stretches: ClassVar[bool] = False  # whether a block may get its noise some parameters at a time, in their order
 
     def __post_init__(self) -> None:
         _validate.non_negative("noise_multiplier", self.noise_multiplier)

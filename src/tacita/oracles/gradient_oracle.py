@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from tacita import _validate
@@ -161,7 +162,7 @@ class GradientOracle:
             ResumeError: A redone query does not match, and the event does not compose query by query.
         """
         query = self._pay(params)
-        released = self.line.noisy()
+        released = self.line.noisy(self._dtypes(params))
         # ---- below the line: may be logged, reused, published ----
         self._state = self.estimator.after(self._state, released)
         return Release(
@@ -265,6 +266,12 @@ class GradientOracle:
                 "change is none that its guarantee is for: load the last checkpoint."
             )
         return self._state
+
+    def _dtypes(self, params: Mapping[str, Tensor]) -> dict[str, torch.dtype]:
+        """What is released is rounded to, by name: that of sums over the parameter, float32 or better."""
+        if not self.estimator.rounded_last:
+            return {}
+        return {name: torch.promote_types(p.dtype, torch.float32) for name, p in params.items()}
 
     def _draw(self, query: int) -> np.ndarray:
         return self._rows[self.sampler.draw(query, self.line.coins, len(self._rows))]

@@ -15,6 +15,7 @@ from tacita.errors import BudgetExceededError, ResumeError
 from tacita.random import QueryCoins, Randomness, Stream
 
 Blocks = Mapping[str, Mapping[str, Tensor]]
+STRETCH = 2**18  # coordinates that get their noise at once, but for a parameter that has more
 MOST_RATCHETS = 10_000  # beside one a query: far more checkpoints than a run ever writes
 AddNoise = Callable[..., dict[str, dict[str, Tensor]]]  # (values, noise_std, normals) -> released
 
@@ -140,22 +141,34 @@ class Line:
         self._paid = (query, dict(values))
         return True
 
-    def noisy(self) -> dict[str, dict[str, Tensor]]:
+    def noisy(self, dtypes: Mapping[str, torch.dtype] | None = None) -> dict[str, dict[str, Tensor]]:
         """The noisy values of the query that :meth:`pay` has just written the line of; they can be had once.
 
-        Blocks are taken out one by one, so that each is freed once it has its noise, if nobody else holds it.
+        They are taken out stretch by stretch, so that each is freed once it has its noise, if nobody else holds it.
+
+        Args:
+            dtypes: What noisy values are rounded to, by name: post-processing. Others stay as they are.
         """
         if self._paid is None:
             raise RuntimeError("no query was paid for: call pay() first. A paid query is released once.")
         (query, values), self._paid = self._paid, None
         normals = self._normals(query)
-        return {
-            block: self._mechanism({block: values.pop(block)}, self.noise_std, normals)[block] for block in [*values]
-        }
+        return {block: self._with_noise(block, dict(values.pop(block)), normals, dtypes or {}) for block in [*values]}
 
     def release(self, query: int, values: Blocks) -> dict[str, dict[str, Tensor]] | None:
         """Write the ledger, then return the noisy values; ``None`` if ``query`` was released with other values."""
         return self.noisy() if self.pay(query, values) else None
+
+    def _with_noise(
+        self, block: str, values: dict[str, Tensor], normals: "Noise", dtypes: Mapping[str, torch.dtype]
+    ) -> dict[str, Tensor]:
+        released: dict[str, Tensor] = {}
+        whole = not getattr(self._mechanism, "in_stretches", False)
+        for names in [[*values]] if whole else _stretches({name: x.numel() for name, x in values.items()}):
+            stretch = {name: values.pop(name) for name in names}
+            noisy = self._mechanism({block: stretch}, self.noise_std, normals)[block]
+            released |= {name: x.to(dtypes.get(name, x.dtype)) for name, x in noisy.items()}
+        return released
 
     def _leave_used_numbers(self) -> None:
         if not self.session.event.per_query:
@@ -182,14 +195,29 @@ class Noise:
 
     def __init__(self, stream: Callable[[str], Stream]) -> None:
         self.stream = stream
+        self._next: dict[str, tuple[Stream, int]] = {}  # of each block, and how many normals it has given
 
     def __call__(self, block: str, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Standard normals shaped as ``like``: one stretch of the block's stream."""
+        """Standard normals shaped as ``like``: the next stretch of the block's stream, never one of before."""
         dtype = torch.float64 if any(x.dtype == torch.float64 for x in like.values()) else torch.float32
         sizes = [x.numel() for x in like.values()]
         device = next(iter(like.values())).device
-        flat = self.stream(block).normals((sum(sizes),), dtype=dtype, device=device)
+        stream, given = self._next.get(block) or (self.stream(block), 0)
+        self._next[block] = stream, given + sum(sizes)
+        flat = stream.normals((sum(sizes),), dtype=dtype, device=device, offset=given)
         return {name: draw.view(x.shape) for (name, x), draw in zip(like.items(), flat.split(sizes), strict=True)}
+
+
+def _stretches(sizes: Mapping[str, int]) -> Iterator[list[str]]:
+    """Names that follow one another, ended where they have ``STRETCH`` coordinates; the last ones may have fewer."""
+    names: list[str] = []
+    for name in sizes:
+        names.append(name)
+        if sum(sizes[name] for name in names) >= STRETCH:
+            yield names
+            names = []
+    if names:
+        yield names
 
 
 def _bytes(tensors: list[Tensor]) -> Iterator[np.ndarray]:

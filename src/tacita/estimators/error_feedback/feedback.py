@@ -144,6 +144,10 @@ class HiddenFeedbackSum(FeedbackSum):
     :meth:`remember` changes it in place.
     """
 
+    @property
+    def rounded_last(self) -> bool:
+        return True
+
     @abstractmethod
     def look(self, engine: Engine, state: State) -> tuple[Values, Leftover]:
         """The values, and what they leave for the error."""
@@ -152,7 +156,7 @@ class HiddenFeedbackSum(FeedbackSum):
         """The clipped sum plus ``share`` of the error, in float64; empties ``clipped``.
 
         As long as the errors of two worlds differ, so do the roundings of their sums, in every query: in float32 that
-        could add up to more than what the bound counts. The noise is added first, rounding is left to who gets it.
+        could add up to more than what the bound counts. So the noise is added first (:attr:`rounded_last`).
         """
         wide = {name: clipped.pop(name).double() for name in [*clipped]}
         return {SUM: injected(wide, state["error"], share)}
