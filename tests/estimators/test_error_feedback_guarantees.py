@@ -352,15 +352,23 @@ def test_a_fixed_share_is_charged_no_more_than_it_moves(share):
 
 
 @pytest.mark.parametrize(
-    "feedback", [bounded(2.0, math.inf, injected_share=0.01), PrivateFeedback(max_feedback_norm=0.5)]
+    ("feedback", "dtype"),
+    [
+        (bounded(2.0, math.inf, injected_share=0.01), torch.float64),
+        (bounded(2.0, 0.5), torch.float64),
+        (PrivateFeedback(max_feedback_norm=0.49), torch.float64),
+        (PrivateFeedback(max_feedback_norm=0.5), torch.float32),  # each query is charged with more than a record
+        (PrivateFeedback(max_feedback_norm=0.0), torch.float32),  # a plain clipped sum
+    ],
 )
-def test_the_sum_of_a_hidden_error_is_rounded_after_the_noise(feedback):
+def test_the_sum_of_a_hidden_error_is_rounded_after_the_noise(feedback, dtype):
     """Errors that differ make sums that are rounded differently, in every query: in float32 that adds up."""
     estimator = feedback.estimator(UNIT, 2.0)
+    assert estimator.rounded_last == (dtype is torch.float64)
     state = estimator.initial_state(SHAPES)
     for _ in range(2):
         values, state = estimator(GivenEngine(rows([5.0, 1.0], dtype=torch.float32)), state)
-    assert values["gradient"]["theta"].dtype == torch.float64
+    assert values["gradient"]["theta"].dtype == dtype
 
 
 def test_float32_gradients_move_no_more_than_is_charged():

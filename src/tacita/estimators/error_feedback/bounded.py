@@ -117,6 +117,11 @@ class BoundedErrorSum(HiddenFeedbackSum):
         """The share of the error that every query injects; None if its length decides."""
         return None if math.isfinite(self.max_feedback) else self.feedback.injected_share
 
+    @property
+    def rounded_last(self) -> bool:
+        """Always: roundings add up over the queries, and the bound is one of the whole session."""
+        return True
+
     def initial_state(self, shapes: Shapes, lead: tuple[int, ...] = ()) -> State:
         return no_error(shapes, lead, torch.float64)
 

@@ -144,22 +144,19 @@ class HiddenFeedbackSum(FeedbackSum):
     :meth:`remember` changes it in place.
     """
 
-    @property
-    def rounded_last(self) -> bool:
-        return True
-
     @abstractmethod
     def look(self, engine: Engine, state: State) -> tuple[Values, Leftover]:
         """The values, and what they leave for the error."""
 
     def shifted(self, clipped: dict[str, Tensor], state: State, share: Tensor) -> Values:
-        """The clipped sum plus ``share`` of the error, in float64; empties ``clipped``.
+        """The clipped sum plus ``share`` of the error; in float64, and ``clipped`` emptied, if it is rounded last.
 
-        As long as the errors of two worlds differ, so do the roundings of their sums, in every query: in float32 that
-        could add up to more than what the bound counts. So the noise is added first (:attr:`rounded_last`).
+        As long as the errors of two worlds differ, so do the roundings of their sums, in every query and not in the
+        record's own alone: where a query is not charged with more than that, the noise is added first.
         """
-        wide = {name: clipped.pop(name).double() for name in [*clipped]}
-        return {SUM: injected(wide, state["error"], share)}
+        if self.rounded_last:
+            clipped = {name: clipped.pop(name).double() for name in [*clipped]}
+        return {SUM: injected(clipped, state["error"], share)}
 
     def remember(self, state: State, seen: Leftover) -> State:
         """The next state, in the memory of ``state``; empties ``seen``."""

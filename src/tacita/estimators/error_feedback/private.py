@@ -102,6 +102,11 @@ class HiddenErrorSum(HiddenFeedbackSum):
             first_draw=self.feedback.first_draw,
         )
 
+    @property
+    def rounded_last(self) -> bool:
+        """Where a query is charged with less for the error than for a record: rounding is little beside a record."""
+        return 0 < self.max_feedback < self.contribution({})  # one threshold, whatever the shapes
+
     def look(self, engine: Engine, state: State) -> tuple[Values, Leftover]:
         clipped, residuals = self._clipped_and_residuals(engine)
         share = self._share(state, state["query"] + 1, next(iter(residuals.values())).dtype)
