@@ -63,7 +63,7 @@ def test_it_is_a_session_of_its_own_at_the_configurations_noise(settings, table)
 def test_what_it_tells_is_a_function_of_its_releases(settings, table, monkeypatch):
     """Two tables, one key, the releases of the first played back to the second: the same result, to the byte."""
     tape, position = [], [None]
-    release, survey = line_module.Line.release, one_run_module.TableTask.preprocess
+    noisy, survey = line_module.Line.noisy, one_run_module.TableTask.preprocess
 
     def taped(value):
         if position[0] is None:
@@ -72,11 +72,11 @@ def test_what_it_tells_is_a_function_of_its_releases(settings, table, monkeypatc
         position[0] += 1
         return tape[position[0] - 1]
 
-    def taped_release(self, query, values):
-        released = release(self, query, values)
+    def taped_noisy(self, *dtypes):
+        released = noisy(self, *dtypes)
         return taped(released) if self.session.purpose == "train" else released
 
-    monkeypatch.setattr(line_module.Line, "release", taped_release)
+    monkeypatch.setattr(line_module.Line, "noisy", taped_noisy)
     monkeypatch.setattr(one_run_module.TableTask, "preprocess", lambda *a: taped(survey(*a)))
     found = []
     for kind in ("planted", "rows"):
