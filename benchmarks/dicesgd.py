@@ -163,7 +163,7 @@ def section(names: list[str], threads: list[int], rounds: int) -> list[str]:
         "",
         *memory(),
         "",
-        "`BoundedFeedback` holds its error in float64: two buffers.",
+        "`BoundedFeedback` holds its error in float64, two buffers, and its sum until the noise is in it.",
     ]
 
 
