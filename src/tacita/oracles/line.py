@@ -1,7 +1,7 @@
 """The line through the oracle: private values above it, releases below it, the ledger on it.
 
-Place: estimators, mechanisms -> [oracles.line] -> release. Nothing leaves an oracle but through :meth:`Line.noisy`, which
-has values only once :meth:`Line.pay` has written the ledger, so no code path can spend without recording.
+Place: estimators, mechanisms -> [oracles.line] -> release. Nothing leaves an oracle but through :meth:`Line.noisy`,
+which has values only once :meth:`Line.pay` has written the ledger, so no code path can spend without recording.
 """
 
 from collections.abc import Callable, Iterator, Mapping
