@@ -74,7 +74,7 @@ PITFALLS = [
     Pitfall(
         11,
         "steps that are not counted on some path",
-        "noise comes out of `Line.release` alone, which writes the ledger first; reservations outlive a kill",
+        "noise comes out of `Line.noisy` alone, for what `Line.pay` wrote down first; reservations outlive a kill",
     ),
     Pitfall(
         12,
