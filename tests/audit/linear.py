@@ -1,21 +1,32 @@
 """Oracles on a linear problem, one of each kind: the loss of a row is its inner product with the parameters."""
 
+from unittest import mock
+
 import torch
 from torch import nn
 
 from tacita import (
     AutomaticClipper,
+    BoundedFeedback,
     ClippedGradientOracle,
     ClippedSum,
+    DiscreteGaussian,
     DisjointSampler,
+    ErrorFeedbackOracle,
     FixedSizeSampler,
     FlatClipper,
     FullBatchSampler,
     GaussianMechanism,
     GradientOracle,
+    GridSum,
     PerLayerClipper,
     PoissonSampler,
+    PrivateFeedback,
+    ReleasedFeedback,
+    RoundedGaussian,
     ShuffledEpochsSampler,
+    UnclippedGradientOracle,
+    UnclippedSum,
 )
 from tacita.errors import UnsupportedEventError
 from tacita.gradients.given import GivenSource
@@ -94,11 +105,53 @@ def network(sampler, relation, *, method, model=Layers, clipper=FLAT, noise_mult
     return make_oracle
 
 
-def given(sampler, *, clipper=FLAT, noise_multiplier=1.0, queries=2, mechanism=None, kind=GradientOracle):
+class Promised(UnclippedSum):
+    """As accounted where its condition holds: a claim that an audit can look for."""
+
+    def event(self, *args):
+        return super().event(*args).inner
+
+
+def kept_promise(rows):
+    """Rows no longer than 1, but for those that are not finite, which count as zero anyway."""
+    norms = rows.double().norm(dim=1, keepdim=True)
+    return (rows / norms.clamp(min=1.0) * (1 - 1e-6)).to(rows.dtype)
+
+
+def unclipped(sampler, relation, *, noise_multiplier=2.0, queries=2):
+    """The public class, on rows that keep the promise, with the claim that it makes under its condition."""
+
+    def make_oracle(rows, ledger):
+        if ledger.neighboring_relation != relation:
+            raise UnsupportedEventError("audited under another relation")
+        with mock.patch("tacita.oracles.unclipped.UnclippedSum", Promised):
+            return UnclippedGradientOracle(
+                Layers(rows.shape[1]),
+                losses,
+                (kept_promise(rows),),
+                ledger=ledger,
+                sampler=declared(rows, ledger, sampler),
+                declared_max_grad_norm=1.0,
+                failure_probability=0.0,
+                mechanism=GaussianMechanism(noise_multiplier=noise_multiplier),
+                planned_queries=queries,
+                method="ghost",
+            )
+
+    return make_oracle
+
+
+def feedback(kind, sampler, relation, *, method, **more):
+    return network(sampler, relation, method=method, kind=ErrorFeedbackOracle, feedback=kind, **more)
+
+
+def given(
+    sampler, *, clipper=FLAT, noise_multiplier=1.0, queries=2, mechanism=None, kind=GradientOracle, estimator=ClippedSum
+):
     def make_oracle(rows, ledger):
         return kind(
             GivenSource(rows),
-            estimator=ClippedSum(clipper),
+            estimator=estimator(clipper),
             mechanism=mechanism or GaussianMechanism(noise_multiplier=noise_multiplier),
             sampler=declared(rows, ledger, sampler),
             ledger=ledger,
@@ -150,6 +203,33 @@ ORACLES = {
     "one-pass-index": given(one_pass("index"), queries=4),
     "epochs-coin": given(epochs("coin"), noise_multiplier=2.0, queries=4),
     "epochs-permutation": given(epochs("permutation"), noise_multiplier=2.0, queries=4),
+    "unclipped": unclipped(full, "add_or_remove_one"),
+    "hidden-error": feedback(
+        PrivateFeedback(max_feedback_norm=0.2),
+        poisson,
+        "add_or_remove_one",
+        method="ghost",
+        noise_multiplier=2.0,
+        queries=4,
+    ),
+    "bounded-residuals": feedback(
+        BoundedFeedback(max_feedback_norm=1.0, max_residual_norm=2.0),
+        epochs("coin"),
+        "zero_out_one",
+        method="vmap",
+        noise_multiplier=2.0,
+        queries=4,
+    ),
+    "released-residuals": feedback(
+        ReleasedFeedback(max_feedback_norm=1.0, max_residual_norm=2.0),
+        poisson,
+        "replace_one",
+        method="loop",
+        noise_multiplier=2.0,
+        queries=4,
+    ),
+    "rounded": given(full, mechanism=RoundedGaussian(noise_multiplier=2.0), estimator=GridSum),
+    "discrete": given(full, mechanism=DiscreteGaussian(noise_multiplier=2.0), estimator=GridSum),
 }
 
 

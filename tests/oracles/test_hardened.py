@@ -196,10 +196,6 @@ def maker(mechanism, method):
     return make_oracle
 
 
-def test_the_claim_survives_every_adversary():
-    check_oracle(maker(tacita.RoundedGaussian(noise_multiplier=2.0), "given"))
-
-
 @pytest.mark.skipif(not os.environ.get("TACITA_AUDIT"), reason="a minute or two: set TACITA_AUDIT=1 (make audit)")
 @pytest.mark.parametrize("method", ["given", "loop", "vmap", "ghost"])
 @pytest.mark.parametrize("kind", [tacita.RoundedGaussian, tacita.DiscreteGaussian])
