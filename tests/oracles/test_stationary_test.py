@@ -245,6 +245,24 @@ def test_answers_are_the_mechanism_s_with_the_secret_draws(monkeypatch):
     assert len({draws[3] for draws in seen}) == 5
 
 
+def test_no_record_is_a_data_set_like_any_other(monkeypatch):
+    """Its value is 0: compared with full noise, written down, charged."""
+    ledger = tacita.Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one row")
+    test, seen, compare = build(rows()[:0], ledger=ledger), [], AboveThreshold.__call__
+
+    def watched(self, value, **draws):
+        seen.append((value, draws["threshold_draw"], draws["query_draw"], test.session.queries_made))
+        return compare(self, value, **draws) and len(seen) == 3
+
+    monkeypatch.setattr(AboveThreshold, "__call__", watched)
+    assert [test.test(SADDLE) for _ in range(3)] == [False, False, True]
+    randomness = tacita.Randomness.insecure(0)
+    of_threshold = randomness.session_key("select-1").stream("threshold").laplaces(1)[0]
+    own = [randomness.key.stream("select-1", "noise", n, "answer").laplaces(1)[0] for n in range(3)]
+    assert seen == [(0.0, of_threshold, own[n], n + 1) for n in range(3)]
+    assert ledger.spent_bound(1e-9).epsilon == pytest.approx(4.0, rel=1e-6)
+
+
 def test_the_threshold_s_draw_survives_a_ratchet():
     randomness = tacita.Randomness.insecure(3)
     test = build(randomness=randomness)

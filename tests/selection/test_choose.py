@@ -184,6 +184,61 @@ def test_values_are_clamped_and_noise_has_the_stated_scale(monkeypatch):
     assert not low < ratio * 0.5**2 < high  # half the noise is seen
 
 
+def attempts(monkeypatch, **changes):
+    """The function that makes one run of a selection, with whatever came before it done."""
+    seen = []
+    module = importlib.import_module("tacita.selection.choose")
+    monkeypatch.setattr(module, "best_of", lambda session, sweep, randomness, attempt, place: seen.append(attempt))
+    monkeypatch.setattr(module, "statement", lambda *args, **kwargs: None)
+    chosen(**{"make_run": lambda trial: torch.nn.Linear(3, 1), **changes})
+    return seen[0]
+
+
+@pytest.mark.parametrize("held", ["some", "nobody"])
+def test_a_score_is_the_sum_plus_the_draws_of_the_run_s_own_key(monkeypatch, held):
+    """Exactly; and a score on no record has its noise like any other."""
+    records = parts()[1]
+    if held == "nobody":
+        records = tacita.Records(dataset=(X, Y), rows=np.arange(0), part=records.part)
+    values = torch.linspace(0, 1, len(records.rows), dtype=torch.float64)
+    attempt = attempts(monkeypatch, held=records, score=lambda model: values, score_noise_std=30.0)
+    for seed in range(3):
+        key = Randomness.insecure(seed).key
+        draw = key.stream("score-1", "noise", 0, "score").normals(1, dtype=torch.float64).item()
+        expected = float((values - 0.5).sum()) + 30.0 * draw
+        assert attempt(0, Randomness.insecure(seed)).score == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("relation", "moved"), [("add_or_remove_one", 0.5), ("zero_out_one", 0.5), ("replace_one", 1.0)]
+)
+@pytest.mark.parametrize("rows", [1, 3])
+def test_the_unit_of_a_score_is_half_a_record(relation, moved, rows):
+    """A value in [0, 1] less 1/2, times the rows of a person; by default as loud as the training's curve allows."""
+    part = parts()[1].part if relation != "replace_one" else None
+    held = tacita.Records(dataset=(X, Y), rows=np.arange(60), part=part, max_rows_per_unit=rows)
+    training = clipped_training(tacita.FullBatchSampler(num_records=300), QUERIES, relation)
+    assert RunBudget(training, held, relation, 7.0).score_event(2.0).query_mu == pytest.approx(moved * rows / 7)
+    share = 1.0 if part is not None else 0.1
+    free = RunBudget(training, held, relation, None).score_noise_std(2.0)
+    assert moved * rows / free == pytest.approx(math.sqrt(share * QUERIES) / 2.0, rel=1e-6)
+
+
+def test_every_line_of_a_run_is_in_its_ledger():
+    runs = Runs(parts()[0])
+    chosen(make_run=runs)
+    assert runs.trials
+    for trial in runs.trials:
+        made = {session.purpose: session.queries_made for session in trial.ledger.sessions}
+        assert made == {"score": 1, "train": QUERIES}
+
+
+@pytest.mark.parametrize(("mean", "shape"), [(3, 1), (2.5, 0), (3, math.inf)])
+def test_the_law_that_is_charged_is_the_one_that_is_drawn_from(mean, shape):
+    event = chosen(mean_runs=mean, shape=shape).ledger.sessions[0].event
+    assert (event.mean, event.shape) == (mean, shape)
+
+
 def test_wrong_shapes_and_kinds_are_refused():
     with pytest.raises(TacitaError, match="one value for each of held_out"):
         chosen(score=lambda model: torch.ones(3))
