@@ -13,8 +13,13 @@ ONE_THREAD := OMP_NUM_THREADS=1
 # Two workers with a thread each use two cores better than one worker with two threads.
 PYTEST := $(ONE_THREAD) $(BIN)/python -m pytest -n $(WORKERS)
 
+# Other processors, as torch and oneDNN can be told to be, and where the numbers of their arithmetic matter.
+PROCESSORS := ATEN_CPU_CAPABILITY=default ATEN_CPU_CAPABILITY=avx2 \
+	ONEDNN_MAX_CPU_ISA=SSE41 ONEDNN_MAX_CPU_ISA=AVX2 ONEDNN_MAX_CPU_ISA=AVX512_CORE
+ARITHMETIC := tests/gradients tests/oracles tests/clipping tests/estimators
+
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format audit bench docs clean
+.PHONY: help setup demo test lint format audit cpus bench docs clean
 
 help:  ## This list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1\t/' | expand -t 16
@@ -46,9 +51,13 @@ format: $(STAMP)  ## Put the code into its format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-audit: $(STAMP)  ## The tests again with TACITA_AUDIT=1: more kill points, runs and examples; writes docs/audit.md
+audit: $(STAMP) cpus  ## The tests again with TACITA_AUDIT=1: more kill points, runs and examples; writes docs/audit.md
 	TACITA_AUDIT=1 $(PYTEST)
 	$(BIN)/python docs/make_audit.py
+
+cpus: $(STAMP)  ## The tests of arithmetic as other processors do it: other kernels, and a simulated one
+	for processor in $(PROCESSORS); do echo $$processor; env $$processor $(PYTEST) $(ARITHMETIC) || exit 1; done
+	$(PYTEST) -p tests.other_cpu $(ARITHMETIC)
 
 bench: $(STAMP)  ## Step time and memory beside plain PyTorch and Opacus; writes docs/benchmarks.md
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[bench]'

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +11,8 @@ from torch import Tensor, nn
 @dataclass(frozen=True)
 class Cell:
     """A model and a batch size.
+
+    Samples are random numbers, or tokens where ``vocabulary`` is set; language models predict the next token.
 
     Attributes:
         words: For the table.
@@ -24,10 +27,17 @@ class Cell:
     features: tuple[int, ...]
     classes: int
     batch: int
+    vocabulary: int = 0
+    language: bool = False
 
     def rows(self, count: int) -> tuple[Tensor, Tensor]:
         """``count`` random samples with labels."""
         generator = torch.Generator().manual_seed(0)
+        if self.vocabulary:
+            tokens = torch.randint(self.vocabulary, (count, *self.features), generator=generator)
+            if self.language:
+                return tokens, tokens.roll(-1, dims=1)
+            return tokens, torch.randint(self.classes, (count,), generator=generator)
         x = torch.randn(count, *self.features, generator=generator)
         return x, torch.randint(self.classes, (count,), generator=generator)
 
@@ -55,13 +65,118 @@ def logistic() -> nn.Module:
     return nn.Linear(1000, 2)
 
 
+class Residual(nn.Module):
+    """A block of ResNet-20, with GroupNorm."""
+
+    def __init__(self, before: int, width: int) -> None:
+        super().__init__()
+        stride = width // before if before > 3 else 1
+        self.first = nn.Conv2d(before, width, 3, stride=stride, padding=1, bias=False)
+        self.second = nn.Conv2d(width, width, 3, padding=1, bias=False)
+        self.norms = nn.ModuleList([nn.GroupNorm(8, width), nn.GroupNorm(8, width)])
+        self.short = nn.Identity() if stride == 1 else nn.Conv2d(before, width, 1, stride=stride, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        inner = self.norms[0](self.first(x)).relu()
+        return (self.norms[1](self.second(inner)) + self.short(x)).relu()
+
+
+def resnet20() -> nn.Module:
+    widths = [16, 16, 16, 16, 32, 32, 32, 64, 64, 64]
+    blocks = [Residual(a, b) for a, b in pairwise(widths)]
+    stem = [nn.Conv2d(3, 16, 3, padding=1, bias=False), nn.GroupNorm(8, 16), nn.ReLU()]
+    return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
+
+
+class Attention(nn.Module):
+    """Self-attention with one projection for queries, keys and values."""
+
+    def __init__(self, width: int, heads: int, causal: bool) -> None:
+        super().__init__()
+        self.heads, self.causal = heads, causal
+        self.inward, self.outward = nn.Linear(width, 3 * width), nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = self.inward(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        found = nn.functional.scaled_dot_product_attention(*parts.unbind(0), is_causal=self.causal)
+        return self.outward(found.transpose(1, 2).flatten(2))
+
+
+class Block(nn.Module):
+    """A transformer's block, normalised first."""
+
+    def __init__(self, width: int, heads: int, causal: bool = False) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList([nn.LayerNorm(width), nn.LayerNorm(width)])
+        self.attention = Attention(width, heads, causal)
+        self.inner = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(self.norms[0](x))
+        return x + self.inner(self.norms[1](x))
+
+
+class VisionTransformer(nn.Module):
+    """Six layers over 8 x 8 patches of 4 x 4 pixels, and a class token."""
+
+    def __init__(self, width: int = 192) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, width, 4, stride=4)
+        self.token = nn.Parameter(torch.zeros(1, 1, width))
+        self.places = nn.Parameter(0.02 * torch.randn(1, 65, width))
+        self.blocks = nn.Sequential(*(Block(width, 3) for _ in range(6)), nn.LayerNorm(width))
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        patches = self.patches(x).flatten(2).transpose(1, 2)
+        x = torch.cat([self.token.expand(len(x), -1, -1), patches], dim=1) + self.places
+        return self.head(self.blocks(x)[:, 0])
+
+
+class Transformer(nn.Module):
+    """Token and place embeddings, six layers, and a head over tokens (``language``) or over the first position."""
+
+    def __init__(self, vocabulary: int, length: int, language: bool, width: int = 384) -> None:
+        super().__init__()
+        self.language = language
+        self.tokens, self.places = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
+        self.blocks = nn.Sequential(*(Block(width, 6, causal=language) for _ in range(6)), nn.LayerNorm(width))
+        self.head = nn.Linear(width, vocabulary if language else 2, bias=not language)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.blocks(self.tokens(tokens) + self.places(torch.arange(tokens.shape[1], device=tokens.device)))
+        return self.head(x if self.language else x[:, 0])
+
+
 CELLS = {
     "a": Cell("MLP 784-256-10, batch 256", mlp, (784,), 10, 256),
     "b": Cell("CNN, two conv layers of 16 channels, 28x28, batch 256", cnn, (1, 28, 28), 10, 256),
+    "c": Cell("ResNet-20 with GroupNorm, 3x32x32, batch 64", resnet20, (3, 32, 32), 10, 64),
+    "d": Cell("vision transformer, 6 layers of 192, 65 tokens, batch 64", VisionTransformer, (3, 32, 32), 10, 64),
+    "e": Cell(
+        "GPT-like, 6 layers of 384, 128 tokens of 8192, batch 8",
+        lambda: Transformer(8192, 128, language=True),
+        (128,),
+        8192,
+        8,
+        vocabulary=8192,
+        language=True,
+    ),
+    "f": Cell(
+        "BERT-like, 6 layers of 384, 64 tokens of 8192, batch 16",
+        lambda: Transformer(8192, 64, language=False),
+        (64,),
+        2,
+        16,
+        vocabulary=8192,
+    ),
     "g": Cell("logistic regression, 1000 features, batch 4096", logistic, (1000,), 2, 4096),
 }
 
 
 def losses(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-    """One loss a sample."""
-    return nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="none")
+    """One loss a sample: the mean over its tokens, if it has several."""
+    scores = model(batch[0])
+    if scores.ndim == 3:
+        return nn.functional.cross_entropy(scores.mT, batch[1], reduction="none").mean(dim=1)
+    return nn.functional.cross_entropy(scores, batch[1], reduction="none")

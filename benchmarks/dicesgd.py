@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from cells import CELLS, Cell, losses
@@ -57,7 +58,7 @@ def maker(name: str, cell: Cell) -> Callable[[], None]:
     ledger = tacita.Ledger(
         Path(folder.name) / "ledger.jsonl", neighboring_relation="add_or_remove_one", privacy_unit="one row"
     )
-    settings = dict(
+    settings: dict[str, Any] = dict(
         ledger=ledger,
         sampler=tacita.FullBatchSampler(num_records=cell.batch),
         clipper=tacita.FlatClipper(max_grad_norm=1.0),
@@ -168,7 +169,7 @@ def section(names: list[str], threads: list[int], rounds: int) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--cells", nargs="*", default=list(CELLS), choices=list(CELLS))
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])

@@ -7,6 +7,7 @@ import tempfile
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from cells import Cell, losses
@@ -46,7 +47,7 @@ def engine(cell: Cell) -> Step:
         values, _ = estimator(source.engine(params, rows), None)
         for block in values.values():
             for name, value in block.items():
-                params[name].grad = (value + NOISE * CLIP * torch.randn(value.shape)) / cell.batch
+                params[name].grad = torch.randn(value.shape).mul_(NOISE * CLIP).add_(value).div_(cell.batch)
         optimizer.step()
 
     return step
@@ -98,7 +99,9 @@ def _opacus(cell: Cell, mode: str) -> Step:
     model = cell.model()
     batch = cell.rows(cell.batch)
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*batch), batch_size=cell.batch)
-    made = PrivacyEngine().make_private(
+    criterion = nn.CrossEntropyLoss()
+    settings: dict[str, Any] = {"criterion": criterion} if mode == "ghost" else {}
+    made: Any = PrivacyEngine().make_private(
         module=model,
         optimizer=torch.optim.SGD(model.parameters(), lr=LR),
         data_loader=loader,
@@ -106,13 +109,14 @@ def _opacus(cell: Cell, mode: str) -> Step:
         max_grad_norm=CLIP,
         poisson_sampling=False,
         grad_sample_mode=mode,
-        **({"criterion": nn.CrossEntropyLoss()} if mode == "ghost" else {}),
+        **settings,
     )
-    private, optimizer, criterion = made[0], made[1], made[2] if mode == "ghost" else nn.CrossEntropyLoss()
+    private, optimizer, criterion = made[0], made[1], made[2] if mode == "ghost" else criterion
 
     def step() -> None:
         optimizer.zero_grad()
-        criterion(private(batch[0]), batch[1]).backward()
+        scores = private(batch[0])
+        criterion(scores.mT if cell.language else scores, batch[1]).backward()
         optimizer.step()
 
     return step

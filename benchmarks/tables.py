@@ -24,7 +24,7 @@ from results import DATA, ROOT, markdown_table, section, write_section
 from scipy.stats import rankdata
 
 import tacita
-from tacita.pipeline.load import TableModel
+from tacita.pipeline.table_model import TableModel
 from tacita.tables.readers import read_table
 
 SCRIPT = "benchmarks/tables.py"

@@ -20,25 +20,27 @@ HEAD = """# Audits
 
 *This page is written by `make audit`; every number in it was measured.*
 
-Each line is an oracle run from beginning to end, hundreds of thousands of times, on two neighbouring data sets that an
-adversary has chosen. How well the two can be told apart from all that was released gives a lower bound on epsilon. It
-must stay below what the ledger claims, and where the claim is false it must exceed it: the second table plants such
-claims. "Consistent" proves nothing by itself: it says that this adversary, with so many runs, has shown no more.
+For each line of the tables, an oracle was run from beginning to end hundreds of thousands of times, on two neighbouring
+data sets that an adversary had chosen. How well the releases distinguish the two data sets gives a lower bound on
+epsilon. A lower bound must not exceed a true claim, and it should exceed a false one; the second table tests false
+claims. "Consistent" does not prove a claim. It only means that this adversary, with so many runs, has not shown more.
 
-- **claim**: epsilon at delta {delta:g} (unless another stands there), as the ledger states it, or as it was published.
-  At this delta a bound can come near the truth; at 1e-5 it sees about 75 % of a Gaussian's epsilon with a million runs,
+- **claim**: epsilon at delta {delta:g} (or at the delta that is given), as the ledger states it or as it was published.
+  At this delta a bound can come close to the truth. At 1e-5, a million runs show about 75 % of a Gaussian's epsilon,
   whatever the oracle.
 - **at least**: the measured lower bound, 95 % confidence.
-- **of the claim**: their ratio. Below 1 the claim may have slack (Rényi bounds do), or the runs too few eyes.
-- **runs**: in each of the two worlds. **auc**: of telling one run from the other.
-- A true claim is called refuted in one audit of a million at most.
+- **of the claim**: bound over claim. If it is below 1, the claim may not be tight (Rényi bounds are not), or the audit
+  may have too little power.
+- **runs**: number of runs on each of the two data sets. **auc**: area under the ROC curve of the attack on one run.
+- A true claim is refuted in at most one audit of a million.
 
-How it works, and why the bounds hold: [derivations/audit.md](derivations/audit.md). `tacita audit NAME` runs one line;
-`tacita.testing.check_oracle` holds any oracle, yours too, to its claim in a few seconds.
+[derivations/audit.md](derivations/audit.md) explains how it works and why the bounds hold. `tacita audit NAME` runs one
+line; `tacita.testing.check_oracle` checks any oracle, including your own, against its claim in a few seconds.
 """
 OTHERWISE = """## With less noise
 
-The same claims, with less noise than they need: *half* adds half of what is stated, the others are published formulas.
+The same claims, with less noise than they need: *half* adds half of the stated noise, and the others are published
+formulas.
 """
 COLUMNS = ("oracle", "what", "relation", "claim", "at least", "of the claim", "runs", "adversary", "auc", "verdict")
 
@@ -81,7 +83,7 @@ def _affordable(ready: ReadyAudit) -> int:
 
 
 def _queries(ready: ReadyAudit) -> int:
-    from tacita.audit.audit import arenas_of
+    from tacita.audit.arena import arenas_of
 
     arenas = arenas_of(ready.make(ready.noises[0]), ready.relation, DELTA, ready.adversaries[:1], columns=ready.columns)
     return arenas[0].queries

@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import tacita
-from tacita.accounting import discrete, feedback_table, gaussian_sum_event
-from tacita.accounting.cells import EVERY_LAW, REFUSED, table
+import tacita.theory
+from tacita.accounting import GaussianSumEvent, discrete, feedback_table, gaussian_sum_event
+from tacita.accounting.proved_events import REFUSED, table
 from tacita.accounting.relations import RELATIONS
+from tacita.accounting.sampling_laws import EVERY_LAW
 from tacita.errors import UnsupportedEventError
 
 DOCS = Path(__file__).parent
@@ -22,19 +24,23 @@ NOTE = "*This page is generated from the code by `make docs`.*"
 
 
 def exported(module: Any) -> list[str]:
-    """The functions, classes and constants a module offers, one by one in its ``__all__``."""
+    """Return the names that a module lists in its ``__all__``, sorted."""
     return sorted(getattr(module, "__all__", []))
 
 
 def rooms() -> Iterator[tuple[str, Any]]:
-    """The public packages and modules directly under tacita."""
+    """Yield the public packages and modules directly under tacita, and modules of theory that have an ``__all__``."""
     for found in pkgutil.iter_modules(tacita.__path__):
         if not found.name.startswith("_"):
             yield found.name, importlib.import_module(f"tacita.{found.name}")
+    for found in pkgutil.iter_modules(tacita.theory.__path__, "theory."):
+        module = importlib.import_module(f"tacita.{found.name}")
+        if exported(module):
+            yield found.name, module
 
 
 def signature(name: str, thing: Any) -> str:
-    """The name with its parameters and defaults; annotations are in the docstring's words."""
+    """Return the name with its parameters and defaults, without annotations, which the docstring explains."""
     if not callable(thing) or (inspect.isclass(thing) and issubclass(thing, BaseException)):
         return name
     try:
@@ -52,7 +58,7 @@ class _Word(str):
 
 
 def plain(parameter: inspect.Parameter) -> inspect.Parameter:
-    """The parameter without annotation; a default that is a function is shown by a word, not by its address."""
+    """Return the parameter without annotation, and a word in place of a function that is its default."""
     default = parameter.default
     if inspect.isroutine(default):
         default = _Word("<function>")
@@ -60,7 +66,7 @@ def plain(parameter: inspect.Parameter) -> inspect.Parameter:
 
 
 def own_doc(thing: Any) -> str:
-    """The docstring written for ``thing`` itself: not inherited, not made up by ``dataclass``."""
+    """Return the docstring written for ``thing`` itself, not one inherited or made by ``dataclass``."""
     if not (inspect.isclass(thing) or inspect.isroutine(thing)):
         return ""
     doc = (vars(thing).get("__doc__") if inspect.isclass(thing) else thing.__doc__) or ""
@@ -69,7 +75,7 @@ def own_doc(thing: Any) -> str:
 
 
 def members(thing: Any) -> list[tuple[str, Any]]:
-    """Public methods and properties that the class itself defines."""
+    """Return the public methods and properties that the class itself defines."""
     if not inspect.isclass(thing):
         return []
     found = [(name, getattr(value, "__func__", value)) for name, value in vars(thing).items() if name[0] != "_"]
@@ -82,7 +88,7 @@ def first_line(thing: Any) -> str:
 
 
 def entry(name: str, thing: Any) -> str:
-    """A public name with its whole docstring, and a line for each of its members."""
+    """Return the entry of a public name: its whole docstring, and a line for each of its members."""
     lines = [f"### `{name}`", "", "```python", signature(name, thing), "```", "", "```text", own_doc(thing), "```", ""]
     for member, value in members(thing):
         shown = signature(member, value) if inspect.isroutine(value) else member
@@ -91,7 +97,7 @@ def entry(name: str, thing: Any) -> str:
 
 
 def api() -> str:
-    """``api.md``."""
+    """Return the text of ``api.md``."""
     face = exported(tacita)
     pages = ["# Reference", NOTE, "## tacita", *(entry(name, getattr(tacita, name)) for name in face)]
     for room, module in rooms():
@@ -103,37 +109,38 @@ def api() -> str:
 
 
 def line(module: Any, name: str) -> str:
-    """One line about a name of a room; a constant or an alias of a type has no docstring of its own."""
+    """Return one line about a name; a constant or an alias of a type has no docstring of its own."""
     thing = getattr(module, name)
     return first_line(thing) if own_doc(thing) else "a constant or a type."
 
 
 def guarantees() -> str:
-    """``guarantees.md``."""
+    """Return the text of ``guarantees.md``."""
     feedback = feedback_table()
     return f"""# What is proved
 
 {NOTE}
 
-How records are drawn, and how neighbouring data sets differ, decide what a session of queries spends. A cell without a
-proof is refused when the oracle is built; the message names the relations for which there is one. The proofs are in
-[derivations](derivations/).
+The tables say what a session of queries is charged, by the way records are drawn (rows) and by the way neighbouring
+data sets differ (columns). *Amplified* means that the random choice of records is accounted for, which makes a query
+cheaper. A combination without a proof is refused when the oracle is built; the message names the relations for which
+there is a proof. The proofs are in [derivations](derivations/).
 
 ## A clipped sum with Gaussian noise
 
-`ClippedGradientOracle`. C is the clipper's `max_contribution`. Rounded Gaussian noise (`--hardened`) is charged alike.
+`ClippedGradientOracle`. C is the clipper's `max_contribution`. Rounded Gaussian noise (`--hardened`) costs the same.
 
 {cells(table())}
 
 ## A clipped sum with discrete Gaussian noise
 
-`ClippedGradientOracle` with `DiscreteGaussian`: by Renyi divergences.
+`ClippedGradientOracle` with `DiscreteGaussian`. It is accounted by Renyi divergences.
 
 {cells(discrete_table())}
 
 ## Error feedback, the error hidden
 
-`ErrorFeedbackOracle` with `PrivateFeedback`: [error feedback](error-feedback.md).
+`ErrorFeedbackOracle` with `PrivateFeedback`; see [error feedback](error-feedback.md).
 
 {cells(feedback["PrivateFeedback"])}
 
@@ -145,34 +152,34 @@ proof is refused when the oracle is built; the message names the relations for w
 
 ## Error feedback, the residuals released
 
-`ErrorFeedbackOracle` with `ReleasedFeedback`: two blocks of one query.
+`ErrorFeedbackOracle` with `ReleasedFeedback`. One query releases two blocks.
 
 {cells(feedback["ReleasedFeedback"])}
 
 ## An unclipped sum
 
-`UnclippedGradientOracle`: as a clipped sum, with the declared bound for C, **and only if the bound holds**. The
-statement prints the condition and no unconditional epsilon: [second-order points](second-order.md).
+`UnclippedGradientOracle`. It is charged as a clipped sum with the declared bound as C, **and only if the bound holds**.
+The statement prints the condition and no unconditional epsilon; see [second-order points](second-order.md).
 
 ## Other sessions
 
 | session | what it spends |
 | --- | --- |
-| noisy histograms (what `tacita train` buys) | one Gaussian query of all of them together |
-| `StationaryTest` | a pure epsilon, once, however many points it rejects; if the declared Hessian bound holds |
-| `select`, `tacita train --sweep` | the best of a secret number of runs, by Renyi divergences, once |
+| noisy histograms, which `tacita train` buys | one Gaussian query for all of them together |
+| `StationaryTest` | a pure epsilon, once, however many points it rejects; only if the declared Hessian bound holds |
+| `select`, `tacita train --sweep` | the best of a secret number of runs, once, by Renyi divergences |
 """
 
 
 def cells(rows: dict[str, dict[Any, str]]) -> str:
-    """A table of cells: a line for each kind of sampling, a column for each relation."""
+    """Return a table with a line for each kind of sampling and a column for each relation."""
     lines = [f"| sampling | {' | '.join(RELATIONS)} |", "|" + " --- |" * (1 + len(RELATIONS))]
     lines += [f"| {words} | {' | '.join(row[relation] for relation in RELATIONS)} |" for words, row in rows.items()]
     return "\n".join(lines)
 
 
 def discrete_table() -> dict[str, dict[Any, str]]:
-    """The cells of :func:`table` for which there is a proof with discrete Gaussian noise."""
+    """Return the cells of :func:`table` for which there is a proof with discrete Gaussian noise."""
 
     def served(law: Any, relation: Any) -> bool:
         try:
@@ -182,7 +189,10 @@ def discrete_table() -> dict[str, dict[Any, str]]:
         return True
 
     return {
-        law.words: {relation: law.cells[relation] if served(law, relation) else REFUSED for relation in RELATIONS}
+        law.words: {
+            relation: GaussianSumEvent.charges(law)[relation] if served(law, relation) else REFUSED
+            for relation in RELATIONS
+        }
         for law in EVERY_LAW
     }
 

@@ -15,7 +15,7 @@ EPSILON, DELTA = 3.0, 1e-4
 
 
 def digits() -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """The private images with their labels, and the public ones (every fifth, by position)."""
+    """Return the private images with their labels, and the public ones (every fifth, by position)."""
     pixels, labels = load_digits(return_X_y=True)
     images = torch.tensor(pixels, dtype=torch.float32) / 16  # 16 is the largest value of the format
     labels = torch.tensor(labels)
@@ -24,7 +24,7 @@ def digits() -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
 
 
 def losses(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-    """One loss a sample."""
+    """Return one loss for each sample."""
     images, labels = batch
     return nn.functional.cross_entropy(model(images), labels, reduction="none")
 
@@ -41,12 +41,12 @@ def main() -> float:
         target_epsilon=EPSILON,
         target_delta=DELTA,
         epochs=50,
-        num_records=1440,  # declared: the true number is protected too
+        num_records=1440,  # a declared guess, because the true number is protected too
         expected_batch_size=720,
         max_grad_norm=1.0,
         optimizer=lambda params: torch.optim.SGD(params, lr=0.25, momentum=0.9),
         privacy_unit="one image",
-        public_data=public,  # its loss is shown along the way: it spends nothing
+        public_data=public,  # its loss is shown along the way, and costs no privacy
     )
     images, labels = public
     accuracy = (model(images).argmax(1) == labels).double().mean().item()

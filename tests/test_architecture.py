@@ -1,6 +1,7 @@
 """A floor of the house imports only what is below it; two rooms of one floor do not import each other."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,11 +10,11 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "src" / "tacita"
 
 # From the ground up. A room is a package or a module directly under tacita; the ground's modules may know each other.
-GROUND = {"errors", "_validate", "_files", "_tree", "_stream", "_integer_noise", "random"}
+GROUND = {"errors", "_validate", "_files", "_lock", "_tree", "_stream", "_integer_noise", "random"}
 FLOORS = (
     GROUND,
     {"accounting"},
-    {"sampling"},
+    {"ledger", "sampling"},
     {"mechanisms", "gradients"},
     {"clipping"},
     {"estimators"},
@@ -89,10 +90,23 @@ def test_imports_point_downwards():
     assert not wrong, "\n".join(wrong)
 
 
+def picture(page: str) -> list[set[str]]:
+    """The rooms of each floor in CONTRIBUTING's picture of the house, from the top down."""
+    (block,) = re.findall(r"^```\n(cli .*?)^```", page, re.DOTALL | re.MULTILINE)
+    heads = [re.match(r"\w+(, \w+)*", line) for line in block.splitlines()]
+    return [set(head.group().split(", ")) for head in heads if head is not None]
+
+
+def test_the_picture_of_the_house_is_that_of_the_floors():
+    there = {room_of(dotted(path)) for path in modules()}
+    floors = [{room for room in rooms if room in there and not room.startswith("_")} for rooms in reversed(FLOORS)]
+    assert picture((PACKAGE.parents[1] / "CONTRIBUTING.md").read_text()) == [rooms for rooms in floors if rooms]
+
+
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("tacita.accounting.ledger", "from tacita.sampling import PoissonSampler"),  # upwards
+        ("tacita.ledger.ledger", "from tacita.sampling import PoissonSampler"),  # upwards
         ("tacita.mechanisms.gaussian", "import tacita.gradients.engine"),  # the same floor
         ("tacita.clipping.flat", "def late():\n    from tacita.estimators import ClippedSum"),  # in a function
         ("tacita.clipping.flat", "from ..oracles import Line"),  # relative

@@ -31,7 +31,8 @@ def code(text: str) -> str:
 
 
 def broken_links(page: Path, text: str) -> list[str]:
-    local = [target for target in LINK.findall(text) if "://" not in target]
+    plain = re.sub(r"\$\$.+?\$\$|\$[^$]+\$", "", text, flags=re.DOTALL)  # a bracket in a formula is no link
+    local = [target for target in LINK.findall(plain) if "://" not in target]
     return [target for target in local if not (page.parent / target).exists()]
 
 

@@ -261,6 +261,32 @@ def test_rejected_values_are_drawn_anew_from_words_of_their_own(monkeypatch):
     assert places.min() >= 2 * REGION  # never a word of the first draw, nor of its coins
 
 
+class LastCoin(Stream):
+    """The first attempt's coins begin with ones alone: the largest coin there is."""
+
+    __slots__ = ()
+
+    def bytes(self, count, offset=0):
+        return b"\xff" * count if 8 * REGION <= offset < 16 * REGION else super().bytes(count, offset)
+
+    def words_at(self, places):
+        more = (places >= 2 * REGION) & (places < 3 * REGION)
+        return np.where(more, np.uint64(2**64 - 1), super().words_at(places))
+
+
+@pytest.mark.parametrize("scale", [2.0, 900.0, 5000.0, 2.0**20])
+def test_the_last_coins_reject_however_small_the_chance(scale):
+    """At large scales a rejection is rarer than one in 2^17, and is looked for where a coin begins with 16 ones."""
+    stream = LastCoin(bytes(range(32)))
+    first, final = rounded_normals(stream, 2 * _BLOCK, scale), discrete_gaussians(stream, 2 * _BLOCK, scale)
+    chances = [float(_integer_noise._chance(int(abs(k)), scale, 128)[1]) for k in first]
+    certain = np.array(chances) < 1 - 2.0**-46
+    assert certain.mean() > 0.5
+    kept = (first == final) & certain
+    assert kept.mean() <= 3 / scale + 0.02  # those that were drawn anew, and came out the same
+    assert (first == final)[first == 0].all()  # 0 is always kept
+
+
 # -- a value is a function of its place
 
 

@@ -1,5 +1,6 @@
 """What the README says of Opacus, and of tacita in the same place. Skipped where Opacus is not installed."""
 
+import importlib.util
 import warnings
 
 import pytest
@@ -9,8 +10,14 @@ from torch import Tensor, nn
 import tacita
 from tacita.sampling import Sampler
 
-opacus = pytest.importorskip("opacus", reason="Opacus is not installed: pip install -c constraints.txt 'tacita[bench]'")
-pytestmark = [pytest.mark.peer, pytest.mark.filterwarnings("ignore")]
+pytestmark = [
+    pytest.mark.peer,
+    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.skipif(
+        importlib.util.find_spec("opacus") is None,
+        reason="Opacus is not installed: pip install -c constraints.txt 'tacita[bench]'",
+    ),
+]
 
 WIDTH, ROWS, BATCH, EPOCHS = 4, 200, 20, 3
 
@@ -27,6 +34,8 @@ def table() -> tuple[Tensor, Tensor]:
 def opacus_private(model: nn.Module, data: tuple[Tensor, Tensor], poisson: bool = True):
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*data), batch_size=BATCH, shuffle=True)
+    import opacus  # two seconds, which collecting the tests need not wait for
+
     engine = opacus.PrivacyEngine()
     private = engine.make_private(
         module=model,
@@ -145,3 +154,39 @@ def test_a_sample_of_nan_contributes_zero():
         nn.Linear(WIDTH, 2), cross_entropy, (images, labels), tacita.FlatClipper(max_grad_norm=1.0)
     )
     assert all(value.isfinite().all() for value in found.sum.values())
+
+
+class Centred(nn.Module):
+    """A linear layer that sees each feature without its mean over the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x - x.mean(dim=0, keepdim=True))
+
+
+def far_away() -> tuple[Tensor, Tensor]:
+    """Ten rows, the first of them far from the others."""
+    x, y = (t[:10].clone() for t in table())
+    x[0] += 1000
+    return x, y
+
+
+def opacus_clipped_sum(data: tuple[Tensor, Tensor]) -> Tensor:
+    torch.manual_seed(0)
+    from opacus import GradSampleModule
+
+    model = GradSampleModule(Centred())
+    cross_entropy(model, data).sum().backward()
+    rows = torch.cat([p.grad_sample.flatten(1) for p in model.parameters()], dim=1)
+    return (rows * (1 / rows.norm(dim=1, keepdim=True)).clamp(max=1)).sum(dim=0)
+
+
+def test_a_model_that_centres_its_batch_lets_a_record_move_no_more_than_its_share():
+    x, y = far_away()
+    theirs = opacus_clipped_sum((x, y)) - opacus_clipped_sum((x[1:], y[1:]))
+    assert theirs.norm() > 1.5, "one record moves the sum by more than the threshold"
+    (reason,) = tacita.explain(Centred(), cross_entropy, (x, y)).refused
+    assert "depends on other samples" in reason

@@ -1,8 +1,11 @@
 """Every public name has a docstring of its own and an entry in the reference, which is what the code says."""
 
+import ast
 import importlib.util
 import inspect
 import re
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,13 +43,19 @@ def undocumented_members(thing: type) -> list[str]:
 
 
 def test_the_face_names_every_export_once():
-    assert len(set(tacita.__all__)) == len(tacita.__all__)
-    offered = {
-        name
-        for name, value in vars(tacita).items()
-        if name[0] != "_" and not inspect.ismodule(value) and getattr(value, "__module__", "").startswith("tacita")
-    }
-    assert offered == set(tacita.__all__)
+    """What the stub imports, what it lists for type checkers, and what is there when it is asked for are the same."""
+    stub = ast.parse((ROOT / "src" / "tacita" / "__init__.pyi").read_text())
+    imported = [name.name for node in stub.body if isinstance(node, ast.ImportFrom) for name in node.names]
+    (listed,) = (ast.literal_eval(node.value) for node in stub.body if isinstance(node, ast.Assign))
+    assert len(set(imported)) == len(imported)
+    assert sorted(listed) == tacita.__all__ == sorted(set(imported) - set(ROOMS))
+    assert all(getattr(tacita, name).__module__.startswith("tacita.") for name in tacita.__all__)
+
+
+def test_nothing_heavy_is_imported_before_it_is_used():
+    script = "import sys, tacita, tacita.cli.app; tacita.cli.app.make_app(summaries=True); print(*sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert not {"torch", "numpy", "scipy", "pyarrow", "dp_accounting"} & set(ran.stdout.split())
 
 
 @pytest.mark.parametrize("name", DOCUMENTED)

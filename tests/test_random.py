@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import tacita._files
 import tacita.random
-from tacita.errors import ResumeError
+from tacita.errors import LedgerError, ResumeError
 from tacita.random import Key, QueryCoins, Randomness, Stream
 
 LABELS = st.lists(st.one_of(st.text(max_size=4), st.integers(-300, 300)), max_size=4)
@@ -159,23 +159,42 @@ def test_coins_belong_to_session_and_query():
 
 def test_a_name_is_taken_once():
     randomness = Randomness.insecure(0)
-    randomness.claim("train-1")
-    randomness.claim("train-2")
+    randomness.claim("train-1", ledger="a")
+    randomness.claim("train-2", ledger="a")
     with pytest.raises(ValueError, match="same noise twice"):
-        randomness.claim("train-1")
-    randomness.claim("train-1", resumed=True)
+        randomness.claim("train-1", ledger="a")
+    randomness.claim("train-1", ledger="a", resumed=True)
 
 
 def test_a_name_that_has_drawn_is_taken_in_the_next_process_too(tmp_path):
     randomness = Randomness.insecure(0)
-    randomness.claim("train-1")
+    randomness.claim("train-1", ledger="a")
     randomness.save(tmp_path / "key")
-    Randomness.load(tmp_path / "key").claim("train-1")  # nothing was drawn: a run killed before its first query
+    Randomness.load(tmp_path / "key").claim(
+        "train-1", ledger="a"
+    )  # nothing was drawn: a run killed before its first query
     QueryCoins(randomness, "train-1").for_query(0)
     randomness.save(tmp_path / "key")
     with pytest.raises(ValueError, match="same noise twice"):
-        Randomness.load(tmp_path / "key").claim("train-1")
-    Randomness.load(tmp_path / "key").claim("train-1", resumed=True)
+        Randomness.load(tmp_path / "key").claim("train-1", ledger="a")
+    Randomness.load(tmp_path / "key").claim("train-1", ledger="a", resumed=True)
+
+
+def test_a_key_draws_for_one_ledger(tmp_path):
+    randomness = Randomness.system()
+    randomness.save(tmp_path / "before")
+    name = randomness.claim("train-1", ledger="a")
+    with pytest.raises(LedgerError, match="another ledger"):
+        randomness.claim("train-2", ledger="b")
+    randomness.save(tmp_path / "after")
+    with pytest.raises(LedgerError, match="another ledger"):
+        Randomness.load(tmp_path / "after").claim("train-1", ledger="b", resumed=True)
+    assert Randomness.load(tmp_path / "after").claim("train-1", ledger="a") == name
+    copied = Randomness.load(tmp_path / "before")  # which no ledger had claimed: its streams are others all the same
+    other = copied.claim("train-1", ledger="b")
+    assert copied.key == randomness.key
+    assert copied.key.stream(other, "noise", 0) != randomness.key.stream(name, "noise", 0)
+    assert copied.session_key(other) != randomness.session_key(name)
 
 
 # -- the private file
@@ -267,7 +286,8 @@ def test_a_kill_between_two_writes_leaves_a_whole_file(tmp_path, module, call, s
 
 def damaged(**changes):
     key = "ab" * 32
-    state = {"format": "tacita randomness 1", "generation": 0, "secure": True, "key": key, "sessions": {}, "drawn": []}
+    state = {"format": "tacita randomness 2", "generation": 0, "secure": True, "key": key}
+    state |= {"sessions": {}, "drawn": [], "ledger": None}
     return json.dumps({name: value for name, value in {**state, **changes}.items() if value is not ...}).encode()
 
 
@@ -295,10 +315,12 @@ def test_the_undamaged_file_of_the_next_test_loads(tmp_path):
         damaged(generation=True),
         damaged(generation=0.5),
         damaged(secure=1),
-        damaged(format="tacita randomness 2"),
+        damaged(format="tacita randomness 1"),
         damaged(sessions={"train-1": "SECRET"}),
         damaged(sessions={"train-1": ["SECRET"]}),
         damaged(drawn=[["SECRET"]]),
+        damaged(ledger=5),
+        damaged(ledger=...),
     ],
 )
 def test_garbage_is_refused_without_a_word_of_it(tmp_path, content):

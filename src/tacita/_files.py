@@ -1,23 +1,37 @@
-"""Files that are written whole or not at all.
+"""Durable files: each is written as a whole or not at all.
 
-Place: the ground; imports nothing of tacita. A process that is killed at any instant, and a machine that loses its
-power, leave the old file or the new one.
+If the process is killed or the machine loses power at any instant, either the old file or the new one is there. On
+Windows, folders cannot be flushed (NTFS keeps a journal of names itself) and modes have no effect: there, the folder of
+a private file decides who may read it.
 """
 
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
+
+fcntl: Any
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
+BINARY = getattr(os, "O_BINARY", 0)  # without it Windows would change line ends, and so hashes
+ON_WINDOWS = os.name == "nt"
+_TRIES = 20  # attempts to replace a file; Windows refuses while the file is being read
+_PAUSE = 0.05  # seconds between attempts
 
 
 def replace_durably(path: Path, data: bytes, *, mode: int = 0o644) -> None:
-    """Write ``data`` to ``path`` so that, whatever happens, it holds either the old bytes or all of the new ones.
+    """Write ``data`` to ``path`` so that it always holds either the old bytes or all of the new ones.
 
-    A temporary file beside it, created with ``mode``, is written, flushed to disk and renamed; then the folder is
+    A temporary file beside it, created with ``mode``, is written, flushed to disk and renamed. Then the folder is
     flushed.
 
     Raises:
-        OSError: The disk is full or the folder cannot be written; the old file is untouched. The error names ``path``.
+        OSError: The disk is full or the folder is not writable; the old file is unchanged. The error names ``path``.
     """
     with _named(path):
         _replace(path, data, mode)
@@ -26,41 +40,85 @@ def replace_durably(path: Path, data: bytes, *, mode: int = 0o644) -> None:
 
 def _replace(path: Path, data: bytes, mode: int) -> None:
     temporary = temporary_beside(path)
-    temporary.unlink(missing_ok=True)  # of a process that was killed; its mode may be another
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    temporary.unlink(missing_ok=True)  # left by a process that was killed; its mode may differ
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | BINARY, mode)
     try:
         with os.fdopen(handle, "wb", 0) as file:
             written = 0
             while written < len(data):
                 written += os.write(file.fileno(), data[written:])
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+            flush(file.fileno())
+        _rename(temporary, path)
     except OSError:
-        with suppress(OSError):  # the disk may refuse this too; the next write removes it
+        with suppress(OSError):  # if this fails too, the next write removes the file
             temporary.unlink(missing_ok=True)
         raise
 
 
-def make_folder(path: Path, *, mode: int = 0o777) -> None:
-    """Make ``path`` and what is missing above it; its name is on disk when this returns.
+def _rename(temporary: Path, path: Path) -> None:
+    for _ in range(_TRIES if ON_WINDOWS else 0):
+        with suppress(PermissionError):  # another process has the old file open, such as a virus scanner
+            return os.replace(temporary, path)
+        time.sleep(_PAUSE)
+    return os.replace(temporary, path)
 
-    Without that a loss of power could take a ledger with its folder, although each of its lines had been flushed.
+
+def flush(handle: int) -> None:
+    """Flush everything written to ``handle`` to disk.
+
+    On macOS ``fsync`` leaves the data in the cache of the drive, so the drive is told to flush it too if possible.
+    """
+    full = getattr(fcntl, "F_FULLFSYNC", None)
+    if full is not None:
+        with suppress(OSError):  # not supported by this file system
+            fcntl.fcntl(handle, full)
+            return
+    os.fsync(handle)
+
+
+def replace_in_pieces(path: Path, pieces: Iterable[bytes], *, mode: int = 0o644) -> None:
+    """Write ``pieces`` to ``path`` like :func:`replace_durably`, without holding all of them in memory.
 
     Raises:
-        OSError: A folder cannot be made, or a part of the path is a file.
+        OSError: As in :func:`replace_durably`. An error from ``pieces`` propagates, and the old file is unchanged.
+    """
+    with _named(path):
+        temporary = temporary_beside(path)
+        temporary.unlink(missing_ok=True)
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | BINARY, mode)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.writelines(pieces)
+                file.flush()
+                flush(file.fileno())
+            _rename(temporary, path)
+        except BaseException:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            raise
+        flush_folder(path.parent)
+
+
+def make_folder(path: Path, *, mode: int = 0o777) -> None:
+    """Create the folder ``path`` and its missing parents, and flush their names to disk.
+
+    Otherwise a loss of power could remove a ledger with its folder, although each of its lines had been flushed.
+
+    Raises:
+        OSError: A folder cannot be created, or a part of the path is a file.
     """
     missing = [folder for folder in path.parents if not folder.exists()]
     for folder in (*reversed(missing), path):
         with _named(folder):
             folder.mkdir(mode if folder == path else 0o777, exist_ok=True)
-            with suppress(PermissionError):  # a folder above that may be passed, and not read
+            with suppress(PermissionError):  # a parent folder that may be traversed but not opened
                 flush_folder(folder.parent)
 
 
 def remove_durably(path: Path) -> None:
-    """Unlink ``path`` and what an interrupted write left beside it, if they are there.
+    """Remove ``path`` and the temporary file of an interrupted write, if they exist.
 
-    That the bytes are gone is not claimed: an SSD, a snapshot or a backup may keep them.
+    It is not claimed that the bytes are gone: an SSD, a snapshot or a backup may keep them.
     """
     with _named(path):
         path.unlink(missing_ok=True)
@@ -71,7 +129,7 @@ def remove_durably(path: Path) -> None:
 
 @contextmanager
 def _named(path: Path) -> Iterator[None]:
-    """What the system refuses names ``path``: most calls on an open file do not."""
+    """Make system errors name ``path``; most errors of calls on an open file do not."""
     try:
         yield
     except OSError as error:
@@ -79,14 +137,16 @@ def _named(path: Path) -> Iterator[None]:
 
 
 def temporary_beside(path: Path) -> Path:
-    """Where the new bytes of ``path`` are until they are whole."""
+    """Return the path of the temporary file for ``path``."""
     return path.with_name(f".{path.name}.tmp")
 
 
 def flush_folder(folder: Path) -> None:
-    """Put on disk which names ``folder`` holds."""
-    handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    """Flush the names in ``folder`` to disk, if the system can."""
+    if ON_WINDOWS:
+        return
+    handle = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(handle)
+        flush(handle)
     finally:
         os.close(handle)

@@ -1,13 +1,14 @@
-r"""Integers with an exact law, from a stream: rounded normals and discrete Gaussians.
+r"""Integers with an exact law, drawn from a stream: rounded normals and discrete Gaussians.
 
-Place: the ground, above tacita._stream. Proofs: docs/derivations/hardened-noise.md.
+Proofs: docs/derivations/hardened-noise.md.
 Source: Box and Muller (1958), https://doi.org/10.1214/aoms/1177706645; Canonne, Kamath and Steinke (2020),
 https://arxiv.org/abs/2004.00010, for the discrete Gaussian.
 
-A word is the beginning of a real number whose further digits lie 2^60 words on, where they are read only when they are
-needed. Arithmetic in float64 comes with a bound of its error; an integer that the bound leaves in doubt is computed
-again in interval arithmetic, with more digits until there is one answer. So a value is a function of the digits alone:
-ideal digits give the exact law, to the last tail, and every machine gives the same value.
+Each word of the stream holds the first digits of a real number. Its further digits lie 2^60 words later and are read
+only if they are needed. Integers are computed in float64 with a bound of the error. An integer that is in doubt within
+this bound is computed again in interval arithmetic, with more and more digits until it is certain. So a value is a
+function of the digits alone: ideal digits give the exact law, including its tails, and every machine gives the same
+value.
 """
 
 import math
@@ -23,14 +24,13 @@ from mpmath.libmp import to_int
 
 from tacita._stream import _BLOCK, _CHUNK, _LANE, _PAIR, _PIECE, Stream, _fill, _size
 
-LARGEST_SCALE = 2.0**36  # beyond it float64 leaves more and more values in doubt
+LARGEST_SCALE = 2.0**36  # for larger scales, float64 leaves many values in doubt
 UNIT = 2.0**-53
-REGION = 2**50  # words of one role and attempt; four roles an attempt
-RADIUS_WORDS, UNITS, MORE, ANGLE_WORDS = range(
-    4
-)  # the roles: words of u, coins of acceptance, their digits, words of t
+REGION = 2**50  # words for one role in one attempt; an attempt has four roles
+# The roles: words of u, first bits of the acceptance coins, their further digits, words of t.
+RADIUS_WORDS, UNITS, MORE, ANGLE_WORDS = range(4)
 
-# What float64 may be off by, in units of 2^-53 times the scale: LINEAR r + INVERSE (1 + 2^-10 / u) / r.
+# Bound of the error in float64, in units of 2^-53 times the scale: LINEAR r + INVERSE (1 + 2^-10 / u) / r.
 LINEAR = 32.0
 INVERSE = 2.5
 
@@ -38,10 +38,10 @@ _Found = tuple[np.ndarray, np.ndarray]  # integers, and which of them are in dou
 
 
 def rounded_normals(stream: Stream, count: int, scale: float, offset: int = 0) -> np.ndarray:
-    r"""``count`` integers, int64: :math:`\lfloor \sigma z + 1/2 \rfloor`, z a real standard normal, exactly.
+    r"""Draw ``count`` integers :math:`\lfloor \sigma z + 1/2 \rfloor`, int64, for real standard normals z, exactly.
 
-    The law is :math:`P(k) = \Phi((k + 1/2)/\sigma) - \Phi((k - 1/2)/\sigma)`, :math:`\sigma` = ``scale``; value i is a
-    function of (key, ``offset`` + i) alone. An integer beyond int64 wraps.
+    The law is :math:`P(k) = \Phi((k + 1/2)/\sigma) - \Phi((k - 1/2)/\sigma)` with :math:`\sigma` = ``scale``. Value i
+    is a function of (key, ``offset`` + i) alone. An integer that does not fit int64 wraps.
 
     Raises:
         ValueError: ``scale`` is negative, not finite, or above 2^36.
@@ -57,10 +57,11 @@ def rounded_normals(stream: Stream, count: int, scale: float, offset: int = 0) -
 
 
 def discrete_gaussians(stream: Stream, count: int, scale: float, offset: int = 0) -> np.ndarray:
-    r"""``count`` integers, int64, with :math:`P(k) \propto e^{-k^2 / 2 \sigma^2}`, :math:`\sigma` = ``scale``, exactly.
+    r"""Draw ``count`` integers, int64, with :math:`P(k) \propto e^{-k^2 / 2 \sigma^2}` and :math:`\sigma` = ``scale``.
 
-    A rounded normal k is kept with chance :math:`e^{-k^2/2\sigma^2} / \int_{k-1/2}^{k+1/2} e^{-y^2/2\sigma^2} dy`, over
-    that of k = 0, and drawn anew otherwise. Value i is a function of (key, ``offset`` + i) alone.
+    The law is exact. A rounded normal k is accepted with probability :math:`w_k / w_0`, where :math:`w_k =
+    e^{-k^2/2\sigma^2} / \int_{k-1/2}^{k+1/2} e^{-y^2/2\sigma^2} dy`, and drawn again otherwise. Value i is a function
+    of (key, ``offset`` + i) alone.
 
     Raises:
         ValueError: ``scale`` is negative, not finite, or above 2^36.
@@ -69,10 +70,10 @@ def discrete_gaussians(stream: Stream, count: int, scale: float, offset: int = 0
 
 
 def wrapped(whole: torch.Tensor) -> torch.Tensor:
-    """Integers modulo 2^53, in [-2^52, 2^52), where float64 holds each of them: int64 in, int64 out.
+    """Reduce int64 integers modulo 2^53 into [-2^52, 2^52), where float64 represents each of them.
 
-    It commutes with sums, also with those that wrapped at 2^64: a sum with noise, wrapped, is the same whether the sum
-    was wrapped before or not. So it is post-processing of the release, however large the sum.
+    The reduction commutes with sums, including sums that wrapped at 2^64: a noisy sum, reduced, is the same whether the
+    sum was reduced before or not. So it is post-processing of the release, however large the sum is.
     """
     return ((whole + 2**52) & (2**53 - 1)) - 2**52
 
@@ -86,12 +87,12 @@ def _checked(scale: float) -> float:
 def _in_blocks(
     fill: Callable[[Stream, float, int, np.ndarray], None], stream: Stream, count: int, scale: float, offset: int
 ) -> np.ndarray:
-    """Whole blocks, in pieces for the threads; then the stretch that was asked for."""
+    """Compute whole blocks, piece by piece in threads, and return the values that were asked for."""
     count, offset = _size("count", count), _size("offset", offset)
     first = offset // _BLOCK * _BLOCK
     covered = -(-(offset + count) // _BLOCK) * _BLOCK - first if count else 0
     out = np.zeros(covered, np.int64)
-    starts = range(0, covered if scale else 0, _PIECE)  # scale 0: all of them are 0
+    starts = range(0, covered if scale else 0, _PIECE)  # scale 0: all values are 0
     threads = min(len(starts), torch.get_num_threads())
 
     def piece(start: int) -> None:
@@ -128,10 +129,10 @@ def _rounded(stream: Stream, scale: float, first: int, out: np.ndarray) -> None:
 
 
 def _nearest(u_words: np.ndarray, t_words: np.ndarray, scale: float, *, sine: bool = True) -> list[_Found]:
-    r"""Of each pair of words the integers nearest to :math:`\sigma r \cos t` (and sin), and whether that is in doubt.
+    r"""Return, for each pair of words, the integers nearest to :math:`\sigma r \cos t` (and sin) and where in doubt.
 
-    u is the first 63 bits of its word and all that follows, in [m, m + 1] 2^-63; t is :math:`\pi` times the signed
-    word, likewise.
+    u consists of the first 63 bits m of its word and the digits that follow, so it is in [m, m + 1] 2^-63. t is
+    :math:`\pi` times the signed word, with its digits, likewise.
     """
     u = (u_words.view(np.uint64) >> np.uint64(1)).view(np.int64) * 2.0**-63
     angle = t_words * (math.pi * 2.0**-63)
@@ -151,7 +152,7 @@ def _nearest(u_words: np.ndarray, t_words: np.ndarray, scale: float, *, sine: bo
 
 
 def _decided(values: np.ndarray, radius: np.ndarray, bound: np.ndarray) -> _Found:
-    """The integers nearest to ``values * radius``, and where ``bound`` reaches beyond the half between two."""
+    """Return the integers nearest to ``values * radius``, and where ``bound`` is too large for them to be certain."""
     values *= radius
     integers = np.rint(values)
     values -= integers  # exact
@@ -164,7 +165,7 @@ def _decided(values: np.ndarray, radius: np.ndarray, bound: np.ndarray) -> _Foun
 
 
 def _refined(stream: Stream, of_u: int, of_t: int, scale: float, *, sine: bool) -> int:
-    """The integer nearest to the real value whose digits begin at words ``of_u`` and ``of_t``."""
+    """Return the integer nearest to the real value whose digits begin at words ``of_u`` and ``of_t``."""
     count = 1
     while True:
         iv = _interval(64 * count + 64)
@@ -182,13 +183,13 @@ def _refined(stream: Stream, of_u: int, of_t: int, scale: float, *, sine: bool) 
 
 
 def _without_bit(u: int, count: int) -> int:
-    """The digits without the last bit of the first word, which the float64 path does not look at."""
+    """Return the digits without the last bit of the first word, which the float64 path does not use."""
     rest = 64 * (count - 1)
     return (u >> (rest + 1) << rest) | (u & ((1 << rest) - 1))
 
 
 def _digits(stream: Stream, place: int, count: int) -> tuple[int, int]:
-    """The first ``count`` words of the real number that begins at ``place``, as one integer, and its bits."""
+    """Return the first ``count`` words of the real number that begins at ``place``, as one integer, and their bits."""
     value = 0
     for lane in range(count):
         value = (value << 64) | int(stream.words(1, place + lane * _LANE)[0])
@@ -196,14 +197,14 @@ def _digits(stream: Stream, place: int, count: int) -> tuple[int, int]:
 
 
 def _interval(precision: int) -> Any:
-    """Interval arithmetic of its own: the precision of mpmath's shared one may change in another thread."""
+    """Create a context of interval arithmetic; another thread may change the precision of mpmath's shared one."""
     context = MPIntervalContext()
     context.prec = precision
     return context
 
 
 def _between(iv: Any, digits: int, bits: int) -> Any:
-    """The interval of the numbers whose digits begin like these."""
+    """Return the interval of all numbers whose first digits are these."""
     low, high = (iv.ldexp(iv.mpf(end), -bits) for end in (digits, digits + 1))
     return iv.mpf([low.a, high.b])
 
@@ -223,7 +224,7 @@ def _discrete(stream: Stream, scale: float, first: int, out: np.ndarray) -> None
 
 
 def _redrawn(stream: Stream, scale: float, places: np.ndarray, integers: np.ndarray, units: np.ndarray) -> np.ndarray:
-    """Decide on each value, whose coin begins with ``units``, and draw those that are rejected anew until none is."""
+    """Accept or reject each value, whose coin begins with ``units``; redraw rejected ones until all are accepted."""
     integers, left, base = integers.copy(), np.arange(len(places)), 0
     digits = np.stack([units.astype(np.uint64), stream.words_at(MORE * REGION + places)])
     while len(left):
@@ -236,25 +237,25 @@ def _redrawn(stream: Stream, scale: float, places: np.ndarray, integers: np.ndar
 
 
 def _may_be_rejected_early(integers: np.ndarray, units: np.ndarray, scale: float) -> np.ndarray:
-    """Where a coin that begins with these 16 bits may reject."""
+    """Return where a coin that begins with these 16 bits may reject."""
     if _largest_rejection(np.array([max(int(integers.max()), -int(integers.min()))]), scale)[0] < 2.0**-17:
         return units == 2**16 - 1
     return _may_be_rejected(integers, (units + 1.0) * 2.0**-16, scale)
 
 
 def _may_be_rejected(integers: np.ndarray, above: np.ndarray, scale: float) -> np.ndarray:
-    """Where a coin below ``above`` may reject."""
+    """Return where a coin that is below ``above`` may reject."""
     return ~(above < (1 - 1e-12) - _largest_rejection(integers, scale))
 
 
 def _largest_rejection(integers: np.ndarray, scale: float) -> np.ndarray:
-    r"""An upper bound of the chance of rejection, up to rounding: :math:`k^2 / 8 \sigma^4`."""
+    r"""Return an upper bound of the probability of rejection, up to rounding: :math:`k^2 / 8 \sigma^4`."""
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         return np.where(integers == 0, 0.0, 0.5 * (integers / scale / scale / 2) ** 2)
 
 
 def _rounded_at(stream: Stream, scale: float, base: int, places: np.ndarray) -> np.ndarray:
-    """A rounded normal of one attempt for each of the values at ``places``: a cosine each."""
+    """Return a rounded normal (from a cosine) for each of ``places``, for the attempt that begins at ``base``."""
     of_u, of_t = base + places, base + ANGLE_WORDS * REGION + places
     u, t = (stream.words_at(where).view(np.int64) for where in (of_u, of_t))
     integers, doubtful = _nearest(u, t, scale, sine=False)[0]
@@ -264,7 +265,10 @@ def _rounded_at(stream: Stream, scale: float, base: int, places: np.ndarray) -> 
 
 
 def _accepted(stream: Stream, scale: float, more: np.ndarray, integers: np.ndarray, digits: np.ndarray) -> np.ndarray:
-    """Whether each value's coin lies below its chance: its digits begin with ``digits`` and go on from ``more``."""
+    """Return whether each value's coin is below its probability of acceptance.
+
+    The coin's digits begin with ``digits`` and continue from word ``more``.
+    """
     coin = digits[0] * 2.0**-64 if len(digits) == 1 else (digits[0] + digits[1] * 2.0**-64) * 2.0**-16
     accepted = ~_may_be_rejected(integers, coin + 2.0**-50, scale)
     for k in np.unique(np.abs(integers[~accepted])):
@@ -278,7 +282,7 @@ def _accepted(stream: Stream, scale: float, more: np.ndarray, integers: np.ndarr
 
 
 def _accepted_exactly(stream: Stream, scale: float, k: int, more: int, begun: list[int]) -> bool:
-    """Compare the coin with the chance, digit by digit."""
+    """Compare the coin with the probability of acceptance, using more digits until the answer is certain."""
     value, bits = (begun[0], 64) if len(begun) == 1 else ((begun[0] << 64) | begun[1], 80)
     lane = 1
     while True:
@@ -299,16 +303,17 @@ def _sign(number: tuple) -> int:
 
 @lru_cache(maxsize=4096)
 def _chance(k: int, scale: float, precision: int) -> tuple[float, float]:
-    """Bounds of the chance of acceptance, in float64."""
+    """Return bounds of the probability of acceptance, in float64."""
     chance = _enclosed_chance(_interval(precision), k, scale)
     return float(chance.a) - 2.0**-50, float(chance.b) + 2.0**-50
 
 
 def _enclosed_chance(iv: Any, k: int, scale: float) -> Any:
-    r"""An interval around :math:`I_0 / I_k`, :math:`I_k = \int_0^1 \cosh(\kappa v) e^{-\eta v^2} dv`.
+    r"""Return an interval around the probability of acceptance, :math:`I_0 / I_k`.
 
-    :math:`\kappa = |k| / 2 \sigma^2`, :math:`\eta = 1 / 8 \sigma^2`. The power series of the integrand is integrated
-    term by term; what N terms leave out is below :math:`\sum_{m \ge N} (\kappa + \eta)^m / m!`.
+    Here :math:`I_k = \int_0^1 \cosh(\kappa v) e^{-\eta v^2} dv`, :math:`\kappa = |k| / 2 \sigma^2` and :math:`\eta = 1
+    / 8 \sigma^2`. The power series of the integrand is integrated term by term; after N terms, the rest is below
+    :math:`\sum_{m \ge N} (\kappa + \eta)^m / m!`.
     """
     if k == 0:
         return iv.mpf(1)
@@ -333,5 +338,8 @@ def _series(iv: Any, kappa: Any, eta: Any) -> Any:
 
 
 def _log2_tail(size: float, terms: int) -> float:
-    """Logarithm of an upper bound of the sum of size^m / m! over m >= terms > 2 size: twice its first term."""
+    """Return the logarithm of twice the first term, an upper bound of the sum of size^m / m! over m >= terms > 2 size.
+
+    The logarithm is to base 2.
+    """
     return (terms * math.log(size) - math.lgamma(terms + 1)) / math.log(2) + 1.01

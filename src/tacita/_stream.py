@@ -1,6 +1,6 @@
 """Streams of secret words, and the coins, normals and Laplace draws made from them.
 
-Place: the ground, under tacita.random, which has the keys that streams come from.
+The keys of streams are in ``tacita.random``.
 Source: AES-256 in counter mode, NIST SP 800-38A; Box and Muller (1958), https://doi.org/10.1214/aoms/1177706645.
 """
 
@@ -20,12 +20,12 @@ from torch import Tensor
 
 _AES_BLOCK = 16  # bytes
 _WORD = 8  # bytes
-_LANE = 2**60  # words between a draw and its second attempt, should the first be rejected
-_ZEROS = memoryview(bytes(2**17))  # what the cipher is applied to; small enough to stay in the second-level cache
+_LANE = 2**60  # words between a draw and its second attempt, if the first is rejected
+_ZEROS = memoryview(bytes(2**17))  # the cipher's input; small enough to stay in the second-level cache
 _PAIR = 512  # normals i and i + 512 of a block of 1024 come from one pair of words
 _BLOCK = 2 * _PAIR
-_CHUNK = 64 * _BLOCK  # values one pass of NumPy operations makes: large against a call, small against the cache
-_PIECE = 4 * _CHUNK  # values a thread takes at once
+_CHUNK = 64 * _BLOCK  # values of one pass of NumPy operations: many for a call, few enough for the cache
+_PIECE = 4 * _CHUNK  # values that a thread takes at once
 _DTYPES = {torch.float32: np.float32, torch.float64: np.float64}
 
 _Scratch = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # words, radius, angle, product
@@ -33,10 +33,11 @@ _idle: list[_Scratch] = []  # kept between calls: fresh memory costs more than t
 
 
 class Stream:
-    """Deterministic words under a key of their own: the same stream, asked again, gives the same bits.
+    """Deterministic words under a key of their own: the same stream always gives the same bits.
 
-    Word i is bytes 8 i to 8 i + 7 of AES-256-CTR (initial counter 0), little endian. Every draw says which words it
-    uses, and asking twice gives them twice: a stream serves one purpose (one label), and within it each word once.
+    Word i is bytes 8 i to 8 i + 7 of AES-256-CTR (initial counter 0), little endian. Every draw names the words that it
+    uses, and a repeated draw gives the same values. A stream must therefore serve one purpose (one label), and use each
+    word once.
 
     Example:
         >>> from tacita.random import Key
@@ -64,19 +65,19 @@ class Stream:
         raise TypeError("a Stream is secret and is neither copied nor pickled: derive it again from its Key.")
 
     def bytes(self, count: int, offset: int = 0) -> bytes:
-        """``count`` bytes, from byte ``offset`` on."""
+        """Return ``count`` bytes, from byte ``offset`` on."""
         out = np.empty(_size("count", count), np.uint8)
         _fill(self._cipher(_size("offset", offset)), out)
         return out.tobytes()
 
     def words(self, count: int, offset: int = 0) -> np.ndarray:
-        """``count`` words from word ``offset`` on, uint64, uniform in [0, 2^64)."""
+        """Return ``count`` words from word ``offset`` on, uint64, uniform in [0, 2^64)."""
         out = np.empty(_size("count", count), np.dtype("<u8"))
         _fill(self._cipher(_WORD * _size("offset", offset)), out.view(np.uint8))
         return out.astype(np.uint64, copy=False)
 
     def words_at(self, places: np.ndarray) -> np.ndarray:
-        """The words at ``places``, uint64, wherever they lie: what :meth:`words` gives, one for each."""
+        """Return the words at ``places``, uint64, in any order: the same words as :meth:`words` returns."""
         places = np.asarray(places).astype(np.uint64)
         counters = np.zeros((len(places), 2), np.dtype(">u8"))
         counters[:, 1] = places >> np.uint64(1)  # two words a block
@@ -85,9 +86,9 @@ class Stream:
         return blocks[np.arange(len(places)), (places & np.uint64(1)).astype(np.intp)].astype(np.uint64)
 
     def bernoulli(self, count: int, probability: float | Fraction, offset: int = 0) -> np.ndarray:
-        r"""``count`` coins, bool; coin i is one where word :math:`w_i < \lfloor p \, 2^{64} \rfloor`.
+        r"""Draw ``count`` coins, bool; coin i is one where word :math:`w_i < \lfloor p \, 2^{64} \rfloor`.
 
-        The chance of a one is ``probability`` rounded *down* to a multiple of 2^-64, exactly; 1 gives all ones.
+        The probability of a one is exactly ``probability`` rounded *down* to a multiple of 2^-64; 1 gives all ones.
         """
         if not 0 <= probability <= 1:
             raise ValueError(f"probability must be in [0, 1], got {probability}.")
@@ -102,10 +103,10 @@ class Stream:
         return coins
 
     def integers(self, count: int, high: int, offset: int = 0) -> np.ndarray:
-        r"""``count`` integers, int64, each uniform in [0, high) without bias, from words ``offset`` on.
+        r"""Draw ``count`` integers, int64, each uniform in [0, high) without bias, from word ``offset`` on.
 
-        Value i is :math:`w_i \bmod high` where :math:`w_i < high \lfloor 2^{64} / high \rfloor`; a rejected word is
-        replaced by the one 2^60 further, so that value i depends on (key, offset + i) alone.
+        Value i is :math:`w_i \bmod high` if :math:`w_i < high \lfloor 2^{64} / high \rfloor`. Otherwise the word is
+        rejected, and the word 2^60 further on takes its place. Value i depends on (key, offset + i) alone.
         """
         count, offset = _size("count", count), _size("offset", offset)
         if not 1 <= high <= 2**63:
@@ -119,9 +120,9 @@ class Stream:
         return (words % np.uint64(high)).astype(np.int64)
 
     def permutation(self, n: int, offset: int = 0) -> np.ndarray:
-        """A uniform permutation of 0 .. n - 1, int64: the order of the n words from ``offset`` on.
+        """Draw a uniform permutation of 0 .. n - 1, int64: the order of the n words from ``offset`` on.
 
-        Should two words tie, which is all that could make it non-uniform, all are replaced by those 2^60 further.
+        Only a tie of two words could make it non-uniform. If there is one, the words 2^60 further on take their place.
         """
         n, lane = _size("n", n), _size("offset", offset)
         while True:
@@ -133,7 +134,7 @@ class Stream:
             lane += _LANE
 
     def choice(self, n: int, k: int) -> np.ndarray:
-        """A uniform subset of k of 0 .. n - 1, int64, ascending: the first k distinct values of uniform draws."""
+        """Draw a uniform subset of k of 0 .. n - 1, int64, ascending: the first k distinct values of uniform draws."""
         n, k = _size("n", n), _size("k", k)
         if k > n:
             raise ValueError(f"k must be at most n, got k = {k} and n = {n}.")
@@ -155,12 +156,12 @@ class Stream:
         device: torch.device | str = "cpu",
         offset: int = 0,
     ) -> Tensor:
-        r"""Standard normals of ``shape``: value i (row-major) is a function of (key, ``offset`` + i) alone.
+        r"""Draw standard normals of ``shape``: value i (row-major) is a function of (key, ``offset`` + i) alone.
 
-        Box-Muller in float64: within each block of 1024 words, word j of the first half gives :math:`u \in (0, 1]`, the
-        one 512 further an angle :math:`t \in [-\pi, \pi)`, both of 53 bits; value j is :math:`\sqrt{-2 \ln u} \cos t`,
-        value j + 512 the same with :math:`\sin t`. The tail ends at :math:`\sqrt{2 \cdot 53 \ln 2} = 8.57`.
-        float32 is the float64 value rounded. The same machine and versions give the same bits, whatever the number of
+        Box-Muller in float64: within each block of 1024 words, word j of the first half gives :math:`u \in (0, 1]`, and
+        word j + 512 an angle :math:`t \in [-\pi, \pi)`, both of 53 bits. Value j is :math:`\sqrt{-2 \ln u} \cos t`, and
+        value j + 512 is the same with :math:`\sin t`. The tail ends at :math:`\sqrt{2 \cdot 53 \ln 2} = 8.57`. float32
+        values are the float64 ones, rounded. The same machine and versions give the same bits, whatever the number of
         threads, the shape or the device (values are made on the CPU and moved).
 
         Raises:
@@ -184,28 +185,28 @@ class Stream:
         return torch.from_numpy(out)[offset - first : offset - first + count].reshape(shape).to(device)
 
     def laplaces(self, count: int, offset: int = 0) -> np.ndarray:
-        r"""``count`` draws of the Laplace distribution of scale 1 (density :math:`e^{-|x|}/2`), float64.
+        r"""Draw ``count`` values of the Laplace distribution of scale 1 (density :math:`e^{-|x|}/2`), float64.
 
-        Value i is a function of word :math:`w_i`, i from ``offset`` on: :math:`\pm \ln u`, the sign the last bit, u the
-        first 53 bits, in (0, 1]. The tail ends at :math:`53 \ln 2 = 36.7`.
+        Value i is :math:`\pm \ln u` from word :math:`w_i`, i from ``offset`` on: the last bit is the sign, and the
+        first 53 bits give u in (0, 1]. The tail ends at :math:`53 \ln 2 = 36.7`.
         """
         words = self.words(count, offset)
         lengths = -np.log(((words >> np.uint64(11)).astype(np.float64) + 1) * 2.0**-53)
         return np.where(words & np.uint64(1), lengths, -lengths)
 
     def seed(self) -> int:
-        """A seed in [0, 2^63) for one of torch's generators (dropout, say): word 0 without its last bit."""
+        """Return a seed in [0, 2^63) for one of torch's generators (dropout, say): word 0 without its last bit."""
         return int(self.words(1)[0]) >> 1
 
     def _cipher(self, offset: int) -> CipherContext:
-        """The cipher at byte ``offset`` of the stream."""
+        """Return the cipher at byte ``offset`` of the stream."""
         block, skip = divmod(offset, _AES_BLOCK)
         cipher = Cipher(algorithms.AES(self._secret), modes.CTR(block.to_bytes(_AES_BLOCK, "big"))).encryptor()
         cipher.update(_ZEROS[:skip])
         return cipher
 
     def _normals(self, out: np.ndarray, offset: int) -> None:
-        """Fill ``out``, whole blocks, with the normals from ``offset`` on, the start of a block."""
+        """Fill ``out``, a number of whole blocks, with the normals from ``offset`` on, which begins a block."""
         cipher = self._cipher(_WORD * offset)
         with _scratch() as scratch:
             for start in range(0, len(out), _CHUNK):
@@ -221,7 +222,7 @@ def _fill(cipher: CipherContext, out: np.ndarray) -> None:
 
 
 def _box_muller(cipher: CipherContext, out: np.ndarray, scratch: _Scratch) -> None:
-    """Fill ``out``, whole blocks and at most one chunk, with normals from the cipher's next words.
+    """Fill ``out``, a number of whole blocks and at most one chunk, with normals from the cipher's next words.
 
     Every operation is IEEE arithmetic or runs over whole vector registers in one thread, so that a value's bits depend
     on its two words alone.
@@ -255,7 +256,7 @@ def _size(name: str, value: int) -> int:
 
 @contextmanager
 def _scratch() -> Iterator[_Scratch]:
-    """Room for one chunk of normals, this thread's alone while it lasts."""
+    """Lend scratch memory for one chunk of normals, which is this thread's alone meanwhile."""
     try:
         scratch = _idle.pop()  # atomic, as append is
     except IndexError:

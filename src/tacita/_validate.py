@@ -1,28 +1,29 @@
-"""Checks of settings: each names the argument, the condition, the value and the way out.
+"""Checks of settings, whose errors name the argument, the condition, the value and the way out.
 
-Place: the ground. ``not (x > 0)`` and the like are written so that NaN is refused too.
+Conditions are written as ``not (x > 0)`` so that NaN is refused too. A ``hint`` is appended to the error message.
 """
 
+import inspect
 import math
 
 
 def positive(name: str, value: float, *, hint: str = "") -> float:
     """Return ``value`` if it is a finite number > 0."""
-    if isinstance(value, bool) or not (value > 0) or not math.isfinite(value):
+    if not _is_number(value) or not (value > 0) or not math.isfinite(value):
         raise ValueError(f"{name} must be a finite number > 0, got {value!r}.{_tail(hint)}")
     return float(value)
 
 
 def non_negative(name: str, value: float, *, hint: str = "") -> float:
     """Return ``value`` if it is a finite number >= 0."""
-    if isinstance(value, bool) or not (value >= 0) or not math.isfinite(value):
+    if not _is_number(value) or not (value >= 0) or not math.isfinite(value):
         raise ValueError(f"{name} must be a finite number >= 0, got {value!r}.{_tail(hint)}")
     return float(value)
 
 
 def probability(name: str, value: float, *, hint: str = "") -> float:
     """Return ``value`` if it is in (0, 1]."""
-    if isinstance(value, bool) or not (0 < value <= 1):
+    if not _is_number(value) or not (0 < value <= 1):
         raise ValueError(f"{name} must be in (0, 1], got {value!r}.{_tail(hint)}")
     return float(value)
 
@@ -37,7 +38,7 @@ def below_one(name: str, value: float) -> float:
 
 def inside(name: str, value: float, *, hint: str = "") -> float:
     """Return ``value`` if it is in (0, 1)."""
-    if isinstance(value, bool) or not (0 < value < 1):
+    if not _is_number(value) or not (0 < value < 1):
         raise ValueError(f"{name} must be in (0, 1), got {value!r}.{_tail(hint)}")
     return float(value)
 
@@ -47,11 +48,40 @@ def delta(name: str, value: float) -> float:
     return inside(name, value, hint="It should be well below 1 / (number of records).")
 
 
+def delta_below(name: str, value: float, num_records: int) -> float:
+    """Return ``value`` if it is in (0, 1) and below 1 / ``num_records``, a public number."""
+    if delta(name, value) >= 1 / num_records:
+        raise ValueError(
+            f"{name} must be below 1 / num_records = {1 / num_records:.3g}, got {value:g}: at that delta a whole "
+            "record may be published. Choose a smaller one."
+        )
+    return value
+
+
 def count(name: str, value: int, *, at_least: int = 1, hint: str = "") -> int:
     """Return ``value`` if it is an integer >= ``at_least``."""
     if isinstance(value, bool) or not hasattr(value, "__index__") or value.__index__() < at_least:
         raise ValueError(f"{name} must be an integer >= {at_least}, got {value!r}.{_tail(hint)}")
     return value.__index__()
+
+
+def check_no_promise_inherited(cls: type, way_out: str) -> None:
+    """Raise ``TypeError`` if ``cls`` derives from a class that is not abstract.
+
+    A class that states a guarantee is abstract or final: a subclass that does something else would be charged for what
+    its parent does. For ``__init_subclass__`` of an abstract class.
+    """
+    for base in cls.__bases__:
+        if base is not object and not inspect.isabstract(base):
+            raise TypeError(
+                f"{cls.__name__} cannot be derived from {base.__name__}: it would be charged for what "
+                f"{base.__name__} does, whatever it does itself. {way_out}"
+            )
+
+
+def _is_number(value: object) -> bool:
+    """Whether comparing it with a number makes sense: not so of a text, which raises words without a name."""
+    return hasattr(value, "__float__") and not isinstance(value, bool)
 
 
 def _tail(hint: str) -> str:

@@ -1,16 +1,14 @@
-r"""Secret keys and the streams drawn from them: every coin and every noise value of a run.
+r"""Secret keys and the streams drawn from them, which give every coin and every noise value of a run.
 
-Place: the ground.
-
-A :class:`Key` is 32 secret bytes. Labels lead from it to other keys and to streams by HKDF-SHA256 (RFC 5869), so that
-(session, purpose, query) names one stream and no two names share one. A :class:`Stream` is AES-256 in counter mode
-(NIST SP 800-38A): word i is a function of (key, i) alone, so that shards, ranks and resumed runs read one logical
-stream, in any order. A :class:`Randomness` is what a run keeps: the current key, how often it was ratcheted, and the
+A :class:`Key` is 32 secret bytes. Labels lead from a key to other keys and to streams by HKDF-SHA256 (RFC 5869), so
+that (session, purpose, query) names one stream and no two names share a stream. A :class:`Stream` is AES-256 in counter
+mode (NIST SP 800-38A): word i is a function of (key, i) alone, so that shards, ranks and resumed runs read one logical
+stream, in any order. A :class:`Randomness` holds what a run keeps: the current key, how often it was ratcheted, and the
 keys of sessions that must outlive a ratchet.
 
-Assumes: AES-256 is a pseudo-random permutation (n words are 2^-128 n^2 / 8 from uniform), HKDF a pseudo-random
-function, and the system's generator is good. Whoever holds key and releases can subtract the noise. Attacks through
-the floating-point form of the noise (https://arxiv.org/abs/2112.05307) are out of scope.
+Assumes: AES-256 is a pseudo-random permutation (n words are 2^-128 n^2 / 8 from uniform), HKDF is a pseudo-random
+function, and the system's generator is good. Whoever holds the key and the releases can subtract the noise. Attacks
+through the floating-point form of the noise (https://arxiv.org/abs/2112.05307) are out of scope.
 """
 
 import hashlib
@@ -21,7 +19,7 @@ import secrets
 import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from cryptography.hazmat.primitives.hashes import SHA256
@@ -30,7 +28,7 @@ from cryptography.hazmat.primitives.poly1305 import Poly1305
 
 from tacita._files import remove_durably, replace_durably
 from tacita._stream import Stream
-from tacita.errors import ResumeError
+from tacita.errors import LedgerError, ResumeError
 
 __all__ = ["Key", "Label", "QueryCoins", "Randomness", "Stream"]
 
@@ -38,10 +36,10 @@ Label = str | int
 
 
 class Key:
-    """32 secret bytes. Labels lead to other keys and to streams, one way and without collisions.
+    """32 secret bytes, from which labels lead to other keys and to streams, one way and without collisions.
 
     Attributes:
-        secure: Whether the bytes come from the system. Only tests use a key that does not, and the statement says so.
+        secure: Whether the bytes come from the system. Only tests use other keys, and the statement says so.
 
     Example:
         >>> key = Key.insecure(0)
@@ -61,12 +59,12 @@ class Key:
 
     @classmethod
     def system(cls) -> "Key":
-        """A key of 256 bits from the operating system's generator."""
+        """Draw a key of 256 bits from the operating system's generator."""
         return cls(secrets.token_bytes(32), secure=True)
 
     @classmethod
     def insecure(cls, seed: int) -> "Key":
-        """A key from a seed, for tests: whoever guesses the seed removes the noise."""
+        """Make a key from a seed, for tests: whoever guesses the seed can remove the noise."""
         return cls(hashlib.sha256(_framed(("tacita insecure key", seed))).digest(), secure=False)
 
     def __repr__(self) -> str:
@@ -81,25 +79,25 @@ class Key:
         raise TypeError("a Key is secret and is neither copied nor pickled: Randomness.save keeps it.")
 
     def derive(self, *labels: Label) -> "Key":
-        """The key named by ``labels``: HKDF-SHA256 of this one, labels framed so that no two lists read alike."""
+        """Derive the key named by ``labels``, by HKDF-SHA256; labels are framed so that no two lists read alike."""
         return Key(self._expand("derive", labels), secure=self.secure)
 
     def stream(self, *labels: Label) -> Stream:
-        """The stream named by ``labels``; it shares no key with anything that :meth:`derive` gives."""
+        """Return the stream named by ``labels``; it shares no key with anything that :meth:`derive` returns."""
         return Stream(self._expand("stream", labels))
 
     def next(self) -> "Key":
-        """The key of the next generation; there is no way back from it."""
+        """Return the key of the next generation, from which this key cannot be computed."""
         return Key(self._expand("next", ()), secure=self.secure)
 
     def tag(self, *labels: Label, parts: Iterable[Any]) -> str:
-        """Keyed fingerprint of ``parts``: Poly1305 (RFC 8439) under a one-time key named by ``labels``, 32 hex digits.
+        """Return a keyed fingerprint of ``parts``: Poly1305 (RFC 8439) under a one-time key, 32 hex digits.
 
-        Two different lists of parts collide with a chance of at most (total bytes / 16 + 1) 2^-103 over the key. A tag
-        tells nothing about the parts as long as one message is tagged under one list of labels.
+        Two different lists of parts collide with a probability of at most (total bytes / 16 + 1) 2^-103 over the key. A
+        tag tells nothing about the parts as long as only one message is tagged under a list of labels.
 
         Args:
-            labels: Name of the one-time key: session, query.
+            labels: The name of the one-time key: session, query.
             parts: Contiguous buffers (bytes, NumPy arrays), read once. Their lengths are part of the message, so that
                 moving a byte from one part to the next changes it.
         """
@@ -119,14 +117,19 @@ class Key:
 
 
 class Randomness:
-    """What a run draws from: the current key, its generation, and the keys of its sessions.
+    """The secret state of a run: the current key, its generation, and the keys of its sessions.
 
-    The current key serves coins and noise of single queries and moves forward at each checkpoint (:meth:`ratchet`), so
-    that a stolen file does not open the past. What must hold for a whole session (its disjoint batches, say) comes from
-    the session's own key, derived when first asked for and kept until :meth:`forget`.
+    The current key gives the coins and the noise of single queries. It moves forward at each checkpoint
+    (:meth:`ratchet`), so that a stolen file does not open the past. Coins that hold for a whole session (its disjoint
+    batches, say) come from the session's own key, which is derived on first use and kept until :meth:`forget`.
+
+    A Randomness draws for the sessions of one ledger: the first ledger that claims it (:meth:`claim`). Two ledgers
+    never share noise, even if a key file was copied before either of them claimed it: a secure key's streams are named
+    after the ledger, too.
 
     Attributes:
         generation: How often the key was ratcheted.
+        query_lock: Held around a query. One query at a time draws from one Randomness, and no ratchet comes in between.
 
     Example:
         >>> randomness = Randomness.insecure(0)
@@ -141,9 +144,11 @@ class Randomness:
         self._process = os.getpid()
         self.generation = 0
         self._sessions: dict[str, Key] = {}
-        self._claimed: set[str] = set()  # by an oracle of this process
-        self._drawn: set[str] = set()  # sessions whose batches or noise were drawn, in whatever process
+        self._claimed: set[str] = set()  # sessions of oracles of this process
+        self._drawn: set[str] = set()  # sessions whose batches or noise were drawn, in any process
+        self._ledger: str | None = None  # the ledger whose sessions draw here
         self._lock = threading.Lock()
+        self.query_lock = threading.RLock()
 
     @classmethod
     def system(cls) -> "Randomness":
@@ -158,7 +163,8 @@ class Randomness:
     @property
     def key(self) -> Key:
         """The key of the current generation."""
-        self._check_process()
+        if os.getpid() != self._process:
+            self._refuse_process()
         return self._key
 
     @property
@@ -173,56 +179,74 @@ class Randomness:
         raise TypeError("a Randomness is secret and is neither copied nor pickled: save it to a file of its own.")
 
     def ratchet(self) -> None:
-        """Move to the next generation. One way; keys of sessions stay."""
-        self._key = self._key.next()
-        self.generation += 1
+        """Move to the next generation, with no way back. Keys of sessions stay."""
+        with self.query_lock:
+            self._key = self._key.next()
+            self.generation += 1
 
     def session_key(self, session: str) -> Key:
-        """The session's own key: derived when first asked for, then the same through every ratchet."""
-        self._check_process()
+        """Return the session's own key: derived on first use, then the same through every ratchet."""
+        if os.getpid() != self._process:
+            self._refuse_process()
         with self._lock:
             if session not in self._sessions:
                 self._sessions[session] = self._key.derive("session", session)
             return self._sessions[session]
 
-    def _check_process(self) -> None:
-        if os.getpid() != self._process:
-            raise RuntimeError(
-                "this Randomness belongs to the process it was made in: a forked one would draw the same noise for "
-                "other values. Build a new oracle, with a ledger of its own, in this process."
-            )
+    def _refuse_process(self) -> NoReturn:
+        raise RuntimeError(
+            "this Randomness belongs to the process it was made in: a forked process would draw the same noise for "
+            "other values. Build a new oracle, with a ledger of its own, in this process."
+        )
 
     def forget(self, session: str) -> None:
         """Drop the key of a session that has ended. Its name stays taken."""
         with self._lock:
             self._sessions.pop(session, None)
 
-    def claim(self, session: str, *, resumed: bool = False) -> None:
-        """Take the name of a session: two oracles under one name would add the same noise to different sums.
+    def claim(self, session: str, *, ledger: str, resumed: bool = False) -> str:
+        """Claim the name of a session: two oracles under one name would add the same noise to different sums.
 
         Args:
-            session: The name.
-            resumed: The caller continues the session that had the name before; its ledger says so.
+            session: The session's id in the ledger.
+            ledger: The ledger's id. The first ledger claims this Randomness.
+            resumed: Whether the caller continues the session that had the name before, as its ledger says.
+
+        Returns:
+            The name that the session draws under, in keys and streams.
 
         Raises:
-            ValueError: An oracle of this process has the name, or a process before it drew under that name, and the
-                caller does not continue that session.
+            LedgerError: Another ledger has claimed this Randomness.
+            ValueError: An oracle of this process has the name, or an earlier process drew under it, and the caller does
+                not continue that session.
         """
+        name = self.name_for(session, ledger)
         with self._lock:
-            if not resumed and session in self._claimed | self._drawn:
+            if self._ledger not in (None, ledger):
+                raise LedgerError(
+                    f"session {session!r} belongs to another ledger than the one this Randomness draws for, and could "
+                    "get the same noise twice. Use one ledger, or a Randomness of its own for each."
+                )
+            if not resumed and name in self._claimed | self._drawn:
                 raise ValueError(
                     f"session {session!r} already draws from this Randomness, and would get the same noise twice. "
                     "Use one ledger, or a Randomness of its own for each."
                 )
-            self._claimed.add(session)
+            self._ledger = ledger
+            self._claimed.add(name)
+        return name
+
+    def name_for(self, session: str, ledger: str) -> str:
+        """Return the name under which a session of a ledger draws; for a seeded key, as in tests, its id alone."""
+        return f"{ledger}/{session}" if self.secure else session
 
     def mark_drawn(self, session: str) -> None:
-        """Remember, in the private file too, that batches or noise of this session were drawn."""
+        """Remember, also in the private file, that batches or noise of this session were drawn."""
         with self._lock:
             self._drawn.add(session)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the private file: whole or not at all (a temporary file, fsync, rename), mode 0600 from creation on."""
+        """Write the private file, mode 0600 from creation on: whole or not at all (temporary file, fsync, rename)."""
         with self._lock:
             state = {
                 "format": _FORMAT,
@@ -231,6 +255,7 @@ class Randomness:
                 "key": self._key._secret.hex(),
                 "sessions": {name: key._secret.hex() for name, key in self._sessions.items()},
                 "drawn": sorted(self._drawn),
+                "ledger": self._ledger,
             }
         replace_durably(Path(path), json.dumps(state).encode(), mode=0o600)
 
@@ -253,15 +278,15 @@ class Randomness:
 
     @staticmethod
     def destroy(path: str | os.PathLike[str]) -> None:
-        """Unlink the private file and what an interrupted save left beside it; a file that is not there is fine.
+        """Unlink the private file and what an interrupted save left beside it; a missing file is fine.
 
-        That the bytes are gone is not claimed: an SSD, a snapshot or a backup may keep them.
+        This does not promise that the bytes are gone: an SSD, a snapshot or a backup may keep them.
         """
         remove_durably(Path(path))
 
 
 class QueryCoins:
-    """The coins of one session: a query's from the current generation, the session's from its own key."""
+    """The coins of one session: those of a query from the current key, those of the session from its own key."""
 
     def __init__(self, randomness: Randomness, session: str) -> None:
         self._randomness = randomness
@@ -271,21 +296,22 @@ class QueryCoins:
         return f"QueryCoins({self.session!r})"
 
     def for_query(self, query: int) -> Stream:
-        """The stream of this query's batch, in the current generation."""
+        """Return the stream of a query's batch, in the current generation."""
         self._randomness.mark_drawn(self.session)
         return self._randomness.key.stream(self.session, "batch", query)
 
     def for_session(self) -> Stream:
-        """The stream of what holds for the whole session (assignments), the same in every generation."""
+        """Return the stream of coins for the whole session (assignments), the same in every generation."""
         return self._randomness.session_key(self.session).stream("assignment")
 
 
-_FORMAT = "tacita randomness 1"
+_FORMAT = "tacita randomness 2"
 _KINDS = {"format": str, "generation": int, "secure": bool, "key": str, "sessions": dict, "drawn": list}
+_KEYS = {*_KINDS, "ledger"}
 
 
 def _parse(text: bytes) -> Randomness | None:
-    """The saved state, or ``None``: an exception raised here would carry the file's content."""
+    """Return the saved state, or ``None`` if it is damaged: an exception raised here would carry the file's content."""
     try:
         state = json.loads(text)
         if not _well_formed(state):
@@ -294,7 +320,7 @@ def _parse(text: bytes) -> Randomness | None:
         randomness.generation = state["generation"]
         for session, secret in state["sessions"].items():
             randomness._sessions[session] = Key(bytes.fromhex(secret), secure=state["secure"])
-        randomness._drawn = set(state["drawn"])
+        randomness._drawn, randomness._ledger = set(state["drawn"]), state["ledger"]
     except (ValueError, TypeError, RecursionError):
         return None
     return randomness
@@ -303,16 +329,17 @@ def _parse(text: bytes) -> Randomness | None:
 def _well_formed(state: Any) -> bool:
     return (
         isinstance(state, Mapping)
-        and state.keys() == _KINDS.keys()
+        and state.keys() == _KEYS
         and all(type(state[name]) is kind for name, kind in _KINDS.items())
         and state["format"] == _FORMAT
         and state["generation"] >= 0
         and all(isinstance(session, str) for session in state["drawn"])
+        and (state["ledger"] is None or isinstance(state["ledger"], str))
     )
 
 
 def _framed(labels: Iterable[Label]) -> bytes:
-    """Labels as bytes, each with its kind and length: no two lists give the same bytes."""
+    """Encode labels as bytes, each with its kind and length, so that no two lists give the same bytes."""
     framed = []
     for label in labels:
         if isinstance(label, bool) or not isinstance(label, str | int | np.integer):

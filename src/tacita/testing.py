@@ -1,6 +1,6 @@
-"""Contract tests of tacita's families, for its own members and for third parties'.
+"""Contract tests for clippers, layer rules and oracles, both tacita's and third parties'.
 
-Place: above the stages, imported by tests only. Each check raises ``AssertionError`` with what went wrong.
+Imported by tests only. Each check raises ``AssertionError`` with the failure.
 """
 
 import copy
@@ -12,27 +12,30 @@ import torch
 from torch import Tensor, nn
 
 from tacita.audit.contract import check_oracle
+from tacita.audit.event_contract import check_event
+from tacita.audit.sampler_contract import check_sampler
 from tacita.clipping.clipper import Clipper
 from tacita.clipping.flat import FlatClipper
 from tacita.gradients.chunked import Chunk, ChunkedEngine
 from tacita.gradients.engine import Groups, Sums
-from tacita.gradients.functional import trainable
+from tacita.gradients.explain import explain
+from tacita.gradients.functional import LossFn, trainable
 from tacita.gradients.ghost import GhostEngine, LayerRule, register_rule
 from tacita.gradients.loop import LoopEngine
 
-__all__ = ["check_clipper", "check_layer_rule", "check_oracle"]
+__all__ = ["check_clipper", "check_event", "check_layer_rule", "check_oracle", "check_sampler"]
 
 
 def check_clipper(clipper: Clipper, shapes: Mapping[str, torch.Size], *, extra_norms: Tensor | None = None) -> None:
-    r"""Hold a weight rule to its contract: groups that partition the parameters, and weights that bound every norm.
+    r"""Check that a clipper keeps its contract: groups that partition the parameters, weights that bound every norm.
 
-    Guarantee checked: ``weight * norm <= max_contribution`` exactly (in rationals), and once more after the product is
-    rounded, for norms that are 0, subnormal, tiny, around the threshold, huge, infinite or NaN; in float32 and float64.
+    The guarantee ``weight * norm <= max_contribution`` is checked exactly (in rationals), and again after rounding of
+    the product. The norms are 0, subnormal, tiny, around the threshold, huge, infinite and NaN, in float32 and float64.
 
     Args:
-        clipper: The member to check.
+        clipper: The clipper to check.
         shapes: Shapes of parameters that it can group.
-        extra_norms: Further norms to try, any shape; those that are not finite included.
+        extra_norms: Further norms to try, of any shape; they need not be finite.
 
     Example:
         >>> from tacita.clipping import FlatClipper
@@ -86,44 +89,56 @@ def check_layer_rule(
     module: nn.Module,
     make_input: Callable[[int], Tensor],
     *,
+    function: Callable | None = None,
     rule: LayerRule | None = None,
     canary_offset: float = 1e4,
     canary_slack: float = 1e-3,
 ) -> None:
-    """Hold a layer's rule of the ghost engine to the contract that privacy rests on.
+    """Check that a layer rule of the ghost engine keeps the contract on which privacy rests.
 
-    Checked: norms, weighted sums and per-sample gradients equal the loop's in float64, for several weights at once,
-    for one group and for one a parameter, in one chunk and in several, for a batch of one, with each parameter frozen;
-    norms in float32 are upper bounds, of the exact norm and of what a row adds, within 1 % for ordinary rows, and still
-    bounds where positions cancel; a row that holds NaN, inf or 1e30 leaves the others alone and adds nothing.
+    The checks are:
+
+    * Norms, weighted sums and per-sample gradients equal those of the loop engine in float64: for several weights at
+      once, for one group and for one group per parameter, in one chunk and in several, for a batch of one, and with
+      each parameter frozen.
+    * Norms in float32 are upper bounds of the exact norm and of a row's contribution, within 1 % for ordinary rows.
+      They are still bounds where positions cancel, and where three uses of the layer cancel.
+    * A row that holds NaN, inf or 1e30 does not affect the others, contributes at most the threshold to the clipped
+      sum, and the norms of the other rows stay the same.
 
     Args:
-        module: A layer of the type that the rule serves; copied, not modified.
+        module: A layer whose forward pass calls the function that the rule serves; it is copied, not modified.
         make_input: Number of rows -> an input of the layer, batch axis first, different at each call.
-        rule: Registered for the type first, if given.
-        canary_offset: Added to the inputs where positions are made to cancel. 0 for a layer that normalises its input:
-            its own forward pass would lose the rest to rounding.
-        canary_slack: By how much (relative) norms may fall short of the exact ones where positions cancel: the rounding
-            of gradients that are summed in float32. What a row adds to the sums is bounded without slack.
+        function: The torch function for which ``rule`` is registered first, if given.
+        rule: See ``function``.
+        canary_offset: Added to the inputs where positions are made to cancel. Use 0 for a layer that normalises its
+            input, whose forward pass would lose everything else to rounding.
+        canary_slack: Relative tolerance by which norms may fall short of the exact ones where positions cancel, for the
+            rounding of gradients that are summed in float32. A row's contribution is bounded without tolerance.
 
     Example:
         >>> check_layer_rule(nn.Linear(3, 2), lambda rows: torch.randn(rows, 4, 3))
     """
-    if rule is not None:
-        register_rule(type(module), rule)
+    if (rule is None) != (function is None):
+        raise ValueError("function and rule must be given together: the rule is registered for the function.")
+    if rule is not None and function is not None:
+        register_rule(function, rule)
     layer = _Layer(module, make_input)
+    if function is not None:
+        _check_serves(layer, function)
     _check_equal_to_loop(layer, 5)
     _check_equal_to_loop(layer, 1)
     for name in layer.parameters:
         _check_equal_to_loop(layer, 3, frozen=name)
     _check_bounds(layer, layer.batch(4), slack=1e-6, excess=0.01)
     _check_bounds(layer, layer.canary(4, canary_offset), slack=canary_slack, excess=torch.inf)
+    _check_three_uses(layer)
     for hostile in (torch.nan, torch.inf, 1e30):
         _check_isolation(layer, hostile)
 
 
 class _Layer:
-    """A layer as a model, with a loss whose gradient at the layer's output is part of the batch."""
+    """A layer as a model; the gradient of the loss at the layer's output is part of the batch."""
 
     def __init__(self, module: nn.Module, make_input: Callable[[int], Tensor]):
         self.module = copy.deepcopy(module).requires_grad_(True)
@@ -136,7 +151,7 @@ class _Layer:
         return x, torch.randn_like(self.module.float()(x))
 
     def canary(self, rows: int, offset: float) -> tuple[Tensor, Tensor]:
-        """Positions with nearly equal inputs (of size ``offset``) and nearly opposite output gradients."""
+        """Return a batch whose positions have nearly equal inputs and nearly opposite output gradients."""
         x, grad = self.batch(rows)
         x = offset + x if x.is_floating_point() else x[:1].flatten()[0].expand_as(x).clone()
         index = torch.meshgrid([torch.arange(n) for n in grad.shape[1:]], indexing="ij")
@@ -144,7 +159,14 @@ class _Layer:
         return x, (1.0 if offset and x.is_floating_point() else 1e4) * sign + 1e-3 * grad
 
     def engine(
-        self, kind: type[ChunkedEngine], batch: Any, *, dtype: torch.dtype, frozen: str = "", height: int = 0
+        self,
+        kind: type[ChunkedEngine],
+        batch: Any,
+        *,
+        dtype: torch.dtype,
+        frozen: str = "",
+        height: int = 0,
+        loss_fn: LossFn | None = None,
     ) -> Any:
         model = copy.deepcopy(self.module).to(dtype)
         params = {name: p for name, p in trainable(model).items() if name != frozen}
@@ -154,7 +176,7 @@ class _Layer:
         batch = tuple(t.to(dtype) if t.is_floating_point() else t for t in batch)
         parts = zip(*(t.split(height or rows) for t in batch), strict=True)
         chunks = [Chunk(part, len(part[0]), k) for k, part in enumerate(parts)]
-        return kind(model, _inner_product, params, chunks, torch.arange(rows))
+        return kind(model, loss_fn or _inner_product, params, chunks, torch.arange(rows))
 
 
 def _inner_product(model: Any, batch: Any) -> Tensor:
@@ -162,9 +184,24 @@ def _inner_product(model: Any, batch: Any) -> Tensor:
     return (model(x) * grad).flatten(1).sum(dim=1)
 
 
+def _three_inner_products(model: Any, batch: Any) -> Tensor:
+    x, *grads = batch
+    return sum(((model(x) * grad).flatten(1).sum(dim=1) for grad in grads), torch.zeros(()))
+
+
 def _clip_and_sum(norms: Tensor) -> tuple[Tensor, ...]:
     ordinary = norms.isfinite() & (norms < 1e15)
     return FlatClipper(max_grad_norm=0.5).weights(norms), ordinary.to(norms.dtype), 3.0 * ordinary
+
+
+def _check_serves(layer: _Layer, function: Callable) -> None:
+    """Fail if the rule serves no parameter: autograd would, and every other check would pass without the rule."""
+    plans = explain(layer.module, _inner_product, layer.batch(2)).parameters
+    served = [plan.name for plan in plans if function.__name__ in plan.rule.split()]
+    assert served, (
+        f"the rule serves no parameter of the layer: its forward pass calls {function.__name__} on none of them, or "
+        "read() gave None."
+    )
 
 
 def _check_equal_to_loop(layer: _Layer, rows: int, frozen: str = "") -> None:
@@ -208,8 +245,27 @@ def _check_bounds(layer: _Layer, batch: tuple[Tensor, Tensor], *, slack: float, 
         assert (sums.norms[0] >= added * (1 - 1e-12)).all(), f"a row adds more than its norm: {added / sums.norms[0]}"
 
 
+def _check_three_uses(layer: _Layer) -> None:
+    """Check that a row contributes at most its norm when the gradients of three uses nearly cancel."""
+    x, grad = layer.batch(4)
+    small = torch.randn_like(grad)
+    parts = (x, 1e6 * grad, -1e6 * grad + small, small)
+    groups: Groups = {name: (name,) for name in layer.parameters}
+    exact = layer.engine(LoopEngine, parts, dtype=torch.float64, loss_fn=_three_inner_products)
+    ghost = layer.engine(GhostEngine, parts, dtype=torch.float64, loss_fn=_three_inner_products)
+    ghost.rounding_margin = False
+    scale = 1e6 * layer.engine(LoopEngine, (x, grad), dtype=torch.float64).norms(groups).max().item()
+    torch.testing.assert_close(ghost.norms(groups), exact.norms(groups), rtol=1e-6, atol=1e-12 * scale)
+    for k in range(len(x)):
+        row = tuple(part[k : k + 1] for part in parts)
+        single = layer.engine(GhostEngine, row, dtype=torch.float32, loss_fn=_three_inner_products)
+        sums = single.weighted_sums(lambda norms: torch.full_like(norms, 0.7), groups)  # a weight that rounds products
+        added = torch.stack([sums.values[0][name].double().norm() for name in groups])
+        assert (0.7 * sums.norms[0] >= added * (1 - 1e-12)).all(), f"three uses add more than the norm: {added}"
+
+
 def _check_isolation(layer: _Layer, hostile: float) -> None:
-    """A hostile row, in the input and in the output's gradient, beside ordinary ones."""
+    """Check that a row with a hostile input or output gradient does not affect ordinary rows beside it."""
     x, grad = layer.batch(4)
     groups: Groups = {"all": tuple(layer.parameters)}
     others = layer.engine(GhostEngine, (x[1:], grad[1:]), dtype=torch.float32).weighted_sums(_clip_and_sum, groups)

@@ -12,32 +12,32 @@ class Events:
 
     @staticmethod
     def poisson(rate, std, relation="add_or_remove_one", contribution=1.0):
-        return acc.PoissonGaussianEvent(
-            relation=relation, max_contribution=(contribution,), noise_std=(std,), sampling_probability=rate
+        return acc.GaussianSumEvent(
+            relation=relation, max_contribution=(contribution,), noise_std=(std,), sampling=acc.PoissonLaw(rate)
         )
 
     @staticmethod
     def full(std, relation="add_or_remove_one", contribution=1.0):
-        return acc.FullBatchGaussianEvent(relation=relation, max_contribution=(contribution,), noise_std=(std,))
+        return acc.GaussianSumEvent(
+            sampling=acc.FullBatchLaw(), relation=relation, max_contribution=(contribution,), noise_std=(std,)
+        )
 
     @staticmethod
     def fixed(std, batch=100, records=10_000, contribution=1.0):
-        return acc.FixedSizeGaussianEvent(
+        return acc.GaussianSumEvent(
             relation="replace_one",
             max_contribution=(contribution,),
             noise_std=(std,),
-            batch_size=batch,
-            num_records=records,
+            sampling=acc.FixedSizeLaw(batch, records),
         )
 
     @staticmethod
     def unit(rate, std, rows, contribution=1.0):
-        return acc.PoissonUnitEvent(
+        return acc.GaussianSumEvent(
             relation="add_or_remove_one",
             max_contribution=(contribution,),
             noise_std=(std,),
-            sampling_probability=rate,
-            max_rows_per_unit=rows,
+            sampling=acc.PoissonUnitLaw(rate, rows),
         )
 
     @staticmethod
@@ -46,45 +46,42 @@ class Events:
 
     @staticmethod
     def hidden(std=50.0, error=2.0, contribution=1.0, rate=0.02, *, relation="add_or_remove_one", rows=1):
-        return acc.HiddenErrorPoissonEvent(
+        return acc.HiddenErrorEvent(
             relation=relation,
             max_contribution=contribution,
             max_error_change=error,
             noise_std=std,
-            sampling_probability=rate,
-            max_rows_per_unit=rows,
+            sampling=acc.PoissonLaw(rate) if rows == 1 else acc.PoissonUnitLaw(rate, rows),
         )
 
     @staticmethod
     def hidden_anyhow(std=50.0, error=2.0, contribution=1.0, relation="replace_one"):
-        return acc.HiddenErrorGaussianEvent(
+        return acc.HiddenErrorEvent(
             relation=relation,
             max_contribution=contribution,
             max_error_change=error,
             noise_std=std,
-            max_rows_per_unit=1,
-            sampling="Full batch",
+            sampling=acc.FullBatchLaw(),
         )
 
     @staticmethod
     def bounded(std=20.0, contribution=1.0, residual=1.0, rate=0.02, relation="add_or_remove_one"):
-        return acc.BoundedResidualPoissonEvent(
+        return acc.BoundedResidualEvent(
             relation=relation,
             max_contribution=contribution,
             max_residual=residual,
             noise_std=std,
-            sampling_probability=rate,
+            sampling=acc.PoissonLaw(rate),
         )
 
     @staticmethod
     def bounded_in_epochs(std=20.0, contribution=1.0, residual=1.0, per_epoch=50, relation="add_or_remove_one"):
-        return acc.BoundedResidualGaussianEvent(
+        return acc.BoundedResidualEvent(
             relation=relation,
             max_contribution=contribution,
             max_residual=residual,
             noise_std=std,
-            queries_per_epoch=per_epoch,
-            sampling="Shuffled epochs",
+            sampling=acc.ShuffledEpochsLaw(per_epoch, own_coin=True),
         )
 
     @classmethod
@@ -94,9 +91,9 @@ class Events:
             cls.poisson(0.02, 1.1, "replace_one"),
             cls.full(1.5, "zero_out_one"),
             cls.fixed(2.0),
-            acc.OnePassGaussianEvent(relation=relation, **blocks),
+            acc.GaussianSumEvent(sampling=acc.DisjointLaw(own_coin=True), relation=relation, **blocks),
             acc.HistogramGaussianEvent(relation="replace_one", **blocks),
-            acc.ShuffledEpochsGaussianEvent(relation=relation, queries_per_epoch=7, **blocks),
+            acc.GaussianSumEvent(relation=relation, sampling=acc.ShuffledEpochsLaw(7, own_coin=True), **blocks),
             cls.unit(0.02, 1.0, 4),
             acc.MixtureOfGaussiansEvent(
                 relation=relation, shifts=(0.0, 1.0, 2.0), probabilities=(0.9, 0.08, 0.02), noise_std=1.0

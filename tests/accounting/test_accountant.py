@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tacita import accounting as acc
 from tacita.accounting import accountant
+from tacita.accounting._pld_accountant import pairs_of
 from tacita.accounting.events import Event
 from tacita.errors import UnsupportedEventError
 
@@ -24,8 +25,8 @@ def total(*spends, delta=DELTA):
 
 
 def poisson(rate, std, relation="add_or_remove_one"):
-    return acc.PoissonGaussianEvent(
-        relation=relation, max_contribution=(1.0,), noise_std=(std,), sampling_probability=rate
+    return acc.GaussianSumEvent(
+        relation=relation, max_contribution=(1.0,), noise_std=(std,), sampling=acc.PoissonLaw(rate)
     )
 
 
@@ -56,7 +57,9 @@ def test_epsilon_moves_the_right_way(rate, std, queries, relation, log_delta):
 @given(**cases)
 @settings(max_examples=10, deadline=None)
 def test_sampling_never_costs_more_than_the_full_batch(rate, std, queries, relation, log_delta):
-    full = acc.FullBatchGaussianEvent(relation=relation, max_contribution=(1.0,), noise_std=(std,))
+    full = acc.GaussianSumEvent(
+        sampling=acc.FullBatchLaw(), relation=relation, max_contribution=(1.0,), noise_std=(std,)
+    )
     delta = math.exp(log_delta)
     assert total((poisson(rate, std, relation), queries), delta=delta) <= total((full, queries), delta=delta) * ACCURACY
 
@@ -65,7 +68,7 @@ def test_sampling_never_costs_more_than_the_full_batch(rate, std, queries, relat
 @settings(max_examples=10, deadline=None)
 def test_rdp_is_above_pld(rate, std, queries, relation, log_delta):
     event, delta = poisson(rate, std, relation), math.exp(log_delta)
-    loose = accountant._rdp_epsilon(event.rdp(queries, accountant.ORDERS), delta)
+    loose = accountant._rdp_epsilon(event.guarantee(queries).rdp(accountant.ORDERS), delta)
     assert total((event, queries), delta=delta) <= loose * ACCURACY + 1e-9
 
 
@@ -166,8 +169,10 @@ class DeltaOnly(Event):
     def describe(self):
         return "delta only"
 
-    def delta(self, epsilon, queries):
-        return 0.5 * acc.gaussian_delta(0.5, epsilon) + 0.5 * acc.gaussian_delta(1.0, epsilon)
+    def _guarantee(self, queries):
+        return acc.Guarantee(
+            delta=lambda epsilon: 0.5 * acc.gaussian_delta(0.5, epsilon) + 0.5 * acc.gaussian_delta(1.0, epsilon)
+        )
 
 
 class NoView(Event):
@@ -176,26 +181,80 @@ class NoView(Event):
     def describe(self):
         return "no view"
 
+    def _guarantee(self, queries):
+        return acc.Guarantee()
+
 
 def test_an_event_with_a_closed_form_alone(events):
     event = DeltaOnly(relation="add_or_remove_one")
     alone = total((event, 10))
     assert acc.gaussian_epsilon(0.5, DELTA) < alone < acc.gaussian_epsilon(1.0, DELTA)
-    assert event.delta(alone, 10) <= DELTA
+    assert event.guarantee(10).delta(alone) <= DELTA
     bought = (events.full(10.0), 1)
     assert alone < total((event, 10), bought) <= total((event, 10), delta=DELTA / 2) + total(bought, delta=DELTA / 2)
     together = [acc.Spend(event, 10), acc.Spend(*bought)]
     assert acc.delta(together, acc.epsilon(together, DELTA).epsilon).delta <= DELTA * 1.001
 
 
-def test_an_event_without_any_view_is_refused():
+def test_an_event_without_any_view_cannot_be_built():
     with pytest.raises(UnsupportedEventError, match="NoView offers no guarantee"):
-        total((NoView(relation="add_or_remove_one"), 1))
+        NoView(relation="add_or_remove_one")
+
+
+def test_failures_alone_are_no_guarantee():
+    with pytest.raises(UnsupportedEventError, match="needs a form"):
+        acc.Guarantee(additive_delta=1e-6, coupling_gap=1e-6, unsampled_mu=1.0)
+
+
+class Disclosure(Event):
+    """Everything is told with chance 0.01, once a session, and nothing otherwise."""
+
+    sampler = "none"
+    per_query = False
+
+    def describe(self):
+        return "disclosure"
+
+    def _guarantee(self, queries):
+        return acc.Guarantee(delta=lambda epsilon: 0.01)
+
+
+@pytest.mark.parametrize("sessions", [2, 3, 5])
+def test_parts_share_delta(sessions):
+    """Several disclosures come to nearly the sum of their chances, so that less than that buys no epsilon."""
+    spends = [acc.Spend(Disclosure(relation="add_or_remove_one"), 1)] * sessions
+    assert acc.epsilon(spends, 0.0101 * sessions).epsilon == 0
+    for chance in (0.0101, 0.0099 * sessions, 1 - 0.99**sessions - 1e-6):
+        with pytest.raises(ArithmeticError, match="no accountant gives Disclosure"):
+            acc.epsilon(spends, chance)
+    with pytest.raises(ArithmeticError):
+        acc.epsilon(spends[:1], 0.0099)
+
+
+def test_each_part_is_read_at_its_share_of_delta(events):
+    """A PLD, a curve and a closed form, of which each alone is exact."""
+    event, curve = DeltaOnly(relation="replace_one"), acc.ZCDPEvent(relation="replace_one", rho=0.03)
+    three = [(poisson(0.02, 1.0, "replace_one"), 100), (curve, 1), (event, 1)]
+    each = [total(spend, delta=DELTA / 3) for spend in three]
+    assert total(*three) == pytest.approx(sum(each), rel=1e-6)
+
+
+def test_one_pass_sessions_are_not_one_session(events):
+    """A record is in one query of each, however many queries they have: equal sessions must not be merged."""
+    event = acc.GaussianSumEvent(
+        sampling=acc.DisjointLaw(own_coin=True), relation="replace_one", max_contribution=(1.0,), noise_std=(4.0,)
+    )
+    assert total((event, 30)) == pytest.approx(acc.gaussian_epsilon(0.5, DELTA))
+    for times in (2, 5):
+        assert total(*[(event, 30)] * times) == pytest.approx(acc.gaussian_epsilon(0.5 * times**0.5, DELTA))
+        assert acc.delta([acc.Spend(event, 30)] * times, 1.0).delta == pytest.approx(
+            acc.gaussian_delta(0.5 * times**0.5, 1.0)
+        )
 
 
 class BrokenDelta(DeltaOnly):
-    def delta(self, epsilon, queries):
-        return math.nan
+    def _guarantee(self, queries):
+        return acc.Guarantee(delta=lambda epsilon: math.nan)
 
 
 class BrokenCurve(Event):
@@ -204,8 +263,8 @@ class BrokenCurve(Event):
     def describe(self):
         return "broken"
 
-    def rdp(self, queries, orders):
-        return np.full(len(orders), math.nan)
+    def _guarantee(self, queries):
+        return acc.Guarantee(rdp=lambda orders: np.full(len(orders), math.nan))
 
 
 def test_a_nan_is_raised_and_never_reported():
@@ -236,13 +295,14 @@ def test_relations_do_not_mix(events):
 )
 def test_extreme_settings_stay_finite_and_below_the_full_batch(rate, std, queries, relation):
     found = total((poisson(rate, std, relation), queries))
-    full = acc.FullBatchGaussianEvent(relation=relation, max_contribution=(1.0,), noise_std=(std,))
+    full = acc.GaussianSumEvent(
+        sampling=acc.FullBatchLaw(), relation=relation, max_contribution=(1.0,), noise_std=(std,)
+    )
     assert 0 <= found <= total((full, queries)) * ACCURACY + 1e-5
 
 
 @pytest.mark.parametrize("delta", [1e-9, 1e-11, 1e-13, 1e-20, 1e-100])
 def test_tiny_deltas_stay_finite_and_grow(delta):
-    """Below the resolution of Fourier transforms the Rényi curve serves."""
     here = total((poisson(0.01, 1.0), 1000), delta=delta)
     assert total((poisson(0.01, 1.0), 1000), delta=100 * delta) < here < math.inf
 
@@ -268,8 +328,9 @@ def test_epsilon_is_finite_and_not_negative(events, epsilon):
 def test_the_bound_says_by_which_accountant(events):
     for event, words in (
         (events.full(1.0), "closed form of the Gaussian"),
-        (events.poisson(0.02, 1.0), "PLD (dp_accounting, pessimistic, discretisation "),
-        (events.fixed(1.0), "RDP"),
+        (events.poisson(0.02, 1.0), "PLD (tilted, pessimistic, discretisation "),
+        (events.fixed(1.0), "PLD (tilted"),
+        (acc.DiscreteGaussianEvent(relation="add_or_remove_one", inner=events.poisson(0.02, 3.0)), "RDP"),
         (events.full(0.0), "non-private"),
     ):
         assert words in acc.epsilon([acc.Spend(event, 3)], DELTA).accountant
@@ -284,10 +345,13 @@ def test_the_bound_says_by_which_accountant(events):
 )
 def test_what_is_lost_in_one_query_is_not_lost_in_many(rate, ratio, queries, delta):
     """The losses add up to nearly a Gaussian query, whose mu^2 is their chi squared."""
+    present, zeroed = (
+        pairs_of([acc.Spend(poisson(rate, 1 / ratio, name), queries)]) for name in ("add_or_remove_one", "zero_out_one")
+    )
+    assert present == zeroed
     for relation, covariance in (
         ("replace_one", 4 * math.sinh(ratio**2)),
         ("add_or_remove_one", math.expm1(ratio**2)),
-        ("zero_out_one", math.expm1(ratio**2)),
     ):
         event = poisson(rate, 1 / ratio, relation)
         mu = rate * math.sqrt(queries * covariance)
@@ -306,7 +370,7 @@ def test_delta_of_one_query_that_costs_next_to_nothing(ratio):
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 4.0])
 def test_delta_of_a_curve_is_dp_accounting_s_where_that_is_accurate(epsilon):
-    curve = poisson(0.02, 1.0, "replace_one").rdp(150, accountant.ORDERS)
+    curve = poisson(0.02, 1.0, "replace_one").guarantee(150).rdp(accountant.ORDERS)
     peer = rdp_privacy_accountant.compute_delta(accountant.ORDERS.tolist(), curve.tolist(), epsilon)[0]
     assert accountant._rdp_delta(curve, epsilon) == pytest.approx(peer, rel=1e-9)
 

@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tacita.accounting import FullBatchLaw, GaussianSumEvent
 from tacita.accounting.parts import MAX_CLASSES, Part, check_part, overlap, record_classes
-from tacita.errors import UnsupportedEventError
+from tacita.errors import LedgerError, UnsupportedEventError
+from tacita.ledger import Ledger
 
 
 def coin(index, split="s"):
@@ -38,6 +40,49 @@ def test_a_range_is_refused_under_add_or_remove_one_and_the_way_out_is_named():
     check_part(coin(0), "add_or_remove_one")
 
 
+def test_units_are_split_under_add_or_remove_one_alone():
+    part = Part(split="s", kind="coin", index=0, fraction=0.5, units=True)
+    check_part(part, "add_or_remove_one")
+    for relation in ("replace_one", "zero_out_one"):
+        with pytest.raises(UnsupportedEventError, match="needs add_or_remove_one"):
+            check_part(part, relation)
+
+
+@pytest.mark.parametrize(
+    ("index", "more", "says"),
+    [
+        (1, {"fraction": 0.5}, "add up to more than 1"),
+        (0, {"fraction": 0.5}, "other fractions or units"),
+        (0, {}, "other fractions or units"),
+        (1, {"fraction": 0.4, "units": True}, "other fractions or units"),
+    ],
+)
+def test_parts_that_are_not_of_one_drawing_are_refused(index, more, says):
+    """Which they would have to be, to count as disjoint."""
+    ledger = Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one row")
+    event = GaussianSumEvent(
+        sampling=FullBatchLaw(), relation="add_or_remove_one", max_contribution=(1.0,), noise_std=(5.0,)
+    )
+    first = Part(split="s", kind="coin", index=0, fraction=0.6)
+    ledger.register(event, planned_queries=1, part=first)
+    with pytest.raises(LedgerError, match=says):
+        ledger.register(event, planned_queries=1, part=Part(split="s", kind="coin", index=index, **more))
+    with pytest.raises(LedgerError, match=says):
+        ledger.register_share(0.1, 1e-6, part=Part(split="s", kind="coin", index=index, **more))
+    ledger.register(event, planned_queries=1, part=Part(split="s", kind="coin", index=1, fraction=0.4))
+    ledger.register(event, planned_queries=1, part=first)
+    ledger.register(event, planned_queries=1, part=Part(split="other", kind="coin", index=1, fraction=0.9))
+
+
+def test_tenths_add_up_to_one():
+    ledger = Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one row")
+    event = GaussianSumEvent(
+        sampling=FullBatchLaw(), relation="add_or_remove_one", max_contribution=(1.0,), noise_std=(5.0,)
+    )
+    for index in range(10):
+        ledger.register(event, planned_queries=1, part=Part(split="s", kind="coin", index=index, fraction=0.1))
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -46,6 +91,8 @@ def test_a_range_is_refused_under_add_or_remove_one_and_the_way_out_is_named():
         {"split": "s", "kind": "coin", "index": -1},
         {"split": "s", "kind": "coin", "index": 0, "fraction": 0.0},
         {"split": "s", "kind": "coin", "index": 0, "start": 1},
+        {"split": "s", "kind": "coin", "index": 0, "units": False},
+        {"split": "s", "kind": "range", "index": 0, "start": 0, "stop": 1, "units": True},
         {"split": "s", "kind": "range", "index": 0, "start": 1},
         {"split": "s", "kind": "range", "index": 0, "start": 5, "stop": 5},
     ],
@@ -56,7 +103,7 @@ def test_wrong_settings_are_refused(wrong):
 
 
 def test_a_part_survives_the_ledger():
-    for part in (coin(3), rows(2, 9), Part(split="s", kind="coin", index=1, fraction=0.1)):
+    for part in (coin(3), rows(2, 9), Part(split="s", kind="coin", index=1, fraction=0.1, units=True)):
         assert Part.from_dict(part.to_dict()) == part
 
 

@@ -29,6 +29,7 @@ from tacita import (
     UnclippedSum,
 )
 from tacita.errors import UnsupportedEventError
+from tacita.estimators import Estimator
 from tacita.gradients.given import GivenSource
 
 FLAT = FlatClipper(max_grad_norm=1.0)
@@ -105,11 +106,32 @@ def network(sampler, relation, *, method, model=Layers, clipper=FLAT, noise_mult
     return make_oracle
 
 
-class Promised(UnclippedSum):
-    """As accounted where its condition holds: a claim that an audit can look for."""
+class Promised(Estimator):
+    """An unclipped sum, accounted where its condition holds: a claim that an audit can look for."""
+
+    def __init__(self, **settings):
+        self._sum = UnclippedSum(**settings)
 
     def event(self, *args):
-        return super().event(*args).inner
+        return self._sum.event(*args).inner
+
+    def __call__(self, engine, state):
+        return self._sum(engine, state)
+
+    def gradient(self, released, divisor):
+        return self._sum.gradient(released, divisor)
+
+    def sensitivity(self, relation, shapes):
+        return self._sum.sensitivity(relation, shapes)
+
+    def block_sizes(self, shapes):
+        return self._sum.block_sizes(shapes)
+
+    def initial_state(self, shapes, lead=()):
+        return self._sum.initial_state(shapes, lead)
+
+    def __repr__(self):
+        return f"Promised({self._sum!r})"
 
 
 def kept_promise(rows):
@@ -124,7 +146,7 @@ def unclipped(sampler, relation, *, noise_multiplier=2.0, queries=2):
     def make_oracle(rows, ledger):
         if ledger.neighboring_relation != relation:
             raise UnsupportedEventError("audited under another relation")
-        with mock.patch("tacita.oracles.unclipped.UnclippedSum", Promised):
+        with mock.patch("tacita.oracles.network.UnclippedSum", Promised):
             return UnclippedGradientOracle(
                 Layers(rows.shape[1]),
                 losses,
@@ -244,11 +266,13 @@ class Foreign:
     queries = 2
 
     def __init__(self, rows, ledger, quiet=1.0):
-        from tacita.accounting import FullBatchGaussianEvent, moved
+        from tacita.accounting import FullBatchLaw, GaussianSumEvent, moved
 
         relation = ledger.neighboring_relation
         self._noise_std = 2.0 * moved(relation)
-        event = FullBatchGaussianEvent(relation=relation, max_contribution=(1.0,), noise_std=(self._noise_std,))
+        event = GaussianSumEvent(
+            sampling=FullBatchLaw(), relation=relation, max_contribution=(1.0,), noise_std=(self._noise_std,)
+        )
         self._session = ledger.register(event, planned_queries=self.queries)
         self._rows, self._quiet, self._made = rows, quiet, 0
 

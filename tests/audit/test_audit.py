@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from tacita.accounting import Ledger, PoissonGaussianEvent, gaussian_epsilon
+from tacita.accounting import GaussianSumEvent, PoissonLaw, gaussian_epsilon
 from tacita.audit.adversaries import ADVERSARIES, EMPTY, Adversary
-from tacita.audit.audit import arenas_of, audit_oracle
+from tacita.audit.arena import arenas_of
+from tacita.audit.audit import audit_oracle
 from tacita.audit.claims import Claim
 from tacita.audit.ready import READY
 from tacita.audit.sessions import replayed
+from tacita.ledger import Ledger
 from tests.audit.linear import ORACLES, Foreign, given, poisson
 
 AUDIT = bool(os.environ.get("TACITA_AUDIT"))
@@ -81,8 +83,8 @@ def test_half_the_noise_is_refuted(name):
 def test_persons_are_not_charged_as_rows():
     """Three rows of one person, aligned: the claim for a person holds, that for a row is refuted."""
     ledger = Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one row")
-    event = PoissonGaussianEvent(
-        relation="add_or_remove_one", max_contribution=(1.0,), noise_std=(2.0,), sampling_probability=0.1
+    event = GaussianSumEvent(
+        relation="add_or_remove_one", max_contribution=(1.0,), noise_std=(2.0,), sampling=PoissonLaw(0.1)
     )
     ledger.register(event, planned_queries=20)
     assert ready("units", runs=20_000, claim=Claim.of(ledger, 1e-2)).verdict == "refuted"

@@ -8,16 +8,15 @@ import scipy.stats
 
 from tacita.accounting import gaussian_epsilon
 from tacita.audit.bounds import (
-    auc,
+    ScoreEvent,
     clopper_pearson_lower,
     clopper_pearson_upper,
     epsilon_lower_bound,
     excess,
     mu_lower_bound,
     promise,
-    roc,
-    tpr_at_fpr,
 )
+from tacita.audit.roc import auc, roc, tpr_at_fpr
 
 FALSE_ALARM = 1e-6
 
@@ -167,3 +166,28 @@ def test_the_band_claims_nothing_beyond_its_thresholds():
 def test_scores_are_checked(scores, message):
     with pytest.raises(ValueError, match=message):
         epsilon_lower_bound(scores, scores, 1e-2)
+
+
+@pytest.mark.parametrize("error", [0.3, 0.05])
+def test_both_limits_of_an_event_hold_together(error):
+    """Exactly, by enumeration: at the worst rates each of two independent limits fails with half of the error."""
+    trials = 25
+    limits = np.array([ScoreEvent(0.0, "present", k, k, trials, trials).limits(error) for k in range(trials + 1)])
+    rates = np.linspace(0.001, 0.999, 1999)[:, np.newaxis]
+    chances = scipy.stats.binom.pmf(np.arange(trials + 1), trials, rates)
+    above, below = ((chances * missed).sum(axis=1).max() for missed in (limits[:, 0] > rates, limits[:, 1] < rates))
+    assert 1 - (1 - above) * (1 - below) <= error
+    assert above + below > 0.7 * error  # and no more careful than need be
+
+
+@pytest.mark.parametrize("runs", [100, 1000])
+def test_the_runs_that_choose_an_event_do_not_judge_it(runs):
+    """The first fifth is as different as can be, the others alike: what was seen in it must not count."""
+    present, absent = np.random.default_rng(3).normal(size=(2, runs))
+    present[: runs // 5] += 50.0
+    found = epsilon_lower_bound(present, absent, delta=1e-3)
+    assert found.value == 0
+    assert (found.event.trials, found.event.false_trials) == (runs - runs // 5, runs - runs // 5)
+    judged = present[runs // 5 :] if found.event.direction == "present" else absent[runs // 5 :]
+    inside = judged > found.event.threshold if found.event.direction == "present" else judged <= found.event.threshold
+    assert found.event.hits == inside.sum()

@@ -3,12 +3,17 @@
 import os
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pytest
 import torch
 
 from tacita import ClippedGradientOracle, FlatClipper, GaussianMechanism, GradientOracle, Release
+from tacita.accounting.sampling_laws import PoissonLaw
 from tacita.audit.sessions import is_plain
+from tacita.audit.simulator import masks_of
 from tacita.errors import UnsupportedEventError
+from tacita.random import Key, QueryCoins, Randomness
+from tacita.sampling import PoissonSampler, Sampler
 from tacita.testing import check_oracle
 from tests.audit.linear import ORACLES, Foreign, full, given, network, poisson
 
@@ -72,15 +77,11 @@ def test_a_divisor_that_depends_on_the_data_is_seen():
 class Knows(GradientOracle):
     """Remembers the noiseless values of its last query, and how many rows it drew."""
 
-    def _bounded(self, params, query):
-        values, state = super()._bounded(params, query)
-        self.values = dict(values)  # the oracle gives its own away
-        return values, state
-
-    def _draw(self, query):
-        rows = super()._draw(query)
+    def query(self, params):
+        rows = self.draws.batch(self.line.position)
         self.drawn = len(rows)
-        return rows
+        self.values, _ = self.estimator(self.source.engine(params, rows), self.line.state)
+        return super().query(params)
 
 
 class NoiselessGradient(Knows):
@@ -105,12 +106,12 @@ class NoiselessLater(Knows):
 
 class RowsInTheSession(GradientOracle):
     def query(self, params):
-        return replace(super().query(params), session=f"{len(self._rows)}")
+        return replace(super().query(params), session=f"{self.draws.num_rows}")
 
 
 class RowsInTheNumber(GradientOracle):
     def query(self, params):
-        return replace(super().query(params), query=len(self._rows))
+        return replace(super().query(params), query=self.draws.num_rows)
 
 
 class StatesMore(GradientOracle):
@@ -122,7 +123,7 @@ class StatesMore(GradientOracle):
 class Counts(GradientOracle):
     def query(self, params):
         release = super().query(params)
-        object.__setattr__(release, "rows", len(self._rows))
+        object.__setattr__(release, "rows", self.draws.num_rows)
         return release
 
 
@@ -210,7 +211,7 @@ def test_what_backward_does_is_looked_at(kind, says):
 
 
 def test_plain_is_who_overrides_nothing():
-    from tacita.accounting import Ledger
+    from tacita.ledger import Ledger
 
     def built(make):
         return make(torch.ones(3, 2), Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one row"))
@@ -285,3 +286,216 @@ def test_a_claim_that_depends_on_the_data_is_seen():
 def test_delta_is_checked():
     with pytest.raises(ValueError, match="delta must be in"):
         check_oracle(ORACLES["poisson"], delta=0.0)
+
+
+# -- oracles that were changed after they were built
+
+
+def quieter(oracle):
+    """The line's method adds a tenth of the noise."""
+    whole = oracle.line._with_noise
+
+    def with_noise(block, values, normals, dtypes):
+        exact = {name: value.clone() for name, value in values.items()}
+        noisy = whole(block, values, normals, dtypes)
+        return {name: exact[name] + 0.1 * (noisy[name] - exact[name]) for name in noisy}
+
+    oracle.line._with_noise = with_noise
+
+
+def quiet_line_mechanism(oracle):
+    oracle.line._mechanism = GaussianMechanism(noise_multiplier=0.1)
+    oracle.line.noise_std = {block: std / 10 for block, std in oracle.line.noise_std.items()}
+
+
+def quiet_line_std(oracle):
+    oracle.line.noise_std = {block: std / 10 for block, std in oracle.line.noise_std.items()}
+
+
+def quiet_everywhere(oracle):
+    quiet_line_std(oracle)
+    oracle.noise_std = dict(oracle.line.noise_std)
+
+
+def quiet_mechanism(oracle):
+    oracle.mechanism = oracle.line._mechanism = GaussianMechanism(noise_multiplier=0.1)
+
+
+def mechanism_in_place(oracle):
+    object.__setattr__(oracle.mechanism, "noise_multiplier", 0.1)
+
+
+def scaled_values(oracle):
+    look = oracle.estimator.look
+
+    def wide(engine, state):
+        values, state = look(engine, state)
+        return {block: {name: 3 * x for name, x in xs.items()} for block, xs in values.items()}, state
+
+    object.__setattr__(oracle.estimator, "look", wide)
+
+
+def wide_estimator(oracle):
+    oracle.estimator = type(oracle.estimator)(FlatClipper(max_grad_norm=3.0))
+
+
+def every_record(oracle):
+    object.__setattr__(oracle.sampler, "draw", lambda query, coins, num_rows: np.arange(num_rows))
+
+
+def every_record_by_another_sampler(oracle):
+    oracle.sampler = full(oracle.draws.num_rows)
+
+
+def query_on_the_instance(oracle):
+    whole = oracle.query
+
+    def query(params):
+        release = whole(params)
+        return replace(release, released={block: dict(xs) for block, xs in release.released.items()}, divisor=1.0)
+
+    oracle.query = query
+
+
+def same_noise(oracle):
+    whole = oracle.line._normals
+    oracle.line._normals = lambda query: whole(0)
+
+
+def longer_plan(oracle):
+    oracle.planned_queries *= 2
+
+
+def a_row_twice(oracle):
+    oracle.draws.rows = np.zeros(oracle.draws.num_rows, np.int64)
+
+
+def one_batch_for_all(oracle):
+    class Coins(QueryCoins):
+        def for_query(self, query):
+            return super().for_query(0)
+
+    oracle.line.coins = Coins(oracle.randomness, oracle.line._name)
+
+
+def known_key(oracle):
+    oracle.randomness._key = Key.insecure(0)
+
+
+def another_name(oracle):
+    oracle.line._name = "train"
+
+
+def redone_for_free(oracle):
+    oracle.line._fingerprint = lambda query, values: "0"
+
+
+CHANGES = {
+    change.__name__: (change, says)
+    for change, says in [
+        (quieter, "has not the stated standard deviation"),
+        (quiet_line_mechanism, "the line adds noise"),
+        (quiet_line_std, "the line adds noise"),
+        (quiet_everywhere, "the line adds noise"),
+        (quiet_mechanism, "the line adds noise"),
+        (mechanism_in_place, "the line adds noise"),
+        (scaled_values, "is claimed|not the estimator's|neither clipped nor dropped"),
+        (wide_estimator, "the line adds noise"),
+        (every_record, "is claimed"),
+        (every_record_by_another_sampler, "charges for another event"),
+        (query_on_the_instance, "divisor"),
+        (same_noise, "is not independent"),
+        (longer_plan, "planned_queries is not the session's"),
+        (one_batch_for_all, "other coins"),
+        (known_key, "is seeded"),
+        (another_name, "another name|other coins"),
+        (redone_for_free, "another fingerprint"),
+    ]
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_an_oracle_that_was_changed_after_it_was_built_is_seen(name):
+    change, says = CHANGES[name]
+    make = given(poisson, noise_multiplier=1.0, queries=2)
+
+    def make_oracle(rows, ledger):
+        oracle = make(rows, ledger)
+        change(oracle)
+        return oracle
+
+    with pytest.raises(AssertionError, match=says):
+        check_oracle(make_oracle)
+
+
+def test_a_row_that_stands_twice_in_an_oracle_is_seen():
+    make = given(poisson, noise_multiplier=1.0, queries=2)
+
+    def make_oracle(rows, ledger):
+        oracle = make(rows, ledger)
+        a_row_twice(oracle)
+        return oracle
+
+    with pytest.raises(ValueError, match="each row once"):
+        check_oracle(make_oracle)
+
+
+def test_whoever_changes_a_method_of_line_or_parts_is_not_plain():
+    from tacita.ledger import Ledger
+
+    make = given(poisson, noise_multiplier=1.0, queries=2)
+
+    def built():
+        return make(torch.ones(3, 2), Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one row"))
+
+    def owners(oracle):
+        line = oracle.line
+        return [
+            (oracle.draws, "batch"),
+            (oracle, "query"),
+            (line, "noisy"),
+            (line, "commit"),
+            (line, "query_stream"),
+            (line.session, "spend"),
+            (line.coins, "for_query"),
+            (line._randomness, "session_key"),
+            (oracle.sampler, "draw"),
+            (oracle.estimator, "look"),
+            (oracle.mechanism, "noise_std"),
+            (oracle.source, "engine"),
+        ]
+
+    assert is_plain(built())
+    for index in range(len(owners(built()))):
+        oracle = built()
+        owner, name = owners(oracle)[index]
+        object.__setattr__(owner, name, getattr(owner, name))
+        assert not is_plain(oracle), name
+    oracle = built()
+    oracle.line._mechanism = GaussianMechanism(noise_multiplier=1.0)
+    assert not is_plain(oracle)
+
+
+def test_runs_are_drawn_by_a_draw_that_was_put_on_the_sampler():
+    sampler = PoissonSampler(sample_rate=0.1, num_records=5)
+    object.__setattr__(sampler, "draw", lambda query, coins, num_rows: np.arange(num_rows))
+    assert masks_of(sampler)(0, QueryCoins(Randomness.insecure(0), "train"), 5, 40).all()
+
+
+def test_runs_of_a_sampler_that_draws_otherwise_are_drawn_by_it():
+    @dataclass(frozen=True)
+    class Every(Sampler):
+        num_records: int
+        sample_rate = 0.1
+        requires_public_count = False
+        law = PoissonLaw(0.1)
+
+        @property
+        def expected_batch_size(self):
+            return 0.1 * self.num_records
+
+        def draw(self, query, coins, num_rows):
+            return np.arange(num_rows)
+
+    with pytest.raises(AssertionError, match="is claimed"):
+        check_oracle(given(Every, noise_multiplier=1.0, queries=2))

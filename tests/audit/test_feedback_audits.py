@@ -11,7 +11,8 @@ from scipy import stats
 from tacita.accounting import RELATIONS
 from tacita.audit import bounds
 from tacita.audit.adversaries import EMPTY
-from tacita.audit.audit import arenas_of, audit_oracle
+from tacita.audit.arena import arenas_of
+from tacita.audit.audit import audit_oracle
 from tacita.audit.feedback_audits import (
     BATCH,
     IN_THE_FIRST_BATCH,
@@ -22,6 +23,7 @@ from tacita.audit.feedback_audits import (
     published_noise,
 )
 from tacita.audit.ready import READY
+from tacita.audit.roc import auc
 from tacita.audit.simulator import simulate
 
 FULL = bool(os.environ.get("TACITA_AUDIT"))
@@ -83,7 +85,7 @@ def test_reference_audit(shifts, row):
     """20,000 runs a world; the limits are those of all thresholds, as in the reference figures: an estimate."""
     mean_std, rate, area, least = row
     present, absent = scores(shifts, mean_std, 4)
-    assert bounds.auc(present, absent) == pytest.approx(area, abs=0.01)
+    assert auc(present, absent) == pytest.approx(area, abs=0.01)
     if rate is not None:
         assert np.mean(present > stats.norm.isf(1 / RUNS)) == pytest.approx(rate, abs=0.02)
     ranks = np.unique(np.geomspace(1, RUNS, 300).astype(int)) - 1

@@ -60,10 +60,10 @@ def test_members_and_others_are_not_exchanged():
 @pytest.mark.parametrize(
     ("scores", "members", "says"),
     [
-        (np.zeros(3), np.ones(3, dtype=bool), "some of both"),
-        (np.zeros(3), np.zeros(3, dtype=bool), "some of both"),
+        (np.zeros(3), np.ones(3, dtype=bool), "both True and False"),
+        (np.zeros(3), np.zeros(3, dtype=bool), "both True and False"),
         (np.zeros(3), np.ones(3), "bool"),
-        (np.zeros(3), np.ones(2, dtype=bool), "one shape"),
+        (np.zeros(3), np.ones(2, dtype=bool), "the same shape"),
     ],
 )
 def test_what_is_no_pair_of_scores_and_members_is_refused(scores, members, says):

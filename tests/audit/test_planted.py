@@ -75,7 +75,7 @@ BEYOND = {
     "norms_in_single_precision": INSIDE,
     "sums_in_half_precision": INSIDE,
     "uses_added_up_as_if_orthogonal": INSIDE,
-    "uses_not_counted": INSIDE,
+    "uses_outside_of_rules_dropped": INSIDE,
     "stale_norms": INSIDE,
     "weight_rounded_to_nearest": "a breach of one part in ten million, far below what runs can show",
     "no_room_for_the_product": "a breach of one part in ten million, far below what runs can show",

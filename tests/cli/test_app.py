@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+import tacita.cli
 import tacita.cli.train as train_command
 import tacita.pipeline.purchases as purchases_module
-from tacita.cli.app import run
+from tacita.cli.app import COMMANDS, make_app, run
 
 TRAIN = ("train", "table.csv", "--target", "label", "--epsilon", "20", "--delta", "1e-3", "--drop", "patient")
 QUICK = (*TRAIN, "--sample-rate", "0.5", "--queries", "4", "--output", "run")
@@ -37,6 +38,8 @@ def test_train_predict_statement(table, tacita_command) -> None:
     assert Path("scored.csv").read_text().splitlines()[0].endswith("label,prediction,probability_no,probability_yes")
     stated = tacita_command("statement", "run")
     assert (stated.code, stated.out) == (0, trained.out)
+    assert "the ledger is intact" in stated.err
+    assert "that the ledger was sealed with" in stated.err
     again = tacita_command("train", "--config", "run/config.toml", "--output", "again")
     assert again.code == 0
     assert tacita_command("train", "--config", "run/config.toml").code == 2
@@ -115,6 +118,22 @@ def test_missing_arguments_are_named(table, tacita_command) -> None:
         outcome = tacita_command(*QUICK[:i], *QUICK[i + 2 :])
         assert outcome.code == 2
         assert f"{gone[2:]} is missing" in _one_line(outcome.err)
+
+
+def test_a_file_that_is_not_given_is_asked_for(tacita_command) -> None:
+    for command in (("check",), ("schema",), ("predict", "run"), ("train",)):
+        outcome = tacita_command(*command)
+        assert outcome.code == 2
+        assert "data is missing: give the file after the command" in outcome.err
+
+
+def test_a_dry_run_finds_what_the_training_would_stop_at(table, tacita_command) -> None:
+    given = ("train", "table.csv", "--target", "label", "--epsilon", "1", "--delta", "1e-5", "--output", "run")
+    for more, named in ((("--test-file", "none.csv"), "test_file"), (("--model", "nowhere:net"), "nowhere:net")):
+        outcome = tacita_command(*given, *more, "--dry-run")
+        assert outcome.code == 2
+        assert named in outcome.err
+    assert "; 1 query\n" in tacita_command(*given, "--dry-run").out
 
 
 def test_tampering_is_said_clearly(table, tacita_command) -> None:
@@ -241,3 +260,40 @@ def _wait_for_progress(process: subprocess.Popen) -> None:
     start = path.stat().st_size if path.exists() else 0
     while process.poll() is None and (not path.exists() or path.stat().st_size < start + 8000):
         time.sleep(0.02)
+
+
+def test_a_schedulers_stop_is_an_interruption(table) -> None:
+    """SIGTERM ends like Ctrl-C: one line, how to go on, exit code 130."""
+    program = """
+import os, signal
+import tacita.cli.app as app
+
+def stopped(command):
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+        signal.pause()
+    except KeyboardInterrupt:
+        return app.INTERRUPTED
+
+app.run = stopped
+app.main(["statement", "nowhere"])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 130, done.stderr
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_list_of_commands_has_the_first_line_of_each(name) -> None:
+    _, summary = COMMANDS[name]
+    shown = make_app()[name].help
+    function = make_app()[name].default_command
+    documented = shown or function.__doc__
+    assert " ".join(documented.split("\n\n")[0].split()) == summary
+
+
+def test_a_command_shows_its_own_help_and_the_list_one_line_of_it(capsys, monkeypatch) -> None:
+    for words, shown in [(["--help"], "odd in a table"), (["check", "--help"], "Example: tacita check")]:
+        with pytest.raises(SystemExit) as left:
+            tacita.cli.main(words)
+        assert left.value.code == 0
+        assert shown in " ".join(capsys.readouterr().out.split())

@@ -90,5 +90,5 @@ def test_it_says_where_results_are(capsys, tmp_path):
 def test_its_help_has_an_example_of_its_own(capsys):
     _, out, _ = run(capsys, "--help")
     assert "Example: tacita audit dp-sgd" in out
-    assert "held against their own delta, 1e-5" in " ".join(out.replace("│", " ").split())
+    assert "compared at their own delta, 1e-5" in " ".join(out.replace("│", " ").split())
     assert "In short" not in out

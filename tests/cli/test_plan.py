@@ -8,7 +8,8 @@ from rich.console import Console
 
 from tacita.report.plan_figure import plan_figure
 from tacita.report.plan_text import as_record, show
-from tacita.theory.planner import PlanSetting, plan_dp_clipped_sgd
+from tacita.theory.plan_setting import PlanSetting
+from tacita.theory.planner import plan_dp_clipped_sgd
 from tacita.theory.problem import NonConvexProblem
 
 BASE = {
@@ -17,7 +18,7 @@ BASE = {
     "--batch-size": "1", "--steps": "4000", "--sampling": "one_pass",
 }  # fmt: skip
 TELLING = {
-    **BASE, "--epsilon": "3", "--delta": "1e-9", "--neighboring-relation": "add_or_remove_one",
+    **BASE, "--epsilon": "3", "--delta": "1e-9", "--neighboring-relation": "zero_out_one",
     "--num-records": "100000000", "--dim": "1", "--radius": "1", "--moment-scale": "1e-4", "--moment-order": "2",
     "--batch-size": "1000", "--steps": "100000",
 }  # fmt: skip
@@ -63,9 +64,10 @@ def test_it_prints_plain_text(plan):
 def test_it_says_in_words_that_the_theorem_is_vacuous(plan):
     done = plan()
     assert "The theorem says nothing here" in done.out
-    assert "This promises nothing" in " ".join(done.out.split())
-    assert "nothing is promised" in done.out
-    assert "By itself too large: bias of clipping, privacy noise, noise of samples" in " ".join(done.out.split())
+    assert "This guarantees nothing" in " ".join(done.out.split())
+    assert "no guarantee" in done.out
+    words = "Terms that are too large by themselves: bias of clipping, privacy noise, gradient noise"
+    assert words in " ".join(done.out.split())
     assert "about " in done.out  # the rule of thumb
 
 
@@ -74,7 +76,54 @@ def test_it_says_what_the_theorem_promises_where_it_does(plan):
     text = " ".join(done.out.split())
     assert "The theorem says something here" in text
     assert "at most 0.154" in text
-    assert "the average of all iterates, at most 0.0743" in text
+    assert "with probability at least 0.95" in text
+    assert "the average of the iterates, at most 0.0743" in text
+
+
+POISSON = {
+    **TELLING, "--neighboring-relation": "add_or_remove_one", "--num-records": "60000", "--batch-size": "1200",
+    "--steps": "500", "--sampling": None,
+}  # fmt: skip
+
+
+def test_a_poisson_plan_prints_no_bound(plan):
+    """The default sampling: the theorem is not proved for it, so that no bound and no probability is printed."""
+    done = plan(POISSON, "--json", "plan.json")
+    text = " ".join(done.out.split())
+    assert "The theorem is not proved here" in text
+    assert "Poisson batches have a random size" in text
+    assert "with probability" not in text
+    assert "Regime" not in text
+    assert "at most" not in text
+    assert "clipping threshold C" in text  # the rule of thumb stands alone
+    record = json.loads(Path("plan.json").read_text())
+    assert record["theorem"] is None
+    assert "Poisson" in record["no_theorem"]
+    assert {help["theorem"] for help in record["what_would_help"]} == {None}
+
+
+def test_a_poisson_plan_draws_no_bound(plan):
+    pytest.importorskip("matplotlib")
+    assert plan(POISSON, "--plot", "plan.png").code == 0
+    setting = PlanSetting(
+        problem=NonConvexProblem(smoothness=1, initial_gap=1, moment_scale=0.5, dim=3), num_records=1000,
+        batch_size=10, steps=100, epsilon=1.0, delta=1e-5, relation="replace_one",
+    )  # fmt: skip
+    figure = plan_figure(plan_dp_clipped_sgd(setting))
+    labels = figure.axes[0].get_legend_handles_labels()[1]
+    assert labels == ["rule of thumb"]
+    assert "is not proved here" in figure.get_suptitle()
+
+
+def test_what_a_non_convex_plan_promises_and_how_surely(plan):
+    """0.95 is what is proved (half of 0.05 is handed to the theorem); the iterate drawn beforehand has half of it."""
+    done = plan(TELLING, radius=None, initial_gap="1", moment_scale="1e-6")
+    text = " ".join(done.out.split())
+    assert "with probability at least 0.95. It is loose" in text
+    assert "an iterate drawn before training, at most" in text
+    assert "with probability at least 0.475 (1/2 where the theorem's event holds)" in text
+    assert "An average of the iterates has no guarantee for a non-convex problem" in text
+    assert "one iterate, drawn before training" in text
 
 
 def test_the_file_of_numbers(plan):
@@ -121,7 +170,7 @@ def test_the_figure_shows_what_the_plan_says():
     dots = [line for axes in (left, right) for line in axes.lines if line.get_marker() == "o"]
     assert len(dots) == 4
     xs = [float(dot.get_xdata()[0]) for dot in dots[:2]]
-    assert xs == pytest.approx([found.best.max_grad_norm, found.thumb.max_grad_norm])
+    assert xs == pytest.approx([found.theorem.best.max_grad_norm, found.thumb.max_grad_norm])
     console = Console(width=100, no_color=True)
     with console.capture() as captured:
         show(found, console)
@@ -145,7 +194,7 @@ def test_batches_are_an_extension(plan):
         ({"radius": None}, "give --radius for a convex problem"),
         ({"initial_gap": "1"}, "and not both"),
         ({"moment_order": "3"}, "moment_order must be in (1, 2], got 3.0"),
-        ({"steps": "5000"}, "under one_pass, got 5000"),
+        ({"steps": "5000"}, "for sampling='one_pass', got 5000"),
         ({"delta": "2"}, "delta must be in (0, 1), got 2.0"),
         ({"neighboring_relation": "swap"}, "swap"),
         ({"epsilon": None}, "epsilon"),
@@ -157,3 +206,58 @@ def test_refusals_are_one_line(plan, change, says):
     assert done.err.startswith("tacita: error: ")
     assert done.err.count("\n") == 1
     assert says in done.err
+
+
+SECOND_ORDER = {
+    "--epsilon": "1", "--delta": "1e-5", "--neighboring-relation": "add_or_remove_one", "--num-records": "50000",
+    "--dim": "1000", "--smoothness": "1", "--initial-gap": "1", "--moment-scale": "1", "--batch-size": "500",
+    "--hessian-lipschitz": "1", "--gradient-bound": "2.5",
+}  # fmt: skip
+
+
+def test_second_order_prints_the_real_epsilon_beside_the_nominal_one(plan):
+    done = plan(SECOND_ORDER, "--second-order", "--json", "plan.json")
+    text, record = " ".join(done.out.split()), json.loads(Path("plan.json").read_text())
+    assert done.code == 0
+    assert record["nominal_epsilon"] == 1
+    assert record["real_epsilon"] > 1.1
+    assert "calls this epsilon = 1 at delta = 1e-05. The accountant's is " + f"{record['real_epsilon']:.4g}" in text
+    assert record["accuracy"] == record["least_accuracy"] == pytest.approx(0.207222, rel=1e-5)
+    assert all(record["conditions"].values())
+    assert "Assumption B is taken for granted" in text
+
+
+def test_second_order_says_which_conditions_fail(plan):
+    done = plan(SECOND_ORDER, "--second-order", accuracy="0.25")
+    assert "lr <= 1 / (sigma sqrt(T)), Lemma 3.2 NO" in " ".join(done.out.split())
+    assert "Where a condition does not hold, the paper guarantees nothing." in done.out
+
+
+def test_second_order_without_concentration(plan):
+    text = " ".join(plan(SECOND_ORDER, "--second-order", "--no-concentration").out.split())
+    assert "Assumption B is not used" in text
+    assert "Appendix C yes" in text
+
+
+@pytest.mark.parametrize(
+    ("more", "change", "says"),
+    [
+        ((), {"accuracy": "0.1"}, "accuracy must be at least 0.2072"),
+        ((), {"steps": "10"}, "steps cannot be given with --second-order"),
+        ((), {"sampling": "one_pass"}, "sampling cannot be given with --second-order"),
+        ((), {"hessian_lipschitz": None}, "--second-order needs --hessian-lipschitz"),
+        ((), {"initial_gap": None}, "--second-order needs --initial-gap"),
+        (("--no-concentration",), {"gradient_bound": None}, "gradient_bound must be given where"),
+        ((), {"delta": "2"}, "delta must be in (0, 1), got 2.0"),
+    ],
+)
+def test_second_order_refusals_are_one_line_in_the_words_of_the_command(plan, more, change, says):
+    done = plan(SECOND_ORDER, "--second-order", *more, **change)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.count("\n") == 1
+    assert says in done.err
+
+
+def test_options_of_the_other_plan_are_refused(plan):
+    assert "hessian_lipschitz can be given only with --second-order" in plan(hessian_lipschitz="1").err
+    assert "steps is missing" in plan(steps=None).err

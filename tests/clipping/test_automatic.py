@@ -24,3 +24,12 @@ def test_settings_are_refused(wrong):
         AutomaticClipper(max_grad_norm=1.0, gamma=wrong)
     with pytest.raises(ValueError, match="max_grad_norm must be a finite number > 0"):
         AutomaticClipper(max_grad_norm=wrong, gamma=0.01)
+
+
+def test_a_tiny_gamma_is_the_papers_algorithm_4():
+    """Exact normalisation, C g / |g|, to float32's precision from norms of 0.01 on; a zero gradient stays zero."""
+    norms = torch.tensor([[0.01], [0.5], [6.0], [1e9]])
+    weights = AutomaticClipper(max_grad_norm=2.0, gamma=1e-9).weights(norms)
+    torch.testing.assert_close(weights * norms, torch.full_like(norms, 2.0), rtol=1e-6, atol=0)
+    zero = AutomaticClipper(max_grad_norm=2.0, gamma=1e-9).weights(torch.zeros(1, 1))
+    assert zero.isfinite().all()

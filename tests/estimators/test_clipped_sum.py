@@ -5,8 +5,9 @@ import math
 import pytest
 import torch
 
+import tacita
 from tacita.clipping import AutomaticClipper, FlatClipper, PerLayerClipper
-from tacita.estimators import ClippedSum
+from tacita.estimators import CappedSum, ClippedSum, GridSum, UnclippedSum
 from tacita.gradients.given import GivenEngine
 
 CLIPPERS = [
@@ -74,3 +75,26 @@ def test_no_rows_are_zeros(clipper):
 def test_the_gradient_is_the_release_over_the_divisor():
     released = {"a": {"w": torch.tensor([2.0])}, "b": {"v": torch.tensor([4.0])}}
     assert ClippedSum(CLIPPERS[0]).gradient(released, 8.0) == {"w": torch.tensor([0.25]), "v": torch.tensor([0.5])}
+
+
+def test_a_batch_may_be_a_mapping():
+    model = torch.nn.Linear(3, 2)
+    batch = {"x": torch.randn(4, 3), "y": torch.arange(4) % 2}
+
+    def losses(model, batch):
+        return torch.nn.functional.cross_entropy(model(batch["x"]), batch["y"], reduction="none")
+
+    found, loop = (
+        tacita.clipped_gradient_sum(model, losses, batch, FlatClipper(max_grad_norm=0.1), method=method)
+        for method in ("ghost", "loop")
+    )
+    torch.testing.assert_close(found.sum, dict(loop.sum))
+
+
+@pytest.mark.parametrize("kind", [ClippedSum, GridSum, CappedSum, UnclippedSum])
+def test_an_estimator_that_computes_something_else_inherits_no_promise(kind):
+    with pytest.raises(TypeError, match=f"Plain cannot be derived from {kind.__name__}.*state its own sensitivity"):
+
+        class Plain(kind):
+            def __call__(self, engine, state):
+                return {"all": {}}, state

@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import nn
 
-from tacita.accounting import HardenedEvent, PoissonGaussianEvent
+from tacita.accounting import GaussianSumEvent, HardenedEvent, PoissonLaw
 from tacita.clipping import FlatClipper, PerLayerClipper
 from tacita.estimators import CappedSum, ClippedSum, GridSum
 from tacita.estimators.grid_sums import grid_step
 from tacita.gradients import GivenEngine, NetworkSource
-from tacita.gradients.ghost.capped import MOST_POSITIONS, MOST_USES, capped_sums, summation_error
+from tacita.gradients.ghost.capped_sums import MOST_POSITIONS, MOST_USES, capped_sums, summation_error
 from tacita.sampling import PoissonSampler
 
 CLIPPER = FlatClipper(max_grad_norm=0.7)
@@ -105,8 +105,8 @@ def test_sensitivity_and_event_are_those_of_the_clipped_sum():
     )
     assert isinstance(event, HardenedEvent)
     assert (event.sums, event.noise) == ("alone", "rounded")
-    assert event.inner == PoissonGaussianEvent(
-        relation="add_or_remove_one", sampling_probability=0.1, max_contribution=(0.7,), noise_std=(1.4,)
+    assert event.inner == GaussianSumEvent(
+        relation="add_or_remove_one", sampling=PoissonLaw(0.1), max_contribution=(0.7,), noise_std=(1.4,)
     )
 
 
@@ -256,7 +256,7 @@ def test_more_uses_than_the_bound_counts_are_refused():
 
 
 def test_more_positions_than_the_bound_counts_are_refused(monkeypatch):
-    monkeypatch.setattr("tacita.gradients.ghost.capped.MOST_POSITIONS", 8)
+    monkeypatch.setattr("tacita.gradients.ghost.capped_sums.MOST_POSITIONS", 8)
     assert MOST_POSITIONS == 2**16
     source = network(model=Sequences(), x=torch.randn(3, 9, 40))
     with pytest.raises(Exception, match="over 9 positions a record"):

@@ -103,7 +103,7 @@ def test_the_failure_costs_both_swaps():
 
 def test_a_bound_that_surely_holds_has_no_failure_and_still_a_condition():
     sure = event(unclipped(failure_probability=0.0))
-    assert sure.coupling_gap(7) == 0
+    assert sure.guarantee(7).coupling_gap == 0
     assert "but with probability" not in sure.condition
     assert "on every data set that is protected" in sure.condition
 
@@ -176,7 +176,9 @@ def test_a_bought_monitor_is_paid_for():
         acc.epsilon([acc.Spend(event(unclipped(failure_probability=0.0, monitor_weight=w)), 10)], 1e-5).epsilon
         for w in (0.0, 1.0)
     )
-    double = acc.FullBatchGaussianEvent(relation=RELATION, max_contribution=(1.0,), noise_std=(2 / math.sqrt(2),))
+    double = acc.GaussianSumEvent(
+        sampling=acc.FullBatchLaw(), relation=RELATION, max_contribution=(1.0,), noise_std=(2 / math.sqrt(2),)
+    )
     assert bought == pytest.approx(acc.epsilon([acc.Spend(double, 10)], 1e-5).epsilon, rel=1e-9)
     assert without < bought
 
@@ -187,7 +189,7 @@ def test_an_exact_monitor_is_not_private():
     _, state = estimator(GivenEngine(rows_with([3.0, 7.0])), state)
     assert state == 3
     for sampler in (FullBatchSampler(num_records=100), PoissonSampler(sample_rate=0.1, num_records=100)):
-        assert not event(estimator, sampler=sampler).is_private()
+        assert not event(estimator, sampler=sampler).guarantee(1).private
     ledger = tacita.Ledger(neighboring_relation=RELATION, privacy_unit="one row")
     ledger.register(event(estimator), planned_queries=3)
     said = tacita.statement(ledger, delta=1e-4)

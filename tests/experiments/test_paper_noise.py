@@ -221,7 +221,7 @@ def test_the_share_pays_for_the_new_session():
     assert unsafe.session.share == share.id
     assert ledger.epsilon(1e-4) == before
     oracle = paid_from(small)
-    with pytest.raises(BudgetExceededError, match=f"would pass {small.id}"):
+    with pytest.raises(BudgetExceededError, match=f"would exceed {small.id}"):
         unsafe_paper_noise(oracle, "theorem_3_7", **TARGET)
     assert oracle.session.state == "registered"
 

@@ -10,7 +10,7 @@ import scipy.stats
 import torch
 
 import tacita
-from tacita.accounting import FullBatchGaussianEvent, calibrate, gaussian_delta, gaussian_mu
+from tacita.accounting import FullBatchLaw, GaussianSumEvent, calibrate, gaussian_delta, gaussian_mu
 from tacita.experiments import saddles
 from tacita.gradients.stationarity import public_stationarity
 from tacita.oracles import trainable
@@ -133,8 +133,11 @@ def test_full_batch_calibration(records, steps, bound, epsilon, added, replaced,
 
         def event(multiplier, relation=relation):
             moved = 2 if relation == "replace_one" else 1
-            return FullBatchGaussianEvent(
-                relation=relation, max_contribution=(bound,), noise_std=(moved * bound * multiplier,)
+            return GaussianSumEvent(
+                sampling=FullBatchLaw(),
+                relation=relation,
+                max_contribution=(bound,),
+                noise_std=(moved * bound * multiplier,),
             )
 
         found = event(calibrate(event, relation, epsilon, 1e-5, queries=steps)).noise_std[0] / records

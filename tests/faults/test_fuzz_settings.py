@@ -8,9 +8,9 @@ import pytest
 from hypothesis import example, given
 
 from tacita.pipeline import TableSettings
+from tacita.tables.encoder_rules import make_encoder
 from tacita.tables.encoding import Encoder
 from tacita.tables.features import ArrayPiece
-from tacita.tables.recipe import make_encoder
 from tacita.tables.schema import Schema
 from tacita.tables.table import ArrayColumn, Table, TextColumn
 from tests.faults.fuzzing import fuzz, one_line

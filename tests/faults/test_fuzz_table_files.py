@@ -24,16 +24,17 @@ from safetensors.torch import load_file
 
 import tacita
 from tacita.errors import DataStructureError
-from tacita.pipeline import TableSettings, check_run, report, train_table
-from tacita.pipeline.load import as_table
+from tacita.pipeline import TableSettings, check_run, train_table
 from tacita.pipeline.predict import predict_file
 from tacita.pipeline.preprocessing import Preprocessing
+from tacita.pipeline.table_model import as_table
 from tacita.tables import read_table
-from tacita.tables.readers import Reading
+from tacita.tables.readers import FileFormat
 from tests.conftest import table_text
 from tests.faults.fuzzing import Outcomes, fuzz
 from tests.faults.mutations import as_json, changes, edits, with_changes, with_edits
 from tests.faults.test_fuzz_run_files import Bomb
+from tests.pipeline.forging import resealed
 
 MARK = "S3CR3TMARK"  # stands in a cell, or is one
 
@@ -76,7 +77,7 @@ def test_a_model_of_another_preprocessing(run, tmp_path_factory, outcomes, chose
     shutil.copytree(run, folder)
     tree = with_changes(json.loads((run / "preprocessing.json").read_bytes()), chosen)
     (folder / "preprocessing.json").write_bytes(as_json(tree))
-    rehash(folder)
+    resealed(folder)
     model = outcomes.of(lambda: tacita.load(folder), tacita.TacitaError, ValueError)
     if model is not None:
         frame = {name: ROWS.get(name, [0, 0, 0]) for name in model.encoder.columns(with_target=False)}
@@ -113,9 +114,9 @@ def test_an_export_calls_nothing_of_pythons_own(run, tmp_path, name, refusal):
     tree = json.loads((run / "preprocessing.json").read_bytes())
     tree["model"]["name"] = name
     (tmp_path / "run" / "preprocessing.json").write_bytes(as_json(tree))
-    rehash(tmp_path / "run")
+    resealed(tmp_path / "run")
     with pytest.raises(ValueError, match=refusal):
-        tacita.load(tmp_path / "run")
+        tacita.load(tmp_path / "run", trust_code=True)
 
 
 @fuzz(150)
@@ -125,16 +126,10 @@ def test_a_model_of_other_weights(run, tmp_path_factory, outcomes, chosen):
     shutil.copytree(run, folder)
     path = folder / "model.safetensors"
     path.write_bytes(with_edits(path.read_bytes(), chosen))
-    rehash(folder)
+    resealed(folder)
     model = outcomes.of(lambda: tacita.load(folder), tacita.TacitaError)
     if model is not None:
         assert safetensors.torch.save(model.model.state_dict()) == safetensors.torch.save(load_file(path))
-
-
-def rehash(folder):
-    stated = json.loads((folder / "statement.json").read_bytes())
-    stated["files"] = {name: report.file_sha256(folder / name) for name in stated["files"]}
-    (folder / "statement.json").write_bytes(json.dumps(stated).encode())
 
 
 @fuzz(60)
@@ -188,8 +183,8 @@ def same_ledger(folder, run):
 def test_no_file_of_an_export_is_unpickled(run, tmp_path, name):
     shutil.copytree(run, tmp_path / "run")
     (tmp_path / "run" / name).write_bytes(pickle.dumps(Bomb(tmp_path / "ran")))
-    if name != "statement.json":
-        rehash(tmp_path / "run")
+    if name not in ("statement.json", "ledger.jsonl"):
+        resealed(tmp_path / "run")
     with suppress(tacita.TacitaError):
         tacita.load(tmp_path / "run")
     with suppress(tacita.TacitaError):
@@ -394,12 +389,12 @@ def test_arrow_extension_types_are_not_unpickled(tmp_path):
 @pytest.mark.parametrize(
     "reading",
     [
-        Reading(),
-        Reading(delimiter=";"),
-        Reading(quote="'"),
-        Reading(encoding="latin-1"),
-        Reading(header=False, columns=("x", "y", "kind", "patient", "label")),
-        Reading(header=False, columns=("a",)),
+        FileFormat(),
+        FileFormat(delimiter=";"),
+        FileFormat(quote="'"),
+        FileFormat(encoding="latin-1"),
+        FileFormat(header=False, columns=("x", "y", "kind", "patient", "label")),
+        FileFormat(header=False, columns=("a",)),
     ],
 )
 def test_no_way_to_read_quotes_a_cell(tmp_path, reading):
@@ -420,4 +415,4 @@ def test_the_mark_can_be_found(tmp_path):
 
 def test_msgspec_is_strict():
     with pytest.raises(msgspec.ValidationError):
-        msgspec.convert({"header": 1}, Reading)
+        msgspec.convert({"header": 1}, FileFormat)

@@ -7,6 +7,7 @@ import stat
 import pytest
 
 import tacita
+from tacita.pipeline import check_run, train_table
 from tests.faults import runs
 from tests.faults.calls import Counting, Killing, Stopped, Stopping, watched
 
@@ -96,13 +97,37 @@ def test_stopped_twice(whole, calls, tmp_path):
 
 
 def test_a_run_killed_while_it_removes_its_key_is_finished_by_the_next_one(whole, calls, tmp_path):
-    """All is written; the checkpoint is gone, and the key is not."""
+    """All is written; checkpoint and binding are gone, and the key is not."""
     folder = tmp_path / "run"
     last = len(calls) - 1 - calls[::-1].index("replace")  # of the statement
-    killed_at(folder, next(n for n in range(last, len(calls)) if calls[n] == "unlink") + 2)
+    removed = [n for n in range(last, len(calls)) if calls[n] == "unlink"]  # each file, and what was left beside it
+    killed_at(folder, removed[:5][-1])
     assert {path.name for path in (folder / "private").iterdir()} == {"key.json"}
     run = runs.train(folder)
     runs.check_finished(folder, whole)
     assert run.statement.to_json() == json.loads((folder / "statement.json").read_bytes())
     with pytest.raises(tacita.ResumeError, match="not empty"):
         runs.train(folder)
+
+
+def test_stopped_around_the_seal_of_a_table(settings, table, tmp_path):
+    """Between any two calls from the first word of the statement to the last private file, and before the seal."""
+
+    def job(folder):
+        return train_table(settings(output=str(folder), queries=2), randomness=tacita.Randomness.insecure(0))
+
+    seen = []
+    with watched(tmp_path / "whole", lambda call: (seen.append(call.path.name), call.do())[1]):
+        job(tmp_path / "whole")
+    first = seen.index(".statement.txt.tmp")
+    assert len(seen) - first > 20
+    for number in range(first, len(seen), 1 if AUDIT else 2):
+        folder = tmp_path / f"run{number}"
+        with watched(folder, Stopping(number)), pytest.raises(Stopped):
+            job(folder)
+        if (folder / "private").exists():
+            job(folder)
+        assert check_run(folder).faults == ()
+        assert tacita.Ledger.load(folder / "ledger.jsonl").verify().sealed
+        assert (folder / "model.safetensors").read_bytes() == (tmp_path / "whole" / "model.safetensors").read_bytes()
+        assert {path.name for path in folder.iterdir()} == {path.name for path in (tmp_path / "whole").iterdir()}

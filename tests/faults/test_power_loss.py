@@ -8,15 +8,18 @@ import os
 import pytest
 
 from tacita._files import replace_durably
-from tacita.accounting import FullBatchGaussianEvent, Ledger, verify_file
+from tacita.accounting import FullBatchLaw, GaussianSumEvent
 from tacita.errors import LedgerError
+from tacita.ledger import Ledger, Reservations, verify_file
 from tacita.pipeline import check_run, train_table
 from tacita.random import Randomness
 from tests.faults import runs
 from tests.faults.calls import watched
 from tests.faults.disk import Recorder, put
 
-EVENT = FullBatchGaussianEvent(relation="add_or_remove_one", max_contribution=(1.0,), noise_std=(5.0,))
+EVENT = GaussianSumEvent(
+    sampling=FullBatchLaw(), relation="add_or_remove_one", max_contribution=(1.0,), noise_std=(5.0,)
+)
 WORDS = {"neighboring_relation": "add_or_remove_one", "privacy_unit": "one row = one patient"}
 AUDIT = bool(os.environ.get("TACITA_AUDIT"))
 
@@ -69,7 +72,7 @@ def spend(folder, released):
         session = ledger.register(EVENT, planned_queries=6)
         session.open()
         for query in range(5):
-            if not session.covered(query):
+            if not session.is_reserved(query):
                 session.reserve(query, query + 1)
             session.spend(query, f"tag{query}")
             released(query + 1)
@@ -89,6 +92,36 @@ def test_a_ledger_covers_what_was_released_and_goes_on(tmp_path):
             assert verify_file(path).ok
             Ledger(path, **WORDS).close()
             assert verify_file(path).ok
+
+
+def live_in_rounds(folder, released):
+    """A client that lives for one query, three times, and closes its ledger each time."""
+    for query in range(3):
+        with Ledger(folder / "ledger.jsonl", **WORDS) as ledger:
+            session = ledger.sessions[0] if ledger.sessions else ledger.register(EVENT, planned_queries=64)
+            if not session.opened:
+                session.open()
+            Reservations(session, 16).prepare(query)
+            session.spend(query, f"tag{query}")
+            released(query + 1)
+
+
+def test_what_is_given_back_was_never_released(tmp_path):
+    """In every state of the disk at least what was released is counted; at the end, no more."""
+    states = states_of(tmp_path, live_in_rounds)
+    assert len(states) > 30
+    counted = []
+    for number, (tree, released) in enumerate(states):
+        put(tree, tmp_path / f"state{number}")
+        path = tmp_path / f"state{number}" / "run" / "ledger.jsonl"
+        if released:
+            counted.append(Ledger.load(path).sessions[0].queries_spent)
+            assert counted[-1] >= released
+        if path.exists():
+            Ledger(path, **WORDS).close()
+            assert verify_file(path).ok
+    assert {16, 17, 18} & set(counted)  # killed, a reservation counts
+    assert Ledger.load(tmp_path / "run" / "ledger.jsonl").sessions[0].queries_spent == 3
 
 
 def test_a_hole_among_lines_that_were_never_flushed_is_refused_and_left_alone(tmp_path):

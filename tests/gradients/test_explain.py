@@ -27,36 +27,38 @@ def test_ghost_shows_what_each_layer_holds(small):
     plan = explain(small.model, small.loss_fn, small.data)
     assert plan.method == "ghost"
     assert plan.physical_batch_size is None
-    assert {p.rule for p in plan.parameters} == {"ghost Linear"}
+    assert {p.rule for p in plan.parameters} == {"ghost linear"}
     first = plan.parameters[0]
     assert first.cost == "norm without gradient: input 5, output 8"
     assert first.memory == 8 * (5 + 8)  # float64 input and output gradient of one row
     assert plan.parameters[1].memory == 0  # the bias uses the same
 
 
-def test_a_layer_without_a_rule_is_named(small):
+def test_a_parameter_that_no_rule_sees_is_named(small):
     small.model.append(nn.PReLU().double())
     plan = explain(small.model, small.loss_fn, small.data)
-    assert plan.method == "vmap"
-    assert plan.notes == ("ghost is not used: '3.weight': there is no rule for PReLU.",)
+    assert plan.method == "ghost"
+    assert plan.notes == ()
+    assert (plan.parameters[-1].name, plan.parameters[-1].rule) == ("3.weight", "ghost autograd")
 
 
-def test_a_model_that_cannot_be_tried_says_so(small):
+def test_a_model_whose_code_looks_at_values_says_so(small):
     def particular(model, batch):
         if (batch[0] < 2).any():
             raise RuntimeError
         return small.loss_fn(model, batch)
 
-    notes = explain(small.model, particular, small.data).notes
-    assert "it was not tried" in notes[0]
-    assert "ghost is not used: the model was not tried" in notes[1]
+    plan = explain(small.model, particular, small.data)
+    assert plan.method == "loop"
+    assert "it was not tried" in plan.notes[0]
+    assert "looks at values of a record" in plan.notes[1]
 
 
 def test_a_slower_method_says_why_the_faster_is_not_used(branching):
     plan = explain(branching.model, branching.loss_fn, branching.data)
     assert plan.method == "loop"
     assert [p.memory for p in plan.parameters] == [48, 16, 48, 16]
-    assert any(note.startswith("vmap is not used: ") for note in plan.notes)
+    assert any(note.startswith("ghost is not used: ") for note in plan.notes)
 
 
 def test_what_is_refused_is_listed_not_raised():

@@ -5,7 +5,7 @@ import torch
 
 from tacita.gradients.ghost import outer
 from tacita.gradients.ghost.rounding import gamma, squared_row_norms
-from tacita.gradients.precision import full_precision
+from tacita.gradients.weighted_sums import full_precision
 
 
 def exact(a, d):
@@ -44,16 +44,16 @@ def test_the_naive_gram_norm_is_not():
 
 
 @pytest.mark.parametrize(("in_width", "out_width"), [(512, 512), (512, 2048), (2048, 512)])
-def test_the_term_is_below_a_percent_for_ordinary_records(in_width, out_width):
+def test_the_term_is_a_tenth_of_a_percent_for_ordinary_records(in_width, out_width):
     torch.manual_seed(0)
     a, d = torch.randn(4, 256, in_width), torch.randn(4, 256, out_width)
     reach = outer.sum_of_products(a, d)
     direct = outer.with_margin(outer.direct_squares(a, d), reach, 256, a.dtype)
-    gram = outer.with_margin(outer.gram_squares(a, d, reach), reach, 256, a.dtype)
+    gram = outer.with_margin(outer.gram_squares(a, d)[0], reach, 256, a.dtype)
     for squares in (direct, gram):
         excess = squares / exact(a, d).square() - 1
         assert (excess > 0).all()
-        assert (excess < 0.01).all()
+        assert (excess < 2e-3).all()
 
 
 def test_a_single_long_block_would_not_do():
@@ -64,7 +64,7 @@ def test_a_single_long_block_would_not_do():
 def test_gram_and_direct_agree_without_the_margin():
     torch.manual_seed(0)
     a, d = torch.randn(5, 6, 40).double(), torch.randn(5, 6, 30).double()
-    gram = outer.gram_squares(a, d, outer.sum_of_products(a, d), rounding_margin=False)
+    gram = outer.gram_squares(a, d, rounding_margin=False)[0]
     direct = outer.direct_squares(a, d, rounding_margin=False)
     torch.testing.assert_close(gram, direct, rtol=1e-12, atol=0)
     torch.testing.assert_close(direct.sqrt(), exact(a, d), rtol=1e-12, atol=0)

@@ -5,7 +5,10 @@ import torch
 from torch import nn
 
 from tacita.errors import UnsupportedModuleError
+from tacita.gradients.chunked import Chunk
+from tacita.gradients.ghost import GhostEngine
 from tacita.gradients.loop import LoopEngine
+from tacita.gradients.vmap import VmapEngine
 
 
 def by_hand(found, index):
@@ -147,3 +150,27 @@ def test_works_where_gradients_are_switched_off(small, engine_of, everything):
     engine = engine_of(LoopEngine, small)
     with torch.no_grad():
         assert (engine.norms(everything(engine)) > 0).all()
+
+
+class WritesFrozen(nn.Module):
+    """Writes a record into a parameter that is not trained, by a name that has a version of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.kept = nn.Linear(3, 1), nn.Parameter(torch.zeros(3), requires_grad=False)
+
+    def forward(self, x):
+        self.kept.data.copy_(x.detach()[0])
+        return self.layer(x).squeeze(1)
+
+
+@pytest.mark.parametrize("kind", [LoopEngine, VmapEngine, GhostEngine])
+def test_a_frozen_parameter_is_not_written_by_any_name(kind):
+    """It is published with the model."""
+    model = WritesFrozen()
+    params = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    chunks = [Chunk((torch.ones(2, 3),), 2, 0)]
+    engine = kind(model, lambda model, batch: model(batch[0]), params, chunks, torch.arange(2))
+    with pytest.raises(UnsupportedModuleError, match="writes parameters or buffers of the model in place"):
+        engine.norms({"all": tuple(params)})
+    assert torch.equal(model.kept, torch.zeros(3))

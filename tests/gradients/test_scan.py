@@ -1,9 +1,15 @@
+import functools
+import types
+from collections import deque
+
+import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 from tacita.errors import UnsupportedModuleError
+from tacita.gradients import NetworkSource
 from tacita.gradients.scan import scan
 
 IMAGES = (torch.full((1, 2, 6, 6), 12345.678), torch.full((1,), 2))
@@ -141,6 +147,7 @@ def test_a_division_by_the_batch_size_is_refused(middle):
 
 @pytest.mark.parametrize("dropout", [nn.Dropout(0.5), nn.Dropout1d(0.5), nn.AlphaDropout(0.5)])
 def test_dropout_is_accepted_and_the_global_generator_untouched(dropout):
+    torch.manual_seed(0)
     model = network(dropout, axes=1)
     before = torch.get_rng_state()
     accepted(model)
@@ -200,3 +207,205 @@ def test_no_gradient_mode_or_parameter_is_left_behind():
     assert modes == [module.training for module in model.modules()]
     assert all(p.grad is None for p in model.parameters())
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+class Complex(nn.Module):
+    def __init__(self, trained=True):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(2, dtype=torch.complex64), requires_grad=trained)
+        self.linear = nn.Linear(2, 1)
+
+    def forward(self, x):
+        return self.linear((x * self.scale).abs())
+
+
+def test_complex_parameters_are_refused_where_they_are_trained():
+    data = (torch.ones(5, 2),)
+    for method in ("auto", "loop", "vmap", "ghost"):
+        with pytest.raises(UnsupportedModuleError, match=r"complex parameters \(scale\).*view_as_complex"):
+            NetworkSource(Complex(), lambda model, batch: model(batch[0]).squeeze(1), data, method=method)
+    NetworkSource(Complex(trained=False), lambda model, batch: model(batch[0]).squeeze(1), data)
+
+
+class Meter(nn.Module):
+    """A module outside of the model that keeps a running mean in a buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(()))
+
+    def forward(self, losses):
+        self.mean.mul_(0.9).add_(0.1 * losses.detach().mean())
+        return losses - self.mean
+
+
+METER = Meter()
+
+
+class Remembering:
+    """A callable that holds its meter, or the last losses, as an attribute."""
+
+    def __init__(self, meter=None):
+        self.meter, self.last = meter, torch.zeros(())
+
+    def __call__(self, model, batch):
+        losses = classify(model, batch)
+        if self.meter is not None:
+            return self.meter(losses)
+        losses, self.last = losses + self.last, losses.detach().mean()
+        return losses
+
+    def method(self, model, batch):
+        return self(model, batch)
+
+
+class Silent(Remembering):
+    """It keeps the losses, and no loss shows it."""
+
+    def __call__(self, model, batch):
+        self.last = classify(model, batch)
+        return self.last
+
+
+def by_closure():
+    meter = Meter()
+    return lambda model, batch: meter(classify(model, batch))
+
+
+def by_global(model, batch):
+    return METER(classify(model, batch))
+
+
+def by_default(model, batch, meter=Meter()):  # noqa: B008 - that is the point
+    return meter(classify(model, batch))
+
+
+def through_a_helper(model, batch):
+    return by_global(model, batch)
+
+
+def measured(meter, model, batch):
+    return meter(classify(model, batch))
+
+
+STATEFUL = {
+    "closure": by_closure,
+    "global": lambda: by_global,
+    "default": lambda: by_default,
+    "helper": lambda: through_a_helper,
+    "partial": lambda: functools.partial(measured, Meter()),
+    "method": lambda: Remembering(Meter()).method,
+    "callable": lambda: Remembering(Meter()),
+    "tensor": Remembering,
+    "silent": Silent,
+    "keyword": lambda: functools.partial(by_default, meter=Meter()),
+}
+
+
+@pytest.mark.parametrize("way", STATEFUL)
+def test_a_loss_that_keeps_tensors_outside_of_the_model_is_refused(way):
+    """Seen before any data is used, whatever leads there; what the trial wrote is taken back."""
+    loss_fn = STATEFUL[way]()
+    before = METER.mean.clone()
+    with pytest.raises(UnsupportedModuleError, match=r"it would remember data|depends on"):
+        scan(nn.Linear(4, 3), loss_fn, VECTORS).check()
+    assert torch.equal(METER.mean, before)
+
+
+class Keeping(nn.Module):
+    """Keeps numbers of its records where nothing but ``keep`` looks; no loss depends on them, yet."""
+
+    shared = 0.0
+
+    def __init__(self, keep):
+        super().__init__()
+        self.layer, self.keep = nn.Linear(4, 3), keep
+        self.numbers, self.array, self.means = {"mean": 0.0}, np.zeros(1), [0.0]
+        self.space, self.recent = types.SimpleNamespace(mean=0.0), deque([0.0], maxlen=1)
+
+    def forward(self, x):
+        self.keep(self, x.detach().mean().item())
+        return self.layer(x)
+
+
+PLACES = {
+    "dictionary": lambda m, mean: m.numbers.update(mean=mean),
+    "list": lambda m, mean: m.means.__setitem__(0, mean),
+    "array": lambda m, mean: m.array.__setitem__(0, mean),
+    "namespace": lambda m, mean: setattr(m.space, "mean", mean),
+    "queue": lambda m, mean: m.recent.append(mean),
+    "class": lambda m, mean: setattr(type(m), "shared", mean),
+}
+
+
+@pytest.mark.parametrize("where", PLACES)
+def test_a_model_that_keeps_numbers_of_its_records_is_refused(where):
+    """Though no loss depends on them in the trial: they may count from the hundredth query on."""
+    message = refused(Keeping(PLACES[where]), lambda model, batch: model(batch[0]).sum(1))
+    assert "is changed by a forward pass: it would remember data" in message
+
+
+def test_a_loss_that_keeps_numbers_of_its_records_is_refused():
+    seen = {"mean": 0.0}
+
+    def loss_fn(model, batch):
+        seen["mean"] = batch[0].mean().item()
+        return model(batch[0]).sum(1)
+
+    assert "loss_fn.seen.'mean'" in refused(nn.Linear(4, 3), loss_fn)
+
+
+def test_a_loss_that_writes_a_tensor_past_its_version_is_refused():
+    seen = torch.zeros(4)
+
+    def loss_fn(model, batch):
+        seen.data.add_(batch[0].detach()[0])
+        return model(batch[0]).sum(1)
+
+    assert "'loss_fn.seen' is changed by a forward pass" in refused(nn.Linear(4, 3), loss_fn)
+    assert torch.equal(seen, torch.zeros(4))
+
+
+def test_a_model_that_makes_constants_once_is_accepted():
+    kept = Keeping(lambda m, mean: m.numbers.setdefault("scale", 2.0))
+    scan(kept, lambda model, batch: model.numbers["scale"] * model(batch[0]).sum(1), VECTORS).check()
+
+
+def test_a_loss_that_uses_tensors_and_modules_and_changes_none_is_accepted():
+    weight, teacher, cache = torch.ones(3), nn.Linear(4, 3), {}
+
+    def loss_fn(model, batch):
+        if "scale" not in cache:  # a constant that is made once
+            cache["scale"] = weight.sum()
+        distilled = (model(batch[0]) - teacher(batch[0])).square().sum(1)
+        return cache["scale"] * F.cross_entropy(model(batch[0]), batch[1], weight=weight, reduction="none") + distilled
+
+    scan(nn.Linear(4, 3), loss_fn, VECTORS).check()
+
+
+def test_a_module_outside_of_the_model_that_mixes_samples_is_named():
+    norm = nn.BatchNorm1d(3)
+    message = refused(nn.Linear(4, 3), lambda model, batch: norm(model(batch[0])).sum(1))
+    assert "'loss_fn.norm' (BatchNorm1d) computes statistics over the batch" in message
+
+
+def test_a_module_outside_of_the_model_is_looked_at_in_every_query():
+    norm = nn.BatchNorm1d(3).eval()
+    data = (torch.ones(5, 4),)
+    source = NetworkSource(nn.Linear(4, 3), lambda model, batch: norm(model(batch[0])).sum(1), data)
+    params = dict(source.model.named_parameters())
+    source.engine(params, np.arange(2))
+    norm.train()
+    with pytest.raises(UnsupportedModuleError, match="BatchNorm1d"):
+        source.engine(params, np.arange(2))
+
+
+def test_a_loss_that_cannot_be_looked_into_is_a_condition():
+    class Compiled:  # as a function of an extension module: callable, without code
+        __call__ = staticmethod(torch.ops.aten.add)
+
+    data = (torch.ones(5, 4),)
+    source = NetworkSource(nn.Linear(4, 1), lambda model, batch: model(batch[0]).squeeze(1), data)
+    assert not source.conditions
+    source.loss_fn = Compiled()
+    assert "compiled code" in source.conditions[0]

@@ -6,8 +6,8 @@ import pytest
 import scipy.stats
 import torch
 
-from tacita.accounting import PoissonGaussianEvent, Spend, epsilon
-from tacita.mechanisms import CalibratedGaussian, GaussianMechanism
+from tacita.accounting import GaussianSumEvent, PoissonLaw, Spend, epsilon
+from tacita.mechanisms import CalibratedGaussian, GaussianMechanism, Mechanism
 
 N = 10**6  # standard error of the estimated std: 1 / sqrt(2 N) = 0.07 %
 
@@ -82,8 +82,8 @@ def test_zero_noise_is_the_value_itself():
 
 def test_calibrated_never_overshoots_beside_other_sessions():
     def event_at(noise_multiplier):
-        return PoissonGaussianEvent(
-            sampling_probability=0.02,
+        return GaussianSumEvent(
+            sampling=PoissonLaw(0.02),
             max_contribution=(1.0,),
             noise_std=(noise_multiplier,),
             relation="add_or_remove_one",
@@ -121,3 +121,17 @@ def test_targets_raise_when_built(target_epsilon, target_delta, name):
 def test_an_unknown_allocation_is_refused():
     with pytest.raises(ValueError, match="allocation must be one of"):
         GaussianMechanism(noise_multiplier=1.0, allocation="equal")  # type: ignore[arg-type]
+
+
+def test_noise_of_another_law_inherits_no_guarantee():
+    """A mechanism has to say what a session with its noise spends: there is no answer that it gets for nothing."""
+
+    class Uniform(Mechanism):
+        def on(self, steps, noise_std):
+            return self
+
+        def __call__(self, values, noise_std, normals):
+            return values
+
+    with pytest.raises(TypeError, match=r"abstract method '?event"):
+        Uniform(noise_multiplier=1.0)  # type: ignore[abstract]

@@ -10,9 +10,10 @@ import torch
 from tacita._integer_noise import discrete_gaussians, rounded_normals
 from tacita.accounting import (
     DiscreteGaussianEvent,
-    FullBatchGaussianEvent,
+    FullBatchLaw,
+    GaussianSumEvent,
     HardenedEvent,
-    PoissonGaussianEvent,
+    PoissonLaw,
     Spend,
     epsilon,
 )
@@ -121,9 +122,9 @@ def test_the_supports_of_both_worlds_are_equal(kind):
 @pytest.mark.parametrize("kind", [RoundedGaussian, DiscreteGaussian])
 def test_steps_come_from_the_estimator(kind):
     mechanism = kind(noise_multiplier=1.0)
-    with pytest.raises(ValueError, match="has no steps"):
+    with pytest.raises(ValueError, match="steps must be set before"):
         mechanism({"g": {"w": torch.zeros(2).double()}}, {"g": 1.0}, noise(0))
-    with pytest.raises(ValueError, match="use GridSum or CappedSum"):
+    with pytest.raises(ValueError, match="Use GridSum or CappedSum"):
         mechanism.on(None, {"g": 1.0})
     with pytest.raises(ValueError, match=r"at most 2\^36 steps"):
         mechanism.on({"g": 2.0**-40}, {"g": 1.0})
@@ -154,8 +155,8 @@ def hardened(inner):
 
 
 def poisson(noise_multiplier, relation="add_or_remove_one"):
-    return PoissonGaussianEvent(
-        sampling_probability=0.02, max_contribution=(1.0,), noise_std=(noise_multiplier,), relation=relation
+    return GaussianSumEvent(
+        sampling=PoissonLaw(0.02), max_contribution=(1.0,), noise_std=(noise_multiplier,), relation=relation
     )
 
 
@@ -176,7 +177,7 @@ def test_calibration_meets_the_target_with_its_own_event(kind, cost):
 
 
 def test_discrete_noise_has_an_event_of_its_own_or_is_refused():
-    full = FullBatchGaussianEvent(relation="replace_one", max_contribution=(1.0,), noise_std=(2.0,))
+    full = GaussianSumEvent(sampling=FullBatchLaw(), relation="replace_one", max_contribution=(1.0,), noise_std=(2.0,))
     event = DiscreteGaussian(noise_multiplier=1.0).event(hardened(full))
     assert isinstance(event, HardenedEvent)
     assert event.noise == "discrete"

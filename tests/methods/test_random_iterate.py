@@ -129,7 +129,7 @@ def test_numbers_left_behind_stand_for_the_iterate_before_them():
 def test_numbers_used_do_not_fall():
     chosen, w = walked(3, total=10)
     chosen.update(w, 3)
-    with pytest.raises(ValueError, match="used must not fall: it was 3, got 2"):
+    with pytest.raises(ValueError, match="used must be at least its last value, 3, got 2"):
         chosen.update(w, 2)
 
 

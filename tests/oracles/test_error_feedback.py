@@ -154,13 +154,15 @@ def test_rows_of_nan_are_rows_that_are_not_there(make, problem):
     poisoned[7] = math.nan
     absent[7] = False
 
-    class Without(tacita.PoissonSampler):
+    class Without:
+        """What an oracle would draw if the row were not there."""
+
         def draw(self, query, coins, num_rows):
-            drawn = super().draw(query, coins, num_rows)
+            drawn = second.sampler.draw(query, coins, num_rows)
             return drawn[absent[torch.from_numpy(drawn)].numpy()]
 
-    first = make(PRIVATE, dataset=(poisoned, y))
-    second = make(PRIVATE, sampler=Without(sample_rate=0.3, num_records=60))
+    first, second = make(PRIVATE, dataset=(poisoned, y)), make(PRIVATE)
+    second.draws.sampler = Without()
     for _ in range(5):
         one, two = first.query(params), second.query(params)
         for name in params:
@@ -171,17 +173,23 @@ def test_rows_of_nan_are_rows_that_are_not_there(make, problem):
 
 
 def test_each_feedback_is_charged_by_its_own_event(make):
-    assert isinstance(make(PRIVATE).event, acc.HiddenErrorPoissonEvent)
-    assert isinstance(make(PRIVATE, relation="replace_one").event, acc.HiddenErrorGaussianEvent)
-    assert isinstance(make(BOUNDED).event, acc.BoundedResidualPoissonEvent)
-    assert isinstance(make(RELEASED).event, acc.PoissonGaussianEvent)
+    for feedback, kind in (
+        (PRIVATE, acc.HiddenErrorEvent),
+        (BOUNDED, acc.BoundedResidualEvent),
+        (RELEASED, acc.GaussianSumEvent),
+    ):
+        event = make(feedback).event
+        assert type(event) is kind
+        assert isinstance(event.sampling, acc.PoissonLaw)
+    assert make(PRIVATE).event.amplified
+    assert not make(PRIVATE, relation="replace_one").event.amplified
     first = tacita.PrivateFeedback(max_feedback_norm=0.5, first_draw=True)
     assert isinstance(make(first).event, acc.FirstDrawEvent)
     shuffled = tacita.ShuffledEpochsSampler(batches_per_epoch=4, num_records=60, assignment="permutation")
     event = make(BOUNDED, relation="zero_out_one", sampler=shuffled).event
-    assert isinstance(event, acc.BoundedResidualGaussianEvent)
-    assert event.queries_per_epoch == 4
-    assert event.gaussian_mu(10) == pytest.approx(
+    assert isinstance(event, acc.BoundedResidualEvent)
+    assert event.sampling.queries_per_epoch == 4
+    assert event.guarantee(10).mu == pytest.approx(
         (math.sqrt(3) + 3 * 2) / 3.0
     )  # three epochs begun, noise 1 x (C1 + C3)
 
@@ -217,7 +225,9 @@ def test_refused_when_built(make):
         make(BOUNDED, relation="replace_one", sampler=fixed)
     with pytest.raises(UnsupportedEventError, match="replace_one and zero_out_one"):
         make(PRIVATE, sampler=fixed)
-    with pytest.raises(TypeError, match="feedback must be a PrivateFeedback"):
+    with pytest.raises(
+        TypeError, match=r"feedback must be a PrivateFeedback.*got float\. For example feedback=tacita\.Rel"
+    ):
         make(0.5)
     with pytest.raises(TypeError, match="sampler must be a tacita sampler"):
         make(PRIVATE, sampler=32)

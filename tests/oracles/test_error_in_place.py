@@ -82,10 +82,10 @@ def test_no_later_query_changes_what_was_saved_loaded_or_published(make, problem
 def test_the_error_lies_in_memory_once(make, problem, feedback):
     oracle = make(feedback)
     oracle.query(trainable(problem[0]))
-    places = [e.data_ptr() for e in oracle._state["error"].values()]
+    places = [e.data_ptr() for e in oracle.line.state["error"].values()]
     for _ in range(3):
         oracle.query(trainable(problem[0]))
-        assert [e.data_ptr() for e in oracle._state["error"].values()] == places
+        assert [e.data_ptr() for e in oracle.line.state["error"].values()] == places
 
 
 def test_each_block_is_freed_once_it_has_its_noise(make, problem):
@@ -174,32 +174,32 @@ def test_a_query_that_counts_and_is_not_remembered_is_the_last(make, problem, mo
     params, oracle = trainable(problem[0]), make(feedback)
     oracle.query(params)
     with monkeypatch.context() as patch:
-        patch.setattr(oracle, "_remember", fails)
+        patch.setattr(type(oracle.estimator), "remember", fails)
         with pytest.raises(Broken):
             oracle.query(params)
     with pytest.raises(ResumeError, match="load the last checkpoint"):
         oracle.query(params)
 
 
-def test_noise_is_added_to_nothing_but_what_was_paid_for(make):
-    """``pay`` writes the line of one set of values; they get their noise once, and nothing else does."""
-    line, same_line = make(PRIVATE).line, make(PRIVATE).line
+def test_noise_is_added_to_nothing_but_what_was_committed(make_oracle):
+    """``commit`` writes the line of one set of values; they get their noise once, and nothing else does."""
+    line, same_line = make_oracle().line, make_oracle().line
 
     def filled(x):
-        return {"gradient": {"w": torch.full((3,), x)}}
+        return {"all": {"w": torch.full((3,), x)}}
 
-    with pytest.raises(RuntimeError, match="no query was paid for"):
+    with pytest.raises(RuntimeError, match="no query waits for its noise"):
         line.noisy()
     values = filled(1.0)
-    assert line.pay(line.begin(), values)
-    values["gradient"] = filled(9.0)["gradient"]  # too late
+    assert line.commit(line.begin(), values)
+    values["all"] = filled(9.0)["all"]  # too late
     expected = same_line.release(same_line.begin(), filled(1.0))
-    assert torch.equal(line.noisy()["gradient"]["w"], expected["gradient"]["w"])
+    assert torch.equal(line.noisy()["all"]["w"], expected["all"]["w"])
     with pytest.raises(RuntimeError, match="released once"):
         line.noisy()
-    assert not line.pay(0, filled(2.0))
-    with pytest.raises(RuntimeError, match="no query was paid for"):
+    assert not line.commit(0, filled(2.0))
+    with pytest.raises(RuntimeError, match="no query waits for its noise"):
         line.noisy()
     for made in (2, 3):
-        assert line.pay(line.begin(), filled(3.0))
+        assert line.commit(line.begin(), filled(3.0))
         assert line.session.queries_made == made

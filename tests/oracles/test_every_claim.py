@@ -89,13 +89,13 @@ class Watched:
             randomness=tacita.Randomness.insecure(SEED),
         )
         self.oracle = claim.kind(copy.deepcopy(model), loss_fn, dataset or data, **{**common, **claim.settings, **more})
-        self.values, pay = [], self.oracle.line.pay
+        self.values, commit = [], self.oracle.line.commit
 
-        def watching(query, values):
+        def watching(query, values, seen):
             self.values.append({block: {n: x.clone() for n, x in xs.items()} for block, xs in values.items()})
-            return pay(query, values)
+            return commit(query, values, seen)
 
-        self.oracle.line.pay = watching
+        self.oracle.line.commit = watching
         self.session = self.oracle.session
 
     def query(self):
@@ -232,3 +232,12 @@ def test_the_check_of_the_noise_can_fail(problem, wrong):
     watched.oracle.noise_std["all"] *= wrong
     with pytest.raises(AssertionError, match="not close"):
         watched.check_noise(release)
+
+
+@every_claim
+def test_every_oracle_has_reservations_and_restarts(problem, name):
+    """Whatever builds it: the size of a reservation is the caller's, and restarts are registered with the session."""
+    watched = Watched(problem, name, reservation=2, planned_restarts=1)
+    watched.oracle.query(trainable(problem[0]))
+    assert watched.session.reserved_queries == 2
+    assert [session.restart_of for session in watched.oracle.ledger.sessions] == [None, watched.session.id]

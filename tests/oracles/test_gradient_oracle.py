@@ -196,7 +196,7 @@ def test_a_cell_without_a_proof_is_refused_with_the_relations_that_work(make_ora
 
 @pytest.mark.parametrize("relation", ["replace_one", "zero_out_one"])
 def test_a_public_count_must_be_the_datas(make_oracle, relation):
-    with pytest.raises(ValueError, match="num_records must be the number of records"):
+    with pytest.raises(ValueError, match=r"num_records must be the number of records.*got 61\. Pass len\(data\)"):
         make_oracle(relation, sampler=tacita.PoissonSampler(sample_rate=0.3, num_records=61))
 
 
@@ -240,10 +240,10 @@ def test_an_oracle_that_is_not_used_spends_nothing_and_can_be_withdrawn(make_ora
 
 def test_a_users_error_propagates_and_the_query_can_be_made_again(problem, make_oracle):
     model, _, data = problem
-    fail = [True]
+    fail = [False]
 
     def loss_fn(model, batch):
-        if fail[0] and len(batch[0]) > 3:
+        if fail[0]:
             raise KeyError("the user's own")
         return (model(batch[0]).squeeze(-1) - batch[1]).square()
 
@@ -258,6 +258,7 @@ def test_a_users_error_propagates_and_the_query_can_be_made_again(problem, make_
         planned_queries=3,
         method="ghost",
     )
+    fail[0] = True
     with pytest.raises(KeyError, match="the user's own"):
         oracle.query(trainable(model))
     fail[0] = False
@@ -341,3 +342,92 @@ def test_an_opened_session_is_not_continued_with_another_clipper(problem, make_o
         make_oracle(
             ledger=first.ledger, session=first.session, clipper=tacita.AutomaticClipper(max_grad_norm=1.0, gamma=0.01)
         )
+
+
+def test_a_complex_point_is_refused_whatever_the_source():
+    from tacita.gradients.given import GivenSource
+
+    with pytest.raises(ValueError, match="floating-point"):
+        GivenSource(torch.ones(3, 2, dtype=torch.complex64))
+    oracle = tacita.GradientOracle(
+        GivenSource(torch.ones(3, 2)),
+        estimator=tacita.ClippedSum(tacita.FlatClipper(max_grad_norm=1.0)),
+        mechanism=tacita.GaussianMechanism(noise_multiplier=1.0),
+        sampler=tacita.FullBatchSampler(num_records=3),
+        ledger=tacita.Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one row"),
+        planned_queries=1,
+    )
+    with pytest.raises(ValueError, match="must be real, and are complex: theta"):
+        oracle.query({"theta": torch.zeros(2, dtype=torch.complex64)})
+    assert oracle.session.queries_made == 0
+
+
+@pytest.mark.parametrize(
+    ("relation", "sampler", "public"),
+    [
+        ("replace_one", tacita.PoissonSampler(sample_rate=0.3, num_records=60), True),
+        ("zero_out_one", tacita.PoissonSampler(sample_rate=0.3, num_records=60), True),
+        ("add_or_remove_one", tacita.PoissonSampler(sample_rate=0.3, num_records=60), False),
+    ],
+)
+def test_a_delta_that_publishes_a_record_is_refused_where_their_number_is_public(
+    make_oracle, relation, sampler, public
+):
+    def built(delta):
+        mechanism = tacita.CalibratedGaussian(target_epsilon=1.0, target_delta=delta)
+        return make_oracle(relation=relation, sampler=sampler, mechanism=mechanism)
+
+    built(0.99 / 60)
+    if not public:
+        built(1 / 60)  # the number of records is secret, and compared with nothing
+        return
+    with pytest.raises(ValueError, match=r"target_delta must be below 1 / num_records = 0\.0167"):
+        built(1 / 60)
+
+
+@pytest.mark.parametrize("relation", ["replace_one", "zero_out_one"])
+def test_a_cap_whose_delta_publishes_a_record_is_refused(relation):
+    def built(delta):
+        return tacita.ClippedGradientOracle(
+            torch.nn.Linear(2, 1),
+            lambda model, batch: model(batch[0]).sum(1),
+            (torch.zeros(60, 2),),
+            ledger=tacita.Ledger(
+                neighboring_relation=relation, privacy_unit="one row", max_epsilon=100.0, max_delta=delta
+            ),
+            sampler=tacita.FullBatchSampler(num_records=60),
+            clipper=tacita.FlatClipper(max_grad_norm=1.0),
+            mechanism=tacita.GaussianMechanism(noise_multiplier=1.0),
+            planned_queries=1,
+        )
+
+    built(0.01)
+    with pytest.raises(ValueError, match=r"max_delta must be below 1 / num_records = 0\.0167"):
+        built(0.02)
+
+
+@pytest.mark.parametrize("one_pass", [True, False])
+def test_calibrated_noise_pays_for_the_planned_restarts(make_oracle, one_pass):
+    """All sessions together meet the target; the restart has the noise that the first one had."""
+    disjoint = tacita.DisjointSampler(num_batches=10, num_records=60, assignment="coin")
+    sampler = disjoint if one_pass else tacita.PoissonSampler(sample_rate=0.3, num_records=60)
+    settings = dict(
+        ledger=tacita.Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one row"),
+        sampler=sampler,
+        mechanism=tacita.CalibratedGaussian(target_epsilon=2.0, target_delta=1e-5),
+    )
+    make_oracle(ledger=settings["ledger"], mechanism=tacita.GaussianMechanism(noise_multiplier=20.0), purpose="beside")
+    oracle = make_oracle(**settings, planned_restarts=2)
+    ledger = oracle.ledger
+    assert 2.0 * 0.999 <= ledger.epsilon(1e-5) <= 2.0
+    assert [session.id for session in ledger.sessions] == ["beside-1", "train-1", "train-2", "train-3"]
+    oracle.backward()
+    last = ledger.write_off(oracle.session)
+    again = make_oracle(**settings, planned_restarts=2, session=last, seed=1)
+    assert again.noise_std == oracle.noise_std
+    again.backward()
+    with pytest.raises(tacita.LedgerError, match="other settings"):
+        make_oracle(**settings, session=ledger.write_off(last), seed=2)  # as if no restart had been planned
+    with pytest.raises(tacita.LedgerError, match="closed"):
+        oracle.query(dict(oracle.source.model.named_parameters()))
+    assert ledger.epsilon(1e-5) <= 2.0

@@ -137,7 +137,7 @@ def test_noise_and_estimator_must_fit(problem):
     ledger = tacita.Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one row")
     settings = dict(ledger=ledger, sampler=tacita.FullBatchSampler(num_records=5), planned_queries=2)
     source, clipper = GivenSource(torch.zeros(5, 3)), tacita.FlatClipper(max_grad_norm=1.0)
-    with pytest.raises(ValueError, match="use GridSum or CappedSum"):
+    with pytest.raises(ValueError, match="Use GridSum or CappedSum"):
         tacita.GradientOracle(source, estimator=tacita.ClippedSum(clipper), mechanism=ROUNDED, **settings)
     plain = tacita.GaussianMechanism(noise_multiplier=1.0)
     with pytest.raises(ValueError, match="use RoundedGaussian or DiscreteGaussian"):

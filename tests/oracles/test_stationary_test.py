@@ -266,15 +266,15 @@ def test_no_record_is_a_data_set_like_any_other(monkeypatch):
 def test_the_threshold_s_draw_survives_a_ratchet():
     randomness = tacita.Randomness.insecure(3)
     test = build(randomness=randomness)
-    before = test._threshold_draw
+    before = test._answering.threshold_draw
     randomness.ratchet()
     test.test(SADDLE)
-    assert test._threshold_draw == before
+    assert test._answering.threshold_draw == before
     assert before == tacita.Randomness.insecure(3).session_key("select-1").stream("threshold").laplaces(1)[0]
 
 
 def test_the_draws_are_the_run_s_own():
-    firsts = {build(randomness=tacita.Randomness.insecure(seed))._threshold_draw for seed in range(20)}
+    firsts = {build(randomness=tacita.Randomness.insecure(seed))._answering.threshold_draw for seed in range(20)}
     assert len(firsts) == 20
     assert build(randomness=None).ledger.sessions[0].registration.secure_randomness
 
@@ -399,14 +399,14 @@ def test_a_session_registered_before_must_be_this_test_s():
     ledger = tacita.Ledger(neighboring_relation="replace_one", privacy_unit="one row")
     first = build(ledger=ledger)
     for changes in ({"alpha": 0.25}, {"max_tests": 5}, {"epsilon": 5.0}, {"because": "else"}):
-        with pytest.raises(LedgerError, match="registered for another test"):
+        with pytest.raises(LedgerError, match=r"registered for another event, .* than this test's"):
             build(ledger=ledger, session=first.session, **changes)
 
 
 def test_two_tests_cannot_draw_the_same_noise():
     randomness = tacita.Randomness.insecure(0)
     build(randomness=randomness)
-    with pytest.raises(ValueError, match="already draws from this Randomness"):
+    with pytest.raises(tacita.LedgerError, match="same noise twice"):
         build(randomness=randomness)
 
 
@@ -422,6 +422,13 @@ def test_units_of_several_rows_have_more_noise():
     records = tacita.cap_units((rows(),), [i // 5 for i in range(ROWS)], 3, randomness=tacita.Randomness.insecure(0))
     capped = build(records, relation="add_or_remove_one", num_records=ROWS)
     assert capped.mechanism.sensitivity == pytest.approx(3 * build(relation="add_or_remove_one").mechanism.sensitivity)
+
+
+@pytest.mark.parametrize("relation", ["replace_one", "zero_out_one"])
+def test_units_of_several_rows_are_refused_where_their_rows_would_be_public(relation):
+    records = tacita.cap_units((rows(),), [i // 5 for i in range(ROWS)], 3, randomness=tacita.Randomness.insecure(0))
+    with pytest.raises(tacita.UnsupportedEventError, match="no guarantee is proved"):
+        build(records, relation=relation, num_records=len(records.rows))
 
 
 def test_a_part_of_a_split_is_tested_beside_the_others():
@@ -456,7 +463,7 @@ def test_failures_of_the_solver_are_paid_for_in_delta():
     test = wide(eigenvalue_error=0.3, solver_failure_probability=1e-8)
     assert test.query.steps(WIDE) < WIDE
     assert test.query.solver_failure == 1e-8 / 8
-    assert test.event.coupling_gap(8) == pytest.approx(1e-8)
+    assert test.event.guarantee(8).coupling_gap == pytest.approx(1e-8)
     spends = [acc.Spend(test.event, 8)]
     assert acc.delta(spends, 4.0).delta == pytest.approx(1e-8 * (1 + math.exp(4.0)))
     assert 4.0 <= test.ledger.conditional_bound(1e-6).epsilon < 4.0001
@@ -467,7 +474,7 @@ def test_failures_of_the_solver_are_paid_for_in_delta():
 def test_small_models_have_exact_eigenvalues_and_no_failure():
     test = build(eigenvalue_error=0.001, solver_failure_probability=1e-8)
     assert test.query.solver_failure == 0
-    assert test.event.coupling_gap(8) == 0
+    assert test.event.guarantee(8).coupling_gap == 0
 
 
 def test_the_solver_is_within_its_error():
@@ -501,7 +508,7 @@ def test_the_bound_on_the_number_of_records_is_a_condition_where_it_is_private()
 def test_the_certificate_says_what_is_bounded_and_what_was_assumed():
     data = rows()
     test = build(data)
-    with pytest.raises(ValueError, match="no point was accepted"):
+    with pytest.raises(ValueError, match=r"test\(\) has accepted no point"):
         test.certificate()
     test.first_accepted([SADDLE, minimum(data)])
     found = test.certificate()
@@ -709,9 +716,25 @@ def test_a_second_test_on_the_same_session_is_refused():
     second = build(ledger=ledger, session=first.session, randomness=tacita.Randomness.insecure(1))
     assert first.test(SADDLE) is False
     for _ in range(2):
-        with pytest.raises(ResumeError, match="is another test's, which has asked already"):
+        with pytest.raises(ResumeError, match="belongs to another test, which has tested a point already"):
             second.test(SADDLE)
     assert first.session.queries_made == 1
     assert first.test(minimum(rows())) is True
     with pytest.raises(ResumeError):
         second.test(SADDLE)
+
+
+def test_a_test_that_was_interrupted_has_the_restart_that_was_paid_for_with_it(tmp_path):
+    path, settings = (
+        tmp_path / "l.jsonl",
+        dict(neighboring_relation="replace_one", privacy_unit="one row = one patient"),
+    )
+    with tacita.Ledger(path, **settings) as ledger:
+        first = build(ledger=ledger, planned_restarts=1, reservation=2)
+        assert ledger.conditional_bound(1e-9).epsilon == pytest.approx(8.0, rel=1e-6)  # each costs a whole test
+        first.test(SADDLE)
+        assert first.session.reserved_queries == 2
+    with tacita.Ledger(path, **settings) as ledger:
+        restart = ledger.write_off(ledger.sessions[0])
+        assert build(ledger=ledger, session=restart).test(SADDLE) is False
+        assert ledger.conditional_bound(1e-9).epsilon == pytest.approx(8.0, rel=1e-6)

@@ -10,6 +10,7 @@ import tacita
 from tacita.errors import BudgetExceededError
 from tacita.gradients.given import GivenSource
 from tacita.testing import check_oracle
+from tests.audit.linear import Promised
 
 
 @pytest.fixture
@@ -158,13 +159,6 @@ def test_a_debug_count_is_in_the_checkpoint(make):
 
 
 # -- the contract of every oracle, under the condition
-
-
-class Promised(tacita.UnclippedSum):
-    """As accounted where its condition holds: the claim that an audit can look for."""
-
-    def event(self, *args):
-        return super().event(*args).inner
 
 
 def audited(keeps_the_promise):

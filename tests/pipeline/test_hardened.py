@@ -26,8 +26,9 @@ def events(folder="run"):
 def test_every_session_is_hardened(settings, table, hardened, noise, model) -> None:
     run = train_table(settings(hardened=hardened, model=model))
     found = events()
-    assert set(found) == {"survey", "refinement", "train", "score"}
+    assert set(found) == {"rows", "survey", "refinement", "train", "score"}
     assert {purpose: (event.noise, event.sums) for purpose, event in found.items()} == {
+        "rows": ("rounded", "counts"),
         "survey": ("rounded", "counts"),
         "refinement": ("rounded", "counts"),
         "train": (noise, "alone"),
@@ -65,13 +66,15 @@ def test_counts_are_bought_with_whole_noise(settings, table, monkeypatch) -> Non
 
     monkeypatch.setattr(purchases_module.Line, "release", watching)
     train_table(settings(hardened=True))
-    counts = [pair for pair in seen if set(pair[0]) == {purchases_module.BLOCK}]
-    assert len(counts) == 3
-    for values, released in counts:
-        for label, exact in values[purchases_module.BLOCK].items():
-            noisy = released[purchases_module.BLOCK][label]
-            assert torch.equal(noisy, noisy.round())
-            assert exact.numel() < 100 or not torch.equal(noisy, exact)
+    block, target = purchases_module.BLOCK, purchases_module.TARGET
+    bought = [set(values) for values, _ in seen if "gradient" not in values and "all" not in values]
+    assert bought == [{block}, {block, target}, {block}, {"score", "classes"}]
+    for values, released in seen:
+        for name in set(values) & {block, target, "score", "classes"}:
+            for label, exact in values[name].items():
+                noisy = released[name][label]
+                assert torch.equal(noisy, noisy.round())
+                assert exact.numel() < 100 or not torch.equal(noisy, exact)
 
 
 @pytest.mark.parametrize("model", ["linear", "mlp"])

@@ -11,7 +11,9 @@ import pytest
 
 import tacita
 from tacita.errors import DataStructureError
+from tacita.pipeline import predict as predict_module
 from tacita.pipeline import predict_file, train_table
+from tacita.random import Randomness
 
 
 @pytest.fixture
@@ -37,7 +39,9 @@ def test_lines_stay_as_they_are(model) -> None:
     assert scored[2] == b"too,narrow,,,"
     predicted = model.predict({"x": ["1.0"], "y": ["2"], "kind": ["red"]})[0]
     chance = model.predict_proba({"x": ["1.0"], "y": ["2"], "kind": ["red"]})[0]
-    assert scored[1].split(b",")[-3:] == [predicted.encode(), *(f"{value:.6g}".encode() for value in chance)]
+    assert scored[1].split(b",")[-3] == predicted.encode()
+    written = [float(cell) for cell in scored[1].split(b",")[-2:]]
+    assert written == pytest.approx(chance.tolist(), rel=1e-5)  # float32, six digits; alone in its batch or not
 
 
 def test_gzip_and_a_file_without_header(settings, table) -> None:
@@ -60,6 +64,42 @@ def test_parquet(model, table) -> None:
     np.testing.assert_allclose(
         pyarrow.csv.read_csv("scored.csv")["probability_yes"].to_numpy(), scored["probability_yes"].to_numpy()
     )
+
+
+@pytest.mark.parametrize("output", ["scored.parquet", "scored.csv"])
+def test_parquet_goes_through_memory_piece_by_piece(model, table, monkeypatch, output) -> None:
+    """Predictions come in chunks of other sizes than the rows do; what is written is never held as a whole."""
+    cells = pyarrow.csv.read_csv(table)
+    pyarrow.parquet.write_table(cells, "new.parquet", row_group_size=90)
+    predict_file(model, "new.parquet", output)
+    whole, pieces = _read(output), []
+    monkeypatch.setattr("tacita.tables.parquet_file.ROWS", 37)
+    monkeypatch.setattr(predict_module, "ROWS", 50)
+    replace = predict_module.replace_in_pieces
+    monkeypatch.setattr(
+        predict_module,
+        "replace_in_pieces",
+        lambda path, given: replace(path, (pieces.append(len(piece)) or piece for piece in given)),
+    )
+    predict_file(model, "new.parquet", output)
+    assert _read(output).equals(whole)
+    assert whole["label"].to_pylist() == cells["label"].to_pylist()
+    assert len(pieces) > 8
+    assert max(pieces) < sum(pieces) / 3
+
+
+def _read(path: str) -> pyarrow.Table:
+    return pyarrow.csv.read_csv(path) if path.endswith(".csv") else pyarrow.parquet.read_table(path)
+
+
+def test_a_constant_model_scores_a_parquet_file(settings, table) -> None:
+    """No class was bought: the prediction is a text all the same."""
+    train_table(settings(epsilon=0.01, delta=1e-6), randomness=Randomness.insecure(0))
+    found = tacita.load("run")
+    assert not found.classes
+    pyarrow.parquet.write_table(pyarrow.csv.read_csv(table), "new.parquet")
+    predict_file(found, "new.parquet", "scored.parquet")
+    assert set(pyarrow.parquet.read_table("scored.parquet")["prediction"].to_pylist()) == {"unknown"}
 
 
 def test_parquet_with_a_column_that_the_model_does_not_need(model, table) -> None:

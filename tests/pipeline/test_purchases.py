@@ -1,11 +1,17 @@
 """Buying through the line: the stated noise on every count, whole numbers, one line in the ledger."""
 
+import math
+import operator
+
 import numpy as np
 import pytest
 import torch
 
-from tacita.accounting import HistogramGaussianEvent, Ledger
+from tacita.accounting import HistogramGaussianEvent
 from tacita.errors import ResumeError
+from tacita.ledger import Ledger
+from tacita.oracles.line import Line
+from tacita.pipeline import train_table
 from tacita.pipeline.purchases import buy
 from tacita.random import Randomness
 
@@ -47,3 +53,30 @@ def test_the_same_counts_are_released_again_and_others_never(session):
     with pytest.raises(ResumeError, match="other counts"):
         buy(session, {**COUNTS, "bins": COUNTS["bins"] + 1}, 13.7, Randomness.insecure(0))
     assert session.queries_made == 1
+
+
+@pytest.mark.parametrize(
+    "unit", [{}, {"drop": (), "unit_column": "patient", "max_rows_per_unit": 2}], ids=["row", "person"]
+)
+def test_each_purchase_has_the_noise_that_its_event_states(settings, table, monkeypatch, unit):
+    """Noise over what one record adds to the histograms that are bought: they are counted here, not asked for."""
+    bought, commit = {}, Line.commit
+
+    def spied(self, query, values, seen=None):
+        if self.session.purpose != "train":
+            added = {block: sum(float(one.sum()) for one in counts.values()) for block, counts in values.items()}
+            bought[self.session.purpose] = (self.session.event, dict(self.noise_std), added)
+        return commit(self, query, values, seen)
+
+    monkeypatch.setattr(Line, "commit", spied)
+    train_table(settings(**unit), randomness=Randomness.insecure(0))  # both numeric columns are found
+    rows, counted = unit.get("max_rows_per_unit", 1), bought["rows"][2]["histograms"]
+    assert set(bought) == {"rows", "survey", "refinement", "score"}
+    assert bought["refinement"][2]["histograms"] > counted  # two numeric columns: the noise grows with them
+    for purpose, (event, noise_std, added) in bought.items():
+        of = added["score"] if purpose == "score" else counted
+        histograms = {block: math.ceil(total / of - 1e-9) for block, total in added.items()}  # bins that a row is in
+        spent = math.hypot(*(rows * histograms[block] ** 0.5 / noise_std[block] for block in added))
+        stated = getattr(event, "inner", event)  # what it is, if it is hardened
+        charged = math.hypot(*map(operator.truediv, stated.max_contribution, stated.noise_std))
+        assert 0.5 * charged <= spent <= charged * (1 + 1e-9), purpose

@@ -19,7 +19,7 @@ def test_the_page_says_what_the_code_does() -> None:
     stated = dict(re.findall(r"^\| `NETWORK\.(\w+)` \| (\S+) \|", PAGE, flags=re.MULTILINE))
     assert {name: float(value) for name, value in stated.items()} == vars(rules.NETWORK)
     lr = rules.NETWORK_LR
-    assert f"Learning rate {lr['classification']:g}/C, for a regression {lr['regression']:g}/C" in PAGE
+    assert f"The learning rate is {lr['classification']:g}/C, for a regression {lr['regression']:g}/C" in PAGE
 
 
 @pytest.mark.parametrize("model", ["linear", "mlp", "package.module:net"])
@@ -33,8 +33,18 @@ def test_what_is_given_is_kept_and_what_is_chosen_is_said(settings, model: str) 
 
 
 def test_step_sizes(settings) -> None:
-    assert rules.learning_rate(settings(lr=0.3), CLASSES) == 0.3
-    assert rules.learning_rate(settings(), CLASSES) == 0.5
-    assert rules.learning_rate(settings(max_grad_norm=4.0), CLASSES) == 0.25
-    assert rules.learning_rate(settings(model="mlp"), CLASSES) == 2.0
-    assert rules.learning_rate(settings(model="mlp"), NUMBER) == 0.5
+    many = 1e6
+    assert rules.learning_rate(settings(lr=0.3), CLASSES, 10) == 0.3
+    assert rules.learning_rate(settings(), CLASSES, many) == 0.5
+    assert rules.learning_rate(settings(max_grad_norm=4.0), CLASSES, many) == 0.25
+    assert rules.learning_rate(settings(model="mlp"), CLASSES, many) == 2.0
+    assert rules.learning_rate(settings(model="mlp"), NUMBER, 10) == 0.5
+
+
+def test_where_rows_are_few_the_step_is_small(settings) -> None:
+    """So that noise alone carries no weight further than a number on the page."""
+    chosen = settings(epsilon=1.0, delta=1e-5, queries=None)
+    few, more = (rules.learning_rate(chosen, CLASSES, rows) for rows in (500, 1000))
+    assert few == pytest.approx(more / 2)
+    assert few == pytest.approx(0.005, rel=0.1)
+    assert rules.learning_rate(settings(epsilon=2.0, delta=1e-5, queries=None), CLASSES, 500) > 1.8 * few

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tacita.pipeline import TableSettings
-from tacita.tables.readers import Reading
+from tacita.tables.readers import FileFormat
 
 BASE = {"data": "a.csv", "output": "run", "target": "y", "epsilon": 1.0, "delta": 1e-5}
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
@@ -78,7 +78,7 @@ def test_config_is_strict() -> None:
 
 
 def test_how_to_read_is_overridden_one_by_one() -> None:
-    declared = Reading(delimiter=";", encoding="latin-1")
+    declared = FileFormat(delimiter=";", encoding="latin-1")
     assert TableSettings(**BASE).reading(declared) == declared
     found = TableSettings(**BASE, delimiter="\t", columns=("a", "b")).reading(declared)
     assert (found.delimiter, found.encoding, found.header, found.columns) == ("\t", "latin-1", False, ("a", "b"))

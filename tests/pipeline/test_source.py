@@ -9,7 +9,8 @@ import pyarrow.parquet
 import pytest
 
 from tacita.errors import DataStructureError, TacitaError
-from tacita.pipeline.source import declared, private_rows, read, unit_in_words
+from tacita.pipeline.plan import TablePlan
+from tacita.pipeline.source import declared_schema, open_source, private_rows, unit_in_words
 
 SCHEMA = """
 rows = 400
@@ -32,20 +33,22 @@ def schema_file(table: Path) -> str:
 
 def test_only_declared_columns_are_used_and_nothing_is_bought(settings, schema_file) -> None:
     chosen = settings(schema=schema_file, target=None, drop=())
-    source = read(chosen, declared(chosen))
+    source = open_source(chosen, declared_schema(chosen))
     assert (source.names, source.to_buy, source.table.names) == (("x",), (), ("x", "label"))
     assert unit_in_words(source.schema) == "one visit"
 
 
 def test_bare_everything_is_bought(settings, table) -> None:
-    source = read(settings(), declared(settings()))
+    source = open_source(settings(), declared_schema(settings()))
     assert source.to_buy == ("x", "y", "kind", "label")
 
 
 def test_without_a_number_of_rows_it_is_bought(settings, table) -> None:
     Path("schema.toml").write_text(SCHEMA.replace("rows = 400", ""))
     chosen = settings(schema="schema.toml", drop=())
-    assert read(chosen, declared(chosen)).to_buy == ("label",)
+    source = open_source(chosen, declared_schema(chosen))
+    assert source.to_buy == ()
+    assert TablePlan.of(chosen, source).buys_rows
 
 
 @pytest.mark.parametrize(
@@ -60,18 +63,18 @@ def test_without_a_number_of_rows_it_is_bought(settings, table) -> None:
 )
 def test_a_schema_that_disagrees(settings, schema_file, changes: dict, named: str) -> None:
     with pytest.raises(ValueError, match=named):
-        declared(settings(**{"schema": schema_file, **changes}))
+        declared_schema(settings(**{"schema": schema_file, **changes}))
 
 
 def test_a_draft_is_refused(settings, schema_file) -> None:
     Path(schema_file).write_text("reviewed = false\n" + SCHEMA)
     with pytest.raises(ValueError, match="reviewed must be true"):
-        declared(settings(schema=schema_file))
+        declared_schema(settings(schema=schema_file))
 
 
 def test_persons_with_several_rows_need_the_relation_that_has_a_proof(settings, table) -> None:
     with pytest.raises(ValueError, match="unit_column needs neighboring_relation add_or_remove_one"):
-        declared(settings(unit_column="patient", max_rows_per_unit=2, neighboring_relation="replace_one"))
+        declared_schema(settings(unit_column="patient", max_rows_per_unit=2, neighboring_relation="replace_one"))
 
 
 @pytest.mark.parametrize(
@@ -87,7 +90,7 @@ def test_persons_with_several_rows_need_the_relation_that_has_a_proof(settings, 
 def test_wrong_structure_raises_without_a_word_of_the_file(settings, table, changes: dict) -> None:
     chosen = settings(**changes)
     with pytest.raises((DataStructureError, ValueError)) as error:
-        read(chosen, declared(chosen))
+        open_source(chosen, declared_schema(chosen))
     for name in ("kind", "label,", "red", "patient"):
         assert name not in str(error.value)
 
@@ -95,34 +98,36 @@ def test_wrong_structure_raises_without_a_word_of_the_file(settings, table, chan
 def test_the_first_row_of_a_headerless_file_reaches_no_message(settings, table) -> None:
     table.write_text("SECRET,4,red,p1,yes\n")
     with pytest.raises(DataStructureError) as error:
-        read(settings(), declared(settings()))
+        open_source(settings(), declared_schema(settings()))
     assert "SECRET" not in str(error.value)
 
 
 def test_a_parquet_type_against_the_schema(settings, schema_file) -> None:
-    pyarrow.parquet.write_table(pa.table({"x": ["a", "b"], "label": ["no", "yes"]}), "table.parquet")
+    pyarrow.parquet.write_table(
+        pa.table({"x": pa.array([0, 1], pa.timestamp("s")), "label": ["no", "yes"]}), "table.parquet"
+    )
     chosen = settings(data="table.parquet", schema=schema_file, drop=())
-    with pytest.raises(DataStructureError, match=r"'x' is declared as 'number'.*'string'"):
-        read(chosen, declared(chosen))
+    with pytest.raises(DataStructureError, match=r"'x' is declared as 'number'.*'date'"):
+        open_source(chosen, declared_schema(chosen))
 
 
 def test_bytes_of_images_declare_themselves_and_other_arrays_do_not(settings, table) -> None:
     images = np.zeros((5, 2, 2), dtype=np.uint8)
     np.savez("bytes.npz", image=images, label=np.arange(5))
     chosen = settings(data="bytes.npz", drop=())
-    assert read(chosen, declared(chosen)).to_buy == ("label",)
+    assert open_source(chosen, declared_schema(chosen)).to_buy == ("label",)
     np.savez("floats.npz", image=images.astype(np.float32), label=np.arange(5))
     chosen = settings(data="floats.npz", drop=())
     with pytest.raises(DataStructureError, match="'image' holds arrays: declare it in a schema"):
-        read(chosen, declared(chosen))
+        open_source(chosen, declared_schema(chosen))
 
 
 def test_where_the_number_of_rows_is_public_it_is_exact(settings, table) -> None:
     chosen = settings(neighboring_relation="replace_one")
-    assert read(chosen, declared(chosen)).schema.rows == 400
+    assert open_source(chosen, declared_schema(chosen)).schema.rows == 400
     wrong = settings(neighboring_relation="replace_one", rows=399)
     with pytest.raises(ValueError, match="rows must be the table's number of rows under replace_one"):
-        read(wrong, declared(wrong))
+        open_source(wrong, declared_schema(wrong))
 
 
 def test_what_fails_unforeseen_among_rows_is_not_quoted() -> None:
@@ -136,3 +141,12 @@ def test_what_fails_unforeseen_among_rows_is_not_quoted() -> None:
     assert not warned
     with pytest.raises(DataStructureError, match="declared"), private_rows("reading"):
         raise DataStructureError("a declared column is missing")
+
+
+def test_where_the_number_of_rows_is_public_delta_is_held_against_it(settings, table) -> None:
+    """Nobody declared it: the file has it."""
+    chosen = settings(delta=0.01, neighboring_relation="replace_one")
+    with pytest.raises(ValueError, match="delta must be below 1 / rows"):
+        open_source(chosen, declared_schema(chosen))
+    allowed = settings(delta=0.01, neighboring_relation="replace_one", allow_large_delta=True)
+    assert open_source(allowed, declared_schema(allowed)).schema.rows == 400

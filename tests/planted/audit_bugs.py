@@ -3,8 +3,7 @@
 import numpy as np
 import torch
 
-from tacita.audit import audit as audit_module
-from tacita.audit import bounds, claims, contract, fidelity, ready, result, sessions, simulator, statistics
+from tacita.audit import arena, bounds, claims, contract, fidelity, ready, result, sessions, simulator, statistics
 from tacita.sampling import PoissonSampler
 from tests.planted.plant import bug, put, swap
 
@@ -31,7 +30,7 @@ def audit_limits_are_estimates():
 def audit_judges_by_the_measured_rates():
     """An audit's bound takes the measured rates of the event for their limits."""
     put(
-        bounds.Event,
+        bounds.ScoreEvent,
         "limits",
         lambda self, error: (self.hits / self.trials, max(self.false_hits, 0.5) / self.false_trials),
     )
@@ -52,7 +51,7 @@ def audit_in_one_direction():
 @bug(25, caught_by=[BOUNDS + "test_not_a_number_counts_as_the_highest_score"])
 def audit_takes_nan_for_nothing():
     """A release that is no number is no evidence."""
-    whole = bounds._scores
+    whole = bounds.checked_scores
     swap(whole, lambda name, scores: whole(name, np.nan_to_num(np.asarray(scores, float))))
 
 
@@ -115,7 +114,7 @@ def no_claim_is_kept():
 def claims_of_two_worlds_not_compared():
     """An oracle whose claim depends on the data is taken at the word of one data set."""
 
-    swap(audit_module.check_same_claim, lambda adversary, plan, other: None)
+    swap(arena.check_same_claim, lambda adversary, plan, other: None)
 
 
 @bug(42, caught_by=[CONTRACT + "test_a_divisor_that_depends_on_the_data_is_seen"])
@@ -154,6 +153,7 @@ def masks_drawn_more_often():
     )
 
 
+CHANGED = CONTRACT + "test_an_oracle_that_was_changed_after_it_was_built_is_seen"
 MORE = CONTRACT + "test_a_subclass_that_releases_more_than_its_parts_is_refuted"
 
 
@@ -181,6 +181,24 @@ def subclasses_taken_for_their_parts():
     swap(sessions.is_plain, sessions.has_parts)
 
 
+@bug(45, caught_by=[CHANGED + "[quieter]", CONTRACT + "test_whoever_changes_a_method_of_line_or_parts_is_not_plain"])
+def lines_taken_for_their_class():
+    """An oracle whose line was changed on the instance is rebuilt of its parts, which hold nothing of the change."""
+    put(sessions, "_line_as_built", lambda oracle: True)
+
+
+@bug(45, caught_by=[CHANGED + "[quiet_everywhere]", CHANGED + "[every_record_by_another_sampler]"])
+def oracles_changed_after_registration():
+    """Nobody looks whether an oracle is still the one that its session was registered for."""
+    swap(sessions.check_as_charged, lambda oracle, ledger: None)
+
+
+@bug(1, 45, caught_by=[CONTRACT + "test_runs_are_drawn_by_a_draw_that_was_put_on_the_sampler"])
+def masks_of_another_law():
+    """Simulated runs follow the law that a sampler states, not the way it draws."""
+    swap(simulator.masks_of, lambda sampler: sampler.masks)
+
+
 @bug(42, caught_by=[CONTRACT + "test_what_backward_does_is_looked_at"])
 def backward_not_asked():
     """Nobody looks at what backward leaves in the parameters."""
@@ -200,3 +218,9 @@ def every_query_not_looked_at():
 def repeated_releases_not_looked_at():
     """Nobody looks whether a third party's later queries have any noise."""
     swap(fidelity.check_fresh, lambda released: None)
+
+
+@bug(45, caught_by=[CHANGED + "[one_batch_for_all]", CHANGED + "[known_key]", CHANGED + "[redone_for_free]"])
+def streams_of_an_oracle_not_looked_at():
+    """Batches, noise or redone queries of other streams than the session's own, which no run can tell."""
+    swap(sessions._check_streams, lambda oracle: None)

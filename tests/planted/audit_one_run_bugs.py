@@ -3,15 +3,15 @@
 import numpy as np
 from scipy import special, stats
 
-from tacita.accounting import Ledger
-from tacita.audit import one_run, one_run_attack, one_run_canaries, one_run_report, one_run_training
-from tacita.pipeline import one_run as pipeline
+from tacita.audit.one_run import attacks, bound, canaries, report, training
+from tacita.ledger import Ledger
+from tacita.pipeline import table_audit as pipeline
 from tacita.random import Randomness
 from tests.planted.plant import bug, put, swap
 
-BOUND = "tests/audit/test_one_run.py::"
-TRAINING = "tests/audit/test_one_run_training.py::"
-TABLE = "tests/pipeline/test_one_run.py::"
+BOUND = "tests/audit/one_run/test_bound.py::"
+TRAINING = "tests/audit/one_run/test_training.py::"
+TABLE = "tests/pipeline/test_table_audit.py::"
 MEMBERSHIP = "tests/audit/test_membership.py::"
 
 LEAVES = TABLE + "test_it_leaves_ledger_statement_and_result_and_nothing_else"
@@ -21,14 +21,14 @@ ITS_OWN = TABLE + "test_it_is_a_session_of_its_own_at_the_configurations_noise"
 @bug(12, caught_by=[BOUND + "test_no_private_mechanism_exceeds_the_p_value"])
 def audit_p_value_above_instead_of_at_least():
     """An audit's p-value is the chance of more right guesses than were seen, in place of at least as many."""
-    whole = one_run.p_value
-    swap(one_run.p_value, lambda correct, *a, **k: whole(min(correct + 1, a[0]), *a, **k) if correct < a[0] else 0.0)
+    whole = bound.p_value
+    swap(bound.p_value, lambda correct, *a, **k: whole(min(correct + 1, a[0]), *a, **k) if correct < a[0] else 0.0)
 
 
 @bug(12, caught_by=[BOUND + "test_no_private_mechanism_exceeds_the_p_value"])
 def audit_forgets_delta():
     """An audit refutes epsilon as if delta were 0."""
-    swap(one_run._weights, lambda canaries, guesses, delta: np.zeros(guesses))
+    swap(bound._weights, lambda canaries, guesses, delta: np.zeros(guesses))
 
 
 @bug(12, caught_by=[BOUND + "test_no_private_mechanism_exceeds_the_p_value"])
@@ -41,25 +41,25 @@ def audit_takes_delta_for_independent():
         worst = np.max(below / np.arange(1, correct + 1))
         return min(1.0, stats.binom.sf(correct - 1, guesses, q) + 2 * canaries * delta * worst)
 
-    swap(one_run.p_value, in_use)
+    swap(bound.p_value, in_use)
 
 
 @bug(12, caught_by=[BOUND + "test_weights_against_the_definition"])
 def audit_charges_delta_once():
     """An audit charges delta once, however many canaries there are."""
-    whole = one_run._weights
-    swap(one_run._weights, lambda canaries, guesses, delta: whole(canaries, guesses, delta) / canaries)
+    whole = bound._weights
+    swap(bound._weights, lambda canaries, guesses, delta: whole(canaries, guesses, delta) / canaries)
 
 
 @bug(16, caught_by=[BOUND + "test_trying_six_numbers_costs_no_confidence"])
 def audit_chooses_its_guesses_for_nothing():
     """An audit tries six numbers of guesses, each at the full error, and reports the best."""
-    whole = one_run.lower_bound
+    whole = bound.lower_bound
 
     def bold(*a, delta, confidence):
         return whole(*a, delta=delta, confidence=1 - min(0.9, 6 * (1 - confidence)))
 
-    swap(one_run.lower_bound, bold)
+    swap(bound.lower_bound, bold)
 
 
 @bug(caught_by=[TRAINING + "test_coins_are_fair_and_of_their_own_stream"])
@@ -69,22 +69,22 @@ def audit_coins_are_not_fair():
     def biased(canaries, randomness):
         return randomness.session_key("canaries").stream("coins").words(canaries) > np.uint64(2**62)
 
-    swap(one_run_canaries.fair_coins, biased)
+    swap(canaries.fair_coins, biased)
 
 
 @bug(34, caught_by=[TRAINING + "test_coins_are_fair_and_of_their_own_stream"])
 def audit_coins_are_known():
     """The canaries' coins are those of a fixed seed, the same in every audit."""
-    whole = one_run_canaries.fair_coins
-    swap(one_run_canaries.fair_coins, lambda canaries, randomness: whole(canaries, Randomness.insecure(0)))
+    whole = canaries.fair_coins
+    swap(canaries.fair_coins, lambda canaries, randomness: whole(canaries, Randomness.insecure(0)))
 
 
 @bug(21, caught_by=[TRAINING + "test_a_planted_canary_moves_its_own_parameter_by_the_threshold"])
 def canary_in_the_data_twice():
     """A canary is two records, so that an audit refutes what is true."""
-    whole = one_run_canaries._with_rows
+    whole = canaries._with_rows
     swap(
-        one_run_canaries._with_rows,
+        canaries._with_rows,
         lambda records, dataset, canaries: whole(records, dataset, np.repeat(canaries, 2)),
     )
 
@@ -92,14 +92,14 @@ def canary_in_the_data_twice():
 @bug(2, caught_by=[TRAINING + "test_a_planted_canary_moves_its_own_parameter_by_the_threshold"])
 def replaced_canary_is_taken_away():
     """Under replace-one a canary that is left out leaves nothing in its place: only half the distance is audited."""
-    whole = one_run_canaries._weights
-    swap(one_run_canaries._weights, lambda included, relation: whole(included, relation).clamp(min=0))
+    whole = canaries._weights
+    swap(canaries._weights, lambda included, relation: whole(included, relation).clamp(min=0))
 
 
 @bug(42, caught_by=[TRAINING + "test_the_model_trains_as_it_would_without"])
 def planted_canary_trains_the_model():
     """A planted canary's own record has a gradient in the model, too."""
-    whole = one_run_canaries.planted_loss
+    whole = canaries.planted_loss
 
     def leaking(loss_fn, canaries, *, flat):
         loss = whole(loss_fn, canaries, flat=flat)
@@ -111,33 +111,33 @@ def planted_canary_trains_the_model():
 
         return both
 
-    swap(one_run_canaries.planted_loss, leaking)
+    swap(canaries.planted_loss, leaking)
 
 
 @bug(45, caught_by=[TRAINING + "test_noise_ten_times_too_small_refutes_the_claim"])
 def audit_that_looks_at_nothing():
     """An audit's scores do not depend on what was released: it never refutes."""
-    put(one_run_attack.OwnParameter, "see", lambda self, params, release: None)
+    put(attacks.OwnParameter, "see", lambda self, params, release: None)
 
 
 @bug(45, caught_by=[TRAINING + "test_noise_ten_times_too_small_refutes_the_claim"])
 def audit_always_consistent():
     """The verdict is that all is well, whatever was measured."""
-    put(one_run_report.OneRunAudit, "verdict", property(lambda self: "consistent"))
+    put(report.OneRunAudit, "verdict", property(lambda self: "consistent"))
 
 
 @bug(45, caught_by=[TRAINING + "test_a_bound_a_little_above_a_true_claim_refutes_nothing"])
 def audit_verdict_at_the_bounds_confidence():
     """The verdict goes by the bound that is exceeded in one audit of 20."""
     verdict = property(lambda self: "refuted" if self.bound.epsilon > self.epsilon_claimed else "consistent")
-    put(one_run_report.OneRunAudit, "verdict", verdict)
+    put(report.OneRunAudit, "verdict", verdict)
 
 
 @bug(12, caught_by=[TRAINING + "test_a_true_claim_stands_and_much_of_it_is_found"])
 def audit_compares_with_what_it_measured():
     """The claim that is tested is not that of the oracle's own session."""
-    whole = one_run_training.epsilon
-    put(one_run_training, "epsilon", lambda spends, delta: whole(spends, 0.5))
+    whole = training.epsilon
+    put(training, "epsilon", lambda spends, delta: whole(spends, 0.5))
 
 
 @bug(45, caught_by=[MEMBERSHIP + "test_the_limits_of_the_auc_cover"])

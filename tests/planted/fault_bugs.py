@@ -4,8 +4,9 @@ import os
 
 from tacita import _files
 from tacita._files import temporary_beside
-from tacita.accounting import chain, journal
-from tacita.accounting.journal import Journal
+from tacita.ledger import hash_chain as chain
+from tacita.ledger import journal
+from tacita.ledger.journal import Journal
 from tacita.oracles.line import Line
 from tacita.tables import readers
 from tacita.training import checkpoint, public
@@ -17,7 +18,7 @@ FILE = "tests/faults/test_power_loss.py::test_a_replaced_file_is_the_old_one_or_
 LEDGER = "tests/faults/test_power_loss.py::test_a_ledger_covers_what_was_released_and_goes_on"
 KILLED_AT_THE_END = "tests/faults/test_kill.py::test_a_run_killed_while_it_removes_its_key_is_finished_by_the_next_one"
 LEDGERS = "tests/faults/test_ledgers.py::"
-JOURNAL = "tests/accounting/test_journal.py::"
+JOURNAL = "tests/ledger/test_journal.py::"
 
 
 @bug(43, caught_by=[FILE])
@@ -83,7 +84,7 @@ def half_a_line_kept():
 @bug(11, caught_by=[JOURNAL + "test_a_second_writer_is_refused_and_a_reader_is_not"])
 def two_writers():
     """Two processes write one ledger, and each knows its own lines alone."""
-    put(journal._File, "_lock", lambda self: None)
+    put(journal._File, "_take_lock", lambda self: None)
 
 
 @bug(11, caught_by=[JOURNAL + "test_tampering_shows_and_the_ledger_is_not_continued"])

@@ -1,33 +1,48 @@
 """Bugs of engines, clipping and estimators: one record adds more than is stated, or something else than itself."""
 
-import functools
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tacita.clipping import FlatClipper, PerLayerClipper, _rounding
+from tacita.errors import UnsupportedModuleError
 from tacita.estimators import ClippedSum
-from tacita.gradients import NetworkSource, data, functional, methods, precision, rows, scan, seeds
-from tacita.gradients import source as source_module
+from tacita.gradients import (
+    GhostEngine,
+    LoopEngine,
+    NetworkSource,
+    VmapEngine,
+    data,
+    engine_choice,
+    functional,
+    network_source,
+    retention,
+    scan,
+    seeds,
+    weighted_sums,
+)
 from tacita.gradients.chunked import ChunkedEngine
-from tacita.gradients.ghost import capture, outer, rounding
+from tacita.gradients.ghost import capture, outer, record_batch, rounding
 from tacita.gradients.ghost import engine as ghost
 from tacita.oracles import GradientOracle, gradient_oracle
+from tacita.oracles.updates import Updates
 from tests.planted.plant import bug, put, swap
 
 ORACLE = "tests/oracles/test_gradient_oracle.py::"
 CLIPPING = "tests/clipping/test_contract.py::"
 CLIPPED_SUM = "tests/estimators/test_clipped_sum.py::"
 SCAN = "tests/gradients/test_scan.py::"
-SOURCE = "tests/gradients/test_source.py::"
-ROWS = "tests/gradients/test_rows.py::"
+SOURCE = "tests/gradients/test_network_source.py::"
+ROWS = "tests/gradients/test_weighted_sums.py::"
 SEEDS = "tests/gradients/test_seeds.py::"
 LOOP = "tests/gradients/test_loop.py::"
 VMAP = "tests/gradients/test_vmap.py::"
 GHOST = "tests/gradients/test_ghost_engine.py::"
+HOSTILE_MODELS = "tests/gradients/test_hostile_models.py::test_no_model_lets_a_record_move_more_than_its_share"
 GHOST_RULES = "tests/gradients/test_ghost_rules.py::"
+MARGINS = "tests/gradients/test_ghost_margins.py::"
 
 MIXERS = [
     SCAN + "test_a_contrastive_loss_is_refused",
@@ -83,7 +98,7 @@ def threshold_changes_within_a_batch():
 
         def loosened(norms: Tensor) -> tuple[Tensor, ...]:
             factor = 2.0 ** next(calls)
-            return tuple(factor * weights for weights in rows.weight_arrays(rule, norms))
+            return tuple(factor * weights for weights in weighted_sums.weight_arrays(rule, norms))
 
         return whole(self, loosened, groups)
 
@@ -128,7 +143,44 @@ def batch_mixing_accepted():
 @bug(24, caught_by=[SOURCE + "test_a_mode_that_mixes_samples_is_refused_later_too"])
 def mode_checked_only_once():
     """A module put back into training mode after the source was built is not seen."""
-    put(source_module, "check_modules", lambda model: None)
+    put(network_source, "check_modules", lambda model: None)
+    put(NetworkSource, "_try_again", lambda self, params: None)
+
+
+@bug(24, caught_by=[SCAN + "test_a_loss_that_keeps_tensors_outside_of_the_model_is_refused"])
+def loss_with_a_memory_accepted():
+    """A loss keeps what it computed on one batch in a tensor outside of the model, and uses it on the next."""
+    put(scan, "_remembered", lambda names: ())
+
+
+@bug(
+    24,
+    caught_by=[
+        SCAN + "test_a_model_that_keeps_numbers_of_its_records_is_refused",
+        SCAN + "test_a_loss_that_keeps_numbers_of_its_records_is_refused",
+    ],
+)
+def numbers_kept_not_seen():
+    """A model or a loss keeps a number of each record in a dictionary, to be met by later queries."""
+    swap(retention.plain_values, lambda loss_fn, model: {})
+
+
+@bug(24, caught_by=[SCAN + "test_a_loss_that_writes_a_tensor_past_its_version_is_refused"])
+def data_writes_not_seen():
+    """A loss that writes its memory by ``.data`` leaves the version as it was."""
+    swap(retention._as_it_was, lambda mark: mark[0]._version == mark[1])
+
+
+@bug(24, caught_by=[LOOP + "test_a_frozen_parameter_is_not_written_by_any_name"])
+def frozen_parameters_written():
+    """A record written into a frozen parameter by ``.data`` is published with the model."""
+    put(retention.Marks, "check_target", lambda self, func, args, kwargs: None)
+
+
+@bug(24, caught_by=[SCAN + "test_a_module_outside_of_the_model_that_mixes_samples_is_named"])
+def batch_norm_outside_of_the_model_accepted():
+    """A batch normalisation that the loss refers to is not looked at."""
+    put(scan, "outside_refusals", lambda model, loss_fn: ())
 
 
 @bug(25, caught_by=[CLIPPING + "test_contract", HOSTILE])
@@ -145,7 +197,7 @@ def nan_keeps_its_weight():
 @bug(25, caught_by=[VMAP + "test_a_hostile_row_of_weight_zero_is_absent"])
 def zero_times_nan():
     """A sample of weight 0 is multiplied by it, and 0 times NaN is NaN."""
-    put(rows, "_without_absent", lambda held, weights: held)
+    put(weighted_sums, "_without_absent", lambda held, weights: held)
 
 
 @bug(25, caught_by=[HOSTILE, GHOST + "test_a_hostile_row_leaves_the_others_alone"])
@@ -168,19 +220,19 @@ def weight_rounded_to_nearest():
 @bug(26, 39, caught_by=[ROWS + "test_round_down_never_exceeds"])
 def weight_rounded_up_when_narrowed():
     """A float64 weight becomes the nearest float32."""
-    swap(rows.round_down, lambda weights, dtype: weights.to(dtype))
+    swap(weighted_sums.round_down, lambda weights, dtype: weights.to(dtype))
 
 
 @bug(39, caught_by=[ROWS + "test_a_clipped_row_stays_within_the_threshold_in_its_own_dtype"])
 def no_room_for_the_product():
     """The room for rounding is that of float64, in which norms are, while rows are weighted in float32."""
-    swap(rows.with_room, lambda weights, dtype: weights)
+    swap(weighted_sums.with_room, lambda weights, dtype: weights)
 
 
 @bug(26, 39, caught_by=[ROWS + "test_autocast_does_not_round_the_sum"])
 def sums_under_autocast():
     """Weighted sums are taken in bfloat16 or TF32 where the user's training loop is."""
-    swap(precision.full_precision, lambda device: nullcontext())
+    swap(weighted_sums.full_precision, lambda device: nullcontext())
 
 
 @bug(
@@ -192,25 +244,37 @@ def sums_under_autocast():
 )
 def norms_in_single_precision():
     """Squares are summed in the gradient's own precision."""
-    put(rows, "_squared_norms", lambda held: held.square().cumsum(dim=-1)[..., -1].double())
+    put(weighted_sums, "_squared_norms", lambda held: held.square().cumsum(dim=-1)[..., -1].double())
 
 
 @bug(26, caught_by=[VMAP + "test_sums_and_norms_are_float32_or_better"])
 def sums_in_half_precision():
     """Clipped gradients are summed in the parameter's precision."""
-    swap(rows.wide, lambda dtype: dtype)
+    swap(weighted_sums.wide, lambda dtype: dtype)
 
 
 @bug(27, caught_by=[ORACLE + "test_parameters_the_optimizer_misses_are_named_after_the_first_step"])
 def parameters_left_out_in_silence():
     """Parameters that the optimizer does not hold stay as they are, and nobody is told."""
-    put(gradient_oracle._UpdateCheck, "before", lambda self, params: None)
+    put(Updates, "check", lambda self, params, accumulate: None)
+
+
+@bug(30, caught_by=["tests/oracles/test_updates.py::test_what_somebody_else_left_in_grad_is_not_added_to"])
+def releases_added_to_whatever_is_there():
+    """A release is added to a gradient that somebody else computed, on raw data perhaps."""
+    put(Updates, "_ours", lambda self, name, parameter, grad: True)
+
+
+@bug(30, caught_by=["tests/oracles/test_updates.py::test_a_parameter_that_was_updated_starts_anew"])
+def a_release_used_by_two_steps():
+    """A release that one step has used is added to those of the next."""
+    put(Updates, "_waits", lambda self, name, parameter: name in self._given)
 
 
 @bug(27, caught_by=[SOURCE + "test_other_parameters_than_those_at_the_start_are_refused"])
 def parameters_frozen_in_silence():
     """Parameters frozen (or freed) after the oracle was built change what is clipped."""
-    put(NetworkSource, "_check_params", lambda self, params: None)
+    put(NetworkSource, "_refuse", lambda self, params: None)
 
 
 @bug(28, caught_by=[ORACLE + "test_a_tied_weight_is_one_parameter"])
@@ -238,7 +302,8 @@ def uses_added_up_as_if_orthogonal():
 @bug(28, caught_by=[LOOP + "test_tied_parameters_appear_once_with_their_total_gradient"])
 def one_use_of_a_tied_weight_missed():
     """Only one of the two places of a tied weight is differentiated."""
-    put(torch.func, "functional_call", functools.partial(torch.func.functional_call, tie_weights=False))
+    every = nn.Module.modules
+    put(nn.Module, "modules", lambda self: [*every(self)][:-1])
 
 
 @bug(29, caught_by=[SOURCE + "test_a_layer_not_used_in_a_step_leaves_nothing_of_an_earlier_one"])
@@ -246,9 +311,10 @@ def stale_norms():
     """A layer that is not used in a step keeps the norms and gradients of the step before."""
     whole, seen = capture.capture, {}
 
-    def remembering(model, loss_fn, params, chunk):
-        seen.update({id(found.use.module): found for found in whole(model, loss_fn, params, chunk)})
-        return list(seen.values())
+    def remembering(*args):
+        found, bare = whole(*args)
+        seen.update({tuple(named.parameters.values()): named for named in found})
+        return list(seen.values()), bare
 
     swap(whole, remembering)
 
@@ -258,9 +324,9 @@ def gradient_added_to_the_last():
     """A step's gradient is added to what was there."""
     assign = GradientOracle.backward
 
-    def adding(self):
+    def adding(self, **words):
         before = {p: p.grad for p in self.source.model.parameters() if p.grad is not None}
-        release = assign(self)
+        release = assign(self, **words)
         for p, grad in before.items():
             p.grad = p.grad + grad
         return release
@@ -314,11 +380,24 @@ def rounding_taken_for_exact():
 def gram_norms_cancel():
     """A Gram norm is believed where its rounding has cancelled it."""
 
-    def gram(a, d, reach, *, rounding_margin=True):
-        return ((a @ a.mT) * (d @ d.mT)).sum(dim=(1, 2)).double().clamp(min=0.0)
+    def gram(a, d, *, rounding_margin=True):
+        squares = ((a @ a.mT) * (d @ d.mT)).sum(dim=(1, 2)).double().clamp(min=0.0)
+        return squares, (outer.row_norms(a), outer.row_norms(d))
 
     swap(outer.gram_squares, gram)
     swap(outer.with_margin, lambda squares, reach, positions, dtype: squares)
+
+
+@bug(47, caught_by=[MARGINS + "test_the_term_of_a_gram_norm_pays_for_the_worst_errors_of_its_inner_products[coherent]"])
+def gram_term_of_one_factor():
+    """Of a Gram norm's two factors only one is taken for rounded."""
+    form, calls = outer._form, []
+
+    def every_other(gram, lengths):
+        calls.append(gram)
+        return form(gram, lengths) * (len(calls) % 2)
+
+    swap(form, every_other)
 
 
 @bug(35, caught_by=[SOURCE + "test_nobody_without_the_secret_knows_the_augmentation"])
@@ -357,6 +436,21 @@ def shapes_from_the_first_record():
     put(data.ArrayRows, "like", lambda self: self.fetch(data._FIRST, 0) if self.num_rows else None)
 
 
+@bug(75, caught_by=[SOURCE + "test_augmentation_of_a_record_does_not_depend_on_the_others"])
+def augmentation_by_position():
+    """What a record's augmentation draws depends on its place in the batch, which one absent record moves."""
+
+    def fetch(self, indices, seed):
+        with data.generators_kept():
+            items = []
+            for position, index in enumerate(indices):
+                data.seed_generators(data.derived_seed(seed, "record", position))
+                items.append(self._dataset[int(index)])
+            return self._collate_fn(items)
+
+    put(data.ItemRows, "fetch", fetch)
+
+
 @bug(51, caught_by=[SOURCE + "test_labels_are_the_indices_whatever_their_position"])
 def labels_by_position():
     """A record's label is its position in the batch, which one absent record moves."""
@@ -370,13 +464,131 @@ def labels_by_position():
     put(NetworkSource, "engine", engine)
 
 
-@bug(52, caught_by=[GHOST + "test_an_in_place_operation_on_a_view_is_refused", GHOST + "test_uses_that_are_refused"])
-def uses_not_counted():
-    """A use of a layer that the hooks do not see is left out."""
-    swap(capture._check_every_use_was_seen, lambda losses, names, calls: None)
+@bug(52, caught_by=[GHOST + "test_uses_that_are_served[in_place_on_a_view]"])
+def edges_of_views_lost():
+    """What a model does in place on a view rewrites its history, and the layer's gradient is lost."""
+    put(torch.Tensor, "_is_view", lambda self: False)
 
 
-@bug(52, caught_by=["tests/gradients/test_methods.py::test_an_engine_that_differs_from_the_loop_is_not_used"])
+@bug(52, caught_by=[GHOST + "test_uses_that_are_served[bias_alone]"])
+def uses_outside_of_rules_dropped():
+    """A use of a parameter that no rule sees is left out."""
+    whole = capture._backward
+
+    def blind(losses, calls, leaves, copies):
+        edges, of_leaves, of_copies = whole(losses, calls, leaves, copies)
+        return edges, [None] * len(of_leaves), of_copies
+
+    swap(whole, blind)
+
+
+@bug(53, caught_by=[HOSTILE_MODELS + "[parameter_data_written-loop-unscanned]"])
+def writing_through_another_name_accepted():
+    """A forward pass writes a weight through ``.data``, which no version counts."""
+    put(retention.Marks, "check_target", lambda self, func, args, kwargs: None)
+
+
+@bug(
+    53,
+    caught_by=[
+        HOSTILE_MODELS + "[parameter_written-loop-unscanned]",
+        HOSTILE_MODELS + "[counter_buffer-loop-unscanned]",
+    ],
+)
+def writing_the_model_accepted():
+    """A forward pass may write parameters, buffers and attributes of the model."""
+    swap(retention.nothing_is_written, lambda model, params: nullcontext())
+    put(retention.Marks, "check_target", lambda self, func, args, kwargs: None)
+
+
+@bug(
+    54,
+    55,
+    caught_by=[
+        HOSTILE_MODELS + "[sort_one_layer_only-ghost-unscanned]",
+        HOSTILE_MODELS + "[broadcast_loss-ghost-unscanned]",
+        HOSTILE_MODELS + "[centre_by_the_batch-ghost-unscanned]",
+    ],
+)
+def the_model_sees_the_batch():
+    """The forward pass runs on the whole batch, and row i of every layer is credited to record i."""
+
+    class Batch(record_batch.RecordBatch):
+        def one(self, physical):
+            return physical.squeeze(1) if physical.ndim > 1 and physical.shape[1] == 1 else physical
+
+        def all(self, tensor):
+            return tensor
+
+        def differs(self, tensor):
+            return isinstance(tensor, torch.Tensor) and not (tensor.is_leaf and tensor.requires_grad)
+
+        def understands(self, tensor):
+            return True
+
+        def innermost(self):
+            return True
+
+    @contextmanager
+    def whole_batch(size):
+        yield Batch(size, 0)
+
+    def forward(model, loss_fn, leaves, copies, chunk):
+        batch = Batch(chunk.size, 0)
+        with capture._Recorder(batch, leaves, model) as recorder:
+            losses = functional.losses_at(model, loss_fn, leaves, chunk.batch, chunk.size)
+        return losses, recorder
+
+    swap(record_batch.records, whole_batch)
+    swap(capture._forward, forward)
+    put(retention.Marks, "check_nothing_is_kept", lambda self: None)
+
+
+@bug(57, caught_by=[SOURCE + "test_a_mode_that_is_changed_later_is_tried_again"])
+def modes_taken_for_constant():
+    """A model that was tried in one mode is used in another."""
+    put(NetworkSource, "_try_again", lambda self, params: None)
+
+
+@bug(
+    54,
+    caught_by=[
+        HOSTILE_MODELS + "[stash_in_a_global-loop-unscanned]",
+    ],
+)
+def tensors_of_records_may_be_kept():
+    """A model may keep a record's tensors, which the next query meets."""
+    put(retention.Marks, "check_nothing_is_kept", lambda self: None)
+
+
+@bug(54, caught_by=[HOSTILE_MODELS + "[own_vmap_rule-ghost-unscanned]"])
+def vmap_rules_of_users_accepted():
+    """A function of the user's has a vmap rule of its own, which sees the batch."""
+    swap(record_batch._without_rules_of_users, lambda rule: rule)
+
+
+@bug(52, caught_by=["tests/gradients/test_engine_choice.py::test_an_engine_that_differs_from_the_loop_is_not_used"])
 def fast_engine_not_tried():
     """A fast engine is used without having been compared with the loop."""
-    swap(methods._difference, lambda engine, definition: "")
+    swap(engine_choice._difference, lambda engine, definition: "")
+
+
+@bug(58, caught_by=[SOURCE + "test_a_record_is_collated_without_the_others"])
+def records_collated_together():
+    """A collate_fn of the user's sees all records of a physical batch, and pads them to the longest."""
+
+    def fetch(self, indices, seed):
+        return self._collate_fn([self._item(int(i), seed) for i in indices])
+
+    put(data.ItemRows, "fetch", fetch)
+
+
+@bug(59, caught_by=[SOURCE + "test_no_message_counts_the_records_of_a_batch"])
+def messages_count_records():
+    """The message about a loss of the wrong shape says how many records the batch has."""
+
+    def normal(self, chunk, *args):
+        raise UnsupportedModuleError(f"something is wrong with these {chunk.size} samples")
+
+    for kind in (GhostEngine, LoopEngine, VmapEngine):
+        put(kind, "_chunk_sums", normal)

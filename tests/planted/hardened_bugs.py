@@ -6,21 +6,22 @@ import numpy as np
 import torch
 
 from tacita import _integer_noise
-from tacita.accounting import DiscreteGaussianEvent, discrete_events
+from tacita.accounting import DiscreteGaussianEvent
+from tacita.accounting.events import discrete
 from tacita.estimators import CappedSum, GridSum, grid_sums
-from tacita.gradients import alone, grid
-from tacita.gradients.ghost import capped
+from tacita.gradients import grid, linear_model
+from tacita.gradients.ghost import capped_sums
 from tacita.mechanisms import DiscreteGaussian, GaussianMechanism, RoundedGaussian, integer
-from tacita.oracles import clipped
+from tacita.oracles import network
 from tacita.pipeline import purchases, score
 from tests.planted.plant import bug, put, swap
 
 NOISE = "tests/test_integer_noise.py::"
 GRID = "tests/gradients/test_grid.py::"
-ALONE = "tests/gradients/test_alone.py::"
+ALONE = "tests/gradients/test_linear_model.py::"
 SUMS = "tests/estimators/test_grid_sums.py::"
 INTEGER = "tests/mechanisms/test_integer.py::"
-EVENTS = "tests/accounting/test_discrete_events.py::"
+EVENTS = "tests/accounting/events/test_discrete.py::"
 ORACLE = "tests/oracles/test_hardened.py::"
 TABLE = "tests/pipeline/test_hardened.py::"
 
@@ -117,13 +118,13 @@ def truncated_after_the_sum():
 @bug(38, 39, caught_by=[ALONE + "test_a_row_has_the_same_bits_wherever_it_stands"])
 def softmax_shifted_by_the_batch():
     """The softmax is taken after the largest output of the batch, not of the row: companions show in the last bits."""
-    whole = alone._errors
+    whole = linear_model._errors
 
     def errors(loss, outputs, target):
         if loss == "squared_error":
             return whole(loss, outputs, target)
-        shares = alone.exp_alone(outputs - outputs.amax())
-        shares = shares / alone.tree_sum(shares.clone()).unsqueeze(-1)
+        shares = linear_model.exp_by_row(outputs - outputs.amax())
+        shares = shares / linear_model.tree_sum(shares.clone()).unsqueeze(-1)
         return shares - torch.nn.functional.one_hot(target, outputs.shape[-1])
 
     swap(whole, errors)
@@ -132,14 +133,14 @@ def softmax_shifted_by_the_batch():
 @bug(38, caught_by=[TABLE + "test_predictions_for_the_score_are_made_row_by_row"])
 def score_predicted_in_batches():
     """The held-out rows are predicted together, so that one may turn another's tie."""
-    whole = score.predictions
-    swap(whole, lambda model, encoder, rows, *, alone=False: whole(model, encoder, rows, alone=False))
+    whole = score._outputs
+    swap(whole, lambda model, rows, *, alone=False: whole(model, rows, alone=False))
 
 
 @bug(39, 47, caught_by=[SUMS + "test_a_record_whose_positions_cancel_is_capped"])
 def reach_not_capped():
     """Products that cancel in one record's gradient are not capped, and their rounding has no bound."""
-    swap(capped._reach, lambda uses, names, like: torch.zeros_like(like))
+    swap(capped_sums._reach, lambda uses, names, like: torch.zeros_like(like))
 
 
 @bug(39, caught_by=[SUMS + "test_its_sensitivity_has_the_rounding_in_it"])
@@ -151,7 +152,10 @@ def rounding_of_the_sum_forgotten():
 @bug(39, caught_by=[SUMS + "test_the_bound_counts_every_rounding"])
 def roundings_of_one_block_only():
     """The bound of the sum's rounding forgets that blocks are added up."""
-    swap(capped.summation_error, lambda max_records, cap: capped.gamma(capped.BLOCK_TERMS, torch.float64) * max_records)
+    swap(
+        capped_sums.summation_error,
+        lambda max_records, cap: capped_sums.gamma(capped_sums.BLOCK_TERMS, torch.float64) * max_records,
+    )
 
 
 @bug(
@@ -182,7 +186,7 @@ def discrete_noise_where_nothing_is_proved():
 @bug(12, 38, caught_by=[EVENTS + "test_the_bound_is_above_the_sampled_truth_in_both_directions"])
 def moments_of_a_smaller_shift():
     """The moments of the sampled discrete Gaussian are those at 0.6 percent more noise."""
-    whole = discrete_events.log_moment
+    whole = discrete.log_moment
     swap(whole, lambda rate, ratio, order: whole(rate, ratio * 0.994, order))
 
 
@@ -195,12 +199,12 @@ def purchases_in_floating_point():
 @bug(38, caught_by=[ORACLE + "test_the_statement_says_what_is_claimed"])
 def batched_kernels_claimed_as_exact():
     """Records that were computed together are claimed not to show in each other's bits."""
-    swap(clipped._estimator, lambda clipper, on_grid, method: GridSum(clipper, together=False))
+    swap(network._clipped, lambda clipper, mechanism, method: GridSum(clipper, together=False))
 
 
 @bug(38, caught_by=[ORACLE + "test_a_session_without_hardening_is_named"])
 def open_sessions_not_named():
     """A statement says that attacks on floating point are closed, though a session of the ledger is open to them."""
-    module = sys.modules["tacita.accounting.statement"]
+    module = sys.modules["tacita.ledger.statement"]
     whole = module.floating_point
     put(module, "floating_point", lambda ledger: whole(ledger).split("That does not cover")[0])

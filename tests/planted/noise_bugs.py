@@ -5,6 +5,7 @@ import os
 import secrets
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 
 from tacita import _stream
 from tacita import random as randomness_module
+from tacita.ledger.registry import SessionRegistry
 from tacita.mechanisms import GaussianMechanism
 from tacita.oracles import GradientOracle, Line
 from tacita.random import Key, QueryCoins, Randomness, Stream
@@ -22,6 +24,7 @@ ORACLE = "tests/oracles/test_gradient_oracle.py::"
 LINE = "tests/oracles/test_line.py::"
 RANDOM = "tests/test_random.py::"
 STREAM = "tests/test_stream.py::"
+THREADS = "tests/oracles/test_threads.py::"
 
 STATED_NOISE = ORACLE + "test_release_is_the_clipped_sum_plus_the_stated_noise"
 NO_NOISE_TWICE = LINE + "test_no_noise_is_used_twice"
@@ -42,13 +45,13 @@ def sensitivity_forgotten():
 @bug(20, caught_by=[STATED_NOISE])
 def noise_of_the_mean_on_the_sum():
     """The noise of the mean is added to the sum."""
-    build = GradientOracle.__init__
+    build = GradientOracle._build
 
     def built(self, *args, **settings):
         build(self, *args, **settings)
         self.line.noise_std = {block: std / self.divisor for block, std in self.noise_std.items()}
 
-    put(GradientOracle, "__init__", built)
+    put(GradientOracle, "_build", built)
 
 
 @bug(
@@ -161,12 +164,72 @@ def key_not_ratcheted():
 @bug(34, caught_by=[LINE + "test_two_oracles_cannot_draw_the_same_noise", RANDOM + "test_a_name_is_taken_once"])
 def one_name_for_two_oracles():
     """Two oracles draw under one name, and so the same noise for different sums."""
-    put(Randomness, "claim", lambda self, session, *, resumed=False: None)
+    put(Randomness, "claim", lambda self, session, *, ledger, resumed=False: self.name_for(session, ledger))
 
 
-@bug(34, caught_by=[LINE + "test_a_saved_key_draws_no_noise_again_for_another_ledger"])
+@bug(
+    60,
+    caught_by=[
+        THREADS + "test_no_number_has_its_noise_on_two_values",
+        THREADS + "test_a_state_counts_every_query",
+        THREADS + "test_a_stationary_test_answers_one_thread_at_a_time",
+    ],
+)
+def queries_of_two_threads_at_once():
+    """Two threads ask one oracle, and one number's noise stands on the values of both."""
+    put(Line, "turn", lambda self: nullcontext())
+
+
+@bug(60, caught_by=[THREADS + "test_a_ratchet_waits_for_the_query"])
+def ratchet_in_the_middle_of_a_query():
+    """The key moves on between the payment and the noise: a redo draws other noise on the same values, for free."""
+
+    def ratchet(self):
+        self._key = self._key.next()
+        self.generation += 1
+
+    put(Randomness, "ratchet", ratchet)
+
+
+@bug(60, caught_by=[THREADS + "test_sessions_of_many_threads_stand_in_one_intact_ledger"])
+def lines_of_two_threads_at_once():
+    """Two threads write the ledger, and a line is lost or two have one number."""
+    whole = SessionRegistry.__init__
+
+    def built(self, *args):
+        whole(self, *args)
+        self.lock = nullcontext()
+
+    put(SessionRegistry, "__init__", built)
+
+
+@bug(64, caught_by=[RANDOM + "test_a_key_draws_for_one_ledger"])
+def key_of_two_ledgers():
+    """A key file that was copied before its first use draws the same noise for another ledger."""
+    put(Randomness, "name_for", lambda self, session, ledger: session)
+
+
+@bug(
+    64,
+    caught_by=[
+        RANDOM + "test_a_key_draws_for_one_ledger",
+        LINE + "test_a_randomness_serves_one_ledger",
+    ],
+)
+def randomness_of_two_ledgers():
+    """A Randomness draws for the sessions of two ledgers."""
+    whole = Randomness.claim
+
+    def claim(self, session, *, ledger, resumed=False):
+        self._ledger = None
+        return whole(self, session, ledger=ledger, resumed=resumed)
+
+    put(Randomness, "claim", claim)
+
+
+@bug(34, caught_by=[RANDOM + "test_a_name_that_has_drawn_is_taken_in_the_next_process_too"])
 def names_forgotten_with_the_process():
-    """A key that was saved and loaded draws its noise again, under the same name in another ledger."""
+    """A key that was saved and loaded draws its noise again, under the same name."""
     put(Randomness, "mark_drawn", lambda self, session: None)
 
 
@@ -239,10 +302,10 @@ def normals_from_24_bits():
     swap(_stream._box_muller, coarse)
 
 
-@bug(38, caught_by=["tests/accounting/test_statement.py::test_it_can_be_read_by_an_officer"])
+@bug(38, caught_by=["tests/ledger/test_statement.py::test_it_can_be_read_by_an_officer"])
 def floating_point_not_mentioned():
     """The statement does not say that attacks on floating-point noise are out of its scope."""
-    module = sys.modules["tacita.accounting.statement"]  # the function of that name hides it
+    module = sys.modules["tacita.ledger.statement"]  # the function of that name hides it
     put(module, "CAVEATS", tuple(caveat for caveat in module.CAVEATS if "floating" not in caveat))
 
 
@@ -297,7 +360,7 @@ def tag_without_borders():
 @bug(34, caught_by=["tests/oracles/test_line.py::test_a_forked_process_cannot_draw_the_same_noise"])
 def noise_drawn_again_after_a_fork():
     """A forked process draws its parent's noise for other values."""
-    put(Randomness, "_check_process", lambda self: None)
+    put(Randomness, "_refuse_process", lambda self: None)
 
 
 @bug(20, caught_by=["tests/oracles/test_gradient_oracle.py::test_release_is_the_clipped_sum_plus_the_stated_noise"])

@@ -26,6 +26,7 @@ SECTIONS = {
     "Sampling and accounting": range(1, 20),
     "Clipping and sensitivity": range(20, 34),
     "Noise, randomness, state": range(34, 53),
+    "Found in tacita": range(53, 81),
 }
 
 PITFALLS = [
@@ -74,7 +75,7 @@ PITFALLS = [
     Pitfall(
         11,
         "steps that are not counted on some path",
-        "noise comes out of `Line.noisy` alone, for what `Line.pay` wrote down first; reservations outlive a kill",
+        "noise comes out of `Line.noisy` alone, for what `Line.commit` wrote down first; reservations outlive a kill",
     ),
     Pitfall(
         12,
@@ -238,7 +239,7 @@ PITFALLS = [
     Pitfall(
         49,
         "one direction of a fixed-size pair composed with itself",
-        "the Rényi bound alone, held against the envelope of both directions",
+        "the pair whose divergence is the envelope of both directions, and one direction alone is caught",
     ),
     Pitfall(
         50,
@@ -255,5 +256,117 @@ PITFALLS = [
         52,
         "an in-place operation that hides a use of a layer",
         "uses are counted in the graph, and a fast engine is tried against the loop first",
+    ),
+    Pitfall(
+        53,
+        "a forward pass that writes parameters (an embedding with max_norm, a frozen counter)",
+        "parameters and buffers are compared after the trial, and writing them is refused",
+    ),
+    Pitfall(
+        54,
+        "rows reordered by data inside the model, so that hooks credit a gradient to the wrong record",
+        "the model's code sees one record, whatever it does",
+    ),
+    Pitfall(
+        55,
+        "trials on rows too tame to show that a model mixes records",
+        "no trial is a proof: the model's code sees one record",
+    ),
+    Pitfall(
+        56,
+        "a layer used twice whose norm has no rounding margin",
+        "the margin is part of every rule's contract, used once and three times",
+    ),
+    Pitfall(57, "modes that change after the check", "a change of any module's mode is checked again"),
+    Pitfall(58, "padding to the longest record of the batch", "records are collated one at a time"),
+    Pitfall(
+        59, "an error message of our own that counts records", "no message holds a number that came out of a batch"
+    ),
+    Pitfall(60, "two threads on one oracle: one number's noise on two values", "one lock around a query"),
+    Pitfall(
+        61,
+        "splits drawn twice under one name with other fractions or units, taken for disjoint",
+        "the drawing's tag covers all it depends on; fractions of one drawing add up to at most 1",
+    ),
+    Pitfall(62, "splits by unit under replace_one, whose sizes follow the names of persons", "refused"),
+    Pitfall(63, "the same row several times in the records of an oracle", "refused"),
+    Pitfall(
+        64,
+        "one key file for two ledgers: the same noise on two releases",
+        "a key serves one ledger, and its streams are named after that ledger",
+    ),
+    Pitfall(
+        65,
+        "a ledger that does not bind what it paid for",
+        "a sealing line holds the hashes of model, preprocessing, configuration and statement",
+    ),
+    Pitfall(
+        66,
+        "a held-out score that leaves out rows whose label was not bought",
+        "such a row counts as wrong; the stated error covers sampling and noise",
+    ),
+    Pitfall(
+        67,
+        "a task, a type, a class guessed from a noisy count and not said",
+        "decided by a public rule, said where it is decided, and overridable",
+    ),
+    Pitfall(
+        68,
+        "the low bits of a record's companions",
+        "records computed alone, or the weaker claim by name",
+        later="the threat model",
+    ),
+    Pitfall(
+        69,
+        "a state whose two worlds differ rounds differently in every later query",
+        "hidden sums stay float64 until the noise is in them",
+    ),
+    Pitfall(
+        70,
+        "an interruption between the payment and the change of state loses a step",
+        "pay and remember, both or neither",
+    ),
+    Pitfall(
+        71,
+        "a session resumed under another key deals one-pass batches anew",
+        "a checkpoint holds a keyed tag of the session's key",
+    ),
+    Pitfall(72, "a working folder continued under another budget", "a folder is bound to its settings"),
+    Pitfall(73, "the winner of several private runs is scored too well", "said in the statement"),
+    Pitfall(
+        74,
+        "reservation sizes that follow measured time, or that charge a client for a thousand rounds",
+        "sizes are public; 1 for clients",
+        later="federated clients",
+    ),
+    Pitfall(75, "augmentation tied to the position in the batch", "seeds by record"),
+    Pitfall(
+        76,
+        "Rényi curves that underflow to 0, or are infinite at fractional orders",
+        "own quadrature for every order",
+    ),
+    Pitfall(
+        77,
+        "a lost message biases Clip21 for good",
+        "the state moves when the server has acknowledged",
+        later="federated clients",
+    ),
+    Pitfall(
+        78,
+        "a server that refuses every private message as too long",
+        "a public bound with the noise in it",
+        later="federated clients",
+    ),
+    Pitfall(
+        79,
+        "exceptions of a client that travel to the server word for word",
+        "everything is caught, a constant is answered",
+        later="federated clients",
+    ),
+    Pitfall(
+        80,
+        "objective perturbation without an exact minimiser",
+        "a proved tolerance, reached in every fit, or another method",
+        later="convex problems",
     ),
 ]

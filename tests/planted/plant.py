@@ -9,7 +9,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -75,6 +75,16 @@ def swap(function: Any, other: Any) -> None:
         setattr(module, name, other)
 
 
+def reform(kind: Any, **forms: Callable[[Any, int], Any]) -> None:
+    """Replace forms of the guarantee that events of ``kind`` give: each is a function of the event and its queries."""
+    whole = kind._guarantee
+
+    def reformed(self, queries):
+        return replace(whole(self, queries), **{name: form(self, queries) for name, form in forms.items()})
+
+    put(kind, "_guarantee", reformed)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> bool:
     """In place of running what was collected: answer requests until there are no more."""
@@ -117,12 +127,15 @@ def _failures(items: list[pytest.Item], planted: Bug | None, tests: list[str]) -
         return {"planting": json.dumps(missing)}
     if planted is not None:
         planted.plant()
-    queue = [(test, item) for test, cases in chosen.items() for item in cases]
     found: dict[str, str] = {}
-    for (test, item), (_, following) in zip(queue, [*queue[1:], ("", None)], strict=True):
-        for report in runtestprotocol(item, log=False, nextitem=following):
-            if report.failed and found.get(test, WRONG_REASON[0]).startswith(WRONG_REASON):
-                found[test] = _reason(report)
+    for test, cases in chosen.items():
+        for item in cases:
+            item.session._setupstate.teardown_exact(item)  # what the last test left and this one does not share
+            for report in runtestprotocol(item, log=False, nextitem=item.parent):  # type: ignore[arg-type]
+                if report.failed and found.get(test, WRONG_REASON[0]).startswith(WRONG_REASON):
+                    found[test] = _reason(report)
+            if not found.get(test, WRONG_REASON[0]).startswith(WRONG_REASON):
+                break  # the bug is seen: no need of the other cases
     return found
 
 

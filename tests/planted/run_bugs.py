@@ -1,14 +1,17 @@
 """Bugs of whole runs: checkpoints, resume, and what is shown or left behind."""
 
 import pickle
+import sys
 
-from tacita.accounting import Ledger
 from tacita.gradients import functional
+from tacita.ledger import Ledger, Statement
 from tacita.oracles import GradientOracle, Line
+from tacita.oracles.gradient_oracle import QueryDraws
 from tacita.training import checkpoint, fingerprint
 from tacita.training.checkpoint import TrainingState
 from tacita.training.folder import RunFolder
 from tacita.training.loop import Checkpoints
+from tacita.training.run_lifecycle import RunLifecycle
 from tests.planted.plant import bug, put, swap
 
 ORACLE = "tests/oracles/test_gradient_oracle.py::"
@@ -31,7 +34,7 @@ def data_in_a_message():
     swap(functional.described, str)
 
 
-@bug(1, caught_by=["tests/oracles/test_line.py::test_a_session_is_not_continued_under_another_key"])
+@bug(1, 71, caught_by=["tests/oracles/test_line.py::test_a_session_is_not_continued_under_another_key"])
 def another_key_accepted():
     """A session goes on under another key, which deals the batches of one pass anew."""
     put(Line, "identity", property(lambda self: ""))
@@ -47,13 +50,13 @@ def position_forgotten():
 @bug(43, caught_by=[RESUMED])
 def sampler_restarted():
     """A resumed run draws its batches from the first one on."""
-    whole = GradientOracle._draw
+    whole = QueryDraws.batch
 
-    def draw(self, query):
+    def batch(self, query):
         self._drawn = getattr(self, "_drawn", -1) + 1
         return whole(self, self._drawn)
 
-    put(GradientOracle, "_draw", draw)
+    put(QueryDraws, "batch", batch)
 
 
 @bug(43, caught_by=[RESUMED])
@@ -72,6 +75,18 @@ def optimizer_forgotten():
 def anything_resumed():
     """A run goes on with other settings or other data."""
     swap(fingerprint.data_fingerprint, lambda oracle, dataset: "")
+
+
+@bug(46, caught_by=["tests/ledger/test_statement.py::test_a_statement_at_a_large_delta_says_what_it_allows"])
+def large_delta_in_silence():
+    """A statement at a delta that allows to publish a whole record says nothing of it."""
+    put(sys.modules[Statement.__module__], "_on_large_delta", lambda ledger, delta: [])
+
+
+@bug(43, caught_by=["tests/training/test_run_lifecycle.py::test_a_run_is_held_to_what_it_was_started_with"])
+def bound_to_nothing():
+    """A run writes down what it was started with, and nobody looks."""
+    put(RunLifecycle, "bind", lambda self, tag, **_: tag)
 
 
 @bug(11, 43, caught_by=[FIT + "test_an_older_copy_of_the_ledger_and_its_anchor_is_not_resumed"])

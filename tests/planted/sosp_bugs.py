@@ -7,15 +7,16 @@ import torch
 
 from tacita.accounting import AboveThresholdEvent, ConditionalEvent, CoupledEvent, accountant, moved
 from tacita.estimators import StationarityQuery, UnclippedSum, stationarity_query
-from tacita.gradients import draws, hessian, lanczos_error
+from tacita.gradients import hessian, lanczos_error, randomness_check
 from tacita.mechanisms.above_threshold import AboveThreshold
 from tacita.methods import RandomIterate
-from tacita.oracles import StationaryTest
-from tacita.oracles import unclipped as unclipped_module
+from tacita.oracles import StationaryTest, stationary_test
+from tacita.oracles import network as network_module
+from tacita.oracles.stationary_test import _Answering
 from tacita.random import Randomness, Stream
-from tests.planted.plant import bug, put, swap
+from tests.planted.plant import bug, put, reform, swap
 
-COUPLED = "tests/accounting/test_coupled_events.py::"
+COUPLED = "tests/accounting/events/test_coupled.py::"
 UNCLIPPED = "tests/estimators/test_unclipped_sum.py::"
 ORACLE = "tests/oracles/test_unclipped.py::"
 HESSIAN = "tests/gradients/test_hessian.py::"
@@ -59,13 +60,13 @@ def failure_forgotten_in_epsilon():
 @bug(16, caught_by=[COUPLED + "test_what_cannot_take_a_failure_refuses_it"])
 def failure_hidden_from_selection():
     """The best of many runs is charged as if none of them could fail."""
-    put(CoupledEvent, "coupling_gap", lambda self, queries: 0.0)
+    reform(CoupledEvent, coupling_gap=lambda event, queries: 0.0)
 
 
 @bug(caught_by=[COUPLED + "test_the_failure_is_of_the_session_not_of_a_query"])
 def condition_hides_the_failure():
     """A condition around an event forgets the failure inside it."""
-    put(ConditionalEvent, "coupling_gap", lambda self, queries: 0.0)
+    reform(ConditionalEvent, coupling_gap=lambda event, queries: 0.0)
 
 
 # -- the unclipped sum
@@ -151,7 +152,7 @@ def monitor_not_paid_for():
 @bug(caught_by=[ORACLE + "test_noise_that_alone_may_pass_the_bound_is_told"])
 def large_noise_not_told():
     """Noise that alone makes gradients longer than declared is not told."""
-    swap(unclipped_module._warn_of_noise, lambda *args: None)
+    swap(network_module._warn_of_noise, lambda *args: None)
 
 
 # -- Hessians
@@ -201,13 +202,13 @@ def query_noise_of_the_threshold():
 @bug(34, caught_by=[TEST + "test_answers_are_the_mechanism_s_with_the_secret_draws"])
 def threshold_noise_redrawn_for_every_value():
     """The threshold's noise is drawn anew for every value."""
-    compare = StationaryTest._compare
+    compare = _Answering.__call__
 
     def redrawn(self, values, noise_std, noise):
-        self._threshold_draw = float(noise.stream("threshold").laplaces(1)[0])
+        self.threshold_draw = float(noise.stream("threshold").laplaces(1)[0])
         return compare(self, values, noise_std, noise)
 
-    put(StationaryTest, "_compare", redrawn)
+    put(_Answering, "__call__", redrawn)
 
 
 @bug(34, caught_by=[TEST + "test_answers_are_the_mechanism_s_with_the_secret_draws"])
@@ -215,18 +216,14 @@ def one_noise_for_all_values():
     """All values of a session get the same noise."""
 
     class First:
-        def __init__(self, key, session):
-            self.key, self.session = key, session
+        def __init__(self, noise):
+            self.query_stream = noise.stream.func
 
         def stream(self, block):
-            return self.key.stream(self.session, "noise", 0, block)
+            return self.query_stream("noise", 0, block)
 
-    compare = StationaryTest._compare
-
-    def same(self, values, noise_std, noise):
-        return compare(self, values, noise_std, First(self.randomness.key, self.session.id))
-
-    put(StationaryTest, "_compare", same)
+    compare = _Answering.__call__
+    put(_Answering, "__call__", lambda self, values, noise_std, noise: compare(self, values, noise_std, First(noise)))
 
 
 @bug(34, 43, caught_by=[TEST + "test_the_threshold_s_draw_survives_a_ratchet"])
@@ -236,7 +233,7 @@ def threshold_noise_known_to_everybody():
 
     def built(self, *args, **settings):
         build(self, *args, **settings)
-        self._threshold_draw = float(Randomness.insecure(12345).key.stream("threshold").laplaces(1)[0])
+        self._answering.threshold_draw = float(Randomness.insecure(12345).key.stream("threshold").laplaces(1)[0])
 
     put(StationaryTest, "__init__", built)
 
@@ -333,7 +330,7 @@ def only_acceptance_is_recorded():
     def test(self, params):
         number = self._line.begin()
         value = torch.tensor([self._value(params, number)], dtype=torch.float64)
-        answer = self._compare({"answer": {"passes": value}}, {}, self._line._normals(number))
+        answer = self._line._mechanism({"answer": {"passes": value}}, {}, self._line._normals(number))
         passes = bool(answer["answer"]["passes"])
         if passes:
             self.session.spend(number)
@@ -360,13 +357,7 @@ def tests_go_on_after_acceptance():
 @bug(48, caught_by=[TEST + "test_a_test_is_not_resumed"])
 def a_test_is_continued():
     """A session that rejected points is continued by the next process."""
-    whole = StationaryTest._check_session
-
-    def check(self, session, terms, settings):
-        if not session.opened:
-            whole(self, session, terms, settings)
-
-    put(StationaryTest, "_check_session", check)
+    swap(stationary_test._check_unopened, lambda session: None)
 
 
 @bug(
@@ -375,7 +366,7 @@ def a_test_is_continued():
 def above_threshold_counts_as_queries():
     """The event says that it composes query by query: a part of the session is charged as a part."""
     put(AboveThresholdEvent, "per_query", True)
-    put(AboveThresholdEvent, "pure_epsilon", lambda self, queries: queries * self.epsilon / 8)
+    reform(AboveThresholdEvent, pure_epsilon=lambda event, queries: queries * event.epsilon / 8)
 
 
 @bug(46, caught_by=[TEST + "test_the_statement_has_the_condition_and_no_unconditional_epsilon"])
@@ -394,13 +385,13 @@ def stationary_test_without_its_condition():
 )
 def masks_shifted_by_rows_that_are_not_finite():
     """A model with dropout is tested, though gradient and Hessian of a record get different masks."""
-    swap(draws.check_draws_nothing, lambda model, loss_fn, probe: None)
+    swap(randomness_check.check_draws_nothing, lambda model, loss_fn, probe: None)
 
 
 @bug(caught_by=[TEST + "test_a_model_that_draws_is_refused_whatever_the_data"])
 def draws_of_the_loss_not_seen():
     """Only modules are asked whether they draw, not the loss."""
-    swap(draws._draws, lambda model, loss_fn, probe: False)
+    swap(randomness_check._draws, lambda model, loss_fn, probe: False)
 
 
 @bug(48, caught_by=[TEST + "test_a_second_test_on_the_same_session_is_refused"])

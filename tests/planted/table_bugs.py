@@ -2,10 +2,14 @@
 
 from types import SimpleNamespace
 
+import msgspec
 import numpy as np
 
-from tacita.pipeline import purchases
-from tacita.tables import budget, cells, readers
+from tacita.mechanisms import GaussianMechanism
+from tacita.pipeline import dry_run, preprocessing, purchases, table_statement
+from tacita.pipeline import score as pipeline_score
+from tacita.tables import budget, cells, csv_lines, intervals, readers, task, units
+from tacita.tables import score as scores
 from tests.planted.plant import bug, put, swap
 
 READERS = "tests/tables/test_readers.py::"
@@ -57,7 +61,8 @@ def row_of_the_wrong_width_raises():
 )
 def types_inferred_without_noise():
     """Types and bounds are read from exact counts."""
-    put(purchases, "GaussianMechanism", lambda noise_multiplier: lambda values, noise_std, normals: values)
+    exact = type("Exact", (GaussianMechanism,), {"__call__": lambda self, values, noise_std, normals: values})
+    put(purchases, "GaussianMechanism", exact)
 
 
 @bug(38, caught_by=[PURCHASES + "test_floating_point_noise_leaves_no_trace"])
@@ -89,3 +94,187 @@ def npz_unpickled():
     """Objects in an NPZ file are unpickled, which runs what they hold."""
     whole = np.load
     put(np, "load", lambda path, *, allow_pickle: whole(path, allow_pickle=True))
+
+
+LINES = "tests/tables/test_csv_lines.py::"
+
+
+@bug(50, caught_by=[LINES + "test_an_open_quote_reaches_no_other_line", LINES + "test_fast_is_plain"])
+def quotes_reach_the_next_line():
+    """Lines with any quotes are read together: an open quote swallows the records after it."""
+    swap(csv_lines._well_quoted, lambda block, *more: np.ones(len(block.ends), bool))
+
+
+@bug(50, caught_by=[LINES + "test_fast_is_plain"])
+def faulty_text_decoded_together():
+    """Bytes that are not UTF-8 are decoded over the end of a cell."""
+    swap(csv_lines._one_text, lambda block, encoding: True)
+
+
+@bug(50, caught_by=[LINES + "test_many_cells_are_read_as_one"])
+def cells_cast_by_arrow():
+    """Many cells are numbers where Arrow can cast them: nan, inf and what overflows."""
+    import pyarrow as pa
+
+    def cast(column, decimal="."):
+        values = np.array([float(pa.scalar(cell).cast(pa.float64()).as_py()) if _castable(cell) else np.nan
+                           for cell in column.to_pylist()])  # fmt: skip
+        return np.nan_to_num(values), ~np.isnan(values)
+
+    swap(cells.numbers_of, cast)
+
+
+def _castable(cell):
+    import pyarrow as pa
+
+    try:
+        pa.scalar(cell).cast(pa.float64())
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+@bug(30, caught_by=[LINES + "test_chunks_are_the_whole_bit_for_bit"])
+def held_out_by_the_same_coins_in_each_chunk():
+    """The coins that hold rows out are thrown once, and serve every chunk of the file."""
+    whole = units.held_out
+
+    def forgetful(table, fraction, key, *, first=0, **more):
+        return whole(table, fraction, key, **more)
+
+    swap(whole, forgetful)
+
+
+SCORE = "tests/tables/test_score.py::"
+TRUE = "tests/pipeline/test_truthful.py::"
+INTERVALS = "tests/tables/test_intervals.py::"
+TASK = "tests/tables/test_task.py::"
+
+
+@bug(
+    66,
+    caught_by=[
+        SCORE + "test_a_label_that_is_no_class_of_the_model_is_wrong",
+        TRUE + "test_labels_that_were_not_bought_are_wrong_and_said",
+    ],
+)
+def rows_of_unknown_labels_are_not_scored():
+    """A held-out row whose label was not bought is left out of the score."""
+    counts = scores.score_counts
+
+    def known_only(encoder, outputs, target, known, labelled):
+        return counts(encoder, outputs, target, known, labelled & known)
+
+    swap(counts, known_only)
+
+
+@bug(66, caught_by=[TRUE + "test_the_score_without_noise_counts_them_too"])
+def the_exact_score_leaves_unknown_labels_out():
+    """A score outside the guarantee is of the rows alone whose label the model knows."""
+    answers = pipeline_score._answers
+
+    def known_only(rows):
+        target, known, labelled = answers(rows)
+        return target, known, labelled & known
+
+    put(pipeline_score, "_answers", known_only)
+
+
+@bug(66, caught_by=[INTERVALS + "test_accuracy"])
+def interval_without_sampling():
+    """The stated error is that of the noise alone."""
+    share = intervals.share
+
+    def noise_alone(right, wrong, noise_std):
+        rows = max(right + wrong, 1.0)
+        half = 2 * noise_std / rows
+        found = share(right, wrong, noise_std)
+        value = min(max(right / rows, 0.0), 1.0)
+        return intervals.ScoreInterval(value=found.value, lower=value - half, upper=value + half)
+
+    swap(share, noise_alone)
+
+
+@bug(66, caught_by=[INTERVALS + "test_accuracy"])
+def interval_without_noise():
+    """The stated error is that of sampling alone."""
+    share = intervals.share
+    swap(share, lambda right, wrong, noise_std: share(max(right, 0.0), max(wrong, 0.0), 0.0))
+
+
+@bug(66, caught_by=[INTERVALS + "test_balanced_accuracy_and_auc"])
+def interval_of_the_curve_without_sampling():
+    """The interval of the area under the curve has the noise alone."""
+    put(
+        intervals,
+        "_around",
+        lambda value, half: intervals.ScoreInterval(value=value, lower=value - half / 3, upper=value + half / 3),
+    )
+
+
+@bug(66, caught_by=[INTERVALS + "test_r2"])
+def baseline_is_the_bought_centre():
+    """R2 compares with the bought centre of the target, not with its mean on the scored rows."""
+    ratio = intervals.ratio
+
+    def about_zero(errors, squares, targets, marks, **noise):
+        return ratio(errors, squares, targets + targets[::-1], marks, **noise)  # whose mean is 0
+
+    swap(ratio, about_zero)
+
+
+@bug(66, caught_by=[INTERVALS + "test_r2_of_many_rows_whatever_the_law"])
+def bins_read_at_their_middles():
+    """Squared errors get rarer with their size, and a bin's mean lies below its middle: the stated R2 is too small."""
+
+    def middles(counts, lower, upper, powers, noise_std):
+        return np.stack([(lower**power + upper**power) / 2 for power in powers])
+
+    swap(intervals.bin_means, middles)
+
+
+@bug(66, caught_by=[SCORE + "test_errors_are_of_targets_that_are_not_clipped"])
+def errors_of_clipped_targets():
+    """Squared errors are taken from targets clipped to the bought bounds: wrong bounds make a good score."""
+    counts = scores._number_counts
+    put(scores, "_number_counts", lambda predicted, target, known: counts(predicted, np.clip(target, -3, 3), known))
+
+
+@bug(66, caught_by=[TRUE + "test_a_constant_model_says_so_first_and_has_no_score"])
+def a_constant_is_scored():
+    """A model that is a constant gets a score like any other, and no word."""
+    put(preprocessing.Preprocessing, "constant", property(lambda self: False))
+
+
+@bug(67, caught_by=[TASK + "test_it_is_the_same_in_every_run", TASK + "test_noise_makes_no_regression_of_labels"])
+def task_by_the_larger_noisy_count():
+    """The task follows the sign of a noisy difference: noise makes regressions of small tables."""
+    read = task.read_task
+
+    def by_sign(counts, noise_std):
+        found = read(counts, noise_std)
+        number = counts[3] > 0.1 * counts[1:].sum()
+        return msgspec.structs.replace(found, task="regression" if number else "classification")
+
+    swap(read, by_sign)
+
+
+@bug(67, caught_by=[TRUE + "test_the_task_is_said_where_it_is_decided"])
+def the_task_is_not_said():
+    """Nothing on the terminal says which task was decided."""
+    put(table_statement, "task_words", lambda *arguments: "bought")
+
+
+@bug(67, caught_by=[TRUE + "test_labels_that_were_not_bought_are_wrong_and_said"])
+def classes_that_were_not_kept_are_not_said():
+    """How many rows have a label that was not bought stands nowhere."""
+    put(table_statement, "classes_kept", lambda *arguments: None)
+
+
+@bug(66, caught_by=[TRUE + "test_what_a_label_needs_is_what_it_gets"])
+def the_need_of_a_label_ignores_its_noise():
+    """What a label is said to need before anything is spent is not the threshold that it must pass."""
+    words = dry_run.what_survives
+    swap(
+        words, lambda plan: ["a label needs about 5 rows to be seen" if "label" in one else one for one in words(plan)]
+    )

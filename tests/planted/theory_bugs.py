@@ -3,7 +3,7 @@
 import math
 
 from tacita.theory import clip21_noise, dicesgd, noise, noisy_sgd, planner, saddle
-from tacita.theory.planner import PlanSetting
+from tacita.theory.plan_setting import PlanSetting
 from tests.planted.plant import bug, put, swap
 
 NOISE = "tests/theory/test_noise.py::"

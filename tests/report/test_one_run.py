@@ -7,8 +7,8 @@ import pytest
 
 from tacita.accounting import gaussian_delta
 from tacita.audit.membership import membership
-from tacita.audit.one_run import one_run_bound
-from tacita.audit.one_run_report import OneRunAudit
+from tacita.audit.one_run.bound import one_run_bound
+from tacita.audit.one_run.report import OneRunAudit
 from tacita.report.one_run import allowed, plot_one_run, save_one_run
 
 pytest.importorskip("matplotlib")
@@ -74,7 +74,7 @@ def test_it_says_what_was_measured():
     left, right = figure.axes
     assert (left.get_xscale(), left.get_yscale()) == ("log", "log")
     words = [text.get_text() for axes in (left, right) for text in axes.get_legend().get_texts()]
-    assert words[0] == "most that the claim allows"
+    assert words[0] == "limit of the claim"
     assert words[2].startswith("measured, AUC 0.9")
     assert words[-2].startswith("left out: ")
 

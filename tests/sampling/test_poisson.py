@@ -108,3 +108,14 @@ def test_a_rate_that_is_none_is_refused(rate):
 def test_an_expected_size_out_of_range_is_refused(size):
     with pytest.raises(ValueError, match="expected_batch_size must be"):
         PoissonSampler(expected_batch_size=size, num_records=1000)
+
+
+@pytest.mark.parametrize("thrown", [1, 7, 64])
+def test_coins_thrown_a_few_at_once_are_the_same_coins(monkeypatch, thrown):
+    from tacita.random import QueryCoins, Randomness
+
+    sampler, coins = PoissonSampler(sample_rate=0.3, num_records=100), QueryCoins(Randomness.insecure(0), "s")
+    whole = sampler.draw(0, coins, 100)
+    monkeypatch.setattr("tacita.sampling.poisson._COINS", thrown)
+    assert sampler.draw(0, coins, 100).tolist() == whole.tolist()
+    assert len(sampler.draw(0, coins, 0)) == 0

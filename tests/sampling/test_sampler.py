@@ -11,7 +11,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tacita.accounting.cells import (
+from tacita.accounting import GaussianSumEvent
+from tacita.accounting.sampling_laws import (
     DisjointLaw,
     FixedSizeLaw,
     FullBatchLaw,
@@ -129,7 +130,7 @@ def test_no_rows_are_ordinary(sampler, law, expected, coins):
 
 @every
 def test_only_relations_that_allow_an_absent_record_go_with_a_private_count(sampler, law, expected):
-    assert sampler.requires_public_count == ("add_or_remove_one" not in sampler.law.cells)
+    assert sampler.requires_public_count == ("add_or_remove_one" not in GaussianSumEvent.charges(sampler.law))
 
 
 @every
@@ -199,6 +200,25 @@ def test_settings_out_of_range_are_refused(make, message):
 def test_a_loader_is_never_taken_for_a_sampler(loader):
     with pytest.raises(TypeError, match=r"does not say how records are drawn.*Use PoissonSampler"):
         as_sampler(loader)
+
+
+@pytest.mark.parametrize("kind", [type(sampler) for sampler, _, _ in CASES])
+def test_a_sampler_that_draws_otherwise_inherits_no_law(kind):
+    with pytest.raises(TypeError, match=rf"Every cannot be derived from {kind.__name__}.*Derive it from tacita.sampl"):
+
+        class Every(kind):
+            def draw(self, query, coins, num_rows):
+                return np.arange(num_rows)
+
+
+def test_a_sampler_of_ones_own_states_its_law():
+    class Every(Sampler):
+        num_records, sample_rate, law, expected_batch_size = N, 1.0, FullBatchLaw(), float(N)
+
+        def draw(self, query, coins, num_rows):
+            return np.arange(num_rows)
+
+    assert as_sampler(Every()).law == FullBatchLaw()
 
 
 # -- integers for steps

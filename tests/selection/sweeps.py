@@ -6,6 +6,7 @@ negative: it runs to the end, and the answer has the number of instants.
 """
 
 import os
+import secrets
 import signal
 import sys
 from pathlib import Path
@@ -61,6 +62,7 @@ def die_at(step):
 
 def main():
     torch.set_num_threads(1)
+    secrets.token_hex = lambda size: "0" * 2 * size  # the random name of a ledger, the same in each folder
     sweep(str(Path("warm").absolute()))  # the accountant's caches are warm in every fork
     for line in sys.stdin:
         folder, step = line.rsplit(maxsplit=1)

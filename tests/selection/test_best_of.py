@@ -11,11 +11,12 @@ import torch
 
 from tacita import accounting as acc
 from tacita.errors import LedgerError, ResumeError
+from tacita.ledger import Ledger
 from tacita.random import Key, Randomness
 from tacita.selection import Grid, NumberOfRuns, Sweep
 from tacita.selection.best_of import best_of, register
-from tacita.selection.inner import selection_event
-from tacita.selection.workplace import Found, Workplace
+from tacita.selection.run_cost import selection_event
+from tacita.selection.working_folder import RunResult, WorkingFolder
 
 GRID = Grid({"lr": (0.1, 1.0, 2.0)})
 
@@ -25,8 +26,10 @@ def sweep(mean=4.0, shape=1.0, pad_to=None):
 
 
 def opened(path=None, asked=None, settings=None):
-    ledger = acc.Ledger(path, neighboring_relation="add_or_remove_one", privacy_unit="one row")
-    inner = acc.FullBatchGaussianEvent(relation="add_or_remove_one", max_contribution=(1.0,), noise_std=(9.0,))
+    ledger = Ledger(path, neighboring_relation="add_or_remove_one", privacy_unit="one row")
+    inner = acc.GaussianSumEvent(
+        sampling=acc.FullBatchLaw(), relation="add_or_remove_one", max_contribution=(1.0,), noise_std=(9.0,)
+    )
     asked = asked or sweep()
     event = selection_event(inner, asked.runs)
     try:
@@ -57,7 +60,7 @@ class Runs:
             raise KeyboardInterrupt
         value = int(randomness.key.stream("score").integers(1, self.levels)[0])
         self.made.append((point, value))
-        return Found(
+        return RunResult(
             point=point,
             score=float(value),
             facts={"v": value},
@@ -68,7 +71,7 @@ class Runs:
 def choose(asked, seed, runs=None, path=None):
     runs = runs or Runs()
     ledger, session = opened(asked=asked)
-    best = best_of(session, asked, Randomness.insecure(seed), runs, Workplace(path))
+    best = best_of(session, asked, Randomness.insecure(seed), runs, WorkingFolder(path))
     return best, runs, ledger
 
 
@@ -83,7 +86,7 @@ def test_the_session_is_on_disk_before_the_number_is_drawn(tmp_path, monkeypatch
     monkeypatch.setattr(NumberOfRuns, "draw", watching)
     ledger, session = opened(path)
     assert not seen
-    best_of(session, sweep(), Randomness.insecure(0), Runs(), Workplace())
+    best_of(session, sweep(), Randomness.insecure(0), Runs(), WorkingFolder())
     assert seen == [["register", "open", "reserve"]]
     kinds = [json.loads(line)["kind"] for line in path.read_text().splitlines()]
     assert kinds == ["register", "open", "reserve", "query", "close"]
@@ -114,11 +117,13 @@ def test_a_score_that_is_no_number_loses():
     _, session = opened(asked=asked)
     seed = seed_for(asked, 5)
     best = best_of(
-        session, asked, Randomness.insecure(seed), lambda p, r: Found(point=p, score=next(scores)), Workplace()
+        session, asked, Randomness.insecure(seed), lambda p, r: RunResult(point=p, score=next(scores)), WorkingFolder()
     )
     assert best.score == math.inf
     _, session = opened(asked=asked)
-    best = best_of(session, asked, Randomness.insecure(seed), lambda p, r: Found(point=p, score=math.nan), Workplace())
+    best = best_of(
+        session, asked, Randomness.insecure(seed), lambda p, r: RunResult(point=p, score=math.nan), WorkingFolder()
+    )
     assert best is not None
 
 
@@ -185,14 +190,14 @@ def test_the_winner_has_the_law_of_the_best():
 
 
 def test_the_ledger_tells_nothing_of_the_number(tmp_path):
-    """Line for line the same, but for the fingerprint (and what covers it), whatever was drawn."""
+    """Line for line the same, but for the ledger's random name and the fingerprint (and what covers them)."""
     asked, found = sweep(), []
     for wanted in (1, 12):
         path = tmp_path / f"{wanted}.jsonl"
         _, session = opened(path)
-        best_of(session, asked, Randomness.insecure(seed_for(asked, wanted)), Runs(), Workplace())
+        best_of(session, asked, Randomness.insecure(seed_for(asked, wanted)), Runs(), WorkingFolder())
         lines = [json.loads(line) for line in path.read_text().splitlines()]
-        found.append([{k: v for k, v in line.items() if k not in ("fingerprint", "prev")} for line in lines])
+        found.append([{k: v for k, v in line.items() if k not in ("ledger", "fingerprint", "prev")} for line in lines])
     assert found[0] == found[1]
 
 
@@ -210,11 +215,11 @@ def test_stopped_it_goes_on_with_the_same_number_and_points(tmp_path, stop_at):
     ledger, session = opened(path)
     first = Runs(stop_at=stop_at)
     with pytest.raises(KeyboardInterrupt):
-        best_of(session, asked, randomness, first, Workplace(tmp_path / "work"))
+        best_of(session, asked, randomness, first, WorkingFolder(tmp_path / "work"))
     ledger.close()
     ledger, session = opened(path)
     rest = Runs()
-    best = best_of(session, asked, Randomness.load(key), rest, Workplace(tmp_path / "work"))
+    best = best_of(session, asked, Randomness.load(key), rest, WorkingFolder(tmp_path / "work"))
     assert first.made + rest.made == all_runs.made
     assert (best.point, best.score, dict(best.facts)) == (whole.point, whole.score, dict(whole.facts))
     assert torch.equal(best.weights["w"], whole.weights["w"])
@@ -225,11 +230,11 @@ def test_stopped_after_the_release_it_releases_the_same(tmp_path):
     asked, path = sweep(), tmp_path / "ledger.jsonl"
     seed = seed_for(asked, 3)
     ledger, session = opened(path)
-    best = best_of(session, asked, Randomness.insecure(seed), Runs(), Workplace(tmp_path / "work"))
+    best = best_of(session, asked, Randomness.insecure(seed), Runs(), WorkingFolder(tmp_path / "work"))
     ledger.close()
     before = path.read_bytes()
     ledger, session = opened(path)
-    again = best_of(session, asked, Randomness.insecure(seed), Runs(stop_at=0), Workplace(tmp_path / "work"))
+    again = best_of(session, asked, Randomness.insecure(seed), Runs(stop_at=0), WorkingFolder(tmp_path / "work"))
     assert again.score == best.score
     assert path.read_bytes() == before
 
@@ -237,11 +242,11 @@ def test_stopped_after_the_release_it_releases_the_same(tmp_path):
 def test_another_winner_than_the_one_released_is_refused(tmp_path):
     asked, path = sweep(), tmp_path / "ledger.jsonl"
     ledger, session = opened(path)
-    best_of(session, asked, Randomness.insecure(1), Runs(), Workplace())
+    best_of(session, asked, Randomness.insecure(1), Runs(), WorkingFolder())
     ledger.close()
     _, session = opened(path)
     with pytest.raises(ResumeError, match="released another winner before"):
-        best_of(session, asked, Randomness.insecure(1), Runs(levels=77), Workplace())
+        best_of(session, asked, Randomness.insecure(1), Runs(levels=77), WorkingFolder())
 
 
 def test_another_selection_in_its_place_is_refused(tmp_path):
@@ -259,22 +264,22 @@ def test_the_number_is_not_drawn_for_a_session_that_is_not_open(monkeypatch):
     monkeypatch.setattr(type(session), "open", lambda self: None)
     monkeypatch.setattr(type(session), "reserve", lambda self, first, last: None)
     with pytest.raises(LedgerError, match="must be open before"):
-        best_of(session, sweep(), Randomness.insecure(0), Runs(), Workplace())
+        best_of(session, sweep(), Randomness.insecure(0), Runs(), WorkingFolder())
 
 
 # -- the working folder
 
 
 def test_the_working_folder_holds_the_best_alone_and_is_private(tmp_path):
-    place = Workplace(tmp_path / "work")
+    place = WorkingFolder(tmp_path / "work")
     for score in (1.0, 3.0, 2.0, math.nan):
-        place.keep(Found(point=0, score=score, weights={"w": torch.tensor(score)}))
-    place.keep(None)
+        place.record(RunResult(point=0, score=score, weights={"w": torch.tensor(score)}))
+    place.record(None)
     folder = tmp_path / "work"
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert {path.name for path in folder.iterdir()} == {"runs.json", "best-1.safetensors"}
     assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in folder.iterdir())
-    again = Workplace(folder)
+    again = WorkingFolder(folder)
     assert (again.done, again.best.score, again.best.weights["w"].item()) == (5, 3.0, 3.0)
     again.destroy()
     assert not folder.exists()
@@ -286,7 +291,7 @@ def test_a_damaged_working_folder_is_an_error(tmp_path, text):
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "runs.json").write_text(text)
     with pytest.raises(ResumeError, match="is damaged"):
-        Workplace(tmp_path / "work")
+        WorkingFolder(tmp_path / "work")
 
 
 def test_keys_of_runs_lead_nowhere_else():
@@ -295,3 +300,42 @@ def test_keys_of_runs_lead_nowhere_else():
     found = [key.derive("run", number) for number in range(3)]
     assert all(isinstance(one, Key) and one != key for one in found)
     assert found[0] != found[1]
+
+
+def test_a_saved_key_draws_no_selection_again_for_another_ledger(tmp_path):
+    """The number of runs, the points and every run's noise would be the same, and the second release on other data."""
+    randomness = Randomness.insecure(0)
+    _, session = opened()
+    best_of(session, sweep(), randomness, Runs(), WorkingFolder())
+    randomness.save(tmp_path / "key.json")
+    _, other = opened()
+    with pytest.raises(LedgerError, match="could get the same noise twice"):
+        best_of(other, sweep(), Randomness.load(tmp_path / "key.json"), Runs(), WorkingFolder())
+
+
+def test_a_selection_cut_off_among_its_runs_has_drawn(tmp_path):
+    randomness = Randomness.insecure(seed_for(sweep(), 5))
+    _, session = opened()
+    with pytest.raises(KeyboardInterrupt):
+        best_of(session, sweep(), randomness, Runs(stop_at=0), WorkingFolder())
+    randomness.save(tmp_path / "key.json")
+    _, other = opened()
+    with pytest.raises(LedgerError, match="could get the same noise twice"):
+        best_of(other, sweep(), Randomness.load(tmp_path / "key.json"), Runs(), WorkingFolder())
+
+
+def test_a_saved_key_draws_no_selection_again_for_an_older_copy_of_the_ledger(tmp_path):
+    """The copy has the same name and says that nothing was drawn; the key says that it was."""
+    path, randomness = tmp_path / "ledger.jsonl", Randomness.insecure(0)
+    ledger, session = opened(path)
+    ledger.flush()
+    older = {one: one.read_bytes() for one in tmp_path.glob("ledger*") if one.suffix != ".lock"}
+    best_of(session, sweep(), randomness, Runs(), WorkingFolder())
+    randomness.save(tmp_path / "key.json")
+    ledger.close()
+    for one, content in older.items():
+        one.write_bytes(content)
+    _, session = opened(path)
+    assert not session.opened
+    with pytest.raises(ValueError, match="would get the same noise twice"):
+        best_of(session, sweep(), Randomness.load(tmp_path / "key.json"), Runs(), WorkingFolder())

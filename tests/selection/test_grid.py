@@ -64,7 +64,7 @@ def test_a_file():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("mean_runs =", "must be a TOML file"),
+        ("mean_runs =", "must be the text of a TOML file"),
         ("[grid]\nlr = [1]", "mean_runs is missing"),
         ("mean_runs = 5", "grid is missing"),
         ("mean_runs = 5\nmean = 3\n[grid]\nlr = [1]", "unknown key 'mean'"),
@@ -83,7 +83,7 @@ def test_a_file():
         ("mean_runs = 5\n[grid]\nlr = [1, 1.0]", "every value of lr once"),
         ("mean_runs = 5\n[grid]\nlr = [1, 2]\n[weights]\nlr = [1]", "as many as its values"),
         ("mean_runs = 5\n[grid]\nlr = [1, 2]\n[weights]\nlr = [1, 0]", "weights of lr must be"),
-        ("mean_runs = 5\n[grid]\nlr = [1, 2]\n[weights]\nwidth = [1]", "which the grid does not"),
+        ("mean_runs = 5\n[grid]\nlr = [1, 2]\n[weights]\nwidth = [1]", "weights must only name settings of the grid"),
         ("mean_runs = 5\n[grid]\n", "at least one setting"),
     ],
 )

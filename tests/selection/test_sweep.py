@@ -65,12 +65,12 @@ def test_a_sweep_leaves_the_files_of_a_run_and_nothing_private(sweeping, table):
     assert said["number_of_runs"] == "secret, geometric, 3 on average"
     assert set(said["result"]) == {"lr", "max_grad_norm"}
     assert 0 < said["one_run_epsilon"] < 20
-    assert [session["purpose"] for session in run.fields["sessions"]] == ["survey", "refinement", "select"]
+    assert [session["purpose"] for session in run.fields["sessions"]] == ["rows", "survey", "refinement", "select"]
     assert run.fields["holdout_score"]["private"] is True
-    assert [one["session"] for one in run.fields["purchases"]] == ["survey", "refinement", "select"]
+    assert [one["session"] for one in run.fields["purchases"]] == ["rows", "survey", "refinement", "select"]
     assert any(choice.startswith("shape = 1") for choice in run.fields["chosen_by_tacita"])
     assert not any(choice.startswith(("lr", "max_grad_norm")) for choice in run.fields["chosen_by_tacita"])
-    assert "the time that they took tells about it" in " ".join(run.statement.split())
+    assert "the time that they took reveals something about it" in " ".join(run.statement.split())
     assert check_run("run").faults == ()
     ledger = tacita.Ledger.load("run/ledger.jsonl")
     assert isinstance(ledger.sessions[-1].event, RepeatAndSelectEvent)
@@ -119,10 +119,16 @@ def test_the_number_of_runs_is_nowhere(sweeping, table, capfd, monkeypatch):
 def _alike(trained):
     """All runs find the same, so that whatever differs tells of their number."""
 
-    def once(self, rows, encoded, preprocessing, sessions):
-        state, _ = trained(self, rows, encoded, preprocessing, sessions)
-        found = {"measure": "accuracy", "value": 0.5, "private": True, "how": "", "noise_std": 1.0}
-        return state, {**found, "standard_error_of_noise": 0.1, "rows": 40.0}
+    def once(self, encoded, preprocessing, sessions):
+        state, _ = trained(self, encoded, preprocessing, sessions)
+        found = {
+            "measure": "accuracy",
+            "value": 0.5,
+            "private": True,
+            "how": "",
+            "noise_std": {"score": 1.0, "classes": 2.0},
+        }
+        return state, {**found, "interval": [0.4, 0.6], "rows": 40.0}
 
     return once
 
@@ -187,9 +193,9 @@ def test_the_dearest_candidate_sets_the_noise(sweeping, table):
 
 def test_runs_are_charged_for_what_they_plan(sweeping, table, monkeypatch):
     """A run with less noise than was declared is refused, whatever the data."""
-    register_run = sweep_module.Plan.register_run
+    register_run = sweep_module.TablePlan.register_run
     monkeypatch.setattr(
-        sweep_module.Plan,
+        sweep_module.TablePlan,
         "register_run",
         lambda self, ledger, noise, score, settings: register_run(self, ledger, 0.9 * noise, score, settings),
     )
@@ -198,9 +204,9 @@ def test_runs_are_charged_for_what_they_plan(sweeping, table, monkeypatch):
 
 
 def test_a_loud_score_is_refused(sweeping, table, monkeypatch):
-    register_run = sweep_module.Plan.register_run
+    register_run = sweep_module.TablePlan.register_run
     monkeypatch.setattr(
-        sweep_module.Plan,
+        sweep_module.TablePlan,
         "register_run",
         lambda self, ledger, noise, score, settings: register_run(self, ledger, noise, 0.5 * score, settings),
     )
@@ -211,7 +217,7 @@ def test_a_loud_score_is_refused(sweeping, table, monkeypatch):
 def test_interrupted_its_working_folder_is_private_and_then_gone(sweeping, table, monkeypatch):
     seed = seed_for(4)
     whole = sweep_table(sweeping(output="whole"), randomness=Randomness.insecure(seed))
-    attempt, made = sweep_module._Runs.attempt, []
+    attempt, made = sweep_module._CandidateRunner.attempt, []
 
     def stopping(self, point, randomness):
         if len(made) == 2:
@@ -219,14 +225,14 @@ def test_interrupted_its_working_folder_is_private_and_then_gone(sweeping, table
         made.append(point)
         return attempt(self, point, randomness)
 
-    monkeypatch.setattr(sweep_module._Runs, "attempt", stopping)
+    monkeypatch.setattr(sweep_module._CandidateRunner, "attempt", stopping)
     with pytest.raises(KeyboardInterrupt):
         sweep_table(sweeping(), randomness=Randomness.insecure(seed))
     work = Path("run/private/selection")
     assert stat.S_IMODE(work.stat().st_mode) == stat.S_IMODE(work.parent.stat().st_mode) == 0o700
     assert {path.suffix for path in work.iterdir()} == {".json", ".safetensors"}
     assert len(list(work.glob("*.safetensors"))) == 1
-    monkeypatch.setattr(sweep_module._Runs, "attempt", attempt)
+    monkeypatch.setattr(sweep_module._CandidateRunner, "attempt", attempt)
     with pytest.raises(ResumeError, match="other settings"):
         sweep_table(sweeping(sweep=GRID.replace("3", "4", 1)))
     run = sweep_table(sweeping())
@@ -237,7 +243,7 @@ def test_interrupted_its_working_folder_is_private_and_then_gone(sweeping, table
 
 def interrupted(monkeypatch, settings, after=2):
     """A sweep of four runs, stopped after some of them."""
-    attempt, made = sweep_module._Runs.attempt, []
+    attempt, made = sweep_module._CandidateRunner.attempt, []
 
     def stopping(self, point, randomness):
         if len(made) == after:
@@ -246,7 +252,7 @@ def interrupted(monkeypatch, settings, after=2):
         return attempt(self, point, randomness)
 
     with monkeypatch.context() as patch:
-        patch.setattr(sweep_module._Runs, "attempt", stopping)
+        patch.setattr(sweep_module._CandidateRunner, "attempt", stopping)
         with pytest.raises(KeyboardInterrupt):
             sweep_table(settings, randomness=Randomness.insecure(seed_for(4)))
 
@@ -302,7 +308,7 @@ def test_a_candidate_that_is_refused_is_found_before_the_number_is_drawn(sweepin
     sys.modules.pop("own_sweep_net")
     importlib.invalidate_caches()
     run = sweep_table(sweeping(sweep=grid, output="run0"))
-    assert [one["queries_spent"] for one in run.fields["sessions"]] == [1, 1, 1]
+    assert [one["queries_spent"] for one in run.fields["sessions"]] == [1, 1, 1, 1]
     assert json.loads(Path("run0/preprocessing.json").read_bytes())["survey"] == json.loads(bought)["survey"]
 
 
@@ -335,7 +341,7 @@ def test_the_command(table, tacita_command):
     words = f"train table.csv {flags} --sweep grid.toml --output run"
     done = tacita_command(*words.split())
     assert done.code == 0, done.err
-    assert "No progress is shown" in done.err
+    assert "Progress is not shown" in done.err
     assert "PRIVACY STATEMENT" in done.out
     assert tacita_command("predict", "run", "table.csv", "--output", "scored.csv").code == 0
     assert tacita_command("statement", "run").code == 0

@@ -3,18 +3,20 @@
 In the library the noise is the line's (``tacita.pipeline.purchases``).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+import msgspec
 import numpy as np
 from torch import Tensor
 
 from tacita.tables.encoding import Encoder
-from tacita.tables.purchases import survey_of
 from tacita.tables.refinement import read_refinement, refinement_counts
+from tacita.tables.released_counts import survey_of
 from tacita.tables.schema import Schema
 from tacita.tables.score import Score, read_score, score_counts
 from tacita.tables.survey import Survey, survey_counts
 from tacita.tables.table import Table
+from tacita.tables.task import read_task, task_counts
 
 Normals = Callable[[str, int], np.ndarray]  # label, count -> so many standard normals, float64; a label is used once
 
@@ -24,7 +26,11 @@ def buy_survey(
 ) -> Survey:
     counts = survey_counts(table, schema, columns)
     noisy = {label: noisy_counts(values, noise_std, label, normals) for label, values in counts.tensors().items()}
-    return survey_of(counts, noisy, schema, noise_std=noise_std, threshold=threshold)
+    found = survey_of(counts, noisy, schema, noise_std=noise_std, threshold=threshold)
+    if schema.target is None:
+        return found
+    asked = read_task(task_counts(table, schema).numpy(), 0.0)
+    return msgspec.structs.replace(found, task=schema.target.task or asked.task)
 
 
 def buy_refinement(table: Table, schema: Schema, survey: Survey, *, noise_std: float, normals: Normals) -> Survey:
@@ -34,15 +40,16 @@ def buy_refinement(table: Table, schema: Schema, survey: Survey, *, noise_std: f
 
 def buy_score(
     encoder: Encoder,
-    predicted: np.ndarray,
+    outputs: np.ndarray,
     target: np.ndarray,
-    valid: np.ndarray,
+    known: np.ndarray,
     *,
-    noise_std: float,
+    noise_std: Mapping[str, float],
     normals: Normals,
 ) -> Score:
-    counts = score_counts(encoder, predicted, target, valid)
-    return read_score(encoder, noisy_counts(counts, noise_std, "score", normals), noise_std)
+    counts = score_counts(encoder, outputs, target, known, np.ones(len(target), dtype=bool))
+    noisy = {block: noisy_counts(values, noise_std[block], block, normals) for block, values in counts.items()}
+    return read_score(encoder, noisy, noise_std)
 
 
 def noisy_counts(counts: Tensor, noise_std: float, label: str, normals: Normals) -> np.ndarray:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tacita.tables import Reading, read_table
+from tacita.tables import FileFormat, read_table
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def csv_file(tmp_path):
 @pytest.fixture
 def table_of(csv_file):
     """A table from lines of CSV, the first the header."""
-    return lambda *lines, **reading: read_table(csv_file(lines), Reading(**reading))
+    return lambda *lines, **reading: read_table(csv_file(lines), FileFormat(**reading))
 
 
 @pytest.fixture

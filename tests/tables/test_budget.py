@@ -8,11 +8,13 @@ from scipy.stats import binom, norm
 
 from tacita.accounting.accountant import Spend, epsilon
 from tacita.accounting.calibration import calibrate
-from tacita.accounting.gaussian_events import PoissonGaussianEvent
+from tacita.accounting.events.gaussian_sums import GaussianSumEvent
 from tacita.accounting.relations import RELATIONS
-from tacita.tables import PurchasePlan, Schema
+from tacita.accounting.sampling_laws import PoissonLaw
+from tacita.tables import PurchasePlan, Schema, Target
 from tacita.tables.budget import text_threshold
 from tacita.tables.survey import survey_counts
+from tacita.tables.task import task_counts
 from tests.tables.buying import buy_survey
 
 
@@ -20,11 +22,13 @@ def plan(relation="add_or_remove_one", **settings):
     return PurchasePlan(**{"epsilon": 1.0, "delta": 1e-5, "relation": relation, **settings})
 
 
-def moved_by(table_of, before, after):
+def moved_by(table_of, before, after, *, columns=("a", "b"), schema=None, lean=False):
     """L2 distance of the survey's counts of two tables of two columns."""
-    one, two = (survey_counts(table_of("a,b", *lines), Schema(), ["a", "b"]) for lines in (before, after))
+    one, two = (
+        survey_counts(table_of("a,b", *lines), schema or Schema(), columns, lean=lean) for lines in (before, after)
+    )
     squares = float((one.bins - two.bins).square().sum())
-    for i in range(2):
+    for i in range(len(columns)):
         counts = [dict(zip(c.names[i], c.texts[i].tolist(), strict=True)) for c in (one, two)]
         squares += sum((counts[0].get(name, 0) - counts[1].get(name, 0)) ** 2 for name in counts[0] | counts[1])
     return math.sqrt(squares)
@@ -48,34 +52,63 @@ def test_the_event_states_the_move_of_the_worst_neighbour(table_of, relation, af
     assert event.noise_std == (settings.survey_noise_std(2),)
 
 
+@pytest.mark.parametrize("lean", [False, True])
+@pytest.mark.parametrize(("relation", "after"), [("add_or_remove_one", ["1,x"]), ("replace_one", ["1,x", "y,7"])])
+def test_columns_and_target_are_two_blocks_of_one_query(table_of, relation, after, lean):
+    """What the counts of a row can move, over their noise, is what the event states: lean or not, target included."""
+    settings, schema = plan(relation), Schema(target=Target(column="b"))
+    event = settings.survey_event(1, target=True)
+    histograms = 1 if lean else 2
+    squares = 0.0
+    for columns, noise_std, is_lean in (
+        (["a"], settings.survey_noise_std(1, histograms), lean),
+        (["b"], settings.target_noise_std(), True),  # labels are texts: the lean counts are the target's one histogram
+    ):
+        moved = moved_by(table_of, ["1,x", "-4,z"], after, columns=columns, schema=schema, lean=is_lean)
+        squares += (moved / noise_std) ** 2
+    assert math.sqrt(squares) == pytest.approx(event.query_mu)
+
+
+def test_the_query_of_rows_and_task_moves_one_bin(table_of):
+    schema = Schema(target=Target(column="b"))
+    before = task_counts(table_of("a,b", "1,x"), schema)
+    for line in ("1,", "1,y", "1,7", "1,7.5", "1,1e300", "1,-5"):
+        moved = task_counts(table_of("a,b", "1,x", line), schema) - before
+        assert sorted(moved.tolist()) == [0, 0, 0, 1]
+    assert plan().rows_event().query_mu == pytest.approx(1 / plan().rows_noise_std())
+
+
 @pytest.mark.parametrize("relation", RELATIONS)
 @pytest.mark.parametrize("rows", [1, 4])
-def test_purchases_and_score_together_use_the_budget_and_no_more(relation, rows):
+@pytest.mark.parametrize(("columns", "share"), [(0, 0.08), (15, 0.155), (34, 0.25), (2000, 0.25)])
+def test_purchases_have_their_share_of_the_budget(relation, rows, columns, share):
     settings = plan(relation, max_rows_per_unit=rows)
-    events = [settings.survey_event(15), settings.refinement_event(15), settings.score_event(2)]
-    spent = epsilon([Spend(event, 1) for event in events], 1e-5).epsilon
-    assert 1 - 1e-6 < spent <= 1
-    assert math.hypot(*(event.query_mu for event in events[:2])) == pytest.approx(0.3 * settings.total_mu)
+    events = [settings.rows_event(), settings.survey_event(columns, target=True)]
+    events += [settings.refinement_event(columns)] if columns else []
+    spent = math.hypot(*(event.query_mu for event in events))
+    assert spent**2 == pytest.approx(share * settings.total_mu**2)
+    assert epsilon([Spend(event, 1) for event in events], 1e-5).epsilon < 1
 
 
 def test_the_refinement_spends_the_same_whatever_number_of_columns_is_numeric():
     settings = plan()
     event = settings.refinement_event(15)
     for numeric in (1, 6, 15):
-        assert math.sqrt(numeric) / settings.refinement_noise_std(numeric) == pytest.approx(event.query_mu)
+        assert math.sqrt(numeric) / settings.refinement_noise_std(numeric, of=15) == pytest.approx(event.query_mu)
 
 
 def test_training_beside_the_purchases_needs_the_published_multiplier():
     settings = plan()
-    purchases = [Spend(settings.survey_event(15), 1), Spend(settings.refinement_event(15), 1)]
+    events = [settings.rows_event(), settings.survey_event(14, target=True), settings.refinement_event(14)]
+    purchases = [Spend(event, 1) for event in events]
 
     def training(multiplier):
-        return PoissonGaussianEvent(
-            relation="add_or_remove_one", max_contribution=(1.0,), noise_std=(multiplier,), sampling_probability=0.1
+        return GaussianSumEvent(
+            relation="add_or_remove_one", max_contribution=(1.0,), noise_std=(multiplier,), sampling=PoissonLaw(0.1)
         )
 
     found = calibrate(training, "add_or_remove_one", 1.0, 1e-5, alongside=purchases, queries=400)
-    assert found == pytest.approx(7.98, rel=0.005)
+    assert found == pytest.approx(8.28, rel=0.005)
     assert epsilon([*purchases, Spend(training(found), 400)], 1e-5).epsilon <= 1
 
 
@@ -90,6 +123,14 @@ def test_new_texts_pass_the_threshold_with_at_most_the_stated_chance(new, rows):
     assert chance(threshold) <= failure
     assert chance(threshold - 2) > failure * 0.99  # and not much higher than need be
     assert threshold == int(threshold)
+
+
+def test_the_threshold_counts_what_rounding_adds():
+    """A count that was rounded to t was t - 1/2 at least. Noises of every size, so that no integer hides the half."""
+    for noise_std in np.linspace(0.5, 40.0, 400):
+        threshold = text_threshold(noise_std, 1e-6, 1)
+        assert norm.sf((threshold - 0.5 - 1) / noise_std) <= 1e-6
+        assert norm.sf((threshold - 1.5 - 1) / noise_std) > 1e-6 * (1 - 1e-9)  # one less would be too low
 
 
 @pytest.mark.parametrize("below", [0, 2])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tacita.errors import DataStructureError
-from tacita.tables import Reading, Schema, check, draft, read_table
+from tacita.tables import FileFormat, Schema, check, draft, read_table
 
 LINES = [
     "age,job,code,note,y",
@@ -32,7 +32,7 @@ def test_a_draft_says_what_it_is_and_holds_no_value(table_of):
 
 @pytest.mark.parametrize("name", ['a "quoted" name', "tab\tname", "dot.name", "\x7fdel", "ünïcode 😀", "back\\slash"])
 def test_odd_names_survive_the_draft(csv_file, name):
-    reading = Reading(header=False, columns=(name, "b"), delimiter=";", encoding="latin-1")
+    reading = FileFormat(header=False, columns=(name, "b"), delimiter=";", encoding="latin-1")
     schema = Schema.loads(draft(read_table(csv_file(b"1;2\n"), reading), reading))
     assert tuple(schema.columns) == (name, "b")
     assert schema.reading == reading

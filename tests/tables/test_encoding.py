@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tacita.errors import DataStructureError
-from tacita.tables import Encoder, Reading, Schema, make_encoder, read_table
+from tacita.tables import Encoder, FileFormat, Schema, make_encoder, read_table
 from tacita.tables.features import NumberPiece
 
 SCHEMA = """
@@ -168,7 +168,7 @@ def test_the_round_trip_is_exact(tmp_path, table_of):
     encoder.save(tmp_path / "preprocessing.json")
     again = Encoder.load(tmp_path / "preprocessing.json")
     assert again == encoder
-    assert again.reading == Reading(delimiter=";")
+    assert again.reading == FileFormat(delimiter=";")
     table = table_of("x,c,z,y", "1,a,.2,no", "2,b,.15,yes")
     assert torch.equal(again.encode(table).features, encoder.encode(table).features)
     assert len(encoder.feature_names) == encoder.num_features == encoder.encode(table).features.shape[1]

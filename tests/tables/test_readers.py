@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from tacita.errors import DataStructureError
-from tacita.tables import Reading, read_table
+from tacita.tables import FileFormat, read_table
 from tacita.tables.cells import MISSING, NUMBER
 
 # Bytes that make parsers stumble: quotes, delimiters, NUL, carriage returns, half characters, a field over csv's limit.
@@ -32,7 +32,7 @@ def cells(table, name):
 def read_bytes(tmp_path, lines, **reading):
     path = tmp_path / "t.csv"
     path.write_bytes(b"".join(line + b"\n" for line in lines))
-    return read_table(path, Reading(**reading))
+    return read_table(path, FileFormat(**reading))
 
 
 @settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
@@ -70,13 +70,13 @@ def test_an_empty_line_of_one_column_is_a_missing_cell(table_of):
 def test_decoding_is_lossy(csv_file):
     table = read_table(csv_file(b"\xef\xbb\xbfa,b\nJos\xe9,1\n"))
     assert cells(table, "a") == ["Jos�"]
-    latin = read_table(csv_file(b"a,b\nJos\xe9,1\n"), Reading(encoding="latin-1"))
+    latin = read_table(csv_file(b"a,b\nJos\xe9,1\n"), FileFormat(encoding="latin-1"))
     assert cells(latin, "a") == ["José"]
 
 
 def test_delimiter_quote_header_are_settings(csv_file):
     path = csv_file(b"1;'x;y'\n2;z")
-    table = read_table(path, Reading(delimiter=";", quote="'", header=False, columns=("n", "t")))
+    table = read_table(path, FileFormat(delimiter=";", quote="'", header=False, columns=("n", "t")))
     assert cells(table, "t") == ["x;y", "z"]
     assert table.num_rows == 2
 
@@ -150,7 +150,7 @@ def test_a_missing_column_does_not_list_the_files_own(csv_file):
 )
 def test_wrong_settings_raise_when_they_are_built(wrong):
     with pytest.raises(ValueError, match="|".join(wrong)):
-        Reading(**wrong)
+        FileFormat(**wrong)
 
 
 def test_the_repr_shows_no_data(table_of):

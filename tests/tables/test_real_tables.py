@@ -10,8 +10,8 @@ import pytest
 from tacita.errors import DataStructureError
 from tacita.random import Key
 from tacita.tables import (
+    FileFormat,
     PurchasePlan,
-    Reading,
     Schema,
     Target,
     defaults,
@@ -21,11 +21,11 @@ from tacita.tables import (
     read_table,
     refined_columns,
 )
-from tacita.tables.score import histograms
 from tests.tables.buying import buy_refinement, buy_score, buy_survey
 
 PLAN = PurchasePlan(epsilon=1.0, delta=1e-5, relation="add_or_remove_one")
 MULTIPLIER = 7.98  # q 0.1, T 400, beside the purchases: tests/tables/test_budget.py
+SCORE_NOISE = {"score": 4.4, "classes": 8.8}  # what a plan at (1, 1e-5) has: tests/pipeline/test_plan.py
 BANK = (
     *("age", "job", "marital", "education", "default", "balance", "housing", "loan", "contact", "day", "month"),
     *("duration", "campaign", "pdays", "previous", "poutcome", "y"),
@@ -42,7 +42,7 @@ def bought_encoder(table, schema, normals):
         threshold=PLAN.threshold(len(columns)),
         normals=normals,
     )
-    noise_std = PLAN.refinement_noise_std(len(refined_columns(survey)))
+    noise_std = PLAN.refinement_noise_std(len(refined_columns(survey)), of=len(columns))
     survey = buy_refinement(table, schema, survey, noise_std=noise_std, normals=normals)
     return make_encoder(schema, survey, columns=table.names), public_rows(schema, survey)
 
@@ -78,8 +78,8 @@ def flow(table, encoder, rows, normals):
     weights = train(features[used], target[used], encoder, rows, np.random.default_rng(2))
     scores = np.c_[features[kept], np.ones(kept.sum())] @ weights
     predicted = (scores > 0).astype(int) if encoder.task == "classification" else scores
-    noise_std = PLAN.score_noise_std(histograms(encoder))
-    score = buy_score(encoder, predicted, target[kept], valid[kept], noise_std=noise_std, normals=normals)
+    outputs = np.c_[-scores, scores] / 2 if encoder.task == "classification" else scores[:, None]
+    score = buy_score(encoder, outputs, target[kept], valid[kept], noise_std=SCORE_NOISE, normals=normals)
     return weights, target[kept], scores, predicted, score
 
 
@@ -109,11 +109,11 @@ def test_adult_with_nothing_declared(tabular, normals):
     accuracy = (predicted == target).mean()
     assert accuracy_on_the_test_part(tabular, encoder, weights) >= 0.852
     assert accuracy >= 0.845
-    assert score.value == pytest.approx(accuracy, abs=5 * score.error)
+    assert score.value.lower < accuracy < score.value.upper < score.value.lower + 0.03
 
 
 def test_bank_without_a_header(tabular, normals):
-    reading = Reading(header=False, columns=BANK)
+    reading = FileFormat(header=False, columns=BANK)
     table, draws = read_table(tabular / "bank_full.csv.gz", reading), normals(0)
     schema = Schema(target=Target(column="y"), reading=reading)
     encoder, rows = bought_encoder(table, schema, draws)
@@ -129,7 +129,7 @@ def test_california_housing_is_a_regression(tabular, normals):
     _, target, _, predicted, score = flow(table, encoder, rows, draws)
     r2 = 1 - np.mean((predicted - target) ** 2) / target.var()
     assert r2 >= 0.60
-    assert score.value == pytest.approx(r2, abs=5 * score.error)
+    assert score.value.lower < r2 < score.value.upper < score.value.lower + 0.25
 
 
 PUBLIC = {  # what anybody may know of the 1994 census extract
@@ -161,11 +161,12 @@ def test_adult_with_a_public_schema(tabular, normals):
     assert accuracy_on_the_test_part(tabular, encoder, weights) >= 0.85
 
 
-def test_taxis_drop_what_is_unique_and_keep_the_rest(tabular, normals):
+def test_taxis_read_timestamps_as_numbers(tabular, normals):
     table = read_table(tabular / "nyc_taxis.csv.gz")
     schema = Schema.loads("[target]\ncolumn = 'fare'\n[columns.total]\nkind = 'identifier'")
     encoder, _ = bought_encoder(table, schema, normals(0))
-    assert {"pickup", "dropoff"} <= set(encoder.dropped)
+    (bare,) = (piece for piece in encoder.pieces if piece.column == "pickup")
+    assert 16_384 <= bare.lower < bare.upper <= 32_768  # ISO timestamps need no declaration
     assert "total" not in encoder.columns()
     dated = Schema.loads("[target]\ncolumn = 'fare'\n[columns.pickup]\nkind = 'date'\nformat = '%Y-%m-%d %H:%M:%S'")
     encoder, _ = bought_encoder(table, dated, normals(1))
@@ -178,4 +179,4 @@ def test_wine_needs_another_delimiter_and_says_nothing_of_the_file(tabular):
     with pytest.raises(DataStructureError, match="'quality'") as raised:
         read_table(tabular / "winequality-white.csv.gz").column("quality")
     assert "acidity" not in str(raised.value)
-    assert "quality" in read_table(tabular / "winequality-white.csv.gz", Reading(delimiter=";")).names
+    assert "quality" in read_table(tabular / "winequality-white.csv.gz", FileFormat(delimiter=";")).names

@@ -121,7 +121,7 @@ def test_a_draft_is_refused_until_it_is_reviewed():
 
 @pytest.mark.parametrize(
     ("kind", "wrong"),
-    [("kind = 'number'", "text"), ("kind = 'category'", "when"), ("kind = 'date'\nformat = '%Y'", "count")],
+    [("kind = 'number'", "when"), ("kind = 'category'", "when"), ("kind = 'date'\nformat = '%Y'", "count")],
 )
 def test_a_declared_type_that_is_not_the_files_raises(tmp_path, kind, wrong):
     columns = {"text": ["SECRET"], "count": [7], "when": pa.array([0], pa.timestamp("s"))}

@@ -8,8 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tacita.errors import DataStructureError
-from tacita.tables import Reading, Schema, read_table
+from tacita.tables import FileFormat, Schema, read_table
 from tacita.tables.cells import NUMBER
+from tacita.tables.schema import CategorySpec
 from tacita.tables.survey import (
     BINS,
     ZERO,
@@ -21,6 +22,7 @@ from tacita.tables.survey import (
     quantile,
     read_survey,
     survey_counts,
+    window,
 )
 
 CELL = st.one_of(
@@ -37,7 +39,7 @@ def counted(tmp_path, lines):
     """The survey's histograms as one dictionary (histogram, bin) -> count."""
     path = tmp_path / "t.csv"
     path.write_bytes("".join(f"{line}\n" for line in lines).encode())
-    counts = survey_counts(read_table(path, Reading(header=False, columns=("a", "b"))), Schema(), ["a", "b"])
+    counts = survey_counts(read_table(path, FileFormat(header=False, columns=("a", "b"))), Schema(), ["a", "b"])
     bins = {(i, int(j)): float(counts.bins[i, j]) for i in range(2) for j in counts.bins[i].nonzero()[:, 0]}
     for i, (names, values) in enumerate(zip(counts.names, counts.texts, strict=True)):
         bins |= {(2 + i, name): float(count) for name, count in zip(names, values, strict=True)}
@@ -146,6 +148,41 @@ def test_rows_are_the_mean_over_the_columns():
     bins[0, 0], bins[1, ZERO] = 1000, 1100
     found = read_survey(["a", "b"], bins=bins, texts=[{}, {}], noise_std=1.0, threshold=9)
     assert found.rows == 1050
+
+
+def lean_bins(counts, seed):
+    return np.rint(NOISE * np.random.default_rng(seed).standard_normal(BINS - 2)) + counts
+
+
+def test_a_lean_survey_finds_the_scale_where_no_bin_passes_the_cut():
+    """Numbers spread over three octaves, of both signs: no single bin stands out, the window does."""
+    counts = np.zeros(BINS - 2)
+    for place in (30, 31, 32):
+        counts[[ZERO - 2 + place, ZERO - 2 - place]] = 150
+    found = [window(lean_bins(counts, seed), NOISE) for seed in range(100)]
+    assert sum(bool(bins) and bins[-1].upper in (1.0, 2.0, 4.0) and bins[0].lower < 0 for bins in found) > 90
+    assert cut(NOISE, BINS) > 130
+
+
+def test_noise_alone_hardly_ever_has_a_scale():
+    assert sum(bool(window(lean_bins(0, seed), NOISE)) for seed in range(200)) < 30
+
+
+def test_lean_cells_are_in_one_bin_of_both_histograms(table_of):
+    lines = ["1.5,x", "?,y", "z,2", ",", "bad"]
+    counts = survey_counts(table_of("a,b", *lines), Schema(), ["a", "b"], lean=True)
+    total = counts.bins.sum() + sum(texts.sum() for texts in counts.texts)
+    assert total == 2 * 4  # four rows that count, two columns
+    assert counts.names == (("z",), ("x", "y"))
+
+
+def test_lean_categories_may_be_numbers(table_of):
+    """A column that is declared to hold categories is counted by its texts alone, whatever they look like."""
+    schema = Schema(columns={"a": CategorySpec()})
+    counts = survey_counts(table_of("a,b", "1,x", "2,y", ",3"), schema, ["a", "b"], lean=True)
+    assert counts.names == (("1", "2"), ("x", "y"))
+    assert counts.bins.sum(1).tolist() == [1, 1]  # the missing cell; the number
+    assert sum(float(texts.sum()) for texts in counts.texts) + float(counts.bins.sum()) == 2 * 3
 
 
 def test_quantile_and_moments_of_even_bins():

@@ -84,3 +84,11 @@ def test_wrong_fraction(table_of, fraction):
 def test_wrong_cap(table_of):
     with pytest.raises(ValueError, match="max_rows_per_unit"):
         kept(people(table_of, ["a"]), 0)
+
+
+@pytest.mark.parametrize("missing", [(), ("?",), ("",)])
+def test_rows_without_a_person_are_nobodys(table_of, missing):
+    """Taken for one person, they would share a cap: one row more would choose among the others anew."""
+    table = people(table_of, ["", "a", "", "a", "", "b"])
+    assert cap_rows(table, "p", 2, missing, KEY).valid.tolist() == [False, True, False, True, False, True]
+    assert not held_out(table, 1.0, KEY, unit="p", missing=missing)[[0, 2, 4]].any()

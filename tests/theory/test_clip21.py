@@ -263,7 +263,10 @@ def test_where_the_theory_says_nothing():
             lambda: clip21.deterministic_rule(smoothness=1, max_grad_norm=1, largest_grad=3, lyapunov=1, steps=10),
             "largest_grad must be > 3 max_grad_norm = 3, got 3",
         ),
-        (lambda: constants(max_grad_norm=5.0), "must be > max_grad_norm, got 5.0"),
+        (
+            lambda: constants(max_grad_norm=5.0),
+            "max_grad_norm must be < .*, which is largest_grad plus its noise, got 5.0",
+        ),
         (lambda: constants(failure_probability=0), r"failure_probability must be in \(0, 1\], got 0"),
         (
             lambda: clip21_noise.message_mu(max_grad_norm=1, noise_std=0, messages=10),
@@ -274,34 +277,3 @@ def test_where_the_theory_says_nothing():
 def test_settings_are_refused(build, says):
     with pytest.raises(ValueError, match=says):
         build()
-
-
-# -- the lower bound
-
-
-@pytest.mark.parametrize(
-    ("steps", "mean"),
-    [(1, (-0.00133333, -0.0692667)), (100, (-0.0578254, -0.0381961)), (10_000, (-0.0666667, -0.0333333))],
-)
-def test_the_ideal_method_is_biased(steps, mean):
-    found = clip21.ideal_mean((0.0, -0.07), smoothness=2, lr=0.01, max_grad_norm=1, steps=steps)
-    assert found == pytest.approx(mean, rel=DIGITS)
-    if steps == 100:
-        assert np.square(2 * found).sum() == pytest.approx(0.0192108, rel=DIGITS)
-    if steps == 10_000:
-        assert np.square(2 * found).sum() == pytest.approx(1 / 45, rel=DIGITS)
-
-
-def test_the_bias_is_that_of_the_clipped_noise():
-    z = clip21.toy_noise(5.0)
-    assert np.linalg.norm(z, axis=1) == pytest.approx([2.59808, 3.46410, 4.33013], rel=DIGITS)
-    assert z.mean(axis=0) == pytest.approx([0, 0], abs=1e-12)
-    assert clip(z, 1.0).mean(axis=0) == pytest.approx(np.array([2, 1]) / 15)
-    assert np.exp(np.square(z).sum(axis=1) / 25).mean() == pytest.approx(1.681013, rel=DIGITS)  # at most e
-
-
-def test_geometric_median():
-    found = clip21.geometric_median(clip21.toy_noise(5.0))
-    assert found == pytest.approx([0.956317, 0.373236], rel=DIGITS)
-    assert np.linalg.norm(found) == pytest.approx(1.026571, rel=DIGITS)
-    assert np.square(found).sum() == pytest.approx(1.053848, rel=DIGITS)

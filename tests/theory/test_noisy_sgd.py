@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from tacita.accounting import PoissonGaussianEvent, Spend, epsilon, gaussian_delta
+from tacita.accounting import GaussianSumEvent, PoissonLaw, Spend, epsilon, gaussian_delta
 from tacita.theory import full_participation_noise, noisy_sgd, saddle
 from tacita.theory.noisy_sgd_plan import NoisySGDSetting, plan_noisy_sgd
 
@@ -113,6 +113,7 @@ SETTING = NoisySGDSetting(
     batch_size=500,
     epsilon=1,
     delta=1e-5,
+    relation="add_or_remove_one",
     smoothness=1,
     hessian_lipschitz=1,
     initial_gap=1,
@@ -130,7 +131,6 @@ def changed(**change):
 
 def test_the_plan():
     plan = plan_noisy_sgd(SETTING)
-    assert plan.feasible
     assert plan.mean_noise_std == pytest.approx(0.0447214, rel=DIGITS)
     assert plan.parameters.total_noise_variance == pytest.approx(2.002, rel=DIGITS)
     assert plan.parameters.lr == pytest.approx(0.0208195, rel=DIGITS)
@@ -151,23 +151,130 @@ def test_other_conditions_are_flagged():
     assert "delta < 1 / n" in changed(delta=0.01).broken
 
 
-def test_an_infeasible_accuracy_is_said():
-    plan = changed(accuracy=0.1)
-    assert not plan.feasible
-    assert plan.least_accuracy == pytest.approx(0.207222, rel=DIGITS)
-    assert changed(accuracy=0.21, batch_size=20).feasible
+def test_an_accuracy_out_of_reach_is_refused_in_the_words_of_the_caller():
+    assert plan_noisy_sgd(SETTING).least_accuracy == pytest.approx(0.207222, rel=DIGITS)
+    with pytest.raises(ValueError, match=r"accuracy must be at least 0.2072 .* got 0.1: no noise is enough"):
+        changed(accuracy=0.1)
+    assert changed(accuracy=0.21, batch_size=20).accuracy == 0.21
+    with pytest.raises(ValueError, match="accuracy must be at least"):
+        changed(accuracy=0.5, gradient_bound=None)
+
+
+def test_between_the_least_accuracy_and_the_edge_more_noise_does():
+    """kappa d < alpha^4 < kappa (d + 1): more noise than that of the least accuracy."""
+    cost = noisy_sgd.kappa(gradient_bound=2.5, smoothness=1, initial_gap=1, delta=1e-5, num_records=50_000, epsilon=1)
+    plan = changed(accuracy=(cost * 1000.5) ** 0.25)
+    assert plan.mean_noise_std**2 == pytest.approx((1 + 1 / 500) / 0.5)
+    with pytest.raises(ValueError, match="accuracy must be at least"):
+        changed(accuracy=(cost * 999.9) ** 0.25)
+
+
+@pytest.mark.parametrize("bound", [None, 2.5])
+@pytest.mark.parametrize(("n", "d", "b"), [(50_000, 1000, 500), (10**6, 10, 1), (2000, 50_000, 2000)])
+@pytest.mark.parametrize("sigma", [1.0, 0.0, 30.0])
+def test_the_least_accuracy_is_always_feasible(bound, n, d, b, sigma):
+    """By its definition; the noise is 1 + sigma^2 / B where the first limit on the step size binds."""
+    plan = changed(accuracy=None, gradient_bound=bound, num_records=n, dim=d, batch_size=b, gradient_noise=sigma)
+    assert plan.accuracy == plan.least_accuracy
+    assert "noise >= formula (1)" not in plan.broken
+    assert "noise^2 >= sigma^2 / B, Theorem 3.4" not in plan.broken
+    again = changed(
+        accuracy=plan.accuracy * (1 + 1e-9), gradient_bound=bound, num_records=n, dim=d, batch_size=b,
+        gradient_noise=sigma,
+    )  # fmt: skip
+    assert again.mean_noise_std == pytest.approx(plan.mean_noise_std, rel=1e-3)
+    if bound == 2.5 and plan.accuracy < 1:
+        assert plan.mean_noise_std**2 == pytest.approx(1 + sigma**2 / b, rel=1e-6)
+
+
+def fixed_point(setting, rounds=200_000):
+    """Definition B.1 and formula (1), each put into the other until nothing changes: slow, and sure."""
+    noise = setting.gradient_noise / math.sqrt(setting.batch_size)
+    for _ in range(rounds):
+        steps = setting.parameters_at(setting.accuracy, noise).steps
+        needed = max(noise, setting.formula_at(steps))
+        if needed <= noise * (1 + 1e-14):
+            return noise, steps
+        noise = needed
+    raise AssertionError("did not close")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        dict(accuracy=0.25),
+        dict(accuracy=0.22, batch_size=5000),
+        dict(accuracy=0.4, batch_size=50_000),
+        dict(accuracy=2.0, gradient_bound=None),
+        dict(accuracy=0.75, gradient_bound=None, batch_size=20_000),
+        dict(accuracy=0.5, initial_gap=0.002, gradient_noise=3.0),
+    ],
+)
+def test_the_closed_form_is_where_the_loop_ends(change):
+    from dataclasses import replace
+
+    plan = changed(**change)
+    noise, steps = fixed_point(replace(SETTING, **change))
+    assert plan.mean_noise_std == pytest.approx(noise, rel=1e-6)
+    assert plan.parameters.steps == pytest.approx(steps, rel=1e-6)
+
+
+def test_the_real_epsilon_stands_beside_the_nominal_one():
+    """That of the clipped algorithm, by the accountant: 0.92 for a nominal 1, and above 9.6 for a nominal 8."""
+    plan = changed()
+    event = GaussianSumEvent(
+        relation="add_or_remove_one",
+        max_contribution=(1.0,),
+        noise_std=(plan.mean_noise_std * 500 / 2.5,),
+        sampling=PoissonLaw(0.01),
+    )
+    assert plan.real_epsilon == epsilon([Spend(event, 49185)], 1e-5).epsilon
+    assert plan.noise_multiplier == pytest.approx(event.noise_std[0])
+    assert changed(relation="replace_one").real_epsilon > 1.9 * plan.real_epsilon
+    loose = changed(epsilon=8, accuracy=None, batch_size=50_000)
+    assert loose.real_epsilon > 8 * 1.2  # full batches, where formula (1) with constant 1 is too small
+    assert changed(gradient_bound=1e-9, accuracy=1e-3, dim=1).real_epsilon is None  # 10^14 steps
+
+
+def test_without_concentration_more_noise_is_asked_for():
+    """A choice: Appendix C in place of Assumption B; then formula (2), which needs it, is not there for C."""
+    name = "noise^2 >= sigma^2 T / (B delta), Appendix C"
+    plan = changed(concentrated=False, accuracy=None)
+    assert name in plan.conditions
+    assert name not in plan.broken
+    event = 1e-5 / plan.parameters.steps
+    assert plan.mean_noise_std**2 * event >= 1 / 500 * (1 - 1e-6)
+    assert plan.accuracy > 10 * plan_noisy_sgd(SETTING).least_accuracy
+    with pytest.raises(ValueError, match="gradient_bound must be given where gradients are not assumed to concentrate"):
+        changed(concentrated=False, gradient_bound=None)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (dict(epsilon=-1.0), "epsilon must be a finite number > 0, got -1.0"),
+        (dict(epsilon=math.nan), "epsilon must be a finite number > 0, got nan"),
+        (dict(delta=2.0), r"delta must be in \(0, 1\), got 2.0"),
+        (dict(batch_size=60_000), "batch_size must be at most num_records=50000, got 60000"),
+        (dict(relation="swap"), "neighboring_relation must be one of"),
+        (dict(accuracy=0.0), "accuracy must be a finite number > 0"),
+        (dict(gradient_noise=-1.0), "gradient_noise must be a finite number >= 0"),
+        (dict(hessian_lipschitz=math.inf), "hessian_lipschitz must be a finite number > 0"),
+    ],
+)
+def test_wrong_settings_of_a_plan_are_refused_by_their_names(change, says):
+    with pytest.raises(ValueError, match=says):
+        changed(**change)
 
 
 def test_the_plan_raises_the_noise_to_the_formula():
     plan = changed(batch_size=50_000, accuracy=0.4)
-    assert plan.feasible
     assert plan.mean_noise_std > 1 / math.sqrt(50_000)
     assert plan.mean_noise_std == pytest.approx(noise(2.5, plan.parameters.steps, 1e-5, 50_000, 1), rel=1e-6)
 
 
 def test_the_plan_finds_its_own_gradient_bound():
     plan = changed(gradient_bound=None, accuracy=2.0)
-    assert plan.feasible
     steps = plan.parameters.steps
     assert plan.gradient_bound == pytest.approx(bound(1, 1, 1, 50_000, steps, delta=1e-5))
 
@@ -202,8 +309,8 @@ def test_the_formula_at_the_papers_settings(nominal, std, multiplier):
 
 def test_what_the_formula_delivers_there():
     """A nominal 2 is 8.56 at the paper's delta of 0.01, and 16.4 at 1e-5 (Poisson sampling)."""
-    event = PoissonGaussianEvent(
-        relation="add_or_remove_one", max_contribution=(1.0,), noise_std=(0.530132,), sampling_probability=512 / 50_000
+    event = GaussianSumEvent(
+        relation="add_or_remove_one", max_contribution=(1.0,), noise_std=(0.530132,), sampling=PoissonLaw(512 / 50_000)
     )
     for delta, real in ((0.01, 8.56), (1e-5, 16.4)):
         assert epsilon([Spend(event, 2328)], delta).epsilon == pytest.approx(real, rel=0.01)

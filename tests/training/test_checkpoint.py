@@ -82,7 +82,7 @@ def test_parameters_of_another_shape_or_type_are_another_model(bias):
     model = torch.nn.Linear(2, 3)
     before = model.bias.detach().clone()
     state = checkpoint.TrainingState(model, torch.optim.SGD(model.parameters(), lr=0.1), oracle=None)
-    with pytest.raises(ResumeError, match="of another shape or type is bias"):
+    with pytest.raises(ResumeError, match="shape or dtype differ for bias"):
         state.from_tree({"model": {"weight": torch.ones(3, 2), "bias": bias}})
     assert torch.equal(model.bias, before)
 

@@ -2,6 +2,7 @@
 
 import copy
 import hashlib
+import itertools
 import json
 import math
 
@@ -77,7 +78,9 @@ def test_writes_what_may_be_shared_and_removes_the_rest(tmp_path):
     assert all(torch.equal(weights[name], value) for name, value in run.model.state_dict().items())
     stated = json.loads((tmp_path / "run" / "statement.json").read_text())
     ledger = tacita.Ledger.load(tmp_path / "run" / "ledger.jsonl")
-    assert stated["ledger_sha256"] == ledger.head
+    assert stated["ledger_sha256"] == ledger.before_seal.head
+    assert ledger.verify().sealed
+    assert set(ledger.sealed.files) == {"model.safetensors", "statement.txt"}
     assert stated["secure_randomness"] is True
     assert stated["epsilon"] <= 2.0
 
@@ -112,9 +115,38 @@ def test_wrong_settings_raise_before_anything_is_spent(tmp_path, wrong, message)
         tacita.fit(*problem(), **{**SETTINGS, **wrong}, folder=tmp_path / "run")
 
 
-def test_a_misspelt_setting_is_refused():
-    with pytest.raises(TypeError, match="num_worker"):
-        tacita.fit(*problem(), **SETTINGS, num_worker=2)
+@pytest.mark.parametrize(
+    ("unknown", "message"),
+    [
+        ("num_worker", r"fit\(\) has no argument 'num_worker'. Did you mean 'num_workers'"),
+        ("bogus", r"fit\(\) has no argument 'bogus'. Its arguments are model, loss_fn, .*, randomness\."),
+        ("planned_restarts", r"fit\(\) has no argument 'planned_restarts': .*\(planned_restarts=.*your-own-loop.md"),
+        ("sampler", r"fit\(\) has no argument 'sampler': .*write your own loop"),
+    ],
+)
+def test_an_unknown_setting_is_refused_with_the_way_out(tmp_path, unknown, message):
+    with pytest.raises(TypeError, match=message):
+        tacita.fit(*problem(), **SETTINGS, **{unknown: 2}, folder=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+SETTINGS_WITHOUT_COUNT = {name: value for name, value in SETTINGS.items() if name != "num_records"}
+
+
+def test_a_number_of_records_that_is_protected_must_be_declared(tmp_path):
+    with pytest.raises(ValueError, match=r"num_records must be given under add_or_remove_one.*declare a public guess"):
+        tacita.fit(*problem(), **SETTINGS_WITHOUT_COUNT, folder=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_number_of_records_that_is_public_is_the_datas():
+    settings = dict(neighboring_relation="replace_one", randomness=tacita.Randomness.insecure(0))
+    run = tacita.fit(*problem(), **SETTINGS_WITHOUT_COUNT, **settings)
+    given = tacita.fit(*problem(), **SETTINGS, **{**settings, "randomness": tacita.Randomness.insecure(0)})
+    assert torch.equal(run.model.weight, given.model.weight)
+    assert "num_records = 200" in " ".join(run.statement.to_json()["chosen_by_tacita"])
+    with pytest.raises(ValueError, match=r"num_records must be the number of records.*got 100\. Pass len\(data\)"):
+        tacita.fit(*problem(), **{**SETTINGS, "num_records": 100}, **settings)
 
 
 class Stop(Exception):
@@ -262,4 +294,6 @@ def test_the_ledger_is_on_disk_before_a_loss_is_shown(monkeypatch):
     monkeypatch.setattr(tacita.Ledger, "flush", lambda self: seen.append("flushed") or flush(self))
     monkeypatch.setattr(public, "public_loss", lambda *arguments: seen.append("shown") or loss(*arguments))
     tacita.fit(*problem(), **SETTINGS, public_data=problem(seed=1)[2])
-    assert seen == ["flushed", "shown"] * 16
+    assert seen.count("shown") == 16
+    assert all(before == "flushed" for before, what in itertools.pairwise(seen) if what == "shown")
+    assert seen[0] == "flushed"

@@ -91,7 +91,7 @@ def spent_covers(folder, released):
         return
     ledger = tacita.Ledger.load(path)
     session = ledger.sessions[0]
-    assert session.queries_made >= released or session.covered(released - 1)
+    assert session.queries_made >= released or session.is_reserved(released - 1)
     if released:
         assert ledger.epsilon_spent(1e-3) > 0
 

@@ -47,6 +47,8 @@ def replaced(monkeypatch, tmp_path):
 
 
 def generation(name, content, folder):
+    if name == "input.json":
+        return None
     if name == "key.json":
         return json.loads(content)["generation"]
     (folder / name).write_bytes(content)
@@ -55,7 +57,7 @@ def generation(name, content, folder):
 
 def test_lines_are_on_disk_before_a_checkpoint_and_the_key_comes_last(replaced, tmp_path):
     order = [(name, generation(name, content, tmp_path)) for name, content, _ in replaced]
-    first = [("key.json", 0)]
+    first = [("key.json", 0), ("input.json", None)]
     assert order == first + [(name, 1 + k) for k in range(9) for name in ("checkpoint.safetensors", "key.json")]
     assert not any(lost for name, _, lost in replaced if name == "checkpoint.safetensors")
 

@@ -1,16 +1,19 @@
-"""The bar: queries made, epsilon spent as the ledger says, at the end too; and nothing else."""
+"""The bar: queries made and their epsilon, at the end too, whatever was reserved; and nothing else."""
 
 import io
 
 from rich.console import Console
 
-from tacita.accounting import FullBatchGaussianEvent, Ledger
+from tacita.accounting import FullBatchLaw, GaussianSumEvent, Spend, accountant
+from tacita.ledger import Ledger
 from tacita.training.progress import Progress
 
 
 def test_shows_the_queries_and_the_last_epsilon():
     ledger = Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one row")
-    event = FullBatchGaussianEvent(relation="add_or_remove_one", max_contribution=(1.0,), noise_std=(5.0,))
+    event = GaussianSumEvent(
+        sampling=FullBatchLaw(), relation="add_or_remove_one", max_contribution=(1.0,), noise_std=(5.0,)
+    )
     session = ledger.register(event, planned_queries=8)
     session.open()
     session.reserve(0, 7)
@@ -20,12 +23,37 @@ def test_shows_the_queries_and_the_last_epsilon():
             session.spend(query)
             bar.show(query + 1)
     last = shown.getvalue().splitlines()[-2:]
-    assert any("8/8" in line and f"epsilon {ledger.epsilon(1e-5):.3g} spent" in line for line in last)
+    assert any("8/8" in line and f"epsilon {ledger.epsilon(1e-5):.3g} so far" in line for line in last)
+
+
+def test_shows_queries_made_where_a_killed_process_had_reserved_more(tmp_path):
+    """What the ledger says stays conservative; the bar does not jump by a reservation."""
+    path = tmp_path / "ledger.jsonl"
+    ledger = Ledger(path, neighboring_relation="add_or_remove_one", privacy_unit="one row")
+    event = GaussianSumEvent(
+        sampling=FullBatchLaw(), relation="add_or_remove_one", max_contribution=(1.0,), noise_std=(5.0,)
+    )
+    session = ledger.register(event, planned_queries=8)
+    session.open()
+    session.reserve(0, 7)
+    session.spend(0)
+    ledger.close()
+    with Ledger(path, neighboring_relation="add_or_remove_one", privacy_unit="one row") as resumed:
+        shown = io.StringIO()
+        with Progress(resumed, delta=1e-5, total=8, console=Console(file=shown, width=100, force_terminal=True)) as bar:
+            resumed.sessions[0].spend(1)
+            bar.show(2)
+        made = accountant.epsilon([Spend(event, 2)], 1e-5).epsilon
+        assert resumed.made_epsilon(1e-5) == made < resumed.epsilon_spent(1e-5) == resumed.epsilon(1e-5)
+    last = shown.getvalue().splitlines()[-2:]
+    assert any("2/8" in line and f"epsilon {made:.3g} so far" in line for line in last)
 
 
 def test_says_when_there_is_no_privacy():
     ledger = Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one row")
-    event = FullBatchGaussianEvent(relation="add_or_remove_one", max_contribution=(1.0,), noise_std=(0.0,))
+    event = GaussianSumEvent(
+        sampling=FullBatchLaw(), relation="add_or_remove_one", max_contribution=(1.0,), noise_std=(0.0,)
+    )
     session = ledger.register(event, planned_queries=1)
     session.open()
     session.reserve(0, 0)

@@ -1,9 +1,44 @@
 """Accounting: what sessions spend, and the epsilon and delta that follow."""
 
 from tacita.accounting.accountant import Bound, delta, epsilon
-from tacita.accounting.bounded_residual_events import BoundedResidualGaussianEvent, BoundedResidualPoissonEvent
 from tacita.accounting.calibration import calibrate
-from tacita.accounting.cells import (
+from tacita.accounting.events import Event, Guarantee, NoiseSettings, Spend
+from tacita.accounting.events.bounded_residuals import BoundedResidualEvent
+from tacita.accounting.events.composed import ComposedEvent, InterleavedEvent, WorstOfEvent
+from tacita.accounting.events.counts import (
+    HistogramGaussianEvent,
+    StableCountsEvent,
+    stable_failure_probability,
+    stable_threshold,
+)
+from tacita.accounting.events.discrete import DiscreteGaussianEvent, discrete
+from tacita.accounting.events.first_draw import FirstDrawEvent
+from tacita.accounting.events.gaussian_sums import GaussianSumEvent, NoisySumEvent
+from tacita.accounting.events.guarantee import gaussian as gaussian_guarantee
+from tacita.accounting.events.hidden_errors import HiddenErrorEvent
+from tacita.accounting.events.mixtures import MixtureOfGaussiansEvent
+from tacita.accounting.events.pure import AboveThresholdEvent, ApproximateDPEvent, LaplaceEvent, ZCDPEvent
+from tacita.accounting.events.sampled import Proof, SampledEvent
+from tacita.accounting.events.wrapped import (
+    ConditionalEvent,
+    CoupledEvent,
+    HardenedEvent,
+    RefutedClaimEvent,
+    RepeatAndSelectEvent,
+    hardening,
+)
+from tacita.accounting.gaussian import gaussian_delta, gaussian_epsilon, gaussian_mu
+from tacita.accounting.parts import Part
+from tacita.accounting.proved_events import (
+    bounded_residual_event,
+    feedback_table,
+    gaussian_sum_event,
+    hidden_error_event,
+    released_residual_event,
+)
+from tacita.accounting.relations import RELATIONS, NeighboringRelation, check_relation, moved
+from tacita.accounting.renyi_filter import RenyiFilter
+from tacita.accounting.sampling_laws import (
     DisjointLaw,
     FixedSizeLaw,
     FullBatchLaw,
@@ -11,54 +46,14 @@ from tacita.accounting.cells import (
     PoissonUnitLaw,
     SamplingLaw,
     ShuffledEpochsLaw,
-    gaussian_sum_event,
 )
-from tacita.accounting.chain import Anchor, Verification
-from tacita.accounting.composed_events import ComposedEvent, WorstOfEvent
-from tacita.accounting.discrete_events import DiscreteGaussianEvent, discrete
-from tacita.accounting.events import Event, Spend
-from tacita.accounting.feedback_cells import (
-    bounded_residual_event,
-    feedback_table,
-    hidden_error_event,
-    released_residual_event,
-)
-from tacita.accounting.feedback_events import HiddenErrorGaussianEvent, HiddenErrorPoissonEvent
-from tacita.accounting.first_draw_event import FirstDrawEvent
-from tacita.accounting.gaussian import gaussian_delta, gaussian_epsilon, gaussian_mu
-from tacita.accounting.gaussian_events import (
-    FixedSizeGaussianEvent,
-    FullBatchGaussianEvent,
-    HistogramGaussianEvent,
-    OnePassGaussianEvent,
-    PoissonGaussianEvent,
-    ShuffledEpochsGaussianEvent,
-)
-from tacita.accounting.hardened_events import HardenedEvent, hardening
-from tacita.accounting.interleaved_event import InterleavedEvent
-from tacita.accounting.journal import verify_file
-from tacita.accounting.ledger import Ledger
-from tacita.accounting.mixture_events import MixtureOfGaussiansEvent, PoissonUnitEvent
-from tacita.accounting.parts import Part
-from tacita.accounting.pure_events import ApproximateDPEvent, LaplaceEvent, ZCDPEvent
-from tacita.accounting.refuted_claim_event import RefutedClaimEvent
-from tacita.accounting.relations import RELATIONS, NeighboringRelation, check_relation, moved
-from tacita.accounting.renyi_filter import RenyiFilter
-from tacita.accounting.reservations import Reservations
-from tacita.accounting.session import Session, Share, settings_sha256
-from tacita.accounting.stable_counts import StableCountsEvent, stable_failure_probability, stable_threshold
-from tacita.accounting.statement import Statement, statement
-from tacita.accounting.threshold_event import AboveThresholdEvent
-from tacita.accounting.wrapped_events import ConditionalEvent, CoupledEvent, RepeatAndSelectEvent
 
 __all__ = [
     "RELATIONS",
     "AboveThresholdEvent",
-    "Anchor",
     "ApproximateDPEvent",
     "Bound",
-    "BoundedResidualGaussianEvent",
-    "BoundedResidualPoissonEvent",
+    "BoundedResidualEvent",
     "ComposedEvent",
     "ConditionalEvent",
     "CoupledEvent",
@@ -66,38 +61,31 @@ __all__ = [
     "DisjointLaw",
     "Event",
     "FirstDrawEvent",
-    "FixedSizeGaussianEvent",
     "FixedSizeLaw",
-    "FullBatchGaussianEvent",
     "FullBatchLaw",
+    "GaussianSumEvent",
+    "Guarantee",
     "HardenedEvent",
-    "HiddenErrorGaussianEvent",
-    "HiddenErrorPoissonEvent",
+    "HiddenErrorEvent",
     "HistogramGaussianEvent",
     "InterleavedEvent",
     "LaplaceEvent",
-    "Ledger",
     "MixtureOfGaussiansEvent",
     "NeighboringRelation",
-    "OnePassGaussianEvent",
+    "NoiseSettings",
+    "NoisySumEvent",
     "Part",
-    "PoissonGaussianEvent",
     "PoissonLaw",
-    "PoissonUnitEvent",
     "PoissonUnitLaw",
+    "Proof",
     "RefutedClaimEvent",
     "RenyiFilter",
     "RepeatAndSelectEvent",
-    "Reservations",
+    "SampledEvent",
     "SamplingLaw",
-    "Session",
-    "Share",
-    "ShuffledEpochsGaussianEvent",
     "ShuffledEpochsLaw",
     "Spend",
     "StableCountsEvent",
-    "Statement",
-    "Verification",
     "WorstOfEvent",
     "ZCDPEvent",
     "bounded_residual_event",
@@ -109,15 +97,13 @@ __all__ = [
     "feedback_table",
     "gaussian_delta",
     "gaussian_epsilon",
+    "gaussian_guarantee",
     "gaussian_mu",
     "gaussian_sum_event",
     "hardening",
     "hidden_error_event",
     "moved",
     "released_residual_event",
-    "settings_sha256",
     "stable_failure_probability",
     "stable_threshold",
-    "statement",
-    "verify_file",
 ]

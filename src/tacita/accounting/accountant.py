@@ -1,16 +1,18 @@
-r"""Accountant: from what sessions spend to epsilon or delta, as an upper bound.
+r"""The accountant: turn what sessions spend into epsilon or delta, as an upper bound.
 
-Place: events -> [accounting.accountant] -> ledger, calibration. In this order:
+The first method that serves all sessions is used:
 
-1. sessions that are Gaussian queries alone: the closed form, exact;
-2. every event has a privacy loss distribution: their composition, pessimistically discretised, each direction of the
-   neighbouring pair on its own and the larger epsilon taken;
-3. every event has a Rényi curve: their sum (also where arithmetic fails the second);
-4. otherwise parts that each have one of these, added up by basic composition.
+1. If all sessions are Gaussian queries: the closed form, which is exact.
+2. If every event has a privacy loss distribution (PLD): their composition, discretised pessimistically. Each direction
+   of the neighbouring pair is composed on its own, and the larger epsilon is taken.
+3. If every event has a Rényi curve: the sum of the curves. It also serves where the arithmetic of the second method
+   fails; then the closed form of sessions without sampling is tried, too.
+4. Otherwise the sessions are divided into parts that each have one of these, and the parts are added up by basic
+   composition.
 
-Additive deltas (stable counts, shares) are taken off delta first, and so is what couplings cost: their total variation
-times :math:`1 + e^\epsilon` (docs/derivations/noisy-sgd.md). What is returned is finite, or the reason it is not is
-named, or an ``ArithmeticError`` is raised: never a NaN, never an estimate.
+Additive deltas (stable counts, shares) are subtracted from delta first. So is the cost of couplings, their total
+variation times :math:`1 + e^\epsilon` (docs/derivations/noisy-sgd.md). The result is finite, or it is infinite with the
+reason in its name, or an ``ArithmeticError`` is raised. It is never a NaN and never an estimate.
 """
 
 import math
@@ -22,7 +24,13 @@ import numpy as np
 from dp_accounting.rdp import rdp_privacy_accountant
 
 from tacita import _validate
-from tacita.accounting._pld_accountant import has_pld, pld_delta, pld_epsilon
+from tacita.accounting._pld_accountant import (
+    approximate_epsilon,
+    estimated_epsilon,
+    has_pld,
+    pld_delta,
+    pld_epsilon,
+)
 from tacita.accounting.events import Event, Spend
 from tacita.accounting.gaussian import gaussian_delta, gaussian_epsilon
 from tacita.errors import UnsupportedEventError
@@ -30,12 +38,13 @@ from tacita.errors import UnsupportedEventError
 ORDERS = np.array([*rdp_privacy_accountant.DEFAULT_RDP_ORDERS, 2048.0])
 CLOSED_FORM = "closed form of the Gaussian (exact)"
 SESSION_FORM = "closed form of the session"
+UNSAMPLED = "closed form of the Gaussian, sampling not counted on"
 PURE = "basic composition of pure epsilons"
 RDP = "RDP (dp_accounting)"
 NOTHING = "nothing was released"
 NON_PRIVATE = "non-private: a session without noise"
 NO_DELTA_LEFT = "the additive failure probabilities leave no delta"
-LOST_MOMENT = 1e-12  # stands for the logarithm of a moment that rounding has taken to 0
+LOST_MOMENT = 1e-12  # stands for the logarithm of a moment that was rounded to 0
 LEAST_LOG_DELTA = -80.0  # where a search over delta begins
 MOST_ROUNDS = 200  # of the iteration that finds a coupled epsilon
 
@@ -44,12 +53,12 @@ Computed = tuple[float, str]  # epsilon or delta, and the accountant
 
 @dataclass(frozen=True)
 class Bound:
-    """An upper bound, and who computed it.
+    """An upper bound, and the method that computed it.
 
     Attributes:
-        epsilon: >= 0; ``inf`` where nothing is guaranteed.
+        epsilon: >= 0; ``inf`` if nothing is guaranteed.
         delta: In [0, 1].
-        accountant: In plain words.
+        accountant: The name of the method.
     """
 
     epsilon: float
@@ -58,7 +67,7 @@ class Bound:
 
 
 def epsilon(spends: Sequence[Spend], delta: float) -> Bound:
-    """The epsilon of all ``spends`` together at ``delta``, rounded up.
+    """Return the epsilon of all ``spends`` together at ``delta``, rounded up.
 
     The parameters of the spends must have been fixed before the first release; releases may then be used adaptively.
 
@@ -67,28 +76,47 @@ def epsilon(spends: Sequence[Spend], delta: float) -> Bound:
         delta: In (0, 1).
 
     Raises:
-        ValueError: ``delta`` out of range, or different relations.
-        ArithmeticError: No accountant gives a finite epsilon, at so small a delta say.
+        ValueError: ``delta`` is out of range, or the relations differ.
+        ArithmeticError: No method gives a finite epsilon, for instance because delta is too small.
 
     Example:
-        >>> from tacita.accounting import FullBatchGaussianEvent
-        >>> once = FullBatchGaussianEvent(relation="replace_one", max_contribution=(1.0,), noise_std=(1.0,))
+        >>> from tacita.accounting import FullBatchLaw, GaussianSumEvent
+        >>> once = GaussianSumEvent(
+        ...     relation="replace_one", sampling=FullBatchLaw(), max_contribution=(1.0,), noise_std=(1.0,))
         >>> round(epsilon([Spend(once, 10)], delta=1e-5).epsilon, 4)
         46.2112
     """
     return _coupled_epsilon(_merged(spends), _validate.delta("delta", delta))
 
 
+def expected_epsilon(spends: Sequence[Spend], delta: float) -> float | None:
+    """Return a cheap estimate of :func:`epsilon`, which is not a bound; ``None`` if there is none."""
+    merged = _merged(spends)
+    return estimated_epsilon(merged, delta) if _by_pld_alone(merged) else None
+
+
+def near_epsilon(spends: Sequence[Spend], delta: float) -> float | None:
+    """Return a near estimate of :func:`epsilon`, which is not a bound; ``None`` if there is none."""
+    merged = _merged(spends)
+    return approximate_epsilon(merged, delta) if _by_pld_alone(merged) else None
+
+
+def _by_pld_alone(spends: tuple[Spend, ...]) -> bool:
+    known = bool(spends) and all(spend.guarantee.private and has_pld(spend) for spend in spends)
+    other = any(spend.guarantee.rdp_may_be_less or _has_closed_form(spend) for spend in spends)
+    return known and not other and not _additive(spends) and not _gap(spends)
+
+
 def delta(spends: Sequence[Spend], epsilon: float) -> Bound:
-    """The delta of all ``spends`` together at ``epsilon`` >= 0, rounded up; 1 where nothing is guaranteed."""
+    """Return the delta of all ``spends`` together at ``epsilon`` >= 0, rounded up; 1 if nothing is guaranteed."""
     return _delta(_merged(spends), _validate.non_negative("epsilon", epsilon))
 
 
 def _coupled_epsilon(spends: tuple[Spend, ...], delta: float) -> Bound:
-    r"""The least epsilon :math:`e` that is enough for :math:`\delta - (1 + e^e) g`, :math:`g` the coupling gap.
+    r"""Return the least epsilon :math:`e` that suffices at :math:`\delta - (1 + e^e) g`, g being the coupling gap.
 
-    What is asked of the other accountants rises with :math:`e`, so the iteration from 0 rises to the least solution; it
-    steps a little past what they ask for, and stops at an :math:`e` that they have confirmed.
+    The epsilon that is needed at this smaller delta rises with :math:`e`, so the iteration from 0 rises to the least
+    solution. Each step goes slightly beyond the epsilon needed, and the last :math:`e` was confirmed to suffice.
     """
     gap, found = _gap(spends), 0.0
     if gap == 0:
@@ -105,7 +133,7 @@ def _coupled_epsilon(spends: tuple[Spend, ...], delta: float) -> Bound:
 
 
 def _swapped(epsilon: float, gap: float) -> float:
-    """What is added to delta where a session differs by ``gap`` from the one that is accounted, in both worlds."""
+    """Return what is added to delta if, on both data sets, a session differs by ``gap`` from the accounted one."""
     return gap * (1 + math.exp(min(epsilon, 700.0)))
 
 
@@ -113,7 +141,7 @@ def _swapped(epsilon: float, gap: float) -> float:
 def _epsilon(spends: tuple[Spend, ...], delta: float) -> Bound:
     if not spends:
         return Bound(0.0, delta, NOTHING)
-    if not all(spend.event.is_private() for spend in spends):
+    if not all(spend.guarantee.private for spend in spends):
         return Bound(math.inf, delta, NON_PRIVATE)
     rest = delta - _additive(spends)
     if abs(rest) <= 1e-12 * delta:  # shares that add up to delta, up to rounding
@@ -133,7 +161,7 @@ def _epsilon(spends: tuple[Spend, ...], delta: float) -> Bound:
 def _delta(spends: tuple[Spend, ...], epsilon: float) -> Bound:
     if not spends:
         return Bound(epsilon, 0.0, NOTHING)
-    if not all(spend.event.is_private() for spend in spends):
+    if not all(spend.guarantee.private for spend in spends):
         return Bound(epsilon, 1.0, NON_PRIVATE)
     mu = _gaussian_mu(spends)
     value, accountant = (gaussian_delta(mu, epsilon), CLOSED_FORM) if mu is not None else _least_delta(spends, epsilon)
@@ -141,7 +169,7 @@ def _delta(spends: tuple[Spend, ...], epsilon: float) -> Bound:
 
 
 def _tightest(spends: tuple[Spend, ...], delta: float) -> Computed:
-    """Epsilon by the first accountant that serves these events; ``delta`` may be 0 where all of them are pure."""
+    """Return epsilon by the first method that serves these events; ``delta`` may be 0 if all of them are pure."""
     pure = (_pure(spends), PURE)
     if delta == 0:
         return pure
@@ -153,15 +181,19 @@ def _tightest(spends: tuple[Spend, ...], delta: float) -> Computed:
 
 
 def _epsilons(spends: tuple[Spend, ...], delta: float) -> Iterator[Computed]:
-    """By the session's closed form, else by PLD; by RDP where neither serves, or the grid is too coarse."""
+    """Yield epsilon by the session's closed form, else by PLD; by RDP if neither serves, or the grid is too coarse."""
     if len(spends) == 1 and _has_closed_form(spends[0]):
         yield _inverted(lambda e: _closed_delta(spends[0], e), delta), SESSION_FORM
         return
     if all(map(has_pld, spends)):
         reading = pld_epsilon(spends, delta)
         yield reading.value, reading.name
-        if reading.resolved:
+        if reading.resolved and not any(spend.guarantee.rdp_may_be_less for spend in spends):
             return
+    mus = [spend.guarantee.unsampled_mu for spend in spends]
+    known = [mu for mu in mus if mu is not None]
+    if len(known) == len(mus):
+        yield gaussian_epsilon(math.hypot(*known), delta), UNSAMPLED
     curve = _rdp(spends)
     if curve is not None:
         yield _rdp_epsilon(curve, delta), RDP
@@ -174,6 +206,8 @@ def _least_delta(spends: tuple[Spend, ...], epsilon: float) -> Computed:
     elif all(map(has_pld, spends)):
         reading = pld_delta(spends, epsilon)
         found.append((reading.value, reading.name))
+        if reading.resolved and not any(spend.guarantee.rdp_may_be_less for spend in spends):
+            return min(found)
     curve = _rdp(spends)
     if curve is not None:
         found.append((_rdp_delta(curve, epsilon), RDP))
@@ -186,7 +220,7 @@ def _least_delta(spends: tuple[Spend, ...], epsilon: float) -> Computed:
 
 
 def _in_parts(spends: tuple[Spend, ...], delta: float) -> Computed:
-    """Epsilons added up: events with a PLD, those with a curve only, and each of the rest, delta in equal parts."""
+    """Add up epsilons of events with a PLD, events with only a curve, and each other event, at equal parts of delta."""
     with_pld = tuple(spend for spend in spends if has_pld(spend))
     with_curve = tuple(spend for spend in spends if spend not in with_pld and _rdp((spend,)) is not None)
     rest = [(spend,) for spend in spends if spend not in with_pld and spend not in with_curve]
@@ -197,37 +231,37 @@ def _in_parts(spends: tuple[Spend, ...], delta: float) -> Computed:
     return math.fsum(value for value, _ in found), "basic composition of " + " and ".join(name for _, name in found)
 
 
-# What the views of several events are together.
+# The forms of several guarantees together.
 
 
 def _gaussian_mu(spends: Sequence[Spend]) -> float | None:
-    mus = [spend.event.gaussian_mu(spend.queries) for spend in spends]
+    mus = [spend.guarantee.mu for spend in spends]
     known = [mu for mu in mus if mu is not None]
     return math.hypot(*known) if len(known) == len(mus) else None
 
 
 def _pure(spends: Sequence[Spend]) -> float:
-    """Sum of the epsilons at delta 0, or infinity."""
-    each = [spend.event.pure_epsilon(spend.queries) for spend in spends]
+    """Return the sum of the epsilons at delta 0, or infinity."""
+    each = [spend.guarantee.pure_epsilon for spend in spends]
     return math.fsum(math.inf if value is None else value for value in each)
 
 
 def _additive(spends: Sequence[Spend]) -> float:
-    return math.fsum(spend.event.additive_delta(spend.queries) for spend in spends)
+    return math.fsum(spend.guarantee.additive_delta for spend in spends)
 
 
 def _gap(spends: Sequence[Spend]) -> float:
-    return math.fsum(spend.event.coupling_gap(spend.queries) for spend in spends)
+    return math.fsum(spend.guarantee.coupling_gap for spend in spends)
 
 
 def _rdp(spends: Sequence[Spend]) -> np.ndarray | None:
-    curves = [spend.event.rdp(spend.queries, ORDERS) for spend in spends]
-    known = [curve for curve in curves if curve is not None]
+    curves = [spend.guarantee.rdp for spend in spends]
+    known = [curve(ORDERS) for curve in curves if curve is not None]
     return np.sum(known, axis=0) if len(known) == len(curves) else None
 
 
 def _rdp_epsilon(curve: np.ndarray, delta: float) -> float:
-    """Epsilon of a curve; orders without a finite bound are left out."""
+    """Return epsilon of a curve; orders without a finite bound are left out."""
     orders, values = _usable(curve)
     if not len(orders):
         return math.inf
@@ -235,9 +269,9 @@ def _rdp_epsilon(curve: np.ndarray, delta: float) -> float:
 
 
 def _rdp_delta(curve: np.ndarray, epsilon: float) -> float:
-    """Delta of a curve: Canonne, Kamath and Steinke (2020), Proposition 12, or the root of 1 - exp(-divergence).
+    """Return delta of a curve: Canonne, Kamath and Steinke (2020), Proposition 12, or sqrt(1 - exp(-divergence)).
 
-    dp_accounting has the same two, but computes 1 - exp(-divergence) so that it vanishes below 1e-16.
+    dp_accounting has the same two bounds, but its 1 - exp(-divergence) vanishes below 1e-16.
     """
     orders, values = _usable(curve)
     if not len(orders):
@@ -247,25 +281,26 @@ def _rdp_delta(curve: np.ndarray, epsilon: float) -> float:
 
 
 def _usable(curve: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Orders with a finite bound, and the bounds; unless the curve is 0 throughout, zeros in it are lost moments."""
+    """Return the orders with a finite bound, and the bounds. A zero in a curve that is not 0 is a lost moment."""
     finite = np.isfinite(curve)
     orders, values = ORDERS[finite], curve[finite]
     return orders, np.where((values > 0) | ~np.any(curve), values, LOST_MOMENT / (orders - 1))
 
 
 def _has_closed_form(spend: Spend) -> bool:
-    return spend.event.delta(1.0, spend.queries) is not None
+    return spend.guarantee.delta is not None
 
 
 def _closed_delta(spend: Spend, epsilon: float) -> float:
-    value = spend.event.delta(epsilon, spend.queries)
+    closed = spend.guarantee.delta
+    value = None if closed is None else closed(epsilon)
     if value is None or math.isnan(value):
         raise ArithmeticError(f"{type(spend.event).__name__} has no delta at epsilon={epsilon:g}.")
     return value
 
 
 def _inverted(falling: Callable[[float], float], target: float, most: float = 1e6) -> float:
-    """The smallest argument >= 0 at which ``falling`` is at most ``target``, rounded up; ``inf`` beyond ``most``."""
+    """Return the least argument >= 0 at which ``falling`` is <= ``target``, rounded up; ``inf`` beyond ``most``."""
     if falling(0.0) <= target:
         return 0.0
     upper = 1e-3
@@ -281,14 +316,14 @@ def _inverted(falling: Callable[[float], float], target: float, most: float = 1e
 
 
 def _merged(spends: Sequence[Spend]) -> tuple[Spend, ...]:
-    """Spends without those of no queries; equal events that compose query by query are added up (not failures)."""
+    """Drop spends without queries, and merge equal events that compose query by query and have no coupling gap."""
     relations = {spend.event.relation for spend in spends}
     if len(relations) > 1:
         raise ValueError(f"all spends must have one neighboring relation, got {', '.join(sorted(relations))}.")
     counted: dict[Event, int] = {}
     whole: list[Spend] = []
     for spend in spends:
-        alone = not spend.event.per_query or spend.event.coupling_gap(spend.queries) > 0  # a gap is each session's own
+        alone = not spend.event.per_query or spend.guarantee.coupling_gap > 0  # a gap is each session's own
         if spend.queries and not alone:
             counted[spend.event] = counted.get(spend.event, 0) + spend.queries
         elif spend.queries:

@@ -1,7 +1,7 @@
 r"""Closed forms of the Gaussian mechanism: delta, epsilon and mu, each from the other two.
 
-Place: the ground of accounting; numbers in, numbers out. ``mu`` is sensitivity over noise standard deviation; k queries
-together are one of :math:`\mu\sqrt{k}`, and several different ones of :math:`\sqrt{\sum \mu_i^2}`.
+``mu`` is sensitivity over noise standard deviation. k queries of ``mu`` together are one query of
+:math:`\mu\sqrt{k}`, and different queries one of :math:`\sqrt{\sum \mu_i^2}`.
 Source: Balle and Wang (2018), Theorem 8, https://arxiv.org/abs/1805.06530.
 """
 
@@ -16,13 +16,13 @@ SQRT2 = math.sqrt(2)
 
 
 def gaussian_delta(mu: float, epsilon: float) -> float:
-    r"""The smallest delta of a Gaussian query at ``epsilon``, exact up to rounding.
+    r"""Return the smallest delta of a Gaussian query at ``epsilon``, exact up to rounding.
 
     :math:`\delta(\epsilon) = \Phi(-\epsilon/\mu + \mu/2) - e^{\epsilon} \Phi(-\epsilon/\mu - \mu/2)`.
 
     Args:
         mu: Sensitivity over noise standard deviation, >= 0; ``inf`` is no noise.
-        epsilon: Any real number, the negative ones included.
+        epsilon: Any real number, also a negative one.
 
     Example:
         >>> round(gaussian_delta(1.0, 1.0), 6)
@@ -42,7 +42,7 @@ def gaussian_delta(mu: float, epsilon: float) -> float:
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
-    """The smallest epsilon >= 0 of a Gaussian query at ``delta`` in (0, 1), rounded up.
+    """Return the smallest epsilon >= 0 of a Gaussian query at ``delta`` in (0, 1), rounded up.
 
     Example:
         >>> round(gaussian_epsilon(10**0.5, 1e-5), 4)  # ten queries of mu = 1
@@ -58,7 +58,7 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 
 
 def gaussian_mu(epsilon: float, delta: float) -> float:
-    """The largest mu whose Gaussian query is (``epsilon``, ``delta``)-private, rounded down.
+    """Return the largest mu whose Gaussian query is (``epsilon``, ``delta``)-private, rounded down.
 
     Example:
         >>> round(gaussian_mu(1.0, 1e-5), 5)
@@ -81,7 +81,7 @@ def _root(function: Callable[[float], float], low: float, high: float) -> float:
 
 
 def _small_mu_delta(mu: float, epsilon: float) -> float:
-    r"""Delta where the two terms of the formula cancel.
+    r"""Return delta at a small mu, where the two terms of the formula cancel.
 
     With the Mills ratio :math:`R = (1 - \Phi)/\varphi` and :math:`t = \epsilon/\mu` it is
     :math:`\varphi(t - \mu/2) \int (1 - z R(z)) dz` over :math:`t \mp \mu/2`: Simpson's rule, error of relative mu^4.
@@ -95,7 +95,7 @@ def _small_mu_delta(mu: float, epsilon: float) -> float:
 
 
 def _first_within(value: float, holds: Callable[[float], bool]) -> float:
-    """Step ``value`` up by relative 1e-13, doubling, until ``holds``: the root finder may stop on the wrong side."""
+    """Raise ``value`` by growing steps until ``holds``, because the root finder may stop on the wrong side."""
     step = 1e-13
     while not holds(value):
         value += value * step

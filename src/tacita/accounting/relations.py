@@ -1,6 +1,6 @@
 """Neighboring relations: how two data sets that must not be told apart may differ.
 
-Place: the ground of accounting. The factor 2 of replace-one is written here and nowhere else.
+The factor 2 of replace-one is written here and nowhere else.
 """
 
 from typing import Literal, get_args
@@ -18,7 +18,7 @@ def check_relation(relation: str) -> NeighboringRelation:
 
 
 def moved(relation: NeighboringRelation) -> int:
-    r"""How many contributions of norm at most C move between neighbours: 1, or 2 under replace-one.
+    r"""Return how many contributions of one record differ between neighbours: 1, or 2 under replace-one.
 
     A clipped sum with contributions of L2 norm at most :math:`C` has L2 sensitivity ``moved(relation)`` times
     :math:`C`.

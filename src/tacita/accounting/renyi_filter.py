@@ -1,10 +1,11 @@
 r"""A Rényi filter: sessions whose settings depend on earlier releases, under one cap fixed beforehand.
 
-Place: events -> [accounting.renyi_filter] -> ledger. If the Rényi divergences of order :math:`\alpha` of all sessions,
-each fixed when it is registered, add up to at most a budget :math:`B` whatever was chosen, then the whole is
-:math:`(\alpha, B)`-Rényi private (Feldman and Zrnic 2021, https://arxiv.org/abs/2008.11193; sessions that
-interleave: Haney et al. 2023, https://arxiv.org/abs/2309.05901). Hence epsilon and delta by Canonne, Kamath and Steinke
-(2020), Proposition 12, https://arxiv.org/abs/2004.00010. The guarantee is that of the budget, not of the sum so far.
+Each session's Rényi divergence of order :math:`\alpha` is fixed when it is registered. If the divergences of all
+sessions add up to at most a budget :math:`B`, whatever was chosen, then all sessions together are
+:math:`(\alpha, B)`-Rényi private (Feldman and Zrnic 2021, https://arxiv.org/abs/2008.11193; for sessions that
+interleave, Haney et al. 2023, https://arxiv.org/abs/2309.05901). Epsilon and delta follow by Canonne, Kamath and
+Steinke (2020), Proposition 12, https://arxiv.org/abs/2004.00010. The guarantee is that of the budget, not of the sum so
+far.
 """
 
 import math
@@ -25,10 +26,10 @@ class RenyiFilter:
     Attributes:
         order: :math:`\alpha > 1`. Larger ones suit small budgets; near :math:`1 + 2\log(1/\delta)/\epsilon` is good.
         max_epsilon: The cap, finite.
-        max_delta: Its delta.
+        max_delta: The delta of the cap.
 
     Raises:
-        ValueError: The order is so small that the cap leaves no budget at all.
+        ValueError: The order is so small that the cap leaves no budget.
 
     Example:
         >>> rule = RenyiFilter(order=8.0, max_epsilon=3.0, max_delta=1e-5)
@@ -56,43 +57,43 @@ class RenyiFilter:
         return math.log(1 / self.max_delta)
 
     def _price(self, delta: float) -> float:
-        """Epsilon of a Rényi divergence of 0, by the formula: what converting costs."""
+        """Return the epsilon that the conversion formula gives a Rényi divergence of 0."""
         return math.log1p(-1 / self.order) - (math.log(delta) + math.log(self.order)) / (self.order - 1)
 
     @property
     def name(self) -> str:
-        """In plain words."""
+        """The filter's name, as the statement prints it."""
         return f"Rényi filter of order {self.order:g}"
 
     @property
     def budget(self) -> float:
-        """What the sessions' divergences may add up to."""
+        """The largest sum of divergences that is allowed."""
         return self.max_epsilon - self._price(self.max_delta)
 
     def divergence(self, spends: Sequence[Spend]) -> float:
-        """The sum of the sessions' Rényi divergences at :attr:`order`.
+        """Return the sum of the sessions' Rényi divergences at :attr:`order`.
 
         Raises:
-            UnsupportedEventError: An event has no Rényi curve, or a delta of its own.
+            UnsupportedEventError: An event has no Rényi curve, or adds a delta of its own.
         """
         total = 0.0
         for spend in spends:
-            curve = spend.event.rdp(spend.queries, np.array([float(self.order)]))
-            failing = spend.event.additive_delta(spend.queries) > 0 or spend.event.coupling_gap(spend.queries) > 0
-            if curve is None or failing:
+            spent = spend.guarantee
+            if spent.rdp is None or spent.additive_delta > 0 or spent.coupling_gap > 0:
                 raise UnsupportedEventError(
                     f"{type(spend.event).__name__} has no Rényi curve and cannot pass a filter; register it in a "
                     "ledger with shares (register_share) instead of filter_order."
                 )
-            total += float(curve[0]) if not np.isnan(curve[0]) else math.inf
+            divergence = float(spent.rdp(np.array([float(self.order)]))[0])
+            total += math.inf if np.isnan(divergence) else divergence
         return total
 
     def epsilon(self, delta: float, divergence: float | None = None) -> float:
-        """Epsilon at ``delta`` of a divergence; of the whole budget if none is given."""
+        """Return epsilon at ``delta`` for a divergence, by default the whole budget."""
         divergence = self.budget if divergence is None else divergence
         return max(0.0, divergence + self._price(_validate.delta("delta", delta))) if divergence > 0 else 0.0
 
     def delta(self, epsilon: float) -> float:
-        """Delta at ``epsilon`` >= 0 of the whole budget."""
+        """Return delta at ``epsilon`` >= 0 for the whole budget."""
         exponent = (self.order - 1) * (self.budget + math.log1p(-1 / self.order) - epsilon) - math.log(self.order)
         return math.exp(min(0.0, exponent))

@@ -1,8 +1,8 @@
-r"""Adversaries: two neighbouring data sets of a linear problem, chosen so that bounded values move as far as they can.
+r"""Adversaries: two neighbouring data sets of a linear problem, chosen so that bounded values differ as much as can be.
 
-Place: [audit.adversaries] -> simulator, sessions. The loss of a row is its inner product with the parameters, so a row
-is its own gradient at every point. A *schedule* multiplies the canary from query to query: losses may depend on what
-was released before, so an adversary may send what it likes, when it likes.
+The loss of a row is its inner product with the parameters, so a row is its own gradient at every point. A *schedule*
+multiplies the canary from query to query: a loss may depend on earlier releases, so an adversary may send any gradient
+at any time.
 """
 
 from collections.abc import Mapping
@@ -21,20 +21,20 @@ Schedule = Literal["always", "first query", "alternating"]
 
 @dataclass(frozen=True, kw_only=True)
 class Adversary:
-    r"""A canary beside other rows. With u a unit vector: the canary is ``canary`` u, every other row ``others`` u.
+    r"""A canary beside other rows: for a unit vector u, the canary is ``canary`` u and every other row ``others`` u.
 
     Attributes:
-        name: In a few words.
-        canary: Size of the canary; NaN and infinity are sizes too.
-        others: Size of the other rows, with its sign.
-        num_others: How many they are.
-        replacement: Size of what the canary becomes under replace_one, with its sign; by default its opposite. Under
-            that relation it is the size of the other rows too.
-        copies: How many rows the canary has (a person with several).
-        direction: u: no coordinate like another, the first coordinate alone, or all coordinates alike.
-        schedule: When the canary (and its replacement) is sent: in every query, in the first alone, or with
-            alternating signs.
-        relations: The relations it is for.
+        name: A short description.
+        canary: Size of the canary; may be NaN or infinite.
+        others: Signed size of the other rows.
+        num_others: Number of other rows.
+        replacement: Signed size of the canary's replacement under replace_one; by default the canary's opposite. Under
+            that relation the other rows have this size too.
+        copies: Number of rows of the canary (a person may have several).
+        direction: The vector u: all coordinates different, the first coordinate only, or all coordinates equal.
+        schedule: When the canary (and its replacement) is sent: in every query, in the first only, or with alternating
+            signs.
+        relations: The relations for which the adversary is suited.
 
     Example:
         >>> pair = CONSTANT.pair("add_or_remove_one", columns=2)
@@ -57,10 +57,10 @@ class Adversary:
         _validate.count("copies", self.copies)
 
     def pair(self, relation: NeighboringRelation, columns: int) -> "Pair":
-        """The two data sets, float32 rows of ``columns`` entries; the canary's come last.
+        """Return the two data sets, float32 rows of ``columns`` entries; the canary's rows come last.
 
-        Under replace_one the other rows are what the canary becomes: a batch of rows that are all alike is the same
-        whichever they are, so that it tells nothing of the canary's own coin.
+        Under replace_one the other rows equal the canary's replacement. A batch of equal rows is the same whichever
+        rows it holds, so it reveals nothing about the canary's own coin.
         """
         check_relation(relation)
         unit = self._unit(_validate.count("columns", columns))
@@ -79,7 +79,7 @@ class Adversary:
         )
 
     def factor(self, query: int) -> float:
-        """What multiplies the canary in this query."""
+        """Return the factor that multiplies the canary in this query."""
         factors = {"always": 1.0, "first query": float(query == 0), "alternating": 1.0 - 2.0 * (query % 2)}
         return factors[self.schedule]
 
@@ -102,7 +102,7 @@ class Pair:
 
     Attributes:
         present: With the canary, (n, d).
-        absent: Without it: fewer rows, zeros in their place, or replaced ones.
+        absent: Without the canary: its rows are missing, zero, or replaced.
         canary: Which rows of ``present`` are the canary's, bool, (n,).
     """
 
@@ -112,7 +112,7 @@ class Pair:
 
 
 LARGE = 1e4  # against thresholds of 1 or so
-FLIP = -64.0  # beyond the sum of any two thresholds of 1 or so, so that what is remembered saturates
+FLIP = -64.0  # larger than the sum of any two thresholds of 1 or so, so that the estimator's state saturates
 
 CONSTANT = Adversary(name="constant gradient", canary=LARGE)
 EMPTY = Adversary(name="empty data set", canary=LARGE, num_others=0, relations=("add_or_remove_one",))

@@ -1,13 +1,13 @@
-r"""From the scores of two worlds to a lower bound on epsilon, with a stated confidence.
+r"""Lower bounds on epsilon with a stated confidence, from the scores of runs in two worlds.
 
-Place: [audit.bounds], numbers in, numbers out. ``present`` are scores of runs on the data set with the canary,
-``absent`` of runs on its neighbour; a high score says "present". Derivation: docs/derivations/audit.md.
+``present`` are the scores of runs on the data set with the canary, ``absent`` those of runs on its neighbour; a high
+score means "present". Derivation: docs/derivations/audit.md.
 
 If a mechanism is :math:`(\epsilon, \delta)`-private then every event :math:`A` has :math:`P(A) \le e^{\epsilon} Q(A) +
-\delta` and :math:`Q(A) \le e^{\epsilon} P(A) + \delta`. So each rate measured from below, and its partner from above,
-give a lower bound on epsilon. The event is chosen (a threshold, one of the two directions) on the first fifth of the
-runs, and judged on the others by Clopper-Pearson limits: the choice costs no confidence, and nothing is assumed about
-the scores but that runs are independent. A run in one world may depend on the run of the same number in the other.
+\delta` and :math:`Q(A) \le e^{\epsilon} P(A) + \delta`. So a lower limit of one rate and an upper limit of the other
+give a lower bound on epsilon. The event (a threshold and one of the two directions) is chosen on the first fifth of the
+runs and judged on the others by Clopper-Pearson limits. So the choice costs no confidence, and nothing is assumed about
+the scores except that runs are independent. A run in one world may depend on the run of the same number in the other.
 """
 
 import math
@@ -20,24 +20,24 @@ from scipy import special, stats
 
 from tacita import _validate
 
-SELECTION = 0.2  # of the runs, the first ones, choose the event; the others judge it
-LEAST_RUNS = 10  # a world
-CANDIDATES = 160  # thresholds tried, at most
-STANDARD_ERROR = 0.16  # the tail beyond one of a normal
-# How runs choose: (each counts as so many of them, the error of their limits over that of the judges').
-CAREFUL = (1.0, 0.01)  # by what they are sure of themselves: else the rarest events, known least, look best
-FORETOLD = ((1 - SELECTION) / SELECTION, 0.5)  # by what they foretell of the judges: for what rare events cannot win
+SELECTION = 0.2  # the first runs, this share of them, choose the event; the others judge it
+LEAST_RUNS = 10  # in each world
+CANDIDATES = 160  # most thresholds to try
+STANDARD_ERROR = 0.16  # a normal's probability beyond one standard deviation, on one side
+# How events are ranked: (factor on the counts of the choosing runs, error of their limits over that of the judges).
+CAREFUL = (1.0, 0.01)  # by their own lower confidence limit; ranking by point estimates would favour rare events
+FORETOLD = ((1 - SELECTION) / SELECTION, 0.5)  # by the limit expected of the judges, where rare events cannot win
 
-Direction = Literal["present", "absent"]  # the world that the event points at
-Gain = Callable[[np.ndarray, np.ndarray], np.ndarray]  # (rate from below, rate from above) -> what is to be large
+Direction = Literal["present", "absent"]  # the world to which the event points
+Gain = Callable[[np.ndarray, np.ndarray], np.ndarray]  # (lower limit of a rate, upper limit) -> value to maximise
 
 
 def clopper_pearson_lower(successes, trials, error: float) -> np.ndarray:
-    """A lower limit of a probability: above it with a chance of at most ``error``, exactly.
+    """Return a lower confidence limit of a probability, which exceeds it with probability at most ``error``, exactly.
 
     Args:
-        successes: Counts, any shape; between whole numbers the limit interpolates.
-        trials: Number of trials, broadcast against it.
+        successes: Counts, any shape; need not be integers.
+        trials: Number of trials, broadcast against ``successes``.
         error: In (0, 1).
 
     Example:
@@ -50,7 +50,7 @@ def clopper_pearson_lower(successes, trials, error: float) -> np.ndarray:
 
 
 def clopper_pearson_upper(successes, trials, error: float) -> np.ndarray:
-    """An upper limit of a probability: below it with a chance of at most ``error``, exactly.
+    """Return an upper confidence limit of a probability, which is below it with probability at most ``error``, exactly.
 
     Example:
         >>> round(float(clopper_pearson_upper(0, 100, 0.05)), 4)
@@ -62,16 +62,17 @@ def clopper_pearson_upper(successes, trials, error: float) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Event:
-    """Scores above (or at most) a threshold, chosen without looking at the runs that judge it.
+class ScoreEvent:
+    """The event that a score is above (or at most) a threshold, chosen without looking at the runs that judge it.
 
     Attributes:
-        threshold: Of the score.
-        direction: ``"present"``: scores above the threshold; ``"absent"``: the others.
-        hits: How many judging runs of the world that it points at are in it, of ``trials``.
-        false_hits: How many of the other world.
-        trials: Judging runs of that world.
-        false_trials: Judging runs of the other.
+        threshold: Threshold on the score.
+        direction: The world to which the event points: ``"present"`` for scores above the threshold, ``"absent"`` for
+            the others.
+        hits: Number of judging runs of that world with the event, out of ``trials``.
+        false_hits: Number of judging runs of the other world with the event, out of ``false_trials``.
+        trials: Number of judging runs of the world to which the event points.
+        false_trials: Number of judging runs of the other world.
     """
 
     threshold: float
@@ -82,7 +83,10 @@ class Event:
     false_trials: int
 
     def limits(self, error: float) -> tuple[float, float]:
-        """(its rate from below, that of the other world from above); both hold but for a chance of ``error``."""
+        """Return a lower limit of the event's rate and an upper limit of its rate in the other world.
+
+        Both hold together with probability at least 1 - ``error``.
+        """
         return (
             float(clopper_pearson_lower(self.hits, self.trials, error / 2)),
             float(clopper_pearson_upper(self.false_hits, self.false_trials, error / 2)),
@@ -91,29 +95,29 @@ class Event:
 
 @dataclass(frozen=True)
 class LowerBound:
-    """What was measured, and the event that showed it.
+    """A lower bound, and the event from which it was computed.
 
     Attributes:
         value: At most the true value, with probability ``confidence``.
         confidence: Of the bound.
         event: The event.
-        true_rate: Lower limit of the event's rate in the world that it points at.
-        false_rate: Upper limit of its rate in the other.
+        true_rate: Lower limit of the event's rate in the world to which it points.
+        false_rate: Upper limit of its rate in the other world.
     """
 
     value: float
     confidence: float
-    event: Event
+    event: ScoreEvent
     true_rate: float
     false_rate: float
 
 
 def epsilon_lower_bound(present, absent, delta: float, confidence: float = 0.95) -> LowerBound:
-    r"""A lower bound on epsilon at ``delta``: :math:`\ln((\text{TPR} - \delta) / \text{FPR})`, at least 0.
+    r"""Return a lower bound on epsilon at ``delta``: :math:`\ln((\text{TPR} - \delta) / \text{FPR})`, at least 0.
 
-    Guarantee: for a mechanism that is :math:`(\epsilon, \delta)`-private under a relation that holds both worlds, the
-    bound exceeds epsilon with a chance of at most 1 - ``confidence``. That chance covers the choice of the threshold
-    and of the direction.
+    Guarantee: for a mechanism that is :math:`(\epsilon, \delta)`-private under a relation in which the two worlds are
+    neighbours, the bound exceeds epsilon with probability at most 1 - ``confidence``. This covers the choice of the
+    threshold and of the direction.
 
     Args:
         present: Scores of independent runs with the canary, shape (runs,); NaN counts as the highest score.
@@ -136,11 +140,11 @@ def epsilon_lower_bound(present, absent, delta: float, confidence: float = 0.95)
 
 
 def mu_lower_bound(present, absent, confidence: float = 0.95) -> LowerBound:
-    r"""A lower bound on the mu of Gaussian differential privacy: :math:`\Phi^{-1}(\text{TPR}) - \Phi^{-1}(\text{FPR})`.
+    r"""Return a lower bound on mu of Gaussian DP: :math:`\Phi^{-1}(\text{TPR}) - \Phi^{-1}(\text{FPR})`, at least 0.
 
-    Guarantee: no mechanism that is :math:`\mu`-GDP has a larger one, but for a chance of 1 - ``confidence``, whatever
-    its trade-off curve. To read it as an epsilon at some delta (``gaussian_epsilon(mu, delta)``) is right where the
-    curve *is* Gaussian, and only there: an extrapolation, not a bound.
+    Guarantee: for a :math:`\mu`-GDP mechanism, whatever its trade-off curve, the bound exceeds :math:`\mu` with
+    probability at most 1 - ``confidence``. Converting it to an epsilon (``gaussian_epsilon(mu, delta)``) is an
+    extrapolation, not a bound: it is right only if the trade-off curve *is* Gaussian.
 
     Source: Dong, Roth and Su (2022), https://arxiv.org/abs/1905.02383; Nasr et al. (2023),
     https://arxiv.org/abs/2302.07956.
@@ -155,15 +159,16 @@ def mu_lower_bound(present, absent, confidence: float = 0.95) -> LowerBound:
 
 
 def excess(present, absent, allowed: Callable[[np.ndarray], np.ndarray], false_alarm: float) -> LowerBound:
-    """By how much a rate exceeds what is allowed: ``TPR - allowed(FPR)``; a claim is refuted where it is > 0.
+    """Bound from below by how much a rate exceeds what a claim allows: ``TPR - allowed(FPR)``.
 
-    Guarantee: if ``allowed`` bounds the trade-off (no event of rate at most a in one world has a rate above
-    ``allowed(a)`` in the other, in both directions) the value is > 0 with a chance of at most ``false_alarm``.
+    A value > 0 refutes the claim. Guarantee: if ``allowed`` bounds the trade-off (no event of rate at most a in one
+    world has a rate above ``allowed(a)`` in the other, in both directions), the value is > 0 with probability at most
+    ``false_alarm``.
 
     Args:
         present: As in :func:`epsilon_lower_bound`.
-        absent: As there.
-        allowed: False positive rate -> largest true positive rate; does not fall.
+        absent: As in :func:`epsilon_lower_bound`.
+        allowed: False positive rate -> largest true positive rate that the claim allows; never decreasing.
         false_alarm: In (0, 1).
     """
 
@@ -174,11 +179,12 @@ def excess(present, absent, allowed: Callable[[np.ndarray], np.ndarray], false_a
 
 
 def promise(present, absent, allowed: Callable[[np.ndarray], np.ndarray]) -> float:
-    """How far a measured curve is above what is allowed, in standard errors, where it is farthest: to choose by.
+    """Return the largest excess of the measured curve over what is allowed, in standard errors.
 
-    About 0 to 3 for a claim that is true and tight, more for one that is false; no test.
+    It serves to choose among candidates and is no test: about 0 to 3 for a claim that is true and tight, more for one
+    that is false.
     """
-    present, absent = _scores("present", present), _scores("absent", absent)
+    present, absent = checked_scores("present", present), checked_scores("absent", absent)
     thresholds = _candidates(present, absent)
     hits, false_hits = (len(s) - np.searchsorted(np.sort(s), thresholds, side="right") for s in (present, absent))
     ways = (
@@ -194,95 +200,11 @@ def promise(present, absent, allowed: Callable[[np.ndarray], np.ndarray]) -> flo
     return best
 
 
-def auc(present, absent) -> float:
-    """Area under the ROC curve: the chance that a score with the canary is above one without, ties by half.
-
-    Example:
-        >>> auc([1.0, 2.0], [0.0, 1.0])
-        0.875
-    """
-    present, absent = _scores("present", present), _scores("absent", absent)
-    ranks = stats.rankdata(np.concatenate([present, absent]))[: len(present)]
-    return float((ranks.sum() - len(present) * (len(present) + 1) / 2) / (len(present) * len(absent)))
-
-
-def tpr_at_fpr(present, absent, fpr: float) -> float:
-    """True positive rate of the lowest threshold whose measured false positive rate is at most ``fpr``.
-
-    An estimate, not a bound.
-
-    Example:
-        >>> tpr_at_fpr([0.0, 1.0, 2.0, 3.0], [0.0, 0.5, 1.0, 1.5], fpr=0.25)
-        0.5
-    """
-    present, absent = _scores("present", present), _scores("absent", absent)
-    allowed = math.floor(fpr * len(absent))
-    if allowed >= len(absent):
-        return 1.0
-    return float(np.mean(present > np.sort(absent)[len(absent) - 1 - allowed]))
-
-
-@dataclass(frozen=True)
-class Roc:
-    """A measured trade-off curve, with limits that hold threshold by threshold: for both rates together.
-
-    Attributes:
-        fpr: False positive rates, ascending.
-        tpr: True positive rates there.
-        fpr_low: Clopper-Pearson limit of the false positive rate from below.
-        fpr_high: From above.
-        tpr_low: Likewise of the true positive rate.
-        tpr_high: From above.
-    """
-
-    fpr: np.ndarray
-    tpr: np.ndarray
-    fpr_low: np.ndarray
-    fpr_high: np.ndarray
-    tpr_low: np.ndarray
-    tpr_high: np.ndarray
-
-    def band(self) -> tuple[np.ndarray, np.ndarray]:
-        """Lowest and highest true positive rate at each of the false positive rates, with both rates' errors.
-
-        The lower edge goes through (FPR from above, TPR from below), the upper one through (FPR from below, TPR from
-        above). Where no threshold's limit reaches, the edges are 0 and 1.
-        """
-        return (
-            np.interp(self.fpr, self.fpr_high, self.tpr_low, left=0.0),
-            np.interp(self.fpr, self.fpr_low, self.tpr_high, right=1.0),
-        )
-
-
-def roc(present, absent, confidence: float = 0.95, points: int = 200) -> Roc:
-    """The measured ROC curve at false positive rates on a logarithmic grid, for a plot.
-
-    The limits are of each threshold by itself. Thresholds are scores without the canary: at the r-th highest of n the
-    false positive rate follows Beta(r, n - r + 1), whose lower quantile is the limit of Clopper and Pearson, and whose
-    upper quantile is below theirs.
-    """
-    present, absent = np.sort(_scores("present", present)), np.sort(_scores("absent", absent))
-    ranks = np.unique(
-        np.geomspace(1, len(absent), points).astype(int)
-    )  # so many runs without the canary are at or above
-    thresholds = absent[len(absent) - ranks]
-    hits = len(present) - np.searchsorted(present, thresholds, side="left")
-    error = (1 - _validate.inside("confidence", confidence)) / 4  # two limits of two rates
-    return Roc(
-        fpr=ranks / len(absent),
-        tpr=hits / len(present),
-        fpr_low=clopper_pearson_lower(ranks, len(absent), error),
-        fpr_high=clopper_pearson_upper(ranks, len(absent), error),
-        tpr_low=clopper_pearson_lower(hits, len(present), error),
-        tpr_high=clopper_pearson_upper(hits, len(present), error),
-    )
-
-
 def _bound(
     present, absent, gain: Gain, confidence: float, *, floor: float, choice: tuple[float, float] = CAREFUL
 ) -> LowerBound:
     error = 1 - _validate.inside("confidence", confidence)
-    present, absent = _scores("present", present), _scores("absent", absent)
+    present, absent = checked_scores("present", present), checked_scores("absent", absent)
     if min(len(present), len(absent)) < LEAST_RUNS:
         raise ValueError(f"each world must have at least {LEAST_RUNS} runs, got {len(present)} and {len(absent)}.")
     first, second = (max(2, int(SELECTION * len(scores))) for scores in (present, absent))
@@ -296,7 +218,7 @@ def _bound(
 def _best_event(
     present: np.ndarray, absent: np.ndarray, gain: Gain, choice: tuple[float, float]
 ) -> tuple[float, Direction]:
-    """Threshold and direction of the largest gain by limits from these runs, each counted so many times."""
+    """Return the threshold and direction of the largest gain, by limits from these runs; see ``CAREFUL``."""
     weight, error = choice
     thresholds = _candidates(present, absent)
     above = [len(s) - np.searchsorted(np.sort(s), thresholds, side="right") for s in (present, absent)]
@@ -314,7 +236,7 @@ def _best_event(
 
 
 def _candidates(present: np.ndarray, absent: np.ndarray) -> np.ndarray:
-    """Order statistics of both worlds, evenly and dense at both ends."""
+    """Return thresholds to try: order statistics of both worlds, evenly spaced and denser at both ends."""
     found = []
     for scores in (np.sort(present), np.sort(absent)):
         ranks = np.geomspace(1, len(scores), CANDIDATES // 6).astype(int) - 1
@@ -323,11 +245,11 @@ def _candidates(present: np.ndarray, absent: np.ndarray) -> np.ndarray:
     return np.unique(np.concatenate(found))
 
 
-def _counted(present: np.ndarray, absent: np.ndarray, threshold: float, direction: Direction) -> Event:
+def _counted(present: np.ndarray, absent: np.ndarray, threshold: float, direction: Direction) -> ScoreEvent:
     hits, false_hits = int(np.sum(present > threshold)), int(np.sum(absent > threshold))
     if direction == "present":
-        return Event(threshold, direction, hits, false_hits, len(present), len(absent))
-    return Event(threshold, direction, len(absent) - false_hits, len(present) - hits, len(absent), len(present))
+        return ScoreEvent(threshold, direction, hits, false_hits, len(present), len(absent))
+    return ScoreEvent(threshold, direction, len(absent) - false_hits, len(present) - hits, len(absent), len(present))
 
 
 def _epsilon(tpr: np.ndarray, fpr: np.ndarray, delta: float) -> np.ndarray:
@@ -339,8 +261,8 @@ def _mu(tpr: np.ndarray, fpr: np.ndarray) -> np.ndarray:
     return np.where(np.isneginf(low) | np.isposinf(high), -math.inf, low - np.where(np.isposinf(high), 0.0, high))
 
 
-def _scores(name: str, scores) -> np.ndarray:
-    """As float64; NaN, which a score of a poisoned release is, is the highest."""
+def checked_scores(name: str, scores) -> np.ndarray:
+    """Return the scores as float64; NaN, the score of a release that is not finite, becomes the highest."""
     found = np.asarray(scores, float)
     if found.ndim != 1 or len(found) < 1:
         raise ValueError(f"{name} must have shape (runs,) with a run at least, got {found.shape}.")

@@ -1,7 +1,4 @@
-"""The contract test of every gradient oracle: its claim survives every adversary, its queries do what its parts do.
-
-Place: audit, fidelity -> [audit.contract] -> tests, ours and third parties'.
-"""
+"""The contract test of gradient oracles: the claim survives every adversary, and queries do what the parts state."""
 
 import math
 from dataclasses import replace
@@ -13,7 +10,8 @@ from tacita import _validate
 from tacita.accounting import RELATIONS, NeighboringRelation
 from tacita.audit import bounds
 from tacita.audit.adversaries import ADVERSARIES, CONSTANT, COORDINATE, EMPTY, HOSTILE, HUGE
-from tacita.audit.audit import Arena, arenas_of, explore, judged, measure
+from tacita.audit.arena import Arena, arenas_of
+from tacita.audit.audit import explore, judged, measure
 from tacita.audit.claims import Claim
 from tacita.audit.fidelity import (
     check_every_query,
@@ -28,53 +26,59 @@ from tacita.audit.simulator import Trace
 from tacita.errors import UnsupportedEventError
 
 FALSE_ALARM = 1e-6  # of one call, over all relations and checks
-SIZES = (300, 800)  # runs a world that fit statistics, and that compare them
+SIZES = (300, 800)  # runs in each world to fit statistics, and to compare them
 LOOPED_SIZES = (40, 60)
-RUNS, LOOPED_RUNS = 100_000, 400  # that measure
+RUNS, LOOPED_RUNS = 100_000, 400  # runs in each world to measure
 COLUMNS = 4
-SEED = 0  # of simulated runs; real sessions draw from the system
-ASKED = 4  # queries of a real session, at most, but for whole ones
+SEED = 0  # of simulated runs; real sessions are seeded by the system
+ASKED = 4  # most queries of a real session that is not a whole one
 WHOLE = 3  # sessions through all planned queries, in each world
-REAL_QUERIES = {CONSTANT: 60}  # a world; fewer of a hostile adversary
+REAL_QUERIES = {CONSTANT: 60}  # real queries in each world; HOSTILE_QUERIES for the other adversaries
 HOSTILE_QUERIES = 12
-FIRST_HAND = (CONSTANT, *HOSTILE)  # whose data sets real sessions are asked on
+FIRST_HAND = (CONSTANT, *HOSTILE)  # the adversaries on whose data sets real sessions are queried
 LOOPED = (CONSTANT, EMPTY, COORDINATE, *HOSTILE)
 
 
 def check_oracle(make_oracle: MakeOracle, *, delta: float = 1e-2) -> None:
-    """Hold a gradient oracle to its claim, under every relation that it has a guarantee for.
+    """Check a gradient oracle against its claim, under every relation for which it has a guarantee.
 
-    For each relation real queries, each of which must stand in the ledger under the session and number that its release
-    names, must be finite and must not say anything in public that depends on the data. What else is done:
+    An oracle of this library must still have the estimator, sampler, mechanism, noise and plan with which its session
+    was registered. For each relation, real queries are made. Each must be in the ledger under the session and number
+    that its release names; the release must be finite, and its public fields must not depend on the data. The further
+    checks depend on the kind of oracle:
 
-    * A :class:`~tacita.GradientOracle` with a Gaussian mechanism: its releases must be the estimator's values of the
-      batch that was drawn, with noise of the stated standard deviation, none of it used twice (chi-square tests,
-      exact); in some sessions every single planned query, asked by ``query`` and, of a model, by ``backward``. Its
-      ``gradient`` must be what the estimator makes of ``released`` and the sampler's divisor, bit for bit, and
-      ``backward`` must assign just that. Then whole runs by those parts, tens of thousands, with every adversary.
-    * A subclass that overrides any method or property: all of that, and the next, as what it does may not be what its
-      parts do. What it makes of a release beyond the estimator's gradient belongs outside of ``query``.
-    * Any other object with ``query(params)``, and oracles whose estimator needs its own engine (capped sums of rounded
-      noise on a network): some hundred runs of at most four queries, with the released values and the gradient in
-      view, which refute gross errors only; of later queries only that they are not the same in every session.
+    1. A :class:`~tacita.GradientOracle` with a Gaussian mechanism. Its releases must be the estimator's values on the
+       batch that was drawn, with noise of the stated standard deviation, and no noise may be used twice (exact
+       chi-square tests). In some sessions this is checked for every planned query, made by ``query`` and, for a model,
+       by ``backward``. Its ``gradient`` must be what the estimator makes of ``released`` and the sampler's divisor, bit
+       for bit, and ``backward`` must assign exactly that. Then tens of thousands of whole runs are simulated by these
+       parts, with every adversary.
+    2. A subclass that overrides a method or property, or an instance on which one was replaced (the oracle's, its
+       line's or a part's). What it does may differ from what its parts do. So ``make_oracle`` builds the oracle of
+       every session, and the checks of 1 and of 3 are made. Whatever it computes from a release beyond the estimator's
+       gradient belongs outside ``query``.
+    3. Any other object with ``query(params)``, and oracles whose estimator needs its own engine (capped sums of rounded
+       noise on a network). Some hundred runs of at most four queries are made and judged by the released values and
+       the gradient, which only reveals gross errors. Later queries are only checked not to be the same in every
+       session.
 
-    About five seconds for oracles of the first kind with few planned queries, on a free core. Where runs are asked
-    query by query it takes some ten thousand queries: a few seconds for cheap ones, a minute or two for a network's.
+    The first kind takes about five seconds on a free core if few queries are planned. The others need about ten
+    thousand real queries: a few seconds for cheap ones, a minute or two for a network's.
 
-    A correct oracle fails with a chance of at most 1e-6. An audit sees little of a large epsilon: choose the noise so
-    that about 1 to 3 is claimed, and few planned queries.
+    A correct oracle fails with probability at most 1e-6. An audit cannot see much of a large epsilon: choose the noise
+    so that the claim is about 1 to 3, and plan few queries.
 
     Args:
-        make_oracle: ``(rows, ledger) -> oracle`` for a linear problem: ``rows`` are float32 of shape (n, d), maybe
+        make_oracle: ``(rows, ledger) -> oracle`` for a linear problem: ``rows`` are float32 of shape (n, d), possibly
             empty, and the loss of a row is its inner product with the parameters. The in-memory ledger has the
-            neighboring relation. Under add_or_remove_one a declared number of records is a constant; a sampler that
-            wants the true one, and every other relation, gets ``len(rows)``. Relations for which it raises
+            neighboring relation. Under add_or_remove_one, declare a constant number of records; under the other
+            relations, and for a sampler that needs the true number, use ``len(rows)``. Relations for which it raises
             ``UnsupportedEventError`` are skipped.
-        delta: Where epsilon is claimed.
+        delta: The delta at which epsilon is claimed.
 
     Raises:
-        AssertionError: Names the adversary, the claim and the measured bound; or no relation is supported, or nothing
-            is claimed.
+        AssertionError: The oracle fails a check; the message names the adversary, the claim and the measured bound. Or
+            no relation is supported, or the claimed epsilon is infinite.
 
     Example:
         >>> from tacita import ClippedSum, FlatClipper, FullBatchSampler, GaussianMechanism, GradientOracle
@@ -93,13 +97,13 @@ def check_oracle(make_oracle: MakeOracle, *, delta: float = 1e-2) -> None:
 
 
 def _check(make_oracle: MakeOracle, relation: NeighboringRelation, delta: float) -> bool:
-    """Check under one relation; ``False`` if there is no guarantee."""
+    """Check under one relation; return ``False`` if there is no guarantee under it."""
     try:
         arenas = arenas_of(make_oracle, relation, delta, [CONSTANT], columns=COLUMNS)
     except UnsupportedEventError:
         return False
     claimed = arenas[0].claim.epsilon
-    assert math.isfinite(claimed), f"{relation}: the ledger claims epsilon {claimed} at delta {delta:g}: nothing."
+    assert math.isfinite(claimed), f"{relation}: the ledger claims epsilon {claimed} at delta {delta:g}."
     false_alarm = FALSE_ALARM / len(RELATIONS) / 4
     by_parts = arenas[0].vectorised and has_parts(arenas[0].oracles[0])
     one_by_one = not (by_parts and is_plain(arenas[0].oracles[0]))
@@ -119,11 +123,11 @@ def _check(make_oracle: MakeOracle, relation: NeighboringRelation, delta: float)
 
 
 def _check_first_hand(arenas: list[Arena], false_alarm: float) -> None:
-    """Real queries, beside the noiseless values of the parts."""
+    """Compare real queries with the noiseless values of the parts."""
     noise = []
     for arena in map(_asked_less, arenas):
         parts, worlds = arena.parts, arena.worlds
-        assert parts is not None, "only plain oracles are asked beside their parts"
+        assert parts is not None, "only oracles with parts are compared with them"
         assert worlds is not None, "parts come with worlds"
         for present in (True, False):
             found = arena.sessions(present, _sessions(arena))
@@ -139,12 +143,12 @@ def _check_first_hand(arenas: list[Arena], false_alarm: float) -> None:
 
 
 def _check_whole_sessions(arena: Arena, false_alarm: float) -> None:
-    """Every planned query, beside the noiseless values of the parts; by ``backward`` too where there is a model."""
+    """Compare every planned query with the noiseless values of the parts; by ``backward`` too if there is a model."""
     parts, worlds = arena.parts, arena.worlds
-    assert parts is not None, "only oracles with parts are asked beside them"
+    assert parts is not None, "only oracles with parts are compared with them"
     assert worlds is not None, "parts come with worlds"
     ways = [True] if getattr(getattr(arena.oracles[0], "source", None), "model", None) is not None else []
-    ways += [False] if arena.queries > ASKED else []  # shorter sessions were whole ones
+    ways += [False] if arena.queries > ASKED else []  # _check_first_hand made shorter sessions in full
     for backward in ways:
         whole = replace(arena, asking=Asking(COLUMNS, arena.queries, backward=backward))
         traces = [replayed(parts, worlds, present, whole.sessions(present, WHOLE)) for present in (True, False)]
@@ -154,12 +158,13 @@ def _check_whole_sessions(arena: Arena, false_alarm: float) -> None:
 
 
 def _check_fresh(arena: Arena) -> None:
-    """Whole sessions on one data set, without any row if possible, so that all that can differ is noise."""
+    """Check that queries have noise, in whole sessions on one data set (without rows if possible)."""
     whole = replace(arena, parts=None, worlds=None, asking=Asking(COLUMNS, arena.queries))
     check_fresh(torch.stack([released_in(session) for _, session in whole.sessions(False, WHOLE)]))
 
 
 def _attack(arenas: list[Arena], runs: int, false_alarm: float) -> None:
+    """Raise ``AssertionError`` if the best candidate, or the best exact one, refutes the claim."""
     tried = explore(
         arenas, _promise, SEED, false_alarm=false_alarm, sizes=SIZES, looped_sizes=LOOPED_SIZES, look=_check_finite
     )

@@ -1,10 +1,11 @@
-"""Audits of error feedback: the published noise of DiceSGD, which they refute, and the proved one, which they do not.
+"""Audits of error feedback: they refute the published noise of DiceSGD and are consistent with the proved one.
 
-Place: adversaries, oracles, theory -> [audit.feedback_audits] -> ready. Derivation: docs/derivations/dicesgd.md.
+Derivation: docs/derivations/dicesgd.md.
 
 The setting is the paper's for CIFAR-10: 50,000 records, batches of 1000, 150 queries, both thresholds 1, (2, 1e-5). The
-data set is the counterexample to its theorem: gradients that wind the error up in one direction, and one record that
-turns it round when it is first drawn. N is declared and enters the divisor alone, so a few rows stand for all of them.
+data set is the counterexample to its theorem: gradients that accumulate an error in one direction, and one record that
+reverses it when it is first drawn. The number of records is declared and only enters the divisor, so a few rows
+suffice.
 """
 
 import math
@@ -13,7 +14,6 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from tacita.accounting import Ledger
 from tacita.audit.adversaries import Adversary
 from tacita.audit.claims import Claim
 from tacita.audit.sessions import MakeOracle
@@ -21,6 +21,7 @@ from tacita.clipping import FlatClipper
 from tacita.estimators import BoundedFeedback, PrivateFeedback, ReleasedFeedback
 from tacita.estimators.error_feedback import Feedback
 from tacita.gradients.given import GivenSource
+from tacita.ledger import Ledger
 from tacita.mechanisms import CalibratedGaussian, GaussianMechanism
 from tacita.oracles import GradientOracle
 from tacita.sampling import PoissonSampler, Sampler, ShuffledEpochsSampler
@@ -33,16 +34,16 @@ RECORDS, BATCH, QUERIES, THRESHOLD = 50_000, 1000, 150, 1.0
 
 WINDS_UP = Adversary(
     name="turns a wound-up error round",
-    canary=1e9,  # beyond what the others wind up in all queries
-    others=-1e6,  # one of them is more than the queries can unwind
-    num_others=12,  # the first of them is drawn within a few queries
+    canary=1e9,  # larger than the error that the others accumulate in all queries
+    others=-1e6,  # a single one adds more error than the remaining queries can remove
+    num_others=12,  # enough that one of them is drawn within a few queries
     relations=("add_or_remove_one",),
 )
 IN_THE_FIRST_BATCH = replace(WINDS_UP, name="turns the error round in the first query only", schedule="first query")
 
 
 def dicesgd(noise: str, max_feedback_norm: float = THRESHOLD) -> MakeOracle:
-    """Oracles of DiceSGD in the paper's setting: with its noise, or with what (2, 1e-5) really needs."""
+    """Build oracles of DiceSGD in the paper's setting, with its noise or with the proved noise for (2, 1e-5)."""
     feedback = PrivateFeedback(max_feedback_norm=max_feedback_norm)
     sampler = PoissonSampler(sample_rate=BATCH / RECORDS, num_records=RECORDS)
     if noise == RIGOROUS:
@@ -55,7 +56,7 @@ def dicesgd(noise: str, max_feedback_norm: float = THRESHOLD) -> MakeOracle:
 
 
 def published_noise(formula: str) -> float:
-    """The paper's noise on the mean, in this setting."""
+    """Return the standard deviation of the paper's noise on the mean, in this setting."""
     setting = dict(
         num_records=RECORDS, steps=QUERIES, epsilon=CLAIMED_EPSILON, delta=CLAIMED_DELTA, max_grad_norm=THRESHOLD
     )
@@ -65,13 +66,13 @@ def published_noise(formula: str) -> float:
 
 
 def published_claim(noise: str, delta: float) -> Claim | None:
-    """What the paper claims of its noise; with the proved noise, the ledger's claim."""
+    """Return the paper's claim for its noise; ``None``, for the ledger's claim, with the proved noise."""
     point = (CLAIMED_EPSILON, CLAIMED_DELTA)
     return None if noise == RIGOROUS else Claim(*point, (point,))
 
 
 def bounded_residuals(mechanism: type[GaussianMechanism]) -> MakeOracle:
-    """Oracles of bounded residuals: one epoch of 3 batches, residuals 16 times as long as what is clipped to."""
+    """Build oracles of bounded residuals: one epoch of 3 batches, residuals up to 16 times the clipping threshold."""
     return feedback_oracles(
         lambda n: ShuffledEpochsSampler(batches_per_epoch=3, num_records=3, assignment="coin"),
         BoundedFeedback(max_feedback_norm=math.inf, max_residual_norm=16 * THRESHOLD),
@@ -81,7 +82,7 @@ def bounded_residuals(mechanism: type[GaussianMechanism]) -> MakeOracle:
 
 
 def released_residuals(mechanism: type[GaussianMechanism]) -> MakeOracle:
-    """Oracles of released residuals: Poisson sampling at rate 0.2, 20 queries."""
+    """Build oracles of released residuals: Poisson sampling at rate 0.2, 20 queries."""
     return feedback_oracles(
         lambda n: PoissonSampler(sample_rate=0.2, num_records=5),
         ReleasedFeedback(max_feedback_norm=1.0, max_residual_norm=2.0),
@@ -96,7 +97,7 @@ def feedback_oracles(
     mechanism: GaussianMechanism | CalibratedGaussian,
     queries: int,
 ) -> MakeOracle:
-    """Oracles of error feedback on rows that are gradients; ``sampler`` is made from the number of rows."""
+    """Build oracles of error feedback on rows that are gradients; ``sampler`` takes the number of rows."""
 
     def make_oracle(rows: Tensor, ledger: Ledger) -> GradientOracle:
         drawing = sampler(len(rows))

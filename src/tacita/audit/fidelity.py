@@ -1,9 +1,9 @@
-r"""Do an oracle's queries release what its parts say: their values, with fresh Gaussian noise of the stated size?
+r"""Checks that an oracle's queries release the values of its parts, with fresh Gaussian noise of the stated size.
 
-Place: sessions -> [audit.fidelity] -> contract. With v the noiseless value of the batch that a query drew, r what was
-released and s the stated noise_std, all :math:`z = (r - v) / s` must be independent standard normals. So the sum of
-their squares is chi-square; and if two of them, a and b, are independent, so is the sum of :math:`(a \pm b)^2 / 2`,
-which is twice as large, or nothing, where the same noise was used for both.
+Let v be the noiseless value of the batch that a query drew, r the release and s the stated noise_std. All :math:`z = (r
+- v) / s` must be independent standard normals, so the sum of their squares is chi-square. If two of them, a and b, are
+independent, the sum of :math:`(a \pm b)^2 / 2` is chi-square too; if the same noise was used for both, it is twice as
+large, or zero.
 """
 
 from typing import Any
@@ -12,24 +12,24 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-COARSE_BITS = 10  # zeros that end a float32's 23 bits: by chance in one value of 1024
-COARSE = 0.5  # share of values
+COARSE_BITS = 10  # trailing zeros of a float32's 23 bits; one value in 1024 has them by chance
+COARSE = 0.5  # share of such values at which the check fails
 
 
 def in_whole_steps(oracle: Any) -> bool:
-    """Whether the noise of a plain oracle is one of whole steps, whose precision is the grid's."""
+    """Return whether the oracle's noise is integer-valued on a grid."""
     return oracle.mechanism.on_grid
 
 
 def check_noise(noise: Tensor, false_alarm: float) -> None:
-    """Fail unless ``noise`` is of independent standard normals.
+    """Check that ``noise`` consists of independent standard normals.
 
     Args:
         noise: (sessions, queries, coordinates).
-        false_alarm: Chance to fail if it is, at most.
+        false_alarm: Largest probability to fail if it does.
 
     Raises:
-        AssertionError: It is not.
+        AssertionError: It does not.
     """
     noise = noise.double()
     pairs = list(_pairs(noise))
@@ -41,27 +41,27 @@ def check_noise(noise: Tensor, false_alarm: float) -> None:
 
 
 def check_every_query(noise: Tensor, false_alarm: float) -> None:
-    """Fail unless ``noise`` is of independent standard normals in every single query, and in every pair of queries.
+    """Check that ``noise`` consists of independent standard normals in every query and every pair of queries.
 
-    Few sessions suffice to see a query without noise, or one with another's, however many queries there are.
+    A few sessions suffice to find a query without noise, or with another query's noise, however many queries there are.
 
     Args:
         noise: (sessions, queries, coordinates).
-        false_alarm: Chance to fail if it is, at most.
+        false_alarm: Largest probability to fail if it does.
 
     Raises:
-        AssertionError: It is not.
+        AssertionError: It does not.
     """
     noise = noise.double()
     sessions, queries, coordinates = noise.shape
-    share = false_alarm / queries**2  # so many tests: each query, and each pair in two ways
+    share = false_alarm / queries**2  # queries^2 tests: one for each query, two for each pair
     low, high = stats.chi2.isf([1 - share / 2, share / 2], df=sessions * coordinates)
     products = torch.einsum("sqc,spc->qp", noise, noise)
     single = products.diagonal()
     for query, square in enumerate(single.tolist()):
         assert low < square < high, (
-            f"noise has not the stated standard deviation in query {query + 1} of {queries}, or its values are not the "
-            f"estimator's: {(square / sessions / coordinates) ** 0.5:.4g} times it."
+            f"noise has not the stated standard deviation in query {query + 1} of {queries}, or the values are not the "
+            f"estimator's: found {(square / sessions / coordinates) ** 0.5:.4g} times the stated one."
         )
     for sign in (1, -1):
         sums = (single[:, None] + single[None, :] + 2 * sign * products) / 2
@@ -70,10 +70,10 @@ def check_every_query(noise: Tensor, false_alarm: float) -> None:
 
 
 def check_fresh(released: Tensor) -> None:
-    """Fail if a query releases the same in all of at least three sessions: it then has no noise of its own.
+    """Check that no query releases the same values in all sessions (at least three), which would mean no noise.
 
     Args:
-        released: (sessions, queries, coordinates), of one data set.
+        released: (sessions, queries, coordinates), all of one data set.
 
     Raises:
         AssertionError: Names the query.
@@ -83,33 +83,32 @@ def check_fresh(released: Tensor) -> None:
 
 
 def check_noise_or_dropped(residual: Tensor, shift: Tensor, false_alarm: float) -> None:
-    """Fail unless releases are the reference's values with noise, with the canary's clipped contribution or without it.
+    """Check that releases are the reference's values with noise, with or without the canary's clipped contribution.
 
-    For a canary whose gradient is finite but may overflow inside an engine: each may clip it or drop it.
+    For a canary whose gradient is finite but may overflow inside an engine, which may then clip it or drop it.
 
     Args:
-        residual: Releases less the reference's values, (sessions, queries, coordinates).
-        shift: What the canary moves if it is clipped.
-        false_alarm: Chance to fail if they are, at most.
+        residual: Releases minus the reference's values, (sessions, queries, coordinates).
+        shift: The canary's contribution if it is clipped.
+        false_alarm: Largest probability to fail for a correct oracle.
     """
     squares = [x.double().square().sum(dim=-1) for x in (residual, residual - shift)]
     n, found = residual.numel(), float(torch.minimum(*squares).sum())
     assert found < stats.chi2.isf(false_alarm, df=n), (
-        f"a huge gradient is neither clipped nor dropped: what is left is {(found / n) ** 0.5:.4g} times the noise."
+        f"a huge gradient is neither clipped nor dropped: the rest is {(found / n) ** 0.5:.4g} times the noise."
     )
 
 
 def check_precision(values: Tensor) -> None:
-    """Fail if noise, released on its own, is of less than float32's precision.
+    """Check that noise, released on its own, has the full precision of float32.
 
-    In noise of full precision a value in 1024 ends in ten zeros; half of them do so by chance in none of all runs that
-    anyone will make.
+    At full precision, one value in 1024 ends in ten zero bits. That half of them do by chance will never be seen.
 
     Args:
-        values: Releases of zeros over noise_std; the check sees nothing unless noise_std is a power of two.
+        values: Releases of zeros, divided by noise_std. The check has no power unless noise_std is a power of two.
 
     Raises:
-        AssertionError: More than half of the values end in ten zeros of their 23 bits.
+        AssertionError: At least half of the values end in ten zeros of their 23 bits.
     """
     bits = values.float().contiguous().view(torch.int32)
     share = float(((bits & (2**COARSE_BITS - 1)) == 0).double().mean())
@@ -117,6 +116,7 @@ def check_precision(values: Tensor) -> None:
 
 
 def _pairs(noise: Tensor):
+    """Yield (what it is, one, other) for all pairs of parts of the noise that must be independent."""
     sessions, queries, coordinates = noise.shape
     half = sessions // 2
     yield "two sessions", noise[:half], noise[half : 2 * half]
@@ -132,4 +132,4 @@ def _check_squares(values: Tensor, false_alarm: float, words: str) -> None:
     n = values.numel()
     low, high = stats.chi2.isf([1 - false_alarm / 2, false_alarm / 2], df=n)
     found = float(values.square().sum())
-    assert low < found < high, f"{words}: {(found / n) ** 0.5:.4g} times it over {n} values."
+    assert low < found < high, f"{words}: found {(found / n) ** 0.5:.4g} times the stated size over {n} values."

@@ -1,7 +1,6 @@
-r"""How well an attack tells members from non-members: AUC, true positives at few false ones, the ROC curve.
+r"""How well an attack tells members from non-members: AUC, true positive rate at low false positive rates, ROC curve.
 
-Place: audit.bounds -> [audit.membership] -> reports, numbers in, numbers out. What an attacker
-gains in practice, beside what an audit proves: a low value here bounds no epsilon, since a better attack may exist.
+This is what an attacker gains in practice. It does not bound epsilon from above, since a better attack may exist.
 
 Source: Carlini et al. (2022), https://arxiv.org/abs/2112.03570, for true positives at low false positive rates;
 Birnbaum and Klose (1957), Annals of Mathematical Statistics 28(4), for the variance of the AUC.
@@ -14,14 +13,15 @@ import numpy as np
 from scipy import special
 
 from tacita import _validate
-from tacita.audit.bounds import Roc, auc, clopper_pearson_lower, clopper_pearson_upper, roc, tpr_at_fpr
+from tacita.audit.bounds import clopper_pearson_lower, clopper_pearson_upper
+from tacita.audit.roc import Roc, auc, roc, tpr_at_fpr
 
 LOW_RATES = (0.001, 0.01, 0.1)
 
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate and limits that hold, each way, with the confidence of the metrics they belong to."""
+    """An estimate with its confidence limits."""
 
     value: float
     low: float
@@ -30,15 +30,15 @@ class Interval:
 
 @dataclass(frozen=True, kw_only=True)
 class Membership:
-    """What an attack's scores are worth. Limits take the scores to be independent; in one run they nearly are.
+    """The metrics of a membership inference attack. Their limits assume independent scores; in one run they nearly are.
 
     Attributes:
-        auc: Chance that a member's score is above a non-member's, ties by half.
-        tpr: False positive rate -> true positive rate of the lowest threshold that keeps to it.
+        auc: Probability that a member's score is above a non-member's; ties count one half.
+        tpr: False positive rate -> true positive rate of the lowest threshold whose false positive rate is at most it.
         members: Number of members.
-        others: Number of non-members. Of a false positive rate below one over it nothing can be measured.
+        others: Number of non-members. False positive rates below one over it cannot be measured.
         confidence: Of each interval by itself.
-        roc: The curve, for a plot.
+        roc: The ROC curve, for a plot.
     """
 
     auc: Interval
@@ -56,13 +56,13 @@ def membership(
     confidence: float = 0.95,
     false_positive_rates: Sequence[float] = LOW_RATES,
 ) -> Membership:
-    """The metrics of membership inference from scores.
+    """Compute the metrics of membership inference from scores.
 
     Args:
-        scores: One a candidate, shape (candidates,); high says "member". NaN counts as the highest.
-        members: Who is one, bool, shape (candidates,).
+        scores: One score per candidate, shape (candidates,); high means "member". NaN counts as the highest.
+        members: Which candidates are members, bool, shape (candidates,).
         confidence: Of each interval, in (0, 1).
-        false_positive_rates: Where the true positive rate is told.
+        false_positive_rates: The false positive rates at which the true positive rate is computed.
 
     Raises:
         ValueError: Shapes differ, or there are no members, or only members.
@@ -79,11 +79,12 @@ def membership(
     scores, members = np.asarray(scores, dtype=np.float64), np.asarray(members)
     if scores.ndim != 1 or scores.shape != members.shape or members.dtype != np.bool_:
         raise ValueError(
-            f"scores and members must have one shape, the latter bool, got {scores.shape}, {members.shape}."
+            f"scores and members must have the same shape, and members must be bool, got {scores.shape} and "
+            f"{members.shape}, {members.dtype}."
         )
     present, absent = scores[members], scores[~members]
     if not len(present) or not len(absent):
-        raise ValueError("members must hold some of both: True and False.")
+        raise ValueError("members must hold both True and False.")
     error = 1 - _validate.delta("confidence", confidence)
     return Membership(
         auc=auc_interval(auc(present, absent), min(len(present), len(absent)), error),
@@ -96,11 +97,11 @@ def membership(
 
 
 def auc_interval(value: float, smaller: int, error: float) -> Interval:
-    r"""Limits of an AUC whose smaller class has ``smaller`` scores, for whatever two continuous laws.
+    r"""Return confidence limits of an AUC, for any two continuous laws of the scores.
 
-    An AUC of :math:`a` is measured with a variance of at most :math:`a (1 - a) / \min(m, n)` (Birnbaum and Klose), the
-    variance of a proportion; the limits are Wilson's for it. They are wider than need be for ordinary scores, and do
-    not close at 0 or 1.
+    The smaller class has ``smaller`` scores. The measured AUC has a variance of at most :math:`a (1 - a) / \min(m, n)`
+    if :math:`a` is the true one (Birnbaum and Klose). This is the variance of a proportion, and the limits are Wilson's
+    limits of it. They are wider than necessary for ordinary scores, and have a positive width at 0 and 1.
 
     Example:
         >>> found = auc_interval(0.5, 100, 0.05)
@@ -114,7 +115,10 @@ def auc_interval(value: float, smaller: int, error: float) -> Interval:
 
 
 def _rate(value: float, members: int, error: float) -> Interval:
-    """The threshold was chosen on the non-members: given it, the members above it are binomial."""
+    """Return limits of a true positive rate.
+
+    The threshold was chosen on the non-members, so given the threshold the number of members above it is binomial.
+    """
     hits = round(value * members)
     return Interval(
         value,

@@ -1,6 +1,6 @@
-"""Audits that are ready to run by name: an oracle of each kind, at settings that an audit can see, and its worst case.
+"""Audits to run by name: an oracle of each kind, with settings at which an audit has power, and its worst case.
 
-Place: audit -> [audit.ready] -> the command line, docs/audit.md. A new one is an entry of :data:`READY`.
+To add one, add an entry to ``_AUDITS``.
 """
 
 from collections.abc import Callable, Mapping
@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from tacita.accounting import Ledger, NeighboringRelation
+from tacita.accounting import NeighboringRelation
 from tacita.audit.adversaries import CONSTANT, EMPTY, Adversary
 from tacita.audit.claims import Claim
 from tacita.audit.feedback_audits import (
@@ -27,6 +27,7 @@ from tacita.clipping import FlatClipper, PerLayerClipper
 from tacita.clipping.clipper import Clipper
 from tacita.estimators import ClippedSum
 from tacita.gradients.given import GivenSource
+from tacita.ledger import Ledger
 from tacita.mechanisms import GaussianMechanism
 from tacita.oracles import GradientOracle
 from tacita.sampling import (
@@ -40,23 +41,23 @@ from tacita.sampling import (
 )
 
 STATED, HALF = "stated", "half"
-DECLARED = 1000  # number of records, where it is a guess
+DECLARED = 1000  # declared number of records, where it may be a guess
 RowsToGradients = Callable[[Tensor], Mapping[str, Tensor]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReadyAudit:
-    """An audit by name.
+    """An audit that can be run by its name.
 
     Attributes:
-        name: As typed.
-        help: What is audited, in a line.
+        name: The name, as typed on the command line.
+        help: The audited oracle, in one line.
         make: Noise -> ``make_oracle(rows, ledger)``.
         relation: How the two data sets differ.
-        adversaries: To choose from.
-        noises: What ``--noise`` may be; the first is the default.
-        claim: (noise, delta) -> what is claimed, where it is not the ledger's claim.
-        columns: Of the rows.
+        adversaries: The adversaries to choose from.
+        noises: The values of ``--noise``; the first is the default.
+        claim: (noise, delta) -> the claim to test, or ``None`` for the ledger's claim.
+        columns: Number of columns of the rows.
     """
 
     name: str
@@ -70,14 +71,14 @@ class ReadyAudit:
 
 
 class HalfTheNoise(GaussianMechanism):
-    """Adds half of the noise that it states. Not private: it shows that an audit can refute."""
+    """A mechanism that adds half of the noise that it states. It is not private, and shows that an audit can refute."""
 
     def __call__(self, values, noise_std, normals):
         return super().__call__(values, {block: std / 2 for block, std in noise_std.items()}, normals)
 
 
 def mechanism_of(noise: str) -> type[GaussianMechanism]:
-    """The mechanism that adds what it states, or half of it."""
+    """Return the class of the mechanism that adds the stated noise, or half of it."""
     return HalfTheNoise if noise == HALF else GaussianMechanism
 
 
@@ -90,15 +91,15 @@ def clipped_sums(
     gradients: RowsToGradients = lambda rows: {"theta": rows},
     max_rows_per_unit: int = 1,
 ) -> Callable[[str], MakeOracle]:
-    """Oracles of clipped sums with Gaussian noise.
+    """Build oracles of clipped sums with Gaussian noise.
 
     Args:
         sampler: Number of rows -> sampler.
-        noise_multiplier: Of the mechanism.
-        queries: Planned.
-        clipper: Weight rule.
+        noise_multiplier: The mechanism's noise multiplier.
+        queries: Planned queries.
+        clipper: The clipper.
         gradients: Rows -> gradients by parameter name.
-        max_rows_per_unit: Rows that a unit may have.
+        max_rows_per_unit: Largest number of rows of a unit.
     """
 
     def make(noise: str) -> MakeOracle:

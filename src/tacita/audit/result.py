@@ -1,7 +1,6 @@
-"""What an audit found: the claim, the bound, and the verdict.
+"""The result of an audit: the claim, the bound and the verdict.
 
-Place: bounds, claims -> [audit.result] -> the command line, docs/audit.md. Audits run on made-up data sets: all of it
-may be printed.
+Audits run on made-up data sets, so all of it may be printed.
 """
 
 import math
@@ -9,34 +8,35 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from tacita.accounting import NeighboringRelation, gaussian_epsilon
-from tacita.audit.bounds import LowerBound, Roc
+from tacita.audit.bounds import LowerBound
 from tacita.audit.claims import Claim
+from tacita.audit.roc import Roc
 
 Verdict = Literal["consistent", "refuted"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class AuditResult:
-    """A lower bound on epsilon from whole runs on two neighbouring data sets, and what it says of the claim.
+    """A lower bound on epsilon from whole runs on two neighbouring data sets, and the verdict on the claim.
 
     Attributes:
-        name: Of what was audited.
+        name: Name of the audited oracle.
         relation: How the two data sets differ.
-        claim: What is claimed.
+        claim: The claim.
         bound: Lower bound on epsilon at the claim's delta.
         mu: Lower bound on the mu of Gaussian differential privacy.
-        excess: By how much a rate exceeds what the claim allows; held at ``false_alarm``.
-        strict: The bound on epsilon again, held at ``false_alarm``: what the verdict goes by.
-        false_alarm: Chance of "refuted" if the claim is true, at most.
-        adversary: The adversary that showed most.
-        statistic: Its way to score a run.
-        runs: In each of the two worlds, of which a fifth chooses the event and the others judge it.
-        explored: Pairs of adversary and statistic that were tried, on runs of their own.
-        queries: Queries in a run.
-        vectorised: Whether runs were made many at once, by the oracle's parts; else one by one, by its queries.
+        excess: Lower bound on how much a rate exceeds what the claim allows, at half of ``false_alarm``.
+        strict: The lower bound on epsilon at the other half of ``false_alarm``. The verdict rests on it and ``excess``.
+        false_alarm: Largest probability of "refuted" if the claim is true.
+        adversary: The adversary that was chosen.
+        statistic: The statistic that scored the runs.
+        runs: Number of runs in each of the two worlds. A fifth of them chooses the event, the others judge it.
+        explored: Number of pairs of adversary and statistic that were tried, on other runs.
+        queries: Number of queries in a run.
+        vectorised: Whether many runs were simulated at once by the oracle's parts, instead of queried one by one.
         auc: Area under the measured ROC curve.
-        tpr_at_fpr: False positive rate -> measured true positive rate; "positive" is the world that the bound's event
-            points at.
+        tpr_at_fpr: False positive rate -> measured true positive rate; "positive" is the world to which the bound's
+            event points.
         roc: The measured trade-off curve, likewise.
     """
 
@@ -60,21 +60,21 @@ class AuditResult:
 
     @property
     def verdict(self) -> Verdict:
-        """``"refuted"`` if what was measured cannot be, were the claim true, but for a chance of ``false_alarm``."""
+        """``"refuted"`` (of a true claim, with probability at most ``false_alarm``) or ``"consistent"``."""
         return "refuted" if self.excess.value > 0 or self.strict.value > self.claim.epsilon else "consistent"
 
     @property
     def epsilon_lower_bound(self) -> float:
-        """Epsilon at the claim's delta is at least this, with the bound's confidence."""
+        """The lower bound on epsilon at the claim's delta."""
         return self.bound.value
 
     @property
     def epsilon_of_mu(self) -> float:
-        """The epsilon of the measured mu: an extrapolation, right where the trade-off curve is Gaussian."""
+        """The epsilon of the measured mu: an extrapolation that is right only for a Gaussian trade-off curve."""
         return gaussian_epsilon(self.mu.value, self.claim.delta) if math.isfinite(self.mu.value) else math.inf
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data, ready for ``json.dumps``."""
+        """Return plain data, ready for ``json.dumps``."""
         broken = self.claim.broken_at(self.excess.true_rate, self.excess.false_rate)
         return {
             "name": self.name,
@@ -100,21 +100,21 @@ class AuditResult:
         }
 
     def words(self) -> str:
-        """The verdict in a sentence."""
+        """Return the verdict as a sentence."""
         claimed = f"epsilon {self.claim.epsilon:.4g} at delta {self.claim.delta:g}"
         measured = f"epsilon is at least {self.bound.value:.4g} with {100 * self.bound.confidence:g} % confidence"
         if self.verdict == "consistent":
             return f"consistent with the claim of {claimed}: {measured}."
-        chance = f"(a true claim would be refuted in one audit of {1 / self.false_alarm:,.0f} at most)"
+        chance = f"(a true claim is refuted in at most one audit of {1 / self.false_alarm:,.0f})"
         broken = self.claim.broken_at(self.excess.true_rate, self.excess.false_rate)
         if self.strict.value > self.claim.epsilon or broken is None:
             return f"refuted: {claimed} is claimed, and {measured} {chance}."
         return (
-            f"refuted: {claimed} is claimed, and so delta {broken[1]:.3g} at epsilon {broken[0]:.4g}, where delta is "
-            f"at least {broken[2]:.3g} {chance}; {measured}."
+            f"refuted: {claimed} is claimed, which implies delta {broken[1]:.3g} at epsilon {broken[0]:.4g}, where "
+            f"delta is at least {broken[2]:.3g} {chance}; {measured}."
         )
 
 
 def _finite(value: float) -> float | str:
-    """JSON has no infinity."""
+    """Return ``value``, or ``"inf"``, since JSON has no infinity."""
     return value if math.isfinite(value) else "inf"

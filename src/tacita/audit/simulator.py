@@ -1,12 +1,12 @@
-r"""Whole runs of an oracle in two worlds, many at once, by the oracle's own estimator and mechanism.
+r"""A simulator of whole runs in two worlds, many at once, by the oracle's own estimator and mechanism.
 
-Place: adversaries -> [audit.simulator] -> statistics. The estimator is a pure function that takes leading axes: here
-one for the two worlds under the same coins, and one for runs. Derivation: docs/derivations/audit.md.
+The estimator is a pure function that takes leading axes: here one for the two worlds under the same coins, and one for
+runs. Derivation: docs/derivations/audit.md.
 
-Every run has an actual world, with the canary or without, and a *reference* world: the same rows, the same coins and
-the same releases, but no canary. What is kept is the *residual*, the release less the reference's value, over the
-noise. That is what a privacy proof conditions on: an adversary who knows all records but one, and all coins but that
-one's. The canary's own coin must not show in the reference; which rows the reference has depends on the sampling law.
+Every run has an actual world, with or without the canary, and a *reference* world: the same rows, coins and releases,
+but no canary. The trace keeps the *residual*, which is the release minus the reference's value, over the noise. It is
+the view of the adversary in a privacy proof, who knows all records but one and all coins but that record's. The
+reference must not depend on the canary's own coin; which rows it has depends on the sampling law.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -29,27 +29,27 @@ from tacita.accounting import (
 from tacita.audit.adversaries import Adversary
 from tacita.estimators import CappedSum
 from tacita.estimators.estimator import Estimator, Values
-from tacita.gradients.engine import Source
+from tacita.gradients.engine import GradientSource
 from tacita.gradients.given import GivenEngine
 from tacita.mechanisms.mechanism import Mechanism
 from tacita.random import Key, QueryCoins, Randomness, Stream
 from tacita.sampling import Sampler
 
-CACHED = 2**16  # elements of a chunk's tensors in one query: small enough to stay in cache
-KEPT = 2**22  # elements of what is kept of a chunk
-COINS_KNOWN = (FullBatchLaw, DisjointLaw, ShuffledEpochsLaw)  # their claims hold even for a known assignment
+CACHED = 2**16  # elements of a chunk's tensors in one query; small enough for the processor's cache
+KEPT = 2**22  # elements of a chunk's trace
+COINS_KNOWN = (FullBatchLaw, DisjointLaw, ShuffledEpochsLaw)  # their claims hold even if the assignment is known
 SIMULATED = (*COINS_KNOWN, FixedSizeLaw, PoissonLaw, PoissonUnitLaw)
 
 
 @dataclass(frozen=True)
 class Trace:
-    """Some runs in one world.
+    """The releases of several runs in one world.
 
     Attributes:
-        residual: Release less the reference's value, over noise_std: (runs, queries, coordinates).
-        shift: The same without the noise: what the canary moved.
-        drawn: How many rows of the canary were in the batch, (runs, queries); ``None`` if nobody knows.
-        others: How many other rows were.
+        residual: Release minus the reference's value, over noise_std: (runs, queries, coordinates).
+        shift: The same without the noise, which is the canary's effect.
+        drawn: Number of the canary's rows in the batch, (runs, queries); ``None`` if unknown.
+        others: Number of other rows in the batch, likewise.
     """
 
     residual: Tensor
@@ -63,14 +63,14 @@ class Trace:
 
 @dataclass(frozen=True)
 class Parts:
-    """What an oracle is made of, as far as a simulation needs it.
+    """The parts of an oracle that a simulation needs.
 
     Attributes:
-        estimator: The oracle's own.
-        mechanism: Its own: ``(values, noise_std, normals) -> released``.
-        sampler: Its own.
-        noise_std: By block.
-        queries: Queries of a run.
+        estimator: The oracle's own estimator.
+        mechanism: The oracle's own mechanism: ``(values, noise_std, normals) -> released``.
+        sampler: The oracle's own sampler.
+        noise_std: Standard deviation of the noise on each block.
+        queries: Number of queries in a run.
     """
 
     estimator: Estimator
@@ -81,20 +81,20 @@ class Parts:
 
     @property
     def coins_known(self) -> bool:
-        """Whether the claim holds for an adversary who knows in which queries the canary is."""
+        """Whether the claim holds even for an adversary who knows in which queries the canary is."""
         return isinstance(self.sampler.law, COINS_KNOWN)
 
 
 @dataclass(frozen=True)
 class Worlds:
-    """Per-sample gradients of both data sets, as the oracle's own engine gives them.
+    """Per-sample gradients of both data sets, as the oracle's own engine computes them.
 
     Attributes:
         present: Parameter name -> (rows, size), with the canary.
-        absent: The same rows without it; ``None`` where the canary's rows are not there at all.
+        absent: The same with the canary's rows replaced; ``None`` if these rows are missing instead.
         canary: Which rows are the canary's, (rows,).
         reference_has_replacement: Whether the reference has ``absent``'s rows in the canary's place, or none.
-        factor: Query -> what multiplies the canary.
+        factor: Query -> factor that multiplies the canary.
     """
 
     present: Mapping[str, Tensor]
@@ -108,7 +108,7 @@ class Worlds:
         return len(self.canary)
 
     def engine(self, query: int, masks: Tensor, present: bool) -> GivenEngine:
-        """The engine of (actual world, reference) for batches ``masks`` (runs, rows)."""
+        """Return the engine of (actual world, reference) for batches ``masks`` (runs, rows)."""
         actual = self.present if present or self.absent is None else self.absent
         reference = self.absent if self.reference_has_replacement and self.absent is not None else self.present
         grads = {name: torch.stack([actual[name], reference[name]]).unsqueeze(1) for name in actual}
@@ -125,10 +125,10 @@ class Worlds:
 def worlds_of(
     adversary: Adversary, relation: NeighboringRelation, parts: Parts, present: Mapping[str, Tensor], absent
 ) -> Worlds:
-    """The worlds of ``adversary`` from the gradients that engines gave for its two data sets.
+    """Return the worlds of ``adversary``, given the gradients of its two data sets.
 
     Under fixed-size sampling a batch without the canary has another record in its place, so the reference has the
-    replacement there; elsewhere the canary's rows are absent from it.
+    replacement there. Under the other laws the canary's rows are absent from the reference.
     """
     kept = None if relation == "add_or_remove_one" else absent
     num_rows = len(next(iter(present.values())))
@@ -142,14 +142,14 @@ def worlds_of(
 
 
 def simulate(parts: Parts, worlds: Worlds, *, present: bool, runs: int, seed: int) -> Iterator[Trace]:
-    """Runs in the world with or without the canary, in chunks.
+    """Simulate runs in the world with or without the canary; yield their traces in chunks.
 
     Args:
-        parts: Of the oracle.
+        parts: The oracle's parts.
         worlds: Gradients of the two data sets.
-        present: Whether the canary is there.
-        runs: How many.
-        seed: Of coins and noise; this and the world name them. Noise is torch's: no run of an audit is private.
+        present: Whether the canary is in the data.
+        runs: Number of runs.
+        seed: Seed of coins and noise, which also depend on the world. The noise is torch's, so runs are not private.
     """
     size = sum(g.shape[-1] for g in worlds.present.values())
     height = max(1, min(CACHED // (2 * worlds.num_rows * size), KEPT // (parts.queries * size)))
@@ -163,7 +163,7 @@ def _simulated(parts: Parts, worlds: Worlds, present: bool, runs: int, name: tup
     generator = torch.Generator().manual_seed(key.key.stream("audit noise", int(present), name[1]).seed())
 
     def masks(query: int) -> Tensor:
-        return torch.from_numpy(parts.sampler.masks(query, coins, worlds.num_rows, runs))
+        return torch.from_numpy(masks_of(parts.sampler)(query, coins, worlds.num_rows, runs))
 
     noise = _Noise(generator)
 
@@ -173,8 +173,16 @@ def _simulated(parts: Parts, worlds: Worlds, present: bool, runs: int, name: tup
     return replay(parts, worlds, present, (masks, release))
 
 
+def masks_of(sampler: Sampler) -> Callable[[int, QueryCoins, int, int], np.ndarray]:
+    """Return the sampler's ``masks``, or the default that calls ``draw`` if ``draw`` was overridden after ``masks``."""
+    kinds = type(sampler).__mro__
+    first = {name: next(i for i, kind in enumerate(kinds) if name in vars(kind)) for name in ("draw", "masks")}
+    own = first["masks"] <= first["draw"] and not {"draw", "mask"} & vars(sampler).keys()
+    return sampler.masks if own else lambda *args: Sampler.masks(sampler, *args)
+
+
 class _Noise:
-    """Torch's normals; for noise of another law a stream that is named by torch's generator."""
+    """Torch's normals, and for noise of another law a stream whose key is drawn from torch's generator."""
 
     def __init__(self, generator: torch.Generator) -> None:
         self._generator = generator
@@ -192,13 +200,13 @@ def replay(
     present: bool,
     world: tuple[Callable[[int], Tensor], Callable[[int, Values], Values]],
 ) -> Trace:
-    """Step both worlds through all queries, with the batches and releases that ``world`` gives.
+    """Step both worlds through all queries, with given batches and releases.
 
     Args:
-        parts: Of the oracle.
-        worlds: Gradients.
-        present: Which world is the actual one.
-        world: Query -> batches (runs, rows); (query, bounded values) -> releases.
+        parts: The oracle's parts.
+        worlds: Gradients of the two data sets.
+        present: Whether the canary is in the actual world.
+        world: Two functions: query -> batches (runs, rows), and (query, bounded values) -> releases.
     """
     masks, release = world
     residuals, shifts, drawn, others = [], [], [], []
@@ -227,7 +235,7 @@ def _in_both(values: Values) -> Values:
 
 
 def _whitened(values: Values, reference: Values, noise_std: Mapping[str, float]) -> Tensor:
-    """(values - reference) / noise_std, all blocks side by side: (runs, coordinates)."""
+    """Return (values - reference) / noise_std with all blocks side by side, (runs, coordinates)."""
     parts = [
         ((x - reference[block][name]) / noise_std[block]).flatten(1)
         for block, tensors in values.items()
@@ -237,10 +245,10 @@ def _whitened(values: Values, reference: Values, noise_std: Mapping[str, float])
 
 
 def parts_of(oracle: Any, queries: int) -> Parts | None:
-    """The parts of an oracle; ``None`` if it has not got them, or if nothing is known of its sampling."""
+    """Return the parts of an oracle; ``None`` if they are missing or its sampling law is unknown."""
     line = getattr(oracle, "line", None)
     noise_std = getattr(line, "noise_std", None) or getattr(oracle, "noise_std", None)
-    kinds = {"estimator": Estimator, "mechanism": Mechanism, "sampler": Sampler, "source": Source}
+    kinds = {"estimator": Estimator, "mechanism": Mechanism, "sampler": Sampler, "source": GradientSource}
     if noise_std is None or not all(isinstance(getattr(oracle, name, None), kind) for name, kind in kinds.items()):
         return None
     if not isinstance(oracle.sampler.law, SIMULATED) or isinstance(oracle.estimator, CappedSum):
@@ -249,7 +257,7 @@ def parts_of(oracle: Any, queries: int) -> Parts | None:
 
 
 def gradients_of(oracle: Any) -> dict[str, Tensor]:
-    """Every row's gradient, as the oracle's own engine gives it: parameter name -> (rows, size)."""
+    """Return every row's gradient from the oracle's own engine: parameter name -> (rows, size)."""
     source = oracle.source
     params = {name: torch.zeros(shape) for name, shape in source.shapes.items()}
     chunks = list(source.engine(params, np.arange(source.num_rows)).materialise())

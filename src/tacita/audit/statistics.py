@@ -1,13 +1,13 @@
-r"""Statistics: from what a run released to one score, high where the canary seems present.
+r"""Statistics: functions from the releases of a run to one score, high if the canary seems present.
 
-Place: simulator, sessions -> [audit.statistics] -> bounds. A statistic is fitted on pilot runs, which judge nothing,
-and then scores others. Any function of the residuals is allowed; a poor one costs power, never validity.
+A statistic is fitted on pilot runs, which are not used to judge, and then scores other runs. Any function of the
+residuals is allowed; a poor one costs power, never validity.
 
-The exact likelihood ratio is known where nothing is remembered between queries. With x the residual of a query and m
-what one row of the canary moves there: a canary that is in for certain gives :math:`\log \Lambda = \langle x, m \rangle
-- |m|^2/2 =: \ell(m)`; one that is in with chance q, :math:`\log(1 - q + q e^{\ell(m)})`; k rows,
-:math:`\log \sum_j \mathrm{Binom}(k, q)(j)\, e^{\ell(jm)}`; under replace_one the same for what is in its place is
-subtracted. Queries add up.
+For estimators without a state the exact likelihood ratio is known. Let x be the residual of a query and m the effect of
+one row of the canary. A canary that is in for certain gives :math:`\log \Lambda = \langle x, m \rangle - |m|^2/2 =:
+\ell(m)`; a canary that is in with probability q, :math:`\log(1 - q + q e^{\ell(m)})`; one with k rows,
+:math:`\log \sum_j \mathrm{Binom}(k, q)(j)\, e^{\ell(jm)}`. Under replace_one the same term for the replacement is
+subtracted. The terms of all queries are added.
 """
 
 import functools
@@ -32,14 +32,14 @@ Score = Callable[[Trace], np.ndarray]
 
 @dataclass(frozen=True)
 class Pilot:
-    """Runs that statistics are fitted on.
+    """The runs on which statistics are fitted.
 
     Attributes:
-        present: With the canary.
-        absent: Without.
-        law: How records are drawn, if it is known.
-        copies: Rows of the canary.
-        coins_known: The claim holds for an adversary who knows in which queries the canary is.
+        present: Runs with the canary.
+        absent: Runs without it.
+        law: The sampling law, if it is known.
+        copies: Number of rows of the canary.
+        coins_known: Whether the claim holds even for an adversary who knows in which queries the canary is.
         remembers: Whether the estimator has a state.
     """
 
@@ -52,17 +52,17 @@ class Pilot:
 
 
 class Statistic(ABC):
-    """A name, and a way to make a score."""
+    """Base of the statistics."""
 
     name: str
 
     @abstractmethod
     def fit(self, pilot: Pilot) -> Score | None:
-        """The score; ``None`` where this statistic says nothing new."""
+        """Return the score; ``None`` if this statistic adds nothing for such runs."""
 
 
 class LikelihoodRatio(Statistic):
-    """The exact likelihood ratio, of estimators without a state."""
+    """The exact likelihood ratio, for estimators without a state."""
 
     name = "exact likelihood ratio"
 
@@ -76,10 +76,10 @@ class LikelihoodRatio(Statistic):
 
 
 class GivenTheOthers(Statistic):
-    """The likelihood ratio of a canary whose chance to be in depends on the query and on how many others are.
+    """The likelihood ratio if the canary's probability to be drawn depends on the query and on the number of others.
 
-    Under Poisson sampling it does not. An adversary of that claim knows the others' coins, which tell of the canary's
-    where batches are in truth of one size, or assigned by number.
+    Under Poisson sampling it does not. The claim must hold against an adversary who knows the others' coins. These
+    reveal the canary's coin if batches in truth have a fixed size, or are assigned by row number.
     """
 
     name = "likelihood ratio given the others"
@@ -103,7 +103,7 @@ class GivenTheOthers(Statistic):
 
 
 class Patterns(Statistic):
-    """A likelihood ratio in which the canary's coins are averaged over sampled runs: for estimators with a state."""
+    """A likelihood ratio that averages over the canary's coins in pilot runs, for estimators with a state."""
 
     name = "averaged likelihood ratio"
 
@@ -120,7 +120,7 @@ class Patterns(Statistic):
 
 
 class Total(Statistic):
-    """The sum along what the canary moves on average, in each query and coordinate."""
+    """The inner product of all residuals with the canary's average effect."""
 
     name = "total along the canary"
 
@@ -134,7 +134,7 @@ class Total(Statistic):
 
 
 class FinalParameters(Statistic):
-    """What the last parameters of SGD show: every query's release added up, along the canary."""
+    """The sum of all queries' residuals along the canary, which the last parameters of SGD reveal."""
 
     name = "final parameters"
 
@@ -148,7 +148,7 @@ class FinalParameters(Statistic):
 
 
 class Largest(Statistic):
-    """The largest query along the canary."""
+    """The largest of the queries' residuals along the canary."""
 
     name = "largest query"
 
@@ -164,7 +164,7 @@ class Largest(Statistic):
 
 
 class Squares(Statistic):
-    """The sum of squares, in whatever direction."""
+    """The sum of squares over all directions."""
 
     name = "sum of squares"
 
@@ -173,7 +173,7 @@ class Squares(Statistic):
 
 
 class LinearDiscriminant(Statistic):
-    """Fisher's linear discriminant of the pilot runs: sees noise that cancels between queries or coordinates."""
+    """Fisher's linear discriminant of the pilot runs, which detects noise that cancels elsewhere."""
 
     name = "linear discriminant"
 
@@ -187,7 +187,7 @@ class LinearDiscriminant(Statistic):
 
 
 class QuadraticDiscriminant(Statistic):
-    """The likelihood ratio of two normal laws fitted to the pilot runs: sees noise that is used again."""
+    """The likelihood ratio of two normal laws fitted to the pilot runs, which detects noise that is reused."""
 
     name = "quadratic discriminant"
 
@@ -262,7 +262,7 @@ def _mixtures(pilot: Pilot, rate: float) -> Score:
 
 
 def _one_row(trace: Trace) -> Tensor:
-    """What one row of the canary moves: the mean of shift over the number of rows drawn, (coordinates,)."""
+    """Return the effect of one row of the canary: the mean of shift over the number of rows drawn, (coordinates,)."""
     assert trace.drawn is not None
     drawn = trace.drawn.double()
     here = drawn > 0
@@ -278,12 +278,12 @@ def _rate(law: SamplingLaw) -> float | None:
 
 
 def _mean_shift(pilot: Pilot) -> Tensor:
-    """(queries, coordinates), float64: what the canary moves on average."""
+    """Return the canary's average effect, (queries, coordinates), float64."""
     return _finite(pilot.present.shift).double().mean(dim=0) - _finite(pilot.absent.shift).double().mean(dim=0)
 
 
 def _moments(pilot: Pilot) -> list[tuple[Tensor, Tensor]] | None:
-    """Mean and covariance (with a ridge) of all queries and coordinates, of both worlds."""
+    """Return mean and covariance (with a ridge) of all queries and coordinates, for each world."""
     found = []
     for trace in (pilot.present, pilot.absent):
         x = _finite(_flat(trace.residual)).double()
@@ -294,7 +294,7 @@ def _moments(pilot: Pilot) -> list[tuple[Tensor, Tensor]] | None:
 
 
 def _log_average(x: Tensor, patterns: Tensor) -> Tensor:
-    """log of the average over patterns m of exp(<x, m> - |m|^2 / 2)."""
+    """Return the logarithm of the average of exp(<x, m> - |m|^2 / 2) over the patterns m."""
     return torch.logsumexp(x @ patterns.mT - patterns.square().sum(dim=1) / 2, dim=1) - math.log(len(patterns))
 
 

@@ -1,4 +1,4 @@
-"""The command line: tacita train, predict, statement, schema, check."""
+"""The command line ``tacita``, with the commands that :mod:`tacita.cli.app` lists."""
 
 from tacita.cli.app import main
 

@@ -1,17 +1,18 @@
-"""The command ``tacita``: one line for an error, exit code 2, and never a message that quotes a row.
+"""The command ``tacita`` and its handling of errors.
 
-Place: the user -> [cli.app] -> commands. Results go to standard output, progress and errors to standard error.
+An error is one line on standard error and a nonzero exit code; no message quotes a row. Results go to standard output,
+progress to standard error.
 """
 
 import errno
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from cyclopts import App, CycloptsError, MissingArgumentError
 
-from tacita.cli import audit, files, plan, reproduce, train
 from tacita.errors import TacitaError
 
 BAD_INPUT, INTERNAL, INTERRUPTED = 2, 70, 130
@@ -41,8 +42,48 @@ tacita statement runs/adult
 """
 
 
-def make_app() -> App:
-    """All commands."""
+# The module of each command, and its line in the list of commands, which is the first line of its docstring. A command
+# is imported only when it is used, so that the list needs neither torch nor most of this library.
+COMMANDS = {
+    "train": (
+        "tacita.cli.train:train",
+        "Train a private model on a table. What is not declared is bought from the rows, out of the same epsilon.",
+    ),
+    "predict": (
+        "tacita.cli.files:predict",
+        "Predict with a trained model: the rows as they were, with a prediction and a probability for each class.",
+    ),
+    "statement": (
+        "tacita.cli.files:statement",
+        "Verify the ledger of a run and print its privacy statement again. Exit code 1 if something was changed.",
+    ),
+    "schema": (
+        "tacita.cli.files:schema",
+        "Draft a schema of a table for you to review: names and kinds, guessed by looking at every row. NOT PRIVATE.",
+    ),
+    "check": (
+        "tacita.cli.files:check",
+        "Show what is odd in a table: rows, cells and labels, with examples. NOT PRIVATE, for the holder of the data.",
+    ),
+    "plan": (
+        "tacita.cli.plan:plan",
+        "Plan DP-SGD with a fixed threshold: threshold, noise, step size, expected error, and what would help.",
+    ),
+    "reproduce": (
+        "tacita.cli.reproduce:reproduce",
+        "Run an experiment of a paper; print its table and whether its claims hold. Without a name, list all.",
+    ),
+    "audit": ("tacita.cli.audit:APP", "Measure a lower bound on an oracle's epsilon, and compare it with its claim."),
+}
+
+
+def make_app(*, summaries: bool = False) -> App:
+    """Return the command line with all commands.
+
+    Args:
+        summaries: Use each command's line from ``COMMANDS`` as its help, without importing it. Otherwise its help is
+            its docstring.
+    """
     app = App(
         name="tacita",
         help=HELP,
@@ -52,31 +93,27 @@ def make_app() -> App:
         exit_on_error=False,
         suppress_keyboard_interrupt=False,
     )
-    for command in (
-        train.train,
-        files.predict,
-        files.statement,
-        files.schema,
-        files.check,
-        plan.plan,
-        reproduce.reproduce,
-    ):
-        app.command(command, help_epilogue="")  # the three commands one needs are in the help of tacita itself
-    app.command(audit.audit_app())
+    for name, (place, summary) in COMMANDS.items():
+        # Only tacita's own help ends with the three example commands.
+        settings = {} if place.endswith(":APP") else {"help_epilogue": ""}
+        app.command(place, name=name, help=summary if summaries else None, **settings)
     return app
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit.
 
-    Exit codes: 0 done; 1 a check found something (a ledger that was changed); 2 a setting or a file's structure is
-    wrong; 70 an error of tacita's own; 130 interrupted.
+    Exit codes: 0 success; 1 a check failed (for example, the ledger was changed); 2 a setting or a file's structure is
+    wrong; 70 an internal error; 130 interrupted.
     """
-    sys.exit(run(lambda: make_app()(None if arguments is None else list(arguments), result_action="return_value")))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a scheduler's stop is handled like Ctrl-C
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    app = make_app(summaries=not any(word in COMMANDS for word in words))
+    sys.exit(run(lambda: app(words, result_action="return_value")))
 
 
 def run(command: Callable[[], int | None]) -> int:
-    """The exit code of ``command``; its errors as one line."""
+    """Run ``command``, print an error as one line, and return the exit code."""
     try:
         return command() or 0
     except CycloptsError as error:
@@ -104,14 +141,16 @@ def _fail(message: str) -> int:
 
 
 def _advice(error: BaseException) -> str:
-    """What the command itself noted: how to go on."""
+    """Return the notes that the command added to the error, which say how to continue."""
     return "".join(f" {note}" for note in getattr(error, "__notes__", ()))
 
 
 def _usage(error: CycloptsError) -> str:
     missing = error.argument if isinstance(error, MissingArgumentError) else None
     if missing is not None and missing.name == "RUN":
-        return "run is missing: give the folder of a run, the --output of its training."
+        return "run is missing: give the folder of a run, which is the --output of its training."
+    if missing is not None and missing.name == "DATA":
+        return "data is missing: give the file after the command."
     return str(error)
 
 

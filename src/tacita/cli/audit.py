@@ -1,6 +1,6 @@
-"""``tacita audit``: measure a lower bound on epsilon, and hold it against the claim.
+"""``tacita audit``: measure a lower bound on an oracle's epsilon, and compare it with the claim.
 
-Place: cli.app -> [cli.audit] -> audit. Audits by name run on made-up data sets: nothing of them is private.
+Audits by name run on synthetic data sets, which are not private.
 """
 
 import sys
@@ -22,9 +22,9 @@ from tacita.report.tradeoff import save_tradeoff
 
 CONSISTENT, REFUTED = 0, 1
 WIDTH = 22  # of the table's first column
-HELP = """Measure how much an oracle leaks at least, and hold it against its claim.
+HELP = """Measure a lower bound on an oracle's epsilon, and compare it with its claim.
 
-Without a name, list what can be audited. These runs are on made-up data sets: nothing of them is private.
+Without a name, list what can be audited. These runs use synthetic data sets, which are not private.
 Exit code 0: consistent with the claim; 1: refuted.
 
 Example: tacita audit dp-sgd --runs 200000 --json audit.json --plot audit.png
@@ -32,7 +32,7 @@ Example: tacita audit dp-sgd --runs 200000 --json audit.json --plot audit.png
 
 
 def whole_number(_: Any, tokens: Any) -> int:
-    """Also 1e5."""
+    """Convert an option's value to an integer; forms such as 1e5 are allowed too."""
     given = tokens[0].value
     try:
         return int(given)
@@ -41,14 +41,6 @@ def whole_number(_: Any, tokens: Any) -> int:
             if float(given).is_integer():
                 return int(float(given))
         raise ValueError(f"must be an integer such as 100000, got {given!r}.") from None
-
-
-def audit_app() -> App:
-    """The command ``audit`` with what is below it."""
-    app = App(name="audit", help=HELP, help_epilogue="")
-    app.default(audit)
-    app.command(one_run)
-    return app
 
 
 def audit(
@@ -64,23 +56,25 @@ def audit(
     plot: Path | None = None,
     quiet: Annotated[bool, Parameter(negative=())] = False,
 ) -> int:
-    """Run whole runs on two neighbouring data sets, and say how large epsilon is at least.
+    """Run an oracle many times on two neighbouring data sets, and print a lower bound on epsilon.
 
     Without a name, list what can be audited. Exit code 0: consistent with the claim; 1: refuted.
 
     Example: tacita audit dp-sgd --runs 200000 --json audit.json --plot audit.png
 
     Args:
-        name: What to audit.
-        noise: Which noise, of those in the list; "half" adds half of what is claimed, to see an audit refute.
-        runs: In each of the two worlds.
-        delta: At which epsilon is measured; far below 0.01, runs are too few to see it. dicesgd's published formulas
-            (--noise theorem_3_7, automatic) are held against their own delta, 1e-5, whatever is given here.
-        confidence: Of the bound on epsilon. The verdict has its own: one wrong "refuted" in a million audits.
-        seed: Of the runs.
+        name: The audit's name.
+        noise: One of the audit's noises, which the list shows; "half" adds half of the claimed noise, to see an audit
+            that refutes.
+        runs: Number of runs on each of the two data sets.
+        delta: The delta at which epsilon is measured. Far below 0.01 there are too few runs to measure it. dicesgd's
+            published formulas (--noise theorem_3_7, automatic) are always compared at their own delta, 1e-5.
+        confidence: Confidence of the bound on epsilon. The verdict has its own: one wrong "refuted" in a million
+            audits.
+        seed: Seed of the runs.
         json_: Write the result to this file.
-        plot: Draw claimed and measured trade-off curve into this file (PNG, SVG, PDF; needs tacita[report]).
-        quiet: No progress on standard error.
+        plot: Draw the claimed and the measured trade-off curve into this file (PNG, SVG, PDF; needs tacita[report]).
+        quiet: Print no progress on standard error.
     """
     if name is None:
         print(_listed())
@@ -144,8 +138,8 @@ def _listed() -> str:
     for ready in READY.values():
         lines += [f"  {ready.name:<{wide}}{ready.help}", f"  {'':<{wide}}--noise {' | '.join(ready.noises)}"]
     yours = (
-        "A run's configuration, trained anew with canaries (tacita audit one-run RUN): it reads the same rows, and",
-        "spends on them. See tacita audit one-run --help.",
+        "tacita audit one-run RUN trains the configuration of a run again, with canaries. It reads the same rows, and",
+        "spends privacy on them. See tacita audit one-run --help.",
     )
     return "\n".join(["What can be audited (tacita audit NAME):", "", *lines, "", *yours])
 
@@ -165,3 +159,8 @@ def _table(found: AuditResult) -> str:
         "true positives": ", ".join(f"{tpr:.2%} at {fpr:g}" for fpr, tpr in found.tpr_at_fpr.items()),
     }
     return "\n".join([*(f"{key:<{WIDTH}}{value}" for key, value in rows.items()), "", found.words()])
+
+
+APP = App(name="audit", help=HELP, help_epilogue="")
+APP.default(audit)
+APP.command(one_run)

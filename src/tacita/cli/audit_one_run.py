@@ -1,7 +1,4 @@
-"""``tacita audit one-run``: train a configuration anew with canaries, and say what epsilon the run gave away at least.
-
-Place: cli.audit -> [cli.audit_one_run] -> pipeline, report.
-"""
+"""``tacita audit one-run``: train a configuration again with canaries, and print a lower bound on the run's epsilon."""
 
 import sys
 from pathlib import Path
@@ -11,15 +8,16 @@ from cyclopts import Parameter
 
 from tacita import _validate
 from tacita.cli.outputs import check_figure, check_file, say_written, write_json
+from tacita.cli.trust import check_code
 from tacita.pipeline import TableSettings
-from tacita.pipeline.one_run import audit_table
 from tacita.pipeline.settings import parse_toml, read_text
+from tacita.pipeline.table_audit import audit_table
 from tacita.report.one_run import save_one_run
 
 REFUTED = 1
 CONFIDENCE = "95 % is 0.95."
 TESTED = (
-    "tested:       the claim of the training session alone: canaries are put in after the purchases, which are\n"
+    "tested:       the claim of the training session alone. Canaries are added after the purchases, which are\n"
     "              not audited"
 )
 AUDIT = Parameter(group="The audit", negative=())
@@ -38,34 +36,38 @@ def one_run(
     output: Annotated[str | None, RESULT] = None,
     json_file: Annotated[str | None, Parameter(name="--json", group="The result")] = None,
     plot: Annotated[str | None, RESULT] = None,
+    trust_code: Annotated[bool, AUDIT] = False,
     quiet: Annotated[bool, RESULT] = False,
 ) -> int:
-    """Train by a config.toml anew, with canaries in the data; measure a lower bound on epsilon; exit code 1 if refuted.
+    """Train a config.toml again with canaries in the data, and print a lower bound on epsilon. Exit code 1 if refuted.
 
-    It publishes no model, but reads the same rows: it is a session of its own, and its statement says what it cost.
-    The verdict is on the configuration, trained anew; not on a model that was exported before.
+    It publishes no model, but it reads the same rows. It is a session of its own, and its statement says what it cost.
+    The verdict is about the configuration, trained again, and not about a model that was exported before.
 
-    The claim tested is that of the training session alone: purchases (types, bounds, score) are not audited.
+    Only the claim of the training session is tested; purchases (types, bounds, score) are not audited.
 
     Example: tacita audit one-run runs/adult --canaries 1000 --plot audit.png
 
     Args:
         config: Folder of a run, or its config.toml.
-        canaries: How many, >= 50; each is in the data by a fair coin. A claim of epsilon needs more than 16 e^epsilon.
+        canaries: Number of canaries, at least 50; a fair coin decides whether each is in the data. To test a claimed
+            epsilon, use more than 16 e^epsilon.
         kind: planted: canaries with a parameter of their own, the worst case of the accounting; rows: rows of the
-            table's form with extreme cells and random answers, which give away far less.
-        attack: For rows: from all releases, or from the final model's loss alone.
-        confidence: Of the lower bound. The verdict has its own: one wrong "refuted" in a million audits.
-        guesses: How many canaries are guessed; six numbers are tried if not given.
-        output: New folder for the audit's ledger, statement and result; that of the config with "-audit" if not given.
-        json_file: File for the result as JSON.
-        plot: File for a picture: .png, .svg or .pdf.
-        quiet: No progress on standard error.
+            table's form with extreme cells and random answers, which leak far less.
+        attack: For --kind rows: use all releases (white_box), or only the final model's loss (black_box).
+        confidence: Confidence of the lower bound. The verdict has its own: one wrong "refuted" in a million audits.
+        guesses: Number of canaries to guess; if not given, six numbers are tried.
+        output: New folder for the audit's ledger, statement and result; if not given, the run's folder name plus
+            "-audit".
+        json_file: Write the result as JSON to this file.
+        plot: Write a figure to this file: .png, .svg or .pdf.
+        trust_code: Allow importing and calling the model's code that the config names.
+        quiet: Print no progress on standard error.
     """
     path = Path(config) / "config.toml" if Path(config).is_dir() else Path(config)
-    settings = TableSettings.from_dict(
-        {**parse_toml(read_text("config", str(path))), "output": output or _beside(path)}
-    )
+    configured = parse_toml(read_text("config", str(path)))
+    check_code(configured, trusted=trust_code)
+    settings = TableSettings.from_dict({**configured, "output": output or _beside(path)})
     _validate.inside("confidence", confidence, hint=CONFIDENCE)
     check_file("json", json_file)  # before anything is spent
     check_figure("plot", plot)
@@ -93,7 +95,7 @@ def one_run(
 
 
 def _beside(config: Path) -> str:
-    """A folder beside the run's, so that a list of runs on one data set is the same for both."""
+    """Return a folder beside the run's, so that both stand in the same list of runs on a data set."""
     run = config.parent if config.parent.name else config.absolute().parent
     return str(run.with_name(f"{run.name}-audit"))
 

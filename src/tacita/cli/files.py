@@ -1,7 +1,4 @@
-"""``tacita predict``, ``statement``, ``schema``, ``check``: what one does with files before and after a training.
-
-Place: cli.app -> [cli.files] -> pipeline, tables.
-"""
+"""The commands ``tacita predict``, ``statement``, ``schema`` and ``check``: for files before and after a training."""
 
 import sys
 from typing import Annotated
@@ -13,14 +10,27 @@ from tacita.pipeline import check_run, load, predict_file
 from tacita.pipeline.settings import read_text
 from tacita.tables.check import check as look
 from tacita.tables.draft import draft
-from tacita.tables.readers import Reading, read_table
+from tacita.tables.readers import FileFormat, read_table
 from tacita.tables.schema import Schema, Target
 
 FAULTY = 1
+VERIFIED = (
+    "verified: the ledger is intact, and the statement follows from it; statement and files are those that the ledger "
+    "was sealed with."
+)
 
 
-def predict(run: str, data: str, /, *, output: Annotated[str, Parameter(name=("--output", "-o"))]) -> int:
-    """Predict with a trained model: the rows as they were, plus a prediction and a probability a class.
+def predict(
+    run: str,
+    data: str,
+    /,
+    *,
+    output: Annotated[str, Parameter(name=("--output", "-o"))],
+    trust_code: Annotated[bool, Parameter(negative=())] = False,
+) -> int:
+    """Predict with a trained model: the rows as they were, with a prediction and a probability for each class.
+
+    A run in which something was changed since it was finished is refused.
 
     Example: tacita predict runs/adult new.csv --output scored.csv
 
@@ -28,8 +38,9 @@ def predict(run: str, data: str, /, *, output: Annotated[str, Parameter(name=("-
         run: Folder of a finished run.
         data: File with the raw columns of the training.
         output: File to write.
+        trust_code: Import and call the model's code, if it was trained with --model package.module:callable.
     """
-    predict_file(load(run), data, output)
+    predict_file(load(run, trust_code=trust_code), data, output)
     print(f"written to {output}", file=sys.stderr)
     return 0
 
@@ -44,13 +55,13 @@ def statement(run: str, /) -> int:
     """
     checked = check_run(run)
     if checked.faults:
-        print("TAMPERED: what follows does not hold, since something was changed:")
+        print("TAMPERED: what follows does not hold, because something was changed:")
         print("".join(f"  - {fault}.\n" for fault in checked.faults))
     print(checked.text, end="")
     for note in checked.notes:
         print(f"tacita: note: {note}", file=sys.stderr)
     if not checked.faults:
-        print("verified: ledger, statement and model belong together.", file=sys.stderr)
+        print(VERIFIED, file=sys.stderr)
         return 0
     for fault in checked.faults:
         print(f"tacita: error: TAMPERED: {fault}.", file=sys.stderr)
@@ -66,6 +77,7 @@ def schema(
     delimiter: str | None = None,
     quote: str | None = None,
     encoding: str | None = None,
+    decimal: str | None = None,
 ) -> int:
     """Draft a schema of a table for you to review: names and kinds, guessed by looking at every row. NOT PRIVATE.
 
@@ -74,14 +86,15 @@ def schema(
     Example: tacita schema adult.csv > adult.toml
 
     Args:
-        data: CSV (gzip too), Parquet or NPZ.
-        target: Column to predict.
+        data: The table: CSV (compressed or not), Parquet or NPZ.
+        target: The column to predict.
         columns: Names of the columns of a file without a header line, separated by commas.
         delimiter: Character between cells.
         quote: Character around a cell that holds the delimiter.
-        encoding: Of the file.
+        encoding: Encoding of the file; utf-8 by default.
+        decimal: Decimal mark of the numbers, "." by default.
     """
-    reading = _reading(columns, delimiter, quote, encoding)
+    reading = _reading(columns, delimiter, quote, encoding, decimal)
     print(draft(read_table(data, reading), reading, target=target), end="")
     return 0
 
@@ -96,25 +109,27 @@ def check(
     delimiter: str | None = None,
     quote: str | None = None,
     encoding: str | None = None,
+    decimal: str | None = None,
 ) -> int:
-    """Look at a table loudly: odd rows, cells and labels, with examples. NOT PRIVATE, for the holder of the data.
+    """Show what is odd in a table: rows, cells and labels, with examples. NOT PRIVATE, for the holder of the data.
 
-    Training swallows such rows in silence, since a message would tell about them.
+    Training passes over such rows in silence, because a message would reveal them.
 
     Example: tacita check adult.csv --schema adult.toml
 
     Args:
-        data: CSV (gzip too), Parquet or NPZ.
-        schema: TOML file with what is declared; without it, what the file itself shows is checked.
-        target: Column to predict.
+        data: The table: CSV (compressed or not), Parquet or NPZ.
+        schema: TOML file with what is declared; without it, only what the file itself shows is checked.
+        target: The column to predict.
         columns: Names of the columns of a file without a header line, separated by commas.
         delimiter: Character between cells.
         quote: Character around a cell that holds the delimiter.
-        encoding: Of the file.
+        encoding: Encoding of the file; utf-8 by default.
+        decimal: Decimal mark of the numbers, "." by default.
     """
     declared = Schema() if schema is None else Schema.loads(read_text("schema", schema))
-    given = _reading(columns, delimiter, quote, encoding)
-    reading = declared.reading if given == Reading() else given
+    given = _reading(columns, delimiter, quote, encoding, decimal)
+    reading = declared.reading if given == FileFormat() else given
     found = target if declared.target is None else declared.target.column
     declared = msgspec.structs.replace(
         declared, reading=reading, target=declared.target or (Target(column=found) if found else None)
@@ -123,13 +138,16 @@ def check(
     return 0
 
 
-def _reading(columns: str | None, delimiter: str | None, quote: str | None, encoding: str | None) -> Reading:
+def _reading(
+    columns: str | None, delimiter: str | None, quote: str | None, encoding: str | None, decimal: str | None
+) -> FileFormat:
     names = () if columns is None else tuple(part.strip() for part in columns.split(","))
-    default = Reading()
-    return Reading(
+    default = FileFormat()
+    return FileFormat(
         delimiter=default.delimiter if delimiter is None else delimiter,
         quote=default.quote if quote is None else quote,
         encoding=encoding or default.encoding,
+        decimal=decimal or default.decimal,
         header=not names,
         columns=names,
     )

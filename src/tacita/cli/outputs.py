@@ -1,7 +1,4 @@
-"""Where results go: looked at before the work, so that no hour of it ends in a path that cannot be written.
-
-Place: the ground of the commands that write files. What can still fail (the disk fills up) is said when it does.
-"""
+"""Checks of output paths before the work starts, so that hours of work do not end at a path that cannot be written."""
 
 import json
 import os
@@ -15,11 +12,11 @@ from tacita.report.style import image_kind, need_matplotlib
 
 
 def check_file(name: str, path: str | os.PathLike[str] | None) -> None:
-    """Refuse a file that cannot be written; ``None`` asks for none.
+    """Raise ``ValueError`` unless the file can be written; ``None`` means that no file is wanted.
 
     Args:
-        name: Of the option.
-        path: What it was given.
+        name: Name of the option, for the message.
+        path: The option's value.
 
     Raises:
         ValueError: Its folder is missing or cannot be written, or it is a folder itself.
@@ -28,7 +25,7 @@ def check_file(name: str, path: str | os.PathLike[str] | None) -> None:
         return
     given, folder = str(path), Path(path).absolute().parent
     if Path(path).is_dir():
-        raise ValueError(f"{name} must be a file, got the folder {given!r}: add a name.")
+        raise ValueError(f"{name} must be a file, got the folder {given!r}: add a file name.")
     if not folder.is_dir():
         raise ValueError(f"{name} must be in a folder that exists, got {given!r}: make {str(folder)!r} first.")
     if not os.access(folder, os.W_OK | os.X_OK):
@@ -36,10 +33,10 @@ def check_file(name: str, path: str | os.PathLike[str] | None) -> None:
 
 
 def check_figure(name: str, path: str | os.PathLike[str] | None) -> None:
-    """The same of a picture; its ending must be .png, .svg or .pdf, and matplotlib must be there.
+    """Raise unless a figure can be written to the file: its ending is .png, .svg or .pdf, and matplotlib is installed.
 
     Raises:
-        ValueError: As :func:`check_file`, or another ending.
+        ValueError: As :func:`check_file`, or the file has another ending.
         TacitaError: matplotlib is not installed.
     """
     if path is None:
@@ -50,7 +47,7 @@ def check_figure(name: str, path: str | os.PathLike[str] | None) -> None:
 
 
 def check_folder(name: str, path: str | os.PathLike[str] | None) -> None:
-    """Refuse a folder that neither exists nor can be made.
+    """Raise ``ValueError`` unless the folder exists and can be written, or can be made.
 
     Raises:
         ValueError: A part of the path is a file, or the folder above cannot be written.
@@ -66,10 +63,10 @@ def check_folder(name: str, path: str | os.PathLike[str] | None) -> None:
 
 
 def write_json(path: str | os.PathLike[str], record: Mapping[str, Any]) -> None:
-    """One JSON document, whole or not at all."""
+    """Write one JSON document; after a crash the file is complete or unchanged."""
     replace_durably(Path(path), json.dumps(record, indent=2, allow_nan=False).encode() + b"\n")
 
 
 def say_written(path: str | os.PathLike[str]) -> None:
-    """Where a result is, on standard error."""
+    """Print on standard error where a result was written."""
     print(f"written to {path}", file=sys.stderr, flush=True)

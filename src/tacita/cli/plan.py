@@ -1,10 +1,11 @@
-"""``tacita plan``: what theory says of a training before any data are touched, and where it says nothing.
+"""``tacita plan``: what theory says of a training before any data are read, and where it says nothing.
 
-Place: cli.app -> [cli.plan] -> theory.planner, report. Nothing here reads data: every number is declared.
+Every number is declared by the user.
 """
 
 import sys
-from typing import Annotated
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 from rich.console import Console
@@ -13,102 +14,232 @@ from tacita.accounting import NeighboringRelation
 from tacita.cli.outputs import check_figure, check_file, say_written, write_json
 from tacita.report.plan_figure import plan_figure
 from tacita.report.plan_text import as_record, show
+from tacita.report.second_order_text import second_order_record, show_second_order
 from tacita.report.style import image_kind
-from tacita.theory.planner import PlanSetting, Sampling, plan_dp_clipped_sgd
+from tacita.theory.noisy_sgd_plan import NoisySGDSetting, plan_noisy_sgd
+from tacita.theory.plan_setting import PlanSetting, Sampling
+from tacita.theory.planner import plan_dp_clipped_sgd
 from tacita.theory.problem import ConvexProblem, NonConvexProblem, Problem
 
-PRIVACY = Parameter(group="The guarantee", negative=())
+FLAT = Parameter(name="*")  # an object's fields are options by their own names
+GUARANTEE = Parameter(group="The guarantee", negative=())
 PROBLEM = Parameter(group="The problem (public, declared)", negative=())
 TRAINING = Parameter(group="The training", negative=())
+SECOND = Parameter(group="Second-order points (--second-order)", negative=())
 OUTPUT = Parameter(group="Output", negative=())
 DPI = 200
 WIDTH = 100  # of the text when it is piped
 
 
+@dataclass(frozen=True, kw_only=True)
+class PlanGuarantee:
+    """The guarantee that is planned for.
+
+    Attributes:
+        epsilon: Epsilon of the whole training.
+        delta: Delta of the whole training; well below one over the number of records.
+        neighboring_relation: add_or_remove_one, replace_one or zero_out_one.
+    """
+
+    epsilon: Annotated[float, GUARANTEE]
+    delta: Annotated[float, GUARANTEE]
+    neighboring_relation: Annotated[NeighboringRelation, GUARANTEE]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanProblem:
+    """The problem, as declared from public knowledge.
+
+    Attributes:
+        num_records: Public number of records.
+        dim: Number of parameters.
+        smoothness: L; the gradient changes by at most L times the distance.
+        moment_scale: sigma; the root of the moment of a sample's gradient about its mean.
+        moment_order: alpha in (1, 2]; 2 is the variance, less is a heavier tail.
+        radius: For a convex problem, an upper bound on the distance from the start to a minimiser.
+        initial_gap: For a non-convex problem, an upper bound on the objective at the start minus its infimum.
+    """
+
+    num_records: Annotated[int, PROBLEM]
+    dim: Annotated[int, PROBLEM]
+    smoothness: Annotated[float, PROBLEM]
+    moment_scale: Annotated[float, PROBLEM]
+    moment_order: Annotated[float, PROBLEM] = 2.0
+    radius: Annotated[float | None, PROBLEM] = None
+    initial_gap: Annotated[float | None, PROBLEM] = None
+
+    def resolve(self) -> Problem:
+        """Return the theory's problem; raise ``ValueError`` unless exactly one of radius and gap is given."""
+        shared: dict[str, Any] = {
+            "smoothness": self.smoothness,
+            "moment_scale": self.moment_scale,
+            "moment_order": self.moment_order,
+            "dim": self.dim,
+        }
+        if self.radius is not None and self.initial_gap is None:
+            return ConvexProblem(radius=self.radius, **shared)
+        if self.initial_gap is not None and self.radius is None:
+            return NonConvexProblem(initial_gap=self.initial_gap, **shared)
+        raise ValueError(
+            "give --radius for a convex problem (distance from the start to a minimiser) or --initial-gap for a "
+            "non-convex one (objective at the start minus its infimum), and not both."
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanTraining:
+    """The training.
+
+    Attributes:
+        batch_size: Expected number of records per step.
+        steps: Number of steps, each with one private query; with --second-order it follows from the accuracy.
+        sampling: poisson; full_batch; one_pass (disjoint batches, each record used once).
+        failure_probability: Probability with which the convergence statement may fail; the privacy guarantee does not
+            depend on it.
+    """
+
+    batch_size: Annotated[int, TRAINING]
+    steps: Annotated[int | None, TRAINING] = None
+    sampling: Annotated[Sampling, TRAINING] = "poisson"
+    failure_probability: Annotated[float, TRAINING] = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class SecondOrderOptions:
+    """The options of a plan for a second-order stationary point.
+
+    Attributes:
+        second_order: Plan noisy SGD to a second-order stationary point.
+        hessian_lipschitz: rho; the Hessian changes by at most rho times the distance.
+        accuracy: alpha; the point has a gradient below alpha and no curvature below minus the root of rho alpha. If
+            not given, the least possible.
+        gradient_bound: Clipping threshold C. If not given, the paper's formula for the largest gradient.
+        no_concentration: Do not assume that gradients concentrate about their mean; needs much larger noise.
+    """
+
+    second_order: Annotated[bool, SECOND] = False
+    hessian_lipschitz: Annotated[float | None, SECOND] = None
+    accuracy: Annotated[float | None, SECOND] = None
+    gradient_bound: Annotated[float | None, SECOND] = None
+    no_concentration: Annotated[bool, SECOND] = False
+
+
 def plan(
     *,
-    epsilon: Annotated[float, PRIVACY],
-    delta: Annotated[float, PRIVACY],
-    neighboring_relation: Annotated[NeighboringRelation, PRIVACY],
-    num_records: Annotated[int, PROBLEM],
-    dim: Annotated[int, PROBLEM],
-    smoothness: Annotated[float, PROBLEM],
-    moment_scale: Annotated[float, PROBLEM],
-    moment_order: Annotated[float, PROBLEM] = 2.0,
-    radius: Annotated[float | None, PROBLEM] = None,
-    initial_gap: Annotated[float | None, PROBLEM] = None,
-    batch_size: Annotated[int, TRAINING],
-    steps: Annotated[int, TRAINING],
-    sampling: Annotated[Sampling, TRAINING] = "poisson",
-    failure_probability: Annotated[float, TRAINING] = 0.05,
+    guarantee: Annotated[PlanGuarantee, FLAT],
+    problem: Annotated[PlanProblem, FLAT],
+    training: Annotated[PlanTraining, FLAT],
+    second: Annotated[SecondOrderOptions, FLAT] = SecondOrderOptions(),
     plot: Annotated[str | None, OUTPUT] = None,
     json: Annotated[str | None, OUTPUT] = None,
 ) -> int:
-    """What error to expect from DP-SGD with a fixed threshold: threshold, noise, step size, and what would help.
+    """Plan DP-SGD with a fixed threshold: threshold, noise, step size, expected error, and what would help.
 
-    No data are read. The theory's constants are large: where its bound says nothing, the plan says so and gives a
-    measured rule of thumb. docs/theory.md explains every line.
+    No data are read. The theory's constants are large. Where its bound is vacuous, or is not proved for the sampling,
+    the plan says so and gives a measured rule of thumb. docs/theory.md explains every line.
+
+    With --second-order, plan noisy SGD to a second-order stationary point: noise, step size and steps, which of the
+    paper's conditions hold, and the accountant's epsilon beside the paper's. This needs --hessian-lipschitz and
+    --initial-gap; --moment-scale is then the root mean squared distance of a sample's gradient from the mean.
 
     Example: tacita plan --epsilon 2 --delta 1e-6 --neighboring-relation add_or_remove_one --num-records 60000
     --dim 1000 --smoothness 1 --radius 3 --moment-scale 1 --batch-size 1200 --steps 500 --plot plan.png
 
     Args:
-        epsilon: Budget.
-        delta: Budget; well below one over the number of records.
-        neighboring_relation: add_or_remove_one, replace_one or zero_out_one.
-        num_records: Public number of records.
-        dim: Number of parameters.
-        smoothness: L: the gradient changes by at most L times the distance.
-        moment_scale: sigma: root of the moment of a sample's gradient about its mean.
-        moment_order: alpha in (1, 2]; 2 is the variance, less is a heavier tail.
-        radius: Convex problem: distance from the start to a minimiser, at most.
-        initial_gap: Non-convex problem: objective at the start over its infimum, at most.
-        batch_size: Expected records a step.
-        steps: Steps, a private query each.
-        sampling: poisson; full_batch; one_pass (disjoint batches, each record used once).
-        failure_probability: Of the convergence statement; privacy holds surely.
-        plot: PNG, SVG or PDF to write (needs the extra [report]).
-        json: JSON to write.
+        plot: Write a figure to this file (PNG, SVG or PDF; needs the extra [report]).
+        json: Write the plan as JSON to this file.
     """
     check_file("json", json)
     check_figure("plot", plot)
-    setting = PlanSetting(
-        problem=_problem(
-            radius,
-            initial_gap,
-            smoothness=smoothness,
-            moment_scale=moment_scale,
-            moment_order=moment_order,
-            dim=dim,
-        ),
-        num_records=num_records,
-        batch_size=batch_size,
-        steps=steps,
-        epsilon=epsilon,
-        delta=delta,
-        relation=neighboring_relation,
-        sampling=sampling,
-        failure_probability=failure_probability,
-    )
-    with Console(stderr=True).status("working out the noise ..."):
-        found = plan_dp_clipped_sgd(setting)
-    console = Console() if sys.stdout.isatty() else Console(width=WIDTH, no_color=True)
-    show(found, console)
-    if json is not None:
-        write_json(json, as_record(found))
-        say_written(json)
-    if plot is not None:
-        plan_figure(found).savefig(plot, format=image_kind(plot), dpi=DPI)
-        say_written(plot)
+    if second.second_order:
+        _check_second_order(problem, training, plot)
+        _second_order(_second_order_setting(guarantee, problem, training, second), json)
+    else:
+        _check_first_order(second)
+        _first_order(_setting(guarantee, problem, training), plot, json)
     return 0
 
 
-def _problem(radius: float | None, gap: float | None, **shared: float) -> Problem:
-    if radius is not None and gap is None:
-        return ConvexProblem(radius=radius, **shared)
-    if gap is not None and radius is None:
-        return NonConvexProblem(initial_gap=gap, **shared)
-    raise ValueError(
-        "give --radius for a convex problem (distance from the start to a minimiser) or --initial-gap for a non-convex "
-        "one (objective at the start over its infimum), and not both."
+def _first_order(setting: PlanSetting, plot: str | None, json: str | None) -> None:
+    with Console(stderr=True).status("computing the noise ..."):
+        found = plan_dp_clipped_sgd(setting)
+    show(found, _console())
+    _write(json, as_record(found))
+    if plot is not None:
+        plan_figure(found).savefig(plot, format=image_kind(plot), dpi=DPI)
+        say_written(plot)
+
+
+def _second_order(setting: NoisySGDSetting, json: str | None) -> None:
+    with Console(stderr=True).status("computing epsilon ..."):
+        found = plan_noisy_sgd(setting)
+    show_second_order(found, _console())
+    _write(json, second_order_record(found))
+
+
+def _setting(guarantee: PlanGuarantee, problem: PlanProblem, training: PlanTraining) -> PlanSetting:
+    if training.steps is None:
+        raise ValueError("steps is missing: give --steps (with --second-order it follows from the accuracy).")
+    return PlanSetting(
+        problem=problem.resolve(),
+        num_records=problem.num_records,
+        batch_size=training.batch_size,
+        steps=training.steps,
+        epsilon=guarantee.epsilon,
+        delta=guarantee.delta,
+        relation=guarantee.neighboring_relation,
+        sampling=training.sampling,
+        failure_probability=training.failure_probability,
     )
+
+
+def _second_order_setting(
+    guarantee: PlanGuarantee, problem: PlanProblem, training: PlanTraining, second: SecondOrderOptions
+) -> NoisySGDSetting:
+    return NoisySGDSetting(
+        num_records=problem.num_records,
+        dim=problem.dim,
+        batch_size=training.batch_size,
+        epsilon=guarantee.epsilon,
+        delta=guarantee.delta,
+        relation=guarantee.neighboring_relation,
+        smoothness=problem.smoothness,
+        hessian_lipschitz=_needed("hessian_lipschitz", second.hessian_lipschitz),
+        initial_gap=_needed("initial_gap", problem.initial_gap),
+        gradient_noise=problem.moment_scale,
+        accuracy=second.accuracy,
+        gradient_bound=second.gradient_bound,
+        concentrated=not second.no_concentration,
+    )
+
+
+def _needed(name: str, value: float | None) -> float:
+    if value is None:
+        raise ValueError(f"{name} is missing: --second-order needs --{name.replace('_', '-')}.")
+    return value
+
+
+def _check_second_order(problem: PlanProblem, training: PlanTraining, plot: str | None) -> None:
+    """Raise ``ValueError`` for options of the other plan, which would have no effect here."""
+    given = {"steps": training.steps, "radius": problem.radius, "plot": plot}
+    other = [name for name, value in given.items() if value is not None]
+    other += ["moment_order"] * (problem.moment_order != 2.0) + ["sampling"] * (training.sampling != "poisson")
+    if other:
+        raise ValueError(f"{' and '.join(other)} cannot be given with --second-order: leave it out.")
+
+
+def _check_first_order(second: SecondOrderOptions) -> None:
+    """Raise ``ValueError`` for options of a second-order plan, which would have no effect here."""
+    other = [name for name, value in vars(second).items() if value is not None and value is not False]
+    if other:
+        raise ValueError(f"{' and '.join(other)} can be given only with --second-order: add it, or leave it out.")
+
+
+def _console() -> Console:
+    return Console() if sys.stdout.isatty() else Console(width=WIDTH, no_color=True)
+
+
+def _write(json: str | None, record: dict[str, Any]) -> None:
+    if json is not None:
+        write_json(json, record)
+        say_written(json)

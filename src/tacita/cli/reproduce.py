@@ -1,7 +1,4 @@
-"""``tacita reproduce``: run an experiment of a paper again, and see whether its figures come out.
-
-Place: cli.app -> [cli.reproduce] -> experiments.
-"""
+"""``tacita reproduce``: run an experiment of a paper, and check whether its claims hold."""
 
 from pathlib import Path
 from typing import Annotated
@@ -27,24 +24,24 @@ def reproduce(
     json: Annotated[bool, Parameter(negative=())] = False,
     seed: int = runs.SEED,
 ) -> int:
-    """Run an experiment of a paper: its table, and whether its claims held. Without a name: the list of experiments.
+    """Run an experiment of a paper; print its table and whether its claims hold. Without a name, list all.
 
-    Exit code 1 if a claim did not hold. All data are synthetic, so nothing here is private.
+    Exit code 1 if a claim does not hold. All data are synthetic, so nothing here is private.
 
     Example: tacita reproduce dp-clipped-sgd-floor --output figures
 
     Args:
-        name: Of the experiment.
-        full: The published size; without it the same at a size that takes seconds.
-        output: Folder for NAME.json, NAME.txt and the figure NAME.png (needs the extra [report]).
-        json: Print JSON in place of the table.
-        seed: Of the synthetic data.
+        name: Name of the experiment.
+        full: Run at the published size; without it, at a size that takes seconds.
+        output: Write NAME.json, NAME.txt and the figure NAME.png to this folder (needs the extra [report]).
+        json: Print JSON instead of the table.
+        seed: Seed of the synthetic data.
     """
     if name is None:
         return _list(json)
     experiment = find(name)
     if output is not None:
-        need_matplotlib()  # said before the work, not after it
+        need_matplotlib()  # fails before the work, not after it
         check_folder("output", output)
     result = _run(experiment, full, seed)
     record = runs.as_record(experiment, result, full=full, seed=seed)
@@ -57,7 +54,7 @@ def reproduce(
 
 
 def report(experiment: runs.Experiment, result: runs.Result) -> str:
-    """Title, table, notes and checks, as plain text."""
+    """Return title, table, notes and checks as plain text."""
     console = Console(width=160, no_color=True, highlight=False, markup=False)
     with console.capture() as captured:
         console.print(f"{experiment.title}\n{experiment.source}")

@@ -1,20 +1,19 @@
-"""``tacita train``: from a raw table to a private model.
+"""The command ``tacita train``: from a raw table to a private model.
 
-Place: cli.app -> [cli.train] -> pipeline. Flags are the settings of :class:`~tacita.pipeline.TableSettings`; what is
-given overrides the config file.
+The flags are the settings of :class:`~tacita.pipeline.TableSettings`; they override the config file.
 """
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
 from tacita.accounting import NeighboringRelation
+from tacita.cli.trust import check_code
 from tacita.pipeline import TableSettings, train_table
-from tacita.pipeline.report import no_run
+from tacita.pipeline.dry_run import plan_in_words
 from tacita.pipeline.settings import parse_toml, read_text
+from tacita.pipeline.table_statement import no_run
 from tacita.selection import sweep_table
 
 DATA = Parameter(group="The table", negative=())
@@ -23,6 +22,7 @@ PUBLIC = Parameter(group="What is public", negative=())
 TRAINING = Parameter(group="The training", negative=())
 TUNING = Parameter(group="Tuning", negative=())
 RUN = Parameter(group="The run", negative=())
+OF_THE_COMMAND = ("config", "quiet", "trust_code", "dry_run")  # flags that are not settings of a run
 
 
 def train(
@@ -35,6 +35,7 @@ def train(
     delimiter: Annotated[str | None, DATA] = None,
     quote: Annotated[str | None, DATA] = None,
     encoding: Annotated[str | None, DATA] = None,
+    decimal: Annotated[str | None, DATA] = None,
     epsilon: Annotated[float | None, PRIVACY] = None,
     delta: Annotated[float | None, PRIVACY] = None,
     privacy_unit: Annotated[str | None, PRIVACY] = None,
@@ -54,66 +55,98 @@ def train(
     queries: Annotated[int | None, TRAINING] = None,
     max_grad_norm: Annotated[float | None, TRAINING] = None,
     lr: Annotated[float | None, TRAINING] = None,
+    feedback: Annotated[Literal["released", "bounded"] | None, TRAINING] = None,
+    balanced: Annotated[bool | None, TRAINING] = None,
     sweep: Annotated[str | None, TUNING] = None,
     chosen_among: Annotated[int | None, TUNING] = None,
     dataset_name: Annotated[str | None, TUNING] = None,
     output: Annotated[str | None, RUN] = None,
     config: Annotated[str | None, RUN] = None,
+    trust_code: Annotated[bool, RUN] = False,
     quiet: Annotated[bool, RUN] = False,
+    dry_run: Annotated[bool, RUN] = False,
 ) -> int:
     """Train a private model on a table. What is not declared is bought from the rows, out of the same epsilon.
 
-    A run that was stopped goes on where it was when the same command is repeated.
+    A run that was stopped goes on where it was if you repeat the command.
 
     Example: tacita train adult.csv --target income --epsilon 1 --delta 1e-5 --output runs/adult
 
-    With --sweep grid.toml it trains several times and keeps the best, at a price that is included.
+    With --sweep grid.toml it trains several times and keeps the best model; epsilon includes the price of that choice.
 
     Args:
-        data: CSV (gzip too), Parquet or NPZ.
-        target: Column to predict.
+        data: The table: CSV (compressed or not), Parquet or NPZ.
+        target: The column to predict.
         columns: Names of the columns of a file without a header line, separated by commas.
         drop: Columns to leave out, separated by commas.
-        delimiter: Character between cells; "," if not given, never guessed from the rows.
+        delimiter: Character between cells; "," by default, never guessed from the rows.
         quote: Character around a cell that holds the delimiter.
-        encoding: Of the file; utf-8 if not given.
-        epsilon: Of everything together: purchases, training and score.
-        delta: Of everything together; well below 1 / (number of rows).
+        encoding: Encoding of the file; utf-8 by default.
+        decimal: Decimal mark of the numbers, "." by default; with "," a point separates groups, as in 1.234,5.
+        epsilon: The epsilon of everything together: purchases, training and score.
+        delta: The delta of everything together; choose it well below 1 / (number of rows).
         privacy_unit: Whom the guarantee protects, in your words, for the statement.
-        unit_column: Column that names the person, if a person may have several rows.
-        max_rows_per_unit: At most so many rows of a person count; goes with --unit-column.
-        neighboring_relation: How neighbouring tables differ; add_or_remove_one if not given.
-        allow_large_delta: Accept a delta at or above 1 / rows; checked where --rows is declared, or the relation
-            makes the number of rows public.
-        hardened: Close attacks on floating-point noise; alone, or with the kind of noise, rounded or discrete.
+        unit_column: The column that names the person, if a person may have several rows.
+        max_rows_per_unit: The largest number of rows of one person that count; goes with --unit-column.
+        neighboring_relation: How neighbouring tables differ; add_or_remove_one by default.
+        allow_large_delta: Accept a delta at or above 1 / rows, which is refused if the number of rows is public.
+        hardened: Close attacks on floating-point noise; give it alone, or with the kind of noise, rounded or discrete.
         schema: TOML file with what is public about the columns; "tacita schema FILE" drafts one.
-        rows: Public number of rows (a declared guess).
+        rows: The public number of rows (a declared guess).
         test_file: A table that you declare public: the score is computed on it exactly, outside the guarantee.
         non_private_holdout: Score held-out rows exactly, outside the guarantee; the statement says so.
         model: linear, mlp, or package.module:callable with callable(num_features, num_outputs) -> nn.Module.
-        width: Hidden units of the mlp.
-        task: classification or regression; bought if not given.
-        sample_rate: Chance of a row to be in a query.
+        width: Number of hidden units of the mlp.
+        task: classification or regression; by default a public rule decides by bought counts of the target.
+        sample_rate: Chance of each row to be in a query.
         queries: Number of queries (steps).
         max_grad_norm: Clipping threshold.
         lr: Step size.
-        sweep: TOML file with a grid of settings: the best of a secret, random number of runs (mean_runs = 5; below
-            [grid]: lr = [0.5, 1, 2]), the price of the choice included in epsilon. See docs/tuning.md.
-        chosen_among: This run is, or will be, chosen by hand among so many: the statement says that the price of that
-            choice is not in epsilon.
-        dataset_name: Public name of the data: runs under one name are listed beside their folders, and flagged where
-            one of them is reported alone.
-        output: Folder of the run; new or empty.
-        config: A run's config.toml: its settings, unless given here.
-        quiet: No progress on standard error.
+        feedback: Error feedback: what clipping removes is added again later, released with noise of its own, or bounded
+            and hidden. Both cost noise, and most models are better without it.
+        balanced: Rare classes count as much as frequent ones: rows are weighted by bought counts of their class.
+        sweep: TOML file with a grid of settings, to keep the best of a secret, random number of runs (mean_runs = 5;
+            below [grid]: lr = [0.5, 1, 2]); epsilon includes the price of the choice. See docs/tuning.md.
+        chosen_among: Number of runs among which you choose this one by hand; the statement then says that the price of
+            that choice is not in epsilon.
+        dataset_name: Public name of the data; runs under one name are listed beside their folders, and statements say
+            how many there are.
+        output: Folder of the run, new or empty.
+        config: A run's config.toml, for all settings that are not given here.
+        trust_code: Import and call the model's code that --config names; code that --model names needs no such flag.
+        quiet: Show no progress on standard error.
+        dry_run: Print the whole plan and how many rows bought values need; spend and write nothing.
     """
-    flags = {name: value for name, value in locals().items() if name not in ("config", "quiet") and value is not None}
-    if sweep is not None:
-        flags["sweep"] = read_text("sweep", sweep)
-    settings = TableSettings.from_dict({**_configured(config), **_listed(flags)})
+    flags = {name: value for name, value in locals().items() if name not in OF_THE_COMMAND and value is not None}
+    settings = _settings(flags, config, trust_code=trust_code)
+    if dry_run:
+        print(plan_in_words(settings), end="")
+    else:
+        _train(settings, quiet=quiet)
+    return 0
+
+
+def _settings(flags: dict[str, Any], config: str | None, *, trust_code: bool) -> TableSettings:
+    """Return the settings of the config file, overridden by those given as flags."""
+    given = dict(flags)
+    if "sweep" in given:
+        given["sweep"] = read_text("sweep", given["sweep"])
+    configured = {} if config is None else parse_toml(read_text("config", config))
+    check_code(configured, trusted=trust_code, given=given)
+    for name in ("columns", "drop"):
+        if name in given:
+            given[name] = tuple(part.strip() for part in given[name].split(",") if part.strip())
+    return TableSettings.from_dict({**configured, **given})
+
+
+def _train(settings: TableSettings, *, quiet: bool) -> None:
+    """Train, print the statement, and say on standard error what to do next."""
     training = train_table if settings.sweep is None else sweep_table
-    with _going_on():
+    try:
         run = training(settings, say=(lambda words: None) if quiet else _say, progress=not quiet)
+    except (Exception, KeyboardInterrupt) as error:
+        error.add_note("A training goes on where it was: repeat the same command.")
+        raise
     print(run.statement, end="")
     if no_run(run.fields):
         _say(
@@ -122,28 +155,6 @@ def train(
         )
     elif not quiet:
         _say(f"written to {settings.output}; tacita predict {settings.output} FILE --output scored.csv uses the model")
-    return 0
-
-
-@contextmanager
-def _going_on() -> Iterator[None]:
-    """What stops a training from outside says how to go on."""
-    try:
-        yield
-    except (Exception, KeyboardInterrupt) as error:
-        error.add_note("A training goes on where it was: repeat the same command.")
-        raise
-
-
-def _configured(config: str | None) -> dict[str, Any]:
-    return {} if config is None else parse_toml(read_text("config", config))
-
-
-def _listed(flags: dict[str, Any]) -> dict[str, Any]:
-    for name in ("columns", "drop"):
-        if name in flags:
-            flags[name] = tuple(part.strip() for part in flags[name].split(",") if part.strip())
-    return flags
 
 
 def _say(words: str) -> None:

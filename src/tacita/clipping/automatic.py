@@ -1,4 +1,4 @@
-"""Automatic clipping: every sample's gradient brought to nearly the same norm, with no threshold to tune.
+"""Automatic clipping: scale every sample's gradient to nearly the same norm, so that no threshold needs tuning.
 
 Place: gradients -> [clipping.automatic] -> estimators. Norms and weights are both private.
 Source: Bu, Wang, Zha, Karypis (2023), AUTO-S, https://arxiv.org/abs/2206.07136.
@@ -18,15 +18,15 @@ from tacita.clipping.clipper import Clipper
 
 @dataclass(frozen=True, kw_only=True)
 class AutomaticClipper(Clipper):
-    r"""Weight :math:`C / (\lVert g_i \rVert_2 + \gamma)`, for all parameters together.
+    r"""Weight each sample by :math:`C / (\lVert g_i \rVert_2 + \gamma)`; the norm is over all parameters together.
 
     Guarantee: one sample adds a vector of L2 norm below ``max_grad_norm``, since :math:`n C / (n + \gamma) < C`. Small
     gradients are scaled *up*, by at most :math:`C / \gamma`.
 
     Attributes:
-        max_grad_norm: The norm C that large gradients are brought to, finite and > 0. With a learning rate to tune it
-            is only a unit: 1 will do.
-        gamma: Stability constant, > 0, in the gradient's units; the paper takes 0.01.
+        max_grad_norm: The norm C to which large gradients are scaled, finite and > 0. If the learning rate is tuned,
+            C is only a unit, and 1 will do.
+        gamma: Stability constant, > 0, in the gradient's units; the paper uses 0.01.
 
     Example:
         >>> AutomaticClipper(max_grad_norm=1.0, gamma=0.5).weights(torch.tensor([[0.0], [1.5], [torch.nan]]))
@@ -40,7 +40,7 @@ class AutomaticClipper(Clipper):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "max_grad_norm", positive("max_grad_norm", self.max_grad_norm))
-        object.__setattr__(self, "gamma", positive("gamma", self.gamma, hint="The paper takes 0.01."))
+        object.__setattr__(self, "gamma", positive("gamma", self.gamma, hint="The paper uses 0.01."))
 
     def groups(self, shapes: Mapping[str, torch.Size]) -> dict[str, tuple[str, ...]]:
         return {"all": tuple(shapes)}

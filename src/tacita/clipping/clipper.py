@@ -1,6 +1,6 @@
-"""What every clipper promises: weights from norms, and the largest contribution that follows.
+"""The interface of clippers: weights from norms, and the largest contribution that follows.
 
-Place: gradients -> [clipping] -> estimators. A weight rule never sees a gradient, so every engine serves it.
+Place: gradients -> [clipping] -> estimators. A weight rule never sees a gradient, so it works with every engine.
 """
 
 from abc import ABC, abstractmethod
@@ -15,12 +15,15 @@ class Clipper(ABC):
 
     @abstractmethod
     def groups(self, shapes: Mapping[str, torch.Size]) -> dict[str, tuple[str, ...]]:
-        """Group name -> the parameters under one threshold; together all of ``shapes``, each once."""
+        """Return the parameters under each threshold, by group name; each parameter is in exactly one group."""
 
     @abstractmethod
     def weights(self, norms: Tensor) -> Tensor:
-        """Weights in [0, inf) from norms, both (..., batch, groups); a norm that is not finite gets weight 0."""
+        """Return weights in [0, inf) for norms, both (..., batch, groups); a norm that is not finite gets weight 0."""
 
     @abstractmethod
     def max_contribution(self, shapes: Mapping[str, torch.Size]) -> dict[str, float]:
-        """Largest L2 norm one record adds, by group: ``weights(norm) * norm <= max_contribution`` for every norm."""
+        """Return the largest L2 norm that one record adds, by group.
+
+        For every norm, ``weights(norm) * norm <= max_contribution``.
+        """

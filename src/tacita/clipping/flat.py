@@ -1,4 +1,4 @@
-"""Flat clipping: bound what one sample can add to the sum of gradients.
+"""Flat clipping: bound the norm of one sample's gradient over all parameters.
 
 Place: gradients -> [clipping.flat] -> estimators. Norms and weights are both private.
 Source: Abadi et al. (2016), Algorithm 1, https://arxiv.org/abs/1607.00133.
@@ -18,10 +18,10 @@ from tacita.clipping.clipper import Clipper
 
 @dataclass(frozen=True, kw_only=True)
 class FlatClipper(Clipper):
-    r"""One threshold for the gradient over all parameters: weight :math:`\min(1, C / \lVert g_i \rVert_2)`.
+    r"""Weight each sample by :math:`\min(1, C / \lVert g_i \rVert_2)`; the norm is over all parameters together.
 
-    Guarantee: one sample adds a vector of L2 norm at most ``max_grad_norm`` to the weighted sum, rounding of the
-    weight and of its product included, whatever its gradient holds.
+    Guarantee: one sample adds a vector of L2 norm at most ``max_grad_norm`` to the weighted sum, whatever its gradient
+    holds; the rounding of the weight and of its product with the gradient is included.
 
     Attributes:
         max_grad_norm: Clipping threshold C, finite and > 0, in the gradient's units.

@@ -1,7 +1,7 @@
-"""Per-layer clipping: one threshold for each layer, so that no layer's gradient is drowned by another's.
+"""Per-layer clipping: one threshold for each layer, so that a large gradient in one layer does not shrink the others.
 
 Place: gradients -> [clipping.per_layer] -> estimators. Norms and weights are both private.
-Source: McMahan et al. (2018), Section 2.1, https://arxiv.org/abs/1710.06963; the equal split C / sqrt(L) is theirs.
+Source: McMahan et al. (2018), Section 2.1, https://arxiv.org/abs/1710.06963, also for the equal split C / sqrt(L).
 Differs from it in one point: a layer's gradient whose norm is not finite counts as zero.
 """
 
@@ -19,18 +19,18 @@ from tacita.clipping.clipper import Clipper
 
 @dataclass(frozen=True, kw_only=True)
 class PerLayerClipper(Clipper):
-    r"""Weight :math:`\min(1, C_l / \lVert g_{i,l} \rVert_2)` for each layer :math:`l` apart.
+    r"""Weight each sample's gradient of layer :math:`l` by :math:`\min(1, C_l / \lVert g_{i,l} \rVert_2)`.
 
     A layer is a module that holds parameters: its weight and its bias share one threshold.
 
-    Guarantee: one sample adds a vector of L2 norm at most :math:`C_l` to layer :math:`l`'s weighted sum, so at most
-    :math:`\sqrt{\sum_l C_l^2}` to all of them, whatever its gradient holds.
+    Guarantee: one sample adds a vector of L2 norm at most :math:`C_l` to the weighted sum of layer :math:`l`, and so at
+    most :math:`\sqrt{\sum_l C_l^2}` to that of all layers, whatever its gradient holds.
 
     Attributes:
         max_grad_norm: A number is the bound C on the *whole* gradient: each of the L layers gets
             :math:`C_l = C / \sqrt{L}`. A mapping gives each layer its own :math:`C_l`, by the dotted prefix of its
-            parameters' names ("encoder.0", or "encoder" for all that is in it); the longest prefix wins, every
-            parameter must have one, and "" stands for the rest.
+            parameters' names ("encoder.0", or "encoder" for everything in it). The longest prefix that fits counts.
+            Every parameter must have one; "" stands for the rest.
 
     Example:
         >>> shapes = {"0.weight": torch.Size([2, 3]), "0.bias": torch.Size([2]), "1.weight": torch.Size([1, 2])}
@@ -70,7 +70,7 @@ class PerLayerClipper(Clipper):
         return dict(zip(groups, self._thresholds(len(groups)), strict=True))
 
     def _thresholds(self, num_groups: int) -> list[float]:
-        """C_l in the order of :meth:`groups`."""
+        """Return each group's C_l, in the order of :meth:`groups`."""
         if isinstance(self.max_grad_norm, Mapping):
             return list(self.max_grad_norm.values())
         return [self.max_grad_norm / math.sqrt(num_groups)] * num_groups

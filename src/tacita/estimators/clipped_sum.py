@@ -2,7 +2,7 @@ r"""The clipped sum of DP-SGD: :math:`\sum_i w_i g_i` with :math:`\lVert w_i g_i
 
 Place: gradients, clipping -> [estimators.clipped_sum] -> mechanisms.
 Source: Abadi et al. (2016), Algorithm 1, https://arxiv.org/abs/1607.00133.
-Differs from it in one point: the sum is released, and divided by a public number afterwards.
+Differs from the source in one point: the sum is released, and divided by a public number afterwards.
 """
 
 from collections.abc import Mapping
@@ -15,6 +15,7 @@ from tacita.accounting import Event, NeighboringRelation, gaussian_sum_event, mo
 from tacita.clipping.clipper import Clipper
 from tacita.estimators.estimator import Estimator, Values
 from tacita.gradients import NetworkSource
+from tacita.gradients.data import BatchRows
 from tacita.gradients.engine import Engine, Shapes
 from tacita.sampling import Sampler
 
@@ -60,13 +61,13 @@ class ClippedSum(Estimator):
 
 @dataclass(frozen=True)
 class ClippedGradientSum:
-    """Engine and clipper alone, without noise: for tests and benchmarks. Everything in it is private.
+    """A clipped sum without noise, for tests and benchmarks. All of it is private.
 
     Attributes:
-        sum: Parameter name -> sum of the clipped per-sample gradients.
-        norms: Norms before clipping (upper bounds), shape (batch, groups).
-        max_contribution: Largest L2 norm one record adds, by group.
-        unclipped_sum: The plain sum of the gradients, if it was asked for.
+        sum: Sum of the clipped per-sample gradients, by parameter name.
+        norms: Upper bounds on the norms before clipping, shape (batch, groups).
+        max_contribution: Largest L2 norm that one record adds, by group.
+        unclipped_sum: The sum of the unclipped gradients, if it was asked for.
     """
 
     sum: dict[str, Tensor]
@@ -85,7 +86,7 @@ def clipped_gradient_sum(
     unclipped: bool = False,
     max_physical_batch_size: int | None = None,
 ) -> ClippedGradientSum:
-    r"""Clip and sum the per-sample gradients of one batch: no noise, no ledger, no privacy.
+    r"""Clip and sum the per-sample gradients of one batch, without noise, ledger or privacy.
 
     Args:
         model: Any module; not modified.
@@ -93,7 +94,7 @@ def clipped_gradient_sum(
         batch: A tensor or a tuple of tensors, batch axis first.
         clipper: The weight rule.
         method: ``"loop"``, ``"vmap"``, ``"ghost"`` or ``"auto"``; all agree.
-        unclipped: Also return the plain sum, from the same pass.
+        unclipped: Also return the sum of the unclipped gradients, from the same pass.
         max_physical_batch_size: Rows in memory at once.
 
     Raises:
@@ -108,17 +109,10 @@ def clipped_gradient_sum(
         >>> [round(x, 3) for x in found.sum["weight"].flatten().tolist()]
         [0.9, 1.2]
     """
-    tensors = batch if isinstance(batch, (tuple, list)) else (batch,)
-    single = not isinstance(batch, (tuple, list))
-
-    def per_sample_losses(model: nn.Module, rows):
-        return loss_fn(model, rows[0] if single else rows)
-
-    source = NetworkSource(
-        model, per_sample_losses, tuple(tensors), method=method, max_physical_batch_size=max_physical_batch_size
-    )
+    rows = BatchRows(batch)
+    source = NetworkSource(model, loss_fn, rows, method=method, max_physical_batch_size=max_physical_batch_size)
     params = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    engine = source.engine(params, torch.arange(len(tensors[0])).numpy())
+    engine = source.engine(params, torch.arange(rows.num_rows).numpy())
     groups = clipper.groups(engine.shapes)
 
     def rule(norms: Tensor) -> tuple[Tensor, ...]:

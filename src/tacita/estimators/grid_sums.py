@@ -23,7 +23,7 @@ from tacita.estimators.clipped_sum import ClippedSum
 from tacita.estimators.estimator import Estimator, Values
 from tacita.gradients.engine import Engine, Groups, Shapes
 from tacita.gradients.ghost import GhostEngine
-from tacita.gradients.ghost.capped import capped_sums, summation_error
+from tacita.gradients.ghost.capped_sums import capped_sums, summation_error
 from tacita.gradients.grid import MOST_STEPS, grid_sums
 from tacita.sampling import Sampler
 
@@ -33,7 +33,7 @@ LARGEST_SUM = 2.0**52  # in steps: half of what a float64 holds exactly
 
 
 def grid_step(max_contribution: float, size: int) -> float:
-    """The step for a block of ``size`` coordinates to which a record adds a vector of norm ``max_contribution``.
+    """Return the grid step of a block of ``size`` coordinates to which a record adds at most ``max_contribution``.
 
     Raises:
         ValueError: The block is too large, or the contribution too small, for integers to hold.
@@ -53,7 +53,7 @@ def grid_step(max_contribution: float, size: int) -> float:
 
 @dataclass(frozen=True)
 class _OnGrid(Estimator):
-    """What the sums below share: blocks, steps and events are a clipped sum's."""
+    """The common part of sums on a grid; blocks and events follow from those of a clipped sum."""
 
     clipper: Clipper
 
@@ -64,10 +64,10 @@ class _OnGrid(Estimator):
 
     @abstractmethod
     def hardened(self, inner: Event) -> HardenedEvent:
-        """The event of the session, from that of a clipped sum with Gaussian noise."""
+        """Return the event of the session, from that of a clipped sum with Gaussian noise."""
 
     def contributions(self, shapes: Shapes) -> dict[str, float]:
-        """By how much one record moves each block at most, in norm."""
+        """Return the largest norm by which one record moves each block."""
         bounds = self.clipper.max_contribution(shapes)
         return {block: bound * self.contribution_factor for block, bound in bounds.items()}
 
@@ -146,8 +146,8 @@ class CappedSum(_OnGrid):
 
     Attributes:
         clipper: The weight rule.
-        max_records: A query has at most so many records; public.
-        slack: How much larger than C the products of one record may be together; caps canaries, not ordinary records.
+        max_records: The largest number of records in a query; public.
+        slack: How much larger than C the sum of one record's products may be. It caps canaries, not ordinary records.
     """
 
     max_records: int = 2**16
@@ -193,7 +193,7 @@ class CappedSum(_OnGrid):
 
 
 def _in_steps(whole: Mapping[str, Tensor], groups: Groups, steps: Mapping[str, float]) -> Values:
-    """Whole numbers, modulo 2^53, as float64 multiples of the steps: exact."""
+    """Return whole numbers, modulo 2^53, as float64 multiples of the steps, which is exact."""
     return {
         block: {name: wrapped(whole[name].to(torch.int64)).double() * steps[block] for name in names}
         for block, names in groups.items()

@@ -42,7 +42,7 @@ class StationarityQuery:
         declared_max_hessian_norm: L_i, a public constant.
         num_records: The public divisor n.
         eigenvalue_error: :math:`\tau`, by how much the computed eigenvalue may be too large; 0 for exact ones.
-        solver_failure: Chance that it is off by more, one value; 0 where the eigenvalue is exact.
+        solver_failure: Chance, for one value, that the eigenvalue is off by more; 0 where it is exact.
     """
 
     alpha: float
@@ -72,10 +72,10 @@ class StationarityQuery:
         return max(share * self.max_grad_norm / self.alpha, curvature / self.curvature_limit)
 
     def steps(self, dim: int) -> int:
-        """Products with the Hessian that one value takes; ``dim`` where the eigenvalue is exact.
+        """Return how many products with the Hessian one value takes; ``dim`` where the eigenvalue is exact.
 
         Raises:
-            ValueError: Exact eigenvalues were asked for of a model with too many parameters.
+            ValueError: Exact eigenvalues were asked for, and the model has too many parameters.
         """
         if dim <= SMALL or (dim <= DENSE and self.eigenvalue_error == 0):
             return dim
@@ -85,18 +85,18 @@ class StationarityQuery:
                 f"A fraction of declared_max_hessian_norm ({self.declared_max_hessian_norm:g}) is a start."
             )
         spread = min(0.99, self.eigenvalue_error / (2 * self.declared_max_hessian_norm))
-        failure = self.solver_failure or 0.5  # only asked for to see whether a failure is to be paid for
+        failure = self.solver_failure or 0.5  # with 0 the caller only checks whether a failure has to be paid for
         return lanczos_steps(dim, spread, failure)
 
     def is_exact(self, dim: int) -> bool:
-        """Whether eigenvalues are exact, whatever the solver draws."""
+        """Return whether eigenvalues are exact, so that the solver draws nothing."""
         return dim <= SMALL or (dim <= DENSE and self.eigenvalue_error == 0)
 
     def __call__(self, engine: ChunkedEngine, start: Tensor) -> float:
-        """q at the engine's point over the engine's rows. Private; infinite if the curvature is not finite.
+        """Return q, private, at the engine's point over its rows; infinite if the curvature is not finite.
 
         Args:
-            engine: Of all records.
+            engine: The engine of all records.
             start: Independent normals, (dim,), for the eigen-solver.
         """
         names = {"all": tuple(engine.shapes)}

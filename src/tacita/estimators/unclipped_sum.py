@@ -1,4 +1,4 @@
-r"""The plain sum of per-sample gradients: private only where a bound on them holds that nobody enforces.
+r"""The sum of unclipped per-sample gradients, which is private only if a bound on them holds that is not enforced.
 
 Place: gradients -> [estimators.unclipped_sum] -> mechanisms.
 Source: Avdiukhin, Dinitz, Fan and Yaroslavtsev, "Noise is All You Need: Private Second-Order Convergence of Noisy SGD",
@@ -28,19 +28,21 @@ GRADIENT, MONITOR = "all", "monitor"  # blocks; the first is named as a flat cli
 class UnclippedSum(Estimator):
     r"""Sum of unclipped per-sample gradients :math:`\sum_i g_i`; a row whose norm is not finite counts as zero.
 
-    Guarantee: *if*, on every data set, no gradient of the run is longer than :math:`C` = ``declared_max_grad_norm`` but
-    with probability :math:`p` = ``failure_probability``, the session differs from that of the clipped sum with
-    threshold :math:`C` with probability at most :math:`p`. Where the clipped one is :math:`(\epsilon, \delta)`-private
-    this one is :math:`(\epsilon, \delta + (1 + e^\epsilon) p)`-private. Without the condition nothing is claimed: one
-    record with a long gradient moves the sum by its length.
+    Guarantee: *if*, on every data set, with probability at least 1 - :math:`p` no gradient of the run is longer than
+    :math:`C`, the session differs from that of the clipped sum with threshold :math:`C` with probability at most
+    :math:`p`. Here :math:`C` is ``declared_max_grad_norm`` and :math:`p` is ``failure_probability``. Where the clipped
+    sum is :math:`(\epsilon, \delta)`-private this one is :math:`(\epsilon, \delta + (1 + e^\epsilon) p)`-private.
+    Without the condition nothing is claimed: one record with a long gradient moves the sum by its length.
 
-    Whether the bound holds along a run is itself private, and not shown. With ``monitor_weight`` w > 0 the number of
-    rows longer than C, times w C, is released as a block of its own, with the noise of the others: see
-    :meth:`exceeded`. ``debug_monitor`` counts them without noise; then the statement says that nothing is private.
+    Whether the bound holds along a run is itself private, and is not shown. With ``monitor_weight`` w > 0 the number of
+    rows longer than C, times w C, is released as a block of its own, with the same noise as the others: see
+    :meth:`exceeded`. ``debug_monitor`` counts these rows without noise; then the statement says that nothing is
+    private.
 
     Attributes:
-        declared_max_grad_norm: C, finite and > 0, in the gradient's units: a public constant, not a reading of the run.
-        failure_probability: p in [0, 1), of the whole run.
+        declared_max_grad_norm: C, finite and > 0, in the gradient's units: a public constant, never a number observed
+            in the run.
+        failure_probability: p in [0, 1), for the whole run.
         because: Why the bound holds, for the statement.
         monitor_weight: w >= 0; noise grows by :math:`\sqrt{1 + w^2}`, and the count's own noise is that over w C.
         debug_monitor: Count exactly, in :attr:`UnclippedGradientOracle.exceeded`.
@@ -64,7 +66,7 @@ class UnclippedSum(Estimator):
 
     @property
     def condition(self) -> str:
-        """What must hold, for the statement."""
+        """The condition of the guarantee, for the statement."""
         but = f" but with probability {self.failure_probability:g}" if self.failure_probability else ""
         why = f"declared because {self.because}" if self.because else "declared without a reason"
         return (
@@ -73,7 +75,7 @@ class UnclippedSum(Estimator):
         )
 
     def sensitivity(self, relation: NeighboringRelation, shapes: Shapes) -> dict[str, float]:
-        """Under the condition; nothing bounds it without."""
+        """Return the sensitivity under the condition; without it there is no bound."""
         return {block: moved(relation) * bound for block, bound in self._bounds.items()}
 
     def event(
@@ -106,16 +108,17 @@ class UnclippedSum(Estimator):
         return {name: noisy / divisor for name, noisy in released[GRADIENT].items()}
 
     def exceeded(self, released: Values) -> Tensor:
-        r"""The noisy number of rows of one query that were longer than C, from its release. Post-processing.
+        r"""Return the noisy number of rows of one query that were longer than C, from its release.
 
-        Its noise has standard deviation ``noise_std["monitor"] / (monitor_weight declared_max_grad_norm)``.
+        This is post-processing. The noise has the standard deviation
+        ``noise_std["monitor"] / (monitor_weight declared_max_grad_norm)``.
         """
         if not self.monitor_weight:
-            raise ValueError("monitor_weight must be > 0 for a count of the rows beyond the bound, and is 0.")
+            raise ValueError("monitor_weight must be > 0 for a count of the rows beyond the bound, got 0.")
         return released[MONITOR]["exceeded"].squeeze(-1) / self._bounds[MONITOR]
 
     @property
     def _bounds(self) -> dict[str, float]:
-        """Largest L2 norm one record adds to each block, under the condition."""
+        """The largest L2 norm that one record adds to each block, under the condition."""
         bounds = {GRADIENT: self.declared_max_grad_norm}
         return {**bounds, MONITOR: self.monitor_weight * bounds[GRADIENT]} if self.monitor_weight else bounds

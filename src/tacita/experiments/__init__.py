@@ -1,4 +1,4 @@
-"""Experiments: the papers' figures and tables as data, and one runner (``tacita reproduce``)."""
+"""Experiments that reproduce the papers' figures and tables, and the runner behind ``tacita reproduce``."""
 
 from tacita.experiments.catalogue import catalogue, find
 from tacita.experiments.runner import Check, Experiment, Progress, Result

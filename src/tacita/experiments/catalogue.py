@@ -1,6 +1,6 @@
-"""All experiments, by name. A module of experiments offers ``EXPERIMENTS``; it gets one line here.
+"""The list of all experiments by name.
 
-Place: experiments.* -> [experiments.catalogue] -> cli.reproduce.
+A new module of experiments defines a tuple ``EXPERIMENTS`` and is added to ``MODULES`` here.
 """
 
 from types import ModuleType
@@ -12,11 +12,11 @@ MODULES: tuple[ModuleType, ...] = (
     dp_clipped_sgd,
     one_pass,
     saddles,
-)  # modules with a tuple EXPERIMENTS, in the order in which they are listed
+)  # in the order in which their experiments are listed
 
 
 def catalogue() -> dict[str, Experiment]:
-    """Name -> experiment, in the order of the modules."""
+    """Return all experiments by name, in the order of the modules."""
     found: dict[str, Experiment] = {}
     for module in MODULES:
         for experiment in module.EXPERIMENTS:
@@ -27,10 +27,10 @@ def catalogue() -> dict[str, Experiment]:
 
 
 def find(name: str) -> Experiment:
-    """The experiment of that name.
+    """Return the experiment with the given name.
 
     Raises:
-        ValueError: There is none; the message lists those there are.
+        ValueError: There is none; the message lists the known names.
     """
     known = catalogue()
     if name not in known:

@@ -1,7 +1,7 @@
-r"""Clipped SGD on a toy problem, many runs at once: the algorithm line by line, for experiments and tests of theory.
+r"""Clipped SGD on a synthetic problem, many runs at once, for experiments and tests of theory.
 
-Place: experiments.heavy_tails -> [experiments.clipped_sgd]. One sample a step, noise on the clipped gradient. It is not
-the private oracle: the data are synthetic, the noise comes from the caller's public generator.
+Each step clips the gradient of one sample and adds noise. This is not the private oracle: the data are synthetic, and
+the noise comes from the caller's public generator.
 Source: "Differentially Private Clipped-SGD", Algorithm 1.
 """
 
@@ -14,9 +14,9 @@ from tacita.experiments.heavy_tails import Array, NoisyQuadratic
 
 
 def clip(vectors: Array, threshold: Array | float) -> Array:
-    r"""Each vector along the last axis, scaled to a norm of at most ``threshold``: :math:`\min(1, C/\lVert g\rVert) g`.
+    r"""Scale each vector along the last axis to a norm of at most ``threshold``: :math:`\min(1, C/\lVert g\rVert) g`.
 
-    ``threshold`` broadcasts against the other axes; infinity clips nothing; zero stays zero.
+    ``threshold`` broadcasts against the other axes. An infinite threshold clips nothing, and a zero vector stays zero.
 
     Example:
         >>> clip(np.array([[3.0, 4.0], [0.3, 0.4], [0.0, 0.0]]), 2.5)
@@ -31,13 +31,13 @@ def clip(vectors: Array, threshold: Array | float) -> Array:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Runs:
-    """What is kept of the runs; arrays (*settings, runs).
+class RunGaps:
+    """The gaps f(x) - f* of all runs, arrays of shape (*settings, runs).
 
     Attributes:
-        last: f(x) - f* at the last iterate.
-        average: At the mean of the iterates after the first ``skip``.
-        best: The least on the way.
+        last: The gap at the last iterate.
+        average: The gap at the mean of the iterates after the first ``skip``.
+        best: The smallest gap of any iterate.
     """
 
     last: Array
@@ -55,18 +55,18 @@ def run(
     generator: np.random.Generator,
     noise_std: Array | float = 0.0,
     skip: int = 0,
-    told: Callable[[float], None] = lambda share: None,
-) -> Runs:
-    """Run every setting ``runs`` times from the problem's start; settings share their samples and noise.
+    on_progress: Callable[[float], None] = lambda share: None,
+) -> RunGaps:
+    """Run clipped SGD ``runs`` times for every setting, from the problem's start.
 
     Args:
-        problem: The toy.
-        max_grad_norm, lr, noise_std: Numbers or arrays that broadcast: the settings.
-        steps: Updates.
-        runs: Independent runs of each setting.
-        generator: Public; the settings of one run see the same draws.
-        skip: Iterates left out of the average (the start counts as one).
-        told: Told the share done now and then.
+        problem: The synthetic problem.
+        max_grad_norm, lr, noise_std: The settings: numbers, or arrays that broadcast.
+        steps: Number of updates.
+        runs: Number of independent runs of each setting.
+        generator: Public generator; in each run all settings use the same samples and noise.
+        skip: Number of first iterates left out of the average (the start counts as one).
+        on_progress: Called from time to time with the share that is done.
     """
     threshold, step, std = (x[..., None] for x in np.broadcast_arrays(*map(np.asarray, (max_grad_norm, lr, noise_std))))
     points = np.broadcast_to(np.asarray(problem.start), (*threshold.shape[:-1], runs, problem.dim)).copy()
@@ -82,7 +82,7 @@ def run(
             moved = moved + std[..., None] * generator.standard_normal((runs, problem.dim))
         points = points - step[..., None] * moved
         if t % 256 == 0:
-            told(t / steps)
+            on_progress(t / steps)
     total += points
     average = total / (steps + 1 - skip)
-    return Runs(last=problem.gap(points), average=problem.gap(average), best=np.minimum(best, problem.gap(points)))
+    return RunGaps(last=problem.gap(points), average=problem.gap(average), best=np.minimum(best, problem.gap(points)))

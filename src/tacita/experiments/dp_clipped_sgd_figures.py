@@ -1,7 +1,4 @@
-"""The figures of the experiments of DP-Clipped-SGD, drawn from their tables.
-
-Place: rows of an experiment -> [figures] -> PNG, report.
-"""
+"""The figures of the DP-Clipped-SGD experiments, drawn from their tables."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +11,7 @@ from tacita.report.style import FAINT, INK, PALETTE, heading, new_figure, plain_
 
 @styled
 def floor(rows: Sequence[Row]) -> Any:
-    """Measured gaps on the line that predicts them."""
+    """Draw the measured gaps and the line that predicts them."""
     figure, axes = new_figure(size=(6.4, 4.2))
     c = [row["C"] for row in rows]
     axes.loglog(c, [row["predicted gap"] for row in rows], color=FAINT, label="predicted")
@@ -29,7 +26,7 @@ def floor(rows: Sequence[Row]) -> Any:
 
 @styled
 def trade_off(rows: Sequence[Row]) -> Any:
-    """One curve an epsilon, its best threshold marked."""
+    """Draw one curve for each epsilon, and mark its best threshold."""
     figure, axes = new_figure(size=(7.2, 4.6))
     c = [row["C"] for row in rows]
     names = list(rows[0])[1:]
@@ -52,7 +49,7 @@ def trade_off(rows: Sequence[Row]) -> Any:
 
 @styled
 def quantiles(rows: Sequence[Row]) -> Any:
-    """Quantiles of the gap of the last iterate, one panel a law."""
+    """Draw quantiles of the last iterate's gap, one panel for each noise distribution."""
     degrees = sorted({row["degrees"] for row in rows})
     figure, panels = new_figure(1, len(degrees), size=(1.2 + 3.8 * len(degrees), 4.0))
     panels = np.atleast_1d(panels)
@@ -75,7 +72,7 @@ def quantiles(rows: Sequence[Row]) -> Any:
 
 @styled
 def rate(rows: Sequence[Row]) -> Any:
-    """Left without privacy, right with it."""
+    """Draw the gap against the steps: the left panel without privacy, the right panel with it."""
     figure, (left, right) = new_figure(1, 2, size=(9.0, 4.2))
     steps = [row["steps"] for row in rows]
     left.loglog(steps, [row["C = 4: 95 % over floor"] for row in rows], "o-", label="C = 4: 95 % minus floor")
@@ -92,5 +89,5 @@ def rate(rows: Sequence[Row]) -> Any:
     for axes in (left, right):
         plain_log(axes.xaxis, steps)
         plain_log(axes.yaxis)
-    heading(figure, "A threshold that grows with the steps is right without privacy, and wrong with it")
+    heading(figure, "A threshold that grows with the steps helps without privacy, and hurts with it")
     return figure

@@ -1,8 +1,8 @@
-r"""Heavy-tailed streams of gradients whose moments are known: ready problems for clipped and robust methods.
+r"""Synthetic heavy-tailed gradients with known moments, for experiments and tests of clipped and robust methods.
 
-Place: data of experiments and tests. Every law has mean zero and a tail index a in (1, 2]: moments of order below a are
-finite, and are computed here; the variance is infinite for a < 2 (a = 2 of the stable law is the Gaussian). The
-generator is the caller's and public: synthetic data hold no secret.
+Every distribution has mean zero and a tail index a > 1. Moments of order below a are finite, and are computed here; for
+a < 2 the variance is infinite. (The stable distribution with a = 2 is the Gaussian.) The caller passes a public
+generator, because synthetic data hold no secret.
 """
 
 import math
@@ -22,11 +22,11 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class HeavyTail(ABC):
-    """A law of gradient noise in any dimension, with mean zero.
+    """A distribution of gradient noise in any dimension, with mean zero.
 
     Attributes:
-        tail: Tail index: moments of smaller order are finite.
-        size: Factor on every draw.
+        tail: Tail index; moments of smaller order are finite.
+        size: Factor by which every draw is multiplied.
     """
 
     tail: float
@@ -34,18 +34,18 @@ class HeavyTail(ABC):
 
     def __post_init__(self) -> None:
         if not self.tail > 1:
-            raise ValueError(f"tail must be > 1, or there is no mean, got {self.tail!r}.")
+            raise ValueError(f"tail must be > 1, or the mean does not exist, got {self.tail!r}.")
         _validate.positive("size", self.size)
 
     def draw(self, generator: np.random.Generator, shape: tuple[int, ...], dim: int = 1) -> Array:
-        """Independent draws, (*shape, dim)."""
+        """Return independent draws, shape (*shape, dim)."""
         return self.size * self._draw(generator, shape, dim)
 
     def moment_scale(self, order: float, dim: int = 1) -> float:
-        r""":math:`(E \lVert \xi \rVert^\alpha)^{1/\alpha}` for alpha = ``order``.
+        r"""Return :math:`(E \lVert \xi \rVert^\alpha)^{1/\alpha}` for alpha = ``order``.
 
         Raises:
-            ValueError: ``order`` is not in (1, tail), so that the moment is not finite.
+            ValueError: ``order`` is not in (1, ``finite_below``), so the moment may be infinite.
         """
         if not 1 < order < self.finite_below:
             raise ValueError(f"order must be in (1, {self.finite_below:g}), where moments are finite, got {order!r}.")
@@ -53,21 +53,21 @@ class HeavyTail(ABC):
 
     @property
     def finite_below(self) -> float:
-        """Moments of order below this are finite."""
+        """The order below which moments are finite."""
         return self.tail
 
     @abstractmethod
     def _draw(self, generator: np.random.Generator, shape: tuple[int, ...], dim: int) -> Array:
-        """Draws of size one."""
+        """Return draws for ``size`` 1."""
 
     @abstractmethod
     def _moment(self, order: float, dim: int) -> float:
-        r""":math:`E \lVert \xi \rVert^\alpha` of size one."""
+        r"""Return :math:`E \lVert \xi \rVert^\alpha` for ``size`` 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OneSidedPareto(HeavyTail):
-    r"""A centred Pareto variable along the diagonal: skewed, so that clipping has a bias even at the optimum.
+    r"""A centred Pareto variable along the diagonal. It is skewed, so clipping has a bias even at the optimum.
 
     :math:`\xi = (P - a/(a-1))\, u` with :math:`P(P > t) = t^{-a}` for t >= 1 and :math:`u = (1, \dots, 1)/\sqrt d`.
 
@@ -78,21 +78,27 @@ class OneSidedPareto(HeavyTail):
 
     @property
     def mean_before_centring(self) -> float:
-        """a / (a - 1)."""
+        """The mean a / (a - 1) of the Pareto variable P."""
         return self.tail / (self.tail - 1)
 
     def clipped_mean(self, threshold: float, shift: float = 0.0) -> float:
-        r""":math:`E\,\mathrm{clip}(\xi + y, C)` in one dimension, exact, where only the right tail is cut.
+        r"""Return :math:`E\,\mathrm{clip}(\xi + y, C)` in one dimension, exactly, where only the right tail is cut.
 
-        :math:`y - (C - y + \frac{a}{a-1})^{1-a}/(a-1)` for the shift y; size one and
+        It is :math:`y - (C - y + \frac{a}{a-1})^{1-a}/(a-1)` for the shift y, if ``size`` is 1 and
         :math:`C \ge a/(a-1) - 1 - y`.
+
+        Raises:
+            ValueError: ``size`` is not 1, or C is smaller.
 
         Example:
             >>> OneSidedPareto(tail=1.5).clipped_mean(threshold=8.0)  # - 2 / sqrt(11)
             -0.6030226891555273
         """
         if self.size != 1 or threshold < self.mean_before_centring - 1 - shift:
-            raise ValueError(f"threshold must be so large that the left is not cut, and size 1, got {threshold!r}.")
+            raise ValueError(
+                f"threshold must be >= {self.mean_before_centring - 1 - shift:g}, so that only the right tail is cut, "
+                f"and size must be 1, got threshold {threshold!r} and size {self.size!r}."
+            )
         cut = threshold - shift + self.mean_before_centring
         return shift - cut ** (1 - self.tail) / (self.tail - 1)
 
@@ -126,7 +132,7 @@ class SymmetricPareto(HeavyTail):
 
 @dataclass(frozen=True, kw_only=True)
 class StudentT(HeavyTail):
-    r"""Multivariate Student t with ``tail`` degrees of freedom: symmetric in every direction.
+    r"""The multivariate Student t distribution with ``tail`` degrees of freedom, symmetric in every direction.
 
     :math:`E\lVert\xi\rVert^\alpha = \nu^{\alpha/2} \frac{\Gamma((d+\alpha)/2)\Gamma((\nu-\alpha)/2)}{\Gamma(d/2)
     \Gamma(\nu/2)}`.
@@ -149,10 +155,11 @@ class StudentT(HeavyTail):
 
 @dataclass(frozen=True, kw_only=True)
 class AlphaStable(HeavyTail):
-    r"""Isotropic alpha-stable: characteristic function :math:`\exp(-\lVert t\rVert^a)`, a in (1, 2].
+    r"""The isotropic stable distribution with characteristic function :math:`\exp(-\lVert t\rVert^a)`, a in (1, 2].
 
-    :math:`E\lVert\xi\rVert^p = 2^p \frac{\Gamma((d+p)/2)\Gamma(1-p/a)}{\Gamma(d/2)\Gamma(1-p/2)}` for p < a. Drawn as
-    the root of a positive stable variable (Kanter) times a Gaussian; a = 2 is the Gaussian of variance 2 a coordinate.
+    :math:`E\lVert\xi\rVert^p = 2^p \frac{\Gamma((d+p)/2)\Gamma(1-p/a)}{\Gamma(d/2)\Gamma(1-p/2)}` for p < a. A draw
+    is the root of a positive stable variable (Kanter) times a Gaussian; a = 2 is the Gaussian with variance 2 per
+    coordinate.
 
     Example:
         >>> round(AlphaStable(tail=1.5).moment_scale(1.25), 4)
@@ -162,7 +169,7 @@ class AlphaStable(HeavyTail):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.tail > 2:
-            raise ValueError(f"tail must be in (1, 2] for a stable law, got {self.tail!r}.")
+            raise ValueError(f"tail must be in (1, 2] for a stable distribution, got {self.tail!r}.")
 
     def _draw(self, generator: np.random.Generator, shape: tuple[int, ...], dim: int) -> Array:
         normals = generator.standard_normal((*shape, dim))
@@ -181,7 +188,7 @@ class AlphaStable(HeavyTail):
 
     @property
     def finite_below(self) -> float:
-        """The tail index; for the Gaussian (a = 2) any order."""
+        """The tail index, or infinity for the Gaussian (a = 2)."""
         return math.inf if self.tail == 2 else self.tail
 
 
@@ -190,9 +197,9 @@ class NoisyQuadratic:
     r"""The problem :math:`f(x) = \frac{L}{2}\lVert x\rVert^2` with gradients :math:`L x + \xi`, from :math:`x^0`.
 
     Attributes:
-        noise: The law of xi.
+        noise: The distribution of xi.
         start: The first point; its length is the dimension.
-        smoothness: L.
+        smoothness: The smoothness L.
     """
 
     noise: HeavyTail
@@ -209,19 +216,22 @@ class NoisyQuadratic:
         return len(self.start)
 
     def gradients(self, points: Array, generator: np.random.Generator) -> Array:
-        """One stochastic gradient at each point, (..., dim)."""
+        """Return one stochastic gradient at each point, shape (..., dim)."""
         return self.smoothness * points + self.noise.draw(generator, points.shape[:-1], self.dim)
 
     def gap(self, points: Array) -> Array:
-        """f(x) - f* at each point, (...)."""
+        """Return f(x) - f* at each point, shape (...)."""
         return self.smoothness / 2 * np.square(points).sum(axis=-1)
 
     def records(self, count: int, generator: np.random.Generator) -> Array:
-        r"""Records :math:`\xi_i`, (count, dim): losses :math:`L \lVert x\rVert^2 / 2 + \langle x, \xi_i\rangle`."""
+        r"""Return records :math:`\xi_i`, shape (count, dim).
+
+        The loss of a record is :math:`L \lVert x\rVert^2 / 2 + \langle x, \xi_i\rangle`.
+        """
         return self.noise.draw(generator, (count,), self.dim)
 
     def problem(self, moment_order: float) -> ConvexProblem:
-        """What the theory is told: L, the distance from start to optimum, and the moment of that order.
+        """Return the theory's description: L, the distance from start to optimum, and the moment of the given order.
 
         Example:
             >>> toy = NoisyQuadratic(noise=OneSidedPareto(tail=1.5), start=(5.0,))

@@ -1,9 +1,8 @@
-r"""Where error feedback wins at equal epsilon: one pass, no secret sampling, an ill-conditioned problem.
+r"""The experiment in which error feedback wins at equal epsilon: one pass, no secret sampling, ill-conditioned problem.
 
-Place: estimators, mechanisms -> [experiments.one_pass] -> the catalogue. The library's estimators, events and
-calibration on many runs at once; only the loop is the experiment's own. Measured first for this library.
-Why: docs/derivations/dicesgd.md, "Bounded residuals": injecting a share :math:`\rho` of the error in each query divides
-the noise by :math:`\sqrt{2/\rho}` at the same clipping bias.
+It uses the library's estimators, events and calibration on many runs at once; only the loop is its own. Measured first
+for this library. The reason is in docs/derivations/dicesgd.md, "Bounded residuals": injecting a share :math:`\rho` of
+the error in each query divides the noise by :math:`\sqrt{2/\rho}` at the same clipping bias.
 """
 
 import math
@@ -28,7 +27,7 @@ SHARES = (1.0, 0.3, 0.1, 0.03)
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """How much is tried; every method is tuned over the same batches, thresholds and learning rates."""
+    """The size of the experiment. Every method is tuned over the same batches, thresholds and learning rates."""
 
     records: int
     epsilons: tuple[float, ...]
@@ -51,7 +50,7 @@ LARGE = Size(
 
 @dataclass(frozen=True)
 class Regression:
-    """Least squares with skewed, heavy-tailed noise; the curvatures of the directions span two decades."""
+    """A least-squares problem with skewed, heavy-tailed noise, whose curvatures span two decades by default."""
 
     dim: int = 20
     condition: float = 100.0
@@ -65,19 +64,19 @@ class Regression:
         return torch.full((self.dim,), 3 / math.sqrt(self.dim))
 
     def draw(self, runs: int, records: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Rows (runs, records, dim) and targets (runs, records)."""
+        """Return rows of shape (runs, records, dim) and targets of shape (runs, records)."""
         x = torch.randn(runs, records, self.dim, generator=generator) * self.curvature.sqrt()
         pareto = (1 - torch.rand(runs, records, generator=generator)).pow(-1 / TAIL)
         return x, x @ self.optimum + pareto - TAIL / (TAIL - 1)
 
     def excess_risk(self, points: Tensor) -> Tensor:
-        """(..., dim) -> (...)."""
+        """Return the excess risk at each point; shapes (..., dim) -> (...)."""
         return ((points - self.optimum).square() * self.curvature).sum(-1) / 2
 
 
 @dataclass(frozen=True)
 class Method:
-    """Plain clipping at C, or error feedback that gives back everything up to C, a share in each query."""
+    """A method: plain clipping at C, or error feedback that gives back everything up to C, a share in each query."""
 
     name: str
     share: float | None = None
@@ -91,7 +90,7 @@ class Method:
     def estimator(self, threshold: float, divisor: float) -> Estimator:
         if self.share is None:
             return ClippedSum(FlatClipper(max_grad_norm=threshold))
-        at_once = threshold * self.share / 2  # the split of the threshold that needs the least noise
+        at_once = threshold * self.share / 2  # this split of the threshold needs the least noise
         feedback = BoundedFeedback(
             max_feedback_norm=math.inf, max_residual_norm=threshold - at_once, injected_share=self.share
         )
@@ -107,13 +106,15 @@ METHODS = (
 
 @dataclass(frozen=True)
 class Setting:
+    """The settings that a method is tuned over."""
+
     batch: int
     threshold: float
     lr: float
 
 
 def noise_std(estimator: Estimator, sampler: Sampler, dim: int, epsilon: float, queries: int) -> float:
-    """Of the noise on each query's sum that meets the target for the whole session."""
+    """Return the standard deviation of the noise on each query's sum that meets the target for the whole session."""
     shapes = {DEFAULT_NAME: torch.Size([dim])}
     sensitivity, sizes = estimator.sensitivity(RELATION, shapes), estimator.block_sizes(shapes)
 
@@ -136,7 +137,7 @@ def excess_risks(
     method: Method, batch: int, threshold: float, lrs: Sequence[float], *, size: Size, epsilon: float, runs: int,
     generator: torch.Generator,
 ) -> Tensor:  # fmt: skip
-    """Excess risk of the mean of the second half of the iterates, for each learning rate and run: (lrs, runs)."""
+    """Return the excess risk of the mean of the last half of the iterates, shape (learning rates, runs)."""
     problem, sampler = Regression(), method.sampler(size.records, batch)
     queries = size.records // batch
     estimator = method.estimator(threshold, sampler.expected_batch_size)
@@ -162,7 +163,7 @@ def excess_risks(
 def _batches(
     method: Method, runs: int, records: int, batch: int, generator: torch.Generator
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Rows of each run's batch and which of them are there, (runs, most) each."""
+    """Yield, for each query, each run's row numbers and whether each is in the batch, both of shape (runs, largest)."""
     for query in range(records // batch):
         if method.poisson:
             rate = torch.full((runs, 1), batch / records)
@@ -175,7 +176,7 @@ def _batches(
 
 
 def tuned(method: Method, epsilon: float, size: Size, seed: int) -> Setting:
-    """The setting of least mean excess risk, on data that the figures do not use."""
+    """Return the setting with the least mean excess risk, on data that the results do not use."""
     found: dict[Setting, float] = {}
     for batch in size.batches:
         for threshold in size.thresholds:
@@ -189,7 +190,7 @@ def tuned(method: Method, epsilon: float, size: Size, seed: int) -> Setting:
 
 
 def one_pass(full: bool, seed: int, progress: Progress) -> Result:
-    """Feedback that gives back a small share at a time, against plain clipping in one pass, at equal epsilon."""
+    """Compare feedback that gives back a small share at a time with plain clipping, in one pass at equal epsilon."""
     size, rows = LARGE if full else SMALL, []
     cells = [(epsilon, method) for epsilon in size.epsilons for method in METHODS]
     for done, (epsilon, method) in enumerate(cells):
@@ -228,10 +229,11 @@ def _notes(size: Size) -> list[str]:
         f"Least squares, 20 directions with curvatures from 1 to 1/100, centred Pareto noise of tail index {TAIL:g}; "
         f"{size.records:,} records, delta {DELTA:g}, {RELATION}. Each method makes as many queries as there are "
         "batches in the data.",
-        f"Every method is tuned alike on data of its own: batch in {size.batches}, threshold C in {size.thresholds}, "
-        f"learning rate in {size.lrs}. All clip at C in the end. Median of {size.runs} runs, quartiles beside it.",
-        f"'{POISSON}' needs secret coins and is amplified by them; the others need neither. Feedback here is "
-        "correlated noise by another road; a matrix mechanism (DP-FTRL) should do at least as well.",
+        f"Every method is tuned in the same way on separate data: batch in {size.batches}, threshold C in "
+        f"{size.thresholds}, learning rate in {size.lrs}. All clip at C in the end. Median of {size.runs} runs, with "
+        "quartiles.",
+        f"'{POISSON}' needs secret sampling and is amplified by it; the other methods do not. Feedback here is another "
+        "way to correlate the noise; a matrix mechanism (DP-FTRL) should do at least as well.",
     ]
 
 

@@ -1,7 +1,4 @@
-"""The figure of error feedback in one pass, drawn from its table.
-
-Place: rows of an experiment -> [one_pass_figures] -> PNG, report.
-"""
+"""The figure of error feedback in one pass, drawn from its table."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +9,7 @@ from tacita.report.style import PALETTE, heading, new_figure, plain_log, styled
 
 @styled
 def risks(rows: Sequence[Row]) -> Any:
-    """A line of the figure a method, a colour an epsilon; dots are medians, bars quartiles."""
+    """Draw a row for each method and a colour for each epsilon; dots are medians, bars are quartiles."""
     names = list(dict.fromkeys(row["method"] for row in rows))[::-1]
     epsilons = sorted({row["epsilon"] for row in rows})
     figure, axes = new_figure(size=(7.2, 1.2 + 0.4 * len(names)))
@@ -29,5 +26,5 @@ def risks(rows: Sequence[Row]) -> Any:
     plain_log(axes.xaxis)
     if len(epsilons) > 1:
         figure.legend(loc="outside right center")
-    heading(figure, "One pass: an error given back bit by bit needs less noise")
+    heading(figure, "One pass: giving back the error in small shares needs less noise")
     return figure

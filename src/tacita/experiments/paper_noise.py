@@ -1,8 +1,8 @@
 """The noise that the DiceSGD paper prescribes, for experiments that compare with it. It is not private as claimed.
 
-Place: oracles, theory -> [experiments.paper_noise]. An oracle gets it through :func:`unsafe_paper_noise` alone, which
-says what the noise really guarantees; the ledger charges that, and the statement begins with it.
-Source: Zhang, Bu, Wu, Hong (DiceSGD), Theorem 3.7 and Algorithm 4. Why both fail: docs/derivations/dicesgd.md.
+Only :func:`unsafe_paper_noise` gives it to an oracle, and prints the guarantee that is proved. The ledger charges that
+guarantee, and the statement begins with it.
+Source: Zhang, Bu, Wu, Hong (DiceSGD), Theorem 3.7 and Algorithm 4. docs/derivations/dicesgd.md shows why both fail.
 """
 
 import math
@@ -39,37 +39,37 @@ def unsafe_paper_noise(
     nominal_delta: float,
     residual_bound: float = math.inf,
 ) -> GradientOracle:
-    r"""The same oracle with the noise of the paper's formula. **Not (epsilon, delta)-private as claimed.**
+    r"""Return the oracle with the noise of the paper's formula. **Not (epsilon, delta)-private as claimed.**
 
-    The session of ``oracle`` is withdrawn, and one with this noise registered in its place, with its settings and from
-    its share: with the guarantee that is proved, which is printed beside the nominal one. The statement begins with
-    "not (epsilon, delta)-DP as claimed". What the paper does not describe is refused, and so is noise that is enough
-    for what is claimed; then the session of ``oracle`` stays.
+    The ledger withdraws the session of ``oracle`` and registers one with this noise instead, with the same settings and
+    from the same share. The new session has the guarantee that is proved, which is printed beside the nominal one, and
+    the statement begins with "not (epsilon, delta)-DP as claimed". An algorithm that the paper does not describe is
+    refused, and so is noise that is enough for the claim; the session of ``oracle`` then stays as it was.
 
     * ``"theorem_3_7"``: :math:`\sigma_1 = \sqrt{32 T (C_1^2 + 2 \min(b C_2, G')^2) \ln(1/\delta)} / (N \epsilon)`;
     * ``"automatic"``: :math:`\sigma_1 = \sqrt{96 T \ln(1/\delta)}\, C_1 / (N \epsilon)`;
 
-    on the mean, N the sampler's ``num_records``, T the planned queries, b the divisor.
+    The noise is on the mean; N is the sampler's ``num_records``, T the planned queries and b the divisor.
 
     Args:
         oracle: An :class:`~tacita.ErrorFeedbackOracle` with :class:`~tacita.PrivateFeedback` as published (every query
-            injects, no leak, no anti-windup), not asked yet.
-        formula: One of the two.
-        nominal_epsilon: What the paper claims for this noise ...
-        nominal_delta: ... at this delta.
-        residual_bound: G' of Theorem 3.7, a bound on what clipping removes, which nobody enforces.
+            injects, no leak, no anti-windup) that has made no query yet.
+        formula: ``"theorem_3_7"`` or ``"automatic"``.
+        nominal_epsilon: The epsilon that the paper claims for this noise at ``nominal_delta``.
+        nominal_delta: The delta of that claim.
+        residual_bound: G' of Theorem 3.7, a bound on what clipping removes. Nothing enforces it.
 
     Raises:
-        ValueError: The formula's own hypotheses do not hold, or the claim does; the message names what is wrong.
-        LedgerError: The oracle was asked already, or a release was made since it was built.
-        BudgetExceededError: What is guaranteed would pass the ledger's cap, or the share.
+        ValueError: The formula's own hypotheses do not hold, or the claim is true; the message says which.
+        LedgerError: The oracle has made a query, or a release was made since the oracle was built.
+        BudgetExceededError: The proved guarantee would exceed the ledger's cap or the session's share.
     """
     if formula not in get_args(Formula):
         raise ValueError(f"formula must be one of {', '.join(get_args(Formula))}, got {formula!r}.")
     if not isinstance(oracle.estimator, HiddenErrorSum):
         raise ValueError(
-            "oracle must be an ErrorFeedbackOracle with PrivateFeedback, the algorithm that the formula is published "
-            f"for, got {oracle!r}."
+            "oracle must be an ErrorFeedbackOracle with PrivateFeedback, because the formula was published for that "
+            f"algorithm, got {oracle!r}."
         )
     _validate.positive("nominal_epsilon", nominal_epsilon)
     _validate.delta("nominal_delta", nominal_delta)
@@ -79,7 +79,7 @@ def unsafe_paper_noise(
     (block, sensitivity), *_ = claimed.sensitivity(oracle.ledger.neighboring_relation, oracle.source.shapes).items()
     noise_std = float(sum_noise_std(mean_std, divisor=oracle.divisor))
     rigorous = _rigorous(oracle, claimed, {block: noise_std})
-    unsafe = _in_its_place(oracle, claimed, GaussianMechanism(noise_multiplier=noise_std / sensitivity))
+    unsafe = _with_noise(oracle, claimed, GaussianMechanism(noise_multiplier=noise_std / sensitivity))
     print(
         f"Noise {noise_std:.6g} on the sum by {CLAIMS[formula]}: claimed epsilon {nominal_epsilon:g}, rigorous epsilon "
         f"{rigorous.epsilon:.6g} at delta {nominal_delta:g} ({rigorous.accountant}). {unsafe.event.disclaimer}."
@@ -88,7 +88,7 @@ def unsafe_paper_noise(
 
 
 def _check_published(estimator: HiddenErrorSum, formula: Formula) -> None:
-    """Raise ``ValueError`` for an algorithm about which the paper claims nothing."""
+    """Raise ``ValueError`` unless the algorithm is one that the paper makes a claim about."""
     feedback = estimator.feedback
     wrong = [
         f"{name} must be {published:g}, got {getattr(feedback, name):g}"
@@ -104,10 +104,10 @@ def _check_published(estimator: HiddenErrorSum, formula: Formula) -> None:
 
 
 def _rigorous(oracle: GradientOracle, claimed: "ClaimedNoise", noise_std: Mapping[str, float]) -> Bound:
-    """What is proved for the session alone, as it is charged.
+    """Return the guarantee that is proved for the session alone, as the ledger charges it.
 
     Raises:
-        ValueError: The claim is not false: the tightest bound there is does not exceed it.
+        ValueError: The claim is not refuted, because the tightest bound does not exceed it.
     """
 
     def bound(estimator: Estimator) -> Bound:
@@ -119,8 +119,9 @@ def _rigorous(oracle: GradientOracle, claimed: "ClaimedNoise", noise_std: Mappin
     least = min([charged.epsilon, *tighter])
     if not least > claimed.claimed_epsilon:
         raise ValueError(
-            f"nominal_epsilon: the noise of {claimed.claim} is enough here, for epsilon {least:.6g} at delta "
-            f"{claimed.claimed_delta:g}, so nothing is refuted. Give that noise to the oracle as a GaussianMechanism."
+            f"nominal_epsilon must be < {least:.6g}, got {claimed.claimed_epsilon:g}: the noise of {claimed.claim} is "
+            f"enough here, for epsilon {least:.6g} at delta {claimed.claimed_delta:g}, so nothing is refuted. Give the "
+            "oracle this noise as a GaussianMechanism instead."
         )
     return charged
 
@@ -128,7 +129,7 @@ def _rigorous(oracle: GradientOracle, claimed: "ClaimedNoise", noise_std: Mappin
 def _by_first_draw(
     oracle: GradientOracle, estimator: HiddenErrorSum, noise_std: Mapping[str, float]
 ) -> list[HiddenErrorSum]:
-    """The estimator under its tightest accounting, where there is one."""
+    """Return the estimator with its tightest accounting, as a list that is empty where the sampler has none."""
     tight = replace(estimator, feedback=replace(estimator.feedback, first_draw=True))
     try:
         tight.event(oracle.sampler, noise_std, oracle.ledger.neighboring_relation, oracle.source.shapes)
@@ -137,13 +138,13 @@ def _by_first_draw(
     return [tight]
 
 
-def _in_its_place(oracle: GradientOracle, claimed: "ClaimedNoise", mechanism: GaussianMechanism) -> GradientOracle:
-    """The oracle with another noise; its session is withdrawn once the other is sure to be accepted."""
+def _with_noise(oracle: GradientOracle, claimed: "ClaimedNoise", mechanism: GaussianMechanism) -> GradientOracle:
+    """Return the oracle with another noise. Its old session is withdrawn only if the new one is accepted."""
     relation, shapes = oracle.ledger.neighboring_relation, oracle.source.shapes
     noise_std = mechanism.noise_std(claimed.sensitivity(relation, shapes), claimed.block_sizes(shapes))
     event = claimed.event(oracle.sampler, noise_std, relation, shapes)
     named = {"estimator": repr(claimed), "mechanism": repr(mechanism)}
-    settings = {**oracle.settings, **oracle._more_settings, **named}
+    settings = {**oracle.settings, **oracle._options.more_settings, **named}
     session = oracle.ledger._replace(oracle.session, event, settings)
     return GradientOracle(
         oracle.source,
@@ -152,9 +153,9 @@ def _in_its_place(oracle: GradientOracle, claimed: "ClaimedNoise", mechanism: Ga
         sampler=oracle.sampler,
         ledger=oracle.ledger,
         planned_queries=oracle.planned_queries,
-        rows=oracle._rows,
+        rows=oracle.draws.rows,
         part=session.part,
-        max_rows_per_unit=getattr(oracle.sampler, "max_rows_per_unit", 1),
+        max_rows_per_unit=oracle.sampler.max_rows_per_unit,
         settings=settings,
         session=session,
         randomness=oracle.randomness,
@@ -163,13 +164,13 @@ def _in_its_place(oracle: GradientOracle, claimed: "ClaimedNoise", mechanism: Ga
 
 @dataclass(frozen=True)
 class ClaimedNoise(Estimator):
-    """An estimator whose noise was published with a claim that is false; its event says so.
+    """An estimator whose noise was published with a false claim. Its event says so; ``inner`` does everything else.
 
     Attributes:
-        inner: Does everything.
-        claim: Who claims it.
-        claimed_epsilon: The epsilon that is claimed ...
-        claimed_delta: ... at this delta.
+        inner: The estimator without the claim.
+        claim: Where the claim was published.
+        claimed_epsilon: The epsilon that is claimed at ``claimed_delta``.
+        claimed_delta: The delta of the claim.
     """
 
     inner: HiddenErrorSum
@@ -220,7 +221,7 @@ class ClaimedNoise(Estimator):
 def _mean_noise_std(
     oracle: GradientOracle, formula: Formula, target: tuple[float, float], residual_bound: float
 ) -> float:
-    """The formula's noise on the mean, where its own hypotheses hold."""
+    """Return the formula's noise on the mean; raise ``ValueError`` unless the formula's own hypotheses hold."""
     estimator, sampler = oracle.estimator, oracle.sampler
     assert isinstance(estimator, HiddenErrorSum)
     threshold, feedback = estimator.contribution(oracle.source.shapes), estimator.feedback.max_feedback_norm
@@ -234,8 +235,8 @@ def _mean_noise_std(
     if formula == "automatic":
         if feedback != threshold:
             raise ValueError(
-                f"automatic: max_feedback_norm must be max_grad_norm, {threshold:g}, got {feedback:g}: the formula has "
-                "one threshold."
+                f"automatic: max_feedback_norm must be max_grad_norm, {threshold:g}, got {feedback:g}, because the "
+                "formula has only one threshold."
             )
         return paper_automatic(**common)
     if sampler.sample_rate > 0.2:
@@ -248,7 +249,7 @@ def _mean_noise_std(
     least = 8 * threshold / oracle.divisor
     if not found > least:
         raise ValueError(
-            f"theorem_3_7: its noise, {found:.4g} on the mean, must exceed 8 C1 / B = {least:.4g}: fewer records, more "
-            "queries, or a smaller nominal_epsilon."
+            f"theorem_3_7: its noise, {found:.4g} on the mean, must exceed 8 C1 / B = {least:.4g}. Use fewer records, "
+            "more queries, or a smaller nominal_epsilon."
         )
     return found

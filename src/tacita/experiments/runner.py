@@ -1,7 +1,7 @@
-"""What an experiment is, and the one runner: a table, the checks it must pass, a figure, three files.
+"""Experiments, their results (a table, checks and a figure), and the files that are written for them.
 
-Place: every other room -> [experiments.runner] -> cli.reproduce. An experiment is data: a name, a title, a source and a
-function. It makes its own data from a seed, so nothing it shows is private.
+An experiment is a name, a title, a source and a function. It makes its own data from a seed, so its results are not
+private.
 """
 
 import json
@@ -17,23 +17,23 @@ from rich.table import Table
 from tacita import _validate
 
 Row = Mapping[str, Any]
-Progress = Callable[[float, str], None]  # share done in [0, 1], and what is being done
+Progress = Callable[[float, str], None]  # the share that is done, in [0, 1], and the current task
 
 DPI = 200
-SEED = 0  # of every experiment, unless asked otherwise: public data, so reproducing beats surprising
+SEED = 0  # the default; the data are public, so the same results in every run are better than new ones
 
 
 def silent(share: float, what: str) -> None:
-    """A progress that shows nothing."""
+    """Show no progress."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """One sentence that the figures must bear out.
+    """A claim about an experiment's results.
 
     Attributes:
-        says: The sentence.
-        held: Whether they did.
+        says: The claim, one sentence.
+        held: Whether the results support it.
     """
 
     says: str
@@ -42,13 +42,13 @@ class Check:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What an experiment found.
+    """The results of an experiment.
 
     Attributes:
-        rows: One mapping a line of the table, column name -> number, word or None; all with the same columns.
-        checks: What the figures must bear out.
-        notes: What a reader of the table must know: the setting, the units, what is a median.
-        draw: Draws the figure (a ``matplotlib`` figure), or None. Only this needs the extra ``[report]``.
+        rows: The lines of the table: mappings from column name to number, word or ``None``, all with the same columns.
+        checks: The claims that the results must support.
+        notes: Facts that a reader of the table needs: the setting, the units, which numbers are medians.
+        draw: Returns the ``matplotlib`` figure; ``None`` if there is none. Only this needs the extra ``[report]``.
     """
 
     rows: Sequence[Row]
@@ -58,20 +58,20 @@ class Result:
 
     @property
     def holds(self) -> bool:
-        """Whether every check held."""
+        """Whether all checks held."""
         return all(check.held for check in self.checks)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """One experiment of a paper, as data.
+    """An experiment of a paper.
 
     Attributes:
-        name: For ``tacita reproduce NAME``: the paper and the experiment, lower case, with hyphens.
-        title: What it shows, in one line.
-        source: Paper and place, or where it was measured first.
-        run: ``run(full, seed, progress) -> Result``. ``full`` is the published size; without it the same experiment at
-            a size that takes seconds, with its own tolerances. The same seed gives the same figures.
+        name: The name for ``tacita reproduce NAME``: paper and experiment, in lower case, with hyphens.
+        title: The experiment's finding, in one line.
+        source: The paper and the place in it, or where the experiment was measured first.
+        run: ``run(full, seed, progress) -> Result``. With ``full`` it has the published size; without, a size that
+            takes seconds, with tolerances of its own. The same seed gives the same results.
     """
 
     name: str
@@ -80,12 +80,12 @@ class Experiment:
     run: Callable[[bool, int, Progress], Result]
 
     def __call__(self, *, full: bool = False, seed: int = SEED, progress: Progress = silent) -> Result:
-        """Run it."""
+        """Run the experiment and return its result."""
         return self.run(full, _validate.count("seed", seed, at_least=0), progress)
 
 
 def as_record(experiment: Experiment, result: Result, *, full: bool, seed: int) -> dict[str, Any]:
-    """Everything but the figure, ready for JSON: no NaN, no infinity (they become words)."""
+    """Return everything but the figure as plain data for JSON; NaN and infinity become strings."""
     return {
         "name": experiment.name,
         "title": experiment.title,
@@ -99,12 +99,12 @@ def as_record(experiment: Experiment, result: Result, *, full: bool, seed: int) 
 
 
 def as_json(record: Mapping[str, Any]) -> str:
-    """One JSON document, readable, with a newline at its end."""
+    """Return an indented JSON document that ends with a newline."""
     return json.dumps(record, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
 
 
 def as_table(result: Result) -> Table:
-    """The rows as a table for a terminal, plain lines and numbers to four digits."""
+    """Return the rows as a table for a terminal, with numbers to four digits."""
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     columns = list(result.rows[0]) if result.rows else []
     for name in columns:
@@ -116,7 +116,7 @@ def as_table(result: Result) -> Table:
 
 
 def in_words(value: Any) -> str:
-    """A cell as a reader wants it: four digits, no float noise, a dash for nothing."""
+    """Return a cell's text: numbers to four digits, yes or no, a dash for ``None``."""
     if value is None:
         return "–"
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -125,11 +125,11 @@ def in_words(value: Any) -> str:
 
 
 def write(folder: Path, experiment: Experiment, result: Result, record: Mapping[str, Any], text: str) -> list[Path]:
-    """Write ``NAME.json``, ``NAME.txt`` and, if there is a figure, ``NAME.png``; returns what was written."""
+    """Write ``NAME.json``, ``NAME.txt`` and, if there is a figure, ``NAME.png``; return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{experiment.name}.json", folder / f"{experiment.name}.txt"]
-    paths[0].write_text(as_json(record))
-    paths[1].write_text(text)
+    paths[0].write_text(as_json(record), encoding="utf-8", newline="\n")
+    paths[1].write_text(text, encoding="utf-8", newline="\n")
     if result.draw is not None:
         paths.append(folder / f"{experiment.name}.png")
         result.draw().savefig(paths[-1], dpi=DPI)

@@ -1,7 +1,4 @@
-"""The figures of the saddle experiments, drawn from their tables.
-
-Place: rows of an experiment -> [saddle_figures] -> PNG, report.
-"""
+"""The figures of the saddle experiments, drawn from their tables."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +9,7 @@ from tacita.report.style import PALETTE, heading, new_figure, plain_log, styled
 
 @styled
 def private(rows: Sequence[Row]) -> Any:
-    """Share of stationary iterates and gradient norm against epsilon."""
+    """Draw the share of stationary iterates and the gradient norm against epsilon."""
     noisy = [row for row in rows if row["epsilon"] is not None]
     epsilons = [row["epsilon"] for row in noisy]
     figure, (left, right) = new_figure(1, 2, size=(8.4, 3.8))

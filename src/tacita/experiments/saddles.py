@@ -1,9 +1,8 @@
-r"""Saddles: noise leaves them, privately too; where the argument without clipping fails.
+r"""Experiments on saddles: noise leaves them, private noise too; and where the paper's argument without clipping fails.
 
-Place: theory, accounting -> [experiments.saddles] -> the catalogue. Measured first for this library, to see what the
-paper's theory says at sizes where everything is known exactly. Algorithm 1 with a threshold that no gradient reaches is
-noisy gradient descent, so the paths are computed in NumPy, many runs at once; that they are the library's own is
-tested. Noise is that of the mean gradient, as in the paper.
+Measured first for this library, at sizes where everything is known exactly. Algorithm 1 with a threshold that no
+gradient reaches is noisy gradient descent, so the paths are computed in NumPy, many runs at once; a test shows that
+they are the library's own paths. As in the paper, noise is on the mean gradient.
 Source: Avdiukhin, Dinitz, Fan and Yaroslavtsev, "Noise is All You Need: Private Second-Order Convergence of Noisy SGD".
 """
 
@@ -26,13 +25,14 @@ DELTA = 1e-5
 
 @dataclass(frozen=True, kw_only=True)
 class Landscape:
-    """A function with a saddle at 0, and what is needed to see whether points (..., dim) are stationary.
+    """A function with a saddle at 0, and the criterion for its second-order stationary points.
 
     Attributes:
         dim: Number of coordinates.
-        value, gradient: (..., dim) -> (...) and (..., dim).
-        curvature: (..., dim) -> smallest eigenvalue of the Hessian (...).
-        alpha, hessian_lipschitz: What is asked of a point.
+        value, gradient: The function and its gradient; shapes (..., dim) -> (...) and (..., dim).
+        curvature: The smallest eigenvalue of the Hessian; shapes (..., dim) -> (...).
+        alpha, hessian_lipschitz: A point is stationary if its gradient is below alpha and its curvature above
+            -sqrt(hessian_lipschitz x alpha).
     """
 
     dim: int
@@ -43,7 +43,7 @@ class Landscape:
     hessian_lipschitz: float
 
     def stationary(self, points: Array) -> Array:
-        """Which points are alpha-second-order stationary."""
+        """Return whether each point is alpha-second-order stationary."""
         limit = math.sqrt(self.hessian_lipschitz * self.alpha)
         flat = np.linalg.norm(self.gradient(points), axis=-1) < self.alpha
         good = np.zeros(flat.shape, bool)
@@ -52,7 +52,7 @@ class Landscape:
 
 
 def double_well() -> Landscape:
-    r""":math:`(x_1^2 - 1)^2/4 + \frac12 \sum_{i \ge 2} x_i^2`: curvature -1 at the saddle."""
+    r"""Return :math:`(x_1^2 - 1)^2/4 + \frac12 \sum_{i \ge 2} x_i^2`, whose curvature at the saddle is -1."""
 
     def gradient(x: Array) -> Array:
         first = x[..., :1]
@@ -68,11 +68,14 @@ def double_well() -> Landscape:
     )
 
 
-SPECTRUM = np.array([0.5, 0.3] + [0.025] * 8)  # of the mean of a a^T over unit vectors a
+SPECTRUM = np.array([0.5, 0.3] + [0.025] * 8)  # eigenvalues of the mean of a a^T over unit vectors a
 
 
 def principal_component() -> Landscape:
-    r""":math:`-\frac12 x^T \Sigma x + \frac14 \lVert x \rVert^4`: least at :math:`\pm\sqrt{0.5}\,e_1`, -0.0625."""
+    r"""Return :math:`-\frac12 x^T \Sigma x + \frac14 \lVert x \rVert^4`.
+
+    Its minimum is -0.0625, at :math:`\pm\sqrt{0.5}\,e_1`.
+    """
 
     def hessian(x: Array) -> Array:
         norm = np.square(x).sum(-1)[..., None, None]
@@ -91,7 +94,7 @@ def principal_component() -> Landscape:
 def walk(
     landscape: Landscape, *, noise_std: float, lr: float, steps: int, runs: int, generator: np.random.Generator
 ) -> Array:
-    """Iterates x_0, ..., x_T of noisy gradient descent from 0: (steps + 1, runs, dim)."""
+    """Return the iterates x_0, ..., x_T of noisy gradient descent from 0, shape (steps + 1, runs, dim)."""
     path = np.zeros((steps + 1, runs, landscape.dim))
     for t in range(steps):
         noise = noise_std * generator.standard_normal((runs, landscape.dim)) if noise_std else 0.0
@@ -100,7 +103,7 @@ def walk(
 
 
 def escape(full: bool, seed: int, progress: Progress) -> Result:
-    """Noise leaves a strict saddle; without it gradient descent stays for ever."""
+    """Show that noise leaves a strict saddle, while gradient descent without noise stays there."""
     well, lr, steps = double_well(), 0.02, 2000
     rows = []
     for i, (std, runs) in enumerate(((0.0, 1), (1e-6, 50), (0.1, 200 if full else 50))):
@@ -122,7 +125,7 @@ def escape(full: bool, seed: int, progress: Progress) -> Result:
         )
     checks = [
         Check("without noise no iterate is stationary", rows[0]["max"] == 0),
-        Check("with noise 0.1 at least half of the iterates of every run are", rows[2]["min"] >= 0.5),
+        Check("with noise 0.1 at least half of the iterates of every run are stationary", rows[2]["min"] >= 0.5),
         Check(
             "tiny noise leaves the saddle too, later", rows[1]["min"] > 0.4 and rows[1]["latest"] > rows[2]["latest"]
         ),
@@ -132,7 +135,7 @@ def escape(full: bool, seed: int, progress: Progress) -> Result:
 
 
 def private(full: bool, seed: int, progress: Progress) -> Result:
-    """Privately: the smaller epsilon, the worse the points; the noise itself finds the way off the saddle."""
+    """Measure private descent: its noise leaves the saddle, and the points are worse for smaller epsilon."""
     pca, lr, steps, n, threshold = principal_component(), 0.1, 500, 20_000, 3.0
     runs = 200 if full else 40
     rows, largest = [], 0.0
@@ -142,7 +145,7 @@ def private(full: bool, seed: int, progress: Progress) -> Result:
         std = 0.0 if epsilon is None else full_batch_noise(epsilon, steps=steps, max_grad_norm=threshold, num_records=n)
         path = walk(pca, noise_std=std, lr=lr, steps=steps, runs=runs, generator=np.random.default_rng([seed, i]))
         length = np.linalg.norm(path, axis=-1)
-        largest = max(largest, float((length + length**3).max()))  # of any record's gradient: |a| = 1
+        largest = max(largest, float((length + length**3).max()))  # bounds any record's gradient, since |a| = 1
         last = path[-1]
         rows.append(
             {
@@ -170,14 +173,14 @@ def private(full: bool, seed: int, progress: Progress) -> Result:
     notes = [
         "-x^T S x / 2 + |x|^4 / 4 from the saddle 0, S the mean of 20 000 records; full batch, replace-one, delta "
         "1e-5; lr 0.1, 500 steps, alpha 0.03, rho 6; medians over runs.",
-        "The share is not monotone in epsilon: less noise leaves the saddle later.",
-        f"Largest gradient of a record that the paths allow: {largest:.2f}, threshold {threshold:g}.",
+        "The share is not monotone in epsilon, because less noise leaves the saddle later.",
+        f"Bound on any record's gradient along the paths: {largest:.2f}; threshold {threshold:g}.",
     ]
     return Result(rows=rows, checks=checks, notes=notes, draw=lambda: figures.private(rows))
 
 
 def full_batch_noise(epsilon: float, *, steps: int, max_grad_norm: float, num_records: int) -> float:
-    """Noise of the mean gradient, full batch, replace-one, exact.
+    """Return the exact noise of the mean gradient for full batches under replace-one.
 
     Example:
         >>> round(full_batch_noise(1.0, steps=500, max_grad_norm=3.0, num_records=20_000), 7)
@@ -187,13 +190,13 @@ def full_batch_noise(epsilon: float, *, steps: int, max_grad_norm: float, num_re
 
 
 def large_noise(full: bool, seed: int, progress: Progress) -> Result:
-    """The bound on gradients leaves the noise out, and large noise breaks it in one step."""
+    """Show that large noise breaks the bound on gradients in one step, because the bound leaves the noise out."""
     dim, n, steps, epsilon = (10**6 if full else 10**5), 1000, 2, 1.0
     bound = gradient_norm_bound(
         smoothness=1.0, initial_gap=0.5, gradient_noise=0.1, num_records=n, steps=steps, delta=DELTA
     )
     std = paper_mean_noise_std(gradient_bound=bound, steps=steps, delta=DELTA, num_records=n, epsilon=epsilon)
-    found = float(np.linalg.norm(std * np.random.default_rng(seed).standard_normal(dim)))  # |x_1|, the step being 1
+    found = float(np.linalg.norm(std * np.random.default_rng(seed).standard_normal(dim)))  # |x_1| for a step size of 1
     rows = [
         {
             "dim": dim,
@@ -207,14 +210,14 @@ def large_noise(full: bool, seed: int, progress: Progress) -> Result:
     sure = abs(found / (std * math.sqrt(dim)) - 1) < 6 / math.sqrt(2 * dim)
     checks = [
         Check("after one step every record's gradient is longer than the bound", found > bound),
-        Check("by the length of the noise", sure),
+        Check("its length is that of the noise", sure),
     ]
     notes = ["f_i = |x|^2 / 2 for all i, from its minimum 0, step 1 / L = 1, epsilon 1, delta 1e-5, constants 1."]
     return Result(rows=rows, checks=checks, notes=notes)
 
 
 def exposed(full: bool, seed: int, progress: Progress) -> Result:
-    """Without clipping one record's gradient is exposed: exact delta of one full-batch step."""
+    """Compute the exact delta of one full-batch step: without clipping one record's gradient is exposed."""
     n, bound = 100, 1.0
     std = paper_mean_noise_std(gradient_bound=bound, steps=1, delta=DELTA, num_records=n, epsilon=1.0)
     exact = bound / (n * gaussian_mu(1.0, DELTA))
@@ -233,7 +236,10 @@ def exposed(full: bool, seed: int, progress: Progress) -> Result:
             rows[0]["delta at epsilon 1"] > DELTA,
         ),
         Check("a gradient of 1000 is exposed", rows[2]["delta at epsilon 1"] > 1 - 1e-12),
-        Check("clipped, none is", all(row["clipped, exact noise"] <= DELTA * (1 + 1e-9) for row in rows)),
+        Check(
+            "with clipping and exact noise no gradient is exposed",
+            all(row["clipped, exact noise"] <= DELTA * (1 + 1e-9) for row in rows),
+        ),
     ]
     notes = [f"One query on 100 records, claimed (1, 1e-5); noise {std:.7f} by the paper's formula, {exact:.7f} exact."]
     return Result(rows=rows, checks=checks, notes=notes)

@@ -1,14 +1,15 @@
-"""Engines: what an estimator may ask about one batch of per-sample gradients."""
+"""Engines: how estimators get norms and sums of per-sample gradients, and how those gradients are computed."""
 
-from tacita.gradients.alone import LinearSource
-from tacita.gradients.engine import Engine, Groups, Rule, Shapes, Source, Sums
+from tacita.gradients.engine import Engine, GradientSource, Groups, Rule, Shapes, Sums
 from tacita.gradients.explain import Explanation, ParameterPlan, explain
 from tacita.gradients.ghost import GhostEngine, register_rule
 from tacita.gradients.given import GivenEngine, GivenSource
 from tacita.gradients.hessian import Hessian, batch_hessian
 from tacita.gradients.lanczos import Ritz, lanczos, lanczos_error, lanczos_steps
+from tacita.gradients.linear_model import LinearSource
 from tacita.gradients.loop import LoopEngine
-from tacita.gradients.source import NetworkSource
+from tacita.gradients.network_source import NetworkSource
+from tacita.gradients.padding import pad_to
 from tacita.gradients.stationarity import PublicStationarity, is_second_order_stationary, public_stationarity
 from tacita.gradients.vmap import VmapEngine
 
@@ -18,6 +19,7 @@ __all__ = [
     "GhostEngine",
     "GivenEngine",
     "GivenSource",
+    "GradientSource",
     "Groups",
     "Hessian",
     "LinearSource",
@@ -28,7 +30,6 @@ __all__ = [
     "Ritz",
     "Rule",
     "Shapes",
-    "Source",
     "Sums",
     "VmapEngine",
     "batch_hessian",
@@ -37,6 +38,7 @@ __all__ = [
     "lanczos",
     "lanczos_error",
     "lanczos_steps",
+    "pad_to",
     "public_stationarity",
     "register_rule",
 ]

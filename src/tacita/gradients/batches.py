@@ -1,7 +1,4 @@
-"""Batches: tensors with the batch axis first, maybe nested in tuples, lists, mappings, dataclasses.
-
-Place: the ground of the engines of networks.
-"""
+"""Batches: tensors with the batch axis first, maybe nested in tuples, lists, mappings and dataclasses."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -16,23 +13,17 @@ Rebuild = Callable[[Sequence[Tensor]], Any]
 
 
 def flatten(batch: Any, size: int) -> tuple[list[Tensor], Rebuild]:
-    """The tensors of ``batch`` in order, each with ``size`` rows, and a function that puts others in their places.
+    """Return the tensors of ``batch`` in order, and a function that builds the batch again from other tensors.
 
     Raises:
         UnsupportedModuleError: Something in it is neither a tensor with ``size`` rows nor ``None``.
     """
-    tensors: list[Tensor] = []
-
-    def collect(tensor: Tensor) -> Tensor:
-        if tensor.ndim == 0 or tensor.shape[0] != size:
-            raise UnsupportedModuleError(
-                f"every tensor of a batch must have the batch axis first, here of length {size}; one has shape "
-                f"{tuple(tensor.shape)}. Constants belong in loss_fn."
-            )
-        tensors.append(tensor)
-        return tensor
-
-    map_tensors(collect, batch)
+    tensors = tensors_in(batch)
+    if any(tensor.ndim == 0 or tensor.shape[0] != size for tensor in tensors):
+        raise UnsupportedModuleError(
+            "every tensor of a batch must have the batch axis first, with one row a record, but one does not. Put "
+            "constants into loss_fn."
+        )
 
     def rebuild(others: Sequence[Tensor]) -> Any:
         remaining = iter(others)
@@ -41,8 +32,15 @@ def flatten(batch: Any, size: int) -> tuple[list[Tensor], Rebuild]:
     return tensors, rebuild
 
 
+def tensors_in(batch: Any) -> list[Tensor]:
+    """Return the tensors of ``batch`` in order."""
+    found: list[Tensor] = []
+    map_tensors(lambda tensor: found.append(tensor) or tensor, batch)
+    return found
+
+
 def map_tensors(function: Callable[[Tensor], Tensor], batch: Any) -> Any:
-    """``batch`` with ``function`` applied to each of its tensors; containers keep their type."""
+    """Apply ``function`` to each tensor of ``batch``; containers keep their type."""
     if isinstance(batch, Tensor):
         return function(batch)
     if batch is None:
@@ -62,7 +60,7 @@ def map_tensors(function: Callable[[Tensor], Tensor], batch: Any) -> Any:
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
-    """``batch`` with its tensors on ``device``."""
+    """Return ``batch`` with its tensors on ``device``."""
     return map_tensors(lambda tensor: tensor.to(device), batch)
 
 

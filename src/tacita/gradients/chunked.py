@@ -1,7 +1,7 @@
-"""The loop over physical batches, once for all engines of networks.
+"""The loop over physical batches, which all engines of networks share.
 
-Place: [gradients]. A subclass says what one chunk of rows gives; the base sums, concatenates, seeds, and takes care
-of the empty batch. Everything here is private.
+A subclass computes sums, norms or gradients of one chunk of rows. The base class adds up and concatenates chunks, seeds
+the model's own randomness, and takes care of the empty batch. Everything here is private.
 """
 
 from abc import abstractmethod
@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from tacita.gradients.engine import Engine, Groups, Rule, Shapes, Sums
 from tacita.gradients.functional import LossFn
-from tacita.gradients.rows import weight_arrays, wide
 from tacita.gradients.seeds import derived_seed, seeded
+from tacita.gradients.weighted_sums import group_norms, weight_arrays, weighted_sum, wide
 
 
 @dataclass(frozen=True)
@@ -24,9 +24,9 @@ class Chunk:
     """Rows that are in memory at once.
 
     Attributes:
-        batch: What ``loss_fn`` takes, on the parameters' device: tensors with ``size`` rows each, maybe nested.
+        batch: The batch that ``loss_fn`` takes, on the parameters' device: tensors of ``size`` rows each, maybe nested.
         size: Number of rows, >= 1.
-        number: Position of the chunk in its batch, 0-based; seeds the model's own randomness.
+        number: Position of the chunk in its batch, from 0; seeds the model's own randomness.
     """
 
     batch: Any
@@ -37,18 +37,19 @@ class Chunk:
 class ChunkedEngine(Engine):
     """An engine of a network that reads its batch chunk by chunk.
 
-    Subclasses implement ``_chunk_sums``, ``_chunk_norms`` and ``_chunk_grads`` with ``self.model``, ``self.loss_fn``
-    and ``self.params``; they are only ever called with at least one row, and with the model's randomness seeded.
+    A subclass implements ``_chunk_grads`` from ``self.model``, ``self.loss_fn`` and ``self.params``, and overrides
+    ``_chunk_sums`` and ``_chunk_norms`` where they need no gradients. These methods always get at least one row, and
+    the model's randomness is seeded.
 
     Args:
         model: The network; not modified (see :func:`tacita.gradients.functional.losses_at`).
         loss_fn: ``(model, batch) -> losses (batch,)``.
-        params: The point: trainable parameters by name. They are detached, never written to.
-        chunks: The batch in chunks. May be iterated several times, and lazily; empty for an empty batch.
+        params: The point: trainable parameters by name. They are detached and never written.
+        chunks: The batch in chunks; iterated several times, maybe lazily. Empty for an empty batch.
         labels: A stable label of each record, shape (batch,), int64.
-        seed: Seed of the model's own randomness; each chunk has its own, and torch's generators are restored after
-            each chunk. Secret, of 256 bits, wherever the result is released. ``None`` leaves torch's generators alone:
-            the model draws from them as it always does.
+        seed: Seed of the model's own randomness. Each chunk has a seed of its own, and torch's generators are restored
+            after it. Must be secret and of 256 bits wherever the result is released. ``None`` leaves torch's generators
+            alone: the model draws from them as it always does.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class ChunkedEngine(Engine):
         self.seed = seed
         self._chunks = chunks
         self._labels = labels
+        self._device = next((p.device for p in self.params.values()), torch.device("cpu"))
 
     @property
     def shapes(self) -> Shapes:
@@ -102,24 +104,22 @@ class ChunkedEngine(Engine):
                 grads = {name: g.detach() for name, g in self._chunk_grads(chunk).items()}
             yield grads
 
-    @abstractmethod
     def _chunk_sums(self, chunk: Chunk, rule: Rule, groups: Groups) -> tuple[list[dict[str, Tensor]], Tensor]:
-        """For each weight array the weighted sums by name, (*param), float32 or better; and the norms (rows, groups).
+        """Return, for each weight array, the weighted sums by name, (*param), float32 or better; and the norms.
 
-        One forward and one backward pass serve both. Names are those of ``groups``.
+        The norms are (rows, groups). One forward and one backward pass serve both. Names are those of ``groups``.
         """
+        grads = self._chunk_grads(chunk)
+        norms = group_norms(grads, groups)
+        return [weighted_sum(grads, weights, groups) for weights in weight_arrays(rule, norms)], norms
 
-    @abstractmethod
     def _chunk_norms(self, chunk: Chunk, groups: Groups) -> Tensor:
-        """Upper bounds of the norms, shape (rows, groups)."""
+        """Return upper bounds of the norms, shape (rows, groups)."""
+        return group_norms(self._chunk_grads(chunk), groups)
 
     @abstractmethod
     def _chunk_grads(self, chunk: Chunk) -> dict[str, Tensor]:
-        """Per-sample gradients by name, each (rows, *param), of every parameter in ``self.params``."""
-
-    @property
-    def _device(self) -> torch.device:
-        return next((p.device for p in self.params.values()), torch.device("cpu"))
+        """Return the per-sample gradients by name, each (rows, *param), of every parameter in ``self.params``."""
 
     def _no_norms(self, groups: Groups) -> Tensor:
         return torch.zeros(0, len(groups), dtype=torch.float64, device=self._device)

@@ -1,53 +1,83 @@
-"""Reading the records of a batch: by index, chunk by chunk, by workers that read ahead if asked.
+"""Records that are read by index, chunk by chunk. Private.
 
-Place: [gradients]. Private. A record's own randomness (augmentation with torch's, NumPy's or Python's generator) is
-seeded by the query's secret and the record's index, so that neither workers nor physical batches change it, and nobody
-who lacks the secret knows it: were it public, a record removed would change what is drawn for each record after it.
+A record's own randomness (augmentation with torch's, NumPy's or Python's generator) is seeded by the query's secret and
+the record's index. Neither workers nor physical batches can change it, nor does the absence of another record. Nobody
+who lacks the secret knows it.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset, default_collate
 
-from tacita.gradients.batches import flatten, map_tensors
+from tacita.gradients.batches import flatten, map_tensors, tensors_in
 from tacita.gradients.seeds import derived_seed, fresh_seed, generators_kept, seed_generators
 
-_FIRST = np.zeros(1, dtype=np.int64)  # indices of a batch that holds the first row alone
+_FIRST = np.zeros(1, dtype=np.int64)  # the indices of a batch of the first row alone
 
 
-class Rows(ABC):
-    """Records by index."""
+@dataclass(frozen=True)
+class Request:
+    """One chunk of one query; ``seed`` is the query's secret."""
+
+    query: int
+    number: int
+    indices: np.ndarray
+    seed: int = field(repr=False)
+
+    def same(self, other: "Request") -> bool:
+        """Return whether both ask for the same records for the same query, under the same seed."""
+        named = (self.query, self.number, self.seed) == (other.query, other.number, other.seed)
+        return named and np.array_equal(self.indices, other.indices)
+
+
+def requests(query: int, batch: np.ndarray, seed: int, chunk_size: int | None) -> Iterator[Request]:
+    """Yield the chunks of one batch in order; an empty batch has none."""
+    size = chunk_size or max(1, len(batch))
+    for number, start in enumerate(range(0, len(batch), size)):
+        yield Request(query, number, batch[start : start + size], seed)
+
+
+class IndexedRows(ABC):
+    """Records that can be read by index.
+
+    Attributes:
+        threaded: Whether a thread may read a batch while the one before is worked on. Such records draw nothing at
+            random.
+    """
+
+    threaded: ClassVar[bool] = False
 
     @property
     @abstractmethod
     def num_rows(self) -> int:
-        """How many there are. Private under add_or_remove_one."""
+        """The number of records. Private under add_or_remove_one."""
 
     @property
     def on_cpu(self) -> bool:
-        """Whether a worker process may read them."""
+        """Whether a worker process may read the records."""
         return True
 
     @abstractmethod
     def fetch(self, indices: np.ndarray, seed: int) -> Any:
-        """The batch of these records (at least one), on the CPU or where the data is.
+        """Return the batch of these records (at least one), on the CPU or where the data is.
 
         Args:
-            indices: Of the records.
-            seed: The secret that the records' own randomness follows from, together with their indices.
+            indices: The indices of the records.
+            seed: The secret from which, with the indices, the records' own randomness follows.
         """
 
     @abstractmethod
     def like(self) -> Any | None:
-        """A batch of one row with the structure of every batch; ``None`` if only a record could tell it."""
+        """Return a batch of one row with the structure of every batch; ``None`` if only a record could show it."""
 
 
-class ArrayRows(Rows):
+class ArrayRows(IndexedRows):
     """A tuple of tensors, NumPy arrays or memory maps with the same number of rows: read by fancy indexing."""
 
     def __init__(self, arrays: Sequence[Tensor | np.ndarray]):
@@ -71,12 +101,11 @@ class ArrayRows(Rows):
         return tuple(_take(_one_row(array), _FIRST) for array in self._arrays)
 
 
-class BatchRows(Rows):
-    """The rows of one batch that is there already, in whatever nesting ``loss_fn`` takes: a dataset for one query."""
+class BatchRows(IndexedRows):
+    """The rows of one given batch, in whatever nesting ``loss_fn`` takes: a dataset for one query."""
 
     def __init__(self, batch: Any):
-        sizes: list[int] = []
-        map_tensors(lambda t: sizes.append(t.shape[0] if t.ndim else -1) or t, batch)
+        sizes = [t.shape[0] if t.ndim else -1 for t in tensors_in(batch)]
         if not sizes:
             raise ValueError("batch must hold at least one tensor.")
         flatten(batch, sizes[0])  # raises if it is not one batch
@@ -93,8 +122,8 @@ class BatchRows(Rows):
         return map_tensors(lambda tensor: _take(_one_row(tensor), _FIRST), self._batch)
 
 
-class ItemRows(Rows):
-    """A map-style dataset: ``dataset[i]``, collated."""
+class ItemRows(IndexedRows):
+    """A map-style dataset, whose items ``dataset[i]`` are collated."""
 
     def __init__(self, dataset: Any, collate_fn: Callable[[list], Any]):
         self._dataset = dataset
@@ -106,12 +135,18 @@ class ItemRows(Rows):
 
     def fetch(self, indices: np.ndarray, seed: int) -> Any:
         with generators_kept():
-            items = [self._item(int(i), seed) for i in indices]
-            seed_generators(derived_seed(seed, "collate", indices[0]))  # no other chunk of the query begins with it
-            return self._collate_fn(items)
+            if self._collate_fn is default_collate:  # stacks records as they are, without changing any by another
+                return default_collate([self._item(int(i), seed) for i in indices])
+            return _stacked([self._collated(int(i), seed) for i in indices])
 
     def like(self) -> Any | None:
         return self.fetch(_FIRST, fresh_seed()) if self.num_rows else None
+
+    def _collated(self, index: int, seed: int) -> Any:
+        """Return one record as a batch: ``collate_fn`` sees no other record, and cannot pad it to another's length."""
+        item = self._item(index, seed)
+        seed_generators(derived_seed(seed, "collate", index))
+        return self._collate_fn([item])
 
     def _item(self, index: int, seed: int) -> Any:
         seed_generators(derived_seed(seed, "record", index))
@@ -119,7 +154,7 @@ class ItemRows(Rows):
 
 
 class ZippedRows(ItemRows):
-    """Arrays, each record a tuple, with a ``collate_fn`` of the user's."""
+    """Arrays whose records are tuples, with a ``collate_fn`` of the user's."""
 
     def __init__(self, arrays: tuple, collate_fn: Callable[[list], Any]):
         super().__init__(_Zipped(arrays), collate_fn)
@@ -130,15 +165,15 @@ class ZippedRows(ItemRows):
         try:
             with generators_kept():
                 return self._collate_fn([record])
-        except Exception as error:  # nothing in it is data
+        except Exception as error:  # it holds no data
             raise ValueError(
-                f"collate_fn must take a record of ones, from which shapes are learnt; it raised "
-                f"{type(error).__name__}. Pass a map-style Dataset if its records must be others."
+                f"collate_fn must take a record of ones, which shows the shapes; it raised "
+                f"{type(error).__name__}. Pass a map-style Dataset if collate_fn cannot take ones."
             ) from error
 
 
 class _Zipped:
-    """Arrays as a map-style dataset of tuples, for a ``collate_fn`` of the user's."""
+    """Arrays as a map-style dataset of tuples."""
 
     def __init__(self, arrays: tuple):
         self._arrays = arrays
@@ -150,13 +185,13 @@ class _Zipped:
         return tuple(a[index] for a in self._arrays)
 
 
-def as_rows(dataset: Any, collate_fn: Callable[[list], Any] | None) -> Rows:
-    """The records of a map-style dataset, or of a tuple of arrays; what is :class:`Rows` already is left as it is.
+def as_rows(dataset: Any, collate_fn: Callable[[list], Any] | None) -> IndexedRows:
+    """Return the records of a map-style dataset or of a tuple of arrays; an :class:`IndexedRows` is returned as it is.
 
     Raises:
-        ValueError: ``dataset`` is neither, or its arrays differ in length or have a dtype torch has not.
+        ValueError: ``dataset`` is neither, or its arrays differ in length or have a dtype that torch lacks.
     """
-    if isinstance(dataset, Rows):
+    if isinstance(dataset, IndexedRows):
         return dataset
     if type(dataset) is TensorDataset and collate_fn is None:
         return ArrayRows(dataset.tensors)
@@ -175,14 +210,31 @@ def as_rows(dataset: Any, collate_fn: Callable[[list], Any] | None) -> Rows:
     return ItemRows(dataset, collate_fn or default_collate)
 
 
+def _stacked(batches: list[Any]) -> Any:
+    """Stack batches of one record each into one batch.
+
+    Raises:
+        ValueError: Their tensors have different shapes.
+    """
+    parts = [flatten(batch, 1) for batch in batches]
+    columns = zip(*(tensors for tensors, _ in parts), strict=True)
+    try:
+        return parts[0][1]([torch.cat(column) for column in columns])
+    except RuntimeError:
+        raise ValueError(
+            "collate_fn made tensors of different shapes of different records. It sees one record at a time, so that "
+            "none is padded to the length of another. Pad to a public length: collate_fn=tacita.pad_to(length), say."
+        ) from None
+
+
 def _take(array: Tensor | np.ndarray, indices: np.ndarray) -> Tensor:
     if isinstance(array, Tensor):
-        return array.detach()[torch.from_numpy(indices).to(array.device)]
-    return torch.from_numpy(np.ascontiguousarray(array[indices]))  # a memory map is read here, only these rows
+        return array.detach().index_select(0, torch.from_numpy(indices).to(array.device))
+    return torch.from_numpy(np.ascontiguousarray(array[indices]))  # reads only these rows of a memory map
 
 
 def _one_row(array: Tensor | np.ndarray) -> Tensor | np.ndarray:
-    """One row of ones with the shape and dtype of the array's, which it need not have."""
+    """Return a row of ones with the shape and dtype of the array's rows; the array may be empty."""
     shape = (1, *array.shape[1:])
     if isinstance(array, Tensor):
         return torch.ones(shape, dtype=array.dtype, device=array.device)

@@ -1,6 +1,6 @@
-"""The dry run: what would be done with a model, and what would be refused, before any budget is spent.
+"""The dry run: how a model would be served, and what would be refused, before any budget is spent.
 
-Place: [gradients]. Nothing here reads a value of the batch: structure, shapes and dtypes only.
+Nothing here reads a value of the batch: only structure, shapes and dtypes are used.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,27 +10,27 @@ from typing import Any
 from torch import Tensor, nn
 
 from tacita.errors import UnsupportedModuleError
-from tacita.gradients.batches import flatten, map_tensors, to_device
+from tacita.gradients.batches import flatten, tensors_in, to_device
 from tacita.gradients.chunked import Chunk
+from tacita.gradients.engine_choice import MethodChoice, choose_method, default_chunk_rows
 from tacita.gradients.functional import LossFn, trainable
 from tacita.gradients.ghost.capture import NamedUse, capture
-from tacita.gradients.methods import chosen_method, default_chunk_rows, obstacle
-from tacita.gradients.probe import ROWS
-from tacita.gradients.rows import wide
+from tacita.gradients.probe import ROWS, synthetic
 from tacita.gradients.scan import module_refusals, scan
 from tacita.gradients.seeds import seeded
+from tacita.gradients.weighted_sums import wide
 
 
 @dataclass(frozen=True)
 class ParameterPlan:
-    """What is done for one parameter.
+    """How one parameter is served.
 
     Attributes:
         name: As in ``named_parameters()``.
         shape: Its shape.
         rule: The rule that gives its per-sample norms and weighted sums; ``"frozen"`` if it has no gradient.
-        cost: In words, per sample.
-        memory: Bytes of per-sample quantities that the rule holds, for each row of a physical batch (estimate).
+        cost: The cost per sample, in words.
+        memory: Estimated bytes of per-sample quantities that the rule holds for each row of a physical batch.
     """
 
     name: str
@@ -45,11 +45,11 @@ class Explanation:
     """The plan for a model and its loss. ``str()`` of it is a table.
 
     Attributes:
-        method: ``"ghost"``, ``"vmap"`` or ``"loop"``: what ``method="auto"`` chooses; ``None`` if refused.
+        method: ``"ghost"``, ``"vmap"`` or ``"loop"``, as ``method="auto"`` chooses; ``None`` if the model is refused.
         parameters: One entry for each parameter.
-        refused: Why per-sample gradients are not defined, each with the way out; empty if they are.
+        refused: The reasons why per-sample gradients are not defined, each with the way out; empty if they are.
         notes: Why a faster method is not used, and what could not be tried.
-        physical_batch_size: Rows in memory at once if none is set; ``None``: the whole batch.
+        physical_batch_size: Rows in memory at once if the caller sets no number; ``None``: the whole batch.
     """
 
     method: str | None
@@ -74,7 +74,7 @@ class Explanation:
 
 
 def explain(model: nn.Module, loss_fn: LossFn, batch: Any) -> Explanation:
-    """The dry run of a model: the rule for each parameter, its cost and memory, and what is refused and why.
+    """Make a dry run of a model: the rule for each parameter, its cost and memory, and what is refused and why.
 
     Args:
         model: Any module; not modified.
@@ -94,34 +94,27 @@ def explain(model: nn.Module, loss_fn: LossFn, batch: Any) -> Explanation:
     if not params:
         return _refusal(model, ("'model' has no trainable parameter; set requires_grad=True on some",))
     try:
-        found = scan(model, loss_fn, _like(batch, params))
+        like = _like(batch, params)
+        found = scan(model, loss_fn, like)
     except UnsupportedModuleError as error:
         return _refusal(model, (str(error),))
     if found.refusals:
         return _refusal(model, tuple(str(r) for r in found.refusals))
-    method = chosen_method("auto", model, loss_fn, params, found.probe)
+    choice = choose_method("auto", model, loss_fn, params, like=like, probe=found.probe)
     return Explanation(
-        method=method,
-        parameters=_plans(method, model, loss_fn, params, found.probe),
+        method=choice.method,
+        parameters=_plans(choice, model, loss_fn, params, like),
         refused=(),
-        notes=found.notes + _why_not_faster(method, model, loss_fn, params, found.probe),
-        physical_batch_size=default_chunk_rows(method, params),
+        notes=found.notes + ((f"ghost is not used: {choice.why_not_ghost}.",) if choice.why_not_ghost else ()),
+        physical_batch_size=default_chunk_rows(choice.method, params),
     )
 
 
-def _why_not_faster(
-    method: str, model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], probe: Any
-) -> tuple[str, ...]:
-    faster = {"ghost": (), "vmap": ("ghost",), "loop": ("ghost", "vmap")}[method]
-    reasons = {m: obstacle(m, model, loss_fn, params, probe) or "the model was not tried" for m in faster}
-    return tuple(f"{m} is not used: {reason}." for m, reason in reasons.items())
-
-
 def _plans(
-    method: str, model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], probe: Any
+    choice: MethodChoice, model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], like: Any
 ) -> tuple[ParameterPlan, ...]:
-    ghost = _ghost_plans(model, loss_fn, params, probe) if method == "ghost" else {}
-    return tuple(ghost.get(name) or _plan(name, p, method) for name, p in model.named_parameters())
+    ghost = _ghost_plans(choice, model, loss_fn, params, like) if choice.method == "ghost" else {}
+    return tuple(ghost.get(name) or _plan(name, p, choice.method) for name, p in model.named_parameters())
 
 
 def _plan(name: str, parameter: Tensor, method: str) -> ParameterPlan:
@@ -138,11 +131,12 @@ def _plan(name: str, parameter: Tensor, method: str) -> ParameterPlan:
 
 
 def _ghost_plans(
-    model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], probe: Any
+    choice: MethodChoice, model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], like: Any
 ) -> dict[str, ParameterPlan]:
-    """What each layer's rule does with the probe: the choice of a form is by shape, so a batch makes the same."""
+    """Return what each rule does with synthetic rows. It chooses a form by shape, so a real batch gets the same."""
     with seeded(0, next(iter(params.values())).device):
-        uses = capture(model, loss_fn, params, Chunk(probe, ROWS, 0))
+        probe = synthetic(like, ROWS, fill="zeros", seed=0)
+        uses, _ = capture(model, loss_fn, params, Chunk(probe, ROWS, 0), choice.bare)
     plans: dict[str, ParameterPlan] = {}
     for named in uses:
         named.rule.squared_norms(named.use)
@@ -157,20 +151,24 @@ def _ghost_plans(
 def _use_plan(name: str, local: str, shape: tuple[int, ...], named: NamedUse) -> ParameterPlan:
     use = named.use
     kept = use.kept.get(local)
-    first = local == use.names[0]  # input and output gradient serve all parameters of the layer: counted once
+    first = local == use.names[0]  # input and output gradient serve all parameters of the layer, so count them once
     held = [kept] if kept is not None else []
     memory = sum(t[0].numel() * t.element_size() for t in [*held, *([use.x, use.grad] if first else [])])
     form = "gradient, kept for the sum" if kept is not None else "norm without gradient"
-    cost = f"{form}: input {_by(use.x.shape[1:])}, output {_by(use.grad.shape[1:])}"
-    return ParameterPlan(name, shape, f"ghost {type(use.module).__name__}", cost, memory)
+    cost = f"{form}: input {_by(_of_a_record(use.x))}, output {_by(_of_a_record(use.grad))}"
+    return ParameterPlan(name, shape, f"ghost {named.function}", cost, memory)
+
+
+def _of_a_record(rows: Tensor) -> Sequence[int]:
+    """Return the shape of a row, without the axis of a batch of one record."""
+    return rows.shape[2:] if rows.ndim > 2 and rows.shape[1] == 1 else rows.shape[1:]
 
 
 def _like(batch: Any, params: Mapping[str, Tensor]) -> Any:
-    sizes: list[int] = []
-    map_tensors(lambda t: sizes.append(t.shape[0] if t.ndim else 0) or t, batch)
+    sizes = [t.shape[0] if t.ndim else 0 for t in tensors_in(batch)]
     if not sizes or sizes[0] == 0:
         raise ValueError("batch must hold at least one row, to take shapes from.")
-    flatten(batch, sizes[0])  # raises if it is not one batch
+    flatten(batch, sizes[0])  # raises if the tensors differ in length
     return to_device(batch, next(iter(params.values())).device)
 
 

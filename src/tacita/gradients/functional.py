@@ -1,67 +1,85 @@
-"""A model and its loss as a function of the parameters, without side effect on the model.
+"""A model and its loss as a function of the parameters, without side effects on the model.
 
-Place: the ground of the engines of networks: each of them evaluates losses through here.
+Every engine of a network evaluates losses through this file.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NoReturn
 
-import torch
 from torch import Tensor, nn
 
 from tacita.errors import UnsupportedModuleError
 
 LossFn = Callable[[Any, Any], Tensor]  # (model, batch) -> losses (batch,)
-PER_SAMPLE = 'Pass reduction="none" and average over all axes but the first'  # the way out of a wrong shape
-
-
-class _LossModule(nn.Module):
-    """``loss_fn`` around the model as one module, so that calls of submodules see the substituted parameters too."""
-
-    def __init__(self, model: nn.Module, loss_fn: LossFn):
-        super().__init__()
-        self.model = model
-        self.loss_fn = loss_fn
-
-    def forward(self, batch: Any) -> Tensor:
-        return self.loss_fn(self.model, batch)
+PER_SAMPLE = 'Pass reduction="none" and average over all axes but the first'  # what to do about a wrong shape
 
 
 def losses_at(model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], batch: Any, size: int) -> Tensor:
-    """Losses of ``batch``, shape ``(size,)``, with ``params`` (names of ``model``) in place of the model's own.
+    """Return the losses of ``batch``, shape ``(size,)``, with ``params`` in place of the model's own parameters.
 
-    Tied parameters are replaced together, whichever of their names is given. The model is as before on return.
+    Tied parameters are replaced together, whichever of their names is given. On return the model is as before.
 
     Raises:
         UnsupportedModuleError: ``loss_fn`` did not return one loss a sample.
     """
-    named = {f"model.{name}": value for name, value in params.items()}
-    losses = torch.func.functional_call(_LossModule(model, loss_fn), named, (batch,))
-    return check_losses(losses, size)
-
-
-def check_losses(losses: Any, size: int) -> Tensor:
-    """Return ``losses`` if it is a floating-point tensor of shape ``(size,)``; the message tells shapes only."""
+    with with_tensors(model, params):
+        losses = loss_fn(model, batch)
     if not is_per_sample(losses, size):
-        raise UnsupportedModuleError(
-            f"loss_fn(model, batch) must return one floating-point loss a sample, shape (batch,) = ({size},), "
-            f"got {described(losses)}. {PER_SAMPLE}."
-        )
+        refuse_losses(losses, size)
     return losses
 
 
+@contextmanager
+def with_tensors(model: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
+    """Give ``model`` other parameters and buffers while the code inside runs; afterwards it has its own again.
+
+    ``torch.func.functional_call`` does the same, but leaves the tensors behind in a module that stands at several
+    places of the model (the embedding that an encoder and a decoder share).
+
+    Args:
+        model: The network.
+        tensors: The tensors, by name of a parameter or buffer. A tensor that is tied to it is replaced, too.
+
+    Raises:
+        KeyError: ``model`` has no parameter or buffer of that name.
+    """
+    own: dict[str, Tensor] = {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers())}
+    new = {id(own[name]): tensor for name, tensor in tensors.items()}
+    places: list[tuple[dict[str, Any], str, Tensor]] = []
+    for module in model.modules():
+        for held in (module._parameters, module._buffers):
+            places += [(held, name, old) for name, old in held.items() if old is not None and id(old) in new]
+    try:
+        for held, name, old in places:
+            held[name] = new[id(old)]
+        yield
+    finally:
+        for held, name, old in places:
+            held[name] = old
+
+
+def refuse_losses(losses: Any, size: int) -> NoReturn:
+    """Raise ``UnsupportedModuleError``, which says what ``loss_fn`` must return but not how many rows there are."""
+    got = described(losses) if size == 1 else "something else"
+    raise UnsupportedModuleError(
+        f"loss_fn(model, batch) must return one floating-point loss a sample, shape (batch,), got {got}"
+        f"{' for one sample' if size == 1 else ''}. {PER_SAMPLE}."
+    )
+
+
 def is_per_sample(losses: Any, size: int) -> bool:
-    """Whether ``losses`` has the shape and kind of one loss a sample."""
+    """Return whether ``losses`` has the shape and dtype of one loss a sample."""
     return isinstance(losses, Tensor) and losses.shape == (size,) and losses.is_floating_point()
 
 
 def described(losses: Any) -> str:
-    """What ``losses`` is, without a value."""
+    """Describe ``losses`` by shape and dtype or by type, without a value."""
     if isinstance(losses, Tensor):
         return f"shape {tuple(losses.shape)}, {losses.dtype}"
     return type(losses).__name__
 
 
 def trainable(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters a gradient is taken in, detached: name -> value. A tied one appears once, under its first name."""
+    """Return the trainable parameters, detached, by name. A tied parameter appears once, under its first name."""
     return {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}

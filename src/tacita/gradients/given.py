@@ -1,6 +1,6 @@
-"""Per-sample gradients that are given as tensors: for clients' vectors, mean estimation, tests and audits.
+"""Engines of per-sample gradients that are given as tensors: for clients' vectors, mean estimation, tests and audits.
 
-Place: [gradients]. Private. Takes any number of leading axes, so that an estimator runs over many runs at once.
+Private. Tensors may have any number of leading axes, so that an estimator handles many runs at once.
 """
 
 from collections.abc import Iterator, Mapping
@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tacita.gradients.engine import Engine, Groups, Rule, Shapes, Source, Sums
-from tacita.gradients.rows import group_norms, weight_arrays, weighted_sum
+from tacita.gradients.engine import Engine, GradientSource, Groups, Rule, Shapes, Sums
+from tacita.gradients.weighted_sums import group_norms, weight_arrays, weighted_sum
 
-DEFAULT_NAME = "theta"  # of a tensor that comes without a name
+DEFAULT_NAME = "theta"  # the name of a tensor that comes without one
 
 
 class GivenEngine(Engine):
@@ -22,7 +22,7 @@ class GivenEngine(Engine):
         grads: One tensor, or several by parameter name: (..., batch, d) with the same axes up to ``batch``.
         labels: A stable label of each record, shape (batch,), int64; 0, 1, ... by default.
         mask: Which rows are present, bool, (..., batch), broadcast against those axes; all by default. An absent row
-            is treated as a row of NaN is: its norm is NaN, its weight 0, its materialised row NaN. So an audit asks
+            is treated as a row of NaN: its norm is NaN, its weight 0, its materialised row NaN. An audit can so compare
             both worlds under the same coins.
 
     Example:
@@ -69,8 +69,8 @@ class GivenEngine(Engine):
         return rows if self._mask is None else torch.where(self._mask.unsqueeze(-1), rows, absent)
 
 
-class GivenSource(Source):
-    """Makes engines from records that are gradients already, at whatever point they are asked.
+class GivenSource(GradientSource):
+    """Make engines from records that are gradients themselves, the same at every point.
 
     Args:
         grads: One tensor, or several by parameter name: (..., rows, d).
@@ -99,7 +99,7 @@ class GivenSource(Source):
 
 
 def as_mapping(grads: Tensor | Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Per-sample gradients by name; a single tensor gets the name ``"theta"``."""
+    """Return per-sample gradients by name; a single tensor gets the name ``"theta"``."""
     named = {DEFAULT_NAME: grads} if isinstance(grads, Tensor) else dict(grads)
     if not named:
         raise ValueError("grads must hold at least one tensor, got none.")

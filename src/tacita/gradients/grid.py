@@ -2,12 +2,12 @@ r"""Weighted sums on a grid: each record's contribution is truncated to integers
 
 Place: engines -> [gradients.grid] -> estimators. Private. Proof: docs/derivations/hardened-noise.md.
 
-A coordinate of record i becomes the whole number :math:`k = \operatorname{trunc}(\mathrm{fl}(w_i g_i / \text{step}))`.
-Truncation toward zero makes no norm larger, and the weight leaves room for the one rounding of the product, so that
-:math:`\text{step} \lVert k \rVert_2 \le w_i \lVert g_i \rVert_2` exactly. Whole numbers below 2^53 are summed in
-float64 without error, so neither the order nor the physical batches show in the bits, and what one record adds is a
-function of its gradient alone. Whether its gradient is one of the record alone is the engine's to say: ``loop``, given
-rows and :class:`~tacita.gradients.alone.LinearEngine` see to it, batched kernels do not.
+A coordinate of record i becomes the integer :math:`k = \operatorname{trunc}(\mathrm{fl}(w_i g_i / \text{step}))`.
+Truncation toward zero makes no norm larger, and the weight leaves room for the one rounding of the product. Therefore
+:math:`\text{step} \lVert k \rVert_2 \le w_i \lVert g_i \rVert_2` holds exactly. Integers below 2^53 are summed in
+float64 without error, so neither the order nor the physical batches show in the bits, and the contribution of a record
+is a function of its gradient alone. That its gradient is a function of the record alone is up to the engine: ``loop``,
+given rows and :class:`~tacita.gradients.linear_model.LinearEngine` ensure it, batched kernels do not.
 """
 
 from collections.abc import Mapping
@@ -15,22 +15,22 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from tacita.gradients.alone import norms_alone
 from tacita.gradients.engine import Engine, Groups, Rule, Sums
-from tacita.gradients.rows import BLOCK, weight_arrays, with_room
+from tacita.gradients.row_arithmetic import norms_by_row
+from tacita.gradients.weighted_sums import BLOCK, weight_arrays, with_room
 
-MOST_STEPS = 2.0**32  # a record's contribution has a norm of at most so many steps
-MOST_ROWS = 2**20  # of a sum in float64: so many times the largest entry stay below 2^53
+MOST_STEPS = 2.0**32  # the largest norm of a record's contribution, in steps
+MOST_ROWS = 2**20  # of one float64 sum: this many times the largest entry stay below 2^53
 
 
 def grid_sums(engine: Engine, rule: Rule, groups: Groups, steps: Mapping[str, float]) -> Sums:
-    """Weighted sums of the engine's rows in whole steps, int64, from per-sample gradients chunk by chunk.
+    """Return weighted sums of the engine's rows in whole steps, int64, from per-sample gradients chunk by chunk.
 
     Args:
-        engine: Any engine; its ``materialise`` serves one forward and one backward pass.
+        engine: Any engine; :meth:`Engine.materialise` makes one forward and one backward pass a chunk.
         rule: As in :meth:`Engine.weighted_sums`; no row may get more than ``weight * norm = MOST_STEPS`` steps.
         groups: Names of the parameters, by group.
-        steps: For each group a power of two.
+        steps: The step of each group, a power of two.
 
     Returns:
         ``values`` in steps, (..., *param) int64 (a sum beyond int64 wraps); ``norms`` as from the engine.
@@ -46,7 +46,7 @@ def grid_sums(engine: Engine, rule: Rule, groups: Groups, steps: Mapping[str, fl
     values: list[dict[str, Tensor]] = []
     for grads in engine.materialise():
         lead = _lead(engine, grads)
-        norms.append(norms_alone(grads, groups, lead))
+        norms.append(norms_by_row(grads, groups, lead))
         parts = [_summed(grads, weights, groups, steps, lead) for weights in weight_arrays(rule, norms[-1])]
         values = [_added(*pair) for pair in zip(values, parts, strict=True)] if values else parts
     if not values:
@@ -56,7 +56,7 @@ def grid_sums(engine: Engine, rule: Rule, groups: Groups, steps: Mapping[str, fl
 
 
 def truncated_sum(rows: Tensor, weights: Tensor, step: float) -> Tensor:
-    """Sum over the rows of ``trunc(weights * rows / step)``, int64: (..., batch, d), (..., batch) -> (..., d)."""
+    """Sum ``trunc(weights * rows / step)`` over the rows, int64: (..., batch, d), (..., batch) -> (..., d)."""
     factors = (with_room(weights.double(), torch.float64) / step).clamp_(max=torch.finfo(torch.float64).max)
     absent = bool((factors == 0).any())
     if rows.ndim > 2:  # many runs at once
@@ -70,7 +70,7 @@ def truncated_sum(rows: Tensor, weights: Tensor, step: float) -> Tensor:
 
 
 def _truncated(rows: Tensor, factors: Tensor, absent: bool) -> Tensor:
-    """Exact as long as it stays below 2^53."""
+    """Sum the truncated products in float64; exact as long as the sum stays below 2^53."""
     products = rows.double() * factors.unsqueeze(-1)
     if absent:  # 0 * nan is nan
         products = torch.where(factors.unsqueeze(-1) == 0, 0.0, products)
@@ -91,7 +91,7 @@ def _summed(
 
 
 def _lead(engine: Engine, grads: Mapping[str, Tensor]) -> int:
-    """The number of axes up to and including the batch's."""
+    """Return the number of axes up to and including the batch's."""
     name, shape = next(iter(engine.shapes.items()))
     return grads[name].ndim - len(shape)
 

@@ -1,7 +1,7 @@
 r"""Hessians by products with vectors: :math:`v \mapsto \frac1b \sum_i \nabla^2 \ell_i(\theta)\, v`, never a matrix.
 
-Place: [gradients]. Private wherever the records are: on private data a product, and what is computed from it, leaves
-only through :class:`~tacita.StationaryTest`. For public records and functions there is
+Products with the Hessian of private records are private, and so is everything computed from them. They leave only
+through :class:`~tacita.StationaryTest`. For public records and functions there is
 :func:`~tacita.gradients.stationarity.public_stationarity`.
 Source: Pearlmutter (1994), https://doi.org/10.1162/neco.1994.6.1.147, by two backward passes.
 """
@@ -18,7 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from tacita.gradients.batches import flatten
 from tacita.gradients.chunked import Chunk, ChunkedEngine
 from tacita.gradients.functional import losses_at
-from tacita.gradients.precision import full_precision
+from tacita.gradients.weighted_sums import full_precision
 
 Term = Callable[[Mapping[str, Tensor]], Tensor]  # parameters by name -> a number, differentiable twice
 
@@ -26,15 +26,15 @@ Term = Callable[[Mapping[str, Tensor]], Tensor]  # parameters by name -> a numbe
 class Hessian:
     r"""The Hessian of a sum of terms over ``divisor``, at one point.
 
-    A product costs two backward passes through the terms, about two gradients, and one more for each term after the
-    first: the graph of the gradient is kept where there is one term (one chunk of rows), and built anew otherwise. Any
+    With one term (one chunk of rows) the graph of the gradient is kept, and a product costs two backward passes, about
+    two gradients. With several terms the graph is built anew for each product, which costs one gradient more. Any
     network that autograd differentiates twice is served, on its own device. Products are taken in the parameters'
     dtype, without autocast or TF32, and added up in float64.
 
     Args:
         terms: Functions of the parameters; iterated anew for each product.
-        params: The point, by name; detached, never written to. The order of names is that of coordinates.
-        divisor: What the sum is divided by.
+        params: The point, by name; detached and never written. The order of the names is that of the coordinates.
+        divisor: The divisor of the sum.
 
     Example:
         >>> point = {"x": torch.tensor(1.0, dtype=torch.float64), "y": torch.tensor(2.0, dtype=torch.float64)}
@@ -56,18 +56,18 @@ class Hessian:
 
     @property
     def device(self) -> torch.device:
-        """Where the parameters are."""
+        """The device of the parameters."""
         return next(iter(self._params.values())).device
 
     def gradient(self) -> Tensor:
-        """The gradient of the same sum over the divisor, shape (dim,), float64."""
+        """Return the gradient of the same sum over the divisor, shape (dim,), float64."""
         total = torch.zeros(self.dim, dtype=torch.float64, device=self.device)
         for gradient in self._gradients():
             total += _flat(gradient)
         return total / self.divisor
 
     def product(self, vector: Tensor) -> Tensor:
-        """The Hessian times ``vector`` (dim,), float64."""
+        """Return the Hessian times ``vector`` (dim,), float64."""
         parts = [
             part.view(p.shape).to(p.device, p.dtype)
             for part, p in zip(vector.split([p.numel() for p in self._params.values()]), self._leaves, strict=True)
@@ -78,11 +78,11 @@ class Hessian:
         return total / self.divisor
 
     def dense(self) -> Tensor:
-        """The whole matrix, (dim, dim), float64, by ``dim`` products; symmetric up to rounding."""
+        """Return the whole matrix, (dim, dim), float64, by ``dim`` products; symmetric up to rounding."""
         return torch.stack([self.product(row) for row in torch.eye(self.dim, device=self.device)])
 
     def linear_operator(self) -> LinearOperator:
-        """As SciPy takes it: for ``scipy.sparse.linalg.eigsh`` and ``lobpcg``."""
+        """Return SciPy's linear operator, for ``scipy.sparse.linalg.eigsh`` and ``lobpcg``."""
 
         def product(vector: np.ndarray) -> np.ndarray:
             return self.product(torch.from_numpy(np.asarray(vector, float).ravel())).cpu().numpy()
@@ -94,7 +94,7 @@ class Hessian:
         return list(self._params.values())
 
     def _gradients(self) -> Iterator[list[Tensor]]:
-        """Of each term, with its graph."""
+        """Yield the gradient of each term, with its graph."""
         if self._kept is not None:
             yield self._kept
             return
@@ -106,7 +106,7 @@ class Hessian:
             self._kept = gradients
 
     def _gradient(self, term: Term) -> list[Tensor]:
-        # Fused attention kernels can be differentiated once only.
+        # Fused attention kernels can be differentiated only once.
         with torch.enable_grad(), full_precision(self.device), sdpa_kernel(SDPBackend.MATH):
             value = term(self._params)
             if not value.requires_grad:
@@ -129,17 +129,18 @@ class Hessian:
 
 
 def batch_hessian(engine: ChunkedEngine, *, divisor: float, rows: Tensor | None = None) -> Hessian:
-    """The Hessian of the losses of an engine's batch (all records, or a few), chunk by chunk. Private.
+    """Return the Hessian of the losses of an engine's batch (all records, or a few), chunk by chunk. Private.
 
     Args:
-        engine: Of the batch, at the point; its seed makes the model's own randomness the same in every product.
-        divisor: What the sum over rows is divided by.
+        engine: The engine of the batch, at the point. Its seed makes the model's own randomness the same in every
+            product.
+        divisor: The divisor of the sum over rows.
         rows: Which rows count, bool, (batch,); all by default.
     """
-    return Hessian(_ChunkTerms(engine, rows), engine.params, divisor=divisor)
+    return Hessian(_ChunkLosses(engine, rows), engine.params, divisor=divisor)
 
 
-class _ChunkTerms:
+class _ChunkLosses:
     """The summed loss of each chunk of an engine, as functions of the parameters."""
 
     def __init__(self, engine: ChunkedEngine, rows: Tensor | None) -> None:
@@ -166,7 +167,7 @@ class _ChunkTerms:
 
 
 def _selected(chunk: Chunk, kept: Tensor) -> tuple[object, int]:
-    """The rows of ``chunk`` that are kept. A row of NaN is taken out: a zero weight would not silence it."""
+    """Return the kept rows of ``chunk`` and their number. Rows are taken out, as weight 0 would not silence NaN."""
     if kept.all():
         return chunk.batch, chunk.size
     tensors, rebuild = flatten(chunk.batch, chunk.size)
@@ -178,6 +179,6 @@ def _flat(tensors: Iterable[Tensor]) -> Tensor:
 
 
 def _no_cudnn_recurrence(model: nn.Module) -> AbstractContextManager:
-    """Without cuDNN where the model has a recurrent layer, whose cuDNN kernel can be differentiated once only."""
+    """Switch cuDNN off if the model has a recurrent layer, whose cuDNN kernel can be differentiated only once."""
     recurrent = any(isinstance(module, nn.RNNBase) for module in model.modules())
     return torch.backends.cudnn.flags(enabled=False) if recurrent else nullcontext()

@@ -1,13 +1,14 @@
 r"""The smallest eigenvalue of a symmetric operator from products with vectors, with a bound on the error.
 
-Place: [gradients]. Private wherever the operator is.
+Private wherever the operator is private.
 Source: Lanczos with full reorthogonalisation, random start; Kuczyński and Woźniakowski (1992), Theorem 4.2,
 https://doi.org/10.1137/0613066. The bound used here is proved in docs/derivations/noisy-sgd.md.
 
-The start spans the whole space with probability 1, so that after as many steps as dimensions the value is exact; before
-that it is too large, by at most a share :math:`\eta` of the operator's spread :math:`\lambda_{\max} - \lambda_{\min}`
-but with a probability that :func:`lanczos_error` bounds. ARPACK and LOBPCG (through ``Hessian.linear_operator``) need
-fewer products, but stop on a residual, which only shows that *some* eigenvalue is near.
+A random start spans the whole space with probability 1, so that after as many steps as dimensions the value is exact.
+Before that it is too large, by at most a share :math:`\eta` of the operator's spread
+:math:`\lambda_{\max} - \lambda_{\min}`, except with a small probability: :func:`lanczos_error` relates the two. ARPACK
+and LOBPCG (through ``Hessian.linear_operator``) need fewer products, but stop on a residual, which only shows that
+*some* eigenvalue is near.
 """
 
 import math
@@ -21,19 +22,19 @@ from torch import Tensor
 
 from tacita import _validate
 
-ROUNDING = 1e-13  # a next direction shorter than this share of the operator is rounding: the space is complete
+ROUNDING = 1e-13  # a next direction that is a smaller share of the operator is rounding: the space is complete
 
 
 class Operator(Protocol):
-    """What is asked of an operator."""
+    """A symmetric operator, known by its products."""
 
     @property
     def dim(self) -> int:
-        """Number of coordinates."""
+        """The number of coordinates."""
         ...
 
     def product(self, vector: Tensor) -> Tensor:
-        """The operator times ``vector``, float64."""
+        """Return the operator times ``vector``, float64."""
         ...
 
 
@@ -43,10 +44,10 @@ class Ritz:
 
     Attributes:
         smallest: At least the operator's smallest eigenvalue; ``-inf`` if a product was not finite.
-        largest: At most its largest; ``inf`` likewise.
+        largest: At most the operator's largest eigenvalue; ``inf`` if a product was not finite.
         vector: Unit vector with the Rayleigh quotient ``smallest``, (dim,).
-        residual: Norm of (operator - smallest) vector: some eigenvalue is within it.
-        steps: Products made.
+        residual: Norm of (operator - smallest) vector: some eigenvalue is that near to ``smallest``.
+        steps: Number of products made.
     """
 
     smallest: float
@@ -56,10 +57,11 @@ class Ritz:
     steps: int
 
     def error(self, failure_probability: float) -> float:
-        r"""How far below ``smallest`` the smallest eigenvalue may lie, but with ``failure_probability``.
+        r"""Bound how far below ``smallest`` the smallest eigenvalue lies, except with ``failure_probability``.
 
-        :math:`\eta (\theta_{\max} - \theta_{\min}) / (1 - 2\eta)`, :math:`\eta` for half the probability: both ends are
-        off by at most :math:`\eta` times the true spread. ``inf`` if :math:`\eta \ge 1/2`: too few steps.
+        The bound is :math:`\eta (\theta_{\max} - \theta_{\min}) / (1 - 2\eta)`, with :math:`\eta` for half the
+        probability: both ends are off by at most :math:`\eta` times the true spread. It is ``inf`` for
+        :math:`\eta \ge 1/2`, after too few steps.
         """
         dim = len(self.vector)
         share = 0.0 if self.steps >= dim else lanczos_error(dim, self.steps, failure_probability / 2)
@@ -67,12 +69,12 @@ class Ritz:
 
 
 def lanczos(operator: Operator, start: Tensor, steps: int) -> Ritz:
-    """Extreme eigenvalues on the Krylov space of ``start``, by ``steps`` products (at most ``operator.dim``).
+    """Return extreme eigenvalues on the Krylov space of ``start``, by ``steps`` products (at most ``operator.dim``).
 
     Args:
-        operator: Symmetric.
-        start: Its direction must be uniform: draw independent normals. (dim,), on the operator's device.
-        steps: Products; the memory is that of as many vectors in float64.
+        operator: A symmetric operator.
+        start: The start, (dim,), on the operator's device. Its direction must be uniform: draw independent normals.
+        steps: Number of products. As many vectors in float64 are held in memory.
     """
     steps = min(_validate.count("steps", steps), operator.dim)
     direction = start.double() / start.double().norm()
@@ -108,11 +110,11 @@ def _ritz(diagonal: np.ndarray, below: np.ndarray, basis: Tensor) -> Ritz:
 
 
 def lanczos_error(dim: int, steps: int, failure_probability: float) -> float:
-    r"""The share :math:`\eta` of the spread by which the smallest Ritz value may be too large, but with probability p.
+    r"""Return the share :math:`\eta` of the spread by which the smallest Ritz value is too large at most.
+
+    This holds except with probability p = ``failure_probability``, for k steps in d dimensions from a uniform start:
 
     .. math:: \sqrt\eta = \tanh\Bigl(\frac{\operatorname{arcosh}(\sqrt{2 d / \pi} / p)}{2 k - 1}\Bigr)
-
-    for k steps in d dimensions from a uniform direction.
 
     Example:
         >>> [round(lanczos_error(10**6, steps, 1e-9), 4) for steps in (50, 200, 800)]
@@ -125,7 +127,7 @@ def lanczos_error(dim: int, steps: int, failure_probability: float) -> float:
 
 
 def lanczos_steps(dim: int, error: float, failure_probability: float) -> int:
-    """The least number of steps for which :func:`lanczos_error` is at most ``error``, or ``dim`` if that is less.
+    """Return the least number of steps for which :func:`lanczos_error` is at most ``error``; ``dim`` if that is less.
 
     Example:
         >>> lanczos_steps(10**6, 0.005, 1e-9), lanczos_steps(100, 0.005, 1e-9)

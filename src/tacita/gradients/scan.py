@@ -1,9 +1,8 @@
 """Refuse, before any data is used, a model or loss whose per-sample gradients are not defined.
 
-Place: [gradients]. Two ways: the list of modules known to mix samples or to remember data, and trials on synthetic
-rows, which see what no list does (a contrastive loss, an attention over the batch axis, a buffer that a forward
-pass writes). A trial can miss a mixing that synthetic rows do not show; it refuses nothing that is per sample, up to
-rounding.
+There are two checks. One knows modules that mix samples or remember data. The other tries the model on synthetic rows,
+which shows cases that no list has: a contrastive loss, an attention over the batch axis, a buffer that a forward pass
+writes. A trial can miss a mixing that synthetic rows do not show. It refuses no loss that is per sample up to rounding.
 """
 
 from dataclasses import dataclass
@@ -18,6 +17,8 @@ from torch.nn.parameter import is_lazy
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients.functional import PER_SAMPLE, LossFn, described, is_per_sample
 from tacita.gradients.probe import FILLS, ROWS, evaluating, row, row_repeated, select, synthetic, trial
+from tacita.gradients.reachable import reachable
+from tacita.gradients.retention import changes_of_state
 
 MIXERS = ("BatchNorm", "BatchRenorm", "InPlaceABN", "MinibatchDiscrimination", "MinibatchStd")  # in third-party names
 
@@ -28,8 +29,8 @@ class Refusal:
 
     Attributes:
         where: Qualified name of the module, or ``"loss_fn"``.
-        reason: What is wrong.
-        way_out: What to do.
+        reason: The defect, as a predicate of ``where``.
+        way_out: How to mend it.
     """
 
     where: str
@@ -42,7 +43,7 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Scan:
-    """What was found, and the synthetic batch (``ROWS`` rows) on which the model runs, if there is one."""
+    """The refusals of a model, notes, and the synthetic batch (``ROWS`` rows) on which it runs, if there is one."""
 
     refusals: tuple[Refusal, ...]
     probe: Any | None
@@ -58,15 +59,15 @@ class Scan:
 
 
 def scan(model: nn.Module, loss_fn: LossFn, like: Any | None) -> Scan:
-    """Look at the modules, then try the model on synthetic rows shaped like the batch ``like``.
+    """Check the modules, then try the model on synthetic rows shaped like the batch ``like``.
 
     Args:
         model: Not modified.
         loss_fn: ``(model, batch) -> losses (batch,)``.
-        like: A batch of at least one row, on the model's device, of which only structure, shapes and dtypes are
-            used; ``None`` if there is none (an empty dataset): then only the modules are looked at.
+        like: A batch of at least one row, on the model's device; only its structure, shapes and dtypes are used.
+            With ``None`` (an empty dataset) only the modules are checked.
     """
-    refusals = module_refusals(model)
+    refusals = module_refusals(model) + outside_refusals(model, loss_fn)
     if refusals:
         return Scan(refusals, None, ())
     if like is None:
@@ -75,18 +76,26 @@ def scan(model: nn.Module, loss_fn: LossFn, like: Any | None) -> Scan:
 
 
 def module_refusals(model: nn.Module) -> tuple[Refusal, ...]:
-    """Modules that mix samples or remember data, trainable or frozen, in their present mode. Cheap."""
+    """Return the modules that mix samples or remember data in their present mode, trainable or frozen. Cheap."""
     found = (_refused(name or type(module).__name__, module) for name, module in model.named_modules())
     return tuple(refusal for refusal in found if refusal is not None)
 
 
+def outside_refusals(model: nn.Module, loss_fn: LossFn) -> tuple[Refusal, ...]:
+    """Return the same for modules outside of the model that the loss refers to, and may call."""
+    modules = {name: one for name, one in reachable(loss_fn, model).items() if isinstance(one, nn.Module)}
+    found = (_refused(name, module) for name, module in modules.items())
+    return tuple(refusal for refusal in found if refusal is not None)
+
+
 def check_modules(model: nn.Module) -> None:
-    """Raise ``UnsupportedModuleError`` for what :func:`module_refusals` finds."""
+    """Raise ``UnsupportedModuleError`` if :func:`module_refusals` finds any module."""
     Scan(module_refusals(model), None, ()).check()
 
 
 def _refused(name: str, module: nn.Module) -> Refusal | None:
-    found = (check(name, module) for check in (_wrapper, _lazy, _batch_norm, _instance_norm, _known_mixer))
+    checks = (_wrapper, _lazy, _complex, _batch_norm, _instance_norm, _known_mixer)
+    found = (check(name, module) for check in checks)
     return next((refusal for refusal in found if refusal is not None), None)
 
 
@@ -99,6 +108,17 @@ def _wrapper(name: str, module: nn.Module) -> Refusal | None:
 def _lazy(name: str, module: nn.Module) -> Refusal | None:
     if any(is_lazy(p) for p in module.parameters(recurse=False)):
         return Refusal(name, "has parameters without a shape yet", "run one forward pass first")
+    return None
+
+
+def _complex(name: str, module: nn.Module) -> Refusal | None:
+    found = [key for key, p in module.named_parameters(recurse=False) if p.requires_grad and p.is_complex()]
+    if found:
+        return Refusal(
+            name,
+            f"has complex parameters ({', '.join(found)}), for which neither norms nor noise are defined here",
+            "hold real and imaginary parts in a real parameter (torch.view_as_complex), or freeze it",
+        )
     return None
 
 
@@ -134,15 +154,18 @@ def _try(model: nn.Module, loss_fn: LossFn, like: Any) -> Scan:
     for fill in FILLS:
         probe = synthetic(like, ROWS, fill=fill, seed=1)
         try:
-            losses, changed = trial(model, loss_fn, probe)
-        except Exception as error:  # outside the model's domain, perhaps: try other values
+            with changes_of_state(model, loss_fn):  # a value made here is a constant if later calls keep it
+                losses, changed = trial(model, loss_fn, probe)
+        except Exception as error:  # the values may be outside of the model's domain: try others
             failure = type(error).__name__
             continue
         if not is_per_sample(losses, ROWS):
             reason = f"returns {described(losses)} for {ROWS} samples, not one floating-point loss a sample"
             return Scan((Refusal("loss_fn", reason, PER_SAMPLE[0].lower() + PER_SAMPLE[1:]),), None, ())
         if losses.isfinite().all() or fill == FILLS[-1]:
-            return Scan(_changed(changed) or _alone(model, loss_fn, probe) or _mixing(model, loss_fn, probe), probe, ())
+            with changes_of_state(model, loss_fn) as memory:
+                found = _changed(changed) or _alone(model, loss_fn, probe) or _mixing(model, loss_fn, probe)
+            return Scan(found or _remembered(memory), probe, ())
     return Scan((), None, (f"the model does not run on synthetic rows ({failure}): it was not tried.",))
 
 
@@ -153,8 +176,13 @@ def _changed(names: tuple[str, ...]) -> tuple[Refusal, ...]:
     )
 
 
+def _remembered(names: list[str]) -> tuple[Refusal, ...]:
+    way_out = "let model and loss depend on parameters and the batch alone, and count outside of them"
+    return tuple(Refusal(name, "is changed by a forward pass: it would remember data", way_out) for name in names[:3])
+
+
 def _alone(model: nn.Module, loss_fn: LossFn, probe: Any) -> tuple[Refusal, ...]:
-    """Whether the model runs on one sample alone, as engines may ask."""
+    """Return refusals if the model does not run on one sample alone, as engines run it."""
     way_out = "keep the batch axis, squeeze(1) in place of squeeze() say"
     try:
         losses, _ = trial(model, loss_fn, row(probe, 0))
@@ -166,7 +194,7 @@ def _alone(model: nn.Module, loss_fn: LossFn, probe: Any) -> tuple[Refusal, ...]
 
 
 def _mixing(model: nn.Module, loss_fn: LossFn, probe: Any) -> tuple[Refusal, ...]:
-    """Whether a row's loss depends on the other rows, or on how many there are."""
+    """Return refusals if a row's loss depends on the other rows, or on how many there are."""
     way_out = (
         "check the batch axis of attention and recurrent layers (batch_first=True), "
         "statistics over the batch, contrastive terms, divisions by the batch size"
@@ -189,7 +217,7 @@ def _content_matters(model: nn.Module, loss_fn: LossFn, probe: Any) -> bool:
 
 def _number_matters(model: nn.Module, loss_fn: LossFn, probe: Any) -> bool:
     if not torch.equal(*(trial(model, loss_fn, probe, seed)[0].nan_to_num() for seed in (0, 1))):
-        with evaluating(model):  # the model draws at random: compare without
+        with evaluating(model):  # the model draws at random: compare without the draws
             return _differs_alone(model, loss_fn, probe)
     return _differs_alone(model, loss_fn, probe)
 
@@ -201,7 +229,7 @@ def _differs_alone(model: nn.Module, loss_fn: LossFn, probe: Any) -> bool:
 
 
 def _close(a: Tensor, b: Tensor, losses: Tensor) -> bool:
-    """Equal up to the rounding of other kernels: 1000 units of the dtype, relative to the largest loss."""
+    """Return whether losses are equal up to the rounding of other kernels: 1000 units, relative to the largest loss."""
     tolerance = min(0.1, 1000 * torch.finfo(losses.dtype).eps)
     scale = losses.abs().nan_to_num(0.0, 0.0).max().item()
     return torch.allclose(a, b, rtol=tolerance, atol=tolerance * scale, equal_nan=True)

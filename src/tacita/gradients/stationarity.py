@@ -1,7 +1,7 @@
-r"""Second-order stationary points: what they are, and a diagnostic for public functions.
+r"""Second-order stationary points: their definition, and a diagnostic for public functions.
 
-Place: [gradients]. :func:`public_stationarity` is for public records and synthetic functions only: nothing in it is
-private. For private records there is :class:`~tacita.StationaryTest`.
+:func:`public_stationarity` is for public records and synthetic functions only: its result is not private. For private
+records there is :class:`~tacita.StationaryTest`.
 Source: Avdiukhin, Dinitz, Fan and Yaroslavtsev, "Noise is All You Need", Definitions 2.3 and 2.4.
 """
 
@@ -20,12 +20,13 @@ from tacita.gradients.lanczos import lanczos
 def is_second_order_stationary(
     gradient_norm: float, eigenvalue: float, *, alpha: float, hessian_lipschitz: float
 ) -> bool:
-    r"""Whether a point is :math:`\alpha`-second-order stationary: :math:`\lVert\nabla f\rVert < \alpha` and
-    :math:`\lambda_{\min}(\nabla^2 f) > -\sqrt{\rho\alpha}`, both strict.
+    r"""Return whether a point is :math:`\alpha`-second-order stationary.
+
+    It is if :math:`\lVert\nabla f\rVert < \alpha` and :math:`\lambda_{\min}(\nabla^2 f) > -\sqrt{\rho\alpha}`.
 
     Args:
-        gradient_norm: Of the objective at the point.
-        eigenvalue: The smallest of its Hessian.
+        gradient_norm: The norm of the objective's gradient at the point.
+        eigenvalue: The smallest eigenvalue of its Hessian.
         alpha: Accuracy, > 0, in the gradient's units.
         hessian_lipschitz: :math:`\rho`, > 0.
 
@@ -40,21 +41,22 @@ def is_second_order_stationary(
 
 
 def curvature_limit(alpha: float, hessian_lipschitz: float) -> float:
-    r""":math:`\sqrt{\rho\alpha}`: curvature below the negative of it makes a saddle."""
+    r"""Return :math:`\sqrt{\rho\alpha}`: a curvature below its negative makes a saddle."""
     return math.sqrt(_validate.positive("hessian_lipschitz", hessian_lipschitz) * _validate.positive("alpha", alpha))
 
 
 @dataclass(frozen=True)
 class PublicStationarity:
-    """What is known of a point of a public function. Not private.
+    """The stationarity of a point of a public function. Not private.
 
     Attributes:
-        gradient_norm: At the point.
-        eigenvalue: An upper bound of the Hessian's smallest eigenvalue, from a vector that has it.
-        eigenvalue_error: How far below it the smallest may lie, but with the failure probability that was asked for.
-        is_first_order: The gradient is shorter than alpha.
-        is_second_order: And ``eigenvalue`` is above the limit.
-        certified: Whether the error leaves no doubt of ``is_second_order``.
+        gradient_norm: The gradient's norm at the point.
+        eigenvalue: An upper bound of the Hessian's smallest eigenvalue: the Rayleigh quotient of a vector.
+        eigenvalue_error: How far below ``eigenvalue`` the smallest eigenvalue may lie, except with the chosen failure
+            probability.
+        is_first_order: Whether the gradient is shorter than alpha.
+        is_second_order: Whether also ``eigenvalue`` is above the limit.
+        certified: Whether no eigenvalue within the error would change ``is_second_order``.
     """
 
     gradient_norm: float
@@ -75,15 +77,15 @@ def public_stationarity(
     failure_probability: float = 1e-9,
     generator: torch.Generator | None = None,
 ) -> PublicStationarity:
-    """Gradient and smallest curvature of a *public* function at a point: a diagnostic, not for private records.
+    """Return gradient and smallest curvature of a *public* function at a point: a diagnostic, not for private records.
 
     Args:
         function: Parameters by name -> a number. Its values must not depend on private records.
-        point: Where, by parameter name; float64 is best.
+        point: The point, by parameter name; float64 is best.
         alpha, hessian_lipschitz: As in :func:`is_second_order_stationary`.
-        steps: Products with the Hessian; with as many as coordinates the eigenvalue is exact.
-        failure_probability: Of ``eigenvalue_error``.
-        generator: Where the solver's start comes from; torch's own by default.
+        steps: Number of products with the Hessian; with as many as coordinates the eigenvalue is exact.
+        failure_probability: The probability that ``eigenvalue_error`` may be too small.
+        generator: The generator of the solver's start; torch's own by default.
 
     Example:
         >>> origin = {"x": torch.zeros(2, dtype=torch.float64)}

@@ -1,4 +1,4 @@
-"""Noise: what turns bounded values into a release."""
+"""Mechanisms: noise that turns bounded values into a release."""
 
 from tacita.mechanisms.above_threshold import AboveThreshold
 from tacita.mechanisms.gaussian import CalibratedGaussian, GaussianMechanism

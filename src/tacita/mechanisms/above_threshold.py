@@ -1,8 +1,8 @@
-r"""AboveThreshold: is a private value at most a threshold? Asked many times, paid once.
+r"""AboveThreshold: compare many private values with a threshold, at the price of one.
 
 Place: oracles -> [mechanisms.above_threshold] -> ┃ answers. Proof: docs/derivations/noisy-sgd.md.
-Source: Dwork and Roth (2014), Algorithm 1, Theorems 3.23 and 3.24, https://doi.org/10.1561/0400000042, for values that
-must be small instead of large.
+Source: Dwork and Roth (2014), Algorithm 1, Theorems 3.23 and 3.24, https://doi.org/10.1561/0400000042; here a value
+passes if it is below the threshold, there if it is above.
 """
 
 import math
@@ -18,23 +18,24 @@ Reals = float | np.ndarray
 
 @dataclass(frozen=True, kw_only=True)
 class AboveThreshold:
-    r"""Compare values with a threshold until one is below it, Laplace noise on both.
+    r"""Compare values with a threshold until one is below it, with Laplace noise on both.
 
-    Value :math:`q_j` *passes* if :math:`q_j + \nu_j \le h + \rho`, with :math:`\rho \sim \text{Lap}(2 s/\epsilon)`
-    drawn once for the whole session, :math:`\nu_j \sim \text{Lap}(4 s/\epsilon)` drawn for each value. The session ends
+    Value :math:`q_j` *passes* if :math:`q_j + \nu_j \le h + \rho`, where :math:`\rho \sim \text{Lap}(2 s/\epsilon)` is
+    drawn once for the whole session and :math:`\nu_j \sim \text{Lap}(4 s/\epsilon)` for each value. The session ends
     with the first value that passes. Then all its answers together are :math:`(\epsilon, 0)`-private, however many
-    values fail, and whatever later values depend on earlier answers.
+    values fail, and even if later values depend on earlier answers.
 
-    Accuracy, for at most k values: with probability at least :math:`1 - \beta` every value that passes is at most
-    :math:`h + a` and every value that fails at least :math:`h - a`, :math:`a = 8 s (\ln k + \ln(2/\beta))/\epsilon`.
+    Accuracy for at most k values: with probability at least :math:`1 - \beta`, every value that passes is at most
+    :math:`h + a` and every value that fails is at least :math:`h - a`, with
+    :math:`a = 8 s (\ln k + \ln(2/\beta))/\epsilon`.
 
-    Assumes: no value moves by more than ``sensitivity`` between neighbours; the draws are used nowhere else. Nothing
-    continuous is released, but draws are floats of 53 bits: each moves the probability of an answer by about 1e-16,
-    which is not accounted.
+    Assumes: no value changes by more than ``sensitivity`` between neighbours; the draws are used nowhere else. Nothing
+    continuous is released. The draws are floats of 53 bits, however, and each changes the probability of an answer by
+    about 1e-16, which is not accounted.
 
     Attributes:
-        epsilon: What the session spends, > 0.
-        sensitivity: s, largest change of any value between neighbours, > 0.
+        epsilon: The epsilon that the session spends, > 0.
+        sensitivity: s, the largest change of any value between neighbours, > 0.
 
     Example:
         >>> mechanism = AboveThreshold(epsilon=1.0, sensitivity=0.01)
@@ -62,7 +63,7 @@ class AboveThreshold:
         return 4 * self.sensitivity / self.epsilon
 
     def event(self, relation: NeighboringRelation) -> AboveThresholdEvent:
-        """What the session spends, from the noise that is added."""
+        """Return the session's event, which states the noise that is added."""
         return AboveThresholdEvent(
             relation=relation,
             sensitivity=self.sensitivity,
@@ -71,7 +72,7 @@ class AboveThreshold:
         )
 
     def accuracy(self, queries: int, failure_probability: float) -> float:
-        """a, by which answers to ``queries`` values may be wrong, but with ``failure_probability``."""
+        """Return a: with probability 1 - ``failure_probability``, ``queries`` answers are wrong by at most a."""
         _validate.count("queries", queries)
         beta = _validate.delta("failure_probability", failure_probability)
         return 8 * self.sensitivity * (math.log(queries) + math.log(2 / beta)) / self.epsilon
@@ -79,12 +80,12 @@ class AboveThreshold:
     def __call__(
         self, value: Reals, *, threshold: float, threshold_draw: Reals, query_draw: Reals
     ) -> bool | np.ndarray:
-        """Whether ``value`` passes.
+        """Return whether ``value`` passes.
 
         Args:
             value: Private; a NaN does not pass.
             threshold: h, public.
-            threshold_draw: Laplace of scale 1, one for the whole session.
-            query_draw: Laplace of scale 1, one for each value.
+            threshold_draw: A Laplace draw of scale 1, the same for the whole session.
+            query_draw: A Laplace draw of scale 1, a fresh one for each value.
         """
         return value + self.query_scale * query_draw <= threshold + self.threshold_scale * threshold_draw

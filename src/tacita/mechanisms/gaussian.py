@@ -15,26 +15,26 @@ from tacita import _validate
 from tacita.accounting import Event, NeighboringRelation, Spend, calibrate
 from tacita.mechanisms.mechanism import Allocation, Blocks, Mechanism, check_allocation
 
-Draw = Callable[[str, Mapping[str, Tensor]], Mapping[str, Tensor]]  # (block, like) -> standard normals, shaped alike
+Draw = Callable[[str, Mapping[str, Tensor]], Mapping[str, Tensor]]  # (block, like) -> standard normals of like's shapes
 
 
 @dataclass(frozen=True, kw_only=True)
 class GaussianMechanism(Mechanism):
     r"""Release bounded values with Gaussian noise of standard deviation ``noise_multiplier`` x sensitivity.
 
-    Releases :math:`x + s z`, :math:`z \sim N(0, I)`. With blocks of sensitivity :math:`\Delta_l` and noise
-    :math:`s_l`, :math:`1/\text{noise\_multiplier}^2 = \sum_l (\Delta_l / s_l)^2`: whitened, the blocks are one Gaussian
-    query. ``allocation`` says how the noise is shared:
+    Releases :math:`x + s z`, :math:`z \sim N(0, I)`. With several blocks, of sensitivity :math:`\Delta_l` and noise
+    :math:`s_l`, the noise satisfies :math:`1/\text{noise\_multiplier}^2 = \sum_l (\Delta_l / s_l)^2`: divided by their
+    noise, the blocks are one Gaussian query. ``allocation`` says how the noise is shared among the blocks:
 
     * ``"single"``: one :math:`s = \text{noise\_multiplier} \sqrt{\sum_l \Delta_l^2}` for all blocks;
-    * ``"least_power"``: :math:`s_l^2 \propto \Delta_l / \sqrt{d_l}`, the least total noise :math:`\sum_l d_l s_l^2`
-      (:math:`d_l` coordinates in block :math:`l`).
+    * ``"least_power"``: :math:`s_l^2 \propto \Delta_l / \sqrt{d_l}`, which gives the least total noise
+      :math:`\sum_l d_l s_l^2` (:math:`d_l` coordinates in block :math:`l`).
 
-    With ``noise_multiplier = 0``, which tests and ablations need, the ledger says epsilon = inf.
+    With ``noise_multiplier = 0``, which tests and ablations need, the ledger reports epsilon = inf.
 
     Assumes: the sensitivity bounds the values under the session's relation; nothing rescales them between clipping and
-    here; the stream's draws are used nowhere else. Floating-point attacks (https://arxiv.org/abs/2112.05307) are out of
-    its scope: :class:`~tacita.RoundedGaussian` is for those.
+    this mechanism; the stream's draws are used nowhere else. It does not protect against floating-point attacks
+    (https://arxiv.org/abs/2112.05307); :class:`~tacita.RoundedGaussian` does.
 
     Attributes:
         noise_multiplier: Noise standard deviation over sensitivity; no unit; >= 0.
@@ -47,24 +47,27 @@ class GaussianMechanism(Mechanism):
 
     in_stretches: ClassVar[bool] = True
 
+    def event(self, event: Event) -> Event:
+        return event
+
     def on(self, steps: Mapping[str, float] | None, noise_std: Mapping[str, float]) -> Self:
         if steps is not None:
             raise ValueError(
-                "mechanism must add whole numbers to an estimator whose values are on a grid: use RoundedGaussian or "
-                "DiscreteGaussian."
+                "mechanism must add integer noise when the estimator's values are on a grid, got "
+                f"{type(self).__name__}: use RoundedGaussian or DiscreteGaussian."
             )
         return self
 
     def __call__(self, values: Blocks, noise_std: Mapping[str, float], normals: Draw) -> dict[str, dict[str, Tensor]]:
-        """Add the noise; ``normals(block, like)`` gives fresh standard normals, float32 or better.
+        """Add the noise; ``normals(block, like)`` returns fresh standard normals, in float32 or better.
 
-        What is released lies in the memory of the draws.
+        The release is written over the draws where its dtype is the same, which saves memory.
         """
         return {block: _noisy(tensors, noise_std[block], normals(block, tensors)) for block, tensors in values.items()}
 
 
 def _noisy(values: Mapping[str, Tensor], std: float, draws: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """``values + std * draws``, in the memory of the draws if that holds it."""
+    """Return ``values + std * draws``, written over the draws where the dtype is the same."""
     fits = {name: torch.result_type(value, draws[name]) == draws[name].dtype for name, value in values.items()}
     return {
         name: torch.add(value, draws[name], alpha=std, out=draws[name] if fits[name] else None)
@@ -74,17 +77,17 @@ def _noisy(values: Mapping[str, Tensor], std: float, draws: Mapping[str, Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class CalibratedGaussian:
-    """A mechanism of Gaussian noise whose noise multiplier follows from a target, when the oracle is built.
+    """Gaussian noise whose noise multiplier is computed from a target when the oracle is built.
 
-    The smallest noise multiplier (within 0.5 % of the target, never above it) with which the planned session, beside
-    the sessions already registered, is (target_epsilon, target_delta)-DP.
+    It becomes the smallest noise multiplier with which the planned session, beside the sessions already registered, is
+    (target_epsilon, target_delta)-DP. The epsilon that results is within 0.5 % of the target and never above it.
 
     Attributes:
-        target_epsilon: > 0.
-        target_delta: In (0, 1); well below one over the number of records.
+        target_epsilon: The epsilon to reach, > 0.
+        target_delta: The delta to reach, in (0, 1); it should be well below one over the number of records.
         allocation: As in :class:`GaussianMechanism`.
-        form: The kind of noise: :class:`GaussianMechanism`, or :class:`~tacita.RoundedGaussian` or
-            :class:`~tacita.DiscreteGaussian` against attacks on floating point.
+        form: The kind of noise: :class:`GaussianMechanism`; or, against floating-point attacks,
+            :class:`~tacita.RoundedGaussian` or :class:`~tacita.DiscreteGaussian`.
     """
 
     target_epsilon: float
@@ -101,11 +104,11 @@ class CalibratedGaussian:
 
     @property
     def on_grid(self) -> bool:
-        """Whether it needs values that are whole multiples of public steps."""
+        """Whether the noise needs values that are whole multiples of public steps (a grid)."""
         return self.form.on_grid
 
     def at(self, noise_multiplier: float) -> Mechanism:
-        """The mechanism with this noise multiplier."""
+        """Return the mechanism with this noise multiplier."""
         return self.form(noise_multiplier=noise_multiplier, allocation=self.allocation)
 
     def resolve(
@@ -114,8 +117,25 @@ class CalibratedGaussian:
         relation: NeighboringRelation,
         queries: int,
         alongside: Sequence[Spend] = (),
+        *,
+        sessions: int = 1,
     ) -> Mechanism:
-        """The mechanism that meets the target for ``queries`` queries of ``event_at(noise_multiplier)``."""
-        return self.at(
-            calibrate(event_at, relation, self.target_epsilon, self.target_delta, alongside, queries=queries)
+        """Return the mechanism that meets the target.
+
+        Args:
+            event_at: Noise multiplier -> event of one session.
+            relation: The neighboring relation.
+            queries: Planned queries of each session.
+            alongside: What other sessions spend of the same target.
+            sessions: Number of such sessions.
+        """
+        multiplier = calibrate(
+            event_at,
+            relation,
+            self.target_epsilon,
+            self.target_delta,
+            alongside,
+            queries=queries,
+            sessions=sessions,
         )
+        return self.at(multiplier)

@@ -1,4 +1,4 @@
-r"""Noise in whole steps of a grid, with an exact law: nothing of a release is left to the rounding of floating point.
+r"""Integer noise on a grid, sampled exactly, so that floating-point rounding cannot weaken the guarantee.
 
 Place: estimators on a grid -> [mechanisms.integer] -> ┃ released. Proofs: docs/derivations/hardened-noise.md.
 Source: Mironov (2012), https://doi.org/10.1145/2382196.2382264, for the attack; Canonne, Kamath and Steinke (2020),
@@ -23,8 +23,8 @@ from tacita.random import Stream
 
 
 @dataclass(frozen=True, kw_only=True)
-class _WholeNoise(Mechanism):
-    """Adds whole steps to whole steps; the release is a float64 that holds them exactly, modulo 2^53."""
+class _IntegerNoise(Mechanism):
+    """A mechanism that adds whole steps to values in whole steps; float64 holds the release exactly, modulo 2^53."""
 
     steps: Mapping[str, float] | None = None
 
@@ -33,23 +33,23 @@ class _WholeNoise(Mechanism):
     def on(self, steps: Mapping[str, float] | None, noise_std: Mapping[str, float]) -> Self:
         if steps is None:
             raise ValueError(
-                f"mechanism must fit the estimator: {type(self).__name__} adds whole numbers to values on a grid, use "
-                "GridSum or CappedSum."
+                f"mechanism must fit the estimator: {type(self).__name__} adds integer noise to values on a grid, and "
+                "this estimator has none. Use GridSum or CappedSum, or a GaussianMechanism."
             )
         for block, step in steps.items():
             if not noise_std[block] / step <= LARGEST_SCALE:
                 raise ValueError(
-                    f"noise_multiplier must leave block {block!r} a noise of at most 2^36 steps of its grid, got "
-                    f"{self.noise_multiplier}. Use a smaller one, or a clipper with one group a layer."
+                    f"noise_multiplier must be such that the noise of block {block!r} is at most 2^36 steps of its "
+                    f"grid, got {self.noise_multiplier}. Use a smaller one, or a clipper with one group per layer."
                 )
         return replace(self, steps=dict(steps))
 
     def __call__(
         self, values: Blocks, noise_std: Mapping[str, float], normals: Normals
     ) -> dict[str, dict[str, Tensor]]:
-        """Add the noise; values are float64 multiples of the steps, and so is what is released."""
+        """Add the noise; the values are float64 multiples of the steps, and so is the release."""
         if self.steps is None:
-            raise ValueError(f"{type(self).__name__} has no steps: an oracle gives it those of its estimator.")
+            raise ValueError(f"steps must be set before {type(self).__name__} is used: an oracle sets them.")
         return {
             block: _released(
                 tensors, self.steps[block], noise_std[block] / self.steps[block], self._draw, normals.stream(block)
@@ -60,25 +60,25 @@ class _WholeNoise(Mechanism):
     @staticmethod
     @abstractmethod
     def _draw(stream: Stream, count: int, scale: float) -> np.ndarray:
-        """``count`` integers from the stream, of standard deviation about ``scale``."""
+        """Draw ``count`` integers from the stream, with a standard deviation of about ``scale``."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class RoundedGaussian(_WholeNoise):
-    r"""Release whole multiples of a step g with Gaussian noise, rounded to the grid: hardened noise.
+class RoundedGaussian(_IntegerNoise):
+    r"""Release whole multiples of a step g with Gaussian noise that is rounded to the grid (hardened noise).
 
-    Releases :math:`x + g \lfloor s z / g + 1/2 \rfloor`, :math:`z \sim N(0, I)` real numbers, which is
-    :math:`g \lfloor (x + s z) / g + 1/2 \rfloor`: post-processing of :math:`x + s z`. So every guarantee of the
-    Gaussian mechanism holds, and holds for what is computed: the rounded noise is sampled exactly, from digits that
-    are read as far as they decide.
+    Releases :math:`x + g \lfloor s z / g + 1/2 \rfloor`, where :math:`z \sim N(0, I)` are real numbers. Since x is a
+    multiple of g, this equals :math:`g \lfloor (x + s z) / g + 1/2 \rfloor`, which is post-processing of
+    :math:`x + s z`. So every guarantee of the Gaussian mechanism holds. It holds for the floating-point computation
+    too: the rounded noise is sampled exactly, from as many random digits as it takes to decide each integer.
 
-    Assumes: the values are whole multiples of the steps, their sensitivity holds exactly; the stream is used nowhere
-    else, and its words are uniform.
+    Assumes: the values are whole multiples of the steps, and their sensitivity holds exactly; the stream is used
+    nowhere else, and its words are uniform.
 
     Attributes:
         noise_multiplier: Noise standard deviation over sensitivity, before rounding; no unit; >= 0.
         allocation: How several blocks share the noise.
-        steps: The grid, by block: a power of two each. An oracle gives it, from its estimator.
+        steps: The step of each block's grid, a power of two. The oracle sets it, from its estimator.
 
     Example:
         >>> from tacita import ClippedGradientOracle, FlatClipper, Ledger, PoissonSampler
@@ -95,21 +95,24 @@ class RoundedGaussian(_WholeNoise):
 
     _draw = staticmethod(rounded_normals)
 
+    def event(self, event: Event) -> Event:
+        return event  # rounding to the grid is post-processing
+
 
 @dataclass(frozen=True, kw_only=True)
-class DiscreteGaussian(_WholeNoise):
-    r"""Release whole multiples of a step g with discrete Gaussian noise: hardened noise of another law.
+class DiscreteGaussian(_IntegerNoise):
+    r"""Release whole multiples of a step g with discrete Gaussian noise (another kind of hardened noise).
 
     Releases :math:`x + g k`, :math:`P(k) \propto e^{-k^2 g^2 / 2 s^2}`, sampled exactly. Its Rényi divergences are at
-    most those of the Gaussian, so that sessions without sampling cost what their Gaussian costs by Rényi divergences;
-    with Poisson sampling there is a bound at whole orders, under add_or_remove_one and zero_out_one alone.
-    :class:`RoundedGaussian` costs less: it has the Gaussian's privacy loss distributions.
+    most those of the Gaussian, so that sessions without sampling cost what Gaussian noise costs when it is accounted by
+    Rényi divergences. With Poisson sampling there is a bound at integer orders, under add_or_remove_one and
+    zero_out_one only. :class:`RoundedGaussian` costs less, because it has the Gaussian's privacy loss distributions.
 
     Attributes:
-        noise_multiplier: Parameter s over sensitivity; no unit; >= 0. The standard deviation is s, but for 1e-5 of it
-            at two steps, and less beyond.
+        noise_multiplier: Parameter s over sensitivity; no unit; >= 0. If s is at least two steps, the standard
+            deviation is s up to a relative difference below 1e-5.
         allocation: How several blocks share the noise.
-        steps: The grid, by block: a power of two each. An oracle gives it, from its estimator.
+        steps: The step of each block's grid, a power of two. The oracle sets it, from its estimator.
 
     Reference: Canonne, Kamath and Steinke (2020), https://arxiv.org/abs/2004.00010.
     """
@@ -125,10 +128,10 @@ class DiscreteGaussian(_WholeNoise):
 
 
 def form_of(hardened: bool | str | None) -> type[Mechanism]:
-    """The kind of noise that a front end's ``hardened`` stands for: ``True`` is ``"rounded"``.
+    """Return the mechanism class for a front end's ``hardened`` setting; ``True`` means ``"rounded"``.
 
     Raises:
-        ValueError: It is none of ``True``, ``False``, ``"rounded"``, ``"discrete"``.
+        ValueError: ``hardened`` is none of ``None``, ``True``, ``False``, ``"rounded"``, ``"discrete"``.
     """
     forms = {"rounded": RoundedGaussian, "discrete": DiscreteGaussian}
     if not hardened:
@@ -140,12 +143,14 @@ def form_of(hardened: bool | str | None) -> type[Mechanism]:
 
 
 def _released(tensors: Mapping[str, Tensor], step: float, scale: float, draw, stream: Stream) -> dict[str, Tensor]:
+    """Add noise of standard deviation ``scale`` steps to one block's tensors, with one stream for all of them."""
     sizes = [x.numel() for x in tensors.values()]
     noise = torch.from_numpy(draw(stream, sum(sizes), scale)).split(sizes)
     return {name: _in_steps(x, part, step) for (name, x), part in zip(tensors.items(), noise, strict=True)}
 
 
 def _in_steps(values: Tensor, noise: Tensor, step: float) -> Tensor:
+    """Add integer ``noise`` to ``values`` counted in steps; return the sum in the values' units, as float64."""
     whole = (values / step).to(torch.int64)  # exact: values are multiples of the step, a power of two
     whole += noise.to(values.device).view(values.shape)
     return wrapped(whole).double() * step

@@ -1,4 +1,4 @@
-"""What every mechanism of additive noise promises: noise in proportion to the sensitivity, shared among blocks.
+"""The interface of mechanisms: additive noise in proportion to the sensitivity, shared among blocks.
 
 Place: estimators -> [mechanisms] -> ┃ released. ``noise_std`` is at the level of the sum.
 """
@@ -20,27 +20,27 @@ Blocks = Mapping[str, Mapping[str, Tensor]]  # block -> name -> tensor
 
 
 class Normals(Protocol):
-    """The noise of one query."""
+    """The source of one query's noise."""
 
     def __call__(self, block: str, like: Mapping[str, Tensor], /) -> Mapping[str, Tensor]:
-        """Fresh standard normals, shaped as ``like``."""
+        """Draw fresh standard normals with the names and shapes of ``like``."""
         ...
 
     def stream(self, block: str, /) -> Stream:
-        """The block's own stream, for noise of another law."""
+        """Return the block's own stream, for noise of another law."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mechanism(ABC):
-    r"""Noise of standard deviation ``noise_multiplier`` x sensitivity.
+    r"""Base of the mechanisms, whose noise has standard deviation ``noise_multiplier`` x sensitivity.
 
-    With blocks of sensitivity :math:`\Delta_l` and noise :math:`s_l`,
-    :math:`1/\text{noise\_multiplier}^2 = \sum_l (\Delta_l / s_l)^2`. ``allocation`` says how the noise is shared:
+    With several blocks, of sensitivity :math:`\Delta_l` and noise :math:`s_l`, the noise satisfies
+    :math:`1/\text{noise\_multiplier}^2 = \sum_l (\Delta_l / s_l)^2`. ``allocation`` says how it is shared:
 
     * ``"single"``: one :math:`s = \text{noise\_multiplier} \sqrt{\sum_l \Delta_l^2}` for all blocks;
-    * ``"least_power"``: :math:`s_l^2 \propto \Delta_l / \sqrt{d_l}`, the least total noise :math:`\sum_l d_l s_l^2`
-      (:math:`d_l` coordinates in block :math:`l`).
+    * ``"least_power"``: :math:`s_l^2 \propto \Delta_l / \sqrt{d_l}`, which gives the least total noise
+      :math:`\sum_l d_l s_l^2` (:math:`d_l` coordinates in block :math:`l`).
 
     Attributes:
         noise_multiplier: Noise standard deviation over sensitivity; no unit; >= 0.
@@ -50,19 +50,19 @@ class Mechanism(ABC):
     noise_multiplier: float
     allocation: Allocation = "single"
 
-    on_grid: ClassVar[bool] = False  # whether it needs values that are whole multiples of public steps
-    in_stretches: ClassVar[bool] = False  # whether a block may get its noise some parameters at a time, in their order
+    on_grid: ClassVar[bool] = False  # whether the values must be whole multiples of public steps (a grid)
+    in_stretches: ClassVar[bool] = False  # whether it may be called for some parameters of a block at a time, in order
 
     def __post_init__(self) -> None:
         _validate.non_negative("noise_multiplier", self.noise_multiplier)
         check_allocation(self.allocation)
 
     def noise_std(self, sensitivity: Mapping[str, float], sizes: Mapping[str, int]) -> dict[str, float]:
-        """Standard deviation of the noise on each block.
+        """Return the standard deviation of the noise on each block.
 
         Args:
-            sensitivity: L2 sensitivity by block.
-            sizes: Number of coordinates by block.
+            sensitivity: L2 sensitivity of each block.
+            sizes: Number of coordinates of each block.
         """
         if self.allocation == "single":
             joint = math.sqrt(sum(bound**2 for bound in sensitivity.values()))
@@ -73,29 +73,32 @@ class Mechanism(ABC):
             for block, bound in sensitivity.items()
         }
 
+    @abstractmethod
     def event(self, event: Event) -> Event:
-        """What a session with this noise spends, from the event of the same session with Gaussian noise.
+        """Return the event of a session with this noise, given the event of the same session with Gaussian noise.
+
+        Every mechanism defines it: noise of another law must not inherit the guarantee of the Gaussian.
 
         Raises:
-            UnsupportedEventError: Nothing is proved for this noise.
+            UnsupportedEventError: No guarantee is proved for this noise.
         """
-        return event
 
     @abstractmethod
     def on(self, steps: Mapping[str, float] | None, noise_std: Mapping[str, float]) -> Self:
-        """This mechanism for values that are whole multiples of ``steps``, by block; ``None``: for any values.
+        """Return this mechanism, prepared for values on the grid of ``steps``.
 
         Args:
-            steps: The estimator's grid, if it has one.
-            noise_std: The noise that it will add, by block.
+            steps: The step of each block, of which its values are whole multiples; ``None`` if the values are on no
+                grid.
+            noise_std: Standard deviation of the noise on each block.
 
         Raises:
-            ValueError: It is not made for such values.
+            ValueError: The mechanism cannot be used for such values.
         """
 
     @abstractmethod
     def __call__(self, values: Blocks, noise_std: Mapping[str, float], normals: Any) -> dict[str, dict[str, Tensor]]:
-        """Add the noise; ``normals`` is a query's :class:`Normals`, used nowhere else."""
+        """Add the noise to ``values``; ``normals`` is the query's :class:`Normals`, used nowhere else."""
 
 
 def check_allocation(allocation: str) -> None:

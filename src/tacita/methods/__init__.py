@@ -1,6 +1,6 @@
-"""Below the line: what is made of releases. Any ``torch.optim`` optimizer serves too."""
+"""Methods that use releases only (post-processing). Any ``torch.optim`` optimizer can be used beside them."""
 
-from tacita.methods.averaged import SuffixAverage
+from tacita.methods.averaged import ExponentialAverage, SuffixAverage
 from tacita.methods.random_iterate import RandomIterate
 
-__all__ = ["RandomIterate", "SuffixAverage"]
+__all__ = ["ExponentialAverage", "RandomIterate", "SuffixAverage"]

@@ -1,10 +1,10 @@
-r"""One iterate of a run, chosen by a coin that was thrown before it.
+r"""A random iterate of a run, whose number is drawn before the run begins.
 
-Place: below the line; post-processing of releases, so it costs no privacy.
+The choice does not look at the data, so it is post-processing of releases and costs no privacy. Looking at the data to
+choose a good iterate is a query (:class:`~tacita.StationaryTest`).
 Source: Avdiukhin, Dinitz, Fan and Yaroslavtsev, "Noise is All You Need: Private Second-Order Convergence of Noisy
-SGD", Theorem 3.5: at least half of the iterates :math:`x_0, \dots, x_{T-1}` are second-order stationary, so one at
-random is so with probability at least 1/2. Looking at the data to choose a good one is a query
-(:class:`~tacita.StationaryTest`); this is not.
+SGD", Theorem 3.5: at least half of the iterates :math:`x_0, \dots, x_{T-1}` are second-order stationary, so a uniformly
+random one is with probability at least 1/2.
 """
 
 from collections.abc import Mapping
@@ -19,23 +19,24 @@ from tacita.random import Key, Stream
 
 
 class RandomIterate:
-    """Keeps the iterate :math:`x_J`, J uniform on 0, ..., ``num_steps`` - 1 and drawn when this is built.
+    """Keep the iterate :math:`x_J`, where J is uniform on 0, ..., ``num_steps`` - 1 and drawn at construction.
 
-    It serves where a :class:`~tacita.SuffixAverage` does: :meth:`update` after each step, :meth:`copy_to` at the end; a
-    resumed run keeps the iterate that was chosen. Memory: one copy of the parameters.
+    It is used as :class:`~tacita.SuffixAverage` is: call :meth:`update` after each step and :meth:`copy_to` at the end.
+    A resumed run keeps the iterate that was chosen. Memory: one copy of the parameters.
 
-    :math:`x_t` is where the run stands when t query numbers are used. A resumed run may leave numbers behind (queries
-    that cannot be redone), and stands still over them: the iterate before such a gap has its own chance and that of
-    the numbers in it, and the theorem's half is to be read so. Where that can happen, tell :meth:`update` the numbers.
+    :math:`x_t` is the iterate when t query numbers have been used. A resumed run may skip query numbers (of queries
+    that cannot be redone) without making a step. The iterate before such a gap is then chosen with its own probability
+    plus that of the numbers in the gap, and the theorem's "half" counts it as often. Where this can happen, pass
+    ``used`` to :meth:`update`.
 
     Args:
-        params: Parameters by name, at the starting point :math:`x_0`; never written until :meth:`copy_to`.
-        num_steps: T, planned queries of the run. The last iterate, :math:`x_T`, is not among those to choose from.
-        stream: Only tests hand it in; by default a fresh stream of the system's, independent of data and noise.
+        params: Parameters by name, at the starting point :math:`x_0`; only :meth:`copy_to` writes to parameters.
+        num_steps: T, the planned queries of the run. The last iterate, :math:`x_T`, is never chosen.
+        stream: Only tests pass one; by default a fresh, system-seeded stream, independent of data and noise.
 
     Attributes:
         index: J. It may be published.
-        seen: Numbers used so far: steps, and numbers left behind.
+        seen: Query numbers used so far, skipped ones included.
 
     Example:
         >>> w = {"w": torch.zeros(1)}
@@ -55,18 +56,18 @@ class RandomIterate:
         self._kept = {name: p.detach().clone() for name, p in params.items()}
 
     def update(self, params: Mapping[str, Tensor], used: int | None = None) -> None:
-        """Take one more iterate: it is kept until the one that was chosen is passed.
+        """Take one more iterate; keep it if iterate J has not been passed yet.
 
         Args:
             params: The iterate.
             used: Query numbers used so far (``oracle.line.position``); by default one more than before.
 
         Raises:
-            ValueError: ``used`` falls.
+            ValueError: ``used`` is smaller than before.
         """
         used = self.seen + 1 if used is None else used
         if not used >= self.seen:
-            raise ValueError(f"used must not fall: it was {self.seen}, got {used}.")
+            raise ValueError(f"used must be at least its last value, {self.seen}, got {used}.")
         self.seen = used
         if used <= self.index:
             for name, kept in self._kept.items():
@@ -76,29 +77,31 @@ class RandomIterate:
         """Write the chosen iterate into ``params``.
 
         Raises:
-            RuntimeError: The run has not come to it yet. Taking another one instead would be a choice.
+            RuntimeError: The run has not reached it yet. Taking another iterate instead would not be a random choice.
         """
         if self.seen < self.index:
             raise RuntimeError(
-                f"the iterate after step {self.index} was chosen before the run, and {self.seen} steps are made. Go "
-                "on, or give num_steps the number of steps that the run makes."
+                f"the iterate after step {self.index} was chosen before the run, which has made {self.seen} steps so "
+                "far. Continue the run, or set num_steps to the number of steps that it makes."
             )
         with torch.no_grad():
             for name, kept in self._kept.items():
                 params[name].copy_(kept)
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint needs."""
+        """Return the state for a checkpoint."""
         return {"num_steps": self.num_steps, "index": self.index, "seen": self.seen, "kept": self._kept}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from :meth:`state_dict`: with the iterate that was chosen then.
+        """Continue from :meth:`state_dict`, with the iterate that was chosen then.
 
         Raises:
-            ResumeError: It is of a run of another length.
+            ResumeError: The state is that of a run with another ``num_steps``.
         """
         if state.get("num_steps") != self.num_steps:
-            raise ResumeError(f"num_steps must be what the run was started with to go on, got {self.num_steps}.")
+            raise ResumeError(
+                f"num_steps must be as in the run to resume, {state.get('num_steps')}, got {self.num_steps}."
+            )
         self.index, self.seen = int(state["index"]), int(state["seen"])
         for name, kept in self._kept.items():
             kept.copy_(state["kept"][name])

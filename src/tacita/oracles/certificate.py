@@ -1,4 +1,4 @@
-r"""What a private test has shown of a point: bounds, what they cover, what was assumed.
+r"""What a private test has shown of a point: bounds, what they cover, and what was assumed.
 
 Place: [oracles.certificate] -> oracles.stationary_test. Public settings and one answer only: post-processing.
 """
@@ -10,21 +10,22 @@ from dataclasses import dataclass
 class StationaryCertificate:
     r"""Bounds on gradient and curvature at a point that a :class:`~tacita.StationaryTest` accepted.
 
-    With :math:`a` = ``slack``, the noise that the test adds: gradient :math:`(1 + 2a)\alpha`, eigenvalue
-    :math:`-(1 + 2a)\sqrt{\rho\alpha} - \tau`. Every number follows from public settings and from the fact that the
-    test accepted; the point's own gradient and Hessian are not shown.
+    With :math:`a` = ``slack``, which stands for the noise that the test adds, the gradient's norm is at most
+    :math:`(1 + 2a)\alpha`, and the smallest eigenvalue is at least :math:`-(1 + 2a)\sqrt{\rho\alpha} - \tau`. Every
+    number follows from public settings and from the fact that the test accepted. The point's own gradient and Hessian
+    are not shown.
 
     Attributes:
-        gradient_norm: At most this is the norm of the mean of the *clipped* gradients.
-        eigenvalue: At least this is the smallest eigenvalue of the mean Hessian.
-        alpha, hessian_lipschitz: What the test was for.
-        slack: a, by how much answers may be wrong, in units of alpha (gradient) and of the curvature limit.
+        gradient_norm: Upper bound on the norm of the mean of the *clipped* gradients.
+        eigenvalue: Lower bound on the smallest eigenvalue of the mean Hessian.
+        alpha, hessian_lipschitz: The settings of the test.
+        slack: a, by how much an answer may be wrong, in units of alpha (gradient) and of the curvature limit.
         failure_probability: Chance, over the test's own coins, that a point beyond the bounds is accepted at all.
         max_grad_norm: Clipping threshold of each record's gradient.
         num_records: The public divisor of the means.
-        conditions: What was declared, and nobody enforces.
-        session, test: Where the answer stands in the ledger.
-        max_tests: How many points the test could answer for.
+        conditions: What was declared and is not enforced.
+        session, test: The session of the ledger, and the number of the query in it.
+        max_tests: The largest number of points that the test could answer for.
     """
 
     gradient_norm: float
@@ -42,7 +43,7 @@ class StationaryCertificate:
 
     @property
     def certified_alpha(self) -> float:
-        """The least accuracy of which the bounds make the point second-order stationary: 4 alpha at a slack of 1/2."""
+        """The least alpha for which the bounds show second-order stationarity; 4 alpha at a slack of 1/2."""
         return max(self.gradient_norm, self.eigenvalue**2 / self.hessian_lipschitz)
 
     def __str__(self) -> str:

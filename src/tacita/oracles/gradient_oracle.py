@@ -1,4 +1,4 @@
-"""The private gradient oracle: all that touches raw data is inside, what leaves it is private for good.
+"""The private gradient oracle. Everything that touches raw data is inside it; what leaves it is private for good.
 
     data -> sampler -> engine -> estimator -> bounded values -> mechanism ──┃──> release
                                                                     ledger on the line
@@ -7,34 +7,35 @@ Place: every stage below -> [oracles.gradient_oracle] -> methods, training.
 """
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from tacita import _validate
-from tacita.accounting import Event, Ledger, Part, Session
-from tacita.errors import LedgerError, ResumeError
+from tacita.accounting import ConditionalEvent, Event, Part
 from tacita.estimators.estimator import Estimator, Values
-from tacita.gradients.engine import Source
+from tacita.gradients.engine import GradientSource
+from tacita.ledger import Ledger, Session
+from tacita.ledger.reservations import BLOCK
 from tacita.mechanisms import CalibratedGaussian, Mechanism
 from tacita.oracles.line import Line
-from tacita.oracles.terms import Terms
+from tacita.oracles.records import OracleData, check_units
+from tacita.oracles.session_options import SessionOptions
+from tacita.oracles.updates import Updates
 from tacita.random import Randomness
 from tacita.sampling import Sampler, as_sampler
-
-_CHANGING: Any = object()  # in the place of a state that is being changed
 
 
 @dataclass(frozen=True)
 class Release:
-    """What leaves an oracle: private for good, free to log, average, publish.
+    """The answer to one query, which is private for good: it may be logged, averaged and published.
 
     Attributes:
-        gradient: Estimate of the mean gradient, by parameter name: ``released`` divided by ``divisor``.
+        gradient: Estimate of the mean gradient by parameter name, which is ``released`` divided by ``divisor``.
         released: The noisy blocks, at the level of the sum: block -> parameter name -> tensor.
         divisor: The public divisor (the expected batch size).
         noise_std: Standard deviation of the noise in ``released``, by block.
@@ -50,25 +51,65 @@ class Release:
     query: int
 
 
-class GradientOracle:
-    """Answers queries for the gradient with bounded, noisy values, each paid for in the ledger.
+class QueryDraws:
+    """Draws the batch of each query, and the seed that its model and data set draw from.
 
-    Building it checks every setting and registers its session; the first query opens it. Nothing of it prints data.
+    Both are functions of the session's key, the query's number and public settings. So a source may ask early for the
+    draws of later queries (:meth:`GradientSource.follow <tacita.gradients.engine.GradientSource.follow>`).
+
+    Attributes:
+        sampler: Draws the batch.
+        num_rows: Number of rows that take part. Private under add_or_remove_one.
+        rows: Indices of these rows in the source; ``None`` for all of them. Private.
+    """
+
+    def __init__(self, sampler: Sampler, line: Line, num_rows: int, rows: np.ndarray | None) -> None:
+        self.sampler, self.num_rows, self.rows = sampler, num_rows, rows
+        self._line = line
+
+    def batch(self, query: int) -> np.ndarray:
+        """Return the rows that ``query`` reads, ascending, each once."""
+        drawn = np.asarray(self.sampler.draw(query, self._line.coins, self.num_rows))
+        inside = not drawn.size or (drawn[0] >= 0 and drawn[-1] < self.num_rows)  # -1 would index the last row again
+        if not (inside and (drawn[1:] > drawn[:-1]).all()):
+            raise RuntimeError(
+                f"{type(self.sampler).__name__}.draw must return ascending indices, each once, of existing rows."
+            )
+        return drawn if self.rows is None else self.rows[drawn]
+
+    def seed(self, query: int) -> int:
+        """Return 256 secret bits that seed what the model and the data set draw (dropout, augmentation)."""
+        return int.from_bytes(self._line.query_stream("model", query).bytes(32), "big")
+
+
+class GradientOracle:
+    """Answers each query for the gradient with bounded, noisy values that are paid for in the ledger.
+
+    The constructor checks every setting and registers the session, which the first query opens. Printing an oracle
+    shows no data.
 
     Args:
-        source: Makes engines from data (a network with its loss and records, say).
-        estimator: What is computed above the line, with its sensitivity and event.
-        mechanism: The noise: a :class:`GaussianMechanism`, say, or a :class:`CalibratedGaussian`, resolved here.
-        sampler: How the records of a query are drawn.
-        ledger: Pays for the queries; has the neighboring relation and the privacy unit.
-        planned_queries: Number of queries the guarantee is for; a query past it raises.
+        source: Makes engines from data, such as a network with its loss and records.
+        estimator: Computes the bounded values; states their sensitivity and the event of the session.
+        mechanism: Adds the noise: a :class:`GaussianMechanism`, for example, or a :class:`CalibratedGaussian`, whose
+            noise multiplier is found here.
+        sampler: Draws the records of a query.
+        ledger: Pays for the queries; sets the neighboring relation and the privacy unit.
+        planned_queries: Number of queries that the guarantee covers. A query beyond them raises.
         rows: The rows of ``source`` that take part; all by default.
-        part: The part of a split these rows are.
-        max_rows_per_unit: At most so many of the rows belong to one unit; the sampler must have the same cap.
-        purpose: A word for the ledger.
-        settings: More public settings to bind to the session's hash; of a session registered before, all of them.
-        session: A session registered before (its event must be this oracle's), or one to resume.
-        randomness: Only tests hand it in, or a resumed run its key; by default a fresh system key.
+        part: The part of a split that these rows form.
+        max_rows_per_unit: The largest number of these rows that belong to one unit. The sampler must have the same cap.
+        planned_restarts: Number of further sessions that are paid for together with the first, in case it is
+            interrupted and cannot be continued (:meth:`Ledger.write_off <tacita.Ledger.write_off>`). Give the same
+            number when the oracle is built again.
+        purpose: What the session is for (``"train"``, ``"score"``); appears in the statement.
+        settings: More public settings to bind to the session's hash. For a session that was registered before, these
+            are all of its settings.
+        session: A session that was registered before, with the event of this oracle, or one to resume.
+        randomness: The key that coins and noise come from; by default a new one from the system. A resumed run hands
+            in its own; otherwise only tests do.
+        reservation: Number of queries that are reserved on disk at once, >= 1. It is public. A killed process may
+            over-report what it spent by so many queries.
 
     Raises:
         UnsupportedEventError: No guarantee is proved for estimator x sampler x relation.
@@ -79,7 +120,7 @@ class GradientOracle:
 
     def __init__(
         self,
-        source: Source,
+        source: GradientSource,
         *,
         estimator: Estimator,
         mechanism: Mechanism | CalibratedGaussian,
@@ -89,39 +130,75 @@ class GradientOracle:
         rows: np.ndarray | None = None,
         part: Part | None = None,
         max_rows_per_unit: int = 1,
+        planned_restarts: int = 0,
         purpose: str = "train",
         settings: Mapping[str, Any] | None = None,
         session: Session | None = None,
         randomness: Randomness | None = None,
+        reservation: int = BLOCK,
     ) -> None:
-        self.source, self.estimator, self.sampler, self.ledger = source, estimator, as_sampler(sampler), ledger
-        self.planned_queries = _validate.count("planned_queries", planned_queries)
-        self._rows = np.arange(source.num_rows) if rows is None else rows
-        self._check_sampler(max_rows_per_unit)
-        mechanism = self._resolved(mechanism, part, session)
-        self.noise_std = self._noise_std(mechanism)
-        self.mechanism = mechanism.on(estimator.steps(source.shapes), self.noise_std)
-        self.event = self._event(self.mechanism)
-        self.randomness = randomness or Randomness.system()
-        self._more_settings = dict(settings or {})
-        terms = Terms(
-            payee="oracle",
-            event=self.event,
-            planned_queries=self.planned_queries,
-            part=part,
-            randomness=self.randomness,
+        data = OracleData(source, rows, part, max_rows_per_unit)
+        chosen = randomness or Randomness.system()
+        options = SessionOptions(purpose, settings, session, chosen, planned_restarts, reservation)
+        self._build(
+            data,
+            options,
+            estimator=estimator,
+            mechanism=mechanism,
+            sampler=sampler,
+            ledger=ledger,
+            planned_queries=planned_queries,
         )
-        if session is None:
-            session = terms.register(ledger, purpose, {**self.settings, **self._more_settings})
-        self._check_session(session, terms)
-        self.line = Line(session, self.mechanism, self.noise_std, self.randomness)
-        self._state: Any = estimator.initial_state(source.shapes)
-        self._updated = _UpdateCheck()
-        self._follow()
+
+    def _build(
+        self,
+        data: OracleData,
+        options: SessionOptions,
+        *,
+        estimator: Estimator,
+        mechanism: Mechanism | CalibratedGaussian,
+        sampler: Sampler,
+        ledger: Ledger,
+        planned_queries: int,
+    ) -> None:
+        """Check every setting, find the session that pays, and wire the stages: every constructor ends here."""
+        self.source, self.estimator, self.sampler, self.ledger = data.source, estimator, as_sampler(sampler), ledger
+        self.planned_queries = _validate.count("planned_queries", planned_queries)
+        self.randomness = options.randomness
+        self._data, self._options = data, options
+        check_units(ledger.neighboring_relation, data.max_rows_per_unit)
+        if ledger.max_delta is not None:
+            self._check_delta("max_delta", ledger.max_delta)
+        self._check_sampler()
+        mechanism = self._resolved(mechanism)
+        self.noise_std = self._noise_std(mechanism)
+        self.mechanism = mechanism.on(estimator.steps(self.source.shapes), self.noise_std)
+        self.event = self._event(self.mechanism)
+        session = options.session_for(
+            "oracle",
+            ledger,
+            self.event,
+            planned_queries=self.planned_queries,
+            part=data.part,
+            bound=self.settings,
+            or_to_these_alone=True,
+        )
+        self.line = Line(
+            session,
+            self.mechanism,
+            self.noise_std,
+            self.randomness,
+            options.reservation,
+            estimator=estimator,
+            state=estimator.initial_state(self.source.shapes),
+        )
+        self.draws = QueryDraws(self.sampler, self.line, data.num_rows, data.rows)
+        self.source.follow(self.draws)
+        self._updates = Updates()
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The public settings that the privacy and the bits of a run depend on."""
+        """The public settings that decide the privacy and the bits of a run."""
         return {
             "estimator": repr(self.estimator),
             "mechanism": repr(self.mechanism),
@@ -148,77 +225,124 @@ class GradientOracle:
 
     @property
     def remaining_queries(self) -> int:
-        """Queries of the plan that are left."""
+        """Number of planned queries that are left."""
         return self.line.remaining_queries
 
     def query(self, params: Mapping[str, Tensor]) -> Release:
         """Draw the next batch, bound it, write the ledger, add noise, return the release.
 
         Args:
-            params: The point, by parameter name; neither it nor the model is modified.
+            params: The point at which to take the gradient, by parameter name. Neither it nor the model is modified.
 
         Raises:
             BudgetExceededError: The plan is used up.
             ResumeError: A redone query does not match, and the event does not compose query by query.
+            RuntimeError: The model, the loss or the data set queried this oracle within a query.
+            ValueError: A parameter is complex.
         """
-        query = self._pay(params)
-        released = self.line.noisy(self._dtypes(params))
+        if any(p.is_complex() for p in params.values()):
+            _refuse_complex(params)
+        with self.line.turn():
+            while True:  # a redone query whose values differ is made again under the next unused number
+                query = self.line.begin()
+                batch = self.draws.batch(query)
+                engine = self.source.engine(params, batch, query=query, seed=self.draws.seed(query))
+                values, seen = self.estimator.look(engine, self.line.state)
+                if self.line.commit(query, values, seen):  # the ledger is written: from here on the query counts
+                    break
+            released = self.line.noisy(self._dtypes(params) if self.estimator.rounded_last else None)
         # ---- below the line: may be logged, reused, published ----
-        self._state = self.estimator.after(self._state, released)
         return Release(
             gradient=self.estimator.gradient(released, self.divisor),
             released=released,
             divisor=self.divisor,
             noise_std=self.noise_std,
-            session=self.session.id,
+            session=self.line.session.id,
             query=query,
         )
 
-    def backward(self) -> Release:
-        """One query at the model's own parameters; assigns (never adds to) their ``.grad``.
+    def backward(self, *, accumulate: bool = False, updates: Iterable[Tensor] | None = None) -> Release:
+        """Make one query at the model's own parameters, and assign the gradient to their ``.grad``.
 
-        The release's ``gradient`` and ``.grad`` may share memory: what the optimizer does to one shows in the other.
+        The release's ``gradient`` and ``.grad`` may share memory, so that an optimizer that changes one may change the
+        other.
+
+        By default every parameter must be updated before the next call. This is checked until each of them was updated
+        once. Two arguments ask for something else; both cost a query like any other:
+
+        * ``accumulate=True`` adds this release to the ``.grad`` that the last call left, so that several releases make
+          one step. Divide by their number yourself. A parameter that was updated since the last call starts anew.
+        * ``updates=`` names the parameters that the next step updates, for several optimizers that take turns. The
+          ``.grad`` of all others becomes ``None``, so that no other optimizer uses it.
+
+        Args:
+            accumulate: Add to the gradients of the last call, in place of assigning.
+            updates: Parameters of the model, such as ``decoder.parameters()``; ``None`` means all.
 
         Raises:
-            RuntimeError: After the first step, a parameter that has a private gradient was not updated.
+            RuntimeError: After the first step, a parameter that has a private gradient was not updated; or, with
+                ``accumulate``, its ``.grad`` is not what the last call left there.
+            TypeError: The source has no model.
+            ValueError: ``updates`` is empty, or holds something that is not a trainable parameter of the model.
+
+        Example:
+            >>> import torch, tacita
+            >>> model = torch.nn.Linear(3, 1)
+            >>> oracle = tacita.ClippedGradientOracle(
+            ...     model, lambda model, batch: model(batch[0]).squeeze(1), (torch.ones(100, 3),),
+            ...     ledger=tacita.Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one row"),
+            ...     sampler=tacita.PoissonSampler(sample_rate=0.1, num_records=100),
+            ...     clipper=tacita.FlatClipper(max_grad_norm=1.0),
+            ...     mechanism=tacita.GaussianMechanism(noise_multiplier=1.0), planned_queries=4)
+            >>> first, second = oracle.backward(), oracle.backward(accumulate=True)
+            >>> torch.equal(model.bias.grad, first.gradient["bias"] + second.gradient["bias"])
+            True
+            >>> _ = oracle.backward(updates=[model.bias], accumulate=True)
+            >>> model.weight.grad is None, oracle.remaining_queries
+            (True, 1)
         """
-        params = trainable(self._model())
-        self._updated.before(params)
-        release = self.query(params)
-        for name, parameter in params.items():
-            parameter.grad = release.gradient[name].to(parameter.dtype)
-        self._updated.after(params)
+        if self.source.model is None:
+            raise TypeError("backward() needs a source with a model; ask query(params) instead.")
+        params = trainable(self.source.model)
+        named = [*params] if updates is None else _named(params, updates)
+        with self.randomness.query_lock:
+            self._updates.check(params, accumulate)
+            release = self.query(params)
+            gradients = {name: release.gradient[name].to(params[name].dtype) for name in named}
+            self._updates.assign(params, gradients, accumulate)
         return release
 
     def ratchet(self) -> None:
-        """Move on to the next key (at a checkpoint): what was drawn before can no longer be drawn again."""
-        self.randomness.ratchet()
-        self._follow()
+        """Move on to the next key at a checkpoint, so that nothing drawn before can be drawn again."""
+        with self.randomness.query_lock:
+            self.randomness.ratchet()
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint needs. ``estimator_state`` is private: never share it."""
-        return {
-            "session": self.session.id,
-            "position": self.line.position,
-            "generation": self.randomness.generation,
-            "identity": self.line.identity,
-            "estimator_state": copy.deepcopy(self._whole_state()),  # which the next query may change in place
-        }
+        """Return what a checkpoint needs. ``estimator_state`` is private: never share it."""
+        with self.randomness.query_lock:
+            return {
+                "session": self.session.id,
+                "position": self.line.position,
+                "generation": self.randomness.generation,
+                "identity": self.line.identity,
+                "estimator_state": copy.deepcopy(self.line.state),  # which the next query may change in place
+            }
 
     @property
     def public_state(self) -> Any:
-        """The estimator's state if it is a function of releases; ``None`` if it is private or there is none."""
-        return copy.deepcopy(self.estimator.shareable(self._whole_state()))
+        """The estimator's state where it is a function of releases; ``None`` if it is private or there is none."""
+        with self.randomness.query_lock:
+            return copy.deepcopy(self.estimator.shareable(self.line.state))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from :meth:`state_dict`; redone queries follow the rule of :class:`~tacita.oracles.line.Line`."""
+        """Continue from a :meth:`state_dict`. :class:`~tacita.oracles.line.Line` says how queries are redone."""
         if state["session"] != self.session.id:
             raise ValueError(
                 f"the checkpoint is of session {state['session']!r}, this oracle's is {self.session.id!r}."
             )
-        self.line.resume(state["position"], state["generation"], state["identity"])
-        self._state = copy.deepcopy(state["estimator_state"])
-        self._follow()
+        with self.randomness.query_lock:
+            memory = copy.deepcopy(state["estimator_state"])
+            self.line.resume(state["position"], state["generation"], state["identity"], memory)
 
     def __repr__(self) -> str:
         return (
@@ -226,145 +350,77 @@ class GradientOracle:
             f"mechanism={self.mechanism!r}, planned_queries={self.planned_queries})"
         )
 
-    def _bounded(self, params: Mapping[str, Tensor], query: int) -> tuple[Values, Any]:
-        engine = self.source.engine(params, self._draw(query), query=query, seed=self._model_seed(query))
-        return self.estimator.look(engine, self._whole_state())
-
-    def _pay(self, params: Mapping[str, Tensor]) -> int:
-        """The number of a query that counts; the line has its values, and what the estimator saw is remembered."""
-        query = self.line.begin()
-        values, seen = self._bounded(params, query)
-        while not self._paid(query, values, seen):
-            query = self.line.skip()
-            values, seen = self._bounded(params, query)
-        return query
-
-    def _paid(self, query: int, values: Values, seen: Any) -> bool:
-        """Pay and remember, both or neither; in between the state is none."""
-        state = self._whole_state()
-        self._state = None if state is None else _CHANGING
-        try:
-            paid = self.line.pay(query, values)
-        except BaseException:
-            if self.line.position <= query:  # it does not count: the state is still that before it
-                self._state = state
-            raise
-        values.clear()  # the line alone holds them
-        if paid:
-            self._remember(state, seen)
-        else:
-            self._state = state
-        return paid
-
-    def _remember(self, state: Any, seen: Any) -> None:
-        self._state = self.estimator.remember(state, seen)
-
-    def _whole_state(self) -> Any:
-        if self._state is _CHANGING:
-            raise ResumeError(
-                f"session {self.session.id!r} was interrupted while its estimator's state was changing, and half a "
-                "change is none that its guarantee is for: load the last checkpoint."
-            )
-        return self._state
-
     def _dtypes(self, params: Mapping[str, Tensor]) -> dict[str, torch.dtype]:
-        """What is released is rounded to, by name: that of sums over the parameter, float32 or better."""
-        if not self.estimator.rounded_last:
-            return {}
+        """Return the dtype that each released tensor is rounded to, by parameter name: float32 or better."""
         return {name: torch.promote_types(p.dtype, torch.float32) for name, p in params.items()}
 
-    def _draw(self, query: int) -> np.ndarray:
-        return self._rows[self.sampler.draw(query, self.line.coins, len(self._rows))]
-
-    def _model_seed(self, query: int) -> int:
-        """256 secret bits for what the model and the data set draw themselves: dropout, augmentation."""
-        return int.from_bytes(self.randomness.key.stream(self.session.id, "model", query).bytes(32), "big")
-
-    def _follow(self) -> None:
-        self.source.follow(self._draw, self._model_seed)
-
-    def _model(self) -> nn.Module:
-        model = getattr(self.source, "model", None)
-        if model is None:
-            raise TypeError("backward() needs a source with a model; ask query(params) instead.")
-        return model
-
-    def _resolved(
-        self, mechanism: Mechanism | CalibratedGaussian, part: Part | None, session: Session | None
-    ) -> Mechanism:
+    def _resolved(self, mechanism: Mechanism | CalibratedGaussian) -> Mechanism:
         if isinstance(mechanism, Mechanism):
             return mechanism
         if not isinstance(mechanism, CalibratedGaussian):
             raise TypeError(f"mechanism must be a Mechanism or a CalibratedGaussian, got {type(mechanism).__name__}.")
+        self._check_delta("target_delta", mechanism.target_delta)
         return mechanism.resolve(
             lambda noise_multiplier: self._event(mechanism.at(noise_multiplier)),
             self.ledger.neighboring_relation,
             self.planned_queries,
-            self.ledger.spends(part, before=session),
+            self.ledger.spends(self._data.part, before=self._options.session),
+            sessions=1 + self._options.planned_restarts,
         )
 
     def _noise_std(self, mechanism: Mechanism) -> dict[str, float]:
-        shapes = self.source.shapes
-        sensitivity = self.estimator.sensitivity(self.ledger.neighboring_relation, shapes)
-        return mechanism.noise_std(sensitivity, self.estimator.block_sizes(shapes))
+        return self.estimator.noise_std(mechanism, self.ledger.neighboring_relation, self.source.shapes)
 
     def _event(self, mechanism: Mechanism) -> Event:
         relation = self.ledger.neighboring_relation
-        event = self.estimator.event(self.sampler, self._noise_std(mechanism), relation, self.source.shapes)
-        return mechanism.event(event)
+        event = self.estimator.session_event(mechanism, self.sampler, relation, self.source.shapes)
+        for condition in self.source.conditions:
+            event = ConditionalEvent(relation=relation, inner=event, condition_text=condition)
+        return event
 
-    def _check_sampler(self, max_rows_per_unit: int) -> None:
+    def _public_count(self) -> bool:
+        """Return whether the number of records is public, so that the sampler's must be equal to it."""
+        return self.ledger.neighboring_relation != "add_or_remove_one" or self.sampler.requires_public_count
+
+    def _check_delta(self, name: str, delta: float) -> None:
+        if self._public_count() and self._data.num_rows:
+            _validate.delta_below(name, delta, self._data.num_rows)
+
+    def _check_sampler(self) -> None:
         self.estimator.check_batch(self.sampler.expected_batch_size, self.source.shapes)
         limit = self.sampler.max_queries
         if limit is not None and self.planned_queries > limit:
             raise ValueError(f"planned_queries must be <= {limit} with {self.sampler!r}, got {self.planned_queries}.")
-        cap = getattr(self.sampler, "max_rows_per_unit", 1)
-        if cap != max_rows_per_unit:
+        if self.sampler.max_rows_per_unit != self._data.max_rows_per_unit:
             raise ValueError(
-                f"the sampler must have the records' cap: max_rows_per_unit is {cap} in the sampler and "
-                f"{max_rows_per_unit} in the records. Use UnitPoissonSampler with records from split or cap_units."
+                f"the sampler must have the records' cap: max_rows_per_unit is {self.sampler.max_rows_per_unit} in the "
+                f"sampler and {self._data.max_rows_per_unit} in the records. Use UnitPoissonSampler with records from "
+                "split or cap_units."
             )
-        public = self.ledger.neighboring_relation != "add_or_remove_one" or self.sampler.requires_public_count
-        if public and self.sampler.num_records != len(self._rows):
+        if self._public_count() and self.sampler.num_records != self._data.num_rows:
             raise ValueError(
                 f"num_records must be the number of records under {self.ledger.neighboring_relation} with "
-                f"{type(self.sampler).__name__}, got {self.sampler.num_records}."
-            )
-
-    def _check_session(self, session: Session, terms: Terms) -> None:
-        if not terms.met_by(session, {**self.settings, **self._more_settings}, self._more_settings):
-            raise LedgerError(
-                f"session {session.id!r} was registered for another event, number of queries, part of the records or "
-                "other settings than this oracle's: build the oracle with those it was registered with."
+                f"{type(self.sampler).__name__}, got {self.sampler.num_records}. Pass len(data), or the number of its "
+                "rows that take part."
             )
 
 
-class _UpdateCheck:
-    """Sees to it that the optimizer moves just the parameters that have a private gradient.
+def _refuse_complex(params: Mapping[str, Tensor]) -> NoReturn:
+    found = ", ".join(name for name, p in params.items() if p.is_complex())
+    raise ValueError(
+        f"params must be real, and are complex: {found}. Hold real and imaginary parts in a real parameter."
+    )
 
-    An in-place update raises a parameter's version counter whatever the data are, so the check tells nothing of them.
-    """
 
-    def __init__(self) -> None:
-        self._versions: dict[str, tuple[int, int]] | None = None
-        self._done = False
-
-    def after(self, params: Mapping[str, Tensor]) -> None:
-        if self._versions is None:
-            self._versions = {name: (id(p), p._version) for name, p in params.items()}
-
-    def before(self, params: Mapping[str, Tensor]) -> None:
-        if self._done or self._versions is None:
-            return
-        still = [name for name, p in params.items() if self._versions.get(name) == (id(p), p._version)]
-        if still:
-            raise RuntimeError(
-                f"not updated after the first step: {', '.join(still)}. Give the optimizer all of model.parameters() "
-                "that require a gradient, and step it after backward()."
-            )
-        self._done = True
+def _named(params: Mapping[str, Tensor], updates: Iterable[Tensor]) -> list[str]:
+    """Return the names of the tensors in ``updates``, in the order of the parameters."""
+    wanted = {id(one) for one in updates}
+    named = [name for name, p in params.items() if id(p) in wanted]
+    if not wanted or len(named) != len(wanted):
+        raise ValueError("updates must hold trainable parameters of the model, at least one, and nothing else.")
+    return named
 
 
 def trainable(model: nn.Module) -> dict[str, Tensor]:
-    """The parameters a gradient is taken in, by name (a tied one once, under its first name)."""
+    """Return the parameters that require a gradient, by name; a tied one stands once, under its first name."""
     return {name: p for name, p in model.named_parameters() if p.requires_grad}

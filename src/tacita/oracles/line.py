@@ -1,79 +1,159 @@
 """The line through the oracle: private values above it, releases below it, the ledger on it.
 
-Place: estimators, mechanisms -> [oracles.line] -> release. Nothing leaves an oracle but through :meth:`Line.noisy`,
-which has values only once :meth:`Line.pay` has written the ledger, so no code path can spend without recording.
+Place: estimators, mechanisms -> [oracles.line] -> release. Values leave an oracle through :meth:`Line.noisy` alone, and
+it has them only after :meth:`Line.commit` has written the ledger. So no code path can spend without recording.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from tacita.accounting import Reservations, Session
 from tacita.errors import BudgetExceededError, ResumeError
-from tacita.random import QueryCoins, Randomness, Stream
+from tacita.estimators.estimator import Estimator, Values
+from tacita.ledger import Reservations, Session
+from tacita.ledger.reservations import BLOCK
+from tacita.random import Key, QueryCoins, Randomness, Stream
 
 Blocks = Mapping[str, Mapping[str, Tensor]]
 STRETCH = 2**18  # coordinates that get their noise at once, but for a parameter that has more
-MOST_RATCHETS = 10_000  # beside one a query: far more checkpoints than a run ever writes
-AddNoise = Callable[..., dict[str, dict[str, Tensor]]]  # (values, noise_std, normals) -> released
+MOST_RATCHETS = 10_000  # in addition to one for each query: far more checkpoints than a run ever writes
+_NO_BITS = np.empty(0, np.uint8)  # stands for a tensor without values, which has no bytes to view
+_CHANGING: Any = object()  # stands for a state while it is being changed
+
+
+class AddsNoise(Protocol):
+    """Turns bounded values into released ones, as every :class:`~tacita.mechanisms.Mechanism` does."""
+
+    in_stretches: ClassVar[bool]  # whether the parameters of a block may get their noise a few at a time, in order
+
+    def __call__(self, values: Blocks, noise_std: Mapping[str, float], normals: Any, /) -> Values:
+        """Add the noise; ``normals`` is the query's :class:`Noise`."""
+        ...
 
 
 class Line:
-    """Allots query numbers, reserves them, writes the ledger, adds the noise.
+    """Numbers the queries, reserves their numbers, writes the ledger, keeps the estimator's state, adds the noise.
 
-    Batch and noise of a query come from PRF(key, session, query). A query that is *redone* after a crash is, by what
-    the ledger holds for its number: made as if for the first time (no line); released again, bit for bit and free of
-    charge (a line with the same fingerprint); or made anew under the next unused number (another line), which only
-    events that compose query by query allow.
+    A query calls :meth:`begin`, :meth:`commit` and :meth:`noisy`, in this order, within :meth:`turn`.
+
+    Batch and noise of a query come from PRF(key, session, query). After a crash a query may be *redone*. What happens
+    then depends on the ledger:
+
+    * It has no line for the number: the query is made as if for the first time.
+    * It has a line with the same fingerprint: the query is released again, bit for bit, at no charge.
+    * It has a line with another fingerprint: the query is made again under the next unused number. Only events that
+      compose query by query allow that.
 
     Args:
         session: The session of the ledger that pays.
-        mechanism: Adds the noise: ``(values, noise_std, normals) -> released``.
+        mechanism: Adds the noise.
         noise_std: Noise standard deviation by block, at the level of the sum.
-        randomness: Where the session's coins and noise come from.
+        randomness: The key that the session's coins and noise come from.
+        reservation: Number of queries that are reserved at once.
+        estimator: Decides what is remembered from one query to the next; ``None`` if nothing is.
+        state: The estimator's state before the first query.
     """
 
     def __init__(
-        self, session: Session, mechanism: AddNoise, noise_std: Mapping[str, float], randomness: Randomness
+        self,
+        session: Session,
+        mechanism: AddsNoise,
+        noise_std: Mapping[str, float],
+        randomness: Randomness,
+        reservation: int = BLOCK,
+        *,
+        estimator: Estimator | None = None,
+        state: Any = None,
     ) -> None:
         self.session = session
         self.noise_std = dict(noise_std)
-        self.coins = QueryCoins(randomness, session.id)
-        self._mechanism = mechanism
+        self._mechanism, self._in_stretches = mechanism, mechanism.in_stretches
         self._randomness = randomness
-        self._reservations = Reservations(session)
+        self._reservations = Reservations(session, reservation)
+        self._estimator, self._state = estimator, state
         self._position = 0
-        self._paid: tuple[int, dict[str, Mapping[str, Tensor]]] | None = None  # what has its line, and no noise yet
+        self._unreleased: tuple[int, dict[str, Mapping[str, Tensor]]] | None = (
+            None  # its line is written, its noise is not added
+        )
+        self._other_values = False  # whether the number at this position was released with other values
         self._must_resume = session.opened
-        randomness.session_key(session.id)  # before any ratchet, so that a resumed run derives the same
-        randomness.claim(session.id, resumed=session.opened)
+        self._asking = False
+        self._name = randomness.claim(session.id, ledger=session.ledger, resumed=session.opened)
+        self.coins = QueryCoins(randomness, self._name)
+        randomness.session_key(self._name)  # before any ratchet, so that a resumed run derives the same
 
     @property
     def position(self) -> int:
-        """The number that the next query gets, unless it has to be made anew."""
+        """The number of the next query, unless that query has to be made under a later one."""
         return self._position
 
     @property
+    def state(self) -> Any:
+        """The estimator's state. The estimator decides whether it is private.
+
+        Raises:
+            ResumeError: A query was interrupted while the state changed.
+        """
+        if self._state is _CHANGING:
+            raise ResumeError(
+                f"session {self.session.id!r} was interrupted while its estimator's state was changing, and its "
+                "guarantee does not cover a state that is half changed: load the last checkpoint."
+            )
+        return self._state
+
+    @property
     def identity(self) -> str:
-        """A keyed tag of the session's own key: shows whether a resumed run still has it, and nothing else."""
-        return self._randomness.session_key(self.session.id).tag("identity", parts=[])
+        """A keyed tag of the session's own key. It shows whether a resumed run still has that key, and nothing else."""
+        return self.session_key.tag("identity", parts=[])
+
+    @property
+    def session_key(self) -> Key:
+        """The session's own key, for draws that hold for the whole session; no ratchet changes it."""
+        return self._randomness.session_key(self._name)
+
+    def query_stream(self, *labels: str | int) -> Stream:
+        """Return the stream named by ``labels``, of this session in the current generation, for a query's draws."""
+        return self._randomness.key.stream(self._name, *labels)
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Hold the line for one query, from :meth:`begin` to :meth:`noisy`; other threads wait.
+
+        Raises:
+            RuntimeError: A query of the same line is asked for within one, by its model, loss or data set.
+        """
+        with self._randomness.query_lock:
+            if self._asking:
+                raise RuntimeError(
+                    f"session {self.session.id!r} was asked for a query from within one: the model, the loss and the "
+                    "data set of an oracle must not ask it."
+                )
+            self._asking = True
+            try:
+                yield
+            finally:
+                self._asking = False
 
     @property
     def remaining_queries(self) -> int:
-        """Numbers of the plan not used yet."""
+        """Number of planned queries that are not used yet."""
         return self.session.planned_queries - self._position
 
-    def resume(self, position: int, generation: int, identity: str) -> None:
-        """Continue at ``position``, the checkpoint's, written under the key of ``generation``.
+    def resume(self, position: int, generation: int, identity: str, state: Any = None) -> None:
+        """Continue at ``position`` with ``state``, from a checkpoint written under the key of ``generation``.
 
-        An older key is ratcheted forward to it. A newer one can redo nothing: used numbers are then left behind.
+        An older key is ratcheted forward to that generation. A newer one cannot redo a query, so that all used numbers
+        are left behind.
 
         Raises:
             ResumeError: The key is newer, numbers are used, and the event does not compose query by query; or the
-                position or generation cannot be one of this session; or ``identity`` is of another key, under which
-                batches that hold for the whole session (one pass, epochs) would be dealt anew.
+                position or the generation is impossible in this session; or ``identity`` belongs to another key, under
+                which batches that hold for the whole session (one pass, epochs) would be dealt again.
         """
         if identity != self.identity:
             raise ResumeError(
@@ -87,84 +167,110 @@ class Line:
             raise ResumeError("the checkpoint is too far ahead of the private key file: it is not one of this run.")
         while self._randomness.generation < generation:
             self._randomness.ratchet()
-        self._must_resume = False
-        self._position = position
+        self._must_resume = self._other_values = False
+        self._position, self._state = position, state
         if self._randomness.generation > generation:
             self.redo_nothing()
 
     def redo_nothing(self) -> None:
-        """Leave every number behind that has a line: what comes now is not what was asked under it.
+        """Leave every number with a line behind, because the queries to come are not those that were asked under it.
 
         Raises:
-            ResumeError: There is such a number, and the event does not compose query by query.
+            ResumeError: A number has a line, and the event does not compose query by query.
         """
         if self.session.last_query >= self._position:
             self._leave_used_numbers()
 
     def begin(self) -> int:
-        """The number of the query to make now: reserved on disk before any of its noise can be used.
+        """Return the number of the next query, reserved on disk before any of its noise can be used.
+
+        If :meth:`commit` found that the last number was released with other values, all used numbers are left behind.
 
         Raises:
             BudgetExceededError: The plan is used up.
-            ResumeError: The session was opened by an earlier run, and :meth:`resume` was not called.
+            ResumeError: The session was opened by an earlier run, and :meth:`resume` was not called; or numbers must
+                be left behind, and the event does not compose query by query.
         """
+        session = self.session
         if self._must_resume:
             raise ResumeError(
-                f"session {self.session.id!r} was opened by an earlier run: load its checkpoint before the first query."
+                f"session {session.id!r} was opened by an earlier run: load its checkpoint before the first query."
             )
-        if self.remaining_queries <= 0:
+        if self._other_values:
+            self._other_values = False
+            self._leave_used_numbers()
+        query = self._position
+        if query >= session.planned_queries:
             raise BudgetExceededError(
-                f"planned_queries is {self.session.planned_queries} and all are used: register a new session for more."
+                f"planned_queries is {session.planned_queries} and all are used: register a new session for more."
             )
-        if not self.session.opened:
-            self.session.open()
-        if self.session.lookup(self._position) is None:
-            self._reservations.cover(self._position)
-        self._randomness.mark_drawn(self.session.id)  # whatever the sampler draws, the noise is drawn
-        return self._position
+        if not session.opened:
+            session.open()
+        if session.lookup(query) is None:
+            self._reservations.prepare(query)
+        self._randomness.mark_drawn(self._name)  # even if the sampler draws nothing, the noise is drawn
+        return query
 
-    def skip(self) -> int:
-        """Give up the numbers already used and begin the next unused one (a line that does not match)."""
-        self._leave_used_numbers()
-        return self.begin()
+    def commit(self, query: int, values: dict[str, Any], seen: Any = None) -> bool:
+        """Write the ledger, so that ``query`` counts, and let the estimator remember what it saw.
 
-    def pay(self, query: int, values: Blocks) -> bool:
-        """Write the ledger: from here on ``query`` counts. False if it was released with other values before."""
-        self._paid = None
-        tag = self._fingerprint(query, values)
-        line = self.session.lookup(query)
-        if line is None:
-            self.session.spend(query, tag)
-        elif not tag or line != tag:
-            return False
-        self._position = query + 1
-        self._paid = (query, dict(values))
-        return True
-
-    def noisy(self, dtypes: Mapping[str, torch.dtype] | None = None) -> dict[str, dict[str, Tensor]]:
-        """The noisy values of the query that :meth:`pay` has just written the line of; they can be had once.
-
-        They are taken out stretch by stretch, so that each is freed once it has its noise, if nobody else holds it.
+        The state changes in place. If that is interrupted, the state cannot be used any more, so that a query never
+        counts without being remembered.
 
         Args:
-            dtypes: What noisy values are rounded to, by name: post-processing. Others stay as they are.
-        """
-        if self._paid is None:
-            raise RuntimeError("no query was paid for: call pay() first. A paid query is released once.")
-        (query, values), self._paid = self._paid, None
-        normals = self._normals(query)
-        return {block: self._with_noise(block, dict(values.pop(block)), normals, dtypes or {}) for block in [*values]}
+            query: The number that :meth:`begin` returned.
+            values: The bounded values by block. The dictionary is emptied, so that the line alone holds them.
+            seen: What :meth:`Estimator.look <tacita.estimators.Estimator.look>` returned beside the values.
 
-    def release(self, query: int, values: Blocks) -> dict[str, dict[str, Tensor]] | None:
+        Returns:
+            False if the query was released with other values before. Then nothing has changed, :meth:`begin` leaves
+            its number behind, and the query is made again under the next one.
+        """
+        state, self._unreleased = self.state, None
+        tag, written = self._fingerprint(query, values), self.session.lookup(query)
+        if written is not None and (not tag or written != tag):
+            self._other_values = True
+            return False
+        if written is None:
+            self.session.spend(query, tag)
+        self._state = None if state is None else _CHANGING
+        self._position, self._unreleased = query + 1, (query, dict(values))
+        values.clear()
+        if self._estimator is not None and state is not None:
+            self._state = self._estimator.remember(state, seen)
+        return True
+
+    def noisy(self, dtypes: Mapping[str, torch.dtype] | None = None) -> Values:
+        """Return the noisy values of the query that :meth:`commit` has just recorded; only once for each query.
+
+        Noise is added to a few parameters at a time, so that the memory of their bounded values is freed early.
+
+        Args:
+            dtypes: The dtype that noisy values are rounded to, by parameter name, which is post-processing. Values
+                that are not named keep their dtype.
+        """
+        if self._unreleased is None:
+            raise RuntimeError("no query waits for its noise: call commit() first. A query is released once.")
+        (query, values), self._unreleased = self._unreleased, None
+        normals = self._normals(query)
+        released: Values = {}
+        for block in [*values]:
+            released[block] = self._with_noise(block, dict(values.pop(block)), normals, dtypes or {})
+        if self._estimator is not None and self._state is not None:
+            self._state = self._estimator.after(self._state, released)
+        return released
+
+    def release(self, query: int, values: Blocks) -> Values | None:
         """Write the ledger, then return the noisy values; ``None`` if ``query`` was released with other values."""
-        return self.noisy() if self.pay(query, values) else None
+        with self._randomness.query_lock:
+            return self.noisy() if self.commit(query, dict(values)) else None
 
     def _with_noise(
         self, block: str, values: dict[str, Tensor], normals: "Noise", dtypes: Mapping[str, torch.dtype]
     ) -> dict[str, Tensor]:
         released: dict[str, Tensor] = {}
-        whole = not getattr(self._mechanism, "in_stretches", False)
-        for names in [[*values]] if whole else _stretches({name: x.numel() for name, x in values.items()}):
+        sizes = {name: x.numel() for name, x in values.items()}
+        for names in _stretches(sizes) if self._in_stretches else [[*values]]:
             stretch = {name: values.pop(name) for name in names}
             noisy = self._mechanism({block: stretch}, self.noise_std, normals)[block]
             released |= {name: x.to(dtypes.get(name, x.dtype)) for name, x in noisy.items()}
@@ -180,25 +286,26 @@ class Line:
         self._position = max(self._position, self.session.last_query + 1)
 
     def _fingerprint(self, query: int, values: Blocks) -> str:
-        """A keyed one-time tag of the bounded values; empty (never matching) on devices where it is not cheap."""
+        """Return a keyed one-time tag of the values; on other devices than the CPU it is empty and never matches."""
         tensors = [value for block in values.values() for value in block.values()]
         if any(value.device.type != "cpu" for value in tensors):
             return ""
-        return self._randomness.key.tag(self.session.id, "fingerprint", query, parts=_bytes(tensors))
+        bits = (x.detach().contiguous().view(-1).view(torch.uint8).numpy() if x.numel() else _NO_BITS for x in tensors)
+        return self._randomness.key.tag(self._name, "fingerprint", query, parts=bits)
 
     def _normals(self, query: int) -> "Noise":
-        return Noise(lambda block: self._randomness.key.stream(self.session.id, "noise", query, block))
+        return Noise(partial(self.query_stream, "noise", query))
 
 
 class Noise:
-    """The noise of one query: standard normals, or the stream of a block for noise of another law."""
+    """The noise of one query: standard normals, or the stream of a block from which other noise is drawn."""
 
     def __init__(self, stream: Callable[[str], Stream]) -> None:
         self.stream = stream
-        self._next: dict[str, tuple[Stream, int]] = {}  # of each block, and how many normals it has given
+        self._next: dict[str, tuple[Stream, int]] = {}  # by block: its stream, and how many normals it has given
 
     def __call__(self, block: str, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Standard normals shaped as ``like``: the next stretch of the block's stream, never one of before."""
+        """Return standard normals shaped as ``like``, from where the block's stream stopped last."""
         dtype = torch.float64 if any(x.dtype == torch.float64 for x in like.values()) else torch.float32
         sizes = [x.numel() for x in like.values()]
         device = next(iter(like.values())).device
@@ -209,7 +316,7 @@ class Noise:
 
 
 def _stretches(sizes: Mapping[str, int]) -> Iterator[list[str]]:
-    """Names that follow one another, ended where they have ``STRETCH`` coordinates; the last ones may have fewer."""
+    """Cut the names, in order, into groups of ``STRETCH`` coordinates or more; the last group may have fewer."""
     names: list[str] = []
     for name in sizes:
         names.append(name)
@@ -218,9 +325,3 @@ def _stretches(sizes: Mapping[str, int]) -> Iterator[list[str]]:
             names = []
     if names:
         yield names
-
-
-def _bytes(tensors: list[Tensor]) -> Iterator[np.ndarray]:
-    for value in tensors:
-        array = value.detach().contiguous().view(-1)
-        yield array.view(torch.uint8).numpy() if len(array) else np.empty(0)  # an empty one has no bytes to view

@@ -1,18 +1,27 @@
-"""Records under an oracle: a data set, the rows that take part, and what the ledger may know of them.
+"""The records of an oracle: a data set, the rows that take part, and what the ledger may know of them.
 
 Place: [oracles.records] -> oracles. Rows and units are private; the kind of split and the cap are public.
 """
 
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypedDict
+import hashlib
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Generic, TypeVar
 
 import numpy as np
+import torch
+from torch import Tensor, nn
 
 from tacita import _validate
-from tacita.accounting import Part
-from tacita.random import Randomness
+from tacita.accounting import NeighboringRelation, Part
+from tacita.errors import UnsupportedEventError
+from tacita.gradients import NetworkSource
+from tacita.gradients.engine import GradientSource
+from tacita.gradients.functional import LossFn
+from tacita.random import Key, Randomness
 from tacita.sampling.units import unit_codes, unit_words, within_cap
+
+AnySource = TypeVar("AnySource", bound=GradientSource)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,30 +30,82 @@ class Records:
 
     Attributes:
         dataset: As an oracle takes it: a map-style ``Dataset`` or a tuple of arrays. Private.
-        rows: Indices of the rows that take part, int64. Private.
-        part: Which part of which split this is, for the ledger; ``None`` for all records.
-        max_rows_per_unit: At most so many of the rows belong to one unit (a person); 1 where the unit is a row.
+        rows: Indices of the rows that take part, each once, kept as int64; ``None`` for all. Private.
+        part: The part of a split that these records form, for the ledger; ``None`` for all records.
+        max_rows_per_unit: The largest number of rows that belong to one unit (a person); 1 where the unit is a row.
     """
 
     dataset: object = field(repr=False)
-    rows: np.ndarray = field(repr=False)
+    rows: np.ndarray | None = field(default=None, repr=False)
     part: Part | None = None
     max_rows_per_unit: int = 1
 
-
-class Taken(TypedDict):
-    """Which rows of a data set take part, as keyword arguments of :class:`~tacita.GradientOracle`."""
-
-    rows: np.ndarray | None
-    part: Part | None
-    max_rows_per_unit: int
+    def __post_init__(self) -> None:
+        _validate.count("max_rows_per_unit", self.max_rows_per_unit)
+        if self.rows is not None:
+            object.__setattr__(self, "rows", distinct_rows(self.rows, length(self.dataset)))
 
 
-def data_and_rows(dataset: Any) -> tuple[Any, Taken]:
-    """What is to be read, and which rows of it take part: those of :class:`Records`, all of any other data set."""
-    if isinstance(dataset, Records):
-        return dataset.dataset, Taken(rows=dataset.rows, part=dataset.part, max_rows_per_unit=dataset.max_rows_per_unit)
-    return dataset, Taken(rows=None, part=None, max_rows_per_unit=1)
+def as_records(dataset: Any) -> Records:
+    """Return ``dataset`` if it is :class:`Records`, else all records of it."""
+    return dataset if isinstance(dataset, Records) else Records(dataset=dataset)
+
+
+class OracleData(Generic[AnySource]):
+    """The data of an oracle: a source of engines, and which of its rows take part.
+
+    Args:
+        source: Makes engines from data.
+        rows: The rows of ``source`` that take part; ``None`` for all of them. Private.
+        part: The part of a split that these rows form.
+        max_rows_per_unit: The largest number of these rows that belong to one unit.
+
+    Attributes:
+        num_rows: Number of rows that take part. Private under add_or_remove_one.
+    """
+
+    def __init__(
+        self, source: AnySource, rows: np.ndarray | None = None, part: Part | None = None, max_rows_per_unit: int = 1
+    ) -> None:
+        self.source, self.part, self.max_rows_per_unit = source, part, max_rows_per_unit
+        self.rows = None if rows is None else distinct_rows(rows, source.num_rows).copy()
+        self.num_rows = source.num_rows if rows is None else len(rows)
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network with its loss and its records, as :class:`~tacita.gradients.NetworkSource` takes them."""
+
+    model: nn.Module
+    loss_fn: LossFn
+    dataset: Any = field(repr=False)
+    collate_fn: Callable[[list], Any] | None = None
+    num_workers: int = 0
+    method: str = "auto"
+    max_physical_batch_size: int | None = None
+    process_group: Any = None
+
+    def data(self) -> OracleData[NetworkSource]:
+        """Check the model and the loss, and return the data of an oracle."""
+        records = as_records(self.dataset)
+        given = {one.name: getattr(self, one.name) for one in fields(self)}
+        source = NetworkSource(**{**given, "dataset": records.dataset})
+        return OracleData(source, records.rows, records.part, records.max_rows_per_unit)
+
+
+def check_units(relation: NeighboringRelation, max_rows_per_unit: int) -> None:
+    """Refuse units of several rows under any relation but add_or_remove_one.
+
+    The others make the number of rows that take part public, and it depends on how many rows such a unit has.
+
+    Raises:
+        UnsupportedEventError: No guarantee is proved.
+    """
+    if max_rows_per_unit > 1 and relation != "add_or_remove_one":
+        raise UnsupportedEventError(
+            f"max_rows_per_unit is {max_rows_per_unit}, and for units of several rows no guarantee is proved under "
+            f"{relation}: use add_or_remove_one, or make one row of each unit."
+        )
 
 
 def split(
@@ -59,21 +120,28 @@ def split(
     """Split records into disjoint parts whose sessions compose in parallel (the maximum, not the sum).
 
     Integer ``sizes`` split by position, for relations with a public number of records. Fractions that sum to 1 split by
-    each record's own coin, for every relation. With ``units``, the coin is the unit's, so that all rows of a person
-    fall into one part, and at most ``max_rows_per_unit`` rows of each unit take part, chosen by coins of that unit
+    each record's own coin, for every relation. With ``units`` there is one coin for each unit, so that all rows of a
+    person fall into one part. At most ``max_rows_per_unit`` rows of each unit take part, chosen by coins of that unit
     alone.
+
+    A ledger takes two splits for the same one only if everything agrees: the key, the name, the values of all arrays in
+    their order and, for fractions, also sizes, units and cap. Parts of two different splits are assumed to share
+    records. If rows of a ``Dataset`` have to be loaded one by one, only its length is compared: give each such data
+    set, and each order of its rows, a ``name`` of its own.
 
     Args:
         dataset: A map-style ``Dataset`` or a tuple of arrays.
         sizes: Lengths that sum to the number of rows, or fractions that sum to 1.
-        units: The unit of each row; ``None`` if a row is a unit.
+        units: The unit of each row; ``None`` if a row is a unit. Under add_or_remove_one only.
         max_rows_per_unit: Cap on the rows of one unit.
-        randomness: Where the coins come from; by default a fresh system key, and then a split made again is another
-            one, whose parts overlap these. Hand in the run's own to find the same split again.
-        name: Names the split in the ledger, together with a tag of the coins.
+        randomness: The key of the coins, and of the tag in the ledger. The default is a new system key: each call then
+            makes another split, whose parts overlap those of this one. Hand in the run's own key to get the same split
+            again.
+        name: Names the split in the ledger, together with a tag of the drawing.
 
     Raises:
-        ValueError: ``sizes`` is neither, or ``units`` is combined with integer sizes.
+        ValueError: ``sizes`` are neither lengths nor fractions; ``units`` come with integer sizes, or there is not one
+            for each row.
 
     Example:
         >>> import torch
@@ -83,28 +151,70 @@ def split(
     """
     _validate.count("max_rows_per_unit", max_rows_per_unit)
     num_rows = length(dataset)
+    key = (randomness or Randomness.system()).session_key(name)
     if all(isinstance(size, int | np.integer) and not isinstance(size, bool) for size in sizes):
-        return _by_range(dataset, [int(size) for size in sizes], num_rows, units, name)
+        in_order = f"{name}-{_tag(key, 'in order', num_rows, _content(dataset))}"
+        return _by_range(dataset, [int(size) for size in sizes], num_rows, units, in_order)
     fractions = [_validate.probability("sizes", float(size)) for size in sizes]
     if abs(sum(fractions) - 1) > 1e-9:
         raise ValueError(f"sizes must be fractions that sum to 1, or integers, got {list(sizes)!r}.")
-    key = (randomness or Randomness.system()).session_key(name)
-    drawn = f"{name}-{key.tag('split', parts=[])[:16]}"  # other coins are another split, whose parts overlap these
     if units is None:
-        coins, kept = key.stream("coins").words(num_rows), np.arange(num_rows)
+        coins, kept, of = key.stream("coins").words(num_rows), np.arange(num_rows), ""
     else:
-        codes, names = unit_codes(units)
+        codes, names = _unit_of_each_row(units, num_rows)
         coins, kept = unit_words(codes, names, key), np.flatnonzero(within_cap(codes, names, max_rows_per_unit, key))
+        of = _sha256(codes, names)
+    drawn = f"{name}-{_tag(key, num_rows, max_rows_per_unit, of, _content(dataset), *map(repr, fractions))}"
     part_of = np.searchsorted(np.cumsum(fractions)[:-1], coins / 2.0**64, side="right")
     return [
         Records(
             dataset=dataset,
             rows=kept[part_of[kept] == index],
-            part=Part(split=drawn, kind="coin", index=index, fraction=fraction, start=None, stop=None),
+            part=Part(split=drawn, kind="coin", index=index, fraction=fraction, units=None if units is None else True),
             max_rows_per_unit=max_rows_per_unit,
         )
         for index, fraction in enumerate(fractions)
     ]
+
+
+def _tag(key: Key, *drawing: str | int) -> str:
+    """Return 16 hexadecimal digits that stand for everything a drawing depends on, and tell nothing about it."""
+    return key.derive("split", *drawing).tag("split", parts=[])[:16]
+
+
+def _content(dataset: Any) -> str:
+    """Return a hash of the rows in their order, if they are arrays; it is never shown.
+
+    The coins and positions of a split belong to these rows.
+    """
+    digest = hashlib.sha256()
+    for array in dataset if isinstance(dataset, tuple | list) else ():
+        digest.update(f"{array.dtype} {tuple(array.shape)} ".encode() if hasattr(array, "dtype") else b"")
+        digest.update(_values(array))
+    return digest.hexdigest()
+
+
+def _values(array: Any) -> Any:
+    if isinstance(array, Tensor):
+        flat = array.detach().cpu().contiguous().reshape(-1)
+        return flat.view(torch.uint8).numpy() if len(flat) else b""
+    found = np.ascontiguousarray(array)
+    return repr(found.tolist()).encode() if found.dtype.hasobject else found.tobytes()
+
+
+def _unit_of_each_row(units: Sequence[Hashable] | np.ndarray, num_rows: int) -> tuple[np.ndarray, list[str]]:
+    if len(units) != num_rows:
+        raise ValueError("units must name the unit of each row: it has another length than the data set.")
+    return unit_codes(units)
+
+
+def _sha256(codes: np.ndarray, names: list[str]) -> str:
+    """Return a hash of the unit of each row."""
+    digest = hashlib.sha256(np.ascontiguousarray(codes).tobytes())
+    for name in names:
+        word = name.encode("utf-8", "surrogatepass")
+        digest.update(len(word).to_bytes(8, "big") + word)
+    return digest.hexdigest()
 
 
 def cap_units(
@@ -114,12 +224,13 @@ def cap_units(
     *,
     randomness: Randomness | None = None,
 ) -> Records:
-    """All records, at most ``max_rows_per_unit`` rows of each unit, chosen by coins of that unit alone.
+    """Return the records with at most ``max_rows_per_unit`` rows of each unit, chosen by coins of that unit alone.
 
-    For oracles whose sampler is a :class:`~tacita.UnitPoissonSampler` with the same cap.
+    They are for oracles whose sampler is a :class:`~tacita.UnitPoissonSampler` with the same cap.
     """
     key = (randomness or Randomness.system()).session_key("units")
-    rows = np.flatnonzero(within_cap(*unit_codes(units), max_rows_per_unit, key))
+    codes, names = _unit_of_each_row(units, length(dataset))
+    rows = np.flatnonzero(within_cap(codes, names, max_rows_per_unit, key))
     return Records(dataset=dataset, rows=rows, max_rows_per_unit=max_rows_per_unit)
 
 
@@ -139,6 +250,36 @@ def _by_range(dataset: object, sizes: list[int], num_rows: int, units: object, n
     ]
 
 
+def distinct_rows(rows: Any, num_rows: int) -> np.ndarray:
+    """Return ``rows`` as int64. Each must be a row of the data set, and none may stand twice.
+
+    Raises:
+        ValueError: A row stands twice, so that its gradient would count twice, or it is not one of the ``num_rows``
+            rows. No message tells which row it is.
+        TypeError: ``rows`` is not an array of integers.
+    """
+    given = np.asarray(rows)
+    if given.ndim != 1 or not (np.issubdtype(given.dtype, np.integer) or given.size == 0):
+        raise TypeError("rows must be one axis of integers: the indices of the rows that take part.")
+    found = given.astype(np.int64, copy=False)
+    if found.size and (found.min() < 0 or found.max() >= num_rows):
+        raise ValueError("rows must be indices of the data set, from 0 to its length less 1.")
+    if not (found[1:] > found[:-1]).all() and not _each_once(found, num_rows):
+        raise ValueError("rows must hold each row once: a row that stands twice would count twice in every sum.")
+    return found
+
+
+def _each_once(rows: np.ndarray, num_rows: int) -> bool:
+    seen = np.zeros(num_rows, dtype=bool)
+    seen[rows] = True
+    return int(np.count_nonzero(seen)) == len(rows)
+
+
 def length(dataset: Any) -> int:
-    """Number of rows of a data set: of its arrays, or of a map-style ``Dataset``."""
+    """Return the number of rows of a tuple of arrays or of a map-style ``Dataset``."""
     return len(dataset[0]) if isinstance(dataset, tuple | list) else len(dataset)
+
+
+def num_rows(records: Records) -> int:
+    """Return how many rows take part. Private under add_or_remove_one."""
+    return length(records.dataset) if records.rows is None else len(records.rows)

@@ -1,4 +1,4 @@
-r"""The private choice of a second-order stationary point: many candidates tested, one epsilon.
+r"""The private choice of a second-order stationary point: many candidates are tested for one epsilon.
 
     data -> engine -> stationarity query -> one number -> AboveThreshold ──┃──> accept or reject
                                                             ledger on the line
@@ -8,69 +8,75 @@ Source: Avdiukhin, Dinitz, Fan and Yaroslavtsev, "Noise is All You Need", sectio
 small for its epsilon; corrected in docs/derivations/noisy-sgd.md.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from tacita import _validate
-from tacita.accounting import ConditionalEvent, CoupledEvent, Event, Ledger, Part, Session
-from tacita.errors import BudgetExceededError, LedgerError, ResumeError
+from tacita.accounting import ConditionalEvent, CoupledEvent, Event
+from tacita.errors import BudgetExceededError, ResumeError
 from tacita.estimators.stationarity_query import StationarityQuery
-from tacita.gradients import NetworkSource
+from tacita.gradients.functional import LossFn
+from tacita.ledger import Ledger, Session
+from tacita.ledger.reservations import BLOCK
 from tacita.mechanisms.above_threshold import AboveThreshold
 from tacita.oracles.certificate import StationaryCertificate
-from tacita.oracles.line import Line
-from tacita.oracles.records import data_and_rows
-from tacita.oracles.terms import Terms
+from tacita.oracles.line import Blocks, Line, Noise
+from tacita.oracles.records import Network, check_units
+from tacita.oracles.session_options import SessionOptions
 from tacita.random import Randomness
 
-ANSWER, PASSES = "answer", "passes"  # block and name of what leaves
+ANSWER, PASSES = "answer", "passes"  # block and name of the one value that leaves
 
 
 class StationaryTest:
-    r"""Tests points until one is :math:`\alpha`-second-order stationary, and says no more than which.
+    r"""Tests points until one is :math:`\alpha`-second-order stationary, and reveals only which one that is.
 
-    A point passes if :math:`q + \text{Lap}(4s/\epsilon) \le 1 + a + \text{Lap}(2s/\epsilon)`, the second draw made once
-    for all points; q is :class:`~tacita.StationarityQuery`'s value over all records, s its sensitivity. The session
-    ends with the first point that passes.
+    A point passes if :math:`q + \text{Lap}(4s/\epsilon) \le 1 + a + \text{Lap}(2s/\epsilon)`. Here q is the value of
+    :class:`~tacita.StationarityQuery` over all records and s its sensitivity; the second draw is made once for all
+    points. The session ends with the first point that passes.
 
-    Guarantee: ``epsilon``, pure, for all answers together, however many points are rejected, *if* no record's loss has
-    a Hessian of norm above ``declared_max_hessian_norm`` at any point tested: so the statement prints a condition and
-    no unconditional epsilon. Points may be any that depend on the data through releases only (iterates of a private
-    run). Where the eigen-solver is random, :math:`(1 + e^\epsilon)` of ``solver_failure_probability`` adds to delta.
+    Guarantee: pure ``epsilon`` for all answers together, however many points are rejected, *if* no record's loss has a
+    Hessian of norm above ``declared_max_hessian_norm`` at any point that is tested. So the statement prints a condition
+    and no unconditional epsilon. A point may depend on the data through releases only, as the iterates of a private run
+    do. Where the eigen-solver is random, delta grows by :math:`(1 + e^\epsilon)` times
+    ``solver_failure_probability``.
 
-    Accuracy: but with ``failure_probability``, every point with :math:`q \le 1` passes and none with :math:`q > 1 + 2a`
-    does. a is public: :attr:`slack`.
+    Accuracy: with probability at least 1 - ``failure_probability``, every point with :math:`q \le 1` passes and no
+    point with :math:`q > 1 + 2a` does. The number a is public: :attr:`slack`.
 
-    Build it before the first query of the training session: the ledger refuses sessions registered after a release. A
-    model that draws (dropout) is refused, whatever the data: build and test in ``model.eval()``. What ``dataset[i]``
-    draws (augmentation) is the same for gradient and Hessian; what ``collate_fn`` draws must be drawn item by item.
+    Build it before the first query of the training session, because the ledger refuses sessions registered after a
+    release. A model that draws at random (dropout) is refused, whatever the data: build and test in ``model.eval()``.
+    What ``dataset[i]`` draws (augmentation) is the same for gradient and Hessian; what ``collate_fn`` draws must be
+    drawn item by item.
 
     Args:
         model, loss_fn, dataset: As in :class:`~tacita.ClippedGradientOracle`.
         ledger: Pays; its relation sets the sensitivity.
         num_records: The public divisor; under add_or_remove_one it may be a guess.
         epsilon: What the session spends, > 0.
-        alpha, hessian_lipschitz: What is asked of a point: gradient below alpha, eigenvalues above -sqrt(rho alpha).
-        max_grad_norm: Each record's gradient is clipped at this before the mean is taken.
-        declared_max_hessian_norm: Bound on every record's Hessian (not on the mean's): a public constant.
-        because: Why it holds, for the statement.
-        max_tests: How many points may be tested.
-        failure_probability: Of the accuracy.
-        eigenvalue_error: By how much a computed eigenvalue may be too large; it adds to the sensitivity. 0 computes
-            exact ones (up to 1000 parameters).
-        solver_failure_probability: Chance that some eigenvalue of the session is off by more; needed where it is
+        alpha, hessian_lipschitz: The accuracy asked of a point: a gradient below alpha, and eigenvalues above
+            -sqrt(rho alpha).
+        max_grad_norm: Threshold at which each record's gradient is clipped before the mean is taken.
+        declared_max_hessian_norm: Bound on every record's Hessian (not on the mean Hessian): a public constant.
+        because: Why the bound holds, for the statement.
+        max_tests: The largest number of points that may be tested.
+        failure_probability: Chance that the accuracy above fails.
+        eigenvalue_error: By how much a computed eigenvalue may be too large; it adds to the sensitivity. With 0 the
+            eigenvalues are exact (up to 1000 parameters).
+        solver_failure_probability: Chance that an eigenvalue of the session is off by more; needed where the solver is
             random.
         max_slack: The largest a that is accepted; at 1/2 an accepted point is 4 alpha-stationary.
         collate_fn, method, max_physical_batch_size: As in :class:`~tacita.ClippedGradientOracle`.
-        purpose, settings, session, randomness: As in :class:`~tacita.GradientOracle`.
+        purpose, settings, session, randomness, planned_restarts, reservation: As in :class:`~tacita.GradientOracle`.
 
     Raises:
         ValueError: A setting is wrong, or the answers would be too noisy; the message names it and the way out.
-        ResumeError: ``session`` was opened by an earlier run: a test is one session, and is not continued.
+        ResumeError: ``session`` was opened by an earlier run; a test cannot be continued.
         UnsupportedModuleError: The model draws at random, as far as its modules and synthetic rows show.
 
     Example:
@@ -92,7 +98,7 @@ class StationaryTest:
     def __init__(
         self,
         model: nn.Module,
-        loss_fn: Callable[[nn.Module, Any], Tensor],
+        loss_fn: LossFn,
         dataset: Any,
         *,
         ledger: Ledger,
@@ -115,16 +121,18 @@ class StationaryTest:
         settings: Mapping[str, Any] | None = None,
         session: Session | None = None,
         randomness: Randomness | None = None,
+        planned_restarts: int = 0,
+        reservation: int = BLOCK,
     ) -> None:
-        data, taken = data_and_rows(dataset)
-        self.ledger = ledger
+        data = Network(model, loss_fn, dataset, collate_fn, 0, method, max_physical_batch_size).data()
+        chosen = randomness or Randomness.system()
+        options = SessionOptions(purpose, settings, session, chosen, planned_restarts, reservation)
+        self.ledger, self.source, self.randomness = ledger, data.source, options.randomness
         self.max_tests = _validate.count("max_tests", max_tests)
         self.failure_probability = _validate.delta("failure_probability", failure_probability)
-        self.source = NetworkSource(
-            model, loss_fn, data, collate_fn=collate_fn, method=method, max_physical_batch_size=max_physical_batch_size
-        )
         self.source.check_draws_nothing()
-        self._rows = np.arange(self.source.num_rows) if taken["rows"] is None else taken["rows"]
+        check_units(ledger.neighboring_relation, data.max_rows_per_unit)
+        self._rows = np.arange(self.source.num_rows) if data.rows is None else data.rows
         self._because = _one_line("because", because)
         self.query = self._stated(
             StationarityQuery(
@@ -139,17 +147,17 @@ class StationaryTest:
         )
         self.mechanism = AboveThreshold(
             epsilon=_validate.positive("epsilon", epsilon),
-            sensitivity=self.query.sensitivity(ledger.neighboring_relation, taken["max_rows_per_unit"]),
+            sensitivity=self.query.sensitivity(ledger.neighboring_relation, data.max_rows_per_unit),
         )
         self._check_slack(max_slack)
         self.event = self._event()
-        self.randomness = randomness or Randomness.system()
-        terms, bound = self._terms(taken["part"]), {**self.settings, **(settings or {})}
-        if session is None:
-            session = terms.register(ledger, purpose, bound)
-        self._check_session(session, terms, bound)
-        self._line = Line(session, self._compare, {}, self.randomness)
-        self._threshold_draw = float(self.randomness.session_key(session.id).stream("threshold").laplaces(1)[0])
+        _check_unopened(session)
+        session = options.session_for(
+            "test", ledger, self.event, planned_queries=self.max_tests, part=data.part, bound=self.settings
+        )
+        self._answering = _Answering(self.mechanism, self.threshold)
+        self._line = Line(session, self._answering, {}, self.randomness, options.reservation)
+        self._answering.threshold_draw = float(self._line.session_key.stream("threshold").laplaces(1)[0])
         self._accepted: int | None = None
 
     @property
@@ -166,12 +174,12 @@ class StationaryTest:
 
     @property
     def slack(self) -> float:
-        """a: by how much an answer may be wrong, in units of alpha and of sqrt(rho alpha). Public."""
+        """The public number a: by how much an answer may be wrong, in units of alpha and of sqrt(rho alpha)."""
         return self.mechanism.accuracy(self.max_tests, self.failure_probability)
 
     @property
     def threshold(self) -> float:
-        """What values are compared with: 1 + a."""
+        """The number that values are compared with: 1 + a."""
         return 1.0 + self.slack
 
     @property
@@ -181,46 +189,47 @@ class StationaryTest:
 
     @property
     def remaining_tests(self) -> int:
-        """How many more points may be tested; 0 once one was accepted."""
+        """Number of points that may still be tested; 0 once one was accepted."""
         return 0 if self._accepted is not None else self._line.remaining_queries
 
     @property
     def accepted(self) -> int | None:
-        """Number of the test that accepted, from 0; ``None`` so far."""
+        """Number of the test that accepted, from 0; ``None`` if none has yet."""
         return self._accepted
 
     def test(self, params: Mapping[str, Tensor]) -> bool:
-        """Whether the point is accepted; if it is, the test is over.
+        """Return whether the point is accepted; the first acceptance ends the test.
 
         Args:
             params: The point, by parameter name; it may depend on the data through releases only.
 
         Raises:
-            BudgetExceededError: A point was accepted already, or ``max_tests`` were rejected.
-            ResumeError: Another test, built on the same session, asked before.
+            BudgetExceededError: A point was accepted already, or ``max_tests`` points were rejected.
+            ResumeError: Another test that was built on the same session has tested a point.
             UnsupportedModuleError: The model was put into a mode in which it draws at random.
         """
-        if self._accepted is not None:
-            raise BudgetExceededError(
-                f"max_tests: test {self._accepted + 1} accepted a point, which ends the session. Register a new test "
-                "for more, at full cost."
-            )
-        self.source.check_draws_nothing()
-        number = self._line.begin()
-        self._check_alone(number)
-        value = torch.tensor([self._value(params, number)], dtype=torch.float64)
-        released = self._line.release(number, {ANSWER: {PASSES: value}})
-        # ---- below the line ----
-        assert released is not None, "a number without a line is always released"
-        passes = bool(released[ANSWER][PASSES])
-        if passes:
-            self._accepted = number
-        if not self.remaining_tests:
-            self.session.close()
+        with self._line.turn():
+            if self._accepted is not None:
+                raise BudgetExceededError(
+                    f"max_tests: test {self._accepted + 1} accepted a point, which ends the session. Register a new "
+                    "test for more, at full cost."
+                )
+            self.source.check_draws_nothing()
+            number = self._line.begin()
+            self._check_alone(number)
+            value = torch.tensor([self._value(params, number)], dtype=torch.float64)
+            released = self._line.release(number, {ANSWER: {PASSES: value}})
+            # ---- below the line ----
+            assert released is not None, "a number without a line is always released"
+            passes = bool(released[ANSWER][PASSES])
+            if passes:
+                self._accepted = number
+            if not self.remaining_tests:
+                self.session.close()
         return passes
 
     def first_accepted(self, points: Iterable[Mapping[str, Tensor]]) -> int | None:
-        """Position of the first of ``points`` that is accepted; ``None`` if none is, or no test is left."""
+        """Return the position of the first of ``points`` that is accepted; ``None`` if none is, or no test is left."""
         for position, params in enumerate(points):
             if not self.remaining_tests:
                 return None
@@ -229,13 +238,13 @@ class StationaryTest:
         return None
 
     def certificate(self) -> StationaryCertificate:
-        """What is known of the accepted point.
+        """Return what is known of the accepted point.
 
         Raises:
             ValueError: No point was accepted.
         """
         if self._accepted is None:
-            raise ValueError("test: no point was accepted, so there is nothing to certify.")
+            raise ValueError("test() has accepted no point, so there is nothing to certify.")
         query, excess = self.query, 1 + 2 * self.slack
         return StationaryCertificate(
             gradient_norm=excess * query.alpha,
@@ -258,33 +267,19 @@ class StationaryTest:
     # Above the line.
 
     def _value(self, params: Mapping[str, Tensor], number: int) -> float:
-        key, session = self.randomness.key, self.session.id
-        seed = int.from_bytes(key.stream(session, "model", number).bytes(32), "big")
+        seed = int.from_bytes(self._line.query_stream("model", number).bytes(32), "big")
         engine = self.source.engine(params, self._rows, query=number, seed=seed)
         dim = sum(shape.numel() for shape in self.source.shapes.values())
-        start = key.stream(session, "solver", number).normals(dim, dtype=torch.float64)
+        start = self._line.query_stream("solver", number).normals(dim, dtype=torch.float64)
         return self.query(engine, start)
 
     def _check_alone(self, number: int) -> None:
-        """A test never redoes a number: one that has its line already was another test's."""
+        """Refuse a number that has its line already: a test never redoes one, so another test wrote it."""
         if self.session.lookup(number) is not None:
             raise ResumeError(
-                f"session {self.session.id!r} is another test's, which has asked already: a test is one session. Go on "
-                "with that one, or register a new one at full cost."
+                f"session {self.session.id!r} belongs to another test, which has tested a point already: a test is one "
+                "session. Go on with that test, or register a new one at full cost."
             )
-
-    def _compare(
-        self, values: Mapping[str, Mapping[str, Tensor]], _noise_std: Any, noise: Any
-    ) -> dict[str, dict[str, Tensor]]:
-        """On the line: the answer in place of the value."""
-        draw = float(noise.stream(ANSWER).laplaces(1)[0])
-        passes = self.mechanism(
-            float(values[ANSWER][PASSES]),
-            threshold=self.threshold,
-            threshold_draw=self._threshold_draw,
-            query_draw=draw,
-        )
-        return {ANSWER: {PASSES: torch.tensor([bool(passes)])}}
 
     # Built once.
 
@@ -306,15 +301,17 @@ class StationaryTest:
         if self.query.solver_failure:
             failure = self.query.solver_failure * self.max_tests
             event = CoupledEvent(relation=relation, inner=event, failure_probability=failure)
+        for condition in self.source.conditions:
+            event = ConditionalEvent(relation=relation, inner=event, condition_text=condition)
         return ConditionalEvent(relation=relation, inner=event, condition_text=self._condition)
 
     def _stated(self, query: StationarityQuery) -> StationarityQuery:
-        """``query`` if it can be computed as it states; without a failure where nothing is random."""
+        """Check that ``query`` can be computed as stated, and return it; without a failure where nothing is random."""
         public = self.ledger.neighboring_relation != "add_or_remove_one"
         if public and query.num_records != len(self._rows):
             raise ValueError(
                 f"num_records must be the number of records under {self.ledger.neighboring_relation}, "
-                f"got {query.num_records}."
+                f"got {query.num_records}. Pass len(data), or the number of its rows that take part."
             )
         dim = sum(shape.numel() for shape in self.source.shapes.values())
         query.steps(dim)
@@ -335,26 +332,32 @@ class StationaryTest:
                 "or more records; or accept it by a larger max_slack."
             )
 
-    def _terms(self, part: Part | None) -> Terms:
-        return Terms(
-            payee="test",
-            event=self.event,
-            planned_queries=self.max_tests,
-            part=part,
-            randomness=self.randomness,
-        )
 
-    def _check_session(self, session: Session, terms: Terms, settings: Mapping[str, Any]) -> None:
-        if session.opened:
-            raise ResumeError(
-                f"session {session.id!r} was opened by an earlier run, and a test is not continued: what it rejected "
-                "would be tested again. Register a new one at full cost."
-            )
-        if not terms.met_by(session, settings):
-            raise LedgerError(
-                f"session {session.id!r} was registered for another test than this: build it with the settings that "
-                "it was registered with."
-            )
+class _Answering:
+    """Turns the value into the answer, in the place of a mechanism on the line."""
+
+    in_stretches: ClassVar[bool] = False
+
+    def __init__(self, mechanism: AboveThreshold, threshold: float) -> None:
+        self._mechanism, self._threshold = mechanism, threshold
+        self.threshold_draw = math.nan  # which passes nothing
+
+    def __call__(self, values: Blocks, _noise_std: Any, noise: Noise) -> dict[str, dict[str, Tensor]]:
+        passes = self._mechanism(
+            float(values[ANSWER][PASSES]),
+            threshold=self._threshold,
+            threshold_draw=self.threshold_draw,
+            query_draw=float(noise.stream(ANSWER).laplaces(1)[0]),
+        )
+        return {ANSWER: {PASSES: torch.tensor([bool(passes)])}}
+
+
+def _check_unopened(session: Session | None) -> None:
+    if session is not None and session.opened:
+        raise ResumeError(
+            f"session {session.id!r} was opened by an earlier run, and a test is not continued: what it rejected "
+            "would be tested again. Register a new one at full cost."
+        )
 
 
 def _failure(probability: float) -> float:

@@ -1,7 +1,7 @@
-"""Canaries that are rows of a table: what an attacker could slip into it, at the edges of what the encoder accepts.
+"""Canary rows: rows that an attacker could add to a table, with cells at the edges of what the encoder accepts.
 
-Place: tables -> [pipeline.canaries] -> one_run. They follow from the encoder, which is public, and from random bits
-that belong to no row: nothing of them depends on the table.
+They follow from the encoder, which is public, and from random bits that belong to no row. Nothing about them depends on
+the table.
 """
 
 import numpy as np
@@ -11,19 +11,20 @@ from tacita.tables.encoding import Encoder
 from tacita.tables.features import ArrayPiece, CategoryPiece, ClassTarget, NumberPiece, NumberTarget
 from tacita.tables.table import ArrayColumn, Column, NumberColumn, Table, TextColumn
 
-NOBODY = "no such value"  # a cell that no encoder was told of
+NOBODY = "no such value"  # a cell that no encoder knows
 
 
 def crafted(encoder: Encoder, rows: int, stream: Stream) -> Table:
-    """Rows with random cells at the edges, and a random answer: what no model of the table can know beforehand.
+    """Make rows with random cells at the edges and a random target, which no model of the table can know beforehand.
 
-    A number is its lower or its upper bound, or anything in between, with equal chance; a category any of its values,
-    or none of them; an array the lower or the upper bound in each place; the answer any class, or either bound.
+    A number is its lower bound, its upper bound or a value in between, with equal chance. A category is any of its
+    values or an unknown one. An array has the lower or the upper bound in each place. The target is any class, or
+    either bound.
 
     Args:
-        encoder: Says which columns there are, and what they hold.
-        rows: How many.
-        stream: Random bits of these rows alone.
+        encoder: Knows the columns and what they hold.
+        rows: The number of rows.
+        stream: Random bits that serve these rows alone.
 
     Example:
         >>> from tacita.random import Randomness
@@ -37,7 +38,7 @@ def crafted(encoder: Encoder, rows: int, stream: Stream) -> Table:
     """
     draw = np.random.default_rng(np.frombuffer(stream.bytes(32), dtype=np.uint64))
     columns: dict[str, Column] = {}
-    for piece in encoder.pieces:  # of two pieces of one column, a number and its frequent values, the number counts
+    for piece in encoder.pieces:  # a column may have two pieces, a number and its frequent values: take the number
         if piece.column not in columns or isinstance(piece, NumberPiece):
             columns[piece.column] = _cells(piece, rows, draw)
     if encoder.target is not None:
@@ -60,5 +61,5 @@ def _cells(piece: NumberPiece | CategoryPiece | ArrayPiece, rows: int, draw: np.
 def _answers(target: ClassTarget | NumberTarget, rows: int, draw: np.random.Generator) -> Column:
     if isinstance(target, NumberTarget):
         return NumberColumn(np.where(draw.random(rows) < 0.5, target.lower, target.upper))
-    classes = target.classes or (NOBODY,)  # without a class to be had, no row counts, and no canary does
+    classes = target.classes or (NOBODY,)  # without a known class no row counts, and no canary does
     return TextColumn.of(classes[i] for i in draw.integers(0, len(classes), rows))

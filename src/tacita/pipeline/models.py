@@ -1,6 +1,6 @@
-"""Models of a run: linear, a network with one hidden layer, or the user's own; and the loss of one row.
+"""The models of a run (linear, a network with one hidden layer, or the user's own) and the loss of one row.
 
-Place: [pipeline.models] -> train, load. Public: architecture and first weights know no row.
+Architecture and first weights depend on no row and are public.
 """
 
 import importlib
@@ -12,18 +12,18 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from tacita.gradients.alone import Loss
+from tacita.gradients.linear_model import Loss
 from tacita.tables.encoding import Encoder
 
 
 class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a model is built from.
+    """The architecture of a model.
 
     Attributes:
         name: "linear", "mlp" or "package.module:callable".
-        num_features: Inputs, >= 1.
-        num_outputs: One a class; 1 for a regression.
-        width: Hidden units of the mlp.
+        num_features: The number of inputs, >= 1.
+        num_outputs: The number of classes; 1 for a regression.
+        width: The number of hidden units of the mlp; ``None`` for another model.
     """
 
     name: str
@@ -33,12 +33,17 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     @classmethod
     def of(cls, name: str, width: int | None, encoder: Encoder) -> "ModelSpec":
-        """The model that serves ``encoder``'s features and target; at least one feature and one output."""
+        """Return the architecture for an encoder's features and target, with at least one input and one output."""
         outputs = len(encoder.classes) if encoder.task == "classification" else 1
         return cls(name=name, num_features=max(encoder.num_features, 1), num_outputs=max(outputs, 1), width=width)
 
+    @property
+    def is_code(self) -> bool:
+        """Whether building the model imports and calls code that is not tacita's."""
+        return is_code(self.name)
+
     def build(self, seed: int = 0) -> nn.Module:
-        """The model with its first weights, drawn from ``seed``; torch's own generator is left as it was."""
+        """Build the model with first weights drawn from ``seed``; torch's own generator is left as it was."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             if self.name == "linear":
@@ -51,27 +56,43 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return made
 
 
+def is_code(name: str) -> bool:
+    """Return whether the model ``name`` is a callable to import, "package.module:callable".
+
+    Example:
+        >>> is_code("linear"), is_code("nets:wide")
+        (False, True)
+    """
+    return name not in ("linear", "mlp")
+
+
 def check_model(name: str) -> None:
-    """Raise ``ValueError`` if ``name`` is no model: asked before any budget is spent."""
-    if ":" in name:
+    """Raise ``ValueError`` unless ``name`` is a model; called before any budget is spent."""
+    if is_code(name):
         _own(name)
 
 
 def loss_fn(task: str | None) -> Callable[[nn.Module, Any], Tensor]:
-    """``(model, (features, target, weight)) -> losses``: cross-entropy or squared error, times the row's weight."""
+    """Return the loss of one row: cross-entropy or squared error, times the row's weight.
+
+    It is called as ``(model, (features, target, weight)) -> losses`` of shape (batch,).
+    """
     return _cross_entropy if task == "classification" else _squared_error
 
 
 def closed_form(model: nn.Module, loss: Callable[..., Tensor]) -> Loss | None:
-    """The loss's name, if per-sample gradients have a closed form: a linear model with a loss from here."""
+    """Return the name of the loss if per-sample gradients have a closed form, else ``None``.
+
+    They have one for a linear model with a loss of this module.
+    """
     names: dict[Any, Loss] = {_cross_entropy: "cross_entropy", _squared_error: "squared_error"}
     return names.get(loss) if isinstance(model, nn.Linear) else None
 
 
 def outputs(model: nn.Module, features: Tensor, rows: int = 8192) -> Tensor:
-    """The model's outputs, (rows, outputs), chunk by chunk, without gradients.
+    """Compute the model's outputs, shape (rows, outputs), chunk by chunk and without gradients.
 
-    With ``rows`` = 1 each is computed from a copy of its own row: no other row shows in its last bits.
+    With ``rows`` = 1 each output is computed from a copy of its own row, so that no other row shows in its last bits.
     """
     model.eval()
     with torch.no_grad():
@@ -91,7 +112,7 @@ def _squared_error(model: nn.Module, batch: Any) -> Tensor:
 
 
 def _linear(num_features: int, num_outputs: int) -> nn.Module:
-    """From zero: the loss is convex, so any start will do, and zero is nobody's secret."""
+    """Return a linear layer with zero weights: the loss is convex, so that any public start will do."""
     layer = nn.Linear(num_features, num_outputs)
     for parameter in layer.parameters():
         nn.init.zeros_(parameter)
@@ -99,13 +120,16 @@ def _linear(num_features: int, num_outputs: int) -> nn.Module:
 
 
 def _mlp(num_features: int, width: int, num_outputs: int) -> nn.Module:
-    """Bounded units learn better from clipped, noisy gradients (Papernot et al., 2020, https://arxiv.org/abs/2007.14191)."""
+    """Return a network with one hidden layer of tanh units.
+
+    Bounded units learn better from clipped, noisy gradients (Papernot et al., 2020, https://arxiv.org/abs/2007.14191).
+    """
     return nn.Sequential(nn.Linear(num_features, width), nn.Tanh(), nn.Linear(width, num_outputs))
 
 
 def _own(path: str) -> Callable[[int, int], nn.Module]:
     module_name, _, name = path.partition(":")
-    if module_name.partition(".")[0] in sys.stdlib_module_names:  # a model's file from elsewhere may say os:kill
+    if module_name.partition(".")[0] in sys.stdlib_module_names:  # a run's file from elsewhere may name os:kill
         raise ValueError(f"model must be a callable of your own, got {path!r} of Python's standard library.")
     try:
         made: Any = getattr(importlib.import_module(module_name), name)

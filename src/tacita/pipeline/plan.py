@@ -1,69 +1,68 @@
-r"""The plan: every session of a run, registered together before the first release.
+r"""The plan of a run on a table: all of its sessions, which are registered together before the first release.
 
-Place: rules, tables.budget -> [pipeline.plan] -> purchases, training, score. Noise follows from public numbers alone:
-purchases get their share of the total mu, the training is calibrated beside them, and so is the score, which sees other
-rows than the training and may spend what the training spends.
+The noise follows from public numbers alone. Purchases get their share of the total mu, and the training is calibrated
+beside them. So is the score, which sees other rows than the training and may spend as much as the training does.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tacita.accounting import (
-    Event,
-    HardenedEvent,
-    HistogramGaussianEvent,
-    Ledger,
-    Part,
-    Session,
-    Spend,
-    calibrate,
-    hardening,
-    moved,
-)
+from tacita.accounting import Event, HardenedEvent, Part, Spend, calibrate, hardening
 from tacita.clipping import FlatClipper
-from tacita.estimators import ClippedSum, GridSum
+from tacita.estimators import ClippedSum, Estimator, GridSum
+from tacita.estimators.error_feedback import Feedback
+from tacita.ledger import Ledger, Session
 from tacita.mechanisms import GaussianMechanism, Mechanism, form_of
 from tacita.pipeline import rules
 from tacita.pipeline.rules import HOLDOUT, Training
 from tacita.pipeline.settings import TableSettings
-from tacita.pipeline.source import Source
+from tacita.pipeline.source import TableSource
 from tacita.sampling import PoissonSampler, Sampler, UnitPoissonSampler
-from tacita.tables.budget import PurchasePlan
+from tacita.tables.budget import SCORE_SHARES, PurchasePlan
+from tacita.tables.refinement import refined_columns
+from tacita.tables.survey import Survey
 
 MakeEvent = Callable[[], Event]
-SURVEY, REFINEMENT, TRAIN, SCORE = "survey", "refinement", "train", "score"
-HELD_OUT, KEPT = 1, 0  # numbers of the parts
+ROWS, SURVEY, REFINEMENT, TRAIN, SCORE = "rows", "survey", "refinement", "train", "score"
+HELD_OUT, KEPT = 1, 0  # numbers of the parts of the split
 SPLIT = "holdout"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
-    """What will be registered. All of it public.
+class TablePlan:
+    """The sessions that a run will register. Public.
 
     Attributes:
-        purchases: Budget of the purchases, and the target of everything together.
-        training: Settings of the training.
-        columns_to_buy: Number of columns about which something is bought; 0 if all is declared.
-        score_histograms: 1 or 2 if a score is bought, 0 if not.
+        purchases: The budget of the purchases, and the target of everything together.
+        training: The settings of the training.
+        columns_to_buy: The number of columns about which something is bought, without the target.
+        buys_target: Whether the target's classes or bounds are bought.
+        buys_rows: Whether the number of rows, or the task, is bought.
+        may_regress: Whether the target may turn out to be a number whose bounds are bought.
+        buys_score: Whether a score is bought.
         holds_out: Whether rows are held out by coin.
-        form: The noise of the training. Where it is hardened, so are purchases and score.
+        form: The class of the training's noise. If it is hardened, so is the noise of purchases and score.
+        feedback: The error feedback of the training; ``None`` without it.
     """
 
     purchases: PurchasePlan
     training: Training
     columns_to_buy: int
-    score_histograms: int
+    buys_target: bool
+    buys_rows: bool
+    may_regress: bool
+    buys_score: bool
     holds_out: bool
     form: type[Mechanism] = GaussianMechanism
+    feedback: Feedback | None = None
 
     @classmethod
-    def of(cls, settings: TableSettings, source: Source) -> "Plan":
-        """From the settings, the declarations and the file's structure."""
+    def of(cls, settings: TableSettings, source: TableSource) -> "TablePlan":
+        """Make the plan from the settings, the declarations and the structure of the file."""
         schema, target = source.schema, source.schema.target
         assert target is not None
-        buys_score = settings.test_file is None and not settings.non_private_holdout
-        classes = target.task == "classification" or target.classes is not None
+        buys_target = not target.complete
         return cls(
             purchases=PurchasePlan(
                 epsilon=settings.epsilon,
@@ -72,14 +71,18 @@ class Plan:
                 max_rows_per_unit=schema.max_rows_per_unit or 1,
             ),
             training=rules.training(settings),
-            columns_to_buy=len(source.to_buy),
-            score_histograms=(1 if classes else 2) if buys_score else 0,
+            columns_to_buy=len(source.to_buy) - buys_target,
+            buys_target=buys_target,
+            buys_rows=schema.rows is None or (buys_target and target.task is None),
+            may_regress=buys_target and target.task != "classification",
+            buys_score=settings.test_file is None and not settings.non_private_holdout,
             holds_out=settings.test_file is None,
             form=form_of(settings.hardened),
+            feedback=rules.feedback(settings),
         )
 
     def sampler(self, num_records: int) -> Sampler:
-        """Poisson sampling of rows; under a unit of several rows with the cap that its event needs."""
+        """Return the Poisson sampler of rows; if a person may have several rows, with the cap that its event needs."""
         cap = self.purchases.max_rows_per_unit
         if cap > 1:
             return UnitPoissonSampler(
@@ -88,47 +91,66 @@ class Plan:
         return PoissonSampler(sample_rate=self.training.sample_rate, num_records=num_records)
 
     def part(self, index: int) -> Part | None:
-        """The part of the rows that is kept for the training, or held out; ``None`` (all rows) if none are held out."""
+        """Return the part of the rows that is kept or held out; ``None``, for all rows, if none are held out."""
         if not self.holds_out:
             return None
         fraction = HOLDOUT if index == HELD_OUT else 1 - HOLDOUT
         return Part(split=SPLIT, kind="coin", index=index, fraction=fraction)
 
     def train_event(self, noise_multiplier: float) -> Event:
-        """The training as its estimator states it; with a flat clipper it does not depend on the model's shapes."""
-        clipper, mechanism = FlatClipper(max_grad_norm=self.training.max_grad_norm), self.form
-        estimator = GridSum(clipper, together=False) if mechanism.on_grid else ClippedSum(clipper)
-        sensitivity = estimator.sensitivity(self.purchases.relation, {})
-        mechanism = mechanism(noise_multiplier=noise_multiplier)
-        noise_std = mechanism.noise_std(sensitivity, {})
-        return mechanism.event(estimator.event(self.sampler(1), noise_std, self.purchases.relation, {}))
+        """Return what the training spends, as its estimator states it.
+
+        With a flat clipper that does not depend on the shapes of the model, which follow from what is bought.
+        """
+        mechanism = self.form(noise_multiplier=noise_multiplier)
+        return self.estimator().session_event(mechanism, self.sampler(1), self.purchases.relation, {})
+
+    def estimator(self) -> Estimator:
+        """Return the estimator of the training; its event does not depend on the divisor, which is bought."""
+        clipper = FlatClipper(max_grad_norm=self.training.max_grad_norm)
+        if self.feedback is not None:
+            return self.feedback.estimator(clipper, self.sampler(1).expected_batch_size)
+        return GridSum(clipper, together=False) if self.form.on_grid else ClippedSum(clipper)
 
     def score_event(self, noise_multiplier: float) -> Event:
-        """Counts over the held-out rows."""
-        plan = self.purchases
-        contribution = plan.max_rows_per_unit * self.score_histograms**0.5
-        sensitivity = moved(plan.relation) ** 0.5 * contribution
-        event = HistogramGaussianEvent(
-            relation=plan.relation, max_contribution=(contribution,), noise_std=(noise_multiplier * sensitivity,)
-        )
-        return self._counted(event)
+        """Return what the score on the held-out rows spends."""
+        return self._counted(self.purchases.score_event(noise_multiplier))
+
+    @property
+    def purchases_share(self) -> float:
+        """The share of the total mu^2 that the purchases get."""
+        events = [*((self.purchases.rows_event(),) if self.buys_rows else ())]
+        if self.columns_to_buy or self.buys_target:
+            events.append(self.purchases.survey_event(self.columns_to_buy, target=self.buys_target))
+        if self.refined:
+            events.append(self.purchases.refinement_event(self.refined))
+        return sum(event.query_mu**2 for event in events) / self.purchases.total_mu**2  # pyright: ignore[reportAttributeAccessIssue]
+
+    @property
+    def refined(self) -> int:
+        """The number of histograms that the refinement is registered for."""
+        return self.columns_to_buy + self.may_regress
 
     def _counted(self, event: Event) -> Event:
-        """The event of noisy counts: with rounded Gaussian noise where the training's noise is hardened."""
+        """Return the event of noisy counts, with rounded Gaussian noise if the training's noise is hardened."""
         if not self.form.on_grid:
             return event
         return HardenedEvent(relation=event.relation, inner=event, noise="rounded", sums="counts")
 
-    def score_noise_std(self, session: Session, histograms: int) -> float:
-        """Noise on each count of a score that turned out to be ``histograms`` histograms.
+    def refinement_noise_std(self, survey: Survey) -> float:
+        """Return the noise on each count of the refinement, whose histograms follow from the survey."""
+        histograms = self.columns_to_buy if survey.lean else len(refined_columns(survey))
+        return self.purchases.refinement_noise_std(max(histograms, 1), of=self.refined)
 
-        Registered before the task was known, for ``score_histograms`` of them: contribution over noise, which is all
-        that counts, stays the same.
-        """
-        return _noise_std(session.event) * (histograms / self.score_histograms) ** 0.5
+    def score_noise_std(self, session: Session) -> dict[str, float]:
+        """Return the noise on each count of the score by block, as the session was registered with it."""
+        return dict(zip(SCORE_SHARES, _noise_stds(session.event), strict=True))
 
     def register(self, ledger: Ledger, settings: Mapping[str, Any], *, secure: bool) -> "Sessions":
-        """Register what is not registered yet (a run killed in between goes on where it was), and return it all."""
+        """Register the sessions that are not registered yet, and return all of them.
+
+        A run that was killed in between finds those that it registered before.
+        """
         bought = self.register_purchases(ledger, settings, secure=secure)
         spends, queries = bought.spends, self.training.queries
 
@@ -146,31 +168,32 @@ class Plan:
             self.part(KEPT),
         )
         score = None
-        if self.score_histograms:
+        if self.buys_score:
             score = registered(
                 SCORE, lambda: self.score_event(self._calibrated(self.score_event, spends, 1)), 1, self.part(HELD_OUT)
             )
         return replace(bought, train=train, score=score)
 
     def register_purchases(self, ledger: Ledger, settings: Mapping[str, Any], *, secure: bool) -> "Sessions":
-        """:meth:`register`, without training and score."""
-        if not self.columns_to_buy:
-            return Sessions()
+        """Register the purchases alone, as :meth:`register` does."""
 
-        def registered(purpose: str, event_of: Callable[[int], Event]) -> Session:
-            def make() -> Event:
-                return self._counted(event_of(self.columns_to_buy))
+        def registered(purpose: str, event: Event) -> Session:
+            return _registered(ledger, purpose, lambda: self._counted(event), settings=settings, secure=secure)
 
-            return _registered(ledger, purpose, make, settings=settings, secure=secure)
-
-        return Sessions(
-            registered(SURVEY, self.purchases.survey_event), registered(REFINEMENT, self.purchases.refinement_event)
-        )
+        plan, bought = self.purchases, Sessions()
+        if self.buys_rows:
+            bought = replace(bought, rows=registered(ROWS, plan.rows_event()))
+        if self.columns_to_buy or self.buys_target:
+            event = plan.survey_event(self.columns_to_buy, target=self.buys_target)
+            bought = replace(bought, survey=registered(SURVEY, event))
+        if self.refined:
+            bought = replace(bought, refinement=registered(REFINEMENT, plan.refinement_event(self.refined)))
+        return bought
 
     def register_run(
         self, ledger: Ledger, noise_multiplier: float, score_noise_multiplier: float, settings: Mapping[str, Any]
     ) -> "Sessions":
-        """Training and score in a ledger of their own, at a noise that somebody else calibrated."""
+        """Register training and score in a ledger of their own, at noise multipliers that the caller calibrated."""
 
         def registered(purpose: str, event: Event, queries: int, index: int) -> Session:
             part = self.part(index)
@@ -179,7 +202,7 @@ class Plan:
             )
 
         train = registered(TRAIN, self.train_event(noise_multiplier), self.training.queries, KEPT)
-        if not self.score_histograms:
+        if not self.buys_score:
             return Sessions(train=train)
         return Sessions(train=train, score=registered(SCORE, self.score_event(score_noise_multiplier), 1, HELD_OUT))
 
@@ -198,7 +221,7 @@ def _registered(
     queries: int = 1,
     part: Part | None = None,
 ) -> Session:
-    """The ledger's session for ``purpose``: the one that is there, or a new one."""
+    """Return the ledger's session for ``purpose``, registering it if it is not there."""
     found = next((session for session in ledger.sessions if session.purpose == purpose), None)
     return found or ledger.register(
         make_event(),
@@ -210,16 +233,17 @@ def _registered(
     )
 
 
-def _noise_std(event: Event) -> float:
-    """Of an event with one block."""
+def _noise_stds(event: Event) -> tuple[float, ...]:
+    """Return the noise on each block of a session's event."""
     hardened = hardening(event)
-    return (event if hardened is None else hardened.inner).noise_std[0]  # pyright: ignore[reportAttributeAccessIssue]
+    return (event if hardened is None else hardened.inner).noise_std  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @dataclass(frozen=True)
 class Sessions:
-    """The sessions of a run; ``None`` for what is not bought."""
+    """The sessions of a run; ``None`` for those that it does not need."""
 
+    rows: Session | None = None
     survey: Session | None = None
     refinement: Session | None = None
     train: Session | None = None
@@ -227,5 +251,5 @@ class Sessions:
 
     @property
     def spends(self) -> list[Spend]:
-        """What the purchases spend: what the rest is calibrated beside."""
-        return [Spend(session.event, 1) for session in (self.survey, self.refinement) if session is not None]
+        """What the purchases spend; training and score are calibrated beside it."""
+        return [Spend(session.event, 1) for session in (self.rows, self.survey, self.refinement) if session is not None]

@@ -1,28 +1,35 @@
-"""Score a file: its rows as they were, plus a prediction and, for a classifier, a probability a class.
+"""Predict on a file: its rows as they were, with a prediction and, for a classification, a probability for each class.
 
-Place: load -> [pipeline.predict] -> command line. No privacy is claimed here for the rows that are scored: they are the
-caller's own, and go to the caller's own file.
+No privacy is claimed for the rows that are predicted on. They are the caller's own, and go to the caller's own file.
 """
 
-import gzip
-import zlib
+import io
+from collections.abc import Iterator
+from itertools import chain, islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from tacita._files import replace_durably
+from tacita._files import replace_in_pieces
 from tacita.errors import DataStructureError
-from tacita.pipeline.load import TableModel
-from tacita.tables.readers import Reading, read_table
+from tacita.pipeline.table_model import TableModel
+from tacita.tables.csv_lines import blocks
+from tacita.tables.readers import FileFormat, open_table
+from tacita.tables.table import Table
+from tacita.tables.table_file import ROWS
 
 PREDICTION = "prediction"
+Cells = list[list[str]]  # the cells of the new columns, column by column
+PredictedChunks = Iterator[tuple[Cells, np.ndarray]]  # with a mask of the rows that count
 
 
 def predict_file(model: TableModel, data: str, output: str) -> None:
-    """Write ``data`` with predictions to ``output``: CSV lines stay as they are, byte for byte, with cells appended.
+    """Write ``data`` with predictions to ``output``.
 
-    Parquet gives Parquet or CSV, by the ending of ``output``; NPZ gives CSV of the predictions alone. A row of the
-    wrong width keeps its line and gets empty cells.
+    The lines of a CSV stay as they are, byte for byte, and get more cells. A Parquet file becomes Parquet or CSV, by
+    the ending of ``output``. For an NPZ file the predictions alone are written, as CSV. A row of the wrong width keeps
+    its line and gets empty cells.
 
     Raises:
         DataStructureError: The file cannot be read, a column is missing, or one is already named like a prediction.
@@ -32,91 +39,149 @@ def predict_file(model: TableModel, data: str, output: str) -> None:
     if target.exists() and source.exists() and target.samefile(source):
         raise ValueError(f"output must not be the file that is read, got {output!r}.")
     reading = model.encoder.reading
-    table = read_table(source, reading, only=model.encoder.columns(with_target=False) or None)
-    names, columns = _predicted(model, table)
+    table = open_table(source, reading, only=model.encoder.columns(with_target=False) or None)
+    chunks = ((_predicted(model, chunk), chunk.valid) for chunk in table.chunks())
     suffix = source.suffix.lower()
     if suffix == ".parquet":
-        written = _parquet(source, target, names, columns)
+        kinds: dict[str, type] = dict.fromkeys(_names(model), float)
+        if model.encoder.task == "classification":
+            kinds[PREDICTION] = str
+        pieces = _parquet(source, target, kinds, chunks)
     elif suffix == ".npz":
-        rows = [_line(cells, Reading()) for cells in (names, *zip(*columns, strict=True))]
-        written = b"\n".join(rows) + b"\n"
+        pieces = _alone(_names(model), chunks)
     else:
-        written = _appended(source, reading, names, columns, table.valid)
-    replace_durably(target, written)
+        pieces = _appended(source, reading, _names(model), chunks)
+    replace_in_pieces(target, pieces)
 
 
-def _predicted(model: TableModel, table) -> tuple[list[str], list[list[str]]]:
-    """Names of the new columns, and their cells, column by column."""
-    predicted = model.predict_table(table)
+def _names(model: TableModel) -> list[str]:
+    """Return the names of the new columns."""
     if model.encoder.task != "classification":
-        return [PREDICTION], [[f"{value:.9g}" for value in predicted]]
-    chances = model.probabilities(table)
-    names = [PREDICTION, *(f"probability_{name}" for name in model.classes)]
-    return names, [list(predicted), *([f"{value:.6g}" for value in column] for column in chances.T)]
+        return [PREDICTION]
+    return [PREDICTION, *(f"probability_{name}" for name in model.classes)]
 
 
-def _appended(source: Path, reading: Reading, names: list[str], columns: list[list[str]], valid: np.ndarray) -> bytes:
-    lines = _physical_lines(source)
-    out: list[bytes] = []
+def _predicted(model: TableModel, table: Table) -> Cells:
+    """Return the cells of the new columns, column by column."""
+    predicted, chances = model.predicted(table)
+    if chances is None:
+        return [[f"{value:.9g}" for value in predicted]]
+    return [list(predicted), *([f"{value:.6g}" for value in column] for column in chances.T)]
+
+
+def _alone(names: list[str], chunks: PredictedChunks) -> Iterator[bytes]:
+    """Yield a CSV of the new columns alone."""
+    yield _line(names, FileFormat()) + b"\n"
+    for columns, _ in chunks:
+        yield b"".join(_line(cells, FileFormat()) + b"\n" for cells in zip(*columns, strict=True))
+
+
+def _appended(source: Path, reading: FileFormat, names: list[str], chunks: PredictedChunks) -> Iterator[bytes]:
+    """Yield the lines of the file as they are, with the new cells, piece by piece."""
+    rest = iter(blocks(source))
+    lines: list[bytes] = []
     if reading.header:
-        header, *lines = lines
+        header, *lines = _lines(next(rest))
         _refuse_twice(names, header.decode(reading.encoding, "replace").split(reading.delimiter))
-        out.append(_joined(header, _line(names, reading), reading))
+        yield _joined(header, _line(names, reading), reading) + b"\n"
     empty = _line([""] * len(names), reading)
-    cells = zip(*columns, strict=True)
-    for line, row, counts in zip(lines, cells, valid, strict=True):
-        out.append(_joined(line, _line(row, reading) if counts else empty, reading))
-    return b"\n".join(out) + b"\n"
+    for columns, valid in chunks:  # as many rows as the block has lines
+        lines = lines or _lines(next(rest))
+        cells = zip(*columns, strict=True)
+        out = [
+            _joined(line, _line(row, reading) if counts else empty, reading)
+            for line, row, counts in zip(lines, cells, valid, strict=True)
+        ]
+        yield b"".join(line + b"\n" for line in out)
+        lines = []
 
 
-def _physical_lines(source: Path) -> list[bytes]:
-    try:
-        data = source.read_bytes()
-        data = gzip.decompress(data) if source.suffix.lower() == ".gz" else data
-    except (OSError, EOFError, zlib.error):
-        raise DataStructureError(f"data must be a readable file, got {str(source)!r}.") from None
-    lines = data.removeprefix(b"\xef\xbb\xbf").split(b"\n")
+def _lines(block: bytes) -> list[bytes]:
+    lines = block.split(b"\n")
     return [line.removesuffix(b"\r") for line in (lines if lines[-1] else lines[:-1])]
 
 
-def _joined(line: bytes, cells: bytes, reading: Reading) -> bytes:
+def _joined(line: bytes, cells: bytes, reading: FileFormat) -> bytes:
     return line + reading.delimiter.encode() + cells
 
 
-def _line(cells, reading: Reading) -> bytes:
+def _line(cells, reading: FileFormat) -> bytes:
     return reading.delimiter.join(_quoted(cell, reading) for cell in cells).encode(reading.encoding, "replace")
 
 
-def _quoted(cell: str, reading: Reading) -> str:
+def _quoted(cell: str, reading: FileFormat) -> str:
     if reading.delimiter in cell or reading.quote in cell:
         return reading.quote + cell.replace(reading.quote, 2 * reading.quote) + reading.quote
     return cell
 
 
-def _parquet(source: Path, target: Path, names: list[str], columns: list[list[str]]) -> bytes:
+def _parquet(source: Path, target: Path, kinds: dict[str, type], chunks: PredictedChunks) -> Iterator[bytes]:
+    """Yield the file with the new columns, piece by piece, as Parquet or as CSV."""
     import pyarrow as pa
     import pyarrow.csv
     import pyarrow.parquet
 
+    batches, written = _batches(source), _Written()
+    first = next(batches)
+    _refuse_twice(list(kinds), first.schema.names)
+    new = [pa.field(name, pa.string() if kind is str else pa.float64()) for name, kind in kinds.items()]
+    schema = pa.schema([*first.schema, *new], first.schema.metadata)
+    rows = (row for columns, _ in chunks for row in zip(*columns, strict=True))
     try:
-        table = pyarrow.parquet.read_table(source)
-    except Exception:  # a column that the model does not need is damaged: the library's words may quote it
-        raise DataStructureError(f"data must be a readable Parquet file, got {str(source)!r}.") from None
-    _refuse_twice(names, table.column_names)
-    for name, cells in zip(names, columns, strict=True):
-        numbers = name != PREDICTION or len(names) == 1
-        table = table.append_column(name, pa.array([float(cell) for cell in cells] if numbers else cells))
-    sink = pa.BufferOutputStream()
-    if target.suffix.lower() == ".parquet":
-        pyarrow.parquet.write_table(table, sink)
-        return sink.getvalue().to_pybytes()
-    try:
-        pyarrow.csv.write_csv(table, sink)
+        kind = pyarrow.parquet.ParquetWriter if target.suffix.lower() == ".parquet" else pyarrow.csv.CSVWriter
+        with kind(pa.PythonFile(written, "w"), schema) as writer:
+            for batch in chain([first], batches):
+                cells = zip(*islice(rows, batch.num_rows), strict=True) if batch.num_rows else ((),) * len(new)
+                added = [
+                    pa.array(map(kind, own), field.type)
+                    for kind, own, field in zip(kinds.values(), cells, new, strict=True)
+                ]
+                writer.write_batch(pa.record_batch([*batch.columns, *added], schema))
+                yield written.taken()
+        yield written.taken()
     except pa.ArrowException:
         raise DataStructureError(
-            f"data must hold flat columns to become a CSV: give an output that ends in .parquet, got {str(target)!r}."
+            f"data must hold flat columns to become a CSV: choose an output that ends in .parquet, got {str(target)!r}."
         ) from None
-    return sink.getvalue().to_pybytes()
+
+
+def _batches(source: Path) -> Iterator[Any]:
+    """Yield an empty batch, which shows the structure, then all rows."""
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    try:
+        with pyarrow.parquet.ParquetFile(source) as file:
+            yield pa.RecordBatch.from_pylist([], file.schema_arrow)
+            yield from file.iter_batches(batch_size=ROWS)
+    except GeneratorExit:
+        raise
+    except Exception:  # a column that the model does not need is damaged, and the library's words may quote it
+        raise DataStructureError(f"data must be a readable Parquet file, got {str(source)!r}.") from None
+
+
+class _Written(io.RawIOBase):
+    """A file in memory that hands over what was written to it, and keeps nothing."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._length = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any, /) -> int:
+        self._parts.append(bytes(data))
+        self._length += len(self._parts[-1])
+        return len(self._parts[-1])
+
+    def tell(self) -> int:
+        return self._length
+
+    def taken(self) -> bytes:
+        """Return what was written since the last call."""
+        parts, self._parts = self._parts, []
+        return b"".join(parts)
 
 
 def _refuse_twice(names: list[str], present) -> None:

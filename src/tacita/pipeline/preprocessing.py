@@ -1,7 +1,6 @@
-"""What travels with a model: the encoder, what was bought, the architecture. Public, strict JSON.
+"""The preprocessing of a model: the encoder, what was bought, and the architecture. Public, stored as strict JSON.
 
-Place: purchases -> [pipeline.preprocessing] -> training, load. Written before the training starts, so that a resumed
-run reads it in place of buying again.
+It is written before the training starts, so that a resumed run reads it and does not buy again.
 """
 
 import json
@@ -17,13 +16,13 @@ from tacita.tables.survey import Survey
 
 
 class Preprocessing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """From raw columns to a prediction, weights aside.
+    """All that a prediction needs beside the weights.
 
     Attributes:
-        encoder: Raw columns to features, and the target.
-        survey: What was bought about the columns; ``None`` if all was declared.
-        model: What the model is built from.
-        rows: Number of rows, declared or bought.
+        encoder: Turns raw columns into features and the target.
+        survey: What was bought about the columns; ``None`` if everything was declared.
+        model: The architecture of the model.
+        rows: The number of rows, declared or bought.
     """
 
     encoder: Encoder
@@ -31,12 +30,36 @@ class Preprocessing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     model: ModelSpec
     rows: float
 
+    @property
+    def constant(self) -> bool:
+        """Whether the model is a constant, because no feature, or fewer than two classes, stood out of the noise."""
+        return self.encoder.num_features == 0 or (
+            self.encoder.task == "classification" and len(self.encoder.classes) < 2
+        )
+
+    @property
+    def label_counts(self) -> dict[str, float]:
+        """The bought number of rows of each class; empty if the classes were declared, or for a regression."""
+        if self.survey is None or self.encoder.target is None or self.encoder.task != "classification":
+            return {}
+        found = [facts for facts in self.survey.columns if facts.column == self.encoder.target.column]
+        return {name: max(count, 1.0) for name, count in found[0].values} if found else {}
+
+    @property
+    def guess(self) -> tuple[str, float] | None:
+        """The most common label by bought counts, and its share of the rows; ``None`` if no labels were bought."""
+        counts = self.label_counts
+        if not counts:
+            return None
+        label = max(counts, key=lambda name: counts[name])
+        return label, min(counts[label] / max(self.rows, 1.0), 1.0)
+
     def to_bytes(self) -> bytes:
-        """Strict JSON; the numbers come back bit for bit."""
+        """Return strict JSON; the numbers come back bit for bit."""
         return (json.dumps(msgspec.to_builtins(self), indent=1, allow_nan=False) + "\n").encode()
 
     def save(self, path: Path) -> None:
-        """Write it, whole or not at all."""
+        """Write the preprocessing to a file, whole or not at all."""
         replace_durably(path, self.to_bytes())
 
     @classmethod
@@ -44,9 +67,21 @@ class Preprocessing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         """Read what :meth:`save` wrote.
 
         Raises:
-            TacitaError: It cannot be read as such.
+            TacitaError: The file cannot be read, or was not written by :meth:`save`.
         """
         try:
-            return msgspec.json.decode(path.read_bytes(), type=cls)
-        except (OSError, msgspec.MsgspecError, ValueError):
-            raise TacitaError(f"{path.name} cannot be read, or is not one that this version of tacita wrote.") from None
+            return cls.from_bytes(path.read_bytes())
+        except OSError:
+            raise TacitaError(f"{path.name} cannot be read, or was not written by this version of tacita.") from None
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "Preprocessing":
+        """Read what :meth:`to_bytes` returned.
+
+        Raises:
+            TacitaError: The bytes are something else.
+        """
+        try:
+            return msgspec.json.decode(data, type=cls)
+        except (msgspec.MsgspecError, ValueError):
+            raise TacitaError("preprocessing.json was not written by this version of tacita.") from None

@@ -1,71 +1,184 @@
-"""Buying through the line: exact counts go above it, noisy integers come out, the ledger is written in between.
+"""Purchases: exact counts go in, the ledger is written, and noisy integers come out.
 
-Place: plan, tables -> [pipeline.purchases] -> preprocessing, score. A purchase is one query of its own session. What is
-read from the noisy counts is post-processing.
+A purchase is one query of its own session. What is read from the noisy counts is post-processing.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
+import msgspec
 import numpy as np
 from torch import Tensor
 
-from tacita.accounting import Session, hardening
+from tacita.accounting import hardening
 from tacita.errors import ResumeError
+from tacita.ledger import Session
 from tacita.mechanisms import GaussianMechanism, Mechanism, RoundedGaussian
 from tacita.oracles.line import Line
-from tacita.pipeline.plan import Plan, Sessions
-from tacita.pipeline.source import Source, private_rows
+from tacita.pipeline.plan import Sessions, TablePlan
+from tacita.pipeline.source import TableSource, private_rows
 from tacita.random import Randomness
-from tacita.tables.purchases import survey_of
-from tacita.tables.refinement import read_refinement, refined_columns, refinement_counts
-from tacita.tables.survey import Survey, survey_counts
+from tacita.tables.refinement import read_refinement, refinement_counts
+from tacita.tables.released_counts import reread_lean, survey_of, target_facts
+from tacita.tables.schema import Schema
+from tacita.tables.survey import BINS, LEAN, Survey, survey_counts
 from tacita.tables.table import Table
+from tacita.tables.table_file import TableFile
+from tacita.tables.task import RowsAndTask, Task, read_task, task_counts
 
-BLOCK = "histograms"
+BLOCK, TARGET = "histograms", "target"
 
 
 def buy(
     session: Session, counts: Mapping[str, Tensor], noise_std: float, randomness: Randomness
 ) -> dict[str, np.ndarray]:
-    """Release ``counts`` once with noise, as whole numbers: the low bits of a float would show the count.
+    """Release one block of counts, as :func:`buy_blocks` does."""
+    return buy_blocks(session, {BLOCK: counts}, {BLOCK: noise_std}, randomness)
+
+
+def buy_blocks(
+    session: Session,
+    counts: Mapping[str, Mapping[str, Tensor]],
+    noise_std: Mapping[str, float],
+    randomness: Randomness,
+) -> dict[str, np.ndarray]:
+    """Release ``counts`` once with noise, as whole numbers, because the low bits of a float would show the count.
+
+    Args:
+        session: A session that was registered for these blocks; it makes its one query.
+        counts: Exact counts by block and label. Private.
+        noise_std: Noise on each count, by block.
+        randomness: The key of the run.
 
     Raises:
-        ResumeError: An earlier process bought this with other counts, so that the data or settings were changed.
+        ResumeError: An earlier process bought this with other counts: the data or the settings were changed.
     """
-    line = Line(session, _mechanism(session), {BLOCK: noise_std}, randomness)
+    line = Line(session, _mechanism(session, noise_std), dict(noise_std), randomness)
     if session.opened:
         line.resume(0, randomness.generation, line.identity)
-    released = line.release(line.begin(), {BLOCK: dict(counts)})
+    released = line.release(line.begin(), {block: dict(values) for block, values in counts.items()})
     if released is None:
         raise ResumeError(
             f"session {session.id!r} was released before with other counts: the data are not those that the run "
-            "started with."
+            "started with. Restore them."
         )
     if not session.closed:
         session.close()
-    return {label: np.rint(noisy.numpy()) for label, noisy in released[BLOCK].items()}
+    return {label: np.rint(noisy.numpy()) for block in released.values() for label, noisy in block.items()}
 
 
-def _mechanism(session: Session) -> Mechanism:
-    """The noise that the session was registered for."""
+def _mechanism(session: Session, blocks: Iterable[str]) -> Mechanism:
+    """Return the noise that the session was registered with."""
     if hardening(session.event) is not None:
-        return RoundedGaussian(noise_multiplier=1.0, steps={BLOCK: 1.0})
+        return RoundedGaussian(noise_multiplier=1.0, steps=dict.fromkeys(blocks, 1.0))
     return GaussianMechanism(noise_multiplier=1.0)
 
 
-def survey(source: Source, table: Table, plan: Plan, sessions: Sessions, randomness: Randomness) -> Survey | None:
-    """Survey and refinement of the columns to buy, over the rows that count; ``None`` if all is declared."""
-    if sessions.survey is None or sessions.refinement is None:
+def rows_and_task(
+    source: TableSource, table: Table | TableFile, plan: TablePlan, sessions: Sessions, randomness: Randomness
+) -> RowsAndTask | None:
+    """Buy the number of rows and the task; ``None`` if both are declared."""
+    if sessions.rows is None:
         return None
-    columns = len(source.to_buy)
-    noise_std, threshold = plan.purchases.survey_noise_std(columns), plan.purchases.threshold(columns)
+    noise_std = plan.purchases.rows_noise_std()
+    with private_rows("counting the rows"):
+        counts = task_counts(table, source.schema)
+        return read_task(buy(sessions.rows, {"rows": counts}, noise_std, randomness)["rows"], noise_std)
+
+
+def survey(
+    source: TableSource,
+    table: Table | TableFile,
+    plan: TablePlan,
+    sessions: Sessions,
+    randomness: Randomness,
+    *,
+    counted: RowsAndTask | None,
+) -> Survey | None:
+    """Buy survey and refinement of the columns, over the rows that count; ``None`` if nothing is bought."""
+    target = source.schema.target
+    assert target is not None
+    task = None if target.complete else target.task or (None if counted is None else counted.task)
+    rows = float(source.schema.rows) if source.schema.rows is not None else (0.0 if counted is None else counted.rows)
+    if sessions.survey is None:
+        return None if counted is None else Survey(rows=rows, columns=(), noise_std=0.0, threshold=0.0)
+    lean = rows < LEAN * plan.purchases.threshold(plan.columns_to_buy) if plan.columns_to_buy else False
     with private_rows("counting the rows for the survey"):
-        counts = survey_counts(table, source.schema, source.to_buy)
-        noisy = buy(sessions.survey, counts.tensors(), noise_std, randomness)
-        bought = survey_of(counts, noisy, source.schema, noise_std=noise_std, threshold=threshold)
-    # Also without a numeric column: what the ledger holds then does not depend on what was found.
-    noise_std = plan.purchases.refinement_noise_std(max(len(refined_columns(bought)), 1))
-    with private_rows("counting the rows for the refinement"):
-        counts = refinement_counts(table, source.schema, bought)
-        noisy = buy(sessions.refinement, {"fine bins": counts}, noise_std, randomness)
-    return read_refinement(bought, noisy["fine bins"], noise_std)
+        found, bins = columns_and_target(source, table, plan, sessions.survey, randomness, task=task, lean=lean)
+    if sessions.refinement is not None:
+        with private_rows("counting the rows for the refinement"):
+            found = _refinement(source, table, plan, sessions.refinement, randomness, found=found, bins=bins)
+    why = "" if task is None or counted is None or target.task is not None else counted.why
+    counted_noise = 0.0 if counted is None or source.schema.rows is not None else counted.noise_std
+    return msgspec.structs.replace(found, rows=rows, task=task, task_why=why, rows_noise_std=counted_noise)
+
+
+def columns_and_target(
+    source: TableSource,
+    table: Table | TableFile,
+    plan: TablePlan,
+    session: Session,
+    randomness: Randomness,
+    *,
+    task: Task | None,
+    lean: bool,
+) -> tuple[Survey, np.ndarray]:
+    """Buy facts about the columns and the target in one query, each block at its own noise.
+
+    Returns:
+        What was bought, and the noisy bins of the columns.
+    """
+    schema, purchases, columns = source.schema, plan.purchases, source.to_buy[: plan.columns_to_buy]
+    counts, blocks, noise_std = survey_counts(table, schema, columns, lean=lean), {}, {}
+    histograms = 1 if lean else 2
+    if columns:
+        blocks[BLOCK] = counts.tensors()
+        noise_std[BLOCK] = purchases.survey_noise_std(len(columns), histograms)
+    answers = None
+    if plan.buys_target and task is not None:
+        answers = survey_counts(table, _with_task(schema, task), source.to_buy[-1:])
+        label = "target bins" if task == "regression" else "target texts"
+        blocks[TARGET] = {label: answers.bins if task == "regression" else answers.texts[0]}
+        noise_std[TARGET] = purchases.target_noise_std()
+    noisy = buy_blocks(session, blocks, noise_std, randomness)
+    threshold = purchases.threshold(len(columns), histograms) if columns else 0.0
+    noisy.setdefault("bins", np.zeros((0, BINS)))
+    found = survey_of(
+        counts, noisy, schema, noise_std=noise_std.get(BLOCK, 0.0), threshold=threshold, lean=lean
+    )  # reads no text below the threshold
+    if answers is None or task is None:
+        return found, noisy["bins"]
+    least = purchases.target_threshold()
+    facts = target_facts(answers, noisy, task, noise_std=noise_std[TARGET], threshold=least)
+    found = msgspec.structs.replace(
+        found, columns=(*found.columns, facts), target_threshold=least, target_noise_std=noise_std[TARGET]
+    )
+    return found, noisy["bins"]
+
+
+def _with_task(schema: Schema, task: Task) -> Schema:
+    """Return the schema as if ``task`` were declared, so that even labels that are long numbers count as texts."""
+    assert schema.target is not None
+    return msgspec.structs.replace(schema, target=msgspec.structs.replace(schema.target, task=task))
+
+
+def _refinement(
+    source: TableSource,
+    table: Table | TableFile,
+    plan: TablePlan,
+    session: Session,
+    randomness: Randomness,
+    *,
+    found: Survey,
+    bins: np.ndarray,
+) -> Survey:
+    """Buy finer bins of the numbers; after a lean survey, buy its bins once more.
+
+    This is done even without a numeric column, so that the ledger does not depend on what the survey found.
+    """
+    schema, columns = source.schema, source.to_buy[: plan.columns_to_buy]
+    noise_std = plan.refinement_noise_std(found)
+    if found.lean:
+        again = buy(session, {"bins": survey_counts(table, schema, columns, lean=True).bins}, noise_std, randomness)
+        return reread_lean(found, bins, again["bins"], schema, (found.noise_std, noise_std))
+    counts = refinement_counts(table, schema, found)
+    return read_refinement(found, buy(session, {"fine bins": counts}, noise_std, randomness)["fine bins"], noise_std)

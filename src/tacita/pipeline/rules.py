@@ -1,24 +1,26 @@
-"""Public rules: the settings a run gets where nobody gave them (docs/defaults.md has the measurements behind them).
+"""Public rules for the settings that the user leaves out; docs/defaults.md has the measurements behind them.
 
-Place: settings -> [pipeline.rules] -> plan. None of them looks at a row; the step size may look at what was bought.
+None of them looks at a row. The step size may look at what was bought.
 """
 
 from dataclasses import dataclass
 from typing import Any
 
+from tacita.estimators.error_feedback import BoundedFeedback, Feedback, ReleasedFeedback
 from tacita.pipeline.settings import TableSettings
 from tacita.tables import defaults
-from tacita.tables.budget import PURCHASES
+from tacita.tables.budget import PurchasePlan
 from tacita.tables.encoding import Encoder
 
-HOLDOUT = defaults.HELD_OUT  # of the rows (or persons), held out by coin for the score
+HOLDOUT = defaults.HELD_OUT  # share of the rows (or persons) that is held out by coin for the score
 MOMENTUM = defaults.MOMENTUM
-TAIL = 1 - defaults.AVERAGED_FROM  # the average runs over this last part of the iterates
+ANTI_WINDUP = 10.0  # bound on the error of feedback, in clipping thresholds
+TAIL = 1 - defaults.AVERAGED_FROM  # share of the iterates, the last ones, that are averaged
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """Settings of the training for one kind of model."""
+    """The default settings of the training for one kind of model."""
 
     sample_rate: float
     queries: int
@@ -28,17 +30,17 @@ class Rule:
 
 LINEAR = Rule(sample_rate=defaults.SAMPLE_RATE, queries=defaults.PLANNED_QUERIES, max_grad_norm=defaults.MAX_GRAD_NORM)
 NETWORK = Rule(sample_rate=0.1, queries=400, max_grad_norm=1.0, width=64)
-NETWORK_LR = {"classification": 2.0, "regression": 0.5}  # times 1 / C
+NETWORK_LR = {"classification": 2.0, "regression": 0.5}  # step size times C
 
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """What the training is: fixed before the first release, all of it public.
+    """The settings of a training, fixed before the first release. Public.
 
     Attributes:
-        sample_rate, queries, max_grad_norm: As in the settings, none of them missing.
-        width: Hidden units of the mlp; ``None`` for another model.
-        chosen: What a rule chose, in words: for the statement.
+        sample_rate, queries, max_grad_norm: As in the settings, with defaults filled in.
+        width: The number of hidden units of the mlp; ``None`` for another model.
+        chosen: What a rule chose, in words for the statement.
     """
 
     sample_rate: float
@@ -49,7 +51,7 @@ class Training:
 
 
 def training(settings: TableSettings) -> Training:
-    """The settings of the training: those given, and the rule's for the rest."""
+    """Return the settings of the training: those that were given, and defaults for the rest."""
     rule = LINEAR if settings.model == "linear" else NETWORK
     words: list[str] = []
     values: dict[str, Any] = {}
@@ -63,24 +65,57 @@ def training(settings: TableSettings) -> Training:
     return Training(**values, chosen=tuple(words))
 
 
-def learning_rate(settings: TableSettings, encoder: Encoder) -> float:
-    """Of a linear model by the tables' rule, of a network by its own."""
+def feedback(settings: TableSettings) -> Feedback | None:
+    """Return the error feedback that was asked for, with the clipping threshold for every threshold of its own.
+
+    The error is bounded by ten times the clipping threshold. Both blocks of released residuals get the same noise,
+    which at equal thresholds is the least in total.
+    """
+    if settings.feedback is None:
+        return None
+    norm = training(settings).max_grad_norm
+    shared: dict[str, Any] = {
+        "max_feedback_norm": norm,
+        "max_residual_norm": norm,
+        "anti_windup": ANTI_WINDUP * norm,
+    }
+    if settings.feedback == "bounded":
+        return BoundedFeedback(**shared)
+    return ReleasedFeedback(**shared, allocation="single")
+
+
+def learning_rate(settings: TableSettings, encoder: Encoder, rows: float) -> float:
+    """Return the step size: that of the settings, else by the rule for the kind of model.
+
+    ``rows`` is the number of rows, declared or bought.
+    """
     if settings.lr is not None:
         return settings.lr
-    max_grad_norm = training(settings).max_grad_norm
-    if settings.model == "linear":
-        return defaults.learning_rate(encoder.task or "", max_grad_norm, encoder.num_features)
-    return NETWORK_LR[encoder.task or "classification"] / max_grad_norm
+    chosen = training(settings)
+    if settings.model != "linear":
+        return NETWORK_LR[encoder.task or "classification"] / chosen.max_grad_norm
+    total_mu = PurchasePlan(
+        epsilon=settings.epsilon, delta=settings.delta, relation=settings.neighboring_relation
+    ).total_mu
+    return min(
+        defaults.learning_rate(encoder.task or "", chosen.max_grad_norm, encoder.num_features),
+        defaults.quiet_learning_rate(total_mu, rows, chosen.max_grad_norm, chosen.queries),
+    )
 
 
-def chosen(settings: TableSettings, encoder: Encoder, *, holds_out: bool, buys: bool) -> list[str]:
-    """What public rules chose, in words: for the statement."""
+def chosen(settings: TableSettings, encoder: Encoder, *, rows: float, holds_out: bool, purchases: float) -> list[str]:
+    """Say for the statement what public rules chose; ``purchases`` is the purchases' share of the total mu^2."""
     words = list(training(settings).chosen)
     if settings.lr is None:
-        words.append(f"lr = {learning_rate(settings, encoder):g}")
+        words.append(f"lr = {learning_rate(settings, encoder, rows):g}")
+    if settings.balanced:
+        words.append("weight of a row = bought rows of the rarest class / those of its own class")
     words.append(f"optimizer = SGD, momentum {MOMENTUM:g}, average of the last {TAIL:.0%} of the iterates")
+    if settings.feedback is not None:
+        norm = training(settings).max_grad_norm
+        words.append(f"feedback: residuals up to {norm:g}, injected up to {norm:g}, error up to {ANTI_WINDUP * norm:g}")
     if holds_out:
         words.append(f"held out = {HOLDOUT:.0%} of the rows, by coin")
-    if buys:
-        words.append(f"purchases = {PURCHASES:g} of the total mu")
+    if purchases:
+        words.append(f"purchases = {purchases:.2g} of the total mu^2")
     return words

@@ -1,8 +1,7 @@
-"""The score of a model: bought on rows held out by coin, or exact where somebody declared it outside the guarantee.
+"""The score of a model: bought on rows held out by coin, or exact if the user put it outside the guarantee."""
 
-Place: training, tables.score -> [pipeline.score] -> report.
-"""
-
+import math
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,82 +9,161 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tacita.accounting import Session
+from tacita.ledger import Session
 from tacita.pipeline.models import outputs
-from tacita.pipeline.purchases import buy
+from tacita.pipeline.purchases import buy_blocks
 from tacita.random import Randomness
 from tacita.tables.encoding import Encoded, Encoder
-from tacita.tables.score import read_score, score_counts
+from tacita.tables.features import NumberTarget
+from tacita.tables.intervals import LEVEL, ScoreInterval
+from tacita.tables.score import LARGEST_ERROR, Score, read_score, score_counts
+
+Guess = tuple[str, float]  # the most common label and its share of the rows
 
 
 def measure(encoder: Encoder) -> str:
-    """The name of the score."""
+    """Return the name of the score."""
     return "accuracy" if encoder.task == "classification" else "R2"
 
 
-def exact_counts(model: nn.Module, encoder: Encoder, rows: Encoded, *, alone: bool = False) -> Tensor:
-    """Right and wrong, or squared errors: exact, so private until :func:`bought` has added noise.
+def exact_counts(model: nn.Module, encoder: Encoder, rows: Encoded, *, alone: bool = False) -> dict[str, Tensor]:
+    """Count the score's two histograms exactly. They are private until :func:`bought` has added noise.
 
-    ``alone``: each row is predicted on its own, so that it shows in no other row's count.
+    With ``alone`` each row is predicted on its own, so that it shows in no other row's count.
     """
-    return score_counts(encoder, predictions(model, encoder, rows, alone=alone), _target(rows), rows.valid.numpy())
+    return score_counts(encoder, _outputs(model, rows, alone=alone), *_answers(rows))
+
+
+def exact_counts_of(
+    model: nn.Module, encoder: Encoder, chunks: Iterable[Encoded], *, alone: bool = False
+) -> dict[str, Tensor]:
+    """Count all chunks together, as :func:`exact_counts` does; nothing of a chunk is kept but its counts."""
+    total: dict[str, Tensor] = {}
+    for rows in chunks:
+        for block, counts in exact_counts(model, encoder, rows, alone=alone).items():
+            total[block] = total[block].add_(counts) if block in total else counts
+    return total
 
 
 def bought(
-    encoder: Encoder, counts: Tensor, session: Session, noise_std: float, randomness: Randomness
+    encoder: Encoder,
+    counts: Mapping[str, Tensor],
+    session: Session,
+    noise_std: Mapping[str, float],
+    randomness: Randomness,
+    *,
+    guess: Guess | None,
 ) -> dict[str, Any]:
-    """The score on held-out rows, with noise, as the statement has it."""
-    score = read_score(encoder, buy(session, {"score": counts}, noise_std, randomness)["score"], noise_std)
-    return {
+    """Buy the score on held-out rows, and return the statement's fields of it."""
+    noisy = buy_blocks(session, {block: {block: values} for block, values in counts.items()}, noise_std, randomness)
+    score = read_score(encoder, noisy, noise_std)
+    found = {
         "measure": measure(encoder),
-        "value": score.value,
-        "standard_error_of_noise": score.error,
+        "value": score.value.value,
+        "interval": _ends(score.value),
+        "level": LEVEL,
+        "constant_guess": _guess(encoder, score, guess),
         "rows": score.rows,
         "private": True,
-        "how": "bought in the same ledger, on rows held out by coin",
-        "noise_std": noise_std,
+        "how": "bought in the same ledger, on rows held out by coin; the interval covers sampling and noise"
+        + ("" if score.value.value is not None else "; at this noise they are too few for a number")
+        + bounded(encoder),
+        "noise_std": dict(noise_std),
+    }
+    for name, value in (("balanced_accuracy", score.balanced), ("AUC", score.auc)):
+        if value is not None:
+            found[name] = {"value": value.value, "interval": _ends(value)}
+    return found
+
+
+def none_for(encoder: Encoder) -> dict[str, Any]:
+    """Return the statement's fields of a model that is a constant and has no score."""
+    return {
+        "measure": measure(encoder),
+        "value": None,
+        "private": True,
+        "how": "none: the model is a constant",
     }
 
 
-def exact(model: nn.Module, encoder: Encoder, rows: Encoded, how: str) -> dict[str, Any]:
-    """The score without noise: outside the guarantee, and the statement says so."""
+def bounded(encoder: Encoder) -> str:
+    """Say for a bought R2 how errors and targets are bounded, in the target's own units."""
+    target = encoder.target
+    if not isinstance(target, NumberTarget):
+        return ""
+    most = math.sqrt(LARGEST_ERROR) * target.scale
+    return (
+        f". It is the R2 of bounded values: an error above {most:.4g} counts as {most:.4g}, and a target outside "
+        f"{target.centre - most:.4g} to {target.centre + most:.4g} as the nearer end"
+    )
+
+
+def _ends(found: ScoreInterval) -> list[float]:
+    """Round the ends of the interval outwards to three digits."""
+    return [math.floor(1e3 * found.lower) / 1e3, math.ceil(1e3 * found.upper) / 1e3]
+
+
+def _guess(encoder: Encoder, score: Score, guess: Guess | None) -> dict[str, Any]:
+    """Return the best constant prediction and its score, by bought labels, else by the noisy counts of the score."""
+    if encoder.task != "classification":
+        return {"label": "the mean", "value": 0.0}
+    if not encoder.classes:
+        return {"label": None, "value": 0.0}
+    if guess is None:
+        place = int(np.argmax(score.sizes))
+        guess = encoder.classes[place], score.sizes[place] / max(score.rows, 1.0)
+    return {"label": guess[0], "value": min(max(guess[1], 0.0), 1.0)}
+
+
+def exact(model: nn.Module, encoder: Encoder, chunks: Iterable[Encoded], how: str) -> dict[str, Any]:
+    """Compute the score without noise. It is outside the guarantee, and the statement says so."""
     return {
         "measure": measure(encoder),
-        "value": exact_value(model, encoder, rows),
+        "value": exact_value(model, encoder, chunks),
         "private": False,
         "how": how,
     }
 
 
-def exact_value(model: nn.Module, encoder: Encoder, rows: Encoded) -> float | None:
-    """Accuracy, or R2 in the target's clipped units; ``None`` without a row that counts."""
-    valid = rows.valid.numpy()
-    predicted, target = predictions(model, encoder, rows)[valid], _target(rows)[valid]
-    if not len(target):
-        return None
+def exact_value(model: nn.Module, encoder: Encoder, chunks: Iterable[Encoded]) -> float | None:
+    """Compute accuracy or R2 over all rows with a label; ``None`` if there is none.
+
+    A label that the model does not know counts as wrong.
+    """
+    pairs = [_compared(model, encoder, rows) for rows in chunks]
+    found, target = (np.concatenate(parts) for parts in zip(*pairs, strict=True))
     if encoder.task == "classification":
-        return float(np.mean(predicted == target))
-    spread = float(np.square(target - target.mean()).sum())
-    return 1 - float(np.square(predicted - target).sum()) / spread if spread > 0 else None
+        return float(np.mean(found == target)) if len(target) else None
+    spread = float(np.square(target - target.mean()).sum()) if len(target) else 0.0
+    return 1 - float(np.square(found - target).sum()) / spread if spread > 0 else None
 
 
-def predictions(model: nn.Module, encoder: Encoder, rows: Encoded, *, alone: bool = False) -> np.ndarray:
-    """Class numbers, or standardised values."""
+def _compared(model: nn.Module, encoder: Encoder, rows: Encoded) -> tuple[np.ndarray, np.ndarray]:
+    """Return predictions and answers: class numbers, -1 for a label the model does not know; or known numbers."""
+    target, known, labelled = _answers(rows)
+    found = _outputs(model, rows)
+    if encoder.task == "classification":
+        return found.argmax(1)[labelled], np.where(known, target, -1)[labelled]
+    return found[known & labelled, 0], target[known & labelled]
+
+
+def _outputs(model: nn.Module, rows: Encoded, *, alone: bool = False) -> np.ndarray:
     features = model_input(rows.features)
-    found = outputs(model, features, rows=1) if alone else outputs(model, features)
-    return (found.argmax(1) if encoder.task == "classification" else found.squeeze(-1)).numpy()
+    return (outputs(model, features, rows=1) if alone else outputs(model, features)).numpy()
 
 
 def model_input(features: Tensor) -> Tensor:
-    """Features as the model takes them: a column of zeros if there is none."""
+    """Return features as the model takes them: one column of zeros if there is no feature."""
     return features if features.shape[1] else torch.zeros(len(features), 1)
 
 
 def words_for(path: str) -> str:
-    """How a score on a public file was obtained."""
+    """Say how a score on a public file was obtained."""
     return f"computed exactly on {Path(path).name}, which the user declares to be public"
 
 
-def _target(rows: Encoded) -> np.ndarray:
-    assert rows.target is not None
-    return rows.target.numpy()
+def _answers(rows: Encoded) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return targets as they are, a mask of those that the model knows, and a mask of the rows with a label."""
+    assert rows.answers is not None
+    assert rows.labelled is not None
+    return rows.answers.numpy(), rows.valid.numpy(), rows.labelled.numpy()

@@ -1,7 +1,4 @@
-"""Settings of a run on a table: all public, all in one place, and a TOML file that runs again.
-
-Place: the user -> [pipeline.settings] -> pipeline. Nothing here has seen a row.
-"""
+"""The settings of a run on a table, and the TOML file that repeats the run. All of them are public."""
 
 import dataclasses
 import json
@@ -14,47 +11,56 @@ from typing import Any, Literal
 
 from tacita import _validate
 from tacita.accounting import NeighboringRelation, check_relation
-from tacita.tables.readers import Reading
+from tacita.tables.readers import FileFormat
 
 Task = Literal["classification", "regression"]
 Hardened = Literal["rounded", "discrete"]
+FeedbackKind = Literal["released", "bounded"]
 MODELS = ("linear", "mlp")
+CONFIG = "config.toml"  # the settings of a run, in its folder
 
 
 @dataclass(frozen=True, kw_only=True)
 class TableSettings:
-    """What ``tacita train`` is asked for. ``None``: chosen by a public rule (docs/defaults.md) or bought from the rows.
+    """The settings of ``tacita train``.
+
+    ``None`` means that a public rule chooses the setting (docs/defaults.md), or that it is bought from the rows.
 
     Attributes:
-        data: The table: CSV (gzip too), Parquet or NPZ.
-        output: The run's folder.
-        epsilon, delta: The guarantee of everything together; never defaulted.
-        target: Column to predict; may stand in the schema instead.
+        data: The file with the table: CSV (compressed or not), Parquet or NPZ.
+        output: The folder of the run.
+        epsilon, delta: The guarantee of everything together; they have no default.
+        target: The column to predict; the schema may name it instead.
         model: "linear", "mlp", or "package.module:callable" with ``callable(num_features, num_outputs) -> nn.Module``.
-        width: Hidden units of the mlp.
+        width: The number of hidden units of the mlp.
         task: "classification" or "regression"; bought if ``None``.
-        schema: TOML file with what is public about the columns.
-        rows: Public number of rows, a declared guess under add_or_remove_one.
+        schema: A TOML file with what is public about the columns.
+        rows: The public number of rows, a declared guess under add_or_remove_one.
         test_file: A table declared public, for an exact score outside the guarantee.
-        non_private_holdout: Score the held-out rows exactly, outside the guarantee.
-        columns: Names of the columns of a file without a header line.
-        drop: Columns to leave out.
-        delimiter, quote, encoding: How a CSV is read; never guessed from its rows.
-        unit_column: Column that names the person, if a person has several rows.
-        max_rows_per_unit: At most so many rows of a person count.
+        non_private_holdout: Whether to score the held-out rows exactly, outside the guarantee.
+        columns: The names of the columns of a file without a header line.
+        drop: The columns to leave out.
+        delimiter, quote, encoding: The format of a CSV; never guessed from its rows.
+        decimal: The decimal mark of numbers in text, "." or ",".
+        unit_column: The column that names the person, if a person has several rows.
+        max_rows_per_unit: The largest number of rows of one person that count.
         neighboring_relation: How neighbouring tables differ.
         privacy_unit: Whom the guarantee protects, in words.
-        sample_rate: Chance of a row to be in a query.
-        queries: Queries of the training.
-        max_grad_norm: Clipping threshold.
-        lr: Step size.
-        hardened: "rounded" or "discrete" noise against attacks on floating point; ``True`` is "rounded".
-        allow_large_delta: Accept a delta at or above one over the public number of rows.
-        sweep: Text of a grid file: the best of several runs, chosen privately (docs/tuning.md).
-        chosen_among: How many runs this one was, or will be, chosen among by hand; the statement then says that the
-            price of that choice is not in epsilon.
-        dataset_name: Public name of the data: runs under one name are listed beside their folders, and statements say
-            how many there are.
+        sample_rate: The chance of each row to be in a query.
+        queries: The number of queries of the training.
+        max_grad_norm: The clipping threshold.
+        lr: The step size.
+        feedback: Error feedback: what clipping removes is added again later, "released" with noise of its own or
+            "bounded" and hidden. At the same epsilon it mostly costs more than it gives (docs/error-feedback.md).
+        balanced: Whether rare classes count as much as frequent ones: rows are weighted by bought counts of their
+            class.
+        hardened: "rounded" or "discrete" noise against attacks on floating point; ``True`` means "rounded".
+        allow_large_delta: Whether to accept a delta at or above 1 / (public number of rows).
+        sweep: The text of a grid file, to choose the best of several runs privately (docs/tuning.md).
+        chosen_among: The number of runs among which this one is chosen by hand; the statement then says that the price
+            of that choice is not in epsilon.
+        dataset_name: The public name of the data. Runs under one name are listed beside their folders, and statements
+            say how many there are.
     """
 
     data: str
@@ -74,6 +80,7 @@ class TableSettings:
     delimiter: str | None = None
     quote: str | None = None
     encoding: str | None = None
+    decimal: str | None = None
     unit_column: str | None = None
     max_rows_per_unit: int | None = None
     neighboring_relation: NeighboringRelation = "add_or_remove_one"
@@ -82,6 +89,8 @@ class TableSettings:
     queries: int | None = None
     max_grad_norm: float | None = None
     lr: float | None = None
+    feedback: FeedbackKind | None = None
+    balanced: bool = False
     allow_large_delta: bool = False
     hardened: Hardened | bool | None = None
     sweep: str | None = None
@@ -108,7 +117,7 @@ class TableSettings:
             _validate.probability("sample_rate", self.sample_rate)
         self._check_choices()
         self._check_tuning()
-        self.reading(Reading())
+        self.reading(FileFormat())
         check_delta(self.delta, self.rows, self.allow_large_delta)
 
     def _check_types(self) -> None:
@@ -129,6 +138,17 @@ class TableSettings:
             raise ValueError(f"model must be linear, mlp or package.module:callable, got {self.model!r}.")
         if self.hardened not in (None, "rounded", "discrete"):
             raise ValueError(f"hardened must be rounded or discrete, got {self.hardened!r}.")
+        if self.feedback not in (None, "released", "bounded"):
+            raise ValueError(
+                f"feedback must be released or bounded, got {self.feedback!r}. With a hidden, unbounded error "
+                "(tacita.PrivateFeedback) the noise would depend on the number of rows, which is bought."
+            )
+        if self.feedback is not None and self.hardened is not None:
+            raise ValueError(
+                "feedback must go without hardened, because the error of clipping is on no grid: leave one of them out."
+            )
+        if self.balanced and self.task == "regression":
+            raise ValueError("balanced belongs to a classification: leave it out, or task = regression.")
         if self.width is not None and self.model != "mlp":
             raise ValueError(f"width belongs to model = mlp, got it with {self.model!r}.")
         if self.test_file is not None and self.non_private_holdout:
@@ -147,24 +167,26 @@ class TableSettings:
                 "public."
             )
 
-    def reading(self, declared: Reading) -> Reading:
-        """How to read the file: ``declared`` (the schema's), overridden by the settings given here."""
+    def reading(self, declared: FileFormat) -> FileFormat:
+        """Return the format of the file: that of the schema, ``declared``, overridden by the settings given here."""
         changes: dict[str, Any] = {
-            name: getattr(self, name) for name in ("delimiter", "quote", "encoding") if getattr(self, name) is not None
+            name: getattr(self, name)
+            for name in ("delimiter", "quote", "encoding", "decimal")
+            if getattr(self, name) is not None
         }
         if self.columns:
             changes |= {"columns": self.columns, "header": False}
         fields = {name: getattr(declared, name) for name in declared.__struct_fields__}
-        return Reading(**{**fields, **changes})
+        return FileFormat(**{**fields, **changes})
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, those left to a public rule omitted."""
+        """Return plain values, without those that are left to a public rule."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         plain = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
         return {name: value for name, value in plain.items() if value is not None and value != []}
 
     def to_toml(self) -> str:
-        """The file ``config.toml`` of a run; :meth:`from_toml` reads it.
+        """Return the content of the file ``config.toml`` of a run; :meth:`from_toml` reads it.
 
         Example:
             >>> settings = TableSettings(data="a.csv", output="run", epsilon=1.0, delta=1e-5, target="income")
@@ -181,20 +203,29 @@ class TableSettings:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "TableSettings":
-        """From plain values; an unknown name is refused, a missing one named."""
+        """Make settings from plain values; an unknown name is refused, and a missing one is named."""
         known = {field.name: field for field in dataclasses.fields(cls)}
         for name in values:
             if name not in known:
                 raise ValueError(f"config has the unknown setting {name!r}: check its spelling.")
         for name, field in known.items():
             if field.default is dataclasses.MISSING and name not in values:
-                raise ValueError(f"{name} is missing: give --{name.replace('_', '-')} or set it in the config file.")
+                given = "the file after the command" if name == "data" else f"--{name.replace('_', '-')}"
+                raise ValueError(f"{name} is missing: give {given}, or set it in the config file.")
         plain: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
         return cls(**plain)
 
 
+def bound_settings(settings: TableSettings) -> dict[str, Any]:
+    """Return the settings that may not change when a run is resumed: all but the step size.
+
+    With another step size no query is redone. In a sweep the step size is bound, too: runs are compared by it.
+    """
+    return {name: value for name, value in settings.to_dict().items() if name != "lr" or settings.sweep is not None}
+
+
 def parse_toml(text: str) -> dict[str, Any]:
-    """The values of a config file."""
+    """Parse the text of a config file."""
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -204,7 +235,7 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def check_delta(delta: float, rows: int | None, allow_large: bool) -> None:
-    """Refuse a delta at or above one over the *public* number of rows: it would allow to publish a row whole."""
+    """Refuse a delta at or above 1 / (public number of rows), which would allow publishing a whole row."""
     if rows is not None and delta >= 1 / rows and not allow_large:
         raise ValueError(
             f"delta must be below 1 / rows = {1 / rows:.3g}, got {delta:g}: at that delta a whole row may be "
@@ -213,7 +244,7 @@ def check_delta(delta: float, rows: int | None, allow_large: bool) -> None:
 
 
 def read_text(name: str, path: str | Path) -> str:
-    """The text of a settings file; ``name`` is the argument that an error names."""
+    """Read a file of settings; ``name`` is the argument that an error names."""
     try:
         return Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
@@ -238,13 +269,24 @@ _KINDS: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("epsilon", "delta"), (int, float)),
     **dict.fromkeys(("sample_rate", "max_grad_norm", "lr"), (int, float, _NONE)),
     **dict.fromkeys(("width", "rows", "max_rows_per_unit", "queries", "chosen_among"), (int, _NONE)),
-    **dict.fromkeys(("non_private_holdout", "allow_large_delta"), (bool,)),
+    **dict.fromkeys(("non_private_holdout", "allow_large_delta", "balanced"), (bool,)),
     **dict.fromkeys(("columns", "drop"), (tuple,)),
     **dict.fromkeys(
-        ("target", "task", "schema", "test_file", "delimiter", "quote", "encoding", "unit_column", "privacy_unit"),
+        (
+            "target",
+            "task",
+            "schema",
+            "test_file",
+            "delimiter",
+            "quote",
+            "encoding",
+            "decimal",
+            "unit_column",
+            "privacy_unit",
+        ),
         (str, _NONE),
     ),
-    **dict.fromkeys(("sweep", "dataset_name", "hardened"), (str, _NONE)),
+    **dict.fromkeys(("sweep", "dataset_name", "hardened", "feedback"), (str, _NONE)),
 }
 
 

@@ -1,7 +1,7 @@
-"""The table of a run and what is declared about it: structure is public, rows are not.
+"""The table of a run and what is declared about it: its structure is public, its rows are private.
 
-Place: tables -> [pipeline.source] -> plan, purchases. Merges the schema with the settings, reads the file, and says
-which columns take part and about which something must be bought. Only the file's structure may raise.
+The schema is merged with the settings, the file is opened, and it is decided which columns take part and about which
+something must be bought. Only the structure of the file may raise.
 """
 
 import warnings
@@ -15,23 +15,24 @@ import numpy as np
 
 from tacita.errors import DataStructureError, TacitaError
 from tacita.pipeline.settings import TableSettings, check_delta, read_text
-from tacita.tables.readers import read_table
-from tacita.tables.schema import ArraySpec, Schema, Target
-from tacita.tables.table import ArrayColumn, Table
+from tacita.tables.readers import open_table, read_table
+from tacita.tables.schema import ArraySpec, CategorySpec, NumberSpec, Schema, Target
+from tacita.tables.table import NO_COLUMN_HINT, ArrayColumn, Table
+from tacita.tables.table_file import TableFile
 
 
 @dataclass(frozen=True)
-class Source:
+class TableSource:
     """A table with its declarations.
 
     Attributes:
-        table: The rows. Private.
-        schema: What is declared: public.
-        names: Columns that may become features: public structure.
-        to_buy: Columns about which something must be bought, the target last; empty if all is declared.
+        table: The file with the rows, which is read chunk by chunk. Private.
+        schema: What is declared. Public.
+        names: The columns that may become features. Public.
+        to_buy: The columns about which something must be bought, the target last; empty if all is declared.
     """
 
-    table: Table = field(repr=False)
+    table: TableFile = field(repr=False)
     schema: Schema
     names: tuple[str, ...]
     to_buy: tuple[str, ...]
@@ -39,9 +40,9 @@ class Source:
 
 @contextmanager
 def private_rows(doing: str) -> Iterator[None]:
-    """Around code that sees rows: what fails there unforeseen may quote them, so its message is not shown.
+    """Hide warnings and the messages of unforeseen errors in this block, whose code sees rows.
 
-    Nor is a warning: that a value overflowed is a fact about a row.
+    Such a message may quote rows, and even a warning that a value overflowed is a fact about a row.
     """
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
@@ -51,16 +52,16 @@ def private_rows(doing: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise TacitaError(
-            f"{doing} failed ({type(error).__name__}); the message is not shown, since it may quote rows. "
-            "tacita check FILE looks at the file loudly."
+            f"{doing} failed ({type(error).__name__}); the message is not shown, because it may quote rows. "
+            "tacita check FILE shows you what is odd in the file."
         ) from None
 
 
-def declared(settings: TableSettings) -> Schema:
-    """The schema of the file named in the settings (or an empty one), with the settings merged in.
+def declared_schema(settings: TableSettings) -> Schema:
+    """Read the schema that the settings name (or take an empty one), and merge the settings into it.
 
     Raises:
-        ValueError: A draft nobody has reviewed, or a setting given twice with different values.
+        ValueError: The schema is a draft that nobody has reviewed, or a setting has two different values.
     """
     schema = Schema()
     if settings.schema is not None:
@@ -69,6 +70,7 @@ def declared(settings: TableSettings) -> Schema:
             schema = Schema.loads(text).require_reviewed()
         except ValueError as error:
             raise ValueError(f"schema {settings.schema!r}: {error}") from None
+    schema = _with_target(schema, settings)
     rows = _agreed("rows", settings.rows, schema.rows)
     check_delta(settings.delta, rows, settings.allow_large_delta)
     unit = _agreed("unit_column", settings.unit_column, schema.unit)
@@ -91,8 +93,8 @@ def declared(settings: TableSettings) -> Schema:
     )
 
 
-def read_test(path: str, source: Source) -> Table:
-    """A table that the user declares public, read as the private one is."""
+def read_test(path: str, source: TableSource) -> Table:
+    """Read a table that the user declares public, in the same format as the private one."""
     target = source.schema.target
     assert target is not None
     with private_rows("reading the test file"):
@@ -103,7 +105,7 @@ def read_test(path: str, source: Source) -> Table:
 
 
 def unit_in_words(schema: Schema) -> str:
-    """Whom the guarantee protects."""
+    """Say whom the guarantee protects."""
     if schema.privacy_unit is not None:
         return schema.privacy_unit
     if schema.unit is None:
@@ -111,33 +113,59 @@ def unit_in_words(schema: Schema) -> str:
     return f"one person: all rows with the same {schema.unit!r}, of which at most {schema.max_rows_per_unit} are used"
 
 
-def read(settings: TableSettings, schema: Schema) -> Source:
-    """Read the table and hold its structure against ``schema``.
+def open_source(settings: TableSettings, schema: Schema) -> TableSource:
+    """Open the table and check its structure against ``schema``.
 
     Raises:
         DataStructureError: The file cannot be read, or its structure is not the declared one.
     """
     only = schema.needed() if schema.columns else None
     with private_rows("reading the table"):
-        table = read_table(settings.data, schema.reading, only=only)
+        table = open_table(settings.data, schema.reading, only=only)
+        table.check()
     target = schema.target
     assert target is not None
-    for name in (target.column, *settings.drop, *(() if schema.unit is None else (schema.unit,))):
+    for name in (target.column, *(() if schema.unit is None else (schema.unit,))):
         table.column(name)
-    offered = [name for name in (schema.columns or table.names) if name not in settings.drop]
+    for name in settings.drop:
+        if name not in table.all_names:
+            raise DataStructureError(f"The data have no column {name!r}, which drop names. {NO_COLUMN_HINT}")
+    offered = [
+        name for name in table.names if name not in settings.drop and (not schema.columns or name in schema.columns)
+    ]
     schema = _with_arrays(schema, table, offered)
-    schema.check_structure(table)
+    schema.check_structure(table.head)
     names = schema.features(offered)
     if not names:
         raise ValueError("the table has no column to predict from: declare some, or drop fewer.")
+    if settings.balanced and target.complete:
+        raise ValueError(
+            "balanced weighs rows by bought counts of their class: leave the target's classes (or bounds) out of the "
+            "schema, so that they are bought."
+        )
     schema = _with_public_count(schema, table, settings)
     to_buy = schema.to_buy(offered)
-    if not to_buy and schema.rows is None:
-        to_buy = (target.column,)  # for the number of rows alone
     for name in to_buy:
         if table.column(name).storage == "array":
             raise DataStructureError(f"Column {name!r} holds arrays: declare it in a schema with kind = 'array'.")
-    return Source(table, schema, names, to_buy)
+    return TableSource(table, schema, names, to_buy)
+
+
+def _with_target(schema: Schema, settings: TableSettings) -> Schema:
+    """Move the declaration of the target from the columns of a schema to its ``target``, if it stands there."""
+    column = settings.target or (schema.target.column if schema.target else None)
+    if column is not None and column in settings.drop:
+        raise ValueError(f"drop must not hold the target {column!r}: leave it out of drop, or choose another target.")
+    spec = schema.columns.get(column or "")
+    if column is None or spec is None or schema.target is not None:
+        return schema
+    target = Target(column=column)
+    if isinstance(spec, CategorySpec):
+        target = Target(column=column, task="classification", classes=spec.values)
+    elif isinstance(spec, NumberSpec) and spec.complete:
+        target = Target(column=column, lower=spec.lower, upper=spec.upper)
+    others = {name: one for name, one in schema.columns.items() if name != column}
+    return msgspec.structs.replace(schema, columns=others, target=target)
 
 
 def _target(settings: TableSettings, target: Target | None) -> Target:
@@ -155,22 +183,22 @@ def _agreed(name: str, given: Any, in_schema: Any) -> Any:
     return in_schema if given is None else given
 
 
-def _with_public_count(schema: Schema, table: Table, settings: TableSettings) -> Schema:
-    """Where neighbours have the same number of rows, that number is public, and must be the file's."""
+def _with_public_count(schema: Schema, table: TableFile, settings: TableSettings) -> Schema:
+    """Set the number of rows if neighbours have the same one: it is then public, and must be that of the file."""
     if settings.neighboring_relation == "add_or_remove_one":
         return schema
     rows = max(table.num_rows, 1)
     if schema.rows not in (None, rows):
         raise ValueError(
             f"rows must be the table's number of rows under {settings.neighboring_relation}, got {schema.rows}: "
-            "there it is public and exact. Leave it out."
+            "the number is public there, and exact. Leave it out."
         )
     check_delta(settings.delta, rows, settings.allow_large_delta)
     return msgspec.structs.replace(schema, rows=rows)
 
 
-def _with_arrays(schema: Schema, table: Table, offered: list[str]) -> Schema:
-    """Arrays of bytes (images) are declared by the file itself: their type says 0 to 255, their shape is structure."""
+def _with_arrays(schema: Schema, table: TableFile, offered: list[str]) -> Schema:
+    """Declare arrays of bytes (images) by the file itself: it has their shape, and their type the bounds 0 and 255."""
     specs = dict(schema.columns)
     for name in offered:
         column = table.column(name)

@@ -1,4 +1,4 @@
-"""Report: what a run, a plan or an experiment shows its reader."""
+"""Figures and texts about plans, audits and experiments."""
 
 from tacita.report.style import need_matplotlib, new_figure, styled
 

@@ -1,7 +1,6 @@
-"""The picture of an audit in one run: the measured ROC curve beside what the claim allows, and the canaries' scores.
+"""The figure of an audit in one run: the measured ROC curve beside the claimed limit, and the canaries' scores.
 
-Place: audit, report.style -> [report.one_run] -> command line. Drawn from the audit's result, which is as public as the
-releases that it was computed from.
+It is drawn from the audit's result, which is as public as the releases that it was computed from.
 """
 
 import io
@@ -12,18 +11,18 @@ from typing import Any
 import numpy as np
 
 from tacita._files import replace_durably
-from tacita.audit.one_run_report import OneRunAudit
+from tacita.audit.one_run.report import OneRunAudit
 from tacita.report.style import FAINT, INK, PALETTE, heading, image_kind, new_figure, plain_log, styled
 
-LOWEST = 1e-3  # false positive rate at the left edge, unless there are few canaries
+LOWEST = 1e-3  # the false positive rate at the left edge, unless there are few canaries
 BINS = 48
 OUT, IN, CLAIM = FAINT, PALETTE[0], PALETTE[1]
 
 
 def allowed(fpr: np.ndarray, epsilon: float, delta: float) -> np.ndarray:
-    r"""The largest true positive rate under (epsilon, delta): both directions, at most 1.
+    r"""Return the largest true positive rate that (epsilon, delta)-DP allows in both directions.
 
-    :math:`\min(1, e^{\epsilon} \alpha + \delta, 1 - e^{-\epsilon} (1 - \delta - \alpha))`.
+    It is :math:`\min(1, e^{\epsilon} \alpha + \delta, 1 - e^{-\epsilon} (1 - \delta - \alpha))`.
 
     Example:
         >>> allowed(np.array([0.0, 0.1, 1.0]), math.log(4), 0.0)
@@ -36,7 +35,7 @@ def allowed(fpr: np.ndarray, epsilon: float, delta: float) -> np.ndarray:
 
 
 def save_one_run(audit: OneRunAudit, path: str | Path) -> None:
-    """Draw, and write a PNG, SVG or PDF by the name's ending.
+    """Draw the figure and write it as PNG, SVG or PDF, according to the file's ending.
 
     Raises:
         TacitaError: matplotlib is not installed.
@@ -50,11 +49,7 @@ def save_one_run(audit: OneRunAudit, path: str | Path) -> None:
 
 @styled
 def plot_one_run(audit: OneRunAudit) -> Any:
-    """The figure: ROC curve on two logarithmic axes, and histograms of the scores.
-
-    Args:
-        audit: Of one run.
-    """
+    """Return a figure with the ROC curve on two logarithmic axes, and histograms of the scores."""
     figure, (left, right) = new_figure(1, 2, size=(10.4, 4.9))
     heading(figure, _title(audit))
     _draw_roc(left, audit)
@@ -76,7 +71,7 @@ def _draw_roc(axes: Any, audit: OneRunAudit) -> None:
     fpr = np.geomspace(lowest, 1.0, 400)
     curve = allowed(fpr, audit.epsilon_claimed, audit.bound.delta)
     axes.fill_between(fpr, np.maximum(curve, fpr), 2.0, color=CLAIM, alpha=0.07, linewidth=0)
-    axes.plot(fpr, curve, color=CLAIM, linewidth=1.6, linestyle=(0, (5, 2)), label="most that the claim allows")
+    axes.plot(fpr, curve, color=CLAIM, linewidth=1.6, linestyle=(0, (5, 2)), label="limit of the claim")
     axes.plot(fpr, fpr, color=FAINT, linewidth=1.2, label="guessing")
     roc = found.roc
     axes.fill_between(roc.fpr, *roc.band(), color=IN, alpha=0.15, linewidth=0)
@@ -95,7 +90,7 @@ def _draw_roc(axes: Any, audit: OneRunAudit) -> None:
                 path_effects=[Stroke(linewidth=3, foreground="white"), Normal()],
             )
     axes.set(xscale="log", yscale="log", xlim=(lowest * 0.93, 1.04), ylim=(floor, 1.25))
-    axes.set(xlabel="false positive rate", ylabel="true positive rate", title="Canaries told apart")
+    axes.set(xlabel="false positive rate", ylabel="true positive rate", title="Canaries distinguished")
     plain_log(axes.xaxis)
     plain_log(axes.yaxis)
     axes.legend(loc="lower right")
@@ -117,14 +112,14 @@ def _draw_scores(axes: Any, audit: OneRunAudit) -> None:
     axes.legend(
         loc="upper left",
         ncols=2,
-        title=f"{bound.correct} of the {bound.guesses} most extreme guessed right",
+        title=f"{bound.correct} of the {bound.guesses} most extreme guessed correctly",
         title_fontsize=9,
         alignment="left",
     )
 
 
 def _edges(scores: np.ndarray) -> np.ndarray:
-    """Bins over nearly all scores: a few outliers are shown in the last ones."""
+    """Return the edges of bins over nearly all scores; the outermost bins also count the few outliers."""
     if not len(scores) or scores.min() == scores.max():
         centre = float(scores[0]) if len(scores) else 0.0
         return np.linspace(centre - 1, centre + 1, BINS + 1)

@@ -1,35 +1,31 @@
-"""The trade-off of a plan as a figure: error against threshold, and against epsilon.
-
-Place: theory.planner -> [report.plan_figure] -> PNG, report.
-"""
+"""The figure of a plan: the error against the threshold, and against epsilon."""
 
 from typing import Any
 
 import numpy as np
 
 from tacita.report.style import FAINT, INK, PALETTE, heading, new_figure, plain_log, styled
-from tacita.theory.dp_clipped_sgd import convergence_bound
-from tacita.theory.planner import Plan, error_by_epsilon
+from tacita.theory.planner import ClippedSGDPlan, error_by_epsilon, theorem_bound
 from tacita.theory.rule_of_thumb import error_parts
 
 NAMES = {
     "bias": "bias of clipping",
     "dp": "privacy noise",
-    "stat": "noise of samples",
+    "stat": "gradient noise",
     "jump": "largest step",
     "smooth": "too few steps",
 }
 COLORS = dict(zip(NAMES, PALETTE, strict=False))
 POINTS = 241
-AROUND = 30.0  # epsilons from a thirtieth to thirty times the asked
+AROUND = 30.0  # the axis goes from a thirtieth of the plan's epsilon to thirty times it
 
 
 @styled
-def plan_figure(plan: Plan) -> Any:
-    """Two panels: the theorem's terms against the threshold, and what more epsilon would buy.
+def plan_figure(plan: ClippedSGDPlan) -> Any:
+    """Draw the error against the threshold and against epsilon, by the rule of thumb and, where proved, the theorem.
 
     Returns:
-        A ``matplotlib`` figure; nothing is shown or written.
+        A ``matplotlib`` figure, neither shown nor saved.
 
     Raises:
         TacitaError: matplotlib is not installed.
@@ -41,52 +37,60 @@ def plan_figure(plan: Plan) -> Any:
         *left.get_legend_handles_labels(), loc="outside lower left", ncols=7, columnspacing=1.4, handlelength=1.5
     )
     setting = plan.setting
-    told = "says nothing here" if plan.is_vacuous else "says something here"
     heading(
         figure,
         f"ε = {setting.epsilon:g}, δ = {setting.delta:g}, {setting.num_records:,} records, "
-        f"{setting.steps:,} steps of {setting.batch_size:,}: the theorem {told}",
+        f"{setting.steps:,} steps of {setting.batch_size:,}: the theorem {theorem_status(plan)}",
     )
     return figure
 
 
-def _by_threshold(axes: Any, plan: Plan) -> None:
+def theorem_status(plan: ClippedSGDPlan) -> str:
+    """Return the words that follow "the theorem": whether it is proved for the plan, and vacuous."""
+    if plan.theorem is None:
+        return "is not proved here"
+    return "says nothing here" if plan.theorem.is_vacuous else "says something here"
+
+
+def _by_threshold(axes: Any, plan: ClippedSGDPlan) -> None:
     setting, problem = plan.setting, plan.setting.problem
-    ends = sorted((plan.best.max_grad_norm, plan.thumb.max_grad_norm))
-    c = np.geomspace(ends[0] / 20, ends[1] * 20, POINTS)
-    bound = convergence_bound(
-        problem,
-        max_grad_norm=c,
-        steps=setting.steps - 1,
-        failure_probability=setting.failure_probability,
-        mean_noise_std=plan.noise_ratio * c,
-        batch_size=setting.batch_size,
-    )
+    best = [] if plan.theorem is None else [plan.theorem.best.max_grad_norm]
+    ends = sorted((*best, plan.thumb.max_grad_norm))
+    c = np.geomspace(ends[0] / 20, ends[-1] * 20, POINTS)
     parts = error_parts(
         problem, max_grad_norm=c, steps=setting.steps, noise_ratio=plan.noise_ratio, batch_size=setting.batch_size
     )
     rough = plan.thumb.terms["smooth"] + float(problem.error_scale) * np.sum(list(parts.values()), axis=0)
-    axes.loglog(c, bound.value, color=INK, lw=2.6, label="theorem: largest of")
-    for name, words in NAMES.items():
-        axes.loglog(c, np.broadcast_to(bound.terms[name], c.shape), color=COLORS[name], lw=1.3, label=words)
+    top = _theorem_lines(axes, plan, c) if plan.theorem is not None else 20 * float(rough.min())
     axes.loglog(c, rough, color=INK, lw=1.6, ls="--", label="rule of thumb")
-    _dot(axes, plan.best.max_grad_norm, float(plan.best.bound.value))
     _dot(axes, plan.thumb.max_grad_norm, float(np.interp(plan.thumb.max_grad_norm, c, rough)))
     trivial = float(problem.trivial_value)
-    top = max(1e3 * trivial, 20 * float(plan.best.bound.value))
-    axes.set_ylim(max(rough.min() / 10, 1e-9 * trivial), top)
+    axes.set_ylim(max(rough.min() / 10, 1e-9 * trivial), max(1e3 * trivial, top))
     axes.set(title="error against threshold", xlabel="clipping threshold C (gradient units)", ylabel=problem.metric)
     _finish(axes, trivial)
 
 
-def _by_epsilon(axes: Any, plan: Plan) -> None:
+def _theorem_lines(axes: Any, plan: ClippedSGDPlan, c: np.ndarray) -> float:
+    """Draw the theorem's bound and its terms; return the height that the axis needs for them."""
+    assert plan.theorem is not None
+    bound = theorem_bound(plan.setting, plan.noise_ratio, c)
+    axes.loglog(c, bound.value, color=INK, lw=2.6, label="theorem: largest of")
+    for name, words in NAMES.items():
+        axes.loglog(c, np.broadcast_to(bound.terms[name], c.shape), color=COLORS[name], lw=1.3, label=words)
+    least = float(plan.theorem.best.bound.value)
+    _dot(axes, plan.theorem.best.max_grad_norm, least)
+    return 20 * least
+
+
+def _by_epsilon(axes: Any, plan: ClippedSGDPlan) -> None:
     setting, problem = plan.setting, plan.setting.problem
     epsilons = np.geomspace(setting.epsilon / AROUND, setting.epsilon * AROUND, 25).tolist()
     bounds, rough = zip(*error_by_epsilon(plan, epsilons), strict=True)
-    axes.loglog(epsilons, bounds, color=INK, lw=2.6)
+    if plan.theorem is not None:
+        axes.loglog(epsilons, bounds, color=INK, lw=2.6)
+        _dot(axes, setting.epsilon, float(plan.theorem.best.bound.value))
     axes.loglog(epsilons, rough, color=INK, lw=1.6, ls="--")
     axes.axvline(setting.epsilon, color=PALETTE[1], lw=1.2)
-    _dot(axes, setting.epsilon, float(plan.best.bound.value))
     _dot(axes, setting.epsilon, plan.thumb.estimate)
     axes.annotate(
         f"ε = {setting.epsilon:g}",

@@ -1,7 +1,4 @@
-"""A plan in words, for a terminal, and as plain data.
-
-Place: theory.planner -> [report.plan_text] -> ``tacita plan``, report.
-"""
+"""A plan as text for a terminal, and as plain data for JSON."""
 
 from typing import Any
 
@@ -11,42 +8,47 @@ from rich.console import Console
 from rich.table import Table
 
 from tacita.accounting import moved
-from tacita.report.plan_figure import NAMES
-from tacita.theory.planner import OracleSettings, Plan, PlanSetting
+from tacita.report.plan_figure import NAMES, theorem_status
+from tacita.theory.plan_setting import PlanSetting, no_theorem
+from tacita.theory.planner import ClippedSGDPlan, OracleSettings, PlannedTheorem
 from tacita.theory.problem import ConvexProblem
 
 TRADES = {
-    "bias": "what clipping leaves forever; falls with the threshold, not with steps",
-    "dp": "noise of privacy; grows with the threshold",
-    "stat": "noise of the samples; falls with steps and batch",
-    "jump": "the largest single step; falls with steps, grows with the threshold",
-    "smooth": "too few steps; falls with steps",
+    "bias": "falls as the threshold grows; more steps do not help",
+    "dp": "grows with the threshold",
+    "stat": "falls with steps and batch size",
+    "jump": "falls with steps, grows with the threshold",
+    "smooth": "falls with steps",
+}
+ABOUT = {
+    "one_pass": "The theorem is about the population: records must be independent draws from it, assigned to batches "
+    "by index in an order that does not depend on them, the same number to each batch.",
+    "full_batch": "The theorem is about the mean loss of these records, and sigma about their gradients.",
 }
 
 
-def show(found: Plan, console: Console) -> None:
-    """Print a plan."""
-    setting, bound = found.setting, found.best.bound
+def show(found: ClippedSGDPlan, console: Console) -> None:
+    """Print a plan as tables and text."""
     console.print("[bold]The plan[/bold]: " + _budget(found), highlight=False)
     console.print()
     console.print(_settings_table(found))
-    title = "The theorem" + (" says nothing here" if found.is_vacuous else " says something here")
-    console.print(f"[bold]{title}[/bold]", highlight=False)
-    for line in _verdict(found):
+    console.print(f"[bold]The theorem {theorem_status(found)}[/bold]", highlight=False)
+    for line in [no_theorem(found.setting)] if found.theorem is None else _verdict(found, found.theorem):
         console.print(line, highlight=False)
     console.print()
     console.print(_terms_table(found))
-    console.print(f"Regime: {found.regime.words}.", highlight=False)
-    console.print()
+    if found.theorem is not None:
+        console.print(f"Regime: {found.theorem.regime.words}.", highlight=False)
+        console.print()
     console.print("[bold]What would help[/bold], the most helpful first", highlight=False)
     console.print(_helps_table(found))
-    for line in _small_print(setting, bound.metric):
+    for line in _small_print(found.setting):
         console.print(line, highlight=False)
 
 
-def as_record(found: Plan) -> dict[str, Any]:
-    """A plan as plain data for JSON."""
-    setting, bound = found.setting, found.best.bound
+def as_record(found: ClippedSGDPlan) -> dict[str, Any]:
+    """Return a plan as plain data for JSON. Where the theorem is not proved, it is null and ``no_theorem`` says why."""
+    setting = found.setting
     return {
         "epsilon": setting.epsilon,
         "delta": setting.delta,
@@ -57,17 +59,10 @@ def as_record(found: Plan) -> dict[str, Any]:
         "steps": setting.steps,
         "failure_probability": setting.failure_probability,
         "noise_multiplier": found.noise_multiplier,
-        "metric": bound.metric,
-        "trivial_value": float(bound.trivial_value),
-        "theorem": {
-            "is_vacuous": found.is_vacuous,
-            "value": float(bound.value),
-            "binding_term": str(bound.binding_term),
-            "terms": {name: float(value) for name, value in bound.terms.items()},
-            "of_the_output": found.of_output,
-            "regime": str(found.regime.row),
-            "settings": _record(found.theory_settings),
-        },
+        "metric": setting.problem.metric,
+        "trivial_value": float(setting.problem.trivial_value),
+        "theorem": None if found.theorem is None else _theorem_record(found.theorem),
+        "no_theorem": no_theorem(setting),
         "rule_of_thumb": {
             "estimate": found.thumb.estimate,
             "terms": found.thumb.terms,
@@ -79,12 +74,27 @@ def as_record(found: Plan) -> dict[str, Any]:
     }
 
 
-def _budget(found: Plan) -> str:
+def _theorem_record(theorem: PlannedTheorem) -> dict[str, Any]:
+    bound = theorem.best.bound
+    return {
+        "is_vacuous": theorem.is_vacuous,
+        "value": float(bound.value),
+        "probability": theorem.probability,
+        "binding_term": str(bound.binding_term),
+        "terms": {name: float(value) for name, value in bound.terms.items()},
+        "of_the_output": theorem.of_output,
+        "of_the_output_probability": theorem.output_probability,
+        "regime": str(theorem.regime.row),
+        "settings": _record(theorem.settings),
+    }
+
+
+def _budget(found: ClippedSGDPlan) -> str:
     setting = found.setting
     how = {
         "poisson": f"Poisson sampling at rate {setting.sample_rate:.4g}",
         "full_batch": "every record in every step",
-        "one_pass": "each record in one step at most",
+        "one_pass": "each record in at most one step",
     }[setting.sampling]
     kind = "convex" if isinstance(setting.problem, ConvexProblem) else "non-convex"
     return (
@@ -93,58 +103,78 @@ def _budget(found: Plan) -> str:
     )
 
 
-def _settings_table(found: Plan) -> Table:
-    table = _table("", "rule of thumb", "theorem")
-    thumb, theory = found.thumb_settings, found.theory_settings
-    rows = [
-        ("clipping threshold C", thumb.max_grad_norm, theory.max_grad_norm),
-        ("step size, of the mean gradient", thumb.lr, theory.lr),
-        ("noise multiplier (exact)", thumb.noise_multiplier, theory.noise_multiplier),
-        (f"noise of the sum (sensitivity {moved(found.setting.relation)} C)", thumb.noise_std, theory.noise_std),
-        ("noise a coordinate of the mean", *(s.noise_std / s.expected_batch_size for s in (thumb, theory))),
-    ]
-    for name, one, two in rows:
-        table.add_row(name, _number(one), _number(two))
-    table.add_row("average", f"the last {found.setting.steps - thumb.skip:,} iterates", "all iterates")
-    table.add_row(f"error, {found.best.bound.metric}", f"about {_number(found.thumb.estimate)}", _bound_words(found))
+def _settings_table(found: ClippedSGDPlan) -> Table:
+    columns = [found.thumb_settings] + ([] if found.theorem is None else [found.theorem.settings])
+    table = _table("", *("rule of thumb", "theorem")[: len(columns)])
+    rows = {
+        "clipping threshold C": [s.max_grad_norm for s in columns],
+        "step size for the mean gradient": [s.lr for s in columns],
+        "noise multiplier (exact)": [s.noise_multiplier for s in columns],
+        f"noise of the sum (sensitivity {moved(found.setting.relation)} C)": [s.noise_std for s in columns],
+        "noise per coordinate of the mean": [s.noise_std / s.expected_batch_size for s in columns],
+    }
+    for name, values in rows.items():
+        table.add_row(name, *map(_number, values))
+    table.add_row("released", *map(_released, columns))
+    errors = [f"about {_number(found.thumb.estimate)}", _bound_words(found.theorem)][: len(columns)]
+    table.add_row(f"error, {found.setting.problem.metric}", *errors)
     return table
 
 
-def _bound_words(found: Plan) -> str:
-    if found.is_vacuous:
-        return "nothing is promised"
-    return f"at most {_number(float(found.best.bound.value))}"
+def _released(settings: OracleSettings) -> str:
+    """Return which point of the run is released, in words."""
+    if settings.skip is None:
+        return "one iterate, drawn before training"
+    if settings.skip == 0:
+        return "the average of the iterates"
+    return f"the average of the last {settings.planned_queries - settings.skip:,}"
 
 
-def _verdict(found: Plan) -> list[str]:
-    bound, trivial = found.best.bound, float(found.best.bound.trivial_value)
+def _bound_words(theorem: PlannedTheorem | None) -> str:
+    if theorem is None or theorem.is_vacuous:
+        return "no guarantee"
+    return f"at most {_number(float(theorem.best.bound.value))}"
+
+
+def _verdict(found: ClippedSGDPlan, theorem: PlannedTheorem) -> list[str]:
+    bound, trivial = theorem.best.bound, float(theorem.best.bound.trivial_value)
     times = float(bound.value) / trivial
-    at_best = f"At its best threshold ({_number(found.best.max_grad_norm)}) its bound is {_number(float(bound.value))}"
-    if not found.is_vacuous:
+    at_best = (
+        f"At its best threshold ({_number(theorem.best.max_grad_norm)}) its bound is {_number(float(bound.value))}"
+    )
+    if not theorem.is_vacuous:
         return [
             f"{at_best}, {_number(1 / times)} times below the {_number(trivial)} that holds before the first step, "
-            f"with probability {1 - found.setting.failure_probability:g}. It is loose: expect less.",
-            f"What can be released: {_output_words(found)}.",
+            f"with probability at least {theorem.probability:g}. It is loose: expect a smaller error.",
+            f"For the point that can be released: {_output_words(found, theorem)}.",
         ]
     above = [words for name, words in NAMES.items() if float(bound.terms[name]) >= trivial]
     return [
-        f"{at_best}: {_number(times)} times the {_number(trivial)} that holds before the first step. This promises "
+        f"{at_best}, {_number(times)} times the {_number(trivial)} that holds before the first step. This guarantees "
         "nothing; it does not mean that training fails.",
-        f"By itself too large: {', '.join(above)}. The constants of the proof are in the hundreds; use the rule of "
-        "thumb, which is measured and promises nothing either.",
+        f"Terms that are too large by themselves: {', '.join(above)}. The constants of the proof are in the hundreds; "
+        "use the rule of thumb, which is measured and guarantees nothing either.",
     ]
 
 
-def _output_words(found: Plan) -> str:
-    value = _number(found.of_output)
+def _output_words(found: ClippedSGDPlan, theorem: PlannedTheorem) -> str:
+    value, chance = _number(theorem.of_output), f"with probability at least {theorem.output_probability:g}"
     if isinstance(found.setting.problem, ConvexProblem):
-        return f"the average of all iterates, at most {value}"
-    return f"an iterate drawn beforehand, at most {value} with probability 1/2"
+        return f"the average of the iterates, at most {value} {chance}"
+    return (
+        f"an iterate drawn before training, at most {value} {chance} (1/2 where the theorem's event holds). An average "
+        "of the iterates has no guarantee for a non-convex problem"
+    )
 
 
-def _terms_table(found: Plan) -> Table:
+def _terms_table(found: ClippedSGDPlan) -> Table:
+    if found.theorem is None:
+        table = _table("error by cause", "rule of thumb", "")
+        for name, rough in found.thumb.terms.items():
+            table.add_row(NAMES[name], _number(rough), TRADES[name])
+        return table
     table = _table("error by cause", "theorem", "rule of thumb", "")
-    bound = found.best.bound
+    bound = found.theorem.best.bound
     for name, words in NAMES.items():
         mark = " (binds)" if name == bound.binding_term else ""
         rough = found.thumb.terms.get(name)
@@ -152,21 +182,26 @@ def _terms_table(found: Plan) -> Table:
     return table
 
 
-def _helps_table(found: Plan) -> Table:
-    table = _table("change", "rule of thumb", "theorem")
-    table.add_row("as planned", _number(found.thumb.estimate), _number(float(found.best.bound.value)))
-    for help in found.helps:
-        table.add_row(help.change, _number(help.estimate), _number(help.bound))
+def _helps_table(found: ClippedSGDPlan) -> Table:
+    here = None if found.theorem is None else float(found.theorem.best.bound.value)
+    rows = [("as planned", found.thumb.estimate, here), *((h.change, h.estimate, h.bound) for h in found.helps)]
+    proved = any(bound is not None for _, _, bound in rows)
+    table = _table("change", "rule of thumb", *(["theorem"] if proved else []))
+    for change, estimate, bound in rows:
+        table.add_row(change, _number(estimate), *([_number(bound)] if proved else []))
     return table
 
 
-def _small_print(setting: PlanSetting, metric: str) -> list[str]:
+def _small_print(setting: PlanSetting) -> list[str]:
     lines = [
-        f"Errors are in units of {metric}. L, radius or gap, sigma and alpha were declared; finding them on the "
-        "private data would cost privacy, and so would tuning the threshold there. Noise of the changes is approximate."
+        f"Errors are in units of {setting.problem.metric}. L, radius or gap, sigma and alpha were declared; estimating "
+        "them from the private data would cost privacy, and so would tuning the threshold on them. The noise of the "
+        "changes is approximate. The rule of thumb was measured on convex problems, in one pass."
     ]
-    if setting.batch_size > 1:
-        lines.append("The paper covers one sample a step; batches are an extension, for independent samples.")
+    if not no_theorem(setting):
+        lines.append(ABOUT[setting.sampling])
+        if setting.batch_size > 1:
+            lines.append("The paper covers one sample per step; batches are an extension, for independent samples.")
     if setting.delta >= 1 / setting.num_records:
         lines.append(
             f"WARNING: delta = {setting.delta:g} is not below 1 / {setting.num_records:,}: publishing one record in "

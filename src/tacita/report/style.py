@@ -1,7 +1,4 @@
-"""How figures look: one palette, quiet axes. matplotlib is optional and loaded when a figure is drawn.
-
-Place: the ground of every figure; draws nothing itself.
-"""
+"""The style of all figures. matplotlib is optional and is imported only when a figure is drawn."""
 
 import functools
 import math
@@ -15,10 +12,10 @@ from tacita.errors import TacitaError
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# Okabe and Ito's palette, in an order in which neighbours differ in lightness too: it serves the colour-blind.
 INK, GRID, FAINT = "#22262b", "#e6e8eb", "#8a9099"
-SHORT_RANGE = 300  # below it, 2 and 5 get ticks too
+SHORT_RANGE = 300  # a ratio of the axis' ends, below which 2 and 5 get ticks too
 WRITTEN_OUT = (1e-4, 1e6)  # numbers outside are written as powers
+# Okabe and Ito's palette for the colour-blind, in an order in which neighbours also differ in lightness.
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f6bb3", "#5a5a5a")
 
 _RC = {
@@ -51,7 +48,7 @@ _RC = {
 
 
 def styled(draw: Callable[P, T]) -> Callable[P, T]:
-    """Let ``draw`` draw in the house's style; no global setting is changed."""
+    """Return ``draw`` with this module's style applied while it runs; global settings stay as they are."""
 
     @functools.wraps(draw)
     def inside(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -67,9 +64,9 @@ def styled(draw: Callable[P, T]) -> Callable[P, T]:
 
 
 def new_figure(rows: int = 1, columns: int = 1, *, size: tuple[float, float]) -> tuple[Any, Any]:
-    """A figure and its axes (an array of them if there are several), to be saved or shown by the caller.
+    """Return a figure and its axes (an array if there are several); no window is opened.
 
-    No window is opened. Inside a function marked :func:`styled` it has the house's style.
+    The style is applied only inside a function decorated with :func:`styled`.
     """
     from matplotlib.figure import Figure
 
@@ -78,7 +75,7 @@ def new_figure(rows: int = 1, columns: int = 1, *, size: tuple[float, float]) ->
 
 
 def need_matplotlib() -> None:
-    """Say how to get matplotlib, if it is not there.
+    """Raise ``TacitaError``, with the command that installs it, unless matplotlib is installed.
 
     Raises:
         TacitaError: matplotlib is not installed.
@@ -87,13 +84,13 @@ def need_matplotlib() -> None:
         import matplotlib  # noqa: F401
     except ImportError as error:
         raise TacitaError(
-            "a figure needs matplotlib, which is not installed: pip install 'tacita[report]'. Everything else works "
-            "without it."
+            "a figure needs matplotlib, which is not installed: run pip install 'tacita[report]'. Everything else "
+            "works without it."
         ) from error
 
 
 def image_kind(path: str | os.PathLike[str]) -> str:
-    """The format that the name's ending asks for."""
+    """Return the image format, ``png``, ``svg`` or ``pdf``, that the file's ending names."""
     kind = Path(path).suffix.lower().removeprefix(".")
     if kind not in ("png", "svg", "pdf"):
         raise ValueError(f"plot must end in .png, .svg or .pdf, got {str(path)!r}.")
@@ -101,16 +98,16 @@ def image_kind(path: str | os.PathLike[str]) -> str:
 
 
 def heading(figure: Any, text: str) -> None:
-    """A title over the whole figure, flush left."""
+    """Put a left-aligned title over the whole figure."""
     figure.suptitle(text, x=0.005, ha="left", fontsize=12.5, fontweight="bold", color=INK)
 
 
 def plain_log(axis: Any, values: Sequence[float] | None = None) -> None:
-    """Logarithmic ticks written as plain numbers: at ``values``, or at 1 (and 2, 5 where the range is short).
+    """Write the ticks of a logarithmic axis as plain numbers.
 
     Args:
-        axis: ``axes.xaxis`` or ``axes.yaxis``, its data drawn and its scale logarithmic.
-        values: Where ticks shall be.
+        axis: ``axes.xaxis`` or ``axes.yaxis``, after its data were drawn and its scale was set to logarithmic.
+        values: Positions of the ticks; ``None`` for powers of ten, and twice and five times them on a short range.
     """
     from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
@@ -122,7 +119,7 @@ def plain_log(axis: Any, values: Sequence[float] | None = None) -> None:
 
 
 def _number(value: float) -> str:
-    """1000 as 1,000 and 1e7 as 10⁷."""
+    """Return 1000 as 1,000 and 1e7 as 10⁷."""
     if not WRITTEN_OUT[0] <= value <= WRITTEN_OUT[1]:
         exponent = math.floor(math.log10(value) + 1e-9)
         factor = value / 10**exponent

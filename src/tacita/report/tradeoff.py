@@ -1,7 +1,6 @@
-"""The plot of an audit: the trade-off curve that is claimed, and the one that was measured.
+"""The figure of an audit: the claimed trade-off curve and the measured one.
 
-Place: audit -> [report.tradeoff] -> the command line. Both axes are logarithmic: privacy is decided where false
-positives are rare.
+Both axes are logarithmic, because rare false positives matter most for privacy.
 """
 
 import os
@@ -14,7 +13,7 @@ from tacita.audit.result import AuditResult
 from tacita.report.style import FAINT, INK, PALETTE, image_kind, new_figure, plain_log, styled
 
 CLAIMED, MEASURED, REFUTED = PALETTE[7], PALETTE[0], PALETTE[1]
-EVENTS = 30  # that a false positive rate rests on, at least, where it is drawn
+EVENTS = 30  # least number of false positives from which a rate is drawn
 CAPTION = 84  # characters that fit on a line
 
 
@@ -23,8 +22,8 @@ def save_tradeoff(result: AuditResult, path: str | os.PathLike[str]) -> None:
     """Draw the claimed and the measured trade-off curve, true against false positive rate, and save the figure.
 
     Args:
-        result: Of an audit.
-        path: PNG, SVG or PDF, by its ending.
+        result: Result of an audit.
+        path: File to write; its ending (.png, .svg or .pdf) names the format.
 
     Raises:
         TacitaError: matplotlib is not installed.
@@ -53,7 +52,7 @@ def save_tradeoff(result: AuditResult, path: str | os.PathLike[str]) -> None:
 
 
 def _known(result: AuditResult) -> np.ndarray:
-    """Where the false positive rate rests on enough events to be drawn: 30, or the twentieth part of few runs."""
+    """Return where the false positive rate comes from enough events to be drawn: 30, or a twentieth of few runs."""
     return result.roc.fpr * result.runs > min(EVENTS, max(1, result.runs // 20)) - 0.5
 
 
@@ -67,7 +66,7 @@ def _draw_claim(axes: Any, result: AuditResult, floor: float) -> None:
 
 
 def _allowed_mirrored(result: AuditResult, rates: np.ndarray) -> np.ndarray:
-    """The claim read in the other direction: 1 - FPR is at most what is allowed at 1 - TPR."""
+    """Return the largest true positive rate by the claim's other direction: 1 - FPR <= allowed(1 - TPR)."""
     missed = np.concatenate([[0.0], np.geomspace(1e-9, 1, 4000)])
     return 1 - np.interp(1 - rates, result.claim.allowed(missed), missed, left=0.0)
 
@@ -81,7 +80,7 @@ def _draw_measured(axes: Any, result: AuditResult, known: np.ndarray) -> None:
 
 
 def _draw_event(axes: Any, result: AuditResult) -> None:
-    """The limits that the bound comes from: a point that the true curve is above, but for the stated chance."""
+    """Draw the point that the bound comes from; with the stated confidence the true curve is above it."""
     bound = result.bound
     color = REFUTED if _refuted(result) else MEASURED
     label = f"ε is at least {bound.value:.3g} ({100 * bound.confidence:g} % confidence)"
@@ -97,7 +96,7 @@ def _draw_event(axes: Any, result: AuditResult) -> None:
 
 
 def _lowest(result: AuditResult, known: np.ndarray) -> float:
-    """The axis begins below what is drawn."""
+    """Return the lower end of the vertical axis, which is below everything that is drawn."""
     seen = [*result.roc.tpr[known], result.bound.true_rate]
     return 0.5 * min((rate for rate in seen if rate > 0), default=1 / result.runs)
 

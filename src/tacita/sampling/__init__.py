@@ -1,4 +1,4 @@
-"""How the records of a query are drawn."""
+"""Samplers: how the records of each query are drawn."""
 
 from tacita.sampling.disjoint import DisjointSampler as DisjointSampler
 from tacita.sampling.fixed_size import FixedSizeSampler as FixedSizeSampler

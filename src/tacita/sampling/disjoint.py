@@ -1,6 +1,6 @@
-"""Disjoint batches: each record is in one query of the session, no more.
+"""Disjoint batches: each record is in exactly one query of the session (one pass).
 
-Place: [sampling.disjoint] -> gradients. By whose coin records are assigned decides which relations are proved.
+Place: [sampling.disjoint] -> gradients. How records are assigned decides under which relations a guarantee is proved.
 Derivation: docs/derivations/accounting.md, one pass.
 """
 
@@ -10,8 +10,8 @@ from typing import Literal
 import numpy as np
 
 from tacita import _validate
-from tacita.accounting.cells import DisjointLaw
-from tacita.sampling._assignment import Memory, batches_by_coin, by_coin, slice_of
+from tacita.accounting.sampling_laws import DisjointLaw
+from tacita.sampling._assignment import LastAssignment, batches_by_coin, by_coin, slice_of
 from tacita.sampling.sampler import Coins, Sampler
 
 
@@ -19,13 +19,14 @@ from tacita.sampling.sampler import Coins, Sampler
 class DisjointSampler(Sampler):
     """One pass over the records in ``num_batches`` disjoint batches.
 
-    By ``"coin"``, record i's batch is uniform, from word i of the session's own stream: batch sizes are random, and one
-    record more or less moves no other. By ``"index"``, row i is in batch ``i * num_batches // num_records``: sizes
-    differ by one at most, and the number of records is public.
+    With ``"coin"``, record i's batch is uniform and follows from word i of the session's own stream. Batch sizes are
+    random, and adding or removing one record moves no other. With ``"index"``, row i is in batch ``i * num_batches //
+    num_records``. Batch sizes differ by at most one, and the number of records is public.
 
     Attributes:
-        num_batches: Number of batches, and of queries a session can make.
-        num_records: Public number of records; the data's by ``"index"``, else it only sets the divisor.
+        num_batches: Number of batches, and the largest number of queries in a session.
+        num_records: Public number of records. With ``"index"`` it must be the data's; otherwise it only sets the
+            divisor.
         assignment: ``"coin"`` or ``"index"``.
 
     Example:
@@ -44,7 +45,7 @@ class DisjointSampler(Sampler):
         object.__setattr__(self, "num_records", _validate.count("num_records", self.num_records))
         if self.assignment not in ("coin", "index"):
             raise ValueError(f"assignment must be 'coin' or 'index', got {self.assignment!r}.")
-        object.__setattr__(self, "_memory", Memory())  # no field: nothing that is printed, compared or hashed
+        object.__setattr__(self, "_last", LastAssignment())  # not a field: never printed, compared or hashed
 
     @property
     def law(self) -> DisjointLaw:
@@ -56,7 +57,7 @@ class DisjointSampler(Sampler):
 
     @property
     def queries_per_epoch(self) -> int:
-        return self.num_batches  # not by way of the rate, which is rounded
+        return self.num_batches  # exact, while sample_rate is rounded
 
     @property
     def expected_batch_size(self) -> float:
@@ -75,7 +76,7 @@ class DisjointSampler(Sampler):
         if self.assignment == "index":
             return np.arange(num_rows)[slice_of(query, num_rows, self.num_batches)]
         stream = coins.for_session()
-        batches = self._memory.recall(  # type: ignore[attr-defined]
+        batches = self._last.get(  # type: ignore[attr-defined]
             (stream, num_rows), lambda: by_coin(stream, num_rows, self.num_batches)
         )
         return batches[query].copy()
@@ -85,7 +86,7 @@ class DisjointSampler(Sampler):
         if self.assignment == "index":
             return np.tile(self.mask(query, coins, num_rows), (runs, 1))
         stream = coins.for_session()
-        batch = self._memory.recall(  # type: ignore[attr-defined]
+        batch = self._last.get(  # type: ignore[attr-defined]
             (stream, num_rows, runs), lambda: batches_by_coin(stream, num_rows, runs, self.num_batches)
         )
         return batch == query

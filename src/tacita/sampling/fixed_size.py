@@ -1,6 +1,6 @@
-"""Fixed-size sampling: a uniform subset of the records, anew for each query.
+"""Fixed-size sampling: a fresh uniform subset of the records for each query.
 
-Place: [sampling.fixed_size] -> gradients. Which records were drawn is private; how many is a setting.
+Place: [sampling.fixed_size] -> gradients. Which records were drawn is private; their number is a public setting.
 Source: Wang, Balle, Kasiviswanathan (2019), https://arxiv.org/abs/1808.00087.
 """
 
@@ -9,19 +9,20 @@ from dataclasses import dataclass
 import numpy as np
 
 from tacita import _validate
-from tacita.accounting.cells import FixedSizeLaw
+from tacita.accounting.sampling_laws import FixedSizeLaw
 from tacita.sampling._assignment import orders
 from tacita.sampling.sampler import Coins, Sampler
 
 
 @dataclass(frozen=True, kw_only=True)
 class FixedSizeSampler(Sampler):
-    """``batch_size`` of ``num_records`` records without replacement, every subset as likely as any other.
+    """Draw ``batch_size`` of ``num_records`` records without replacement; all subsets are equally likely.
 
-    Proved under replace_one only: the number of records is public, since one more would change everybody's batches.
+    A guarantee is proved under replace_one only. The number of records is public, because one record more would change
+    everyone's batches.
 
     Attributes:
-        batch_size: Records in a query, in 1 .. num_records.
+        batch_size: Number of records in a query, from 1 to num_records.
         num_records: Number of records; must be the data's.
 
     Example:
@@ -36,7 +37,7 @@ class FixedSizeSampler(Sampler):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "batch_size", _validate.count("batch_size", self.batch_size))
-        hint = "It must not be below batch_size."
+        hint = "It must be at least batch_size."
         records = _validate.count("num_records", self.num_records, at_least=self.batch_size, hint=hint)
         object.__setattr__(self, "num_records", records)
 

@@ -1,4 +1,4 @@
-"""Full batch: every record in every query.
+"""Full-batch sampling: every record is in every query.
 
 Place: [sampling.full_batch] -> gradients.
 """
@@ -8,16 +8,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from tacita import _validate
-from tacita.accounting.cells import FullBatchLaw
+from tacita.accounting.sampling_laws import FullBatchLaw
 from tacita.sampling.sampler import Coins, Sampler
 
 
 @dataclass(frozen=True, kw_only=True)
 class FullBatchSampler(Sampler):
-    """All rows, with the public divisor ``num_records``.
+    """Take all rows in every query; the public divisor is ``num_records``.
 
     Attributes:
-        num_records: Public number of records; under add_or_remove_one a guess, which only sets the divisor.
+        num_records: Public number of records. Under add_or_remove_one it may be a guess, which only sets the divisor.
 
     Example:
         >>> FullBatchSampler(num_records=1000).expected_batch_size

@@ -1,33 +1,36 @@
-"""Poisson sampling: each record enters each query by a coin of its own.
+"""Poisson sampling: each record enters each query by an independent coin of its own.
 
 Place: [sampling.poisson] -> gradients. Which records were drawn, and how many, is private.
 Source: Abadi et al. (2016), Section 3.1, https://arxiv.org/abs/1607.00133.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from tacita import _validate
-from tacita.accounting.cells import PoissonLaw, PoissonUnitLaw
+from tacita.accounting.sampling_laws import PoissonLaw, PoissonUnitLaw
 from tacita.sampling.sampler import Coins, Sampler
+
+_COINS = 2**20  # tossed at once, which bounds the memory
 
 
 @dataclass(frozen=True, init=False)
 class PoissonSampler(Sampler):
-    r"""Each of the rows is in each query with chance ``sample_rate``, independently of all else.
+    r"""Put each row into each query with probability ``sample_rate``, independently of everything else.
 
-    Row :math:`i` is in query :math:`t` where word :math:`i` of the query's stream is below
-    :math:`\lfloor q \, 2^{64} \rfloor`: one row more or less moves no other row's coin, and the chance is never above
-    :math:`q`. The batch size is Binomial(rows, q), so that an empty batch is ordinary; the divisor is the public
-    ``sample_rate * num_records``.
+    Row :math:`i` is in query :math:`t` if word :math:`i` of the query's stream is below
+    :math:`\lfloor q \, 2^{64} \rfloor`. So adding or removing one row changes no other row's coin, and the probability
+    is never above :math:`q`. The batch size is Binomial(rows, q), and an empty batch is ordinary. The divisor is the
+    public ``sample_rate * num_records``.
 
     Attributes:
-        sample_rate: Chance q of a record to be in a query, in (0, 1]. Or give ``expected_batch_size`` in its place.
-        num_records: Public number of records; under add_or_remove_one a guess, which only sets the divisor.
+        sample_rate: Probability q that a record is in a query, in (0, 1]. Give either it or ``expected_batch_size``.
+        num_records: Public number of records. Under add_or_remove_one it may be a guess, which only sets the divisor.
 
     Raises:
-        ValueError: A setting is out of range, or not exactly one of the two is given.
+        ValueError: A setting is out of range, or both or neither of ``sample_rate`` and ``expected_batch_size`` are
+            given.
 
     Example:
         >>> PoissonSampler(expected_batch_size=32, num_records=1000)
@@ -57,8 +60,13 @@ class PoissonSampler(Sampler):
         return False
 
     def draw(self, query: int, coins: Coins, num_rows: int) -> np.ndarray:
-        self._check_draw(query, num_rows)
-        return np.flatnonzero(coins.for_query(query).bernoulli(num_rows, self.sample_rate))
+        if query < 0:  # all that can be wrong: any number of queries, and of rows, is fine
+            self._check_draw(query, num_rows)
+        stream, drawn = coins.for_query(query), [np.empty(0, np.int64)]
+        for first in range(0, num_rows, _COINS):  # only the indices of drawn rows stay in memory
+            coin = stream.bernoulli(min(_COINS, num_rows - first), self.sample_rate, first)
+            drawn.append(np.flatnonzero(coin) + first)
+        return np.concatenate(drawn)
 
     def masks(self, query: int, coins: Coins, num_rows: int, runs: int) -> np.ndarray:
         self._check_draw(query, num_rows)
@@ -67,20 +75,20 @@ class PoissonSampler(Sampler):
 
 @dataclass(frozen=True, kw_only=True)
 class UnitPoissonSampler(Sampler):
-    """Poisson sampling of rows where the unit of privacy (a person) has at most ``max_rows_per_unit`` of them.
+    """Poisson sampling of rows where one privacy unit (a person) has at most ``max_rows_per_unit`` of them.
 
-    Rows are drawn as by :class:`PoissonSampler`; what differs is the event. That no unit has more rows is the records'
-    to see to, not the sampler's.
+    Rows are drawn as by :class:`PoissonSampler`; only the event differs. The sampler does not check that no unit has
+    more rows: :class:`~tacita.oracles.Records` ensures it.
 
     Attributes:
-        sample_rate: Chance of a row to be in a query, in (0, 1].
-        num_records: Public number of rows; a guess, which only sets the divisor.
-        max_rows_per_unit: Cap on the rows of one unit.
+        sample_rate: Probability that a row is in a query, in (0, 1].
+        num_records: Public number of rows; may be a guess, which only sets the divisor.
+        max_rows_per_unit: Largest number of rows of one unit.
     """
 
     sample_rate: float
     num_records: int
-    max_rows_per_unit: int
+    max_rows_per_unit: int = field()  # which it inherits a value of, and asks for all the same
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "num_records", _validate.count("num_records", self.num_records))
@@ -110,7 +118,7 @@ class UnitPoissonSampler(Sampler):
 
 
 def _rate(num_records: int, sample_rate: float | None, expected_batch_size: float | None) -> float:
-    """The sample rate, from the one of the two that is given."""
+    """Return the sample rate, given either itself or the expected batch size."""
     if (sample_rate is None) == (expected_batch_size is None):
         raise ValueError(
             "exactly one of sample_rate and expected_batch_size must be given, "

@@ -1,6 +1,6 @@
-"""What every sampler promises: how records are drawn, and a public divisor.
+"""The interface of samplers: how records are drawn, and the public divisor of their sum.
 
-Place: [sampling] -> gradients. Above it nobody sees how many records there are.
+Place: [sampling] -> gradients. No later stage sees how many records there are.
 """
 
 import math
@@ -11,72 +11,85 @@ from typing import Protocol
 import numpy as np
 
 from tacita import _validate
-from tacita.accounting.cells import SamplingLaw
+from tacita.accounting.sampling_laws import SamplingLaw
 from tacita.random import Stream
 
 
 class Coins(Protocol):
-    """The two sources of randomness of a session: one for each query, one for the whole session."""
+    """The random streams of a session: one for each query, and one for the whole session."""
 
     def for_query(self, query: int) -> Stream:
-        """A stream that belongs to this query alone."""
+        """Return the stream that belongs to this query alone."""
         ...
 
     def for_session(self) -> Stream:
-        """A stream that stays the same for the whole session (disjoint batches, epochs)."""
+        """Return the stream that stays the same for the whole session (disjoint batches, epochs)."""
         ...
 
 
 class Sampler(ABC):
-    """Draws the records of a query. Public settings only; the data's length passes through calls.
+    """Base of the samplers, which draw the records of each query.
 
-    A draw is a pure function of (coins, query, number of rows): asked again, in any order, it is the same.
+    A sampler holds public settings only; the data's length is an argument of its methods. A draw is a pure function of
+    (coins, query, number of rows): repeated draws, in any order, are the same.
+
+    A sampler states how it draws (:attr:`law`), and that decides what a session is charged. So no sampler can be
+    derived from another one, whose law it would inherit; a sampler of your own derives from this class.
 
     Attributes:
-        num_records: The public number of records. Where :attr:`requires_public_count` is false it may be a guess: it
+        num_records: The public number of records. Where :attr:`requires_public_count` is false it may be a guess, which
             only sets the divisor.
-        sample_rate: Chance of a record to be in one query, in (0, 1].
+        sample_rate: Probability that a record is in one query, in (0, 1].
+        max_rows_per_unit: The largest number of rows that belong to one unit of privacy; 1 if a row is a unit.
     """
 
     num_records: int
     sample_rate: float
+    max_rows_per_unit: int = 1
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        _validate.check_no_promise_inherited(cls, "Derive it from tacita.sampling.Sampler, and state its own law.")
 
     @property
     @abstractmethod
     def law(self) -> SamplingLaw:
-        """How records are drawn, for the event: what the session spends follows from it."""
+        """The sampling law, from which the session's event (what it spends) follows."""
 
     @property
     @abstractmethod
     def expected_batch_size(self) -> float:
-        """The public divisor of the sum; never the realised size."""
+        """The public divisor of the sum; never the batch size that was drawn."""
 
     @abstractmethod
     def draw(self, query: int, coins: Coins, num_rows: int) -> np.ndarray:
-        """Indices of the records of ``query`` (0-based) among ``num_rows`` rows: int64, ascending, maybe empty.
+        """Return the indices of the records of ``query`` (0-based) among ``num_rows`` rows: int64, ascending.
 
         Raises:
-            ValueError: ``query`` is not below :attr:`max_queries`; or :attr:`requires_public_count`, and ``num_rows``
-                is not ``num_records``. Nothing else about the data raises: no rows and no record drawn are ordinary.
+            ValueError: ``query`` is not below :attr:`max_queries`; or :attr:`requires_public_count` is true and
+                ``num_rows`` is not ``num_records``. Nothing else about the data raises: a data set without rows and an
+                empty batch are ordinary.
         """
 
     @property
     def requires_public_count(self) -> bool:
-        """Whether ``num_records`` must be the number of rows (one row more or less would move the other records)."""
+        """Whether ``num_records`` must be the number of rows (one row more or less would change others' batches)."""
         return True
 
     @property
     def max_queries(self) -> int | None:
-        """How many queries a session can make at most; ``None`` if there is no limit."""
+        """The largest number of queries in a session; ``None`` if there is no limit."""
         return None
 
     @property
     def queries_per_epoch(self) -> int:
-        """How many queries see a record once on average: 1 / ``sample_rate``, rounded up."""
+        """The number of queries in which a record is drawn once on average: 1 / ``sample_rate``, rounded up."""
         return self.queries_for(1)
 
     def queries_for(self, epochs: float) -> int:
-        """``epochs`` / ``sample_rate``, rounded up, in exact arithmetic: 93 epochs' worth of 1/93 is not 94.
+        """Return the number of queries in ``epochs`` epochs: ``epochs / sample_rate``, rounded up.
+
+        The arithmetic is exact, so that rounding in floating point never adds a query.
 
         Example:
             >>> from tacita.sampling import PoissonSampler
@@ -86,16 +99,17 @@ class Sampler(ABC):
         return math.ceil(_rational(_validate.positive("epochs", epochs)) / _rational(self.sample_rate))
 
     def mask(self, query: int, coins: Coins, num_rows: int) -> np.ndarray:
-        """Which of the rows :meth:`draw` gives, bool of shape (num_rows,)."""
+        """Return which of the rows :meth:`draw` draws, bool of shape (num_rows,)."""
         member = np.zeros(num_rows, bool)
         member[self.draw(query, coins, num_rows)] = True
         return member
 
     def masks(self, query: int, coins: Coins, num_rows: int, runs: int) -> np.ndarray:
-        """Which rows ``query`` draws in each of many runs of a session, bool of shape (runs, num_rows).
+        """Draw the rows of ``query`` in each of many simulated sessions; bool of shape (runs, num_rows).
 
-        For audits. Each run has the law of :meth:`draw` over all its queries, runs are independent, and none of them is
-        what :meth:`draw` gives. By default each is drawn by it, from streams of its own; samplers have faster ways.
+        For audits. Over all its queries each run follows the law of :meth:`draw`. The runs are independent of one
+        another, and none of them repeats the draws of :meth:`draw`. This default calls :meth:`draw` with a stream of
+        its own for each run; subclasses have faster ways.
         """
         return np.stack([self.mask(query, _OneRun(coins, run), num_rows) for run in range(runs)])
 
@@ -103,11 +117,13 @@ class Sampler(ABC):
         if query < 0 or (self.max_queries is not None and query >= self.max_queries):
             raise ValueError(f"query must be in 0 .. max_queries - 1 of {self!r}, got {query}.")
         if self.requires_public_count and num_rows != self.num_records:
-            raise ValueError(f"num_records must be the number of records with {type(self).__name__}: it is not.")
+            raise ValueError(
+                f"num_records must be the number of records with {type(self).__name__}, and {self.num_records} is not."
+            )
 
 
 class _OneRun:
-    """The coins of one of many runs: streams whose keys are drawn from the streams that all runs share."""
+    """The coins of one of many simulated runs; its streams have keys that are drawn from the shared streams."""
 
     def __init__(self, coins: Coins, run: int) -> None:
         self._coins, self._run = coins, run
@@ -120,7 +136,7 @@ class _OneRun:
 
 
 def as_sampler(sampler: object) -> Sampler:
-    """Return ``sampler`` if it is one of ours; a loader's way of drawing is never guessed.
+    """Return ``sampler`` if it is a :class:`Sampler`; how a data loader draws is never guessed.
 
     Raises:
         TypeError: It is something else: a ``DataLoader``, a ``WeightedRandomSampler``, a batch size.
@@ -135,6 +151,6 @@ def as_sampler(sampler: object) -> Sampler:
 
 
 def _rational(value: float) -> Fraction:
-    """The simplest fraction that is ``value`` in floating point (1/93 for the float next to it), if there is one."""
-    simple = Fraction(value).limit_denominator(2**26)  # two such fractions never share a float of 53 bits
+    """Return the simplest fraction that rounds to ``value`` (1/93 for the float ``1 / 93``), or ``value`` exactly."""
+    simple = Fraction(value).limit_denominator(2**26)  # two such fractions never round to the same 53-bit float
     return simple if float(simple) == value else Fraction(value)

@@ -1,4 +1,4 @@
-"""Shuffled epochs: each record once an epoch, in batches assigned anew each epoch.
+"""Shuffled epochs: each record is in one batch per epoch, and batches are assigned anew each epoch.
 
 Place: [sampling.shuffled_epochs] -> gradients. No amplification is claimed: an epoch costs one Gaussian query.
 Derivation: docs/derivations/accounting.md, one pass.
@@ -10,8 +10,8 @@ from typing import Literal
 import numpy as np
 
 from tacita import _validate
-from tacita.accounting.cells import ShuffledEpochsLaw
-from tacita.sampling._assignment import Memory, batches_by_coin, by_coin, by_permutation, orders, slice_of
+from tacita.accounting.sampling_laws import ShuffledEpochsLaw
+from tacita.sampling._assignment import LastAssignment, batches_by_coin, by_coin, by_permutation, orders, slice_of
 from tacita.sampling.sampler import Coins, Sampler
 
 _EPOCH = 2**40  # words of the session's stream that belong to one epoch: one for each record
@@ -19,15 +19,17 @@ _EPOCH = 2**40  # words of the session's stream that belong to one epoch: one fo
 
 @dataclass(frozen=True, kw_only=True)
 class ShuffledEpochsSampler(Sampler):
-    """Queries ``e * batches_per_epoch`` and on are epoch e: disjoint batches that together are all records.
+    """Epochs of ``batches_per_epoch`` disjoint batches that together hold all records.
 
-    By ``"coin"``, record i's batch in epoch e is uniform, from word ``e * 2^40 + i`` of the session's own stream: batch
-    sizes are random, and one record more or less moves no other. By ``"permutation"``, the records are shuffled each
-    epoch and cut into batches whose sizes differ by one at most: the number of records is public.
+    Epoch e begins at query ``e * batches_per_epoch``. With ``"coin"``, record i's batch in epoch e is uniform and
+    follows from word ``e * 2^40 + i`` of the session's own stream. Batch sizes are random, and adding or removing one
+    record moves no other. With ``"permutation"``, the records are shuffled each epoch and cut into batches whose sizes
+    differ by at most one. The number of records is then public.
 
     Attributes:
-        batches_per_epoch: Number of batches of an epoch.
-        num_records: Public number of records; the data's by ``"permutation"``, else it only sets the divisor.
+        batches_per_epoch: Number of batches in an epoch.
+        num_records: Public number of records. With ``"permutation"`` it must be the data's; otherwise it only sets the
+            divisor.
         assignment: ``"coin"`` or ``"permutation"``.
 
     Example:
@@ -44,7 +46,7 @@ class ShuffledEpochsSampler(Sampler):
         object.__setattr__(self, "num_records", _validate.count("num_records", self.num_records))
         if self.assignment not in ("coin", "permutation"):
             raise ValueError(f"assignment must be 'coin' or 'permutation', got {self.assignment!r}.")
-        object.__setattr__(self, "_memory", Memory())  # no field: nothing that is printed, compared or hashed
+        object.__setattr__(self, "_last", LastAssignment())  # not a field: never printed, compared or hashed
 
     @property
     def law(self) -> ShuffledEpochsLaw:
@@ -56,7 +58,7 @@ class ShuffledEpochsSampler(Sampler):
 
     @property
     def queries_per_epoch(self) -> int:
-        return self.batches_per_epoch  # not by way of the rate, which is rounded
+        return self.batches_per_epoch  # exact, while sample_rate is rounded
 
     @property
     def expected_batch_size(self) -> float:
@@ -68,14 +70,16 @@ class ShuffledEpochsSampler(Sampler):
 
     @property
     def max_queries(self) -> int:
-        return self.batches_per_epoch * 2**20  # where the words of the epochs would meet those kept for redraws
+        return (
+            self.batches_per_epoch * 2**20
+        )  # beyond, epochs would use words of the stream that are reserved for redraws
 
     def draw(self, query: int, coins: Coins, num_rows: int) -> np.ndarray:
         self._check_draw(query, num_rows)
         epoch, batch = divmod(query, self.batches_per_epoch)
         stream = coins.for_session()
         assign = by_coin if self.assignment == "coin" else by_permutation
-        batches = self._memory.recall(  # type: ignore[attr-defined]
+        batches = self._last.get(  # type: ignore[attr-defined]
             (stream, num_rows, epoch),
             lambda: assign(stream, num_rows, self.batches_per_epoch, offset=epoch * _EPOCH),
         )
@@ -87,13 +91,13 @@ class ShuffledEpochsSampler(Sampler):
         stream = coins.for_session()
         where = {"offset": epoch * _EPOCH}
         if self.assignment == "coin":
-            made = self._memory.recall(  # type: ignore[attr-defined]
+            batch_of_row = self._last.get(  # type: ignore[attr-defined]
                 (stream, num_rows, runs, epoch),
                 lambda: batches_by_coin(stream, num_rows, runs, self.batches_per_epoch, **where),
             )
-            return made == batch
-        made = self._memory.recall(  # type: ignore[attr-defined]
+            return batch_of_row == batch
+        place = self._last.get(  # type: ignore[attr-defined]
             (stream, num_rows, runs, epoch), lambda: orders(stream, num_rows, runs, **where)
         )
         part = slice_of(batch, num_rows, self.batches_per_epoch)
-        return (made >= part.start) & (made < part.stop)
+        return (place >= part.start) & (place < part.stop)

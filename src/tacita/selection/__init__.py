@@ -1,4 +1,4 @@
-"""Selection: the best of several runs, and the price of choosing it."""
+"""Selection: train under several settings, release the best run, and account for the choice."""
 
 from tacita.selection.choose import Selection, Winner, clipped_training, select
 from tacita.selection.grid import Grid, Sweep

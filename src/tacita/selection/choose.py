@@ -1,40 +1,43 @@
-r"""Train under several settings, keep the best, and charge for the choice.
+r"""Train under several settings, release the best run, and account for the choice.
 
-Place: inner, best_of -> [selection.choose] -> the user. Source: Papernot and Steinke (2022), Theorems 2 and 6,
-https://arxiv.org/abs/2110.03620. Derivation: docs/derivations/selection.md.
+Source: Papernot and Steinke (2022), Theorems 2 and 6, https://arxiv.org/abs/2110.03620. Derivation:
+docs/derivations/selection.md.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
 from tacita import _validate
-from tacita.accounting import Ledger, NeighboringRelation, Spend, Statement, statement
+from tacita.accounting import NeighboringRelation, RepeatAndSelectEvent, Spend
 from tacita.clipping import FlatClipper
 from tacita.estimators import ClippedSum
+from tacita.ledger import Ledger, Session, Statement, statement
 from tacita.mechanisms import GaussianMechanism
 from tacita.oracles import Records
 from tacita.random import Randomness
 from tacita.sampling import Sampler, as_sampler
-from tacita.selection import binding, words
+from tacita.selection import resume, statement_text
 from tacita.selection.best_of import PURPOSE, best_of, one_run_epsilon, register
 from tacita.selection.grid import Grid, Sweep, Value
-from tacita.selection.inner import calibrated, selection_event
 from tacita.selection.number_of_runs import NumberOfRuns
-from tacita.selection.trials import MakeRun, RunBudget, Runs, Score
-from tacita.selection.workplace import Workplace
+from tacita.selection.run_cost import calibrated, selection_event
+from tacita.selection.trials import MakeRun, RunBudget, Score, TrialRunner
+from tacita.selection.working_folder import RunResult, WorkingFolder
+from tacita.training.sealed_run import MODEL, SealedRun, save_weights, seal_run
 
 
 @dataclass(frozen=True)
 class Winner:
-    """The best run: private for good, free to publish.
+    """The best run. It is differentially private and may be published.
 
     Attributes:
         settings: Its point of the grid.
         weights: Parameters and buffers of its model, by name, for ``load_state_dict``.
-        score: Its score: the noisy sum, over the records of ``held_out``, of each record's value less 1/2.
+        score: Its score, the noisy sum over the records of ``held_out`` of each record's value minus 1/2.
     """
 
     settings: dict[str, Value]
@@ -44,13 +47,13 @@ class Winner:
 
 @dataclass(frozen=True)
 class Selection:
-    """What a selection found.
+    """The result of a selection.
 
     Attributes:
-        winner: The best run; ``None`` if the number of runs drawn was 0 (a Poisson number may be).
-        statement: What may be told, the price of the choice included.
-        ledger: What was spent.
-        noise_multiplier: Of every run's training.
+        winner: The best run; ``None`` if the number of runs drawn was 0, which is possible for a Poisson number.
+        statement: The statement, with the price of the choice.
+        ledger: The ledger in which it was spent.
+        noise_multiplier: The noise multiplier of every run's training.
     """
 
     winner: Winner | None
@@ -74,50 +77,56 @@ def select(
     score_noise_std: float | None = None,
     pad_to: int | None = None,
     folder: str | Path | None = None,
+    seal: bool = False,
     randomness: Randomness | None = None,
 ) -> Selection:
-    r"""Train a random number of times, each under a setting drawn at random, and release the best run alone.
+    r"""Train a random number of times, each under settings drawn at random, and release only the best run.
 
-    The number of runs K is drawn from a truncated negative binomial law or a Poisson law, and nobody learns it. Each
-    run draws a point of ``grid``, trains, and is scored by a noisy sum over ``held_out``. The noise is calibrated so
-    that all of it, the choice included, is (target_epsilon, target_delta)-DP together with what ``ledger`` holds.
+    The number of runs K is drawn from a truncated negative binomial law or a Poisson law, and stays secret. Each run
+    draws a point of ``grid``, trains, and is scored by a noisy sum over ``held_out``. The noise is calibrated so that
+    everything, the choice included, is (target_epsilon, target_delta)-DP together with the other sessions of
+    ``ledger``.
 
-    Guarantee: with a run of Rényi curve :math:`\varepsilon(\lambda)`, the selection has, for all :math:`\lambda,
-    \hat\lambda > 1`, :math:`\varepsilon(\lambda) + (1 + \eta) (1 - 1/\hat\lambda) \varepsilon(\hat\lambda) + (1 + \eta)
-    \ln(1/\gamma) / \hat\lambda + \ln E[K] / (\lambda - 1)` (Poisson: Theorem 6). One session of ``ledger``, written and
-    open before K is drawn; losers, their scores and K are never released. Elapsed time tells about K: see ``pad_to``.
+    Guarantee: if a run has the Rényi curve :math:`\varepsilon(\lambda)`, the selection has, for all :math:`\lambda,
+    \hat\lambda > 1`, the curve :math:`\varepsilon(\lambda) + (1 + \eta) (1 - 1/\hat\lambda) \varepsilon(\hat\lambda) +
+    (1 + \eta) \ln(1/\gamma) / \hat\lambda + \ln E[K] / (\lambda - 1)` (Poisson: Theorem 6). It is one session of
+    ``ledger``, written and open before K is drawn. Losing runs, their scores and K are never released. The elapsed time
+    reveals something about K: see ``pad_to``.
 
     Args:
         make_run: ``Trial -> model``: trains with the trial's ledger, randomness and noise multiplier. torch's own
-            generator is seeded for it, from the secret key. Whatever it prints or writes is outside the guarantee, and
-            so is an error that it raises, which comes out as it is: it tells that a setting was drawn, and ends a
-            selection that is paid for. Try every point of the grid on made-up data first.
+            generator is seeded for it, from the secret key. Its output and files are outside the guarantee. So is an
+            error that it raises: it propagates, reveals that a setting was drawn, and ends a selection that is paid
+            for. Try every point of the grid on made-up data first.
         score: ``model -> values`` of shape (records,), one for each of ``held_out.rows``, in its order; larger is
-            better. Clamped to [0, 1]; a value that is not a number counts 0.
+            better. Values are clamped to [0, 1]; NaN counts as 0.
         grid: Values by name, or a :class:`Grid` with weights.
-        held_out: The records that score. A part by coin that no run trains on is scored beside the training, at no
-            cost; other records are paid for as well.
-        training: ``noise_multiplier -> Spend``, what a run's training spends: see :func:`clipped_training`. A run that
+        held_out: The records that score. Scoring costs nothing extra on a part by coin on which no run trains, since it
+            composes in parallel with the training; scoring on other records is paid for.
+        training: ``noise_multiplier -> Spend``, the cost of a run's training: see :func:`clipped_training`. A run that
             plans more is refused.
-        ledger: Pays. Has the relation and the unit.
+        ledger: The ledger in which the selection spends, with its relation and privacy unit.
         target_epsilon: For everything together.
         target_delta: For everything together.
         mean_runs: Mean number of runs, in [1, 10,000].
-        shape: Of its law: 1 geometric, 0 logarithmic, ``inf`` Poisson (which may be 0 runs: then there is no winner).
-        score_noise_std: Noise on the score, in records. By default what the training leaves free, or a tenth of what
-            it spends if the score is paid for as well.
-        pad_to: Make at least so many runs, those beyond K without consequence, so that elapsed time shows K only where
-            it is larger.
-        folder: Private working folder, new or empty, removed at the end: an interrupted selection goes on when it is
-            called again with the same arguments. Needs a ledger with a path, outside the folder. Settings, ledger and
-            ``held_out`` are held against those it began with; that ``make_run``, its data and ``score`` are the same is
-            yours to see to.
-        randomness: Only tests hand it in.
+        shape: Shape of the law of K: 1 geometric, 0 logarithmic, ``inf`` Poisson. A Poisson number may be 0; then there
+            is no winner.
+        score_noise_std: Noise on the score, in records. By default it is such that the score is free beside the
+            training or, if the score is paid for, costs a tenth of the training.
+        pad_to: Smallest number of runs to make; those beyond K are discarded. Elapsed time then reveals K only if K is
+            larger.
+        folder: Private working folder, new or empty, removed at the end. To continue an interrupted selection, call
+            again with the same arguments. Needs a ledger with a path outside the folder. Settings, ledger and
+            ``held_out`` are checked to be the same; you must ensure that ``make_run``, its data and ``score`` are.
+        seal: Write the winner's weights and the statement beside the ledger, and end the ledger with their hashes
+            (:func:`tacita.seal_run`), before the working folder is removed. ``tacita statement`` checks them; nothing
+            can be added to the ledger afterwards. Needs a ledger with a path.
+        randomness: Only tests pass it.
 
     Raises:
         ValueError: A setting is wrong; the message names it and the way out.
         LedgerError: A run planned more than ``training`` declares.
-        ResumeError: The interrupted selection cannot be continued, or is another one than this.
+        ResumeError: The interrupted selection cannot be continued, or is a different one.
 
     Example:
         >>> import torch, tacita
@@ -152,38 +161,88 @@ def select(
         runs=NumberOfRuns(mean_runs=mean_runs, shape=shape),
         pad_to=pad_to,
     )
+    if seal:
+        _check_sealable(ledger)
     budget = RunBudget(training, held_out, ledger.neighboring_relation, score_noise_std)
-    if folder is None:
-        place, randomness, resumed = Workplace(), randomness or Randomness.system(), False
-    else:
-        place, randomness, resumed = binding.enter(Path(folder), ledger, randomness)
     alongside = _alongside(ledger)
     noise = calibrated(budget.event, sweep.runs, ledger.neighboring_relation, (target_epsilon, target_delta), alongside)
     event = selection_event(budget.event(noise), sweep.runs)
     settings = {**sweep.to_dict(), "target": [target_epsilon, target_delta], "score_noise_std": score_noise_std}
-    if folder is not None:
-        settings = binding.bound(settings, held_out, randomness)
-    binding.check(ledger, event, settings, place, resumed)
-    session = register(ledger, event, settings, secure=randomness.secure)
-    place.begin()
-    runs = Runs(make_run, score, sweep, budget, noise, ledger, held_out)
-    best = best_of(session, sweep, randomness, runs.attempt, place)
-    said = words.selection(
+    session, place, randomness = _begin(
+        ledger, event, settings, held_out=held_out, folder=folder, randomness=randomness
+    )
+    runner = TrialRunner(make_run, score, sweep, budget, noise, ledger, held_out)
+    best = best_of(session, sweep, randomness, runner.attempt, place)
+    winner = None if best is None else Winner(sweep.grid.points[best.point], dict(best.weights), best.score)
+    field = statement_text.field_of(
         sweep,
-        chosen=None if best is None else sweep.grid.points[best.point],
+        chosen=None if winner is None else winner.settings,
         one_run_epsilon=one_run_epsilon(alongside, event, target_delta),
     )
-    told = statement(ledger, target_delta, caveats=words.caveats(sweep, said), selection=said)
-    winner = None if best is None else Winner(sweep.grid.points[best.point], dict(best.weights), best.score)
+    caveats = statement_text.caveats(sweep, field)
+    if seal:
+        made = _sealed(ledger, best, target_delta, caveats, field)
+    else:
+        made = statement(ledger, target_delta, caveats=caveats, selection=field)
     ledger.flush()
     place.destroy()
-    return Selection(winner, told, ledger, noise)
+    return Selection(winner, made, ledger, noise)
+
+
+def _begin(
+    ledger: Ledger,
+    event: RepeatAndSelectEvent,
+    settings: dict[str, Any],
+    *,
+    held_out: Records,
+    folder: str | Path | None,
+    randomness: Randomness | None,
+) -> tuple[Session, WorkingFolder, Randomness]:
+    """Register the session and open the working folder, or return those of the selection that was interrupted."""
+    if folder is None:
+        place, randomness, key_found = WorkingFolder(), randomness or Randomness.system(), False
+    else:
+        place, randomness, key_found = resume.open_folder(Path(folder), ledger, randomness)
+        settings = resume.bind(settings, held_out, randomness)
+    resume.check_resumable(ledger, event, settings, place, key_found)
+    session = register(ledger, event, settings, secure=randomness.secure)
+    place.begin()
+    return session, place, randomness
+
+
+def _sealed(
+    ledger: Ledger, best: RunResult | None, delta: float, caveats: list[str], field: dict[str, Any]
+) -> Statement:
+    """Write the winner and the statement beside the ledger and seal it, unless that was done before; return it."""
+    files = _write_winner(ledger, best)
+    made = statement(ledger, delta, caveats=caveats, selection=field, files=files)
+    if ledger.sealed is None:
+        seal_run(ledger, made, files=files)
+    return made
+
+
+def _check_sealable(ledger: Ledger) -> None:
+    """Raise ``ValueError`` if the ledger cannot be sealed at the end, before anything is spent."""
+    if ledger.path is None:
+        raise ValueError("seal needs a ledger with a path: the winner is written beside it.")
+    running = [session.id for session in ledger.sessions if session.state == "open" and session.purpose != PURPOSE]
+    if running:
+        raise ValueError(f"seal ends the ledger, but sessions of it are open: close {', '.join(running)} first.")
+
+
+def _write_winner(ledger: Ledger, best: RunResult | None) -> dict[str, str]:
+    """Write the winner's weights beside the ledger; return the hashes of files (if it is sealed, those sealed)."""
+    assert ledger.path is not None
+    if ledger.sealed is not None:
+        return SealedRun.intact(ledger.path.parent).stated["files"]
+    ledger.flush()
+    return {} if best is None else {MODEL: save_weights(ledger.path.parent, best.weights)}
 
 
 def clipped_training(sampler: Sampler, planned_queries: int, relation: NeighboringRelation) -> Callable[[float], Spend]:
-    """What a training with clipped sums spends, as a function of its noise multiplier.
+    """Return the cost of a training with clipped sums, as a function of its noise multiplier.
 
-    The same for every clipping threshold: only noise over threshold counts.
+    It is the same for every clipping threshold: only the ratio of noise and threshold counts.
 
     Raises:
         UnsupportedEventError: No guarantee is proved for this sampler under ``relation``.
@@ -201,10 +260,11 @@ def clipped_training(sampler: Sampler, planned_queries: int, relation: Neighbori
         noise_std = GaussianMechanism(noise_multiplier=noise_multiplier).noise_std(sensitivity, {})
         return Spend(estimator.event(as_sampler(sampler), noise_std, relation, {}), queries)
 
-    at(1.0)
+    at(1.0)  # raises if no guarantee is proved
     return at
 
 
 def _alongside(ledger: Ledger) -> list[Spend]:
+    """Return the cost of the other sessions; when resuming, of those registered before the selection."""
     left = [session for session in ledger.sessions if session.purpose == PURPOSE and session.state != "withdrawn"]
     return ledger.spends(before=left[-1] if left else None)

@@ -1,7 +1,7 @@
-"""The settings among which a selection chooses: public, as is the chance of each to be tried in a run.
+"""The grid of settings among which a selection chooses, and the probability of each; both are public.
 
-Place: the ground of selection. A run draws its point at random and with replacement, whatever was drawn before: only
-then are runs independent and alike, as the proof needs them.
+Each run draws its point at random with replacement, independently of earlier draws. Only then are the runs independent
+and identically distributed, as the proof requires.
 """
 
 import itertools
@@ -21,16 +21,16 @@ Value = str | int | float | bool
 Point = dict[str, Value]
 MOST_POINTS = 100_000
 SWEEP_KEYS = {"mean_runs", "shape", "pad_to", "grid", "weights"}
-GEOMETRIC = 1.0  # the shape that a front end takes where none is given: never no run at all
+GEOMETRIC = 1.0  # the shape that a front end chooses if none is given; there is always at least one run
 
 
 @dataclass(frozen=True)
 class Grid:
-    """All combinations of the values of several settings, each drawn with a public chance.
+    """All combinations of the values of several settings, each drawn with a public probability.
 
     Attributes:
         values: Name -> values, at least one each.
-        weights: Name -> a positive weight for each value; names left out are uniform.
+        weights: Name -> a positive weight for each value; for other names, values are drawn uniformly.
 
     Example:
         >>> grid = Grid({"lr": (0.1, 1.0), "max_grad_norm": (0.5, 1.0)}, weights={"lr": (1, 3)})
@@ -51,31 +51,31 @@ class Grid:
 
     @property
     def points(self) -> list[Point]:
-        """Every combination, in the order of the names and values."""
+        """All combinations, in the order of the names and values."""
         return [dict(zip(self.values, values, strict=True)) for values in itertools.product(*self.values.values())]
 
     @property
     def chances(self) -> np.ndarray:
-        """The chance of each point, in the order of :attr:`points`."""
+        """The probability of each point, in the order of :attr:`points`."""
         each = [self.weights.get(name, (1.0,) * len(values)) for name, values in self.values.items()]
         products = np.array([math.prod(chosen) for chosen in itertools.product(*each)])
         return products / products.sum()
 
     def draw(self, stream: Stream) -> int:
-        """The number of a point: uniform, or by the weights."""
+        """Draw a point, uniformly or by the weights; return its number."""
         if not self.weights:
             return int(stream.integers(1, len(self.points))[0])
         at = int(stream.words(1)[0]) / 2.0**64
         return int(np.searchsorted(np.cumsum(self.chances)[:-1], at, side="right"))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """Return the grid as plain JSON values."""
         plain: dict[str, Any] = {"values": {name: list(values) for name, values in self.values.items()}}
         return plain | ({"weights": {n: list(w) for n, w in self.weights.items()}} if self.weights else {})
 
     def _weights(self, name: str, given: Any) -> tuple[float, ...]:
         if name not in self.values:
-            raise ValueError(f"weights name {name!r}, which the grid does not.")
+            raise ValueError(f"weights must only name settings of the grid, got {name!r}.")
         weights = tuple(_validate.positive(f"weights of {name}", weight) for weight in given)
         if len(weights) != len(self.values[name]):
             raise ValueError(
@@ -86,14 +86,14 @@ class Grid:
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """What a selection is asked for, as a grid file has it.
+    """The settings of a selection, as read from a grid file.
 
     Attributes:
         grid: The settings to choose among.
         runs: The law of the number of runs.
-        pad_to: Runs to make at least, those beyond the number drawn without consequence, so that the time they take
-            shows less; ``None`` to make no more than were drawn.
-        shape_given: Whether the file gives the shape, or a front end chose it.
+        pad_to: Smallest number of runs to make. Those beyond the number drawn are discarded; they hide how many were
+            drawn from whoever sees the elapsed time. ``None`` for no more than the number drawn.
+        shape_given: Whether the file gives the shape; otherwise a front end chose it.
     """
 
     grid: Grid
@@ -117,7 +117,7 @@ class Sweep:
         try:
             found = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
-            raise ValueError(f"sweep must be a TOML file: {error}.") from None
+            raise ValueError(f"sweep must be the text of a TOML file: {error}.") from None
         for name in found:
             if name not in SWEEP_KEYS:
                 raise ValueError(f"sweep has the unknown key {name!r}; it may have {', '.join(sorted(SWEEP_KEYS))}.")
@@ -138,7 +138,7 @@ class Sweep:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values: what a session is bound to."""
+        """Return the settings as plain JSON values; the session is bound to them."""
         shape = self.runs.shape if math.isfinite(self.runs.shape) else "inf"
         return {"grid": self.grid.to_dict(), "mean_runs": self.runs.mean_runs, "shape": shape, "pad_to": self.pad_to}
 
@@ -154,6 +154,6 @@ def _values(name: str, given: Any) -> tuple[Value, ...]:
             raise ValueError(f"grid must have texts and numbers for {name}, got {value!r}.")
     if len(set(given)) != len(given):
         raise ValueError(
-            f"grid must have every value of {name} once, got {list(given)!r}: a weight makes one likelier."
+            f"grid must have every value of {name} once, got {list(given)!r}. To try a value more often, use a weight."
         )
     return tuple(given)

@@ -1,7 +1,7 @@
-r"""How many runs a selection makes: drawn in secret, from a law that the accounting knows.
+r"""The secret number of runs of a selection, and its law, on which the accounting rests.
 
-Place: the ground of selection. Source: Papernot and Steinke (2022), Definition 1 and Section 3.4,
-https://arxiv.org/abs/2110.03620. Derivation, and how far from the law the draws are: docs/derivations/selection.md.
+Source: Papernot and Steinke (2022), Definition 1 and Section 3.4, https://arxiv.org/abs/2110.03620. Derivation, with
+the distance of the draws from the law: docs/derivations/selection.md.
 """
 
 import math
@@ -12,10 +12,10 @@ from decimal import Decimal, localcontext
 from tacita import _validate
 from tacita.random import Stream
 
-MOST_RUNS = 10_000  # a mean beyond is a slip, and takes days
-MARGIN = 1e-9  # the law drawn from has a mean smaller by this share: it costs less than the one that is accounted
-DIGITS = 60
-BITS = 128
+MOST_RUNS = 10_000  # a larger mean is probably a mistake, and would take days
+MARGIN = 1e-9  # the law of the draws has a mean smaller by this fraction, so it costs less than the accounted one
+DIGITS = 60  # decimal digits of the computed law
+BITS = 128  # uniform bits of a draw
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class NumberOfRuns:
 
     Attributes:
         mean_runs: Mean number of runs, in [1, 10,000].
-        shape: >= 0; ``inf`` for Poisson, whose draw may be 0: then no run is made, and nothing is released.
+        shape: :math:`\eta` >= 0; ``inf`` for Poisson, whose draw may be 0. Then no run is made and nothing is released.
 
     Example:
         >>> law = NumberOfRuns(mean_runs=4, shape=1)
@@ -56,16 +56,16 @@ class NumberOfRuns:
 
     @property
     def may_be_none(self) -> bool:
-        """Whether the number may be 0."""
+        """Whether the number of runs may be 0."""
         return self.shape == math.inf
 
     @property
     def gamma(self) -> float:
-        r""":math:`\gamma` of the law that is drawn from, in (0, 1]: never below that of the law that is accounted."""
+        r""":math:`\gamma` of the law of the draws, in (0, 1]; never below that of the accounted law."""
         return _gamma(self.mean_runs * (1 - MARGIN), self.shape)
 
     def draw(self, stream: Stream) -> int:
-        """The number of runs: the quantile of 128 uniform bits, the law computed with 60 digits."""
+        """Draw the number of runs: the quantile at 128 uniform bits of the law, computed with 60 digits."""
         high, low = (int(word) for word in stream.words(BITS // 64))
         with localcontext() as context:
             context.prec = DIGITS
@@ -78,26 +78,26 @@ class NumberOfRuns:
         raise AssertionError("a law of total mass 1")
 
     def chances(self, count: int) -> list[float]:
-        """The chances of 0, 1, ..., ``count`` - 1 runs."""
+        """Return the probabilities of 0, 1, ..., ``count`` - 1 runs."""
         with localcontext() as context:
             context.prec = DIGITS
             return [float(chance) for chance, _ in zip(self._law(), range(count), strict=False)]
 
     def chance_above(self, number: int) -> float:
-        """The chance of more than ``number`` runs."""
+        """Return the probability of more than ``number`` runs."""
         with localcontext() as context:
             context.prec = DIGITS
             return float(max(Decimal(0), 1 - sum((c for c, _ in zip(self._law(), range(number + 1), strict=False)))))
 
     def _law(self) -> Iterator[Decimal]:
-        """P(K = 0), P(K = 1), ...; without end."""
+        """Yield P(K = 0), P(K = 1), ... without end."""
         return _poisson(self.mean_runs) if self.may_be_none else _negative_binomial(self.gamma, self.shape)
 
 
 def _gamma(mean: float, shape: float) -> float:
-    r"""The :math:`\gamma` at which the mean is ``mean``; 1 (always one run) if that is at most 1.
+    r"""Return the :math:`\gamma` at which the mean is ``mean``; 1 (always one run) if ``mean`` is at most 1.
 
-    With :math:`\gamma = e^{-x}` the mean is :math:`\eta (e^x - 1) / (1 - e^{-\eta x})`, rising in x.
+    With :math:`\gamma = e^{-x}` the mean is :math:`\eta (e^x - 1) / (1 - e^{-\eta x})`, which increases with x.
     """
 
     def mean_at(x: float) -> float:
@@ -105,7 +105,7 @@ def _gamma(mean: float, shape: float) -> float:
 
     if mean <= 1:
         return 1.0
-    low, high = 0.0, math.log(4 * (shape + 1) * mean)  # gamma <= 2 (shape + 1) / mean, and down to half a hundredth
+    low, high = 0.0, math.log(4 * (shape + 1) * mean)  # a first guess, doubled until the mean there is large enough
     while mean_at(high) < mean:
         high *= 2
     while high - low > 1e-15 * high:

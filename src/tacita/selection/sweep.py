@@ -1,8 +1,7 @@
 """``tacita train --sweep``: the best of several trainings on a table, and the price of choosing it.
 
-Place: pipeline, best_of -> [selection.sweep] -> command line. Purchases are made once and serve every run; rows are
-held out once, by coin, and each run is scored on them beside its training. All of it is one budget: the purchases and
-the selection are registered together, before the first release.
+Purchases are made once and serve every run. Rows are held out once, by coin, and each run is scored on them in parallel
+with its training. There is one budget: purchases and selection are registered together, before the first release.
 """
 
 import math
@@ -13,22 +12,25 @@ from typing import Any
 import msgspec
 from rich.console import Console
 
-from tacita.accounting import Event, Ledger, RepeatAndSelectEvent, Session, Spend
+from tacita.accounting import Event, RepeatAndSelectEvent, Spend
 from tacita.errors import LedgerError
+from tacita.ledger import Ledger, Session
 from tacita.pipeline import TableRun, TableSettings
 from tacita.pipeline import score as scores
+from tacita.pipeline.encoded_rows import EncodedRows
 from tacita.pipeline.models import ModelSpec, check_model
-from tacita.pipeline.plan import Plan, Sessions
+from tacita.pipeline.plan import Sessions, TablePlan
 from tacita.pipeline.preprocessing import Preprocessing
-from tacita.pipeline.report import PREPROCESSING, Selected
-from tacita.pipeline.source import Source, declared, read, read_test
-from tacita.pipeline.train import EncodedRows, Rows, Say, TableTask, in_folder
+from tacita.pipeline.source import TableSource, declared_schema, open_source, read_test
+from tacita.pipeline.table_run import run_in_folder
+from tacita.pipeline.table_statement import PREPROCESSING, Selected
+from tacita.pipeline.table_task import Say, TableTask
 from tacita.random import Randomness
-from tacita.selection import words
+from tacita.selection import statement_text
 from tacita.selection.best_of import best_of, one_run_epsilon, register
 from tacita.selection.grid import Point, Sweep
-from tacita.selection.inner import calibrated, check_ledger, largest_mu, one_of, selection_event
-from tacita.selection.workplace import Found, Workplace
+from tacita.selection.run_cost import calibrated, check_ledger, largest_mu, one_of, selection_event
+from tacita.selection.working_folder import RunResult, WorkingFolder
 from tacita.tables.table import Table
 
 TUNABLE = ("lr", "max_grad_norm", "model", "width", "sample_rate", "queries")
@@ -42,38 +44,38 @@ def sweep_table(
     progress: bool = False,
     randomness: Randomness | None = None,
 ) -> TableRun:
-    """Train on a table under several settings and keep the best run, all of it (epsilon, delta)-private together.
+    """Train on a table under several settings and keep the best run; everything together is (epsilon, delta)-DP.
 
     Args:
-        settings: All of them public; ``sweep`` is the text of a grid file (:meth:`Sweep.from_toml`), whose names are
-            among lr, max_grad_norm, model, width, sample_rate and queries.
-        say: Called with a line of public words at every stage.
-        progress: Show on the error stream that work goes on, and nothing of how far it is.
-        randomness: Only tests hand it in; the statement then says that the run is not private.
+        settings: Public settings; ``sweep`` is the text of a grid file (:meth:`Sweep.from_toml`), which may name lr,
+            max_grad_norm, model, width, sample_rate and queries.
+        say: Called with a line of public text at every stage.
+        progress: Show on the error stream that the work continues, but not how far it is.
+        randomness: Only tests pass it; the statement then says that the run is not private.
 
     Raises:
         ValueError: A setting is wrong, in the grid or outside; the message names it and the way out.
         DataStructureError, ResumeError: As :func:`~tacita.pipeline.train_table`.
     """
     candidates = Candidates.of(settings)
-    source = read(settings, declared(settings))
+    source = open_source(settings, declared_schema(settings))
     plans = candidates.plans(source)
     test = None if settings.test_file is None else read_test(settings.test_file, source)
 
     def work(task: TableTask) -> None:
-        _Selecting(task, candidates, plans).go(test)
+        _SweepSelection(task, candidates, plans).go(test)
 
-    return in_folder(settings, source, plans[0], work, say=say, progress=progress, randomness=randomness)
+    return run_in_folder(settings, source, plans[0], work, say=say, progress=progress, randomness=randomness)
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """The points of a sweep as settings of a run each.
+    """The points of a grid, each as the settings of a run.
 
     Attributes:
-        sweep: What was asked for.
-        points: The grid's.
-        settings: One a point.
+        sweep: The settings of the selection.
+        points: The points of the grid.
+        settings: The settings of the run at each point.
     """
 
     sweep: Sweep
@@ -82,7 +84,7 @@ class Candidates:
 
     @classmethod
     def of(cls, settings: TableSettings) -> "Candidates":
-        """Every combination of the grid as settings; a wrong one is refused here."""
+        """Return the candidates of ``settings.sweep``; raise ``ValueError`` if one is wrong."""
         if settings.sweep is None:
             raise ValueError("sweep is missing: give the text of a grid file.")
         sweep = Sweep.from_toml(settings.sweep)
@@ -90,31 +92,31 @@ class Candidates:
             if name not in TUNABLE:
                 raise ValueError(f"grid cannot have {name!r}: it may have {', '.join(TUNABLE)}.")
             if getattr(settings, name) != _DEFAULTS[name]:
-                raise ValueError(f"{name} is given twice: leave it out of the settings, or out of the grid.")
+                raise ValueError(f"{name} is given twice: remove it from the settings or from the grid.")
         points = sweep.grid.points
         each = [replace(settings, sweep=None, **point) for point in points]
         for one in each:
             check_model(one.model)
         return cls(sweep, points, each)
 
-    def plans(self, source: Source) -> list[Plan]:
-        """The plan of each candidate; purchases are the same in all."""
-        return [Plan.of(settings, source) for settings in self.settings]
+    def plans(self, source: TableSource) -> list[TablePlan]:
+        """Return the plan of each candidate; the purchases are the same in all."""
+        return [TablePlan.of(settings, source) for settings in self.settings]
 
 
 @dataclass
-class _Selecting:
-    """A selection between its start and its statement.
+class _SweepSelection:
+    """A selection on a table, from its start to its statement.
 
     Attributes:
-        task: What all runs share: rows, ledger, key.
+        task: The rows, ledger and key that all runs share.
         candidates: The settings to choose among.
-        plans: One a candidate.
+        plans: The plan of each candidate.
     """
 
     task: TableTask
     candidates: Candidates
-    plans: list[Plan]
+    plans: list[TablePlan]
 
     def go(self, test: Table | None) -> None:
         task, sweep = self.task, self.candidates.sweep
@@ -122,8 +124,8 @@ class _Selecting:
         bought, session, noise = self._register()
         preprocessing = task.preprocess(rows, bought)
         encoded = task.encoded(rows, preprocessing)
-        runs = _Runs(self, noise, rows, encoded, preprocessing)
-        place = Workplace(task.folder.private / FOLDER)
+        runs = _CandidateRunner(self, noise, encoded, preprocessing)
+        place = WorkingFolder(task.folder.private / FOLDER)
         with _busy(task.progress):
             if not session.opened:
                 runs.check()
@@ -132,24 +134,27 @@ class _Selecting:
         place.destroy()
 
     def inner(self, noise_multiplier: float) -> Event:
-        """What one run spends: a record is in its training or in its score, and the grid's point is a public draw."""
+        """Return the event of one run: a record is in its training or in its score, and the point's draw is public."""
         trains = self._trains(noise_multiplier)
-        if not self.plans[0].score_histograms:
+        if not self.plans[0].buys_score:
             return one_of(trains)
         return one_of([*trains, Spend(self.plans[0].score_event(self.score_noise_multiplier(noise_multiplier)), 1)])
 
     def score_noise_multiplier(self, noise_multiplier: float) -> float:
-        """The least noise at which the score spends no more than the training, order by order."""
+        """Return the least noise at which the score spends no more than the training at any order."""
         mu = largest_mu(one_of(self._trains(noise_multiplier)))
         return (1 + 1e-9) / mu if mu > 0 else 1.0
 
     def _trains(self, noise_multiplier: float) -> list[Spend]:
-        """One for each sampling rate and number of queries: of the clipping threshold the curve does not depend."""
+        """Return the cost of training for each sample rate and number of queries.
+
+        The clipping threshold does not matter, since the cost does not depend on it.
+        """
         distinct = {(plan.training.sample_rate, plan.training.queries): plan for plan in reversed(self.plans)}
         return [Spend(plan.train_event(noise_multiplier), queries) for (_, queries), plan in distinct.items()]
 
     def _register(self) -> tuple[Sessions, Session, float]:
-        """Purchases and selection, together, before the first release."""
+        """Register purchases and selection together, before the first release; return them and the noise multiplier."""
         task, settings, plan = self.task, self.task.settings, self.plans[0]
         secure = task.randomness.secure
         bought = plan.register_purchases(task.ledger, task.public_settings, secure=secure)
@@ -162,23 +167,23 @@ class _Selecting:
             raise LedgerError(f"the plan would spend epsilon {planned:.6g}, more than {settings.epsilon:g}.")
         task.say(
             f"plan: the best of a secret number of runs ({runs}) over {len(self.plans)} settings; epsilon "
-            f"{settings.epsilon:g} at delta {settings.delta:g} for everything together, the choice included. No "
-            "progress is shown: it would show that number"
+            f"{settings.epsilon:g} at delta {settings.delta:g} for everything together, the choice included. Progress "
+            "is not shown, since it would reveal the number of runs"
         )
         return bought, session, noise
 
-    def _said(self, best: Found | None, bought: Sessions, session: Session) -> Selected:
+    def _said(self, best: RunResult | None, bought: Sessions, session: Session) -> Selected:
         assert isinstance(session.event, RepeatAndSelectEvent)
         sweep, delta = self.candidates.sweep, self.task.settings.delta
-        said = words.selection(
+        field = statement_text.field_of(
             sweep,
             chosen=None if best is None else self.candidates.points[best.point],
             one_run_epsilon=one_run_epsilon(bought.spends, session.event, delta),
         )
         chosen = () if sweep.shape_given else (f"shape = {sweep.runs.shape:g}, of the number of runs",)
-        return Selected(said, tuple(words.caveats(sweep, said)), chosen)
+        return Selected(field, tuple(statement_text.caveats(sweep, field)), chosen)
 
-    def _write(self, best: Found | None, preprocessing: Preprocessing, said: Selected) -> None:
+    def _write(self, best: RunResult | None, preprocessing: Preprocessing, said: Selected) -> None:
         if best is None:
             nothing = {"measure": scores.measure(preprocessing.encoder), "value": None, "private": True, "how": NO_RUN}
             self.task.write(None, preprocessing, nothing, said)
@@ -190,32 +195,33 @@ class _Selecting:
 
 
 @dataclass(frozen=True)
-class _Runs:
-    """Makes one run after another, each with a ledger in memory and a key of its own."""
+class _CandidateRunner:
+    """Makes the runs of a sweep, each with a ledger in memory and a key of its own."""
 
-    selecting: _Selecting
+    selecting: _SweepSelection
     noise_multiplier: float
-    rows: Rows
     encoded: EncodedRows
     preprocessing: Preprocessing
 
     def check(self) -> None:
-        """Make every candidate ready to train, so that one that cannot is refused before the number of runs is drawn.
+        """Prepare every candidate for training once, so that one that cannot train raises before the runs begin.
 
-        Refused inside a run, it would tell that it was drawn, and the budget would be gone.
+        An error inside a run would reveal that this candidate was drawn, and the budget would be spent.
         """
         for point in range(len(self.selecting.plans)):
             task, sessions, own = self._prepared(point, Randomness.system())
-            task.ready(own, task.records(self.encoded.private, self.rows), sessions)
+            task.ready(own, task.records(self.encoded.kept), sessions)
 
-    def attempt(self, point: int, randomness: Randomness) -> Found:
+    def attempt(self, point: int, randomness: Randomness) -> RunResult:
         task, sessions, own = self._prepared(point, randomness)
-        state, found = task.trained(self.rows, self.encoded, own, sessions)
+        state, found = task.trained(self.encoded, own, sessions)
         value = -math.inf if found["value"] is None else float(found["value"])
-        return Found(point=point, score=value, facts={"score": found}, weights=state.model.state_dict())
+        if found["value"] is None and found.get("interval"):  # too uncertain to print, but good enough to rank by
+            value = sum(found["interval"]) / 2
+        return RunResult(point=point, score=value, facts={"score": found}, weights=state.model.state_dict())
 
     def _prepared(self, point: int, randomness: Randomness) -> tuple[TableTask, Sessions, Preprocessing]:
-        """A run of its own, with a ledger in memory that plans no more than was declared, and its model."""
+        """Return the task, sessions and preprocessing of one run, whose own ledger plans no more than was declared."""
         selecting, shared = self.selecting, self.selecting.task
         task = replace(
             shared,
@@ -236,15 +242,15 @@ class _Runs:
 
 
 def _with_model(preprocessing: Preprocessing, task: TableTask) -> Preprocessing:
-    """What was bought, with the model of one candidate."""
+    """Return the purchased preprocessing with the model of one candidate."""
     spec = ModelSpec.of(task.settings.model, task.plan.training.width, preprocessing.encoder)
     return msgspec.structs.replace(preprocessing, model=spec)
 
 
 def _busy(show: bool) -> AbstractContextManager[Any]:
-    """Something that moves, and says neither how far it is nor how long it took."""
+    """Return a spinner, which shows neither progress nor elapsed time."""
     return Console(stderr=True).status("choosing among runs") if show else nullcontext()
 
 
-NO_RUN = "the number of runs drawn was 0, so that there is nothing to score"
+NO_RUN = "the number of runs drawn was 0, so there is nothing to score"
 _DEFAULTS = {field.name: field.default for field in fields(TableSettings)}

@@ -1,7 +1,4 @@
-"""One run of a selection: what it is given, what it may spend, and the score that it is compared by.
-
-Place: inner, oracles -> [selection.trials] -> choose.
-"""
+"""One run of a selection: its inputs, its budget, and the score by which runs are compared."""
 
 import math
 from collections.abc import Callable
@@ -12,18 +9,20 @@ import torch
 from torch import Tensor, nn
 
 from tacita import _validate
-from tacita.accounting import Event, FullBatchGaussianEvent, Ledger, NeighboringRelation, Session, Spend
+from tacita.accounting import Event, FullBatchLaw, GaussianSumEvent, NeighboringRelation, Spend
 from tacita.errors import TacitaError
+from tacita.ledger import Ledger, Session
 from tacita.mechanisms import GaussianMechanism
 from tacita.oracles import Records
 from tacita.oracles.line import Line
+from tacita.oracles.records import num_rows
 from tacita.random import Randomness
 from tacita.selection.grid import Sweep, Value
-from tacita.selection.inner import SCORE_SHARE, all_of, check_ledger, largest_mu, one_of
-from tacita.selection.workplace import Found
+from tacita.selection.run_cost import SCORE_SHARE, all_of, check_ledger, largest_mu, one_of
+from tacita.selection.working_folder import RunResult
 
 SCORE = "score"
-HALF = 0.5  # a value in [0, 1] less this moves a sum by at most 1/2, or by 1 when it is replaced
+HALF = 0.5  # subtracted from values in [0, 1], so that a value adds at most 1/2 and replacing one moves the sum by 1
 
 Score = Callable[[nn.Module], Tensor]
 MakeRun = Callable[["Trial"], nn.Module]
@@ -31,13 +30,13 @@ MakeRun = Callable[["Trial"], nn.Module]
 
 @dataclass(frozen=True)
 class Trial:
-    """What one run of a selection is given. Its ledger and what it finds are private; only the winner's come out.
+    """The inputs of one run of a selection. Its ledger and its result are private; only the winner is released.
 
     Attributes:
         settings: The point of the grid, by name.
-        noise_multiplier: For the run's training, at the declared sampler and number of queries.
-        ledger: The run's own, in memory: hand it to the run's oracle.
-        randomness: The run's own: hand it to the run's oracle, so that an interrupted selection can be repeated.
+        noise_multiplier: For the run's training, with the declared sampler and number of queries.
+        ledger: The run's own ledger, in memory. Pass it to the run's oracle.
+        randomness: The run's own randomness. Pass it to the run's oracle, so that an interrupted run can be repeated.
     """
 
     settings: dict[str, Value]
@@ -47,7 +46,7 @@ class Trial:
 
 
 class RunBudget:
-    """What one run spends at a noise multiplier: training and score, beside each other or one after the other."""
+    """The cost of one run as a function of its noise multiplier: training and score, in parallel or in sequence."""
 
     def __init__(
         self,
@@ -71,28 +70,32 @@ class RunBudget:
         spends = [self._training(noise_multiplier), Spend(self.score_event(noise_multiplier), 1)]
         return one_of(spends) if self.beside else all_of(spends)
 
-    def score_event(self, noise_multiplier: float) -> FullBatchGaussianEvent:
-        return FullBatchGaussianEvent(
+    def score_event(self, noise_multiplier: float) -> GaussianSumEvent:
+        return GaussianSumEvent(
+            sampling=FullBatchLaw(),
             relation=self._relation,
             max_contribution=(self._contribution,),
             noise_std=(self.score_noise_std(noise_multiplier),),
         )
 
     def score_noise_std(self, noise_multiplier: float) -> float:
-        """Noise on the sum of values; by default what the training's curve leaves free, or a share of it."""
+        """Return the noise on the sum of values.
+
+        By default the score costs as much as the training allows for free, or a tenth of it if it is paid for as well.
+        """
         if self._score_noise_std is not None:
             return self._score_noise_std
         spend = self._training(noise_multiplier)
         mu = largest_mu(spend.event, spend.queries) * (1.0 if self.beside else math.sqrt(SCORE_SHARE))
-        unit = FullBatchGaussianEvent(
-            relation=self._relation, max_contribution=(self._contribution,), noise_std=(1.0,)
+        unit = GaussianSumEvent(
+            sampling=FullBatchLaw(), relation=self._relation, max_contribution=(self._contribution,), noise_std=(1.0,)
         ).query_mu
         return unit / mu * (1 + 1e-9) if mu > 0 else unit
 
 
 @dataclass(frozen=True)
-class Runs:
-    """Makes one run after another, each with a ledger of its own."""
+class TrialRunner:
+    """Makes the runs of a selection, each with a ledger of its own."""
 
     make_run: MakeRun
     score: Score
@@ -102,7 +105,7 @@ class Runs:
     ledger: Ledger
     held_out: Records
 
-    def attempt(self, point: int, randomness: Randomness) -> Found:
+    def attempt(self, point: int, randomness: Randomness) -> RunResult:
         own = Ledger(neighboring_relation=self.ledger.neighboring_relation, privacy_unit=self.ledger.privacy_unit)
         paying = own.register(
             self.budget.score_event(self.noise_multiplier),
@@ -120,16 +123,16 @@ class Runs:
         check_ledger(own, self.budget.event(self.noise_multiplier))
         value = self._bought(model, paying, randomness)
         weights = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
-        return Found(point=point, score=value, weights=weights)
+        return RunResult(point=point, score=value, weights=weights)
 
     def _bought(self, model: nn.Module, session: Session, randomness: Randomness) -> float:
-        """The noisy sum: exact values go above the line, the ledger is written, noise is added."""
+        """Return the noisy sum of the values; the ledger is written before it is released."""
         training = model.training
         model.eval()
         with torch.no_grad():
             values = self.score(model)
         model.train(training)
-        if not isinstance(values, Tensor) or values.shape != (len(self.held_out.rows),):
+        if not isinstance(values, Tensor) or values.shape != (num_rows(self.held_out),):
             raise TacitaError("score must return a tensor with one value for each of held_out.rows.")
         values = values.detach().cpu().double()
         exact = torch.where(values.isnan(), 0.0, values).clamp(0.0, 1.0).sub(HALF).sum().reshape(1)
@@ -140,4 +143,4 @@ class Runs:
 
 
 def _noise(session: Session) -> dict[str, float]:
-    return {SCORE: cast(FullBatchGaussianEvent, session.event).noise_std[0]}
+    return {SCORE: cast(GaussianSumEvent, session.event).noise_std[0]}

@@ -1,18 +1,18 @@
-"""Tables: raw rows to features a model can learn from, with all that is read from the rows either declared or bought.
+"""Tables: from raw rows to features. Whatever is learned from the rows is either declared or bought with noise.
 
     file -> readers -> Table ──> survey_counts ──┃──> Survey ──> make_encoder ──> Encoder
                          │        (exact counts) ┃ noise            public rules     │
                          └───────────────────────┃───────────────> encode: features, target, valid rows
 
-The exact counts and the encoded table are private; survey, encoder and everything in the schema are public.
+The exact counts and the encoded table are private. The survey, the encoder and everything in the schema are public.
 """
 
 from tacita.tables.budget import PurchasePlan
 from tacita.tables.check import Report, check
 from tacita.tables.draft import draft
+from tacita.tables.encoder_rules import make_encoder, public_rows
 from tacita.tables.encoding import Encoded, Encoder
-from tacita.tables.readers import Reading, read_table
-from tacita.tables.recipe import make_encoder, public_rows
+from tacita.tables.readers import FileFormat, read_table
 from tacita.tables.refinement import refined_columns
 from tacita.tables.schema import Schema, Target
 from tacita.tables.score import Score
@@ -23,8 +23,8 @@ from tacita.tables.units import cap_rows, held_out
 __all__ = [
     "Encoded",
     "Encoder",
+    "FileFormat",
     "PurchasePlan",
-    "Reading",
     "Report",
     "Schema",
     "Score",

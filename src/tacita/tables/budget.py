@@ -1,9 +1,10 @@
-r"""What the purchases may spend, and the noise that follows: public rules, fixed before anything is bought.
+r"""The budget of the purchases and of the score, and the noise that follows, by public rules fixed beforehand.
 
-Place: accounting -> [tables.budget] -> purchases. The total is the Gaussian :math:`\mu` of (epsilon, delta). Survey and
-refinement get 0.3 of it together and are registered with the training, whose noise is calibrated alongside them. The
-score on held-out rows runs beside the training (no row is in both), in sequence with the purchases: it may have what
-:math:`\mu^2` leaves.
+The total is the Gaussian :math:`\mu` of (epsilon, delta). Three purchases get shares of :math:`\mu^2`, together never
+more than a quarter of it: the number of rows and the task; the target's values; the other columns, whose share grows
+with their number and is split between the survey and the refinement. All are registered with the training, whose noise
+is calibrated alongside them. The score on held-out rows comes after the purchases and beside the training, because
+no row is in both. So it may spend what the purchases leave of :math:`\mu^2`.
 """
 
 import math
@@ -11,22 +12,27 @@ from dataclasses import dataclass
 
 from tacita import _validate
 from tacita.accounting.events import Event
+from tacita.accounting.events.counts import HistogramGaussianEvent, StableCountsEvent, stable_threshold
 from tacita.accounting.gaussian import gaussian_mu
-from tacita.accounting.gaussian_events import HistogramGaussianEvent
 from tacita.accounting.relations import NeighboringRelation, moved
-from tacita.accounting.stable_counts import StableCountsEvent, stable_threshold
+from tacita.tables.score import CLASSES, SCORES
 
-PURCHASES = 0.3  # of the total mu
-SURVEY = 0.5  # of the purchases' mu^2; the refinement gets the rest (0.35 to 0.8 score alike)
-NEW_TEXTS = 0.1  # of delta: for texts that only one record holds
+ROWS = 0.02  # share of the total mu^2: the number of rows, and the task
+TARGET = 0.06  # ... the target's values, because without classes there is no model
+A_COLUMN = 0.005  # ... each other column
+COLUMNS = 0.06  # ... all other columns together, at least, from three columns on
+MOST = 0.25  # ... all purchases together, at most: the rest gives the training 0.87 of the total mu
+SURVEY = 0.5  # the survey's share of what the columns get; 0.35 to 0.8 give about the same accuracy
+SCORE_SHARES = {SCORES: 0.75, CLASSES: 0.25}  # of what the score spends, by block
+NEW_TEXTS = 0.1  # share of delta for texts that only one record holds
 
 
 @dataclass(frozen=True, kw_only=True)
 class PurchasePlan:
-    r"""The noise of every purchase, by public rules from epsilon and delta alone.
+    r"""The noise of every purchase and of the score, by public rules from epsilon and delta alone.
 
-    One record adds a vector of L2 norm ``rows`` :math:`\sqrt m` to m histograms (``rows``: of one person, else 1), and
-    under replace-one moves it by :math:`\sqrt 2` times that.
+    One unit adds a vector of L2 norm at most k :math:`\sqrt m` to m histograms, where k is ``max_rows_per_unit``. Under
+    replace-one it moves the counts by at most :math:`\sqrt 2` times that.
 
     Attributes:
         epsilon, delta: The total, training included.
@@ -47,51 +53,72 @@ class PurchasePlan:
 
     @property
     def total_mu(self) -> float:
-        """mu of the whole, at the delta that new texts leave."""
+        """The Gaussian mu of everything together, at the delta that new texts leave."""
         return gaussian_mu(self.epsilon, (1 - NEW_TEXTS) * self.delta)
 
     @property
     def failure_probability(self) -> float:
-        """Chance that a text of one record alone is released; replace-one pays it twice."""
+        """The chance that a text of one record alone is released; replace-one pays it twice."""
         return NEW_TEXTS * self.delta / moved(self.relation)
 
-    def survey_noise_std(self, num_columns: int) -> float:
-        """Noise on each count of the survey of ``num_columns`` columns: 2 histograms a column."""
-        return self._noise_std(2 * num_columns, PURCHASES * math.sqrt(SURVEY))
+    def rows_noise_std(self) -> float:
+        """Return the noise on each count of the one histogram that shows the number of rows and the task."""
+        return self._noise_std(1, math.sqrt(ROWS))
 
-    def refinement_noise_std(self, num_columns: int) -> float:
-        """Noise on each count of the refinement of ``num_columns`` numeric columns."""
-        return self._noise_std(num_columns, PURCHASES * math.sqrt(1 - SURVEY))
+    def target_noise_std(self) -> float:
+        """Return the noise on each count of the one histogram of the target's values."""
+        return self._noise_std(1, math.sqrt(TARGET))
 
-    def score_noise_std(self, histograms: int = 1) -> float:
-        """Noise on each count of the score: all that the purchases leave, as the training has it."""
-        return self._noise_std(histograms, math.sqrt(1 - PURCHASES**2))
+    def survey_noise_std(self, num_columns: int, histograms: int = 2) -> float:
+        """Return the noise on each count of a survey of ``num_columns`` columns with ``histograms`` histograms each."""
+        return self._noise_std(histograms * num_columns, math.sqrt(SURVEY) * columns_share(num_columns))
 
-    def threshold(self, num_columns: int) -> float:
-        """The noisy count from which a text is released; a record holds at most ``num_columns`` new ones a row."""
-        noise_std = self.survey_noise_std(num_columns)
-        return text_threshold(noise_std, self.failure_probability, num_columns, self.max_rows_per_unit)
+    def refinement_noise_std(self, num_columns: int, of: int | None = None) -> float:
+        """Return the noise on each count of a refinement of ``num_columns`` histograms at the share of ``of``."""
+        share = columns_share(num_columns if of is None else of)
+        return self._noise_std(num_columns, math.sqrt(1 - SURVEY) * share)
 
-    def survey_event(self, num_columns: int) -> Event:
-        """The survey as one query: noisy counts, and the texts' failure probability."""
+    def threshold(self, num_columns: int, histograms: int = 2) -> float:
+        """Return the noisy count from which a column's text is released: a row has at most ``num_columns`` new ones."""
+        noise_std = self.survey_noise_std(num_columns, histograms)
+        return text_threshold(noise_std, self.failure_probability / 2, num_columns, self.max_rows_per_unit)
+
+    def target_threshold(self) -> float:
+        """Return the noisy count from which a label is released; a row holds one label."""
+        return text_threshold(self.target_noise_std(), self.failure_probability / 2, 1, self.max_rows_per_unit)
+
+    def rows_event(self) -> Event:
+        """Return what the counts of rows and of kinds of targets spend."""
+        return self._event(1, self.rows_noise_std())
+
+    def survey_event(self, num_columns: int, *, target: bool = False) -> Event:
+        """Return what the survey spends: one query of noisy counts, with the failure probability of the texts."""
+        columns = ((self._contribution(2 * num_columns), self.survey_noise_std(num_columns)),) if num_columns else ()
+        blocks = (*columns, *(((self._contribution(1), self.target_noise_std()),) if target else ()))
         return StableCountsEvent(
             relation=self.relation,
-            max_contribution=(self._contribution(2 * num_columns),),
-            noise_std=(self.survey_noise_std(num_columns),),
+            max_contribution=tuple(contribution for contribution, _ in blocks),
+            noise_std=tuple(noise_std for _, noise_std in blocks),
             failure_probability=self.failure_probability,
         )
 
     def refinement_event(self, num_columns: int) -> Event:
-        r"""The refinement, registered before the number m of numeric columns is known.
+        r"""Return what the refinement spends, which is registered before the number m of its histograms is known.
 
-        Stated for ``num_columns``, of which the survey may find m to be numeric: the noise is then scaled with
-        :math:`\sqrt m`, so that contribution over noise, which is all that counts, is the same whatever m.
+        The event is stated for ``num_columns`` histograms. The survey may find that m of the columns are numbers: the
+        noise is then scaled with :math:`\sqrt m`, so that the ratio of contribution to noise, on which alone the
+        guarantee depends, is the same for every m.
         """
         return self._event(num_columns, self.refinement_noise_std(num_columns))
 
-    def score_event(self, histograms: int = 1) -> Event:
-        """The score: ``histograms`` histograms over the held-out rows."""
-        return self._event(histograms, self.score_noise_std(histograms))
+    def score_event(self, noise_multiplier: float) -> Event:
+        """Return what the score spends: one query of two histograms of the held-out rows, a block each."""
+        sensitivity = self._sensitivity(1)
+        return HistogramGaussianEvent(
+            relation=self.relation,
+            max_contribution=(self._contribution(1),) * len(SCORE_SHARES),
+            noise_std=tuple(noise_multiplier * sensitivity / math.sqrt(share) for share in SCORE_SHARES.values()),
+        )
 
     def _event(self, histograms: int, noise_std: float) -> Event:
         return HistogramGaussianEvent(
@@ -101,16 +128,31 @@ class PurchasePlan:
     def _contribution(self, histograms: int) -> float:
         return self.max_rows_per_unit * math.sqrt(histograms)
 
+    def _sensitivity(self, histograms: int) -> float:
+        """Return the L2 sensitivity of the counts of so many histograms."""
+        return math.sqrt(moved(self.relation)) * self._contribution(histograms)
+
     def _noise_std(self, histograms: int, share: float) -> float:
-        exact = math.sqrt(moved(self.relation)) * self._contribution(histograms) / (share * self.total_mu)
+        exact = self._sensitivity(histograms) / (share * self.total_mu)
         return exact * (1 + 1e-9)  # so that rounding never passes the budget
 
 
-def text_threshold(noise_std: float, failure_probability: float, new_texts: int, rows: int = 1) -> float:
-    """The smallest whole noisy count at which a text is released: one row brings ``new_texts``, one unit ``rows`` rows.
+def columns_share(num_columns: int) -> float:
+    """Return what ``num_columns`` columns may spend, as a share of mu (the square root of a share of mu^2).
 
-    Counts are rounded to integers first, and what was rounded to t was at least t - 1/2: hence the integer at or above
-    the threshold + 1/2.
+    Example:
+        >>> round(columns_share(15) ** 2, 9), round(columns_share(1000) ** 2 + TARGET + ROWS, 9)
+        (0.075, 0.25)
+    """
+    least = COLUMNS * min(num_columns, 3) / 3
+    return math.sqrt(min(max(A_COLUMN * num_columns, least), MOST - TARGET - ROWS))
+
+
+def text_threshold(noise_std: float, failure_probability: float, new_texts: int, rows: int = 1) -> float:
+    """Return the smallest whole noisy count at which a text is released.
+
+    A row brings at most ``new_texts`` new texts, and a unit has at most ``rows`` rows. Counts are rounded to integers
+    first, and a count that was rounded to t was at least t - 1/2: hence the integer at or above the threshold + 1/2.
 
     Example:
         >>> text_threshold(10.0, 1e-6, 1)

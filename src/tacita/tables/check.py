@@ -1,8 +1,7 @@
-"""Check: the loud look at a table, for whoever holds it. NOT private.
+"""Check a table for its holder: odd rows, cells and labels, with examples. NOT private.
 
-Place: table, schema -> [tables.check] -> the user's own screen. Training swallows every odd row in silence, because a
-message would tell about it; here each is counted, with examples and lines. The report says so in its first line, and
-nothing else in the library reads it.
+Training passes over every odd row in silence, because a message would reveal it. Here each one is counted and shown.
+The report says in its first line that it is not private, and nothing else in the library reads it.
 """
 
 import math
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tacita.tables.cells import MISSING, NUMBER, TEXT
+from tacita.tables.findings import Finding, balance, structure, worth
 from tacita.tables.schema import ArraySpec, CategorySpec, DateSpec, NumberSpec, Schema, as_texts
 from tacita.tables.table import ArrayColumn, Column, Table
 
@@ -19,22 +19,8 @@ EXAMPLES = 3
 
 
 @dataclass(frozen=True)
-class Finding:
-    """One thing that is odd. Not private: counts and examples are exact."""
-
-    column: str
-    problem: str
-    rows: int
-    examples: tuple[str, ...]
-
-    def __str__(self) -> str:
-        shown = f" (for example {', '.join(self.examples)})" if self.examples else ""
-        return f"{self.column}: {self.rows} {self.problem}{shown}"
-
-
-@dataclass(frozen=True)
 class Report:
-    """What :func:`check` found. Not private."""
+    """The findings of :func:`check`. Not private."""
 
     rows: int
     findings: tuple[Finding, ...]
@@ -46,13 +32,18 @@ class Report:
 
 
 def check(table: Table, schema: Schema) -> Report:
-    """Everything odd about ``table`` under ``schema``; a wrong structure raises, as it does in training."""
+    """List everything odd about ``table`` under ``schema``. A wrong structure raises, as it does in training."""
     schema.check_structure(table)
     first = 2 if schema.reading.header else 1
-    findings = list(_where("records", "of the wrong width: they count for nothing", ~table.valid, first))
+    findings = list(structure(table, schema))
+    findings += list(_where("records", "of the wrong width: they count for nothing", ~table.valid, first))
     for name in schema.columns:
         findings += _column(name, table, schema)
+    for name in schema.features(table.names):
+        if not isinstance(table.column(name), ArrayColumn):
+            findings += worth(name, table, schema)
     findings += _target(table, schema)
+    findings += balance(table, schema)
     findings += _units(table, schema)
     return Report(table.num_rows, tuple(findings))
 
@@ -88,7 +79,7 @@ def _number(
     values, kinds = column.numbers(missing, date_format)
     yield from _missing(name, valid & (kinds == MISSING))
     what = "dates in the declared format" if date_format else "numbers"
-    yield from _cells(name, f"cells that are no {what}: taken as missing", valid & (kinds == TEXT), column)
+    yield from _cells(name, f"cells that are not {what}: taken as missing", valid & (kinds == TEXT), column)
     if lower is not None and upper is not None:
         outside = valid & (kinds == NUMBER) & ((values < lower) | (values > upper))
         yield from _cells(name, "values outside the declared bounds: clamped", outside, column)
@@ -131,6 +122,11 @@ def _target(table: Table, schema: Schema) -> Iterator[Finding]:
     elif target.task == "regression" or target.lower is not None:
         _, kinds = column.numbers(schema.missing)
         yield from _cells(target.column, problem, table.valid & (kinds != NUMBER), column)
+    else:
+        _, kinds = column.numbers(schema.missing)
+        absent = table.valid & (kinds == MISSING)
+        if absent.any():
+            yield Finding(target.column, "rows without a target: they count for nothing", int(absent.sum()), ())
 
 
 def _units(table: Table, schema: Schema) -> Iterator[Finding]:

@@ -1,8 +1,7 @@
-"""Draft: names and guessed kinds of a table's columns, as a schema for a person to read and fill in.
+"""Draft a schema: names and guessed kinds of a table's columns, for a person to read and fill in. NOT private.
 
-Place: table -> [tables.draft] -> a file for the user. NOT private: kinds are guessed by looking at every row. So the
-draft holds no value and no bound of the data, says what it is in its first line, and carries ``reviewed = false``,
-which training refuses.
+Kinds are guessed by looking at every row. So the draft holds no value and no bound of the data, says in its first line
+that it is not private, and carries ``reviewed = false``, which training refuses.
 """
 
 import json
@@ -10,11 +9,12 @@ import json
 import numpy as np
 
 from tacita.tables.cells import DEFAULT_MISSING, MISSING, NUMBER
-from tacita.tables.readers import Reading
-from tacita.tables.table import ArrayColumn, Column, Table
+from tacita.tables.readers import FileFormat
+from tacita.tables.table import ArrayColumn, Column, Table, TextColumn
 
-MOSTLY = 0.9  # of the cells that are not missing
-FEW = 50  # a text column with at most so many distinct values looks like a category
+MOSTLY = 0.9  # share of the cells that are not missing; a column with so many numbers is a number
+DATES = ("%Y-%m-%d", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S", "%d.%m.%Y")
+FEW = 50  # a column of texts with at most so many distinct values looks like a category
 
 _TOP = """\
 # NOT PRIVATE: the kinds below were guessed by looking at every row. Do not publish this file before you have read it.
@@ -28,9 +28,9 @@ reviewed = false
 """
 
 
-def draft(table: Table, reading: Reading | None = None, *, target: str | None = None) -> str:
-    """A TOML schema of ``table``, to be reviewed; ``target`` goes under ``[target]``."""
-    parts = [_TOP, _reading(reading or Reading())]
+def draft(table: Table, reading: FileFormat | None = None, *, target: str | None = None) -> str:
+    """Return a TOML schema of ``table``, to be reviewed. The column ``target`` is declared under ``[target]``."""
+    parts = [_TOP, _reading(reading or FileFormat())]
     if target is not None:
         table.column(target)
         hints = '# task = "classification"           # or "regression"\n# classes = ["no", "yes"]\n'
@@ -44,33 +44,47 @@ def draft(table: Table, reading: Reading | None = None, *, target: str | None = 
 def _guess(column: Column, valid: np.ndarray) -> str:
     if isinstance(column, ArrayColumn):
         return _array(column)
-    if column.storage == "date":
-        return 'kind = "date"\nformat = "%Y-%m-%d"\n# lower = ""\n# upper = ""\n'
+    formats = DATES if isinstance(column, TextColumn) else ()
+    dates = [one for one in formats if _mostly(column.numbers(DEFAULT_MISSING, one)[1][valid])]
+    if column.storage == "date" or dates:
+        return f'kind = "date"\nformat = {_quoted((dates or DATES)[0])}\n# lower = ""\n# upper = ""\n'
     kinds = column.numbers(DEFAULT_MISSING)[1][valid]
     there = kinds[kinds != MISSING]
     codes, _ = column.texts()
-    distinct = len(np.unique(codes[valid][kinds != MISSING]))
-    if len(there) and (there == NUMBER).mean() >= MOSTLY:
+    if _mostly(kinds):
         return 'kind = "number"\n# lower = 0\n# upper = 1\n'
-    if len(there) > 1 and distinct == len(there):
+    return _guess_of_texts(len(there), len(np.unique(codes[valid][kinds != MISSING])))
+
+
+def _guess_of_texts(cells: int, distinct: int) -> str:
+    """Guess the kind of a column of texts from the number of cells that are not missing and of distinct ones."""
+    if not cells:
+        return 'kind = "text"                        # not used: no cell holds a value\n'
+    if 1 < cells == distinct:
         return 'kind = "identifier"                  # every value is different\n'
     if distinct <= FEW:
         return 'kind = "category"\n# values = []\n'
     return 'kind = "text"                        # not used\n'
 
 
+def _mostly(kinds: np.ndarray) -> bool:
+    """Return whether most cells that are not missing are numbers (or dates)."""
+    there = kinds[kinds != MISSING]
+    return bool(len(there)) and (there == NUMBER).mean() >= MOSTLY
+
+
 def _array(column: ArrayColumn) -> str:
-    """The shape and, for bytes, the bounds are the file's structure; other bounds are for the user to set."""
+    """Declare the shape and, for bytes, the bounds, which are structure of the file; the user sets any other bounds."""
     known = column.values.dtype.kind == "u" and column.values.dtype.itemsize == 1
     comment = "" if known else "                            # set the true bounds"
     shape = list(column.shape)
     return f'kind = "array"\nshape = {shape}\nlower = 0{comment}\nupper = {255 if known else 1}\n'
 
 
-def _reading(reading: Reading) -> str:
-    """The settings that are not the defaults."""
-    default = Reading()
-    names = [name for name in Reading.__struct_fields__ if getattr(reading, name) != getattr(default, name)]
+def _reading(reading: FileFormat) -> str:
+    """Write the settings that are not the defaults."""
+    default = FileFormat()
+    names = [name for name in FileFormat.__struct_fields__ if getattr(reading, name) != getattr(default, name)]
     lines = [f"{name} = {_value(getattr(reading, name))}\n" for name in names]
     return "[reading]\n" + "".join(lines) if lines else ""
 
@@ -82,5 +96,5 @@ def _value(value: str | bool | tuple[str, ...]) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A TOML string: JSON's escapes, and that of DEL."""
+    """Return a TOML string: it has the escapes of JSON, and one for DEL."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,8 +1,8 @@
-"""Encoding: the public, fixed map from a table to features, target and the rows that count.
+"""The encoder: a fixed, public map from a table to features, targets and the rows that count.
 
-Place: recipe -> [tables.encoding] -> training, prediction. The encoder is public (it is released with the model, as
-strict JSON); what it returns is private. It acts on each row alone: a row of the wrong width, or whose label is
-unknown, keeps its place with ``valid`` False, and its loss is to be weighted by zero.
+The encoder is public and is released with the model, as strict JSON; what it returns is private. It acts on each row
+alone. A row of the wrong width, or whose label is unknown, keeps its place with ``valid`` False, and its loss must get
+weight zero.
 """
 
 import json
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from tacita.tables.features import ArrayPiece, CategoryPiece, ClassTarget, NumberPiece, NumberTarget
-from tacita.tables.readers import Reading
+from tacita.tables.readers import FileFormat
 from tacita.tables.schema import strict
 from tacita.tables.table import Table
 
@@ -26,29 +26,44 @@ FORMAT = 1
 
 @dataclass(frozen=True, repr=False)
 class Encoded:
-    """Private: features (rows, features) float32; target (rows,) int64 or float32, or ``None``; valid (rows,) bool."""
+    """Encoded rows. Private.
+
+    Attributes:
+        features: Shape (rows, features), float32.
+        target: Class numbers (int64) or standardised targets (float32), shape (rows,); ``None`` without a target.
+        valid: Which rows count, bool, shape (rows,).
+        answers: For a score: targets that are not clipped, shape (rows,).
+        labelled: For a score: which rows have a label, known to the model or not, bool, shape (rows,).
+    """
 
     features: Tensor
     target: Tensor | None
     valid: Tensor
+    answers: Tensor | None = None
+    labelled: Tensor | None = None
+
+    def take(self, rows: np.ndarray) -> "Encoded":
+        """Return some of the rows."""
+        parts = (self.features, self.target, self.valid, self.answers, self.labelled)
+        return Encoded(*(None if part is None else part[rows] for part in parts))  # pyright: ignore[reportArgumentType]
 
 
 class Encoder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a table becomes tensors.
+    """A fixed map from a table to tensors.
 
     Attributes:
         pieces: The features, column by column.
-        target: The target; ``None`` for a table without one.
-        missing: Cells that say "missing".
-        reading: How the training file was read, so that a file to predict on is read alike.
-        dropped: Columns left out by the public rules; the statement names them.
+        target: How the target is read; ``None`` for a table without one.
+        missing: Cells that mean "missing".
+        reading: The format of the training file, so that a file to predict on is read in the same way.
+        dropped: Columns that the public rules leave out; the statement names them.
         format: Version of this layout.
     """
 
     pieces: tuple[NumberPiece | CategoryPiece | ArrayPiece, ...]
     target: ClassTarget | NumberTarget | None = None
     missing: tuple[str, ...]
-    reading: Reading = Reading()
+    reading: FileFormat = FileFormat()
     dropped: tuple[str, ...] = ()
     format: int = FORMAT
 
@@ -58,12 +73,12 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        """Names of the features, in the order of the columns of a batch."""
+        """The names of the features, in the order of the columns of a batch."""
         return tuple(name for piece in self.pieces for name in piece.names)
 
     @property
     def num_features(self) -> int:
-        """Number of features: inputs of the model."""
+        """The number of features, which are the inputs of the model."""
         return len(self.feature_names)
 
     @property
@@ -75,36 +90,40 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The classes by number; empty for a regression."""
+        """The names of the classes by class number; empty for a regression."""
         return self.target.classes if isinstance(self.target, ClassTarget) else ()
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Shape of one row's features: that of the array if the table is one array a row, else ``(num_features,)``."""
+        """The shape of one row's features: the array's shape if a row is one array, else ``(num_features,)``."""
         if len(self.pieces) == 1 and isinstance(self.pieces[0], ArrayPiece):
             return self.pieces[0].shape
         return (self.num_features,)
 
     def columns(self, *, with_target: bool = True) -> tuple[str, ...]:
-        """The columns that a file must hold, each once."""
+        """Return the names of the columns that a file must hold, each once."""
         names = [piece.column for piece in self.pieces]
         if with_target and self.target is not None:
             names.append(self.target.column)
         return tuple(dict.fromkeys(names))
 
     def encode(self, table: Table, *, with_target: bool = True) -> Encoded:
-        """Features, target and valid rows of ``table``; only a wrong structure raises."""
+        """Encode the rows of ``table``; only a wrong structure raises."""
         parts = [piece.encode(table.column(piece.column), self.missing) for piece in self.pieces]
         features = np.concatenate([np.zeros((table.num_rows, 0), dtype=np.float32), *parts], axis=1)
         valid, target = table.valid, None
+        answers = labelled = None
         if with_target and self.target is not None:
-            values, known = self.target.encode(table.column(self.target.column), self.missing)
+            column = table.column(self.target.column)
+            values, known = self.target.encode(column, self.missing)
             valid, target = valid & known, torch.from_numpy(values)
+            own, labels = self.target.answers(column, self.missing)
+            answers, labelled = torch.from_numpy(own), torch.from_numpy(labels & table.valid)
         features[~valid] = 0.0
-        return Encoded(torch.from_numpy(features), target, torch.from_numpy(valid.copy()))
+        return Encoded(torch.from_numpy(features), target, torch.from_numpy(valid.copy()), answers, labelled)
 
     def decode(self, predicted: np.ndarray) -> list[str] | np.ndarray:
-        """Class numbers to class names, or standardised values back to the target's own units."""
+        """Turn class numbers into class names, or standardised values into the target's own units."""
         if isinstance(self.target, ClassTarget):
             return [self.target.classes[int(i)] for i in predicted]
         if isinstance(self.target, NumberTarget):
@@ -112,18 +131,18 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         raise ValueError("The encoder has no target to decode.")
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """Return plain values for JSON."""
         return msgspec.to_builtins(self)
 
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any]) -> "Encoder":
-        """From plain values, strictly: an unknown, missing or mistyped setting raises ``ValueError``."""
+        """Make an encoder from plain values; an unknown, missing or mistyped setting raises ``ValueError``."""
         return strict(dict(settings), cls, "preprocessing")
 
     def save(self, path: str | Path) -> None:
         """Write strict JSON; the numbers come back bit for bit."""
         text = json.dumps(self.to_dict(), indent=1, allow_nan=False)
-        Path(path).write_text(text + "\n", encoding="utf-8")
+        Path(path).write_text(text + "\n", encoding="utf-8", newline="\n")
 
     @classmethod
     def load(cls, path: str | Path) -> "Encoder":

@@ -1,7 +1,6 @@
-"""Features: how one column becomes numbers a model can use. Settings are public, values private.
+"""Features: how one column becomes numbers that a model can use. The settings are public, the values private.
 
-Place: schema, purchases -> recipe -> [tables.features] -> encoding. Every piece is fixed before it sees the rows, acts
-on each row alone, and maps whatever a cell holds to finite numbers.
+Every piece is fixed before it sees the rows, acts on each row alone, and maps any content of a cell to finite numbers.
 """
 
 import math
@@ -12,11 +11,11 @@ import msgspec
 import numpy as np
 
 from tacita.errors import DataStructureError
-from tacita.tables.cells import NUMBER
+from tacita.tables.cells import MISSING, NUMBER
 from tacita.tables.table import ArrayColumn, Column
 
 CLAMP = 4.0  # standardised numbers lie in [-CLAMP, CLAMP]
-MOST_IN_ARRAY = 2**24  # numbers a row
+MOST_IN_ARRAY = 2**24  # numbers in the array of one row
 LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -32,29 +31,31 @@ class Piece(
     forbid_unknown_fields=True,
     tag_field="piece",
 ):
-    """Some features made from one column."""
+    """Features that are made from one column."""
 
     column: str
 
     @property
     @abstractmethod
     def names(self) -> tuple[str, ...]:
-        """One name a feature; together the piece's width."""
+        """The names of the features; their number is the width of the piece."""
 
     @abstractmethod
     def encode(self, column: Column, missing: Sequence[str]) -> np.ndarray:
-        """Features, float32, shape (rows, len(names))."""
+        """Return the features, float32, shape (rows, len(names))."""
 
 
 class NumberPiece(Piece, frozen=True, tag="number"):
-    r"""Clip, standardise, clamp: :math:`\min(4, \max(-4, (\mathrm{clip}(x) - centre) / scale))`; missing is 0.
+    r"""A number, clipped, standardised and clamped: :math:`\min(4, \max(-4, (\mathrm{clip}(x) - centre) / scale))`.
+
+    A missing number is 0.
 
     Attributes:
-        lower, upper, centre, scale: Of the linear feature.
-        steps: A feature :math:`[x \ge step]` for each, in increasing order.
-        buckets: Inner edges; a feature for each of the ``len(buckets) + 1`` intervals.
+        lower, upper, centre, scale: Settings of the linear feature.
+        steps: Thresholds in increasing order; each makes a feature :math:`[x \ge step]`.
+        buckets: Inner edges; each of the ``len(buckets) + 1`` intervals makes a feature.
         indicator: Whether one more feature says "missing".
-        date_format: Cells are dates in this format, read as days.
+        date_format: The format of dates, which are read as days; ``None`` for numbers.
     """
 
     lower: float
@@ -92,7 +93,7 @@ class NumberPiece(Piece, frozen=True, tag="number"):
 
 
 class CategoryPiece(Piece, frozen=True, tag="category"):
-    """One feature a value; any other cell, missing ones included, is "other": zeros, or its own indicator."""
+    """One feature for each value; any other cell, missing or not, is "other": zeros, or a feature of its own."""
 
     values: tuple[str, ...]
     indicator: bool = False
@@ -103,14 +104,12 @@ class CategoryPiece(Piece, frozen=True, tag="category"):
         return (*(f"{self.column} = {value}" for value in self.values), *other)
 
     def encode(self, column: Column, missing: Sequence[str]) -> np.ndarray:
-        place = {value: i for i, value in enumerate(self.values)}
-        codes, texts = column.texts()
-        own = np.array([place.get(text, len(place)) for text in texts] or [0], dtype=np.int64)
-        return np.eye(len(place) + 1, len(self.names), dtype=np.float32)[own[codes]]
+        own = column.places_of(self.values)  # -1 means "other" and picks the last row below
+        return np.eye(len(self.values) + 1, len(self.names), dtype=np.float32)[own]
 
 
 class ArrayPiece(Piece, frozen=True, tag="array"):
-    """The values of an array a row, clamped to [lower, upper], mapped to [0, 1], flattened; not finite is 0."""
+    """The array of a row, clamped to [lower, upper], mapped to [0, 1], flattened; what is not finite becomes 0."""
 
     shape: tuple[int, ...]
     lower: float
@@ -141,30 +140,38 @@ class Answer(
     forbid_unknown_fields=True,
     tag_field="task",
 ):
-    """How the target is read."""
+    """How the target column is read."""
 
     column: str
 
     @abstractmethod
     def encode(self, column: Column, missing: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Targets, shape (rows,), and which rows have one."""
+        """Return the targets, shape (rows,), and a mask of the rows that have one."""
+
+    @abstractmethod
+    def answers(self, column: Column, missing: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Return what a score compares with: unclipped targets, and a mask of the rows with any label, known or not."""
 
 
 class ClassTarget(Answer, frozen=True, tag="classification"):
-    """A class by its text; a label that is none of ``classes`` makes the row count for nothing."""
+    """A class, by its text. A row whose label is not among ``classes`` does not count."""
 
     classes: tuple[str, ...]
 
     def encode(self, column: Column, missing: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Class numbers, int64, 0 where unknown."""
-        place = {value: i for i, value in enumerate(self.classes)}
-        codes, texts = column.texts()
-        own = np.array([place.get(text, -1) for text in texts] or [-1], dtype=np.int64)[codes]
+        """Return class numbers, int64, 0 where the label is unknown, and a mask of the known ones."""
+        own = column.places_of(self.classes)
         return np.maximum(own, 0), own >= 0
+
+    def answers(self, column: Column, missing: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        absent = frozenset((*missing, "")) - set(self.classes)
+        codes, texts = column.texts()
+        labelled = np.array([text not in absent for text in texts] or [False], dtype=bool)[codes]
+        return self.encode(column, missing)[0], labelled
 
 
 class NumberTarget(Answer, frozen=True, tag="regression"):
-    """A number, clamped to [lower, upper], standardised; a cell that is no number makes the row count for nothing."""
+    """A number, clamped to [lower, upper] and standardised. A row whose target is not a number does not count."""
 
     lower: float
     upper: float
@@ -174,23 +181,29 @@ class NumberTarget(Answer, frozen=True, tag="regression"):
     def __post_init__(self):
         _check_scaling(self.lower, self.upper, self.centre, self.scale)
         if not max(abs(self.lower - self.centre), abs(self.upper - self.centre)) / self.scale <= LARGEST:
-            raise ValueError("scale must be larger: standardised targets between lower and upper pass float32.")
+            raise ValueError("scale must be larger: standardised targets between lower and upper exceed float32.")
 
     def encode(self, column: Column, missing: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Standardised targets, float32, 0 where there is none."""
+        """Return standardised targets, float32, 0 where there is none, and a mask of the numbers."""
         values, kinds = column.numbers(missing)
         number = kinds == NUMBER
         scaled = (np.clip(values, self.lower, self.upper) - self.centre) / self.scale
         return np.where(number, scaled, 0.0).astype(np.float32), number
 
+    def answers(self, column: Column, missing: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        values, kinds = column.numbers(missing)
+        with np.errstate(over="ignore"):
+            scaled = np.clip((values - self.centre) / self.scale, -LARGEST, LARGEST)
+        return np.where(kinds == NUMBER, scaled, 0.0), kinds != MISSING
+
 
 def evenly_spread(lower: float, upper: float) -> tuple[float, float]:
-    """Mean and standard deviation of numbers that are spread evenly between two bounds."""
+    """Return mean and standard deviation of numbers that are spread evenly between two bounds."""
     return (lower + upper) / 2, (upper - lower) / math.sqrt(12)
 
 
 def check_array(shape: Sequence[int], lower: float, upper: float) -> None:
-    """Raise ``ValueError`` unless arrays of that shape can be mapped from [lower, upper] to [0, 1], in float32."""
+    """Raise ``ValueError`` unless arrays of that shape can be mapped from [lower, upper] to [0, 1] in float32."""
     if not shape or min(shape) < 1 or math.prod(shape) > MOST_IN_ARRAY:
         raise ValueError(f"shape must hold integers >= 1, of at most {MOST_IN_ARRAY} numbers a row, got {list(shape)}.")
     if not (-LARGEST <= lower < upper <= LARGEST and 0 < np.float32(upper - lower) <= LARGEST):
@@ -198,6 +211,6 @@ def check_array(shape: Sequence[int], lower: float, upper: float) -> None:
 
 
 def _check_scaling(lower: float, upper: float, centre: float, scale: float) -> None:
-    """Raise ``ValueError`` where a number, clipped and standardised, could be none."""
+    """Raise ``ValueError`` if the standardised value of some number could be infinite or NaN."""
     if not (all(map(math.isfinite, (lower, upper, centre))) and lower <= upper and 0 < scale < math.inf):
         raise ValueError("lower, upper, centre and scale must be finite, lower at most upper, and scale above 0.")

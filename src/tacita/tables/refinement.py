@@ -1,8 +1,8 @@
 r"""The refinement: 64 equal bins between the bought bounds of each numeric column.
 
-Place: survey -> [tables.refinement] -> recipe. Dyadic bins alone are too coarse for years or longitudes. A row adds 1
-to one bin of each of m histograms, m the number of numeric columns that the survey found (public): sensitivity
-:math:`\sqrt m`. Its noise is :math:`\sqrt m` times a multiplier fixed beforehand, so what it spends is fixed too.
+Dyadic bins alone are too coarse for years or longitudes. A row adds 1 to one bin of each of m histograms, where m is
+the public number of numeric columns that the survey found; the L2 sensitivity is :math:`\sqrt m`. The noise is
+:math:`\sqrt m` times a multiplier that was fixed beforehand, so that the cost is fixed, too.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,45 +13,45 @@ import torch
 from torch import Tensor
 
 from tacita.tables.cells import NUMBER
-from tacita.tables.schema import DateSpec, Schema
+from tacita.tables.schema import Schema
 from tacita.tables.survey import Bin, Facts, Survey, quantile
 from tacita.tables.table import Table
+from tacita.tables.table_file import TableFile
 
 FINE_BINS = 64
-FINE_CUT = 3  # noise standard deviations below which a fine bin is taken for empty
+FINE_CUT = 3  # noise standard deviations; a fine bin below them is taken for empty
 TAIL = 0.005  # bounds and clipping at the 0.5 and 99.5 % quantiles
 
 
 def refined_columns(survey: Survey) -> tuple[str, ...]:
-    """The numeric columns of the survey; public."""
+    """Return the names of the survey's numeric columns; public."""
     return tuple(facts.column for facts in survey.columns if facts.kind == "number")
 
 
 def bounds(bins: Sequence[Bin]) -> tuple[float, float]:
-    """The 0.5 and 99.5 % quantiles; a little apart if all lies in one point."""
+    """Return the 0.5 and 99.5 % quantiles, a little apart if all counts lie in one point."""
     low, high = quantile(bins, TAIL), quantile(bins, 1 - TAIL)
     return (low, high) if low < high else (low, np.nextafter(low, np.inf).item())
 
 
-def refinement_counts(table: Table, schema: Schema, survey: Survey) -> Tensor:
-    """Exact counts, float64, (numeric columns, 64). Private. Values outside the bounds count in the end bins."""
-    rows = []
-    for name in refined_columns(survey):
-        spec = schema.columns.get(name)
-        low, high = bounds(survey.facts(name).bins)
-        values, kinds = table.column(name).numbers(schema.missing, spec.format if isinstance(spec, DateSpec) else None)
-        inner = np.linspace(low, high, FINE_BINS + 1)[1:-1]
-        place = np.searchsorted(inner, values[table.valid & (kinds == NUMBER)], side="right")
-        rows.append(np.bincount(place, minlength=FINE_BINS))
-    counts = np.stack(rows) if rows else np.zeros((0, FINE_BINS))
-    return torch.from_numpy(counts.astype(np.float64))
+def refinement_counts(table: Table | TableFile, schema: Schema, survey: Survey) -> Tensor:
+    """Count exactly, float64, shape (numeric columns, 64). Private. Values outside the bounds count in the end bins."""
+    names = refined_columns(survey)
+    inner = [np.linspace(*bounds(survey.facts(name).bins), FINE_BINS + 1)[1:-1] for name in names]
+    counts = np.zeros((len(names), FINE_BINS))
+    for chunk in table.chunks(names) if names else ():
+        for row, name in enumerate(names):
+            values, kinds = chunk.column(name).numbers(schema.missing, schema.date_format(name))
+            place = np.searchsorted(inner[row], values[chunk.valid & (kinds == NUMBER)], side="right")
+            counts[row] += np.bincount(place, minlength=FINE_BINS)
+    return torch.from_numpy(counts)
 
 
 def read_refinement(survey: Survey, counts: np.ndarray, noise_std: float) -> Survey:
-    """The survey with each numeric column's fine bins.
+    """Return the survey with the fine bins of each numeric column.
 
-    Noise of a bin without rows is cut at 3 s: lower than the survey's cut, since no bin lies outside the bought bounds.
-    A column whose fine bins are all cut keeps its dyadic ones.
+    A bin is taken for empty below 3 noise standard deviations: a lower cut than the survey's, because no bin lies
+    outside the bought bounds. A column whose fine bins are all cut keeps its dyadic ones.
     """
     fine: dict[str, tuple[Bin, ...]] = {}
     for name, noisy in zip(refined_columns(survey), counts, strict=True):

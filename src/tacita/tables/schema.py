@@ -1,8 +1,7 @@
-"""Schema: what is declared about a table before anybody looks at it.
+"""The schema: what is declared about a table before anybody looks at it. Public.
 
-Place: the user -> [tables.schema] -> survey, encoding. Public: it may be printed, and it goes into the model's file.
-A column that is declared in full (bounds, values) needs no purchase; one without them is bought (:mod:`.purchases`) or
-refused. A drafted schema carries ``reviewed = false`` until a person has read it, and training refuses it.
+A column that is declared in full, with bounds or values, needs no purchase; what is missing is bought or refused. A
+drafted schema carries ``reviewed = false`` until a person has read it, and training refuses it.
 """
 
 import math
@@ -16,24 +15,24 @@ import msgspec
 from tacita.errors import DataStructureError
 from tacita.tables.cells import DEFAULT_MISSING, parse_date
 from tacita.tables.features import check_array, evenly_spread
-from tacita.tables.readers import Reading
+from tacita.tables.readers import FileFormat
 from tacita.tables.table import ArrayColumn, Table
 
 Task = Literal["classification", "regression"]
-LONGEST_REASON = 500  # characters of a message; names and values in it may be of any length
+LONGEST_REASON = 500  # characters of a message, because names and values in it may be of any length
 
 
 class Declared(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"):
-    """What one column is declared to be: public, strict, one TOML table."""
+    """The declaration of one column: one TOML table, read strictly."""
 
     @property
     def complete(self) -> bool:
-        """Whether it can be encoded without looking at the data."""
+        """Whether the column can be encoded without looking at the data."""
         return True
 
 
 class NumberSpec(Declared, frozen=True, tag="number"):
-    """A number: clamped to [lower, upper]; ``steps`` are public thresholds (``None``: chosen by a public rule)."""
+    """A number, clamped to [lower, upper]; ``steps`` are public thresholds, by default chosen by a public rule."""
 
     lower: float | None = None
     upper: float | None = None
@@ -50,7 +49,7 @@ class NumberSpec(Declared, frozen=True, tag="number"):
 
 
 class DateSpec(Declared, frozen=True, tag="date"):
-    """A date in a declared ``format`` (strptime), between two dates in that format: days since 1970-01-01."""
+    """A date in a declared ``format`` (strptime), between two dates in that format; read as days since 1970-01-01."""
 
     format: str
     lower: str | None = None
@@ -64,7 +63,7 @@ class DateSpec(Declared, frozen=True, tag="date"):
 
     @property
     def days(self) -> tuple[float | None, float | None]:
-        """The bounds, as days since 1970-01-01."""
+        """The bounds as days since 1970-01-01."""
         lower, upper = (None if b is None else parse_date(b, self.format) for b in (self.lower, self.upper))
         return lower, upper
 
@@ -74,7 +73,7 @@ class DateSpec(Declared, frozen=True, tag="date"):
 
 
 class CategorySpec(Declared, frozen=True, tag="category"):
-    """One of ``values``; anything else is "other"."""
+    """A category: one of ``values``, or else "other"."""
 
     values: tuple[str | int, ...] | None = None
 
@@ -87,7 +86,7 @@ class CategorySpec(Declared, frozen=True, tag="category"):
 
 
 class ArraySpec(Declared, frozen=True, tag="array"):
-    """An array a row of an NPZ file: ``shape`` without the rows; [lower, upper] is mapped to [0, 1]."""
+    """An array in each row of an NPZ file: ``shape`` is that of one row; [lower, upper] is mapped to [0, 1]."""
 
     shape: tuple[int, ...]
     lower: float
@@ -99,16 +98,16 @@ class ArraySpec(Declared, frozen=True, tag="array"):
 
 
 class TextSpec(Declared, frozen=True, tag="text"):
-    """Free text: not used."""
+    """Free text, which is not used."""
 
 
 class IdentifierSpec(Declared, frozen=True, tag="identifier"):
-    """A name, number or code of somebody: not a feature."""
+    """A name, number or code of a person, which is never a feature."""
 
 
 Spec = NumberSpec | DateSpec | CategorySpec | ArraySpec | TextSpec | IdentifierSpec
-_STORAGES: dict[type, tuple[str, ...]] = {  # what a file may declare for each kind
-    NumberSpec: ("cells", "number"),
+_STORAGES: dict[type, tuple[str, ...]] = {  # the storage that a file may have for each kind
+    NumberSpec: ("cells", "string", "number"),
     DateSpec: ("cells", "string", "date"),
     CategorySpec: ("cells", "string", "number"),
     ArraySpec: ("array",),
@@ -118,7 +117,7 @@ _STORAGES: dict[type, tuple[str, ...]] = {  # what a file may declare for each k
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The column to predict; what is not declared about it is bought."""
+    """The column to predict. What is not declared about it is bought."""
 
     column: str
     task: Task | None = None
@@ -136,23 +135,23 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def complete(self) -> bool:
-        """Whether it can be encoded without looking at the data."""
+        """Whether the column can be encoded without looking at the data."""
         return self.classes is not None or self.lower is not None
 
 
 class Schema(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A table as declared.
+    """The declaration of a table.
 
     Attributes:
-        columns: Name -> what it is; a column of the file that is not named here is bought, or left out.
+        columns: Name -> declaration; a column of the file that is not named here is bought or left out.
         target: The column to predict.
-        rows: Public number of rows, a declared guess under add_or_remove_one; ``None``: bought.
+        rows: Public number of rows, a declared guess under add_or_remove_one; ``None`` means that it is bought.
         privacy_unit: Whom the guarantee protects, in the user's words.
         unit: The column that names the person, if a person has several rows; never a feature.
-        max_rows_per_unit: At most so many rows of a person count.
-        missing: Cells that say "missing".
-        reading: How to read a CSV.
-        reviewed: A person has read this schema; a draft says false.
+        max_rows_per_unit: The largest number of rows of one person that count.
+        missing: Cells that mean "missing".
+        reading: The format of the file.
+        reviewed: Whether a person has read this schema; a draft says false.
     """
 
     columns: dict[str, Spec] = {}
@@ -162,13 +161,13 @@ class Schema(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     unit: str | None = None
     max_rows_per_unit: int | None = None
     missing: tuple[str, ...] = DEFAULT_MISSING
-    reading: Reading = Reading()
+    reading: FileFormat = FileFormat()
     reviewed: bool = True
 
     def __post_init__(self):
         if (self.unit is None) != (self.max_rows_per_unit is None):
             raise ValueError(
-                "unit and max_rows_per_unit go together: the column of the person, and the rows that count."
+                "unit and max_rows_per_unit go together: the column of the person, and the number of rows that count."
             )
         for name in ("rows", "max_rows_per_unit"):
             value = getattr(self, name)
@@ -176,7 +175,7 @@ class Schema(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 raise ValueError(f"{name} must be an integer >= 1, got {value}.")
         if self.target is not None and self.target.column in self.columns:
             raise ValueError(
-                f"target {self.target.column!r} must not stand among the columns too: declare it under [target]."
+                f"target {self.target.column!r} must not stand among the columns, too: declare it under [target]."
             )
         if self.unit is not None and self.target is not None and self.unit == self.target.column:
             raise ValueError(f"unit must not be the target, got {self.unit!r} for both.")
@@ -201,35 +200,46 @@ class Schema(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any]) -> "Schema":
-        """From plain values, strictly."""
+        """Make a schema from plain values, strictly."""
         columns = settings.get("columns", {})
         if isinstance(columns, Mapping):  # one by one, so that the message names the column
-            columns = {name: strict(spec, Spec, f"column {name!r}") for name, spec in columns.items()}
+            columns = {name: _declared(name, spec) for name, spec in columns.items()}
         return strict({**settings, "columns": columns}, cls, "schema")
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """Return plain values for JSON."""
         return msgspec.to_builtins(self)
 
     def require_reviewed(self) -> "Schema":
-        """Return self, or refuse a draft."""
+        """Return this schema, or raise ``ValueError`` if it is a draft."""
         if not self.reviewed:
             raise ValueError("reviewed must be true: read the drafted schema, fill in what is public, then set it.")
         return self
 
     def features(self, names: Iterable[str]) -> tuple[str, ...]:
-        """The columns among ``names`` that may become features: neither target, unit, text nor identifier."""
+        """Return those of ``names`` that may become features: neither target, unit, text nor identifier."""
         left_out = {name for name, spec in self.columns.items() if isinstance(spec, (TextSpec, IdentifierSpec))}
         left_out |= {self.unit, self.target.column if self.target else None}
         return tuple(name for name in names if name not in left_out)
 
     def to_buy(self, names: Iterable[str]) -> tuple[str, ...]:
-        """The columns among ``names`` about which something must be bought, the target last."""
+        """Return the columns among ``names`` about which something must be bought, the target last."""
         bought = [n for n in self.features(names) if n not in self.columns or not self.columns[n].complete]
         return (*bought, *((self.target.column,) if self.target and not self.target.complete else ()))
 
+    def date_format(self, column: str) -> str | None:
+        """Return the declared format of a column of dates, or ``None`` for any other column."""
+        spec = self.columns.get(column)
+        return spec.format if isinstance(spec, DateSpec) else None
+
+    def holds_categories(self, column: str) -> bool:
+        """Return whether a column is declared to hold categories, or is the target of a declared classification."""
+        if self.target is not None and column == self.target.column:
+            return self.target.task == "classification"
+        return isinstance(self.columns.get(column), CategorySpec)
+
     def needed(self) -> tuple[str, ...]:
-        """The columns that a file must hold if nothing else is to be used."""
+        """Return the columns that a file must hold if no other column is used."""
         unit = () if self.unit is None else (self.unit,)
         return (*self.features(self.columns), *((self.target.column,) if self.target else ()), *unit)
 
@@ -251,13 +261,26 @@ class Schema(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 raise DataStructureError(f"Column {name!r} is the target or the unit, but holds arrays.")
 
 
+def _declared(name: str, spec: Any) -> Any:
+    """Read one column's declaration; the message about an unknown kind lists the known ones."""
+    kinds = list(map(_kind, _STORAGES))
+    kind = spec.get("kind") if isinstance(spec, Mapping) else None
+    if isinstance(kind, str) and kind not in kinds and kind.isprintable():
+        raise ValueError(f"kind of column {name!r} must be one of {', '.join(kinds)}, got {kind[:LONGEST_REASON]!r}.")
+    return strict(spec, Spec, f"column {name!r}")
+
+
+def _kind(spec: type) -> str:
+    return spec.__struct_config__.tag  # pyright: ignore[reportAttributeAccessIssue]
+
+
 def as_texts(values: Iterable[str | int]) -> tuple[str, ...]:
-    """Declared values as cells hold them: 1 is ``"1"``."""
+    """Return declared values as cells hold them: 1 is ``"1"``."""
     return tuple(str(value).strip() for value in values)
 
 
 def strict(settings: Any, kind: Any, where: str) -> Any:
-    """``settings`` as a ``kind``, or a ``ValueError`` of one line that says what of ``where`` is wrong.
+    """Convert ``settings`` to a ``kind``, or raise a ``ValueError`` of one line that says what is wrong with ``where``.
 
     Example:
         >>> strict({"kind": "text"}, Spec, "column 'x'")
@@ -268,7 +291,7 @@ def strict(settings: Any, kind: Any, where: str) -> Any:
     except msgspec.ValidationError as error:
         why = " ".join(str(error).split()).rstrip(".")  # names in it may hold line breaks
     except UnicodeEncodeError:
-        why = "it holds half a character, which no file of text can"
+        why = "it holds half a character, which no text file can hold"
     raise ValueError(f"The {where} is not valid: {why[:LONGEST_REASON]}.")
 
 

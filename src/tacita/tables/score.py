@@ -1,11 +1,16 @@
-r"""The score: right or wrong, or squared errors, counted on rows held out by coin.
+r"""The score: counts over rows held out by coin, and intervals that cover sampling and noise.
 
-Place: encoding, prediction -> [tables.score] -> purchases. A held-out row adds 1 to one bin of one histogram
-(classification), or of two (regression: the model's and the baseline's squared error, in standardised units, in dyadic
-bins up to 9): sensitivity 1, or :math:`\sqrt 2`. The baseline predicts the bought mean.
+A held-out row with a label adds at most 1 to one bin of each of two histograms, which are a block each:
+
+* classification: wrong or right; and its class by the model's log odds (two classes) or by wrong and right (more);
+* regression: the model's squared error, in standardised units, in dyadic bins up to 9; and the target itself.
+
+A row whose label is not among the model's classes is wrong. A target that is not a number has the largest error.
+Squared errors are taken from targets as they are, not clipped to the bought bounds. Proof of the sensitivity and of the
+intervals: docs/derivations/tables.md.
 """
 
-import math
+from collections.abc import Mapping
 
 import msgspec
 import numpy as np
@@ -13,60 +18,124 @@ import torch
 from torch import Tensor
 
 from tacita.tables.encoding import Encoder
+from tacita.tables.intervals import ScoreInterval, area_under_curve, bin_means, mean_recall, ratio, share
 
-LARGEST_ERROR = 9.0  # squared errors are clipped there: three standard deviations of the target
-ERROR_BINS = 12  # halving from the largest down; the lowest bin reaches to 0
+LARGEST_ERROR = 9.0  # bound on squared errors: three standard deviations of the target
+ERROR_BINS = 12  # each half as wide as the next; the lowest bin reaches to 0
+TARGET_BINS = 16  # of the standardised target: dyadic bins of its square, by sign
+ODDS = (-4.0, -2.5, -1.5, -0.75, 0.0, 0.75, 1.5, 2.5, 4.0)  # inner edges of the bins of log odds
+SCORES, CLASSES = "score", "classes"  # the blocks
 
 
 class Score(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What was bought about the held-out rows: public.
+    """What was bought about the held-out rows. Public.
 
     Attributes:
-        rows: Noisy number of held-out rows, >= 1.
-        value: Accuracy in [0, 1], or R2, at most 1.
-        error: Standard deviation that the noise alone puts on ``value``, about.
+        rows: Noisy number of held-out rows with a label, >= 0.
+        value: Accuracy in [0, 1], or R2, at most 1, with its interval.
+        balanced: Mean recall of the model's classes; ``None`` for a regression, or if a class has too few rows.
+        auc: Area under the curve; ``None`` unless there are two classes with enough rows.
+        sizes: Noisy number of held-out rows of each class; empty for a regression.
     """
 
     rows: float
-    value: float
-    error: float
+    value: ScoreInterval
+    balanced: ScoreInterval | None = None
+    auc: ScoreInterval | None = None
+    sizes: tuple[float, ...] = ()
 
 
-def histograms(encoder: Encoder) -> int:
-    """How many histograms the score of this task is."""
-    return 2 if encoder.task == "regression" else 1
-
-
-def score_counts(encoder: Encoder, predicted: np.ndarray, target: np.ndarray, valid: np.ndarray) -> Tensor:
-    """Exact counts, float64: (1, 2) wrong and right, or (2, 12) squared errors of model and baseline. Private."""
-    predicted, target = np.asarray(predicted)[valid], np.asarray(target)[valid]
+def score_counts(
+    encoder: Encoder,
+    outputs: np.ndarray,  # (rows, outputs): the outputs of the model
+    target: np.ndarray,  # (rows,): class numbers, or standardised targets as they are, not clipped
+    known: np.ndarray,  # (rows,) bool: the target is one of the classes, or a number
+    labelled: np.ndarray,  # (rows,) bool: the row has a label, known or not, and is scored
+) -> dict[str, Tensor]:
+    """Count exactly, float64, by block. Private."""
+    outputs, target, known = outputs[labelled], target[labelled], known[labelled]
     if encoder.task == "classification":
-        counts = [np.bincount((predicted == target).astype(np.int64), minlength=2)]
+        counts = _class_counts(outputs, target, known, max(len(encoder.classes), 1))
     else:
-        errors = ((predicted - target) ** 2, target**2)
-        counts = [np.bincount(_error_bins(squared), minlength=ERROR_BINS) for squared in errors]
-    return torch.from_numpy(np.stack(counts).astype(np.float64))
+        counts = _number_counts(outputs[:, 0], target, known)
+    return {name: torch.from_numpy(values.astype(np.float64)) for name, values in counts.items()}
 
 
-def _error_edges() -> np.ndarray:
-    """Upper edges of the bins of squared errors, increasing, shape (ERROR_BINS,)."""
-    return LARGEST_ERROR / np.exp2(np.arange(ERROR_BINS - 1, -1, -1))
+def _class_counts(outputs: np.ndarray, target: np.ndarray, known: np.ndarray, classes: int) -> dict[str, np.ndarray]:
+    right = known & (outputs.argmax(1) == target)
+    if classes == 2:
+        with np.errstate(invalid="ignore"):
+            place, width = np.searchsorted(ODDS, outputs[:, 1] - outputs[:, 0], side="left"), len(ODDS) + 1
+    else:
+        place, width = right.astype(np.int64), 2
+    by_class = np.bincount(target[known] * width + place[known], minlength=classes * width)
+    return {SCORES: np.bincount(right, minlength=2), CLASSES: by_class.reshape(classes, width)}
+
+
+def _number_counts(predicted: np.ndarray, target: np.ndarray, known: np.ndarray) -> dict[str, np.ndarray]:
+    with np.errstate(over="ignore", invalid="ignore"):
+        squared = np.where(known, (predicted - target) ** 2, LARGEST_ERROR)
+        place = np.searchsorted(_target_edges()[1:-1], target[known], side="right")
+    return {
+        SCORES: np.bincount(_error_bins(squared), minlength=ERROR_BINS),
+        CLASSES: np.bincount(place, minlength=TARGET_BINS),
+    }
+
+
+def _target_edges() -> np.ndarray:
+    half = np.sqrt(LARGEST_ERROR / np.exp2(np.arange(TARGET_BINS // 2)))
+    return np.concatenate([-half, [0.0], half[::-1]])
+
+
+def _error_edges() -> tuple[np.ndarray, np.ndarray]:
+    """Return the lower and the upper edges of the bins of squared errors, increasing, each of shape (ERROR_BINS,)."""
+    upper = LARGEST_ERROR / np.exp2(np.arange(ERROR_BINS - 1, -1, -1))
+    return np.concatenate([[0.0], upper[:-1]]), upper
 
 
 def _error_bins(squared: np.ndarray) -> np.ndarray:
     finite = np.where(np.isfinite(squared), squared, LARGEST_ERROR)
-    return np.searchsorted(_error_edges()[:-1], finite, side="left")
+    return np.searchsorted(_error_edges()[1][:-1], finite, side="left")
 
 
-def read_score(encoder: Encoder, counts: np.ndarray, noise_std: float) -> Score:
-    """Accuracy or R2 from the noisy counts."""
-    rows = max(float(counts.sum(axis=1).mean()), 1.0)
+def read_score(encoder: Encoder, counts: Mapping[str, np.ndarray], noise_std: Mapping[str, float]) -> Score:
+    """Read accuracy or R2 from the noisy counts, with intervals of at least 95 %."""
+    scores, classes = counts[SCORES], counts[CLASSES]
+    rows = max(float(scores.sum()), 0.0)
     if encoder.task == "classification":
-        share = min(max(float(counts[0, 1]) / rows, 0.0), 1.0)
-        return Score(rows=rows, value=share, error=noise_std * math.hypot(share, 1 - share) / rows)
-    edges = _error_edges()
-    middles = (edges + np.concatenate([[0.0], edges[:-1]])) / 2
-    model, baseline = np.where(counts >= noise_std, counts, 0.0) @ middles  # bins at the noise's own height are cut
-    baseline = max(float(baseline), float(middles[0]))
-    noise = noise_std * float(np.linalg.norm(middles)) / baseline
-    return Score(rows=rows, value=1 - float(model) / baseline, error=noise)
+        return Score(
+            rows=rows,
+            value=share(float(scores[1]), float(scores[0]), noise_std[SCORES]),
+            balanced=mean_recall(*_right_and_all(classes), noise_std[CLASSES]),
+            auc=area_under_curve(classes[0], classes[1], noise_std[CLASSES]) if len(classes) == 2 else None,
+            sizes=tuple(float(size) for size in classes.sum(axis=1)),
+        )
+    lower, upper = _error_edges()
+    squares = bin_means(scores, lower, upper, (1,), noise_std[SCORES])[0]
+    value = ratio(
+        scores,
+        squares,
+        classes,
+        _target_means(classes, noise_std[CLASSES]),
+        errors_noise=noise_std[SCORES],
+        targets_noise=noise_std[CLASSES],
+    )
+    return Score(rows=rows, value=value)
+
+
+def _target_means(counts: np.ndarray, noise_std: float) -> np.ndarray:
+    """Return mean and mean square of each bin of targets, shape (2, TARGET_BINS); each sign is read by itself."""
+    half = TARGET_BINS // 2
+    edges = _target_edges()[half:]
+    below, above = (
+        bin_means(side, edges[:-1], edges[1:], (1, 2), noise_std) for side in (counts[:half][::-1], counts[half:])
+    )
+    return np.concatenate([below[:, ::-1] * [[-1], [1]], above], axis=1)
+
+
+def _right_and_all(classes: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
+    """Return the right rows and all rows of each class, and how many counts are in the sum of right or wrong ones."""
+    if len(classes) != 2:
+        return classes[:, 1], classes.sum(axis=1), 1
+    half = (len(ODDS) + 1) // 2  # log odds at or below 0 predict the first class
+    return np.array([classes[0, :half].sum(), classes[1, half:].sum()]), classes.sum(axis=1), half

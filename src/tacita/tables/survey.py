@@ -1,12 +1,17 @@
-r"""The survey: what is counted in the rows (exact, private), and what noisy counts say (public).
+r"""The survey: exact counts of the rows (private), and what their noisy values say about the columns (public).
 
-Place: table -> [tables.survey] -> purchases, recipe. A row adds 1 to one bin of each of two histograms a column:
+Every column has two histograms, and a row adds 1 to one bin of each:
 
-* what its cell is: missing, text, or a number in a dyadic bin: sign and exponent -30..50, one bin for zero (165 bins);
-* its text, in bins that exist because some row holds them: stable counts (``docs/derivations``), released above a
-  threshold only, sorted by name.
+* the kind of its cell: missing, text, or a number in a dyadic bin by sign and exponent -30..50, with one bin for zero
+  (165 bins);
+* its text, in bins that exist because some row holds them: stable counts (``docs/derivations``), released only above a
+  threshold and sorted by name. A number of more than 6 characters is not counted as a text, unless the column is
+  declared to hold categories: such numbers are seldom few values, and there may be as many of them as rows.
 
-So d columns are m = 2d histograms: L2 sensitivity :math:`\sqrt{2d}` of the counts for one row.
+So d columns are m = 2d histograms, and the counts have L2 sensitivity :math:`\sqrt{2d}` for one row. If the rows are
+too few for that, the survey is *lean*: numbers are left out of the second histogram, and texts have no bin in the
+first. In a column declared to hold categories, all cells are texts. A cell is then in one bin, and d columns are d
+histograms.
 """
 
 import math
@@ -22,18 +27,24 @@ from torch import Tensor
 
 from tacita.errors import DataStructureError
 from tacita.tables.cells import MISSING, NUMBER, TEXT
-from tacita.tables.schema import DateSpec, Schema
-from tacita.tables.table import ArrayColumn, Table
+from tacita.tables.schema import Schema
+from tacita.tables.table import Table
+from tacita.tables.table_file import TableFile
 
 LOW, HIGH = -30, 50  # dyadic exponents: |x| in [2^e, 2^(e+1)), the outer bins take the rest
 EXPONENTS = HIGH - LOW + 1
-ZERO = 2 + EXPONENTS  # bin of zero; negative bins before it, from the largest magnitude down
+ZERO = 2 + EXPONENTS  # bin of zero; before it stand the negative bins, from the largest magnitude down
 BINS = 3 + 2 * EXPONENTS
-FALSE_BIN = 0.001  # chance that noise alone passes the cut somewhere
+LONGEST_NUMBER = 6  # characters; a longer number is not counted as a text, too
+FALSE_BIN = 0.001  # chance that some bin without rows passes the cut
+LEAN = 5  # a survey is lean if a text that one row in five holds would not pass the threshold
+STANDS_OUT = 3.5  # lean: noise standard deviations by which the window that shows a number's scale must stand out
+BESIDE = 1.5  # lean: ... by which a bin beside the window must stand out to be kept
+WINDOW = 3  # lean: the largest number of octaves of that window
 
 
 def bin_bounds(bin: int) -> tuple[float, float]:
-    """The lower and upper bound of a number bin; what is nearer to zero than 2^-30 counts as zero, which has no width.
+    """Return the bounds of a bin of numbers. A number nearer to zero than 2^-30 counts as zero, whose bin has no width.
 
     Example:
         >>> bin_bounds(ZERO), bin_bounds(ZERO + 31), bin_bounds(ZERO - 31)
@@ -46,7 +57,7 @@ def bin_bounds(bin: int) -> tuple[float, float]:
 
 
 def dyadic_bins(values: np.ndarray, kinds: np.ndarray) -> np.ndarray:
-    """The bin of each cell, int64: 0 missing, 1 text, then the numbers in increasing order.
+    """Return the bin of each cell, int64: 0 for missing, 1 for text, then the numbers in increasing order.
 
     Example:
         >>> bins = dyadic_bins(np.array([0.0, 0.0, -1.5, 0.0, 1.5, 2.0]), np.array([0, 1, 2, 2, 2, 2]))
@@ -61,13 +72,13 @@ def dyadic_bins(values: np.ndarray, kinds: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, repr=False)
 class SurveyCounts:
-    """Exact counts of the survey. Private: noise goes on before anything looks at them.
+    """Exact counts of the survey. Private: they get noise before anything looks at them.
 
     Attributes:
-        columns: The columns counted; public.
+        columns: The names of the columns that were counted. Public.
         bins: Counts of the fixed bins, float64, shape (columns, BINS).
-        texts: For each column the counts of its existing texts, float64, sorted by text.
-        names: The texts themselves. Private until released.
+        texts: The counts of the texts that exist in each column, float64, sorted by text.
+        names: The texts themselves. Private until they are released.
     """
 
     columns: tuple[str, ...]
@@ -76,40 +87,65 @@ class SurveyCounts:
     names: tuple[tuple[str, ...], ...]
 
     def tensors(self) -> dict[str, Tensor]:
-        """The counts by label, each to get noise of the same ``noise_std``."""
+        """Return the counts by label; all of them get noise of the same ``noise_std``."""
         return {"bins": self.bins, **{f"texts {i}": counts for i, counts in enumerate(self.texts)}}
 
     def parts(self) -> Iterator[bytes]:
-        """The texts as bytes, for a fingerprint that covers them too."""
+        """Yield the texts as bytes, for a fingerprint that covers them, too."""
         for names in self.names:
             yield "\0".join(names).encode("utf-8", errors="surrogatepass")
 
 
-def survey_counts(table: Table, schema: Schema, columns: Sequence[str]) -> SurveyCounts:
-    """Count the valid rows of ``table`` in both histograms of each of ``columns``."""
-    bins, texts, names = [], [], []
+def survey_counts(
+    table: Table | TableFile, schema: Schema, columns: Sequence[str], *, lean: bool = False
+) -> SurveyCounts:
+    """Count the valid rows of ``table``, chunk by chunk, in both histograms of each of ``columns``.
+
+    In a lean survey each cell is in one of them: in the second if it is a text, or if its column is declared to hold
+    categories.
+    """
     for name in columns:
-        column, spec = table.column(name), schema.columns.get(name)
-        if isinstance(column, ArrayColumn):
+        if table.column(name).storage == "array":
             raise DataStructureError(
                 f"Column {name!r} holds arrays: nothing is bought about them, declare kind = 'array'."
             )
-        values, kinds = column.numbers(schema.missing, spec.format if isinstance(spec, DateSpec) else None)
-        bins.append(np.bincount(dyadic_bins(values, kinds)[table.valid], minlength=BINS))
-        codes, known = column.texts()
-        counts = np.bincount(codes[table.valid & (kinds != MISSING)], minlength=len(known))
-        present = np.flatnonzero(counts)
-        texts.append(torch.from_numpy(counts[present].astype(np.float64)))
-        names.append(tuple(known[i] for i in present))
-    stacked = np.stack(bins) if bins else np.zeros((0, BINS))
-    return SurveyCounts(tuple(columns), torch.from_numpy(stacked.astype(np.float64)), tuple(texts), tuple(names))
+    bins = {name: np.zeros(BINS, np.int64) for name in columns}
+    texts: dict[str, dict[str, int]] = {name: {} for name in columns}
+    for chunk in table.chunks(columns) if columns else ():
+        for name in columns:
+            _count(chunk, name, schema, bins[name], texts[name], lean=lean)
+    names = [sorted(texts[name]) for name in columns]
+    counts = [[texts[name][text] for text in own] for name, own in zip(columns, names, strict=True)]
+    stacked = np.stack([bins[name] for name in columns]) if columns else np.zeros((0, BINS))
+    return SurveyCounts(
+        columns=tuple(columns),
+        bins=torch.from_numpy(stacked.astype(np.float64)),
+        texts=tuple(torch.tensor(own, dtype=torch.float64) for own in counts),
+        names=tuple(map(tuple, names)),
+    )
+
+
+def _count(chunk: Table, name: str, schema: Schema, bins: np.ndarray, texts: dict[str, int], *, lean: bool) -> None:
+    """Add the counts of one column in one chunk."""
+    column = chunk.column(name)
+    values, kinds = column.numbers(schema.missing, schema.date_format(name))
+    categories = schema.holds_categories(name)
+    counted, told = chunk.valid, chunk.valid & (kinds != MISSING)
+    if lean:
+        told = told & (categories | (kinds == TEXT))
+        counted = counted & ~told
+    elif not categories:
+        told = told & ((kinds != NUMBER) | column.short(LONGEST_NUMBER))
+    bins += np.bincount(dyadic_bins(values, kinds)[counted], minlength=BINS)
+    for text, count in column.counts(told).items():
+        texts[text] = texts.get(text, 0) + count
 
 
 Kind = Literal["number", "category", "dropped"]
 
 
 class Bin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A kept bin of numbers, and its noisy count."""
+    """A bin of numbers that was kept, and its noisy count."""
 
     lower: float
     upper: float
@@ -117,15 +153,15 @@ class Bin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What was bought about one column; all of it noisy, hence public.
+    """What was bought about one column. All of it is noisy, hence public.
 
     Attributes:
-        column: Its name.
-        kind: A number, a category, or dropped: neither numbers nor texts stood out of the noise.
+        column: The name of the column.
+        kind: Number, category, or dropped (neither numbers nor texts stood out of the noise).
         missing: Noisy count of missing cells.
         bins: Dyadic bins that stood out of the noise, in increasing order.
         values: Texts that passed the threshold, with their noisy counts, sorted by text.
-        fine: The refinement: equal bins between the bought bounds; empty before it is bought.
+        fine: The bins of the refinement, of equal width between the bought bounds; empty before it is bought.
     """
 
     column: str
@@ -137,27 +173,39 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Survey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What was bought: public, and part of the statement.
+    """What was bought about the columns. Public, and part of the statement.
 
     Attributes:
         rows: Noisy number of rows, >= 0.
         columns: The facts, column by column.
-        noise_std: Of each count of the survey.
-        threshold: A text is released from this noisy count on.
+        noise_std: Noise on each count of the survey, except those of the target.
+        threshold: The noisy count from which a text is released.
+        lean: Whether each cell was in one bin, because the rows were too few for two.
+        task: The task by the public rule; ``None`` if nothing was bought about it.
+        task_why: The rule's reason, in words.
+        target_threshold: The noisy count from which a label is released.
+        target_noise_std: Noise on each count of a label.
+        rows_noise_std: Noise on the number of rows; 0 if it was declared.
     """
 
     rows: float
     columns: tuple[Facts, ...]
     noise_std: float
     threshold: float
+    lean: bool = False
+    task: Literal["classification", "regression"] | None = None
+    task_why: str = ""
+    target_threshold: float | None = None
+    target_noise_std: float = 0.0
+    rows_noise_std: float = 0.0
 
     def facts(self, column: str) -> Facts:
-        """The facts of one column."""
+        """Return the facts of one column."""
         return next(facts for facts in self.columns if facts.column == column)
 
 
 def cut(noise_std: float, bins: int) -> float:
-    """s z, z = Phi^-1(1 - 0.001 / bins): no bin without rows passes it but for one survey in a thousand."""
+    """Return the cut s z, z = Phi^-1(1 - 0.001 / bins), that a bin without rows passes in one survey in a thousand."""
     return noise_std * NormalDist().inv_cdf(1 - FALSE_BIN / max(bins, 1))
 
 
@@ -170,10 +218,11 @@ def read_survey(
     threshold: float,
     kinds: Mapping[str, Kind] | None = None,
 ) -> Survey:
-    """Read the noisy counts: cut every bin below s z first, then types, values and the number of rows.
+    """Read types, values and the number of rows from noisy counts, after every bin below the cut is set to zero.
 
-    Uncut, noise swamps every quantile. The number of rows is the mean over the columns of what is left of the first
-    histogram. ``kinds`` overrides a column's type, which is a coin toss for a column half text, half numbers.
+    Without the cut, noise would swamp every quantile. The number of rows is the mean over the columns of what is left
+    of the first histogram. ``kinds`` overrides the type of a column; the type of a column that is half text and half
+    numbers is a matter of chance.
     """
     level = cut(noise_std, bins.size)
     kept = np.where(bins >= max(level, 0.5), bins, 0.0)
@@ -193,8 +242,70 @@ def _number_bins(counts: np.ndarray) -> tuple[Bin, ...]:
     return tuple(Bin(*bin_bounds(2 + int(i)), float(counts[i])) for i in np.flatnonzero(counts))
 
 
+def read_lean(
+    columns: Sequence[str],
+    *,
+    bins: np.ndarray,  # (columns, BINS), noisy
+    texts: Sequence[dict[str, float]],  # released texts only
+    noise_std: float,
+    kinds: Mapping[str, Kind] | None = None,
+) -> tuple[Facts, ...]:
+    """Read the facts of a lean survey.
+
+    The scale of a number is that of the window of bins that stands out most, because a single bin seldom does.
+    """
+    facts = []
+    for name, counts, released in zip(columns, bins, texts, strict=True):
+        values = tuple(sorted(released.items()))
+        numbers = window(counts[2:], noise_std)
+        seen = sum(bin.count for bin in numbers), sum(count for _, count in values)
+        kind: Kind = (kinds or {}).get(name) or ("number" if seen[0] > seen[1] else "category")
+        if not (numbers if kind == "number" else values):
+            kind = "dropped"
+        facts.append(
+            Facts(
+                column=name,
+                kind=kind,
+                missing=float(counts[MISSING]),
+                bins=numbers if kind == "number" else (),
+                values=values if kind == "category" else (),
+            )
+        )
+    return tuple(facts)
+
+
+def window(counts: np.ndarray, noise_std: float) -> tuple[Bin, ...]:
+    """Return the bins that show a number's scale; none if nothing stands out of the noise.
+
+    They are up to three octaves, of one sign or of both, and bins beside them that stand out, too. ``counts`` are the
+    noisy counts of the bins of numbers, in increasing order.
+    """
+    zero = ZERO - 2
+    sides = {1: counts[zero + 1 :], -1: counts[:zero][::-1]}
+    candidates = [((1,), sides[1]), ((-1,), sides[-1]), ((1, -1), sides[1] + sides[-1])]
+    best, signs, first, last = STANDS_OUT, (), 0, 0
+    for which, side in candidates:
+        for width in range(1, WINDOW + 1):
+            sums = np.convolve(side, np.ones(width), "valid") / max(noise_std * math.sqrt(width * len(which)), 0.5)
+            if sums.max() > best:
+                best, signs, first = float(sums.max()), which, int(sums.argmax())
+                last = first + width - 1
+    if signs:
+        side = np.sum([sides[sign] for sign in signs], axis=0)
+        level = max(BESIDE * noise_std * math.sqrt(len(signs)), 0.5)
+        while first > 0 and side[first - 1] >= level:
+            first -= 1
+        while last + 1 < EXPONENTS and side[last + 1] >= level:
+            last += 1
+    kept = {zero + sign * (1 + place) for sign in signs for place in range(first, last + 1)}
+    kept |= set(np.flatnonzero(counts >= max(cut(noise_std, BINS), 0.5)).tolist())
+    if counts[zero] >= max(STANDS_OUT * noise_std, 0.5):
+        kept.add(zero)
+    return tuple(Bin(*bin_bounds(2 + i), max(float(counts[i]), 1.0)) for i in sorted(kept))
+
+
 def quantile(bins: Sequence[Bin], level: float) -> float:
-    """The value below which a share ``level`` of the counts lies, mass spread evenly within a bin.
+    """Return the value below which a share ``level`` of the counts lies; within a bin the mass is spread evenly.
 
     Example:
         >>> quantile([Bin(0.0, 1.0, 50.0), Bin(4.0, 8.0, 50.0)], 0.75)
@@ -209,7 +320,7 @@ def quantile(bins: Sequence[Bin], level: float) -> float:
 
 
 def mean_and_std(bins: Sequence[Bin], lower: float, upper: float) -> tuple[float, float]:
-    """Mean and standard deviation of the counts, clipped to [lower, upper]; within a bin the mass is spread evenly."""
+    """Return mean and standard deviation of values clipped to [lower, upper], spread evenly within each bin."""
     total = sum(bin.count for bin in bins)
     low = np.clip([bin.lower for bin in bins], lower, upper)
     high = np.clip([bin.upper for bin in bins], lower, upper)

@@ -1,4 +1,4 @@
-"""Theory: what the papers' bounds say, in numbers. Numbers in, numbers out; no data, no stage."""
+"""The papers' bounds as functions of numbers. Nothing here reads data."""
 
 from tacita.theory.clipped_vector import clip_bias_bound, clip_variance_bound
 from tacita.theory.dp_clipped_sgd import (
@@ -11,13 +11,17 @@ from tacita.theory.dp_clipped_sgd import (
     random_iterate_bound,
 )
 from tacita.theory.noise import (
+    advanced_composition_noise,
     full_participation_noise,
     mean_noise_std,
     noise_multiplier_of,
     one_pass_noise,
     sum_noise_std,
+    theta_noise,
+    theta_noise_of_finite_sum,
 )
-from tacita.theory.planner import OracleSettings, Plan, PlanSetting, plan_dp_clipped_sgd
+from tacita.theory.plan_setting import PlanSetting, no_theorem
+from tacita.theory.planner import ClippedSGDPlan, OracleSettings, PlannedTheorem, plan_dp_clipped_sgd
 from tacita.theory.problem import ConvexProblem, NonConvexProblem, Problem
 from tacita.theory.quantiles import QuantileInterval, failure_rate_limit, quantile_interval
 from tacita.theory.regimes import Regime, asymptotic_rate, regime
@@ -32,16 +36,18 @@ from tacita.theory.thresholds import (
 
 __all__ = [
     "BestThreshold",
+    "ClippedSGDPlan",
     "ConvergenceBound",
     "ConvexProblem",
     "NonConvexProblem",
     "OracleSettings",
-    "Plan",
     "PlanSetting",
+    "PlannedTheorem",
     "Problem",
     "QuantileInterval",
     "Regime",
     "RuleOfThumb",
+    "advanced_composition_noise",
     "asymptotic_rate",
     "average_iterate_bound",
     "balanced_threshold_large",
@@ -56,6 +62,7 @@ __all__ = [
     "lr_limits",
     "mean_noise_std",
     "neighbourhood",
+    "no_theorem",
     "noise_multiplier_of",
     "numeric_threshold",
     "one_pass_noise",
@@ -65,4 +72,6 @@ __all__ = [
     "regime",
     "rule_of_thumb",
     "sum_noise_std",
+    "theta_noise",
+    "theta_noise_of_finite_sum",
 ]

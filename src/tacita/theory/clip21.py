@@ -1,33 +1,39 @@
-r"""Clip21-SGDM: the step sizes under which it converges, and the toy on which Clip21-SGD does not.
+r"""Convergence theorems of Clip21-SGDM.
 
-Place: numbers in, numbers out. ``momentum_weight`` is the weight of the NEW gradient (torch's momentum is one minus
-that). The step sizes of theory are far too small for practice: never defaults.
-Source: "Momentum and Error Feedback for Clipping with Fast Rates and Differential Privacy", Theorems 1 to 7, with
-corrected constants (ours), which is said at each.
+``momentum_weight`` is the weight of the NEW gradient (torch's momentum is one minus that). The theorems' step sizes
+are far too small for practice and must not become defaults.
+Source: "Momentum and Error Feedback for Clipping with Fast Rates and Differential Privacy", Theorems 5 to 7. Where a
+printed constant is wrong, the function uses a corrected one (ours) and says so.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from tacita.theory import _arrays
+from tacita.theory._domains import checked
 
-Array = NDArray[np.float64]
+__all__ = [
+    "Clip21Rule",
+    "StochasticConstants",
+    "contraction_limit",
+    "deterministic_rule",
+    "lyapunov_bound",
+    "private_rule",
+    "stochastic_rule",
+]
 
 
 @dataclass(frozen=True)
 class Clip21Rule:
-    """Step size and momentum of a theorem, and what it promises.
+    """The step size and momentum that a theorem allows, and its bound.
 
     Attributes:
-        lr: gamma.
-        momentum_weight: beta.
-        value: Bound on the mean of the squared gradient norms over the run.
-        limits: Every limit by name: on lr (Theorem 5), or on the momentum weight (Theorems 6 and 7).
-        binding: The name of the smallest.
+        lr: The step size gamma.
+        momentum_weight: The weight beta of the new gradient.
+        value: The bound on the mean of the squared gradient norms over the run.
+        limits: Every limit by name: on ``lr`` (Theorem 5), or on ``momentum_weight`` (Theorems 6 and 7).
+        binding: The name of the smallest limit.
     """
 
     lr: float
@@ -37,8 +43,9 @@ class Clip21Rule:
     binding: str
 
 
+@checked()
 def lyapunov_bound(*, initial_gap: float, smoothness: float, mean_square_grad: float) -> float:
-    r"""Delta, a bound on the Lyapunov function at the start that needs neither lr nor threshold (Remark 1).
+    r"""Return Delta, a bound on the Lyapunov function at the start that needs neither lr nor threshold (Remark 1).
 
     :math:`\frac32\delta^0 + \frac1L\big(\frac{1}{6\sqrt2} + \frac29\big)\frac1n\sum_i\lVert\nabla f_i(x^0)\rVert^2`.
 
@@ -49,25 +56,27 @@ def lyapunov_bound(*, initial_gap: float, smoothness: float, mean_square_grad: f
     return 1.5 * initial_gap + (1 / (6 * math.sqrt(2)) + 2 / 9) * mean_square_grad / smoothness
 
 
+@checked()
 def deterministic_rule(
     *, smoothness: float, max_grad_norm: float, largest_grad: float, lyapunov: float, steps: int, corrected: bool = True
 ) -> Clip21Rule:
-    r"""Theorem 5: exact gradients, no noise; :math:`\frac1T\sum\lVert\nabla f(x^t)\rVert^2 \le 2\Delta/(\gamma T)`.
+    r"""Return the rule of Theorem 5, for exact gradients without noise.
+
+    Its bound is :math:`\frac1T\sum\lVert\nabla f(x^t)\rVert^2 \le 2\Delta/(\gamma T)`.
 
     Args:
-        smoothness: L, of every client's loss.
-        max_grad_norm: Threshold C; the theorem needs ``largest_grad`` > 3 C.
-        largest_grad: B, the largest norm of a client's gradient at the start.
+        smoothness: The smoothness L of every client's loss.
+        max_grad_norm: Clipping threshold C; the theorem needs ``largest_grad`` > 3 C.
+        largest_grad: The largest norm B of a client's gradient at the start.
         lyapunov: Delta, from :func:`lyapunov_bound`.
-        steps: T.
-        corrected: Take 1/4 in condition (e), where the paper's 2/3 needs more momentum than it fixes.
+        steps: The number of steps T.
+        corrected: Use 1/4 in condition (e). The paper's 2/3 needs more momentum than the theorem sets.
 
     Example:
         >>> rule = deterministic_rule(smoothness=1, max_grad_norm=1, largest_grad=4.5, lyapunov=5.51333, steps=2000)
         >>> round(rule.lr, 8), rule.binding, round(rule.value, 6)
         (0.00887262, 'lyapunov', 0.621387)
     """
-    _positive_all(smoothness=smoothness, max_grad_norm=max_grad_norm, lyapunov=lyapunov, steps=steps)
     if not largest_grad > 3 * max_grad_norm:
         raise ValueError(f"largest_grad must be > 3 max_grad_norm = {3 * max_grad_norm:g}, got {largest_grad!r}.")
     c, top = max_grad_norm, smoothness
@@ -82,10 +91,11 @@ def deterministic_rule(
     return Clip21Rule(lr, 4 * top * lr, 2 * lyapunov / (lr * steps), limits, binding)
 
 
+@checked()
 def contraction_limit(eta: float, room: float) -> float:
-    r"""Condition (e) at :math:`\beta = 4L\gamma`: the largest L gamma that it allows.
+    r"""Return the largest :math:`L\gamma` that condition (e) allows at :math:`\beta = 4L\gamma`.
 
-    :math:`256 y^2 + 48 y = \text{room}\,\eta^2` for :math:`y = (L\gamma)^2`.
+    It solves :math:`256 y^2 + 48 y = \text{room}\,\eta^2` for :math:`y = (L\gamma)^2`.
 
     Example:
         >>> round(contraction_limit(1 / 4.5, 1 / 4), 7), round(contraction_limit(1 / 4.5, 2 / 3), 7)
@@ -96,17 +106,18 @@ def contraction_limit(eta: float, room: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class StochasticConstants:
-    r"""Equation (28): the constants of the stochastic theorems.
+    r"""The constants of the stochastic theorems, equation (28).
 
     Attributes:
-        smoothness, lyapunov: L, Delta.
-        max_grad_norm: Threshold C.
-        largest_grad: Largest norm of a client's gradient at the start, without noise.
-        gradient_noise: sigma, sub-Gaussian.
-        num_clients, steps: n, T.
+        smoothness, lyapunov: L and Delta.
+        max_grad_norm: Clipping threshold C.
+        largest_grad: The largest norm of a client's gradient at the start, without noise.
+        gradient_noise: The sub-Gaussian scale sigma of the gradient noise.
+        num_clients, steps: n and T.
         failure_probability: alpha.
-        dim, noise_std: d and the noise of a message; 0 without privacy.
-        corrected: Take 12 in place of the printed 6 in the bound on gradient noise.
+        dim: The number of parameters d.
+        noise_std: The standard deviation of the privacy noise of a message; 0 without privacy.
+        corrected: Use 12 instead of the printed 6 in the bound on gradient noise.
     """
 
     smoothness: float
@@ -131,50 +142,53 @@ class StochasticConstants:
             steps=self.steps,
         )
         _arrays.probability("failure_probability", self.failure_probability)
+        _arrays.positive("dim", self.dim)
+        for name in ("largest_grad", "noise_std"):
+            _arrays.non_negative(name, getattr(self, name))
         if not self.max_grad_norm < self.B:
             raise ValueError(
-                f"largest_grad plus its noise, {self.B:g}, must be > max_grad_norm, got {self.max_grad_norm!r}."
+                f"max_grad_norm must be < {self.B:g}, which is largest_grad plus its noise, got {self.max_grad_norm!r}."
             )
 
     @property
     def k(self) -> float:
-        """The root of 2, plus twice the root of 3 ln(6 (T + 1) / alpha)."""
+        r""":math:`\sqrt2 + 2\sqrt{3\ln(6(T+1)/\alpha)}`."""
         return math.sqrt(2) + 2 * math.sqrt(3 * math.log(6 * (self.steps + 1) / self.failure_probability))
 
     @property
     def a(self) -> float:
-        """Bounds the accumulated mean noise of all rounds, with high probability."""
+        """The high-probability bound on the accumulated mean noise of all rounds."""
         return self.k * math.sqrt(self.dim) * self.noise_std * math.sqrt(self.steps / self.num_clients)
 
     @property
     def b(self) -> float:
-        """Bounds the gradient noise of every client and round, with high probability."""
+        """The high-probability bound on the gradient noise of every client and round."""
         factor = (12 if self.corrected else 6) * (self.steps + 1) * self.num_clients / self.failure_probability
         return math.sqrt(2 * self.gradient_noise**2 * math.log(factor))
 
     @property
     def c(self) -> float:
-        """Bounds the root of n times the mean gradient noise, with high probability."""
+        r"""The high-probability bound on :math:`\sqrt n` times the mean gradient noise."""
         return self.k * self.gradient_noise
 
     @property
     def b1(self) -> float:
-        """The root of 3 ln(14 (T + 1) / alpha)."""
+        r""":math:`\sqrt{3\ln(14(T+1)/\alpha)}`."""
         return math.sqrt(3 * math.log(14 * (self.steps + 1) / self.failure_probability))
 
     @property
     def B(self) -> float:
-        """Largest gradient at the start, noise included."""
+        """The largest gradient norm at the start, noise included."""
         return self.largest_grad + self.b
 
     @property
     def eta(self) -> float:
-        """C / B."""
+        """The ratio C / B."""
         return self.max_grad_norm / self.B
 
     @property
     def s(self) -> float:
-        """The root of 2, times 1 + b1."""
+        r""":math:`\sqrt2\,(1 + b_1)`."""
         return math.sqrt(2) * (1 + self.b1)
 
     @property
@@ -188,7 +202,7 @@ class StochasticConstants:
         return math.sqrt(64 * self.smoothness * self.lyapunov) + 3 * (self.B - self.max_grad_norm + self.b)
 
     def shared_limits(self) -> dict[str, float]:
-        """The three limits on the momentum weight that both theorems have."""
+        """Return the three limits on the momentum weight that Theorems 6 and 7 share."""
         c = self.max_grad_norm
         return {
             "lyapunov": c / (32 * math.sqrt(self.smoothness * self.lyapunov)),
@@ -198,9 +212,10 @@ class StochasticConstants:
 
 
 def stochastic_rule(constants: StochasticConstants) -> Clip21Rule:
-    r"""Theorem 7: stochastic gradients, no privacy noise; beta = 4 L gamma, bound :math:`4\Delta/(\gamma T)`.
+    r"""Return the rule of Theorem 7, for stochastic gradients without privacy noise.
 
-    The condition on the contraction is corrected (1/4 for 2/3).
+    :math:`\beta = 4L\gamma`, and the bound is :math:`4\Delta/(\gamma T)`. The condition on the contraction is corrected
+    (1/4 instead of 2/3).
 
     Example:
         >>> rule = stochastic_rule(StochasticConstants(smoothness=1, lyapunov=1, max_grad_norm=1, largest_grad=1,
@@ -233,11 +248,12 @@ def stochastic_rule(constants: StochasticConstants) -> Clip21Rule:
 
 
 def private_rule(constants: StochasticConstants) -> Clip21Rule:
-    r"""Theorem 6: with privacy noise; :math:`\beta = 3(L\gamma)^{0.2}`, bound :math:`4\Delta/(\gamma T)`.
+    r"""Return the rule of Theorem 6, for stochastic gradients with privacy noise.
 
-    The proof applies a lemma that does not hold with noise: the bound is unproven unless
-    :math:`T\gamma a^2 \le \Delta`; otherwise :math:`2a^2` is added here. Printed constants that are too small are
-    corrected. Its steps are astronomically small.
+    :math:`\beta = 3(L\gamma)^{0.2}`, and the bound is :math:`4\Delta/(\gamma T)`. The paper's proof applies a lemma
+    that does not hold with noise, so the bound is proved only where :math:`T\gamma a^2 \le \Delta`; elsewhere this
+    function adds :math:`2a^2`. Printed constants that are too small are corrected. The step sizes are astronomically
+    small.
 
     Example:
         >>> rule = private_rule(StochasticConstants(smoothness=1, lyapunov=1, max_grad_norm=1, largest_grad=1,
@@ -256,7 +272,7 @@ def private_rule(constants: StochasticConstants) -> Clip21Rule:
 
 
 def _private_limits(k: StochasticConstants, p: float) -> dict[str, float]:
-    """Lemma 15 and (38) to (45), corrected; those with ``a`` vanish without noise."""
+    """Return the limits of Lemma 15 and of (38) to (45), corrected. Those with ``a`` only apply with privacy noise."""
     energy, t, n, root = k.smoothness * k.lyapunov, k.steps, k.num_clients, math.sqrt(k.num_clients)
     spread = k.s * k.gradient_noise * math.sqrt(t)
     signal, eta = energy * root / spread, k.eta
@@ -286,54 +302,13 @@ def _private_limits(k: StochasticConstants, p: float) -> dict[str, float]:
 
 
 def _least_root(eta: float) -> float:
-    """The L gamma at which condition (e) of Theorem 6 is an equality: 16 (9 x^0.4) x^2 + 48 x^2 = 2 eta^2 / 3."""
+    """Return x = L gamma with 16 (9 x^0.4) x^2 + 48 x^2 = 2 eta^2 / 3: condition (e) of Theorem 6 as an equality."""
     from scipy.optimize import brentq
 
     def over(x: float) -> float:
         return 144 * x**2.4 + 48 * x**2 - 2 / 3 * eta**2
 
     return float(brentq(over, 0.0, 1.0, xtol=1e-300))  # type: ignore[arg-type]
-
-
-def ideal_mean(start: Sequence[float], *, smoothness: float, lr: float, max_grad_norm: float, steps: int) -> Array:
-    r"""Theorem 1's toy in the plane: the mean iterate of the ideal Clip21-SGD, whose every noise is clipped.
-
-    :math:`E x^T = r x^0 - \frac{C}{15L}(1-r)(2, 1)`, :math:`r = (1-L\gamma)^T`: it ends at a bias of
-    :math:`\lVert\nabla f\rVert^2 = C^2/45`, for any number of clients.
-
-    Example:
-        >>> ideal_mean((0.0, -0.07), smoothness=2, lr=0.01, max_grad_norm=1, steps=100).round(7).tolist()
-        [-0.0578254, -0.0381961]
-    """
-    left = (1 - smoothness * lr) ** steps
-    return left * np.asarray(start) - max_grad_norm / (15 * smoothness) * (1 - left) * np.array([2.0, 1.0])
-
-
-def toy_noise(gradient_noise: float) -> Array:
-    """The three equally likely noises of that toy, (3, 2): mean zero, skewed.
-
-    Example:
-        >>> np.linalg.norm(toy_noise(5.0), axis=1).round(5).tolist()
-        [2.59808, 3.4641, 4.33013]
-    """
-    return gradient_noise * math.sqrt(3) / 10 * np.array([[3.0, 0.0], [0.0, 4.0], [-3.0, -4.0]])
-
-
-def geometric_median(points: Array, *, rounds: int = 10_000) -> Array:
-    """Where the distances to the points add up to the least (Weiszfeld): the bias of Clip21-SGD as C goes to 0.
-
-    Example:
-        >>> geometric_median(toy_noise(5.0)).round(6).tolist()
-        [0.956317, 0.373236]
-    """
-    at = points.mean(axis=0)
-    for _ in range(rounds):
-        weights = 1 / np.maximum(np.linalg.norm(points - at, axis=1), 1e-300)
-        moved = weights @ points / weights.sum()
-        if np.allclose(moved, at, rtol=0, atol=1e-15):
-            break
-        at = moved
-    return at
 
 
 def _positive_all(**values: float) -> None:

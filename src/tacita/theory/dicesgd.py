@@ -1,8 +1,8 @@
-r"""DiceSGD in formulas: its theorem, the weights of its iterates, the paper's noise beside the rigorous one.
+r"""The formulas of the DiceSGD paper: its theorems, the weights of its iterates, and its noise beside the rigorous one.
 
-Place: numbers in, numbers out, at the level of the mean of a batch as in the paper; :func:`tacita.theory.sum_noise_std`
-turns a noise of the mean into one of the sum. Neither theorem may be relied on: 3.6 is violated by a noise-free
-one-dimensional loss, 3.7 is false as stated (docs/derivations/dicesgd.md). The formulas are here to be compared with.
+As in the paper, noise is on the mean of a batch; :func:`tacita.theory.sum_noise_std` converts it to noise on the sum.
+Rely on neither theorem: a noise-free one-dimensional loss violates 3.6, and 3.7 is false as stated
+(docs/derivations/dicesgd.md). The formulas are here for comparison.
 Source: Zhang, Bu, Wu, Hong, "Differentially Private SGD Without Clipping Bias: An Error-Feedback Approach".
 """
 
@@ -15,19 +15,34 @@ from numpy.typing import ArrayLike
 
 from tacita.accounting import NeighboringRelation, gaussian_mu, moved
 from tacita.theory import _arrays
+from tacita.theory._domains import ANY_SIZE, NON_NEGATIVE, POSITIVE, checked
+
+__all__ = [
+    "DiceBound",
+    "constant_of_theorem_3_7",
+    "error_norm_bound",
+    "feedback_factor_floor",
+    "feedback_signal_to_noise",
+    "iterate_weights",
+    "paper_automatic",
+    "paper_epsilon_of_its_own_proof",
+    "paper_theorem_3_7",
+    "rigorous_mean_noise_std",
+    "theorem_3_6",
+]
 
 _MU = np.vectorize(gaussian_mu, otypes=[np.float64])
 
 
 @dataclass(frozen=True)
 class DiceBound:
-    r"""What Theorem 3.6 says: :math:`E\lVert\nabla f(x^t)\rVert^2`, t drawn with the weights :math:`A_t`.
+    r"""Theorem 3.6's bound on :math:`E\lVert\nabla f(x^t)\rVert^2`, where t is drawn with the weights :math:`A_t`.
 
     Attributes:
         noise_energy: :math:`\Gamma = 2C_1^2 + 3C_2^2 + d\sigma_1^2`.
-        lr: The step size of the theorem.
-        value: Its bound. A formula, no guarantee.
-        applies: Whether :math:`C_2 \ge 3C_1 + \sigma/B`, as it assumes.
+        lr: The theorem's step size.
+        value: The theorem's bound: a formula, not a guarantee.
+        applies: Whether the theorem's assumption :math:`C_2 \ge 3C_1 + \sigma/B` holds.
     """
 
     noise_energy: Any
@@ -36,6 +51,7 @@ class DiceBound:
     applies: Any
 
 
+@checked()
 def theorem_3_6(
     *,
     smoothness: ArrayLike,
@@ -48,10 +64,10 @@ def theorem_3_6(
     lr: ArrayLike | None = None,
     deviation_of_the_mean: ArrayLike = 0.0,
 ) -> DiceBound:
-    r"""Theorem 3.6: :math:`2\sqrt{2 L F \Gamma / T}` at :math:`\eta = \sqrt{2F/(T L \Gamma)}`.
+    r"""Return the bound of Theorem 3.6, :math:`2\sqrt{2 L F \Gamma / T}` at :math:`\eta = \sqrt{2F/(T L \Gamma)}`.
 
-    At another step size :math:`2F/(\eta T) + \eta L \Gamma`, from the end of the proof. The proof drops a factor that
-    is large when the error winds up, and the bound is exceeded tenfold by a Huber loss far from its minimum.
+    At another step size it is :math:`2F/(\eta T) + \eta L \Gamma`, from the end of the proof. The proof drops a factor
+    that is large when the error grows, and a Huber loss far from its minimum exceeds the bound nine to ten times.
 
     Args:
         smoothness: L.
@@ -60,9 +76,9 @@ def theorem_3_6(
         max_grad_norm: :math:`C_1`.
         max_feedback_norm: :math:`C_2`.
         dim: d.
-        mean_noise_std: :math:`\sigma_1`, on the mean.
-        lr: Another step size.
-        deviation_of_the_mean: :math:`\sigma / B`, for the condition alone.
+        mean_noise_std: :math:`\sigma_1`, the noise on the mean.
+        lr: Step size; ``None`` for the theorem's.
+        deviation_of_the_mean: :math:`\sigma / B`, which only ``applies`` depends on.
 
     Example:
         >>> found = theorem_3_6(smoothness=1, initial_gap=2, steps=1000, max_grad_norm=1, max_feedback_norm=3.5,
@@ -84,11 +100,12 @@ def theorem_3_6(
     )
 
 
+@checked()
 def iterate_weights(feedback_factors: ArrayLike) -> Any:
-    r"""The weights :math:`A_t = 1 - \prod_{\tau > t} (1 - \alpha_e^\tau)` of Theorem 3.6, t = 0, ..., T - 1.
+    r"""Return Theorem 3.6's weights :math:`A_t = 1 - \prod_{\tau > t} (1 - \alpha_e^\tau)`, t = 0, ..., T - 1.
 
-    The last is 0, so they are not the strictly positive numbers that the paper says. They depend on the hidden error:
-    an index drawn with them is not private.
+    The last weight is 0, so they are not strictly positive as the paper says. They depend on the hidden error, so an
+    index drawn with them is not private.
 
     Args:
         feedback_factors: :math:`\alpha_e^t = \min(1, C_2/\lVert e^t\rVert)`, along the last axis.
@@ -102,8 +119,9 @@ def iterate_weights(feedback_factors: ArrayLike) -> Any:
     return 1 - np.concatenate([products[..., 1:], np.ones((*left.shape[:-1], 1))], axis=-1)
 
 
+@checked(steps=NON_NEGATIVE, max_feedback_norm=POSITIVE)
 def feedback_factor_floor(*, steps: ArrayLike, residual_bound: ArrayLike, max_feedback_norm: ArrayLike) -> Any:
-    r"""Bound (9): :math:`\alpha_e^t \ge C_2/(C_2 + t(G' - C_2))`, and 1 where :math:`G' \le C_2`.
+    r"""Return bound (9): :math:`\alpha_e^t \ge C_2/(C_2 + t(G' - C_2))`, and 1 where :math:`G' \le C_2`.
 
     :math:`G' = \max(0, G + \sigma - C_1)` bounds what clipping removes of one sample.
 
@@ -116,8 +134,11 @@ def feedback_factor_floor(*, steps: ArrayLike, residual_bound: ArrayLike, max_fe
     return _arrays.plain(c2 / (c2 + grown))
 
 
+@checked(max_feedback_norm=POSITIVE)
 def error_norm_bound(*, steps: ArrayLike, residual_bound: ArrayLike, max_feedback_norm: ArrayLike) -> Any:
-    r""":math:`\lVert e^t\rVert \le t G' - (t-1) C_2` for t >= 1, where :math:`G' \ge C_2`; else at most :math:`G'`.
+    r"""Return the bound on the error's norm: :math:`t G' - (t-1) C_2` where :math:`G' \ge C_2`, otherwise :math:`G'`.
+
+    It bounds :math:`\lVert e^t\rVert` for t >= 1; G' is that of :func:`feedback_factor_floor`.
 
     Example:
         >>> error_norm_bound(steps=10, residual_bound=3.0, max_feedback_norm=1.0)
@@ -128,6 +149,7 @@ def error_norm_bound(*, steps: ArrayLike, residual_bound: ArrayLike, max_feedbac
     return _arrays.plain(g + (t - 1) * np.maximum(0.0, g - c2))
 
 
+@checked(residual_bound=ANY_SIZE)
 def paper_theorem_3_7(
     *,
     num_records: int,
@@ -138,23 +160,24 @@ def paper_theorem_3_7(
     theorem_constant: float,
     residual_bound: float = math.inf,
 ) -> float:
-    r"""The noise of Theorem 3.7, on the mean: **not private as claimed**.
+    r"""Return the noise of Theorem 3.7 on the mean. **Not private as claimed.**
 
-    :math:`\sigma_1 = \sqrt{32 T (C_1^2 + 2\min(C, G')^2) \ln(1/\delta)} / (N\epsilon)`, C with :math:`C_2 \le C/B`.
-    Where the residual bound G' is the smaller, it also rests on an unenforced property of the data.
+    :math:`\sigma_1 = \sqrt{32 T (C_1^2 + 2\min(C, G')^2) \ln(1/\delta)} / (N\epsilon)`, where C is a constant with
+    :math:`C_2 \le C/B`. Where the residual bound G' is smaller than C, the formula also relies on a property of the
+    data that nothing enforces.
 
     Example:
         >>> round(paper_theorem_3_7(num_records=50_000, steps=150, epsilon=2, delta=1e-5, max_grad_norm=1,
         ...                         theorem_constant=1000), 5)
         3.32452
     """
-    _positive_all(num_records=num_records, steps=steps, epsilon=epsilon, delta=delta, max_grad_norm=max_grad_norm)
     energy = max_grad_norm**2 + 2 * min(theorem_constant, residual_bound) ** 2
     return math.sqrt(32 * steps * energy * math.log(1 / delta)) / (num_records * epsilon)
 
 
+@checked()
 def paper_automatic(*, num_records: int, steps: int, epsilon: float, delta: float, max_grad_norm: float) -> float:
-    r"""The noise of the automatic variant, on the mean: **not private as claimed**, by about 10^4.
+    r"""Return the noise of the automatic variant on the mean. **Not private as claimed**: too small by about 10^4.
 
     :math:`\sigma_1 = \sqrt{96 T \ln(1/\delta)}\, C / (N \epsilon)`.
 
@@ -162,12 +185,14 @@ def paper_automatic(*, num_records: int, steps: int, epsilon: float, delta: floa
         >>> round(paper_automatic(num_records=50_000, steps=150, epsilon=2, delta=1e-5, max_grad_norm=1), 8)
         0.00407168
     """
-    _positive_all(num_records=num_records, steps=steps, epsilon=epsilon, delta=delta, max_grad_norm=max_grad_norm)
     return math.sqrt(96 * steps * math.log(1 / delta)) * max_grad_norm / (num_records * epsilon)
 
 
+@checked()
 def paper_epsilon_of_its_own_proof(epsilon: ArrayLike, delta: ArrayLike) -> Any:
-    r"""What the paper's constant 32 delivers even if the rest of its proof were right: more than it says.
+    r"""Return the epsilon that the paper's constant 32 would give if the rest of its proof were right.
+
+    It is larger than the epsilon that the paper states.
 
     The best Rényi order gives :math:`\sqrt 2\, \epsilon + \epsilon^2/(2\ln(1/\delta))`.
 
@@ -179,17 +204,21 @@ def paper_epsilon_of_its_own_proof(epsilon: ArrayLike, delta: ArrayLike) -> Any:
     return _arrays.plain(math.sqrt(2) * e + e**2 / (2 * np.log(1 / _arrays.positive("delta", delta))))
 
 
+@checked()
 def constant_of_theorem_3_7(epsilon: ArrayLike, delta: ArrayLike) -> Any:
-    r"""What would have to stand for 32: :math:`16\epsilon^2/(\ell(\sqrt{\ell+\epsilon}-\sqrt\ell)^2)`, at least 64.
+    r"""Return the constant that Theorem 3.7 would need instead of 32; it is at least 64.
+
+    :math:`16\epsilon^2/(\ell(\sqrt{\ell+\epsilon}-\sqrt\ell)^2)` with :math:`\ell = \ln(1/\delta)`.
 
     Example:
-        >>> round(constant_of_theorem_3_7(2.0, 1e-5), 4)  # l = ln(1 / delta)
+        >>> round(constant_of_theorem_3_7(2.0, 1e-5), 4)
         69.4477
     """
     e, log = _arrays.positive("epsilon", epsilon), np.log(1 / _arrays.positive("delta", delta))
     return _arrays.plain(16 * e**2 / (log * (np.sqrt(log + e) - np.sqrt(log)) ** 2))
 
 
+@checked()
 def rigorous_mean_noise_std(
     *,
     epsilon: ArrayLike,
@@ -200,10 +229,11 @@ def rigorous_mean_noise_std(
     divisor: ArrayLike,
     relation: NeighboringRelation,
 ) -> Any:
-    r"""Noise on the mean that is private for any data-independent batches: :math:`S\sqrt T/\mu(\epsilon, \delta)`.
+    r"""Return the noise on the mean that is private for any data-independent batches.
 
-    :math:`S = s\, C_1/B + 2 C_2`, s = 1 or, under replace-one, 2: the current batch, and the error that remembers all
-    the earlier ones. The oracle accounts a little less where sampling allows it.
+    :math:`S\sqrt T/\mu(\epsilon, \delta)` with :math:`S = s\, C_1/B + 2 C_2`, where s is 1, or 2 under replace-one. The
+    first term is the current batch; the second is the error, which remembers all earlier batches. The oracle accounts
+    for a little less where sampling allows it.
 
     Example:
         >>> noise = rigorous_mean_noise_std(epsilon=2, delta=1e-5, steps=150, max_grad_norm=1, max_feedback_norm=1,
@@ -216,18 +246,14 @@ def rigorous_mean_noise_std(
     return _arrays.plain(sensitivity * np.sqrt(_arrays.positive("steps", steps)) / _MU(epsilon, delta))
 
 
+@checked()
 def feedback_signal_to_noise(epsilon: ArrayLike, delta: ArrayLike) -> Any:
-    r"""Most that private error feedback can move in one direction over a run, in standard deviations of its noise.
+    r"""Return the farthest that private error feedback can move in one direction over a run, in noise deviations.
 
-    :math:`\mu(\epsilon, \delta)/2`, whatever the thresholds and the number of steps.
+    It is :math:`\mu(\epsilon, \delta)/2` standard deviations of its noise, for all thresholds and numbers of steps.
 
     Example:
         >>> round(feedback_signal_to_noise(2.0, 1e-5), 6)
         0.250776
     """
     return _arrays.plain(_MU(epsilon, delta) / 2)
-
-
-def _positive_all(**values: float) -> None:
-    for name, value in values.items():
-        _arrays.positive(name, value)

@@ -1,7 +1,7 @@
-r"""What the DP-Clipped-SGD paper prints where it differs from what its proofs give: for comparison, never for use.
+r"""Formulas of the DP-Clipped-SGD paper as printed, where its proofs give something else. For comparison only.
 
-Place: beside [theory.dp_clipped_sgd] and [theory.thresholds], which have the corrected forms; errata and corrections:
-docs/derivations/dp-clipped-sgd.md.
+The corrected forms are in :mod:`tacita.theory.dp_clipped_sgd`, :mod:`tacita.theory.thresholds` and
+:mod:`tacita.theory.regimes`; docs/derivations/dp-clipped-sgd.md lists the errata and derives the corrections.
 """
 
 from typing import Any
@@ -10,28 +10,39 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from tacita.theory import _arrays
+from tacita.theory._domains import checked
 from tacita.theory.problem import Problem
 from tacita.theory.thresholds import d_log_factor
 
+__all__ = [
+    "printed_bracket",
+    "printed_threshold_large",
+    "printed_threshold_small",
+]
 
+
+@checked()
 def printed_threshold_large(
     problem: Problem, *, epsilon: ArrayLike, delta: ArrayLike, steps: ArrayLike, failure_probability: ArrayLike
 ) -> Any:
-    r"""Corollary 4.3 as printed: :math:`\max\{4g, (\epsilon\sigma^\alpha/(d\Lambda))^{1/\alpha}\}`.
+    r"""Return the large threshold of Corollary 4.3 as printed.
 
-    It does not solve the balance that it is said to solve: the two terms differ by :math:`\sqrt{d\Lambda}`.
+    :math:`\max\{4g, (\epsilon\sigma^\alpha/(d\Lambda))^{1/\alpha}\}`. It does not balance the two terms that it is said
+    to balance: they differ by :math:`\sqrt{d\Lambda}`.
     """
     factor = d_log_factor(problem, delta=delta, steps=steps, failure_probability=failure_probability)
     raw = (np.asarray(epsilon) * problem.scale**problem.order / factor) ** (1 / problem.order)
     return _arrays.plain(np.maximum(4 * problem.gradient_scale, raw))
 
 
+@checked()
 def printed_threshold_small(
     problem: Problem, *, epsilon: ArrayLike, delta: ArrayLike, steps: ArrayLike, failure_probability: ArrayLike
 ) -> Any:
-    r"""Corollary 4.3 as printed: :math:`\min\{4g/3, 2\epsilon g/((d\Lambda)^{1/(2\alpha+2)} + 1)\}`.
+    r"""Return the small threshold of Corollary 4.3 as printed.
 
-    The power of epsilon is wrong, and 1 stands for 1/2.
+    :math:`\min\{4g/3, 2\epsilon g/((d\Lambda)^{1/(2\alpha+2)} + 1)\}`. The power of epsilon is wrong, and 1 should be
+    1/2.
     """
     factor = d_log_factor(problem, delta=delta, steps=steps, failure_probability=failure_probability)
     g = problem.gradient_scale
@@ -40,10 +51,12 @@ def printed_threshold_small(
     )
 
 
+@checked()
 def printed_bracket(problem: Problem, *, max_grad_norm: ArrayLike) -> Any:
-    r"""The bracket W of equations (8) and (24) as printed: it changes when the objective is rescaled.
+    r"""Return the bracket W of equations (8) and (24) as printed.
 
-    :math:`g/C + C^{\alpha-1}\zeta/(\sigma^\alpha+\zeta^\alpha) + (\sigma^\alpha+\zeta^\alpha)^{-1/\alpha}`.
+    :math:`g/C + C^{\alpha-1}\zeta/(\sigma^\alpha+\zeta^\alpha) + (\sigma^\alpha+\zeta^\alpha)^{-1/\alpha}`. It changes
+    when the objective is rescaled, which cannot be right.
     """
     c, g, alpha = np.asarray(max_grad_norm, dtype=np.float64), problem.gradient_scale, problem.order
     excess = np.maximum(0.0, 2 * g - c / 2)

@@ -1,9 +1,9 @@
-r"""How much noise privacy asks for: exact Gaussian numbers, and the change between the mean and the sum.
+r"""The noise that a privacy budget requires, and the conversion between noise on the mean and noise on the sum.
 
-Place: accounting -> [theory.noise] -> planners. Papers put their noise on the mean of a batch; oracle, mechanism and
-ledger speak of the sum. This module is the one place where the two are converted.
-Source: Balle and Wang (2018) for the Gaussian; the order-of-magnitude formulas are those of the papers, and no
-guarantees.
+Papers put the noise on the mean of a batch; oracle, mechanism and ledger use the sum. This module is the only place
+that converts between the two.
+Source: Balle and Wang (2018) for the exact Gaussian noise. The order-of-magnitude formulas are those of the papers and
+guarantee nothing.
 """
 
 import math
@@ -14,12 +14,14 @@ from numpy.typing import ArrayLike
 from tacita.accounting import NeighboringRelation, gaussian_mu, moved
 from tacita.theory import _arrays
 from tacita.theory._arrays import Numbers
+from tacita.theory._domains import checked
 
 _MU = np.vectorize(gaussian_mu, otypes=[np.float64])
 
 
+@checked()
 def sum_noise_std(mean_noise_std: ArrayLike, *, divisor: ArrayLike) -> Numbers:
-    """Noise of the sum whose mean, the sum over the public ``divisor``, has noise ``mean_noise_std``.
+    """Return the noise of the sum, given the noise of the mean, which is the sum over the public ``divisor``.
 
     Example:
         >>> sum_noise_std(0.01, divisor=500)
@@ -29,8 +31,9 @@ def sum_noise_std(mean_noise_std: ArrayLike, *, divisor: ArrayLike) -> Numbers:
     return _arrays.plain(mean * _arrays.positive("divisor", divisor))
 
 
+@checked()
 def mean_noise_std(noise_std: ArrayLike, *, divisor: ArrayLike) -> Numbers:
-    """Noise of the mean, if the sum has ``noise_std`` and is divided by the public ``divisor``.
+    """Return the noise of the mean, given the noise of the sum, which is divided by the public ``divisor``.
 
     Example:
         >>> mean_noise_std(5.0, divisor=500)
@@ -40,12 +43,13 @@ def mean_noise_std(noise_std: ArrayLike, *, divisor: ArrayLike) -> Numbers:
     return _arrays.plain(of_sum / _arrays.positive("divisor", divisor))
 
 
+@checked()
 def noise_multiplier_of(
     mean_noise_std: ArrayLike, *, divisor: ArrayLike, max_grad_norm: ArrayLike, relation: NeighboringRelation
 ) -> Numbers:
-    """The multiplier that a mechanism needs for that noise on the mean: noise of the sum over its sensitivity.
+    """Return the noise multiplier (noise of the sum over its sensitivity) that gives a noise of the mean.
 
-    The sensitivity of a clipped sum is ``max_grad_norm``, under ``replace_one`` twice that.
+    The sensitivity of a clipped sum is ``max_grad_norm``, or twice that under ``replace_one``.
 
     Example:
         >>> noise_multiplier_of(0.01, divisor=500, max_grad_norm=2.5, relation="replace_one")
@@ -55,6 +59,7 @@ def noise_multiplier_of(
     return _arrays.plain(np.asarray(of_sum) / (moved(relation) * _arrays.positive("max_grad_norm", max_grad_norm)))
 
 
+@checked()
 def full_participation_noise(
     *,
     epsilon: ArrayLike,
@@ -63,10 +68,10 @@ def full_participation_noise(
     queries: ArrayLike,
     relation: NeighboringRelation,
 ) -> Numbers:
-    r"""Noise of the sum when a record may be in every batch: :math:`s\, C \sqrt{m} / \mu(\epsilon, \delta)`, exact.
+    r"""Return the exact noise of the sum when a record may be in every batch.
 
-    s is 1, under replace_one 2; m is the number of queries. Composition of Gaussian queries is Gaussian, so nothing
-    is lost.
+    :math:`s\, C \sqrt{m} / \mu(\epsilon, \delta)`, where s is 1, or 2 under ``replace_one``, and m is the number of
+    queries. It is exact because the composition of Gaussian queries is again Gaussian.
 
     Example:
         >>> noise = full_participation_noise(
@@ -78,13 +83,15 @@ def full_participation_noise(
     return _arrays.plain(np.asarray(once) * np.sqrt(_arrays.positive("queries", queries)))
 
 
+@checked()
 def one_pass_noise(
     *, epsilon: ArrayLike, delta: ArrayLike, max_grad_norm: ArrayLike, relation: NeighboringRelation
 ) -> Numbers:
-    r"""Noise of the sum when a record is in one batch of the run at most: :math:`s\, C / \mu(\epsilon, \delta)`.
+    r"""Return the exact noise of the sum when a record is in at most one batch of the run.
 
-    There is no factor for the number of steps: the whole run is one Gaussian query of each record
-    (:class:`tacita.DisjointSampler` sees to it).
+    :math:`s\, C / \mu(\epsilon, \delta)`, where s is 1, or 2 under ``replace_one``. There is no factor for the number
+    of steps, because the whole run is one Gaussian query of each record. :class:`tacita.DisjointSampler` draws such
+    batches.
 
     Example:
         >>> round(one_pass_noise(epsilon=8, delta=1e-5, max_grad_norm=1, relation="add_or_remove_one"), 6)
@@ -94,13 +101,15 @@ def one_pass_noise(
     return _arrays.plain(moved(relation) * c / _MU(epsilon, delta))
 
 
+@checked()
 def theta_noise(
     *, epsilon: ArrayLike, delta: ArrayLike, max_grad_norm: ArrayLike, steps: ArrayLike, constant: float = 1.0
 ) -> Numbers:
-    r"""The paper's :math:`\Theta\big(\frac{C}{\epsilon}\sqrt{K \ln(K/\delta)\ln(1/\delta)}\big)`: **not a guarantee**.
+    r"""Return the paper's order of magnitude for the noise of the sum. **Not a guarantee.**
 
-    An order of magnitude, with the hidden constant as an argument. With 1 it is larger than needed for a small
-    epsilon and too small for a large one: it falls like 1 / epsilon, what is needed only like its root.
+    :math:`\Theta\big(\frac{C}{\epsilon}\sqrt{K \ln(K/\delta)\ln(1/\delta)}\big)` with ``constant`` as the hidden
+    constant. At 1 it is larger than needed for a small epsilon and too small for a large one, because it falls like
+    1 / epsilon and the noise that is needed falls only like 1 / sqrt(epsilon).
 
     Example:
         >>> round(theta_noise(epsilon=1, delta=1e-5, max_grad_norm=1, steps=999), 3)
@@ -111,25 +120,29 @@ def theta_noise(
     return _arrays.plain(constant * np.asarray(max_grad_norm) / _arrays.positive("epsilon", epsilon) * shape)
 
 
+@checked()
 def theta_noise_of_finite_sum(
     *, epsilon: ArrayLike, delta: ArrayLike, max_grad_norm: ArrayLike, steps: ArrayLike, sample_rate: ArrayLike
 ) -> Numbers:
-    r"""The paper's :math:`\Theta\big(\frac{q C}{\epsilon}\sqrt{K \ln(1/\delta)}\big)`, of the sum: **not a guarantee**.
+    r"""Return the paper's order of magnitude for the noise of the sum in a finite-sum problem. **Not a guarantee.**
 
-    Quoted from Abadi et al. (2016) for Poisson sampling at rate q; meant only where epsilon is of order
-    :math:`q^2 K`, which for one epoch of batches of one is 1 / n.
+    :math:`\Theta\big(\frac{q C}{\epsilon}\sqrt{K \ln(1/\delta)}\big)` with the hidden constant 1. The paper quotes it
+    from Abadi et al. (2016), for Poisson sampling at rate q. It is meant only where epsilon is of order :math:`q^2 K`,
+    which is 1 / n for one epoch of batches of one.
     """
     k, d = _arrays.positive("steps", steps), _arrays.positive("delta", delta)
     q = _arrays.probability("sample_rate", sample_rate)
     return _arrays.plain(q * np.asarray(max_grad_norm) / np.asarray(epsilon) * np.sqrt(k * np.log(1 / d)))
 
 
+@checked()
 def advanced_composition_noise(*, epsilon: float, delta: float, max_grad_norm: float, queries: int) -> float:
-    r"""What the paper's way of accounting costs: advanced composition of classical Gaussian queries (sensitivity C).
+    r"""Return the noise of the sum that the paper's accounting requires, for queries of sensitivity C.
 
-    With :math:`\delta' = \delta/2` and :math:`\delta_0 = \delta/(2m)` a query gets the largest :math:`\epsilon_0` with
+    The paper applies advanced composition to classical Gaussian queries. With :math:`\delta' = \delta/2` and
+    :math:`\delta_0 = \delta/(2m)` a query gets the largest :math:`\epsilon_0` with
     :math:`\epsilon_0\sqrt{2m\ln(1/\delta')} + m\epsilon_0(e^{\epsilon_0} - 1) \le \epsilon`, and noise
-    :math:`C\sqrt{2\ln(1.25/\delta_0)}/\epsilon_0`. For comparison: the exact noise is several times smaller.
+    :math:`C\sqrt{2\ln(1.25/\delta_0)}/\epsilon_0`. This is for comparison; the exact noise is several times smaller.
 
     Example:
         >>> round(advanced_composition_noise(epsilon=1, delta=1e-5, max_grad_norm=1, queries=1000), 2)

@@ -1,10 +1,11 @@
-r"""Noisy SGD to second-order stationary points: parameters, lemmas, conditions.
+r"""Parameters, lemmas and conditions of noisy SGD to second-order stationary points.
 
-Place: numbers in, numbers out. The noise is on the mean of a batch of B, as in the paper; times B it is that of the
-sum, and divided by the bound C on a gradient that is the noise multiplier. Nothing here is a privacy guarantee: the
-clipped algorithm, with noise from an accountant, is on the same path wherever the paper's argument holds.
+As in the paper, the noise is on the mean of a batch of size B. Multiplied by B it is the noise of the sum; divided by
+the bound C on a gradient as well, it is the noise multiplier. Nothing here is a privacy guarantee. Where the paper's
+argument holds, no gradient exceeds C, so the clipped algorithm with an accountant's noise takes the same path.
 Source: "Noise is All You Need: Private Second-Order Convergence of Noisy SGD", with the corrections of
-docs/derivations/noisy-sgd.md. Unspecified constants are arguments, 1 by default: orders of magnitude.
+docs/derivations/noisy-sgd.md. Constants that the paper does not specify are arguments with default 1, so results are
+orders of magnitude.
 """
 
 from dataclasses import dataclass
@@ -14,8 +15,24 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from tacita.theory import _arrays
+from tacita.theory._domains import ABOVE_ONE, NON_NEGATIVE, checked
+
+__all__ = [
+    "EscapeParameters",
+    "breaking_dimension",
+    "concentrated_mean_sensitivity",
+    "concentration_bound",
+    "escape_parameters",
+    "gradient_norm_bound",
+    "honest_delta",
+    "kappa",
+    "least_accuracy",
+    "noise_is_enough",
+    "paper_mean_noise_std",
+]
 
 
+@checked()
 def gradient_norm_bound(
     *,
     smoothness: ArrayLike,
@@ -26,10 +43,11 @@ def gradient_norm_bound(
     delta: ArrayLike,
     c: float = 1.0,
 ) -> Any:
-    r"""Formula (2) for the largest per-sample gradient on the path: a heuristic for choosing C, no bound.
+    r"""Return formula (2) for the largest per-sample gradient on the path: a heuristic for choosing C, not a bound.
 
     :math:`2\sqrt{L f} + c\,(L\sqrt{\ln(T/\delta)} + \sigma\sqrt{\ln(nT)} + \sqrt{\sigma\ln(1/\delta)})`. It adds
-    quantities of different units, has an unknown constant, and misses the noise of privacy, which breaks it.
+    quantities of different units, has an unknown constant, and leaves out the privacy noise, which can make gradients
+    exceed it.
 
     Example:
         >>> round(gradient_norm_bound(smoothness=1, initial_gap=1, gradient_noise=1, num_records=50_000, steps=10_000,
@@ -43,6 +61,7 @@ def gradient_norm_bound(
     return _arrays.plain(2 * np.sqrt(curvature * gap) + c * spread)
 
 
+@checked()
 def paper_mean_noise_std(
     *,
     gradient_bound: ArrayLike,
@@ -52,9 +71,10 @@ def paper_mean_noise_std(
     epsilon: ArrayLike,
     c2: float = 1.0,
 ) -> Any:
-    r"""Formula (1), on the mean: :math:`c_2 C \sqrt{T\ln(1/\delta)}/(n\epsilon)`. **No guarantee**: c2 is unknown.
+    r"""Return the noise of formula (1), on the mean. **Not a guarantee**: the constant c2 is unknown.
 
-    With c2 = 1 it falls below the exact noise of full batches already, and far below it for large epsilon.
+    :math:`c_2 C \sqrt{T\ln(1/\delta)}/(n\epsilon)`. With c2 = 1 it is below the exact noise even for full batches, and
+    far below it for large epsilon.
 
     Example:
         >>> round(paper_mean_noise_std(gradient_bound=14.4209, steps=10_000, delta=1e-5, num_records=50_000,
@@ -66,18 +86,19 @@ def paper_mean_noise_std(
     return _arrays.plain(top / (_arrays.positive("num_records", num_records) * _arrays.positive("epsilon", epsilon)))
 
 
+@checked(epsilon=NON_NEGATIVE)
 def honest_delta(
     epsilon: ArrayLike, delta: ArrayLike, event_delta: ArrayLike | None = None, *, capped: bool = True
 ) -> Any:
-    r"""The delta of an algorithm that is private only on an event: :math:`\delta + (1 + e^\epsilon)\,\delta_E`.
+    r"""Return the delta of an algorithm that is private only on an event: :math:`\delta + (1 + e^\epsilon)\,\delta_E`.
 
-    The event must be swapped out on both data sets. With :math:`\delta_E = \delta` it is :math:`(2 + e^\epsilon)\delta`
-    where the paper says :math:`2\delta`.
+    The algorithm is compared with one that is always private, and the two may differ outside the event on both data
+    sets. With :math:`\delta_E = \delta` the result is :math:`(2 + e^\epsilon)\delta`; the paper says :math:`2\delta`.
 
     Args:
-        epsilon, delta: Of the algorithm that is private without condition.
-        event_delta: Probability that the two algorithms differ; delta by default.
-        capped: At 1, which is no guarantee at all.
+        epsilon, delta: Guarantee of the algorithm that is always private.
+        event_delta: Probability that the two algorithms differ; ``None`` for ``delta``.
+        capped: Cap the result at 1, which is no guarantee at all.
 
     Example:
         >>> round(honest_delta(1.0, 0.01), 7), honest_delta(8.0, 0.01)
@@ -91,15 +112,15 @@ def honest_delta(
 
 @dataclass(frozen=True)
 class EscapeParameters:
-    r"""Definition B.1, with the correction :math:`\tilde\sigma^2 = \sigma^2/B + d\Delta^2`.
+    r"""The parameters of Definition B.1, with the correction :math:`\tilde\sigma^2 = \sigma^2/B + d\Delta^2`.
 
     Attributes:
-        total_noise_variance: :math:`\tilde\sigma^2`, of one step.
+        total_noise_variance: :math:`\tilde\sigma^2`, the noise of one step.
         lr: :math:`\eta = c_\eta \min(\alpha^2/(L(1+\tilde\sigma^2)), f/(L\tilde\sigma^2))`.
         steps: :math:`T = 64 f/(\eta\alpha^2)`, not rounded.
         escape_steps: Steps to leave a saddle, :math:`c/(\eta\sqrt{\rho\alpha})`.
-        escape_radius: How far it goes, :math:`c\sqrt{\alpha/\rho}`.
-        escape_decrease: How far the objective falls, :math:`c\sqrt{\alpha^3/\rho}`.
+        escape_radius: Distance moved while leaving it, :math:`c\sqrt{\alpha/\rho}`.
+        escape_decrease: Decrease of the objective meanwhile, :math:`c\sqrt{\alpha^3/\rho}`.
     """
 
     total_noise_variance: Any
@@ -110,6 +131,7 @@ class EscapeParameters:
     escape_decrease: Any
 
 
+@checked()
 def escape_parameters(
     *,
     accuracy: ArrayLike,
@@ -126,10 +148,10 @@ def escape_parameters(
     c_decrease: float = 1.0,
     steps_multiplier: float = 1.0,
 ) -> EscapeParameters:
-    r"""Step size, steps and escape quantities of Definition B.1 for the accuracy alpha.
+    r"""Return the step size, steps and escape quantities of Definition B.1 for the accuracy alpha.
 
-    The constants hide polylogarithms and are not given anywhere; those of the paper's lemmas contradict one another, so
-    that T needs a further factor (``steps_multiplier``; 1 is the paper's).
+    The paper's constants hide polylogarithms and are not given anywhere. Those of its lemmas contradict one another, so
+    T needs a further factor, ``steps_multiplier`` (1 is the paper's).
 
     Example:
         >>> found = escape_parameters(accuracy=0.1, smoothness=1, hessian_lipschitz=1, initial_gap=1, gradient_noise=1,
@@ -152,6 +174,7 @@ def escape_parameters(
     )
 
 
+@checked()
 def kappa(
     *,
     gradient_bound: ArrayLike,
@@ -163,9 +186,10 @@ def kappa(
     c2: float = 1.0,
     c_lr: float = 1.0,
 ) -> Any:
-    r""":math:`\kappa = 64 c_2^2 C^2 f L \ln(1/\delta)/(c_\eta n^2\epsilon^2)`: what privacy costs in accuracy.
+    r"""Return kappa, which measures what privacy costs in accuracy.
 
-    An accuracy alpha is feasible iff :math:`\alpha^4 \ge \kappa(d+1)`.
+    :math:`\kappa = 64 c_2^2 C^2 f L \ln(1/\delta)/(c_\eta n^2\epsilon^2)`. An accuracy alpha is feasible if and only if
+    :math:`\alpha^4 \ge \kappa(d+1)`.
 
     Example:
         >>> round(kappa(gradient_bound=2.5, smoothness=1, initial_gap=1, delta=1e-5, num_records=50_000, epsilon=1), 11)
@@ -176,11 +200,12 @@ def kappa(
     return _arrays.plain(top * np.log(1 / _arrays.positive("delta", delta)) / bottom)
 
 
+@checked()
 def least_accuracy(kappa: ArrayLike, dim: ArrayLike) -> Any:
-    r"""The smallest feasible accuracy, :math:`(\kappa(d+1))^{1/4}`, for the noise :math:`\Delta = \sigma/\sqrt B`.
+    r"""Return the least feasible accuracy, :math:`(\kappa(d+1))^{1/4}`, for the noise :math:`\Delta = \sigma/\sqrt B`.
 
-    In n, epsilon and d it is the paper's :math:`d^{1/4}/\sqrt{n\epsilon}`; the exponent of the initial gap is 1/2, not
-    the printed 1.
+    It depends on n, epsilon and d as the paper says, :math:`d^{1/4}/\sqrt{n\epsilon}`. The exponent of the initial gap
+    is 1/2, not 1 as printed.
 
     Example:
         >>> round(least_accuracy(1.84207e-6, 1000), 6)
@@ -189,6 +214,7 @@ def least_accuracy(kappa: ArrayLike, dim: ArrayLike) -> Any:
     return _arrays.plain((np.asarray(kappa) * (np.asarray(dim) + 1.0)) ** 0.25)
 
 
+@checked()
 def noise_is_enough(
     *,
     mean_noise_std: float,
@@ -199,10 +225,11 @@ def noise_is_enough(
     steps: int,
     concentrated: bool,
 ) -> bool:
-    r"""The noise that the convergence theorem asks for: :math:`\Delta^2 \ge \sigma^2/B` if gradients concentrate.
+    r"""Return whether the noise is as large as the convergence theorem requires.
 
-    Without that assumption (``concentrated=False``, the paper's Appendix C) :math:`\tilde\delta\Delta^2 \ge \sigma^2/B`
-    and :math:`d\Delta^2 > \sigma^2/(\tilde\delta B)`, :math:`\tilde\delta = \delta/T`: practically unusable.
+    It requires :math:`\Delta^2 \ge \sigma^2/B` if gradients concentrate. Without that assumption
+    (``concentrated=False``, the paper's Appendix C) it requires :math:`\tilde\delta\Delta^2 \ge \sigma^2/B` and
+    :math:`d\Delta^2 > \sigma^2/(\tilde\delta B)` with :math:`\tilde\delta = \delta/T`, which is impractically large.
     """
     of_batch = gradient_noise**2 / batch_size
     if concentrated:
@@ -211,8 +238,11 @@ def noise_is_enough(
     return mean_noise_std**2 * event >= of_batch and dim * mean_noise_std**2 > of_batch / event
 
 
+@checked()
 def concentration_bound(gradient_noise: ArrayLike, num_records: ArrayLike) -> Any:
-    r"""What gradient concentration (Assumption B) implies for every record: :math:`\sigma\sqrt{1 + \ln N}`.
+    r"""Return how far Assumption B (gradient concentration) lets any record's gradient be from the mean.
+
+    :math:`\sigma\sqrt{1 + \ln N}`.
 
     Example:
         >>> round(concentration_bound(1.0, 50_000), 5)
@@ -221,10 +251,12 @@ def concentration_bound(gradient_noise: ArrayLike, num_records: ArrayLike) -> An
     return _arrays.plain(np.asarray(gradient_noise) * np.sqrt(1 + np.log(_arrays.positive("num_records", num_records))))
 
 
+@checked(num_records=ABOVE_ONE)
 def concentrated_mean_sensitivity(gradient_noise: ArrayLike, *, num_records: ArrayLike, batch_size: ArrayLike) -> Any:
-    r"""How far replacing one record moves a batch mean if Assumption B held for both data sets: shows how strong it is.
+    r"""Return how far replacing one record would move a batch mean if Assumption B held for both data sets.
 
-    :math:`\frac{2}{B}\,\sigma\sqrt{1+\ln n}\;\frac{n}{n-1}`. No reason to skip clipping.
+    :math:`\frac{2}{B}\,\sigma\sqrt{1+\ln n}\;\frac{n}{n-1}`. It shows how strong the assumption is; it is no reason to
+    skip clipping.
 
     Example:
         >>> round(concentrated_mean_sensitivity(1.0, num_records=50_000, batch_size=500), 7)
@@ -235,10 +267,11 @@ def concentrated_mean_sensitivity(gradient_noise: ArrayLike, *, num_records: Arr
     return _arrays.plain(2 / _arrays.positive("batch_size", batch_size) * bound * n / (n - 1))
 
 
+@checked()
 def breaking_dimension(
     *, num_records: ArrayLike, epsilon: ArrayLike, steps: ArrayLike, delta: ArrayLike, c2: float = 1.0
 ) -> Any:
-    r"""The dimension from which the noise of formula (1) alone carries a gradient past C.
+    r"""Return the dimension from which the noise of formula (1) alone makes a gradient longer than C.
 
     :math:`n^2\epsilon^2/(c_2^2 T\ln(1/\delta))`, for step sizes near 1 / L.
 

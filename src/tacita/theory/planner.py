@@ -1,104 +1,55 @@
-r"""Plan DP-SGD with a fixed threshold: noise, threshold, step size, the error to expect, and what would help.
+r"""Plans for DP-SGD with a fixed threshold: noise, threshold, step size, expected error, and which changes would help.
 
-Place: accounting, [theory.dp_clipped_sgd], [theory.rule_of_thumb] -> ``tacita plan``, reports. Every input is public
-and declared; L, R, Delta, sigma and alpha can't be learned from private data for free. The planned noise multiplier is
-exact (the accountant's); it goes into an oracle as it is, and the ledger accounts for it again.
+Every input is declared from public knowledge; learning L, R, Delta, sigma or alpha from private data would cost
+privacy. The planned noise multiplier is exact (the accountant's). An oracle takes it unchanged, and the ledger accounts
+for it again.
+
+The theorem is not proved for every way to sample. Where it is not, :func:`no_theorem` says why, and the plan has only
+the rule of thumb (docs/derivations/dp-clipped-sgd.md, section 6).
 """
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from tacita import _validate
 from tacita.accounting import (
-    NeighboringRelation,
     PoissonLaw,
     calibrate,
-    check_relation,
     gaussian_mu,
     gaussian_sum_event,
     moved,
 )
-from tacita.theory.dp_clipped_sgd import average_iterate_bound, random_iterate_bound
+from tacita.theory._domains import checked
+from tacita.theory.dp_clipped_sgd import (
+    ConvergenceBound,
+    average_iterate_bound,
+    convergence_bound,
+    random_iterate_bound,
+)
 from tacita.theory.noise import mean_noise_std
+from tacita.theory.plan_setting import PlanSetting, no_theorem
 from tacita.theory.problem import ConvexProblem, NonConvexProblem, Problem
 from tacita.theory.regimes import Regime, regime
 from tacita.theory.rule_of_thumb import RuleOfThumb, rule_of_thumb
 from tacita.theory.thresholds import BestThreshold, numeric_threshold
 
-Sampling = Literal["poisson", "full_batch", "one_pass"]
-SAMPLINGS: tuple[Sampling, ...] = get_args(Sampling)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlanSetting:
-    """What is known before any data.
-
-    Attributes:
-        problem: Convex or not, and its constants.
-        num_records: Public n.
-        batch_size: Expected records a step, the divisor; at most ``num_records``.
-        steps: Updates, one private query each; at least 2.
-        epsilon, delta: Budget.
-        relation: Neighboring relation.
-        sampling: ``"poisson"``; ``"full_batch"`` (then the batch is all records); ``"one_pass"``: disjoint batches,
-            each record in one at most (then steps times batch is at most n).
-        failure_probability: Of the convergence statement; privacy holds surely.
-    """
-
-    problem: Problem
-    num_records: int
-    batch_size: int
-    steps: int
-    epsilon: float
-    delta: float
-    relation: NeighboringRelation
-    sampling: Sampling = "poisson"
-    failure_probability: float = 0.05
-
-    def __post_init__(self) -> None:
-        _validate.count("num_records", self.num_records)
-        _validate.count("batch_size", self.batch_size)
-        _validate.count("steps", self.steps, at_least=2)
-        _validate.positive("epsilon", self.epsilon)
-        _validate.delta("delta", self.delta)
-        _validate.probability("failure_probability", self.failure_probability)
-        check_relation(self.relation)
-        if self.sampling not in SAMPLINGS:
-            raise ValueError(f"sampling must be one of {', '.join(SAMPLINGS)}, got {self.sampling!r}.")
-        if self.batch_size > self.num_records:
-            raise ValueError(f"batch_size must be at most num_records={self.num_records}, got {self.batch_size}.")
-        if self.sampling == "full_batch" and self.batch_size != self.num_records:
-            raise ValueError(
-                f"batch_size must be num_records={self.num_records} under full_batch, got {self.batch_size}."
-            )
-        if self.sampling == "one_pass" and self.batch_size * self.steps > self.num_records:
-            raise ValueError(
-                f"steps x batch_size must be at most num_records={self.num_records} under one_pass, got "
-                f"{self.steps * self.batch_size}. Give fewer steps, a smaller batch, or poisson sampling."
-            )
-
-    @property
-    def sample_rate(self) -> float:
-        """Batch over records."""
-        return self.batch_size / self.num_records
-
 
 @dataclass(frozen=True)
 class OracleSettings:
-    """What goes into an oracle and an optimizer, at the level of the sum.
+    """The settings of an oracle and an optimizer; noise is on the sum.
 
     Attributes:
-        max_grad_norm: For the clipper.
-        noise_multiplier: For the mechanism: noise of the sum over its sensitivity.
-        noise_std: Of the sum, which that makes: multiplier times sensitivity.
-        planned_queries: Steps.
+        max_grad_norm: The clipper's threshold.
+        noise_multiplier: The mechanism's noise multiplier: noise of the sum over its sensitivity.
+        noise_std: The resulting noise of the sum: multiplier times sensitivity.
+        planned_queries: The number of steps.
         expected_batch_size: The divisor.
-        sample_rate: For a Poisson sampler.
-        lr: For SGD on the mean gradient, without momentum.
-        skip: Iterates that the average leaves out (:class:`tacita.SuffixAverage`).
+        sample_rate: The rate of a Poisson sampler.
+        lr: The step size of SGD on the mean gradient, without momentum.
+        skip: The number of first iterates that the average leaves out (:class:`tacita.SuffixAverage`); ``None`` where
+            no average has a guarantee and an iterate drawn before training is used (:class:`tacita.RandomIterate`).
     """
 
     max_grad_norm: float
@@ -108,79 +59,82 @@ class OracleSettings:
     expected_batch_size: int
     sample_rate: float
     lr: float
-    skip: int
+    skip: int | None
 
 
 @dataclass(frozen=True)
 class Help:
-    """One change of the setting, and what it would do.
+    """The effect of one change of the setting.
 
     Attributes:
-        change: In words.
-        bound: The theorem's bound at its best threshold then.
-        estimate: The rule of thumb's error then.
+        change: The change in words.
+        bound: The theorem's bound after the change, at its best threshold; ``None`` where the theorem is not proved.
+        estimate: The rule of thumb's error after the change.
     """
 
     change: str
-    bound: float
+    bound: float | None
     estimate: float
 
 
 @dataclass(frozen=True)
-class Plan:
-    """The answer of the theory, and the rule of thumb beside it.
+class PlannedTheorem:
+    """The theorem's bound for a plan for which it is proved.
 
     Attributes:
-        setting: What was asked.
-        noise_multiplier: Exact for the budget.
+        best: The threshold at which the bound is least, and the bound there.
+        regime: The regime of that threshold.
+        probability: A lower bound on the probability with which the bound holds.
+        of_output: The bound for what can be released: the objective's error at the average of the iterates after the
+            start (convex), or the squared gradient norm at one iterate drawn before training (non-convex).
+        output_probability: A lower bound on the probability with which ``of_output`` holds. For an iterate drawn before
+            training it is half of ``probability``, because Markov's inequality gives 1/2, on the theorem's event only.
+        settings: The theorem's threshold and step size; not for practice.
+    """
+
+    best: BestThreshold
+    regime: Regime
+    probability: float
+    of_output: float
+    output_probability: float
+    settings: OracleSettings
+
+    @property
+    def is_vacuous(self) -> bool:
+        """Whether the bound is no better than the one that holds before any step."""
+        return bool(self.best.bound.is_vacuous)
+
+
+@dataclass(frozen=True)
+class ClippedSGDPlan:
+    """A plan for DP-SGD: the theorem's settings and bound where it is proved, and those of the rule of thumb.
+
+    Attributes:
+        setting: The inputs.
+        noise_multiplier: The exact noise multiplier for the budget.
         noise_ratio: Noise on a coordinate of the mean gradient, for a threshold of one.
-        best: Threshold at which the theorem's bound is least, and the bound.
-        regime: Where that threshold lies.
-        of_output: What the theorem says of what can be released: the average iterate (convex), or the squared gradient
-            norm of an iterate drawn beforehand, with probability one half (non-convex).
+        theorem: The theorem's part; ``None`` where it is not proved for this setting (:func:`no_theorem`).
         thumb: The rule of thumb.
-        helps: Changes, the most helpful first by the rule of thumb's error.
+        thumb_settings: The rule of thumb's threshold and step size, with an average over the last half of the iterates.
+        helps: Changes of the setting, sorted by the rule of thumb's error, the most helpful first.
     """
 
     setting: PlanSetting
     noise_multiplier: float
     noise_ratio: float
-    best: BestThreshold
-    regime: Regime
-    of_output: float
+    theorem: PlannedTheorem | None
     thumb: RuleOfThumb
+    thumb_settings: OracleSettings
     helps: tuple[Help, ...]
 
     @property
     def is_vacuous(self) -> bool:
-        """Whether the theorem says no more than what holds before the first step."""
-        return bool(self.best.bound.is_vacuous)
-
-    @property
-    def theory_settings(self) -> OracleSettings:
-        """The theorem's threshold and step size, and the average of all iterates. Not for practice."""
-        return self._settings(self.best.max_grad_norm, float(self.best.bound.lr), skip=0)
-
-    @property
-    def thumb_settings(self) -> OracleSettings:
-        """The rule of thumb's, and the average of the last half."""
-        return self._settings(self.thumb.max_grad_norm, self.thumb.lr, skip=self.setting.steps // 2)
-
-    def _settings(self, max_grad_norm: float, lr: float, *, skip: int) -> OracleSettings:
-        return OracleSettings(
-            max_grad_norm=max_grad_norm,
-            noise_multiplier=self.noise_multiplier,
-            noise_std=self.noise_multiplier * moved(self.setting.relation) * max_grad_norm,
-            planned_queries=self.setting.steps,
-            expected_batch_size=self.setting.batch_size,
-            sample_rate=self.setting.sample_rate,
-            lr=lr,
-            skip=skip,
-        )
+        """Whether the theorem is not proved for the setting, or its bound is no better than before any step."""
+        return self.theorem is None or self.theorem.is_vacuous
 
 
-def plan_dp_clipped_sgd(setting: PlanSetting) -> Plan:
-    """Work out the plan: one exact calibration, then formulas.
+def plan_dp_clipped_sgd(setting: PlanSetting) -> ClippedSGDPlan:
+    """Plan DP-SGD for a setting: one exact calibration of the noise, then formulas.
 
     Example:
         >>> plan = plan_dp_clipped_sgd(PlanSetting(
@@ -192,21 +146,40 @@ def plan_dp_clipped_sgd(setting: PlanSetting) -> Plan:
     """
     multiplier = exact_noise_multiplier(setting)
     ratio = noise_ratio(setting, multiplier)
-    best = _best(setting, ratio)
-    return Plan(
+    thumb = _thumb(setting, ratio)
+    return ClippedSGDPlan(
         setting=setting,
         noise_multiplier=multiplier,
         noise_ratio=ratio,
-        best=best,
-        regime=regime(setting.problem, max_grad_norm=best.max_grad_norm),
-        of_output=_of_output(setting, best),
-        thumb=_thumb(setting, ratio),
+        theorem=_theorem(setting, multiplier, ratio),
+        thumb=thumb,
+        thumb_settings=_settings(setting, multiplier, thumb.max_grad_norm, thumb.lr, skip=setting.steps // 2),
         helps=_helps(setting, multiplier),
     )
 
 
+@checked()
+def theorem_bound(setting: PlanSetting, ratio: float, max_grad_norm: ArrayLike) -> ConvergenceBound:
+    r"""Return the theorem's bound at a threshold, for the setting's failure probability.
+
+    T updates make the iterates :math:`x^0, \dots, x^T`, so K is ``steps``. ``ratio`` is the plan's ``noise_ratio``.
+
+    Raises:
+        ValueError: The theorem is not proved for the setting.
+    """
+    _check_theorem(setting)
+    return convergence_bound(
+        setting.problem,
+        max_grad_norm=max_grad_norm,
+        steps=setting.steps,
+        failure_probability=_charged(setting),
+        mean_noise_std=np.multiply(ratio, max_grad_norm),
+        batch_size=setting.batch_size,
+    )
+
+
 def exact_noise_multiplier(setting: PlanSetting) -> float:
-    """Noise of the sum over its sensitivity, for the budget: a closed form, or the accountant's under Poisson."""
+    """Return the noise multiplier for the budget: a closed form, or the accountant's under Poisson sampling."""
     if setting.sampling == "one_pass":
         return 1 / gaussian_mu(setting.epsilon, setting.delta)
     if setting.sampling == "full_batch":
@@ -221,16 +194,17 @@ def exact_noise_multiplier(setting: PlanSetting) -> float:
     )
 
 
+@checked()
 def noise_ratio(setting: PlanSetting, multiplier: float) -> float:
-    """Noise on a coordinate of the mean gradient for a threshold of one: multiplier x sensitivity / batch."""
+    """Return the noise on a coordinate of the mean gradient, for a threshold of one: multiplier x moved / batch."""
     return float(mean_noise_std(multiplier * moved(setting.relation), divisor=setting.batch_size))
 
 
 def rough_noise_multiplier(setting: PlanSetting) -> float:
-    r"""The same by the central limit theorem: **for curves, no guarantee**.
+    r"""Return an approximate noise multiplier by the central limit theorem. **For curves only; not a guarantee.**
 
-    :math:`1/\sqrt{\ln(1 + (\mu/(q\sqrt T))^2)}` under Poisson sampling at rate q. Exact where nothing is sampled. Used
-    in ratios, to move an exact multiplier along.
+    :math:`1/\sqrt{\ln(1 + (\mu/(q\sqrt T))^2)}` under Poisson sampling at rate q; exact where nothing is sampled.
+    :func:`rescaled_multiplier` uses its ratios.
     """
     if setting.sampling != "poisson":
         return exact_noise_multiplier(setting)
@@ -238,58 +212,118 @@ def rough_noise_multiplier(setting: PlanSetting) -> float:
     return 1 / math.sqrt(math.log1p((mu / (setting.sample_rate * math.sqrt(setting.steps))) ** 2))
 
 
-def moved_along(setting: PlanSetting, other: PlanSetting, multiplier: float) -> float:
-    """About the multiplier of ``other``, from the exact one of ``setting``."""
+@checked()
+def rescaled_multiplier(setting: PlanSetting, other: PlanSetting, multiplier: float) -> float:
+    """Return the approximate multiplier of ``other``, given the exact ``multiplier`` of ``setting``."""
     return multiplier * rough_noise_multiplier(other) / rough_noise_multiplier(setting)
 
 
-def error_by_epsilon(plan: Plan, epsilons: list[float]) -> list[tuple[float, float]]:
-    """For each epsilon: the theorem's least bound, and the rule of thumb's error; noise moved along, not exact."""
+@checked()
+def error_by_epsilon(plan: ClippedSGDPlan, epsilons: list[float]) -> list[tuple[float | None, float]]:
+    """Return the theorem's least bound and the rule of thumb's error for each epsilon, with approximate noise.
+
+    The bound is ``None`` where the theorem is not proved for the plan.
+    """
     found = []
     for epsilon in epsilons:
         other = replace(plan.setting, epsilon=epsilon)
-        ratio = noise_ratio(other, moved_along(plan.setting, other, plan.noise_multiplier))
-        found.append((float(_best(other, ratio).bound.value), _thumb(other, ratio).estimate))
+        ratio = noise_ratio(other, rescaled_multiplier(plan.setting, other, plan.noise_multiplier))
+        found.append((_least_bound(other, ratio), _thumb(other, ratio).estimate))
     return found
 
 
+def _check_theorem(setting: PlanSetting) -> None:
+    why = no_theorem(setting)
+    if why:
+        raise ValueError(
+            f"sampling and relation must be ones for which the theorem is proved, got {setting.sampling!r}. {why}"
+        )
+
+
+def _charged(setting: PlanSetting) -> float:
+    """Return the failure probability to pass to the bound, so that it fails with at most the one asked for."""
+    return setting.failure_probability / setting.problem.union_factor
+
+
 def _best(setting: PlanSetting, ratio: float) -> BestThreshold:
+    _check_theorem(setting)
     return numeric_threshold(
         setting.problem,
-        steps=setting.steps - 1,
-        failure_probability=setting.failure_probability,
+        steps=setting.steps,
+        failure_probability=_charged(setting),
         noise_ratio=ratio,
         batch_size=setting.batch_size,
     )
+
+
+def _least_bound(setting: PlanSetting, ratio: float) -> float | None:
+    return None if no_theorem(setting) else float(_best(setting, ratio).bound.value)
 
 
 def _thumb(setting: PlanSetting, ratio: float) -> RuleOfThumb:
     return rule_of_thumb(setting.problem, steps=setting.steps, noise_ratio=ratio, batch_size=setting.batch_size)
 
 
+def _theorem(setting: PlanSetting, multiplier: float, ratio: float) -> PlannedTheorem | None:
+    if no_theorem(setting):
+        return None
+    best = _best(setting, ratio)
+    convex = isinstance(setting.problem, ConvexProblem)
+    probability = 1 - float(best.bound.failure_probability)
+    return PlannedTheorem(
+        best=best,
+        regime=regime(setting.problem, max_grad_norm=best.max_grad_norm),
+        probability=probability,
+        of_output=_of_output(setting, best),
+        output_probability=probability if convex else probability / 2,
+        settings=_settings(setting, multiplier, best.max_grad_norm, float(best.bound.lr), skip=0 if convex else None),
+    )
+
+
 def _of_output(setting: PlanSetting, best: BestThreshold) -> float:
-    at = {"lr": best.bound.lr, "max_grad_norm": best.max_grad_norm, "steps": setting.steps - 1}
+    """Return the bound for what can be released.
+
+    That is the average of x^1, ..., x^T (convex), or one of x^0, ..., x^(T-1) drawn before training (non-convex). Both
+    are T of the T + 1 iterates that the theorem sums over, hence the factor (T + 1) / T.
+    """
+    at = {"lr": best.bound.lr, "max_grad_norm": best.max_grad_norm, "steps": setting.steps}
+    factor = (setting.steps + 1) / setting.steps
     if isinstance(setting.problem, ConvexProblem):
-        return float(average_iterate_bound(setting.problem, **at))
+        return factor * float(average_iterate_bound(setting.problem, **at))
     assert isinstance(setting.problem, NonConvexProblem)
-    return float(random_iterate_bound(setting.problem, **at)) ** 2
+    return (factor * float(random_iterate_bound(setting.problem, **at))) ** 2
+
+
+def _settings(
+    setting: PlanSetting, multiplier: float, max_grad_norm: float, lr: float, *, skip: int | None
+) -> OracleSettings:
+    return OracleSettings(
+        max_grad_norm=max_grad_norm,
+        noise_multiplier=multiplier,
+        noise_std=multiplier * moved(setting.relation) * max_grad_norm,
+        planned_queries=setting.steps,
+        expected_batch_size=setting.batch_size,
+        sample_rate=setting.sample_rate,
+        lr=lr,
+        skip=skip,
+    )
 
 
 def _helps(setting: PlanSetting, multiplier: float) -> tuple[Help, ...]:
     found = []
     for change, other in _changes(setting):
-        ratio = noise_ratio(other, moved_along(setting, other, multiplier))
-        found.append(Help(change, float(_best(other, ratio).bound.value), _thumb(other, ratio).estimate))
-    return tuple(sorted(found, key=lambda help: (help.estimate, help.bound)))
+        ratio = noise_ratio(other, rescaled_multiplier(setting, other, multiplier))
+        found.append(Help(change, _least_bound(other, ratio), _thumb(other, ratio).estimate))
+    return tuple(sorted(found, key=lambda help: (help.estimate, help.bound or 0.0)))
 
 
 def _changes(setting: PlanSetting) -> list[tuple[str, PlanSetting]]:
-    """Changes worth asking about; those that the sampling does not allow are left out."""
+    """Return the changes to compare, in words and as settings, without those that the sampling does not allow."""
     problem, n, b, t = setting.problem, setting.num_records, setting.batch_size, setting.steps
-    other = {
-        "4 x the records, same batch": replace(setting, num_records=4 * n)
-        if setting.sampling != "full_batch"
-        else None,
+    other: dict[str, PlanSetting] = {}
+    if setting.sampling != "full_batch":
+        other["4 x the records, same batch"] = replace(setting, num_records=4 * n)
+    other |= {
         "4 x the records and the batch": replace(setting, num_records=4 * n, batch_size=4 * b),
         "2 x epsilon": replace(setting, epsilon=2 * setting.epsilon),
         "a quarter of the parameters": replace(
@@ -298,21 +332,18 @@ def _changes(setting: PlanSetting) -> list[tuple[str, PlanSetting]]:
         "gradients with half the noise": replace(setting, problem=replace(problem, moment_scale=problem.scale / 2)),
         "a start half as far": replace(setting, problem=_nearer(problem)),
     }
-    if setting.sampling == "poisson":
+    if setting.sampling != "one_pass":
         other["4 x the steps"] = replace(setting, steps=4 * t)
         other["a quarter of the steps"] = replace(setting, steps=max(2, t // 4))
-        if 4 * b <= n:
-            other["4 x the batch"] = replace(setting, batch_size=4 * b)
-        if b * t <= n:
-            other["one pass: disjoint batches"] = replace(setting, sampling="one_pass")
-    if setting.sampling == "full_batch":
-        other["4 x the steps"] = replace(setting, steps=4 * t)
-        other["a quarter of the steps"] = replace(setting, steps=max(2, t // 4))
-    return [(change, changed) for change, changed in other.items() if changed is not None]
+    if setting.sampling == "poisson" and 4 * b <= n:
+        other["4 x the batch"] = replace(setting, batch_size=4 * b)
+    if setting.sampling == "poisson" and b * t <= n:
+        other["one pass: disjoint batches"] = replace(setting, sampling="one_pass")
+    return list(other.items())
 
 
 def _nearer(problem: Problem) -> Problem:
-    """Half the radius, or a quarter of the gap."""
+    """Return the problem with half the radius, or a quarter of the initial gap."""
     if isinstance(problem, ConvexProblem):
         return replace(problem, radius=problem.length / 2)
     assert isinstance(problem, NonConvexProblem)

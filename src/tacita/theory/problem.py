@@ -1,7 +1,7 @@
-r"""What is assumed of an objective: smooth, and gradients whose noise has a bounded moment of order alpha.
+r"""The assumptions on an objective: it is smooth, and the noise of its gradients has a bounded moment of order alpha.
 
-Place: settings of every bound for clipped SGD. All of it is declared by the user from public knowledge: none of these
-numbers can be learned from private data for free.
+The bounds for clipped SGD depend on these numbers. The user declares them from public knowledge; learning them from
+private data would cost privacy.
 Source: "Differentially Private Clipped-SGD", Assumptions 2.1 to 2.4.
 """
 
@@ -18,14 +18,16 @@ from tacita.theory._arrays import Numbers
 
 @dataclass(frozen=True, kw_only=True)
 class Problem(ABC):
-    r"""Base of :class:`ConvexProblem` and :class:`NonConvexProblem`. Every number may be an array; they broadcast.
+    r"""The base of :class:`ConvexProblem` and :class:`NonConvexProblem`. Numbers may be arrays, which broadcast.
 
     Attributes:
-        smoothness: L > 0: gradients are L-Lipschitz; objective over parameter squared.
-        moment_scale: sigma >= 0: :math:`E\lVert \nabla f_\xi - \nabla f\rVert^\alpha \le \sigma^\alpha`; of a gradient.
+        smoothness: L > 0; gradients are L-Lipschitz. Unit: objective over parameter squared.
+        moment_scale: sigma >= 0 with :math:`E\lVert \nabla f_\xi - \nabla f\rVert^\alpha \le \sigma^\alpha`. Unit: that
+            of a gradient.
         moment_order: alpha in (1, 2].
         dim: Number of parameters d.
-        metric: What is bounded, in words.
+        metric: The quantity that the theorem bounds, in words.
+        union_factor: The theorem's printed bound may fail with this multiple of the failure probability passed to it.
     """
 
     smoothness: ArrayLike
@@ -34,6 +36,7 @@ class Problem(ABC):
     dim: ArrayLike = 1
 
     metric: ClassVar[str]
+    union_factor: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         _arrays.positive("smoothness", self.smoothness)
@@ -41,30 +44,36 @@ class Problem(ABC):
         _arrays.moment_order(self.moment_order)
         _arrays.positive("dim", self.dim)
 
+    def check_single(self) -> None:
+        """Raise ``ValueError`` if a number is an array; a search or a plan takes one problem."""
+        numbers = (self.length, self.smoothness, self.moment_scale, self.moment_order, self.dim)
+        if any(np.ndim(number) for number in numbers):
+            raise ValueError("problem must have single numbers here, got an array. Call this once for each problem.")
+
     @property
     @abstractmethod
     def gradient_scale(self) -> Numbers:
-        """L R, or the root of L Delta: half of the largest gradient norm the path can meet (``grad_cap``)."""
+        """L R, or the root of L Delta. It is half of the largest gradient norm on the path (``grad_cap``)."""
 
     @property
     def grad_cap(self) -> Numbers:
-        """Largest norm of the gradient on the set where the theorem works: twice ``gradient_scale``."""
+        """The largest gradient norm on the set that the theorem's proof stays in: twice ``gradient_scale``."""
         return 2 * self.gradient_scale
 
     @property
     @abstractmethod
     def length(self) -> Numbers:
-        """R, or the root of Delta / L: how far the path may go; parameter units."""
+        """R, or the root of Delta / L: the length scale of the path, in parameter units."""
 
     @property
     @abstractmethod
     def error_scale(self) -> Numbers:
-        """What multiplies a gradient error in the metric: R (objective), or the root of L Delta (gradient squared)."""
+        """The factor from a gradient error to the metric: R (objective), or the root of L Delta (gradient squared)."""
 
     @property
     @abstractmethod
     def trivial_value(self) -> Any:
-        """What holds at the start, before any step: a bound above it says nothing."""
+        """The bound that holds before any step; a larger bound says nothing."""
 
     @property
     def order(self) -> Numbers:
@@ -81,10 +90,10 @@ class Problem(ABC):
 class ConvexProblem(Problem):
     r"""A convex, L-smooth objective whose minimiser is at most ``radius`` from the start.
 
-    The metric is :math:`f(x) - f^*`; trivial is :math:`L R^2 / 2`.
+    The metric is :math:`f(x) - f^*`, and its trivial value is :math:`L R^2 / 2`.
 
     Attributes:
-        radius: R > 0, at least the distance from the start to a minimiser; parameter units.
+        radius: R > 0, at least the distance from the start to a minimiser, in parameter units.
 
     Example:
         >>> ConvexProblem(smoothness=2.0, radius=3.0, moment_scale=0.2).trivial_value
@@ -123,10 +132,10 @@ class ConvexProblem(Problem):
 class NonConvexProblem(Problem):
     r"""An L-smooth objective that is at most ``initial_gap`` above its infimum at the start.
 
-    The metric is :math:`\lVert \nabla f(x) \rVert^2`; trivial is :math:`2 L \Delta`.
+    The metric is :math:`\lVert \nabla f(x) \rVert^2`, and its trivial value is :math:`2 L \Delta`.
 
     Attributes:
-        initial_gap: Delta > 0, at least :math:`f(x^0) - f^*`; objective units.
+        initial_gap: Delta > 0, at least :math:`f(x^0) - f^*`, in the objective's units.
 
     Example:
         >>> NonConvexProblem(smoothness=2.0, initial_gap=0.5, moment_scale=0.2).trivial_value
@@ -135,6 +144,7 @@ class NonConvexProblem(Problem):
 
     initial_gap: ArrayLike
     metric: ClassVar[str] = "|grad f(x)|^2"
+    union_factor: ClassVar[int] = 2  # the proof leaves out the probability that a single step's noise is large
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,7 +1,6 @@
-r"""Quantiles of measured errors, to be held against statements "with probability at least 1 - beta".
+r"""Quantiles of measured errors, for testing statements that hold "with probability at least 1 - beta".
 
-Place: runs of an experiment -> [theory.quantiles] -> tests, reports. Distribution-free: order statistics and the exact
-binomial law, whatever the tail.
+They use order statistics and the exact binomial law, so they hold for every distribution and every tail.
 """
 
 from dataclasses import dataclass
@@ -12,14 +11,16 @@ from scipy.stats import beta as beta_law
 from scipy.stats import binom
 
 from tacita import _validate
+from tacita.theory._domains import checked
 
 
 @dataclass(frozen=True)
 class QuantileInterval:
-    """A quantile of a law, from draws of it.
+    """A quantile of a distribution, estimated from draws.
 
     Attributes:
-        low, high: The quantile is between them but for ``false_alarm``; infinite where there are too few draws.
+        low, high: Limits that contain the quantile with probability at least 1 - ``false_alarm``; infinite where there
+            are too few draws.
         estimate: The quantile of the draws.
     """
 
@@ -28,13 +29,16 @@ class QuantileInterval:
     high: float
 
 
+@checked()
 def quantile_interval(draws: ArrayLike, level: float, *, false_alarm: float) -> QuantileInterval:
-    r"""The ``level`` quantile with exact limits: order statistics, :math:`\mathrm{Binomial}(n, \text{level})`.
+    r"""Return the ``level`` quantile with exact limits.
+
+    The limits are order statistics, chosen by the law :math:`\mathrm{Binomial}(n, \text{level})`.
 
     Args:
-        draws: Independent draws, any law; NaN counts as infinite.
+        draws: Independent draws from any distribution; NaN counts as infinite.
         level: In (0, 1).
-        false_alarm: Chance that the quantile is outside, at most; half on each side.
+        false_alarm: The largest allowed probability that the quantile is outside the limits, half on each side.
 
     Example:
         >>> found = quantile_interval(range(1, 1001), 0.9, false_alarm=0.05)
@@ -52,11 +56,12 @@ def quantile_interval(draws: ArrayLike, level: float, *, false_alarm: float) -> 
     return QuantileInterval(low, float(np.quantile(values, level, method="inverted_cdf")), high)
 
 
+@checked()
 def failure_rate_limit(draws: ArrayLike, bound: float, *, false_alarm: float) -> float:
-    r"""The largest failure probability that is consistent with so many of the draws being above ``bound``.
+    r"""Return the largest failure probability that is consistent with the number of draws above ``bound``.
 
-    The upper Clopper-Pearson limit: a statement "at most ``bound`` with probability 1 - beta" is borne out once this is
-    below beta.
+    It is the upper Clopper-Pearson limit. The draws support the statement "at most ``bound`` with probability 1 - beta"
+    if the limit is below beta.
 
     Example:
         >>> round(failure_rate_limit([0.1] * 100, 0.2, false_alarm=0.01), 4)  # 1 - 0.01 ** (1 / 100)

@@ -1,6 +1,6 @@
-r"""Regimes of the threshold: which part of the bias leads (Tables 1 and 2), and rates with all constants at one.
+r"""Regimes of the threshold (which part of the bias is largest, Tables 1 and 2), and rates with all constants 1.
 
-Place: beside [theory.dp_clipped_sgd], for plots and for words. No guarantee: the tables drop every constant.
+They serve plots and explanations and guarantee nothing, because the tables drop every constant.
 Source: "Differentially Private Clipped-SGD", Tables 1 and 2, Corollaries 4.2 and 4.5, with the corrected bracket
 (docs/derivations/dp-clipped-sgd.md).
 """
@@ -13,28 +13,29 @@ from numpy.typing import ArrayLike
 
 from tacita.theory import _arrays
 from tacita.theory._arrays import Numbers
+from tacita.theory._domains import checked
 from tacita.theory.problem import Problem
 
 ROWS = {
     "1": "threshold above every gradient (C > 4 g): the bias falls with C, and vanishes only if C grows with the steps",
-    "2": "4 g / 3 < C <= 4 g, noise above the threshold: the bias is that of the tail",
-    "3a": "4 g / 3 < C <= 4 g, noise between excess and threshold: the bias is that of the tail",
-    "3b": "4 g / 3 < C <= 4 g, noise between excess and threshold: large gradients are cut, which leads the bias",
-    "4": "4 g / 3 < C <= 4 g, noise below the excess: large gradients are cut, which leads the bias",
-    "5": "C <= 4 g / 3, noise above the excess: vacuous whatever the constants",
-    "6": "C <= 4 g / 3, noise between threshold and excess: vacuous whatever the constants",
-    "7": "C <= 4 g / 3, noise below the threshold: vacuous whatever the constants",
+    "2": "4 g / 3 < C <= 4 g, noise above the threshold: most of the bias is due to the tail",
+    "3a": "4 g / 3 < C <= 4 g, noise between excess and threshold: most of the bias is due to the tail",
+    "3b": "4 g / 3 < C <= 4 g, noise between excess and threshold: most of the bias is due to cut large gradients",
+    "4": "4 g / 3 < C <= 4 g, noise below the excess: most of the bias is due to cut large gradients",
+    "5": "C <= 4 g / 3, noise above the excess: the bound is vacuous for all constants",
+    "6": "C <= 4 g / 3, noise between threshold and excess: the bound is vacuous for all constants",
+    "7": "C <= 4 g / 3, noise below the threshold: the bound is vacuous for all constants",
 }
 
 
 @dataclass(frozen=True)
 class Regime:
-    """Where a threshold lies.
+    """The regime that a threshold is in.
 
     Attributes:
         row: Row of the tables, a key of ``ROWS``.
-        leading_bias: E, the leading part of the bias of a clipped gradient, constants dropped; gradient units.
-        neighbourhood: :math:`P E + S E^2 / C^2`: what is left after infinitely many steps, constants dropped.
+        leading_bias: E, the largest part of the bias of a clipped gradient, without constants, in gradient units.
+        neighbourhood: :math:`P E + S E^2 / C^2`, the error after infinitely many steps, without constants.
     """
 
     row: Any
@@ -43,15 +44,16 @@ class Regime:
 
     @property
     def words(self) -> Any:
-        """The row in words."""
+        """The row's description."""
         return _arrays.plain(np.vectorize(ROWS.get, otypes=[object])(self.row))
 
 
+@checked()
 def regime(problem: Problem, *, max_grad_norm: ArrayLike) -> Regime:
-    r"""The row of Table 1 (convex) or 2 that a threshold is in.
+    r"""Return the row of Table 1 (convex) or Table 2 (non-convex) that a threshold is in.
 
-    With g = L R or the root of L Delta and :math:`\zeta = \max(0, 2g - C/2)`; :math:`\zeta = C` at C = 4 g / 3 and 0 at
-    C = 4 g.
+    g is L R or the root of L Delta, and the excess is :math:`\zeta = \max(0, 2g - C/2)`, which is C at C = 4 g / 3 and
+    0 at C = 4 g.
 
     Example:
         >>> from tacita.theory import ConvexProblem
@@ -64,7 +66,7 @@ def regime(problem: Problem, *, max_grad_norm: ArrayLike) -> Regime:
     tail = sigma**alpha / c ** (alpha - 1)
     cut = excess ** (alpha + 1) / c**alpha
     mixed = sigma**alpha * excess / c**alpha
-    cases = [
+    cases = [  # the first that holds
         (c > 4 * g, "1", tail),
         ((c > 4 * g / 3) & (sigma > c), "2", tail),
         ((c > 4 * g / 3) & (sigma >= excess) & (tail >= excess), "3a", tail),
@@ -82,8 +84,9 @@ def regime(problem: Problem, *, max_grad_norm: ArrayLike) -> Regime:
     return Regime(_arrays.plain(row), _arrays.plain(bias), _arrays.plain(left))
 
 
+@checked()
 def bracket(problem: Problem, *, max_grad_norm: ArrayLike) -> Numbers:
-    r"""The bracket W of equation (8), corrected: without a unit, as it must be.
+    r"""Return the bracket W of equation (8), corrected so that it has no unit.
 
     :math:`\zeta/C + 1/2 + C^{\alpha-1}\zeta/s + \sigma s^{-1/\alpha}` with :math:`s = \sigma^\alpha+\zeta^\alpha`.
 
@@ -99,6 +102,7 @@ def bracket(problem: Problem, *, max_grad_norm: ArrayLike) -> Numbers:
     return _arrays.plain(excess / c + 0.5 + c ** (alpha - 1) * excess / total + tail)
 
 
+@checked()
 def asymptotic_rate(
     problem: Problem,
     *,
@@ -107,10 +111,12 @@ def asymptotic_rate(
     failure_probability: ArrayLike,
     mean_noise_std: ArrayLike = 0.0,
 ) -> dict[str, Any]:
-    r"""Corollaries 4.2 and 4.5 with every hidden constant 1 and the corrected bracket: for plots of trends only.
+    r"""Return the terms of Corollaries 4.2 and 4.5 with every hidden constant 1. For plots of trends only.
+
+    The bracket is the corrected one.
 
     Returns:
-        ``smooth``, ``stat``, ``bias``, ``dp`` by name; the rate is their largest.
+        The terms ``smooth``, ``stat``, ``bias`` and ``dp`` by name; the rate is the largest.
 
     Example:
         >>> from tacita.theory import ConvexProblem
@@ -136,5 +142,5 @@ def asymptotic_rate(
 
 
 def _square(problem: Problem) -> Numbers:
-    """L R^2, or L Delta."""
+    """Return L R^2, or L Delta."""
     return problem.error_scale * problem.gradient_scale

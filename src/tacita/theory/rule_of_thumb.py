@@ -1,12 +1,12 @@
-r"""A rule of thumb for threshold and step size where the theorems say nothing: measured, not proved.
+r"""A rule of thumb for threshold and step size where the theorems are vacuous. It is measured, not proved.
 
-Place: beside [theory.thresholds] -> planner. The theorems' constants multiply errors by hundreds; the rule balances the
-same three errors of an averaged gradient without them:
+The theorems' constants multiply errors by hundreds. The rule balances the same three errors of an averaged gradient
+without those constants:
 
 .. math:: \frac{\sigma^\alpha}{16\, C^{\alpha-1}} + r\, C \sqrt{d/T} + \sqrt{\min(C^2, \sigma^\alpha C^{2-\alpha})/(bT)}
 
-r is the privacy noise on a coordinate of the mean gradient for a threshold of one. By about the factor 16 the bias of
-clipping is below its bound on skewed Pareto noise; docs/theory.md has the measurements.
+Here r is the privacy noise on a coordinate of the mean gradient for a threshold of one. The factor 16 is about the
+ratio of the bound on the bias to the bias itself on skewed Pareto noise; docs/theory.md has the measurements.
 """
 
 import math
@@ -17,21 +17,22 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from tacita.theory import _arrays
+from tacita.theory._domains import checked
 from tacita.theory.problem import Problem
 
-BIAS = 1 / 16  # of sigma^alpha / C^(alpha - 1)
-GRID = 2000
+BIAS = 1 / 16  # factor of sigma^alpha / C^(alpha - 1)
+GRID = 2000  # thresholds tried
 
 
 @dataclass(frozen=True)
 class RuleOfThumb:
-    """Settings to start from, and the error they may lead to: an order of magnitude, no guarantee.
+    """Settings to start tuning from, and the order of magnitude of their error; not a guarantee.
 
     Attributes:
-        max_grad_norm: Threshold.
-        lr: Step size, of the mean gradient.
-        terms: ``smooth``, ``stat``, ``bias``, ``dp``: rough parts of the error, in the metric's units.
-        estimate: Their sum, or the trivial value if that is less.
+        max_grad_norm: Clipping threshold.
+        lr: Step size for the mean gradient.
+        terms: The parts ``smooth``, ``stat``, ``bias`` and ``dp`` of the error, in the metric's units.
+        estimate: The sum of the parts, or the trivial value if that is less.
     """
 
     max_grad_norm: float
@@ -40,17 +41,18 @@ class RuleOfThumb:
     estimate: float
 
 
+@checked()
 def rule_of_thumb(problem: Problem, *, steps: float, noise_ratio: float, batch_size: float = 1) -> RuleOfThumb:
-    r"""The threshold that balances the three errors, and the step size of SGD at that noise.
+    r"""Return the threshold that balances the three errors, and a step size for SGD at that noise.
 
-    :math:`\gamma = \min(1/L,\ \ell/\sqrt{T(V/b + d r^2C^2)})`, :math:`\ell` the radius or the root of Delta / L and V
-    the variance of a clipped gradient.
+    :math:`\gamma = \min(1/L,\ \ell/\sqrt{T(V/b + d r^2C^2)})`, where :math:`\ell` is the radius or the root of
+    Delta / L, and V is the variance of a clipped gradient.
 
     Args:
-        problem: As declared.
-        steps: T.
-        noise_ratio: r.
-        batch_size: b.
+        problem: The assumptions on the objective.
+        steps: Number of steps T.
+        noise_ratio: Noise r on a coordinate of the mean gradient, for a threshold of one.
+        batch_size: Batch size b.
 
     Example:
         >>> from tacita.theory import ConvexProblem
@@ -59,14 +61,12 @@ def rule_of_thumb(problem: Problem, *, steps: float, noise_ratio: float, batch_s
         >>> round(found.max_grad_norm, 1), round(found.lr, 3)
         (2.3, 0.013)
     """
-    _arrays.positive("steps", steps)
-    _arrays.non_negative("noise_ratio", noise_ratio)
-    _arrays.positive("batch_size", batch_size)
+    problem.check_single()
     grid = np.geomspace(*_range(problem, steps), GRID)
     parts = error_parts(problem, max_grad_norm=grid, steps=steps, noise_ratio=noise_ratio, batch_size=batch_size)
     c = float(grid[np.argmin(sum(parts.values()))])
     at = error_parts(problem, max_grad_norm=c, steps=steps, noise_ratio=noise_ratio, batch_size=batch_size)
-    step_noise = math.sqrt(steps) * math.hypot(at["stat"], at["dp"])  # of one step
+    step_noise = math.sqrt(steps) * math.hypot(at["stat"], at["dp"])  # noise of one step
     length, scale = float(problem.length), float(problem.error_scale)
     limit = math.inf if step_noise == 0 else length / (math.sqrt(steps) * step_noise)
     terms = {"smooth": scale * float(problem.gradient_scale) / steps}
@@ -79,10 +79,11 @@ def rule_of_thumb(problem: Problem, *, steps: float, noise_ratio: float, batch_s
     )
 
 
+@checked()
 def error_parts(
     problem: Problem, *, max_grad_norm: ArrayLike, steps: float, noise_ratio: float, batch_size: float = 1
 ) -> dict[str, Any]:
-    """The three errors of an averaged clipped gradient, in gradient units: ``stat``, ``bias``, ``dp``."""
+    """Return the three errors of an averaged clipped gradient, in gradient units: ``stat``, ``bias``, ``dp``."""
     c, sigma, alpha = _arrays.positive("max_grad_norm", max_grad_norm), problem.scale, problem.order
     variance = np.minimum(c**2, sigma**alpha * c ** (2 - alpha))
     parts = {
@@ -94,7 +95,7 @@ def error_parts(
 
 
 def _range(problem: Problem, steps: float) -> tuple[float, float]:
-    """Thresholds worth trying; from 2 g / T on, steps of 1 / L can cross the way to the optimum."""
+    """Return the least and the largest threshold to try. From 2 g / T on, T steps of 1 / L can reach the optimum."""
     sigma, alpha, gradient = float(problem.scale), float(problem.order), float(problem.gradient_scale)
     low = min(sigma, gradient) if sigma > 0 else gradient
     return max(1e-3 * low, 2 * gradient / steps), 10 * max(gradient, sigma * steps ** (1 / alpha))

@@ -1,7 +1,7 @@
-"""Checkpoints: the whole state of a run in one file, safetensors with JSON in its header. No pickle.
+"""Checkpoints: the whole state of a run in one file, as safetensors with JSON in the header. Nothing is pickled.
 
-Place: oracles, methods -> [training.checkpoint]. A checkpoint is private: it stands beside the key, and an oracle's
-state may hold raw gradients. What is shared is exported anew.
+A checkpoint is private: it lies beside the key, and an oracle's state may hold raw gradients. Never share it; share the
+model that a finished run writes.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from tacita._files import replace_durably
 from tacita.errors import ResumeError
-from tacita.methods import RandomIterate, SuffixAverage
+from tacita.methods import ExponentialAverage, RandomIterate, SuffixAverage
 from tacita.oracles import GradientOracle
 
 FORMAT = "tacita checkpoint 1"
@@ -26,22 +26,22 @@ FORMAT = "tacita checkpoint 1"
 
 @dataclass
 class TrainingState:
-    """What a run is made of: all that a checkpoint saves and restores.
+    """The parts of a run that a checkpoint saves and restores.
 
     Attributes:
         model: The network; parameters and buffers.
         optimizer: Any ``torch.optim`` optimizer.
-        oracle: The oracle that is asked.
-        average: What is made of the iterates, if not the last of them: their average, or one at random.
+        oracle: The oracle that answers the queries.
+        average: Turns the iterates into the final model: an average, or one of them at random; ``None`` for the last.
         scheduler: A learning-rate scheduler, if there is one.
         optimizer_settings: Kind and settings of the optimizer, as it was built.
-        optimizer_changes: Queries made when a resumed run went on with another optimizer than it had.
+        optimizer_changes: For each resume with another optimizer, the number of queries made until then.
     """
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
     oracle: GradientOracle
-    average: SuffixAverage | RandomIterate | None = None
+    average: SuffixAverage | ExponentialAverage | RandomIterate | None = None
     scheduler: torch.optim.lr_scheduler.LRScheduler | None = None
     optimizer_settings: str = field(init=False)
     optimizer_changes: list[int] = field(default_factory=list, init=False)
@@ -50,40 +50,43 @@ class TrainingState:
         self.optimizer_settings = described(self.optimizer)
 
     def to_tree(self) -> dict[str, Any]:
-        """The state as nested dicts and lists of tensors, numbers and strings."""
+        """Return the state as nested dicts and lists of tensors, numbers and strings."""
         return {
             "model": {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())},
             "optimizer": self.optimizer.state_dict(),
             "oracle": self.oracle.state_dict(),
             "average": None if self.average is None else self.average.state_dict(),
+            "average_kind": type(self.average).__name__,
             "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
             "optimizer_settings": self.optimizer_settings,
             "optimizer_changes": self.optimizer_changes,
         }
 
     def from_tree(self, tree: Mapping[str, Any]) -> None:
-        """Restore what :meth:`to_tree` gave.
+        """Restore what :meth:`to_tree` returned.
 
-        Another optimizer than the checkpoint's (or other settings of it) starts anew from the checkpoint's parameters,
-        and a scheduler with it. It leads elsewhere, so that nothing is redone: every number with a line stays paid for
-        and is left behind, and each query from here on has batch, noise and charge of its own.
+        If the optimizer or its settings differ from the checkpoint's, it starts anew from the checkpoint's parameters,
+        and so does the scheduler. Its iterates differ, so that no query is redone: every number with a line stays paid
+        for and is left behind, and each later query has a batch, noise and a charge of its own.
 
         Raises:
-            ResumeError: The checkpoint is of another model; or numbers would be left behind, and the event does not
-                compose query by query.
+            ResumeError: The checkpoint is of another model, or of a run with another average of its iterates; or
+                numbers would be left behind, and the event does not compose query by query.
         """
         own = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
         if own.keys() != tree["model"].keys():
             raise ResumeError("the checkpoint is of another model: parameters or buffers have other names.")
         other = [name for name, value in own.items() if not _alike(value, tree["model"][name])]
         if other:
-            raise ResumeError(f"the checkpoint is of another model: of another shape or type is {', '.join(other)}.")
+            raise ResumeError(f"the checkpoint is of another model: shape or dtype differ for {', '.join(other)}.")
+        if type(self.average).__name__ != tree["average_kind"]:
+            raise ResumeError("the run was started with another average of its iterates: resume it with that one.")
         with torch.no_grad():
             for name, value in own.items():
                 value.copy_(tree["model"][name])
         self.oracle.load_state_dict(tree["oracle"])
         self.optimizer_changes = list(tree["optimizer_changes"])
-        if self.average is not None and tree["average"] is not None:
+        if self.average is not None:
             self.average.load_state_dict(tree["average"])
         if tree["optimizer_settings"] != self.optimizer_settings:
             self.oracle.line.redo_nothing()
@@ -94,7 +97,7 @@ class TrainingState:
             self.scheduler.load_state_dict(dict(tree["scheduler"]))
 
     def changes_in_words(self) -> list[str]:
-        """For the statement: when a resumed run went on with another optimizer."""
+        """Return the changes of the optimizer in words, for the statement."""
         return [
             f"The optimizer was changed when the run was resumed, after {made} queries: those made since the last "
             "checkpoint stay paid for, and were not redone."
@@ -103,7 +106,7 @@ class TrainingState:
 
 
 def described(optimizer: torch.optim.Optimizer) -> str:
-    """Kind and settings of an optimizer in words, its parameters by their number alone.
+    """Return the kind and the settings of an optimizer in words, with the number of its parameters.
 
     Example:
         >>> described(torch.optim.SGD([torch.zeros(2)], lr=0.5))[:36]
@@ -117,7 +120,7 @@ def described(optimizer: torch.optim.Optimizer) -> str:
 
 
 def save(path: Path, tree: Mapping[str, Any], head: Mapping[str, Any]) -> None:
-    """Write ``tree`` and ``head`` (settings hash, anchor of the ledger, ...) to ``path``, atomically, mode 0600."""
+    """Write ``tree`` and ``head`` (binding, anchor of the ledger, ...) to ``path`` atomically, with mode 0600."""
     tensors: dict[str, Tensor] = {}
     words = {"format": FORMAT, "layout": json.dumps(_without_tensors(tree, tensors)), "head": json.dumps(dict(head))}
     metadata = {**words, "sha256": _digest(words, tensors)}
@@ -125,7 +128,7 @@ def save(path: Path, tree: Mapping[str, Any], head: Mapping[str, Any]) -> None:
 
 
 def load(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Read ``(tree, head)`` from ``path``.
+    """Return ``(tree, head)`` as read from ``path``.
 
     Raises:
         ResumeError: The file cannot be read as a checkpoint, or is damaged.
@@ -133,7 +136,8 @@ def load(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     try:
         with safetensors.safe_open(str(path), framework="pt") as file:
             metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+            # Tensors are copied, because Windows does not let the next checkpoint replace a file that is mapped.
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 - not a dict
         words = {name: metadata[name] for name in ("format", "layout", "head")}
         if words["format"] != FORMAT or metadata["sha256"] != _digest(words, tensors):
             raise ValueError("another format, or damaged")
@@ -143,7 +147,7 @@ def load(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _digest(words: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
-    """SHA-256 over everything a checkpoint says; against damage, not against an adversary."""
+    """Return the SHA-256 of everything in a checkpoint. It shows damage, and is no defence against an adversary."""
     digest = hashlib.sha256(json.dumps([words["format"], words["layout"], words["head"]]).encode())
     for name in sorted(tensors):
         value = tensors[name]
@@ -153,7 +157,7 @@ def _digest(words: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
 
 
 def _without_tensors(tree: Any, tensors: dict[str, Tensor]) -> Any:
-    """``tree`` with each tensor replaced by ``{"tensor": name}`` and put into ``tensors``."""
+    """Return ``tree`` with each tensor replaced by ``{"tensor": name}``, and put the tensors into ``tensors``."""
     if isinstance(tree, Tensor):
         name = str(len(tensors))
         tensors[name] = tree.detach().cpu().contiguous().clone()
@@ -179,10 +183,10 @@ def _with_tensors(layout: Any, tensors: Mapping[str, Tensor]) -> Any:
 
 
 def _alike(value: Tensor, saved: Any) -> bool:
-    """Whether ``saved`` can be copied into ``value`` as it is, neither broadcast nor rounded."""
+    """Return whether ``saved`` can be copied into ``value`` without being broadcast or rounded."""
     return isinstance(saved, Tensor) and saved.shape == value.shape and saved.dtype == value.dtype
 
 
 def _with_integer_keys(state: Mapping[str, Any]) -> dict[str, Any]:
-    """An optimizer's state dict: its ``state`` is keyed by the number of the parameter."""
+    """Return an optimizer's state dict with integer keys in ``state``, which numbers the parameters."""
     return {**state, "state": {int(number): value for number, value in state["state"].items()}}

@@ -1,22 +1,19 @@
-"""The folder of a run: what may be shared at the top, what must not in ``private/``.
+"""The folder of a run, with the files that may be shared at the top and the others in ``private/``."""
 
-Place: the ground of training.
-"""
-
-import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from tacita._files import make_folder, remove_durably
+from tacita._lock import IN_FOLDER, HeldLock
 from tacita.errors import ResumeError
-
-STATEMENT = "statement.json"  # the last file that a run writes
+from tacita.ledger.journal import ends_with_seal
+from tacita.training.sealed_run import LEDGER
 
 
 class RunFolder:
-    """Where a run keeps its files: what may be shared at the top, what must not in ``private/``.
+    """The folder where a run keeps its files: those that may be shared at the top, the others in ``private/``.
 
     Args:
         path: The folder; made if it is missing.
@@ -28,18 +25,23 @@ class RunFolder:
 
     @property
     def ledger(self) -> Path:
-        """The ledger."""
-        return self.path / "ledger.jsonl"
+        """The file of the ledger."""
+        return self.path / LEDGER
 
     @property
     def key(self) -> Path:
-        """The private key, mode 0600, gone when the run is finished."""
+        """The file of the private key, of mode 0600, which is removed when the run is finished."""
         return self.private / "key.json"
 
     @property
     def checkpoint(self) -> Path:
-        """The last checkpoint: private, since it stands beside the key."""
+        """The file of the last checkpoint, which is private."""
         return self.private / "checkpoint.safetensors"
+
+    @property
+    def binding(self) -> Path:
+        """The file of the keyed tag of the settings and data that the run was started with."""
+        return self.private / "input.json"
 
     @property
     def unfinished(self) -> bool:
@@ -48,28 +50,27 @@ class RunFolder:
 
     @property
     def tidying(self) -> bool:
-        """Whether all is written, and only what is private has to go."""
-        return self.private.is_dir() and (self.path / STATEMENT).exists()
+        """Whether everything is written and sealed, so that only the private files have to be removed."""
+        return self.private.is_dir() and ends_with_seal(self.ledger)
 
     @contextmanager
     def starting(self) -> Iterator[None]:
-        """Hold the folder while a run is started or found there: of two processes at once, one makes the key.
+        """Hold the folder while a run is started or found there, so that one of several processes makes the key.
 
-        Which of them goes on is the ledger's to say: it takes one writer.
+        The ledger, which takes one writer, decides which of them goes on.
         """
-        if self.path.exists() and not self.path.is_dir():  # a file, which start() refuses
+        if self.path.exists() and not self.path.is_dir():  # start() refuses a file
             yield
             return
         make_folder(self.path)
-        handle = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        lock = HeldLock(self.path, wait=True)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
             yield
         finally:
-            os.close(handle)
+            lock.release()
 
     def create(self) -> None:
-        """Make the folders; ``private`` can be entered by its owner alone."""
+        """Make the folders; only the owner can enter ``private``."""
         make_folder(self.path)
         make_folder(self.private, mode=0o700)
         os.chmod(self.private, 0o700)
@@ -85,14 +86,17 @@ class RunFolder:
         self.create()
 
     def _empty(self) -> bool:
-        """Nothing but what a run leaves that was killed before it had a key."""
-        if not self.path.is_dir() or any(entry != self.private for entry in self.path.iterdir()):
+        """Return whether the folder holds nothing but what a run leaves that was killed before it had a key."""
+        if not self.path.is_dir() or any(
+            entry.name not in (self.private.name, IN_FOLDER) for entry in self.path.iterdir()
+        ):
             return False
         return not self.private.exists() or all(entry.name.endswith(".tmp") for entry in self.private.iterdir())
 
     def finish(self) -> None:
         """Remove the private folder: checkpoint first, the key last."""
         remove_durably(self.checkpoint)
+        remove_durably(self.binding)
         remove_durably(self.key)
         for leftover in self.private.glob(".*.tmp"):
             remove_durably(leftover)

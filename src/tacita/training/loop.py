@@ -1,6 +1,6 @@
-"""The training loop: ask, step, average, checkpoint; the same loop for a fresh and for a resumed run.
+"""The training loop: query, step, average, checkpoint. A new run and a resumed one take the same loop.
 
-Place: oracles, methods -> [training.loop] -> fit, the command line. Nothing here sees raw data.
+Nothing here sees raw data.
 """
 
 import math
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tacita.errors import BudgetExceededError, ResumeError
-from tacita.methods import RandomIterate, SuffixAverage
+from tacita.methods import RandomIterate
 from tacita.oracles import GradientOracle, trainable
 from tacita.training import checkpoint as checkpoints
 from tacita.training.checkpoint import TrainingState
@@ -23,10 +23,9 @@ class Checkpoints:
 
     Attributes:
         folder: The run's folder.
-        every: Queries between checkpoints. It fixes where the key is ratcheted, and so the bits of the run: a count,
-            never a time.
-        binding: Public words that must be the same when the run is resumed (settings hash, data fingerprint under the
-            run's key).
+        every: Number of queries between checkpoints. The key moves on at each checkpoint, so that this number decides
+            the bits of the run; it never depends on time.
+        binding: A text that must be the same when the run is resumed: a keyed tag of settings and data.
     """
 
     folder: RunFolder
@@ -35,11 +34,11 @@ class Checkpoints:
 
     @classmethod
     def planned(cls, folder: RunFolder, oracle: GradientOracle, binding: str) -> "Checkpoints":
-        """About twenty checkpoints a run."""
+        """Return about twenty checkpoints a run."""
         return cls(folder=folder, every=math.ceil(oracle.planned_queries / 20), binding=binding)
 
     def save(self, state: TrainingState) -> None:
-        """Write a checkpoint for the *next* key, then move the key on; a kill between the two resumes.
+        """Write a checkpoint for the *next* key, then move the key on. A run killed in between can be resumed.
 
         The ledger is flushed first: no release may leave the process, in a checkpoint or elsewhere, before its line.
         """
@@ -56,11 +55,11 @@ class Checkpoints:
         """Continue from the checkpoint, or write the first one.
 
         Raises:
-            ResumeError: As :meth:`restore`; or queries were made, and there is no checkpoint.
+            ResumeError: As in :meth:`restore`; or queries were made, and there is no checkpoint.
         """
         if self.folder.checkpoint.exists():
             self.restore(state)
-        elif state.oracle.session.opened:  # before a new checkpoint moves the key on, and the old one is of no use
+        elif state.oracle.session.opened:  # a new checkpoint would move the key on, and make the old one useless
             raise ResumeError(
                 f"session {state.oracle.session.id!r} was opened by an earlier run, and its checkpoint is missing: "
                 f"restore {self.folder.checkpoint.name}, or choose another folder."
@@ -69,10 +68,11 @@ class Checkpoints:
             self.save(state)
 
     def restore(self, state: TrainingState) -> None:
-        """Continue from the checkpoint; with another optimizer, as :meth:`TrainingState.from_tree` says.
+        """Continue from the checkpoint. :meth:`TrainingState.from_tree` says what another optimizer changes.
 
         Raises:
-            ResumeError: It is of other privacy settings or data, or the ledger does not go on from where it stood.
+            ResumeError: The checkpoint is of other privacy settings or data, or the ledger does not continue from the
+                state that the checkpoint names.
         """
         tree, head = checkpoints.load(self.folder.checkpoint)
         try:
@@ -82,7 +82,7 @@ class Checkpoints:
         except (LookupError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError) as error:
             raise ResumeError(f"{self.folder.checkpoint.name} does not fit this run.") from error
         if changed:
-            self.save(state)  # killed before the next checkpoint, the run would leave numbers behind once more
+            self.save(state)  # else a run that is killed before its next checkpoint would leave numbers behind again
 
     def _check(self, state: TrainingState, head: Mapping[str, Any]) -> None:
         if head["binding"] != self.binding:
@@ -102,13 +102,13 @@ def train(
     progress: Progress | None = None,
     on_step: Callable[[int], Any] | None = None,
 ) -> None:
-    """Use up the plan of ``state.oracle``: one query, one optimizer step, and so on.
+    """Alternate queries and optimizer steps until the plan of ``state.oracle`` is used up.
 
     Args:
         state: Model, optimizer and oracle; changed in place.
-        checkpoints: Save along the way; continued from, if the folder holds a checkpoint.
-        progress: Shows steps, spent epsilon and time left.
-        on_step: Called after each step with the number of steps made; it sees nothing private unless it looks itself.
+        checkpoints: When and where to save. If the folder holds a checkpoint, the run continues from it.
+        progress: Shows steps, their epsilon and the time left.
+        on_step: Called after each step with the number of steps made. It is handed nothing private.
     """
     if checkpoints is not None:
         checkpoints.begin(state)
@@ -120,14 +120,14 @@ def train(
         except BudgetExceededError:
             if state.oracle.remaining_queries:
                 raise
-            break  # a redone query did not match, and every number is used: the run ends here
+            break  # a redone query did not match, and no number is left: the run ends here
         state.optimizer.step()
         if state.scheduler is not None:
             state.scheduler.step()
         made = state.oracle.line.position
         if isinstance(state.average, RandomIterate):
             state.average.update(params, made)
-        elif isinstance(state.average, SuffixAverage):
+        elif state.average is not None:
             state.average.update(params)
         if checkpoints is not None and (made % checkpoints.every == 0 or not state.oracle.remaining_queries):
             checkpoints.save(state)
@@ -136,6 +136,6 @@ def train(
         if on_step is not None:
             on_step(made)
     if isinstance(state.average, RandomIterate):
-        state.average.update(params, state.oracle.line.position)  # numbers left behind at the end are used, too
+        state.average.update(params, state.oracle.line.position)  # numbers that were left behind at the end count, too
     if state.average is not None:
         state.average.copy_to(params)

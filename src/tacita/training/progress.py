@@ -1,7 +1,4 @@
-"""Progress of a run, on the error stream: steps, epsilon spent, time left. No value that depends on the rows.
-
-Place: accounting -> [training.progress].
-"""
+"""Progress of a run on the error stream: steps, their epsilon, time left. No value shown depends on the rows."""
 
 import math
 import time
@@ -11,22 +8,25 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-from tacita.accounting import Ledger
+from tacita.ledger import Ledger
 
-ACCOUNTING_SHARE = 0.05  # at most so much of the time goes into showing what was spent
+ACCOUNTING_SHARE = 0.05  # the largest share of the time that goes into computing the epsilon shown
 
 
 class Progress:
-    """A bar for a run. What was spent is worked out now and then, so that it takes at most 5 % of the time.
+    """A progress bar for a run. It computes epsilon only so often that this takes at most 5 % of the time.
+
+    The epsilon shown is that of the queries made, and grows with them. The epsilon *spent* by the ledger may be larger,
+    because it counts the queries that a killed process had reserved. The guarantee is that of the plan.
 
     Args:
-        ledger: Says what was spent.
-        delta: For the epsilon shown.
-        total: Planned queries.
-        console: Where it is shown; by default the error stream.
+        ledger: Counts the queries made.
+        delta: The delta at which epsilon is shown.
+        total: Number of planned queries.
+        console: Where the bar is shown; by default the error stream.
 
     Attributes:
-        note: A word that a caller may change while the run goes on (a score on public data, say).
+        note: A few words that a caller may change while the run goes on, such as a score on public data.
     """
 
     def __init__(self, ledger: Ledger, *, delta: float, total: int, console: Console | None = None) -> None:
@@ -35,12 +35,12 @@ class Progress:
             TextColumn("{task.description}"),
             BarColumn(bar_width=12),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[spent]}"),
+            TextColumn("{task.fields[made]}"),
             TimeRemainingColumn(),
             TextColumn("{task.fields[note]}"),
             console=console or Console(stderr=True),
         )
-        self._task = self._bar.add_task("training", total=total, spent="", note="")
+        self._task = self._bar.add_task("training", total=total, made="", note="")
         self._next = 0.0
         self.note = ""
 
@@ -52,18 +52,18 @@ class Progress:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is None:
-            self._show_spent()
+            self._show_made()
         self._bar.stop()
 
     def show(self, made: int) -> None:
-        """``made`` queries are made."""
+        """Show that ``made`` queries are made."""
         self._bar.update(self._task, completed=made, note=self.note)
         if time.monotonic() >= self._next:
             start = time.monotonic()
-            self._show_spent()
+            self._show_made()
             took = time.monotonic() - start
             self._next = time.monotonic() + took / ACCOUNTING_SHARE + 0.5
 
-    def _show_spent(self) -> None:
-        spent = self._ledger.epsilon_spent(self._delta)
-        self._bar.update(self._task, spent=f"epsilon {spent:.3g} spent" if math.isfinite(spent) else "not private")
+    def _show_made(self) -> None:
+        made = self._ledger.made_epsilon(self._delta)
+        self._bar.update(self._task, made=f"epsilon {made:.3g} so far" if math.isfinite(made) else "not private")

@@ -1,7 +1,7 @@
-"""The loss on data that somebody declares to be public: the one curve that may be looked at while a run goes on.
+"""The loss on data that the caller declares to be public, the one curve that may be shown while a run goes on.
 
-Place: [training.public] -> fit. It reads the released model and public rows only; it costs no privacy, and says nothing
-about the private rows but what the releases say.
+It is computed from the released model and public rows only. So it costs no privacy, and tells no more about the private
+rows than the releases do.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,14 +14,14 @@ from torch.utils.data import DataLoader
 from tacita.gradients.functional import LossFn
 from tacita.training.progress import Progress
 
-ROWS = 4096  # in memory at once
+ROWS = 4096  # rows in memory at once
 
 
 def public_loss(model: nn.Module, loss_fn: LossFn, data: Any) -> float:
-    """Mean loss over ``data``, in evaluation mode; the model's mode is put back.
+    """Return the mean loss over ``data``, in evaluation mode; the model's mode is restored.
 
     Args:
-        model: As it is now.
+        model: The model with its present parameters.
         loss_fn: ``(model, batch) -> losses`` of shape (batch,).
         data: A tuple of tensors or a map-style ``Dataset``, declared public.
     """
@@ -44,11 +44,11 @@ def _batches(data: Any) -> Iterator[Any]:
 
 
 class PublicCurve:
-    """The loss on public data, about twenty times a run; called by the loop with the queries made.
+    """Records the loss on public data about twenty times in a run. The loop calls it with the number of queries made.
 
     Attributes:
-        data: The rows, or ``None``: then nothing is done.
-        points: (queries made, mean loss) so far.
+        data: The public rows; ``None`` to record nothing.
+        points: Pairs (queries made, mean loss) so far.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class PublicCurve:
     def __call__(self, made: int) -> None:
         if self.data is None or made % self._every:
             return
-        self._flush()  # the ledger is on disk before anything of the releases is shown
+        self._flush()  # the ledger must be on disk before anything computed from the releases is shown
         self.points.append((made, public_loss(self._model, self._loss_fn, self.data)))
         if self._bar is not None:
             self._bar.note = f"loss on public data {self.points[-1][1]:.4g}"

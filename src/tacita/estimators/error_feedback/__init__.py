@@ -1,7 +1,7 @@
 """Error feedback: what clipping removes is remembered, and given back later. Hidden, bounded, or released."""
 
 from tacita.estimators.error_feedback.bounded import BoundedErrorSum, BoundedFeedback
-from tacita.estimators.error_feedback.feedback import Feedback, FeedbackSum
+from tacita.estimators.error_feedback.feedback import Feedback, FeedbackSum, as_feedback
 from tacita.estimators.error_feedback.private import HiddenErrorSum, PrivateFeedback
 from tacita.estimators.error_feedback.released import ReleasedErrorSum, ReleasedFeedback
 
@@ -14,4 +14,5 @@ __all__ = [
     "PrivateFeedback",
     "ReleasedErrorSum",
     "ReleasedFeedback",
+    "as_feedback",
 ]

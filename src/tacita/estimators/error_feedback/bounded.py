@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tacita import _validate
 from tacita.accounting import Event, NeighboringRelation, bounded_residual_event, moved
-from tacita.accounting.transcript import checked_share, moved_by_shares, moved_when_clipped
+from tacita.accounting.participation_sensitivity import checked_share, moved_by_shares, moved_when_clipped
 from tacita.clipping import Clipper
 from tacita.clipping._rounding import bounded_quotient
 from tacita.estimators.error_feedback.error import State, no_error, share_within
@@ -90,7 +90,7 @@ class BoundedErrorSum(HiddenFeedbackSum):
         check_projection(self.clipper, "BoundedFeedback")
 
     def sensitivity(self, relation: NeighboringRelation, shapes: Shapes) -> dict[str, float]:
-        """The unit of the noise multiplier: what *one* participation moves in the whole session."""
+        """Return the unit of the noise multiplier: what *one* participation moves in the whole session."""
         norms = (self.contribution(shapes), self.feedback.max_residual_norm)
         if self._fixed_share is None:
             return {SUM: moved(relation) * moved_when_clipped(1, *norms)}
@@ -107,14 +107,13 @@ class BoundedErrorSum(HiddenFeedbackSum):
             max_contribution=self.contribution(shapes),
             max_residual=self.feedback.max_residual_norm,
             noise_std=noise_std[SUM],
-            queries_per_epoch=sampler.queries_per_epoch,
             injected_share=self._fixed_share,
             leak=self.feedback.leak,
         )
 
     @property
     def _fixed_share(self) -> float | None:
-        """The share of the error that every query injects; None if its length decides."""
+        """The share of the error that every query injects; ``None`` if the error's length decides it."""
         return None if math.isfinite(self.max_feedback) else self.feedback.injected_share
 
     @property
@@ -136,7 +135,7 @@ class BoundedErrorSum(HiddenFeedbackSum):
 
 
 def bounded_residual_weights(weights: Tensor, norms: Tensor, max_residual_norm: float) -> Tensor:
-    r"""Weights of the clipped residuals: :math:`\min(1 - w, C_3 / \lVert g \rVert)`.
+    r"""Return the weights of the clipped residuals: :math:`\min(1 - w, C_3 / \lVert g \rVert)`.
 
     The residual :math:`(1 - w) g` of a gradient that is longer than :math:`C_1` points along it, so clipping it is a
     weight, too. The quotient leaves room for the rounding of the product.

@@ -1,7 +1,7 @@
-r"""The error that feedback remembers: what clipping has removed so far, and what of it is injected next.
+r"""The error that feedback remembers: what clipping has removed so far, and the share of it that is injected next.
 
-Place: the ground of error feedback. At the level of the sum, so :math:`E = b e` for an error e of the mean gradient and
-the public divisor b; private unless every residual was released.
+It is at the level of the sum: :math:`E = b e` for an error e of the mean gradient and the public divisor b. It is
+private unless every residual was released.
 Source: Zhang, Bu, Wu, Hong, DiceSGD, Algorithm 2, line 6, in the form without cancellation:
 :math:`E' = (1 - \alpha)\, E + \text{residuals}`, :math:`\alpha = \min(1, D / \lVert E \rVert)`.
 
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from tacita.clipping._rounding import bounded_quotient
 from tacita.gradients.engine import Shapes
-from tacita.gradients.rows import norm_over, round_up
+from tacita.gradients.weighted_sums import norm_over, round_up
 
 Tensors = Mapping[str, Tensor]
 State = dict[str, Any]  # "error": name -> (..., *param); "norm": (...), >= that of the error; "query": calls so far
@@ -27,13 +27,13 @@ LARGEST = {torch.float32: 2.0**100, torch.float64: 2.0**480}  # where entries st
 
 
 def no_error(shapes: Shapes, lead: tuple[int, ...], dtype: torch.dtype) -> State:
-    """The state before the first query."""
+    """Return the state before the first query."""
     error = {name: torch.zeros(*lead, *shape, dtype=dtype) for name, shape in shapes.items()}
     return {"error": error, "norm": torch.zeros(lead, dtype=torch.float64), "query": 0}
 
 
 def share_within(norm: Tensor, bound: float, dtype: torch.dtype) -> Tensor:
-    """Which share of an error of at most this norm is injected: ``min(1, bound / norm)``, as a factor of ``dtype``.
+    """Return ``min(1, bound / norm)``, the injected share of an error of at most this norm, as ``dtype``.
 
     The product with the error, rounded in ``dtype``, has a norm of at most ``bound``; 1 rounds nothing.
     """
@@ -43,14 +43,14 @@ def share_within(norm: Tensor, bound: float, dtype: torch.dtype) -> Tensor:
 
 
 def share_of_norm(norm: Tensor, bound: float, dtype: torch.dtype) -> Tensor:
-    """The share with which what is injected has norm ``bound`` whatever the error's; 0 for no error."""
+    """Return the share that makes the injected error's norm equal to ``bound``; 0 if there is no error."""
     if bound == 0:
         return torch.zeros_like(norm, dtype=dtype)
     return torch.where(norm > 0, bounded_quotient(bound, norm, dtype), 0.0)
 
 
 def injected(sums: Tensors, error: Tensors, share: Tensor) -> dict[str, Tensor]:
-    """Each sum plus its share of the error, rounded once to the sum's dtype, in the sum's memory."""
+    """Return each sum plus its share of the error, rounded once to the sum's dtype, in the sum's memory."""
     given = {name: total.contiguous() for name, total in sums.items()}
     for name, total in given.items():
         factor = _column(share, total.device)
@@ -60,13 +60,14 @@ def injected(sums: Tensors, error: Tensors, share: Tensor) -> dict[str, Tensor]:
 
 
 def succeeding(residuals: dict[str, Tensor], error: Tensors, kept: Tensor, max_norm: float) -> State:
-    """The next error, ``kept`` times the last one plus the residuals, *in the memory of the last one*.
+    """Return the next error, ``kept`` times the last one plus the residuals, *in the memory of the last one*.
 
     Args:
-        residuals: This batch's, shape (..., *param); taken out one by one, so that each is freed once it was used.
-        error: The last one, in the dtype of the residuals or a better one, else that is what it gets; gone afterwards.
-        kept: Which share of it stays, shape (...).
-        max_norm: The next error is clipped to this norm (``inf``: not at all).
+        residuals: The batch's residuals, shape (..., *param). They are taken out one by one, so that each is freed once
+            it was used.
+        error: The last error, whose memory is reused. If its dtype is narrower than the residuals', it is widened.
+        kept: The share of the last error that stays, shape (...).
+        max_norm: The next error is clipped to this norm; ``inf`` clips nothing.
 
     Returns:
         "error" and "norm" of the next state; the error is finite.
@@ -97,20 +98,20 @@ def succeeding(residuals: dict[str, Tensor], error: Tensors, kept: Tensor, max_n
 
 
 def copied(state: State) -> State:
-    """The same state, its error in memory of its own."""
+    """Return a copy of the state, with its error in memory of its own."""
     return {**state, "error": {name: part.clone() for name, part in state["error"].items()}}
 
 
 def _column(factor: Tensor, device: torch.device) -> Tensor:
-    """A factor (...) for pieces (..., coordinates)."""
+    """Return a factor (...) in the shape that multiplies pieces (..., coordinates)."""
     return factor.to(device).unsqueeze(-1) if factor.ndim else factor.to(device)
 
 
 def _pieces(lead: int, *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """The same coordinates of tensors (..., *param), each as (..., coordinates): views of those that are contiguous.
+    """Yield the same coordinates of tensors (..., *param), as views (..., coordinates) of those that are contiguous.
 
-    Few enough at a time that they stay in cache, and that one of another dtype can be widened; all of them at once
-    where there are leading axes, as runs side by side are small.
+    Pieces are small enough to stay in cache, and to widen one of another dtype. With leading axes all coordinates come
+    at once, because runs that are simulated side by side are small.
     """
     rows = [x.flatten(lead) if x.ndim > lead else x.unsqueeze(-1) for x in tensors]
     if lead or rows[0].numel() <= PIECE:

@@ -1,7 +1,4 @@
-"""What the three kinds of error feedback have in common: their settings, and the sums they are made of.
-
-Place: the ground of error feedback.
-"""
+"""The common part of the three kinds of error feedback: their settings and their sums."""
 
 import math
 from abc import ABC, abstractmethod
@@ -25,14 +22,14 @@ RESIDUAL = "residual"  # the block of the clipped residuals, where they are rele
 
 @dataclass(frozen=True, kw_only=True)
 class Feedback(ABC):
-    r"""Settings of error feedback; subclasses say what is hidden, what is bounded and what is released.
+    r"""Settings of error feedback. Subclasses decide what is hidden, what is bounded and what is released.
 
-    Norms of the error are in units of the *mean* gradient, as in the paper: they are multiplied by the public divisor
-    in one place, the estimator.
+    Norms of the error are in units of the *mean* gradient, as in the paper. The estimator multiplies them by the public
+    divisor.
 
     Attributes:
-        max_feedback_norm: Threshold :math:`C_2`: what is added to a mean gradient has at most this norm. No clipping
-            bias is left at a fixed point if it is at least the clipper's ``max_grad_norm``.
+        max_feedback_norm: Threshold :math:`C_2`, the largest norm of the error that is added to a mean gradient. No
+            clipping bias is left at a fixed point if it is at least the clipper's ``max_grad_norm``.
         leak: Share :math:`\lambda` of the error that is forgotten in a query, in [0, 1):
             :math:`(1 - \lambda)(e - \text{clip}(e, C_2))` is kept.
         anti_windup: Threshold that the error itself is clipped to after each query; ``inf`` for none. Without it the
@@ -55,17 +52,32 @@ class Feedback(ABC):
 
     @abstractmethod
     def estimator(self, clipper: Clipper, divisor: float) -> "FeedbackSum":
-        """The estimator with these settings, for sums that are divided by the public ``divisor``."""
+        """Return the estimator with these settings, for sums that are divided by the public ``divisor``."""
 
     def allocated(self, mechanism: Mechanism | CalibratedGaussian) -> Mechanism | CalibratedGaussian:
-        """The mechanism, its noise shared between the blocks as these settings want it."""
+        """Return the mechanism with its noise shared between the blocks as these settings need it."""
         return mechanism
 
     def _checked_norm(self, norm: float) -> float:
-        """``max_feedback_norm``; here it may be infinite: the whole error is injected."""
+        """Check ``max_feedback_norm``, which may be infinite here: then the whole error is injected."""
         if isinstance(norm, bool) or not norm >= 0:
             raise ValueError(f"max_feedback_norm must be a number >= 0, got {norm!r}.")
         return float(norm)
+
+
+def as_feedback(feedback: object) -> Feedback:
+    """Return ``feedback`` if it is one of the three kinds of settings.
+
+    Raises:
+        TypeError: It is something else, such as the name of a kind.
+    """
+    if isinstance(feedback, Feedback):
+        return feedback
+    got = repr(feedback) if isinstance(feedback, str) else type(feedback).__name__
+    raise TypeError(
+        "feedback must be a PrivateFeedback, a BoundedFeedback or a ReleasedFeedback with its settings, got "
+        f"{got}. For example feedback=tacita.ReleasedFeedback(max_feedback_norm=1.0, max_residual_norm=1.0)."
+    )
 
 
 @dataclass(frozen=True)
@@ -74,7 +86,7 @@ class FeedbackSum(Estimator):
 
     Attributes:
         clipper: Bounds each sample's gradient.
-        feedback: What is remembered and injected.
+        feedback: The settings of what is remembered and injected.
         divisor: The public divisor of the sampler, by which the norms of ``feedback`` are multiplied.
     """
 
@@ -87,16 +99,16 @@ class FeedbackSum(Estimator):
 
     @property
     def max_feedback(self) -> float:
-        """Largest norm of what is injected into the sum."""
+        """The largest norm of the error that is injected into the sum."""
         return self.divisor * self.feedback.max_feedback_norm
 
     @property
     def max_error(self) -> float:
-        """Largest norm of the error of the sum."""
+        """The largest norm of the error of the sum."""
         return self.divisor * self.feedback.anti_windup
 
     def groups(self, shapes: Shapes) -> dict[str, tuple[str, ...]]:
-        """All parameters under one threshold."""
+        """Return one group with all parameters."""
         return {SUM: tuple(shapes)}
 
     def block_sizes(self, shapes: Shapes) -> dict[str, int]:
@@ -109,16 +121,16 @@ class FeedbackSum(Estimator):
         return {name: noisy / divisor for name, noisy in released[SUM].items()}
 
     def sums(self, engine: Engine, rule) -> tuple[dict[str, Tensor], ...]:
-        """One sum for each weight array of ``rule``, from one pass."""
+        """Return one sum for each weight array of ``rule``, from one pass."""
         return engine.weighted_sums(rule, self.groups(engine.shapes)).values
 
     def contribution(self, shapes: Shapes) -> float:
-        """Largest norm one record adds to the clipped sum."""
+        """Return the largest norm that one record adds to the clipped sum."""
         (bound,) = self.clipper.max_contribution(shapes).values()
         return bound
 
     def kept(self, share: Tensor) -> Tensor:
-        """Which share of the error stays when ``share`` of it is injected."""
+        """Return the share of the error that is kept when ``share`` of it is injected."""
         return (1 - self.feedback.leak) * (1 - share)
 
     def check_divisor(self, sampler: Sampler) -> None:
@@ -131,35 +143,36 @@ class FeedbackSum(Estimator):
 
 
 class Leftover(NamedTuple):
-    """What a query leaves for a hidden error: ``kept`` times the error that it saw, plus the batch's residuals."""
+    """The next hidden error of a query, in parts: ``kept`` times the present error, plus the batch's residuals."""
 
     residuals: dict[str, Tensor]
     kept: Tensor
 
 
 class HiddenFeedbackSum(FeedbackSum):
-    """A feedback sum whose error is hidden: known as soon as the query is, whatever is released.
+    """A feedback sum whose error is hidden: the next error is known before the release.
 
-    A whole error in memory twice is what a step of a large model cannot afford: so :meth:`look` only reads it, and
-    :meth:`remember` changes it in place.
+    A large model cannot afford two copies of the error in memory. So :meth:`look` only reads it, and :meth:`remember`
+    changes it in place.
     """
 
     @abstractmethod
     def look(self, engine: Engine, state: State) -> tuple[Values, Leftover]:
-        """The values, and what they leave for the error."""
+        """Return the values, and the parts of the next error."""
 
     def shifted(self, clipped: dict[str, Tensor], state: State, share: Tensor) -> Values:
-        """The clipped sum plus ``share`` of the error; in float64, and ``clipped`` emptied, if it is rounded last.
+        """Return the clipped sum plus ``share`` of the error; in float64, and ``clipped`` is emptied, if rounded last.
 
-        As long as the errors of two worlds differ, so do the roundings of their sums, in every query and not in the
-        record's own alone: where a query is not charged with more than that, the noise is added first.
+        As long as the errors of two neighbouring data sets differ, the roundings of their sums differ in every query,
+        not only in those that draw the record. Where a query's charge does not cover that, the noise is added before
+        the sum is rounded.
         """
         if self.rounded_last:
             clipped = {name: clipped.pop(name).double() for name in [*clipped]}
         return {SUM: injected(clipped, state["error"], share)}
 
     def remember(self, state: State, seen: Leftover) -> State:
-        """The next state, in the memory of ``state``; empties ``seen``."""
+        """Return the next state, in the memory of ``state``; ``seen`` is emptied."""
         following = succeeding(seen.residuals, state["error"], seen.kept, self.max_error)
         return {**following, "query": state["query"] + 1}
 
@@ -169,7 +182,7 @@ class HiddenFeedbackSum(FeedbackSum):
 
 
 def residual_weights(weights: Tensor, norms: Tensor) -> Tensor:
-    """Weights of what clipping removes, ``1 - weights``; 0 for a norm that is not finite."""
+    """Return the weights of what clipping removes, ``1 - weights``; 0 for a norm that is not finite."""
     return torch.where(norms.isfinite(), 1 - weights, 0.0)
 
 

@@ -107,7 +107,7 @@ class ReleasedErrorSum(FeedbackSum):
         return {SUM: shifted, **({RESIDUAL: residuals[0]} if due else {})}, state
 
     def after(self, state: State, released: Values) -> State:
-        """The error once the residuals are known: a function of releases."""
+        """Return the state once the residuals are known, whose error is a function of releases."""
         noisy = released.get(RESIDUAL) or {name: x.new_zeros(()).expand_as(x) for name, x in released[SUM].items()}
         error = copied(state)["error"]
         following = succeeding(dict(noisy), error, self.kept(self._share(state)), self.max_error)

@@ -1,177 +1,252 @@
-"""One forward and one backward pass that record what every layer with a rule received and was sent back.
+"""One forward and one backward pass that record every call in which an input meets parameters.
 
-Place: ghost engine. Private. Parameters take part in the graph, so that it shows each use of each of them, but no
-gradient of a parameter is computed: the backward pass is asked for the outputs of layers only.
+The forward pass runs on *one record that stands for all* (``record_batch.py``). A model therefore cannot mix records,
+whatever its code does: there is no batch axis to sort, crop or average over. A call of a torch function that has a rule
+(``registry.py``) runs on the whole batch by its ordinary kernel, with detached parameters; its input and the edge of
+its output are recorded. One backward pass then gives the gradients of all outputs. A parameter that is used in any
+other way is *bare*: it enters as one copy a record, so that autograd gives its per-sample gradients.
+
+Everything here is private. Proof: docs/derivations/per-record-engine.md.
 """
 
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+import logging
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from tacita.errors import UnsupportedModuleError
+from tacita.gradients.batches import flatten, map_tensors
 from tacita.gradients.chunked import Chunk
 from tacita.gradients.functional import LossFn, losses_at
-from tacita.gradients.ghost.registry import rule_for
-from tacita.gradients.ghost.rule import LayerRule, LayerUse
-from tacita.gradients.rows import wide
+from tacita.gradients.ghost.fused_kernels import REPLACEMENTS
+from tacita.gradients.ghost.record_batch import RecordBatch, outside, records
+from tacita.gradients.ghost.registry import RULES
+from tacita.gradients.ghost.rule import AUTOGRAD_RULE, VALUE, Call, LayerRule, LayerUse, autograd_use
+from tacita.gradients.retention import Marks, nothing_is_written
+from tacita.gradients.weighted_sums import wide
 
-WAY_OUT = 'Use method="vmap" or "loop".'
-
-
-@dataclass(frozen=True)
-class _Call:
-    """What a forward hook sees: the layer, its parameters (its own name -> the model's), input and output."""
-
-    module: nn.Module
-    parameters: dict[str, str]
-    x: Tensor
-    version: int
-    edge: GradientEdge
-    output_rows: int
+RECORDS = 2  # of a pass without values
 
 
 @dataclass(frozen=True)
 class NamedUse:
-    """A use of a layer, with the model's names of its parameters."""
+    """A use of parameters, with the model's names for them.
+
+    Attributes:
+        use: The use, in the rule's names.
+        function: Name of the torch function.
+        parameters: The rule's own name -> the model's.
+        rule: The rule of the function.
+    """
 
     use: LayerUse
-    parameters: dict[str, str]  # the layer's own name -> the model's
+    function: str
+    parameters: dict[str, str]
     rule: LayerRule
 
 
-def capture(model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], chunk: Chunk) -> list[NamedUse]:
-    """Every use of a layer with a rule that the losses depend on.
+@dataclass(frozen=True)
+class _RecordedCall:
+    function: str
+    rule: LayerRule
+    settings: Any
+    parameters: dict[str, str]
+    shapes: dict[str, torch.Size]
+    x: Tensor
+    version: int  # of x, to see whether it is modified later
+    edge: GradientEdge
+
+
+def capture(
+    model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], chunk: Chunk, bare: frozenset[str] = frozenset()
+) -> tuple[list[NamedUse], frozenset[str]]:
+    """Run ``chunk`` forward and backward, and return every use of a parameter that the losses depend on.
+
+    A parameter that turns out to be used where no rule sees it joins ``bare``, and the pass is made again. Which
+    parameters join does not depend on the records: the model's code sees one record that stands for all.
+
+    Args:
+        model: Not modified.
+        loss_fn: ``(model, batch) -> losses``; sees a batch of one record.
+        params: The point, by parameter name.
+        chunk: At least one record.
+        bare: Names of parameters that enter as one copy a record, so that any use of them is served.
+
+    Returns:
+        The uses, and the names of all bare parameters.
 
     Raises:
-        UnsupportedModuleError: A parameter is used in a way that the hooks did not see, a layer's input was modified
-            in place afterwards, or its first axis is not the batch.
+        UnsupportedModuleError: The input of a recorded call is modified in place afterwards.
     """
-    leaves = {name: p.detach().requires_grad_() for name, p in params.items()}
-    names = {id(leaf): name for name, leaf in leaves.items()}
-    with torch.enable_grad():
-        with _recorded(model, params, names) as calls:
-            losses = losses_at(model, loss_fn, leaves, chunk.batch, chunk.size)
-        grads = _output_grads(losses, calls)
-    uses = [(call, grad) for call, grad in zip(calls, grads, strict=True) if grad is not None]
-    _check_every_use_was_seen(losses, names, [call for call, _ in uses])
-    return [_named_use(call, grad, chunk.size) for call, grad in uses]
+    while True:
+        leaves = {name: p.detach().requires_grad_() for name, p in params.items() if name not in bare}
+        copies = {n: params[n].detach().expand(chunk.size, *params[n].shape).requires_grad_() for n in sorted(bare)}
+        with nothing_is_written(model, params), torch.enable_grad():
+            losses, recorder = _forward(model, loss_fn, leaves, copies, chunk)
+        edges, of_leaves, of_copies = _backward(losses, recorder.calls, leaves, copies)
+        del losses
+        recorder.check_nothing_is_kept()
+        unseen = {name for name, grad in zip(leaves, of_leaves, strict=True) if grad is not None}
+        if not unseen:
+            break
+        bare |= unseen
+    return _uses(recorder.calls, edges, dict(zip(copies, of_copies, strict=True))), bare
 
 
-def check_layout(model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], batch: Any) -> None:
-    """Raise if a layer's first axis is not the batch, on a batch of one row.
+def capture_without_values(
+    model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], like: Any
+) -> tuple[list[NamedUse], frozenset[str]]:
+    """Run :func:`capture` on two records under ``FakeTensorMode``: tensors have shapes and no values.
 
-    A batch whose size happens to equal another axis (positions in ``embedding(arange(T))``, time-first sequences)
-    looks right; one row of it does not.
+    What is decided or raised here can therefore depend neither on data nor on the values of parameters.
+
+    Args:
+        model: Not modified.
+        loss_fn: ``(model, batch) -> losses``.
+        params: Parameters that a gradient is taken in.
+        like: A batch of at least one row; only its shapes and dtypes are used.
+
+    Raises:
+        UnsupportedModuleError: The model keeps or writes what it must not.
+        Exception: Whatever the model's code raises where it depends on values, or where ``vmap`` has no rule.
     """
-    wrong: list[str] = []
-
-    def hook(module: nn.Module, args: tuple, kwargs: dict[str, Any], output: Any) -> None:
-        x = args[0] if args else next(iter(kwargs.values()))
-        if any(isinstance(t, Tensor) and t.shape[:1] != (1,) for t in (x, output)):
-            wrong.append(type(module).__name__)
-
-    with torch.no_grad(), _hooked(_layers(model, {id(p) for p in _trainable(model, params)}), hook):
-        losses_at(model, loss_fn, params, batch, 1)
-    if wrong:
-        raise UnsupportedModuleError(
-            f"the first axis of the input of a {wrong[0]} layer is not the batch: for one sample it is not 1. {WAY_OUT}"
-        )
-
-
-def _trainable(model: nn.Module, params: Mapping[str, Tensor]) -> list[Tensor]:
-    return [p for name, p in model.named_parameters() if name in params]
-
-
-def _layers(model: nn.Module, chosen: Collection[int]) -> list[nn.Module]:
-    """Layers with a rule and one of the parameters whose ids are given."""
-    served = (module for module in model.modules() if module._parameters and rule_for(module) is not None)
-    return [module for module in served if any(id(p) in chosen for p in module._parameters.values())]
-
-
-@contextmanager
-def _hooked(layers: list[nn.Module], hook: Callable) -> Iterator[None]:
-    """Forward hooks that run before any of the user's own, which may replace the output."""
-    handles = [layer.register_forward_hook(hook, prepend=True, with_kwargs=True) for layer in layers]
+    logger = logging.getLogger("torch._subclasses.fake_tensor")  # would log a failure that the exception tells already
+    before, logger.disabled = logger.disabled, True
     try:
-        yield
+        with FakeTensorMode(allow_non_fake_inputs=True) as fakes:
+            batch = map_tensors(lambda t: torch.empty(RECORDS, *t.shape[1:], dtype=t.dtype, device=t.device), like)
+            points = {name: fakes.from_tensor(p.detach()) for name, p in params.items()}
+            return capture(model, loss_fn, points, Chunk(batch, RECORDS, 0))
     finally:
-        for handle in handles:
-            handle.remove()
+        logger.disabled = before
 
 
-@contextmanager
-def _recorded(model: nn.Module, params: Mapping[str, Tensor], names: Mapping[int, str]) -> Iterator[list[_Call]]:
-    """The calls of layers while the forward pass runs with parameters whose ids are in ``names``."""
-    calls: list[_Call] = []
-
-    def hook(module: nn.Module, args: tuple, kwargs: dict[str, Any], output: Any) -> None:
-        found = {local: names[id(p)] for local, p in module._parameters.items() if id(p) in names}
-        if found and isinstance(output, Tensor) and output.requires_grad:
-            x = args[0] if args else next(iter(kwargs.values()))
-            rows = output.shape[0] if output.ndim else 0
-            calls.append(_Call(module, found, x.detach(), x._version, get_gradient_edge(output), rows))
-
-    with _hooked(_layers(model, {id(p) for p in _trainable(model, params)}), hook):
-        yield calls
+def _forward(
+    model: nn.Module, loss_fn: LossFn, leaves: Mapping[str, Tensor], copies: Mapping[str, Tensor], chunk: Chunk
+) -> tuple[Tensor, "_Recorder"]:
+    """Return the losses of the chunk, (rows,), and the recorder that saw the calls."""
+    tensors, rebuild = flatten(chunk.batch, chunk.size)
+    with records(chunk.size) as all_records:
+        seen = {name: all_records.one(copy) for name, copy in copies.items()}
+        one = [all_records.one(t.unsqueeze(1)) for t in tensors]
+        with _Recorder(all_records, leaves, model) as recorder:
+            recorder.mark(one)
+            losses = losses_at(model, loss_fn, {**leaves, **seen}, rebuild(one), 1)
+        return all_records.result(losses[0]), recorder
 
 
-def _output_grads(losses: Tensor, calls: list[_Call]) -> tuple[Tensor | None, ...]:
-    """Gradients of the summed losses with respect to the layers' outputs; ``None`` where they do not depend on one."""
-    if not calls or not losses.requires_grad:
-        return (None,) * len(calls)
-    ones = torch.ones_like(losses)
-    return torch.autograd.grad(losses, [call.edge for call in calls], ones, allow_unused=True)
+def _backward(
+    losses: Tensor, calls: list[_RecordedCall], leaves: Mapping[str, Tensor], copies: Mapping[str, Tensor]
+) -> tuple[list, list, list]:
+    """Return the gradients of the summed losses in the outputs of calls, in the parameters, and in their copies."""
+    wanted: list[Any] = [*(call.edge for call in calls), *leaves.values(), *copies.values()]
+    grads: list[Tensor | None] = [None] * len(wanted)
+    if losses.requires_grad:
+        grads = [*torch.autograd.grad(losses, wanted, torch.ones_like(losses), allow_unused=True)]
+    first, second = len(calls), len(calls) + len(leaves)
+    return grads[:first], grads[first:second], grads[second:]
 
 
-def _check_every_use_was_seen(losses: Tensor, names: Mapping[int, str], calls: list[_Call]) -> None:
-    """Raise unless the graph uses each parameter exactly as often as the recorded calls do."""
-    in_graph = _uses_in_graph(losses, names)
-    recorded = Counter(name for call in calls for name in call.parameters.values())
-    wrong = sorted(name for name in in_graph | recorded if in_graph[name] != recorded[name])
-    if wrong:
-        raise UnsupportedModuleError(
-            f"the ghost engine did not see every use of {', '.join(map(repr, wrong))}: it is used outside a call of "
-            f"its layer, or the layer's output is a view that is modified in place. {WAY_OUT}"
-        )
+class _Recorder(Marks):
+    """Runs calls that a rule knows on the whole batch and records them; marks tensors that differ between records."""
+
+    def __init__(self, batch: RecordBatch, leaves: Mapping[str, Tensor], model: nn.Module) -> None:
+        super().__init__([*leaves.values(), *model.parameters(), *model.buffers()], of_a_record=batch.differs)
+        self.batch = batch
+        self.names = {id(leaf): name for name, leaf in leaves.items()}
+        self.calls: list[_RecordedCall] = []
+
+    def __torch_function__(self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        kwargs, result = kwargs or {}, NotImplemented
+        rule, replacement = RULES.get(func), REPLACEMENTS.get(func)
+        if rule is not None and self.batch.innermost():
+            result = self._by_rule(func, rule, args, kwargs)
+        elif replacement is not None and self.batch.innermost():
+            with self:  # a composed function's calls are seen one by one
+                result = replacement(self.batch, *args, **kwargs)
+        if result is NotImplemented:
+            self.check_target(func, args, kwargs)
+            result = func(*args, **kwargs)
+        self.mark(result)
+        return result
+
+    def _by_rule(self, func: Callable, rule: LayerRule, args: tuple, kwargs: dict) -> Any:
+        """Run a call that ``rule`` serves: its parameters are the same for all records, and its input is understood."""
+        try:
+            call = rule.read(*args, **kwargs)
+        except TypeError:  # arguments that the function does not take either: let it say so
+            return NotImplemented
+        if call is None or not self.batch.understands(call.x):
+            return NotImplemented
+        given = {local: p for local, p in call.parameters.items() if p is not None}
+        names = {local: self.names[id(p)] for local, p in given.items() if id(p) in self.names}
+        if any(self.batch.differs(p) for p in given.values()) or not (names or self.batch.differs(call.x)):
+            return NotImplemented
+        return self._run(func, rule, call, given, names)
+
+    def _run(self, func: Callable, rule: LayerRule, call: Call, given: dict[str, Tensor], names: dict[str, str]) -> Any:
+        """Run a call on the whole batch; record it if it meets parameters that a gradient is taken in."""
+        x = self.batch.all(call.x)
+        values = {local: p.detach() if local in names else p for local, p in given.items()}
+        with outside():
+            output = call.run(x, values)
+            if output._is_view():  # a view's history is rewritten by what the model does in place, and its edge lost
+                output = torch.ops.aten._unsafe_view(output, output.shape)
+            if names and torch.is_grad_enabled():
+                if not output.requires_grad:
+                    output = _InGraph.apply(output, torch.empty(0, requires_grad=True))
+                shapes, edge = {local: values[local].shape for local in names}, get_gradient_edge(output)
+                self.calls.append(
+                    _RecordedCall(func.__name__, rule, call.settings, names, shapes, x.detach(), x._version, edge)
+                )
+        return self.batch.one(output)
 
 
-def _uses_in_graph(losses: Tensor, names: Mapping[int, str]) -> Counter[str]:
-    """How many edges of the graph of ``losses`` lead to each parameter."""
-    found: Counter[str] = Counter()
-    waiting = [losses.grad_fn] if losses.grad_fn is not None else []
-    seen = set(waiting)
-    while waiting:
-        for node, _ in waiting.pop().next_functions:
-            if node is None:
-                continue
-            if type(node).__name__ == "AccumulateGrad":  # where a leaf's gradient would arrive
-                leaf = id(node.variable)  # type: ignore[attr-defined]
-                found.update([names[leaf]] if leaf in names else [])
-            elif node not in seen:
-                seen.add(node)
-                waiting.append(node)
+class _InGraph(torch.autograd.Function):
+    """Put a tensor into the graph although nothing that it was computed from needs a gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, output: Tensor, anchor: Tensor) -> Tensor:
+        ctx.mark_dirty(output)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> tuple[None, None]:
+        return None, None
+
+
+def _uses(
+    calls: list[_RecordedCall], edges: list[Tensor | None], of_copies: dict[str, Tensor | None]
+) -> list[NamedUse]:
+    """Return the uses that recorded calls stand for, and those of bare parameters, where a gradient has come back.
+
+    Args:
+        calls: The recorded calls.
+        edges: The gradients of their outputs; emptied.
+        of_copies: The per-sample gradients of the bare parameters, by name.
+    """
+    found: list[NamedUse] = []
+    edges.reverse()
+    for call in calls:
+        grad = edges.pop()  # this list no longer holds it: the rule may hold a copy of its own
+        if grad is None:
+            continue
+        if call.x._version != call.version:
+            listed = ", ".join(map(repr, call.parameters.values()))
+            raise UnsupportedModuleError(
+                f'the input of the call with {listed} is modified in place afterwards. Use method="loop".'
+            )
+        x = call.x.to(wide(call.x.dtype)) if call.x.is_floating_point() else call.x
+        use = LayerUse(call.settings, call.shapes, tuple(call.parameters), x, grad.to(wide(grad.dtype)))
+        for part in call.rule.split(use):
+            names = {local: call.parameters[local] for local in part.names}
+            found.append(NamedUse(part, call.function, names, call.rule))
+    for name, grad in of_copies.items():
+        if grad is not None:
+            found.append(NamedUse(autograd_use(grad.to(wide(grad.dtype))), "autograd", {VALUE: name}, AUTOGRAD_RULE))
     return found
-
-
-def _named_use(call: _Call, grad: Tensor, size: int) -> NamedUse:
-    listed = ", ".join(map(repr, call.parameters.values()))
-    if call.x._version != call.version:
-        raise UnsupportedModuleError(f"the input of the layer of {listed} is modified in place afterwards. {WAY_OUT}")
-    x = call.x.to(wide(call.x.dtype)) if call.x.is_floating_point() else call.x
-    use = LayerUse(call.module, tuple(call.parameters), x, grad.to(wide(grad.dtype)))
-    rows = x.shape[0] if x.ndim else 0
-    rule = rule_for(call.module)
-    if rule is None:
-        raise UnsupportedModuleError(f"the rule for the layer of {listed} was withdrawn while it ran.")
-    reason = rule.obstacle(call.module) or rule.misfit(use)
-    if not reason and not rows == call.output_rows == grad.shape[0] == size:
-        reason = f"the first axis of its input is not the batch: {rows} for {size} samples"
-    if reason:
-        raise UnsupportedModuleError(f"the layer of {listed} is not served: {reason}. {WAY_OUT}")
-    return NamedUse(use, call.parameters, rule)

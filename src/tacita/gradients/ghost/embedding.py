@@ -1,40 +1,49 @@
-"""The rule of ``nn.Embedding``.
+"""The ghost rule of ``torch.nn.functional.embedding``.
 
-Place: ghost engine. One sample's gradient has one row for each index that occurs in it: the sum of the output gradients
-at the positions where it does. Positions are sorted by index, so that nothing of the vocabulary's size is held.
+The gradient of a sample has one row for each index that occurs in it: the sum of the output gradients at the positions
+of that index. Positions are sorted by index, so that nothing of the vocabulary's size is held.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from types import SimpleNamespace
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
+from tacita.errors import UnsupportedModuleError
 from tacita.gradients.ghost.rounding import add_radius, gamma, squared_row_norms
-from tacita.gradients.ghost.rule import LayerRule, LayerUse, RowWeights
+from tacita.gradients.ghost.rule import Call, LayerRule, LayerUse, Parameters, RowWeights
 
 
 class EmbeddingRule(LayerRule):
-    """Weight of an embedding, for indices (batch, ...); rows of ``padding_idx`` have no gradient."""
+    """The weight of an embedding, for indices (batch, ...); rows of ``padding_idx`` have no gradient."""
 
-    @property
-    def parameters(self) -> tuple[str, ...]:
-        return ("weight",)
-
-    def obstacle(self, module: Any) -> str:
-        if module.max_norm is not None:
-            return "max_norm changes the weights during the forward pass"
-        if module.scale_grad_by_freq:
-            return "scale_grad_by_freq counts indices over the batch, and so mixes samples"
-        return "sparse=True gives sparse gradients" if module.sparse else ""
-
-    def misfit(self, use: LayerUse) -> str:
-        return "" if use.x.ndim >= 1 else "its input has no batch axis"
+    def read(  # noqa: PLR0917 - the arguments of the torch function
+        self,
+        input: Tensor,
+        weight: Tensor,
+        padding_idx: int | None = None,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+        sparse: bool = False,
+    ) -> Call | None:
+        if max_norm is not None:
+            raise UnsupportedModuleError(
+                "max_norm of an embedding writes its weights during the forward pass. Build the embedding without it."
+            )
+        if scale_grad_by_freq:
+            raise UnsupportedModuleError(
+                "scale_grad_by_freq of an embedding counts over the batch. Build the embedding without it."
+            )
+        skipped = padding_idx if padding_idx is None or padding_idx >= 0 else len(weight) + padding_idx
+        return Call(input, {"weight": weight}, _embedding, SimpleNamespace(padding_idx=skipped))
 
     def grads(self, use: LayerUse) -> dict[str, Tensor]:
         index, grad = _positions(use)
-        vocabulary, width = use.module.weight.shape
+        vocabulary, width = use.shapes["weight"]
         found = grad.new_zeros(len(index), vocabulary, width)
         return {"weight": found.scatter_add_(1, index.unsqueeze(-1).expand_as(grad), grad)}
 
@@ -49,10 +58,10 @@ class EmbeddingRule(LayerRule):
     def sums(self, use: LayerUse, weights: RowWeights) -> dict[str, Tensor]:
         _, weighted = use.weighted(weights)
         index, grad = _positions(replace(use, grad=weighted))
-        total = grad.new_zeros(use.module.weight.shape)
+        total = grad.new_zeros(use.shapes["weight"])
         return {"weight": total.index_add_(0, index.flatten(), grad.reshape(-1, grad.shape[-1]))}
 
-    def radius(self, use: LayerUse) -> dict[str, Tensor | float]:
+    def radius(self, use: LayerUse) -> dict[str, Tensor]:
         return {"weight": _radius(_positions(use)[1])}
 
     def positions(self, use: LayerUse) -> int:
@@ -66,18 +75,24 @@ class EmbeddingRule(LayerRule):
         return replace(uses[0], x=torch.cat(index, dim=1), grad=torch.cat(grads, dim=1), kept={})
 
 
+def _embedding(index: Tensor, parameters: Parameters) -> Tensor:
+    weight = parameters["weight"]
+    assert weight is not None
+    return F.embedding(index, weight)
+
+
 def _positions(use: LayerUse) -> tuple[Tensor, Tensor]:
-    """Indices (rows, positions) and output gradients (rows, positions, width), zero where the index is padding."""
+    """Return indices (rows, positions) and output gradients (rows, positions, width), which are zero at padding."""
     rows = len(use.x)
     index = use.x.reshape(rows, -1)
     grad = use.grad.reshape(rows, -1, use.grad.shape[-1])
-    if use.module.padding_idx is not None:
-        grad = torch.where(index.ne(use.module.padding_idx).unsqueeze(-1), grad, 0.0)
+    if use.settings.padding_idx is not None:
+        grad = torch.where(index.ne(use.settings.padding_idx).unsqueeze(-1), grad, 0.0)
     return index, grad
 
 
 def _sum_by_index(index: Tensor, grad: Tensor) -> Tensor:
-    """For each sample the sums of output gradients over equal indices, (rows, positions, width), in some order."""
+    """Sum each sample's output gradients over equal indices: (rows, positions, width), in some order."""
     order = index.argsort(dim=1)
     ordered = index.gather(1, order)
     slot = torch.zeros_like(index)
@@ -89,5 +104,5 @@ def _sum_by_index(index: Tensor, grad: Tensor) -> Tensor:
 
 
 def _radius(grad: Tensor) -> Tensor:
-    r"""Rounding of the sums over equal indices, in the norm and in the sum: :math:`2 \gamma_T \sum_t |d_t|`."""
+    r"""Bound the rounding of sums over equal indices, in the norm and in the sum: :math:`2 \gamma_T \sum_t |d_t|`."""
     return squared_row_norms(grad).sqrt_().sum(dim=1).mul_(2 * gamma(grad.shape[1] + 4, grad.dtype))

@@ -1,93 +1,58 @@
-"""Norms and weighted sums without per-sample gradients: one forward and one backward pass serve both.
+"""The ghost engine: one forward and one backward pass give norms and weighted sums without per-sample gradients.
 
-Place: [gradients], the fast engine. Private.
+Everything here is private.
 Source: Bu et al. (2023), book-keeping, https://arxiv.org/abs/2210.00038; Li et al. (2022) for the norms of sequences,
-https://arxiv.org/abs/2110.05679. Differs from them in that norms are upper bounds (docs/derivations/ghost_norms.md),
-that the choice between Gram and direct form is by shape for each layer, and that every use of a parameter is counted in
-the graph before any number leaves.
+https://arxiv.org/abs/2110.05679. Differs from them in three points: norms are upper bounds
+(docs/derivations/ghost_norms.md), the choice between Gram and direct form is by shape for each layer, and every use of
+a parameter is counted in the graph before any number leaves.
 """
 
-from collections.abc import Iterator, Sequence
-from weakref import WeakKeyDictionary
+from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from tacita.gradients.chunked import Chunk, ChunkedEngine
 from tacita.gradients.engine import Groups, Rule
-from tacita.gradients.functional import LossFn
-from tacita.gradients.ghost.capture import NamedUse, capture, check_layout
+from tacita.gradients.ghost.capture import NamedUse, capture
 from tacita.gradients.ghost.outer import HELD
-from tacita.gradients.ghost.rounding import add_radius
+from tacita.gradients.ghost.rounding import add_radius, gamma
 from tacita.gradients.ghost.rule import LayerUse, RowWeights, squared_norm_of
-from tacita.gradients.precision import full_precision
-from tacita.gradients.probe import row
-from tacita.gradients.rows import round_down, round_up, weight_arrays, wide
-from tacita.gradients.seeds import seeded
-
-_LAYOUT_CHECKED: WeakKeyDictionary[nn.Module, set[int]] = WeakKeyDictionary()  # model -> code of losses
+from tacita.gradients.weighted_sums import full_precision, round_down, round_up, weight_arrays, wide
 
 
 class GhostEngine(ChunkedEngine):
-    """The engine of networks whose parameters all belong to layers with a rule.
+    """The engine that sees a network's calls on the whole batch, and forms per-sample gradients only where it must.
 
-    Norms are upper bounds: of the gradient's norm and of what a row of weight 1 adds to the sums, as computed.
+    Norms are upper bounds, of the gradient's norm and of what a row of weight 1 adds to the sums as computed.
 
     Raises, when it runs:
-        UnsupportedModuleError: A use of a parameter that its layer's rule does not see; see :func:`coverage` for what
-            can be told without running the model.
+        UnsupportedModuleError: The input of a layer is modified in place afterwards, or the model keeps or writes what
+            it must not.
     """
 
     rounding_margin = True  # set to False on one engine to compare it with another
+    bare: frozenset[str] = frozenset()  # parameters known to be used where no rule sees them
 
     def _chunk_sums(self, chunk: Chunk, rule: Rule, groups: Groups) -> tuple[list[dict[str, Tensor]], Tensor]:
-        uses = self._uses(chunk)
+        uses = Uses(self, chunk)
         with full_precision(self._device):
-            norms = self._norms(uses, groups, chunk.size)
-            return self._sums(uses, weight_arrays(rule, norms), norms, groups), norms
+            norms = uses.norms(groups)
+            return uses.sums(weight_arrays(rule, norms), norms, groups), norms
 
     def _chunk_norms(self, chunk: Chunk, groups: Groups) -> Tensor:
-        uses = self._uses(chunk)
+        uses = Uses(self, chunk)
         with full_precision(self._device):
-            return self._norms(uses, groups, chunk.size)
+            return uses.norms(groups)
 
     def _chunk_grads(self, chunk: Chunk) -> dict[str, Tensor]:
-        uses = self._uses(chunk)
+        uses = Uses(self, chunk)
         with full_precision(self._device):
             return {
-                name: uses.grads(name, slice(None)) if name in uses else self._zeros_for(name, chunk.size)
+                name: uses.grads(name) if uses.meeting(name) else self._zeros_for(name, chunk.size)
                 for name in self.params
             }
-
-    def _uses(self, chunk: Chunk) -> "Uses":
-        known = _LAYOUT_CHECKED.setdefault(self.model, set())
-        if chunk.size > 1 and _identity(self.loss_fn) not in known:
-            with seeded(0, self._device):
-                check_layout(self.model, self.loss_fn, self.params, row(chunk.batch, 0))
-            known.add(_identity(self.loss_fn))
-        return Uses(capture(self.model, self.loss_fn, self.params, chunk))
-
-    def _norms(self, uses: "Uses", groups: Groups, size: int) -> Tensor:
-        """Norms by group, (rows, groups), float64."""
-        squares = uses.squared_norms({n for names in groups.values() for n in names}, self.rounding_margin)
-        columns = []
-        for names in groups.values():
-            parts = [squares[name] for name in names if name in squares]
-            total = sum(parts[1:], parts[0]) if parts else torch.zeros(size, dtype=torch.float64, device=self._device)
-            columns.append(round_up(total.sqrt(), len(parts)))
-        return torch.stack(columns, dim=-1)
-
-    def _sums(self, uses: "Uses", arrays: tuple[Tensor, ...], norms: Tensor, groups: Groups) -> list[dict[str, Tensor]]:
-        """The sums for each of the weight arrays."""
-        totals: list[dict[str, Tensor]] = [{} for _ in arrays]
-        dtype = _narrowest([p.dtype for p in self.params.values()])
-        columns = zip(*(row_weights(weights, dtype, norms) for weights in arrays), strict=True)
-        for column, names in zip(columns, groups.values(), strict=True):
-            for name, parts in uses.sums(set(names), column):
-                for total, part in zip(totals, parts, strict=True):
-                    total[name] = total[name] + part if name in total else part
-        unused = [name for names in groups.values() for name in names if name not in totals[0]]
-        return [total | {name: self._zeros_for(name) for name in unused} for total in totals]
 
     def _zeros_for(self, name: str, *lead: int) -> Tensor:
         p = self.params[name]
@@ -95,90 +60,126 @@ class GhostEngine(ChunkedEngine):
 
 
 class Uses:
-    """All uses of layers in one pass, and which of them meet in one parameter."""
+    """All uses of parameters in one forward and backward pass over a chunk.
 
-    def __init__(self, found: list[NamedUse]):
+    The pass is made when this is built. It may find more bare parameters, which the engine remembers.
+
+    Attributes:
+        found: The uses.
+    """
+
+    def __init__(self, engine: GhostEngine, chunk: Chunk):
+        found, engine.bare = capture(engine.model, engine.loss_fn, engine.params, chunk, engine.bare)
         self.found = _merged(found)
+        self._engine, self._size = engine, chunk.size
         self._meeting: dict[str, list[tuple[NamedUse, str]]] = {}  # model's name -> uses, with the layer's own name
         for named in self.found:
             for local, name in named.parameters.items():
                 self._meeting.setdefault(name, []).append((named, local))
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._meeting
-
     def meeting(self, name: str) -> list[tuple[NamedUse, str]]:
-        """The uses that meet in a parameter, each with the layer's own name for it."""
+        """Return the uses that meet in a parameter, each with the layer's own name for the parameter."""
         return self._meeting.get(name, [])
 
-    def squared_norms(self, chosen: set[str], rounding_margin: bool) -> dict[str, Tensor]:
-        """Squared norms by parameter, (rows,), float64."""
+    def norms(self, groups: Groups) -> Tensor:
+        """Return the norms by group, (rows, groups), float64: upper bounds unless the engine's margin is off."""
+        margin, chosen = self._engine.rounding_margin, {name for names in groups.values() for name in names}
         squares: dict[str, Tensor] = {}
         for named in self.found:
-            mine = {local: name for local, name in named.parameters.items() if name in chosen}
-            alone = {local: name for local, name in mine.items() if len(self._meeting[name]) == 1}
+            alone = {k: n for k, n in named.parameters.items() if n in chosen and len(self._meeting[n]) == 1}
             if alone:
-                use = named.use.only(tuple(alone))
-                found = named.rule.squared_norms(use, rounding_margin=rounding_margin)
+                found = named.rule.squared_norms(named.use.only(tuple(alone)), rounding_margin=margin)
                 squares |= {name: found[local] for local, name in alone.items()}
-        shared = [n for n, meeting in self._meeting.items() if n in chosen and len(meeting) > 1]
-        return squares | {name: self._shared(name, rounding_margin) for name in shared}
+        shared = [name for name, meeting in self._meeting.items() if name in chosen and len(meeting) > 1]
+        squares |= {name: self._shared(name, margin) for name in shared}
+        columns = []
+        for names in groups.values():
+            parts = [squares[name] for name in names if name in squares]
+            parts = parts or [torch.zeros(self._size, dtype=torch.float64, device=self._engine._device)]
+            columns.append(round_up(sum(parts[1:], parts[0]).sqrt(), len(parts)))
+        return torch.stack(columns, dim=-1)
 
-    def sums(self, chosen: set[str], weights: Sequence[RowWeights]) -> Iterator[tuple[str, list[Tensor]]]:
-        """One sum for each of the weights, by parameter; again for each use of a parameter, to be added up."""
-        for named in self.found:
-            mine = {local: name for local, name in named.parameters.items() if name in chosen}
-            if mine:
-                found = named.rule.several_sums(named.use.only(tuple(mine)), weights)
-                yield from ((name, [part[local] for part in found]) for local, name in mine.items())
+    def sums(self, arrays: Sequence[Tensor], norms: Tensor, groups: Groups) -> list[dict[str, Tensor]]:
+        """Return the weighted sums for each weight array, by parameter. Afterwards the uses are gone."""
+        dtypes = {wide(p.dtype) for p in self._engine.params.values()} or {torch.float32}
+        narrowest = min(dtypes, key=lambda dtype: dtype.itemsize)
+        columns = zip(*(row_weights(weights, narrowest, norms) for weights in arrays), strict=True)
+        totals: list[dict[str, Tensor]] = [{} for _ in arrays]
+        self._meeting.clear()
+        for k, (column, names) in enumerate(zip(columns, groups.values(), strict=True)):
+            chosen, last = set(names), k == len(groups) - 1
+            waiting = self.found if last else [*self.found]
+            while waiting:
+                named = waiting.pop(0)  # forgotten once it has served the last group: the next use takes its memory
+                mine = {local: name for local, name in named.parameters.items() if name in chosen}
+                if not mine:
+                    continue
+                found = named.rule.several_sums(named.use.only(tuple(mine)), column)
+                for total, part in zip(totals, found, strict=True):
+                    for local, name in mine.items():
+                        total[name] = total[name] + part[local] if name in total else part[local]
+        unused = [name for names in groups.values() for name in names if name not in totals[0]]
+        return [total | {name: self._engine._zeros_for(name) for name in unused} for total in totals]
 
-    def grads(self, name: str, rows: slice) -> Tensor:
-        """Per-sample gradients of one parameter, over all its uses."""
-        parts = [named.rule.grads(named.use.rows(rows).only((local,)))[local] for named, local in self._meeting[name]]
+    def grads(self, name: str) -> Tensor:
+        """Return the per-sample gradients of one parameter, over all its uses."""
+        parts = self._parts(name, slice(None))
         return sum(parts[1:], parts[0])
 
+    def _parts(self, name: str, rows: slice) -> list[Tensor]:
+        """Return the per-sample gradients of each use of a parameter: those that are kept, where the sums use them."""
+        parts = []
+        for named, local in self._meeting[name]:
+            kept = named.use.kept.get(local)
+            parts.append(named.rule.grads(named.use.rows(rows).only((local,)))[local] if kept is None else kept[rows])
+        return parts
+
     def _shared(self, name: str, rounding_margin: bool) -> Tensor:
-        """Squared norms where several uses meet, cross terms included: from the gradients, a few rows at a time."""
-        named, local = self._meeting[name][0]
-        size, width = len(named.use.x), named.use.module._parameters[local].numel()  # type: ignore[union-attr]
-        height = max(1, HELD // max(1, width))
-        held = (self.grads(name, slice(k, k + height)) for k in range(0, size, height))
-        squares = torch.cat([squared_norm_of(g, rounding_margin=rounding_margin) for g in held])
-        if not rounding_margin:
-            return squares
+        """Return the squared norms of a parameter in which several uses meet, cross terms included.
+
+        They are taken from the gradients, a few rows at a time.
+        """
         radii = [named.rule.radius(named.use.only((local,)))[local] for named, local in self._meeting[name]]
-        return add_radius(squares, squares.new_zeros(()) + sum(radii))
+        named, local = self._meeting[name][0]
+        size, width = len(named.use.x), named.use.shapes[local].numel()
+        height = max(1, HELD // max(1, width))
+        held = [self._sum_and_spread(name, slice(k, k + height), rounding_margin) for k in range(0, size, height)]
+        squares, spread = (torch.cat(parts) for parts in zip(*held, strict=True))
+        return add_radius(squares, spread + sum(radii)) if rounding_margin else squares
+
+    def _sum_and_spread(self, name: str, rows: slice, rounding_margin: bool) -> tuple[Tensor, Tensor]:
+        """Return the squared norms of the gradients over all uses, and a bound on the rounding of adding up the uses.
+
+        The uses are added up twice, for the norm and for the sum, so the bound counts twice.
+        """
+        parts = self._parts(name, rows)
+        squares = squared_norm_of(sum(parts[1:], parts[0]), rounding_margin=rounding_margin)
+        norms = sum((squared_norm_of(part).sqrt_() for part in parts), torch.zeros_like(squares))
+        return squares, norms.mul_(2 * gamma(len(parts) - 1, parts[0].dtype))
 
 
 def _merged(found: list[NamedUse]) -> list[NamedUse]:
-    """Calls of one layer as one call, where its rule can do that."""
-    by_layer: dict[int, list[NamedUse]] = {}
+    """Merge calls with the same parameters into one call, where their rule can do that."""
+    alike: dict[tuple, list[NamedUse]] = {}
     for named in found:
-        by_layer.setdefault(id(named.use.module), []).append(named)
+        key = (id(named.rule), *named.parameters.items(), repr(named.use.settings), named.use.x.shape[-1:])
+        alike.setdefault(key, []).append(named)
     result = []
-    for calls in by_layer.values():
+    for calls in alike.values():
         whole: LayerUse | None = calls[0].rule.merged([c.use for c in calls]) if len(calls) > 1 else None
-        result += calls if whole is None else [NamedUse(whole, calls[0].parameters, calls[0].rule)]
+        result += calls if whole is None else [replace(calls[0], use=whole)]
     return result
 
 
 def row_weights(weights: Tensor, dtype: torch.dtype, norms: Tensor | None = None) -> list[RowWeights]:
-    """One for each group; rounded down, and 0 where no relative error would bound the rounding (subnormal numbers).
+    """Return the row weights of each group, rounded down to ``dtype``.
 
-    Weights from 0 to 1 are *plain* where no row is absent for what it holds: where each is above 0, or its row finite,
-    which ``norms``, if given, say. Such rows need not be masked: 0 times a finite number is 0.
+    A subnormal weight, whose rounding no relative error bounds, becomes 0. Weights in [0, 1] are *plain* if no row must
+    be masked for what it holds: each weight is above 0, or its row is finite by ``norms`` (0 times a finite number is
+    0).
     """
     narrow = round_down(weights, dtype)
     narrow = torch.where(narrow < torch.finfo(dtype).tiny, 0.0, narrow)
     present = narrow > 0 if norms is None else (narrow > 0) | norms.isfinite()
     plain = (present & (narrow <= 1)).all(dim=0).tolist()
     return [RowWeights(w, p) for w, p in zip(narrow.unbind(dim=-1), plain, strict=True)]
-
-
-def _narrowest(dtypes: list[torch.dtype]) -> torch.dtype:
-    return min((wide(dtype) for dtype in dtypes), key=lambda dtype: dtype.itemsize, default=torch.float32)
-
-
-def _identity(loss_fn: LossFn) -> int:
-    """The same for two closures of one function: a new lambda each step is not a new loss."""
-    return id(getattr(loss_fn, "__code__", loss_fn))

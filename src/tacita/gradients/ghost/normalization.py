@@ -1,18 +1,21 @@
-"""The rules of ``nn.LayerNorm`` and ``nn.GroupNorm``.
+"""The ghost rules of layer, group and RMS normalisation.
 
-Place: ghost engine. Scale and shift are vectors: their per-sample gradients are smaller than the activations, so they
-are held, and the sums are taken from them.
+Scale and shift are vectors. Their per-sample gradients are smaller than the activations, so they are held, and the sums
+are taken from them.
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from tacita.gradients.ghost.rounding import LONGEST_WORST_CASE, add_radius, gamma
-from tacita.gradients.ghost.rule import LayerRule, LayerUse, squared_norm_of
+from tacita.gradients.ghost.rule import Call, LayerRule, LayerUse, Parameters, squared_norm_of
 
 
 @dataclass(frozen=True)
@@ -20,21 +23,17 @@ class ScaleAndShiftRule(LayerRule):
     """A normalisation followed by a scale and a shift: sums over positions of ``grad * normalised`` and of ``grad``.
 
     Attributes:
-        normalised: (module, input) -> what the scale multiplies.
-        summed_axes: (module, input) -> axes of the input that share a scale, the batch axis not among them.
-        least_axes: Axes that an input has at least, by module, the batch axis among them.
+        function: The torch function, called as ``function(x, weight, bias, settings)``.
+        reader: Reads a call: ``reader(function, *arguments)``.
+        shared_axes: (input, settings) -> axes of the input that share a scale, the batch axis not among them.
     """
 
-    normalised: Callable[[Any, Tensor], Tensor]
-    summed_axes: Callable[[Any, Tensor], tuple[int, ...]]
-    least_axes: Callable[[Any], int]
+    function: Callable[[Tensor, "Tensor | None", "Tensor | None", Any], Tensor]
+    reader: Callable[..., Call]
+    shared_axes: Callable[[Tensor, Any], tuple[int, ...]]
 
-    @property
-    def parameters(self) -> tuple[str, ...]:
-        return ("weight", "bias")
-
-    def misfit(self, use: LayerUse) -> str:
-        return "" if use.x.ndim >= self.least_axes(use.module) else "its input has no batch axis"
+    def read(self, *args: Any, **kwargs: Any) -> Call:
+        return self.reader(self.function, *args, **kwargs)
 
     def grads(self, use: LayerUse) -> dict[str, Tensor]:
         return {name: self._summed(use, self._terms(use, name)) for name in use.names}
@@ -45,31 +44,95 @@ class ScaleAndShiftRule(LayerRule):
             terms = self._terms(use, name)
             use.kept[name] = self._summed(use, terms)
             squares = squared_norm_of(use.kept[name], rounding_margin=rounding_margin)
-            positions = terms.numel() // max(1, use.kept[name].numel())
-            worst_case = rounding_margin and 1 < positions <= LONGEST_WORST_CASE
-            found[name] = add_radius(squares, _radius(terms, positions)) if worst_case else squares
+            found[name] = add_radius(squares, self._radius_of(use, terms)) if rounding_margin else squares
         return found
 
+    def radius(self, use: LayerUse) -> dict[str, Tensor]:
+        """Bound the rounding of the sum over positions, plus that of :meth:`sums`, which adds the rounded gradient."""
+        added = super().radius(use)
+        return {name: added[name] + self._radius_of(use, self._terms(use, name)) for name in use.names}
+
+    def _radius_of(self, use: LayerUse, terms: Tensor) -> Tensor:
+        positions = math.prod(terms.shape[axis] for axis in self.shared_axes(use.x, use.settings))
+        worst_case = 1 < positions <= LONGEST_WORST_CASE
+        return _radius(terms, positions) if worst_case else terms.new_zeros(len(terms), dtype=torch.float64)
+
     def _terms(self, use: LayerUse, name: str) -> Tensor:
-        return use.grad * self.normalised(use.module, use.x) if name == "weight" else use.grad
+        if name != "weight":
+            return use.grad
+        normalised = self.function(use.x, None, None, use.settings)
+        return normalised.mul_(use.grad) if normalised.dtype == use.grad.dtype else normalised * use.grad
 
     def _summed(self, use: LayerUse, terms: Tensor) -> Tensor:
-        axes = self.summed_axes(use.module, use.x)
-        return terms.sum(dim=axes) if axes else terms
+        axes = self.shared_axes(use.x, use.settings)
+        summed = terms.sum(dim=axes) if axes else terms
+        return summed.reshape(len(use.x), *use.shapes[use.names[0]])
 
 
 def _radius(terms: Tensor, positions: int) -> Tensor:
-    r""":math:`\gamma_T \sum_t |p_t| \le \gamma_T \sqrt{T} \lVert p \rVert` for the sum of T terms :math:`p_t`."""
+    r"""Bound the rounding of a sum of T terms: :math:`\gamma_T \sum_t |p_t| \le \gamma_T \sqrt{T} \lVert p \rVert`."""
     return squared_norm_of(terms).mul_(positions).sqrt_().mul_(gamma(positions + 4, terms.dtype))
 
 
+def _call(function: Callable, x: Tensor, weight: Tensor | None, bias: Tensor | None, settings: Any) -> Call:
+    def run(physical: Tensor, parameters: Parameters) -> Tensor:
+        return function(physical, parameters.get("weight"), parameters.get("bias"), settings)
+
+    return Call(x, {"weight": weight, "bias": bias}, run, settings)
+
+
+def _read_layer_norm(  # noqa: PLR0917 - the arguments of the torch function
+    function: Callable,
+    input: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Call:
+    return _call(function, input, weight, bias, SimpleNamespace(shape=tuple(normalized_shape), eps=eps))
+
+
+def _read_rms_norm(
+    function: Callable,
+    input: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    eps: float | None = None,
+) -> Call:
+    return _call(function, input, weight, None, SimpleNamespace(shape=tuple(normalized_shape), eps=eps))
+
+
+def _read_group_norm(  # noqa: PLR0917 - the arguments of the torch function
+    function: Callable,
+    input: Tensor,
+    num_groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Call:
+    return _call(function, input, weight, bias, SimpleNamespace(groups=num_groups, eps=eps))
+
+
+def _group_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, settings: Any) -> Tensor:
+    return F.group_norm(x.flatten(0, 1), settings.groups, weight, bias, settings.eps).view(x.shape)
+
+
+def _before(x: Tensor, settings: Any) -> tuple[int, ...]:
+    return tuple(range(1, x.ndim - len(settings.shape)))
+
+
 LAYER_NORM = ScaleAndShiftRule(
-    normalised=lambda module, x: F.layer_norm(x, module.normalized_shape, eps=module.eps),
-    summed_axes=lambda module, x: tuple(range(1, x.ndim - len(module.normalized_shape))),
-    least_axes=lambda module: 1 + len(module.normalized_shape),
+    function=lambda x, weight, bias, s: F.layer_norm(x, s.shape, weight, bias, s.eps),
+    reader=_read_layer_norm,
+    shared_axes=_before,
 )
-GROUP_NORM = ScaleAndShiftRule(
-    normalised=lambda module, x: F.group_norm(x, module.num_groups, eps=module.eps),
-    summed_axes=lambda module, x: tuple(range(2, x.ndim)),
-    least_axes=lambda module: 2,
+RMS_NORM = ScaleAndShiftRule(
+    function=lambda x, weight, bias, s: F.rms_norm(x, s.shape, weight, s.eps),
+    reader=_read_rms_norm,
+    shared_axes=_before,
+)
+GROUP_NORM = ScaleAndShiftRule(  # (batch, images of one record, channels, *positions)
+    function=_group_norm,
+    reader=_read_group_norm,
+    shared_axes=lambda x, s: (1, *range(3, x.ndim)),
 )

@@ -1,13 +1,13 @@
-r"""Norms of sums of outer products: the gradient of a matrix that meets many positions of one sample.
+r"""Norms of sums of outer products: the gradients of a matrix that meets many positions of one sample.
 
-Place: the ground of the rules of linear and convolution layers.
+The rules of linear and convolution layers use them.
 Source of the Gram form: Li et al. (2022), https://arxiv.org/abs/2110.05679, Section 4. Derivation of the rounding
 terms: docs/derivations/ghost_norms.md.
 
-For one sample with inputs :math:`a_t` and output gradients :math:`d_t` at positions :math:`t` the gradient is
-:math:`G = \sum_t d_t a_t^\top`. Its norm has a closed form for one position, is cheap from
-:math:`\lVert G \rVert_F^2 = \sum_{t,s} (a_t \cdot a_s)(d_t \cdot d_s)` for few, and is taken from :math:`G` itself for
-many. Tensors are (rows, positions, width) throughout.
+A sample with inputs :math:`a_t` and output gradients :math:`d_t` at positions :math:`t` has the gradient
+:math:`G = \sum_t d_t a_t^\top`. For one position its norm has a closed form. For few positions the Gram form
+:math:`\lVert G \rVert_F^2 = \sum_{t,s} (a_t \cdot a_s)(d_t \cdot d_s)` is cheap. For many the norm is taken directly
+from :math:`G`. Tensors are (rows, positions, width) throughout.
 """
 
 import torch
@@ -16,39 +16,52 @@ from torch import Tensor
 from tacita.gradients.ghost.rounding import add_radius, gamma, squared_row_norms, unit
 from tacita.gradients.ghost.rule import squared_norm_of
 
-HELD = 2**22  # elements of per-sample gradients that are held at once
-LOOSE = 0.01  # a Gram norm whose rounding term is a larger share of its square is computed again, directly
-GRAM_TERM = 0.004  # share of the square that the term has for a sample with incoherent positions: fixes the blocks
-SMALLEST_BLOCK = 32  # narrower ones would be all overhead
+HELD = 2**22  # elements of per-sample gradients in memory at once
+LOOSE = 0.01  # if its rounding term is a larger share of its square, a Gram norm is computed again, directly
+GRAM_TERM = 0.004  # the term's share of the square for a sample with incoherent positions; decides the blocks
+SMALLEST_BLOCK = 32  # narrower blocks would be all overhead
+
+Lengths = tuple[Tensor, Tensor]  # of a and d at each position: (rows, positions), float64
 
 
 def gram_is_cheaper(positions: int, in_width: int, out_width: int) -> bool:
-    """Multiplications of the two Gram matrices against those of the gradient."""
+    """Return whether the two Gram matrices take fewer multiplications than the gradient."""
     return positions * (in_width + out_width) < in_width * out_width
 
 
+def weight_is_small(positions: int, in_width: int, out_width: int) -> bool:
+    """Return whether a record's gradient takes no more memory than its factors."""
+    return in_width * out_width <= positions * (in_width + out_width)
+
+
 def outer_grads(a: Tensor, d: Tensor) -> Tensor:
-    """The gradients themselves, (rows, out, in)."""
+    """Return the gradients, (rows, out, in)."""
     return d.mT @ a
 
 
 def squared_norms(a: Tensor, d: Tensor, *, rounding_margin: bool = True) -> Tensor:
-    """Squared norms of the gradients, (rows,), float64: closed form, Gram or direct, whichever is cheapest."""
+    """Return the squared norms of the gradients, (rows,), float64, in the cheapest form: closed, Gram or direct."""
     if a.shape[1] == 1:
         left, right = (squared_row_norms(m[:, 0], rounding_margin=rounding_margin) for m in (a, d))
         return left.mul_(right)
-    reach = sum_of_products(a, d)
+    return squares_and_lengths(a, d, rounding_margin=rounding_margin)[0]
+
+
+def squares_and_lengths(a: Tensor, d: Tensor, *, rounding_margin: bool = True) -> tuple[Tensor, Lengths]:
+    """Return :func:`squared_norms` in Gram or direct form, and upper bounds of the norms of each position's a and d."""
     if gram_is_cheaper(a.shape[1], a.shape[2], d.shape[2]):
-        squares = gram_squares(a, d, reach, rounding_margin=rounding_margin)
+        squares, lengths = gram_squares(a, d, rounding_margin=rounding_margin)
     else:
-        squares = direct_squares(a, d, rounding_margin=rounding_margin)
-    return with_margin(squares, reach, a.shape[1], a.dtype) if rounding_margin else squares
+        squares, lengths = direct_squares(a, d, rounding_margin=rounding_margin), (row_norms(a), row_norms(d))
+    if not rounding_margin:
+        return squares, lengths
+    return with_margin(squares, (lengths[0] * lengths[1]).sum(dim=1), a.shape[1], a.dtype), lengths
 
 
 def with_margin(squares: Tensor, reach: Tensor, positions: int, dtype: torch.dtype) -> Tensor:
     r"""Make squares upper bounds, of the exact gradient's norm and of what a sum of products in ``dtype`` adds.
 
-    A sum of T products per coordinate is off by at most :math:`\gamma_T \sum_t |d_t| |a_t|` in norm; it is computed
+    A sum of T products per coordinate is off by at most :math:`\gamma_T \sum_t |d_t| |a_t|` in norm. It is computed
     twice, for the norm and for the sum. A row whose partial sums may overflow counts as not finite.
     """
     bounds = add_radius(squares, 2 * gamma(positions + 4, dtype) * reach)
@@ -56,40 +69,64 @@ def with_margin(squares: Tensor, reach: Tensor, positions: int, dtype: torch.dty
 
 
 def sum_of_products(a: Tensor, d: Tensor) -> Tensor:
-    r"""Upper bounds of :math:`S = \sum_t |a_t| |d_t|`, (rows,), float64."""
-    left, right = (squared_row_norms(m).sqrt_() for m in (a, d))
-    return left.mul_(right).sum(dim=1)
+    r"""Return upper bounds of :math:`S = \sum_t |a_t| |d_t|`, (rows,), float64."""
+    return row_norms(a).mul_(row_norms(d)).sum(dim=1)
+
+
+def row_norms(rows: Tensor) -> Tensor:
+    """Return upper bounds of the norms over the last axis, float64."""
+    return squared_row_norms(rows).sqrt_()
 
 
 def direct_squares(a: Tensor, d: Tensor, *, rounding_margin: bool = True) -> Tensor:
-    """Squared norms from gradients that are held a few rows at a time."""
+    """Return the squared norms, from the gradients of a few rows at a time."""
     height = max(1, HELD // max(1, a.shape[2] * d.shape[2]))
     blocks = zip(a.split(height), d.split(height), strict=True)
     return torch.cat([squared_norm_of(outer_grads(x, y), rounding_margin=rounding_margin) for x, y in blocks])
 
 
-def gram_squares(a: Tensor, d: Tensor, reach: Tensor, *, rounding_margin: bool = True) -> Tensor:
-    r"""Squared norms from Gram matrices, with the term :math:`c u S^2` that their cancellation can hide.
+def gram_squares(a: Tensor, d: Tensor, *, rounding_margin: bool = True) -> tuple[Tensor, Lengths]:
+    r"""Return squared norms from Gram matrices, with the term that their cancellation can hide; and lengths of a and d.
 
-    Rows whose term exceeds ``LOOSE`` of the square, canaries among them, are computed again from their gradients in
-    float64.
+    Entry (t, s) of one matrix is off by at most :math:`\gamma |a_t| |a_s|` and is multiplied by the other matrix's
+    entry as computed. The term is :math:`\gamma \sum_{ts} |a_t| |a_s| |d_t \cdot d_s|`, and the same with a and d
+    exchanged. Rows whose term exceeds ``LOOSE`` of the square, canaries among them, are computed again from their
+    gradients in float64.
     """
     left, left_terms = _gram(a)
     right, right_terms = _gram(d)
-    squares = left.mul_(right).sum(dim=(1, 2), dtype=torch.float64).clamp_(min=0.0)
-    term = gamma(left_terms + right_terms + 4, a.dtype) * reach.square()
+    lengths = _lengths(left, a.shape[2], left_terms), _lengths(right, d.shape[2], right_terms)
+    of_left = _form(right, lengths[0]).mul_(gamma(left_terms + a.shape[1] + 4, a.dtype))
+    of_right = _form(left, lengths[1]).mul_(gamma(right_terms + 4, a.dtype))
+    of_both = (lengths[0] * lengths[1]).sum(dim=1).mul_(gamma(left_terms + right_terms, a.dtype)).square_()
+    term = of_left + of_right + of_both
+    squares = left.mul_(right).sum(dim=2).double().sum(dim=1).clamp_(min=0.0)
     bounds = squares + term if rounding_margin else squares
-    loose = term > LOOSE * squares
+    loose = term > min(LOOSE, 2**28 * unit(a.dtype)) * squares
     if loose.any():
         bounds[loose] = direct_squares(a[loose].double(), d[loose].double(), rounding_margin=rounding_margin)
-    return bounds
+    return bounds, lengths
+
+
+def _lengths(gram: Tensor, width: int, terms: int) -> Tensor:
+    """Return upper bounds of the norms whose squares are the diagonal of a Gram matrix, (rows, T), float64."""
+    squares = gram.diagonal(dim1=1, dim2=2).double() * (1 + 2 * gamma(terms, gram.dtype))
+    return squares.add_(width * torch.finfo(gram.dtype).tiny).sqrt_()
+
+
+def _form(gram: Tensor, lengths: Tensor) -> Tensor:
+    r"""Return upper bounds of :math:`\sum_{ts} l_t |K_{ts}| l_s` for a Gram matrix K, (rows,), float64."""
+    positions = gram.shape[1]
+    once = (gram.abs() @ lengths.to(gram.dtype).unsqueeze(-1)).squeeze(-1).double()
+    once.add_(positions * torch.finfo(gram.dtype).tiny)  # products that underflow
+    return (once * lengths).sum(dim=1).mul_(1 + gamma(positions + 8, gram.dtype))
 
 
 def _gram(rows: Tensor) -> tuple[Tensor, int]:
-    """Inner products of all pairs of positions, (rows, T, T), and in how many roundings each has been taken.
+    """Return the inner products of all pairs of positions, (rows, T, T), and the number of roundings of each.
 
-    The width is cut into blocks that are summed one after another: a product over a block of n has n roundings in
-    any order that a kernel may choose, and k blocks add k.
+    The width is cut into blocks that are summed one after another. A product over a block of n has n roundings in any
+    order that a kernel may choose, and adding k blocks has k more.
     """
     positions, width = rows.shape[1:]
     budget = GRAM_TERM / (2 * unit(rows.dtype) * positions)

@@ -1,20 +1,41 @@
-"""What a layer's rule is: per-sample norms and weighted sums from the layer's input and its output's gradient.
+"""The interface of ghost rules: how calls of one torch function give per-sample norms and weighted sums.
 
-Place: the ground of the ghost engine. Everything here is private.
+A rule computes both from the input of a call and the gradient of its output. Everything here is private.
 Source: Goodfellow (2015), https://arxiv.org/abs/1510.01799; one backward pass for norms and sums after
 Bu et al. (2023), https://arxiv.org/abs/2210.00038.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from tacita.errors import UnsupportedModuleError
-from tacita.gradients.ghost.rounding import LONGEST_ROW, squared_row_norms
+from tacita.gradients.ghost.rounding import LONGEST_ROW, squared_row_norms, unit
+
+Parameters = Mapping[str, "Tensor | None"]
+VALUE = "value"  # the name of AutogradRule for its parameter
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a torch function that meets parameters, as a rule reads it.
+
+    Attributes:
+        x: The input whose leading axes are positions or channels, as the record's code passed it.
+        parameters: The arguments that may be parameters, by the rule's name for them ("weight", "bias").
+        run: ``(physical x, parameters) -> physical output``: the same computation for the whole batch.
+        settings: What else the rule must know: strides, numbers of groups.
+    """
+
+    x: Tensor
+    parameters: Parameters
+    run: Callable[[Tensor, Parameters], Tensor]
+    settings: Any = field(default_factory=SimpleNamespace)
 
 
 @dataclass(frozen=True)
@@ -23,20 +44,21 @@ class RowWeights:
 
     Attributes:
         values: Shape (rows,), in the dtype that products are taken in, >= 0.
-        plain: Every weight is in [0, 1], and one of 0 has a finite row: no row needs masking, no product overflows.
+        plain: Every weight is in [0, 1], and every row of weight 0 is finite. Then no row needs a mask, and no product
+            overflows.
     """
 
     values: Tensor
     plain: bool
 
     def times(self, rows: Tensor) -> Tensor:
-        """Each row of ``rows`` (rows, ...) times its weight; zeros where the weight is 0, whatever the row holds."""
+        """Multiply each row of ``rows`` (rows, ...) by its weight; weight 0 gives zeros, whatever the row holds."""
         column = (-1,) + (1,) * (rows.ndim - 1)
         weights = self.values.view(column)
         return rows * weights if self.plain else torch.where(weights != 0, rows * weights, 0.0)
 
     def sum(self, rows: Tensor) -> Tensor:
-        """The weighted sum of ``rows`` over their first axis."""
+        """Return the weighted sum of ``rows`` over their first axis."""
         if not self.plain:
             present = (self.values != 0).view((-1,) + (1,) * (rows.ndim - 1))
             rows = torch.where(present, rows, 0.0)
@@ -45,47 +67,54 @@ class RowWeights:
 
 @dataclass(frozen=True)
 class LayerUse:
-    """One call of a layer: what went in, and the gradient of the summed losses with respect to what came out.
+    """One call of a torch function with parameters: its input, and the gradient of the summed losses at its output.
 
     Attributes:
-        module: The layer; rules read its settings, never its parameters' values.
-        names: Its own trainable parameters, as the layer calls them ("weight", "bias").
-        x: Input, batch axis first; float32 or better unless it holds integers.
-        grad: Gradient of the output, batch axis first, float32 or better.
-        kept: Per-sample gradients that the norms computed and the sums use again.
+        settings: What :meth:`LayerRule.read` remembered of the call: strides, numbers of groups.
+        shapes: Shapes of the parameters, by the rule's names.
+        names: The trainable parameters, as the rule calls them ("weight", "bias").
+        x: The input, batch axis first; float32 or better unless it holds integers.
+        grad: The gradient of the output, batch axis first, float32 or better.
+        kept: Per-sample gradients that the norms computed and that the sums use again.
     """
 
-    module: Any  # an nn.Module; its settings have the types of its class
+    settings: Any
+    shapes: Mapping[str, torch.Size]
     names: tuple[str, ...]
     x: Tensor
     grad: Tensor
     kept: dict[str, Tensor] = field(default_factory=dict)
 
     def rows(self, index: Tensor | slice) -> "LayerUse":
-        """Some of the rows."""
+        """Return the use with some of its rows."""
         return replace(self, x=self.x[index], grad=self.grad[index], kept={})
 
     def only(self, names: Sequence[str]) -> "LayerUse":
-        """Some of the parameters."""
-        return replace(self, names=tuple(names))
+        """Return the use with some of its parameters."""
+        return self if tuple(names) == self.names else replace(self, names=tuple(names))
 
     def wide(self) -> "LayerUse":
-        """The same numbers in float64, so that sums of products are taken in it."""
+        """Return the use with the same numbers in float64, so that sums of products are taken in float64."""
         x = self.x.double() if self.x.is_floating_point() else self.x
         kept = {name: self.kept[name].double() for name in self.names if name in self.kept}
         return replace(self, x=x, grad=self.grad.double(), kept=kept)
 
     def weighted(self, weights: RowWeights) -> tuple[Tensor, Tensor]:
-        """Input and weighted output gradient, such that every product of the two is finite where the norm was.
+        """Return the input and the weighted output gradient. Their products are finite wherever the norm was.
 
-        A row of weight 0 is zeros in both (its input may hold NaN, and 0 * NaN is NaN), and so is a row that a
-        weight above 1 would carry past the largest number: less than its share, never more.
+        A row of weight 0 becomes zeros in both (its input may hold NaN, and 0 * NaN is NaN). So does a row that a
+        weight above 1 would carry past the largest number: it adds less than its share, never more.
         """
         grad = weights.times(self.grad)
         if weights.plain:
             return self.x, grad
         present = (weights.values != 0) & grad.flatten(1).sum(dim=1).isfinite()
         return _where_rows(present, self.x), _where_rows(present, grad)
+
+    def weighted_once(self, weights: RowWeights) -> tuple[Tensor, Tensor]:
+        """Return input and output gradient, one of them weighted: the smaller one where either would do."""
+        smaller = self.x.is_floating_point() and self.x.numel() < self.grad.numel()
+        return (weights.times(self.x), self.grad) if weights.plain and smaller else self.weighted(weights)
 
 
 def _where_rows(present: Tensor, rows: Tensor) -> Tensor:
@@ -95,31 +124,29 @@ def _where_rows(present: Tensor, rows: Tensor) -> Tensor:
 
 
 class LayerRule(ABC):
-    """How one type of layer gives per-sample norms and weighted sums.
+    """How calls of one torch function give per-sample norms and weighted sums.
 
-    A new rule needs :meth:`grads` only: the rest is computed from them. It is registered by
-    :func:`tacita.gradients.ghost.register_rule` and checked by :func:`tacita.testing.check_layer_rule`.
+    A new rule needs :meth:`read` and :meth:`grads` only: the other methods follow from them. Register the rule for its
+    function with :func:`tacita.gradients.register_rule`, and check it with :func:`tacita.testing.check_layer_rule`.
     """
 
-    @property
     @abstractmethod
-    def parameters(self) -> tuple[str, ...]:
-        """Names of the layer's parameters that the rule knows."""
+    def read(self, *args: Any, **kwargs: Any) -> Call | None:
+        """Read the arguments of a call; return ``None`` if the rule does not serve it.
+
+        The tensors are those that one record's code sees. Only settings and shapes may be used, never values.
+        """
+
+    def split(self, use: LayerUse) -> Sequence[LayerUse]:
+        """Return the uses that a recorded call stands for, in the axes that the other methods take."""
+        return (use,)
 
     @abstractmethod
     def grads(self, use: LayerUse) -> dict[str, Tensor]:
-        """Per-sample gradients of ``use.names``, each (rows, *param)."""
-
-    def obstacle(self, module: nn.Module) -> str:
-        """Why a layer with these settings is not served ("sparse=True"); empty if it is."""
-        return ""
-
-    def misfit(self, use: LayerUse) -> str:
-        """Why an input of this shape is not served; empty if it is. Shapes only: nothing of the content."""
-        return ""
+        """Return the per-sample gradients of ``use.names``, each (rows, *param)."""
 
     def squared_norms(self, use: LayerUse, *, rounding_margin: bool = True) -> dict[str, Tensor]:
-        """Squares of the gradients' norms by parameter, (rows,), float64.
+        """Return the squared norms of the gradients by parameter, (rows,), float64.
 
         They are upper bounds of what :meth:`sums` adds for a row of weight 1. Without ``rounding_margin`` they are
         estimates, to compare engines by.
@@ -128,30 +155,35 @@ class LayerRule(ABC):
         return {n: squared_norm_of(use.kept[n], rounding_margin=rounding_margin) for n in use.names}
 
     def sums(self, use: LayerUse, weights: RowWeights) -> dict[str, Tensor]:
-        """Weighted sums of the gradients of ``use.names``, each of the parameter's shape."""
+        """Return the weighted sums of the gradients of ``use.names``, each of the parameter's shape."""
         grads = use.kept if all(n in use.kept for n in use.names) else self.grads(use)
         return {n: weights.sum(grads[n]) for n in use.names}
 
     def several_sums(self, use: LayerUse, weights: Sequence[RowWeights]) -> list[dict[str, Tensor]]:
-        """:meth:`sums` for each of several weights."""
+        """Return :meth:`sums` for each of several weights."""
         return [self.sums(use, one) for one in weights]
 
-    def radius(self, use: LayerUse) -> dict[str, Tensor | float]:
-        """By how much :meth:`sums` may differ from :meth:`grads`, in norm, for a row of weight 1; (rows,) float64."""
-        return dict.fromkeys(use.names, 0.0)
+    def radius(self, use: LayerUse) -> dict[str, Tensor]:
+        """Bound the difference of :meth:`sums` from :meth:`grads`, in norm, for a row of weight 1: (rows,), float64.
+
+        The engine asks where several uses meet in one parameter: their gradients may cancel, while the roundings of
+        each use remain. The default serves a gradient that is held, weighted and added: a few units of its norm.
+        """
+        use.kept.update({n: g for n, g in self.grads(use).items() if n not in use.kept})
+        return {n: squared_norm_of(use.kept[n]).sqrt_() * (8 * unit(use.kept[n].dtype)) for n in use.names}
 
     def positions(self, use: LayerUse) -> int:
-        """How many products of one sample :meth:`sums` adds up in a coordinate of a gradient that is not kept."""
+        """Return how many products of one sample :meth:`sums` adds up per coordinate of a gradient that is not kept."""
         return 1
 
     def reach(self, use: LayerUse) -> dict[str, Tensor]:
-        r"""For gradients that are not kept, upper bounds of the norms of those products, added up: (rows,) float64.
+        r"""Bound the added-up norms of those products from above, for gradients that are not kept: (rows,), float64.
 
-        For a linear layer :math:`\sum_t \lVert a_t \rVert \lVert d_t \rVert`. A sum in floating point is off by at most
-        the unit roundoff times the number of roundings times that.
+        For a linear layer this is :math:`\sum_t \lVert a_t \rVert \lVert d_t \rVert`. A sum in floating point is off by
+        at most the unit roundoff times the number of roundings times the reach.
 
         Raises:
-            UnsupportedModuleError: The rule does not know.
+            UnsupportedModuleError: The rule does not know its reach.
         """
         missing = [name for name in use.names if name not in use.kept]
         if missing:
@@ -162,12 +194,34 @@ class LayerRule(ABC):
         return {}
 
     def merged(self, uses: Sequence[LayerUse]) -> LayerUse | None:
-        """Several calls of one layer as one call, if that is possible: an input with all their positions."""
+        """Return several calls of one layer as one call over all their positions, or ``None`` if the rule cannot."""
         return None
 
 
+class AutogradRule(LayerRule):
+    """The rule of parameters that are used where no other rule sees them: autograd gives their per-sample gradients.
+
+    These gradients are ``use.grad``.
+    """
+
+    def read(self, *args: Any, **kwargs: Any) -> None:
+        return None
+
+    def grads(self, use: LayerUse) -> dict[str, Tensor]:
+        return {VALUE: use.grad}
+
+
+AUTOGRAD_RULE = AutogradRule()
+
+
+def autograd_use(gradients: Tensor) -> LayerUse:
+    """Return the use of a parameter whose per-sample gradients are ``gradients``, (rows, *param)."""
+    shapes = {VALUE: gradients.shape[1:]}
+    return LayerUse(None, shapes, (VALUE,), gradients, gradients, kept={VALUE: gradients})
+
+
 def squared_norm_of(grads: Tensor, *, rounding_margin: bool = True) -> Tensor:
-    """Squared norms of per-sample gradients that are held, (rows,), float64."""
+    """Return the squared norms of per-sample gradients that are held, (rows,), float64."""
     rows = grads.reshape(len(grads), -1)
     if rows.shape[1] > LONGEST_ROW:  # the longest trailing axes that may be summed in the tensor's own dtype
         axis = next((k for k in range(1, grads.ndim) if grads.shape[k:].numel() <= LONGEST_ROW), grads.ndim - 1)

@@ -1,0 +1,51 @@
+"""Give every test the same secrets in every run, so that a test which passes once passes always.
+
+Keys, seeds and ledger names come from the system's generator. In a test they come from one that is seeded with the
+test's name (a shared fixture's, with the fixture's), and so do torch's, numpy's and hypothesis's draws. ``make audit``
+(``TACITA_AUDIT=1``) leaves the system's generator and hypothesis as they are. Helper processes have their own.
+"""
+
+import os
+import random
+import secrets
+from collections.abc import Generator
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import settings
+
+SEEDED = os.environ.get("TACITA_AUDIT", "") in ("", "0")
+
+# A machine that is busy is not a bug: no example has a time limit.
+settings.register_profile("tacita", deadline=None, derandomize=SEEDED)
+settings.load_profile("tacita")
+
+
+def _seed(name: str) -> None:
+    if not SEEDED:
+        return
+    source = random.Random(name)
+    secrets.token_bytes = lambda nbytes=None: source.randbytes(32 if nbytes is None else nbytes)
+    secrets.randbits = source.getrandbits
+    random.seed(name)
+    np.random.seed(source.getrandbits(32))
+    torch.manual_seed(source.getrandbits(63))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
+    """Seed with the test's name before its fixtures are made, and again when they are there."""
+    _seed(item.nodeid)
+    yield
+    _seed(f"{item.nodeid} itself")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(
+    fixturedef: pytest.FixtureDef, request: pytest.FixtureRequest
+) -> Generator[None, object, object]:
+    """Seed a shared fixture with its own name: which test asks for it first depends on the worker."""
+    if fixturedef.scope != "function":
+        _seed(f"{fixturedef.baseid} {fixturedef.argname} {getattr(request, 'param', '')!r:.80}")
+    return (yield)

@@ -1,0 +1,267 @@
+r"""Dominating pairs of mixtures of Gaussians on a line: sampled sums.
+
+Place: _pairs -> [accounting._line_pairs] -> events of sampled sums.
+Proofs: docs/derivations/accounting.md, sections 3, 4 and 6.
+"""
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import ndtr, ndtri
+
+from tacita.accounting._loss_law import (
+    LARGEST_LOSS,
+    UNIT,
+    Intervals,
+    LossLaw,
+    Stretch,
+    connected,
+    joined,
+    normal_masses,
+)
+from tacita.accounting._pairs import LEAST_TAIL, ROUNDED_UP, SAMPLE, Sample, SampledPair
+
+TABLE = 4096  # of a first guess at where a loss is reached
+NEWTON_STEPS = 4
+
+Shifts = tuple[tuple[float, float], ...]  # means of unit Gaussians, and their chances
+
+
+class LinePair(SampledPair):
+    """Mixtures of unit Gaussians on a line; the loss of x in favour of the first world rises with x."""
+
+    upper: Shifts
+    lower: Shifts
+
+    @abstractmethod
+    def loss(self, x: np.ndarray) -> np.ndarray:
+        """Of each point of the line."""
+
+    @abstractmethod
+    def cut(self, losses: np.ndarray) -> tuple[np.ndarray, float]:
+        """Where each loss is reached (``-inf`` where every x has more), and by how much it may be missed."""
+
+    def law(self, interval: float, tail: float, *, swapped: bool) -> LossLaw:
+        least, most = self.reach(tail, swapped=swapped)
+        first = math.floor(least / interval)
+        part = self.stretch(interval, first, max(first + 1, math.ceil(most / interval)), swapped=swapped)
+        return part.whole()
+
+    def reach(self, tail: float, *, swapped: bool) -> tuple[float, float]:
+        ends = self._ends(self.lower if swapped else self.upper, tail).tolist()
+        return (-ends[1], -ends[0]) if swapped else (ends[0], ends[1])
+
+    def stretch(self, interval: float, first: int, last: int, *, swapped: bool) -> Stretch:
+        world, ends = (self.lower, (-last, -first)) if swapped else (self.upper, (first, last))
+        points, missed = self.cut(np.arange(ends[0], ends[1] + 1) * interval)
+        between, below, above = self.intervals(points), _below(world, points[0]), _below(world, points[-1], -1)
+        if swapped:
+            between, below, above = between.turned_round(), above, below
+        return Stretch(interval, first, connected(first, interval, between), below, above, missed)
+
+    def span(self, tail: float, *, swapped: bool) -> float:
+        ends = self._ends(self.lower if swapped else self.upper, tail)
+        return LARGEST_LOSS if np.abs(ends).max() >= LARGEST_LOSS else float(np.ptp(ends))
+
+    def _ends(self, world: Shifts, tail: float) -> np.ndarray:
+        return np.clip(self.loss(np.array(_reach(world, tail))), -LARGEST_LOSS, LARGEST_LOSS)
+
+    def intervals(self, points: np.ndarray) -> Intervals:
+        """Masses of both worlds between neighbouring points of the line."""
+        known = {shift: normal_masses(points - shift) for shift in {s for s, _ in (*self.upper, *self.lower)}}
+        worlds = [[_mixed(known, world, i) for world in (self.upper, self.lower)] for i in (0, 1)]
+        more = [4 * UNIT * masses for masses in worlds[0]]
+        return Intervals(worlds[0][0], worlds[0][1], worlds[1][0] + more[0], worlds[1][1] + more[1])
+
+    def sample(self, tail: float, *, swapped: bool) -> Sample:
+        world = self.lower if swapped else self.upper
+        x = np.linspace(*_reach(world, tail), SAMPLE)
+        density = np.sum([p * np.exp(-((x - s) ** 2) / 2) for s, p in world], axis=0)
+        return self.loss(x) * (-1 if swapped else 1), density
+
+    def _missed(self, losses: np.ndarray, x: np.ndarray) -> float:
+        """Rounding of a cut, and of points minus shifts, as a loss: its slope is at most the widest shift."""
+        shifts = [s for s, _ in (*self.upper, *self.lower)]
+        far = float(np.abs(x[np.isfinite(x)]).max(initial=0.0)) + max(map(abs, shifts))
+        return 8 * UNIT * (float(np.abs(losses).max()) + (max(shifts) - min(shifts)) * (1 + far))
+
+
+@dataclass(frozen=True)
+class MixturePair(LinePair):
+    r"""A unit Gaussian whose shift is random, against the one around 0 (sections 3 and 6).
+
+    Its loss is :math:`\log \sum_j p_j e^{s_j x - s_j^2/2}`. dp_accounting looks for the inverse between those of the
+    smallest and of the largest shift; it need not lie there, and some of the deltas it finds are too small.
+
+    Attributes:
+        shifts: >= 0, different, rising, not only 0.
+        chances: > 0; they sum to 1.
+    """
+
+    shifts: tuple[float, ...]
+    chances: tuple[float, ...]
+
+    symmetric = False
+
+    @property
+    def upper(self) -> Shifts:
+        return tuple(zip(self.shifts, self.chances, strict=True))
+
+    @property
+    def lower(self) -> Shifts:
+        return ((0.0, 1.0),)
+
+    def loss(self, x: np.ndarray) -> np.ndarray:
+        return self._loss_and_slope(x)[0]
+
+    def cut(self, losses: np.ndarray) -> tuple[np.ndarray, float]:
+        found, error = self._two_shifts(losses) if self._is_sampled else self._by_newton(losses)
+        return found, error + self._missed(losses, found)
+
+    @property
+    def _is_sampled(self) -> bool:
+        return len(self.shifts) == 2 and self.shifts[0] == 0
+
+    def _two_shifts(self, losses: np.ndarray) -> tuple[np.ndarray, float]:
+        """Invert log(1 - q + q exp(s x - s^2/2))."""
+        shift, chance = self.shifts[1], self.chances[1]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            x = np.log1p(np.expm1(losses) / chance) / shift + shift / 2
+        return np.where(np.isnan(x), -np.inf, x), 0.0
+
+    def _by_newton(self, losses: np.ndarray) -> tuple[np.ndarray, float]:
+        """Start from a table; what is missed in the end is measured. Below the table every x has more."""
+        table = np.linspace(-60.0, max(self.shifts) + 60.0, TABLE)
+        known = self.loss(table)
+        x = np.interp(losses, known, table)
+        for _ in range(NEWTON_STEPS):
+            value, slope = self._loss_and_slope(x)
+            x = np.clip(x - (value - losses) / np.maximum(slope, 1e-300), table[0], table[-1])
+        x = np.maximum.accumulate(np.where(losses <= known[0], -np.inf, x))
+        inside = np.isfinite(x)
+        return x, float(np.abs(self.loss(x[inside]) - losses[inside]).max(initial=0.0))
+
+    def _loss_and_slope(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """By expm1 where that loses nothing, so that losses near 0 are accurate."""
+        s, p = np.array(self.shifts)[:, None], np.array(self.chances)[:, None]
+        exponents = s * x - s * s / 2
+        top = exponents.max(axis=0)
+        weights = p * np.exp(exponents - top)
+        total = weights.sum(axis=0)
+        excess = np.sum(p * np.expm1(np.minimum(exponents, LARGEST_LOSS)), axis=0)
+        near = (excess > -0.5) & (top < LARGEST_LOSS)
+        value = np.where(near, np.log1p(np.maximum(excess, -0.5)), top + np.log(total))
+        return value, np.sum(s * weights, axis=0) / total
+
+
+@dataclass(frozen=True)
+class ReplacedPair(LinePair):
+    """Poisson sampling under replace_one: the shift, if any, is one way in one world and the other way in the other.
+
+    Attributes:
+        shift: > 0, of a record that is in the batch.
+        chance: In (0, 1), of being in it.
+    """
+
+    shift: float
+    chance: float
+
+    @property
+    def upper(self) -> Shifts:
+        return ((0.0, 1 - self.chance), (self.shift, self.chance))
+
+    @property
+    def lower(self) -> Shifts:
+        return ((0.0, 1 - self.chance), (-self.shift, self.chance))
+
+    def loss(self, x: np.ndarray) -> np.ndarray:
+        one = MixturePair((0.0, self.shift), (1 - self.chance, self.chance))
+        return one.loss(x) - one.loss(-x)
+
+    def cut(self, losses: np.ndarray) -> tuple[np.ndarray, float]:
+        r"""With :math:`c = e^{-s^2/2}` it is :math:`(l/2 + \sinh^{-1}((1-q) \sinh(l/2) / (q c)))/s`."""
+        half = np.abs(losses) / 2
+        with np.errstate(divide="ignore"):
+            log_sinh = half + np.log(-np.expm1(-2 * half)) - math.log(2)
+        logs = log_sinh + math.log1p(-self.chance) - math.log(self.chance) + self.shift**2 / 2
+        inverse = np.where(logs < 300, np.arcsinh(np.exp(np.minimum(logs, 300.0))), logs + math.log(2))
+        found = np.sign(losses) * (half + inverse) / self.shift
+        # rounding of logs is one of the inverse, at most
+        return found, self._missed(losses, found) + 16 * UNIT * float(np.abs(logs[np.isfinite(logs)]).max(initial=0.0))
+
+
+@dataclass(frozen=True)
+class EnvelopePair(SampledPair):
+    r"""The pair whose divergence is the envelope of both branches of fixed-size sampling (section 4).
+
+    Losses above 0 are those of (mixture, Gaussian) in the mixture's world; those below are their negatives, in the
+    Gaussian's; the rest of the mass is at 0.
+
+    Attributes:
+        moved: > 0, largest move of a query's sum.
+        chance: In (0, 1), share of the records in a batch.
+    """
+
+    moved: float
+    chance: float
+
+    @property
+    def _branch(self) -> MixturePair:
+        return MixturePair((0.0, self.moved), (1 - self.chance, self.chance))
+
+    @property
+    def _at_zero(self) -> float:
+        return (1 - self.chance) * math.erf(self.moved / 2 / math.sqrt(2))
+
+    def law(self, interval: float, tail: float, *, swapped: bool) -> LossLaw:
+        last = max(1, math.ceil(self.reach(tail, swapped=swapped)[1] / interval))
+        return self.stretch(interval, -last, last, swapped=swapped).whole()
+
+    def reach(self, tail: float, *, swapped: bool) -> tuple[float, float]:
+        pair = self._branch
+        top = min(float(pair.loss(np.array([_reach(pair.upper, tail)[1]]))[0]), LARGEST_LOSS)
+        return -top, top
+
+    def stretch(self, interval: float, first: int, last: int, *, swapped: bool) -> Stretch:
+        pair = self._branch
+        points, missed = pair.cut(np.arange(max(0, first), max(last, -first) + 1) * interval)
+        both = pair.intervals(points[: last - max(0, first) + 1])
+        if first < 0:
+            both = joined(pair.intervals(points[: 1 - first]).turned_round(), both)
+        masses = connected(first, interval, both)
+        below = 0.0
+        if first <= 0:
+            masses[-first] += self._at_zero * ROUNDED_UP
+            below = _below(pair.lower, points[-first], -1)
+        return Stretch(interval, first, masses, below, _below(pair.upper, points[last - max(0, first)], -1), missed)
+
+    def span(self, tail: float, *, swapped: bool) -> float:
+        return 2 * float(self._branch._ends(self._branch.upper, tail)[1])
+
+    def sample(self, tail: float, *, swapped: bool) -> Sample:
+        pair = self._branch
+        edges = np.linspace(self.moved / 2, _reach(pair.upper, tail)[1], SAMPLE + 1)
+        x = (edges[1:] + edges[:-1]) / 2
+        losses, between = pair.loss(x), pair.intervals(edges)
+        return (
+            np.concatenate([losses, -losses, [0.0]]),
+            np.concatenate([between.upper, between.lower, [self._at_zero]]),
+        )
+
+
+def _reach(world: Shifts, tail: float) -> tuple[float, float]:
+    """Points beyond which a world has at most ``tail``, on each side."""
+    far = [(s, ndtri(min(0.5, max(LEAST_TAIL, tail) / len(world) / p))) for s, p in world]
+    return min(s + z for s, z in far), max(s - z for s, z in far)
+
+
+def _below(world: Shifts, point: float, sign: int = 1) -> float:
+    """Mass of a world below ``point``, or above it (``sign`` -1), rounded up."""
+    return float(sum(p * ndtr(sign * (point - s)) for s, p in world)) * ROUNDED_UP
+
+
+def _mixed(known: dict[float, tuple[np.ndarray, np.ndarray]], world: Shifts, which: int) -> np.ndarray:
+    """The masses (0) of a world between points, or their rounding (1)."""
+    return np.sum([p * known[s][which] for s, p in world], axis=0)

@@ -1,0 +1,159 @@
+r"""A privacy loss on a grid, rounded up: the discrete pair that "connects the dots" of a continuous one.
+
+Place: the ground of accounting; numbers in, numbers out. Proof: docs/derivations/accounting.md, section 10.
+
+A loss between two points a < b of the grid is split between them so that the masses of both worlds are kept, which
+makes the discrete pair dominate (Doroshenko et al. 2022, https://arxiv.org/abs/2207.04380). Masses are computed
+interval by interval and not as differences of deltas, so that they keep their relative accuracy far in the tails.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from scipy.special import ndtr
+
+UNIT = 2.0**-53  # rounding of one operation
+LARGEST_LOSS = 600.0  # exp of it, and of its negative, is a float; larger losses count as infinite
+LEAST_FLOAT = float(np.finfo(float).tiny)
+ODDS_ROUNDING = 16 * UNIT  # relative, of exp(loss) times a mass
+
+
+@dataclass(frozen=True)
+class LossLaw:
+    """A law of losses that is at least as bad as the one it stands for.
+
+    Attributes:
+        interval: Distance of two points of the grid, which holds 0.
+        first: The first point, in intervals.
+        masses: Chances of the points, in the first world.
+        infinity: Chance of an infinite loss.
+        loss_error: Every loss may be larger by this much: rounding of the points where intervals end.
+    """
+
+    interval: float
+    first: int
+    masses: np.ndarray
+    infinity: float
+    loss_error: float = 0.0
+
+    @cached_property
+    def losses(self) -> np.ndarray:
+        """The points."""
+        return np.arange(self.first, self.first + len(self.masses)) * self.interval
+
+    def log_moment(self, theta: float) -> tuple[float, float]:
+        """Log of E exp(theta loss), infinity left out, and its derivative: the mean of the tilted law."""
+        losses = self.losses[self._present]
+        top = theta * float(losses[-1] if theta >= 0 else losses[0])
+        weights = self.masses[self._present] * np.exp(theta * losses - top)
+        total = float(weights.sum())
+        return top + float(np.log(total)), float(weights @ losses) / total
+
+    @cached_property
+    def _present(self) -> slice:
+        """From the first point that has mass to the last one."""
+        at = np.flatnonzero(self.masses > 0)
+        return slice(int(at[0]), int(at[-1]) + 1)
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """A law of losses on a stretch of the grid, and how much lies beside it.
+
+    Attributes:
+        interval: Distance of two points of the grid.
+        first: The first point, in intervals.
+        masses: Chances of the points, of losses within the stretch alone.
+        below: Chance of a smaller loss.
+        above: Of a larger one.
+        loss_error: Every loss may be larger by this much.
+    """
+
+    interval: float
+    first: int
+    masses: np.ndarray
+    below: float
+    above: float
+    loss_error: float
+
+    def whole(self) -> LossLaw:
+        """The whole law: what lies below is moved to the first point, what lies above counts as infinite."""
+        return LossLaw(self.interval, self.first, self._raised(), self.above, self.loss_error)
+
+    def without_above(self) -> LossLaw:
+        """A law without the losses above the stretch; its masses do not sum to 1."""
+        return LossLaw(self.interval, self.first, self._raised(), 0.0, self.loss_error)
+
+    def _raised(self) -> np.ndarray:
+        masses = self.masses.copy()
+        masses[0] += self.below
+        return masses
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """Masses of both worlds between neighbouring points of a grid, each with a bound on its rounding.
+
+    Attributes:
+        upper: In the first world, the one whose chances count.
+        lower: In the second.
+        upper_error: Largest rounding error of ``upper``.
+        lower_error: Of ``lower``.
+    """
+
+    upper: np.ndarray
+    lower: np.ndarray
+    upper_error: np.ndarray
+    lower_error: np.ndarray
+
+    def turned_round(self) -> "Intervals":
+        """The worlds exchanged, so that losses change their sign."""
+        return Intervals(self.lower[::-1], self.upper[::-1], self.lower_error[::-1], self.upper_error[::-1])
+
+    def part(self, start: int | None, stop: int | None) -> "Intervals":
+        """Some of the intervals."""
+        chosen = slice(start, stop)
+        return Intervals(self.upper[chosen], self.lower[chosen], self.upper_error[chosen], self.lower_error[chosen])
+
+
+def joined(left: Intervals, right: Intervals) -> Intervals:
+    """The intervals of two neighbouring stretches of a grid."""
+    names = ("upper", "lower", "upper_error", "lower_error")
+    return Intervals(*(np.concatenate([getattr(left, name), getattr(right, name)]) for name in names))
+
+
+def connected(first: int, interval: float, between: Intervals) -> np.ndarray:
+    r"""Masses at the points ``first``, ``first + 1``, ...: each interval's split between its ends.
+
+    Between a and b = a + d, the mass that goes to b is :math:`(P - e^a Q) / (1 - e^{-d})`; all rounding goes to b.
+    """
+    odds = np.exp(np.arange(first, first + len(between.upper)) * interval)
+    share = -np.expm1(-interval)
+    scaled = odds * between.lower
+    rounding = between.upper_error + odds * between.lower_error + ODDS_ROUNDING * (between.upper + scaled)
+    whole = (between.upper + between.upper_error) * (1 + 4 * UNIT)
+    above = np.clip((between.upper - scaled + rounding) / share, 0.0, whole)
+    masses = np.zeros(len(between.upper) + 1)
+    masses[:-1] = whole - above
+    masses[1:] += above
+    return masses
+
+
+def normal_masses(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Masses of N(0, 1) between neighbouring ``points``, which rise, and bounds on their rounding."""
+    tail = ndtr(-np.abs(points))
+    error = (16 + 2 * np.minimum(points**2, 1600.0)) * UNIT * tail + LEAST_FLOAT  # that of exp(-x^2/2), mostly
+    left, right = points[:-1], points[1:]
+    inside = np.where(right <= 0, tail[1:] - tail[:-1], tail[:-1] - tail[1:])
+    crossing = (left < 0) & (right > 0)
+    masses = np.where(crossing, 1.0 - tail[:-1] - tail[1:], inside)
+    return np.maximum(masses, 0.0), error[:-1] + error[1:] + np.where(crossing, 2 * UNIT, 0.0)
+
+
+def split(loss: float, mass: float, interval: float) -> tuple[int, float, float]:
+    """The point below one ``loss``, in intervals, and what of its ``mass`` goes there and to the next."""
+    below = int(np.floor(loss / interval))
+    share = (-np.expm1(below * interval - loss) + 8 * UNIT * (1 + abs(loss))) / -np.expm1(-interval)
+    above = float(np.clip(share * (1 + 8 * UNIT), 0.0, 1.0))
+    return below, mass * (1 - above), mass * above

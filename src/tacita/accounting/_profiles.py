@@ -1,0 +1,124 @@
+r"""Privacy profiles: an upper bound of delta at each epsilon >= 0, the larger one of both directions.
+
+Place: _pld_accountant -> [accounting._profiles] -> _profile_pairs. :math:`\delta(\epsilon)` is the hockey-stick
+divergence at :math:`g = e^\epsilon`. A composition is read at several tilts, each of which is accurate for deltas of
+about one size; all are upper bounds, so the least of them counts. Proof: docs/derivations/selection.md, "By privacy
+profiles".
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from scipy.signal import lfilter
+
+from tacita.accounting._gaussian_mixture import gaussian_deltas
+from tacita.accounting._loss_law import LARGEST_LOSS
+from tacita.accounting._pairs import GaussianPair, Part
+from tacita.accounting._pld_accountant import directions, pooled
+from tacita.accounting._rare import RareTotal
+from tacita.accounting._saddle import saddle_at_delta
+from tacita.accounting._tilted import TiltedTotal
+from tacita.accounting._totals import Window, is_beyond
+
+READ_AT = (0.02, 1e-5, 1e-11, 1e-18)  # deltas; a tilt serves for some orders of magnitude
+ACCURACY = 1e-3  # of epsilon: what the grid may add
+POINTS = 1000
+ROUNDING_SHARE = 1e-4  # of delta: above, large losses are set apart
+ROUNDED_UP = 1e-9
+
+Profile = Callable[[np.ndarray], np.ndarray]
+
+
+@lru_cache(maxsize=8)
+def profile(parts: tuple[Part, ...]) -> Profile:
+    """Delta of the composition of ``parts`` at epsilons >= 0; 1 where nothing better is known."""
+    parts = pooled(parts)
+    if not parts:
+        return lambda epsilons: np.zeros(len(epsilons))
+    if len(parts) == 1 and isinstance(parts[0][0], GaussianPair) and parts[0][0].is_plain:
+        mu = np.array(parts[0][0].mus[0])
+        return lambda epsilons: gaussian_deltas(epsilons, mu) * (1 + ROUNDED_UP)
+    if len(parts) == 1 and isinstance(parts[0][0], ProfiledPair) and parts[0][1] == 1:
+        return parts[0][0].deltas
+    ways = [_read(parts, swapped) for swapped in directions(parts)]
+    return lambda epsilons: np.max([_least(way, epsilons) for way in ways], axis=0)
+
+
+class ProfiledPair(ABC):
+    """A pair that knows its profile without a composition."""
+
+    @abstractmethod
+    def deltas(self, epsilons: np.ndarray) -> np.ndarray:
+        """At epsilons >= 0, rounded up."""
+
+
+@dataclass(frozen=True)
+class TotalDeltas:
+    """Delta of a total loss at the points of its window, between which it is linear in exp(epsilon)."""
+
+    epsilons: np.ndarray
+    deltas: np.ndarray
+
+    def at(self, epsilons: np.ndarray) -> np.ndarray:
+        """1 below the window, and above it what is there at its end."""
+        x = np.clip(epsilons, self.epsilons[0], self.epsilons[-1])
+        after = np.clip(np.searchsorted(self.epsilons, x), 1, len(self.epsilons) - 1)
+        left, right = self.epsilons[after - 1], self.epsilons[after]
+        share = np.clip(np.expm1(x - left) / np.expm1(right - left), 0.0, 1.0)
+        found = self.deltas[after - 1] * (1 - share) + self.deltas[after] * share
+        return np.where(epsilons < self.epsilons[0], 1.0, np.minimum(1.0, found * (1 + ROUNDED_UP)))
+
+
+def _least(totals: list[TotalDeltas], epsilons: np.ndarray) -> np.ndarray:
+    return np.min([np.ones(len(epsilons)), *(total.at(epsilons) for total in totals)], axis=0)
+
+
+def _read(parts: tuple[Part, ...], swapped: bool) -> list[TotalDeltas]:
+    if is_beyond(parts, swapped):
+        return []
+    found = []
+    for delta in READ_AT:
+        saddle = saddle_at_delta(parts, delta, swapped=swapped)
+        window = Window(parts, saddle, 0.0, swapped, ACCURACY)
+        total, _ = window.tilted()
+        found.append(_deltas(total))
+        if total.rounding_share(saddle.epsilon) > ROUNDING_SHARE:
+            by_number, _ = window.by_number()
+            found.extend([] if by_number is None else [_deltas_by_number(by_number)])
+    return found
+
+
+def _deltas(total: TiltedTotal) -> TotalDeltas:
+    r"""At each point :math:`l_j`: :math:`\sum_{k > 0} (1 - e^{-kd})\, e^{-\theta k d} p_\theta(l_{j+k})`, scaled back.
+
+    By the recursion from above of this sum and of the one without the first factor. No term is negative, so nothing
+    cancels, and rounding is at most a few units a point.
+    """
+    d, masses = total.interval, total.masses[::-1]
+    fading, less = np.exp(-total.theta * d), np.exp(-d)
+    above = np.append(0.0, lfilter([fading], [1.0, -fading], masses)[:-1])
+    sums = lfilter([-np.expm1(-d)], [1.0, -fading * less], above)[::-1]
+    with np.errstate(divide="ignore"):
+        logs = np.log(sums) + total.log_scale - total.theta * total.losses
+    deltas = np.exp(np.minimum(logs, 0.0)) * (1 + ROUNDED_UP + 1e-15 * len(masses)) + total.infinity
+    return TotalDeltas(total.losses + total.loss_error, np.minimum(1.0, deltas))
+
+
+def _deltas_by_number(total: RareTotal) -> TotalDeltas:
+    """At some points; delta is convex in exp(epsilon), so what stands between them is a bound."""
+    epsilons = np.linspace(0.0, float(total.more.losses[-1]), POINTS)
+    return TotalDeltas(epsilons, np.array([total.delta(float(epsilon)) for epsilon in epsilons]))
+
+
+def end_of(deltas: Profile, level: float) -> float:
+    """About the least epsilon at which there is at most ``level``."""
+    low, high = 0.0, 1e-3
+    while high < LARGEST_LOSS and float(deltas(np.array([high]))[0]) > level:
+        low, high = high, min(LARGEST_LOSS, 2 * high)
+    while high - low > 0.02 * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if float(deltas(np.array([middle]))[0]) > level else (low, middle)
+    return high

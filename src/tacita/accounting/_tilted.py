@@ -1,0 +1,252 @@
+r"""Compositions of loss laws with *relative* accuracy: a Fourier transform of the exponentially tilted laws.
+
+Place: _loss_law -> [accounting._tilted] -> _pld_accountant. Proof: docs/derivations/accounting.md, section 10.
+
+Laws p with :math:`M = \sum_l p(l) e^{\theta l}` are tilted to :math:`p_\theta(l) = p(l) e^{\theta l} / M`. Then
+:math:`p^{*T}(l) = M^T e^{-\theta l} p_\theta^{*T}(l)`, and
+
+.. math:: \delta(\epsilon) = M^T e^{-\theta\epsilon} \sum_{l > \epsilon} (1 - e^{\epsilon - l})
+    e^{-\theta (l - \epsilon)} p_\theta^{*T}(l).
+
+A transform's rounding is small against the tilted mass, which stands where it is needed, and so against delta. What is
+computed is an upper bound: rounding is bounded and added, mass that wraps around a window only adds to it, and mass
+above the window is bounded by its moments.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from scipy import fft
+
+from tacita.accounting._loss_law import UNIT, LossLaw
+from tacita.accounting._search import least_epsilon
+
+BUTTERFLY = 16 * UNIT  # rounding of one stage of a transform, relative to the sum of absolute values
+LEAST_MODULUS = 1e-300
+LARGEST_EXPONENT = 700.0
+STEEPEST = 20.0  # tilt times interval; above, what the nearest points weigh could underflow
+FADED = 45.0  # exp of its negative is of no weight
+FADED_MODULUS = 80.0  # and this of a frequency
+NEAR = -0.9  # of a squared modulus, minus 1; below, the logarithm is taken of the modulus
+
+Composed = tuple[LossLaw, int]  # a law, and how often it is composed with itself
+
+
+@dataclass(frozen=True)
+class TiltedTotal:
+    """An upper bound of the total loss, tilted, on the points of a window.
+
+    Attributes:
+        theta: The tilt.
+        log_scale: Log of what the tilting divided by, rounded up.
+        losses: The points, rising.
+        masses: Tilted chances, rounded up.
+        infinity: Chance of an infinite total loss, or of one above the window.
+        loss_error: What all losses may be larger by.
+        rounding: What was added to each of ``masses`` for the rounding of transforms.
+    """
+
+    theta: float
+    log_scale: float
+    losses: np.ndarray
+    masses: np.ndarray
+    infinity: float
+    loss_error: float
+    rounding: float
+
+    def rounding_share(self, epsilon: float) -> float:
+        """What of :meth:`delta` is a bound on the rounding of transforms, about."""
+        start = self._below(epsilon) + 1
+        found = self.masses[start : start + self._bearing]
+        weights = self._weights[: len(found)]
+        return self.rounding * float(weights.sum()) / max(1e-300, float(weights @ found))
+
+    def delta(self, epsilon: float) -> float:
+        """At ``epsilon``, rounded up: between two points of the window it is linear in exp; below the window, 1."""
+        at = epsilon - self.loss_error
+        below = self._below(at)
+        if below < 0:  # what lies below the window is not known
+            return 1.0
+        if below + 1 == len(self.losses):
+            return min(1.0, self.infinity)
+        gap, interval = at - float(self.losses[below]), self.interval
+        share = min(1.0, max(0.0, math.expm1(gap) / math.expm1(interval)))
+        total = (1 - share) * self._above(below) * math.exp(self.theta * gap)
+        total += share * self._above(below + 1) * math.exp(self.theta * (gap - interval))
+        logarithm = (math.log(total) if total > 0 else -math.inf) + self.log_scale - self.theta * at
+        return min(1.0, self.infinity + math.exp(min(0.0, max(logarithm, -LARGEST_EXPONENT))) * (1 + 1e-9))
+
+    def epsilon(self, delta: float, guess: float) -> float:
+        """The smallest epsilon at ``delta`` that is >= 0 and in the window, rounded up; ``inf`` if there is none."""
+        return least_epsilon(self.delta, delta, max(0.0, self.least), float(self.losses[-1]), guess=guess)
+
+    @property
+    def least(self) -> float:
+        """The least epsilon that the window shows."""
+        return float(self.losses[0]) + self.loss_error
+
+    @property
+    def interval(self) -> float:
+        """Of the window's points."""
+        return float(self.losses[1] - self.losses[0])
+
+    def _below(self, at: float) -> int:
+        """The index of the last point that is not above ``at``; -1 below the window."""
+        return int(np.searchsorted(self.losses, at, side="right")) - 1
+
+    def _above(self, point: int) -> float:
+        r""":math:`\sum_{k > 0} (1 - e^{-kd})\, e^{-\theta k d}` times the k-th mass above a point of the window."""
+        found = self.masses[point + 1 : point + 1 + self._bearing]
+        total = float(self._weights[: len(found)] @ found)
+        if point + 1 + len(found) < len(self.masses):  # what is beyond weighs at most this much
+            total += math.exp(-self.theta * (len(found) + 1) * self.interval) * self._whole
+        return total
+
+    @cached_property
+    def _bearing(self) -> int:
+        """So many points above epsilon are added up one by one."""
+        spread = FADED / max(self.theta, 1e-300) / self.interval
+        return int(min(len(self.losses), spread + 2))
+
+    @cached_property
+    def _weights(self) -> np.ndarray:
+        """Of the points above a point of the window."""
+        gaps = np.arange(1, self._bearing + 1) * self.interval
+        return np.exp(-self.theta * gaps) * -np.expm1(-gaps)
+
+    @cached_property
+    def _whole(self) -> float:
+        return float(self.masses.sum())
+
+
+def composed(
+    laws: Sequence[Composed], theta: float, lowest: float, size: int, beyond: float, *, highest: float = math.inf
+) -> TiltedTotal:
+    """The total of all laws, in a window of ``size`` points (a power of 2) from ``lowest`` up.
+
+    Args:
+        laws: On grids whose intervals are whole multiples of the least.
+        theta: The tilt, >= 0; less is taken where the grid is too coarse for it.
+        lowest: Of the window; any will do, a bad one is loose.
+        size: Likewise.
+        beyond: A larger tilt, which bounds what is above the window.
+        highest: Where to cut the window off; what came round may stand above.
+    """
+    interval = min(law.interval for law, _ in laws)
+    theta = min(theta, STEEPEST / interval)
+    loss_error = math.fsum(queries * law.loss_error for law, queries in laws)
+    start = math.floor((lowest - loss_error) / interval)  # so that the window shows ``lowest``
+    rounding = BUTTERFLY * math.log2(size)
+    factors: list[Factor] = []
+    log_scale = slack = 0.0
+    for law, queries in laws:
+        tilted, log_moment, exponents = tilt(law, theta)
+        factors.append(_transform((law, queries), tilted, interval, size, rounding))
+        log_scale += queries * log_moment
+        slack += queries * 8 * UNIT * (8 + exponents + abs(log_moment)) + 8 * UNIT * abs(queries * log_moment)
+    masses, most = _product(factors, rounding, size)
+    masses = np.roll(np.maximum(masses, 0.0) + most, -(start % size))
+    kept = max(2, math.ceil(min(highest / interval - start, size - 1)) + 1)
+    losses, masses = np.arange(start, start + kept) * interval, masses[:kept]
+    infinity = math.fsum(queries * law.infinity for law, queries in laws) + _above(laws, beyond, float(losses[-1]))
+    loss_error += 4 * UNIT * float(np.abs(losses).max())
+    return TiltedTotal(theta, log_scale + slack, losses, masses, infinity * (1 + 1e-9), loss_error, most)
+
+
+def tilt(law: LossLaw, theta: float) -> tuple[np.ndarray, float, float]:
+    """Masses of the tilted law, the log of what they were divided by, and the largest exponent."""
+    exponents = theta * law.losses
+    present = law.masses > 0
+    top = float(exponents[present].max())
+    weights = law.masses * np.exp(np.minimum(exponents - top, 0.0))
+    total = float(weights.sum())
+    return weights / total, top + math.log(total), float(np.abs(exponents[present]).max())
+
+
+@dataclass(frozen=True)
+class Factor:
+    """The transform of one law's tilted masses, and how often it is a factor of the total's.
+
+    Attributes:
+        queries: How often.
+        change: The transform minus that of a loss of 0.
+        missed: Bound on the modulus of its rounding.
+    """
+
+    queries: int
+    change: np.ndarray
+    missed: float
+
+    def at_most(self) -> np.ndarray:
+        r"""A bound on the logarithm of the power's modulus: :math:`\log |z| \le (|z|^2 - 1) / 2`."""
+        x, y = np.real(self.change), np.imag(self.change)
+        return self.queries * (x + (x * x + y * y) / 2 + 2 * self.missed)
+
+    def power(self, kept: np.ndarray | slice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Logarithm, angle and a bound on the relative rounding of the power."""
+        x, y = np.real(self.change)[kept], np.imag(self.change)[kept]
+        logs = np.log1p(np.maximum(2 * x + x * x + y * y, NEAR)) / 2
+        modulus = np.maximum(np.hypot(1 + x, y), LEAST_MODULUS)
+        small = modulus <= 0.5
+        logs[small] = np.log(modulus[small])
+        error = np.log1p(self.missed / modulus + 4 * UNIT * small)
+        return self.queries * logs, self.queries * np.arctan2(y, 1 + x), self.queries * error
+
+
+def _product(factors: Sequence[Factor], rounding: float, size: int) -> tuple[np.ndarray, float]:
+    """The masses whose transform is the product of powers, and a bound on the rounding of each."""
+    faded = np.sum([factor.at_most() for factor in factors], axis=0) < -FADED_MODULUS
+    dropped = int(np.count_nonzero(faded))  # each counts as 0
+    kept = np.flatnonzero(~faded) if dropped else slice(None)
+    logs, angles, error = np.sum([factor.power(kept) for factor in factors], axis=0)
+    transform = np.zeros(size // 2 + 1, complex)
+    transform[kept] = np.exp(logs) * (np.cos(angles) + 1j * np.sin(angles))
+    most = _rounding(logs, error, rounding, size) + 2 / size * dropped * math.exp(-FADED_MODULUS) * (1 + 1e-9)
+    return np.asarray(fft.irfft(transform, size)), most
+
+
+def _transform(part: Composed, tilted: np.ndarray, interval: float, size: int, rounding: float) -> Factor:
+    """What is at loss 0 has the transform 1: set apart, it is exact, and rounding is that of the rest."""
+    law, queries = part
+    rest = tilted.copy()
+    if law.first <= 0 < law.first + len(rest):
+        rest[-law.first] = 0.0
+    share = min(1.0, float(rest.sum()))
+    change = np.asarray(fft.rfft(_folded(law, rest, interval, size))) - share
+    return Factor(queries, change, share * (rounding + 64 * UNIT))
+
+
+def _folded(law: LossLaw, masses: np.ndarray, interval: float, size: int) -> np.ndarray:
+    """Masses on the points of a circle."""
+    stride = round(law.interval / interval)
+    at = (np.arange(law.first, law.first + len(masses)) * stride) % size
+    return np.bincount(at, weights=masses, minlength=size)
+
+
+def _rounding(logs: np.ndarray, error: np.ndarray, rounding: float, size: int) -> float:
+    """A bound on the error of every mass: that of each frequency, and of the transform back, added up."""
+    each = np.where(error < 1, np.exp(logs) * np.expm1(np.minimum(error, 1.0)), np.exp(np.minimum(logs + error, 30.0)))
+    return 2 / size * float(np.sum(each + 2 * rounding * (np.exp(logs) + each)))
+
+
+def moments(laws: Sequence[Composed], theta: float) -> tuple[float, float]:
+    """Log of the exponential moment of the total, rounded up, and the mean of its tilted law."""
+    values, means = [], []
+    for law, queries in laws:
+        value, mean = law.log_moment(theta)
+        largest = abs(theta) * law.interval * max(abs(law.first), abs(law.first + len(law.masses)))
+        values.append(queries * (value + 8 * UNIT * (8 + largest + abs(value))))
+        means.append(queries * mean)
+    found = math.fsum(values)
+    return found + 8 * UNIT * abs(found), math.fsum(means)
+
+
+def _above(laws: Sequence[Composed], theta: float, highest: float) -> float:
+    r"""Chernoff's bound of the chance that the total is above: :math:`E e^{\theta (L - h)}`, for a tilt >= 0."""
+    assert theta >= 0, "the moment of a tilt below 0 bounds what is below"
+    return math.exp(min(0.0, moments(laws, theta)[0] - theta * highest * (1 - math.copysign(8 * UNIT, highest)))) * (
+        1 + 1e-12
+    )

@@ -1,0 +1,192 @@
+r"""Events of bounded sums released with Gaussian noise, under every sampling law.
+
+Events hold ``max_contribution`` (C, the largest L2 norm that one record adds) and ``noise_std`` (s), one entry a block.
+Blocks released together are one Gaussian query after whitening, so only their *ratio*
+:math:`\sqrt{\sum_l (C_l/s_l)^2}` matters. :func:`~tacita.accounting.relations.moved` says what the ratio means for
+neighbours under a relation. Proofs: docs/derivations/accounting.md.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from tacita.accounting import _renyi
+from tacita.accounting._fixed_size_renyi import fixed_size_divergences
+from tacita.accounting._line_pairs import EnvelopePair, MixturePair, ReplacedPair
+from tacita.accounting.events.event import Event, NoiseSettings, over_noise, reals
+from tacita.accounting.events.guarantee import Guarantee, gaussian, known_mu
+from tacita.accounting.events.mixtures import UNAMPLIFIED_RATIO, Mixture, mixture_guarantee, row_chances
+from tacita.accounting.events.sampled import Proof, SampledEvent, every_relation, indexed
+from tacita.accounting.relations import moved
+from tacita.accounting.sampling_laws import (
+    DisjointLaw,
+    FixedSizeLaw,
+    FullBatchLaw,
+    PoissonLaw,
+    PoissonUnitLaw,
+    ShuffledEpochsLaw,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoisySumEvent(Event):
+    """A bounded sum with Gaussian noise on every block. Subclasses say how records enter.
+
+    Attributes:
+        max_contribution: Largest L2 norm that one record adds to the sum, one entry a block; ``inf`` is allowed and not
+            private.
+        noise_std: Standard deviation of the noise on the sum, one entry a block; 0 is allowed and not private.
+    """
+
+    max_contribution: tuple[float, ...]
+    noise_std: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "max_contribution", reals("max_contribution", self.max_contribution, allow_inf=True))
+        self._check(reals, "noise_std")
+        if len(self.max_contribution) != len(self.noise_std):
+            raise ValueError(
+                f"noise_std must have one entry a block, {len(self.max_contribution)} of them, "
+                f"got {len(self.noise_std)}."
+            )
+
+    @property
+    def ratio(self) -> float:
+        """The whitened contribution of one record, sqrt(sum of (max_contribution / noise_std)^2)."""
+        return math.hypot(*map(over_noise, self.max_contribution, self.noise_std))
+
+    @property
+    def query_mu(self) -> float:
+        """``mu`` of one query that contains every record."""
+        return moved(self.relation) * self.ratio
+
+    @property
+    def private(self) -> bool:
+        """Whether there is noise on everything that moves."""
+        return math.isfinite(self.ratio)
+
+    @property
+    def noise_settings(self) -> NoiseSettings:
+        return NoiseSettings(self.noise_std, self.max_contribution, self.query_mu)
+
+    def describe(self) -> str:
+        return f"{self.sampler}, {self._noise_words()}"
+
+    def _noise_words(self) -> str:
+        if len(self.noise_std) == 1:
+            return f"noise_std {self.noise_std[0]:.6g} on a sum with max_contribution {self.max_contribution[0]:.6g}"
+        stds, contributions = (", ".join(f"{x:.6g}" for x in xs) for xs in (self.noise_std, self.max_contribution))
+        return f"{len(self.noise_std)} blocks, noise_std {stds} on sums with max_contribution {contributions}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GaussianSumEvent(NoisySumEvent, SampledEvent):
+    """A clipped sum over sampled records, with Gaussian noise; the divisor is public.
+
+    Example:
+        >>> GaussianSumEvent(relation="add_or_remove_one", sampling=PoissonLaw(0.02), max_contribution=(1.0,),
+        ...                  noise_std=(1.1,)).describe()
+        'Poisson sampling, sample rate 0.02, noise_std 1.1 on a sum with max_contribution 1'
+    """
+
+    released = "a clipped sum"
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        poisson = isinstance(self.sampling, PoissonLaw | PoissonUnitLaw)
+        return (*self.sampling.assumptions(self.relation), *(("the divisor is public",) if poisson else ()))
+
+
+def _plain(event: GaussianSumEvent, queries: int) -> Guarantee:
+    """Charge the largest number of Gaussian queries that one record can be in, whatever happens between them."""
+    return gaussian(event.query_mu * math.sqrt(event.sampling.most_draws(queries)) if queries else 0.0)
+
+
+def _poisson(event: GaussianSumEvent, queries: int) -> Guarantee:
+    """Charge the pair of the sampled Gaussian mechanism; replace_one has a pair of its own."""
+    law, ratio = event.sampling, event.ratio
+    assert isinstance(law, PoissonLaw)
+    q = law.sample_rate
+    mu = known_mu(event.query_mu, queries, amplified=amplifies(q, ratio))
+    if mu is not None:
+        return gaussian(mu)
+    replacing = event.relation == "replace_one"
+    pair = ReplacedPair(ratio, q) if replacing else MixturePair((0.0, ratio), (1 - q, q))
+    curve = _poisson_replace_one_rdp if replacing else _poisson_rdp  # dp_accounting has no curve for the first
+    return Guarantee(
+        unsampled_mu=known_mu(event.query_mu, queries, amplified=False),
+        pairs=lambda: ((pair, queries),),
+        rdp=lambda orders: queries * curve(q, ratio, tuple(map(float, orders))),
+    )
+
+
+def _poisson_units(event: GaussianSumEvent, queries: int) -> Guarantee:
+    r"""Charge :math:`\sum_j \mathrm{Binom}(k, q)(j)\, N(jC, s^2)` against :math:`N(0, s^2)` a query; k rows a unit."""
+    law = event.sampling
+    assert isinstance(law, PoissonUnitLaw)
+    largest_mu = law.max_rows_per_unit * event.ratio
+
+    def mixture() -> Mixture:
+        shifts = tuple(j * event.ratio for j in range(law.max_rows_per_unit + 1))
+        return shifts, row_chances(law.max_rows_per_unit, law.sample_rate)
+
+    return mixture_guarantee(mixture, largest_mu, queries, amplified=amplifies(law.sample_rate, largest_mu))
+
+
+def _fixed_size(event: GaussianSumEvent, queries: int) -> Guarantee:
+    """Charge the pair whose divergence is the envelope of both directions; neither dominates at every epsilon."""
+    law, query_mu = event.sampling, event.query_mu
+    assert isinstance(law, FixedSizeLaw)
+    size, records = law.batch_size, law.num_records
+    mu = known_mu(query_mu, queries, amplified=size < records)
+    if mu is not None:
+        return gaussian(mu)
+    return Guarantee(
+        unsampled_mu=known_mu(query_mu, queries, amplified=False),
+        pairs=None if query_mu > UNAMPLIFIED_RATIO else lambda: ((EnvelopePair(query_mu, size / records), queries),),
+        rdp=lambda orders: queries * _fixed_size_rdp(size, records, query_mu, tuple(map(float, orders))),
+    )
+
+
+GaussianSumEvent.proofs = {
+    PoissonLaw: Proof(every_relation("amplified", replacing="amplified, by its own pair"), _poisson),
+    FullBatchLaw: Proof(every_relation("every query", replacing="every query, 2C"), _plain),
+    FixedSizeLaw: Proof({"replace_one": "amplified, by its own pair"}, _fixed_size),
+    DisjointLaw: indexed("one query in all", _plain, replacing="one query in all, 2C"),
+    ShuffledEpochsLaw: indexed(
+        "one query an epoch, no amplification", _plain, replacing="one query an epoch, no amplification, 2C"
+    ),
+    PoissonUnitLaw: Proof({"add_or_remove_one": "amplified, mixture of Gaussians"}, _poisson_units),
+}
+
+
+def amplifies(sample_rate: float, ratio: float) -> bool:
+    """Return whether amplification by Poisson sampling is accounted for, for a query of this ``ratio``."""
+    return sample_rate < 1 and ratio <= UNAMPLIFIED_RATIO
+
+
+@lru_cache(maxsize=64)
+def _poisson_rdp(sampling_probability: float, ratio: float, orders: tuple[float, ...]) -> np.ndarray:
+    """Return the curve of the sampled Gaussian mechanism, in the direction from the mixture.
+
+    The other direction is never larger: Mironov, Talwar and Zhang (2019), Theorem 5, https://arxiv.org/abs/1908.10530.
+    """
+    mixture = _renyi.Mixture((0.0, ratio), (1 - sampling_probability, sampling_probability))
+    return _renyi.renyi_divergences(mixture, _renyi.Mixture((0.0,), (1.0,)), orders)
+
+
+@lru_cache(maxsize=64)
+def _poisson_replace_one_rdp(sampling_probability: float, ratio: float, orders: tuple[float, ...]) -> np.ndarray:
+    """Return divergences of the pair that dominates Poisson sampling under replace_one; the pair is symmetric."""
+    out = (1 - sampling_probability, sampling_probability)
+    upper, lower = _renyi.Mixture((0.0, ratio), out), _renyi.Mixture((0.0, -ratio), out)
+    return _renyi.renyi_divergences(upper, lower, orders)
+
+
+def _fixed_size_rdp(batch_size: int, num_records: int, sensitivity: float, orders: tuple[float, ...]) -> np.ndarray:
+    """Return the smaller of two curves: that of the envelope, and that of a query that contains every record."""
+    unsampled = np.array(orders) * sensitivity**2 / 2
+    return np.fmin(fixed_size_divergences(batch_size / num_records, sensitivity, orders), unsampled)

@@ -1,0 +1,257 @@
+"""Sampling laws: how records enter the queries of a session, as far as privacy is concerned.
+
+A sampler states its law. An event holds the law and asks it for everything that the guarantee depends on.
+"""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tacita import _validate
+from tacita.accounting.plain_data import PlainData
+from tacita.accounting.relations import NeighboringRelation
+
+
+class SamplingLaw(PlainData, tag="law"):
+    """How records enter the queries of a session. Public settings only.
+
+    Attributes:
+        words: The name of this kind of sampling in tables and errors.
+    """
+
+    words: ClassVar[str]
+
+    @abstractmethod
+    def describe(self) -> str:
+        """Describe how records enter a query, in a few plain words and with the numbers."""
+
+    @abstractmethod
+    def assumptions(self, relation: NeighboringRelation) -> tuple[str, ...]:
+        """Return what a guarantee assumes of the batches, and the library sees to."""
+
+    def most_draws(self, queries: int) -> int:
+        """Return how many of ``queries`` queries one record can be in."""
+        return queries
+
+    @property
+    def queries_per_epoch(self) -> int:
+        """The number of queries of an epoch, of which a record is in at most one; 1 if nothing is known."""
+        return 1
+
+    @property
+    def rows_per_unit(self) -> int:
+        """The largest number of rows that belong to one unit of privacy; 1 if the unit is a row."""
+        return 1
+
+    @property
+    def query_chance(self) -> float | None:
+        """The chance that a record enters a query, if each query draws anew; else ``None``."""
+        return None
+
+    @property
+    def per_query(self) -> bool:
+        """Whether a redone query may take the next unused number, because its batch is drawn like any other."""
+        return True
+
+    @property
+    def absence_moves_others(self) -> bool:
+        """Whether the absence of one record may put others into other batches."""
+        return False
+
+
+@dataclass(frozen=True)
+class PoissonLaw(SamplingLaw):
+    """Each record enters each query by its own coin of chance ``sample_rate``."""
+
+    sample_rate: float
+    words = "Poisson sampling"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sample_rate", _validate.probability("sample_rate", self.sample_rate))
+
+    def describe(self) -> str:
+        return f"Poisson sampling, sample rate {self.sample_rate:.6g}"
+
+    def assumptions(self, relation: NeighboringRelation) -> tuple[str, ...]:
+        return ("each record enters each query by an independent secret coin",)
+
+    @property
+    def query_chance(self) -> float:
+        return self.sample_rate
+
+
+@dataclass(frozen=True)
+class PoissonUnitLaw(SamplingLaw):
+    """Poisson sampling of rows where the unit of privacy (a person) has at most ``max_rows_per_unit`` of them.
+
+    Attributes:
+        sample_rate: Chance of each row.
+        max_rows_per_unit: Largest number of rows of a unit that take part. Further rows are dropped before the session
+            by a coin of that unit alone.
+    """
+
+    sample_rate: float
+    max_rows_per_unit: int
+    words = "Poisson sampling of rows, several rows a unit"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sample_rate", _validate.probability("sample_rate", self.sample_rate))
+        _validate.count("max_rows_per_unit", self.max_rows_per_unit)
+
+    def describe(self) -> str:
+        return (
+            f"Poisson sampling of rows, sample rate {self.sample_rate:.6g}, "
+            f"at most {self.max_rows_per_unit} rows a unit"
+        )
+
+    def assumptions(self, relation: NeighboringRelation) -> tuple[str, ...]:
+        return (
+            "each row enters each query by an independent secret coin",
+            "rows of a unit beyond the cap are dropped by a coin of that unit alone",
+        )
+
+    @property
+    def rows_per_unit(self) -> int:
+        return self.max_rows_per_unit
+
+    @property
+    def query_chance(self) -> float:
+        return self.sample_rate
+
+
+@dataclass(frozen=True)
+class FullBatchLaw(SamplingLaw):
+    """Every record is in every query."""
+
+    words = "Full batch, public divisor"
+
+    def describe(self) -> str:
+        return "Full batch"
+
+    def assumptions(self, relation: NeighboringRelation) -> tuple[str, ...]:
+        return ()
+
+
+@dataclass(frozen=True)
+class FixedSizeLaw(SamplingLaw):
+    """``batch_size`` of ``num_records`` records without replacement, anew for each query."""
+
+    batch_size: int
+    num_records: int
+    words = "Fixed size without replacement"
+
+    def __post_init__(self) -> None:
+        _validate.count("batch_size", self.batch_size)
+        _validate.count("num_records", self.num_records)
+        if self.batch_size > self.num_records:
+            raise ValueError(f"batch_size must be at most num_records = {self.num_records}, got {self.batch_size}.")
+
+    def describe(self) -> str:
+        return f"Fixed-size sampling without replacement, {self.batch_size} of {self.num_records} records"
+
+    def assumptions(self, relation: NeighboringRelation) -> tuple[str, ...]:
+        return ("each query's batch is drawn anew, uniformly and in secret", "the number of records is public")
+
+    @property
+    def query_chance(self) -> float:
+        return self.batch_size / self.num_records
+
+    @property
+    def absence_moves_others(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True)
+class DisjointLaw(SamplingLaw):
+    """Each record is in one query of the session at most.
+
+    Attributes:
+        own_coin: Whether each record draws its batch by its own coin, so that an absent record moves no other.
+    """
+
+    own_coin: bool
+
+    @property
+    def words(self) -> str:  # type: ignore[override]
+        return f"Disjoint batches, one pass, assigned {_assigned(self.own_coin)}"
+
+    def describe(self) -> str:
+        return "Disjoint batches, one pass"
+
+    def assumptions(self, relation: NeighboringRelation) -> tuple[str, ...]:
+        return ("no record is in two queries of the session", _assignment(relation))
+
+    def most_draws(self, queries: int) -> int:
+        return min(queries, 1)
+
+    @property
+    def per_query(self) -> bool:
+        return False
+
+    @property
+    def absence_moves_others(self) -> bool:
+        return not self.own_coin
+
+
+@dataclass(frozen=True)
+class ShuffledEpochsLaw(SamplingLaw):
+    """Each record is in one of the ``batches_per_epoch`` queries of each epoch.
+
+    Attributes:
+        batches_per_epoch: Number of batches of an epoch; a record is in one of them.
+        own_coin: Whether each record draws its batch by its own coin, anew in each epoch.
+    """
+
+    batches_per_epoch: int
+    own_coin: bool
+
+    def __post_init__(self) -> None:
+        _validate.count("batches_per_epoch", self.batches_per_epoch)
+
+    @property
+    def words(self) -> str:  # type: ignore[override]
+        return f"Shuffled epochs, assigned {_assigned(self.own_coin)}"
+
+    def describe(self) -> str:
+        return f"Shuffled epochs of {self.batches_per_epoch} batches"
+
+    def assumptions(self, relation: NeighboringRelation) -> tuple[str, ...]:
+        return ("no record is in two queries of one epoch", _assignment(relation))
+
+    def most_draws(self, queries: int) -> int:
+        return -(-queries // self.batches_per_epoch)
+
+    @property
+    def queries_per_epoch(self) -> int:
+        return self.batches_per_epoch
+
+    @property
+    def per_query(self) -> bool:
+        return False
+
+    @property
+    def absence_moves_others(self) -> bool:
+        return not self.own_coin
+
+
+# One law of each kind, for tables. Their numbers do not matter.
+EVERY_LAW: tuple[SamplingLaw, ...] = (
+    PoissonLaw(0.5),
+    FullBatchLaw(),
+    FixedSizeLaw(1, 2),
+    DisjointLaw(own_coin=True),
+    DisjointLaw(own_coin=False),
+    ShuffledEpochsLaw(1, own_coin=True),
+    ShuffledEpochsLaw(1, own_coin=False),
+    PoissonUnitLaw(0.5, 2),
+)
+
+
+def _assigned(own_coin: bool) -> str:
+    return "by each record's own coin" if own_coin else "by index"
+
+
+def _assignment(relation: NeighboringRelation) -> str:
+    if relation == "add_or_remove_one":
+        return "each record draws its batch by its own secret coin"
+    return "the assignment to batches does not depend on the records' values"

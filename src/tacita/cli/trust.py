@@ -1,0 +1,38 @@
+"""The check that a configuration file which names code is trusted before that code is imported."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tacita.errors import TacitaError
+from tacita.pipeline.models import is_code
+from tacita.pipeline.settings import parse_toml
+
+FLAG = "--trust-code"
+
+
+def check_code(config: Mapping[str, Any], *, trusted: bool, given: Mapping[str, Any] | None = None) -> None:
+    """Raise ``TacitaError`` if a configuration names code to import, unless it is ``trusted``.
+
+    Args:
+        config: The file's settings.
+        trusted: Whether the user allows this code to run.
+        given: The settings given on the command line, which replace the file's.
+
+    Raises:
+        TacitaError: The file names a model that is a callable to import.
+    """
+    for name in _models({name: value for name, value in config.items() if name not in (given or {})}):
+        if is_code(name) and not trusted:
+            raise TacitaError(
+                f"config names a model that is code, {name!r}, which would be imported and called. If you trust that "
+                f"code, allow it with {FLAG}."
+            )
+
+
+def _models(config: Mapping[str, Any]) -> list[str]:
+    models, sweep = [config.get("model", "linear")], config.get("sweep")
+    if isinstance(sweep, str):
+        grid = parse_toml(sweep).get("grid", {})
+        found = grid.get("model", []) if isinstance(grid, Mapping) else []
+        models += found if isinstance(found, list) else [found]
+    return [name for name in models if isinstance(name, str)]

@@ -1,0 +1,111 @@
+"""Replacements of torch functions that run much faster on the whole batch than record by record.
+
+``vmap`` has no rule for some fused kernels: it calls them once a record, or takes them apart. The functions here fold
+the batch axis into an axis that such a kernel has already. Each keeps rows apart: row 0 alone equals row 0 among
+hostile companions (tests/gradients/test_fused_kernels.py). For a call that it does not serve, a function returns
+``NotImplemented``, and ``vmap`` runs it.
+"""
+
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from tacita.gradients.ghost.record_batch import RecordBatch, outside
+from tacita.gradients.ghost.recurrent import RECURRENT
+
+
+def _cross_entropy(  # noqa: PLR0917 - the arguments of the torch function
+    batch: RecordBatch,
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    size_average: None = None,
+    ignore_index: int = -100,
+    reduce: None = None,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Any:
+    simple = weight is None and size_average is None and reduce is None and label_smoothing == 0.0
+    if not (simple and input.ndim >= 2 and target.ndim == input.ndim - 1 and _one_differs(batch, input, target)):
+        return NotImplemented
+    scores, classes = batch.all(input), batch.all(target)
+    with outside():
+        if scores.stride(2) == 1 and scores.ndim > 3:  # classes lie side by side: far faster with their axis last
+            flat, labels = scores.movedim(2, -1).flatten(0, -2), classes.flatten()
+        else:
+            flat, labels = scores.flatten(0, 1), classes.flatten(0, 1)
+        found = F.cross_entropy(flat, labels, ignore_index=ignore_index, reduction="none").view(classes.shape)
+        if reduction == "sum":
+            found = found.flatten(1).sum(dim=1)
+        elif reduction == "mean":
+            found = found.flatten(1).sum(dim=1) / classes.ne(ignore_index).flatten(1).sum(dim=1)
+    return batch.one(found)
+
+
+def _attention(  # noqa: PLR0917 - the arguments of the torch function
+    batch: RecordBatch,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    inputs = (query, key, value)
+    alike = all(t.ndim == query.ndim >= 3 and t.shape[:-3] == query.shape[:-3] for t in inputs)
+    if not (alike and _one_differs(batch, *inputs) and (attn_mask is None or batch.understands(attn_mask))):
+        return NotImplemented
+    physical, mask, lead = [batch.all(t) for t in inputs], attn_mask, query.ndim - 3  # axes before the heads
+    if attn_mask is not None and batch.differs(attn_mask):
+        mask = batch.all(attn_mask)
+        mask = mask.reshape(len(mask), *(1,) * (query.ndim - attn_mask.ndim), *attn_mask.shape)
+        mask = mask.expand(-1, *query.shape[:lead], -1, -1, -1).flatten(0, lead)
+    with outside():
+        found = F.scaled_dot_product_attention(
+            *(t.flatten(0, lead) for t in physical),
+            attn_mask=mask,
+            dropout_p=dropout_p,
+            is_causal=is_causal,
+            scale=scale,
+            enable_gqa=enable_gqa,
+        ).unflatten(0, physical[0].shape[: lead + 1])
+    return batch.one(found)
+
+
+def _one_differs(batch: RecordBatch, *tensors: Tensor) -> bool:
+    """Return whether one tensor has the batch axis, and none belongs to a transform of the user's own."""
+    return all(batch.understands(t) for t in tensors) and any(batch.differs(t) for t in tensors)
+
+
+def _composed(function: Any) -> Callable[..., Any]:
+    """Return ``function``, which PyTorch wrote in Python, such that each torch function that it calls is seen."""
+    seen = {**function.__globals__, "has_torch_function": lambda *_: False}
+    body = types.FunctionType(function.__code__, seen, function.__name__, function.__defaults__, function.__closure__)
+    body.__kwdefaults__ = function.__kwdefaults__
+
+    def run(batch: RecordBatch, *args: Any, **kwargs: Any) -> Any:
+        return body(*args, **kwargs)
+
+    return run
+
+
+def _zeros(function: Any) -> Callable[..., Any]:
+    """Return ``function`` in place of one whose memory is not initialised and may still hold a companion's values."""
+    return lambda batch, *args, **kwargs: function(*args, **kwargs)
+
+
+REPLACEMENTS: dict[Any, Callable[..., Any]] = {
+    F.cross_entropy: _cross_entropy,
+    F.scaled_dot_product_attention: _attention,
+    F.multi_head_attention_forward: _composed(F.multi_head_attention_forward),
+    torch.empty: _zeros(torch.zeros),
+    torch.empty_like: _zeros(torch.zeros_like),
+    torch.Tensor.new_empty: _zeros(torch.Tensor.new_zeros),
+    **RECURRENT,
+}

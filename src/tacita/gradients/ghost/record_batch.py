@@ -1,0 +1,110 @@
+"""One record's tensors, and the batch behind them.
+
+Under ``vmap`` a model's code sees one record. Behind each of its tensors stands a *physical* tensor with the batch axis
+first; :class:`RecordBatch` goes from one to the other. This is the only file that uses private names of PyTorch's
+``functorch``.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.utils.checkpoint
+from torch import Tensor
+from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]
+from torch._C._functorch import TransformType
+from torch._functorch.autograd_function import custom_function_call, has_overridden_vmap_rule
+from torch._functorch.predispatch import lazy_load_decompositions
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+from torch._functorch.vmap import vmap_increment_nesting
+
+from tacita.errors import UnsupportedModuleError
+
+outside = temporarily_clear_interpreter_stack  # in it, kernels run on physical tensors, and autograd records them
+
+_RECOMPUTE = "_checkpoint_without_reentrant_generator"  # the function by which torch.utils.checkpoint drops activations
+_ONE_AT_A_TIME = threading.RLock()  # the switches that records() sets belong to the process
+
+
+@dataclass(frozen=True)
+class RecordBatch:
+    """The records of one physical batch, while a model's code runs on one record that stands for all of them.
+
+    Attributes:
+        size: The number of records.
+        level: The nesting level of this ``vmap``.
+    """
+
+    size: int
+    level: int
+
+    def one(self, physical: Tensor) -> Tensor:
+        """Return the tensor that a record's code sees in place of a physical tensor (batch, ...)."""
+        return _functorch._add_batch_dim(physical, 0, self.level)
+
+    def all(self, tensor: Tensor) -> Tensor:
+        """Return the physical tensor (batch, ...); one that is the same for all records is repeated without a copy."""
+        if not _functorch.is_batchedtensor(tensor):
+            return tensor.unsqueeze(0).expand(self.size, *tensor.shape)
+        physical, axis = _functorch.get_unwrapped(tensor), _functorch.maybe_get_bdim(tensor)
+        return physical if axis == 0 else physical.movedim(axis, 0)
+
+    def differs(self, tensor: Any) -> bool:
+        """Return whether ``tensor`` differs from record to record."""
+        return _functorch.is_batchedtensor(tensor) and _functorch.maybe_get_level(tensor) == self.level
+
+    def understands(self, tensor: Any) -> bool:
+        """Return whether :meth:`all` serves ``tensor``: it belongs to no transform of the user's own."""
+        return self.differs(tensor) or not _functorch.is_functorch_wrapped_tensor(tensor)
+
+    def innermost(self) -> bool:
+        """Return whether the code runs in no transform of the user's own (``torch.func.grad`` in a loss, say)."""
+        return _functorch.maybe_current_level() == self.level
+
+    def result(self, tensor: Tensor) -> Tensor:
+        """Return the physical tensor of a value that a record's code returned."""
+        return _functorch._remove_batch_dim(tensor, self.level, self.size, 0)
+
+
+@contextmanager
+def records(size: int) -> Iterator[RecordBatch]:
+    """Run code on one record that stands for ``size`` records; its random draws differ from record to record.
+
+    Three switches of PyTorch are set meanwhile:
+
+    * A ``torch.autograd.Function`` with a ``vmap`` rule of its own is refused.
+    * ``torch.compiler.is_compiling()`` is true. Libraries ask it before they look at the values of a mask.
+    * ``torch.utils.checkpoint`` keeps activations, which it would compute again outside of ``vmap``.
+
+    They belong to the process, so threads take turns.
+    """
+    lazy_load_decompositions()
+    kind, rules = TransformType.Vmap, custom_function_call.functorch_table
+    checkpoint = torch.utils.checkpoint
+    with _ONE_AT_A_TIME:
+        rule, compiling, recompute = rules[kind], torch.compiler._is_compiling_flag, getattr(checkpoint, _RECOMPUTE)
+        try:
+            rules[kind], torch.compiler._is_compiling_flag = _without_rules_of_users(rule), True
+            setattr(checkpoint, _RECOMPUTE, lambda *args, **kwargs: (None for _ in range(1)))
+            with vmap_increment_nesting(size, "different") as level:
+                yield RecordBatch(size, level)
+        finally:
+            rules[kind], torch.compiler._is_compiling_flag = rule, compiling
+            setattr(checkpoint, _RECOMPUTE, recompute)
+
+
+def _without_rules_of_users(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """Make ``rule`` refuse functions with a ``vmap`` of their own: such code sees the batch and may mix records."""
+
+    def guarded(interpreter: Any, function: Any, *operands: Any, **kwargs: Any) -> Any:
+        if has_overridden_vmap_rule(function):
+            raise UnsupportedModuleError(
+                f"{function.__name__} has a vmap rule of its own, which sees the whole batch and may mix records. Set "
+                'generate_vmap_rule=True in its place, or use method="loop".'
+            )
+        return rule(interpreter, function, *operands, **kwargs)
+
+    return guarded

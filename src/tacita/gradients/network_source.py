@@ -1,0 +1,241 @@
+"""The source of engines for a network, its loss and its records.
+
+Place: sampling -> [gradients] -> clipping, estimators. The model is left unwrapped and unchanged.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tacita import _validate
+from tacita.gradients.batches import flatten, to_device
+from tacita.gradients.chunked import Chunk, ChunkedEngine
+from tacita.gradients.data import Request, as_rows, requests
+from tacita.gradients.engine import GradientSource, Schedule, Shapes
+from tacita.gradients.engine_choice import choose_method, default_chunk_rows, engine_kind, warn_of_the_loop
+from tacita.gradients.functional import LossFn, trainable
+from tacita.gradients.ghost import GhostEngine
+from tacita.gradients.prefetch import Prefetcher
+from tacita.gradients.randomness_check import check_draws_nothing
+from tacita.gradients.reachable import is_seen_through, reachable
+from tacita.gradients.scan import check_modules, scan
+from tacita.gradients.seeds import derived_seed, fresh_seed
+
+
+class NetworkSource(GradientSource):
+    """Make engines from a model, a per-sample loss and a dataset.
+
+    Building a source checks the model and the loss on synthetic rows, and chooses the method. Of arrays only dtypes and
+    the shape of a row are used. Of a ``Dataset`` the structure of ``dataset[0]`` is used, which is read. A ``Dataset``
+    without records leaves the model untried, and one with records of many shapes shows the shape of the first. If the
+    number of records or their shapes are private, pass arrays, or name the method.
+
+    Args:
+        model: Any module, with at least one trainable parameter; never wrapped or modified.
+        loss_fn: ``(model, batch) -> losses`` of shape (batch,): one loss a sample, never a mean. It always sees a
+            leading batch axis, maybe of one row, and never zero rows.
+        dataset: A map-style torch ``Dataset``, or a tuple of tensors / NumPy arrays / memory maps with the same
+            number of rows, whose batches are tuples. Random draws of ``dataset[i]`` and ``collate_fn`` (augmentation)
+            must come from torch's, NumPy's or Python's global generator: these are seeded from the query's secret.
+        collate_fn: Makes a batch from a list of items; torch's default by default. It gets one record at a time, so
+            that no record can be padded to another's length. Pad to a public length (:func:`tacita.pad_to`).
+        num_workers: Processes that read ahead once :meth:`follow` has given the schedule. They change no bit.
+        method: ``"loop"`` (the definition), ``"vmap"``, ``"ghost"``, or ``"auto"``: ghost if it serves the model, else
+            the loop; vmap if there is no record to take shapes from.
+        max_physical_batch_size: Rows in memory at once. Bounds memory, and changes nothing else but the order of
+            summation. ``None``: the whole batch for ghost; for loop and vmap as many rows as have 256 MiB of gradients.
+        process_group: Only ``None`` is implemented.
+
+    Raises:
+        UnsupportedModuleError: Per-sample gradients are not defined, or ``method`` cannot serve the model.
+        ValueError: A setting is wrong; the message names it and the way out.
+
+    Example:
+        >>> data = torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([0.0, 1.0])
+        >>> loss_fn = lambda model, batch: (model(batch[0]).squeeze(1) - batch[1]) ** 2
+        >>> source = NetworkSource(nn.Linear(2, 1), loss_fn, data, method="vmap")
+        >>> engine = source.engine(dict(source.model.named_parameters()), np.array([1]))
+        >>> engine.norms({"all": ("weight", "bias")}).shape
+        torch.Size([1, 1])
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss_fn: LossFn,
+        dataset: Any,
+        *,
+        collate_fn: Callable[[list], Any] | None = None,
+        num_workers: int = 0,
+        method: str = "auto",
+        max_physical_batch_size: int | None = None,
+        process_group: None = None,
+    ):
+        if process_group is not None:
+            raise ValueError(
+                "process_group must be None: several processes are not implemented yet. Run a single process."
+            )
+        if max_physical_batch_size is not None:
+            _validate.count("max_physical_batch_size", max_physical_batch_size)
+        self.model: nn.Module = model
+        self.loss_fn = loss_fn
+        self.num_workers = _validate.count("num_workers", num_workers, at_least=0)
+        self.max_physical_batch_size = max_physical_batch_size
+        self._rows = as_rows(dataset, collate_fn)
+        if num_workers and not self._rows.on_cpu:
+            raise ValueError("num_workers must be 0 for data that is not on the CPU.")
+        params = _checked_parameters(model)
+        self._shapes = {name: p.shape for name, p in params.items()}
+        self._trial_row = self._like(params)
+        self._probe = scan(model, loss_fn, self._trial_row).check().probe
+        self._choice = choose_method(method, model, loss_fn, params, like=self._trial_row, probe=self._probe)
+        warn_of_the_loop(self._choice)
+        self._kind, self._tried = engine_kind(self._choice.method), _modes(model)
+        self._outside = [one for one in reachable(loss_fn, model).values() if isinstance(one, nn.Module)]
+        self._chunk_rows = max_physical_batch_size or default_chunk_rows(self.method, params)
+        self._ahead: Prefetcher | None = None
+        self._secret = fresh_seed()  # for records of queries that come without a seed
+
+    @property
+    def shapes(self) -> Shapes:
+        return dict(self._shapes)
+
+    @property
+    def num_rows(self) -> int:
+        return self._rows.num_rows
+
+    @property
+    def method(self) -> str:
+        """``"ghost"``, ``"vmap"`` or ``"loop"``: the engine that serves the network."""
+        return self._choice.method
+
+    @property
+    def conditions(self) -> tuple[str, ...]:
+        """The condition that a loss of compiled code, which cannot be inspected, remembers nothing."""
+        if is_seen_through(self.loss_fn):
+            return ()
+        return ("loss_fn, which is compiled code and cannot be looked into, keeps nothing from one call to the next",)
+
+    def engine(
+        self, params: Mapping[str, Tensor], indices: np.ndarray, *, query: int | None = None, seed: int | None = None
+    ) -> ChunkedEngine:
+        """Return the engine of one batch (:meth:`tacita.gradients.engine.GradientSource.engine`); labels are indices.
+
+        Raises:
+            UnsupportedModuleError: The model was put into a mode that mixes samples since the source was built.
+            ValueError: ``params`` are not the trainable parameters that the source was built for.
+        """
+        for module in self._outside:
+            check_modules(module)
+        if {name: p.shape for name, p in params.items()} != self._shapes:
+            self._refuse(params)
+        if _modes(self.model) != self._tried:  # the model may compute something else now
+            self._try_again(params)
+        indices = np.ascontiguousarray(indices, dtype=np.int64)
+        device = next(iter(params.values())).device
+        chunks = _BatchChunks(self, indices, query, self._seed_of(query) if seed is None else seed, device)
+        engine = self._kind(self.model, self.loss_fn, params, chunks, torch.from_numpy(indices.copy()), seed=seed)
+        if isinstance(engine, GhostEngine):
+            engine.bare = self._choice.bare
+        return engine
+
+    def check_draws_nothing(self) -> None:
+        """Raise ``UnsupportedModuleError`` if the model draws at random in its present mode; no data is used."""
+        check_draws_nothing(self.model, self.loss_fn, self._probe)
+
+    def follow(self, schedule: Schedule | None) -> None:
+        if self._ahead is not None:
+            self._ahead.close()
+        self._ahead = None
+        if schedule is not None and self.num_workers > 0:
+            self._ahead = Prefetcher(self._rows, schedule, self._seed_of, self.num_workers, self._chunk_rows)
+
+    def read(self, indices: np.ndarray, query: int | None, seed: int) -> Iterator[tuple[Request, Any]]:
+        """Yield the physical batches of one batch, each on the device of the data."""
+        asked = requests(-1 if query is None else query, indices, seed, self._chunk_rows)
+        if query is not None and self._ahead is not None:
+            yield from ((request, self._ahead.fetch(request, indices)) for request in asked)
+        elif self._rows.threaded:
+            yield from _one_ahead(asked, lambda request: self._rows.fetch(request.indices, seed))
+        else:
+            yield from ((request, self._rows.fetch(request.indices, seed)) for request in asked)
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}(model={type(self.model).__name__}, method={self.method!r}, "
+            f"max_physical_batch_size={self.max_physical_batch_size})"
+        )
+
+    def _like(self, params: Mapping[str, Tensor]) -> Any | None:
+        """Return a batch of one row, which shows the structure of every batch; ``None`` if there is none."""
+        batch = self._rows.like()
+        if batch is None:
+            return None
+        flatten(batch, 1)  # raises if it is not a batch
+        return to_device(batch, next(iter(params.values())).device)
+
+    def _seed_of(self, query: int | None) -> int:
+        """Return the seed of a query that comes without one: the same whenever that query is asked again."""
+        return fresh_seed() if query is None else derived_seed(self._secret, query)
+
+    def _try_again(self, params: Mapping[str, Tensor]) -> None:
+        modes = _modes(self.model)
+        check_modules(self.model)
+        choice = choose_method(self.method, self.model, self.loss_fn, params, like=self._trial_row, probe=self._probe)
+        self._choice, self._tried = choice, modes
+
+    def _refuse(self, params: Mapping[str, Tensor]) -> NoReturn:
+        given = {name: p.shape for name, p in params.items()}
+        names = ", ".join(sorted({name for name, _ in set(given.items()) ^ set(self._shapes.items())}))
+        raise ValueError(
+            f"params must be the parameters that were trainable when the source was built; these differ: {names}."
+        )
+
+
+def _modes(model: nn.Module) -> tuple[tuple[bool, int, int], ...]:
+    """Return the mode and the numbers of hooks of each module: if they change, the model may compute something else."""
+    return tuple((m.training, len(m._forward_hooks), len(m._forward_pre_hooks)) for m in model.modules())
+
+
+def _one_ahead(asked: Iterator[Request], fetch: Callable[[Request], Any]) -> Iterator[tuple[Request, Any]]:
+    """Fetch each request, the next one in a thread while the caller works on the present one."""
+    with ThreadPoolExecutor(1) as pool:
+        coming: tuple[Request, Any] | None = None
+        for request in asked:
+            now, coming = coming, (request, pool.submit(fetch, request))
+            if now is not None:
+                yield now[0], now[1].result()
+        if coming is not None:
+            yield coming[0], coming[1].result()
+
+
+@dataclass(frozen=True)
+class _BatchChunks:
+    """One batch in chunks, on the device of the parameters; read anew each time it is iterated."""
+
+    source: NetworkSource
+    indices: np.ndarray
+    query: int | None
+    seed: int
+    device: torch.device
+
+    def __iter__(self) -> Iterator[Chunk]:
+        for request, batch in self.source.read(self.indices, self.query, self.seed):
+            size = len(request.indices)
+            tensors, rebuild = flatten(batch, size)  # raises if a tensor has not that many rows
+            here = all(tensor.device == self.device for tensor in tensors)
+            moved = batch if here else rebuild([tensor.to(self.device) for tensor in tensors])
+            yield Chunk(moved, size, request.number)
+
+
+def _checked_parameters(model: nn.Module) -> dict[str, Tensor]:
+    check_modules(model)  # before lazy parameters are touched
+    params = trainable(model)
+    if not params:
+        raise ValueError("model must have at least one trainable parameter (requires_grad=True).")
+    return params

@@ -1,0 +1,53 @@
+"""Padding of single records to a public length.
+
+If a batch were padded to its longest record, the length of that record would change all others.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import default_collate
+
+from tacita import _validate
+
+
+def pad_to(length: int, *, value: float = 0) -> Callable[[list], Any]:
+    """Make a ``collate_fn`` that brings the first axis of everything in a record to one public length.
+
+    Longer sequences are cut, shorter ones are followed by ``value``; numbers stay numbers. A model that must tell the
+    padding from the data can take a mask among the record's fields, which is padded like the rest.
+
+    Args:
+        length: Number of positions that every sequence has afterwards; public.
+        value: The value that follows a shorter sequence.
+
+    Returns:
+        A function from a list of records (tensors, arrays, lists of numbers; nested in tuples, lists of those or
+        mappings) to a batch.
+
+    Example:
+        >>> pad_to(4)([(torch.tensor([7, 8]), 1), (torch.tensor([1, 2, 3, 4, 5]), 0)])
+        [tensor([[7, 8, 0, 0],
+                [1, 2, 3, 4]]), tensor([1, 0])]
+    """
+    _validate.count("length", length)
+
+    def padded(part: Any) -> Any:
+        if isinstance(part, dict):
+            return {key: padded(inner) for key, inner in part.items()}
+        if isinstance(part, tuple):
+            return tuple(padded(inner) for inner in part)
+        if isinstance(part, (list, np.ndarray)):
+            part = torch.as_tensor(np.asarray(part))
+        return _cut_or_filled(part, length, value) if isinstance(part, Tensor) and part.ndim else part
+
+    return lambda items: default_collate([padded(item) for item in items])
+
+
+def _cut_or_filled(sequence: Tensor, length: int, value: float) -> Tensor:
+    found = sequence.new_full((length, *sequence.shape[1:]), value)
+    found[: len(sequence)] = sequence[:length]
+    return found

@@ -1,0 +1,158 @@
+"""Find what a loss function can reach: modules and tensors in closures, defaults, globals, attributes and containers.
+
+No code of the loss is run. References are followed from function to closure to object, so that state outside of the
+model is seen before any data is used.
+"""
+
+import functools
+import inspect
+import itertools
+import sys
+import types
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+MOST = 100_000  # objects that are followed at most
+_OF_TORCH = {"_parameters", "_buffers", "training"}  # attributes of modules that are checked elsewhere
+_PLAIN = (str, bytes, int, float, complex, bool, type(None), type(Ellipsis), range, slice)
+
+
+def reachable(loss_fn: Callable[..., Any], model: nn.Module) -> dict[str, Tensor | nn.Module]:
+    """Return each module and tensor outside of ``model`` that ``loss_fn`` refers to, by the path of attributes to it.
+
+    Example:
+        >>> found = reachable(functools.partial(print, nn.Dropout()), nn.Linear(3, 2))
+        >>> [name for name, one in found.items() if isinstance(one, nn.Module)]
+        ['loss_fn.args.0']
+    """
+    found: dict[str, Tensor | nn.Module] = {}
+    seen = {id(one) for one in (*model.modules(), *model.parameters(), *model.buffers())}
+    queue: deque[tuple[str, Any]] = deque([("loss_fn", loss_fn)])
+    while queue and len(seen) < MOST:
+        where, thing = queue.popleft()
+        if id(thing) in seen:
+            continue
+        seen.add(id(thing))
+        if isinstance(thing, Tensor | nn.Module):
+            found[where] = thing
+        if not isinstance(thing, Tensor):
+            queue.extend((f"{where}.{name}", one) for name, one in _parts(thing) if not isinstance(one, _PLAIN))
+    return found
+
+
+def plain_values(loss_fn: Callable[..., Any], model: nn.Module) -> dict[str, Any]:
+    """Return the numbers, texts and NumPy arrays that ``loss_fn`` and ``model`` hold, by the path of attributes.
+
+    A text (``repr``) stands for a value; arrays are copied. Parameters and buffers of modules are left out, and so is a
+    module's mode.
+
+    Example:
+        >>> loss_fn = functools.partial(print, {"mean": 0.5})
+        >>> plain_values(loss_fn, nn.Linear(3, 2))["loss_fn.args.0.'mean'"]
+        '0.5'
+    """
+    found: dict[str, Any] = {}
+    seen: set[int] = set()
+    queue: deque[tuple[str, Any]] = deque([("loss_fn", loss_fn), ("model", model)])
+    while queue:
+        where, thing = queue.popleft()
+        if isinstance(thing, np.ndarray):
+            found[where] = thing.copy()
+        elif isinstance(thing, _PLAIN):
+            found[where] = repr(thing)
+        elif not isinstance(thing, Tensor) and id(thing) not in seen:
+            seen.add(id(thing))
+            room = max(0, MOST - len(seen) - len(found) - len(queue))
+            parts = itertools.islice(_parts(thing), room)
+            queue.extend((f"{where}.{name}", one) for name, one in parts if name not in _OF_TORCH)
+    return found
+
+
+def is_seen_through(loss_fn: Callable[..., Any]) -> bool:
+    """Return whether the references of ``loss_fn`` can be followed; those of compiled code cannot."""
+    if isinstance(loss_fn, functools.partial):
+        return is_seen_through(loss_fn.func)
+    if isinstance(loss_fn, types.MethodType):
+        return is_seen_through(loss_fn.__func__)
+    if isinstance(loss_fn, types.FunctionType):
+        return True
+    return isinstance(inspect.getattr_static(type(loss_fn), "__call__", None), types.FunctionType)
+
+
+def _parts(thing: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the objects that ``thing`` refers to directly, with their names."""
+    if isinstance(thing, Mapping):
+        yield from ((repr(key)[:40], value) for key, value in [*thing.items()])
+    elif isinstance(thing, types.SimpleNamespace):
+        yield from [*vars(thing).items()]
+    elif isinstance(thing, list | tuple | set | frozenset | deque):
+        yield from ((str(index), value) for index, value in enumerate([*thing]))
+    elif isinstance(thing, functools.partial):
+        yield from [("func", thing.func), ("args", thing.args), ("keywords", thing.keywords)]
+    elif isinstance(thing, types.MethodType):
+        yield from [("__self__", thing.__self__), ("__func__", thing.__func__)]
+    elif isinstance(thing, types.FunctionType):
+        yield from _of_function(thing)
+    elif not isinstance(thing, type | types.ModuleType | types.BuiltinFunctionType):
+        yield from _of_object(thing)
+
+
+def _of_function(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    if _is_library(function.__module__):
+        return
+    yield from _closure(function)
+    names = _names(function.__code__)
+    for name in names & function.__globals__.keys():
+        value = function.__globals__[name]
+        if not isinstance(value, types.ModuleType):
+            yield name, value
+        elif not _is_library(value.__name__):
+            yield from ((f"{name}.{inner}", vars(value)[inner]) for inner in names & vars(value).keys())
+    yield from [("__defaults__", function.__defaults__), ("__kwdefaults__", function.__kwdefaults__)]
+    yield from vars(function).items()
+
+
+def _closure(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            yield name, cell.cell_contents
+        except ValueError:  # not assigned yet
+            continue
+
+
+def _names(code: types.CodeType) -> set[str]:
+    """Return the global names in the code of a function and of the functions inside it."""
+    inner = [_names(const) for const in code.co_consts if isinstance(const, types.CodeType)]
+    return set(code.co_names).union(*inner)
+
+
+def _of_object(thing: Any) -> Iterator[tuple[str, Any]]:
+    if _is_library(type(thing).__module__) and not isinstance(thing, nn.Module):
+        return
+    attributes = dict(getattr(thing, "__dict__", {}))
+    for kind in type(thing).__mro__:
+        slots = kind.__dict__.get("__slots__", ())
+        names = [slots] if isinstance(slots, str) else list(slots)
+        attributes |= {name: getattr(thing, name) for name in names if hasattr(thing, name)}
+        if not _is_library(kind.__module__):  # its methods, and the attributes that all instances share
+            attributes |= {f"{kind.__name__}.{name}": one for name, one in vars(kind).items() if _is_state(one)}
+    yield from attributes.items()
+
+
+def _is_state(member: Any) -> bool:
+    return not isinstance(member, types.GetSetDescriptorType | types.MemberDescriptorType | property)
+
+
+@functools.cache
+def _is_library(module: str | None) -> bool:
+    """Return whether a module is Python's own or was installed, so that its globals are not the user's state."""
+    root = (module or "").split(".")[0]
+    file = getattr(sys.modules.get(root), "__file__", None) or ""
+    return root in {"tacita", *sys.stdlib_module_names} or bool(
+        {"site-packages", "dist-packages"} & {*Path(file).parts}
+    )

@@ -1,0 +1,204 @@
+"""Refuse models and losses that keep something of a record: the next record, or the next query, would meet it.
+
+In every pass a record's tensors are *marked*, and so is whatever a torch function makes of a marked tensor. When the
+pass is over, no marked tensor may be left, no parameter or buffer may have been written, and no plain attribute of a
+module may have changed. A trial on synthetic rows also looks for numbers kept elsewhere (:func:`changes_of_state`); see
+docs/threat-model.md for what remains.
+"""
+
+import gc
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+from weakref import ReferenceType, ref
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from tacita.errors import UnsupportedModuleError
+from tacita.gradients.functional import LossFn
+from tacita.gradients.reachable import plain_values, reachable
+
+EXACT = {bool, int, str, bytes, type(None)}  # attributes that are compared as they are
+PLAIN = (bool, int, float, complex, str, bytes)  # and by their text, so that NaN equals itself
+SIZED = (list, dict, set, tuple)  # and by their length
+_Kept = tuple[Tensor, int, Tensor]  # the tensor itself, so that its identity stays its own; its version; its values
+
+
+class RemembersError(UnsupportedModuleError):
+    """The model or the loss keeps what it computed from a record."""
+
+
+@contextmanager
+def nothing_is_written(model: nn.Module, params: Mapping[str, Tensor]) -> Iterator[None]:
+    """Raise if the code inside writes parameters or buffers of ``model``, or changes plain attributes of its modules.
+
+    Args:
+        model: The network.
+        params: The point, whose tensors may be others than the model's own.
+
+    Raises:
+        RemembersError: The code does one of these.
+    """
+    watched = [*params.values(), *model.buffers(), *model.parameters()]
+    versions = [t._version for t in watched]
+    modules = list(model.named_modules())
+    before = [_state(module) for _, module in modules]
+    yield
+    if [t._version for t in watched] != versions:
+        raise RemembersError(
+            "the forward pass writes parameters or buffers of the model, which would remember data: take that out "
+            "(max_norm of an embedding, counters, running statistics), or put its module in eval mode if that stops it."
+        )
+    for (prefix, module), earlier in zip(modules, before, strict=True):
+        if (now := _state(module)) != earlier:
+            changed = sorted(key for key in {*now, *earlier} if now.get(key) != earlier.get(key))
+            raise RemembersError(
+                f"the forward pass changes {f'{prefix}.{changed[0]}'!r} of the model, which would remember data, or "
+                "how many records there are: take that out."
+            )
+
+
+def _state(module: nn.Module) -> dict[str, Any]:
+    """Return a module's plain values, the lengths of its containers, and the identities of its modules and buffers."""
+    found: dict[str, Any] = {}
+    for name, value in vars(module).items():
+        kind = type(value)
+        if kind in EXACT:
+            found[name] = value
+        elif issubclass(kind, SIZED):
+            found[name] = len(value)
+        elif issubclass(kind, PLAIN):
+            found[name] = repr(value)
+    found["_modules"] = tuple(map(id, module._modules.values()))
+    found["_buffers"] = {name: id(value) for name, value in module._buffers.items()}
+    return found
+
+
+class Marks(TorchFunctionMode):
+    """Follow which tensors come from a record while code runs on it.
+
+    Args:
+        protected: Parameters and buffers. Nothing inside may write them, even where no version counts it (``.data``).
+        of_a_record: Returns whether a tensor differs between records; others are never marked. By default all do.
+    """
+
+    def __init__(self, protected: Iterable[Tensor] = (), of_a_record: Callable[[Tensor], bool] | None = None) -> None:
+        super().__init__()
+        self._marked: dict[int, ReferenceType[Tensor]] = {}
+        self._protected = {_storage(t) for t in protected} - {0}
+        self._of_a_record = of_a_record
+
+    def mark(self, value: Any) -> None:
+        """Mark a tensor, or each tensor in a tuple or list."""
+        if isinstance(value, Tensor):
+            key = id(value)
+            if key not in self._marked and (self._of_a_record is None or self._of_a_record(value)):
+                self._marked[key] = ref(value, lambda _: self._marked.pop(key, None))
+        elif isinstance(value, (tuple, list)):
+            for part in value:
+                self.mark(part)
+
+    def marked(self, value: Any) -> bool:
+        """Return whether a value is marked, or holds a marked tensor."""
+        if isinstance(value, Tensor):
+            return id(value) in self._marked
+        if isinstance(value, (tuple, list)):
+            return any(self.marked(part) for part in value)
+        return False
+
+    def __torch_function__(self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        kwargs = kwargs or {}
+        self.check_target(func, args, kwargs)
+        result = func(*args, **kwargs)
+        if self.marked(args) or self.marked(tuple(kwargs.values())):
+            self.mark(result)
+            self.mark(_target(func, args, kwargs))
+        return result
+
+    def check_target(self, func: Callable, args: tuple, kwargs: Mapping[str, Any]) -> None:
+        """Raise ``RemembersError`` if a function writes a protected tensor, by whatever name."""
+        target = _target(func, args, kwargs)
+        if isinstance(target, Tensor) and self._protected and _storage(target) in self._protected:
+            raise RemembersError(
+                "the forward pass writes parameters or buffers of the model in place, which would remember data: take "
+                "that out."
+            )
+
+    def check_nothing_is_kept(self) -> None:
+        """Raise ``RemembersError`` if a marked tensor is still alive."""
+        if self._marked:
+            gc.collect()  # tensors that only a cycle holds are gone
+        if self._marked:
+            raise RemembersError(
+                "the model or the loss keeps a tensor that it computed from a record (in an attribute, a list, a "
+                "global), and the next query would meet it: do not store it, or store a public value."
+            )
+
+
+_IN_PLACE: dict[Any, bool] = {}  # torch function -> whether it writes its first argument
+
+
+def _target(func: Any, args: tuple, kwargs: Mapping[str, Any]) -> Any:
+    """Return the tensor that a torch function writes in place, or ``None``."""
+    if "out" in kwargs:
+        return kwargs["out"]
+    known = _IN_PLACE.get(func)
+    if known is None:
+        name = getattr(func, "__name__", "")
+        known = (name.endswith("_") and not name.endswith("__")) or name == "__setitem__"
+        known = known or (name.startswith("__i") and name.endswith("__") and name not in ("__invert__", "__index__"))
+        _IN_PLACE[func] = known
+    return args[0] if known and args else None
+
+
+def _storage(tensor: Tensor) -> int:
+    """Return the address of a tensor's memory; 0 where it has none."""
+    try:
+        storage = tensor.untyped_storage()
+        return 0 if storage.device.type == "meta" else storage.data_ptr()
+    except (RuntimeError, NotImplementedError):  # without memory of its own: fake, or one record's view of a batch
+        return 0
+
+
+@contextmanager
+def changes_of_state(model: nn.Module, loss_fn: LossFn) -> Iterator[list[str]]:
+    """Watch calls of ``loss_fn``: afterwards the list names what they changed, replaced or added.
+
+    Watched are tensors outside of the model, numbers, texts and NumPy arrays. A constant that the first call makes and
+    keeps shows as a change of that call alone. Tensors changed in place get their values back.
+    """
+    before, changed = _outside_tensors(model, loss_fn), list[str]()
+    kept: dict[str, _Kept] = {name: (one, one._version, one.detach().clone()) for name, one in before.items()}
+    plain = plain_values(loss_fn, model)
+    try:
+        yield changed
+    finally:
+        for name, one in _outside_tensors(model, loss_fn).items():
+            if name not in kept or kept[name][0] is not one or not _as_it_was(kept[name]):
+                changed.append(name)
+        now = plain_values(loss_fn, model)
+        changed.extend(name for name, value in now.items() if not _same(plain.get(name), value))
+        with torch.no_grad():
+            for one in kept.values():
+                if not _as_it_was(one) and one[0].shape == one[2].shape:
+                    one[0].copy_(one[2])
+
+
+def _as_it_was(kept: _Kept) -> bool:
+    """Return whether nobody wrote the tensor, by its version and its values: ``.data`` has a version of its own."""
+    one, version, values = kept
+    return one._version == version and one.shape == values.shape and torch.equal(one.nan_to_num(), values.nan_to_num())
+
+
+def _same(before: Any, now: Any) -> bool:
+    if isinstance(before, np.ndarray) and isinstance(now, np.ndarray):
+        return before.dtype == now.dtype and before.shape == now.shape and before.tobytes() == now.tobytes()
+    return type(before) is type(now) and bool(before == now)
+
+
+def _outside_tensors(model: nn.Module, loss_fn: LossFn) -> dict[str, Tensor]:
+    """Return the tensors outside of the model that the loss can reach, those of modules among them."""
+    return {name: one for name, one in reachable(loss_fn, model).items() if isinstance(one, Tensor)}

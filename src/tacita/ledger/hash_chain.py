@@ -1,0 +1,140 @@
+"""The hash chain: lines of JSON, each with the hash of the line before, and anchors that show removed lines.
+
+This module takes bytes and opens no file. A line is the canonical JSON of an object with ``v`` (format), ``seq``
+(0, 1, ...), ``prev`` (SHA-256 of the line before, 64 zeros for the first), ``kind``, ``session`` and the fields of its
+kind.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from tacita.errors import LedgerError
+
+VERSION = 1
+GENESIS = "0" * 64
+SEAL = "seal"  # the kind of the last line of a finished run
+_OPENING = b'{"event":{"'  # every first line begins so: a register line with its keys in order
+Entry = dict[str, Any]
+
+
+def canonical(value: Any) -> bytes:
+    """Return ``value`` as JSON in the one form that hashes are taken of: keys sorted, no spaces, ASCII.
+
+    Example:
+        >>> canonical({"b": 1.5, "a": [True, None]})
+        b'{"a":[true,null],"b":1.5}'
+    """
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode("ascii")
+
+
+def sha256(data: bytes) -> str:
+    """Return the SHA-256 of ``data`` in hexadecimal."""
+    return hashlib.sha256(data).hexdigest()
+
+
+class Anchor(NamedTuple):
+    """How far a ledger had come at some moment. Kept elsewhere, it shows later edits and truncation.
+
+    Attributes:
+        count: Number of lines.
+        head: SHA-256 of the last line; 64 zeros if there was none.
+        name: Where this anchor was kept ("checkpoint", "statement", ...), for :class:`Verification`.
+    """
+
+    count: int
+    head: str
+    name: str = "given"
+
+
+@dataclass(frozen=True)
+class Verification:
+    """The result of checking a ledger against one anchor.
+
+    Attributes:
+        anchor: The name of the anchor that was used: ``NAME.head.json``, or that of the anchor handed in.
+        ok: Whether every line follows from the line before, and the anchor's line is where the anchor says.
+        reason: What is wrong, in a few words; empty if ``ok``.
+        sealed: Whether the last line is a seal, after which nothing was added and nothing may be.
+    """
+
+    anchor: str
+    ok: bool
+    reason: str = ""
+    sealed: bool = False
+
+
+@dataclass(frozen=True)
+class LedgerLines:
+    """The whole lines of a file, and the first fault of their chain. A torn last line is left out."""
+
+    lines: list[bytes]
+    entries: list[Entry]
+    size: int  # bytes of the whole lines
+    fault: str
+    torn: bool = False  # bytes follow the whole lines
+
+    @property
+    def sealed(self) -> bool:
+        """Whether the last whole line is a seal."""
+        return bool(self.entries) and self.entries[-1].get("kind") == SEAL
+
+    @property
+    def head(self) -> str:
+        """SHA-256 of the last line."""
+        return sha256(self.lines[-1]) if self.lines else GENESIS
+
+
+def read(data: bytes) -> LedgerLines:
+    """Split ``data`` into lines, check their chain, and leave out a torn last line.
+
+    Raises:
+        LedgerError: A line other than the last is not a JSON object as the journal writes it; or the only line is
+            torn and does not begin as such an object.
+    """
+    *lines, tail = data.split(b"\n")
+    entries = [_parse(line) for line in lines]
+    if entries and entries[-1] is None and not tail:  # of full length, but not written: the machine stopped
+        tail = lines.pop()
+        entries.pop()
+    if not lines and not (tail.startswith(_OPENING[: len(tail)]) or not tail.strip(b"\0")):
+        raise LedgerError("this is not a ledger.")  # so its only line must not be cut off as a torn one
+    known: list[Entry] = []
+    for seq, entry in enumerate(entries):
+        if entry is None:
+            raise LedgerError(f"line {seq + 1} of the ledger is not one that tacita wrote.")
+        known.append(entry)
+    size = sum(len(line) + 1 for line in lines)
+    return LedgerLines(lines, known, size, find_fault(lines, known), torn=len(data) > size)
+
+
+def _parse(line: bytes) -> Entry | None:
+    try:
+        entry = json.loads(line)
+        whole = isinstance(entry, dict) and canonical(entry) == line  # refuses repeated keys, too
+    except (ValueError, RecursionError):
+        return None
+    return entry if whole else None
+
+
+def find_fault(lines: list[bytes], entries: list[Entry]) -> str:
+    """Describe the first place where the chain breaks; return an empty string if there is none."""
+    previous = GENESIS
+    for seq, (line, entry) in enumerate(zip(lines, entries, strict=True)):
+        if type(entry.get("v")) is not int or entry["v"] != VERSION:
+            return f"line {seq + 1} is not of format version {VERSION}"
+        if type(entry.get("seq")) is not int or entry["seq"] != seq:
+            return f"line {seq + 1} carries another number: lines were removed, added or moved"
+        if entry.get("prev") != previous:
+            return f"line {seq + 1} does not follow from line {seq}: one of them was changed"
+        previous = sha256(line)
+    return ""
+
+
+def check_anchor(lines: list[bytes], anchor: Anchor) -> str:
+    """Describe how ``lines`` contradict ``anchor``; return an empty string if they do not."""
+    if len(lines) < anchor.count:
+        return f"the ledger has {len(lines)} lines, {anchor.name} counts {anchor.count}: lines were removed"
+    head = sha256(lines[anchor.count - 1]) if anchor.count else GENESIS
+    return "" if head == anchor.head else f"line {anchor.count} is not the one whose hash {anchor.name} holds"

@@ -1,0 +1,340 @@
+"""The ledger: the record of every session that touches the data, written before anything is released.
+
+Sessions that may share a record compose in sequence, sessions that cannot compose in parallel. The ledger also decides
+which sessions may still be added. :mod:`tacita.ledger.session` says what each kind of line holds,
+:mod:`tacita.ledger.journal` how lines are kept. Proofs: docs/derivations/composition.md.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from tacita import _validate
+from tacita.accounting.events import Event
+from tacita.accounting.events.pure import ApproximateDPEvent
+from tacita.accounting.parts import Part
+from tacita.accounting.relations import NeighboringRelation
+from tacita.errors import LedgerError
+from tacita.ledger.hash_chain import SEAL, Anchor
+from tacita.ledger.journal import Journal, read_file
+from tacita.ledger.readable import ReadableLedger
+from tacita.ledger.registration import SHARE, LedgerTerms, Registration, Share, settings_sha256
+from tacita.ledger.registry import SessionRegistry, as_share
+from tacita.ledger.replay import line_of, replay
+from tacita.ledger.seal import Seal
+from tacita.ledger.session import Session
+
+
+class Ledger(ReadableLedger):
+    """All sessions that touch one body of data, and the guarantee that follows for each privacy unit.
+
+    With a path, the ledger is a file that lines are appended to; an existing file is continued. Without a path it is
+    kept in memory. Sessions registered before the first release compose tightly. The settings of a session that is
+    registered later may depend on what was released, so such a session must be paid from a share fixed beforehand
+    (:meth:`register_share`) or pass a filter (``filter_order``). Sessions on disjoint parts of one split compose in
+    parallel.
+
+    Args:
+        path: A file such as ``run/ledger.jsonl`` (its folder is made), or ``None``.
+        neighboring_relation: How neighbouring data sets differ; sessions of another relation are refused.
+        privacy_unit: What one unit is, in the caller's words; it is printed in the statement.
+        max_epsilon: A cap. A session is refused at registration if the plan with it would exceed the cap.
+        max_delta: The delta of the cap.
+        filter_order: Order of the Rényi filter. Sessions may then be chosen after looking at releases, and the
+            guarantee is that of the cap.
+
+    Raises:
+        ValueError: A setting is not valid.
+        LedgerError: The file is locked by another writer, damaged or shortened, or was written with other settings.
+
+    Example:
+        >>> from tacita.accounting import FullBatchLaw, GaussianSumEvent
+        >>> ledger = Ledger(neighboring_relation="replace_one", privacy_unit="one row = one patient", max_epsilon=4,
+        ...                 max_delta=1e-6)
+        >>> event = GaussianSumEvent(
+        ...     relation="replace_one", sampling=FullBatchLaw(), max_contribution=(1.0,), noise_std=(20.0,))
+        >>> session = ledger.register(event, planned_queries=10)
+        >>> round(ledger.epsilon(1e-6), 2), ledger.epsilon_spent(1e-6)
+        (1.37, 0.0)
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        neighboring_relation: NeighboringRelation,
+        privacy_unit: str,
+        max_epsilon: float | None = None,
+        max_delta: float | None = None,
+        filter_order: float | None = None,
+    ):
+        terms = LedgerTerms(
+            neighboring_relation=neighboring_relation,
+            privacy_unit=privacy_unit,
+            max_epsilon=max_epsilon,
+            max_delta=max_delta,
+            filter_order=filter_order,
+        )
+        self._begin(terms, Journal(None if path is None else Path(path)))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], read_only: bool = True, *, anchor: Anchor | None = None) -> "Ledger":
+        """Read a ledger from a file, with the relation, unit and cap that the file states.
+
+        Reading alone takes no lock and also works on a ledger that was changed or shortened; :meth:`verify` tells. A
+        ledger that is to be continued must be intact. A torn last line is then dropped, and reserved queries count as
+        spent.
+
+        Args:
+            path: A file that a ledger with at least one session wrote.
+            read_only: ``False`` to add to the ledger.
+            anchor: With ``read_only=False``, the anchor to check the file against in place of ``NAME.head.json`` (if
+                that was lost).
+
+        Raises:
+            LedgerError: The file is unreadable or not a ledger; or, with ``read_only=False``, it is locked, changed or
+                shortened.
+        """
+        path = Path(path)
+        entries = read_file(path).entries
+        if not entries:
+            raise LedgerError(f"{path.name} holds no session yet; open it as Ledger(path, neighboring_relation=...).")
+        with line_of(path.name, 1):
+            terms = LedgerTerms.of(entries[0])
+        ledger = cls.__new__(cls)
+        ledger._begin(terms, Journal(path, anchor=anchor, read_only=read_only))
+        return ledger
+
+    def _begin(self, terms: LedgerTerms, journal: Journal) -> None:
+        self._journal = journal
+        self._registry = SessionRegistry(terms, self._write, self.flush)
+        self._seal: Seal | None = None
+        try:
+            self._seal = replay(
+                journal.entries, self._registry, "ledger" if journal.path is None else journal.path.name
+            )
+            journal.entries = []
+        except BaseException:
+            journal.close()
+            raise
+
+    # Registering.
+
+    def register(
+        self,
+        event: Event,
+        *,
+        planned_queries: int,
+        purpose: str = "train",
+        part: Part | None = None,
+        settings: Mapping[str, Any] | None = None,
+        secure_randomness: bool = True,
+        share: Share | None = None,
+        planned_restarts: int = 0,
+    ) -> Session:
+        """Add a session, which counts toward :meth:`epsilon` and the cap from here on.
+
+        Args:
+            event: What the session spends, as its estimator states.
+            planned_queries: The number of queries that it may make.
+            purpose: A word such as "train", "bounds" or "score"; with a number it becomes the session's id.
+            part: The part of a split that the session sees; ``None`` is all records.
+            settings: Plain JSON values that must be the same when the session is resumed; only their hash is kept.
+            secure_randomness: ``False`` if a test handed in the random stream; the statement then says so.
+            share: The share to pay from.
+            planned_restarts: How many more sessions of the same kind to register with it, each at full cost, in case
+                it is interrupted and cannot go on (:meth:`write_off`).
+
+        Raises:
+            BudgetExceededError: The plan would exceed the cap, or the share.
+            LedgerError: The event has another relation; or a release was made already and there is neither a share nor
+                a filter.
+            UnsupportedEventError: The part is not disjoint under the relation; or the filter does not take the event.
+        """
+        if purpose == SHARE or not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", purpose):
+            raise ValueError(
+                f"purpose must be a word of letters, digits, '_', '.' or '-', not 'share', got {purpose!r}."
+            )
+        return self._register(
+            Registration(
+                id="",
+                event=event,
+                planned_queries=_validate.count("planned_queries", planned_queries),
+                purpose=purpose,
+                part=part,
+                settings_sha256=settings_sha256(settings or {}),
+                secure_randomness=bool(secure_randomness),
+                share=None if share is None else share.id,
+            ),
+            restarts=_validate.count("planned_restarts", planned_restarts, at_least=0),
+        )
+
+    def write_off(self, session: Session) -> Session:
+        """Close a session that cannot go on, and return the session that was planned to replace it.
+
+        This is for a session whose guarantee is one of the whole session, after a crash that its checkpoint does not
+        repair. The closed session stays in the plan at full cost. The session returned was registered with it
+        (``planned_restarts``), so that its settings cannot depend on what was released. A second call returns the same
+        session until that one is opened.
+
+        Raises:
+            LedgerError: No restart is left; or ``session`` was never opened, or belongs to another ledger.
+
+        Example:
+            >>> from tacita.accounting import FullBatchLaw, GaussianSumEvent
+            >>> ledger = Ledger(neighboring_relation="replace_one", privacy_unit="one row = one patient")
+            >>> event = GaussianSumEvent(
+            ...     relation="replace_one", sampling=FullBatchLaw(), max_contribution=(1.0,), noise_std=(20.0,))
+            >>> session = ledger.register(event, planned_queries=10, planned_restarts=1)
+            >>> session.open()
+            >>> ledger.write_off(session).id, session.closed
+            ('train-2', True)
+        """
+        with self._registry.lock:
+            if session not in self.sessions or not session.opened:
+                raise LedgerError(
+                    f"session {session.id!r} was never opened, or is not of this ledger: nothing to write off."
+                )
+            restart = self._registry.restart_for(session)
+            if not session.closed:
+                session.close()
+            return restart
+
+    def register_share(self, epsilon: float, delta: float, *, part: Part | None = None) -> Share:
+        """Set a share of the budget aside for sessions whose settings will depend on releases.
+
+        The sessions inside one share are registered together, before the first of them makes a query, and the epsilon
+        of their plan at ``delta`` must be at most ``epsilon``. The share counts in full, used or not.
+
+        Args:
+            epsilon: > 0.
+            delta: In (0, 1).
+            part: The part of a split that the sessions inside will see; ``None`` is all records.
+
+        Raises:
+            LedgerError: A release was made already, so that the share would not be fixed beforehand.
+            BudgetExceededError: The plan with the share would exceed the cap.
+        """
+        event = ApproximateDPEvent(
+            relation=self.neighboring_relation,
+            epsilon=_validate.positive("epsilon", epsilon),
+            delta_share=_validate.delta("delta", delta),
+        )
+        session = self._register(
+            Registration(
+                id="",
+                event=event,
+                planned_queries=1,
+                purpose=SHARE,
+                part=part,
+                settings_sha256=settings_sha256({}),
+                secure_randomness=True,
+                share=None,
+            )
+        )
+        return as_share(session)
+
+    def _register(self, wanted: Registration, restarts: int = 0) -> Session:
+        """Check and write a session under the next id, and its restarts under the ids that follow."""
+        self._check_not_sealed()
+        with self._registry.lock:
+            first = replace(wanted, id=self._registry.next_id(wanted.purpose))
+            self._registry.check(first)
+            self._registry.check_budget(first, sessions=1 + restarts)
+            self._add(first)
+            for _ in range(restarts):
+                self._add(replace(wanted, id=self._registry.next_id(wanted.purpose), restart_of=first.id))
+            return self._registry.sessions[first.id]
+
+    def _add(self, registration: Registration) -> None:
+        self._registry.check(registration)
+        fields = {**asdict(self._registry.terms), **registration.to_fields(), "ledger": self.id}
+        self._write("register", registration.id, fields)
+        self._registry.add(registration)
+        self.flush()
+
+    def _replace(self, session: Session, event: Event, settings: Mapping[str, Any]) -> Session:
+        """Withdraw a session and register another event in its place; do neither if the other event is refused."""
+        with self._registry.lock:
+            session._check("withdraw", {})
+            bound = settings_sha256(settings)
+            registration = replace(session.registration, event=event, settings_sha256=bound)
+            self._registry.check_in_place_of(session, registration)
+            session.withdraw()
+            return self._register(registration)
+
+    def _write(self, kind: str, session: str, fields: Mapping[str, Any]) -> None:
+        """Append a line. The caller applies it and then flushes, unless it is the line of a query."""
+        with self._registry.lock:
+            self._check_not_sealed()
+            self._journal.append(kind, session, fields)
+
+    # Sealing.
+
+    def seal(self, statement: Mapping[str, Any], files: Mapping[str, str]) -> None:
+        """Write the last line, with hashes of what was made with this ledger. Nothing can be added after it.
+
+        :func:`tacita.seal_run` writes the files of a run and seals them; ``tacita statement`` checks them.
+
+        Args:
+            statement: The statement's fields (:meth:`Statement.to_json`).
+            files: SHA-256 by file name, of files in the ledger's folder.
+
+        Raises:
+            LedgerError: A session is open (close it, or go on with it), or the ledger is sealed already.
+
+        Example:
+            >>> ledger = Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one row = one patient")
+            >>> ledger.seal({"epsilon": 1.0}, {})
+            >>> ledger.verify().sealed
+            True
+        """
+        seal = Seal.of(statement, files, self.anchor)
+        with self._registry.lock:
+            self.check_sealable()
+            self._write(SEAL, "", seal.to_fields())
+            self._seal = seal
+            self.flush()
+
+    def check_sealable(self) -> None:
+        """Raise :class:`LedgerError` if a session is open, or the ledger is sealed already."""
+        self._check_not_sealed()
+        self._registry.check_sealable()
+
+    def _check_not_sealed(self) -> None:
+        if self._seal is not None:
+            raise LedgerError(
+                "this ledger is sealed: its run is finished, and nothing may be added. Use a new ledger; what the two "
+                "ledgers spend adds up."
+            )
+
+    # Closing.
+
+    def flush(self) -> None:
+        """Put every line on disk, before anything derived from releases leaves the process."""
+        with self._registry.lock:
+            self._journal.sync()
+
+    def close(self) -> None:
+        """Flush, and release the lock. The ledger can still be read, but not written.
+
+        Query numbers that open sessions reserved ahead and have not begun are given back, so that a session that is
+        continued later has spent only what it has made. If that cannot be written down, they count as spent.
+        """
+        with self._registry.lock:
+            try:
+                for session in self._registry.all if self._journal.writes else ():
+                    with suppress(LedgerError):
+                        session.give_back()
+            finally:
+                self._journal.close()
+
+    def __enter__(self) -> "Ledger":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,223 @@
+"""The sessions and shares of one ledger: what each is charged, and which may be added.
+
+The registry keeps no file: the ledger writes a line, then the registry applies it. Proofs of the rules:
+docs/derivations/composition.md.
+"""
+
+import secrets
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from itertools import takewhile
+
+from tacita.accounting.composition import Charge, worst_bound, worst_divergence
+from tacita.accounting.events import Spend
+from tacita.accounting.events.pure import ApproximateDPEvent
+from tacita.accounting.parts import Part, check_drawing, check_part, overlap
+from tacita.accounting.renyi_filter import RenyiFilter
+from tacita.errors import BudgetExceededError, LedgerError
+from tacita.ledger.registration import SHARE, LedgerTerms, Registration, Share
+from tacita.ledger.session import Session, Write
+
+TOO_LATE = (
+    "queries were made on these records already, so that the settings of a new session may depend on what they "
+    "released. Register all sessions before the first query; or set a share aside before it (register_share) and "
+    "register with share=; or build the ledger with filter_order, max_epsilon and max_delta."
+)
+
+
+class SessionRegistry:
+    """Sessions by id, under the rules of one ledger.
+
+    Whoever changes something holds ``lock`` from the check of a line until the line is written and applied.
+    """
+
+    def __init__(self, terms: LedgerTerms, write: Write, flush: Callable[[], None]):
+        self.terms, self.filter = terms, terms.filter
+        self.sessions: dict[str, Session] = {}
+        self.id = secrets.token_hex(16)  # replaced by the id in the lines when a ledger is read back
+        self.lock = threading.RLock()
+        self._write, self._flush = write, flush
+
+    @property
+    def all(self) -> tuple[Session, ...]:
+        """Every session, shares and withdrawn ones included, in the order of registration."""
+        return tuple(self.sessions.values())
+
+    def next_id(self, purpose: str) -> str:
+        """Return the id of the next session for ``purpose``."""
+        return f"{purpose}-{1 + sum(session.purpose == purpose for session in self.all)}"
+
+    def add(self, registration: Registration) -> None:
+        """Add a session that has passed :meth:`check`."""
+        self.sessions[registration.id] = Session(
+            registration, self._write, self._flush, self._released, ledger=self.id, lock=self.lock
+        )
+
+    def inside(self, share: str) -> list[Session]:
+        """Return the sessions that are paid from ``share``, without those withdrawn in time."""
+        return [one for one in self.all if one.share == share and one.counts_in_plan]
+
+    def _released(self, part: Part | None) -> bool:
+        """Return whether a session that shares records with ``part`` may have released something."""
+        return any(one.reserved_queries and overlap(one.part, part) for one in self.all)
+
+    def check_sealable(self) -> None:
+        """Raise :class:`LedgerError` if a session is open."""
+        running = [one.id for one in self.all if one.state == "open"]
+        if running:
+            raise LedgerError(f"a ledger with open sessions cannot be sealed: close {', '.join(running)} first.")
+
+    # What the sessions add up to.
+
+    def plan(self, before: Session | None = None) -> list[Charge]:
+        """Return the full charges of the shares and of the sessions in no share, up to ``before`` if given."""
+        ones = takewhile(lambda one: one is not before, self.all)
+        return [planned(one) for one in ones if one.counts_in_plan and one.share is None]
+
+    def spent(self, *, made: bool = False) -> list[Charge]:
+        """Return charges as :meth:`plan` does, for queries that may have been released; with ``made``, that were."""
+        number = {one.id: one.queries_made if made else one.queries_spent for one in self.all}
+        used_shares = {one.share for one in self.all if number[one.id]}
+        spent: list[Charge] = []
+        for one in self.all:
+            queries = number[one.id] if one.purpose != SHARE else int(one.id in used_shares)
+            if queries and one.share is None:
+                spent.append((one.part, Spend(one.event, queries if one.event.per_query else one.planned_queries)))
+        return spent
+
+    def conditions(self) -> tuple[str, ...]:
+        """Return the conditions that the plan rests on and nobody enforces."""
+        return _distinct(one.event.condition for one in self.all if one.counts_in_plan)
+
+    def assumptions(self) -> tuple[str, ...]:
+        """Return the assumptions that the plan rests on and the library sees to."""
+        each = (one.event.assumptions for one in self.all if one.counts_in_plan)
+        return _distinct(assumption for assumptions in each for assumption in assumptions)
+
+    # What may be added.
+
+    def check(self, new: Registration) -> None:
+        """Check the rules that need no accountant. A line that is read back must keep them, too.
+
+        Raises:
+            LedgerError, UnsupportedEventError: The session may not be added, whatever it costs.
+        """
+        if new.event.relation != self.terms.neighboring_relation:
+            raise LedgerError(
+                f"an event under {new.event.relation} does not fit a ledger under {self.terms.neighboring_relation}: "
+                "build both with one neighboring_relation."
+            )
+        if new.part is not None:
+            check_part(new.part, self.terms.neighboring_relation)
+            check_drawing(new.part, [one.part for one in self.all])
+        if new.restart_of is not None:
+            self._check_restart(new, new.restart_of)
+        if new.share is not None:
+            self._check_in_share(new, new.share)
+        elif self.filter is not None:
+            self.filter.divergence([planned(new)[1]])  # raises if the filter does not take the event
+        elif self._released(new.part):
+            raise LedgerError(TOO_LATE)
+
+    def check_in_place_of(self, old: Session, new: Registration) -> None:
+        """Run both checks of ``new`` as if ``old`` were withdrawn already; change nothing."""
+        counted = old._counts_in_plan
+        old._counts_in_plan = self._released(old.part)
+        try:
+            self.check(new)
+            self.check_budget(new)
+        finally:
+            old._counts_in_plan = counted
+
+    def _check_restart(self, new: Registration, first: str) -> None:
+        session = self.sessions.get(first)
+        if session is None or replace(session.registration, id=new.id, restart_of=first) != new:
+            raise LedgerError(
+                f"{new.id} cannot be a restart of {first!r}: this ledger has no such session with the same settings."
+            )
+
+    def restart_for(self, session: Session) -> Session:
+        """Return the next session that was planned to replace ``session``.
+
+        Raises:
+            LedgerError: No restart is left.
+        """
+        first = session.restart_of or session.id
+        for one in self.all:
+            if one.restart_of == first and one.state == "registered" and one is not session:
+                return one
+        raise LedgerError(
+            f"no restart is left for session {session.id!r}, and the settings of a new one may depend on releases. "
+            "Plan restarts when registering (planned_restarts=); or use a share that was set aside, or a filter."
+        )
+
+    def _check_in_share(self, new: Registration, name: str) -> None:
+        share = self.sessions.get(name)
+        if share is None or share.purpose != SHARE or new.purpose == SHARE:
+            raise LedgerError(f"{name!r} is no share of this ledger: pass the share that register_share returned.")
+        if share.part is not None and new.part != share.part:
+            raise LedgerError(f"{name} was set aside for one part of the records: register the session on that part.")
+        if any(other.reserved_queries and overlap(other.part, new.part) for other in self.inside(name)):
+            raise LedgerError(
+                f"sessions of {name} have made queries already: sessions inside one share are registered together. "
+                "Set one share aside for each."
+            )
+
+    def check_budget(self, new: Registration, sessions: int = 1) -> None:
+        """Check the rules that need an accountant: the limit of the share, the budget of the filter, the cap.
+
+        Args:
+            new: The session to be registered.
+            sessions: How many such sessions are registered: one, and one more for each planned restart.
+
+        Raises:
+            BudgetExceededError: The session would exceed one of these limits.
+        """
+        terms, charges = self.terms, [planned(new)] * sessions
+        if terms.max_epsilon is not None and new.event.condition is not None:
+            raise BudgetExceededError(
+                f"max_epsilon caps a guarantee, and this event guarantees nothing unless {new.event.condition}."
+            )
+        if new.share is not None:
+            share = as_share(self.sessions[new.share])
+            inside = [planned(other) for other in self.inside(new.share)]
+            _refuse([*inside, *charges], share.epsilon, share.delta, f"{share.id}, set aside")
+        elif self.filter is not None:
+            _refuse_divergence([*self.plan(), *charges], self.filter)
+        elif terms.max_epsilon is not None and terms.max_delta is not None:
+            _refuse([*self.plan(), *charges], terms.max_epsilon, terms.max_delta, "the cap")
+
+
+def planned(session: Registration | Session) -> Charge:
+    """Return what a session costs if it makes every query that it planned."""
+    return session.part, Spend(session.event, session.planned_queries)
+
+
+def as_share(session: Session) -> Share:
+    """Return the share that a register line with purpose "share" set aside."""
+    if not isinstance(session.event, ApproximateDPEvent):
+        raise LedgerError(f"{session.id} is not the line of a share.")
+    return Share(session.id, session.event.epsilon, session.event.delta_share, session.part)
+
+
+def _refuse(charges: Sequence[Charge], most: float, delta: float, name: str) -> None:
+    epsilon = worst_bound(charges, delta).epsilon
+    if not epsilon <= most:
+        raise BudgetExceededError(
+            f"epsilon {epsilon:.6g} at delta {delta:g} would exceed {name}: epsilon {most:g}. "
+            "Fewer queries or more noise."
+        )
+
+
+def _refuse_divergence(charges: Sequence[Charge], rule: RenyiFilter) -> None:
+    divergence = worst_divergence(charges, rule)
+    if not divergence <= rule.budget:
+        raise BudgetExceededError(
+            f"Rényi divergence {divergence:.6g} of order {rule.order:g} would exceed the filter's budget "
+            f"{rule.budget:.6g}. Fewer queries or more noise."
+        )
+
+
+def _distinct(words: Iterable[str | None]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(word for word in words if word is not None))

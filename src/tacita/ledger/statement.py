@@ -1,0 +1,335 @@
+"""The privacy statement: what a ledger guarantees, in words that a privacy officer can sign, and in JSON.
+
+Every number comes from the ledger; a statement cannot be made without one. The text is written by
+:mod:`tacita.ledger.statement_text`.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tacita import _validate
+from tacita.accounting.events import Event, NoiseSettings
+from tacita.accounting.events.sampled import SampledEvent
+from tacita.accounting.events.wrapped import NOISES, RepeatAndSelectEvent, hardening
+from tacita.accounting.sampling_laws import FixedSizeLaw
+from tacita.ledger.hash_chain import Anchor, canonical
+from tacita.ledger.ledger import Ledger
+from tacita.ledger.session import Session
+from tacita.ledger.statement_text import write_text
+
+FLOATING_POINT = (
+    "Attacks on the floating-point arithmetic of the noise are out of scope: computers keep finitely many digits of a "
+    "number, and the last ones may tell more than exact noise would."
+)
+CAVEATS = (
+    "Whoever holds the key file of a run, from which its noise was drawn, and also its releases can remove the noise: "
+    "keep the file secret, and delete it at the end. Deletion on solid-state disks is not claimed.",
+    FLOATING_POINT,
+    "Only the privacy unit is protected. If a unit is one row, somebody with several rows is protected less; facts "
+    "that many units share are not protected at all.",
+    "The guarantee covers what the sessions listed here released. It does not cover other uses of the same data, nor "
+    "models that were trained or compared outside this ledger.",
+)
+
+LARGE_DELTA = 0.01  # too large for any data set of 100 units and more
+
+PROMISE = (
+    "A condition is a promise about every data set that the run might have had, not about this run alone. That it was "
+    "seen to hold during the run proves nothing, and whether it held is itself private: nothing may show it unless "
+    "that is paid for from the same ledger."
+)
+
+
+def statement(
+    ledger: Ledger,
+    delta: float,
+    *,
+    purchases: Sequence[Any] = (),
+    chosen_by_tacita: Sequence[str] = (),
+    caveats: Sequence[str] = (),
+    holdout_score: Any = None,
+    **fields: Any,
+) -> "Statement":
+    """State what ``ledger`` guarantees at ``delta``, for people and for programs.
+
+    Args:
+        ledger: The ledger that all numbers come from.
+        delta: In (0, 1), well below 1 / (number of units); never chosen for the caller.
+        purchases: What else was bought from the data (bounds, categories, ...), as texts or JSON values.
+        chosen_by_tacita: Settings that a front end chose by a public rule.
+        caveats: Caveats beside the standing ones.
+        holdout_score: A held-out score that was bought privately or computed outside the guarantee, as JSON.
+        fields: Further JSON values, printed under the names that they are given. ``files`` is SHA-256 by file name, of
+            the files that the ledger will be sealed over (:func:`tacita.seal_run`).
+
+    Raises:
+        TypeError: ``ledger`` is not a ledger.
+        ValueError: ``delta`` is out of range; or a further field is not JSON, or has a name of the statement's own.
+
+    Example:
+        >>> from tacita.accounting import FullBatchLaw, GaussianSumEvent
+        >>> ledger = Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one row = one patient")
+        >>> event = GaussianSumEvent(
+        ...     relation="add_or_remove_one", sampling=FullBatchLaw(), max_contribution=(1.0,), noise_std=(20.0,))
+        >>> session = ledger.register(event, planned_queries=10)
+        >>> words = statement(ledger, delta=1e-6)
+        >>> round(words.to_json()["epsilon"], 2), words.to_json()["epsilon_spent"]
+        (0.65, 0.0)
+    """
+    return Statement(
+        ledger,
+        delta,
+        purchases=purchases,
+        chosen_by_tacita=chosen_by_tacita,
+        caveats=caveats,
+        holdout_score=holdout_score,
+        fields=fields,
+    )
+
+
+class Statement:
+    """What a ledger guaranteed when this statement was made; see :func:`statement`.
+
+    In the JSON, ``epsilon`` is that of the plan. It is ``null`` if ``non_private`` is true (a session without noise),
+    or if the guarantee rests on ``conditions``, which nobody enforces; then ``conditional_epsilon`` holds the number
+    under them. The same goes for ``epsilon_spent``. The fields of a single session (sampler, noise, ...) are those of
+    the main one (:func:`main_session`). Infinite settings are the text "inf".
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        delta: float,
+        *,
+        purchases: Sequence[Any] = (),
+        chosen_by_tacita: Sequence[str] = (),
+        caveats: Sequence[str] = (),
+        holdout_score: Any = None,
+        fields: Mapping[str, Any] | None = None,
+    ):
+        if not isinstance(ledger, Ledger):
+            raise TypeError(f"a statement is made from a Ledger, got {type(ledger).__name__}.")
+        _validate.delta("delta", delta)
+        self._anchor = ledger.before_seal._replace(name="statement")
+        said = {
+            "purchases": list(purchases),
+            "chosen_by_tacita": list(chosen_by_tacita),
+            "caveats": [
+                *_standing(ledger),
+                *_on_large_delta(ledger, delta),
+                *([PROMISE] if ledger.conditions else []),
+                *caveats,
+            ],
+            "holdout_score": holdout_score,
+        }
+        self._fields = {**_guarantee(ledger, delta), **_main(ledger), **_record(ledger), **said}
+        for name, value in (fields or {}).items():
+            if name in self._fields:
+                raise ValueError(f"{name!r} is a field that the statement takes from the ledger.")
+            self._fields[name] = value
+        try:
+            canonical(self._fields)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"what goes into a statement must be plain JSON values: {error}.") from None
+        self._extra = tuple(fields or {})
+
+    @property
+    def text(self) -> str:
+        """The statement in plain words, in lines of at most 100 columns where no single word is longer."""
+        return write_text(self._fields, self._extra)
+
+    @property
+    def anchor(self) -> Anchor:
+        """How far the ledger had come; hand it to ``ledger.verify(anchor)`` later."""
+        return self._anchor
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the statement as plain JSON values."""
+        return json.loads(self.to_bytes())
+
+    def to_bytes(self) -> bytes:
+        """Return the statement as a JSON document."""
+        return statement_bytes(_plain(self._fields))
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return f"Statement(epsilon={self._fields['epsilon']}, delta={self._fields['delta']})"
+
+
+def statement_bytes(fields: Mapping[str, Any]) -> bytes:
+    """Return a statement's fields as the bytes of its file. Hashes depend on this form.
+
+    Example:
+        >>> statement_bytes({"epsilon": 1.0})
+        b'{\\n  "epsilon": 1.0\\n}\\n'
+    """
+    return json.dumps(fields, indent=2, allow_nan=False).encode() + b"\n"
+
+
+# --- the fields ----------------------------------------------------------------------------------------------------
+
+
+def _guarantee(ledger: Ledger, delta: float) -> dict[str, Any]:
+    bound, spent = ledger.conditional_bound(delta), ledger.spent_bound(delta)
+    conditional = bool(ledger.conditions)
+    failure = math.fsum(spend.guarantee.coupling_gap for spend in ledger.spends())
+    return {
+        "epsilon": None if conditional else _finite(bound.epsilon),
+        "epsilon_spent": _finite(ledger.epsilon_spent(delta)),
+        "conditional_epsilon": _finite(bound.epsilon) if conditional else None,
+        "conditional_epsilon_spent": _finite(spent.epsilon) if conditional else None,
+        "conditions": list(ledger.conditions),
+        "non_private": math.isinf(bound.epsilon),
+        "delta": delta,
+        "failure_probability": failure,
+        "failure_delta": min(1.0, failure * (1 + math.exp(min(bound.epsilon, 700.0)))),
+        "neighboring_relation": ledger.neighboring_relation,
+        "privacy_unit": ledger.privacy_unit,
+        "accountant": bound.accountant,
+        "assumptions": list(ledger.assumptions),
+        "disclaimers": _disclaimers(ledger),
+    }
+
+
+def _standing(ledger: Ledger) -> list[str]:
+    """Return the standing caveats; the one on floating point depends on the sessions' noise."""
+    return [floating_point(ledger) if caveat is FLOATING_POINT else caveat for caveat in CAVEATS]
+
+
+def _on_large_delta(ledger: Ledger, delta: float) -> list[str]:
+    """Say what ``delta`` allows where it is too large for the public number of records, or for any that is usual.
+
+    A ledger knows the number of records only of sessions whose event depends on it.
+    """
+    events = [_innermost(session.event) for session in ledger.sessions if session.state != "withdrawn"]
+    laws = [event.sampling for event in events if isinstance(event, SampledEvent)]
+    records = max((law.num_records for law in laws if isinstance(law, FixedSizeLaw)), default=0)
+    if delta * records < 1 and delta < LARGE_DELTA:
+        return []
+    known = f", which is not below 1 / {records:,}, one over the number of records" if delta * records >= 1 else ""
+    return [
+        f"Delta is {delta:g}{known}: a method that publishes every record with that probability would meet this "
+        "guarantee. Delta should be far below 1 / (number of units)."
+    ]
+
+
+def floating_point(ledger: Ledger) -> str:
+    """Say what is claimed against attacks on the floating-point form of the releases."""
+    sessions = [session for session in ledger.sessions if session.state != "withdrawn"]
+    found = [hardening(session.event) for session in sessions]
+    hardened = [event for event in found if event is not None]
+    if not hardened:
+        return FLOATING_POINT
+    sums = {event.sums for event in hardened}
+    noise = " and ".join(NOISES[name] for name in sorted({event.noise for event in hardened}))
+    words = f"The noise is hardened ({noise}): it consists of whole steps of a public grid, drawn from the exact law. "
+    if sums & {"together", "capped"}:
+        words += (
+            "Still, this is a weaker claim than is possible: the gradients of several records were computed together, "
+            "and numerical routines may let the other records show in the last bits of one record's gradient. Attacks "
+            "through these bits are out of scope; computing each record alone (the method 'loop') closes them. "
+        )
+    else:
+        words += "Attacks on floating-point noise are closed. "
+    open_ones = [session.id for session, event in zip(sessions, found, strict=True) if event is None]
+    if open_ones:
+        words += f"That does not cover {', '.join(open_ones)}: attacks on floating-point noise are out of scope there. "
+    return words + "How long a computation takes is not covered, and may tell something."
+
+
+def _disclaimers(ledger: Ledger) -> list[str]:
+    """Return the claims that others make for such sessions and that are refuted."""
+    said = (session.event.disclaimer for session in ledger.sessions if session.state != "withdrawn")
+    return list(dict.fromkeys(text for text in said if text is not None))
+
+
+def _main(ledger: Ledger) -> dict[str, Any]:
+    """Return the public settings of the main session, from its event."""
+    session = main_session(ledger)
+    if session is None:
+        names = "sampler sample_rate planned_queries queries_made noise_multiplier noise_std max_grad_norm"
+        return dict.fromkeys(names.split())
+    event, chosen = _innermost(session.event), isinstance(session.event, RepeatAndSelectEvent)
+    noise = event.noise_settings or NoiseSettings(())
+    return {
+        "sampler": event.sampler,
+        "sample_rate": _sample_rate(event),
+        "planned_queries": session.planned_queries,
+        "queries_made": session.queries_made,
+        "noise_multiplier": 1 / noise.query_mu if noise.query_mu else None,
+        # Where the best of several runs is released, these two may differ between runs; what a run spends does not.
+        "noise_std": None if chosen else _single(noise.noise_std),
+        "max_grad_norm": None if chosen else _single(noise.max_contribution),
+    }
+
+
+def main_session(ledger: Ledger) -> Session | None:
+    """Return the first session that trains or selects among runs, else the first one; withdrawn ones do not count."""
+    sessions = [session for session in ledger.sessions if session.state != "withdrawn"]
+    training = (session for session in sessions if session.purpose == "train" or _chooses_a_run(session))
+    return next(training, sessions[0] if sessions else None)
+
+
+def _chooses_a_run(session: Session) -> bool:
+    return isinstance(session.event, RepeatAndSelectEvent)
+
+
+def _record(ledger: Ledger) -> dict[str, Any]:
+    verification = ledger.verify()
+    return {
+        "secure_randomness": all(session.registration.secure_randomness for session in ledger.sessions),
+        "sessions": [_session(session) for session in ledger.sessions],
+        "shares": [{"id": one.id, "epsilon": one.epsilon, "delta": one.delta} for one in ledger.shares],
+        "max_epsilon": ledger.max_epsilon,
+        "max_delta": ledger.max_delta,
+        "ledger_sha256": ledger.before_seal.head,
+        "ledger_lines": ledger.before_seal.count,
+        "ledger_verified": verification.ok,
+        "ledger_anchor": verification.anchor,
+        "ledger_reason": verification.reason,
+    }
+
+
+def _session(session: Session) -> dict[str, Any]:
+    return {
+        "id": session.id,
+        "purpose": session.purpose,
+        "state": session.state,
+        "event": session.event.describe(),
+        "planned_queries": session.planned_queries,
+        "queries_made": session.queries_made,
+        "queries_spent": session.queries_spent,
+        "part": None if session.part is None else session.part.to_dict(),
+        "share": session.share,
+        "restart_of": session.restart_of,
+    }
+
+
+def _innermost(event: Event) -> Event:
+    """Return the main event inside all wrappers."""
+    return _innermost(event.components[0]) if event.components else event
+
+
+def _sample_rate(event: Event) -> float | None:
+    return event.sampling.query_chance if isinstance(event, SampledEvent) else None
+
+
+def _single(values: tuple[float, ...]) -> Any:
+    """Return the number of a single block as such, those of several blocks as a tuple, ``None`` if there are none."""
+    return values[0] if len(values) == 1 else values or None
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(name): _plain(entry) for name, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

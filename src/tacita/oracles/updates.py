@@ -1,0 +1,73 @@
+"""The gradients that ``backward`` leaves in the parameters, and whether an optimizer used them.
+
+Place: [oracles.updates] -> oracles.gradient_oracle. This is below the line: it sees releases and public version
+counters only. An in-place update raises a parameter's version whatever the data are, so nothing here depends on them.
+"""
+
+import weakref
+from collections.abc import Mapping
+
+from torch import Tensor
+
+State = tuple[int, int]  # identity and version of a tensor
+
+
+class Updates:
+    """Checks that the optimizer updates exactly the parameters that got a private gradient, each of them once."""
+
+    def __init__(self) -> None:
+        self._due: dict[str, State] = {}  # parameters that the next step must update, as they were
+        self._done: set[str] = set()  # parameters that were updated once, which are not checked again
+        self._given: dict[str, tuple[State, weakref.ref[Tensor], int]] = {}  # parameter, gradient, gradient's version
+
+    def check(self, params: Mapping[str, Tensor], accumulate: bool) -> None:
+        """Check before a query that the last gradients were used, or that they can be added to.
+
+        Raises:
+            RuntimeError: A parameter was not updated although it had to be, or its ``.grad`` cannot be added to.
+        """
+        still = [name for name, state in self._due.items() if name in params and _state(params[name]) == state]
+        if accumulate:
+            self._check_gradients(params)
+        elif still:
+            raise RuntimeError(
+                f"not updated after the first step: {', '.join(still)}. Give the optimizer all of model.parameters() "
+                "that require a gradient, and step it after backward(). If you mean to add up several releases, or "
+                "optimizers take turns, say so: backward(accumulate=True), backward(updates=...)."
+            )
+        self._done |= self._due.keys() - set(still)
+        self._due = {name: self._due[name] for name in still}
+
+    def assign(self, params: Mapping[str, Tensor], gradients: Mapping[str, Tensor], accumulate: bool) -> None:
+        """Assign each gradient to its parameter after a query, and ``None`` to the other parameters."""
+        for name, parameter in params.items():
+            found = gradients.get(name)
+            if found is not None and accumulate and self._waits(name, parameter) and parameter.grad is not None:
+                found = parameter.grad + found
+            parameter.grad = found
+        self._given = {
+            name: (_state(p), weakref.ref(p.grad), p.grad._version) for name, p in params.items() if p.grad is not None
+        }
+        self._due = {name: _state(params[name]) for name in gradients if name not in self._done}
+
+    def _waits(self, name: str, parameter: Tensor) -> bool:
+        """Return whether the parameter is unchanged since the last call gave it its gradient."""
+        return name in self._given and self._given[name][0] == _state(parameter)
+
+    def _check_gradients(self, params: Mapping[str, Tensor]) -> None:
+        changed = [name for name, p in params.items() if p.grad is not None and not self._ours(name, p, p.grad)]
+        if changed:
+            raise RuntimeError(
+                f"accumulate=True adds to what the last backward() left, and .grad was changed since: "
+                f"{', '.join(changed)}. Change it after the last release of a step, or call zero_grad() first."
+            )
+
+    def _ours(self, name: str, parameter: Tensor, grad: Tensor) -> bool:
+        if name not in self._given:
+            return False
+        state, given, version = self._given[name]
+        return state != _state(parameter) or (grad is given() and grad._version == version)
+
+
+def _state(tensor: Tensor) -> State:
+    return id(tensor), tensor._version

@@ -1,0 +1,90 @@
+"""Check a finished run: make its statement again from the ledger, and hold its files against the seal."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tacita.errors import LedgerError
+from tacita.ledger import Ledger, Statement, statement
+from tacita.pipeline import run_list
+from tacita.pipeline.table_statement import EXTRAS, IF_ANY
+from tacita.training.sealed_run import LEDGER, STATEMENT, TEXT, SealedRun
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The result of :func:`check_run`.
+
+    Attributes:
+        text: The statement, made again from the ledger.
+        faults: What was changed, in words; empty if nothing was.
+        notes: What was added since the statement was made (other runs on the same data, for example), in words.
+    """
+
+    text: str
+    faults: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+
+def check_run(folder: str | Path) -> Checked:
+    """Verify ledger, statement and files of a finished run against each other, and make the statement again.
+
+    Every file is held against the seal that ends the ledger, and the statement against the ledger, too. No code of the
+    run is imported. The check claims nothing against somebody who rewrites all of them.
+
+    Raises:
+        TacitaError: There is no finished run here, or its statement cannot be read.
+    """
+    run = SealedRun(folder)
+    faults = list(run.faults)
+    try:
+        ledger = Ledger.load(run.folder / LEDGER)
+        again = _again(ledger, run.stated)
+    except (LedgerError, KeyError, TypeError, ValueError) as error:
+        unread = [f"{LEDGER}: {error}"] if not faults else []
+        return Checked(_text(run.folder), (*faults, *unread))
+    changed = _differing(run.stated, again.to_json())
+    if changed:
+        faults.append(f"{STATEMENT} does not follow from the ledger: {', '.join(changed)}")
+    if _text(run.folder) != again.text:
+        faults.append(f"{TEXT} is not what follows from the ledger")
+    return Checked(again.text, tuple(faults), _notes(run.folder, run.stated))
+
+
+def _differing(stated: Mapping[str, Any], again: Mapping[str, Any]) -> list[str]:
+    """Return the fields that only one of both has, or that differ: ``null`` is a value, and 1 is not ``true``."""
+    one, other = ({name: json.dumps(value, sort_keys=True) for name, value in x.items()} for x in (stated, again))
+    changed = sorted(name for name in {*one, *other} if one.get(name) != other.get(name))
+    return [name if name.isidentifier() else repr(name) for name in changed]
+
+
+def _notes(folder: Path, stated: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return a note if the list of runs now has other runs on the same data set."""
+    dataset = stated.get("dataset")
+    if not isinstance(dataset, Mapping) or not {"name", "id", "list"} <= set(dataset):
+        return ()
+    count = run_list.others(folder.absolute().parent / run_list.NAME, dataset)
+    return (run_list.words(dataset, count),) if count else ()
+
+
+def _text(folder: Path) -> str:
+    try:
+        return (folder / TEXT).read_bytes().decode("utf-8", "replace")  # line ends as they are
+    except OSError:
+        return ""
+
+
+def _again(ledger: Ledger, stated: Mapping[str, Any]) -> Statement:
+    own = [] if not isinstance(stated["caveats"], list) else stated["caveats"]
+    standing = statement(ledger, stated["delta"]).to_json()["caveats"]
+    return statement(
+        ledger,
+        stated["delta"],
+        purchases=stated["purchases"],
+        chosen_by_tacita=stated["chosen_by_tacita"],
+        caveats=own[len(standing) :],
+        holdout_score=stated["holdout_score"],
+        **{name: value for name, value in stated.items() if name in (*EXTRAS, *IF_ANY)},  # in the order they were in
+    )

@@ -1,0 +1,189 @@
+"""Encoded rows in a file: features, target and weight of each row, and the answers that its score needs. Private.
+
+The file is on disk but in no folder, so that it is gone when the process ends, however it ends. Rows are read chunk by
+chunk, so that the memory does not grow with their number.
+"""
+
+import tempfile
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tacita.gradients.data import IndexedRows
+from tacita.tables.encoding import Encoded, Encoder
+from tacita.tables.features import ArrayPiece, NumberPiece
+
+RESIDENT = 2**28  # bytes; a file up to this size is mapped whole
+WINDOW = 2**25  # bytes that are mapped at once of a larger file
+CHUNK_ROWS = 2**13  # rows of a chunk of :meth:`EncodedFile.chunks`
+_PART = 2**20  # bytes of a part of a fingerprint
+_BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).astype(np.float32)  # the eight bits of a byte
+_VALID, _LABELLED = 1, 2  # bits of a row's flags
+
+
+class EncodedFile(IndexedRows):
+    """A data set of encoded rows for an oracle: rows are appended, then read in any order.
+
+    A feature that is always 0 or 1 takes one bit on disk, any other takes four bytes. Reading gives back the exact
+    bits.
+
+    Args:
+        encoder: The encoder that made the rows.
+        folder: A folder on the disk that is to hold the file.
+        by_class: Training weights of the classes, public numbers in [0, 1]; ``None`` means 1 each.
+    """
+
+    threaded: ClassVar[bool] = True
+
+    def __init__(self, encoder: Encoder, folder: Path, *, by_class: Tensor | None = None):
+        self._encoder = encoder
+        self._by_class = by_class
+        self._floats = _float_features(encoder)
+        self._dtype = _row_type(encoder, self._floats)
+        self._file = tempfile.TemporaryFile(dir=folder, prefix=".encoded-")  # noqa: SIM115 - lives as long as this
+        weakref.finalize(self, self._file.close)
+        self._rows = 0
+        self._mapped: tuple[tuple[int, int], np.ndarray] | None = None
+
+    @property
+    def num_rows(self) -> int:
+        return self._rows
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def append(self, encoded: Encoded, rows: np.ndarray) -> None:
+        """Append the rows that the mask ``rows`` selects."""
+        features = encoded.features.numpy()[rows]
+        packed = np.zeros(len(features), self._dtype)
+        if self._floats is None:
+            packed["features"] = features
+        else:
+            packed["bits"] = np.packbits(features != 0, axis=1)
+            packed["floats"] = features[:, self._floats]
+        if encoded.target is not None:
+            packed["target"] = encoded.target.numpy()[rows]
+        packed["flags"] = _VALID * encoded.valid.numpy()[rows]
+        if encoded.answers is not None and encoded.labelled is not None:
+            packed["flags"] |= (_LABELLED * encoded.labelled.numpy()[rows]).astype(np.uint8)
+            if "answer" in self._dtype.names:  # pyright: ignore[reportOperatorIssue]
+                packed["answer"] = encoded.answers.numpy()[rows]
+        self._file.write(packed.tobytes())
+        self._rows += len(packed)
+
+    def fetch(self, indices: np.ndarray, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return features, targets and weights of some rows.
+
+        Without any feature there is one column of zeros. A row that does not count has weight 0.
+        """
+        packed = self._packed(np.asarray(indices, np.int64))
+        features = self._features(packed)
+        if not features.shape[1]:
+            features = torch.zeros(len(packed), 1)
+        target = torch.from_numpy(packed["target"].copy())
+        weight = torch.from_numpy((packed["flags"] & _VALID).astype(np.float32))
+        return features, target, weight if self._by_class is None else weight * self._by_class[target]
+
+    def _features(self, packed: np.ndarray) -> Tensor:
+        if self._floats is None:
+            return torch.from_numpy(packed["features"].copy())
+        bits = packed["bits"]
+        features = np.empty((*bits.shape, 8), np.float32)
+        np.take(_BITS, bits, axis=0, out=features, mode="clip")  # several times as fast as unpacking and converting
+        features = features.reshape(len(bits), 8 * bits.shape[1])
+        for place, feature in enumerate(self._floats):
+            features[:, feature] = packed["floats"][:, place]
+        return torch.from_numpy(features[:, : self._encoder.num_features])
+
+    def like(self) -> tuple[Tensor, Tensor, Tensor]:
+        features, target, weight = self.fetch(np.zeros(0, np.int64), 0)
+        return tuple(torch.ones(1, *part.shape[1:], dtype=part.dtype) for part in (features, target, weight))  # pyright: ignore
+
+    def chunks(self) -> Iterator[Encoded]:
+        """Yield all rows in order, in at least one chunk, which may be empty."""
+        for first in range(0, max(self._rows, 1), CHUNK_ROWS):
+            packed = self._packed(np.arange(first, min(first + CHUNK_ROWS, self._rows)))
+            target = torch.from_numpy(packed["target"].copy())
+            answers = torch.from_numpy(packed["answer"].copy()) if "answer" in packed.dtype.names else target  # pyright: ignore
+            valid, labelled = (torch.from_numpy(packed["flags"] & bit > 0) for bit in (_VALID, _LABELLED))
+            yield Encoded(self._features(packed), target, valid, answers, labelled)
+
+    def whole(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return all rows in memory, as :meth:`fetch` gives them."""
+        return self.fetch(np.arange(self._rows), 0)
+
+    def parts(self) -> Iterator[bytes]:
+        """Yield the weights of the classes and all bytes of the file, for a fingerprint."""
+        if self._by_class is not None:
+            yield self._by_class.numpy().tobytes()
+        self._file.seek(0)
+        while part := self._file.read(_PART):
+            yield part
+
+    def _packed(self, indices: np.ndarray) -> np.ndarray:
+        """Return rows as they are in the file."""
+        size = self._window_rows
+        numbers = indices // size
+        if not len(indices) or numbers.min() == numbers.max():
+            return _taken(self._window(int(numbers[0])), indices % size) if len(indices) else np.empty(0, self._dtype)
+        packed = np.empty(len(indices), self._dtype)
+        for number in np.unique(numbers):
+            own = np.flatnonzero(numbers == number)
+            packed[own] = _taken(self._window(int(number)), indices[own] % size)
+        return packed
+
+    @property
+    def _window_rows(self) -> int:
+        """The number of rows of a window: all rows, if they are few enough for the system to keep them in memory."""
+        size = self._dtype.itemsize
+        return max(1, self._rows if self._rows * size <= RESIDENT else WINDOW // size)
+
+    def _window(self, number: int) -> np.ndarray:
+        """Return a window of the file; only the last one stays mapped."""
+        key = number, self._rows
+        if self._mapped is None or self._mapped[0] != key:
+            self._mapped = None  # unmapped before the next one is mapped
+            self._file.flush()
+            first = number * self._window_rows
+            shape = (min(self._window_rows, self._rows - first),)
+            mapped = np.memmap(self._file, self._dtype, "r", first * self._dtype.itemsize, shape)
+            self._mapped = key, np.asarray(mapped)
+        return self._mapped[1]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._encoder.num_features} features)"
+
+
+def _taken(window: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """Return rows of a window.
+
+    ``take`` is several times as fast as indexing. ``clip`` skips the check of every index, all of which are in range.
+    """
+    return np.take(window, places, mode="clip")
+
+
+def _float_features(encoder: Encoder) -> np.ndarray | None:
+    """Return the features that can be other than 0 and 1; ``None`` if they are so many that packing saves nothing."""
+    found: list[int] = []
+    first = 0
+    for piece in encoder.pieces:
+        width = len(piece.names)
+        if isinstance(piece, ArrayPiece):
+            found += range(first, first + width)
+        elif isinstance(piece, NumberPiece):
+            found.append(first)  # its steps, buckets and indicator are 0 or 1
+        first += width
+    return None if 2 * len(found) > first else np.array(found, np.int64)
+
+
+def _row_type(encoder: Encoder, floats: np.ndarray | None) -> np.dtype:
+    width = encoder.num_features
+    target = [("target", "<i8")] if encoder.task == "classification" else [("target", "<f4"), ("answer", "<f8")]
+    bits = [("bits", "u1", (-(-width // 8),)), ("floats", "<f4", (0 if floats is None else len(floats),))]
+    features = [("features", "<f4", (width,))] if floats is None else bits
+    return np.dtype([*features, *target, ("flags", "u1")])

@@ -1,0 +1,230 @@
+"""The public rules that make an encoder from what is declared and what was bought.
+
+They are post-processing and never see a row. The rules and their numbers are written out in ``docs/defaults.md``.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tacita.tables.encoding import Encoder
+from tacita.tables.features import (
+    ArrayPiece,
+    CategoryPiece,
+    ClassTarget,
+    NumberPiece,
+    NumberTarget,
+    evenly_spread,
+)
+from tacita.tables.refinement import bounds
+from tacita.tables.schema import ArraySpec, CategorySpec, DateSpec, NumberSpec, Schema, Spec, Target, as_texts
+from tacita.tables.survey import Bin, Facts, Survey, mean_and_std
+
+COVER = 0.9  # a number has few values only if its released values hold this share of the rows
+FEW_VALUES = 12  # a number with at most so many released values gets one-hot features too
+BUCKETS = 8  # quantile buckets of a bought number ...
+ROWS_PER_FEATURE = 200  # ... only if all features, buckets included, are fewer than rows / 200
+ROWS_PER_STEP = 20  # steps of bought numbers only if all features, steps included, are fewer than rows / 20
+MISSING_SHARE = 0.01  # an indicator of missing cells if their count passes max(4 s, 1 % of the rows)
+MISSING_NOISE = 4
+DECLARED_STEPS = 12  # powers of two below the larger declared bound that become steps
+
+Piece = NumberPiece | CategoryPiece | ArrayPiece
+
+
+def make_encoder(schema: Schema, survey: Survey | None = None, *, columns: Sequence[str] | None = None) -> Encoder:
+    """Make the encoder of ``columns`` (by default those of the schema), each declared in full or found in the survey.
+
+    Raises:
+        ValueError: A column is neither declared in full nor bought: its bounds or values are missing.
+    """
+    names = schema.features(schema.columns if columns is None else columns)
+    rows = survey.rows if survey is not None else 0.0
+    pieces = _pieces(schema, survey, names, Details(buckets=True))
+    if _width(pieces) >= rows / ROWS_PER_FEATURE:
+        pieces = _pieces(schema, survey, names, Details())
+    if (survey is not None and survey.lean) or _width(pieces) >= rows / ROWS_PER_STEP:
+        pieces = _pieces(schema, survey, names, Details(steps=False))
+    used = {piece.column for piece in pieces}
+    return Encoder(
+        pieces=tuple(pieces),
+        target=None if schema.target is None else _target(schema.target, survey),
+        missing=schema.missing,
+        reading=schema.reading,
+        dropped=tuple(name for name in names if name not in used),
+    )
+
+
+@dataclass(frozen=True)
+class Details:
+    """Which features a bought number gets beside its linear one."""
+
+    steps: bool = True
+    buckets: bool = False
+
+
+def _width(pieces: Sequence[Piece]) -> int:
+    return sum(len(piece.names) for piece in pieces)
+
+
+def public_rows(schema: Schema, survey: Survey | None) -> float:
+    """Return the number of rows that may set a divisor: the declared one, else the bought one; at least 1."""
+    if schema.rows is not None:
+        return float(schema.rows)
+    if survey is None or not survey.columns:
+        raise ValueError("rows must be declared: nothing was bought about this table, not even the number of rows.")
+    return max(survey.rows, 1.0)
+
+
+def _pieces(schema: Schema, survey: Survey | None, names: Sequence[str], details: Details) -> list[Piece]:
+    pieces: list[Piece] = []
+    for name in names:
+        spec = schema.columns.get(name)
+        if spec is not None and spec.complete:
+            pieces += _declared(name, spec)
+        else:
+            pieces += _bought(_facts(survey, name), spec, survey, details)  # pyright: ignore[reportArgumentType]
+    return pieces
+
+
+def _facts(survey: Survey | None, name: str) -> Facts:
+    if survey is None or name not in {facts.column for facts in survey.columns}:
+        raise ValueError(
+            f"column {name!r} must be declared in full (lower and upper, or values, or classes), or bought: "
+            "nothing was bought about it."
+        )
+    return survey.facts(name)
+
+
+# ---- declared
+
+
+def _declared(name: str, spec: Spec) -> Sequence[Piece]:
+    if isinstance(spec, ArraySpec):
+        return [ArrayPiece(column=name, shape=spec.shape, lower=spec.lower, upper=spec.upper)]
+    if isinstance(spec, CategorySpec):
+        return [CategoryPiece(column=name, values=as_texts(spec.values or ()))]
+    if isinstance(spec, DateSpec):
+        return [_declared_number(name, *_both(*spec.days), (), spec.format)]
+    if isinstance(spec, NumberSpec):
+        lower, upper = _both(spec.lower, spec.upper)
+        steps = declared_steps(lower, upper) if spec.steps is None else tuple(sorted(set(spec.steps)))
+        return [_declared_number(name, lower, upper, steps, None)]
+    return []
+
+
+def _both(lower: float | None, upper: float | None) -> tuple[float, float]:
+    assert lower is not None  # the schema checks that both bounds are declared, or neither
+    assert upper is not None
+    return lower, upper
+
+
+def _declared_number(
+    name: str, lower: float, upper: float, steps: tuple[float, ...], date_format: str | None
+) -> NumberPiece:
+    centre, scale = evenly_spread(lower, upper)
+    return NumberPiece(
+        column=name,
+        lower=lower,
+        upper=upper,
+        centre=centre,
+        scale=scale,
+        steps=steps,
+        indicator=True,
+        date_format=date_format,
+    )
+
+
+def declared_steps(lower: float, upper: float) -> tuple[float, ...]:
+    """Return the powers of two strictly between the bounds, at most 12 of each sign from the larger bound down, and 0.
+
+    Example:
+        >>> declared_steps(17, 90)
+        (32.0, 64.0)
+        >>> declared_steps(-3, 1)[:4], declared_steps(-3, 1)[-2:]
+        ((-2.0, -1.0, -0.5, -0.25), (0.25, 0.5))
+    """
+    top = math.frexp(max(abs(lower), abs(upper)))[1] - 1  # 2^top is at most the larger bound
+    powers = [math.ldexp(1.0, top - i) for i in range(DECLARED_STEPS)]
+    marks = {*powers, *(-power for power in powers), 0.0}
+    return tuple(sorted(mark for mark in marks if lower < mark < upper))
+
+
+# ---- bought
+
+
+def _bought(facts: Facts, spec: Spec | None, survey: Survey, details: Details) -> list[Piece]:
+    if facts.kind == "dropped":
+        return []
+    often = facts.missing > max(MISSING_NOISE * survey.noise_std, MISSING_SHARE * survey.rows)
+    values = tuple(value for value, _ in facts.values)
+    if facts.kind == "category":
+        return [CategoryPiece(column=facts.column, values=values)]
+    date_format = spec.format if isinstance(spec, DateSpec) else None
+    number = _bought_number(facts, often, date_format, details)
+    return [number, CategoryPiece(column=facts.column, values=values)] if _few(facts, survey, FEW_VALUES) else [number]
+
+
+def _bought_number(facts: Facts, often: bool, date_format: str | None, details: Details) -> NumberPiece:
+    lower, upper, centre, scale = _scaling(facts)
+    marks: tuple[float, ...] = ()
+    if details.buckets and facts.fine:
+        marks = _bucket_edges(facts)
+    return NumberPiece(
+        column=facts.column,
+        lower=lower,
+        upper=upper,
+        centre=centre,
+        scale=scale,
+        steps=tuple(bin.lower for bin in facts.bins[1:]) if details.steps else (),  # the lowest bin needs none
+        buckets=marks,
+        indicator=often,
+        date_format=date_format,
+    )
+
+
+def _bucket_edges(facts: Facts) -> tuple[float, ...]:
+    """Return the quantiles i/8, each moved up to the edge of its fine bin.
+
+    So a value that many rows share makes one edge.
+    """
+    uppers = np.array([bin.upper for bin in facts.fine])
+    cumulated = np.cumsum([bin.count for bin in facts.fine])
+    places = np.searchsorted(cumulated, cumulated[-1] * np.arange(1, BUCKETS) / BUCKETS)
+    return tuple(np.unique(uppers[places]).tolist()[: BUCKETS - 1])
+
+
+def _best(facts: Facts) -> tuple[Bin, ...]:
+    """Return the fine bins, or the dyadic ones if the noise cut more than half of the fine counts away."""
+    fine, dyadic = (sum(bin.count for bin in bins) for bins in (facts.fine, facts.bins))
+    return facts.fine if fine > dyadic / 2 else facts.bins
+
+
+def _scaling(facts: Facts) -> tuple[float, float, float, float]:
+    lower, upper = bounds(_best(facts))
+    mean, std = mean_and_std(_best(facts), lower, upper)
+    return lower, upper, mean, std or 1.0
+
+
+def _few(facts: Facts, survey: Survey, most: int) -> bool:
+    return 0 < len(facts.values) <= most and sum(count for _, count in facts.values) >= COVER * survey.rows
+
+
+def _target(target: Target, survey: Survey | None) -> ClassTarget | NumberTarget:
+    """Return how the target is read, by what is declared or bought.
+
+    With fewer than two classes the model is a constant, and the statement says so.
+    """
+    if target.classes is not None:
+        return ClassTarget(column=target.column, classes=as_texts(target.classes))
+    if target.lower is not None and target.upper is not None:
+        centre, scale = evenly_spread(target.lower, target.upper)
+        return NumberTarget(column=target.column, lower=target.lower, upper=target.upper, centre=centre, scale=scale)
+    facts = _facts(survey, target.column)
+    by_kind = "regression" if facts.kind == "number" else "classification"
+    if (target.task or (survey and survey.task) or by_kind) == "classification":
+        return ClassTarget(column=target.column, classes=tuple(value for value, _ in facts.values))
+    lower, upper, centre, scale = _scaling(facts) if facts.bins else (0.0, 1.0, 0.0, 1.0)
+    return NumberTarget(column=target.column, lower=lower, upper=upper, centre=centre, scale=scale)

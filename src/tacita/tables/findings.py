@@ -1,0 +1,128 @@
+"""Findings about a table: what training will do with a column, and what its holder can do about it. NOT private."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from tacita.tables.cells import MISSING, NUMBER, TEXT
+from tacita.tables.schema import Schema
+from tacita.tables.table import ArrayColumn, Table
+
+ENOUGH = 50  # rows; with fewer, nothing is said about shares
+OFTEN = 50  # rows that must share a text for it to have a chance of being bought
+RARE = 0.1  # a class of a smaller share is rare
+LONGEST_EXAMPLE = 60  # characters of a cell that are shown
+LOST = "\ufffd"  # stands for bytes that could not be decoded
+MIXED = 0.1  # a column is mixed if numbers and texts both have this share
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One odd thing in a table. Not private: its count and examples are exact."""
+
+    column: str
+    problem: str
+    rows: int
+    examples: tuple[str, ...]
+
+    def __str__(self) -> str:
+        shown = f" (for example {', '.join(map(_short, self.examples))})" if self.examples else ""
+        return f"{self.column}: {self.rows} {self.problem}{shown}"
+
+
+def structure(table: Table, schema: Schema) -> Iterator[Finding]:
+    """Find what a training would stop at or learn nothing from: no record, no column, names that were not decoded."""
+    if not table.num_rows:
+        yield Finding("records", "records: the file holds no row, so that there is nothing to learn", 0, ())
+    if schema.target is not None and not schema.features(table.names):
+        yield Finding("columns", "columns to predict from: training refuses such a table", 0, ())
+    odd = [name for name in table.names if LOST in name]
+    if odd:
+        yield Finding(
+            "columns",
+            f"names of columns hold bytes that are not {schema.reading.encoding}: give --encoding, for example latin-1",
+            len(odd),
+            tuple(map(repr, odd[:3])),
+        )
+
+
+def worth(name: str, table: Table, schema: Schema) -> Iterator[Finding]:
+    """Find whether a column is constant, different in every row, of mixed type, or likely to be dropped."""
+    column, spec = table.column(name), schema.columns.get(name)
+    _, kinds = column.numbers(schema.missing, schema.date_format(name))
+    there = table.valid & (kinds != MISSING)
+    counts = column.counts(there)
+    rows, numbers = int(there.sum()), int((there & (kinds == NUMBER)).sum())
+    if not rows and table.valid.any():
+        words = "cells, all of them missing: training drops the column. Leave it out (--drop)"
+        yield Finding(name, words, int(table.valid.sum()), ())
+    if rows < ENOUGH:
+        return
+    declared = spec is not None and spec.complete
+    if len(counts) == 1:
+        yield Finding(
+            name, "rows with one and the same value: a constant tells nothing. Leave it out (--drop)", rows, ()
+        )
+    elif len(counts) == rows and not declared and column.storage != "date" and _looks_like_names(counts, kinds[there]):
+        yield Finding(
+            name,
+            "rows, all with different values: training drops such texts and takes such numbers as quantities. An "
+            "identifier? Declare kind = 'identifier', or drop it (--drop)",
+            rows,
+            (),
+        )
+    elif not declared and min(numbers, rows - numbers) >= MIXED * rows:
+        yield Finding(
+            name,
+            f"cells are numbers and {rows - numbers} are texts: the noise decides which of the two the column is taken "
+            "for. Declare its kind in a schema",
+            numbers,
+            (),
+        )
+    elif not declared and numbers < rows / 2 and max(counts.values()) < OFTEN:
+        yield Finding(
+            name,
+            f"different texts, none of them in {OFTEN} rows: too few of each to be bought, and training drops the "
+            "column. Declare its values in a schema, or drop it",
+            len(counts),
+            (),
+        )
+    elif spec is None and numbers < rows:
+        odd = np.flatnonzero(there & (kinds == TEXT))
+        if numbers > rows / 2:
+            _, texts = column.take(odd).texts()
+            problem = "cells are not numbers, in a column of numbers: taken as missing"
+            yield Finding(name, problem, len(odd), tuple(map(repr, texts[:3])))
+
+
+def _short(example: str) -> str:
+    """Shorten an example so that it fits on a line."""
+    return example if len(example) <= LONGEST_EXAMPLE else f"{example[:LONGEST_EXAMPLE]}... ({len(example)} characters)"
+
+
+def _looks_like_names(counts: dict[str, int], kinds: np.ndarray) -> bool:
+    """Return whether cells that all differ look like names: texts or whole numbers. Measurements may differ, too."""
+    return bool((kinds == TEXT).all()) or all(text.lstrip("+-").isdigit() for text in counts)
+
+
+def balance(table: Table, schema: Schema) -> Iterator[Finding]:
+    """Find a rare class, because a model that never predicts it looks good by accuracy."""
+    target = schema.target
+    if target is None or target.task == "regression" or isinstance(table.column(target.column), ArrayColumn):
+        return
+    column = table.column(target.column)
+    _, kinds = column.numbers(schema.missing)
+    counts = column.counts(table.valid & (kinds != MISSING))
+    rows = sum(counts.values())
+    if rows < ENOUGH or not 2 <= len(counts) <= 20:
+        return
+    rarest, most = min(counts, key=lambda text: (counts[text], text)), max(counts.values())
+    if counts[rarest] < RARE * rows:
+        yield Finding(
+            target.column,
+            "rows are of the rarest class: imbalanced. Always guessing the largest class is right in "
+            f"{most / rows:.0%} of the rows, so compare the accuracy with that, and look at a measure by class",
+            counts[rarest],
+            (repr(rarest),),
+        )

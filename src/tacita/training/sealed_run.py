@@ -1,0 +1,206 @@
+"""A finished run: files beside a ledger that was sealed over them, so that a change to any of them shows.
+
+The seal is written last: a run without it is not finished. Nothing is claimed against somebody who rewrites the files,
+the ledger and its anchor.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from torch import Tensor
+
+from tacita._files import replace_durably
+from tacita.errors import LedgerError, TacitaError
+from tacita.ledger import Ledger, Statement
+from tacita.ledger.seal import Seal, statement_sha256
+from tacita.ledger.statement import statement_bytes
+
+LEDGER, MODEL, TEXT, STATEMENT = "ledger.jsonl", "model.safetensors", "statement.txt", "statement.json"
+UNSEALED = "it has no seal, so that nothing ties these files to it; a run that was stopped is finished by its command"
+
+
+def seal_run(
+    ledger: Ledger,
+    words: Statement,
+    *,
+    weights: Mapping[str, Tensor] | None = None,
+    files: Iterable[str] = (),
+) -> None:
+    """Write the weights and the statement of a run beside its ledger, and end the ledger with their hashes.
+
+    ``tacita statement FOLDER`` then shows whether anything was changed: the model, a file named in ``files``, the
+    statement, a line of the ledger. Nothing can be added to the ledger afterwards. :func:`tacita.fit` and ``tacita
+    train`` do this themselves; a training loop of your own, or a selection, calls it when all sessions are closed. If
+    the process is killed before the seal is written, call it again.
+
+    Args:
+        ledger: With a path, best called ``ledger.jsonl``, in a folder of its own; all its sessions closed.
+        words: The statement, made after the last session was closed.
+        weights: The tensors to publish, by name; written to ``model.safetensors``.
+        files: Names of more files beside the ledger that belong to the run.
+
+    Raises:
+        ValueError: The ledger is in memory; or the statement is of another ledger, of an earlier state of it, or of
+            other files.
+        LedgerError: A session is open, or the ledger is sealed already.
+        OSError: A file is missing, or cannot be written.
+
+    Example:
+        >>> import tempfile, torch, tacita
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> ledger = tacita.Ledger(folder.name + "/ledger.jsonl", neighboring_relation="add_or_remove_one",
+        ...                        privacy_unit="one row = one patient")
+        >>> seal_run(ledger, tacita.statement(ledger, delta=1e-5), weights={"weight": torch.zeros(2)})
+        >>> ledger.verify().sealed, sorted(ledger.sealed.files)
+        (True, ['model.safetensors', 'statement.txt'])
+        >>> ledger.close(); folder.cleanup()
+    """
+    if ledger.path is None:
+        raise ValueError("ledger must have a path to be sealed with the files beside it: this one is in memory.")
+    ledger.check_sealable()  # before a file of a finished run is replaced
+    if words.anchor[:2] != ledger.anchor[:2]:
+        raise ValueError("words must be the statement of this ledger as it stands now: make it again.")
+    ledger.flush()
+    folder = ledger.path.parent
+    hashes = {name: file_sha256(folder / name) for name in files}
+    if weights is not None:
+        hashes[MODEL] = save_weights(folder, weights)
+    stated = words.to_json().get("files", {})
+    if any(hashes.get(name) != digest for name, digest in stated.items()):
+        raise ValueError("words must name in their field 'files' no file but those that are sealed, with their hashes.")
+    text = words.text.encode()
+    replace_durably(folder / TEXT, text)
+    replace_durably(folder / STATEMENT, words.to_bytes())
+    ledger.seal(words.to_json(), {**hashes, TEXT: _sha256(text)})
+
+
+def save_weights(folder: Path, weights: Mapping[str, Tensor]) -> str:
+    """Write ``weights`` to ``model.safetensors`` and return its SHA-256, for the statement."""
+    owned = {
+        name: value.detach().cpu().contiguous().clone() for name, value in weights.items()
+    }  # they may share memory
+    data = safetensors.torch.save(owned)
+    replace_durably(folder / MODEL, data)
+    return _sha256(data)
+
+
+def file_sha256(path: Path) -> str:
+    """Return the SHA-256 of a file's bytes, in hexadecimal digits."""
+    return _sha256(path.read_bytes())
+
+
+class SealedRun:
+    """The files of a finished run, compared with the seal of its ledger.
+
+    Args:
+        folder: The folder of the run.
+
+    Attributes:
+        folder: The folder of the run.
+        stated: The statement's fields.
+        faults: What was changed, in words; empty if nothing was.
+
+    Raises:
+        TacitaError: The folder holds no finished run.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self.stated = self._stated()
+        self.faults = self._faults()
+
+    @classmethod
+    def intact(cls, folder: str | Path) -> "SealedRun":
+        """Return the run in ``folder``, in which nothing was changed.
+
+        Raises:
+            TacitaError: The folder holds no finished run, or something was changed.
+        """
+        run = cls(folder)
+        if run.faults:
+            raise TacitaError(
+                f"{str(folder)!r}: {run.faults[0]}. The files do not belong together: tacita statement lists all that "
+                "was changed."
+            )
+        return run
+
+    def read(self, name: str) -> bytes:
+        """Return the bytes of a file, which must be those that were sealed.
+
+        Raises:
+            TacitaError: The bytes were changed, or the file was not sealed.
+        """
+        data = self._bytes(name)
+        if data is None or self._files.get(name) != _sha256(data):
+            raise TacitaError(f"{str(self.folder)!r}: {name} is not a file that its ledger was sealed with.")
+        return data
+
+    def _stated(self) -> dict[str, Any]:
+        try:
+            stated = json.loads((self.folder / STATEMENT).read_bytes())
+            if not isinstance(stated, dict):
+                raise ValueError
+        except (OSError, ValueError, RecursionError):
+            raise TacitaError(
+                f"{str(self.folder)!r} holds no finished run: {STATEMENT} is missing or cannot be read. If a run was "
+                "stopped there, repeat its command to finish it."
+            ) from None
+        return stated
+
+    def _faults(self) -> tuple[str, ...]:
+        self._files: dict[str, str] = {}
+        try:
+            ledger = Ledger.load(self.folder / LEDGER)
+        except LedgerError as error:
+            return (f"{LEDGER}: {str(error).rstrip('.')}",)
+        held, seal = ledger.verify(), ledger.sealed
+        if seal is None or not held.ok:
+            return (f"{LEDGER} against {held.anchor}: {held.reason or UNSEALED}",)
+        self._files = dict(seal.files)
+        found = [
+            f"{name} is not the file that the ledger was sealed with" for name in seal.files if self._differs(name)
+        ]
+        found += [
+            f"{STATEMENT} names another {name} than the one that the ledger was sealed with"
+            for name, digest in self._named().items()
+            if seal.files.get(name, digest) != digest
+        ]
+        other = (
+            [] if self._same_statement(seal) else [f"{STATEMENT} is not the statement that the ledger was sealed with"]
+        )
+        return (*found, *other)
+
+    def _named(self) -> dict[str, Any]:
+        """Return the hashes of files that the statement itself names."""
+        files = self.stated.get("files", {})
+        return files if isinstance(files, dict) else {}
+
+    def _same_statement(self, seal: Seal) -> bool:
+        """Return whether the file is the statement that was sealed, byte by byte.
+
+        Equal fields are not enough: of a name that stands twice, one reader of JSON takes the first value and another
+        the last.
+        """
+        try:
+            written = statement_bytes(self.stated)
+            return statement_sha256(self.stated) == seal.statement and self._bytes(STATEMENT) == written
+        except (TypeError, ValueError, RecursionError):
+            return False
+
+    def _differs(self, name: str) -> bool:
+        data = self._bytes(name)
+        return data is None or _sha256(data) != self._files[name]
+
+    def _bytes(self, name: str) -> bytes | None:
+        try:
+            return (self.folder / name).read_bytes()
+        except OSError:
+            return None
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

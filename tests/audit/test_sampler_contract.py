@@ -1,0 +1,107 @@
+"""Every sampler keeps the contract; samplers that draw by another law than they state, or remember, do not."""
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from tacita.accounting import DisjointLaw, FixedSizeLaw, FullBatchLaw, PoissonLaw, SamplingLaw, ShuffledEpochsLaw
+from tacita.sampling import Sampler
+from tacita.testing import check_sampler
+from tests.sampling.test_sampler import CASES
+
+ROWS, RATE, POISSON = 6, 0.25, PoissonLaw(0.25)
+TURNS = itertools.count()
+
+
+@pytest.mark.parametrize("sampler", [case[0] for case in CASES], ids=repr)
+def test_every_sampler_keeps_the_contract(sampler):
+    check_sampler(sampler)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class OneBug(Sampler):
+    """Poisson sampling by hand, with at most one bug."""
+
+    bug: str = ""
+    num_records: int = ROWS
+    sample_rate: float = RATE
+    law: SamplingLaw = POISSON
+    expected_batch_size: float = RATE * ROWS
+    requires_public_count: bool = False
+
+    def draw(self, query, coins, num_rows):
+        if not (self.bug == "any query" and query < 0):
+            self._check_draw(query, num_rows)
+        query = max(query, 0) + (next(TURNS) if self.bug == "counts its draws" else 0)
+        stream = coins.for_session() if self.bug == "one draw for all queries" else coins.for_query(query)
+        rate = {"too often": 1.2 * RATE, "too rarely": 0.8 * RATE}.get(self.bug, RATE)
+        member = stream.bernoulli(num_rows, rate)
+        if self.bug == "one coin for all rows":
+            member = np.repeat(member[:1], num_rows)
+        if self.bug == "from the last row":
+            member = member[::-1]
+        if self.bug == "never empty" and not member.any():
+            member[:1] = True
+        rows = np.flatnonzero(member)
+        if self.bug == "descending":
+            return rows[::-1].copy()
+        return rows.astype(np.int32) if self.bug == "narrow" else rows
+
+    def masks(self, query, coins, num_rows, runs):
+        rate = 1.1 * RATE if self.bug == "masks" else RATE
+        return coins.for_query(query).bernoulli(runs * num_rows, rate).reshape(runs, num_rows)
+
+    def __repr__(self):
+        return object.__repr__(self) if self.bug == "an address" else f"OneBug(bug={self.bug!r})"
+
+
+def test_the_sampler_without_a_bug_keeps_the_contract():
+    check_sampler(OneBug())
+
+
+@pytest.mark.parametrize(
+    ("bug", "message"),
+    [
+        ("too often", "does not draw by the law"),
+        ("too rarely", "does not draw by the law"),
+        ("one coin for all rows", "two rows enter"),
+        ("one draw for all queries", "two rows enter, or one row enters two queries"),
+        ("from the last row", "one row less moves another"),
+        ("never empty", "one row less moves another|no rows must be"),
+        ("descending", "ascending"),
+        ("narrow", "int64"),
+        ("any query", "query -1"),
+        ("counts its draws", "depend on coins, query and number of rows alone"),
+        ("masks", "masks: rows enter a query"),
+        ("an address", "frozen dataclass"),
+    ],
+)
+def test_one_bug_is_seen(bug, message):
+    with pytest.raises(AssertionError, match=message):
+        check_sampler(OneBug(bug=bug))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"law": PoissonLaw(0.2)}, "the law says 0.2"),
+        ({"law": FullBatchLaw()}, "the divisor says"),
+        ({"law": DisjointLaw(own_coin=True)}, "its law says 1 at most"),
+        ({"law": ShuffledEpochsLaw(4, own_coin=True)}, "law says 2 at most"),
+        ({"law": FixedSizeLaw(3, ROWS)}, "requires_public_count"),
+        ({"law": FixedSizeLaw(3, ROWS), "requires_public_count": True}, "size that its law says"),
+        ({"expected_batch_size": 2.0}, "expected_batch_size"),
+    ],
+)
+def test_another_law_than_the_one_that_is_stated_is_seen(settings, message):
+    with pytest.raises(AssertionError, match=message):
+        check_sampler(OneBug(**settings))
+
+
+def test_what_is_no_sampler_or_too_large_is_refused():
+    with pytest.raises(TypeError, match="must be a tacita sampler"):
+        check_sampler(32)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="at most 200 records"):
+        check_sampler(OneBug(num_records=10_000))

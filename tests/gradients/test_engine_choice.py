@@ -1,0 +1,71 @@
+import warnings
+
+import pytest
+import torch
+
+from tacita.errors import UnsupportedModuleError
+from tacita.gradients import NetworkSource, VmapEngine, engine_choice
+from tacita.gradients.engine_choice import choose_method, default_chunk_rows, obstacle
+from tacita.gradients.scan import scan
+
+
+class Blind(VmapEngine):
+    """An engine that misses one use of a layer: its gradients of the bias are half of what they are."""
+
+    def _chunk_grads(self, chunk):
+        return {n: g * (0.5 if n.endswith("bias") else 1) for n, g in super()._chunk_grads(chunk).items()}
+
+
+@pytest.fixture
+def probed(small):
+    probe = scan(small.model, small.loss_fn, small.data).check().probe
+    params = {n: p.detach() for n, p in small.model.named_parameters()}
+    return small.model, small.loss_fn, params, probe
+
+
+def choose(method, found, *, like):
+    *network, probe = found
+    return choose_method(method, *network, like=like, probe=probe)
+
+
+def test_an_engine_that_differs_from_the_loop_is_not_used(probed, monkeypatch):
+    assert obstacle("vmap", *probed) == ""
+    kind = engine_choice.engine_kind
+    monkeypatch.setattr(engine_choice, "engine_kind", lambda method: Blind if method == "vmap" else kind(method))
+    assert "does not give the gradient of '0.bias'" in obstacle("vmap", *probed)
+    with pytest.raises(UnsupportedModuleError, match="method='vmap' cannot serve this model"):
+        choose("vmap", probed, like=probed[-1])
+
+
+def test_dropout_does_not_hide_a_difference_and_modes_are_kept(with_dropout, monkeypatch):
+    probe = scan(with_dropout.model, with_dropout.loss_fn, with_dropout.data).check().probe
+    arguments = with_dropout.model, with_dropout.loss_fn, dict(with_dropout.model.named_parameters()), probe
+    assert obstacle("vmap", *arguments) == ""
+    assert all(module.training for module in with_dropout.model.modules())
+    monkeypatch.setattr(engine_choice, "engine_kind", lambda method: Blind)
+    assert "does not give" in obstacle("vmap", *arguments)
+
+
+def test_loop_serves_whatever_autograd_serves(probed):
+    assert obstacle("loop", *probed) == ""
+    assert choose("loop", probed, like=probed[-1]).method == "loop"
+
+
+def test_without_a_probe_ghost_is_not_chosen(probed):
+    assert choose("auto", (*probed[:3], None), like=None).method == "vmap"
+
+
+def test_what_the_loop_costs_and_why_it_serves_is_said(branching):
+    with pytest.warns(UserWarning, match=r"each record gets its own .*looks at values of a record.*method=.loop."):
+        NetworkSource(branching.model, branching.loss_fn, branching.data)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        NetworkSource(branching.model, branching.loss_fn, branching.data, method="loop")
+
+
+def test_default_rows_bound_the_gradients_in_memory():
+    params = {"w": torch.zeros(1000, 1000, dtype=torch.bfloat16), "b": torch.zeros(24, dtype=torch.float64)}
+    rows = default_chunk_rows("vmap", params)
+    assert rows is not None
+    assert rows * (4_000_000 + 192) <= 2**28 < (rows + 1) * (4_000_000 + 192)
+    assert default_chunk_rows("ghost", params) is None

@@ -1,0 +1,82 @@
+"""Session options: a session pays for what it was registered for, and for nothing else."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import tacita
+from tacita.accounting import FullBatchLaw, GaussianSumEvent
+from tacita.errors import LedgerError
+from tacita.oracles.session_options import SessionOptions
+
+FIRST, SECOND = (part.part for part in tacita.split((torch.zeros(10),), [5, 5]))
+OWN, SETTINGS = {"shapes": [3]}, {"lr": 0.1}
+
+
+def gaussian(noise_std):
+    return GaussianSumEvent(
+        sampling=FullBatchLaw(), relation="replace_one", max_contribution=(1.0,), noise_std=(noise_std,)
+    )
+
+
+@pytest.fixture
+def options():
+    return SessionOptions("train", SETTINGS, None, tacita.Randomness.system())
+
+
+def session_of(options, payee="oracle", event=None, **changes):
+    ledger = tacita.Ledger(neighboring_relation="replace_one", privacy_unit="one row")
+    wanted = {"planned_queries": 3, "part": FIRST, "bound": OWN, **changes}
+    return options.session_for(payee, ledger, event or gaussian(1.0), **wanted)
+
+
+def test_a_session_that_was_registered_for_the_same_pays(options):
+    session = session_of(options)
+    assert session.purpose == "train"
+    assert session.registration.secure_randomness
+    assert session_of(replace(options, session=session)) is session
+
+
+def test_a_session_may_be_bound_to_all_settings_by_its_caller(options):
+    session = session_of(options)
+    whole = replace(options, settings={**OWN, **SETTINGS}, session=session)
+    assert session_of(whole, bound={"names": ["w"]}, or_to_these_alone=True) is session
+    with pytest.raises(LedgerError, match="other settings than this oracle's"):
+        session_of(whole, bound={"names": ["w"]})
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"event": gaussian(1.1)}, {"planned_queries": 2}, {"part": SECOND}, {"part": None}],
+    ids=["another event", "more queries", "another part", "no part"],
+)
+def test_another_session_does_not(options, other):
+    handed_in = replace(options, session=session_of(options))
+    for payee in ("oracle", "test"):
+        with pytest.raises(LedgerError, match=f"other settings than this {payee}'s"):
+            session_of(handed_in, payee, **other)
+
+
+@pytest.mark.parametrize("settings", [{"lr": 0.2}, {}, None])
+@pytest.mark.parametrize("alone", [False, True])
+def test_nor_one_for_other_settings(options, settings, alone):
+    other = replace(options, settings=settings, session=session_of(options))
+    with pytest.raises(LedgerError, match="other settings than this oracle's"):
+        session_of(other, or_to_these_alone=alone)
+
+
+def test_secure_randomness_is_not_given_up(options):
+    insecure = replace(options, session=session_of(options), randomness=tacita.Randomness.insecure(0))
+    with pytest.raises(LedgerError, match="was registered for secure randomness, and this test's is not"):
+        session_of(insecure, "test")
+
+
+@pytest.mark.parametrize("wrong", [{"planned_restarts": -1}, {"reservation": 0}], ids=str)
+def test_options_are_checked(options, wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        replace(options, **wrong)
+
+
+def test_printing_options_shows_no_secret(options):
+    assert "<secret>" in repr(options)

@@ -1,0 +1,114 @@
+"""What the check says of a column's worth: each finding where it holds, and none on a sound table."""
+
+import numpy as np
+import pytest
+
+from tacita.tables import FileFormat, Schema, check, draft, read_table
+from tacita.tables.findings import ENOUGH, LONGEST_EXAMPLE, OFTEN
+
+ROWS = 200
+SOUND = {
+    "age": [str(20 + i % 60) for i in range(ROWS)],
+    "job": ["cook" if i % 3 else "smith" for i in range(ROWS)],
+    "y": [str(i % 2) for i in range(ROWS)],
+}
+
+
+@pytest.fixture
+def checked(table_of):
+    """The findings about a table with some columns more, or others; ``schema``: TOML of what is declared."""
+
+    def look(schema="", **columns):
+        columns = {**SOUND, **columns}
+        lines = [",".join(columns), *map(",".join, zip(*columns.values(), strict=True))]
+        declared = Schema.loads(schema + "\n[target]\ncolumn = 'y'")
+        return check(table_of(*lines), declared).findings
+
+    return look
+
+
+def test_a_sound_table_has_none(checked):
+    assert checked() == ()
+
+
+@pytest.mark.parametrize(
+    ("cells", "rows", "words"),
+    [
+        (["7"] * ROWS, ROWS, "one and the same value: a constant"),
+        ([f"id-{i}" for i in range(ROWS)], ROWS, "all with different values"),
+        ([str(5000 + i) for i in range(ROWS)], ROWS, "all with different values"),
+        ([f"{i / 7:.4f}" for i in range(ROWS)], None, None),  # measurements may well all differ
+        ([str(i % 9) if i % 2 else f"t{i % 3}" for i in range(ROWS)], ROWS // 2, f"and {ROWS // 2} are texts"),
+        ([f"t{i % 90}" for i in range(ROWS)], 90, f"none of them in {OFTEN} rows"),
+        ([f"t{i % 3}" for i in range(ROWS)], None, None),
+        ([str(i % 9) if i % 20 else "many" for i in range(ROWS)], ROWS // 20, "not numbers, in a column of numbers"),
+        ([""] * ROWS, ROWS, "all of them missing"),
+    ],
+)
+def test_a_column_is_named_with_what_is_odd(checked, cells, rows, words):
+    found = checked(odd=cells)
+    if words is None:
+        assert found == ()
+        return
+    (finding,) = found
+    assert (finding.column, finding.rows) == ("odd", rows)
+    assert words in finding.problem
+
+
+def test_what_was_declared_is_not_guessed_at(checked):
+    cells = [f"t{i % 90}" for i in range(ROWS)]
+    values = ", ".join(f"'t{i}'" for i in range(90))
+    assert checked(f"[columns.odd]\nkind = 'category'\nvalues = [{values}]", odd=cells) == ()
+    assert checked("[columns.odd]\nkind = 'identifier'", odd=[f"id-{i}" for i in range(ROWS)]) == ()
+
+
+def test_of_few_rows_no_share_is_told(table_of):
+    lines = [f"7,{i % 2}" for i in range(ENOUGH - 1)]
+    schema = Schema.loads("[target]\ncolumn = 'y'")
+    assert check(table_of("x,y", *lines), schema).findings == ()
+    assert len(check(table_of("x,y", *lines, "7,0"), schema).findings) == 1
+
+
+@pytest.mark.parametrize(("rare", "told"), [(8, True), (19, True), (20, False), (100, False)])
+def test_a_rare_class_is_told_with_what_the_constant_guess_gets(checked, rare, told):
+    labels = ["1" if i < rare else "0" for i in range(ROWS)]
+    found = checked(y=labels)
+    assert len(found) == told
+    if told:
+        assert (found[0].column, found[0].rows, found[0].examples) == ("y", rare, ("'1'",))
+        assert f"right in {(ROWS - rare) / ROWS:.0%} of the rows" in found[0].problem
+
+
+def test_rows_without_a_target(checked):
+    (finding,) = checked(y=["" if i < 30 else str(i % 2) for i in range(ROWS)])
+    assert (finding.column, finding.rows) == ("y", 30)
+    assert "without a target" in finding.problem
+
+
+def test_a_table_that_a_training_would_refuse_or_learn_nothing_from(table_of, csv_file):
+    schema = Schema.loads("[target]\ncolumn = 'y'")
+    assert "to predict from" in str(check(table_of("y", "1", "0"), schema))
+    assert "holds no row" in str(check(table_of("x,y"), schema))
+    table = read_table(csv_file("größe,y\n1,0\n".encode("latin-1")))
+    assert "not utf-8: give --encoding" in str(check(table, schema))
+    table = read_table(csv_file("größe,y\n1,0\n".encode("latin-1")), FileFormat(encoding="latin-1"))
+    assert "encoding" not in str(check(table, schema))
+
+
+def test_a_cell_of_a_million_characters_is_shown_in_short(checked):
+    cells = [*SOUND["age"][:-1], "a" * 10**6]
+    (finding,) = checked(age=cells)
+    assert len(str(finding)) < 200
+    assert f"{'a' * (LONGEST_EXAMPLE - 1)}... (1000002 characters)" in str(finding)
+
+
+def test_a_draft_guesses_no_kind_without_a_value(table_of):
+    text = draft(table_of("x,z,y", *(f",{i % 2},1" for i in range(60))), target="y")
+    kinds = {name: spec["kind"] for name, spec in Schema.loads(text).to_dict()["columns"].items()}
+    assert kinds == {"x": "text", "z": "number"}
+
+
+def test_arrays_have_no_such_findings(tmp_path):
+    np.savez(tmp_path / "t.npz", image=np.zeros((60, 2, 2), np.uint8), y=np.arange(60) % 2)
+    schema = Schema.loads("[target]\ncolumn = 'y'")
+    assert check(read_table(tmp_path / "t.npz"), schema).findings == ()
