@@ -9,6 +9,7 @@ import torch
 
 from tacita import ClippedGradientOracle, FlatClipper, GaussianMechanism, GradientOracle, Release
 from tacita.accounting.sampling_laws import PoissonLaw
+from tacita.audit import contract
 from tacita.audit.sessions import is_plain
 from tacita.audit.simulator import masks_of
 from tacita.errors import UnsupportedEventError
@@ -153,6 +154,13 @@ MORE = {
 }
 
 
+@pytest.fixture
+def nothing_simulated(monkeypatch):
+    """What real queries show must be seen by the exact checks, before any run is simulated."""
+    monkeypatch.setattr(contract, "_attack", lambda arenas, runs, false_alarm: None)
+
+
+@pytest.mark.usefixtures("nothing_simulated")
 @pytest.mark.parametrize("kind", MORE, ids=lambda kind: kind.__name__)
 def test_a_subclass_that_releases_more_than_its_parts_is_refuted(kind):
     with pytest.raises(AssertionError, match=MORE[kind]):
@@ -160,7 +168,12 @@ def test_a_subclass_that_releases_more_than_its_parts_is_refuted(kind):
 
 
 def test_a_subclass_that_only_looks_keeps_its_claim():
-    check_oracle(given(full, noise_multiplier=2.0, kind=Knows))
+    def knowing(rows, ledger):
+        if ledger.neighboring_relation == "add_or_remove_one" or AUDIT:
+            return given(full, noise_multiplier=2.0, kind=Knows)(rows, ledger)
+        raise UnsupportedEventError("every query of a subclass is real, which takes its time: one relation will do")
+
+    check_oracle(knowing)
 
 
 def test_sessions_longer_than_those_that_are_asked_often_keep_their_claim():
@@ -198,6 +211,7 @@ class AnotherBackward(ClippedGradientOracle):
         return super().backward()
 
 
+@pytest.mark.usefixtures("nothing_simulated")
 @pytest.mark.parametrize(
     ("kind", "says"),
     [
@@ -415,8 +429,10 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_an_oracle_that_was_changed_after_it_was_built_is_seen(name):
+def test_an_oracle_that_was_changed_after_it_was_built_is_seen(name, request):
     change, says = CHANGES[name]
+    if "is claimed" not in says:
+        request.getfixturevalue("nothing_simulated")
     make = given(poisson, noise_multiplier=1.0, queries=2)
 
     def make_oracle(rows, ledger):
