@@ -13,7 +13,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
+import torch
 from _pytest.runner import runtestprotocol
+
+import tacita
 
 NONE = "-"  # the name of no bug
 WRONG_REASON = ("TypeError", "AttributeError", "NameError", "ImportError", "ModuleNotFoundError")
@@ -93,10 +96,26 @@ def pytest_runtestloop(session: pytest.Session) -> bool:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     session.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined] # one for all forks
+    _use_once()
     for line in sys.stdin:
         name, *tests = line.split()
         print(json.dumps(_in_a_fork(session, BUGS.get(name), tests)), file=answers, flush=True)
     return True
+
+
+def _use_once() -> None:
+    """Make a query, for what torch and tacita import at their first use takes longer than most tests."""
+    model = torch.nn.Linear(2, 1)
+    tacita.ClippedGradientOracle(
+        model,
+        lambda model, batch: model(batch[0]).squeeze(1),
+        (torch.ones(4, 2),),
+        ledger=tacita.Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one row"),
+        sampler=tacita.PoissonSampler(sample_rate=0.5, num_records=4),
+        clipper=tacita.FlatClipper(max_grad_norm=1.0),
+        mechanism=tacita.GaussianMechanism(noise_multiplier=1.0),
+        planned_queries=1,
+    ).backward()
 
 
 def _in_a_fork(session: pytest.Session, planted: Bug | None, tests: list[str]) -> dict[str, str]:
