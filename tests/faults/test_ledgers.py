@@ -172,7 +172,7 @@ def test_a_key_or_checkpoint_of_another_run_is_refused(stopped, whole, name, how
 
 
 def test_a_missing_checkpoint_or_key_is_refused(stopped, whole):
-    for name, says in (("checkpoint.safetensors", "its checkpoint is missing"), ("key.json", "not empty")):
+    for name, says in (("checkpoint.safetensors", "its checkpoint is missing"), ("key.json", "lost its private key")):
         path = stopped / "private" / name
         kept = path.read_bytes()
         path.unlink()

@@ -7,6 +7,7 @@ from tacita.audit.one_run import attacks, bound, canaries, report, training
 from tacita.ledger import Ledger
 from tacita.pipeline import table_audit as pipeline
 from tacita.random import Randomness
+from tacita.training.run_lifecycle import RunLifecycle
 from tests.planted.plant import bug, put, swap
 
 BOUND = "tests/audit/one_run/test_bound.py::"
@@ -155,7 +156,7 @@ def auc_limits_too_narrow():
 @bug(41, caught_by=[LEAVES])
 def audit_leaves_its_working_folder():
     """The private folder of an audit stays."""
-    put(pipeline.shutil, "rmtree", lambda folder: None)
+    put(RunLifecycle, "finish", lambda self: None)
 
 
 @bug(42, caught_by=[LEAVES])

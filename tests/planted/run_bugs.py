@@ -86,7 +86,7 @@ def large_delta_in_silence():
 @bug(43, caught_by=["tests/training/test_run_lifecycle.py::test_a_run_is_held_to_what_it_was_started_with"])
 def bound_to_nothing():
     """A run writes down what it was started with, and nobody looks."""
-    put(RunLifecycle, "bind", lambda self, tag, **_: tag)
+    put(RunLifecycle, "bind", lambda self, parts, inputs="": self.tag(parts))
 
 
 @bug(11, 43, caught_by=[FIT + "test_an_older_copy_of_the_ledger_and_its_anchor_is_not_resumed"])

@@ -22,9 +22,9 @@ from tacita.selection import (
     statement_text,
     sweep,
     trials,
-    working_folder,
 )
 from tacita.selection.working_folder import WorkingFolder
+from tacita.training.folder import RunFolder
 from tests.planted.plant import bug, put, reform, swap
 
 LAW = "tests/selection/test_number_of_runs.py::"
@@ -299,7 +299,7 @@ def the_working_folder_is_open_to_all():
 @bug(41, caught_by=[CHOOSE + "test_stopped_it_goes_on_to_the_same_bits"])
 def the_working_folder_stays():
     """The working folder of a finished selection is left behind."""
-    put(WorkingFolder, "destroy", lambda self: None)
+    put(RunFolder, "finish", lambda self: None)
 
 
 @bug(16, caught_by=[GRID + "test_weights_make_a_value_likelier"])
@@ -348,7 +348,7 @@ def another_budget_s_winner():
 @bug(16, caught_by=[CHOOSE + "test_another_selection_is_not_continued[changes8-ledger.jsonl]"])
 def other_records_score_the_rest():
     """An interrupted selection goes on with other records to score: a winner by two measures."""
-    put(resume, "bind", lambda settings, held_out, randomness: settings)
+    put(resume, "bind", lambda run, settings, held_out: settings)
 
 
 @bug(16, caught_by=[CHOOSE + "test_another_selection_is_not_continued[changes9-ledger.jsonl]"])
@@ -360,13 +360,13 @@ def only_row_numbers_are_bound():
 @bug(caught_by=[CHOOSE + "test_a_folder_of_somebody_else_is_refused_untouched"])
 def a_folder_is_taken_over():
     """The working folder may be one that holds something else."""
-    put(working_folder, "_check_ours", lambda folder: None)
+    put(RunFolder, "empty", True)
 
 
 @bug(caught_by=[CHOOSE + "test_what_others_put_into_the_folder_stays"])
 def everything_in_the_folder_is_removed():
     """At the end the folder goes with whatever is in it."""
-    put(WorkingFolder, "destroy", lambda self: None if self.path is None else shutil.rmtree(self.path))
+    put(RunFolder, "finish", lambda self: shutil.rmtree(self.path))
 
 
 @bug(16, caught_by=[SWEEP + "test_another_step_size_does_not_go_on_with_a_sweep"])

@@ -19,7 +19,6 @@ from tacita.pipeline import check_run
 from tacita.random import Randomness
 from tacita.selection import NumberOfRuns, clipped_training, select
 from tacita.selection.trials import RunBudget
-from tacita.selection.working_folder import KEY
 from tacita.training.sealed_run import SealedRun
 from tests.faults.calls import Stopped, Stopping, watched
 
@@ -301,7 +300,8 @@ def test_stopped_it_goes_on_to_the_same_bits(tmp_path):
         folder = tmp_path / str(stop_at)
         with pytest.raises(KeyboardInterrupt):
             stopped(folder, stop_at, seed)
-        assert (folder / "work").stat().st_mode & 0o777 == 0o700
+        assert (folder / "work" / "private").stat().st_mode & 0o777 == 0o700
+        assert [path.name for path in (folder / "work").iterdir()] == ["private"]
         found, runs = stopped(folder, None, seed)
         assert len(runs.trials) == 4 - stop_at
         assert found.winner.settings == whole.winner.settings
@@ -313,8 +313,8 @@ def test_stopped_it_goes_on_to_the_same_bits(tmp_path):
 def test_without_its_working_folder_it_is_not_continued(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         stopped(tmp_path, 0)
-    (tmp_path / "work" / KEY).unlink()
-    with pytest.raises(ResumeError, match="has lost its key"):
+    (tmp_path / "work" / "private" / "key.json").unlink()
+    with pytest.raises(ResumeError, match="has lost its private key"):
         stopped(tmp_path, None)
     shutil.rmtree(tmp_path / "work")
     with pytest.raises(ResumeError, match="private working folder is not here"):
@@ -355,7 +355,8 @@ def left_behind(folder):
 def test_another_selection_is_not_continued(tmp_path, name, changes):
     """Not under another budget, grid, law of runs or records, and neither in its ledger nor in another one."""
     seed = left_behind(tmp_path)
-    with pytest.raises(ResumeError, match="interrupted selection with other settings or held-out records"):
+    says = "interrupted selection with another training" if "training" in changes else "records are not those"
+    with pytest.raises(ResumeError, match=says):
         stopped(tmp_path, None, seed, name, **changes)
     found, _ = stopped(tmp_path, None, seed)
     assert found.winner.score == chosen(seed).winner.score
@@ -385,7 +386,7 @@ def test_a_folder_of_somebody_else_is_refused_untouched(tmp_path):
     work.mkdir(mode=0o755)
     (work / "notes.txt").write_text("mine")
     mode = work.stat().st_mode
-    with pytest.raises(ValueError, match="folder must be a new or an empty one"):
+    with pytest.raises(ResumeError, match="folder must be a new or an empty folder"):
         stopped(tmp_path, None)
     assert [path.name for path in work.iterdir()] == ["notes.txt"]
     assert work.stat().st_mode == mode
@@ -434,7 +435,7 @@ def test_stopped_around_its_seal_it_goes_on_to_the_same_bits(tmp_path, monkeypat
         sealing(base)
     wanted = {path.name: path.read_bytes() for path in (base / "out").iterdir()}
     first = seen.index(".model.safetensors.tmp")
-    last = len(seen) - 1 - seen[::-1].index("selection-key.json")  # without its key nothing is left to go on with
+    last = len(seen) - 1 - seen[::-1].index("key.json")  # without its key nothing is left to go on with
     assert last - first > 15
     for number in range(first, last, 1 if os.environ.get("TACITA_AUDIT") else 4):
         base = tmp_path / f"run{number}"

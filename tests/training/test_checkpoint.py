@@ -104,7 +104,7 @@ def test_a_full_disk_leaves_the_old_file(tmp_path, monkeypatch):
 
 def test_finish_removes_the_private_folder(tmp_path):
     folder = RunFolder(tmp_path / "run")
-    folder.start()
+    folder.create()
     folder.key.write_text("k")
     folder.checkpoint.write_text("c")
     assert folder.unfinished

@@ -5,9 +5,6 @@ disk: its randomness lives in this process alone. The trained model is dropped; 
 stay. An audit that is killed cannot be resumed; what it spent stands in its ledger.
 """
 
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -21,8 +18,7 @@ from tacita.audit.one_run.attacks import Attack, FinalLoss, GradientMatch, OwnPa
 from tacita.audit.one_run.canaries import CanaryTrial, insert, plant
 from tacita.audit.one_run.report import OneRunAudit
 from tacita.audit.one_run.training import check_numbers, judged, train_with_canaries
-from tacita.errors import ResumeError
-from tacita.ledger import Ledger, Statement, statement
+from tacita.ledger import Statement, statement
 from tacita.oracles import Records
 from tacita.pipeline import rules, score
 from tacita.pipeline.canaries import crafted
@@ -36,11 +32,12 @@ from tacita.pipeline.table_statement import list_purchases
 from tacita.pipeline.table_task import Say, TableTask
 from tacita.random import Randomness
 from tacita.training.folder import RunFolder
+from tacita.training.run_lifecycle import RunLifecycle
 from tacita.training.sealed_run import TEXT
 
 CanaryKind = Literal["planted", "rows"]
 AttackKind = Literal["white_box", "black_box"]
-RESULT, LEDGER = "audit.json", "ledger.jsonl"
+RESULT = "audit.json"
 CAVEATS = (
     "This is an audit: it trained again with canaries among the rows, and published no model. What it spent adds up "
     "with what every other training on the same rows spent.",
@@ -102,27 +99,26 @@ def audit_table(
     check_model(settings.model)
     source = open_source(settings, declared_schema(settings))
     plan = replace(TablePlan.of(settings, source), buys_score=False)  # an audit needs no score, so none is bought
-    randomness = randomness or Randomness.system()
-    with _working_folder(settings) as work:
-        ledger = Ledger(
-            work.path.parent / LEDGER,
-            neighboring_relation=settings.neighboring_relation,
-            privacy_unit=unit_in_words(source.schema),
-        )
-        with ledger:
+    output = RunFolder(settings.output)
+    run = RunLifecycle.start(output, randomness, argument="output", resumable=False)
+    relation, unit = settings.neighboring_relation, unit_in_words(source.schema)
+    try:
+        with run.ledger(neighboring_relation=relation, privacy_unit=unit) as ledger:
             say(
                 f"this spends up to another epsilon {settings.epsilon:g} at delta {settings.delta:g} on the same rows: "
                 "it adds up with what their other runs spent"
             )
-            record(settings, randomness)
-            task = TableTask(settings, source, plan, work, ledger, randomness, say, progress=False)
+            record(settings, run.randomness)
+            private = RunFolder(output.private, private=output.private, ledger=output.ledger)  # so nothing is published
+            task = TableTask(settings, source, plan, private, ledger, run.randomness, say, progress=False)
             audit = _Audit(task, canaries, kind, attack)
             result = audit.run(confidence=confidence, guesses=guesses)
             words = audit.statement(result)
-            folder = work.path.parent
-            replace_durably(folder / TEXT, words.text.encode())
-            replace_durably(folder / RESULT, words.to_bytes())  # the statement's fields, the result among them
-    return TableAudit(result, words.text, folder)
+            replace_durably(output.path / TEXT, words.text.encode())
+            replace_durably(output.path / RESULT, words.to_bytes())  # the statement's fields, the result among them
+    finally:
+        run.finish()
+    return TableAudit(result, words.text, output.path)
 
 
 @dataclass
@@ -206,24 +202,6 @@ class _Audit:
         if self.kind == "planted":
             return OwnParameter(oracle)
         return (FinalLoss if self.attack == "black_box" else GradientMatch)(oracle, trial.loss_fn, *candidates)
-
-
-@contextmanager
-def _working_folder(settings: TableSettings) -> Iterator[RunFolder]:
-    """Yield a private folder inside ``output``, which is removed at the end, however the block ends."""
-    folder = RunFolder(settings.output)
-    try:
-        with folder.starting():
-            folder.start()
-    except ResumeError:
-        raise ResumeError(
-            f"output must be a new or an empty folder, got {str(folder.path)!r}: an audit is never resumed, because "
-            "each spends a session of its own. Choose another folder."
-        ) from None
-    try:
-        yield RunFolder(folder.private)
-    finally:
-        shutil.rmtree(folder.private)
 
 
 def _check_kind(kind: str, attack: str, settings: TableSettings) -> None:

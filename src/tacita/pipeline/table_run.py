@@ -9,7 +9,6 @@ from typing import Any
 
 from tacita._files import replace_durably
 from tacita.errors import ResumeError
-from tacita.ledger import Ledger
 from tacita.pipeline.plan import TablePlan
 from tacita.pipeline.run_list import record
 from tacita.pipeline.settings import CONFIG, TableSettings, bound_settings, read_text
@@ -17,7 +16,7 @@ from tacita.pipeline.source import TableSource, private_rows, unit_in_words
 from tacita.pipeline.table_task import Say, TableTask
 from tacita.random import Randomness
 from tacita.training.folder import RunFolder
-from tacita.training.resumable_run import ResumableRun
+from tacita.training.run_lifecycle import RunLifecycle
 from tacita.training.sealed_run import STATEMENT, TEXT
 
 
@@ -51,17 +50,17 @@ def run_in_folder(
     Raises:
         ResumeError: The folder holds a finished run, or one with other settings or data.
     """
-    run = _started(settings, randomness)
+    run = RunLifecycle.start(
+        RunFolder(settings.output), randomness, argument="output", check=lambda run: _check_settings(run, settings)
+    )
     folder = run.folder
-    if run.sealed:  # a killed process had written everything, and only its private files are left
-        run.check_sealed()
-    else:
-        bind_to_input(run, settings, source)
-        with Ledger(
-            folder.ledger,
-            neighboring_relation=settings.neighboring_relation,
-            privacy_unit=unit_in_words(source.schema),
-        ) as ledger:
+    assert folder is not None
+    relation, unit = settings.neighboring_relation, unit_in_words(source.schema)
+    with run.ledger(neighboring_relation=relation, privacy_unit=unit) as ledger:
+        if run.sealed:  # a killed process had written everything, and only its private files are left
+            run.sealed_run()
+        else:
+            bind_to_input(run, settings, source)
             record(settings, run.randomness)
             work(TableTask(settings, source, plan, folder, ledger, run.randomness, say, progress))
     run.finish()
@@ -69,24 +68,23 @@ def run_in_folder(
     return TableRun(folder.path, words, json.loads((folder.path / STATEMENT).read_bytes()))
 
 
-def _started(settings: TableSettings, randomness: Randomness | None) -> ResumableRun:
-    """Start or resume the run, and write down its settings; those of a resumed run must be the same."""
-    with ResumableRun.starting(RunFolder(settings.output), randomness, argument="output") as run:
-        config = run.folder.path / CONFIG
-        before = None
-        if run.resumed and config.exists():  # a kill between the key and this file leaves none
-            before = TableSettings.from_toml(read_text("config", config))
-            if _comparable(before) != _comparable(settings):
-                raise ResumeError(
-                    f"output {run.folder.path.name!r} holds an unfinished run with other settings: repeat those, or "
-                    "choose another folder."
-                )
-        if before is None or (before.lr != settings.lr and not run.sealed):
-            replace_durably(config, settings.to_toml().encode())
-    return run
+def _check_settings(run: RunLifecycle, settings: TableSettings) -> None:
+    """Hold the settings against those of a resumed run, and write them down."""
+    assert run.folder is not None
+    config = run.folder.path / CONFIG
+    before = None
+    if config.exists():  # a kill between the key and this file leaves none
+        before = TableSettings.from_toml(read_text("config", config))
+        if _comparable(before) != _comparable(settings):
+            raise ResumeError(
+                f"output {run.folder.path.name!r} holds an unfinished run with other settings: repeat those, or "
+                "choose another folder."
+            )
+    if before is None or (before.lr != settings.lr and not run.sealed):
+        replace_durably(config, settings.to_toml().encode())
 
 
-def bind_to_input(run: ResumableRun, settings: TableSettings, source: TableSource) -> None:
+def bind_to_input(run: RunLifecycle, settings: TableSettings, source: TableSource) -> None:
     """Hold the data and the schema against those that the run started with.
 
     Raises:

@@ -3,11 +3,9 @@
 Every number of the guarantee comes from the ledger.
 """
 
-import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from tacita.ledger import Ledger, Statement, statement
@@ -271,11 +269,3 @@ def no_run(stated: Mapping[str, Any]) -> bool:
     """Return whether a selection made no run, so that there is no model."""
     selection = stated.get("selection")
     return isinstance(selection, Mapping) and selection.get("result") == "none"
-
-
-def file_sha256(path: Path) -> str:
-    """Return the SHA-256 of a file; empty if it cannot be read."""
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError:
-        return ""

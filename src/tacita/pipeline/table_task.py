@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from tacita.errors import DataStructureError, LedgerError
 from tacita.gradients.functional import LossFn
-from tacita.ledger import Ledger
+from tacita.ledger import Ledger, Statement
 from tacita.mechanisms import CalibratedGaussian, Mechanism
 from tacita.methods import SuffixAverage
 from tacita.oracles import Records, trainable
@@ -31,7 +31,7 @@ from tacita.pipeline.run_list import recorded
 from tacita.pipeline.settings import CONFIG, TableSettings, bound_settings
 from tacita.pipeline.source import TableSource, private_rows
 from tacita.pipeline.table_oracle import make_table_oracle
-from tacita.pipeline.table_statement import PREPROCESSING, Selected, file_sha256, make_statement, what_was_bought
+from tacita.pipeline.table_statement import PREPROCESSING, Selected, make_statement, what_was_bought
 from tacita.random import Randomness
 from tacita.tables.encoded_file import EncodedFile
 from tacita.tables.encoder_rules import make_encoder
@@ -43,7 +43,7 @@ from tacita.training.fingerprint import data_fingerprint
 from tacita.training.folder import RunFolder
 from tacita.training.loop import Checkpoints, train
 from tacita.training.progress import Progress
-from tacita.training.sealed_run import MODEL, save_weights, seal_run
+from tacita.training.sealed_run import publish
 
 Say = Callable[[str], Any]
 
@@ -142,7 +142,7 @@ class TableTask:
             holds_out=self.plan.holds_out,
             keeps_invalid=self.settings.neighboring_relation != "add_or_remove_one",
             by_class=self.class_weights(preprocessing),
-            folder=self.folder.private if self.folder.private.is_dir() else self.folder.path,
+            folder=self.folder.private,
         )
 
     def class_weights(self, preprocessing: Preprocessing) -> Tensor | None:
@@ -265,21 +265,19 @@ class TableTask:
         selection: Selected | None = None,
     ) -> None:
         """Write the weights, then the statement, then the seal of the ledger over all; the seal finishes the run."""
-        self.ledger.flush()
-        path = self.folder.path
-        files = {name: file_sha256(path / name) for name in (PREPROCESSING, CONFIG)}
-        if weights is not None:
-            files[MODEL] = save_weights(path, weights)
-        words = make_statement(
-            self.ledger,
-            self.settings,
-            source=self.source,
-            plan=self.plan,
-            preprocessing=preprocessing,
-            score=found,
-            files=files,
-            selection=selection,
-            dataset=recorded(self.settings, self.randomness),
-            notes=self.notes,
-        )
-        seal_run(self.ledger, words, files=files)
+
+        def make(files: dict[str, str]) -> Statement:
+            return make_statement(
+                self.ledger,
+                self.settings,
+                source=self.source,
+                plan=self.plan,
+                preprocessing=preprocessing,
+                score=found,
+                files=files,
+                selection=selection,
+                dataset=recorded(self.settings, self.randomness),
+                notes=self.notes,
+            )
+
+        publish(self.ledger, make, weights=weights, files=(PREPROCESSING, CONFIG))

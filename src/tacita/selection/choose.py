@@ -26,8 +26,9 @@ from tacita.selection.grid import Grid, Sweep, Value
 from tacita.selection.number_of_runs import NumberOfRuns
 from tacita.selection.run_cost import calibrated, selection_event
 from tacita.selection.trials import MakeRun, RunBudget, Score, TrialRunner
-from tacita.selection.working_folder import RunResult, WorkingFolder
-from tacita.training.sealed_run import MODEL, SealedRun, save_weights, seal_run
+from tacita.selection.working_folder import FOLDER, WorkingFolder
+from tacita.training.run_lifecycle import RunLifecycle
+from tacita.training.sealed_run import publish
 
 
 @dataclass(frozen=True)
@@ -168,11 +169,10 @@ def select(
     noise = calibrated(budget.event, sweep.runs, ledger.neighboring_relation, (target_epsilon, target_delta), alongside)
     event = selection_event(budget.event(noise), sweep.runs)
     settings = {**sweep.to_dict(), "target": [target_epsilon, target_delta], "score_noise_std": score_noise_std}
-    session, place, randomness = _begin(
-        ledger, event, settings, held_out=held_out, folder=folder, randomness=randomness
-    )
+    run = RunLifecycle.start(resume.folder_for(folder, ledger), randomness)
+    session, place = _begin(run, ledger, event, settings, held_out)
     runner = TrialRunner(make_run, score, sweep, budget, noise, ledger, held_out)
-    best = best_of(session, sweep, randomness, runner.attempt, place)
+    best = best_of(session, sweep, run.randomness, runner.attempt, place)
     winner = None if best is None else Winner(sweep.grid.points[best.point], dict(best.weights), best.score)
     field = statement_text.field_of(
         sweep,
@@ -180,45 +180,34 @@ def select(
         one_run_epsilon=one_run_epsilon(alongside, event, target_delta),
     )
     caveats = statement_text.caveats(sweep, field)
-    if seal:
-        made = _sealed(ledger, best, target_delta, caveats, field)
-    else:
-        made = statement(ledger, target_delta, caveats=caveats, selection=field)
+
+    def make_statement(files: dict[str, str] | None = None) -> Statement:
+        stated: dict[str, Any] = {} if files is None else {"files": files}
+        return statement(ledger, target_delta, caveats=caveats, selection=field, **stated)
+
+    weights = None if best is None else best.weights
+    made = publish(ledger, make_statement, weights=weights) if seal else make_statement()
     ledger.flush()
-    place.destroy()
+    run.finish()
     return Selection(winner, made, ledger, noise)
 
 
 def _begin(
+    run: RunLifecycle,
     ledger: Ledger,
     event: RepeatAndSelectEvent,
     settings: dict[str, Any],
-    *,
     held_out: Records,
-    folder: str | Path | None,
-    randomness: Randomness | None,
-) -> tuple[Session, WorkingFolder, Randomness]:
+) -> tuple[Session, WorkingFolder]:
     """Register the session and open the working folder, or return those of the selection that was interrupted."""
-    if folder is None:
-        place, randomness, key_found = WorkingFolder(), randomness or Randomness.system(), False
-    else:
-        place, randomness, key_found = resume.open_folder(Path(folder), ledger, randomness)
-        settings = resume.bind(settings, held_out, randomness)
-    resume.check_resumable(ledger, event, settings, place, key_found)
-    session = register(ledger, event, settings, secure=randomness.secure)
+    place = WorkingFolder()
+    if run.folder is not None:
+        settings = resume.bind(run, settings, held_out)
+        place = WorkingFolder(run.folder.private / FOLDER)
+    resume.check_resumable(ledger, event, settings, place, run.resumed)
+    session = register(ledger, event, settings, secure=run.randomness.secure)
     place.begin()
-    return session, place, randomness
-
-
-def _sealed(
-    ledger: Ledger, best: RunResult | None, delta: float, caveats: list[str], field: dict[str, Any]
-) -> Statement:
-    """Write the winner and the statement beside the ledger and seal it, unless that was done before; return it."""
-    files = _write_winner(ledger, best)
-    made = statement(ledger, delta, caveats=caveats, selection=field, files=files)
-    if ledger.sealed is None:
-        seal_run(ledger, made, files=files)
-    return made
+    return session, place
 
 
 def _check_sealable(ledger: Ledger) -> None:
@@ -228,15 +217,6 @@ def _check_sealable(ledger: Ledger) -> None:
     running = [session.id for session in ledger.sessions if session.state == "open" and session.purpose != PURPOSE]
     if running:
         raise ValueError(f"seal ends the ledger, but sessions of it are open: close {', '.join(running)} first.")
-
-
-def _write_winner(ledger: Ledger, best: RunResult | None) -> dict[str, str]:
-    """Write the winner's weights beside the ledger; return the hashes of files (if it is sealed, those sealed)."""
-    assert ledger.path is not None
-    if ledger.sealed is not None:
-        return SealedRun.intact(ledger.path.parent).stated["files"]
-    ledger.flush()
-    return {} if best is None else {MODEL: save_weights(ledger.path.parent, best.weights)}
 
 
 def clipped_training(sampler: Sampler, planned_queries: int, relation: NeighboringRelation) -> Callable[[float], Spend]:

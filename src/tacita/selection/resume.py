@@ -14,43 +14,40 @@ from tacita.accounting import RepeatAndSelectEvent
 from tacita.errors import ResumeError
 from tacita.ledger import Ledger, settings_sha256
 from tacita.oracles import Records
-from tacita.random import Randomness
 from tacita.selection.best_of import PURPOSE
-from tacita.selection.working_folder import KEY, WorkingFolder
+from tacita.selection.working_folder import WorkingFolder
 from tacita.training.fingerprint import data_parts
+from tacita.training.folder import RunFolder
+from tacita.training.run_lifecycle import RunLifecycle
 
 
-def open_folder(folder: Path, ledger: Ledger, randomness: Randomness | None) -> tuple[WorkingFolder, Randomness, bool]:
-    """Open the working folder; return it, its key, and whether the key was already there.
+def folder_for(folder: str | Path | None, ledger: Ledger) -> RunFolder | None:
+    """Return the private working folder of a selection that spends in ``ledger``; ``None`` without one.
 
     Raises:
-        ValueError: The folder holds something else, such as the ledger; or the ledger is in memory.
-        ResumeError: The folder is that of a selection whose key is gone.
+        ValueError: The folder holds the ledger; or the ledger is in memory.
     """
+    if folder is None:
+        return None
     if ledger.path is None:
         raise ValueError("folder needs a ledger with a path, in which an interrupted selection can be continued.")
-    if folder.resolve() in ledger.path.resolve().parents:
+    if Path(folder).resolve() in ledger.path.resolve().parents:
         raise ValueError(
             f"folder must not hold the ledger, got {str(folder)!r}: the folder is private and is removed at the end."
         )
-    place = WorkingFolder(folder)
-    key = folder / KEY
-    if key.exists():
-        return place, Randomness.load(key), True
-    if any(not path.name.startswith(".") for path in folder.iterdir()):
-        raise ResumeError(f"the working folder {folder.name!r} has lost its key: remove it and use another ledger.")
-    randomness = randomness or Randomness.system()
-    randomness.save(key)
-    return place, randomness, False
+    return RunFolder(folder, ledger=ledger.path)
 
 
-def bind(settings: Mapping[str, Any], held_out: Records, randomness: Randomness) -> dict[str, Any]:
-    """Add to ``settings`` a keyed tag of them and of the records that score; the session is registered for both."""
-    key = randomness.session_key("selection inputs")
+def bind(run: RunLifecycle, settings: Mapping[str, Any], held_out: Records) -> dict[str, Any]:
+    """Bind the run to ``settings`` and to the records that score; add the tag, for which the session is registered.
+
+    Raises:
+        ResumeError: The interrupted selection has other settings or records.
+    """
     declared = json.dumps([settings, repr(held_out.part), held_out.max_rows_per_unit], sort_keys=True).encode()
     rows = b"" if held_out.rows is None else held_out.rows.tobytes()
-    parts = [declared, rows, *data_parts(held_out.dataset, key)]
-    return {**settings, "inputs": key.tag("inputs", parts=parts)}
+    parts = [declared, rows, *data_parts(held_out.dataset, run.randomness.session_key("input"))]
+    return {**settings, "inputs": run.bind(parts, "settings or held-out records")}
 
 
 def check_resumable(
@@ -80,8 +77,8 @@ def check_resumable(
     same = session is not None and session.event == event
     if session is None or not same or session.registration.settings_sha256 != settings_sha256(settings):
         raise ResumeError(
-            "folder holds an interrupted selection with other settings or held-out records, or of another ledger: "
-            "repeat it with those, or choose another folder and another ledger."
+            "folder holds an interrupted selection with another training, or of another ledger: repeat it with those, "
+            "or choose another folder and another ledger."
         )
     if folder.done and not session.opened:
         raise ResumeError(

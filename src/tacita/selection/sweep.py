@@ -30,11 +30,10 @@ from tacita.selection import statement_text
 from tacita.selection.best_of import best_of, one_run_epsilon, register
 from tacita.selection.grid import Point, Sweep
 from tacita.selection.run_cost import calibrated, check_ledger, largest_mu, one_of, selection_event
-from tacita.selection.working_folder import RunResult, WorkingFolder
+from tacita.selection.working_folder import FOLDER, RunResult, WorkingFolder
 from tacita.tables.table import Table
 
 TUNABLE = ("lr", "max_grad_norm", "model", "width", "sample_rate", "queries")
-FOLDER = "selection"  # in the run's private folder
 
 
 def sweep_table(
@@ -131,7 +130,6 @@ class _SweepSelection:
                 runs.check()
             best = best_of(session, sweep, task.randomness, runs.attempt, place)
         self._write(best, preprocessing, self._said(best, bought, session))
-        place.destroy()
 
     def inner(self, noise_multiplier: float) -> Event:
         """Return the event of one run: a record is in its training or in its score, and the point's draw is public."""

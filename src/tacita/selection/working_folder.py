@@ -1,15 +1,13 @@
 """The private working folder of a selection: the number of runs done, and the best run so far.
 
 Nothing in it may be shared. Losing runs leave nothing in it: a run is kept in memory, and its result is written only if
-it is the best so far. The folder has mode 0700. At the end, the selection's own files are removed, and no others.
+it is the best so far. The folder has mode 0700, and is removed with the other private files of the run.
 """
 
 import json
 import math
 import os
-import re
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,9 +19,8 @@ from torch import Tensor
 from tacita._files import remove_durably, replace_durably
 from tacita.errors import ResumeError
 
-KEY = "selection-key.json"  # its presence marks the folder as that of a selection
+FOLDER = "selection"  # in a run's private folder
 _STATE = "runs.json"
-_OURS = re.compile(r"selection-key\.json|runs\.json|best-\d+\.safetensors")
 FORMAT = "tacita selection 1"
 
 
@@ -60,7 +57,6 @@ class WorkingFolder:
         path: The folder; ``None`` to keep everything in memory.
 
     Raises:
-        ValueError: The folder holds something else.
         ResumeError: The selection's files in it are damaged.
     """
 
@@ -72,7 +68,6 @@ class WorkingFolder:
         self.begun = False  # whether :meth:`begin` was called, in this process or an earlier one
         if path is not None:
             path.mkdir(mode=0o700, exist_ok=True)
-            _check_ours(path)
             os.chmod(path, 0o700)
             self._read()
 
@@ -92,18 +87,6 @@ class WorkingFolder:
         self._write_state()
         if wins:
             self._remove_others()
-
-    def destroy(self) -> None:
-        """Remove the selection's files, the key last, and the folder if nothing else is in it.
-
-        It is not claimed that the bytes are gone from the disk.
-        """
-        if self.path is not None and self.path.exists():
-            remove_durably(self.path / _STATE)
-            for path in sorted(filter(_is_ours, self.path.iterdir()), key=lambda path: KEY in path.name):
-                remove_durably(path)
-            with suppress(OSError):  # the folder holds a file that is not ours
-                self.path.rmdir()
 
     def _weights(self, run: int) -> Path:
         assert self.path is not None
@@ -145,24 +128,6 @@ class WorkingFolder:
                 )
         except (OSError, ValueError, KeyError, TypeError, RecursionError, safetensors.SafetensorError):
             raise ResumeError(f"the working folder {self.path.name!r} of this selection is damaged.") from None
-
-
-def _is_ours(path: Path) -> bool:
-    """Return whether ``path`` is a file of a selection, or the rest of an interrupted write of one."""
-    name = path.name
-    if name.startswith(".") and name.endswith(".tmp"):
-        name = name[1:-4]
-    return _OURS.fullmatch(name) is not None and path.is_file() and not path.is_symlink()
-
-
-def _check_ours(folder: Path) -> None:
-    if (folder / KEY).exists() or (folder / _STATE).exists():
-        return
-    if not all(map(_is_ours, folder.iterdir())):
-        raise ValueError(
-            f"folder must be a new or an empty one, or that of an interrupted selection, got {str(folder)!r}, which "
-            "holds other files: choose another folder."
-        )
 
 
 def _owned(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -41,7 +41,7 @@ from tacita.training.loop import Checkpoints, train
 from tacita.training.progress import Progress
 from tacita.training.public import PublicCurve
 from tacita.training.run_lifecycle import RunLifecycle
-from tacita.training.sealed_run import MODEL
+from tacita.training.sealed_run import MODEL, publish
 
 Average = Literal["last", "all", "half", "ema", "random"]
 EMA_SHARE = 0.1  # the exponential average's window, as a share of the steps
@@ -296,7 +296,7 @@ def _checkpoints(run: RunLifecycle, oracle: GradientOracle, dataset: Any) -> Che
     """Bind the run to its data, and return when and where it is saved; ``None`` for a run in memory."""
     if run.folder is None:
         return None
-    return Checkpoints.planned(run.folder, oracle, run.bind(data_fingerprint(oracle, dataset)))
+    return Checkpoints.planned(run.folder, oracle, run.bind([data_fingerprint(oracle, dataset).encode()]))
 
 
 def _trained(
@@ -322,7 +322,7 @@ def _told(run: RunLifecycle, state: TrainingState, curve: PublicCurve, delta: fl
         fields: dict[str, Any] = {"files": hashes} if hashes else {}
         return statement(ledger, delta, chosen_by_tacita=chosen, caveats=caveats, **fields)
 
-    words = run.seal(ledger, make_statement, weights=model.state_dict())
+    words = publish(ledger, make_statement, weights=model.state_dict())
     return Run(model, ledger, words, None if run.folder is None else run.folder.path, tuple(curve.points))
 
 

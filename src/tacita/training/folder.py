@@ -1,13 +1,13 @@
 """The folder of a run, with the files that may be shared at the top and the others in ``private/``."""
 
 import os
+import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tacita._files import make_folder, remove_durably
 from tacita._lock import IN_FOLDER, HeldLock
-from tacita.errors import ResumeError
 from tacita.ledger.journal import ends_with_seal
 from tacita.training.sealed_run import LEDGER
 
@@ -15,18 +15,19 @@ from tacita.training.sealed_run import LEDGER
 class RunFolder:
     """The folder where a run keeps its files: those that may be shared at the top, the others in ``private/``.
 
-    Args:
+    Everything in ``private/`` is the run's own, and is removed with it.
+
+    Attributes:
         path: The folder; made if it is missing.
+        private: Where the private files are: ``private/`` in the folder. A run that publishes nothing writes all its
+            files there.
+        ledger: The file of the ledger: in the folder, unless the caller keeps the ledger.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, *, private: Path | None = None, ledger: Path | None = None) -> None:
         self.path = Path(path)
-        self.private = self.path / "private"
-
-    @property
-    def ledger(self) -> Path:
-        """The file of the ledger."""
-        return self.path / LEDGER
+        self.private = private or self.path / "private"
+        self.ledger = ledger or self.path / LEDGER
 
     @property
     def key(self) -> Path:
@@ -59,7 +60,7 @@ class RunFolder:
 
         The ledger, which takes one writer, decides which of them goes on.
         """
-        if self.path.exists() and not self.path.is_dir():  # start() refuses a file
+        if self.path.exists() and not self.path.is_dir():  # a file is not empty, and is refused
             yield
             return
         make_folder(self.path)
@@ -69,36 +70,37 @@ class RunFolder:
         finally:
             lock.release()
 
-    def create(self) -> None:
-        """Make the folders; only the owner can enter ``private``."""
-        make_folder(self.path)
-        make_folder(self.private, mode=0o700)
-        os.chmod(self.private, 0o700)
-
-    def start(self) -> None:
-        """Make the folders of a new run.
-
-        Raises:
-            ResumeError: The folder holds something already.
-        """
-        if self.path.exists() and not self._empty():
-            raise ResumeError(f"{self.path.name!r} is not empty: choose another folder, or remove it.")
-        self.create()
-
-    def _empty(self) -> bool:
-        """Return whether the folder holds nothing but what a run leaves that was killed before it had a key."""
+    @property
+    def empty(self) -> bool:
+        """Whether the folder holds nothing but what a run leaves that was killed before it had a key."""
+        if not self.path.exists():
+            return True
         if not self.path.is_dir() or any(
             entry.name not in (self.private.name, IN_FOLDER) for entry in self.path.iterdir()
         ):
             return False
         return not self.private.exists() or all(entry.name.endswith(".tmp") for entry in self.private.iterdir())
 
+    def create(self) -> None:
+        """Make the folders; only the owner can enter ``private``."""
+        make_folder(self.path)
+        make_folder(self.private, mode=0o700)
+        os.chmod(self.private, 0o700)
+
     def finish(self) -> None:
-        """Remove the private folder: checkpoint first, the key last."""
-        remove_durably(self.checkpoint)
-        remove_durably(self.binding)
-        remove_durably(self.key)
-        for leftover in self.private.glob(".*.tmp"):
+        """Remove the private folder, the key last, and files that a killed process left half written.
+
+        A folder in which nothing was published goes, too. It is not claimed that the bytes are gone from the disk.
+        """
+        for leftover in self.path.glob(".*.tmp"):
             remove_durably(leftover)
         if self.private.exists():
+            for one in sorted(self.private.iterdir()):
+                if one.is_dir() and not one.is_symlink():
+                    shutil.rmtree(one)
+                elif one != self.key:
+                    remove_durably(one)
+            remove_durably(self.key)
             self.private.rmdir()
+        with suppress(OSError):  # the folder is not empty
+            self.path.rmdir()

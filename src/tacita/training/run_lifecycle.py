@@ -1,84 +1,112 @@
-"""The life of a run: started or found again in its folder, paid from its ledger, bound to its data, sealed, finished.
+"""The life of a run: started or found again in its folder, bound to its inputs, sealed, and rid of its private files.
 
-Every kind of run with a folder takes the same steps, in this order::
+Every kind of run takes the same steps in this order: :func:`tacita.fit`, ``tacita train``, a selection, an audit::
 
-    start ──> new or unfinished ──> ledger ──> bind ──> (the work) ──> seal ──> finish
-      └─────> sealed (killed before finish) ──> ledger ──> sealed_run ────────────┘
+    start ──> new or resumed ──> ledger ──> bind ──> (the work) ──> seal ──> finish
+      └─────> sealed, but not finished ──> ledger ──> sealed_run ─────────────┘
 
 A process may be killed between any two of them, and the same call takes the run up again.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Literal
-
-from torch import Tensor
+from typing import Any
 
 from tacita._files import replace_durably
 from tacita.accounting import NeighboringRelation
 from tacita.errors import ResumeError, TacitaError
-from tacita.ledger import Ledger, Statement
+from tacita.ledger import Ledger
 from tacita.random import Randomness
 from tacita.training.folder import RunFolder
-from tacita.training.sealed_run import MODEL, SealedRun, file_sha256, save_weights, seal_run
-
-OTHER_INPUTS = "this run was started with other settings or other data: rerun with those, or choose another folder."
+from tacita.training.sealed_run import SealedRun
 
 
 class RunLifecycle:
-    """One run on its way from its start to the removal of its private files; made by :meth:`start`.
+    """One run on its way from its first key to the removal of its last private file; made by :meth:`start`.
 
-    Without a folder the run lives in memory: nothing is bound or sealed, and there is nothing to remove.
-
-    A kind of run that keeps more in its folder derives a class from :class:`RunFolder`: ``starting`` holds settings
-    against those that are there, and ``finish`` removes what else is private.
+    Without a folder the run lives in memory: nothing is stored, and there is nothing to remove.
 
     Attributes:
         folder: Where the run keeps its files; ``None`` for a run in memory.
         randomness: The run's own: a new key, or that of the run which was found.
-        found: What was in the folder: ``"nothing"``, an ``"unfinished"`` run, or a ``"sealed"`` one whose private
-            files were not removed yet.
+        resumed: Whether an earlier process started the run, and ``randomness`` is its key.
+        sealed: Whether an earlier process did all but remove the private files. Its key may be gone already.
     """
 
     def __init__(
         self,
         folder: RunFolder | None,
         randomness: Randomness,
-        found: Literal["nothing", "unfinished", "sealed"] = "nothing",
+        *,
+        resumed: bool = False,
+        sealed: bool = False,
+        argument: str = "folder",
     ) -> None:
-        self.folder, self.randomness, self.found = folder, randomness, found
+        self.folder, self.randomness = folder, randomness
+        self.resumed, self.sealed = resumed, sealed
+        self._argument = argument
 
     @classmethod
-    def start(cls, folder: RunFolder | None, randomness: Randomness | None = None) -> "RunLifecycle":
+    def start(
+        cls,
+        folder: RunFolder | None,
+        randomness: Randomness | None = None,
+        *,
+        argument: str = "folder",
+        resumable: bool = True,
+        check: Callable[["RunLifecycle"], Any] | None = None,
+    ) -> "RunLifecycle":
         """Start a run in ``folder``, or find the one that was interrupted there.
 
-        A new key is on disk before anything is drawn with it. Of two processes that start at once, one makes the key;
-        which of them goes on is decided by the ledger, which takes one writer.
+        A new key is on disk before anything is drawn with it. Of two processes that start at once, one makes the key
+        and the other finds it; which of them goes on is decided by the ledger, which takes one writer.
 
         Args:
-            folder: Where the run keeps its files; ``None`` for a run in memory.
+            folder: Where the run keeps its files: a new or an empty folder, or that of an interrupted run. ``None`` for
+                a run in memory.
             randomness: For a new run; only tests hand it in. A run that is found has its own.
+            argument: The caller's name for the folder, for messages.
+            resumable: Whether a key is stored. Without one the run ends with its process.
+            check: Called with the run while the folder is locked, to compare its settings with those that are there.
 
         Raises:
-            ResumeError: The folder holds a finished run, or something else.
+            ResumeError: The folder holds a finished run, a run without its key, or something else.
+            ValueError: A part of the path is a file.
         """
         chosen = randomness or Randomness.system()
         if folder is None:
             return cls(None, chosen)
-        with folder.starting():
-            if folder.tidying:
-                return cls(folder, chosen, "sealed")
-            if folder.unfinished:
-                return cls(folder, Randomness.load(folder.key), "unfinished")
-            folder.start()
-            chosen.save(folder.key)
-            return cls(folder, chosen)
+        try:
+            with folder.starting():
+                run = cls._found(folder, chosen, argument) if resumable else None
+                run = run or cls._new(folder, chosen, argument, resumable=resumable)
+                if check is not None:
+                    check(run)
+                return run
+        except (NotADirectoryError, FileExistsError):
+            raise ValueError(
+                f"{argument} must be a folder, got {str(folder.path)!r}: a part of it is a file."
+            ) from None
 
-    @property
-    def sealed(self) -> bool:
-        """Whether an earlier process did all but remove the private files."""
-        return self.found == "sealed"
+    @classmethod
+    def _found(cls, folder: RunFolder, chosen: Randomness, argument: str) -> "RunLifecycle | None":
+        """Return the run that an earlier process left; ``None`` if there is none."""
+        if folder.unfinished:
+            key = Randomness.load(folder.key)
+            return cls(folder, key, resumed=True, sealed=folder.tidying, argument=argument)
+        if folder.tidying:  # killed between the removal of the key and that of its folder: nothing is drawn any more
+            return cls(folder, chosen, sealed=True, argument=argument)
+        return None
+
+    @classmethod
+    def _new(cls, folder: RunFolder, chosen: Randomness, argument: str, *, resumable: bool) -> "RunLifecycle":
+        if not folder.empty:
+            raise ResumeError(_not_empty(folder, argument, resumable=resumable))
+        folder.create()
+        if resumable:
+            chosen.save(folder.key)
+        return cls(folder, chosen, argument=argument)
 
     @contextmanager
     def ledger(self, *, neighboring_relation: NeighboringRelation, privacy_unit: str) -> Iterator[Ledger]:
@@ -101,60 +129,38 @@ class RunLifecycle:
         if path is not None:
             ledger.close()
 
-    def bind(self, tag: str, *, refusal: str = OTHER_INPUTS) -> str:
-        """Hold ``tag`` against the one that the run was started with; a new run writes it down.
+    def tag(self, parts: Iterable[bytes]) -> str:
+        """Return a tag of ``parts`` under the run's own key.
+
+        An open hash in a file would let anyone who reads it test a guessed data set.
+        """
+        return self.randomness.session_key("input").tag("input", parts=parts)
+
+    def bind(self, parts: Iterable[bytes], inputs: str = "settings or data") -> str:
+        """Bind a new run to its inputs, or hold the inputs of a resumed run against those that it started with.
 
         Args:
-            tag: Stands for settings and data. It must be keyed with the run's own key: an open hash in a file would
-                let anyone who reads it test a guessed data set.
-            refusal: What the error says.
+            parts: What stands for the inputs, as bytes, read once.
+            inputs: What the inputs are, for the message.
 
         Returns:
-            ``tag``, for the run's checkpoints.
+            The tag of the inputs, for the run's checkpoints.
 
         Raises:
-            ResumeError: The run was started with another tag, or the file that holds it is damaged.
+            ResumeError: The run was started with other inputs, or the file that holds their tag is damaged.
         """
+        tag = self.tag(parts)
         if self.folder is None:
             return tag
         path = self.folder.binding
         if not path.exists():
             replace_durably(path, json.dumps({"tag": tag}).encode(), mode=0o600)
         elif _tag_in(path.read_bytes(), path.name) != tag:
-            raise ResumeError(refusal)
+            raise ResumeError(
+                f"{inputs} are not those that the run in {self._argument} {self.folder.path.name!r} started with: "
+                "restore them, or choose another folder."
+            )
         return tag
-
-    def seal(
-        self,
-        ledger: Ledger,
-        make_statement: Callable[[dict[str, str]], Statement],
-        *,
-        weights: Mapping[str, Tensor] | None = None,
-        files: Iterable[str] = (),
-    ) -> Statement:
-        """Write the weights and the statement about them, and end the ledger with their hashes.
-
-        If the process is killed before the seal is on disk, the next one does it again.
-
-        Args:
-            ledger: All its sessions are closed. One in memory is not sealed, and nothing is written beside it.
-            make_statement: ``{file name: SHA-256} -> Statement``.
-            weights: What is published, by name.
-            files: Names of more files beside the ledger that belong to the run.
-
-        Returns:
-            The statement.
-        """
-        if ledger.path is None:
-            return make_statement({})
-        ledger.flush()  # no weights leave the process before the lines of their queries
-        folder = ledger.path.parent
-        hashes = {name: file_sha256(folder / name) for name in files}
-        if weights is not None:
-            hashes[MODEL] = save_weights(folder, weights)
-        words = make_statement(hashes)
-        seal_run(ledger, words, files=hashes)
-        return words
 
     def sealed_run(self) -> SealedRun:
         """Return the files of the run that was found sealed, none of which was changed since.
@@ -172,6 +178,20 @@ class RunLifecycle:
         """Remove what is private, the key last. Call it when the ledger is closed."""
         if self.folder is not None:
             self.folder.finish()
+
+
+def _not_empty(folder: RunFolder, argument: str, *, resumable: bool) -> str:
+    """Return why no run can be started in ``folder``, and the way out."""
+    if folder.private.is_dir() and resumable:
+        return (
+            f"the run that was started in {argument} {folder.path.name!r} has lost its private key "
+            f"{folder.key.name}: restore it, or choose another folder."
+        )
+    why = "holds no unfinished run" if resumable else "a run of this kind is never resumed"
+    return (
+        f"{argument} must be a new or an empty folder, got {str(folder.path)!r}, which is not empty, and {why}: choose "
+        "another one, or remove it."
+    )
 
 
 def _tag_in(written: bytes, name: str) -> str:

@@ -6,7 +6,7 @@ the ledger and its anchor.
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +76,44 @@ def seal_run(
     replace_durably(folder / TEXT, text)
     replace_durably(folder / STATEMENT, words.to_bytes())
     ledger.seal(words.to_json(), {**hashes, TEXT: _sha256(text)})
+
+
+def publish(
+    ledger: Ledger,
+    make_statement: Callable[[dict[str, str]], Statement],
+    *,
+    weights: Mapping[str, Tensor] | None = None,
+    files: Iterable[str] = (),
+) -> Statement:
+    """Write the weights and the statement about them, and end the ledger with their hashes.
+
+    If the process is killed before the seal is on disk, the next one does it again; afterwards, the next one holds the
+    files against the seal and makes the statement again.
+
+    Args:
+        ledger: All its sessions are closed. One in memory is not sealed, and nothing is written beside it.
+        make_statement: ``{file name: SHA-256} -> Statement``.
+        weights: What is published, by name.
+        files: Names of more files beside the ledger that belong to the run.
+
+    Returns:
+        The statement.
+
+    Raises:
+        TacitaError: The ledger is sealed, and a file was changed since.
+    """
+    if ledger.path is None:
+        return make_statement({})
+    folder = ledger.path.parent
+    if ledger.sealed is not None:
+        return make_statement(SealedRun.intact(folder).stated["files"])
+    ledger.flush()  # no weights leave the process before the lines of their queries
+    hashes = {name: file_sha256(folder / name) for name in files}
+    if weights is not None:
+        hashes[MODEL] = save_weights(folder, weights)
+    words = make_statement(hashes)
+    seal_run(ledger, words, files=hashes)
+    return words
 
 
 def save_weights(folder: Path, weights: Mapping[str, Tensor]) -> str:
