@@ -12,12 +12,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tacita.accounting import Event
 from tacita.clipping import FlatClipper
 from tacita.estimators import BoundedFeedback, ClippedSum, Estimator
 from tacita.experiments import one_pass_figures
 from tacita.experiments.runner import Check, Experiment, Progress, Result
 from tacita.gradients.given import DEFAULT_NAME, GivenEngine
-from tacita.mechanisms import CalibratedGaussian, GaussianMechanism
+from tacita.mechanisms import CalibratedGaussian
 from tacita.sampling import DisjointSampler, PoissonSampler, Sampler
 
 RELATION, DELTA, TAIL = "zero_out_one", 1e-5, 1.8
@@ -116,20 +117,12 @@ class Setting:
 def noise_std(estimator: Estimator, sampler: Sampler, dim: int, epsilon: float, queries: int) -> float:
     """Return the standard deviation of the noise on each query's sum that meets the target for the whole session."""
     shapes = {DEFAULT_NAME: torch.Size([dim])}
-    sensitivity, sizes = estimator.sensitivity(RELATION, shapes), estimator.block_sizes(shapes)
-
-    def std(mechanism: GaussianMechanism) -> dict[str, float]:
-        return dict(mechanism.noise_std(sensitivity, sizes))
-
     target = CalibratedGaussian(target_epsilon=epsilon, target_delta=DELTA)
-    found = target.resolve(
-        lambda multiplier: estimator.event(
-            sampler, std(GaussianMechanism(noise_multiplier=multiplier)), RELATION, shapes
-        ),
-        RELATION,
-        queries,
-    )
-    (only,) = std(found).values()  # type: ignore[arg-type]
+
+    def event_at(noise_multiplier: float) -> Event:
+        return estimator.session_event(target.at(noise_multiplier), sampler, RELATION, shapes)
+
+    (only,) = estimator.noise_std(target.resolve(event_at, RELATION, queries), RELATION, shapes).values()
     return only
 
 

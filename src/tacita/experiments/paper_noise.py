@@ -7,6 +7,7 @@ Source: Zhang, Bu, Wu, Hong (DiceSGD), Theorem 3.7 and Algorithm 4. docs/derivat
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -76,10 +77,11 @@ def unsafe_paper_noise(
     _check_published(oracle.estimator, formula)
     mean_std = _mean_noise_std(oracle, formula, (nominal_epsilon, nominal_delta), residual_bound)
     claimed = ClaimedNoise(oracle.estimator, CLAIMS[formula], nominal_epsilon, nominal_delta)
-    (block, sensitivity), *_ = claimed.sensitivity(oracle.ledger.neighboring_relation, oracle.source.shapes).items()
+    sensitivity, *_ = claimed.sensitivity(oracle.ledger.neighboring_relation, oracle.source.shapes).values()
     noise_std = float(sum_noise_std(mean_std, divisor=oracle.divisor))
-    rigorous = _rigorous(oracle, claimed, {block: noise_std})
-    unsafe = _with_noise(oracle, claimed, GaussianMechanism(noise_multiplier=noise_std / sensitivity))
+    mechanism = GaussianMechanism(noise_multiplier=noise_std / sensitivity)
+    rigorous = _rigorous(oracle, claimed, mechanism)
+    unsafe = _with_noise(oracle, claimed, mechanism)
     print(
         f"Noise {noise_std:.6g} on the sum by {CLAIMS[formula]}: claimed epsilon {nominal_epsilon:g}, rigorous epsilon "
         f"{rigorous.epsilon:.6g} at delta {nominal_delta:g} ({rigorous.accountant}). {unsafe.event.disclaimer}."
@@ -103,7 +105,7 @@ def _check_published(estimator: HiddenErrorSum, formula: Formula) -> None:
         raise ValueError(f"{formula}: {'; '.join(wrong)}: the paper claims nothing for another algorithm.")
 
 
-def _rigorous(oracle: GradientOracle, claimed: "ClaimedNoise", noise_std: Mapping[str, float]) -> Bound:
+def _rigorous(oracle: GradientOracle, claimed: "ClaimedNoise", mechanism: GaussianMechanism) -> Bound:
     """Return the guarantee that is proved for the session alone, as the ledger charges it.
 
     Raises:
@@ -111,12 +113,14 @@ def _rigorous(oracle: GradientOracle, claimed: "ClaimedNoise", noise_std: Mappin
     """
 
     def bound(estimator: Estimator) -> Bound:
-        event = estimator.event(oracle.sampler, noise_std, oracle.ledger.neighboring_relation, oracle.source.shapes)
+        event = _session_event(oracle, estimator, mechanism)
         return epsilon([Spend(event, oracle.planned_queries)], claimed.claimed_delta)
 
-    charged = bound(claimed)
-    tighter = [bound(one).epsilon for one in _by_first_draw(oracle, claimed.inner, noise_std)]
-    least = min([charged.epsilon, *tighter])
+    charged, least = bound(claimed), math.inf
+    with suppress(UnsupportedEventError):  # the sampler has no tighter accounting
+        feedback = replace(claimed.inner.feedback, first_draw=True)
+        least = bound(replace(claimed.inner, feedback=feedback)).epsilon
+    least = min(charged.epsilon, least)
     if not least > claimed.claimed_epsilon:
         raise ValueError(
             f"nominal_epsilon must be < {least:.6g}, got {claimed.claimed_epsilon:g}: the noise of {claimed.claim} is "
@@ -126,23 +130,14 @@ def _rigorous(oracle: GradientOracle, claimed: "ClaimedNoise", noise_std: Mappin
     return charged
 
 
-def _by_first_draw(
-    oracle: GradientOracle, estimator: HiddenErrorSum, noise_std: Mapping[str, float]
-) -> list[HiddenErrorSum]:
-    """Return the estimator with its tightest accounting, as a list that is empty where the sampler has none."""
-    tight = replace(estimator, feedback=replace(estimator.feedback, first_draw=True))
-    try:
-        tight.event(oracle.sampler, noise_std, oracle.ledger.neighboring_relation, oracle.source.shapes)
-    except UnsupportedEventError:
-        return []
-    return [tight]
+def _session_event(oracle: GradientOracle, estimator: Estimator, mechanism: GaussianMechanism) -> Event:
+    relation = oracle.ledger.neighboring_relation
+    return estimator.session_event(mechanism, oracle.sampler, relation, oracle.source.shapes)
 
 
 def _with_noise(oracle: GradientOracle, claimed: "ClaimedNoise", mechanism: GaussianMechanism) -> GradientOracle:
     """Return the oracle with another noise. Its old session is withdrawn only if the new one is accepted."""
-    relation, shapes = oracle.ledger.neighboring_relation, oracle.source.shapes
-    noise_std = mechanism.noise_std(claimed.sensitivity(relation, shapes), claimed.block_sizes(shapes))
-    event = claimed.event(oracle.sampler, noise_std, relation, shapes)
+    event = _session_event(oracle, claimed, mechanism)
     named = {"estimator": repr(claimed), "mechanism": repr(mechanism)}
     settings = {**oracle.settings, **oracle._options.more_settings, **named}
     session = oracle.ledger._replace(oracle.session, event, settings)

@@ -236,9 +236,8 @@ def clipped_training(sampler: Sampler, planned_queries: int, relation: Neighbori
     estimator, queries = ClippedSum(FlatClipper(max_grad_norm=1.0)), _validate.count("planned_queries", planned_queries)
 
     def at(noise_multiplier: float) -> Spend:
-        sensitivity = estimator.sensitivity(relation, {})
-        noise_std = GaussianMechanism(noise_multiplier=noise_multiplier).noise_std(sensitivity, {})
-        return Spend(estimator.event(as_sampler(sampler), noise_std, relation, {}), queries)
+        mechanism = GaussianMechanism(noise_multiplier=noise_multiplier)
+        return Spend(estimator.session_event(mechanism, as_sampler(sampler), relation, {}), queries)
 
     at(1.0)  # raises if no guarantee is proved
     return at

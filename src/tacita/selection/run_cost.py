@@ -55,6 +55,16 @@ def largest_mu(event: Event, queries: int = 1) -> float:
     return math.sqrt(2 * float((curve[known] / ORDERS[known]).min())) if known.any() else 0.0
 
 
+def free_noise_multiplier(event: Event, queries: int = 1, share: float = 1.0) -> float:
+    r"""Return the least noise multiplier of a Gaussian query whose Rényi curve is nowhere above a share of the event's.
+
+    A score with this noise beside the training, on other records, costs nothing more. The result is 1 if ``event`` has
+    no noise or no curve.
+    """
+    mu = math.sqrt(share) * largest_mu(event, queries)
+    return (1 + SLACK) / mu if mu > 0 else 1.0
+
+
 def selection_event(inner: Event, runs: NumberOfRuns) -> RepeatAndSelectEvent:
     """Return the event of the whole selection, given that of one run."""
     return RepeatAndSelectEvent(

@@ -29,7 +29,7 @@ from tacita.random import Randomness
 from tacita.selection import statement_text
 from tacita.selection.best_of import best_of, one_run_epsilon, register
 from tacita.selection.grid import Point, Sweep
-from tacita.selection.run_cost import calibrated, check_ledger, largest_mu, one_of, selection_event
+from tacita.selection.run_cost import calibrated, check_ledger, free_noise_multiplier, one_of, selection_event
 from tacita.selection.working_folder import FOLDER, RunResult, WorkingFolder
 from tacita.tables.table import Table
 
@@ -140,8 +140,7 @@ class _SweepSelection:
 
     def score_noise_multiplier(self, noise_multiplier: float) -> float:
         """Return the least noise at which the score spends no more than the training at any order."""
-        mu = largest_mu(one_of(self._trains(noise_multiplier)))
-        return (1 + 1e-9) / mu if mu > 0 else 1.0
+        return free_noise_multiplier(one_of(self._trains(noise_multiplier)))
 
     def _trains(self, noise_multiplier: float) -> list[Spend]:
         """Return the cost of training for each sample rate and number of queries.

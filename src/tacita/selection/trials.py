@@ -1,6 +1,5 @@
 """One run of a selection: its inputs, its budget, and the score by which runs are compared."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
@@ -18,7 +17,7 @@ from tacita.oracles.line import Line
 from tacita.oracles.records import num_rows
 from tacita.random import Randomness
 from tacita.selection.grid import Sweep, Value
-from tacita.selection.run_cost import SCORE_SHARE, all_of, check_ledger, largest_mu, one_of
+from tacita.selection.run_cost import SCORE_SHARE, all_of, check_ledger, free_noise_multiplier, one_of
 from tacita.selection.working_folder import RunResult
 
 SCORE = "score"
@@ -71,12 +70,7 @@ class RunBudget:
         return one_of(spends) if self.beside else all_of(spends)
 
     def score_event(self, noise_multiplier: float) -> GaussianSumEvent:
-        return GaussianSumEvent(
-            sampling=FullBatchLaw(),
-            relation=self._relation,
-            max_contribution=(self._contribution,),
-            noise_std=(self.score_noise_std(noise_multiplier),),
-        )
+        return self._sum_event(self.score_noise_std(noise_multiplier))
 
     def score_noise_std(self, noise_multiplier: float) -> float:
         """Return the noise on the sum of values.
@@ -86,11 +80,17 @@ class RunBudget:
         if self._score_noise_std is not None:
             return self._score_noise_std
         spend = self._training(noise_multiplier)
-        mu = largest_mu(spend.event, spend.queries) * (1.0 if self.beside else math.sqrt(SCORE_SHARE))
-        unit = GaussianSumEvent(
-            sampling=FullBatchLaw(), relation=self._relation, max_contribution=(self._contribution,), noise_std=(1.0,)
-        ).query_mu
-        return unit / mu * (1 + 1e-9) if mu > 0 else unit
+        sensitivity = self._sum_event(1.0).query_mu
+        return sensitivity * free_noise_multiplier(spend.event, spend.queries, 1.0 if self.beside else SCORE_SHARE)
+
+    def _sum_event(self, noise_std: float) -> GaussianSumEvent:
+        """Return what one noisy sum of all values spends."""
+        return GaussianSumEvent(
+            sampling=FullBatchLaw(),
+            relation=self._relation,
+            max_contribution=(self._contribution,),
+            noise_std=(noise_std,),
+        )
 
 
 @dataclass(frozen=True)
