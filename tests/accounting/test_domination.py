@@ -15,6 +15,7 @@ from scipy.stats import binom, norm
 
 from tacita import accounting as acc
 from tacita.accounting.accountant import ORDERS, _rdp_epsilon
+from tests.accounting.library_pld import library_pld
 
 GRID = np.linspace(-9.0, 9.0, 721)
 AREA = (GRID[1] - GRID[0]) ** 2
@@ -206,7 +207,7 @@ def test_the_discretised_unit_pair_is_never_below_the_exact_one(rows, rate, cont
         sampling=acc.PoissonUnitLaw(rate, rows),
     )
     present, absent = unit_pair(rows, rate, contribution)
-    pld = event.guarantee(1).pld(2.0**-12)
+    pld = library_pld(event.guarantee(1), 2.0**-12)
     for level in (1.0, 1.1, 1.3, 2.0, 3.0, 12.0, 100.0):
         forward, backward = (line_divergence(*pair, level) for pair in ((present, absent), (absent, present)))
         found = pld.get_delta_for_epsilon(math.log(level))

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tacita.experiments.heavy_tails import AlphaStable, NoisyQuadratic, OneSidedPareto, StudentT, SymmetricPareto
+from tacita.experiments.heavy_tails import AlphaStable, NoisyQuadratic, OneSidedPareto, StudentT
+from tests.experiments.symmetric_pareto import SymmetricPareto
 
 LAWS = [
     OneSidedPareto(tail=1.5),

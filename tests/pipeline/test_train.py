@@ -132,7 +132,7 @@ def test_parquet_and_npz(settings, table) -> None:
     np.savez("table.npz", image=pixels, digit=np.arange(400) % 2)
     train_table(settings(data="table.npz", target="digit", drop=(), output="npz", queries=40))
     model = tacita.load("npz")
-    assert model.encoder.input_shape == (2, 3)
+    assert model.encoder.pieces[0].shape == (2, 3)
     assert (model.predict({"image": pixels}) == np.array(["0", "1"] * 200, dtype=object)).mean() > 0.9
 
 

@@ -16,6 +16,7 @@ from tacita.accounting.accountant import ORDERS as ACCOUNTED
 from tacita.accounting.accountant import _rdp_epsilon
 from tacita.selection import NumberOfRuns
 from tacita.selection.run_cost import selection_event
+from tests.accounting.library_pld import library_pld
 
 ORDERS = np.array([1.5, 2.0, 4.0, 8.0, 16.0, 32.0])
 Y = np.linspace(-12, 14, 40_001)
@@ -93,7 +94,9 @@ def deltas_of(mu, law, interval=2.0**-9):
     inner = acc.GaussianSumEvent(
         sampling=acc.FullBatchLaw(), relation="add_or_remove_one", max_contribution=(abs(mu),), noise_std=(1.0,)
     )
-    return np.asarray(selection_event(inner, law).guarantee(1).pld(interval).get_delta_for_epsilon(np.array(EPSILONS)))
+    return np.asarray(
+        library_pld(selection_event(inner, law).guarantee(1), interval).get_delta_for_epsilon(np.array(EPSILONS))
+    )
 
 
 @pytest.mark.parametrize("mu", [0.1, 1.0])
@@ -152,5 +155,5 @@ def test_the_expected_number_is_reached():
     present, absent = (1 - rate) * above[0] + rate * above[1], above[0]
     best = [1 - np.polynomial.polynomial.polyval(1 - chance, numbers) for chance in (present, absent)]
     exact = best[0] - math.e * best[1]
-    bound = selection_event(inner, law).guarantee(1).pld(2.0**-9).get_delta_for_epsilon(1.0)
+    bound = library_pld(selection_event(inner, law).guarantee(1), 2.0**-9).get_delta_for_epsilon(1.0)
     assert 8 * rate < exact <= bound <= 1.1 * law.mean_runs * rate

@@ -115,7 +115,7 @@ def test_arrays_are_scaled_clamped_and_flattened(tmp_path):
     found = encoder.encode(read_table(tmp_path / "t.npz"))
     torch.testing.assert_close(found.features, torch.tensor([[0, 1, 0.2, 0], [0, 0, 0, 0]]))
     assert found.target.tolist() == [0, 1]
-    assert encoder.input_shape == (2, 2)
+    assert encoder.pieces[0].shape == (2, 2)
     assert encoder.decode(np.array([1, 0])) == ["4", "3"]
 
 

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from tacita.experiments.clipped_sgd import clip
-from tacita.experiments.heavy_tails import OneSidedPareto, StudentT, SymmetricPareto
+from tacita.experiments.heavy_tails import OneSidedPareto, StudentT
 from tacita.theory import clip_bias_bound, clip_variance_bound
+from tests.experiments.symmetric_pareto import SymmetricPareto
 
 DRAWS = 400_000
 

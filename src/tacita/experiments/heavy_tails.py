@@ -114,23 +114,6 @@ class OneSidedPareto(HeavyTail):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SymmetricPareto(HeavyTail):
-    r"""A Pareto variable with a random sign along the diagonal: :math:`E|\xi|^\alpha = a/(a - \alpha)`.
-
-    Example:
-        >>> round(SymmetricPareto(tail=1.5).moment_scale(1.25), 4)  # 6 to the 1 / 1.25
-        4.193
-    """
-
-    def _draw(self, generator: np.random.Generator, shape: tuple[int, ...], dim: int) -> Array:
-        sign = generator.integers(0, 2, shape) * 2 - 1
-        return (sign * (1 - generator.random(shape)) ** (-1 / self.tail))[..., None] * np.full(dim, dim**-0.5)
-
-    def _moment(self, order: float, dim: int) -> float:
-        return self.tail / (self.tail - order)
-
-
-@dataclass(frozen=True, kw_only=True)
 class StudentT(HeavyTail):
     r"""The multivariate Student t distribution with ``tail`` degrees of freedom, symmetric in every direction.
 

@@ -9,9 +9,7 @@ Source: Pearlmutter (1994), https://doi.org/10.1162/neco.1994.6.1.147, by two ba
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 
-import numpy as np
 import torch
-from scipy.sparse.linalg import LinearOperator
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -80,14 +78,6 @@ class Hessian:
     def dense(self) -> Tensor:
         """Return the whole matrix, (dim, dim), float64, by ``dim`` products; symmetric up to rounding."""
         return torch.stack([self.product(row) for row in torch.eye(self.dim, device=self.device)])
-
-    def linear_operator(self) -> LinearOperator:
-        """Return SciPy's linear operator, for ``scipy.sparse.linalg.eigsh`` and ``lobpcg``."""
-
-        def product(vector: np.ndarray) -> np.ndarray:
-            return self.product(torch.from_numpy(np.asarray(vector, float).ravel())).cpu().numpy()
-
-        return LinearOperator((self.dim, self.dim), matvec=product, dtype=np.float64)  # type: ignore[call-arg]
 
     @property
     def _leaves(self) -> list[Tensor]:

@@ -7,8 +7,7 @@ https://doi.org/10.1137/0613066. The bound used here is proved in docs/derivatio
 A random start spans the whole space with probability 1, so that after as many steps as dimensions the value is exact.
 Before that it is too large, by at most a share :math:`\eta` of the operator's spread
 :math:`\lambda_{\max} - \lambda_{\min}`, except with a small probability: :func:`lanczos_error` relates the two. ARPACK
-and LOBPCG (through ``Hessian.linear_operator``) need fewer products, but stop on a residual, which only shows that
-*some* eigenvalue is near.
+and LOBPCG need fewer products, but stop on a residual, which only shows that *some* eigenvalue is near.
 """
 
 import math

@@ -34,7 +34,7 @@ from tacita.pipeline.table_oracle import make_table_oracle
 from tacita.pipeline.table_statement import PREPROCESSING, Selected, make_statement, what_was_bought
 from tacita.random import Randomness
 from tacita.tables.encoded_file import EncodedFile
-from tacita.tables.encoder_rules import make_encoder
+from tacita.tables.encoder_rules import make_encoder, public_rows
 from tacita.tables.encoding import Encoded
 from tacita.tables.table import Table
 from tacita.tables.units import cap_rows
@@ -123,9 +123,8 @@ class TableTask:
         counted = rows_and_task(self.source, rows.table, self.plan, sessions, self.randomness)
         found = survey(self.source, rows.table, self.plan, sessions, self.randomness, counted=counted)
         encoder = make_encoder(schema, found, columns=self.source.names)
-        count = float(schema.rows) if schema.rows is not None else max(found.rows if found else 0.0, 1.0)
         spec = ModelSpec.of(self.settings.model, self.plan.training.width, encoder)
-        preprocessing = Preprocessing(encoder=encoder, survey=found, model=spec, rows=count)
+        preprocessing = Preprocessing(encoder=encoder, survey=found, model=spec, rows=public_rows(schema, found))
         self.ledger.flush()
         preprocessing.save(path)
         for words in what_was_bought(preprocessing, self.source):

@@ -73,7 +73,7 @@ def public_rows(schema: Schema, survey: Survey | None) -> float:
     """Return the number of rows that may set a divisor: the declared one, else the bought one; at least 1."""
     if schema.rows is not None:
         return float(schema.rows)
-    if survey is None or not survey.columns:
+    if survey is None:
         raise ValueError("rows must be declared: nothing was bought about this table, not even the number of rows.")
     return max(survey.rows, 1.0)
 

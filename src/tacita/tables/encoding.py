@@ -93,13 +93,6 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         """The names of the classes by class number; empty for a regression."""
         return self.target.classes if isinstance(self.target, ClassTarget) else ()
 
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        """The shape of one row's features: the array's shape if a row is one array, else ``(num_features,)``."""
-        if len(self.pieces) == 1 and isinstance(self.pieces[0], ArrayPiece):
-            return self.pieces[0].shape
-        return (self.num_features,)
-
     def columns(self, *, with_target: bool = True) -> tuple[str, ...]:
         """Return the names of the columns that a file must hold, each once."""
         names = [piece.column for piece in self.pieces]

@@ -12,6 +12,7 @@ from tacita import accounting as acc
 from tacita.accounting.accountant import ORDERS
 from tacita.accounting.events import bounded_residuals
 from tests.accounting.events.feedback import BATCH, QUERIES, RATE, session_epsilon
+from tests.accounting.library_pld import library_pld
 
 
 @pytest.mark.parametrize(
@@ -64,7 +65,7 @@ def test_bounded_residuals_compose_with_other_sessions(events):
     tiny = acc.Spend(events.full(1e4), 1)
     beside = acc.epsilon([acc.Spend(event, QUERIES), tiny], 1e-5).epsilon
     assert alone < beside < alone * 1.005
-    pld = event.guarantee(QUERIES).pld(2.0**-8)
+    pld = library_pld(event.guarantee(QUERIES), 2.0**-8)
     for at in (0.5, 1.0, 2.0):
         assert (
             event.guarantee(QUERIES).delta(at) * (1 - 1e-8)

@@ -10,6 +10,7 @@ from tacita import accounting as acc
 from tacita.accounting.accountant import ORDERS
 from tacita.errors import LedgerError
 from tests.accounting.events.feedback import QUERIES, RATE, hidden_every, session_epsilon
+from tests.accounting.library_pld import library_pld
 
 DELTA = 1e-5
 RELATION = "add_or_remove_one"
@@ -79,8 +80,11 @@ def test_the_worst_is_the_maximum_order_by_order(training, events):
     event = worst_of(acc.Spend(loud, 150), acc.Spend(quiet, 1))
     assert np.array_equal(event.guarantee(1).rdp(ORDERS), np.maximum(*curves))
     pld, parts = (
-        event.guarantee(1).pld(2.0**-10),
-        [spend.event.guarantee(spend.queries).pld(2.0**-10) for spend in (acc.Spend(loud, 150), acc.Spend(quiet, 1))],
+        library_pld(event.guarantee(1), 2.0**-10),
+        [
+            library_pld(spend.event.guarantee(spend.queries), 2.0**-10)
+            for spend in (acc.Spend(loud, 150), acc.Spend(quiet, 1))
+        ],
     )
     for at in (0.0, 0.3, 1.0, 3.0):
         deltas = [part.get_delta_for_epsilon(at) for part in parts]

@@ -7,6 +7,7 @@ import pytest
 
 from tacita import accounting as acc
 from tacita.accounting.accountant import ORDERS, _rdp_epsilon
+from tests.accounting.library_pld import library_pld
 
 DELTA = 1e-5
 
@@ -52,7 +53,7 @@ def test_full_batch(events, relation, exact, by_rdp):
     event = events.full(1.0, relation)
     assert epsilon(event, 10) == pytest.approx(exact, abs=1e-4)
     assert rdp_epsilon(event, 10) == pytest.approx(by_rdp, abs=1e-3)
-    composed = event.guarantee(10).pld(2.0**-12)
+    composed = library_pld(event.guarantee(10), 2.0**-12)
     assert exact - 1e-4 <= composed.get_epsilon_for_delta(DELTA) <= exact * 1.005
 
 

@@ -9,6 +9,7 @@ from scipy import integrate, stats
 from tacita import accounting as acc
 from tacita.errors import UnsupportedEventError
 from tests.accounting.events.feedback import BATCH, QUERIES, RATE, TABLE, hidden_every, session_epsilon
+from tests.accounting.library_pld import library_pld
 
 
 def test_gaussian_mu_of_the_papers_targets():
@@ -144,7 +145,7 @@ def mixture(shifts, chances, std=1.0):
 @pytest.mark.parametrize("level", [0.3, 1.0, 1.7, 6.0])
 def test_the_discretised_pair_is_never_below_the_exact_one(events, level):
     present, absent = mixture((0.8, 1.3), (0.7, 0.3)), mixture((0.0,), (1.0,))
-    pld = events.hidden(1.0, 0.8, 0.5, 0.3).guarantee(1).pld(2.0**-12)
+    pld = library_pld(events.hidden(1.0, 0.8, 0.5, 0.3).guarantee(1), 2.0**-12)
     exact = max(hockey_stick(present, absent, level), hockey_stick(absent, present, level))
     assert exact * (1 - 1e-7) <= pld.get_delta_for_epsilon(math.log(level)) <= exact * 1.001 + 1e-9
 

@@ -9,14 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
-from tacita.accounting import _pld
 from tacita.accounting._pairs import GaussianPair, Part
 from tacita.accounting.gaussian import gaussian_delta
 from tacita.errors import UnsupportedEventError
-
-DEFAULT_INTERVAL = 2.0**-13  # about 1e-4: the default grid of a privacy loss distribution
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,11 +56,6 @@ class Guarantee:
     def private(self) -> bool:
         """Whether some finite epsilon is claimed; ``False`` without noise."""
         return self.mu != math.inf
-
-    def pld(self, interval: float = DEFAULT_INTERVAL) -> PrivacyLossDistribution | None:
-        """Return the composition of :attr:`pairs`, discretised pessimistically, for use with dp_accounting."""
-        pairs = None if self.pairs is None else self.pairs()
-        return _pld.library_distribution(pairs, interval) if pairs else None
 
 
 def gaussian(mu: float, **other_forms: Any) -> Guarantee:
