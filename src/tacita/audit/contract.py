@@ -21,7 +21,7 @@ from tacita.audit.fidelity import (
     check_precision,
     in_whole_steps,
 )
-from tacita.audit.sessions import Asking, MakeOracle, has_parts, is_plain, released_in, replayed
+from tacita.audit.sessions import Asking, MakeOracle, has_parts, is_plain, released_in, replayed, source_of
 from tacita.audit.simulator import Trace
 from tacita.errors import UnsupportedEventError
 
@@ -147,7 +147,8 @@ def _check_whole_sessions(arena: Arena, false_alarm: float) -> None:
     parts, worlds = arena.parts, arena.worlds
     assert parts is not None, "only oracles with parts are compared with them"
     assert worlds is not None, "parts come with worlds"
-    ways = [True] if getattr(getattr(arena.oracles[0], "source", None), "model", None) is not None else []
+    source = source_of(arena.oracles[0])
+    ways = [True] if source is not None and source.model is not None else []
     ways += [False] if arena.queries > ASKED else []  # _check_first_hand made shorter sessions in full
     for backward in ways:
         whole = replace(arena, asking=Asking(COLUMNS, arena.queries, backward=backward))

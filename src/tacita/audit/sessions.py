@@ -15,6 +15,7 @@ from torch import Tensor
 from tacita.accounting import NeighboringRelation
 from tacita.audit.simulator import Parts, Trace, Worlds, replay
 from tacita.estimators.estimator import Values
+from tacita.gradients.engine import GradientSource
 from tacita.gradients.given import DEFAULT_NAME
 from tacita.ledger import Ledger, Reservations
 from tacita.ledger import Session as LedgerSession
@@ -32,6 +33,12 @@ class Queryable(Protocol):
     def query(self, params: Mapping[str, Tensor], /) -> Any:
         """Return a release with ``gradient``, ``released``, ``divisor`` and ``noise_std``."""
         ...
+
+
+def source_of(oracle: Queryable) -> GradientSource | None:
+    """Return the source of an oracle that has one of tacita's; the protocol of an oracle does not ask for it."""
+    source = getattr(oracle, "source", None)
+    return source if isinstance(source, GradientSource) else None
 
 
 MakeOracle = Callable[[Tensor, Ledger], Queryable]  # rows (n, d), an in-memory ledger
@@ -94,7 +101,8 @@ class Asking:
         return release
 
     def _point(self, oracle: Queryable) -> dict[str, Tensor]:
-        shapes = getattr(getattr(oracle, "source", None), "shapes", {DEFAULT_NAME: (self._columns,)})
+        source = source_of(oracle)
+        shapes = {DEFAULT_NAME: torch.Size([self._columns])} if source is None else source.shapes
         return {name: torch.zeros(shape) for name, shape in shapes.items()}
 
 

@@ -8,7 +8,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator
 from itertools import chain
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -18,6 +18,15 @@ from tacita.oracles.records import as_records
 from tacita.random import Key
 
 SAMPLED_ROWS = 64  # rows looked at of a Dataset whose rows have to be loaded one by one
+
+
+@runtime_checkable
+class ReadsItself(Protocol):
+    """A data set that yields all of its bytes for a fingerprint, such as a file of encoded rows."""
+
+    def parts(self) -> Iterator[bytes]:
+        """Yield all that the rows depend on."""
+        ...
 
 
 def data_fingerprint(oracle: GradientOracle, dataset: Any) -> str:
@@ -41,7 +50,7 @@ def data_parts(dataset: Any, key: Key) -> Iterator[Any]:
         for array in dataset:
             yield np.ascontiguousarray(array.detach().cpu().numpy() if isinstance(array, torch.Tensor) else array)
         return
-    if hasattr(dataset, "parts"):
+    if isinstance(dataset, ReadsItself):
         yield from dataset.parts()
         return
     count = len(dataset)

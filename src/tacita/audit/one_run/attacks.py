@@ -100,7 +100,8 @@ class GradientMatch(Attack):
     words = "rows, every release against the row's clipped gradient at its point (white box)"
 
     def __init__(self, oracle: GradientOracle, loss_fn: LossFn, rows: Any, substitutes: Any = None) -> None:
-        model: Any = oracle.source.model  # type: ignore[attr-defined]
+        model = oracle.source.model
+        assert model is not None  # backward() raises without one
         self._clipper = getattr(oracle.estimator, "clipper", None)
         self._sources = [NetworkSource(model, loss_fn, data) for data in (rows, substitutes) if data is not None]
         self._scores = torch.zeros(self._sources[0].num_rows, dtype=torch.float64)
@@ -145,7 +146,8 @@ class FinalLoss(Attack):
     words = "rows, loss of the final model less that of the untrained one (black box)"
 
     def __init__(self, oracle: GradientOracle, loss_fn: LossFn, rows: Any, substitutes: Any = None) -> None:
-        model: Any = oracle.source.model  # type: ignore[attr-defined]
+        model = oracle.source.model
+        assert model is not None  # backward() raises without one
         self._model, self._loss_fn, self._device = model, loss_fn, next(model.parameters()).device
         self._sources = [NetworkSource(model, loss_fn, data) for data in (rows, substitutes) if data is not None]
         self._first = self._advantage()

@@ -141,7 +141,8 @@ def train_with_canaries(
         attack: Sees every release together with the point at which it was asked.
         on_step: Called with the parameters after each step.
     """
-    model: Any = oracle.source.model  # type: ignore[attr-defined]
+    model = oracle.source.model
+    assert model is not None  # backward() raises without one
     params = trainable(model)
     model.train()
     while oracle.remaining_queries:
