@@ -15,7 +15,7 @@ from tacita.accounting import (
     Part,
     PoissonLaw,
 )
-from tacita.ledger import Ledger, Statement, statement
+from tacita.ledger import Ledger, statement
 from tacita.ledger.statement_text import _up
 
 DELTA = 1e-5
@@ -229,7 +229,7 @@ def test_there_is_no_statement_without_a_ledger(source):
     with pytest.raises(TypeError, match="made from a Ledger"):
         statement(source, DELTA)
     with pytest.raises(TypeError, match="made from a Ledger"):
-        Statement(source, DELTA)
+        statement(source, DELTA)
 
 
 def test_an_empty_ledger_says_nothing_of_any_model():

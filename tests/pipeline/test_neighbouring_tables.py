@@ -22,6 +22,7 @@ import tacita.oracles.line as line_module
 import tacita.pipeline.purchases as purchases_module
 import tacita.pipeline.table_task as task_module
 from tacita.oracles.line import Line
+from tacita.pipeline.purchases import TablePurchases
 from tacita.random import Key, Randomness
 
 ROWS = [
@@ -109,7 +110,7 @@ class Tape:
 def tape(monkeypatch: pytest.MonkeyPatch) -> Tape:
     """Fixes the key and the fingerprints, and plays releases back."""
     tape = Tape()
-    noisy, survey = Line.noisy, purchases_module.columns_and_target
+    noisy, survey = Line.noisy, TablePurchases.columns_and_target
 
     def taped_noisy(self: Line, *dtypes: Any) -> Any:
         released = noisy(self, *dtypes)
@@ -117,7 +118,7 @@ def tape(monkeypatch: pytest.MonkeyPatch) -> Tape:
         return released if self.session.purpose == "survey" else tape.pass_through(released)
 
     monkeypatch.setattr(line_module.Line, "noisy", taped_noisy)
-    monkeypatch.setattr(purchases_module, "columns_and_target", lambda *a, **k: tape.pass_through(survey(*a, **k)))
+    monkeypatch.setattr(TablePurchases, "columns_and_target", lambda *a, **k: tape.pass_through(survey(*a, **k)))
     monkeypatch.setattr(Randomness, "system", classmethod(lambda cls: Randomness.insecure(0)))
     # Each ledger has a random name, which is drawn without a look at the rows.
     monkeypatch.setattr(registry_module, "secrets", SimpleNamespace(token_hex=lambda size: "0" * 2 * size))

@@ -101,7 +101,7 @@ def test_what_a_value_needs_is_said_before_anything_is_spent(settings, table, mo
     def stop(*arguments, **more):
         raise RuntimeError
 
-    monkeypatch.setattr("tacita.pipeline.table_task.rows_and_task", stop)
+    monkeypatch.setattr("tacita.pipeline.purchases.TablePurchases.rows_and_task", stop)
     with pytest.raises(RuntimeError):
         train_table(settings(), say=said.append)
     assert any("a label needs about" in line for line in said)

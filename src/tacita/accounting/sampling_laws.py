@@ -161,8 +161,26 @@ class FixedSizeLaw(SamplingLaw):
         return True
 
 
+class AssignedLaw(SamplingLaw):
+    """Records are assigned to batches before the queries that read them, for an epoch or for the whole session.
+
+    Attributes:
+        own_coin: Whether each record draws its batch by its own coin, so that an absent record moves no other.
+    """
+
+    own_coin: bool
+
+    @property
+    def per_query(self) -> bool:
+        return False
+
+    @property
+    def absence_moves_others(self) -> bool:
+        return not self.own_coin
+
+
 @dataclass(frozen=True)
-class DisjointLaw(SamplingLaw):
+class DisjointLaw(AssignedLaw):
     """Each record is in one query of the session at most.
 
     Attributes:
@@ -184,17 +202,9 @@ class DisjointLaw(SamplingLaw):
     def most_draws(self, queries: int) -> int:
         return min(queries, 1)
 
-    @property
-    def per_query(self) -> bool:
-        return False
-
-    @property
-    def absence_moves_others(self) -> bool:
-        return not self.own_coin
-
 
 @dataclass(frozen=True)
-class ShuffledEpochsLaw(SamplingLaw):
+class ShuffledEpochsLaw(AssignedLaw):
     """Each record is in one of the ``batches_per_epoch`` queries of each epoch.
 
     Attributes:
@@ -224,14 +234,6 @@ class ShuffledEpochsLaw(SamplingLaw):
     @property
     def queries_per_epoch(self) -> int:
         return self.batches_per_epoch
-
-    @property
-    def per_query(self) -> bool:
-        return False
-
-    @property
-    def absence_moves_others(self) -> bool:
-        return not self.own_coin
 
 
 # One law of each kind, for tables. Their numbers do not matter.

@@ -78,15 +78,13 @@ def statement(
         >>> round(words.to_json()["epsilon"], 2), words.to_json()["epsilon_spent"]
         (0.65, 0.0)
     """
-    return Statement(
-        ledger,
-        delta,
-        purchases=purchases,
-        chosen_by_tacita=chosen_by_tacita,
-        caveats=caveats,
-        holdout_score=holdout_score,
-        fields=fields,
-    )
+    said = {
+        "purchases": list(purchases),
+        "chosen_by_tacita": list(chosen_by_tacita),
+        "caveats": list(caveats),
+        "holdout_score": holdout_score,
+    }
+    return Statement(ledger, delta, said, fields)
 
 
 class Statement:
@@ -98,34 +96,19 @@ class Statement:
     the main one (:func:`main_session`). Infinite settings are the text "inf".
     """
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        delta: float,
-        *,
-        purchases: Sequence[Any] = (),
-        chosen_by_tacita: Sequence[str] = (),
-        caveats: Sequence[str] = (),
-        holdout_score: Any = None,
-        fields: Mapping[str, Any] | None = None,
-    ):
+    def __init__(self, ledger: Ledger, delta: float, said: Mapping[str, Any], fields: Mapping[str, Any]):
         if not isinstance(ledger, Ledger):
             raise TypeError(f"a statement is made from a Ledger, got {type(ledger).__name__}.")
         _validate.delta("delta", delta)
         self._anchor = ledger.before_seal._replace(name="statement")
-        said = {
-            "purchases": list(purchases),
-            "chosen_by_tacita": list(chosen_by_tacita),
-            "caveats": [
-                *_standing(ledger),
-                *_on_large_delta(ledger, delta),
-                *([PROMISE] if ledger.conditions else []),
-                *caveats,
-            ],
-            "holdout_score": holdout_score,
-        }
+        standing = [
+            *_standing(ledger),
+            *_on_large_delta(ledger, delta),
+            *([PROMISE] if ledger.conditions else []),
+        ]
+        said = {**said, "caveats": [*standing, *said["caveats"]]}
         self._fields = {**_guarantee(ledger, delta), **_main(ledger), **_record(ledger), **said}
-        for name, value in (fields or {}).items():
+        for name, value in fields.items():
             if name in self._fields:
                 raise ValueError(f"{name!r} is a field that the statement takes from the ledger.")
             self._fields[name] = value
@@ -133,7 +116,7 @@ class Statement:
             canonical(self._fields)
         except (TypeError, ValueError) as error:
             raise ValueError(f"what goes into a statement must be plain JSON values: {error}.") from None
-        self._extra = tuple(fields or {})
+        self._extra = tuple(fields)
 
     @property
     def text(self) -> str:

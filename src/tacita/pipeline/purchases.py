@@ -3,7 +3,8 @@
 A purchase is one query of its own session. What is read from the noisy counts is post-processing.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import msgspec
 import numpy as np
@@ -73,112 +74,109 @@ def _mechanism(session: Session, blocks: Iterable[str]) -> Mechanism:
     return GaussianMechanism(noise_multiplier=1.0)
 
 
-def rows_and_task(
-    source: TableSource, table: Table | TableFile, plan: TablePlan, sessions: Sessions, randomness: Randomness
-) -> RowsAndTask | None:
-    """Buy the number of rows and the task; ``None`` if both are declared."""
-    if sessions.rows is None:
-        return None
-    noise_std = plan.purchases.rows_noise_std()
-    with private_rows("counting the rows"):
-        counts = task_counts(table, source.schema)
-        return read_task(buy(sessions.rows, {"rows": counts}, noise_std, randomness)["rows"], noise_std)
+@dataclass(frozen=True)
+class TablePurchases:
+    """What a run buys about its table before the training.
 
-
-def survey(
-    source: TableSource,
-    table: Table | TableFile,
-    plan: TablePlan,
-    sessions: Sessions,
-    randomness: Randomness,
-    *,
-    counted: RowsAndTask | None,
-) -> Survey | None:
-    """Buy survey and refinement of the columns, over the rows that count; ``None`` if nothing is bought."""
-    target = source.schema.target
-    assert target is not None
-    task = None if target.complete else target.task or (None if counted is None else counted.task)
-    rows = float(source.schema.rows) if source.schema.rows is not None else (0.0 if counted is None else counted.rows)
-    if sessions.survey is None:
-        return None if counted is None else Survey(rows=rows, columns=(), noise_std=0.0, threshold=0.0)
-    lean = rows < LEAN * plan.purchases.threshold(plan.columns_to_buy) if plan.columns_to_buy else False
-    with private_rows("counting the rows for the survey"):
-        found, bins = columns_and_target(source, table, plan, sessions.survey, randomness, task=task, lean=lean)
-    if sessions.refinement is not None:
-        with private_rows("counting the rows for the refinement"):
-            found = _refinement(source, table, plan, sessions.refinement, randomness, found=found, bins=bins)
-    why = "" if task is None or counted is None or target.task is not None else counted.why
-    counted_noise = 0.0 if counted is None or source.schema.rows is not None else counted.noise_std
-    return msgspec.structs.replace(found, rows=rows, task=task, task_why=why, rows_noise_std=counted_noise)
-
-
-def columns_and_target(
-    source: TableSource,
-    table: Table | TableFile,
-    plan: TablePlan,
-    session: Session,
-    randomness: Randomness,
-    *,
-    task: Task | None,
-    lean: bool,
-) -> tuple[Survey, np.ndarray]:
-    """Buy facts about the columns and the target in one query, each block at its own noise.
-
-    Returns:
-        What was bought, and the noisy bins of the columns.
+    Attributes:
+        source: The table and what is declared about it.
+        table: The private rows that count.
+        plan: The budget of each purchase.
+        sessions: The sessions that pay.
+        randomness: The run's key.
     """
-    schema, purchases, columns = source.schema, plan.purchases, source.to_buy[: plan.columns_to_buy]
-    counts, blocks, noise_std = survey_counts(table, schema, columns, lean=lean), {}, {}
-    histograms = 1 if lean else 2
-    if columns:
-        blocks[BLOCK] = counts.tensors()
-        noise_std[BLOCK] = purchases.survey_noise_std(len(columns), histograms)
-    answers = None
-    if plan.buys_target and task is not None:
-        answers = survey_counts(table, _with_task(schema, task), source.to_buy[-1:])
-        label = "target bins" if task == "regression" else "target texts"
-        blocks[TARGET] = {label: answers.bins if task == "regression" else answers.texts[0]}
-        noise_std[TARGET] = purchases.target_noise_std()
-    noisy = buy_blocks(session, blocks, noise_std, randomness)
-    threshold = purchases.threshold(len(columns), histograms) if columns else 0.0
-    noisy.setdefault("bins", np.zeros((0, BINS)))
-    found = survey_of(
-        counts, noisy, schema, noise_std=noise_std.get(BLOCK, 0.0), threshold=threshold, lean=lean
-    )  # reads no text below the threshold
-    if answers is None or task is None:
+
+    source: TableSource
+    table: Table | TableFile
+    plan: TablePlan
+    sessions: Sessions
+    randomness: Randomness
+
+    @property
+    def _columns(self) -> Sequence[str]:
+        """The columns about which something is bought, without the target, which is the last one."""
+        return self.source.to_buy[: self.plan.columns_to_buy]
+
+    def rows_and_task(self) -> RowsAndTask | None:
+        """Buy the number of rows and the task; ``None`` if both are declared."""
+        if self.sessions.rows is None:
+            return None
+        noise_std = self.plan.purchases.rows_noise_std()
+        with private_rows("counting the rows"):
+            counts = task_counts(self.table, self.source.schema)
+            return read_task(buy(self.sessions.rows, {"rows": counts}, noise_std, self.randomness)["rows"], noise_std)
+
+    def survey(self, counted: RowsAndTask | None) -> Survey | None:
+        """Buy survey and refinement of the columns, over the rows that count; ``None`` if nothing is bought."""
+        schema, plan = self.source.schema, self.plan
+        target = schema.target
+        assert target is not None
+        task = None if target.complete else target.task or (None if counted is None else counted.task)
+        declared = schema.rows is not None
+        rows = float(schema.rows) if schema.rows is not None else (0.0 if counted is None else counted.rows)
+        if self.sessions.survey is None:
+            return None if counted is None else Survey(rows=rows, columns=(), noise_std=0.0, threshold=0.0)
+        # A lean survey counts no texts: among so few rows, one that a fifth of them hold would not pass the threshold.
+        lean = plan.columns_to_buy > 0 and rows < LEAN * plan.purchases.threshold(plan.columns_to_buy)
+        with private_rows("counting the rows for the survey"):
+            found, bins = self.columns_and_target(self.sessions.survey, task=task, lean=lean)
+        if self.sessions.refinement is not None:
+            with private_rows("counting the rows for the refinement"):
+                found = self._refinement(self.sessions.refinement, found=found, bins=bins)
+        why = "" if task is None or counted is None or target.task is not None else counted.why
+        counted_noise = 0.0 if counted is None or declared else counted.noise_std
+        return msgspec.structs.replace(found, rows=rows, task=task, task_why=why, rows_noise_std=counted_noise)
+
+    def columns_and_target(self, session: Session, *, task: Task | None, lean: bool) -> tuple[Survey, np.ndarray]:
+        """Buy facts about the columns and the target in one query, each block at its own noise.
+
+        Returns:
+            What was bought, and the noisy bins of the columns.
+        """
+        schema, purchases, columns = self.source.schema, self.plan.purchases, self._columns
+        counts, blocks, noise_std = survey_counts(self.table, schema, columns, lean=lean), {}, {}
+        histograms = 1 if lean else 2
+        if columns:
+            blocks[BLOCK] = counts.tensors()
+            noise_std[BLOCK] = purchases.survey_noise_std(len(columns), histograms)
+        # The target has a block of its own, because a row holds one label but a value of every column.
+        answers = None
+        if self.plan.buys_target and task is not None:
+            answers = survey_counts(self.table, _with_task(schema, task), self.source.to_buy[-1:])
+            label = "target bins" if task == "regression" else "target texts"
+            blocks[TARGET] = {label: answers.bins if task == "regression" else answers.texts[0]}
+            noise_std[TARGET] = purchases.target_noise_std()
+        noisy = buy_blocks(session, blocks, noise_std, self.randomness)
+        # From here on only noisy counts are read; ``counts`` and ``answers`` name the texts, and those below the
+        # threshold are never looked at.
+        threshold = purchases.threshold(len(columns), histograms) if columns else 0.0
+        noisy.setdefault("bins", np.zeros((0, BINS)))
+        found = survey_of(counts, noisy, schema, noise_std=noise_std.get(BLOCK, 0.0), threshold=threshold, lean=lean)
+        if answers is None or task is None:
+            return found, noisy["bins"]
+        least = purchases.target_threshold()
+        facts = target_facts(answers, noisy, task, noise_std=noise_std[TARGET], threshold=least)
+        found = msgspec.structs.replace(
+            found, columns=(*found.columns, facts), target_threshold=least, target_noise_std=noise_std[TARGET]
+        )
         return found, noisy["bins"]
-    least = purchases.target_threshold()
-    facts = target_facts(answers, noisy, task, noise_std=noise_std[TARGET], threshold=least)
-    found = msgspec.structs.replace(
-        found, columns=(*found.columns, facts), target_threshold=least, target_noise_std=noise_std[TARGET]
-    )
-    return found, noisy["bins"]
+
+    def _refinement(self, session: Session, *, found: Survey, bins: np.ndarray) -> Survey:
+        """Buy finer bins of the numbers; after a lean survey, buy its bins once more.
+
+        This is done even without a numeric column, so that the ledger does not depend on what the survey found.
+        """
+        noise_std = self.plan.refinement_noise_std(found)
+        if found.lean:
+            schema = self.source.schema
+            counts = {"bins": survey_counts(self.table, schema, self._columns, lean=True).bins}
+            again = buy(session, counts, noise_std, self.randomness)
+            return reread_lean(found, bins, again["bins"], schema, (found.noise_std, noise_std))
+        counts = {"fine bins": refinement_counts(self.table, self.source.schema, found)}
+        return read_refinement(found, buy(session, counts, noise_std, self.randomness)["fine bins"], noise_std)
 
 
 def _with_task(schema: Schema, task: Task) -> Schema:
     """Return the schema as if ``task`` were declared, so that even labels that are long numbers count as texts."""
     assert schema.target is not None
     return msgspec.structs.replace(schema, target=msgspec.structs.replace(schema.target, task=task))
-
-
-def _refinement(
-    source: TableSource,
-    table: Table | TableFile,
-    plan: TablePlan,
-    session: Session,
-    randomness: Randomness,
-    *,
-    found: Survey,
-    bins: np.ndarray,
-) -> Survey:
-    """Buy finer bins of the numbers; after a lean survey, buy its bins once more.
-
-    This is done even without a numeric column, so that the ledger does not depend on what the survey found.
-    """
-    schema, columns = source.schema, source.to_buy[: plan.columns_to_buy]
-    noise_std = plan.refinement_noise_std(found)
-    if found.lean:
-        again = buy(session, {"bins": survey_counts(table, schema, columns, lean=True).bins}, noise_std, randomness)
-        return reread_lean(found, bins, again["bins"], schema, (found.noise_std, noise_std))
-    counts = refinement_counts(table, schema, found)
-    return read_refinement(found, buy(session, {"fine bins": counts}, noise_std, randomness)["fine bins"], noise_std)

@@ -26,7 +26,7 @@ from tacita.pipeline.encoded_rows import CappedRows, EncodedRows, encode_rows
 from tacita.pipeline.models import ModelSpec, loss_fn
 from tacita.pipeline.plan import KEPT, SPLIT, Sessions, TablePlan
 from tacita.pipeline.preprocessing import Preprocessing
-from tacita.pipeline.purchases import rows_and_task, survey
+from tacita.pipeline.purchases import TablePurchases
 from tacita.pipeline.run_list import recorded
 from tacita.pipeline.settings import CONFIG, TableSettings, bound_settings
 from tacita.pipeline.source import TableSource, private_rows
@@ -120,8 +120,8 @@ class TableTask:
                 raise LedgerError(f"{self.ledger!r} does not match the run: it lacks the purchases that were made.")
             return Preprocessing.load(path)
         schema = self.source.schema
-        counted = rows_and_task(self.source, rows.table, self.plan, sessions, self.randomness)
-        found = survey(self.source, rows.table, self.plan, sessions, self.randomness, counted=counted)
+        purchases = TablePurchases(self.source, rows.table, self.plan, sessions, self.randomness)
+        found = purchases.survey(purchases.rows_and_task())
         encoder = make_encoder(schema, found, columns=self.source.names)
         spec = ModelSpec.of(self.settings.model, self.plan.training.width, encoder)
         preprocessing = Preprocessing(encoder=encoder, survey=found, model=spec, rows=public_rows(schema, found))

@@ -52,10 +52,6 @@ class PoissonSampler(Sampler):
         return PoissonLaw(self.sample_rate)
 
     @property
-    def expected_batch_size(self) -> float:
-        return self.sample_rate * self.num_records
-
-    @property
     def requires_public_count(self) -> bool:
         return False
 
@@ -98,10 +94,6 @@ class UnitPoissonSampler(Sampler):
     @property
     def law(self) -> PoissonUnitLaw:
         return PoissonUnitLaw(self.sample_rate, self.max_rows_per_unit)
-
-    @property
-    def expected_batch_size(self) -> float:
-        return self.sample_rate * self.num_records
 
     @property
     def requires_public_count(self) -> bool:

@@ -57,9 +57,9 @@ class Sampler(ABC):
         """The sampling law, from which the session's event (what it spends) follows."""
 
     @property
-    @abstractmethod
     def expected_batch_size(self) -> float:
         """The public divisor of the sum; never the batch size that was drawn."""
+        return self.sample_rate * self.num_records
 
     @abstractmethod
     def draw(self, query: int, coins: Coins, num_rows: int) -> np.ndarray:
