@@ -108,6 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a scheduler's stop is handled like Ctrl-C
     words = list(sys.argv[1:] if arguments is None else arguments)
+    # A command's own help is its docstring, which needs its module and thus torch; a list of commands does not.
     app = make_app(summaries=not any(word in COMMANDS for word in words))
     sys.exit(run(lambda: app(words, result_action="return_value")))
 

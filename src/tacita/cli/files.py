@@ -1,6 +1,7 @@
 """The commands ``tacita predict``, ``statement``, ``schema`` and ``check``: for files before and after a training."""
 
 import sys
+from dataclasses import dataclass
 from typing import Annotated
 
 import msgspec
@@ -13,11 +14,44 @@ from tacita.tables.draft import draft
 from tacita.tables.readers import FileFormat, read_table
 from tacita.tables.schema import Schema, Target
 
+FLAT = Parameter(name="*")  # an object's fields are options by their own names
 FAULTY = 1
 VERIFIED = (
     "verified: the ledger is intact, and the statement follows from it; statement and files are those that the ledger "
     "was sealed with."
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextFormat:
+    """The format of a file of text.
+
+    Attributes:
+        columns: Names of the columns of a file without a header line, separated by commas.
+        delimiter: Character between cells.
+        quote: Character around a cell that holds the delimiter.
+        encoding: Encoding of the file; utf-8 by default.
+        decimal: Decimal mark of the numbers, "." by default.
+    """
+
+    columns: str | None = None
+    delimiter: str | None = None
+    quote: str | None = None
+    encoding: str | None = None
+    decimal: str | None = None
+
+    def resolve(self) -> FileFormat:
+        """Return the format with defaults for what was not given."""
+        names = () if self.columns is None else tuple(part.strip() for part in self.columns.split(","))
+        default = FileFormat()
+        return FileFormat(
+            delimiter=default.delimiter if self.delimiter is None else self.delimiter,
+            quote=default.quote if self.quote is None else self.quote,
+            encoding=self.encoding or default.encoding,
+            decimal=self.decimal or default.decimal,
+            header=not names,
+            columns=names,
+        )
 
 
 def predict(
@@ -73,11 +107,7 @@ def schema(
     /,
     *,
     target: str | None = None,
-    columns: str | None = None,
-    delimiter: str | None = None,
-    quote: str | None = None,
-    encoding: str | None = None,
-    decimal: str | None = None,
+    text: Annotated[TextFormat, FLAT] = TextFormat(),
 ) -> int:
     """Draft a schema of a table for you to review: names and kinds, guessed by looking at every row. NOT PRIVATE.
 
@@ -88,13 +118,8 @@ def schema(
     Args:
         data: The table: CSV (compressed or not), Parquet or NPZ.
         target: The column to predict.
-        columns: Names of the columns of a file without a header line, separated by commas.
-        delimiter: Character between cells.
-        quote: Character around a cell that holds the delimiter.
-        encoding: Encoding of the file; utf-8 by default.
-        decimal: Decimal mark of the numbers, "." by default.
     """
-    reading = _reading(columns, delimiter, quote, encoding, decimal)
+    reading = text.resolve()
     print(draft(read_table(data, reading), reading, target=target), end="")
     return 0
 
@@ -105,11 +130,7 @@ def check(
     *,
     schema: str | None = None,
     target: str | None = None,
-    columns: str | None = None,
-    delimiter: str | None = None,
-    quote: str | None = None,
-    encoding: str | None = None,
-    decimal: str | None = None,
+    text: Annotated[TextFormat, FLAT] = TextFormat(),
 ) -> int:
     """Show what is odd in a table: rows, cells and labels, with examples. NOT PRIVATE, for the holder of the data.
 
@@ -121,14 +142,9 @@ def check(
         data: The table: CSV (compressed or not), Parquet or NPZ.
         schema: TOML file with what is declared; without it, only what the file itself shows is checked.
         target: The column to predict.
-        columns: Names of the columns of a file without a header line, separated by commas.
-        delimiter: Character between cells.
-        quote: Character around a cell that holds the delimiter.
-        encoding: Encoding of the file; utf-8 by default.
-        decimal: Decimal mark of the numbers, "." by default.
     """
     declared = Schema() if schema is None else Schema.loads(read_text("schema", schema))
-    given = _reading(columns, delimiter, quote, encoding, decimal)
+    given = text.resolve()
     reading = declared.reading if given == FileFormat() else given
     found = target if declared.target is None else declared.target.column
     declared = msgspec.structs.replace(
@@ -136,18 +152,3 @@ def check(
     )
     print(look(read_table(data, reading), declared))
     return 0
-
-
-def _reading(
-    columns: str | None, delimiter: str | None, quote: str | None, encoding: str | None, decimal: str | None
-) -> FileFormat:
-    names = () if columns is None else tuple(part.strip() for part in columns.split(","))
-    default = FileFormat()
-    return FileFormat(
-        delimiter=default.delimiter if delimiter is None else delimiter,
-        quote=default.quote if quote is None else quote,
-        encoding=encoding or default.encoding,
-        decimal=decimal or default.decimal,
-        header=not names,
-        columns=names,
-    )

@@ -77,6 +77,7 @@ def _text(folder: Path) -> str:
 
 
 def _again(ledger: Ledger, stated: Mapping[str, Any]) -> Statement:
+    # Standing caveats follow from the ledger and come first; the others are the run's own and are taken as stated.
     own = [] if not isinstance(stated["caveats"], list) else stated["caveats"]
     standing = statement(ledger, stated["delta"]).to_json()["caveats"]
     return statement(

@@ -79,9 +79,11 @@ def encode_rows(
     with private_rows("encoding the rows"):
         for chunk in rows.table.chunks(wanted):
             out = np.zeros(chunk.num_rows, dtype=bool)
+            # A row's coin follows from its place in the whole file, or from its person: chunks do not move it.
             if holds_out:
                 out = held_out(chunk, HOLDOUT, key, unit=schema.unit, missing=schema.missing, first=first)
             encoded = encoder.encode(chunk)
+            # A row that does not count has weight 0 in the loss and no label to score.
             held.append(encoded, out)
             kept.append(encoded, ~out if keeps_invalid else ~out & chunk.valid)
             first += chunk.num_rows

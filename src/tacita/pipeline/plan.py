@@ -161,6 +161,8 @@ class TablePlan:
                 ledger, purpose, make_event, queries=queries, part=part, settings=settings, secure=secure
             )
 
+        # Training and score see disjoint parts of the rows and compose in parallel. So each is calibrated beside the
+        # purchases alone, as if the other did not exist, and nothing is calibrated again in a resumed run.
         train = registered(
             TRAIN,
             lambda: self.train_event(self._calibrated(self.train_event, spends, queries)),

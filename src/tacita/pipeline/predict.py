@@ -85,7 +85,9 @@ def _appended(source: Path, reading: FileFormat, names: list[str], chunks: Predi
         _refuse_twice(names, header.decode(reading.encoding, "replace").split(reading.delimiter))
         yield _joined(header, _line(names, reading), reading) + b"\n"
     empty = _line([""] * len(names), reading)
-    for columns, valid in chunks:  # as many rows as the block has lines
+    # The table was read by the same blocks of lines, so that the n-th chunk has a row for each line of the n-th block.
+    # The first block was taken above for its header, and its other lines are still to be written.
+    for columns, valid in chunks:
         lines = lines or _lines(next(rest))
         cells = zip(*columns, strict=True)
         out = [
@@ -130,6 +132,7 @@ def _parquet(source: Path, target: Path, kinds: dict[str, type], chunks: Predict
     try:
         kind = pyarrow.parquet.ParquetWriter if target.suffix.lower() == ".parquet" else pyarrow.csv.CSVWriter
         with kind(pa.PythonFile(written, "w"), schema) as writer:
+            # Batches of the file and chunks of predictions differ in size: rows are taken one by one from ``rows``.
             for batch in chain([first], batches):
                 cells = zip(*islice(rows, batch.num_rows), strict=True) if batch.num_rows else ((),) * len(new)
                 added = [

@@ -130,6 +130,7 @@ def open_source(settings: TableSettings, schema: Schema) -> TableSource:
     for name in settings.drop:
         if name not in table.all_names:
             raise DataStructureError(f"The data have no column {name!r}, which drop names. {NO_COLUMN_HINT}")
+    # A schema that declares columns also chooses them: a column of the file that it does not name takes no part.
     offered = [
         name for name in table.names if name not in settings.drop and (not schema.columns or name in schema.columns)
     ]

@@ -180,6 +180,8 @@ class _Audit:
             planted = plant(model, loss, records, self.canaries, relation=relation, randomness=coins)
             return planted, []
         candidates = [self._rows(preprocessing, "canaries")]
+        # What stands in for a canary that is left out: under zero_out_one the same row with weight 0, under
+        # replace_one another crafted row. Under add_or_remove_one nothing does.
         if relation == "zero_out_one":
             candidates.append((*candidates[0][:2], torch.zeros(self.canaries)))
         if relation == "replace_one":

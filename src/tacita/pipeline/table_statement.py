@@ -226,6 +226,7 @@ def others(preprocessing: Preprocessing) -> tuple[float, float]:
     """Return bounds on the share of rows without a bought label, at two standard deviations of noise."""
     survey, counts, rows = preprocessing.survey, preprocessing.label_counts, max(preprocessing.rows, 1.0)
     assert survey is not None
+    # The share is a difference of noisy counts: one of each kept class, and the number of rows.
     noise = 2 * math.hypot(len(counts) ** 0.5 * survey.target_noise_std, survey.rows_noise_std) / rows
     share = 1 - sum(counts.values()) / rows
     return min(max(share - noise, 0.0), 1.0), min(max(share + noise, 0.0), 1.0)
