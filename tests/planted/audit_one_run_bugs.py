@@ -7,6 +7,7 @@ from tacita.audit.one_run import attacks, bound, canaries, report, training
 from tacita.ledger import Ledger
 from tacita.pipeline import table_audit as pipeline
 from tacita.random import Randomness
+from tacita.training import run_lifecycle
 from tacita.training.run_lifecycle import RunLifecycle
 from tests.planted.plant import bug, put, swap
 
@@ -174,7 +175,7 @@ def audit_exports_its_model():
 @bug(11, caught_by=[ITS_OWN])
 def audit_without_a_ledger_on_disk():
     """What an audit spends on the rows is written nowhere."""
-    put(pipeline, "Ledger", lambda path, **terms: Ledger(**terms))
+    put(run_lifecycle, "Ledger", lambda path, **terms: Ledger(**terms))
 
 
 @bug(45, caught_by=[ITS_OWN])

@@ -118,8 +118,7 @@ def _rigorous(oracle: GradientOracle, claimed: "ClaimedNoise", mechanism: Gaussi
 
     charged, least = bound(claimed), math.inf
     with suppress(UnsupportedEventError):  # the sampler has no tighter accounting
-        feedback = replace(claimed.inner.feedback, first_draw=True)
-        least = bound(replace(claimed.inner, feedback=feedback)).epsilon
+        least = bound(_by_first_draw(claimed.inner)).epsilon
     least = min(charged.epsilon, least)
     if not least > claimed.claimed_epsilon:
         raise ValueError(
@@ -128,6 +127,11 @@ def _rigorous(oracle: GradientOracle, claimed: "ClaimedNoise", mechanism: Gaussi
             "oracle this noise as a GaussianMechanism instead."
         )
     return charged
+
+
+def _by_first_draw(estimator: HiddenErrorSum) -> HiddenErrorSum:
+    """Return the estimator with its tightest accounting."""
+    return replace(estimator, feedback=replace(estimator.feedback, first_draw=True))
 
 
 def _session_event(oracle: GradientOracle, estimator: Estimator, mechanism: GaussianMechanism) -> Event:
