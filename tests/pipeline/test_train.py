@@ -22,6 +22,7 @@ import tacita.pipeline.table_oracle as oracle_module
 import tacita.pipeline.table_task as task_module
 from tacita.errors import ResumeError
 from tacita.pipeline import TableSettings, check_run, train_table
+from tacita.pipeline.purchases import TablePurchases
 from tacita.random import Randomness
 from tacita.tables import read_table
 from tacita.tables.encoded_file import EncodedFile
@@ -173,7 +174,7 @@ class Watch:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.seen: dict[str, Any] = {}
-        self._wrap(monkeypatch, task_module, "survey", lambda source, table, *_, **more: table)
+        self._wrap(monkeypatch, TablePurchases, "survey", lambda purchases, *_: purchases.table)
         self._wrap(monkeypatch, oracle_module, "ClippedGradientOracle", lambda model, loss, records, **_: records)
         self._wrap(monkeypatch, task_module.score, "exact_counts", lambda model, encoder, rows, **_: rows)
         self.held, self.kept = np.zeros((2, 400), bool)  # which rows went into which file
