@@ -61,8 +61,7 @@ def row_of_the_wrong_width_raises():
 )
 def types_inferred_without_noise():
     """Types and bounds are read from exact counts."""
-    exact = type("Exact", (GaussianMechanism,), {"__call__": lambda self, values, noise_std, normals: values})
-    put(purchases, "GaussianMechanism", exact)
+    put(GaussianMechanism, "__call__", lambda self, values, noise_std, normals: values)
 
 
 @bug(38, caught_by=[PURCHASES + "test_floating_point_noise_leaves_no_trace"])

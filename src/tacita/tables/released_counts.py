@@ -89,3 +89,13 @@ def forced_kinds(schema: Schema) -> dict[str, Kind]:
     if schema.target is not None and schema.target.task is not None:
         kinds[schema.target.column] = "number" if schema.target.task == "regression" else "category"
     return kinds
+
+
+def whole(number: float) -> float:
+    """Return a number that is whole as an integer, so that JSON shows it without a point.
+
+    Example:
+        >>> whole(302.0), whole(0.5)
+        (302, 0.5)
+    """
+    return int(number) if number.is_integer() else number
