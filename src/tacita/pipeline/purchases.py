@@ -4,6 +4,7 @@ A purchase is one query of its own session. What is read from the noisy counts i
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -17,8 +18,9 @@ from tacita.oracles.line import Line
 from tacita.pipeline.plan import Sessions, TablePlan
 from tacita.pipeline.source import TableSource, private_rows
 from tacita.random import Randomness
+from tacita.tables.lean_survey import in_groups
 from tacita.tables.refinement import read_refinement, refinement_counts
-from tacita.tables.released_counts import reread_lean, survey_of, target_facts
+from tacita.tables.released_counts import survey_of, target_facts, with_scales
 from tacita.tables.schema import Schema
 from tacita.tables.survey import BINS, LEAN, Survey, survey_counts
 from tacita.tables.table import Table
@@ -129,6 +131,7 @@ def columns_and_target(
     """
     schema, purchases, columns = source.schema, plan.purchases, source.to_buy[: plan.columns_to_buy]
     counts, blocks, noise_std = survey_counts(table, schema, columns, lean=lean), {}, {}
+    counts = replace(counts, bins=in_groups(counts.bins)) if lean else counts
     histograms = 1 if lean else 2
     if columns:
         blocks[BLOCK] = counts.tensors()
@@ -171,7 +174,7 @@ def _refinement(
     found: Survey,
     bins: np.ndarray,
 ) -> Survey:
-    """Buy finer bins of the numbers; after a lean survey, buy its bins once more.
+    """Buy finer bins of the numbers; after a lean survey, the dyadic ones.
 
     This is done even without a numeric column, so that the ledger does not depend on what the survey found.
     """
@@ -179,6 +182,6 @@ def _refinement(
     noise_std = plan.refinement_noise_std(found)
     if found.lean:
         again = buy(session, {"bins": survey_counts(table, schema, columns, lean=True).bins}, noise_std, randomness)
-        return reread_lean(found, bins, again["bins"], schema, (found.noise_std, noise_std))
+        return with_scales(found, bins, again["bins"], (found.noise_std, noise_std))
     counts = refinement_counts(table, schema, found)
     return read_refinement(found, buy(session, {"fine bins": counts}, noise_std, randomness)["fine bins"], noise_std)

@@ -144,7 +144,7 @@ def list_purchases(
         released = {kind: kinds.count(kind) for kind in ("number", "category", "dropped")}
         found.append(_purchase("survey", "; ".join(what), noise_std, {**released, "classes": len(encoder.classes)}))
     if survey is not None and plan.refined:
-        what = "the survey's bins once more" if survey.lean else "finer bounds"
+        what = "the scales" if survey.lean else "finer bounds"
         what += " of the columns that are numbers"
         found.append(
             _purchase("refinement", what, plan.refinement_noise_std(survey), {"number": kinds.count("number")})

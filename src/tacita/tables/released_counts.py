@@ -8,8 +8,9 @@ from collections.abc import Mapping
 import msgspec
 import numpy as np
 
+from tacita.tables.lean_survey import read_magnitudes, read_scales, window
 from tacita.tables.schema import CategorySpec, DateSpec, NumberSpec, Schema
-from tacita.tables.survey import Facts, Kind, Survey, SurveyCounts, read_lean, read_survey, window
+from tacita.tables.survey import Facts, Kind, Survey, SurveyCounts, read_survey
 from tacita.tables.task import Task
 
 
@@ -31,7 +32,7 @@ def survey_of(
         schema: Declares the kinds of some columns.
         noise_std: Standard deviation of the noise on each count.
         threshold: The noisy count from which a text is released.
-        lean: Whether each cell was counted in one bin.
+        lean: Whether each cell was counted in one bin, a number in one of coarse bins.
     """
     texts = [
         {name: float(count) for name, count in zip(names, noisy[f"texts {i}"], strict=True) if count >= threshold}
@@ -39,30 +40,18 @@ def survey_of(
     ]
     kinds = forced_kinds(schema)
     if lean:
-        columns = read_lean(counts.columns, bins=noisy["bins"], texts=texts, noise_std=noise_std, kinds=kinds)
+        columns = read_magnitudes(counts.columns, bins=noisy["bins"], texts=texts, noise_std=noise_std, kinds=kinds)
         return Survey(rows=0.0, columns=columns, noise_std=noise_std, threshold=threshold, lean=True)
     return read_survey(
         counts.columns, bins=noisy["bins"], texts=texts, noise_std=noise_std, threshold=threshold, kinds=kinds
     )
 
 
-def reread_lean(
-    survey: Survey, first: np.ndarray, second: np.ndarray, schema: Schema, noise: tuple[float, float]
-) -> Survey:
-    """Read a lean survey again, from the mean of bins that were bought twice, weighted by their noise."""
-    of_target = survey.columns[len(first) :]
-    read = survey.columns[: len(first)]
-    weight = noise[1] ** 2 / (noise[0] ** 2 + noise[1] ** 2)
-    bins = np.rint(weight * first + (1 - weight) * second)
+def with_scales(survey: Survey, first: np.ndarray, second: np.ndarray, noise: tuple[float, float]) -> Survey:
+    """Return a lean survey with the scales that its second query showed; ``first`` are the bins of the first one."""
+    columns = read_scales(survey.columns[: len(first)], first, second, noise)
     together = noise[0] * noise[1] / (noise[0] ** 2 + noise[1] ** 2) ** 0.5
-    columns = read_lean(
-        [facts.column for facts in read],
-        bins=bins,
-        texts=[dict(facts.values) for facts in read],
-        noise_std=together,
-        kinds=forced_kinds(schema),
-    )
-    return msgspec.structs.replace(survey, columns=(*columns, *of_target), noise_std=together)
+    return msgspec.structs.replace(survey, columns=(*columns, *survey.columns[len(first) :]), noise_std=together)
 
 
 def target_facts(
