@@ -274,7 +274,9 @@ def test_a_full_batch_is_all_records(plan):
 
 def test_what_is_missing_is_named_with_what_to_give(plan):
     assert "batch_size is missing: give --batch-size, the expected number" in plan(batch_size=None).err
-    assert "delta is missing: give --delta NUMBER, well below 1 / (number of records); it is never" in plan(delta=None).err
+    assert (
+        "delta is missing: give --delta NUMBER, well below 1 / (number of records); it is never" in plan(delta=None).err
+    )
     assert "dim is missing: give --dim." in plan(dim=None).err
     typed = plan(delta=None, dleta="1e-5").err
     assert "Did you mean --delta instead of --dleta?" in typed

@@ -321,9 +321,7 @@ def test_a_statement_at_a_large_delta_says_what_it_allows(event, delta, says):
 
 def test_the_rows_of_a_split_by_position_are_public():
     ledger = book(relation="replace_one")
-    event = GaussianSumEvent(
-        sampling=FullBatchLaw(), relation="replace_one", max_contribution=(1.0,), noise_std=(9.0,)
-    )
+    event = GaussianSumEvent(sampling=FullBatchLaw(), relation="replace_one", max_contribution=(1.0,), noise_std=(9.0,))
     part = Part(split="phases", kind="range", index=1, start=100, stop=4000)
     ledger.register(event, planned_queries=2, part=part)
     found = {

@@ -93,9 +93,7 @@ def test_texts_that_were_released_outweigh_fewer_numbers():
         (found,) = read_magnitudes(["a"], bins=first[None], texts=[{"x": count}], noise_std=NOISE)
         assert found.kind == kind
         assert bool(found.bins) == (kind == "number")
-    (forced,) = read_magnitudes(
-        ["a"], bins=first[None], texts=[{"x": 300.0}], noise_std=NOISE, kinds={"a": "number"}
-    )
+    (forced,) = read_magnitudes(["a"], bins=first[None], texts=[{"x": 300.0}], noise_std=NOISE, kinds={"a": "number"})
     assert (forced.kind, forced.values) == ("number", ())
 
 

@@ -27,7 +27,9 @@ class Working:
         console = Console(file=sys.stderr)
         columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=24))
         times = (TextColumn("{task.fields[done]}"), TimeElapsedColumn(), TimeRemainingColumn())
-        self._bar = Progress(*columns, *times, console=console, transient=True, disable=not console.is_terminal or quiet)
+        self._bar = Progress(
+            *columns, *times, console=console, transient=True, disable=not console.is_terminal or quiet
+        )
         self._task = self._bar.add_task(what, total=None, done="")
         self._plain = not console.is_terminal and not quiet
         self._what, self._done, self._stop = what, "", threading.Event()

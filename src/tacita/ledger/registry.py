@@ -65,7 +65,9 @@ class SessionRegistry:
     def check_sealable(self) -> None:
         """Raise :class:`LedgerError` if a session is open, or there is none at all."""
         if not self.sessions:
-            raise LedgerError("a ledger without a session guarantees nothing, and cannot be sealed: register one first.")
+            raise LedgerError(
+                "a ledger without a session guarantees nothing, and cannot be sealed: register one first."
+            )
         running = [one.id for one in self.all if one.state == "open"]
         if running:
             raise LedgerError(f"a ledger with open sessions cannot be sealed: close {', '.join(running)} first.")

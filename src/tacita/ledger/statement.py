@@ -62,8 +62,8 @@ def statement(
         chosen_by_tacita: Settings that a front end chose by a public rule.
         caveats: Caveats beside the standing ones.
         holdout_score: A held-out score that was bought privately or computed outside the guarantee, as JSON.
-        num_units: The number of privacy units, if it is public. The statement then says so if ``delta`` is not below one
-            over it. A ledger itself knows that number only of fixed-size batches and of splits by position.
+        num_units: The number of privacy units, if it is public. The statement then says so if ``delta`` is not below
+            one over it. A ledger itself knows that number only of fixed-size batches and of splits by position.
         fields: Further JSON values, printed under the names that they are given. ``files`` is SHA-256 by file name, of
             the files that the ledger will be sealed over (:func:`tacita.seal_run`).
 

@@ -58,7 +58,9 @@ class Mechanism(ABC):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        _validate.check_no_promise_inherited(cls, "Derive it from tacita.mechanisms.Mechanism, and state its own event.")
+        _validate.check_no_promise_inherited(
+            cls, "Derive it from tacita.mechanisms.Mechanism, and state its own event."
+        )
 
     def __post_init__(self) -> None:
         _validate.non_negative("noise_multiplier", self.noise_multiplier)

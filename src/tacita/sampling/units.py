@@ -44,28 +44,31 @@ def unit_name(unit: Any) -> str | None:
         >>> unit_name(1) == unit_name(1.0), unit_name(1) == unit_name("1"), unit_name(float("nan"))
         (True, False, None)
     """
-    if unit is None or (isinstance(unit, float | np.floating) and math.isnan(unit)):
+    if unit is None or type(unit).__name__ in ("NAType", "NaTType"):  # the missing values of pandas
         return None
-    if isinstance(unit, str):
-        return f"text {unit}"
-    if isinstance(unit, bytes):
-        return f"bytes {unit.hex()}"
-    if isinstance(unit, tuple):
-        parts = [unit_name(part) for part in unit]
-        return None if None in parts else "tuple " + " ".join(f"{len(part or '')} {part}" for part in parts)
-    if isinstance(unit, float | np.floating) and math.isinf(unit):
-        return "number inf" if unit > 0 else "number -inf"
-    if isinstance(unit, numbers.Integral | np.bool_):
-        return f"number {int(unit):x}"
-    if isinstance(unit, numbers.Real):
-        above, below = unit.as_integer_ratio()  # pyright: ignore[reportAttributeAccessIssue]
-        return f"number {above:x}" if below == 1 else f"number {above:x}/{below:x}"
-    if type(unit).__name__ in ("NAType", "NaTType"):  # the missing values of pandas
+    if isinstance(unit, str | bytes):
+        return f"text {unit}" if isinstance(unit, str) else f"bytes {unit.hex()}"
+    if isinstance(unit, numbers.Real | np.bool_):
+        return _number_name(unit)
+    if not isinstance(unit, tuple):
+        raise TypeError(
+            f"units must hold texts, bytes, numbers or tuples of them, got {type(unit).__name__}: convert each to a text "
+            "that names it."
+        )
+    parts = [unit_name(part) for part in unit]
+    return None if None in parts else "tuple " + " ".join(f"{len(part or '')} {part}" for part in parts)
+
+
+def _number_name(number: Any) -> str | None:
+    """Return the exact value of a number; ``None`` for NaN."""
+    if isinstance(number, numbers.Integral | np.bool_):
+        return f"number {int(number):x}"
+    if math.isnan(number):
         return None
-    raise TypeError(
-        f"units must hold texts, bytes, numbers or tuples of them, got {type(unit).__name__}: convert each to a text that "
-        "names it."
-    )
+    if math.isinf(number):
+        return "number inf" if number > 0 else "number -inf"
+    above, below = number.as_integer_ratio()
+    return f"number {above:x}" if below == 1 else f"number {above:x}/{below:x}"
 
 
 def within_cap(codes: np.ndarray, names: list[str], max_rows_per_unit: int, key: Key) -> np.ndarray:
