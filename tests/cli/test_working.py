@@ -103,7 +103,7 @@ PLAN = (
         ("plan.plan_dp_clipped_sgd", f"plan {PLAN}", "computing the noise"),
     ],
 )
-def test_a_slow_command_says_that_it_works(tacita_command, monkeypatch, log, slow, words, says):
+def test_a_slow_command_says_that_it_works(tacita_command, monkeypatch, log, *, slow, words, says):
     def work(*_, **__):
         wait_for_a_line(log)
         raise ValueError("enough")

@@ -52,8 +52,8 @@ def unit_name(unit: Any) -> str | None:
         return _number_name(unit)
     if not isinstance(unit, tuple):
         raise TypeError(
-            f"units must hold texts, bytes, numbers or tuples of them, got {type(unit).__name__}: convert each to a text "
-            "that names it."
+            f"units must hold texts, bytes, numbers or tuples of them, got {type(unit).__name__}: convert each to a "
+            "text that names it."
         )
     parts = [unit_name(part) for part in unit]
     return None if None in parts else "tuple " + " ".join(f"{len(part or '')} {part}" for part in parts)
