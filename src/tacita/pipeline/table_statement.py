@@ -137,7 +137,8 @@ def list_purchases(
         released = {"rows": whole(survey.rows), **({} if survey.task is None else {"task": survey.task})}
         found.append(_purchase("rows", "the number of rows, and the task", bought.rows_noise_std(), released))
     if survey is not None and (plan.columns_to_buy or plan.buys_target):
-        noise_std = [survey.noise_std] if plan.columns_to_buy else []
+        histograms = 1 if survey.lean else 2
+        noise_std = [bought.survey_noise_std(plan.columns_to_buy, histograms)] if plan.columns_to_buy else []
         noise_std += [bought.target_noise_std()] if plan.buys_target else []
         what = [f"types, values and bounds of {plan.columns_to_buy} columns"] if plan.columns_to_buy else []
         what += ["the target's values"] if plan.buys_target else []
