@@ -9,7 +9,7 @@ import torch
 from tacita.tables import Schema
 from tacita.tables.cells import NUMBER
 from tacita.tables.features import CLAMP
-from tacita.tables.lean_survey import GROUPS, in_groups, read_magnitudes, read_scales, window
+from tacita.tables.lean_survey import GROUPS, in_groups, read_lean, read_scales, window
 from tacita.tables.refinement import bounds
 from tacita.tables.survey import BINS, LOW, ZERO, cut, dyadic_bins, mean_and_std, survey_counts
 
@@ -32,7 +32,7 @@ def both_queries(values, seed, noise=NOISE, kinds=None):
     rng, counts = np.random.default_rng(seed), exact(values)
     first = np.rint(coarse(counts) + noise * rng.standard_normal(3 + GROUPS))
     second = np.rint(counts + noise * rng.standard_normal(BINS))
-    found = read_magnitudes(["a"], bins=first[None], texts=[{}], noise_std=noise, kinds=kinds)
+    found = read_lean(["a"], bins=first[None], texts=[{}], noise_std=noise, kinds=kinds)
     return read_scales(found, first[None], second[None], (noise, noise))[0]
 
 
@@ -90,15 +90,15 @@ def test_texts_that_were_released_outweigh_fewer_numbers():
     first = NOTHING.copy()
     first[3 + 10] = 200.0
     for count, kind in ((100.0, "number"), (300.0, "category")):
-        (found,) = read_magnitudes(["a"], bins=first[None], texts=[{"x": count}], noise_std=NOISE)
+        (found,) = read_lean(["a"], bins=first[None], texts=[{"x": count}], noise_std=NOISE)
         assert found.kind == kind
         assert bool(found.bins) == (kind == "number")
-    (forced,) = read_magnitudes(["a"], bins=first[None], texts=[{"x": 300.0}], noise_std=NOISE, kinds={"a": "number"})
+    (forced,) = read_lean(["a"], bins=first[None], texts=[{"x": 300.0}], noise_std=NOISE, kinds={"a": "number"})
     assert (forced.kind, forced.values) == ("number", ())
 
 
 def test_nothing_that_stands_out_is_dropped():
-    (found,) = read_magnitudes(["a"], bins=NOTHING[None], texts=[{}], noise_std=NOISE)
+    (found,) = read_lean(["a"], bins=NOTHING[None], texts=[{}], noise_std=NOISE)
     assert (found.kind, found.bins, found.values) == ("dropped", (), ())
     (again,) = read_scales((found,), NOTHING[None], np.zeros((1, BINS)), (NOISE, NOISE))
     assert again.kind == "dropped"
@@ -109,7 +109,7 @@ def test_the_second_query_is_read_where_the_first_one_saw_numbers():
     first, second = NOTHING.copy(), np.zeros(BINS)
     first[3 + 10] = 400.0  # 1 to 8
     second[[ZERO + 1 + 30, ZERO + 1 + 40]] = 50.0, 100.0
-    (found,) = read_magnitudes(["a"], bins=first[None], texts=[{}], noise_std=NOISE)
+    (found,) = read_lean(["a"], bins=first[None], texts=[{}], noise_std=NOISE)
     (facts,) = read_scales((found,), first[None], second[None], (NOISE, NOISE))
     assert [(bin.lower, bin.upper) for bin in facts.bins] == [(1.0, 2.0)]
     second[ZERO + 1 + 40] = 1000.0
@@ -120,7 +120,7 @@ def test_the_second_query_is_read_where_the_first_one_saw_numbers():
 def test_counts_that_were_bought_twice_are_averaged_by_their_noise():
     first, second = NOTHING.copy(), np.zeros(BINS)
     first[0], second[0] = 100.0, 200.0
-    (found,) = read_magnitudes(["a"], bins=first[None], texts=[{}], noise_std=10.0)
+    (found,) = read_lean(["a"], bins=first[None], texts=[{}], noise_std=10.0)
     (facts,) = read_scales((found,), first[None], second[None], (10.0, 20.0))
     assert facts.missing == 120.0
 
@@ -148,3 +148,15 @@ def test_what_is_counted_is_grouped_before_any_noise(table_of):
     counts = survey_counts(table_of("a,b", *(f"{line},1" for line in lines)), Schema(), ["a"], lean=True)
     assert in_groups(counts.bins)[0, :3].tolist() == [1, 0, 2]
     assert float(in_groups(counts.bins).sum()) == float(counts.bins.sum()) == 6
+
+
+def test_with_enough_rows_both_queries_have_dyadic_bins_and_their_mean_is_read():
+    """The same numbers twice: what is read has the noise of the mean, by the noise of each."""
+    first, second = np.zeros((1, BINS)), np.zeros((1, BINS))
+    first[0, ZERO + 31], second[0, ZERO + 31] = 100.0, 400.0
+    (found,) = read_lean(["a"], bins=first, texts=[{}], noise_std=10.0)
+    (facts,) = read_scales((found,), first, second, (10.0, 20.0))
+    assert [(bin.lower, bin.count) for bin in facts.bins] == [(1.0, 160.0)]
+    (dropped,) = read_lean(["a"], bins=np.zeros((1, BINS)), texts=[{}], noise_std=10.0)
+    (seen,) = read_scales((dropped,), np.zeros((1, BINS)), second, (10.0, 10.0))
+    assert seen.kind == "number"  # what the first query did not show, the mean may

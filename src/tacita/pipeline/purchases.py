@@ -4,7 +4,6 @@ A purchase is one query of its own session. What is read from the noisy counts i
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -18,7 +17,7 @@ from tacita.oracles.line import Line
 from tacita.pipeline.plan import Sessions, TablePlan
 from tacita.pipeline.source import TableSource, private_rows
 from tacita.random import Randomness
-from tacita.tables.lean_survey import in_groups
+from tacita.tables.lean_survey import COARSE, in_groups
 from tacita.tables.refinement import read_refinement, refinement_counts
 from tacita.tables.released_counts import survey_of, target_facts, with_scales
 from tacita.tables.schema import Schema
@@ -105,7 +104,9 @@ def survey(
         return None if counted is None else Survey(rows=rows, columns=(), noise_std=0.0, threshold=0.0)
     lean = rows < LEAN * plan.purchases.threshold(plan.columns_to_buy) if plan.columns_to_buy else False
     with private_rows("counting the rows for the survey"):
-        found, bins = columns_and_target(source, table, plan, sessions.survey, randomness, task=task, lean=lean)
+        found, bins = columns_and_target(
+            source, table, plan, sessions.survey, randomness, task=task, rows=rows, lean=lean
+        )
     if sessions.refinement is not None:
         with private_rows("counting the rows for the refinement"):
             found = _refinement(source, table, plan, sessions.refinement, randomness, found=found, bins=bins)
@@ -122,20 +123,24 @@ def columns_and_target(
     randomness: Randomness,
     *,
     task: Task | None,
+    rows: float,
     lean: bool,
 ) -> tuple[Survey, np.ndarray]:
     """Buy facts about the columns and the target in one query, each block at its own noise.
+
+    ``rows`` is the number of rows, declared or bought; ``lean`` follows from it.
 
     Returns:
         What was bought, and the noisy bins of the columns.
     """
     schema, purchases, columns = source.schema, plan.purchases, source.to_buy[: plan.columns_to_buy]
     counts, blocks, noise_std = survey_counts(table, schema, columns, lean=lean), {}, {}
-    counts = replace(counts, bins=in_groups(counts.bins)) if lean else counts
     histograms = 1 if lean else 2
     if columns:
         blocks[BLOCK] = counts.tensors()
         noise_std[BLOCK] = purchases.survey_noise_std(len(columns), histograms)
+        if lean and rows < COARSE * noise_std[BLOCK]:
+            blocks[BLOCK]["bins"] = in_groups(counts.bins)
     answers = None
     if plan.buys_target and task is not None:
         answers = survey_counts(table, _with_task(schema, task), source.to_buy[-1:])
@@ -182,6 +187,6 @@ def _refinement(
     noise_std = plan.refinement_noise_std(found)
     if found.lean:
         again = buy(session, {"bins": survey_counts(table, schema, columns, lean=True).bins}, noise_std, randomness)
-        return with_scales(found, bins, again["bins"], (found.noise_std, noise_std))
+        return with_scales(found, bins, again["bins"], (found.noise_std, noise_std), schema)
     counts = refinement_counts(table, schema, found)
     return read_refinement(found, buy(session, {"fine bins": counts}, noise_std, randomness)["fine bins"], noise_std)

@@ -1,9 +1,12 @@
-r"""The lean survey, for tables with few rows: first the magnitude of each column's numbers, then their scale. Public.
+r"""The lean survey, for tables with few rows: which columns are numbers, and their scale. Public.
 
-The numbers of a column fill several dyadic bins, of both signs, and each bin that is added up adds its noise. So the
-first query has coarse bins: one for three octaves, whatever the sign. A column's magnitude is the bin, or the two
-neighbouring bins, that stand out most. The second query, that of the refinement, has the dyadic bins. Only those of
-the magnitude that was found are read.
+Two queries count the cells of a column, the survey and the refinement. If the rows are enough for it, both have dyadic
+bins, and the mean of both is read. A scale is read off a window of bins, because a single one seldom stands out.
+
+The numbers of a column fill several dyadic bins, of both signs, and each bin that is added up adds its noise. With very
+few rows the first query therefore has coarse bins: one for three octaves, whatever the sign. A column's magnitude is
+the bin, or the two neighbouring bins, that stand out most. The second query has the dyadic bins, and those of the
+magnitude that was found are read.
 
 The functions here see noisy counts and nothing of the rows, but for :func:`in_groups`, which adds up exact ones.
 """
@@ -21,6 +24,7 @@ from tacita.tables.survey import BINS, EXPONENTS, LOW, ZERO, Bin, Facts, Kind, b
 GROUP = 3  # octaves of a coarse bin; both signs together
 GROUPS = EXPONENTS // GROUP
 ZERO_GROUP = 2  # place of zero among the coarse bins; missing and text stand before it, the groups behind
+COARSE = 8.0  # the first query has coarse bins if the rows are fewer than so many noise standard deviations
 GROUP_STANDS_OUT = 2.5  # noise standard deviations by which one or two coarse bins must stand out
 STANDS_OUT = 3.5  # ... the window of dyadic bins that shows a number's scale, if its magnitude is not known
 BESIDE = 1.5  # ... a bin beside that window, to be kept
@@ -38,18 +42,20 @@ def in_groups(bins: Tensor) -> Tensor:
     return torch.cat([bins[:, :2], bins[:, [ZERO]], magnitudes.reshape(len(bins), GROUPS, GROUP).sum(dim=2)], dim=1)
 
 
-def read_magnitudes(
+def read_lean(
     columns: Sequence[str],
     *,
-    bins: np.ndarray,  # (columns, 3 + GROUPS), noisy
+    bins: np.ndarray,  # (columns, BINS) or (columns, 3 + GROUPS), noisy
     texts: Sequence[dict[str, float]],  # released texts only
     noise_std: float,
     kinds: Mapping[str, Kind] | None = None,
 ) -> tuple[Facts, ...]:
-    """Read kinds, values and magnitudes of the columns. ``kinds`` overrides the type of a column."""
+    """Read kinds, values, and scales or magnitudes of the columns. ``kinds`` overrides the type of a column."""
     facts = []
     for name, counts, released in zip(columns, bins, texts, strict=True):
-        values, numbers = tuple(sorted(released.items())), _magnitude(counts[ZERO_GROUP:], noise_std)
+        values = tuple(sorted(released.items()))
+        dyadic = len(counts) == BINS
+        numbers = window(counts[2:], noise_std) if dyadic else _magnitude(counts[ZERO_GROUP:], noise_std)
         seen = sum(bin.count for bin in numbers), sum(count for _, count in values)
         kind: Kind = (kinds or {}).get(name) or ("number" if seen[0] > seen[1] else "category")
         if not (numbers if kind == "number" else values):
@@ -82,17 +88,26 @@ def _magnitude(counts: np.ndarray, noise_std: float) -> tuple[Bin, ...]:
 
 
 def read_scales(
-    columns: Sequence[Facts], first: np.ndarray, second: np.ndarray, noise: tuple[float, float]
+    columns: Sequence[Facts],
+    first: np.ndarray,
+    second: np.ndarray,
+    noise: tuple[float, float],
+    kinds: Mapping[str, Kind] | None = None,
 ) -> tuple[Facts, ...]:
     """Return the facts with dyadic bins, from the noisy counts of both queries.
 
     Args:
-        columns: What :func:`read_magnitudes` returned.
-        first: The coarse bins of the first query, shape (columns, 3 + GROUPS).
+        columns: What :func:`read_lean` returned for the first query.
+        first: The bins of the first query, shape (columns, BINS) or (columns, 3 + GROUPS).
         second: The dyadic bins of the second query, shape (columns, BINS).
         noise: The noise on each count, of the first query and of the second.
+        kinds: Override the type of a column.
     """
     weight, together = noise[1] ** 2 / (noise[0] ** 2 + noise[1] ** 2), math.prod(noise) / math.hypot(*noise)
+    if first.shape == second.shape:
+        mean, texts = np.rint(weight * first + (1 - weight) * second), [dict(facts.values) for facts in columns]
+        names = [facts.column for facts in columns]
+        return read_lean(names, bins=mean, texts=texts, noise_std=together, kinds=kinds)
     read = []
     for facts, coarse, fine in zip(columns, first, second, strict=True):
         missing, zero = (

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import msgspec
 import numpy as np
 
-from tacita.tables.lean_survey import read_magnitudes, read_scales, window
+from tacita.tables.lean_survey import read_lean, read_scales, window
 from tacita.tables.schema import CategorySpec, DateSpec, NumberSpec, Schema
 from tacita.tables.survey import Facts, Kind, Survey, SurveyCounts, read_survey
 from tacita.tables.task import Task
@@ -32,7 +32,7 @@ def survey_of(
         schema: Declares the kinds of some columns.
         noise_std: Standard deviation of the noise on each count.
         threshold: The noisy count from which a text is released.
-        lean: Whether each cell was counted in one bin, a number in one of coarse bins.
+        lean: Whether each cell was counted in one bin.
     """
     texts = [
         {name: float(count) for name, count in zip(names, noisy[f"texts {i}"], strict=True) if count >= threshold}
@@ -40,16 +40,18 @@ def survey_of(
     ]
     kinds = forced_kinds(schema)
     if lean:
-        columns = read_magnitudes(counts.columns, bins=noisy["bins"], texts=texts, noise_std=noise_std, kinds=kinds)
+        columns = read_lean(counts.columns, bins=noisy["bins"], texts=texts, noise_std=noise_std, kinds=kinds)
         return Survey(rows=0.0, columns=columns, noise_std=noise_std, threshold=threshold, lean=True)
     return read_survey(
         counts.columns, bins=noisy["bins"], texts=texts, noise_std=noise_std, threshold=threshold, kinds=kinds
     )
 
 
-def with_scales(survey: Survey, first: np.ndarray, second: np.ndarray, noise: tuple[float, float]) -> Survey:
-    """Return a lean survey with the scales that its second query showed; ``first`` are the bins of the first one."""
-    columns = read_scales(survey.columns[: len(first)], first, second, noise)
+def with_scales(
+    survey: Survey, first: np.ndarray, second: np.ndarray, noise: tuple[float, float], schema: Schema
+) -> Survey:
+    """Return a lean survey with what its second query showed; ``first`` are the bins of the first one."""
+    columns = read_scales(survey.columns[: len(first)], first, second, noise, forced_kinds(schema))
     together = noise[0] * noise[1] / (noise[0] ** 2 + noise[1] ** 2) ** 0.5
     return msgspec.structs.replace(survey, columns=(*columns, *survey.columns[len(first) :]), noise_std=together)
 
