@@ -5,7 +5,8 @@
     python benchmarks/size.py --queries 10 --parquet 2e6 2e7
 
 Each size runs in a process of its own. Printed are CPU seconds, seconds on the clock and the largest resident memory;
-of the file of encoded rows the system may drop what it needs elsewhere. Compare clocks only on an idle machine.
+of the file of encoded rows the system may drop what it needs elsewhere. Compare clocks only on an idle machine. The
+lines go to docs/results.md, between the marks of this page, each in the place of an earlier one for that size.
 """
 
 import argparse
@@ -19,7 +20,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
+from results import markdown_table, section, write_section
 
+SCRIPT = "benchmarks/size.py"
 CITIES = ("Paris", "London", "Roma", "Berlin", "Madrid", "Wien", "Oslo", "Bern")
 CHUNK = 500_000
 
@@ -64,6 +67,28 @@ def train(path: Path, folder: str, queries: int | None, results) -> None:
     results.put((*taken, peak, run.fields["holdout_score"]["value"]))
 
 
+def report(line: dict[str, str]) -> None:
+    """Print a line, and put it into docs/results.md."""
+    print(line, flush=True)
+    names = list(line)
+    found = [[cell.strip() for cell in old[1:-1].split("|")] for old in section(SCRIPT).splitlines() if old[:1] == "|"]
+    lines = {tuple(row[:3]): dict(zip(names, row, strict=True)) for row in found[2:] if len(row) == len(names)}
+    lines[tuple(line.values())[:3]] = line
+    body = [
+        "## Large tables",
+        "",
+        f"`python {SCRIPT}`: one bare `tacita train` of a linear model at (1, 1e-8) on 8 columns, from the file to the "
+        "sealed run, with one thread for arithmetic and one that reads ahead. CPU seconds count both; the clock also "
+        "counts what else ran on the machine meanwhile.",
+        "",
+        *markdown_table(
+            [lines[key] for key in sorted(lines, key=lambda key: (key[0], float(key[1].replace(",", ""))))]
+        ),
+        "",
+    ]
+    write_section(SCRIPT, body)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("rows", nargs="+", type=float)
@@ -71,7 +96,6 @@ def main() -> None:
     parser.add_argument("--queries", type=int)
     options = parser.parse_args()
     spawn = multiprocessing.get_context("spawn")
-    print("| rows | file, MB | CPU, s | clock, s | peak memory, GB | accuracy |\n|---|---|---|---|---|---|")
     for rows in map(int, options.rows):
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / ("table.parquet" if options.parquet else "table.csv")
@@ -84,7 +108,17 @@ def main() -> None:
             cpu, clock, peak, accuracy = results.get()
             process.join()
             size = path.stat().st_size / 1e6
-            print(f"| {rows} | {size:.0f} | {cpu:.0f} | {clock:.0f} | {peak:.2f} | {accuracy:.3f} |", flush=True)
+            report(
+                {
+                    "file": f"{path.suffix[1:]}, {size:.0f} MB",
+                    "rows": f"{rows:,}",
+                    "queries": str(options.queries or "all 400"),
+                    "CPU, s": f"{cpu:.0f}",
+                    "clock, s": f"{clock:.0f}",
+                    "peak memory, GB": f"{peak:.2f}",
+                    "accuracy": f"{accuracy:.3f}",
+                }
+            )
 
 
 if __name__ == "__main__":

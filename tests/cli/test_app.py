@@ -120,6 +120,16 @@ def test_missing_arguments_are_named(table, tacita_command) -> None:
         assert f"{gone[2:]} is missing" in _one_line(outcome.err)
 
 
+def test_an_output_that_is_not_given_is_asked_for(tacita_command) -> None:
+    outcome = tacita_command("predict", "run", "new.csv")
+    assert outcome.code == 2
+    assert outcome.err == "tacita: error: output is missing: give --output FILE, the file to write.\n"
+
+
+def test_an_option_without_its_value_is_no_missing_option(tacita_command) -> None:
+    assert "--epsilon requires an argument" in tacita_command("train", "new.csv", "--epsilon").err
+
+
 def test_a_file_that_is_not_given_is_asked_for(tacita_command) -> None:
     for command in (("check",), ("schema",), ("predict", "run"), ("train",)):
         outcome = tacita_command(*command)

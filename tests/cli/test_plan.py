@@ -261,3 +261,22 @@ def test_second_order_refusals_are_one_line_in_the_words_of_the_command(plan, mo
 def test_options_of_the_other_plan_are_refused(plan):
     assert "hessian_lipschitz can be given only with --second-order" in plan(hessian_lipschitz="1").err
     assert "steps is missing" in plan(steps=None).err
+
+
+def test_a_full_batch_is_all_records(plan):
+    whole = plan(batch_size=None, sampling="full_batch", steps="40")
+    assert whole.code == 0, whole.err
+    assert plan(batch_size="4000", sampling="full_batch", steps="40").out == whole.out
+    other = plan(batch_size="3", sampling="full_batch", steps="40")
+    assert other.code == 2
+    assert "batch_size must be left out with --sampling full_batch, where every batch is all 4000 records" in other.err
+
+
+def test_what_is_missing_is_named_with_what_to_give(plan):
+    assert "batch_size is missing: give --batch-size, the expected number" in plan(batch_size=None).err
+    assert (
+        "delta is missing: give --delta NUMBER, well below 1 / (number of records); it is never" in plan(delta=None).err
+    )
+    assert "dim is missing: give --dim." in plan(dim=None).err
+    typed = plan(delta=None, dleta="1e-5").err
+    assert "Did you mean --delta instead of --dleta?" in typed

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tacita.clipping import AutomaticClipper, FlatClipper, PerLayerClipper
+from tacita.clipping import AutomaticClipper, Clipper, FlatClipper, PerLayerClipper
 from tacita.testing import check_clipper
 
 SHAPES = {
@@ -50,10 +50,17 @@ def test_contract_on_any_norm(threshold, gamma, norms):
 
 
 @dataclass(frozen=True)
-class _Planted(FlatClipper):
+class _Planted(Clipper):
     """A flat clipper with one bug."""
 
-    bug: str = ""
+    max_grad_norm: float
+    bug: str
+
+    def groups(self, shapes):
+        return {"all": tuple(shapes)}
+
+    def max_contribution(self, shapes):
+        return {"all": self.max_grad_norm}
 
     def weights(self, norms):
         factor = (self.max_grad_norm / norms).clamp(max=1.0)  # rounds to nearest; nan stays nan
@@ -69,3 +76,12 @@ class _Planted(FlatClipper):
 def test_the_contract_can_fail(bug):
     with pytest.raises(AssertionError):
         check_clipper(_Planted(max_grad_norm=0.1, bug=bug), SHAPES)
+
+
+@pytest.mark.parametrize("kind", [FlatClipper, PerLayerClipper, AutomaticClipper])
+def test_a_clipper_that_weighs_otherwise_inherits_no_bound(kind):
+    with pytest.raises(TypeError, match=f"Wide cannot be derived from {kind.__name__}.*state its own max_contribution"):
+
+        class Wide(kind):
+            def weights(self, norms):
+                return 2 * super().weights(norms)

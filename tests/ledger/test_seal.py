@@ -59,6 +59,7 @@ def test_without_one_verification_says_so(path) -> None:
     ledger.close()
     memory = Ledger(**WORDS)
     assert not memory.verify().sealed
+    spent(memory)
     memory.seal({}, {})
     assert memory.verify().sealed
 
@@ -108,6 +109,21 @@ def test_open_sessions_are_not_sealed(path) -> None:
     assert ledger.sealed is None
     session.close()
     ledger.seal({}, {})
+
+
+def test_a_ledger_without_a_session_is_not_sealed(path) -> None:
+    """Nothing in it says under which relation it was written, so that it could not be read again."""
+    with Ledger(path, **WORDS) as ledger, pytest.raises(LedgerError, match="without a session guarantees nothing"):
+        ledger.seal({}, {})
+    assert not path.read_bytes()
+
+
+def test_a_file_that_is_sealed_without_a_session_is_said_to_be_one(sealed) -> None:
+    rewritten(sealed, sealed.read_bytes().splitlines()[-1])
+    assert verify_file(sealed).ok
+    for load in (lambda: Ledger.load(sealed), lambda: Ledger(sealed, **WORDS)):
+        with pytest.raises(LedgerError, match="without a session"):
+            load()
 
 
 @pytest.mark.parametrize("added", [b"\n", b"{", b"\0\0", b"\n\n", b" "], ids=repr)

@@ -295,11 +295,16 @@ def test_a_statement_of_a_large_epsilon_says_so():
         (TRAIN, 0.009, None),  # the number of records is not the ledger's to know
         (TRAIN, 0.01, "Delta is 0.01: a method that publishes every record with that probability"),
         (TRAIN, 0.5, "Delta is 0.5: a method that publishes every record with that probability"),
+        ("declared", 0.00049, None),
+        ("declared", 0.0005, "Delta is 0.0005, which is not below 1 / 2,000, one over the number of records: a method"),
+        ("declared", 0.5, "Delta is 0.5: a method that publishes every record with that probability"),
         ("fixed size", 0.00099, None),
         ("fixed size", 0.001, "Delta is 0.001, which is not below 1 / 1,000, one over the number of records: a method"),
     ],
 )
 def test_a_statement_at_a_large_delta_says_what_it_allows(event, delta, says):
+    num_units = 2000 if event == "declared" else None
+    event = TRAIN if event == "declared" else event
     if event == "fixed size":
         event = GaussianSumEvent(
             sampling=FixedSizeLaw(batch_size=10, num_records=1000),
@@ -309,5 +314,26 @@ def test_a_statement_at_a_large_delta_says_what_it_allows(event, delta, says):
         )
     ledger = book(relation=event.relation)
     ledger.register(event, planned_queries=2)
-    caveats = [caveat for caveat in statement(ledger, delta).to_json()["caveats"] if caveat.startswith("Delta is")]
+    words = statement(ledger, delta, num_units=num_units)
+    caveats = [caveat for caveat in words.to_json()["caveats"] if caveat.startswith("Delta is")]
     assert [caveat[: len(says)] for caveat in caveats] == [says] if says else not caveats
+
+
+def test_the_rows_of_a_split_by_position_are_public():
+    ledger = book(relation="replace_one")
+    event = GaussianSumEvent(sampling=FullBatchLaw(), relation="replace_one", max_contribution=(1.0,), noise_std=(9.0,))
+    part = Part(split="phases", kind="range", index=1, start=100, stop=4000)
+    ledger.register(event, planned_queries=2, part=part)
+    found = {
+        delta: any("1 / 4,000, one over" in one for one in statement(ledger, delta).to_json()["caveats"])
+        for delta in (2.4e-4, 2.5e-4)
+    }
+    assert found == {2.4e-4: False, 2.5e-4: True}
+
+
+def test_a_whole_number_reads_as_one():
+    words = statement(book(), DELTA, rows={"value": 302.0, "how": "bought"}, many=2_001_234.0, share=0.25)
+    text = " ".join(words.text.split())
+    assert "rows: value: 302; how: bought" in text
+    assert "many: 2001234" in text
+    assert "share: 0.25" in text

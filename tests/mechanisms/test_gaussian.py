@@ -7,7 +7,8 @@ import scipy.stats
 import torch
 
 from tacita.accounting import GaussianSumEvent, PoissonLaw, Spend, epsilon
-from tacita.mechanisms import CalibratedGaussian, GaussianMechanism, Mechanism
+from tacita.mechanisms import CalibratedGaussian, DiscreteGaussian, GaussianMechanism, Mechanism, RoundedGaussian
+from tacita.mechanisms.above_threshold import AboveThreshold
 
 N = 10**6  # standard error of the estimated std: 1 / sqrt(2 N) = 0.07 %
 
@@ -135,3 +136,19 @@ def test_noise_of_another_law_inherits_no_guarantee():
 
     with pytest.raises(TypeError, match=r"abstract method '?event"):
         Uniform(noise_multiplier=1.0)  # type: ignore[abstract]
+
+
+@pytest.mark.parametrize("kind", [GaussianMechanism, RoundedGaussian, DiscreteGaussian])
+def test_a_mechanism_that_adds_other_noise_inherits_no_event(kind):
+    with pytest.raises(TypeError, match=f"Quiet cannot be derived from {kind.__name__}.*state its own event"):
+
+        class Quiet(kind):
+            def __call__(self, values, noise_std, normals):
+                return values
+
+
+def test_answers_with_other_noise_inherit_no_event():
+    with pytest.raises(TypeError, match=r"Quiet cannot be derived from AboveThreshold.*state its own event"):
+
+        class Quiet(AboveThreshold):
+            query_scale = 0.0

@@ -93,3 +93,31 @@ def test_a_dropped_column_may_stand_in_the_schema_or_not(tmp_path, monkeypatch, 
     wrong = tacita_command(*command, "--drop", "nowhere", "--output", "other")
     assert wrong.code == 2
     assert "'nowhere'" in wrong.err
+
+
+def odd_frame() -> pd.DataFrame:
+    """Columns that are hard to tell: codes, days, shares, booleans, halves, constants, and one without a value."""
+    rows = range(ROWS)
+    return frame().assign(
+        code=[f"{i:05d}" for i in rows],
+        moment=[f"2024-05-01 {i % 24:02d}:{i % 60:02d}:00" for i in rows],
+        share=[f"{i % 100}%" for i in rows],
+        flag=[str(i % 2 == 0).lower() for i in rows],
+        half=["?" if i % 3 == 0 else str(i) if i % 3 == 1 else "x" for i in rows],
+        one="same",
+        none="",
+    )
+
+
+@pytest.mark.parametrize("target", ["uid", "moment", "flag", "half", "none"])
+def test_any_kind_of_column_may_be_the_target(tmp_path, monkeypatch, tacita_command, target):
+    """Drafted as a column and named on the command line, whatever its kind; odd columns never stop a training."""
+    monkeypatch.chdir(tmp_path)
+    odd_frame().to_csv("table.csv", index=False)
+    drafted = tacita_command("schema", "table.csv")
+    assert "\n# [target] " in drafted.out
+    Path("schema.toml").write_text(drafted.out.replace("reviewed = false", "reviewed = true"))
+    trained = tacita_command("train", "table.csv", "--schema", "schema.toml", "--target", target, *FLAGS, "--output", "run")
+    assert trained.code == 0, trained.err
+    scored = tacita_command("predict", "run", "table.csv", "--output", "scored.csv")
+    assert scored.code == 0, scored.err

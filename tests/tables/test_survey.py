@@ -22,7 +22,6 @@ from tacita.tables.survey import (
     quantile,
     read_survey,
     survey_counts,
-    window,
 )
 
 CELL = st.one_of(
@@ -148,24 +147,6 @@ def test_rows_are_the_mean_over_the_columns():
     bins[0, 0], bins[1, ZERO] = 1000, 1100
     found = read_survey(["a", "b"], bins=bins, texts=[{}, {}], noise_std=1.0, threshold=9)
     assert found.rows == 1050
-
-
-def lean_bins(counts, seed):
-    return np.rint(NOISE * np.random.default_rng(seed).standard_normal(BINS - 2)) + counts
-
-
-def test_a_lean_survey_finds_the_scale_where_no_bin_passes_the_cut():
-    """Numbers spread over three octaves, of both signs: no single bin stands out, the window does."""
-    counts = np.zeros(BINS - 2)
-    for place in (30, 31, 32):
-        counts[[ZERO - 2 + place, ZERO - 2 - place]] = 150
-    found = [window(lean_bins(counts, seed), NOISE) for seed in range(100)]
-    assert sum(bool(bins) and bins[-1].upper in (1.0, 2.0, 4.0) and bins[0].lower < 0 for bins in found) > 90
-    assert cut(NOISE, BINS) > 130
-
-
-def test_noise_alone_hardly_ever_has_a_scale():
-    assert sum(bool(window(lean_bins(0, seed), NOISE)) for seed in range(200)) < 30
 
 
 def test_lean_cells_are_in_one_bin_of_both_histograms(table_of):

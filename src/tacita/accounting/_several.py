@@ -9,6 +9,7 @@ transform: :math:`\hat B (e^{\hat\rho} - 1 - \hat\rho)`.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from scipy import fft
@@ -54,12 +55,12 @@ class Rare:
     masses: np.ndarray
     loss_error: float
 
-    @property
+    @cached_property
     def number(self) -> float:
         """Expected number of large losses."""
         return float(self.masses.sum()) * (1 + 1e-12)
 
-    @property
+    @cached_property
     def losses(self) -> np.ndarray:
         """The points."""
         return np.arange(self.first, self.first + len(self.masses)) * self.interval

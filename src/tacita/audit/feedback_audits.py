@@ -22,7 +22,7 @@ from tacita.estimators import BoundedFeedback, PrivateFeedback, ReleasedFeedback
 from tacita.estimators.error_feedback import Feedback
 from tacita.gradients.given import GivenSource
 from tacita.ledger import Ledger
-from tacita.mechanisms import CalibratedGaussian, GaussianMechanism
+from tacita.mechanisms import CalibratedGaussian, GaussianMechanism, Mechanism
 from tacita.oracles import GradientOracle
 from tacita.sampling import PoissonSampler, Sampler, ShuffledEpochsSampler
 from tacita.theory import sum_noise_std
@@ -71,7 +71,7 @@ def published_claim(noise: str, delta: float) -> Claim | None:
     return None if noise == RIGOROUS else Claim(*point, (point,))
 
 
-def bounded_residuals(mechanism: type[GaussianMechanism]) -> MakeOracle:
+def bounded_residuals(mechanism: type[Mechanism]) -> MakeOracle:
     """Build oracles of bounded residuals: one epoch of 3 batches, residuals up to 16 times the clipping threshold."""
     return feedback_oracles(
         lambda n: ShuffledEpochsSampler(batches_per_epoch=3, num_records=3, assignment="coin"),
@@ -81,7 +81,7 @@ def bounded_residuals(mechanism: type[GaussianMechanism]) -> MakeOracle:
     )
 
 
-def released_residuals(mechanism: type[GaussianMechanism]) -> MakeOracle:
+def released_residuals(mechanism: type[Mechanism]) -> MakeOracle:
     """Build oracles of released residuals: Poisson sampling at rate 0.2, 20 queries."""
     return feedback_oracles(
         lambda n: PoissonSampler(sample_rate=0.2, num_records=5),
@@ -94,7 +94,7 @@ def released_residuals(mechanism: type[GaussianMechanism]) -> MakeOracle:
 def feedback_oracles(
     sampler: Callable[[int], Sampler],
     feedback: Feedback,
-    mechanism: GaussianMechanism | CalibratedGaussian,
+    mechanism: Mechanism | CalibratedGaussian,
     queries: int,
 ) -> MakeOracle:
     """Build oracles of error feedback on rows that are gradients; ``sampler`` takes the number of rows."""

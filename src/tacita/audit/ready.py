@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from tacita.accounting import NeighboringRelation
+from tacita.accounting import Event, NeighboringRelation
 from tacita.audit.adversaries import CONSTANT, EMPTY, Adversary
 from tacita.audit.claims import Claim
 from tacita.audit.feedback_audits import (
@@ -28,7 +28,7 @@ from tacita.clipping.clipper import Clipper
 from tacita.estimators import ClippedSum
 from tacita.gradients.given import GivenSource
 from tacita.ledger import Ledger
-from tacita.mechanisms import GaussianMechanism
+from tacita.mechanisms import GaussianMechanism, Mechanism
 from tacita.oracles import GradientOracle
 from tacita.sampling import (
     DisjointSampler,
@@ -70,14 +70,22 @@ class ReadyAudit:
     columns: int = 1
 
 
-class HalfTheNoise(GaussianMechanism):
+@dataclass(frozen=True, kw_only=True)
+class HalfTheNoise(Mechanism):
     """A mechanism that adds half of the noise that it states. It is not private, and shows that an audit can refute."""
 
+    def event(self, event: Event) -> Event:
+        return event
+
+    def on(self, steps: Mapping[str, float] | None, noise_std: Mapping[str, float]) -> "HalfTheNoise":
+        return self
+
     def __call__(self, values, noise_std, normals):
-        return super().__call__(values, {block: std / 2 for block, std in noise_std.items()}, normals)
+        plain = GaussianMechanism(noise_multiplier=self.noise_multiplier, allocation=self.allocation)
+        return plain(values, {block: std / 2 for block, std in noise_std.items()}, normals)
 
 
-def mechanism_of(noise: str) -> type[GaussianMechanism]:
+def mechanism_of(noise: str) -> type[Mechanism]:
     """Return the class of the mechanism that adds the stated noise, or half of it."""
     return HalfTheNoise if noise == HALF else GaussianMechanism
 

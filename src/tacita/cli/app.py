@@ -27,6 +27,16 @@ REMEDY = {
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), " Change the permissions, or choose another path."),
 }
 
+NEVER_CHOSEN = "it is never chosen for you"
+MISSING = {  # a required argument -> what to give
+    "RUN": "the folder of a run, which is the --output of its training",
+    "DATA": "the file after the command",
+    "CONFIG": "the folder of a run, or its config.toml",
+    "--output": "--output FILE, the file to write",
+    "--epsilon": f"--epsilon NUMBER; {NEVER_CHOSEN}",
+    "--delta": f"--delta NUMBER, well below 1 / (number of records); {NEVER_CHOSEN}",
+}
+
 HELP = """Train on tables with differential privacy, and say what is guaranteed.
 
 Nothing about the rows is free: types, bounds, categories, classes, the number of rows and the score are declared
@@ -147,12 +157,14 @@ def _advice(error: BaseException) -> str:
 
 
 def _usage(error: CycloptsError) -> str:
-    missing = error.argument if isinstance(error, MissingArgumentError) else None
-    if missing is not None and missing.name == "RUN":
-        return "run is missing: give the folder of a run, which is the --output of its training."
-    if missing is not None and missing.name == "DATA":
-        return "data is missing: give the file after the command."
-    return str(error)
+    if not isinstance(error, MissingArgumentError) or error.argument is None:
+        return str(error)
+    if error.keyword is not None or error.argument.tokens:  # the option is there, and its value is not
+        return str(error)
+    option = error.argument.name
+    name = option.lstrip("-").replace("-", "_").lower()
+    _, suggests, other = str(error).partition(" Did you mean")
+    return f"{name} is missing: give {MISSING.get(option, option)}.{suggests}{other}"
 
 
 def _words(error: OSError) -> str:

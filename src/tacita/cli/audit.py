@@ -3,14 +3,11 @@
 Audits by name run on synthetic data sets, which are not private.
 """
 
-import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import App, Parameter
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tacita import _validate
 from tacita.audit.audit import audit_oracle
@@ -18,6 +15,7 @@ from tacita.audit.ready import READY, ReadyAudit
 from tacita.audit.result import AuditResult
 from tacita.cli.audit_one_run import CONFIDENCE, one_run
 from tacita.cli.outputs import check_figure, check_file, say_written, write_json
+from tacita.cli.working import Working
 from tacita.report.tradeoff import save_tradeoff
 
 CONSISTENT, REFUTED = 0, 1
@@ -101,9 +99,14 @@ def audit(
 def _measured(
     ready: ReadyAudit, noise: str, *, runs: int, delta: float, confidence: float, seed: int, quiet: bool
 ) -> AuditResult:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(file=sys.stderr), transient=True, disable=quiet) as progress:
-        task = progress.add_task(f"runs of {ready.name}", total=2 * runs)
+    made = 0
+    with Working(f"{ready.name}: trying adversaries", quiet=quiet) as working:
+
+        def show(done: int) -> None:
+            nonlocal made
+            made += done
+            working.show(f"{ready.name}: runs", made / (2 * runs))
+
         return audit_oracle(
             ready.make(noise),
             relation=ready.relation,
@@ -115,7 +118,7 @@ def _measured(
             seed=seed,
             name=ready.name if noise == ready.noises[0] else f"{ready.name}, noise {noise}",
             claim=ready.claim(noise, delta),
-            progress=lambda done: progress.advance(task, done),
+            progress=show,
         )
 
 

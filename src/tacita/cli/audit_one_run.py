@@ -9,6 +9,7 @@ from cyclopts import Parameter
 from tacita import _validate
 from tacita.cli.outputs import check_figure, check_file, say_written, write_json
 from tacita.cli.trust import check_code
+from tacita.cli.working import Working
 from tacita.pipeline import TableSettings
 from tacita.pipeline.settings import parse_toml, read_text
 from tacita.pipeline.table_audit import audit_table
@@ -71,15 +72,16 @@ def one_run(
     _validate.inside("confidence", confidence, hint=CONFIDENCE)
     check_file("json", json_file)  # before anything is spent
     check_figure("plot", plot)
-    audit = audit_table(
-        settings,
-        canaries=canaries,
-        kind=kind,
-        attack=attack,
-        confidence=confidence,
-        guesses=guesses,
-        say=(lambda words: None) if quiet else _say,
-    )
+    with Working("training with canaries", quiet=quiet):
+        audit = audit_table(
+            settings,
+            canaries=canaries,
+            kind=kind,
+            attack=attack,
+            confidence=confidence,
+            guesses=guesses,
+            say=(lambda words: None) if quiet else _say,
+        )
     print(f"{audit.result.text}{TESTED}\n")
     print(audit.statement, end="")
     if json_file is not None:

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from tacita.accounting import NeighboringRelation
 from tacita.cli.outputs import check_figure, check_file, say_written, write_json
+from tacita.cli.working import Working
 from tacita.report.plan_figure import plan_figure
 from tacita.report.plan_text import as_record, show
 from tacita.report.second_order_text import second_order_record, show_second_order
@@ -91,17 +92,33 @@ class PlanTraining:
     """The training.
 
     Attributes:
-        batch_size: Expected number of records per step.
+        batch_size: Expected number of records per step; leave it out with --sampling full_batch, where it is all.
         steps: Number of steps, each with one private query; with --second-order it follows from the accuracy.
         sampling: poisson; full_batch; one_pass (disjoint batches, each record used once).
         failure_probability: Probability with which the convergence statement may fail; the privacy guarantee does not
             depend on it.
     """
 
-    batch_size: Annotated[int, TRAINING]
+    batch_size: Annotated[int | None, TRAINING] = None
     steps: Annotated[int | None, TRAINING] = None
     sampling: Annotated[Sampling, TRAINING] = "poisson"
     failure_probability: Annotated[float, TRAINING] = 0.05
+
+    def batch(self, num_records: int) -> int:
+        """Return the batch size; raise ``ValueError`` if it is missing, or is not the one that the sampling has."""
+        if self.sampling != "full_batch":
+            if self.batch_size is None:
+                raise ValueError(
+                    "batch_size is missing: give --batch-size, the expected number of records per step, or --sampling "
+                    "full_batch."
+                )
+            return self.batch_size
+        if self.batch_size not in (None, num_records):
+            raise ValueError(
+                f"batch_size must be left out with --sampling full_batch, where every batch is all {num_records} "
+                f"records, got {self.batch_size}."
+            )
+        return num_records
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +145,7 @@ def plan(
     *,
     guarantee: Annotated[PlanGuarantee, FLAT],
     problem: Annotated[PlanProblem, FLAT],
-    training: Annotated[PlanTraining, FLAT],
+    training: Annotated[PlanTraining, FLAT] = PlanTraining(),
     second: Annotated[SecondOrderOptions, FLAT] = SecondOrderOptions(),
     plot: Annotated[str | None, OUTPUT] = None,
     json: Annotated[str | None, OUTPUT] = None,
@@ -161,7 +178,7 @@ def plan(
 
 
 def _first_order(setting: PlanSetting, plot: str | None, json: str | None) -> None:
-    with Console(stderr=True).status("computing the noise ..."):
+    with Working("computing the noise"):
         found = plan_dp_clipped_sgd(setting)
     show(found, _console())
     _write(json, as_record(found))
@@ -171,7 +188,7 @@ def _first_order(setting: PlanSetting, plot: str | None, json: str | None) -> No
 
 
 def _second_order(setting: NoisySGDSetting, json: str | None) -> None:
-    with Console(stderr=True).status("computing epsilon ..."):
+    with Working("computing epsilon"):
         found = plan_noisy_sgd(setting)
     show_second_order(found, _console())
     _write(json, second_order_record(found))
@@ -183,7 +200,7 @@ def _setting(guarantee: PlanGuarantee, problem: PlanProblem, training: PlanTrain
     return PlanSetting(
         problem=problem.resolve(),
         num_records=problem.num_records,
-        batch_size=training.batch_size,
+        batch_size=training.batch(problem.num_records),
         steps=training.steps,
         epsilon=guarantee.epsilon,
         delta=guarantee.delta,
@@ -199,7 +216,7 @@ def _second_order_setting(
     return NoisySGDSetting(
         num_records=problem.num_records,
         dim=problem.dim,
-        batch_size=training.batch_size,
+        batch_size=training.batch(problem.num_records),
         epsilon=guarantee.epsilon,
         delta=guarantee.delta,
         relation=guarantee.neighboring_relation,

@@ -5,9 +5,9 @@ from typing import Annotated
 
 from cyclopts import Parameter
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tacita.cli.outputs import check_folder, say_written
+from tacita.cli.working import Working
 from tacita.experiments import catalogue, find
 from tacita.experiments import runner as runs
 from tacita.report.style import need_matplotlib
@@ -80,17 +80,7 @@ def _list(json: bool) -> int:
 
 
 def _run(experiment: runs.Experiment, full: bool, seed: int) -> runs.Result:
-    bar = Progress(
-        TextColumn(experiment.name),
-        BarColumn(bar_width=24),
-        TextColumn("{task.percentage:3.0f} %"),
-        TimeRemainingColumn(),
-        TextColumn("{task.description}"),
-        console=Console(stderr=True),
-        transient=True,
-    )
-    with bar:
-        task = bar.add_task("", total=1.0)
+    with Working(experiment.name) as working:
         return experiment(
-            full=full, seed=seed, progress=lambda share, what: bar.update(task, completed=share, description=what)
+            full=full, seed=seed, progress=lambda share, what: working.show(f"{experiment.name}, {what}", share)
         )

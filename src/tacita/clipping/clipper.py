@@ -9,9 +9,21 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from tacita import _validate
+
 
 class Clipper(ABC):
-    """A weight rule over groups of parameters."""
+    """A weight rule over groups of parameters.
+
+    No clipper can be derived from another one, whose bound it would inherit; a clipper of your own derives from this
+    class.
+    """
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        _validate.check_no_promise_inherited(
+            cls, "Derive it from tacita.clipping.Clipper, and state its own max_contribution."
+        )
 
     @abstractmethod
     def groups(self, shapes: Mapping[str, torch.Size]) -> dict[str, tuple[str, ...]]:

@@ -103,6 +103,8 @@ class Ledger(ReadableLedger):
         entries = read_file(path).entries
         if not entries:
             raise LedgerError(f"{path.name} holds no session yet; open it as Ledger(path, neighboring_relation=...).")
+        if entries[0].get("kind") == SEAL:
+            raise LedgerError(f"{path.name} was sealed without a session: nothing is guaranteed by it.")
         with line_of(path.name, 1):
             terms = LedgerTerms.of(entries[0])
         ledger = cls.__new__(cls)
@@ -285,10 +287,14 @@ class Ledger(ReadableLedger):
             files: SHA-256 by file name, of files in the ledger's folder.
 
         Raises:
-            LedgerError: A session is open (close it, or go on with it), or the ledger is sealed already.
+            LedgerError: A session is open (close it, or go on with it), there is none, or the ledger is sealed already.
 
         Example:
-            >>> ledger = Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one row = one patient")
+            >>> from tacita.accounting import FullBatchLaw, GaussianSumEvent
+            >>> ledger = Ledger(neighboring_relation="replace_one", privacy_unit="one row = one patient")
+            >>> event = GaussianSumEvent(
+            ...     relation="replace_one", sampling=FullBatchLaw(), max_contribution=(1.0,), noise_std=(20.0,))
+            >>> session = ledger.register(event, planned_queries=10)
             >>> ledger.seal({"epsilon": 1.0}, {})
             >>> ledger.verify().sealed
             True
@@ -301,7 +307,7 @@ class Ledger(ReadableLedger):
             self.flush()
 
     def check_sealable(self) -> None:
-        """Raise :class:`LedgerError` if a session is open, or the ledger is sealed already."""
+        """Raise :class:`LedgerError` if a session is open or there is none, or the ledger is sealed already."""
         self._check_not_sealed()
         self._registry.check_sealable()
 

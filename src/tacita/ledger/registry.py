@@ -63,7 +63,11 @@ class SessionRegistry:
         return any(one.reserved_queries and overlap(one.part, part) for one in self.all)
 
     def check_sealable(self) -> None:
-        """Raise :class:`LedgerError` if a session is open."""
+        """Raise :class:`LedgerError` if a session is open, or there is none at all."""
+        if not self.sessions:
+            raise LedgerError(
+                "a ledger without a session guarantees nothing, and cannot be sealed: register one first."
+            )
         running = [one.id for one in self.all if one.state == "open"]
         if running:
             raise LedgerError(f"a ledger with open sessions cannot be sealed: close {', '.join(running)} first.")

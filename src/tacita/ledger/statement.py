@@ -50,6 +50,7 @@ def statement(
     chosen_by_tacita: Sequence[str] = (),
     caveats: Sequence[str] = (),
     holdout_score: Any = None,
+    num_units: int | None = None,
     **fields: Any,
 ) -> "Statement":
     """State what ``ledger`` guarantees at ``delta``, for people and for programs.
@@ -61,6 +62,8 @@ def statement(
         chosen_by_tacita: Settings that a front end chose by a public rule.
         caveats: Caveats beside the standing ones.
         holdout_score: A held-out score that was bought privately or computed outside the guarantee, as JSON.
+        num_units: The number of privacy units, if it is public. The statement then says so if ``delta`` is not below
+            one over it. A ledger itself knows that number only of fixed-size batches and of splits by position.
         fields: Further JSON values, printed under the names that they are given. ``files`` is SHA-256 by file name, of
             the files that the ledger will be sealed over (:func:`tacita.seal_run`).
 
@@ -81,7 +84,7 @@ def statement(
     said = {
         "purchases": list(purchases),
         "chosen_by_tacita": list(chosen_by_tacita),
-        "caveats": list(caveats),
+        "caveats": [*_on_public_number(ledger, delta, num_units), *caveats],
         "holdout_score": holdout_score,
     }
     return Statement(ledger, delta, said, fields)
@@ -183,14 +186,23 @@ def _standing(ledger: Ledger) -> list[str]:
     return [floating_point(ledger) if caveat is FLOATING_POINT else caveat for caveat in CAVEATS]
 
 
-def _on_large_delta(ledger: Ledger, delta: float) -> list[str]:
+def _on_public_number(ledger: Ledger, delta: float, num_units: int | None) -> list[str]:
+    """Say what ``delta`` allows among ``num_units`` units, unless the standing caveats say so already."""
+    if num_units is None or _on_large_delta(ledger, delta):
+        return []
+    return _on_large_delta(ledger, delta, _validate.count("num_units", num_units))
+
+
+def _on_large_delta(ledger: Ledger, delta: float, records: int = 0) -> list[str]:
     """Say what ``delta`` allows where it is too large for the public number of records, or for any that is usual.
 
-    A ledger knows the number of records only of sessions whose event depends on it.
+    Of itself a ledger knows that there are as many records as a session draws from, or as a split counts up to.
     """
-    events = [_innermost(session.event) for session in ledger.sessions if session.state != "withdrawn"]
-    laws = [event.sampling for event in events if isinstance(event, SampledEvent)]
-    records = max((law.num_records for law in laws if isinstance(law, FixedSizeLaw)), default=0)
+    kept = [session for session in ledger.sessions if session.state != "withdrawn"]
+    laws = [event.sampling for event in (_innermost(one.event) for one in kept) if isinstance(event, SampledEvent)]
+    known = [law.num_records for law in laws if isinstance(law, FixedSizeLaw)]
+    known += [one.part.stop for one in kept if one.part is not None and one.part.stop is not None]
+    records = max(records, *known, 0)
     if delta * records < 1 and delta < LARGE_DELTA:
         return []
     known = f", which is not below 1 / {records:,}, one over the number of records" if delta * records >= 1 else ""

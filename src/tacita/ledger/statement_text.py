@@ -13,6 +13,7 @@ from typing import Any
 from tacita.accounting.relations import NeighboringRelation
 
 WIDTH = 100
+_EXACT = 2.0**53  # below it, float64 holds every integer
 HEADLINE = "headline"  # a further field that stands in the first line, if a front end gives it
 
 NEIGHBOURS: dict[NeighboringRelation, str] = {
@@ -267,13 +268,13 @@ def _words(value: Any, *, nested: bool = False) -> str:
     """Return a field in words: short numbers, mappings as "name: value; name: value".
 
     Example:
-        >>> _words({"what": "counts", "noise_std": 43.350369982, "released": {"number": 6}, "private": True})
-        'what: counts; noise_std: 43.3504; released: (number: 6); private: yes'
+        >>> _words({"what": "counts", "noise_std": 43.350369982, "released": {"rows": 2001234.0}, "private": True})
+        'what: counts; noise_std: 43.3504; released: (rows: 2001234); private: yes'
     """
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        return f"{value:.6g}"
+        return f"{value:.0f}" if value.is_integer() and abs(value) < _EXACT else f"{value:.6g}"
     if isinstance(value, Mapping):
         words = "; ".join(f"{name}: {_words(part, nested=True)}" for name, part in value.items())
         return f"({words})" if nested else words

@@ -31,7 +31,7 @@ class AboveThreshold:
 
     Assumes: no value changes by more than ``sensitivity`` between neighbours; the draws are used nowhere else. Nothing
     continuous is released. The draws are floats of 53 bits, however, and each changes the probability of an answer by
-    about 1e-16, which is not accounted.
+    about 1e-16, which is not accounted. No class can be derived from this one, whose guarantee it would inherit.
 
     Attributes:
         epsilon: The epsilon that the session spends, > 0.
@@ -47,6 +47,10 @@ class AboveThreshold:
 
     epsilon: float
     sensitivity: float
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        _validate.check_no_promise_inherited(cls, "Write a class of its own, and state its own event.")
 
     def __post_init__(self) -> None:
         _validate.positive("epsilon", self.epsilon)

@@ -42,6 +42,9 @@ class Mechanism(ABC):
     * ``"least_power"``: :math:`s_l^2 \propto \Delta_l / \sqrt{d_l}`, which gives the least total noise
       :math:`\sum_l d_l s_l^2` (:math:`d_l` coordinates in block :math:`l`).
 
+    No mechanism can be derived from another one, whose guarantee it would inherit; a mechanism of your own derives from
+    this class.
+
     Attributes:
         noise_multiplier: Noise standard deviation over sensitivity; no unit; >= 0.
         allocation: How several blocks share the noise.
@@ -52,6 +55,12 @@ class Mechanism(ABC):
 
     on_grid: ClassVar[bool] = False  # whether the values must be whole multiples of public steps (a grid)
     in_stretches: ClassVar[bool] = False  # whether it may be called for some parameters of a block at a time, in order
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        _validate.check_no_promise_inherited(
+            cls, "Derive it from tacita.mechanisms.Mechanism, and state its own event."
+        )
 
     def __post_init__(self) -> None:
         _validate.non_negative("noise_multiplier", self.noise_multiplier)

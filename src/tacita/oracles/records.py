@@ -132,7 +132,9 @@ def split(
     Args:
         dataset: A map-style ``Dataset`` or a tuple of arrays.
         sizes: Lengths that sum to the number of rows, or fractions that sum to 1.
-        units: The unit of each row; ``None`` if a row is a unit. Under add_or_remove_one only.
+        units: The unit of each row, a text, a number, bytes or a tuple of these; ``None`` if a row is a unit. Under
+            add_or_remove_one only. Units are compared by value: 1 and 1.0 are one unit, 1 and "1" are two. A row whose
+            unit is ``None`` or NaN is nobody's, and takes no part.
         max_rows_per_unit: Cap on the rows of one unit.
         randomness: The key of the coins, and of the tag in the ledger. The default is a new system key: each call then
             makes another split, whose parts overlap those of this one. Hand in the run's own key to get the same split
@@ -142,6 +144,7 @@ def split(
     Raises:
         ValueError: ``sizes`` are neither lengths nor fractions; ``units`` come with integer sizes, or there is not one
             for each row.
+        TypeError: A unit is neither a text, nor a number, nor bytes, nor a tuple of these.
 
     Example:
         >>> import torch
@@ -205,7 +208,7 @@ def _values(array: Any) -> Any:
 def _unit_of_each_row(units: Sequence[Hashable] | np.ndarray, num_rows: int) -> tuple[np.ndarray, list[str]]:
     if len(units) != num_rows:
         raise ValueError("units must name the unit of each row: it has another length than the data set.")
-    return unit_codes(units)
+    return unit_codes(units.tolist() if isinstance(units, Tensor) else units)
 
 
 def _sha256(codes: np.ndarray, names: list[str]) -> str:
@@ -226,7 +229,8 @@ def cap_units(
 ) -> Records:
     """Return the records with at most ``max_rows_per_unit`` rows of each unit, chosen by coins of that unit alone.
 
-    They are for oracles whose sampler is a :class:`~tacita.UnitPoissonSampler` with the same cap.
+    They are for oracles whose sampler is a :class:`~tacita.UnitPoissonSampler` with the same cap. Units are given and
+    compared as in :func:`split`.
     """
     key = (randomness or Randomness.system()).session_key("units")
     codes, names = _unit_of_each_row(units, length(dataset))

@@ -3,16 +3,14 @@
 All of it is public; only the structure of the file is used.
 """
 
-import math
-
 from tacita.ledger import Ledger
 from tacita.pipeline import rules
 from tacita.pipeline.models import check_model
 from tacita.pipeline.plan import TablePlan
 from tacita.pipeline.settings import TableSettings
 from tacita.pipeline.source import declared_schema, open_source, read_test, unit_in_words
-from tacita.tables.budget import SURVEY
-from tacita.tables.survey import LEAN, STANDS_OUT
+from tacita.tables.lean_survey import GROUP_STANDS_OUT
+from tacita.tables.survey import LEAN
 
 MANY = 20  # columns; from here on the dry run advises to declare or drop some
 
@@ -64,7 +62,7 @@ def what_survives(plan: TablePlan) -> list[str]:
         words.append(f"a label needs about {bought.target_threshold():.0f} rows to be seen")
     if columns:
         full, lean = bought.threshold(columns), bought.threshold(columns, histograms=1)
-        scale = STANDS_OUT * bought.survey_noise_std(columns, 1) * math.sqrt(SURVEY)
+        scale = GROUP_STANDS_OUT * bought.survey_noise_std(columns, 1)
         words.append(
             f"with {columns} columns a text needs about {lean:.0f} rows to be seen ({full:.0f} in a table of "
             f"{LEAN * full:.0f} rows or more), and a number's scale about {scale:.0f} rows of the same magnitude"

@@ -18,8 +18,9 @@ from tacita.oracles.line import Line
 from tacita.pipeline.plan import Sessions, TablePlan
 from tacita.pipeline.source import TableSource, private_rows
 from tacita.random import Randomness
+from tacita.tables.lean_survey import COARSE, in_groups
 from tacita.tables.refinement import read_refinement, refinement_counts
-from tacita.tables.released_counts import reread_lean, survey_of, target_facts
+from tacita.tables.released_counts import survey_of, target_facts, with_scales
 from tacita.tables.schema import Schema
 from tacita.tables.survey import BINS, LEAN, Survey, survey_counts
 from tacita.tables.table import Table
@@ -119,7 +120,7 @@ class TablePurchases:
         # A lean survey counts no texts: among so few rows, one that a fifth of them hold would not pass the threshold.
         lean = plan.columns_to_buy > 0 and rows < LEAN * plan.purchases.threshold(plan.columns_to_buy)
         with private_rows("counting the rows for the survey"):
-            found, bins = self.columns_and_target(self.sessions.survey, task=task, lean=lean)
+            found, bins = self.columns_and_target(self.sessions.survey, task=task, rows=rows, lean=lean)
         if self.sessions.refinement is not None:
             with private_rows("counting the rows for the refinement"):
                 found = self._refinement(self.sessions.refinement, found=found, bins=bins)
@@ -127,8 +128,12 @@ class TablePurchases:
         counted_noise = 0.0 if counted is None or declared else counted.noise_std
         return msgspec.structs.replace(found, rows=rows, task=task, task_why=why, rows_noise_std=counted_noise)
 
-    def columns_and_target(self, session: Session, *, task: Task | None, lean: bool) -> tuple[Survey, np.ndarray]:
+    def columns_and_target(
+        self, session: Session, *, task: Task | None, rows: float, lean: bool
+    ) -> tuple[Survey, np.ndarray]:
         """Buy facts about the columns and the target in one query, each block at its own noise.
+
+        ``rows`` is the number of rows, declared or bought; ``lean`` follows from it.
 
         Returns:
             What was bought, and the noisy bins of the columns.
@@ -139,6 +144,8 @@ class TablePurchases:
         if columns:
             blocks[BLOCK] = counts.tensors()
             noise_std[BLOCK] = purchases.survey_noise_std(len(columns), histograms)
+            if lean and rows < COARSE * noise_std[BLOCK]:
+                blocks[BLOCK]["bins"] = in_groups(counts.bins)
         # The target has a block of its own, because a row holds one label but a value of every column.
         answers = None
         if self.plan.buys_target and task is not None:
@@ -162,7 +169,7 @@ class TablePurchases:
         return found, noisy["bins"]
 
     def _refinement(self, session: Session, *, found: Survey, bins: np.ndarray) -> Survey:
-        """Buy finer bins of the numbers; after a lean survey, buy its bins once more.
+        """Buy finer bins of the numbers; after a lean survey, the dyadic ones.
 
         This is done even without a numeric column, so that the ledger does not depend on what the survey found.
         """
@@ -171,7 +178,7 @@ class TablePurchases:
             schema = self.source.schema
             counts = {"bins": survey_counts(self.table, schema, self._columns, lean=True).bins}
             again = buy(session, counts, noise_std, self.randomness)
-            return reread_lean(found, bins, again["bins"], schema, (found.noise_std, noise_std))
+            return with_scales(found, bins, again["bins"], (found.noise_std, noise_std), schema)
         counts = {"fine bins": refinement_counts(self.table, self.source.schema, found)}
         return read_refinement(found, buy(session, counts, noise_std, self.randomness)["fine bins"], noise_std)
 

@@ -16,6 +16,7 @@ from tacita.random import Randomness
 from tacita.tables.encoding import Encoded, Encoder
 from tacita.tables.features import NumberTarget
 from tacita.tables.intervals import LEVEL, ScoreInterval
+from tacita.tables.released_counts import whole
 from tacita.tables.score import LARGEST_ERROR, Score, read_score, score_counts
 
 Guess = tuple[str, float]  # the most common label and its share of the rows
@@ -63,7 +64,7 @@ def bought(
         "interval": _ends(score.value),
         "level": LEVEL,
         "constant_guess": _guess(encoder, score, guess),
-        "rows": score.rows,
+        "rows": whole(score.rows),
         "private": True,
         "how": "bought in the same ledger, on rows held out by coin; the interval covers sampling and noise"
         + ("" if score.value.value is not None else "; at this noise they are too few for a number")

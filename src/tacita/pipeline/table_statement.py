@@ -15,6 +15,7 @@ from tacita.pipeline.preprocessing import Preprocessing
 from tacita.pipeline.rules import HOLDOUT
 from tacita.pipeline.settings import TableSettings
 from tacita.pipeline.source import TableSource, unit_in_words
+from tacita.tables.released_counts import whole
 
 PREPROCESSING = "preprocessing.json"
 EXTRAS = (
@@ -91,7 +92,7 @@ def make_statement(
         model=preprocessing.model.name,
         task=encoder.task,
         target=encoder.target.column if encoder.target else None,
-        rows={"value": preprocessing.rows, "how": "declared" if source.schema.rows is not None else "bought"},
+        rows={"value": whole(preprocessing.rows), "how": "declared" if source.schema.rows is not None else "bought"},
         headline=headline(preprocessing),
         private_releases=list(PRIVATE_RELEASES),
         files=dict(files),
@@ -131,17 +132,18 @@ def list_purchases(
     survey, bought, encoder = preprocessing.survey, plan.purchases, preprocessing.encoder
     kinds = [] if survey is None else [facts.kind for facts in survey.columns]
     if survey is not None and plan.buys_rows:
-        released = {"rows": survey.rows} if survey.task is None else {"rows": survey.rows, "task": survey.task}
+        released = {"rows": whole(survey.rows), **({} if survey.task is None else {"task": survey.task})}
         found.append(_purchase("rows", "the number of rows, and the task", bought.rows_noise_std(), released))
     if survey is not None and (plan.columns_to_buy or plan.buys_target):
-        noise_std = [survey.noise_std] if plan.columns_to_buy else []
+        histograms = 1 if survey.lean else 2
+        noise_std = [bought.survey_noise_std(plan.columns_to_buy, histograms)] if plan.columns_to_buy else []
         noise_std += [bought.target_noise_std()] if plan.buys_target else []
         what = [f"types, values and bounds of {plan.columns_to_buy} columns"] if plan.columns_to_buy else []
         what += ["the target's values"] if plan.buys_target else []
         released = {kind: kinds.count(kind) for kind in ("number", "category", "dropped")}
         found.append(_purchase("survey", "; ".join(what), noise_std, {**released, "classes": len(encoder.classes)}))
     if survey is not None and plan.refined:
-        what = "the survey's bins once more" if survey.lean else "finer bounds"
+        what = "the scales" if survey.lean else "finer bounds"
         what += " of the columns that are numbers"
         found.append(
             _purchase("refinement", what, plan.refinement_noise_std(survey), {"number": kinds.count("number")})

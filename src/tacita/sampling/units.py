@@ -4,7 +4,10 @@ Place: [sampling.units] -> oracles.records, tables.units. Private. The random ch
 and on the unit's name, never on other rows or on positions, so adding or removing a unit changes nothing for others.
 """
 
+import math
+import numbers
 from collections.abc import Hashable, Iterable, Iterator
+from typing import Any
 
 import numpy as np
 
@@ -15,12 +18,57 @@ from tacita.random import Key
 def unit_codes(units: Iterable[Hashable]) -> tuple[np.ndarray, list[str]]:
     """Number the units; return each row's unit number, int64, and the units' names.
 
+    Two rows are of one unit if their units are equal as :func:`unit_name` compares them. A row without a unit (``None``
+    or NaN) gets -1: it is nobody's, and does not count.
+
     Example:
-        >>> unit_codes(["b", "a", "b"])
-        (array([1, 0, 1]), ['a', 'b'])
+        >>> unit_codes(["b", "a", "b", None])
+        (array([ 1,  0,  1, -1]), ['text a', 'text b'])
     """
-    names, codes = np.unique(np.array([str(unit) for unit in units], dtype=object), return_inverse=True)
-    return codes.astype(np.int64), [str(name) for name in names]
+    given = [unit_name(unit) for unit in units]
+    names = sorted({name for name in given if name is not None})
+    place = {name: code for code, name in enumerate(names)}
+    return np.array([-1 if name is None else place[name] for name in given], dtype=np.int64), names
+
+
+def unit_name(unit: Any) -> str | None:
+    """Return a text that stands for the unit, the same for equal units and another for any other; ``None`` for no unit.
+
+    Numbers are equal if their exact values are, whatever their type, and a text is never equal to a number.
+
+    Raises:
+        TypeError: The unit is neither a text, nor bytes, nor a real number, nor a tuple of these. Its printed form
+            might be that of another unit, or change from one process to the next.
+
+    Example:
+        >>> unit_name(1) == unit_name(1.0), unit_name(1) == unit_name("1"), unit_name(float("nan"))
+        (True, False, None)
+    """
+    if unit is None or type(unit).__name__ in ("NAType", "NaTType"):  # the missing values of pandas
+        return None
+    if isinstance(unit, str | bytes):
+        return f"text {unit}" if isinstance(unit, str) else f"bytes {unit.hex()}"
+    if isinstance(unit, numbers.Real | np.bool_):
+        return _number_name(unit)
+    if not isinstance(unit, tuple):
+        raise TypeError(
+            f"units must hold texts, bytes, numbers or tuples of them, got {type(unit).__name__}: convert each to a "
+            "text that names it."
+        )
+    parts = [unit_name(part) for part in unit]
+    return None if None in parts else "tuple " + " ".join(f"{len(part or '')} {part}" for part in parts)
+
+
+def _number_name(number: Any) -> str | None:
+    """Return the exact value of a number; ``None`` for NaN."""
+    if isinstance(number, numbers.Integral | np.bool_):
+        return f"number {int(number):x}"
+    if math.isnan(number):
+        return None
+    if math.isinf(number):
+        return "number inf" if number > 0 else "number -inf"
+    above, below = number.as_integer_ratio()
+    return f"number {above:x}" if below == 1 else f"number {above:x}/{below:x}"
 
 
 def within_cap(codes: np.ndarray, names: list[str], max_rows_per_unit: int, key: Key) -> np.ndarray:

@@ -27,6 +27,11 @@ reviewed = false
 # max_rows_per_unit = 5
 """
 
+_NO_TARGET = """\
+# [target]                           # the column to predict; or give it to the training: --target NAME
+# column = "name"                    # then remove its table [columns."name"] below
+"""
+
 
 def draft(table: Table, reading: FileFormat | None = None, *, target: str | None = None) -> str:
     """Return a TOML schema of ``table``, to be reviewed. The column ``target`` is declared under ``[target]``."""
@@ -35,6 +40,8 @@ def draft(table: Table, reading: FileFormat | None = None, *, target: str | None
         table.column(target)
         hints = '# task = "classification"           # or "regression"\n# classes = ["no", "yes"]\n'
         parts.append(f"[target]\ncolumn = {_quoted(target)}\n{hints}")
+    else:
+        parts.append(_NO_TARGET)
     for name in table.names:
         if name != target:
             parts.append(f"[columns.{_quoted(name)}]\n{_guess(table.column(name), table.valid)}")

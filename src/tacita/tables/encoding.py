@@ -102,8 +102,10 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     def encode(self, table: Table, *, with_target: bool = True) -> Encoded:
         """Encode the rows of ``table``; only a wrong structure raises."""
-        parts = [piece.encode(table.column(piece.column), self.missing) for piece in self.pieces]
-        features = np.concatenate([np.zeros((table.num_rows, 0), dtype=np.float32), *parts], axis=1)
+        features, last = np.empty((table.num_rows, self.num_features), np.float32), 0
+        for piece in self.pieces:
+            first, last = last, last + len(piece.names)
+            piece.fill(table.column(piece.column), self.missing, features[:, first:last])
         valid, target = table.valid, None
         answers = labelled = None
         if with_target and self.target is not None:
@@ -112,7 +114,7 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             valid, target = valid & known, torch.from_numpy(values)
             own, labels = self.target.answers(column, self.missing)
             answers, labelled = torch.from_numpy(own), torch.from_numpy(labels & table.valid)
-        features[~valid] = 0.0
+        features[np.flatnonzero(~valid)] = 0.0
         return Encoded(torch.from_numpy(features), target, torch.from_numpy(valid.copy()), answers, labelled)
 
     def decode(self, predicted: np.ndarray) -> list[str] | np.ndarray:

@@ -14,6 +14,7 @@ from tacita.errors import DataStructureError
 from tacita.tables.cells import MISSING, NUMBER
 from tacita.tables.table import ArrayColumn, Column
 
+BLOCK_ROWS = 2**11  # rows that are worked on at once; few enough for the processor's cache
 CLAMP = 4.0  # standardised numbers lie in [-CLAMP, CLAMP]
 MOST_IN_ARRAY = 2**24  # numbers in the array of one row
 LARGEST = float(np.finfo(np.float32).max)
@@ -41,8 +42,14 @@ class Piece(
         """The names of the features; their number is the width of the piece."""
 
     @abstractmethod
+    def fill(self, column: Column, missing: Sequence[str], out: np.ndarray) -> None:
+        """Write the features into ``out``, float32, shape (rows, len(names))."""
+
     def encode(self, column: Column, missing: Sequence[str]) -> np.ndarray:
         """Return the features, float32, shape (rows, len(names))."""
+        out = np.empty((len(column), len(self.names)), np.float32)
+        self.fill(column, missing, out)
+        return out
 
 
 class NumberPiece(Piece, frozen=True, tag="number"):
@@ -78,18 +85,22 @@ class NumberPiece(Piece, frozen=True, tag="number"):
         buckets = (f"{self.column} in bucket {i}" for i in range(len(self.buckets) + 1)) if self.buckets else ()
         return (self.column, *steps, *buckets, *((f"{self.column} is missing",) if self.indicator else ()))
 
-    def encode(self, column: Column, missing: Sequence[str]) -> np.ndarray:
+    def fill(self, column: Column, missing: Sequence[str], out: np.ndarray) -> None:
         values, kinds = column.numbers(missing, self.date_format)
-        number = kinds == NUMBER
+        for start in range(0, len(values), BLOCK_ROWS):
+            rows = slice(start, start + BLOCK_ROWS)
+            self._fill(values[rows], kinds[rows] == NUMBER, out[rows])
+
+    def _fill(self, values: np.ndarray, number: np.ndarray, out: np.ndarray) -> None:
         linear = (np.clip(values, self.lower, self.upper) - self.centre) / self.scale
-        parts = [np.clip(linear, -CLAMP, CLAMP)[:, None], values[:, None] >= np.asarray(self.steps)[None, :]]
+        out[:, 0] = np.clip(linear, -CLAMP, CLAMP).astype(np.float32) * number
+        steps, last = len(self.steps), len(self.steps) + 1 + (len(self.buckets) + 1 if self.buckets else 0)
+        out[:, 1 : 1 + steps] = (values[:, None] >= np.asarray(self.steps)[None, :]) & number[:, None]
         if self.buckets:
-            bucket = np.searchsorted(np.asarray(self.buckets), values, side="right")
-            parts.append(bucket[:, None] == np.arange(len(self.buckets) + 1))
-        known = np.concatenate([part.astype(np.float32) for part in parts], axis=1) * number[:, None]
-        if not self.indicator:
-            return known.astype(np.float32)
-        return np.concatenate([known, ~number[:, None]], axis=1).astype(np.float32)
+            bucket = np.where(number, np.searchsorted(np.asarray(self.buckets), values, side="right"), -1)
+            out[:, 1 + steps : last] = bucket[:, None] == np.arange(len(self.buckets) + 1)
+        if self.indicator:
+            out[:, last] = ~number
 
 
 class CategoryPiece(Piece, frozen=True, tag="category"):
@@ -103,9 +114,9 @@ class CategoryPiece(Piece, frozen=True, tag="category"):
         other = (f"{self.column} is other",) if self.indicator else ()
         return (*(f"{self.column} = {value}" for value in self.values), *other)
 
-    def encode(self, column: Column, missing: Sequence[str]) -> np.ndarray:
+    def fill(self, column: Column, missing: Sequence[str], out: np.ndarray) -> None:
         own = column.places_of(self.values)  # -1 means "other" and picks the last row below
-        return np.eye(len(self.values) + 1, len(self.names), dtype=np.float32)[own]
+        out[:] = np.eye(len(self.values) + 1, len(self.names), dtype=np.float32)[own]
 
 
 class ArrayPiece(Piece, frozen=True, tag="array"):
@@ -122,14 +133,14 @@ class ArrayPiece(Piece, frozen=True, tag="array"):
     def names(self) -> tuple[str, ...]:
         return tuple(f"{self.column}[{i}]" for i in range(math.prod(self.shape)))
 
-    def encode(self, column: Column, missing: Sequence[str]) -> np.ndarray:
+    def fill(self, column: Column, missing: Sequence[str], out: np.ndarray) -> None:
         if not isinstance(column, ArrayColumn) or column.shape != self.shape:
             raise DataStructureError(
                 f"Column {self.column!r} must hold arrays of the declared shape {list(self.shape)}."
             )
         values = column.values.reshape(len(column), math.prod(column.values.shape[1:])).astype(np.float32)
         scaled = (np.clip(values, self.lower, self.upper) - np.float32(self.lower)) / (self.upper - self.lower)
-        return np.where(np.isfinite(values), scaled, 0.0).astype(np.float32)
+        out[:] = np.where(np.isfinite(values), scaled, 0.0)
 
 
 class Answer(

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 import msgspec
 import numpy as np
 
+from tacita.tables.lean_survey import read_lean, read_scales, window
 from tacita.tables.schema import CategorySpec, DateSpec, NumberSpec, Schema
-from tacita.tables.survey import Facts, Kind, Survey, SurveyCounts, read_lean, read_survey, window
+from tacita.tables.survey import Facts, Kind, Survey, SurveyCounts, read_survey
 from tacita.tables.task import Task
 
 
@@ -46,23 +47,13 @@ def survey_of(
     )
 
 
-def reread_lean(
-    survey: Survey, first: np.ndarray, second: np.ndarray, schema: Schema, noise: tuple[float, float]
+def with_scales(
+    survey: Survey, first: np.ndarray, second: np.ndarray, noise: tuple[float, float], schema: Schema
 ) -> Survey:
-    """Read a lean survey again, from the mean of bins that were bought twice, weighted by their noise."""
-    of_target = survey.columns[len(first) :]
-    read = survey.columns[: len(first)]
-    weight = noise[1] ** 2 / (noise[0] ** 2 + noise[1] ** 2)
-    bins = np.rint(weight * first + (1 - weight) * second)
+    """Return a lean survey with what its second query showed; ``first`` are the bins of the first one."""
+    columns = read_scales(survey.columns[: len(first)], first, second, noise, forced_kinds(schema))
     together = noise[0] * noise[1] / (noise[0] ** 2 + noise[1] ** 2) ** 0.5
-    columns = read_lean(
-        [facts.column for facts in read],
-        bins=bins,
-        texts=[dict(facts.values) for facts in read],
-        noise_std=together,
-        kinds=forced_kinds(schema),
-    )
-    return msgspec.structs.replace(survey, columns=(*columns, *of_target), noise_std=together)
+    return msgspec.structs.replace(survey, columns=(*columns, *survey.columns[len(first) :]), noise_std=together)
 
 
 def target_facts(
@@ -89,3 +80,13 @@ def forced_kinds(schema: Schema) -> dict[str, Kind]:
     if schema.target is not None and schema.target.task is not None:
         kinds[schema.target.column] = "number" if schema.target.task == "regression" else "category"
     return kinds
+
+
+def whole(number: float) -> float:
+    """Return a number that is whole as an integer, so that JSON shows it without a point.
+
+    Example:
+        >>> whole(302.0), whole(0.5)
+        (302, 0.5)
+    """
+    return int(number) if number.is_integer() else number

@@ -11,7 +11,7 @@ Every column has two histograms, and a row adds 1 to one bin of each:
 So d columns are m = 2d histograms, and the counts have L2 sensitivity :math:`\sqrt{2d}` for one row. If the rows are
 too few for that, the survey is *lean*: numbers are left out of the second histogram, and texts have no bin in the
 first. In a column declared to hold categories, all cells are texts. A cell is then in one bin, and d columns are d
-histograms.
+histograms. :mod:`tacita.tables.lean_survey` reads it.
 """
 
 import math
@@ -38,9 +38,6 @@ BINS = 3 + 2 * EXPONENTS
 LONGEST_NUMBER = 6  # characters; a longer number is not counted as a text, too
 FALSE_BIN = 0.001  # chance that some bin without rows passes the cut
 LEAN = 5  # a survey is lean if a text that one row in five holds would not pass the threshold
-STANDS_OUT = 3.5  # lean: noise standard deviations by which the window that shows a number's scale must stand out
-BESIDE = 1.5  # lean: ... by which a bin beside the window must stand out to be kept
-WINDOW = 3  # lean: the largest number of octaves of that window
 
 
 def bin_bounds(bin: int) -> tuple[float, float]:
@@ -240,68 +237,6 @@ def read_survey(
 
 def _number_bins(counts: np.ndarray) -> tuple[Bin, ...]:
     return tuple(Bin(*bin_bounds(2 + int(i)), float(counts[i])) for i in np.flatnonzero(counts))
-
-
-def read_lean(
-    columns: Sequence[str],
-    *,
-    bins: np.ndarray,  # (columns, BINS), noisy
-    texts: Sequence[dict[str, float]],  # released texts only
-    noise_std: float,
-    kinds: Mapping[str, Kind] | None = None,
-) -> tuple[Facts, ...]:
-    """Read the facts of a lean survey.
-
-    The scale of a number is that of the window of bins that stands out most, because a single bin seldom does.
-    """
-    facts = []
-    for name, counts, released in zip(columns, bins, texts, strict=True):
-        values = tuple(sorted(released.items()))
-        numbers = window(counts[2:], noise_std)
-        seen = sum(bin.count for bin in numbers), sum(count for _, count in values)
-        kind: Kind = (kinds or {}).get(name) or ("number" if seen[0] > seen[1] else "category")
-        if not (numbers if kind == "number" else values):
-            kind = "dropped"
-        facts.append(
-            Facts(
-                column=name,
-                kind=kind,
-                missing=float(counts[MISSING]),
-                bins=numbers if kind == "number" else (),
-                values=values if kind == "category" else (),
-            )
-        )
-    return tuple(facts)
-
-
-def window(counts: np.ndarray, noise_std: float) -> tuple[Bin, ...]:
-    """Return the bins that show a number's scale; none if nothing stands out of the noise.
-
-    They are up to three octaves, of one sign or of both, and bins beside them that stand out, too. ``counts`` are the
-    noisy counts of the bins of numbers, in increasing order.
-    """
-    zero = ZERO - 2
-    sides = {1: counts[zero + 1 :], -1: counts[:zero][::-1]}
-    candidates = [((1,), sides[1]), ((-1,), sides[-1]), ((1, -1), sides[1] + sides[-1])]
-    best, signs, first, last = STANDS_OUT, (), 0, 0
-    for which, side in candidates:
-        for width in range(1, WINDOW + 1):
-            sums = np.convolve(side, np.ones(width), "valid") / max(noise_std * math.sqrt(width * len(which)), 0.5)
-            if sums.max() > best:
-                best, signs, first = float(sums.max()), which, int(sums.argmax())
-                last = first + width - 1
-    if signs:
-        side = np.sum([sides[sign] for sign in signs], axis=0)
-        level = max(BESIDE * noise_std * math.sqrt(len(signs)), 0.5)
-        while first > 0 and side[first - 1] >= level:
-            first -= 1
-        while last + 1 < EXPONENTS and side[last + 1] >= level:
-            last += 1
-    kept = {zero + sign * (1 + place) for sign in signs for place in range(first, last + 1)}
-    kept |= set(np.flatnonzero(counts >= max(cut(noise_std, BINS), 0.5)).tolist())
-    if counts[zero] >= max(STANDS_OUT * noise_std, 0.5):
-        kept.add(zero)
-    return tuple(Bin(*bin_bounds(2 + i), max(float(counts[i]), 1.0)) for i in sorted(kept))
 
 
 def quantile(bins: Sequence[Bin], level: float) -> float:
