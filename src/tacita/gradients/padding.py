@@ -4,7 +4,7 @@ If a batch were padded to its longest record, the length of that record would ch
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -37,7 +37,7 @@ def pad_to(length: int, *, value: float = 0) -> Callable[[list], Any]:
     _validate.count("length", length)
 
     def padded(part: Any) -> Any:
-        if isinstance(part, dict):
+        if isinstance(part, Mapping):
             return {key: padded(inner) for key, inner in part.items()}
         if isinstance(part, tuple):
             return tuple(padded(inner) for inner in part)
