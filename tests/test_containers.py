@@ -41,9 +41,11 @@ def weights(model):
     return torch.cat([p.detach().flatten() for p in model.parameters()])
 
 
-@EVERY
-@pytest.mark.parametrize("method", ["auto", "ghost", "vmap", "loop"])
-def test_a_clipped_sum(hold, method):
+@pytest.mark.parametrize(
+    ("kind", "method"), [*((kind, "auto") for kind in HOLDERS), ("nested dict", "vmap"), ("frozen dataclass", "loop")]
+)
+def test_a_clipped_sum(kind, method):
+    hold = HOLDERS[kind]
     found, plain = (
         tacita.clipped_gradient_sum(network(), loss_fn, one(*table()), tacita.FlatClipper(max_grad_norm=0.5), method)
         for one in (hold, TUPLE)
@@ -100,20 +102,22 @@ def released(dataset, *, kind=tacita.ClippedGradientOracle, num_records=ROWS, qu
 
 WAYS = {
     "arrays": lambda hold, x, y: (hold(x, y), {}),
-    "NumPy": lambda hold, x, y: (hold(x.numpy(), y.numpy()), {}),
     "items": lambda hold, x, y: (Items(x, y, hold), {}),
+    "NumPy": lambda hold, x, y: (hold(x.numpy(), y.numpy()), {}),
     "collated": lambda hold, x, y: (Items(x, y, hold), {"collate_fn": stacked}),
     "arrays collated": lambda hold, x, y: (hold(x, y), {"collate_fn": stacked}),
     "padded": lambda hold, x, y: (Items(x, y, hold, lambda row: row[:2]), {"collate_fn": tacita.pad_to(3)}),
 }
 
 
-@EVERY
-@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-def test_an_oracle(hold, way):
-    if way is WAYS["padded"] and hold is HOLDERS["list"]:
-        hold = HOLDERS["named tuple"]  # pad_to takes a list for a sequence of numbers
-    found, plain = (released(data, **more) for data, more in (way(hold, *table()), way(TUPLE, *table())))
+@pytest.mark.parametrize(
+    ("kind", "way"),
+    [(kind, way) for kind in HOLDERS for way in ("arrays", "items")]
+    + [(kind, way) for kind in ("nested dict", "tokenizer", "dataclass") for way in [*WAYS][2:]],
+)
+def test_an_oracle(kind, way):
+    makers = HOLDERS[kind], TUPLE
+    found, plain = (released(data, **more) for data, more in (WAYS[way](hold, *table()) for hold in makers))
     assert torch.equal(found, plain)
 
 
@@ -194,12 +198,12 @@ def fitted(dataset, folder=None, **changes):
     )  # fmt: skip
 
 
-@EVERY
+@SOME
 @pytest.mark.parametrize(
     "of", [lambda hold, x, y: hold(x, y), lambda hold, x, y: Items(x, y, hold)], ids=["arrays", "items"]
 )
-def test_a_fit_with_its_loss_on_public_data(hold, of):
-    found, plain = (fitted(of(one, *table()), public_data=of(one, *table(9))) for one in (hold, TUPLE))
+def test_a_fit_with_its_loss_on_public_data(kind, of):
+    found, plain = (fitted(of(one, *table()), public_data=of(one, *table(9))) for one in (HOLDERS[kind], TUPLE))
     assert torch.equal(weights(found.model), weights(plain.model))
     assert found.public_losses == plain.public_losses
     assert len(found.public_losses) == 8
