@@ -55,7 +55,7 @@ def _chance(module: nn.Module) -> float:
 
 
 def draws_at_random(model: nn.Module, loss_fn: LossFn, probe: Any) -> bool:
-    """Return whether a pass over synthetic rows moves a global generator, or two seeds give different losses (a generator of its own)."""
+    """Return whether a pass moves a global generator, or two seeds give other losses (a generator of its own)."""
     moved: list[bool] = []
 
     def watched(watched_model: Any, batch: Any) -> Tensor:
