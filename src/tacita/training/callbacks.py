@@ -47,6 +47,8 @@ class Spent:
 class Callback:
     """Base of the callbacks of :func:`tacita.fit`: override what you need. Nothing is handed in that is private.
 
+    Record no times where others may see them: how long a step takes depends on how many records it drew.
+
     The ledger is on disk before a callback is called, so that what it is handed may leave the process. A run that was
     killed makes the steps since its last checkpoint again, with the same releases, and calls again: go by
     ``spent.queries``. An exception ends the run, which can then be resumed.
