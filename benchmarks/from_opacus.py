@@ -10,6 +10,7 @@ import argparse
 import random
 import re
 import statistics
+import textwrap
 import time
 import warnings
 from pathlib import Path
@@ -80,23 +81,23 @@ def section(rounds: dict[str, list], batch: int, arguments: argparse.Namespace) 
     table = [
         {
             "script": name.replace("_", " "),
-            "CPU time": f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})" if other else "1",
-            "epsilon": f"{statistics.median(epsilon for _, epsilon, _ in rounds[name]):.4f}",
-            "accuracy": f"{statistics.median(accuracy for _, _, accuracy in rounds[name]):.3f}",
+            "CPU time": spread(ratios, 2) if name == "with_opacus" else "1",
+            "epsilon": spread([epsilon for _, epsilon, _ in rounds[name]], 3),
+            "accuracy": spread([accuracy for _, _, accuracy in rounds[name]], 3),
         }
-        for name, other in (("with_opacus", True), ("with_tacita", False))
+        for name in rounds
     ]
-    return [
-        f"Measured by `python benchmarks/from_opacus.py`, which reads the two functions from this page: "
-        f"{arguments.rows} images of 28 x 28,",
-        f"batches of {batch}, {arguments.epochs} epochs, one thread; the two trainings take turns. *CPU time* is that of "
-        "the whole training, as a multiple",
-        f"of tacita's of the same round: median of {arguments.rounds} rounds (lowest to highest). *Accuracy* is that on "
-        "2000 other images; the noise makes it",
-        "vary from run to run by about 0.02.",
-        "",
-        *markdown_table(table),
-    ]
+    words = f"""Measured by `python benchmarks/from_opacus.py`, which reads the two functions from this page:
+    {arguments.rows} images of 28 x 28, batches of {batch}, {arguments.epochs} epochs, one thread, the two trainings
+    taking turns. *CPU time* is that of the whole training, as a multiple of tacita's in the same round; *accuracy* is
+    that on 2000 other images. Each figure is the median of {arguments.rounds} rounds (lowest to highest)."""
+    return [*textwrap.wrap(" ".join(words.split()), 118), "", *markdown_table(table)]
+
+
+def spread(values: list[float], digits: int) -> str:
+    """Return the median of ``values``, with the lowest and the highest."""
+    low, middle, high = (f"{one:.{digits}f}" for one in (min(values), statistics.median(values), max(values)))
+    return f"{middle} ({low} to {high})"
 
 
 if __name__ == "__main__":
