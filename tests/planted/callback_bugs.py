@@ -66,9 +66,9 @@ def public_loss_of_private_rows():
     """The loss that is shown, and that may end the run, is that of the private rows."""
     whole = Watch.__init__
 
-    def init(self, state, loss_fn, *, public_data=None, **more):
-        shown = None if public_data is None else state.oracle.source._rows
-        whole(self, state, loss_fn, public_data=shown, **more)
+    def init(self, state, watching, **more):
+        shown = None if watching.public_data is None else state.oracle.source._rows
+        whole(self, state, replace(watching, public_data=shown), **more)
 
     put(Watch, "__init__", init)
 

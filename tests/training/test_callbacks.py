@@ -51,6 +51,18 @@ def test_a_callback_sees_every_step_every_public_loss_and_the_end():
     assert {step[5] for step in record.steps} == {found.ledger.epsilon(1e-3)}
 
 
+def test_a_callback_may_be_called_less_often():
+    record, each = Record(), []
+    record.every = 5
+    run(callbacks=[record, lambda releases, spent: each.append(spent.queries)], public_data=PUBLIC, public_every=8)
+    assert [step[2] for step in record.steps] == [5, 10, 15, 16]
+    assert [made for made, _ in record.losses] == [8, 16]
+    assert len(each) == 16
+    record.every = 0
+    with pytest.raises(ValueError, match="every must be"):
+        run(callbacks=[record])
+
+
 def test_what_a_callback_is_handed_is_what_left_the_oracle(monkeypatch):
     """The same objects, and those alone: releases, tensors in them, and public numbers."""
     record, left, query = Record(), [], tacita.GradientOracle.query

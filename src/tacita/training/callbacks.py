@@ -5,12 +5,15 @@ Whatever it computes from them is post-processing. Place: oracles -> training lo
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from tacita import _validate
 from tacita.gradients.functional import LossFn
 from tacita.ledger import Ledger
+from tacita.methods import RandomIterate
 from tacita.oracles import GradientOracle, Release
 from tacita.training.checkpoint import TrainingState
 from tacita.training.progress import Progress
@@ -53,6 +56,10 @@ class Callback:
     killed makes the steps since its last checkpoint again, with the same releases, and calls again: go by
     ``spent.queries``. An exception ends the run, which can then be resumed.
 
+    Attributes:
+        every: Call ``on_step`` after each so many queries, and after the last one. A run in a folder waits for the disk
+            before each call.
+
     Example:
         >>> class Lengths(Callback):
         ...     def __init__(self):
@@ -60,6 +67,8 @@ class Callback:
         ...     def on_step(self, releases, spent):
         ...         self.found.append((spent.queries, releases[-1].gradient["weight"].norm().item()))
     """
+
+    every: int = 1
 
     def on_step(self, releases: Sequence[Release], spent: Spent) -> Any:
         """Take in one step of the optimizer.
@@ -95,7 +104,10 @@ def as_callbacks(callbacks: Iterable[Any]) -> tuple[Callback, ...]:
     """
     if isinstance(callbacks, Callback) or callable(callbacks):
         raise TypeError("callbacks must be a list of callbacks: write callbacks=[...].")
-    return tuple(one if isinstance(one, Callback) else _OnStep(_callable(one)) for one in callbacks)
+    found = tuple(one if isinstance(one, Callback) else _OnStep(_callable(one)) for one in callbacks)
+    for one in found:
+        _validate.count("every", one.every)
+    return found
 
 
 def _callable(one: Any) -> Callable:
@@ -107,6 +119,42 @@ def _callable(one: Any) -> Callable:
     return one
 
 
+@dataclass(frozen=True)
+class Watching:
+    """What is watched in a run.
+
+    Attributes:
+        loss_fn: ``(model, batch) -> losses``, for the loss on public data.
+        callbacks: See :class:`Callback`.
+        public_data: Rows that the caller declares to be public; ``None`` to record nothing.
+        collate_fn: As the oracle's, for ``public_data``.
+        every: Queries from one loss on public data to the next; ``None`` for about twenty losses in a run.
+        early_stop: When to end the run; ``None`` for the end of the plan.
+    """
+
+    loss_fn: LossFn
+    callbacks: Sequence[Callback] = ()
+    public_data: Any = None
+    collate_fn: Callable[[list], Any] | None = None
+    every: int | None = None
+    early_stop: EarlyStop | None = None
+
+    def __post_init__(self) -> None:
+        if self.every is not None:
+            _validate.count("public_every", self.every)
+        if self.early_stop is not None and self.public_data is None:
+            raise ValueError("early_stop needs public_data: the loss on private rows must not decide in the open.")
+
+    def check(self, state: TrainingState) -> None:
+        """Refuse a schedule or an average that does not go with what is watched."""
+        if isinstance(state.scheduler, ReduceLROnPlateau) and self.public_data is None:
+            raise ValueError(
+                "scheduler must be another one without public_data, whose loss moves ReduceLROnPlateau on."
+            )
+        if self.early_stop is not None and isinstance(state.average, RandomIterate):
+            raise ValueError("early_stop must go without a RandomIterate: the iterate that was drawn may never come.")
+
+
 class Watch:
     """Call the callbacks after each step, record the loss on public data, and decide whether the run ends.
 
@@ -114,74 +162,63 @@ class Watch:
 
     Args:
         state: The run.
-        loss_fn: ``(model, batch) -> losses``; for the loss on public data.
+        watching: What is watched.
         delta: The delta at which callbacks are told epsilon.
-        callbacks: See :class:`Callback`.
-        public_data: Rows that the caller declares to be public; ``None`` to record nothing.
-        collate_fn: As the oracle's, for ``public_data``.
-        every: Queries from one loss on public data to the next; by default about twenty in a run.
-        early_stop: When to end the run; ``None`` for the end of the plan.
         bar: Shows the last loss on public data.
     """
 
-    def __init__(
-        self,
-        state: TrainingState,
-        loss_fn: LossFn,
-        *,
-        delta: float,
-        callbacks: Sequence[Callback] = (),
-        public_data: Any = None,
-        collate_fn: Callable[[list], Any] | None = None,
-        every: int | None = None,
-        early_stop: EarlyStop | None = None,
-        bar: Progress | None = None,
-    ) -> None:
-        self._state, self._loss_fn, self._delta, self._callbacks = state, loss_fn, delta, callbacks
-        self._public_data, self._collate_fn, self._bar = public_data, collate_fn, bar
-        self._every = every or max(1, state.oracle.planned_queries // SHARE)
-        self._early_stop = early_stop
+    def __init__(self, state: TrainingState, watching: Watching, *, delta: float, bar: Progress | None = None) -> None:
+        self._state, self._watching, self._delta, self._bar = state, watching, delta, bar
+        self._every = watching.every or max(1, state.oracle.planned_queries // SHARE)
 
     @property
     def sees_releases(self) -> bool:
         """Whether anybody asks for the releases of a step; else the loop drops them at once."""
-        return bool(self._callbacks)
+        return bool(self._watching.callbacks)
 
     def step(self, releases: Sequence[Release]) -> None:
         """Take in one step of the optimizer, after which the run is at a new point."""
-        oracle = self._state.oracle
-        now = oracle.line.position % self._every == 0 or not oracle.remaining_queries
-        due = self._public_data is not None and now
-        if not (due or self._callbacks):
+        callbacks = [callback for callback in self._watching.callbacks if self._now(callback.every)]
+        validated = self._watching.public_data is not None and self._now(self._every)
+        if not (validated or callbacks):
             return
         self._state.oracle.ledger.flush()  # on disk before anything of the releases is shown
         spent = Spent(self._state.oracle, self._delta)
-        self._call(lambda callback: callback.on_step(releases, spent))
-        if due:
+        self._call(callbacks, lambda callback: callback.on_step(releases, spent))
+        if validated:
             self._validate(spent)
 
     def end(self) -> None:
         """Tell the callbacks that the run is over."""
         spent = Spent(self._state.oracle, self._delta)
-        self._call(lambda callback: callback.on_end(spent))
+        self._call(self._watching.callbacks, lambda callback: callback.on_end(spent))
+
+    def _now(self, every: int) -> bool:
+        """Return whether this is one of the queries that count in steps of ``every``, or the last one."""
+        return self._state.oracle.line.position % every == 0 or not self._state.oracle.remaining_queries
 
     def _validate(self, spent: Spent) -> None:
-        state = self._state
-        point = end_point(state.average)
-        loss = public_loss(state.model, self._loss_fn, self._public_data, collate_fn=self._collate_fn, point=point)
+        state, watching = self._state, self._watching
+        loss = public_loss(
+            state.model,
+            watching.loss_fn,
+            watching.public_data,
+            collate_fn=watching.collate_fn,
+            point=end_point(state.average),
+        )
         state.public_losses.append((spent.queries, loss))
         if isinstance(state.scheduler, ReduceLROnPlateau):
             state.scheduler.step(loss)
         if self._bar is not None:
             self._bar.note = f"loss on public data {loss:.4g}"
-        self._call(lambda callback: callback.on_public_loss(loss, spent))
-        if self._early_stop is not None:
-            state.stopped = self._early_stop.ends([value for _, value in state.public_losses])
+        self._call(watching.callbacks, lambda callback: callback.on_public_loss(loss, spent))
+        if watching.early_stop is not None:
+            state.stopped = watching.early_stop.ends([value for _, value in state.public_losses])
 
-    def _call(self, call: Callable[[Callback], Any]) -> None:
-        """Call every callback, and put the model into the modes that it had: a callback may evaluate it."""
-        modes = [(module, module.training) for module in self._state.model.modules()] if self._callbacks else []
-        for callback in self._callbacks:
+    def _call(self, callbacks: Sequence[Callback], call: Callable[[Callback], Any]) -> None:
+        """Call the callbacks, and put the model into the modes that it had: a callback may evaluate it."""
+        modes = [(module, module.training) for module in self._state.model.modules()] if callbacks else []
+        for callback in callbacks:
             call(callback)
         for module, training in modes:
             module.training = training

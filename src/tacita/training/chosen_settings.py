@@ -1,8 +1,9 @@
 """The settings of ``fit`` that public rules choose where the caller does not (``docs/defaults.md``)."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, get_args
 
+import torch
 from torch import Tensor, nn
 
 from tacita import _validate
@@ -18,6 +19,7 @@ from tacita.sampling import PoissonSampler
 EMA_SHARE = 0.1  # the exponential average's window, as a share of the steps
 AverageName = Literal["last", "all", "half", "ema", "random"]
 EndPoint = SuffixAverage | ExponentialAverage | RandomIterate
+MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 Average = AverageName | Callable[[Mapping[str, Tensor]], EndPoint]
 
 
@@ -69,6 +71,14 @@ def chosen_clipper(clipper: Clipper | None, max_grad_norm: float | None, chosen:
     if max_grad_norm is not None:
         raise ValueError("max_grad_norm and clipper were both given: the clipper has its own threshold.")
     return clipper
+
+
+def chosen_optimizer(optimizer: MakeOptimizer | None, chosen: ChosenSettings) -> MakeOptimizer:
+    """Return what makes the optimizer: the caller's, or Adam."""
+    if optimizer is not None:
+        return optimizer
+    chosen.words.append("optimizer = Adam, lr 0.002")
+    return lambda params: torch.optim.Adam(params, lr=2e-3)
 
 
 def check_average(average: Any) -> None:

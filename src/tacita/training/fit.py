@@ -15,9 +15,8 @@ import safetensors
 import safetensors.torch
 import torch
 from torch import nn
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.optim.lr_scheduler import LRScheduler
 
-from tacita import _validate
 from tacita.accounting import NeighboringRelation
 from tacita.clipping.clipper import Clipper
 from tacita.errors import ResumeError, TacitaError
@@ -27,11 +26,10 @@ from tacita.gradients.functional import LossFn
 from tacita.ledger import Ledger, Statement, statement
 from tacita.ledger.reservations import BLOCK
 from tacita.mechanisms import CalibratedGaussian, form_of
-from tacita.methods import RandomIterate
 from tacita.oracles import ClippedGradientOracle, ErrorFeedbackOracle, GradientOracle
 from tacita.oracles.records import as_records
 from tacita.random import Randomness
-from tacita.training.callbacks import Callback, Watch, as_callbacks
+from tacita.training.callbacks import Callback, Watch, Watching, as_callbacks
 from tacita.training.checkpoint import TrainingState
 from tacita.training.chosen_settings import (
     Average,
@@ -39,6 +37,7 @@ from tacita.training.chosen_settings import (
     check_average,
     chosen_average,
     chosen_clipper,
+    chosen_optimizer,
     chosen_sampler,
     public_count,
 )
@@ -150,7 +149,8 @@ def fit(
         early_stop: End the run when the loss on ``public_data`` has not improved for a while. The guarantee stays that
             of the whole plan.
         callbacks: Objects of :class:`~tacita.Callback`, or functions ``(releases, spent)`` that are called after each
-            step, with what is private for good. The ledger is put on disk before each call.
+            step, with what is private for good. The ledger is put on disk before each call (:class:`~tacita.Callback`
+            has ``every`` for slow disks).
         hardened: Close attacks on floating-point noise: ``True`` or ``"rounded"`` for :class:`~tacita.RoundedGaussian`,
             ``"discrete"`` for :class:`~tacita.DiscreteGaussian`. The claim depends on ``method``, and the statement
             prints it. It is strongest with ``"loop"`` and weakest with ``"ghost"``, which ``"auto"`` takes where it
@@ -174,19 +174,19 @@ def fit(
         >>> run.ledger.epsilon(1e-3) <= 2.0
         True
     """
-    _check_variants(average, feedback, hardened, early_stop, public_data)
-    if public_every is not None:
-        _validate.count("public_every", public_every)
-    chosen, watchers = ChosenSettings(), as_callbacks(callbacks)
+    _check_variants(average, feedback, hardened, early_stop)
+    watching = Watching(loss_fn, as_callbacks(callbacks), public_data, collate_fn, public_every, early_stop)
+    chosen = ChosenSettings()
     num_records = public_count(num_records, dataset, neighboring_relation, chosen)
     sampler = chosen_sampler(num_records, expected_batch_size, target_delta, chosen)
     clipper = chosen_clipper(clipper, max_grad_norm, chosen)
     unit = chosen.filled("privacy_unit", privacy_unit, "one record")
-    if optimizer is None:
-        chosen.words.append("optimizer = Adam, lr 0.002")
+    optimizer = chosen_optimizer(optimizer, chosen)
     shown_loss, shown_data, collate = _views(loss_fn, dataset, collate_fn, views, augment)
     run = RunLifecycle.start(None if folder is None else RunFolder(folder), randomness)
     with run.ledger(neighboring_relation=neighboring_relation, privacy_unit=unit) as ledger:
+        form = form_of(hardened)
+        calibrated = CalibratedGaussian(target_epsilon=target_epsilon, target_delta=target_delta, form=form)
         build = ClippedGradientOracle if feedback is None else partial(ErrorFeedbackOracle, feedback=feedback)
         oracle = build(
             model,
@@ -195,9 +195,7 @@ def fit(
             ledger=ledger,
             sampler=sampler,
             clipper=clipper,
-            mechanism=CalibratedGaussian(
-                target_epsilon=target_epsilon, target_delta=target_delta, form=form_of(hardened)
-            ),
+            mechanism=calibrated,
             planned_queries=sampler.queries_for(epochs),
             collate_fn=collate,
             num_workers=num_workers,
@@ -207,32 +205,20 @@ def fit(
             randomness=run.randomness,
             reservation=reservation,
         )
-        state = _state(model, oracle, optimizer or _adam, scheduler, chosen_average(average, oracle, model, chosen))
-        _check_state(state, early_stop, public_data)
-        if run.sealed:
-            finished = _restored(run, state, target_delta, chosen.words)
-        else:
-            checkpoints = _checkpoints(run, oracle, shown_data)
-            bar = Progress(ledger, delta=target_delta, total=oracle.planned_queries) if progress else None
-            public = {"public_data": public_data, "collate_fn": collate_fn, "every": public_every}
-            watch = Watch(
-                state, loss_fn, delta=target_delta, callbacks=watchers, early_stop=early_stop, bar=bar, **public
-            )
-            _train(state, checkpoints, watch, bar)
-            finished = _told(run, state, public_data is not None, target_delta, chosen.words)
+        state = _state(model, oracle, optimizer, scheduler, chosen_average(average, oracle, model, chosen))
+        watching.check(state)
+        finished = _finished(run, state, watching, shown_data, delta=target_delta, chosen=chosen.words, bar=progress)
     run.finish()
     return finished
 
 
 def _check_variants(
-    average: Any, feedback: Feedback | None, hardened: bool | str, early_stop: EarlyStop | None, public_data: Any
+    average: Any, feedback: Feedback | None, hardened: bool | str, early_stop: EarlyStop | None
 ) -> None:
     """Refuse values that do not exist or do not go together, before a folder is made."""
     check_average(average)
     if feedback is not None and as_feedback(feedback) and hardened:
         raise ValueError("feedback must go without hardened: the error of clipping is not on a grid. Leave out one.")
-    if early_stop is not None and public_data is None:
-        raise ValueError("early_stop needs public_data: the loss on private rows must not decide in the open.")
     if early_stop is not None and average == "random":
         raise ValueError("early_stop must go without average='random': the iterate that was drawn may never come.")
 
@@ -256,12 +242,23 @@ def _state(
     return TrainingState(model, built, oracle, average, schedule)
 
 
-def _check_state(state: TrainingState, early_stop: EarlyStop | None, public_data: Any) -> None:
-    """Refuse what only the objects show that the caller's functions made."""
-    if isinstance(state.scheduler, ReduceLROnPlateau) and public_data is None:
-        raise ValueError("scheduler must be another one without public_data, whose loss moves ReduceLROnPlateau on.")
-    if early_stop is not None and isinstance(state.average, RandomIterate):
-        raise ValueError("early_stop must go without a RandomIterate: the iterate that was drawn may never come.")
+def _finished(
+    run: RunLifecycle,
+    state: TrainingState,
+    watching: Watching,
+    dataset: Any,
+    *,
+    delta: float,
+    chosen: list[str],
+    bar: bool,
+) -> Run:
+    """Train, or take what an earlier process had trained and sealed."""
+    if run.sealed:
+        return _restored(run, state, delta, chosen)
+    ledger, planned = state.oracle.ledger, state.oracle.planned_queries
+    progress = Progress(ledger, delta=delta, total=planned) if bar else None
+    _train(state, _checkpoints(run, state.oracle, dataset), Watch(state, watching, delta=delta, bar=progress), progress)
+    return _told(run, state, watching.public_data is not None, delta, chosen)
 
 
 def _checkpoints(run: RunLifecycle, oracle: GradientOracle, dataset: Any) -> Checkpoints | None:
@@ -307,7 +304,3 @@ def _restored(run: RunLifecycle, state: TrainingState, delta: float, chosen: lis
         raise ResumeError(f"{MODEL} is not of the model that was trained here.") from None
     words = statement(ledger, delta, chosen_by_tacita=chosen, caveats=caveats, files=files)
     return Run(state.model, ledger, words, run.folder.path)
-
-
-def _adam(params: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    return torch.optim.Adam(params, lr=2e-3)
