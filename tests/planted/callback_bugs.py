@@ -146,7 +146,7 @@ def views_drawn_one_after_the_other():
 @bug(42, caught_by=["tests/oracles/test_stretches.py::test_a_saved_release_holds_no_noise_of_other_values"])
 def noise_beside_a_release():
     """The memory of a released tensor holds noise of other tensors, and is saved with it."""
-    put(line, "_own_memory", lambda drawn: drawn)
+    put(line, "_alone", lambda drawn: drawn)
 
 
 @bug(caught_by=["tests/test_containers.py::test_a_dataclass_is_built_anew_for_other_rows"])
