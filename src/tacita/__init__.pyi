@@ -48,8 +48,10 @@ from .estimators import (
 from .gradients import (
     Explanation,
     NetworkSource,
+    SeveralViews,
     explain,
     is_second_order_stationary,
+    mean_over_views,
     pad_to,
     public_stationarity,
 )
@@ -79,7 +81,7 @@ from .sampling import (
     UnitPoissonSampler,
 )
 from .selection import Grid, Selection, Trial, clipped_training, select
-from .training import Run, fit, seal_run
+from .training import Callback, EarlyStop, Run, fit, seal_run
 
 __version__: str
 
@@ -88,12 +90,14 @@ __all__ = [
     "BoundedFeedback",
     "BudgetExceededError",
     "CalibratedGaussian",
+    "Callback",
     "CappedSum",
     "ClippedGradientOracle",
     "ClippedSum",
     "DataStructureError",
     "DiscreteGaussian",
     "DisjointSampler",
+    "EarlyStop",
     "ErrorFeedbackOracle",
     "Explanation",
     "ExponentialAverage",
@@ -120,6 +124,7 @@ __all__ = [
     "RoundedGaussian",
     "Run",
     "Selection",
+    "SeveralViews",
     "ShuffledEpochsSampler",
     "Statement",
     "StationarityQuery",
@@ -140,6 +145,7 @@ __all__ = [
     "fit",
     "is_second_order_stationary",
     "load",
+    "mean_over_views",
     "pad_to",
     "public_stationarity",
     "seal_run",

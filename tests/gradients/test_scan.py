@@ -409,3 +409,20 @@ def test_a_loss_that_cannot_be_looked_into_is_a_condition():
     assert not source.conditions
     source.loss_fn = Compiled()
     assert "compiled code" in source.conditions[0]
+
+
+def denoising(model, batch):
+    """A loss that draws in every mode, as those of diffusion models do."""
+    noise = torch.randn_like(batch[0])
+    return (model(batch[0] + noise) - 1).square().mean(dim=1)
+
+
+@pytest.mark.parametrize("method", ["ghost", "vmap", "loop"])
+def test_a_loss_that_draws_in_every_mode_is_accepted(method):
+    accepted(nn.Linear(4, 3), denoising)
+    assert NetworkSource(nn.Linear(4, 3), denoising, VECTORS, method=method).method == method
+
+
+def test_a_loss_that_draws_and_mixes_is_refused():
+    message = refused(nn.Linear(4, 3), lambda model, batch: denoising(model, batch) - denoising(model, batch).mean())
+    assert "depends on other samples" in message

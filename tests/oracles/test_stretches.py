@@ -126,3 +126,22 @@ def test_each_stretch_is_freed_once_it_has_its_noise(monkeypatch):
     assert alive == [0] * 6  # weight and bias of three layers, in two blocks
     assert len(given) == 12
     assert [list(tensors) for tensors in released.values()] == [list(trainable(oracle.source.model))] * 2
+
+
+MECHANISMS = [tacita.GaussianMechanism, tacita.RoundedGaussian, tacita.DiscreteGaussian]
+
+
+@pytest.mark.parametrize("kind", MECHANISMS)
+@pytest.mark.parametrize("stretch", [5, 2**18])
+def test_a_saved_release_holds_no_noise_of_other_values(monkeypatch, kind, stretch):
+    """Whoever saves a tensor saves all of its memory, which streams fill by whole blocks of normals."""
+    monkeypatch.setattr(line_module, "STRETCH", stretch)
+    oracle = made(mechanism=kind(noise_multiplier=1.0))
+    release = oracle.query(trainable(oracle.source.model))
+    memories = {}
+    for one in [*release.released["all"].values(), *release.gradient.values()]:
+        memory = one.untyped_storage()
+        whole = one.new_empty(0).set_(memory, 0, (memory.nbytes() // one.element_size(),))
+        rest = memories.setdefault(memory.data_ptr(), whole.clone())
+        rest[one.storage_offset() : one.storage_offset() + one.numel()] = 0
+    assert not any(rest.any() for rest in memories.values())

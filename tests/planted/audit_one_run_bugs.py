@@ -103,12 +103,12 @@ def planted_canary_trains_the_model():
     """A planted canary's own record has a gradient in the model, too."""
     whole = canaries.planted_loss
 
-    def leaking(loss_fn, canaries, *, flat):
-        loss = whole(loss_fn, canaries, flat=flat)
+    def leaking(loss_fn, canaries, *, like):
+        loss = whole(loss_fn, canaries, like=like)
 
         def both(model, batch):
             *rest, _, weight = batch
-            own = loss_fn(model.model, tuple(rest) if flat else rest[0])
+            own = loss_fn(model.model, tuple(rest) if like is not None else rest[0])
             return loss(model, batch) + 1e4 * weight * own
 
         return both

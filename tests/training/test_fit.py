@@ -11,7 +11,7 @@ import safetensors.torch
 import torch
 
 import tacita
-from tacita.training import public
+from tacita.training import callbacks
 
 SETTINGS = dict(
     target_epsilon=2.0,
@@ -290,9 +290,9 @@ def test_a_loss_curve_is_drawn_on_public_data_only_and_changes_no_bit():
 
 def test_the_ledger_is_on_disk_before_a_loss_is_shown(monkeypatch):
     seen = []
-    flush, loss = tacita.Ledger.flush, public.public_loss
+    flush, loss = tacita.Ledger.flush, callbacks.public_loss
     monkeypatch.setattr(tacita.Ledger, "flush", lambda self: seen.append("flushed") or flush(self))
-    monkeypatch.setattr(public, "public_loss", lambda *arguments: seen.append("shown") or loss(*arguments))
+    monkeypatch.setattr(callbacks, "public_loss", lambda *all, **more: seen.append("shown") or loss(*all, **more))
     tacita.fit(*problem(), **SETTINGS, public_data=problem(seed=1)[2])
     assert seen.count("shown") == 16
     assert all(before == "flushed" for before, what in itertools.pairwise(seen) if what == "shown")

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import tacita
-from tacita.training.fit import EMA_SHARE
+from tacita.training.chosen_settings import EMA_SHARE
 from tests.training.test_fit import SETTINGS, Stop, interrupted, loss_fn, problem
 
 AVERAGES = ["last", "all", "half", "ema", "random"]

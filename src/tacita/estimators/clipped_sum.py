@@ -91,7 +91,7 @@ def clipped_gradient_sum(
     Args:
         model: Any module; not modified.
         loss_fn: ``(model, batch) -> losses`` of shape (batch,).
-        batch: A tensor or a tuple of tensors, batch axis first.
+        batch: Tensors with the batch axis first, nested in tuples, lists, mappings and dataclasses.
         clipper: The weight rule.
         method: ``"loop"``, ``"vmap"``, ``"ghost"`` or ``"auto"``; all agree.
         unclipped: Also return the sum of the unclipped gradients, from the same pass.

@@ -11,6 +11,7 @@ from tacita.gradients.loop import LoopEngine
 from tacita.gradients.network_source import NetworkSource
 from tacita.gradients.padding import pad_to
 from tacita.gradients.stationarity import PublicStationarity, is_second_order_stationary, public_stationarity
+from tacita.gradients.views import SeveralViews, mean_over_views
 from tacita.gradients.vmap import VmapEngine
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "PublicStationarity",
     "Ritz",
     "Rule",
+    "SeveralViews",
     "Shapes",
     "Sums",
     "VmapEngine",
@@ -38,6 +40,7 @@ __all__ = [
     "lanczos",
     "lanczos_error",
     "lanczos_steps",
+    "mean_over_views",
     "pad_to",
     "public_stationarity",
     "register_rule",

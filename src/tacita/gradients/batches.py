@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data import default_collate
 
 from tacita.errors import UnsupportedModuleError
 
@@ -41,22 +42,56 @@ def tensors_in(batch: Any) -> list[Tensor]:
 
 def map_tensors(function: Callable[[Tensor], Tensor], batch: Any) -> Any:
     """Apply ``function`` to each tensor of ``batch``; containers keep their type."""
-    if isinstance(batch, Tensor):
-        return function(batch)
-    if batch is None:
-        return None
+
+    def mapped(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor):
+            raise UnsupportedModuleError(
+                f"a batch may hold tensors, tuples, lists, mappings and dataclasses of them, and None; found "
+                f"{type(leaf).__name__}. Encode it as a tensor, or drop it, in collate_fn."
+            )
+        return function(leaf)
+
+    return map_leaves(mapped, batch)
+
+
+def map_leaves(function: Callable[[Any], Any], batch: Any) -> Any:
+    """Apply ``function`` to everything in ``batch`` that is no container and not ``None``; containers keep their type.
+
+    A dataclass is built anew from the fields of its constructor, so that ``__post_init__`` computes what it derives
+    from the new ones.
+    """
+    if batch is None or isinstance(batch, Tensor):
+        return None if batch is None else function(batch)
     if isinstance(batch, Mapping):
-        return _like_mapping(batch, {key: map_tensors(function, value) for key, value in batch.items()})
+        return _like_mapping(batch, {key: map_leaves(function, value) for key, value in batch.items()})
     if isinstance(batch, (tuple, list)):
-        values = [map_tensors(function, value) for value in batch]
+        values = [map_leaves(function, value) for value in batch]
         return type(batch)(*values) if hasattr(batch, "_fields") else type(batch)(values)
     if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
-        fields = {f.name: map_tensors(function, getattr(batch, f.name)) for f in dataclasses.fields(batch)}
-        return dataclasses.replace(batch, **fields)
-    raise UnsupportedModuleError(
-        f"a batch may hold tensors, tuples, lists, mappings and dataclasses of them, and None; found "
-        f"{type(batch).__name__}. Encode it as a tensor, or drop it, in collate_fn."
-    )
+        given = [one.name for one in dataclasses.fields(batch) if one.init]
+        return dataclasses.replace(batch, **{name: map_leaves(function, getattr(batch, name)) for name in given})
+    return function(batch)
+
+
+def stacked(items: Sequence[Any]) -> Any:
+    """Stack records into a batch as torch's ``default_collate`` does, and dataclasses and ``None``, too.
+
+    Example:
+        >>> stacked([{"x": torch.zeros(3), "y": 1}, {"x": torch.ones(3), "y": 0}])["y"]
+        tensor([1, 0])
+    """
+    first = items[0]
+    if first is None:
+        return None
+    if isinstance(first, Mapping):
+        return _like_mapping(first, {key: stacked([item[key] for item in items]) for key in first})
+    if isinstance(first, (tuple, list)):
+        values = [stacked(column) for column in zip(*items, strict=True)]
+        return type(first)(*values) if hasattr(first, "_fields") else values
+    if dataclasses.is_dataclass(first) and not isinstance(first, type):
+        given = [one.name for one in dataclasses.fields(first) if one.init]
+        return dataclasses.replace(first, **{name: stacked([getattr(item, name) for item in items]) for name in given})
+    return default_collate(list(items))
 
 
 def to_device(batch: Any, device: torch.device) -> Any:

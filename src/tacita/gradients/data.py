@@ -6,7 +6,7 @@ who lacks the secret knows it.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset, default_collate
 
-from tacita.gradients.batches import flatten, map_tensors, tensors_in
+from tacita.gradients.arrays import arrays_in, check_arrays, is_arrays, map_arrays
+from tacita.gradients.batches import flatten, map_tensors, stacked, tensors_in
 from tacita.gradients.seeds import derived_seed, fresh_seed, generators_kept, seed_generators
 
 _FIRST = np.zeros(1, dtype=np.int64)  # the indices of a batch of the first row alone
@@ -78,13 +79,15 @@ class IndexedRows(ABC):
 
 
 class ArrayRows(IndexedRows):
-    """A tuple of tensors, NumPy arrays or memory maps with the same number of rows: read by fancy indexing."""
+    """Tensors, NumPy arrays or memory maps with the same number of rows, in one container: read by fancy indexing.
 
-    def __init__(self, arrays: Sequence[Tensor | np.ndarray]):
-        self._arrays = tuple(arrays)
-        lengths = {len(a) for a in self._arrays}
-        if len(lengths) != 1:
-            raise ValueError("dataset must be one or more arrays of the same length.")
+    Args:
+        dataset: A tuple, list, mapping or dataclass of arrays. Batches are containers of the same kind.
+    """
+
+    def __init__(self, dataset: Any):
+        check_arrays(dataset)
+        self._dataset, self._arrays = dataset, arrays_in(dataset)
 
     @property
     def num_rows(self) -> int:
@@ -94,11 +97,11 @@ class ArrayRows(IndexedRows):
     def on_cpu(self) -> bool:
         return all(isinstance(a, np.ndarray) or a.device.type == "cpu" for a in self._arrays)
 
-    def fetch(self, indices: np.ndarray, seed: int) -> tuple[Tensor, ...]:
-        return tuple(_take(array, indices) for array in self._arrays)
+    def fetch(self, indices: np.ndarray, seed: int) -> Any:
+        return map_arrays(lambda array: _take(array, indices), self._dataset)
 
-    def like(self) -> tuple[Tensor, ...]:
-        return tuple(_take(_one_row(array), _FIRST) for array in self._arrays)
+    def like(self) -> Any:
+        return map_arrays(lambda array: _take(_one_row(array), _FIRST), self._dataset)
 
 
 class BatchRows(IndexedRows):
@@ -123,9 +126,9 @@ class BatchRows(IndexedRows):
 
 
 class ItemRows(IndexedRows):
-    """A map-style dataset, whose items ``dataset[i]`` are collated."""
+    """A map-style dataset, whose items ``dataset[i]`` are collated; without ``collate_fn`` they are stacked."""
 
-    def __init__(self, dataset: Any, collate_fn: Callable[[list], Any]):
+    def __init__(self, dataset: Any, collate_fn: Callable[[list], Any] | None):
         self._dataset = dataset
         self._collate_fn = collate_fn
 
@@ -135,18 +138,18 @@ class ItemRows(IndexedRows):
 
     def fetch(self, indices: np.ndarray, seed: int) -> Any:
         with generators_kept():
-            if self._collate_fn is default_collate:  # stacks records as they are, without changing any by another
-                return default_collate([self._item(int(i), seed) for i in indices])
-            return _stacked([self._collated(int(i), seed) for i in indices])
+            if self._collate_fn is None:  # stacks records as they are, without changing any by another
+                return stacked([self._item(int(i), seed) for i in indices])
+            return _joined([self._collated(int(i), seed, self._collate_fn) for i in indices])
 
     def like(self) -> Any | None:
         return self.fetch(_FIRST, fresh_seed()) if self.num_rows else None
 
-    def _collated(self, index: int, seed: int) -> Any:
+    def _collated(self, index: int, seed: int, collate_fn: Callable[[list], Any]) -> Any:
         """Return one record as a batch: ``collate_fn`` sees no other record, and cannot pad it to another's length."""
         item = self._item(index, seed)
         seed_generators(derived_seed(seed, "collate", index))
-        return self._collate_fn([item])
+        return collate_fn([item])
 
     def _item(self, index: int, seed: int) -> Any:
         seed_generators(derived_seed(seed, "record", index))
@@ -154,17 +157,18 @@ class ItemRows(IndexedRows):
 
 
 class ZippedRows(ItemRows):
-    """Arrays whose records are tuples, with a ``collate_fn`` of the user's."""
+    """Arrays whose records are containers of their rows, with a ``collate_fn`` of the user's."""
 
-    def __init__(self, arrays: tuple, collate_fn: Callable[[list], Any]):
-        super().__init__(_Zipped(arrays), collate_fn)
-        self._arrays = arrays
+    def __init__(self, arrays: Any, collate_fn: Callable[[list], Any]):
+        check_arrays(arrays)
+        super().__init__(RecordsOfArrays(arrays), collate_fn)
+        self._arrays, self._collate = arrays, collate_fn
 
     def like(self) -> Any:
-        record = _Zipped(tuple(_one_row(array) for array in self._arrays))[0]
+        record = RecordsOfArrays(map_arrays(_one_row, self._arrays))[0]
         try:
             with generators_kept():
-                return self._collate_fn([record])
+                return self._collate([record])
         except Exception as error:  # it holds no data
             raise ValueError(
                 f"collate_fn must take a record of ones, which shows the shapes; it raised "
@@ -172,46 +176,45 @@ class ZippedRows(ItemRows):
             ) from error
 
 
-class _Zipped:
-    """Arrays as a map-style dataset of tuples."""
+class RecordsOfArrays:
+    """Arrays as a map-style dataset, whose items are containers of one row of each."""
 
-    def __init__(self, arrays: tuple):
-        self._arrays = arrays
+    def __init__(self, arrays: Any):
+        self._arrays, self._rows = arrays, len(arrays_in(arrays)[0])
 
     def __len__(self) -> int:
-        return len(self._arrays[0])
+        return self._rows
 
-    def __getitem__(self, index: int) -> tuple:
-        return tuple(a[index] for a in self._arrays)
+    def __getitem__(self, index: int) -> Any:
+        return map_arrays(lambda array: array[index], self._arrays)
 
 
 def as_rows(dataset: Any, collate_fn: Callable[[list], Any] | None) -> IndexedRows:
-    """Return the records of a map-style dataset or of a tuple of arrays; an :class:`IndexedRows` is returned as it is.
+    """Return the records of a map-style dataset or of arrays; an :class:`IndexedRows` is returned as it is.
 
     Raises:
         ValueError: ``dataset`` is neither, or its arrays differ in length or have a dtype that torch lacks.
     """
     if isinstance(dataset, IndexedRows):
         return dataset
+    if collate_fn is default_collate:
+        collate_fn = None
     if type(dataset) is TensorDataset and collate_fn is None:
         return ArrayRows(dataset.tensors)
-    if isinstance(dataset, (tuple, list)) and dataset and all(isinstance(a, (Tensor, np.ndarray)) for a in dataset):
-        rows = ArrayRows(dataset)
-        for array in dataset:
-            _check_dtype(array)
-        return rows if collate_fn is None else ZippedRows(tuple(dataset), collate_fn)
+    if is_arrays(dataset):
+        return ArrayRows(dataset) if collate_fn is None else ZippedRows(dataset, collate_fn)
     if isinstance(dataset, (Tensor, np.ndarray)):
         raise ValueError(f"dataset must be a tuple of arrays, got one {type(dataset).__name__}. Write (array,).")
     if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
         raise ValueError(
-            f"dataset must be a map-style Dataset (__getitem__ and __len__) or a tuple of tensors or NumPy arrays, "
-            f"got {type(dataset).__name__}. A DataLoader or an iterable cannot be read by index."
+            f"dataset must be a map-style Dataset (__getitem__ and __len__) or tensors or NumPy arrays in a tuple, "
+            f"mapping or dataclass, got {type(dataset).__name__}. A DataLoader or an iterable cannot be read by index."
         )
-    return ItemRows(dataset, collate_fn or default_collate)
+    return ItemRows(dataset, collate_fn)
 
 
-def _stacked(batches: list[Any]) -> Any:
-    """Stack batches of one record each into one batch.
+def _joined(batches: list[Any]) -> Any:
+    """Join batches of one record each into one batch.
 
     Raises:
         ValueError: Their tensors have different shapes.
@@ -239,11 +242,3 @@ def _one_row(array: Tensor | np.ndarray) -> Tensor | np.ndarray:
     if isinstance(array, Tensor):
         return torch.ones(shape, dtype=array.dtype, device=array.device)
     return np.ones(shape, array.dtype)
-
-
-def _check_dtype(array: Tensor | np.ndarray) -> None:
-    if isinstance(array, np.ndarray):
-        try:
-            torch.from_numpy(np.empty(0, array.dtype))
-        except (TypeError, ValueError):
-            raise ValueError(f"dataset holds an array of dtype {array.dtype}, which torch does not have.") from None

@@ -4,13 +4,14 @@ Everything here is private. See :mod:`tacita.gradients.row_arithmetic` for the a
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tacita.gradients.data import IndexedRows, as_rows
+from tacita.gradients.batches import tensors_in
+from tacita.gradients.data import as_rows
 from tacita.gradients.engine import Engine, GradientSource, Groups, Rule, Shapes, Sums
 from tacita.gradients.row_arithmetic import exp_by_row, tree_sum
 from tacita.gradients.weighted_sums import group_norms, weight_arrays, weighted_sum
@@ -83,7 +84,8 @@ class LinearSource(GradientSource):
     Args:
         model: ``nn.Linear``; not modified.
         loss: "cross_entropy" over its outputs, or "squared_error" of its one output.
-        dataset: Features (rows, in), targets (rows,), weights (rows,) that multiply the losses.
+        dataset: Features (rows, in), targets (rows,), weights (rows,) that multiply the losses, in this order; in a
+            tuple, mapping or dataclass.
 
     Example:
         >>> data = torch.tensor([[1.0, 2.0]]), torch.tensor([3.0]), torch.ones(1)
@@ -93,7 +95,7 @@ class LinearSource(GradientSource):
         tensor([[[ -6., -12.]]], dtype=torch.float64)
     """
 
-    def __init__(self, model: nn.Linear, loss: Loss, dataset: tuple[Tensor, Tensor, Tensor] | IndexedRows) -> None:
+    def __init__(self, model: nn.Linear, loss: Loss, dataset: Any) -> None:
         if not isinstance(model, nn.Linear):
             raise TypeError(f"model must be an nn.Linear, got {type(model).__name__}.")
         if loss not in ("cross_entropy", "squared_error"):
@@ -116,7 +118,7 @@ class LinearSource(GradientSource):
         self, params: Mapping[str, Tensor], indices: np.ndarray, *, query: int | None = None, seed: int | None = None
     ) -> LinearEngine:
         labels = torch.from_numpy(np.ascontiguousarray(indices, dtype=np.int64))
-        features, target, weight = self._rows.fetch(labels.numpy(), 0)
+        features, target, weight = tensors_in(self._rows.fetch(labels.numpy(), 0))
         return LinearEngine(self._loss, params, (features, target, weight), labels)
 
     def __repr__(self) -> str:

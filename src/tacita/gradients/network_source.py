@@ -39,9 +39,10 @@ class NetworkSource(GradientSource):
         model: Any module, with at least one trainable parameter; never wrapped or modified.
         loss_fn: ``(model, batch) -> losses`` of shape (batch,): one loss a sample, never a mean. It always sees a
             leading batch axis, maybe of one row, and never zero rows.
-        dataset: A map-style torch ``Dataset``, or a tuple of tensors / NumPy arrays / memory maps with the same
-            number of rows, whose batches are tuples. Random draws of ``dataset[i]`` and ``collate_fn`` (augmentation)
-            must come from torch's, NumPy's or Python's global generator: these are seeded from the query's secret.
+        dataset: A map-style torch ``Dataset``, or tensors, NumPy arrays or memory maps with the same number of rows, in
+            a tuple, list, mapping or dataclass; a batch then has the same container. Random draws of ``dataset[i]`` and
+            ``collate_fn`` (augmentation) must come from torch's, NumPy's or Python's global generator: these are seeded
+            from the query's secret.
         collate_fn: Makes a batch from a list of items; torch's default by default. It gets one record at a time, so
             that no record can be padded to another's length. Pad to a public length (:func:`tacita.pad_to`).
         num_workers: Processes that read ahead once :meth:`follow` has given the schedule. They change no bit.

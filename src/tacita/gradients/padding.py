@@ -3,15 +3,16 @@
 If a batch were padded to its longest record, the length of that record would change all others.
 """
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import default_collate
 
 from tacita import _validate
+from tacita.gradients.batches import stacked
 
 
 def pad_to(length: int, *, value: float = 0) -> Callable[[list], Any]:
@@ -25,8 +26,8 @@ def pad_to(length: int, *, value: float = 0) -> Callable[[list], Any]:
         value: The value that follows a shorter sequence.
 
     Returns:
-        A function from a list of records (tensors, arrays, lists of numbers; nested in tuples, lists of those or
-        mappings) to a batch.
+        A function from a list of records (tensors, arrays, lists of numbers; nested in tuples, lists of those,
+        mappings or dataclasses) to a batch.
 
     Example:
         >>> pad_to(4)([(torch.tensor([7, 8]), 1), (torch.tensor([1, 2, 3, 4, 5]), 0)])
@@ -36,15 +37,18 @@ def pad_to(length: int, *, value: float = 0) -> Callable[[list], Any]:
     _validate.count("length", length)
 
     def padded(part: Any) -> Any:
-        if isinstance(part, dict):
+        if isinstance(part, Mapping):
             return {key: padded(inner) for key, inner in part.items()}
         if isinstance(part, tuple):
             return tuple(padded(inner) for inner in part)
+        if dataclasses.is_dataclass(part) and not isinstance(part, type):
+            fields = [one.name for one in dataclasses.fields(part) if one.init]
+            return dataclasses.replace(part, **{name: padded(getattr(part, name)) for name in fields})
         if isinstance(part, (list, np.ndarray)):
             part = torch.as_tensor(np.asarray(part))
         return _cut_or_filled(part, length, value) if isinstance(part, Tensor) and part.ndim else part
 
-    return lambda items: default_collate([padded(item) for item in items])
+    return lambda items: stacked([padded(item) for item in items])
 
 
 def _cut_or_filled(sequence: Tensor, length: int, value: float) -> Tensor:

@@ -27,7 +27,7 @@ def check_draws_nothing(model: nn.Module, loss_fn: LossFn, probe: Any | None) ->
         probe: Synthetic rows on which the model runs. With ``None`` only the modules are checked.
     """
     found = _drawing_modules(model)
-    if found or (probe is not None and _draws(model, loss_fn, probe)):
+    if found or (probe is not None and draws_at_random(model, loss_fn, probe)):
         raise UnsupportedModuleError(
             f"the model draws at random ({', '.join(found) or 'seen on synthetic rows'}), and what is tested must be a "
             "function of the records alone. Put the model in eval mode while it is tested (model.eval()), or leave out "
@@ -54,8 +54,8 @@ def _chance(module: nn.Module) -> float:
     return 0.0
 
 
-def _draws(model: nn.Module, loss_fn: LossFn, probe: Any) -> bool:
-    """Return whether a pass moves a global generator, or two seeds give different losses (a generator of its own)."""
+def draws_at_random(model: nn.Module, loss_fn: LossFn, probe: Any) -> bool:
+    """Return whether a pass moves a global generator, or two seeds give other losses (a generator of its own)."""
     moved: list[bool] = []
 
     def watched(watched_model: Any, batch: Any) -> Tensor:

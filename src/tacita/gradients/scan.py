@@ -17,6 +17,7 @@ from torch.nn.parameter import is_lazy
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients.functional import PER_SAMPLE, LossFn, described, is_per_sample
 from tacita.gradients.probe import FILLS, ROWS, evaluating, row, row_repeated, select, synthetic, trial
+from tacita.gradients.randomness_check import draws_at_random
 from tacita.gradients.reachable import reachable
 from tacita.gradients.retention import changes_of_state
 
@@ -217,8 +218,8 @@ def _content_matters(model: nn.Module, loss_fn: LossFn, probe: Any) -> bool:
 
 def _number_matters(model: nn.Module, loss_fn: LossFn, probe: Any) -> bool:
     if not torch.equal(*(trial(model, loss_fn, probe, seed)[0].nan_to_num() for seed in (0, 1))):
-        with evaluating(model):  # the model draws at random: compare without the draws
-            return _differs_alone(model, loss_fn, probe)
+        with evaluating(model):  # the model draws at random: compare without the draws, if they stop
+            return not draws_at_random(model, loss_fn, probe) and _differs_alone(model, loss_fn, probe)
     return _differs_alone(model, loss_fn, probe)
 
 

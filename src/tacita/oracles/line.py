@@ -311,8 +311,21 @@ class Noise:
         device = next(iter(like.values())).device
         stream, given = self._next.get(block) or (self.stream(block), 0)
         self._next[block] = stream, given + sum(sizes)
-        flat = stream.normals((sum(sizes),), dtype=dtype, device=device, offset=given)
+        flat = _alone(stream.normals((sum(sizes),), dtype=dtype, device=device, offset=given))
         return {name: draw.view(x.shape) for (name, x), draw in zip(like.items(), flat.split(sizes), strict=True)}
+
+
+def _alone(drawn: Tensor) -> Tensor:
+    """Return ``drawn``, (n,), with zeros in the rest of its memory.
+
+    A stream draws whole blocks, so that the memory beside holds noise of other values. The release is made in this
+    memory, and whoever saves a tensor saves all of its memory.
+    """
+    memory, first = drawn.untyped_storage(), drawn.storage_offset()
+    whole = drawn.new_empty(0).set_(memory, 0, (memory.nbytes() // drawn.element_size(),))
+    whole[:first] = 0
+    whole[first + len(drawn) :] = 0
+    return drawn
 
 
 def _stretches(sizes: Mapping[str, int]) -> Iterator[list[str]]:

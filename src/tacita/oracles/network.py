@@ -37,7 +37,8 @@ class ClippedGradientOracle(GradientOracle):
     Args:
         model: Any module whose samples do not mix.
         loss_fn: ``(model, batch) -> losses`` of shape (batch,): one loss a sample, never a mean.
-        dataset: A map-style ``Dataset``, a tuple of tensors / NumPy arrays / memory maps, or :class:`Records`.
+        dataset: A map-style ``Dataset``; tensors, NumPy arrays or memory maps in a tuple, mapping or dataclass; or
+            :class:`Records`.
         ledger: Pays for the queries; sets the neighboring relation and the privacy unit.
         sampler: Draws the records of a query.
         clipper: Bounds each sample's gradient.
@@ -205,7 +206,8 @@ class UnclippedGradientOracle(GradientOracle):
     Args:
         model: Any module whose samples do not mix.
         loss_fn: ``(model, batch) -> losses`` of shape (batch,): one loss a sample, never a mean.
-        dataset: A map-style ``Dataset``, a tuple of tensors / NumPy arrays / memory maps, or :class:`Records`.
+        dataset: A map-style ``Dataset``; tensors, NumPy arrays or memory maps in a tuple, mapping or dataclass; or
+            :class:`Records`.
         ledger: Pays for the queries; sets the neighboring relation and the privacy unit.
         sampler: Draws the records of a query.
         declared_max_grad_norm, failure_probability, because, monitor_weight, debug_monitor: As in

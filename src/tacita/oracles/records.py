@@ -16,6 +16,7 @@ from tacita import _validate
 from tacita.accounting import NeighboringRelation, Part
 from tacita.errors import UnsupportedEventError
 from tacita.gradients import NetworkSource
+from tacita.gradients.arrays import arrays_in, is_arrays, length
 from tacita.gradients.engine import GradientSource
 from tacita.gradients.functional import LossFn
 from tacita.random import Key, Randomness
@@ -29,7 +30,7 @@ class Records:
     """Rows of a data set. Printing it shows no data.
 
     Attributes:
-        dataset: As an oracle takes it: a map-style ``Dataset`` or a tuple of arrays. Private.
+        dataset: As an oracle takes it: a map-style ``Dataset``, or arrays in a tuple, mapping or dataclass. Private.
         rows: Indices of the rows that take part, each once, kept as int64; ``None`` for all. Private.
         part: The part of a split that these records form, for the ledger; ``None`` for all records.
         max_rows_per_unit: The largest number of rows that belong to one unit (a person); 1 where the unit is a row.
@@ -130,7 +131,7 @@ def split(
     set, and each order of its rows, a ``name`` of its own.
 
     Args:
-        dataset: A map-style ``Dataset`` or a tuple of arrays.
+        dataset: A map-style ``Dataset``, or arrays in a tuple, mapping or dataclass.
         sizes: Lengths that sum to the number of rows, or fractions that sum to 1.
         units: The unit of each row, a text, a number, bytes or a tuple of these; ``None`` if a row is a unit. Under
             add_or_remove_one only. Units are compared by value: 1 and 1.0 are one unit, 1 and "1" are two. A row whose
@@ -191,7 +192,7 @@ def _content(dataset: Any) -> str:
     The coins and positions of a split belong to these rows.
     """
     digest = hashlib.sha256()
-    for array in dataset if isinstance(dataset, tuple | list) else ():
+    for array in arrays_in(dataset) if is_arrays(dataset) else ():
         digest.update(f"{array.dtype} {tuple(array.shape)} ".encode() if hasattr(array, "dtype") else b"")
         digest.update(_values(array))
     return digest.hexdigest()
@@ -277,11 +278,6 @@ def _each_once(rows: np.ndarray, num_rows: int) -> bool:
     seen = np.zeros(num_rows, dtype=bool)
     seen[rows] = True
     return int(np.count_nonzero(seen)) == len(rows)
-
-
-def length(dataset: Any) -> int:
-    """Return the number of rows of a tuple of arrays or of a map-style ``Dataset``."""
-    return len(dataset[0]) if isinstance(dataset, tuple | list) else len(dataset)
 
 
 def num_rows(records: Records) -> int:

@@ -36,6 +36,8 @@ class TrainingState:
         scheduler: A learning-rate scheduler, if there is one.
         optimizer_settings: Kind and settings of the optimizer, as it was built.
         optimizer_changes: For each resume with another optimizer, the number of queries made until then.
+        public_losses: Pairs (queries made, mean loss on public data) so far.
+        stopped: Whether the loss on public data has ended the run before the end of its plan.
     """
 
     model: nn.Module
@@ -45,9 +47,11 @@ class TrainingState:
     scheduler: torch.optim.lr_scheduler.LRScheduler | None = None
     optimizer_settings: str = field(init=False)
     optimizer_changes: list[int] = field(default_factory=list, init=False)
+    public_losses: list[tuple[int, float]] = field(default_factory=list, init=False)
+    stopped: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        self.optimizer_settings = described(self.optimizer)
+        self.optimizer_settings = described(self.optimizer) + _schedule(self.scheduler)
 
     def to_tree(self) -> dict[str, Any]:
         """Return the state as nested dicts and lists of tensors, numbers and strings."""
@@ -60,14 +64,17 @@ class TrainingState:
             "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
             "optimizer_settings": self.optimizer_settings,
             "optimizer_changes": self.optimizer_changes,
+            "public_losses": self.public_losses,
+            "stopped": self.stopped,
         }
 
     def from_tree(self, tree: Mapping[str, Any]) -> None:
         """Restore what :meth:`to_tree` returned.
 
-        If the optimizer or its settings differ from the checkpoint's, it starts anew from the checkpoint's parameters,
-        and so does the scheduler. Its iterates differ, so that no query is redone: every number with a line stays paid
-        for and is left behind, and each later query has a batch, noise and a charge of its own.
+        If the optimizer, its settings or its schedule differ from the checkpoint's, it starts anew from the
+        checkpoint's parameters, and so does the scheduler. Its iterates differ, so that no query is redone: every
+        number with a line stays paid for and is left behind, and each later query has a batch, noise and a charge of
+        its own.
 
         Raises:
             ResumeError: The checkpoint is of another model, or of a run with another average of its iterates; or
@@ -86,6 +93,8 @@ class TrainingState:
                 value.copy_(tree["model"][name])
         self.oracle.load_state_dict(tree["oracle"])
         self.optimizer_changes = list(tree["optimizer_changes"])
+        self.public_losses = [(int(made), float(loss)) for made, loss in tree.get("public_losses", ())]
+        self.stopped = bool(tree.get("stopped", False))
         if self.average is not None:
             self.average.load_state_dict(tree["average"])
         if tree["optimizer_settings"] != self.optimizer_settings:
@@ -94,11 +103,15 @@ class TrainingState:
             return
         self.optimizer.load_state_dict(_with_integer_keys(tree["optimizer"]))
         if self.scheduler is not None and tree["scheduler"] is not None:
-            self.scheduler.load_state_dict(dict(tree["scheduler"]))
+            self.scheduler.load_state_dict(_in_types_of(self.scheduler.state_dict(), tree["scheduler"]))
 
     def changes_in_words(self) -> list[str]:
-        """Return the changes of the optimizer in words, for the statement."""
-        return [
+        """Return the changes of the optimizer and an early end in words, for the statement."""
+        stopped = (
+            f"The run ended after {self.oracle.line.position} of {self.oracle.planned_queries} planned queries, by the "
+            "loss on data that the caller declares to be public. The guarantee is that of the whole plan."
+        )
+        return [stopped] * self.stopped + [
             f"The optimizer was changed when the run was resumed, after {made} queries: those made since the last "
             "checkpoint stay paid for, and were not redone."
             for made in self.optimizer_changes
@@ -117,6 +130,13 @@ def described(optimizer: torch.optim.Optimizer) -> str:
         for group in ({**group, "params": len(group["params"])} for group in optimizer.param_groups)
     ]
     return f"{type(optimizer).__name__} {[dict(sorted(group.items())) for group in plain]}"
+
+
+def _schedule(scheduler: torch.optim.lr_scheduler.LRScheduler | None) -> str:
+    """Return the kind and the settings of a scheduler in words; functions count as one, whatever they compute."""
+    if scheduler is None:
+        return ""
+    return f" {type(scheduler).__name__} {json.dumps(scheduler.state_dict(), default=lambda one: type(one).__name__)}"
 
 
 def save(path: Path, tree: Mapping[str, Any], head: Mapping[str, Any]) -> None:
@@ -163,7 +183,8 @@ def _without_tensors(tree: Any, tensors: dict[str, Tensor]) -> Any:
         tensors[name] = tree.detach().cpu().contiguous().clone()
         return {"tensor": name}
     if isinstance(tree, Mapping):
-        return {"map": [[str(key), _without_tensors(value, tensors)] for key, value in tree.items()]}
+        named = {key if type(key) is int else str(key): value for key, value in tree.items()}
+        return {"map": [[key, _without_tensors(value, tensors)] for key, value in named.items()]}
     if isinstance(tree, list | tuple):
         return {"list": [_without_tensors(value, tensors) for value in tree]}
     if tree is None or isinstance(tree, bool | int | float | str):
@@ -185,6 +206,16 @@ def _with_tensors(layout: Any, tensors: Mapping[str, Tensor]) -> Any:
 def _alike(value: Tensor, saved: Any) -> bool:
     """Return whether ``saved`` can be copied into ``value`` without being broadcast or rounded."""
     return isinstance(saved, Tensor) and saved.shape == value.shape and saved.dtype == value.dtype
+
+
+def _in_types_of(own: Any, saved: Any) -> Any:
+    """Return ``saved`` with the kinds of containers that ``own`` has: a scheduler may count in a ``Counter``."""
+    if isinstance(own, Mapping) and isinstance(saved, Mapping):
+        values = {key: _in_types_of(own.get(key), value) for key, value in saved.items()}
+        return values if type(own) is dict else type(own)(values)  # type: ignore[call-arg]
+    if isinstance(own, list | tuple) and isinstance(saved, list) and len(own) == len(saved):
+        return type(own)(_in_types_of(*pair) for pair in zip(own, saved, strict=True))
+    return saved
 
 
 def _with_integer_keys(state: Mapping[str, Any]) -> dict[str, Any]:

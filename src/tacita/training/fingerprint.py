@@ -4,15 +4,19 @@ A fingerprint is keyed with the session's own key and stays in private files: an
 guessed data set.
 """
 
+import dataclasses
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 
+from tacita.gradients.arrays import arrays_in, is_arrays
+from tacita.gradients.seeds import derived_seed, generators_kept, seed_generators
+from tacita.gradients.views import SeveralViews
 from tacita.oracles import GradientOracle
 from tacita.oracles.records import as_records
 from tacita.random import Key
@@ -45,9 +49,18 @@ def data_fingerprint(oracle: GradientOracle, dataset: Any) -> str:
 
 
 def data_parts(dataset: Any, key: Key) -> Iterator[Any]:
-    """Yield what a tag under ``key`` covers of the data: arrays and files whole, else its length and a sample."""
-    if isinstance(dataset, tuple | list):
-        for array in dataset:
+    """Yield what a tag under ``key`` covers of the data: arrays and files whole, else its length and a sample.
+
+    A record that draws at random when it is read (augmentation) is read under the same seed each time.
+    """
+    if isinstance(dataset, SeveralViews):
+        yield f"{dataset.views} views".encode()
+        yield from data_parts(dataset.dataset, key)
+        return
+    if is_arrays(dataset):
+        if isinstance(dataset, Mapping):
+            yield repr([*dataset]).encode()
+        for array in arrays_in(dataset):
             yield np.ascontiguousarray(array.detach().cpu().numpy() if isinstance(array, torch.Tensor) else array)
         return
     if isinstance(dataset, ReadsItself):
@@ -57,15 +70,20 @@ def data_parts(dataset: Any, key: Key) -> Iterator[Any]:
     yield str(count).encode()
     chosen: Iterable[int] = key.stream("rows").choice(count, min(count, SAMPLED_ROWS))
     for row in chosen:
-        yield repr(_plain(dataset[int(row)])).encode()
+        with generators_kept():
+            seed_generators(derived_seed("fingerprint", int(row)))
+            record = dataset[int(row)]
+        yield repr(_plain(record)).encode()
 
 
 def _plain(item: Any) -> Any:
     if isinstance(item, torch.Tensor | np.ndarray):
         array = np.ascontiguousarray(item.numpy() if isinstance(item, torch.Tensor) else item)
         return (str(array.dtype), array.shape, array.tobytes())
-    if isinstance(item, dict):
+    if isinstance(item, Mapping):
         return [(key, _plain(value)) for key, value in item.items()]
     if isinstance(item, tuple | list):
         return [_plain(value) for value in item]
+    if dataclasses.is_dataclass(item) and not isinstance(item, type):
+        return [(one.name, _plain(getattr(item, one.name))) for one in dataclasses.fields(item)]
     return item

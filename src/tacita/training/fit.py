@@ -4,49 +4,51 @@
 chooses epsilon or delta.
 """
 
-import difflib
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
-from dataclasses import dataclass
-from functools import partial, wraps
-from inspect import signature
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, ParamSpec, TypeVar, get_args
+from typing import Any, Literal
 
 import safetensors
 import safetensors.torch
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
 
-from tacita import _validate
 from tacita.accounting import NeighboringRelation
-from tacita.accounting.relations import check_relation
-from tacita.clipping import FlatClipper
 from tacita.clipping.clipper import Clipper
 from tacita.errors import ResumeError, TacitaError
 from tacita.estimators.error_feedback import Feedback, as_feedback
+from tacita.gradients import SeveralViews, mean_over_views
 from tacita.gradients.functional import LossFn
 from tacita.ledger import Ledger, Statement, statement
 from tacita.ledger.reservations import BLOCK
 from tacita.mechanisms import CalibratedGaussian, form_of
-from tacita.methods import ExponentialAverage, RandomIterate, SuffixAverage
-from tacita.oracles import ClippedGradientOracle, ErrorFeedbackOracle, GradientOracle, trainable
-from tacita.oracles.records import as_records, num_rows
+from tacita.oracles import ClippedGradientOracle, ErrorFeedbackOracle, GradientOracle
+from tacita.oracles.records import as_records
 from tacita.random import Randomness
-from tacita.sampling import PoissonSampler
+from tacita.training.callbacks import Callback, Watch, Watching, as_callbacks
 from tacita.training.checkpoint import TrainingState
+from tacita.training.chosen_settings import (
+    Average,
+    ChosenSettings,
+    check_average,
+    chosen_average,
+    chosen_clipper,
+    chosen_optimizer,
+    chosen_sampler,
+    public_count,
+)
 from tacita.training.fingerprint import data_fingerprint
 from tacita.training.folder import RunFolder
 from tacita.training.loop import Checkpoints, train
 from tacita.training.progress import Progress
-from tacita.training.public import PublicCurve
+from tacita.training.public import EarlyStop
 from tacita.training.run_lifecycle import RunLifecycle
 from tacita.training.sealed_run import MODEL, publish
-
-Average = Literal["last", "all", "half", "ema", "random"]
-EMA_SHARE = 0.1  # the exponential average's window, as a share of the steps
-P = ParamSpec("P")
-R = TypeVar("R")
+from tacita.training.unknown_names import refuse_unknown_names
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class Run:
         ledger: What was spent.
         statement: The guarantee in words: epsilon of the plan, the unit, the assumptions.
         folder: Where the run was written; ``None`` for a run in memory.
-        public_losses: Pairs (queries made, mean loss on ``public_data``), about twenty in a run.
+        public_losses: Pairs (queries made, mean loss on ``public_data``).
     """
 
     model: nn.Module
@@ -66,31 +68,6 @@ class Run:
     statement: Statement
     folder: Path | None = None
     public_losses: tuple[tuple[int, float], ...] = ()
-
-
-def refuse_unknown_names(function: Callable[P, R]) -> Callable[P, R]:
-    """Make ``function`` refuse an argument that it does not have, and name the way out."""
-    names = [*signature(function).parameters]
-
-    @wraps(function)
-    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
-        for name in kwargs:
-            if name not in names:
-                raise TypeError(f"{function.__name__}() has no argument {name!r}{_way_out(name, names)}")
-        return function(*args, **kwargs)
-
-    return checked
-
-
-def _way_out(name: str, names: list[str]) -> str:
-    if name in signature(ClippedGradientOracle).parameters:
-        return (
-            ": it makes one oracle with one session, and goes on with them after an interruption if it has a folder. "
-            f"To set {name}, build a tacita.ClippedGradientOracle({name}=...) and write your own loop "
-            "(docs/your-own-loop.md)."
-        )
-    near = [repr(one) for one in difflib.get_close_matches(name, names)]
-    return f". Did you mean {' or '.join(near)}?" if near else f". Its arguments are {', '.join(names)}."
 
 
 @refuse_unknown_names
@@ -108,11 +85,17 @@ def fit(
     clipper: Clipper | None = None,
     feedback: Feedback | None = None,
     optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer] | None = None,
+    scheduler: Callable[[torch.optim.Optimizer, int], LRScheduler] | None = None,
     average: Average = "last",
+    views: int = 1,
+    augment: Callable[[Any], Any] | None = None,
     neighboring_relation: NeighboringRelation = "add_or_remove_one",
     privacy_unit: str | None = None,
     folder: str | Path | None = None,
     public_data: Any = None,
+    public_every: int | None = None,
+    early_stop: EarlyStop | None = None,
+    callbacks: Iterable[Callback | Callable] = (),
     hardened: bool | Literal["rounded", "discrete"] = False,
     progress: bool = True,
     collate_fn: Callable[[list], Any] | None = None,
@@ -130,7 +113,7 @@ def fit(
     Args:
         model: Any module whose samples do not mix; trained in place.
         loss_fn: ``(model, batch) -> losses`` of shape (batch,).
-        dataset: A map-style ``Dataset``, a tuple of arrays, or :class:`~tacita.Records`.
+        dataset: A map-style ``Dataset``, arrays in a tuple, mapping or dataclass, or :class:`~tacita.Records`.
         target_epsilon: The epsilon of the whole run, > 0.
         target_delta: Its delta; must be below ``1 / num_records``, and should be far below.
         epochs: Passes over the data, in expectation.
@@ -142,18 +125,32 @@ def fit(
         feedback: Error feedback, which remembers what clipping removes and gives it back later, as in
             :class:`~tacita.ErrorFeedbackOracle`. It costs noise, and seldom pays (docs/error-feedback.md).
         optimizer: ``params -> torch.optim.Optimizer``. ``None`` lets tacita choose Adam with lr 2e-3.
+        scheduler: ``(optimizer, steps) -> LRScheduler``, which moves on after each of the planned ``steps``. A
+            ``ReduceLROnPlateau`` moves on with each loss on ``public_data``.
         average: Which point of the run the model ends at. ``"last"``: the last iterate. ``"all"``, ``"half"``: the
             mean of all iterates, or of the last half of them. ``"ema"``: a mean whose weights fade over a tenth of the
-            steps. ``"random"``: one iterate, drawn beforehand (:class:`~tacita.RandomIterate`). Each is computed from
-            releases alone and costs no privacy.
+            steps. ``"random"``: one iterate, drawn beforehand (:class:`~tacita.RandomIterate`). Or ``params ->
+            average``: ``lambda params: tacita.ExponentialAverage(params, decay=0.999)``. Each is computed from releases
+            alone and costs no privacy.
+        views: Number of augmented views of each record. Their mean loss is the record's, and the record is clipped
+            once (:class:`~tacita.SeveralViews`), so that the guarantee does not depend on it.
+        augment: Record -> augmented record. It draws from torch's, NumPy's or Python's global generator, which the
+            query's secret seeds, and looks at its record alone.
         neighboring_relation: How neighbouring data sets differ.
         privacy_unit: The caller's words for what is protected. ``None`` lets tacita write "one record".
         folder: Keeps the ledger, the statement and the model, and checkpoints while the run goes on. If the process is
             killed, the same call with the same settings and data continues the run and ends with the same bits. With
             another optimizer it continues from the last checkpoint: the queries made since then stay paid for and are
             not repeated, so that fewer steps are left; the statement says so.
-        public_data: Rows that the caller declares to be public. Their loss is shown and kept along the way, and the
-            statement says so. The loss on the private rows is never shown.
+        public_data: Rows that the caller declares to be public, in the form of ``dataset``. Their loss, at the point
+            where the run would end now, is shown and kept along the way, and the statement says so. If they are not
+            public, the statement is wrong. The loss on the private rows is never shown.
+        public_every: Queries from one loss on ``public_data`` to the next; by default about twenty losses in a run.
+        early_stop: End the run when the loss on ``public_data`` has not improved for a while. The guarantee stays that
+            of the whole plan.
+        callbacks: Objects of :class:`~tacita.Callback`, or functions ``(releases, spent)`` that are called after each
+            step, with what is private for good. The ledger is put on disk before each call (:class:`~tacita.Callback`
+            has ``every`` for slow disks).
         hardened: Close attacks on floating-point noise: ``True`` or ``"rounded"`` for :class:`~tacita.RoundedGaussian`,
             ``"discrete"`` for :class:`~tacita.DiscreteGaussian`. The claim depends on ``method``, and the statement
             prints it. It is strongest with ``"loop"`` and weakest with ``"ghost"``, which ``"auto"`` takes where it
@@ -177,29 +174,30 @@ def fit(
         >>> run.ledger.epsilon(1e-3) <= 2.0
         True
     """
-    _check_variants(average, feedback, hardened)
+    _check_variants(average, feedback, hardened, early_stop)
+    watching = Watching(loss_fn, as_callbacks(callbacks), public_data, collate_fn, public_every, early_stop)
     chosen = ChosenSettings()
-    num_records = _public_count(num_records, dataset, neighboring_relation, chosen)
-    sampler = _sampler(num_records, expected_batch_size, target_delta, chosen)
-    clipper = _clipper(clipper, max_grad_norm, chosen)
+    num_records = public_count(num_records, dataset, neighboring_relation, chosen)
+    sampler = chosen_sampler(num_records, expected_batch_size, target_delta, chosen)
+    clipper = chosen_clipper(clipper, max_grad_norm, chosen)
     unit = chosen.filled("privacy_unit", privacy_unit, "one record")
-    if optimizer is None:
-        chosen.words.append("optimizer = Adam, lr 0.002")
+    optimizer = chosen_optimizer(optimizer, chosen)
+    shown_loss, shown_data, collate = _views(loss_fn, dataset, collate_fn, views, augment)
     run = RunLifecycle.start(None if folder is None else RunFolder(folder), randomness)
     with run.ledger(neighboring_relation=neighboring_relation, privacy_unit=unit) as ledger:
+        form = form_of(hardened)
+        calibrated = CalibratedGaussian(target_epsilon=target_epsilon, target_delta=target_delta, form=form)
         build = ClippedGradientOracle if feedback is None else partial(ErrorFeedbackOracle, feedback=feedback)
         oracle = build(
             model,
-            loss_fn,
-            dataset,
+            shown_loss,
+            shown_data,
             ledger=ledger,
             sampler=sampler,
             clipper=clipper,
-            mechanism=CalibratedGaussian(
-                target_epsilon=target_epsilon, target_delta=target_delta, form=form_of(hardened)
-            ),
+            mechanism=calibrated,
             planned_queries=sampler.queries_for(epochs),
-            collate_fn=collate_fn,
+            collate_fn=collate,
             num_workers=num_workers,
             method=method,
             max_physical_batch_size=max_physical_batch_size,
@@ -207,89 +205,60 @@ def fit(
             randomness=run.randomness,
             reservation=reservation,
         )
-        state = TrainingState(
-            model, (optimizer or _adam)(model.parameters()), oracle, _average(average, oracle, model, chosen)
-        )
-        if run.sealed:
-            finished = _restored(run, state, target_delta, chosen.words)
-        else:
-            checkpoints = _checkpoints(run, oracle, dataset)
-            bar = Progress(ledger, delta=target_delta, total=oracle.planned_queries) if progress else None
-            curve = _trained(state, checkpoints, loss_fn, public_data, bar)
-            finished = _told(run, state, curve, target_delta, chosen.words)
+        state = _state(model, oracle, optimizer, scheduler, chosen_average(average, oracle, model, chosen))
+        watching.check(state)
+        finished = _finished(run, state, watching, shown_data, delta=target_delta, chosen=chosen.words, bar=progress)
     run.finish()
     return finished
 
 
-def _check_variants(average: str, feedback: Feedback | None, hardened: bool | str) -> None:
+def _check_variants(
+    average: Any, feedback: Feedback | None, hardened: bool | str, early_stop: EarlyStop | None
+) -> None:
     """Refuse values that do not exist or do not go together, before a folder is made."""
-    if average not in get_args(Average):
-        raise ValueError(f"average must be one of {', '.join(get_args(Average))}, got {average!r}.")
+    check_average(average)
     if feedback is not None and as_feedback(feedback) and hardened:
         raise ValueError("feedback must go without hardened: the error of clipping is not on a grid. Leave out one.")
+    if early_stop is not None and average == "random":
+        raise ValueError("early_stop must go without average='random': the iterate that was drawn may never come.")
 
 
-class ChosenSettings:
-    """What public rules chose because the caller did not.
-
-    Attributes:
-        words: The choices, for the statement.
-    """
-
-    def __init__(self) -> None:
-        self.words: list[str] = []
-
-    def filled(self, name: str, value: Any, default: Any) -> Any:
-        """Return ``value``, or ``default`` where it is ``None``: then the choice is noted."""
-        if value is not None:
-            return value
-        self.words.append(f"{name} = {default}")
-        return default
+def _views(
+    loss_fn: LossFn, dataset: Any, collate_fn: Callable[[list], Any] | None, views: int, augment: Callable | None
+) -> tuple[LossFn, Any, Callable[[list], Any] | None]:
+    """Return loss, data set and ``collate_fn`` of the oracle, whose records have ``views`` augmented views."""
+    if views == 1 and augment is None:
+        return loss_fn, dataset, collate_fn
+    records = as_records(dataset)
+    several = SeveralViews(records.dataset, views, augment, collate_fn=collate_fn)
+    return mean_over_views(loss_fn), replace(records, dataset=several), None
 
 
-def _public_count(num_records: int | None, dataset: Any, relation: NeighboringRelation, chosen: ChosenSettings) -> int:
-    """Return the public number of records: as declared, or the data's where the relation makes that public."""
-    check_relation(relation)
-    if num_records is None and relation == "add_or_remove_one":
-        raise ValueError(
-            "num_records must be given under add_or_remove_one, where the true number of records is protected: "
-            "declare a public guess. It sets the sample rate and the divisor."
-        )
-    if num_records is None:
-        num_records = num_rows(as_records(dataset))
-        chosen.words.append(f"num_records = {num_records}, the number of rows")
-    return _validate.count("num_records", num_records)
+def _state(
+    model: nn.Module, oracle: GradientOracle, optimizer: Callable, scheduler: Callable | None, average: Any
+) -> TrainingState:
+    built = optimizer(model.parameters())
+    schedule = None if scheduler is None else scheduler(built, oracle.planned_queries)
+    return TrainingState(model, built, oracle, average, schedule)
 
 
-def _sampler(
-    num_records: int, expected_batch_size: float | None, target_delta: float, chosen: ChosenSettings
-) -> PoissonSampler:
-    _validate.delta_below("target_delta", target_delta, num_records)
-    batch = chosen.filled("expected_batch_size", expected_batch_size, max(min(num_records, 256), num_records // 50))
-    return PoissonSampler(expected_batch_size=batch, num_records=num_records)
-
-
-def _clipper(clipper: Clipper | None, max_grad_norm: float | None, chosen: ChosenSettings) -> Clipper:
-    if clipper is None:
-        return FlatClipper(max_grad_norm=chosen.filled("max_grad_norm", max_grad_norm, 1.0))
-    if max_grad_norm is not None:
-        raise ValueError("max_grad_norm and clipper were both given: the clipper has its own threshold.")
-    return clipper
-
-
-def _average(
-    average: Average, oracle: GradientOracle, model: nn.Module, chosen: ChosenSettings
-) -> SuffixAverage | ExponentialAverage | RandomIterate | None:
-    """Return what turns the iterates into the model; a random iterate is drawn with the session's own key."""
-    params, steps = trainable(model), oracle.planned_queries
-    if average == "ema":
-        decay = max(0.0, 1 - 1 / (EMA_SHARE * steps))
-        chosen.words.append(f"decay of the average = {decay:g}")
-        return ExponentialAverage(params, decay=decay)
-    if average == "random":
-        stream = oracle.randomness.session_key(oracle.session.id).stream("random iterate")
-        return RandomIterate(params, num_steps=steps, stream=stream)
-    return None if average == "last" else SuffixAverage(params, skip=steps // 2 if average == "half" else 0)
+def _finished(
+    run: RunLifecycle,
+    state: TrainingState,
+    watching: Watching,
+    dataset: Any,
+    *,
+    delta: float,
+    chosen: list[str],
+    bar: bool,
+) -> Run:
+    """Train, or take what an earlier process had trained and sealed."""
+    if run.sealed:
+        return _restored(run, state, delta, chosen)
+    ledger, planned = state.oracle.ledger, state.oracle.planned_queries
+    progress = Progress(ledger, delta=delta, total=planned) if bar else None
+    _train(state, _checkpoints(run, state.oracle, dataset), Watch(state, watching, delta=delta, bar=progress), progress)
+    return _told(run, state, watching.public_data is not None, delta, chosen)
 
 
 def _checkpoints(run: RunLifecycle, oracle: GradientOracle, dataset: Any) -> Checkpoints | None:
@@ -299,23 +268,18 @@ def _checkpoints(run: RunLifecycle, oracle: GradientOracle, dataset: Any) -> Che
     return Checkpoints.planned(run.folder, oracle, run.bind([data_fingerprint(oracle, dataset).encode()]))
 
 
-def _trained(
-    state: TrainingState, checkpoints: Checkpoints | None, loss_fn: LossFn, public_data: Any, bar: Progress | None
-) -> PublicCurve:
-    """Use up the plan, close the session, and return the loss on public data along the way."""
-    oracle = state.oracle
+def _train(state: TrainingState, checkpoints: Checkpoints | None, watch: Watch, bar: Progress | None) -> None:
+    """Use up the plan, or what ``watch`` leaves of it, and close the session."""
     with bar or nullcontext():
-        curve = PublicCurve(state.model, loss_fn, public_data, oracle.planned_queries, bar, flush=oracle.ledger.flush)
-        train(state, checkpoints=checkpoints, progress=bar, on_step=curve)
-    if not oracle.session.closed:
-        oracle.session.close()
-    return curve
+        train(state, checkpoints=checkpoints, progress=bar, watch=watch)
+    if not state.oracle.session.closed:
+        state.oracle.session.close()
 
 
-def _told(run: RunLifecycle, state: TrainingState, curve: PublicCurve, delta: float, chosen: list[str]) -> Run:
+def _told(run: RunLifecycle, state: TrainingState, public: bool, delta: float, chosen: list[str]) -> Run:
     """Seal the trained run, and return what is told of it."""
     ledger, model = state.oracle.ledger, state.model
-    caveats = [] if curve.data is None else ["A loss was shown on data that the caller declares to be public."]
+    caveats = ["A loss was shown on data that the caller declares to be public."] if public else []
     caveats += state.changes_in_words()
 
     def make_statement(hashes: dict[str, str]) -> Statement:
@@ -323,7 +287,7 @@ def _told(run: RunLifecycle, state: TrainingState, curve: PublicCurve, delta: fl
         return statement(ledger, delta, chosen_by_tacita=chosen, caveats=caveats, **fields)
 
     words = publish(ledger, make_statement, weights=model.state_dict())
-    return Run(model, ledger, words, None if run.folder is None else run.folder.path, tuple(curve.points))
+    return Run(model, ledger, words, None if run.folder is None else run.folder.path, tuple(state.public_losses))
 
 
 def _restored(run: RunLifecycle, state: TrainingState, delta: float, chosen: list[str]) -> Run:
@@ -340,7 +304,3 @@ def _restored(run: RunLifecycle, state: TrainingState, delta: float, chosen: lis
         raise ResumeError(f"{MODEL} is not of the model that was trained here.") from None
     words = statement(ledger, delta, chosen_by_tacita=chosen, caveats=caveats, files=files)
     return Run(state.model, ledger, words, run.folder.path)
-
-
-def _adam(params: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    return torch.optim.Adam(params, lr=2e-3)

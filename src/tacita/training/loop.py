@@ -8,10 +8,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
 from tacita.errors import BudgetExceededError, ResumeError
 from tacita.methods import RandomIterate
-from tacita.oracles import GradientOracle, trainable
+from tacita.oracles import GradientOracle, Release, trainable
 from tacita.training import checkpoint as checkpoints
+from tacita.training.callbacks import Watch
 from tacita.training.checkpoint import TrainingState
 from tacita.training.folder import RunFolder
 from tacita.training.progress import Progress
@@ -100,41 +103,61 @@ def train(
     *,
     checkpoints: Checkpoints | None = None,
     progress: Progress | None = None,
+    watch: Watch | None = None,
     on_step: Callable[[int], Any] | None = None,
 ) -> None:
-    """Alternate queries and optimizer steps until the plan of ``state.oracle`` is used up.
+    """Alternate queries and optimizer steps until the plan of ``state.oracle`` is used up, or ``watch`` ends the run.
 
     Args:
         state: Model, optimizer and oracle; changed in place.
         checkpoints: When and where to save. If the folder holds a checkpoint, the run continues from it.
         progress: Shows steps, their epsilon and the time left.
+        watch: Sees each step before it is saved.
         on_step: Called after each step with the number of steps made. It is handed nothing private.
     """
     if checkpoints is not None:
         checkpoints.begin(state)
-    params = trainable(state.model)
     state.model.train()
-    while state.oracle.remaining_queries:
+    while state.oracle.remaining_queries and not state.stopped:
         try:
-            state.oracle.backward()
+            releases: tuple[Release, ...] = (state.oracle.backward(),)
         except BudgetExceededError:
             if state.oracle.remaining_queries:
                 raise
             break  # a redone query did not match, and no number is left: the run ends here
-        state.optimizer.step()
-        if state.scheduler is not None:
-            state.scheduler.step()
-        made = state.oracle.line.position
-        if isinstance(state.average, RandomIterate):
-            state.average.update(params, made)
-        elif state.average is not None:
-            state.average.update(params)
-        if checkpoints is not None and (made % checkpoints.every == 0 or not state.oracle.remaining_queries):
+        if watch is None or not watch.sees_releases:
+            releases = ()  # their memory is free for the step
+        _step(state)
+        if watch is not None:
+            watch.step(releases)
+        releases = ()  # and for the next query
+        made, last = state.oracle.line.position, state.stopped or not state.oracle.remaining_queries
+        if checkpoints is not None and (made % checkpoints.every == 0 or last):
             checkpoints.save(state)
         if progress is not None:
             progress.show(made)
         if on_step is not None:
             on_step(made)
+    _end(state)
+    if watch is not None:
+        watch.end()
+
+
+def _step(state: TrainingState) -> None:
+    """Take a step with the gradients that are there; move on the schedule and the average."""
+    state.optimizer.step()
+    if state.scheduler is not None and not isinstance(state.scheduler, ReduceLROnPlateau):
+        state.scheduler.step()
+    params = trainable(state.model)
+    if isinstance(state.average, RandomIterate):
+        state.average.update(params, state.oracle.line.position)
+    elif state.average is not None:
+        state.average.update(params)
+
+
+def _end(state: TrainingState) -> None:
+    """Put the model at the point where the run ends."""
+    params = trainable(state.model)
     if isinstance(state.average, RandomIterate):
         state.average.update(params, state.oracle.line.position)  # numbers that were left behind at the end count, too
     if state.average is not None:

@@ -1,75 +1,96 @@
 """The loss on data that the caller declares to be public, the one curve that may be shown while a run goes on.
 
 It is computed from the released model and public rows only. So it costs no privacy, and tells no more about the private
-rows than the releases do.
+rows than the releases do. If the rows are not public, the statement is wrong: nothing is charged for them.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
 
-from tacita.gradients.functional import LossFn
-from tacita.training.progress import Progress
+from tacita import _validate
+from tacita.gradients.batches import to_device
+from tacita.gradients.data import as_rows
+from tacita.gradients.functional import LossFn, with_tensors
+from tacita.methods import ExponentialAverage, RandomIterate, SuffixAverage
 
 ROWS = 4096  # rows in memory at once
+SHARE = 20  # evaluations in a run, about, if the caller sets no number of queries between them
 
 
-def public_loss(model: nn.Module, loss_fn: LossFn, data: Any) -> float:
+def public_loss(
+    model: nn.Module,
+    loss_fn: LossFn,
+    data: Any,
+    *,
+    collate_fn: Callable[[list], Any] | None = None,
+    point: Mapping[str, Tensor] | None = None,
+) -> float:
     """Return the mean loss over ``data``, in evaluation mode; the model's mode is restored.
 
     Args:
         model: The model with its present parameters.
         loss_fn: ``(model, batch) -> losses`` of shape (batch,).
-        data: A tuple of tensors or a map-style ``Dataset``, declared public.
+        data: As an oracle's data set, declared public.
+        collate_fn: As the oracle's.
+        point: Parameters by name to take in place of the model's own.
     """
-    was_training = model.training
+    rows = as_rows(data, collate_fn)
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
-        with torch.no_grad():
-            losses = [loss_fn(model, batch).double() for batch in _batches(data)]
+        with torch.no_grad(), with_tensors(model, point or {}):
+            chunks = (np.arange(k, min(k + ROWS, rows.num_rows)) for k in range(0, rows.num_rows, ROWS))
+            losses = [loss_fn(model, to_device(rows.fetch(chunk, 0), device)).double().cpu() for chunk in chunks]
     finally:
-        model.train(was_training)
+        for module, training in modes:
+            module.training = training
     return torch.cat(losses).mean().item() if losses else float("nan")
 
 
-def _batches(data: Any) -> Iterator[Any]:
-    if isinstance(data, tuple | list):
-        tensors = [value if isinstance(value, Tensor) else torch.as_tensor(value) for value in data]
-        yield from zip(*(value.split(ROWS) for value in tensors), strict=True)
-    else:
-        yield from DataLoader(data, batch_size=ROWS)
+@dataclass(frozen=True, kw_only=True)
+class EarlyStop:
+    """End a run when the loss on public data has not improved for a while.
 
-
-class PublicCurve:
-    """Records the loss on public data about twenty times in a run. The loop calls it with the number of queries made.
+    The decision is a function of releases and public rows. The guarantee stays that of the whole plan, and the
+    statement says so: a smaller epsilon for fewer queries would be wrong, because the releases chose their number.
 
     Attributes:
-        data: The public rows; ``None`` to record nothing.
-        points: Pairs (queries made, mean loss) so far.
+        patience: End after so many evaluations in a row that are no improvement, >= 1.
+        min_improvement: A loss must be below the best one so far by more than this to count as an improvement, >= 0.
+
+    Example:
+        >>> stop = EarlyStop(patience=2)
+        >>> stop.ends([0.9, 0.7, 0.8]), stop.ends([0.9, 0.7, 0.8, 0.7])
+        (False, True)
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        loss_fn: LossFn,
-        data: Any,
-        planned_queries: int,
-        bar: Progress | None,
-        *,
-        flush: Callable[[], Any] = lambda: None,
-    ) -> None:
-        self._model, self._loss_fn, self._bar, self._flush = model, loss_fn, bar, flush
-        self._every = max(1, planned_queries // 20)
-        self.data = data
-        self.points: list[tuple[int, float]] = []
+    patience: int
+    min_improvement: float = 0.0
 
-    def __call__(self, made: int) -> None:
-        if self.data is None or made % self._every:
-            return
-        self._flush()  # the ledger must be on disk before anything computed from the releases is shown
-        self.points.append((made, public_loss(self._model, self._loss_fn, self.data)))
-        if self._bar is not None:
-            self._bar.note = f"loss on public data {self.points[-1][1]:.4g}"
+    def __post_init__(self) -> None:
+        _validate.count("patience", self.patience)
+        _validate.non_negative("min_improvement", self.min_improvement)
+
+    def ends(self, losses: Sequence[float]) -> bool:
+        """Return whether a run with these losses on public data, in order, ends here. A NaN is no improvement."""
+        best, waited = float("inf"), 0
+        for loss in losses:
+            improved = loss < best - self.min_improvement
+            best, waited = (loss, 0) if improved else (best, waited + 1)
+        return waited >= self.patience
+
+
+def end_point(average: SuffixAverage | ExponentialAverage | RandomIterate | None) -> Mapping[str, Tensor] | None:
+    """Return the point at which a run would end now if an average of the iterates decides; ``None`` for the last one.
+
+    A random iterate is not known before the run has reached it: the last one stands for it.
+    """
+    if isinstance(average, SuffixAverage):
+        return average.mean if average.seen > average.skip else None
+    return average.mean if isinstance(average, ExponentialAverage) and average.seen else None

@@ -12,6 +12,7 @@ opposite one.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,9 +22,9 @@ from torch.utils.data import ConcatDataset, Dataset, Subset, default_collate
 
 from tacita import _validate
 from tacita.accounting import NeighboringRelation, check_relation
+from tacita.gradients.arrays import arrays_in, is_arrays, length, map_arrays
 from tacita.gradients.functional import LossFn
 from tacita.oracles import Records
-from tacita.oracles.records import length
 from tacita.random import Randomness
 
 STRENGTH = 1e4  # norm of a planted canary's gradient before clipping: more than any threshold
@@ -70,22 +71,24 @@ class PlantedModel(nn.Module):
         self.canaries.to(example.device, example.dtype)
 
 
-def planted_loss(loss_fn: LossFn, canaries: int, *, flat: bool) -> LossFn:
+def planted_loss(loss_fn: LossFn, canaries: int, *, like: Any = None) -> LossFn:
     """Return a loss that is ``loss_fn`` for ordinary records, and weight times own parameter for planted canaries.
 
     Args:
         loss_fn: The model's loss.
         canaries: Number of canaries, which is also the embedding index of ordinary records.
-        flat: Whether a batch is ``(*batch of the model, own, weight)``, as for arrays, or ``(batch, own, weight)``.
+        like: For a data set of arrays, whose batches are ``(*arrays of the model's batch, own, weight)``: a container
+            like that of the model's batch. ``None`` for a ``Dataset``, whose batches are ``(batch, own, weight)``.
     """
+    return partial(_planted_loss, loss_fn, canaries, like)
 
-    def loss(model: Any, batch: Any) -> Tensor:
-        *rest, own, weight = batch
-        losses = loss_fn(model.model, tuple(rest) if flat else rest[0])
-        planted = STRENGTH * weight * model.canaries(own).squeeze(-1)
-        return torch.where(own == canaries, losses, 0.0) + planted.to(losses.dtype)
 
-    return loss
+def _planted_loss(loss_fn: LossFn, canaries: int, like: Any, model: Any, batch: Any) -> Tensor:
+    *rest, own, weight = batch
+    arrays = iter(rest)
+    losses = loss_fn(model.model, rest[0] if like is None else map_arrays(lambda _: next(arrays), like))
+    planted = STRENGTH * weight * model.canaries(own).squeeze(-1)
+    return torch.where(own == canaries, losses, 0.0) + planted.to(losses.dtype)
 
 
 def fair_coins(canaries: int, randomness: Randomness) -> np.ndarray:
@@ -113,21 +116,22 @@ def plant(
     Args:
         model: Any model.
         loss_fn: Its loss.
-        dataset: Map-style ``Dataset``, a tuple of arrays, or :class:`~tacita.Records`. A canary has the form of a
-            record (for a ``Dataset``, it is a copy of the first one), but the content of the record has no gradient.
+        dataset: Map-style ``Dataset``, arrays, or :class:`~tacita.Records`. A canary has the form of a record (for a
+            ``Dataset``, it is a copy of the first one), but the content of the record has no gradient.
         canaries: Number of canaries.
         relation: The ledger's relation.
         randomness: Randomness of the coins.
     """
     records, included = _as_records(dataset), fair_coins(canaries, randomness)
-    size, flat = length(records.dataset), isinstance(records.dataset, tuple | list)
+    size, flat = length(records.dataset), is_arrays(records.dataset)
     weights = _weights(included, relation)
     data: Any = records.dataset
-    planted = _planted_arrays(data, weights) if flat else _PlantedItems(data, weights)
+    planted = _planted_arrays(arrays_in(data), weights) if flat else _PlantedItems(data, weights)
+    like = map_arrays(lambda array: _tensor(array[:0]).clone(), data) if flat else None
     chosen = np.flatnonzero(included) if relation == "add_or_remove_one" else np.arange(canaries)
     return CanaryTrial(
         model=PlantedModel(model, canaries),
-        loss_fn=planted_loss(loss_fn, canaries, flat=flat),
+        loss_fn=planted_loss(loss_fn, canaries, like=like),
         records=_with_rows(records, planted, size + chosen),
         included=included,
         relation=relation,
@@ -149,7 +153,7 @@ def insert(
     Args:
         model: Any model.
         loss_fn: Its loss.
-        dataset: Map-style ``Dataset``, a tuple of arrays, or :class:`~tacita.Records`.
+        dataset: Map-style ``Dataset``, arrays, or :class:`~tacita.Records`.
         rows: The canaries, in the same form.
         relation: The ledger's relation.
         randomness: Randomness of the coins.
@@ -241,8 +245,8 @@ def _with_rows(records: Records, dataset: Any, canaries: np.ndarray) -> Records:
 
 
 def _taken(dataset: Any, rows: np.ndarray) -> Any:
-    if isinstance(dataset, tuple | list):
-        return tuple(_tensor(array)[torch.from_numpy(rows)] for array in dataset)
+    if is_arrays(dataset):
+        return map_arrays(lambda array: _tensor(array)[torch.from_numpy(rows)], dataset)
     return Subset(dataset, rows.tolist())
 
 
@@ -252,6 +256,7 @@ def _as_records(dataset: Any) -> Records:
 
 
 def _joined(parts: Sequence[Any]) -> Any:
-    if all(isinstance(part, tuple | list) for part in parts):
-        return tuple(torch.cat([_tensor(array) for array in arrays]) for arrays in zip(*parts, strict=True))
+    if all(is_arrays(part) for part in parts):
+        columns = zip(*(arrays_in(part) for part in parts), strict=True)
+        return map_arrays(lambda _: torch.cat([_tensor(array) for array in next(columns)]), parts[0])
     return ConcatDataset(parts)

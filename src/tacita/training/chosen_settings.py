@@ -1,0 +1,114 @@
+"""The settings of ``fit`` that public rules choose where the caller does not (``docs/defaults.md``)."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from tacita import _validate
+from tacita.accounting import NeighboringRelation
+from tacita.accounting.relations import check_relation
+from tacita.clipping import FlatClipper
+from tacita.clipping.clipper import Clipper
+from tacita.methods import ExponentialAverage, RandomIterate, SuffixAverage
+from tacita.oracles import GradientOracle, trainable
+from tacita.oracles.records import as_records, num_rows
+from tacita.sampling import PoissonSampler
+
+EMA_SHARE = 0.1  # the exponential average's window, as a share of the steps
+AverageName = Literal["last", "all", "half", "ema", "random"]
+EndPoint = SuffixAverage | ExponentialAverage | RandomIterate
+MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+Average = AverageName | Callable[[Mapping[str, Tensor]], EndPoint]
+
+
+class ChosenSettings:
+    """What public rules chose because the caller did not.
+
+    Attributes:
+        words: The choices, for the statement.
+    """
+
+    def __init__(self) -> None:
+        self.words: list[str] = []
+
+    def filled(self, name: str, value: Any, default: Any) -> Any:
+        """Return ``value``, or ``default`` where it is ``None``: then the choice is noted."""
+        if value is not None:
+            return value
+        self.words.append(f"{name} = {default}")
+        return default
+
+
+def public_count(num_records: int | None, dataset: Any, relation: NeighboringRelation, chosen: ChosenSettings) -> int:
+    """Return the public number of records: as declared, or the data's where the relation makes that public."""
+    check_relation(relation)
+    if num_records is None and relation == "add_or_remove_one":
+        raise ValueError(
+            "num_records must be given under add_or_remove_one, where the true number of records is protected: "
+            "declare a public guess. It sets the sample rate and the divisor."
+        )
+    if num_records is None:
+        num_records = num_rows(as_records(dataset))
+        chosen.words.append(f"num_records = {num_records}, the number of rows")
+    return _validate.count("num_records", num_records)
+
+
+def chosen_sampler(
+    num_records: int, expected_batch_size: float | None, target_delta: float, chosen: ChosenSettings
+) -> PoissonSampler:
+    """Return the Poisson sampler of the expected batch size that was given or chosen."""
+    _validate.delta_below("target_delta", target_delta, num_records)
+    batch = chosen.filled("expected_batch_size", expected_batch_size, max(min(num_records, 256), num_records // 50))
+    return PoissonSampler(expected_batch_size=batch, num_records=num_records)
+
+
+def chosen_clipper(clipper: Clipper | None, max_grad_norm: float | None, chosen: ChosenSettings) -> Clipper:
+    """Return the clipper, or flat clipping at the threshold that was given or chosen."""
+    if clipper is None:
+        return FlatClipper(max_grad_norm=chosen.filled("max_grad_norm", max_grad_norm, 1.0))
+    if max_grad_norm is not None:
+        raise ValueError("max_grad_norm and clipper were both given: the clipper has its own threshold.")
+    return clipper
+
+
+def chosen_optimizer(optimizer: MakeOptimizer | None, chosen: ChosenSettings) -> MakeOptimizer:
+    """Return what makes the optimizer: the caller's, or Adam."""
+    if optimizer is not None:
+        return optimizer
+    chosen.words.append("optimizer = Adam, lr 0.002")
+    return lambda params: torch.optim.Adam(params, lr=2e-3)
+
+
+def check_average(average: Any) -> None:
+    """Raise ``ValueError`` unless ``average`` is the name of one or makes one."""
+    if not callable(average) and average not in get_args(AverageName):
+        raise ValueError(f"average must be one of {', '.join(get_args(AverageName))}, got {average!r}.")
+
+
+def chosen_average(
+    average: Average, oracle: GradientOracle, model: nn.Module, chosen: ChosenSettings
+) -> EndPoint | None:
+    """Return what turns the iterates into the model; a random iterate is drawn with the session's own key.
+
+    Raises:
+        TypeError: The caller's function makes something else.
+    """
+    params, steps = trainable(model), oracle.planned_queries
+    if callable(average):
+        made = average(params)
+        if not isinstance(made, EndPoint):
+            raise TypeError(
+                f"average must make a tacita.SuffixAverage, ExponentialAverage or RandomIterate of the parameters, got "
+                f"{type(made).__name__}."
+            )
+        return made
+    if average == "ema":
+        decay = max(0.0, 1 - 1 / (EMA_SHARE * steps))
+        chosen.words.append(f"decay of the average = {decay:g}")
+        return ExponentialAverage(params, decay=decay)
+    if average == "random":
+        stream = oracle.randomness.session_key(oracle.session.id).stream("random iterate")
+        return RandomIterate(params, num_steps=steps, stream=stream)
+    return None if average == "last" else SuffixAverage(params, skip=steps // 2 if average == "half" else 0)

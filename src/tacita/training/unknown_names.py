@@ -1,0 +1,37 @@
+"""Refuse an argument that a function does not have, and name the way out: one that is near, or where it belongs."""
+
+import difflib
+from collections.abc import Callable
+from functools import wraps
+from inspect import signature
+from typing import ParamSpec, TypeVar
+
+from tacita.oracles import ClippedGradientOracle
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def refuse_unknown_names(function: Callable[P, R]) -> Callable[P, R]:
+    """Make ``function`` refuse an argument that it does not have, and name the way out."""
+    names = [*signature(function).parameters]
+
+    @wraps(function)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+        for name in kwargs:
+            if name not in names:
+                raise TypeError(f"{function.__name__}() has no argument {name!r}{_way_out(name, names)}")
+        return function(*args, **kwargs)
+
+    return checked
+
+
+def _way_out(name: str, names: list[str]) -> str:
+    if name in signature(ClippedGradientOracle).parameters:
+        return (
+            ": it makes one oracle with one session, and goes on with them after an interruption if it has a folder. "
+            f"To set {name}, build a tacita.ClippedGradientOracle({name}=...) and write your own loop "
+            "(docs/your-own-loop.md)."
+        )
+    near = [repr(one) for one in difflib.get_close_matches(name, names)]
+    return f". Did you mean {' or '.join(near)}?" if near else f". Its arguments are {', '.join(names)}."
