@@ -207,7 +207,10 @@ class Line:
         if not session.opened:
             session.open()
         if session.lookup(query) is None:
-            self._reservations.prepare(query)
+            if session.is_reserved(query):  # with an earlier query of its group
+                session.begin(query)
+            else:
+                self._reservations.prepare(query)
         self._randomness.mark_drawn(self._name)  # even if the sampler draws nothing, the noise is drawn
         return query
 
