@@ -497,7 +497,7 @@ def writing_through_another_name_accepted():
 )
 def writing_the_model_accepted():
     """A forward pass may write parameters, buffers and attributes of the model."""
-    swap(retention.nothing_is_written, lambda model, params: nullcontext())
+    swap(retention.nothing_is_written, lambda tree, params: nullcontext())
     put(retention.Marks, "check_target", lambda self, func, args, kwargs: None)
 
 
@@ -533,10 +533,10 @@ def the_model_sees_the_batch():
     def whole_batch(size):
         yield Batch(size, 0)
 
-    def forward(model, loss_fn, leaves, copies, chunk):
+    def forward(tree, loss_fn, leaves, copies, chunk):
         batch = Batch(chunk.size, 0)
-        with capture._Recorder(batch, leaves, model) as recorder:
-            losses = functional.losses_at(model, loss_fn, leaves, chunk.batch, chunk.size)
+        with capture._Recorder(batch, leaves, tree) as recorder:
+            losses = functional.losses_at(tree, loss_fn, leaves, chunk.batch, chunk.size)
         return losses, recorder
 
     swap(record_batch.records, whole_batch)

@@ -1,8 +1,8 @@
 """Bugs of the seal: something of a finished run can be swapped, and nobody notices."""
 
 from tacita.cli import trust
-from tacita.ledger import journal
 from tacita.ledger import hash_chain as chain
+from tacita.ledger import journal
 from tacita.ledger.registry import SessionRegistry
 from tacita.ledger.seal import Seal, statement_sha256
 from tacita.pipeline.models import ModelSpec

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset, default_collate
 
-from tacita.gradients.batches import flatten, map_tensors, tensors_in
+from tacita.gradients.functional import flatten, map_tensors, tensors_in
 from tacita.gradients.seeds import derived_seed, fresh_seed, generators_kept, seed_generators
 
 _FIRST = np.zeros(1, dtype=np.int64)  # the indices of a batch of the first row alone

@@ -10,10 +10,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from tacita.errors import UnsupportedModuleError
-from tacita.gradients.batches import flatten, tensors_in, to_device
 from tacita.gradients.chunked import Chunk
 from tacita.gradients.engine_choice import MethodChoice, choose_method, default_chunk_rows
-from tacita.gradients.functional import LossFn, trainable
+from tacita.gradients.functional import LossFn, flatten, tensors_in, to_device, trainable
 from tacita.gradients.ghost.capture import NamedUse, capture
 from tacita.gradients.probe import ROWS, synthetic
 from tacita.gradients.scan import module_refusals, scan

@@ -15,9 +15,8 @@ from scipy.sparse.linalg import LinearOperator
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from tacita.gradients.batches import flatten
 from tacita.gradients.chunked import Chunk, ChunkedEngine
-from tacita.gradients.functional import losses_at
+from tacita.gradients.functional import flatten, losses_at
 from tacita.gradients.weighted_sums import full_precision
 
 Term = Callable[[Mapping[str, Tensor]], Tensor]  # parameters by name -> a number, differentiable twice

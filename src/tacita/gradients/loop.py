@@ -8,9 +8,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from tacita.gradients.batches import flatten
 from tacita.gradients.chunked import Chunk, ChunkedEngine
-from tacita.gradients.functional import losses_at
+from tacita.gradients.functional import ModuleTree, flatten, losses_at
 from tacita.gradients.retention import Marks, nothing_is_written
 
 
@@ -23,15 +22,18 @@ class LoopEngine(ChunkedEngine):
 
     def _chunk_grads(self, chunk: Chunk) -> dict[str, Tensor]:
         tensors, rebuild = flatten(chunk.batch, chunk.size)
-        rows = [self._row_grads(rebuild, [t[i : i + 1].clone() for t in tensors]) for i in range(chunk.size)]
+        tree = ModuleTree(self.model)
+        rows = [self._row_grads(tree, rebuild, [t[i : i + 1].clone() for t in tensors]) for i in range(chunk.size)]
         return {name: torch.stack([row[name] for row in rows]) for name in self.params}
 
-    def _row_grads(self, rebuild: Callable[[list[Tensor]], object], row: list[Tensor]) -> dict[str, Tensor]:
+    def _row_grads(
+        self, tree: ModuleTree, rebuild: Callable[[list[Tensor]], object], row: list[Tensor]
+    ) -> dict[str, Tensor]:
         params = {name: p.detach().requires_grad_() for name, p in self.params.items()}
-        marks = Marks([*params.values(), *self.model.parameters(), *self.model.buffers()])
+        marks = Marks([*params.values(), *tree.tensors()])
         marks.mark(row)
-        with nothing_is_written(self.model, params), torch.enable_grad(), marks:
-            (loss,) = losses_at(self.model, self.loss_fn, params, rebuild(row), 1)
+        with nothing_is_written(tree, params), torch.enable_grad(), marks:
+            (loss,) = losses_at(tree, self.loss_fn, params, rebuild(row), 1)
         grads = self._grads_of(loss, params)
         del loss, row
         marks.check_nothing_is_kept()

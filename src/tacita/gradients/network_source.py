@@ -13,12 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from tacita import _validate
-from tacita.gradients.batches import flatten, to_device
 from tacita.gradients.chunked import Chunk, ChunkedEngine
 from tacita.gradients.data import Request, as_rows, requests
 from tacita.gradients.engine import GradientSource, Schedule, Shapes
 from tacita.gradients.engine_choice import choose_method, default_chunk_rows, engine_kind, warn_of_the_loop
-from tacita.gradients.functional import LossFn, trainable
+from tacita.gradients.functional import LossFn, flatten, to_device, trainable
 from tacita.gradients.ghost import GhostEngine
 from tacita.gradients.prefetch import Prefetcher
 from tacita.gradients.randomness_check import check_draws_nothing

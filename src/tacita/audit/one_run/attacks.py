@@ -15,8 +15,7 @@ from torch import Tensor
 
 from tacita.audit.one_run.canaries import EMBEDDING, PlantedModel
 from tacita.gradients import NetworkSource
-from tacita.gradients.batches import to_device
-from tacita.gradients.functional import LossFn
+from tacita.gradients.functional import LossFn, to_device
 from tacita.gradients.given import GivenEngine
 from tacita.oracles import GradientOracle, Release
 

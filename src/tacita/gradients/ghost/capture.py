@@ -20,9 +20,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from tacita.errors import UnsupportedModuleError
-from tacita.gradients.batches import flatten, map_tensors
 from tacita.gradients.chunked import Chunk
-from tacita.gradients.functional import LossFn, losses_at
+from tacita.gradients.functional import LossFn, ModuleTree, flatten, losses_at, map_tensors
 from tacita.gradients.ghost.fused_kernels import REPLACEMENTS
 from tacita.gradients.ghost.record_batch import RecordBatch, outside, records
 from tacita.gradients.ghost.registry import RULES
@@ -83,11 +82,12 @@ def capture(
     Raises:
         UnsupportedModuleError: The input of a recorded call is modified in place afterwards.
     """
+    tree = ModuleTree(model)
     while True:
         leaves = {name: p.detach().requires_grad_() for name, p in params.items() if name not in bare}
         copies = {n: params[n].detach().expand(chunk.size, *params[n].shape).requires_grad_() for n in sorted(bare)}
-        with nothing_is_written(model, params), torch.enable_grad():
-            losses, recorder = _forward(model, loss_fn, leaves, copies, chunk)
+        with nothing_is_written(tree, params), torch.enable_grad():
+            losses, recorder = _forward(tree, loss_fn, leaves, copies, chunk)
         edges, of_leaves, of_copies = _backward(losses, recorder.calls, leaves, copies)
         del losses
         recorder.check_nothing_is_kept()
@@ -127,16 +127,16 @@ def capture_without_values(
 
 
 def _forward(
-    model: nn.Module, loss_fn: LossFn, leaves: Mapping[str, Tensor], copies: Mapping[str, Tensor], chunk: Chunk
+    tree: ModuleTree, loss_fn: LossFn, leaves: Mapping[str, Tensor], copies: Mapping[str, Tensor], chunk: Chunk
 ) -> tuple[Tensor, "_Recorder"]:
     """Return the losses of the chunk, (rows,), and the recorder that saw the calls."""
     tensors, rebuild = flatten(chunk.batch, chunk.size)
     with records(chunk.size) as all_records:
         seen = {name: all_records.one(copy) for name, copy in copies.items()}
         one = [all_records.one(t.unsqueeze(1)) for t in tensors]
-        with _Recorder(all_records, leaves, model) as recorder:
+        with _Recorder(all_records, leaves, tree) as recorder:
             recorder.mark(one)
-            losses = losses_at(model, loss_fn, {**leaves, **seen}, rebuild(one), 1)
+            losses = losses_at(tree, loss_fn, {**leaves, **seen}, rebuild(one), 1)
         return all_records.result(losses[0]), recorder
 
 
@@ -155,8 +155,8 @@ def _backward(
 class _Recorder(Marks):
     """Runs calls that a rule knows on the whole batch and records them; marks tensors that differ between records."""
 
-    def __init__(self, batch: RecordBatch, leaves: Mapping[str, Tensor], model: nn.Module) -> None:
-        super().__init__([*leaves.values(), *model.parameters(), *model.buffers()], of_a_record=batch.differs)
+    def __init__(self, batch: RecordBatch, leaves: Mapping[str, Tensor], tree: ModuleTree) -> None:
+        super().__init__([*leaves.values(), *tree.tensors()], of_a_record=batch.differs)
         self.batch = batch
         self.names = {id(leaf): name for name, leaf in leaves.items()}
         self.calls: list[_RecordedCall] = []
