@@ -12,7 +12,7 @@ Everything here is private. Proof: docs/derivations/per-record-engine.md.
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +30,7 @@ from tacita.gradients.retention import Marks, nothing_is_written
 from tacita.gradients.weighted_sums import wide
 
 RECORDS = 2  # of a pass without values
+_UNSAFE_VIEW = torch.ops.aten._unsafe_view.default
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,7 @@ class NamedUse:
     rule: LayerRule
 
 
-@dataclass(frozen=True)
-class _RecordedCall:
+class _RecordedCall(NamedTuple):
     function: str
     rule: LayerRule
     settings: Any
@@ -196,7 +196,7 @@ class _Recorder(Marks):
         with outside():
             output = call.run(x, values)
             if output._is_view():  # a view's history is rewritten by what the model does in place, and its edge lost
-                output = torch.ops.aten._unsafe_view(output, output.shape)
+                output = _UNSAFE_VIEW(output, output.shape)
             if names and torch.is_grad_enabled():
                 if not output.requires_grad:
                     output = _InGraph.apply(output, torch.empty(0, requires_grad=True))

@@ -35,7 +35,7 @@ class LinearRule(LayerRule):
         """Return the use with input and output gradient as (rows, positions, width), which the other methods take."""
         rows = use.x.shape[0]
         a, d = use.x.reshape(rows, -1, use.x.shape[-1]), use.grad.reshape(rows, -1, use.grad.shape[-1])
-        return [replace(use, x=a.contiguous(), grad=d.contiguous())]  # each is read several times
+        return [LayerUse(use.settings, use.shapes, use.names, a.contiguous(), d.contiguous())]  # read several times
 
     def grads(self, use: LayerUse) -> dict[str, Tensor]:
         a, d = use.x, use.grad
@@ -45,7 +45,7 @@ class LinearRule(LayerRule):
     def squared_norms(self, use: LayerUse, *, rounding_margin: bool = True) -> dict[str, Tensor]:
         a, d = use.x, use.grad
         if a.shape[1] == 1:
-            return _single_position(use.names, a[:, 0], d[:, 0], rounding_margin)
+            return _single_position(use.names, a.squeeze(1), d.squeeze(1), rounding_margin)
         found, lengths = {}, None
         if "weight" in use.names:
             found["weight"], (_, lengths) = self._weight(use, a, d, rounding_margin)
