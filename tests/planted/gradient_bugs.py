@@ -6,7 +6,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from tacita.clipping import FlatClipper, PerLayerClipper, _rounding
+from tacita.clipping import FlatClipper, PerLayerClipper, flat
 from tacita.errors import UnsupportedModuleError
 from tacita.estimators import ClippedSum
 from tacita.gradients import (
@@ -189,9 +189,9 @@ def nan_keeps_its_weight():
 
     def weights(threshold, norms):
         exact = norms.double()
-        return torch.where(exact > threshold, _rounding.bounded_quotient(threshold, exact, norms.dtype), 1.0)
+        return torch.where(exact > threshold, flat.bounded_quotient(threshold, exact, norms.dtype), 1.0)
 
-    swap(_rounding.clip_weights, weights)
+    swap(flat.clip_weights, weights)
 
 
 @bug(25, caught_by=[VMAP + "test_a_hostile_row_of_weight_zero_is_absent"])
@@ -214,7 +214,7 @@ def weight_rounded_to_nearest():
     def quotient(threshold, norms, dtype):
         return torch.where(norms.isfinite(), threshold / norms, 0.0).clamp(max=torch.finfo(dtype).max).to(dtype)
 
-    swap(_rounding.bounded_quotient, quotient)
+    swap(flat.bounded_quotient, quotient)
 
 
 @bug(26, 39, caught_by=[ROWS + "test_round_down_never_exceeds"])
@@ -355,7 +355,7 @@ def loss_divided_by_the_batch_accepted():
 @bug(20, caught_by=[CLIPPING + "test_contract"])
 def layers_clipped_at_the_whole_threshold():
     """Each of L layers is clipped at C, while C / sqrt(L) is stated."""
-    put(PerLayerClipper, "weights", lambda self, norms: _rounding.clip_weights(0.7, norms))
+    put(PerLayerClipper, "weights", lambda self, norms: flat.clip_weights(0.7, norms))
 
 
 @bug(20, caught_by=[CLIPPING + "test_contract"])

@@ -72,8 +72,9 @@ class SessionPlan:
         """Return ``mechanism`` with its noise multiplier, prepared for the values of the estimator."""
         if isinstance(mechanism, CalibratedGaussian):
             self._check_delta("target_delta", mechanism.target_delta)
+            at = mechanism.at
             mechanism = mechanism.resolve(
-                lambda noise_multiplier: self.event(mechanism.at(noise_multiplier)),
+                lambda noise_multiplier: self.event(at(noise_multiplier)),
                 self.relation,
                 self.planned_queries,
                 self.ledger.spends(self.data.part, before=options.session),
