@@ -564,7 +564,7 @@ def tensors_of_records_may_be_kept():
 @bug(54, caught_by=[HOSTILE_MODELS + "[own_vmap_rule-ghost-unscanned]"])
 def vmap_rules_of_users_accepted():
     """A function of the user's has a vmap rule of its own, which sees the batch."""
-    swap(record_batch._without_rules_of_users, lambda rule: rule)
+    swap(record_batch._guarded, record_batch._VMAP_RULE)
 
 
 @bug(52, caught_by=["tests/gradients/test_engine_choice.py::test_an_engine_that_differs_from_the_loop_is_not_used"])

@@ -26,6 +26,7 @@ class ModuleTree:
         model: The network.
         modules: Each module, once, with its first name.
         places: Each place of a parameter or buffer, once: the dictionary that holds it, its key there, the tensor.
+        tensors: The tensors of these places; a tied one stands there several times.
         by_name: The tensors, by each of their names.
     """
 
@@ -42,10 +43,7 @@ class ModuleTree:
                 seen.add(module)
                 self.modules.append((prefix, module))
                 self.places += held
-
-    def tensors(self) -> Iterator[Tensor]:
-        """Yield the parameters and buffers, a tied one several times."""
-        return (tensor for _, _, tensor in self.places)
+        self.tensors = [tensor for _, _, tensor in self.places]
 
 
 def losses_at(

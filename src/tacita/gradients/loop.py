@@ -30,7 +30,7 @@ class LoopEngine(ChunkedEngine):
         self, tree: ModuleTree, rebuild: Callable[[list[Tensor]], object], row: list[Tensor]
     ) -> dict[str, Tensor]:
         params = {name: p.detach().requires_grad_() for name, p in self.params.items()}
-        marks = Marks([*params.values(), *tree.tensors()])
+        marks = Marks([*params.values(), *tree.tensors])
         marks.mark(row)
         with nothing_is_written(tree, params), torch.enable_grad(), marks:
             (loss,) = losses_at(tree, self.loss_fn, params, rebuild(row), 1)

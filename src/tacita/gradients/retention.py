@@ -42,7 +42,7 @@ def nothing_is_written(tree: ModuleTree, params: Mapping[str, Tensor]) -> Iterat
     Raises:
         RemembersError: The code does one of these.
     """
-    watched = [*params.values(), *tree.tensors()]
+    watched = [*params.values(), *tree.tensors]
     versions = [t._version for t in watched]
     before = [_state(module) for _, module in tree.modules]
     yield

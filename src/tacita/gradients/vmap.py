@@ -21,7 +21,7 @@ class VmapEngine(ChunkedEngine):
     def _chunk_grads(self, chunk: Chunk) -> dict[str, Tensor]:
         tensors, rebuild = flatten(chunk.batch, chunk.size)
         tree = ModuleTree(self.model)
-        marks = Marks([*self.params.values(), *tree.tensors()])
+        marks = Marks([*self.params.values(), *tree.tensors])
 
         def loss(params: dict[str, Tensor], *row: Tensor) -> Tensor:
             one = [t.unsqueeze(0) for t in row]

@@ -183,6 +183,7 @@ class GradientOracle:
         )
         self.draws = QueryDraws(self.sampler, self.line, data.num_rows, data.rows)
         self.source.follow(self.draws)
+        self._rounded_last = estimator.rounded_last
         self._updates = Updates()
 
     @property
@@ -240,7 +241,7 @@ class GradientOracle:
                 values, seen = self.estimator.look(engine, self.line.state)
                 if self.line.commit(query, values, seen):  # the ledger is written: from here on the query counts
                     break
-            released = self.line.noisy(self._dtypes(params) if self.estimator.rounded_last else None)
+            released = self.line.noisy(self._dtypes(params) if self._rounded_last else None)
         # ---- below the line: may be logged, reused, published ----
         return Release(
             gradient=self.estimator.gradient(released, self.divisor),

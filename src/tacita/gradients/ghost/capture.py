@@ -156,7 +156,7 @@ class _Recorder(Marks):
     """Runs calls that a rule knows on the whole batch and records them; marks tensors that differ between records."""
 
     def __init__(self, batch: RecordBatch, leaves: Mapping[str, Tensor], tree: ModuleTree) -> None:
-        super().__init__([*leaves.values(), *tree.tensors()], of_a_record=batch.differs)
+        super().__init__([*leaves.values(), *tree.tensors], of_a_record=batch.differs)
         self.batch = batch
         self.names = {id(leaf): name for name, leaf in leaves.items()}
         self.calls: list[_RecordedCall] = []
