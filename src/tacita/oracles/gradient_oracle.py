@@ -167,7 +167,7 @@ class GradientOracle:
         self.source, self.estimator, self.sampler, self.ledger = data.source, estimator, as_sampler(sampler), ledger
         self.planned_queries = _validate.count("planned_queries", planned_queries)
         self.randomness = options.randomness
-        plan = self.plan
+        plan = self._plan
         plan.check()
         self.mechanism = plan.resolved(mechanism, options)
         self.noise_std = plan.noise_std(self.mechanism)
@@ -189,10 +189,10 @@ class GradientOracle:
     @property
     def settings(self) -> dict[str, Any]:
         """The public settings that decide the privacy and the bits of a run."""
-        return self.plan.settings(self.mechanism)
+        return self._plan.settings(self.mechanism)
 
     @property
-    def plan(self) -> SessionPlan:
+    def _plan(self) -> SessionPlan:
         """What the session is going to release, from which its noise and its event follow."""
         return SessionPlan(self._data, self.estimator, self.sampler, self.ledger, self.planned_queries)
 
