@@ -22,14 +22,12 @@ class LoopEngine(ChunkedEngine):
 
     def _chunk_grads(self, chunk: Chunk) -> dict[str, Tensor]:
         tensors, rebuild = flatten(chunk.batch, chunk.size)
-        tree = ModuleTree(self.model)
-        rows = [self._row_grads(tree, rebuild, [t[i : i + 1].clone() for t in tensors]) for i in range(chunk.size)]
+        rows = [self._row_grads(rebuild, [t[i : i + 1].clone() for t in tensors]) for i in range(chunk.size)]
         return {name: torch.stack([row[name] for row in rows]) for name in self.params}
 
-    def _row_grads(
-        self, tree: ModuleTree, rebuild: Callable[[list[Tensor]], object], row: list[Tensor]
-    ) -> dict[str, Tensor]:
+    def _row_grads(self, rebuild: Callable[[list[Tensor]], object], row: list[Tensor]) -> dict[str, Tensor]:
         params = {name: p.detach().requires_grad_() for name, p in self.params.items()}
+        tree = ModuleTree(self.model)
         marks = Marks([*params.values(), *tree.tensors])
         marks.mark(row)
         with nothing_is_written(tree, params), torch.enable_grad(), marks:

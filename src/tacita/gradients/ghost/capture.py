@@ -82,8 +82,8 @@ def capture(
     Raises:
         UnsupportedModuleError: The input of a recorded call is modified in place afterwards.
     """
-    tree = ModuleTree(model)
     while True:
+        tree = ModuleTree(model)
         leaves = {name: p.detach().requires_grad_() for name, p in params.items() if name not in bare}
         copies = {n: params[n].detach().expand(chunk.size, *params[n].shape).requires_grad_() for n in sorted(bare)}
         with nothing_is_written(tree, params), torch.enable_grad():
