@@ -4,7 +4,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from tacita.clipping import FlatClipper, PerLayerClipper, flat
 from tacita.errors import UnsupportedModuleError

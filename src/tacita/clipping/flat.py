@@ -73,7 +73,7 @@ def bounded_quotient(threshold: Tensor | float, norms: Tensor, dtype: torch.dtyp
     limits = torch.finfo(dtype)
     quotient = (threshold / norms) * (1 - 4 * limits.eps)  # eps is 2 u
     quotient = quotient.clamp(max=limits.max)
-    return torch.where(norms.isfinite() & (quotient >= limits.tiny), quotient, 0.0).to(dtype)
+    return torch.where(quotient >= limits.tiny, quotient, 0.0).to(dtype)  # not so of 0 and NaN, from norms not finite
 
 
 def clip_weights(threshold: Tensor | float, norms: Tensor) -> Tensor:
