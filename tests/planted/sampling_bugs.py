@@ -21,6 +21,7 @@ from tacita.gradients.chunked import ChunkedEngine
 from tacita.oracles import GradientOracle, Line, records
 from tacita.oracles.gradient_oracle import QueryDraws
 from tacita.oracles.session_options import SessionOptions
+from tacita.oracles.session_plan import SessionPlan
 from tacita.random import QueryCoins
 from tacita.sampling import (
     DisjointSampler,
@@ -229,7 +230,7 @@ def unit_event_is_the_rows():
 @bug(15, caught_by=[RECORDS + "test_a_cap_and_a_sampler_must_agree"])
 def cap_not_compared_with_the_sampler():
     """Records with several rows a person go with a sampler that accounts for one."""
-    put(GradientOracle, "_check_sampler", lambda self: None)
+    put(SessionPlan, "check_sampler", lambda self: None)
 
 
 @bug(15, caught_by=[RECORDS + "test_rows_beyond_the_cap_are_dropped_by_the_persons_own_coins"])

@@ -216,13 +216,14 @@ def check_as_charged(oracle: Queryable, ledger: Ledger) -> None:
     """
     if not isinstance(oracle, GradientOracle):
         return
-    stated = oracle._noise_std(oracle.mechanism)
+    stated = oracle._plan.noise_std(oracle.mechanism)
     assert dict(oracle.line.noise_std) == dict(oracle.noise_std) == stated, (
         f"the line adds noise of noise_std {dict(oracle.line.noise_std)}, and the oracle's mechanism states {stated}."
     )
-    assert oracle._event(oracle.mechanism) == oracle.event == oracle.session.event, (
+    assert oracle._plan.event(oracle.mechanism) == oracle.event == oracle.session.event, (
         "the ledger charges for another event than that of the oracle's estimator, sampler and mechanism."
     )
+    assert oracle._plan.data.source is oracle.source, "gradients are taken from another source than the oracle's."
     assert oracle.draws.sampler is oracle.sampler, "the records are drawn by another sampler than the oracle states."
     assert oracle.planned_queries == oracle.session.planned_queries, "planned_queries is not the session's."
     assert oracle.session in ledger.sessions, "the session that pays is none of the ledger's."

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from tacita._validate import positive
-from tacita.clipping._rounding import bounded_quotient
 from tacita.clipping.clipper import Clipper
+from tacita.clipping.flat import bounded_quotient
 
 
 @dataclass(frozen=True, kw_only=True)

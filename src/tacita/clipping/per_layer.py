@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from tacita._validate import positive
-from tacita.clipping._rounding import clip_weights
 from tacita.clipping.clipper import Clipper
+from tacita.clipping.flat import clip_weights
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ the smoothness of the average says nothing of one record. Proof: docs/derivation
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -71,6 +71,17 @@ class StationarityQuery:
         curvature = share * self.declared_max_hessian_norm + self.eigenvalue_error
         return max(share * self.max_grad_norm / self.alpha, curvature / self.curvature_limit)
 
+    def condition(self, relation: NeighboringRelation, because: str) -> str:
+        """Describe the condition of the guarantee, for the statement; ``because`` says why it holds, if not empty."""
+        why = f"declared because {because}" if because else "declared without a reason"
+        at_most = ""
+        if self.solver_failure and relation == "add_or_remove_one":
+            at_most = f", and there are at most {self.num_records} records"
+        return (
+            f"every record's loss has a Hessian of spectral norm at most {self.declared_max_hessian_norm:g} at every "
+            f"point that is tested{at_most} ({why})"
+        )
+
     def steps(self, dim: int) -> int:
         """Return how many products with the Hessian one value takes; ``dim`` where the eigenvalue is exact.
 
@@ -91,6 +102,22 @@ class StationarityQuery:
     def is_exact(self, dim: int) -> bool:
         """Return whether eigenvalues are exact, so that the solver draws nothing."""
         return dim <= SMALL or (dim <= DENSE and self.eigenvalue_error == 0)
+
+    def on(self, dim: int) -> "StationarityQuery":
+        """Return this query for a model of ``dim`` parameters, whose solver does not fail where nothing is random.
+
+        Raises:
+            ValueError: It cannot be computed as stated.
+        """
+        self.steps(dim)
+        if self.is_exact(dim):
+            return replace(self, solver_failure=0.0)
+        if not self.solver_failure:
+            raise ValueError(
+                f"solver_failure_probability must be in (0, 1) where eigenvalues are not exact ({dim} parameters), "
+                "got 0.0: the solver is random, and its failures are paid for in delta. A hundredth of delta will do."
+            )
+        return self
 
     def __call__(self, engine: ChunkedEngine, start: Tensor) -> float:
         """Return q, private, at the engine's point over its rows; infinite if the curvature is not finite.

@@ -85,7 +85,7 @@ class ChunkedEngine(Engine):
             with self._seeded(chunk):
                 sums, chunk_norms = self._chunk_sums(chunk, rule, groups)
             norms.append(chunk_norms.detach().to(norms[0].dtype))
-            parts = [{name: part.detach().to(wide(part.dtype)) for name, part in one.items()} for one in sums]
+            parts = [{name: part.detach() for name, part in one.items()} for one in sums]
             values = [_added(*pair) for pair in zip(values, parts, strict=True)] if values else parts
         if not values:
             values = [self._zeros(groups) for _ in weight_arrays(rule, norms[0])]  # the rule sees zero rows

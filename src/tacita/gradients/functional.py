@@ -1,4 +1,4 @@
-"""A model and its loss as a function of the parameters, without side effects on the model.
+"""A model and its loss as a function of parameters and a batch, without side effects on the model.
 
 Every engine of a network evaluates losses through this file.
 """
@@ -15,7 +15,36 @@ LossFn = Callable[[Any, Any], Tensor]  # (model, batch) -> losses (batch,)
 PER_SAMPLE = 'Pass reduction="none" and average over all axes but the first'  # what to do about a wrong shape
 
 
-def losses_at(model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], batch: Any, size: int) -> Tensor:
+class ModuleTree:
+    """The modules of a network and the places of its tensors, found in one walk, which takes as long as several layers.
+
+    Attributes:
+        model: The network.
+        modules: Each module, once, with its first name.
+        places: Each place of a parameter or buffer, once: the dictionary that holds it, its key there, the tensor.
+        tensors: The tensors of these places; a tied one stands there several times.
+        by_name: The tensors, by each of their names.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.modules: list[tuple[str, nn.Module]] = []
+        self.places: list[tuple[dict[str, Any], str, Tensor]] = []
+        self.by_name: dict[str, Tensor] = {}
+        seen: set[nn.Module] = set()
+        for prefix, module in model.named_modules(remove_duplicate=False):
+            held = [(d, key, t) for d in (module._parameters, module._buffers) for key, t in d.items() if t is not None]
+            self.by_name |= {f"{prefix}.{key}" if prefix else key: t for _, key, t in held}
+            if module not in seen:
+                seen.add(module)
+                self.modules.append((prefix, module))
+                self.places += held
+        self.tensors = [tensor for _, _, tensor in self.places]
+
+
+def losses_at(
+    model: nn.Module | ModuleTree, loss_fn: LossFn, params: Mapping[str, Tensor], batch: Any, size: int
+) -> Tensor:
     """Return the losses of ``batch``, shape ``(size,)``, with ``params`` in place of the model's own parameters.
 
     Tied parameters are replaced together, whichever of their names is given. On return the model is as before.
@@ -23,40 +52,37 @@ def losses_at(model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], b
     Raises:
         UnsupportedModuleError: ``loss_fn`` did not return one loss a sample.
     """
-    with with_tensors(model, params):
-        losses = loss_fn(model, batch)
+    tree = model if isinstance(model, ModuleTree) else ModuleTree(model)
+    with with_tensors(tree, params):
+        losses = loss_fn(tree.model, batch)
     if not is_per_sample(losses, size):
         refuse_losses(losses, size)
     return losses
 
 
 @contextmanager
-def with_tensors(model: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
-    """Give ``model`` other parameters and buffers while the code inside runs; afterwards it has its own again.
+def with_tensors(tree: ModuleTree, tensors: Mapping[str, Tensor]) -> Iterator[None]:
+    """Give a model other parameters and buffers while the code inside runs; afterwards it has its own again.
 
     ``torch.func.functional_call`` does the same, but leaves the tensors behind in a module that stands at several
     places of the model (the embedding that an encoder and a decoder share).
 
     Args:
-        model: The network.
+        tree: The modules and tensors of the model.
         tensors: The tensors, by name of a parameter or buffer. A tensor that is tied to it is replaced, too.
 
     Raises:
-        KeyError: ``model`` has no parameter or buffer of that name.
+        KeyError: The model has no parameter or buffer of that name.
     """
-    own: dict[str, Tensor] = {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers())}
-    new = {id(own[name]): tensor for name, tensor in tensors.items()}
-    places: list[tuple[dict[str, Any], str, Tensor]] = []
-    for module in model.modules():
-        for held in (module._parameters, module._buffers):
-            places += [(held, name, old) for name, old in held.items() if old is not None and id(old) in new]
+    new = {id(tree.by_name[name]): tensor for name, tensor in tensors.items()}
+    places = [(held, key, old) for held, key, old in tree.places if id(old) in new]
     try:
-        for held, name, old in places:
-            held[name] = new[id(old)]
+        for held, key, old in places:
+            held[key] = new[id(old)]
         yield
     finally:
-        for held, name, old in places:
-            held[name] = old
+        for held, key, old in places:
+            held[key] = old
 
 
 def refuse_losses(losses: Any, size: int) -> NoReturn:

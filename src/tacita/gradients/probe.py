@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tacita.gradients.batches import map_tensors, tensors_in
-from tacita.gradients.functional import LossFn, with_tensors
+from tacita.gradients.functional import LossFn, ModuleTree, with_tensors
 from tacita.gradients.seeds import seeded
 
 ROWS = 3  # rows of a probe: one is watched, the others change
@@ -68,7 +68,7 @@ def trial(model: nn.Module, loss_fn: LossFn, batch: Any, seed: int = 0) -> tuple
     before = dict(model.named_buffers())
     state: dict[str, Tensor] = {name: value.detach().clone() for name, value in before.items()}
     state |= {name: p.detach().requires_grad_(p.requires_grad) for name, p in model.named_parameters()}
-    with torch.enable_grad(), seeded(seed, device), with_tensors(model, state):
+    with torch.enable_grad(), seeded(seed, device), with_tensors(ModuleTree(model), state):
         losses = loss_fn(model, batch)
         after = dict(model.named_buffers())
     changed = [name for name, value in after.items() if name not in before or not _equal(value, before[name])]

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from tacita.errors import UnsupportedModuleError
-from tacita.gradients.functional import LossFn
+from tacita.gradients.functional import LossFn, ModuleTree
 from tacita.gradients.reachable import plain_values, reachable
 
 EXACT = {bool, int, str, bytes, type(None)}  # attributes that are compared as they are
@@ -32,29 +32,28 @@ class RemembersError(UnsupportedModuleError):
 
 
 @contextmanager
-def nothing_is_written(model: nn.Module, params: Mapping[str, Tensor]) -> Iterator[None]:
-    """Raise if the code inside writes parameters or buffers of ``model``, or changes plain attributes of its modules.
+def nothing_is_written(tree: ModuleTree, params: Mapping[str, Tensor]) -> Iterator[None]:
+    """Raise if the code inside writes parameters or buffers of a model, or changes plain attributes of its modules.
 
     Args:
-        model: The network.
+        tree: The modules and tensors of the network.
         params: The point, whose tensors may be others than the model's own.
 
     Raises:
         RemembersError: The code does one of these.
     """
-    watched = [*params.values(), *model.buffers(), *model.parameters()]
+    watched = [*params.values(), *tree.tensors]
     versions = [t._version for t in watched]
-    modules = list(model.named_modules())
-    before = [_state(module) for _, module in modules]
+    before = [_state(module) for _, module in tree.modules]
     yield
     if [t._version for t in watched] != versions:
         raise RemembersError(
             "the forward pass writes parameters or buffers of the model, which would remember data: take that out "
             "(max_norm of an embedding, counters, running statistics), or put its module in eval mode if that stops it."
         )
-    for (prefix, module), earlier in zip(modules, before, strict=True):
+    for (prefix, module), earlier in zip(tree.modules, before, strict=True):
         if (now := _state(module)) != earlier:
-            changed = sorted(key for key in {*now, *earlier} if now.get(key) != earlier.get(key))
+            changed = sorted(key for key in {*now, *earlier} if now.get(key, ...) != earlier.get(key, ...))
             raise RemembersError(
                 f"the forward pass changes {f'{prefix}.{changed[0]}'!r} of the model, which would remember data, or "
                 "how many records there are: take that out."
@@ -63,18 +62,23 @@ def nothing_is_written(model: nn.Module, params: Mapping[str, Tensor]) -> Iterat
 
 def _state(module: nn.Module) -> dict[str, Any]:
     """Return a module's plain values, the lengths of its containers, and the identities of its modules and buffers."""
-    found: dict[str, Any] = {}
-    for name, value in vars(module).items():
-        kind = type(value)
-        if kind in EXACT:
-            found[name] = value
-        elif issubclass(kind, SIZED):
-            found[name] = len(value)
-        elif issubclass(kind, PLAIN):
-            found[name] = repr(value)
+    attributes = vars(module).items()
+    found = {name: shown(value) for name, value in attributes if (shown := _SHOWN[type(value)]) is not None}
     found["_modules"] = tuple(map(id, module._modules.values()))
     found["_buffers"] = {name: id(value) for name, value in module._buffers.items()}
     return found
+
+
+class _Shown(dict[type, Callable[[Any], Any] | None]):
+    """By type of an attribute: the function that gives what is compared of it; ``None`` if nothing is."""
+
+    def __missing__(self, kind: type) -> Callable[[Any], Any] | None:
+        sized, plain = issubclass(kind, SIZED), issubclass(kind, PLAIN)
+        self[kind] = (lambda value: value) if kind in EXACT else len if sized else repr if plain else None
+        return self[kind]
+
+
+_SHOWN = _Shown()
 
 
 class Marks(TorchFunctionMode):

@@ -8,7 +8,7 @@ from torch.func import grad, vmap
 
 from tacita.gradients.batches import flatten
 from tacita.gradients.chunked import Chunk, ChunkedEngine
-from tacita.gradients.functional import losses_at
+from tacita.gradients.functional import ModuleTree, losses_at
 from tacita.gradients.retention import Marks, nothing_is_written
 
 
@@ -21,16 +21,17 @@ class VmapEngine(ChunkedEngine):
 
     def _chunk_grads(self, chunk: Chunk) -> dict[str, Tensor]:
         tensors, rebuild = flatten(chunk.batch, chunk.size)
-        marks = Marks([*self.params.values(), *self.model.parameters(), *self.model.buffers()])
+        tree = ModuleTree(self.model)
+        marks = Marks([*self.params.values(), *tree.tensors])
 
         def loss(params: dict[str, Tensor], *row: Tensor) -> Tensor:
             one = [t.unsqueeze(0) for t in row]
             marks.mark(one)
             with marks:
-                return losses_at(self.model, self.loss_fn, params, rebuild(one), 1)[0]
+                return losses_at(tree, self.loss_fn, params, rebuild(one), 1)[0]
 
         over_rows = (None, *(0 for _ in tensors))
-        with nothing_is_written(self.model, self.params):
+        with nothing_is_written(tree, self.params):
             grads = vmap(grad(loss), in_dims=over_rows, randomness="different")(self.params, *tensors)
         marks.check_nothing_is_kept()
         return grads

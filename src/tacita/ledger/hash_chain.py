@@ -16,6 +16,7 @@ VERSION = 1
 GENESIS = "0" * 64
 SEAL = "seal"  # the kind of the last line of a finished run
 _OPENING = b'{"event":{"'  # every first line begins so: a register line with its keys in order
+_JSON = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 Entry = dict[str, Any]
 
 
@@ -26,7 +27,7 @@ def canonical(value: Any) -> bytes:
         >>> canonical({"b": 1.5, "a": [True, None]})
         b'{"a":[true,null],"b":1.5}'
     """
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode("ascii")
+    return _JSON.encode(value).encode("ascii")
 
 
 def sha256(data: bytes) -> str:

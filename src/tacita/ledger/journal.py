@@ -136,6 +136,7 @@ class Journal:
         self.count, self.head = 0, GENESIS
         self.lines: list[bytes] = []  # in memory only
         self.entries: list[Entry] = []  # the content of the file when it was opened; its reader empties this
+        self.sealed = False  # whether the last line is a seal
         self._read_only = read_only
         self._file = _File(path) if path is not None and not read_only else None
         if path is not None and read_only:
@@ -161,13 +162,15 @@ class Journal:
 
     def _remember(self, reading: LedgerLines) -> None:
         self.count, self.head, self.entries = len(reading.lines), reading.head, reading.entries
+        self.sealed = reading.sealed
 
     def append(self, kind: str, session: str, fields: Mapping[str, Any]) -> None:
         """Add one line, which outlives the process; only :meth:`sync` makes it outlive the machine.
 
         Raises:
-            LedgerError: The line could not be written; the file is then as before.
+            LedgerError: The last line is a seal, or the line could not be written; the file is then as before.
         """
+        self.check_not_sealed()
         if self._read_only:
             raise LedgerError("this ledger was loaded read-only: load it with read_only=False to add to it.")
         entry = {**fields, "v": VERSION, "seq": self.count, "prev": self.head, "kind": kind, "session": session}
@@ -176,7 +179,15 @@ class Journal:
             self._file.write(line + b"\n")
         else:
             self.lines.append(line)
-        self.count, self.head = self.count + 1, sha256(line)
+        self.count, self.head, self.sealed = self.count + 1, sha256(line), kind == SEAL
+
+    def check_not_sealed(self) -> None:
+        """Raise :class:`LedgerError` if the last line is a seal, after which nothing may be added."""
+        if self.sealed:
+            raise LedgerError(
+                "this ledger is sealed: its run is finished, and nothing may be added. Use a new ledger; what the two "
+                "ledgers spend adds up."
+            )
 
     def sync(self) -> None:
         """Put every line on disk, then the anchor.

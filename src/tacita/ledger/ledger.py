@@ -113,7 +113,7 @@ class Ledger(ReadableLedger):
 
     def _begin(self, terms: LedgerTerms, journal: Journal) -> None:
         self._journal = journal
-        self._registry = SessionRegistry(terms, self._write, self.flush)
+        self._registry = SessionRegistry(terms, journal.append, self.flush)
         self._seal: Seal | None = None
         try:
             self._seal = replay(
@@ -242,7 +242,7 @@ class Ledger(ReadableLedger):
 
     def _register(self, wanted: Registration, restarts: int = 0) -> Session:
         """Check and write a session under the next id, and its restarts under the ids that follow."""
-        self._check_not_sealed()
+        self._journal.check_not_sealed()
         with self._registry.lock:
             first = replace(wanted, id=self._registry.next_id(wanted.purpose))
             self._registry.check(first)
@@ -255,7 +255,7 @@ class Ledger(ReadableLedger):
     def _add(self, registration: Registration) -> None:
         self._registry.check(registration)
         fields = {**asdict(self._registry.terms), **registration.to_fields(), "ledger": self.id}
-        self._write("register", registration.id, fields)
+        self._journal.append("register", registration.id, fields)
         self._registry.add(registration)
         self.flush()
 
@@ -268,12 +268,6 @@ class Ledger(ReadableLedger):
             self._registry.check_in_place_of(session, registration)
             session.withdraw()
             return self._register(registration)
-
-    def _write(self, kind: str, session: str, fields: Mapping[str, Any]) -> None:
-        """Append a line. The caller applies it and then flushes, unless it is the line of a query."""
-        with self._registry.lock:
-            self._check_not_sealed()
-            self._journal.append(kind, session, fields)
 
     # Sealing.
 
@@ -302,21 +296,14 @@ class Ledger(ReadableLedger):
         seal = Seal.of(statement, files, self.anchor)
         with self._registry.lock:
             self.check_sealable()
-            self._write(SEAL, "", seal.to_fields())
+            self._journal.append(SEAL, "", seal.to_fields())
             self._seal = seal
             self.flush()
 
     def check_sealable(self) -> None:
         """Raise :class:`LedgerError` if a session is open or there is none, or the ledger is sealed already."""
-        self._check_not_sealed()
+        self._journal.check_not_sealed()
         self._registry.check_sealable()
-
-    def _check_not_sealed(self) -> None:
-        if self._seal is not None:
-            raise LedgerError(
-                "this ledger is sealed: its run is finished, and nothing may be added. Use a new ledger; what the two "
-                "ledgers spend adds up."
-            )
 
     # Closing.
 

@@ -210,8 +210,10 @@ class Session:
         Raises:
             LedgerError: ``query`` is not reserved.
         """
+        if type(query) is not int or query < 0:
+            query = _validate.count("query", query, at_least=0)
         with self._lock:  # so that no thread gives back what this one begins
-            if not 0 <= _validate.count("query", query, at_least=0) < self._reserved:
+            if query >= self._reserved:
                 raise LedgerError(f"query {query} of session {self.id} is not reserved: reserve it before it begins.")
             self._begun = max(self._begun, query + 1)
 
@@ -239,7 +241,8 @@ class Session:
             BudgetExceededError: ``query`` is outside the plan.
             LedgerError: ``query`` is not reserved, or already has a line.
         """
-        query = _validate.count("query", query, at_least=0)
+        if type(query) is not int or query < 0:
+            query = _validate.count("query", query, at_least=0)
         if not isinstance(fingerprint, str):
             raise LedgerError(f"fingerprint must be str, got {type(fingerprint).__name__}.")
         self._change("query", {"number": query, "fingerprint": fingerprint})

@@ -1,11 +1,12 @@
 """Oracles, which are the only way to get a gradient out of private data."""
 
 from tacita.oracles.certificate import StationaryCertificate
-from tacita.oracles.gradient_oracle import GradientOracle, Release, trainable
+from tacita.oracles.gradient_oracle import GradientOracle, Release
 from tacita.oracles.line import Line
 from tacita.oracles.network import ClippedGradientOracle, ErrorFeedbackOracle, UnclippedGradientOracle
 from tacita.oracles.records import Records, cap_units, split
 from tacita.oracles.stationary_test import StationaryTest
+from tacita.oracles.updates import trainable
 
 __all__ = [
     "ClippedGradientOracle",

@@ -9,23 +9,24 @@ Place: every stage below -> [oracles.gradient_oracle] -> methods, training.
 import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from tacita import _validate
-from tacita.accounting import ConditionalEvent, Event, Part
+from tacita.accounting import Part
 from tacita.estimators.estimator import Estimator, Values
 from tacita.gradients.engine import GradientSource
 from tacita.ledger import Ledger, Session
 from tacita.ledger.reservations import BLOCK
 from tacita.mechanisms import CalibratedGaussian, Mechanism
 from tacita.oracles.line import Line
-from tacita.oracles.records import OracleData, check_units
+from tacita.oracles.records import OracleData
 from tacita.oracles.session_options import SessionOptions
-from tacita.oracles.updates import Updates
+from tacita.oracles.session_plan import SessionPlan
+from tacita.oracles.updates import Updates, names_of, trainable
 from tacita.random import Randomness
 from tacita.sampling import Sampler, as_sampler
 
@@ -162,29 +163,17 @@ class GradientOracle:
         planned_queries: int,
     ) -> None:
         """Check every setting, find the session that pays, and wire the stages: every constructor ends here."""
+        self._data, self._options = data, options
         self.source, self.estimator, self.sampler, self.ledger = data.source, estimator, as_sampler(sampler), ledger
         self.planned_queries = _validate.count("planned_queries", planned_queries)
         self.randomness = options.randomness
-        self._data, self._options = data, options
-        check_units(ledger.neighboring_relation, data.max_rows_per_unit)
-        if ledger.max_delta is not None:
-            self._check_delta("max_delta", ledger.max_delta)
-        self._check_sampler()
-        mechanism = self._resolved(mechanism)
-        self.noise_std = self._noise_std(mechanism)
-        self.mechanism = mechanism.on(estimator.steps(self.source.shapes), self.noise_std)
-        self.event = self._event(self.mechanism)
-        session = options.session_for(
-            "oracle",
-            ledger,
-            self.event,
-            planned_queries=self.planned_queries,
-            part=data.part,
-            bound=self.settings,
-            or_to_these_alone=True,
-        )
+        plan = self._plan
+        plan.check()
+        self.mechanism = plan.resolved(mechanism, options)
+        self.noise_std = plan.noise_std(self.mechanism)
+        self.event = plan.event(self.mechanism)
         self.line = Line(
-            session,
+            plan.session(self.event, self.mechanism, options),
             self.mechanism,
             self.noise_std,
             self.randomness,
@@ -194,19 +183,18 @@ class GradientOracle:
         )
         self.draws = QueryDraws(self.sampler, self.line, data.num_rows, data.rows)
         self.source.follow(self.draws)
+        self._rounded_last = estimator.rounded_last
         self._updates = Updates()
 
     @property
     def settings(self) -> dict[str, Any]:
         """The public settings that decide the privacy and the bits of a run."""
-        return {
-            "estimator": repr(self.estimator),
-            "mechanism": repr(self.mechanism),
-            "sampler": repr(self.sampler),
-            "planned_queries": self.planned_queries,
-            "shapes": {name: list(shape) for name, shape in self.source.shapes.items()},
-            "source": repr(self.source),
-        }
+        return self._plan.settings(self.mechanism)
+
+    @property
+    def _plan(self) -> SessionPlan:
+        """What the session is going to release, from which its noise and its event follow."""
+        return SessionPlan(self._data, self.estimator, self.sampler, self.ledger, self.planned_queries)
 
     @property
     def session(self) -> Session:
@@ -240,8 +228,11 @@ class GradientOracle:
             RuntimeError: The model, the loss or the data set queried this oracle within a query.
             ValueError: A parameter is complex.
         """
-        if any(p.is_complex() for p in params.values()):
-            _refuse_complex(params)
+        if found := [name for name, p in params.items() if p.is_complex()]:
+            raise ValueError(
+                f"params must be real, and are complex: {', '.join(found)}. Hold real and imaginary parts in a real "
+                "parameter."
+            )
         with self.line.turn():
             while True:  # a redone query whose values differ is made again under the next unused number
                 query = self.line.begin()
@@ -250,7 +241,7 @@ class GradientOracle:
                 values, seen = self.estimator.look(engine, self.line.state)
                 if self.line.commit(query, values, seen):  # the ledger is written: from here on the query counts
                     break
-            released = self.line.noisy(self._dtypes(params) if self.estimator.rounded_last else None)
+            released = self.line.noisy(self._dtypes(params) if self._rounded_last else None)
         # ---- below the line: may be logged, reused, published ----
         return Release(
             gradient=self.estimator.gradient(released, self.divisor),
@@ -304,7 +295,7 @@ class GradientOracle:
         if self.source.model is None:
             raise TypeError("backward() needs a source with a model; ask query(params) instead.")
         params = trainable(self.source.model)
-        named = [*params] if updates is None else _named(params, updates)
+        named = [*params] if updates is None else names_of(updates, params)
         with self.randomness.query_lock:
             self._updates.check(params, accumulate)
             release = self.query(params)
@@ -353,74 +344,3 @@ class GradientOracle:
     def _dtypes(self, params: Mapping[str, Tensor]) -> dict[str, torch.dtype]:
         """Return the dtype that each released tensor is rounded to, by parameter name: float32 or better."""
         return {name: torch.promote_types(p.dtype, torch.float32) for name, p in params.items()}
-
-    def _resolved(self, mechanism: Mechanism | CalibratedGaussian) -> Mechanism:
-        if isinstance(mechanism, Mechanism):
-            return mechanism
-        if not isinstance(mechanism, CalibratedGaussian):
-            raise TypeError(f"mechanism must be a Mechanism or a CalibratedGaussian, got {type(mechanism).__name__}.")
-        self._check_delta("target_delta", mechanism.target_delta)
-        return mechanism.resolve(
-            lambda noise_multiplier: self._event(mechanism.at(noise_multiplier)),
-            self.ledger.neighboring_relation,
-            self.planned_queries,
-            self.ledger.spends(self._data.part, before=self._options.session),
-            sessions=1 + self._options.planned_restarts,
-        )
-
-    def _noise_std(self, mechanism: Mechanism) -> dict[str, float]:
-        return self.estimator.noise_std(mechanism, self.ledger.neighboring_relation, self.source.shapes)
-
-    def _event(self, mechanism: Mechanism) -> Event:
-        relation = self.ledger.neighboring_relation
-        event = self.estimator.session_event(mechanism, self.sampler, relation, self.source.shapes)
-        for condition in self.source.conditions:
-            event = ConditionalEvent(relation=relation, inner=event, condition_text=condition)
-        return event
-
-    def _public_count(self) -> bool:
-        """Return whether the number of records is public, so that the sampler's must be equal to it."""
-        return self.ledger.neighboring_relation != "add_or_remove_one" or self.sampler.requires_public_count
-
-    def _check_delta(self, name: str, delta: float) -> None:
-        if self._public_count() and self._data.num_rows:
-            _validate.delta_below(name, delta, self._data.num_rows)
-
-    def _check_sampler(self) -> None:
-        self.estimator.check_batch(self.sampler.expected_batch_size, self.source.shapes)
-        limit = self.sampler.max_queries
-        if limit is not None and self.planned_queries > limit:
-            raise ValueError(f"planned_queries must be <= {limit} with {self.sampler!r}, got {self.planned_queries}.")
-        if self.sampler.max_rows_per_unit != self._data.max_rows_per_unit:
-            raise ValueError(
-                f"the sampler must have the records' cap: max_rows_per_unit is {self.sampler.max_rows_per_unit} in the "
-                f"sampler and {self._data.max_rows_per_unit} in the records. Use UnitPoissonSampler with records from "
-                "split or cap_units."
-            )
-        if self._public_count() and self.sampler.num_records != self._data.num_rows:
-            raise ValueError(
-                f"num_records must be the number of records under {self.ledger.neighboring_relation} with "
-                f"{type(self.sampler).__name__}, got {self.sampler.num_records}. Pass len(data), or the number of its "
-                "rows that take part."
-            )
-
-
-def _refuse_complex(params: Mapping[str, Tensor]) -> NoReturn:
-    found = ", ".join(name for name, p in params.items() if p.is_complex())
-    raise ValueError(
-        f"params must be real, and are complex: {found}. Hold real and imaginary parts in a real parameter."
-    )
-
-
-def _named(params: Mapping[str, Tensor], updates: Iterable[Tensor]) -> list[str]:
-    """Return the names of the tensors in ``updates``, in the order of the parameters."""
-    wanted = {id(one) for one in updates}
-    named = [name for name, p in params.items() if id(p) in wanted]
-    if not wanted or len(named) != len(wanted):
-        raise ValueError("updates must hold trainable parameters of the model, at least one, and nothing else.")
-    return named
-
-
-def trainable(model: nn.Module) -> dict[str, Tensor]:
-    """Return the parameters that require a gradient, by name; a tied one stands once, under its first name."""
-    return {name: p for name, p in model.named_parameters() if p.requires_grad}

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, ClassVar, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,7 +21,6 @@ from tacita.random import Key, QueryCoins, Randomness, Stream
 Blocks = Mapping[str, Mapping[str, Tensor]]
 STRETCH = 2**18  # coordinates that get their noise at once, but for a parameter that has more
 MOST_RATCHETS = 10_000  # in addition to one for each query: far more checkpoints than a run ever writes
-_NO_BITS = np.empty(0, np.uint8)  # stands for a tensor without values, which has no bytes to view
 _CHANGING: Any = object()  # stands for a state while it is being changed
 
 
@@ -207,7 +205,10 @@ class Line:
         if not session.opened:
             session.open()
         if session.lookup(query) is None:
-            self._reservations.prepare(query)
+            if session.is_reserved(query):  # with an earlier query of its group
+                session.begin(query)
+            else:
+                self._reservations.prepare(query)
         self._randomness.mark_drawn(self._name)  # even if the sampler draws nothing, the noise is drawn
         return query
 
@@ -273,7 +274,7 @@ class Line:
         for names in _stretches(sizes) if self._in_stretches else [[*values]]:
             stretch = {name: values.pop(name) for name in names}
             noisy = self._mechanism({block: stretch}, self.noise_std, normals)[block]
-            released |= {name: x.to(dtypes.get(name, x.dtype)) for name, x in noisy.items()}
+            released |= {name: x.to(dtypes[name]) if name in dtypes else x for name, x in noisy.items()}
         return released
 
     def _leave_used_numbers(self) -> None:
@@ -290,8 +291,9 @@ class Line:
         tensors = [value for block in values.values() for value in block.values()]
         if any(value.device.type != "cpu" for value in tensors):
             return ""
-        bits = (x.detach().contiguous().view(-1).view(torch.uint8).numpy() if x.numel() else _NO_BITS for x in tensors)
-        return self._randomness.key.tag(self._name, "fingerprint", query, parts=bits)
+        bits = (x.detach().view(torch.int16) if x.dtype == torch.bfloat16 else x.detach() for x in tensors)
+        parts = (x.contiguous().numpy() for x in bits)
+        return self._randomness.key.tag(self._name, "fingerprint", query, parts=parts)
 
     def _normals(self, query: int) -> "Noise":
         return Noise(partial(self.query_stream, "noise", query))
@@ -330,11 +332,12 @@ def _alone(drawn: Tensor) -> Tensor:
 
 def _stretches(sizes: Mapping[str, int]) -> Iterator[list[str]]:
     """Cut the names, in order, into groups of ``STRETCH`` coordinates or more; the last group may have fewer."""
-    names: list[str] = []
-    for name in sizes:
+    names, held = list[str](), 0
+    for name, size in sizes.items():
         names.append(name)
-        if sum(sizes[name] for name in names) >= STRETCH:
+        held += size
+        if held >= STRETCH:
             yield names
-            names = []
+            names, held = [], 0
     if names:
         yield names

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from tacita import _validate
-from tacita.accounting import ConditionalEvent, CoupledEvent, Event
+from tacita.accounting import CoupledEvent, Event
 from tacita.errors import BudgetExceededError, ResumeError
 from tacita.estimators.stationarity_query import StationarityQuery
 from tacita.gradients.functional import LossFn
@@ -28,6 +28,7 @@ from tacita.oracles.certificate import StationaryCertificate
 from tacita.oracles.line import Blocks, Line, Noise
 from tacita.oracles.records import Network, check_units
 from tacita.oracles.session_options import SessionOptions
+from tacita.oracles.session_plan import under_conditions
 from tacita.random import Randomness
 
 ANSWER, PASSES = "answer", "passes"  # block and name of the one value that leaves
@@ -142,7 +143,8 @@ class StationaryTest:
                 declared_max_hessian_norm=declared_max_hessian_norm,
                 num_records=num_records,
                 eigenvalue_error=eigenvalue_error,
-                solver_failure=_failure(solver_failure_probability) / self.max_tests,
+                solver_failure=_validate.below_one("solver_failure_probability", solver_failure_probability)
+                / self.max_tests,
             )
         )
         self.mechanism = AboveThreshold(
@@ -285,15 +287,7 @@ class StationaryTest:
 
     @property
     def _condition(self) -> str:
-        query = self.query
-        why = f"declared because {self._because}" if self._because else "declared without a reason"
-        at_most = ""
-        if query.solver_failure and self.ledger.neighboring_relation == "add_or_remove_one":
-            at_most = f", and there are at most {query.num_records} records"
-        return (
-            f"every record's loss has a Hessian of spectral norm at most {query.declared_max_hessian_norm:g} at every "
-            f"point that is tested{at_most} ({why})"
-        )
+        return self.query.condition(self.ledger.neighboring_relation, self._because)
 
     def _event(self) -> Event:
         relation = self.ledger.neighboring_relation
@@ -301,28 +295,17 @@ class StationaryTest:
         if self.query.solver_failure:
             failure = self.query.solver_failure * self.max_tests
             event = CoupledEvent(relation=relation, inner=event, failure_probability=failure)
-        for condition in self.source.conditions:
-            event = ConditionalEvent(relation=relation, inner=event, condition_text=condition)
-        return ConditionalEvent(relation=relation, inner=event, condition_text=self._condition)
+        return under_conditions(event, [*self.source.conditions, self._condition])
 
     def _stated(self, query: StationarityQuery) -> StationarityQuery:
-        """Check that ``query`` can be computed as stated, and return it; without a failure where nothing is random."""
+        """Check that ``query`` can be asked as stated; return it without a failure where nothing is random."""
         public = self.ledger.neighboring_relation != "add_or_remove_one"
         if public and query.num_records != len(self._rows):
             raise ValueError(
                 f"num_records must be the number of records under {self.ledger.neighboring_relation}, "
                 f"got {query.num_records}. Pass len(data), or the number of its rows that take part."
             )
-        dim = sum(shape.numel() for shape in self.source.shapes.values())
-        query.steps(dim)
-        if query.is_exact(dim):
-            return StationarityQuery(**{**vars(query), "solver_failure": 0.0})
-        if not query.solver_failure:
-            raise ValueError(
-                f"solver_failure_probability must be in (0, 1) where eigenvalues are not exact ({dim} parameters), "
-                "got 0.0: the solver is random, and its failures are paid for in delta. A hundredth of delta will do."
-            )
-        return query
+        return query.on(sum(shape.numel() for shape in self.source.shapes.values()))
 
     def _check_slack(self, max_slack: float) -> None:
         if not self.slack <= _validate.positive("max_slack", max_slack):
@@ -358,12 +341,6 @@ def _check_unopened(session: Session | None) -> None:
             f"session {session.id!r} was opened by an earlier run, and a test is not continued: what it rejected "
             "would be tested again. Register a new one at full cost."
         )
-
-
-def _failure(probability: float) -> float:
-    if isinstance(probability, bool) or not 0 <= probability < 1:
-        raise ValueError(f"solver_failure_probability must be in [0, 1), got {probability!r}.")
-    return float(probability)
 
 
 def _one_line(name: str, text: str) -> str:

@@ -5,11 +5,25 @@ counters only. An in-place update raises a parameter's version whatever the data
 """
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from torch import Tensor
+from torch import Tensor, nn
 
 State = tuple[int, int]  # identity and version of a tensor
+
+
+def trainable(model: nn.Module) -> dict[str, Tensor]:
+    """Return the parameters that require a gradient, by name; a tied one stands once, under its first name."""
+    return {name: p for name, p in model.named_parameters() if p.requires_grad}
+
+
+def names_of(updates: Iterable[Tensor], params: Mapping[str, Tensor]) -> list[str]:
+    """Return the names of the tensors in ``updates``, in the order of ``params``."""
+    wanted = {id(one) for one in updates}
+    named = [name for name, p in params.items() if id(p) in wanted]
+    if not wanted or len(named) != len(wanted):
+        raise ValueError("updates must hold trainable parameters of the model, at least one, and nothing else.")
+    return named
 
 
 class Updates:

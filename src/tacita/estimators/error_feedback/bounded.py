@@ -16,7 +16,7 @@ from tacita import _validate
 from tacita.accounting import Event, NeighboringRelation, bounded_residual_event, moved
 from tacita.accounting.participation_sensitivity import checked_share, moved_by_shares, moved_when_clipped
 from tacita.clipping import Clipper
-from tacita.clipping._rounding import bounded_quotient
+from tacita.clipping.flat import bounded_quotient
 from tacita.estimators.error_feedback.error import State, no_error, share_within
 from tacita.estimators.error_feedback.feedback import (
     SUM,

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tacita.clipping._rounding import bounded_quotient
+from tacita.clipping.flat import bounded_quotient
 from tacita.gradients.engine import Shapes
 from tacita.gradients.weighted_sums import norm_over, round_up
 

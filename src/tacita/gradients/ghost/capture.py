@@ -12,7 +12,7 @@ Everything here is private. Proof: docs/derivations/per-record-engine.md.
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients.batches import flatten, map_tensors
 from tacita.gradients.chunked import Chunk
-from tacita.gradients.functional import LossFn, losses_at
+from tacita.gradients.functional import LossFn, ModuleTree, losses_at
 from tacita.gradients.ghost.fused_kernels import REPLACEMENTS
 from tacita.gradients.ghost.record_batch import RecordBatch, outside, records
 from tacita.gradients.ghost.registry import RULES
@@ -31,6 +31,7 @@ from tacita.gradients.retention import Marks, nothing_is_written
 from tacita.gradients.weighted_sums import wide
 
 RECORDS = 2  # of a pass without values
+_UNSAFE_VIEW = torch.ops.aten._unsafe_view.default
 
 
 @dataclass(frozen=True)
@@ -50,8 +51,7 @@ class NamedUse:
     rule: LayerRule
 
 
-@dataclass(frozen=True)
-class _RecordedCall:
+class _RecordedCall(NamedTuple):
     function: str
     rule: LayerRule
     settings: Any
@@ -84,10 +84,11 @@ def capture(
         UnsupportedModuleError: The input of a recorded call is modified in place afterwards.
     """
     while True:
+        tree = ModuleTree(model)
         leaves = {name: p.detach().requires_grad_() for name, p in params.items() if name not in bare}
         copies = {n: params[n].detach().expand(chunk.size, *params[n].shape).requires_grad_() for n in sorted(bare)}
-        with nothing_is_written(model, params), torch.enable_grad():
-            losses, recorder = _forward(model, loss_fn, leaves, copies, chunk)
+        with nothing_is_written(tree, params), torch.enable_grad():
+            losses, recorder = _forward(tree, loss_fn, leaves, copies, chunk)
         edges, of_leaves, of_copies = _backward(losses, recorder.calls, leaves, copies)
         del losses
         recorder.check_nothing_is_kept()
@@ -127,16 +128,16 @@ def capture_without_values(
 
 
 def _forward(
-    model: nn.Module, loss_fn: LossFn, leaves: Mapping[str, Tensor], copies: Mapping[str, Tensor], chunk: Chunk
+    tree: ModuleTree, loss_fn: LossFn, leaves: Mapping[str, Tensor], copies: Mapping[str, Tensor], chunk: Chunk
 ) -> tuple[Tensor, "_Recorder"]:
     """Return the losses of the chunk, (rows,), and the recorder that saw the calls."""
     tensors, rebuild = flatten(chunk.batch, chunk.size)
     with records(chunk.size) as all_records:
         seen = {name: all_records.one(copy) for name, copy in copies.items()}
         one = [all_records.one(t.unsqueeze(1)) for t in tensors]
-        with _Recorder(all_records, leaves, model) as recorder:
+        with _Recorder(all_records, leaves, tree) as recorder:
             recorder.mark(one)
-            losses = losses_at(model, loss_fn, {**leaves, **seen}, rebuild(one), 1)
+            losses = losses_at(tree, loss_fn, {**leaves, **seen}, rebuild(one), 1)
         return all_records.result(losses[0]), recorder
 
 
@@ -155,8 +156,8 @@ def _backward(
 class _Recorder(Marks):
     """Runs calls that a rule knows on the whole batch and records them; marks tensors that differ between records."""
 
-    def __init__(self, batch: RecordBatch, leaves: Mapping[str, Tensor], model: nn.Module) -> None:
-        super().__init__([*leaves.values(), *model.parameters(), *model.buffers()], of_a_record=batch.differs)
+    def __init__(self, batch: RecordBatch, leaves: Mapping[str, Tensor], tree: ModuleTree) -> None:
+        super().__init__([*leaves.values(), *tree.tensors], of_a_record=batch.differs)
         self.batch = batch
         self.names = {id(leaf): name for name, leaf in leaves.items()}
         self.calls: list[_RecordedCall] = []
@@ -196,7 +197,7 @@ class _Recorder(Marks):
         with outside():
             output = call.run(x, values)
             if output._is_view():  # a view's history is rewritten by what the model does in place, and its edge lost
-                output = torch.ops.aten._unsafe_view(output, output.shape)
+                output = _UNSAFE_VIEW(output, output.shape)
             if names and torch.is_grad_enabled():
                 if not output.requires_grad:
                     output = _InGraph.apply(output, torch.empty(0, requires_grad=True))

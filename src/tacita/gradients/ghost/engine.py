@@ -70,12 +70,11 @@ class Uses:
 
     def __init__(self, engine: GhostEngine, chunk: Chunk):
         found, engine.bare = capture(engine.model, engine.loss_fn, engine.params, chunk, engine.bare)
-        self.found = _merged(found)
         self._engine, self._size = engine, chunk.size
-        self._meeting: dict[str, list[tuple[NamedUse, str]]] = {}  # model's name -> uses, with the layer's own name
-        for named in self.found:
-            for local, name in named.parameters.items():
-                self._meeting.setdefault(name, []).append((named, local))
+        self.found, self._meeting = found, _meeting(found)
+        if any(len(uses) > 1 for uses in self._meeting.values()):
+            self.found = _merged(found)
+            self._meeting = _meeting(self.found)
 
     def meeting(self, name: str) -> list[tuple[NamedUse, str]]:
         """Return the uses that meet in a parameter, each with the layer's own name for the parameter."""
@@ -156,6 +155,15 @@ class Uses:
         squares = squared_norm_of(sum(parts[1:], parts[0]), rounding_margin=rounding_margin)
         norms = sum((squared_norm_of(part).sqrt_() for part in parts), torch.zeros_like(squares))
         return squares, norms.mul_(2 * gamma(len(parts) - 1, parts[0].dtype))
+
+
+def _meeting(found: list[NamedUse]) -> dict[str, list[tuple[NamedUse, str]]]:
+    """Return the uses that meet in each parameter, by the model's name, with the layer's own name for it."""
+    meeting: dict[str, list[tuple[NamedUse, str]]] = {}
+    for named in found:
+        for local, name in named.parameters.items():
+            meeting.setdefault(name, []).append((named, local))
+    return meeting
 
 
 def _merged(found: list[NamedUse]) -> list[NamedUse]:

@@ -35,7 +35,7 @@ class LinearRule(LayerRule):
         """Return the use with input and output gradient as (rows, positions, width), which the other methods take."""
         rows = use.x.shape[0]
         a, d = use.x.reshape(rows, -1, use.x.shape[-1]), use.grad.reshape(rows, -1, use.grad.shape[-1])
-        return [replace(use, x=a.contiguous(), grad=d.contiguous())]  # each is read several times
+        return [LayerUse(use.settings, use.shapes, use.names, a.contiguous(), d.contiguous())]  # read several times
 
     def grads(self, use: LayerUse) -> dict[str, Tensor]:
         a, d = use.x, use.grad
@@ -44,8 +44,12 @@ class LinearRule(LayerRule):
 
     def squared_norms(self, use: LayerUse, *, rounding_margin: bool = True) -> dict[str, Tensor]:
         a, d = use.x, use.grad
-        if a.shape[1] == 1:
-            return _single_position(use.names, a[:, 0], d[:, 0], rounding_margin)
+        if a.shape[1] == 1:  # the norm of an outer product is the product of the norms
+            bias = squared_row_norms(d.squeeze(1), rounding_margin=rounding_margin)
+            found = {"bias": bias} if "bias" in use.names else {}
+            if "weight" in use.names:
+                found["weight"] = squared_row_norms(a.squeeze(1), rounding_margin=rounding_margin).mul_(bias)
+            return found
         found, lengths = {}, None
         if "weight" in use.names:
             found["weight"], (_, lengths) = self._weight(use, a, d, rounding_margin)
@@ -117,15 +121,6 @@ def _linear(x: Tensor, parameters: Parameters) -> Tensor:
     weight, bias = parameters["weight"], parameters.get("bias")
     assert weight is not None
     return F.linear(x, weight, bias)
-
-
-def _single_position(names: tuple[str, ...], a: Tensor, d: Tensor, rounding_margin: bool) -> dict[str, Tensor]:
-    r"""Return the squared norms at one position: :math:`\lVert d a^\top \rVert = \lVert d \rVert \lVert a \rVert`."""
-    bias = squared_row_norms(d, rounding_margin=rounding_margin)
-    found = {"bias": bias} if "bias" in names else {}
-    if "weight" in names:
-        found["weight"] = squared_row_norms(a, rounding_margin=rounding_margin).mul_(bias)
-    return found
 
 
 def _bias_radius(d: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ first; :class:`RecordBatch` goes from one to the other. This is the only file th
 """
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +26,7 @@ from tacita.errors import UnsupportedModuleError
 outside = temporarily_clear_interpreter_stack  # in it, kernels run on physical tensors, and autograd records them
 
 _RECOMPUTE = "_checkpoint_without_reentrant_generator"  # the function by which torch.utils.checkpoint drops activations
+_VMAP_RULE = custom_function_call.functorch_table[TransformType.Vmap]  # as PyTorch has it
 _ONE_AT_A_TIME = threading.RLock()  # the switches that records() sets belong to the process
 
 
@@ -69,6 +70,16 @@ class RecordBatch:
         return _functorch._remove_batch_dim(tensor, self.level, self.size, 0)
 
 
+def _guarded(interpreter: Any, function: Any, *operands: Any, **kwargs: Any) -> Any:
+    """Run an ``autograd.Function``; refuse one with a ``vmap`` of its own, which sees the batch and may mix records."""
+    if has_overridden_vmap_rule(function):
+        raise UnsupportedModuleError(
+            f"{function.__name__} has a vmap rule of its own, which sees the whole batch and may mix records. Set "
+            'generate_vmap_rule=True in its place, or use method="loop".'
+        )
+    return _VMAP_RULE(interpreter, function, *operands, **kwargs)
+
+
 @contextmanager
 def records(size: int) -> Iterator[RecordBatch]:
     """Run code on one record that stands for ``size`` records; its random draws differ from record to record.
@@ -82,29 +93,14 @@ def records(size: int) -> Iterator[RecordBatch]:
     They belong to the process, so threads take turns.
     """
     lazy_load_decompositions()
-    kind, rules = TransformType.Vmap, custom_function_call.functorch_table
-    checkpoint = torch.utils.checkpoint
+    kind, rules, checkpoint = TransformType.Vmap, custom_function_call.functorch_table, torch.utils.checkpoint
     with _ONE_AT_A_TIME:
         rule, compiling, recompute = rules[kind], torch.compiler._is_compiling_flag, getattr(checkpoint, _RECOMPUTE)
         try:
-            rules[kind], torch.compiler._is_compiling_flag = _without_rules_of_users(rule), True
+            rules[kind], torch.compiler._is_compiling_flag = _guarded, True
             setattr(checkpoint, _RECOMPUTE, lambda *args, **kwargs: (None for _ in range(1)))
             with vmap_increment_nesting(size, "different") as level:
                 yield RecordBatch(size, level)
         finally:
             rules[kind], torch.compiler._is_compiling_flag = rule, compiling
             setattr(checkpoint, _RECOMPUTE, recompute)
-
-
-def _without_rules_of_users(rule: Callable[..., Any]) -> Callable[..., Any]:
-    """Make ``rule`` refuse functions with a ``vmap`` of their own: such code sees the batch and may mix records."""
-
-    def guarded(interpreter: Any, function: Any, *operands: Any, **kwargs: Any) -> Any:
-        if has_overridden_vmap_rule(function):
-            raise UnsupportedModuleError(
-                f"{function.__name__} has a vmap rule of its own, which sees the whole batch and may mix records. Set "
-                'generate_vmap_rule=True in its place, or use method="loop".'
-            )
-        return rule(interpreter, function, *operands, **kwargs)
-
-    return guarded

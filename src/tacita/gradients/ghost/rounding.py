@@ -1,5 +1,7 @@
 """Bounds on rounding errors, which make a computed norm an upper bound. Proof: docs/derivations/ghost_norms.md."""
 
+from functools import cache
+
 import torch
 from torch import Tensor
 
@@ -35,8 +37,15 @@ def squared_row_norms(rows: Tensor, *, rounding_margin: bool = True) -> Tensor:
         squares = torch.linalg.vector_norm(rows, dim=-1).double().square_()
     if not rounding_margin:
         return squares
-    terms = 10 + (length if length <= LONGEST_ROW or rows.dtype == torch.float64 else 0)
-    return squares.mul_(1 + gamma(terms, rows.dtype)).add_(length * torch.finfo(rows.dtype).tiny)
+    factor, underflow = _margin(length, rows.dtype)
+    return squares.mul_(factor).add_(underflow)
+
+
+@cache
+def _margin(length: int, dtype: torch.dtype) -> tuple[float, float]:
+    """Return the factor and the term that make the squared norm of a row of ``length`` an upper bound."""
+    terms = 10 + (length if length <= LONGEST_ROW or dtype == torch.float64 else 0)
+    return 1 + gamma(terms, dtype), length * torch.finfo(dtype).tiny
 
 
 def add_radius(squares: Tensor, radius: Tensor) -> Tensor:
