@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from tacita import _validate
 from tacita.gradients.batches import to_device
 from tacita.gradients.data import as_rows
-from tacita.gradients.functional import LossFn, with_tensors
+from tacita.gradients.functional import LossFn, ModuleTree, with_tensors
 from tacita.methods import ExponentialAverage, RandomIterate, SuffixAverage
 
 ROWS = 4096  # rows in memory at once
@@ -44,7 +44,7 @@ def public_loss(
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
-        with torch.no_grad(), with_tensors(model, point or {}):
+        with torch.no_grad(), with_tensors(ModuleTree(model), point or {}):
             chunks = (np.arange(k, min(k + ROWS, rows.num_rows)) for k in range(0, rows.num_rows, ROWS))
             losses = [loss_fn(model, to_device(rows.fetch(chunk, 0), device)).double().cpu() for chunk in chunks]
     finally:
