@@ -23,6 +23,7 @@ from tacita.errors import UnsupportedModuleError
 from tacita.gradients.batches import flatten, map_tensors
 from tacita.gradients.chunked import Chunk
 from tacita.gradients.functional import LossFn, losses_at
+from tacita.gradients.ghost.derived import Derived, RearrangedRule, derived
 from tacita.gradients.ghost.fused_kernels import REPLACEMENTS
 from tacita.gradients.ghost.record_batch import RecordBatch, outside, records
 from tacita.gradients.ghost.registry import RULES
@@ -56,6 +57,7 @@ class _RecordedCall:
     rule: LayerRule
     settings: Any
     parameters: dict[str, str]
+    derived: dict[str, Derived]
     shapes: dict[str, torch.Size]
     x: Tensor
     version: int  # of x, to see whether it is modified later
@@ -185,24 +187,36 @@ class _Recorder(Marks):
             return NotImplemented
         given = {local: p for local, p in call.parameters.items() if p is not None}
         names = {local: self.names[id(p)] for local, p in given.items() if id(p) in self.names}
-        if any(self.batch.differs(p) for p in given.values()) or not (names or self.batch.differs(call.x)):
+        if any(self.batch.differs(p) for p in given.values()):
             return NotImplemented
-        return self._run(func, rule, call, given, names)
+        others = {local: derived(p, self.names) for local, p in given.items() if p.grad_fn is not None}
+        made = {local: one for local, one in others.items() if one is not None}
+        if not (names or made or self.batch.differs(call.x)):
+            return NotImplemented
+        return self._run(func, rule, call, given, names, made)
 
-    def _run(self, func: Callable, rule: LayerRule, call: Call, given: dict[str, Tensor], names: dict[str, str]) -> Any:
+    def _run(  # noqa: PLR0917
+        self,
+        func: Callable,
+        rule: LayerRule,
+        call: Call,
+        given: dict[str, Tensor],
+        names: dict[str, str],
+        made: dict[str, Derived],
+    ) -> Any:
         """Run a call on the whole batch; record it if it meets parameters that a gradient is taken in."""
-        x = self.batch.all(call.x)
-        values = {local: p.detach() if local in names else p for local, p in given.items()}
+        x, met = self.batch.all(call.x), {*names, *made}
+        values = {local: p.detach() if local in met else p for local, p in given.items()}
         with outside():
             output = call.run(x, values)
             if output._is_view():  # a view's history is rewritten by what the model does in place, and its edge lost
                 output = torch.ops.aten._unsafe_view(output, output.shape)
-            if names and torch.is_grad_enabled():
+            if met and torch.is_grad_enabled():
                 if not output.requires_grad:
                     output = _InGraph.apply(output, torch.empty(0, requires_grad=True))
-                shapes, edge = {local: values[local].shape for local in names}, get_gradient_edge(output)
+                shapes, edge = {local: values[local].shape for local in given if local in met}, get_gradient_edge(output)
                 self.calls.append(
-                    _RecordedCall(func.__name__, rule, call.settings, names, shapes, x.detach(), x._version, edge)
+                    _RecordedCall(func.__name__, rule, call.settings, names, made, shapes, x.detach(), x._version, edge)
                 )
         return self.batch.one(output)
 
@@ -231,22 +245,60 @@ def _uses(
         of_copies: The per-sample gradients of the bare parameters, by name.
     """
     found: list[NamedUse] = []
+    through = _Derivations()
     edges.reverse()
     for call in calls:
         grad = edges.pop()  # this list no longer holds it: the rule may hold a copy of its own
         if grad is None:
             continue
-        if call.x._version != call.version:
-            listed = ", ".join(map(repr, call.parameters.values()))
+        if call.x._version != call.version or any(d.tensor._version != d.version for d in call.derived.values()):
+            listed = ", ".join(map(repr, [*call.parameters.values(), *(n for d in call.derived.values() for n in d.leaves)]))
             raise UnsupportedModuleError(
                 f'the input of the call with {listed} is modified in place afterwards. Use method="loop".'
             )
         x = call.x.to(wide(call.x.dtype)) if call.x.is_floating_point() else call.x
-        use = LayerUse(call.settings, call.shapes, tuple(call.parameters), x, grad.to(wide(grad.dtype)))
+        use = LayerUse(call.settings, call.shapes, tuple(call.shapes), x, grad.to(wide(grad.dtype)))
         for part in call.rule.split(use):
-            names = {local: call.parameters[local] for local in part.names}
-            found.append(NamedUse(part, call.function, names, call.rule))
+            names = {local: call.parameters[local] for local in part.names if local in call.parameters}
+            if names:
+                found.append(NamedUse(part.only(tuple(names)), call.function, names, call.rule))
+            for local in part.names:
+                if local in call.derived:
+                    found += through.uses(part.only((local,)), call, local)
+    found += through.pulled_uses()
     for name, grad in of_copies.items():
         if grad is not None:
-            found.append(NamedUse(autograd_use(grad.to(wide(grad.dtype))), "autograd", {VALUE: name}, AUTOGRAD_RULE))
+            found.append(_autograd_use(name, grad))
     return found
+
+
+class _Derivations:
+    """Turns uses of derived weights into uses of the parameters that they depend on."""
+
+    def __init__(self) -> None:
+        self._rules: dict[tuple, RearrangedRule] = {}  # one for all uses that can be merged
+        self._sums: dict[int, tuple[Derived, Tensor]] = {}  # by the derived tensor: its per-sample gradients
+
+    def uses(self, use: LayerUse, call: _RecordedCall, local: str) -> list[NamedUse]:
+        """Return the use of a rearranged parameter; remember the gradients of anything else."""
+        source = call.derived[local]
+        if source.rearranged:
+            key = (id(call.rule), local, *source.place())
+            rule = self._rules.setdefault(key, RearrangedRule(call.rule, source, local))
+            (name,) = source.leaves
+            return [NamedUse(rule.wrapped(use), call.function, {local: name}, rule)]
+        grads, key = call.rule.grads(use)[local], id(source.tensor)
+        before = self._sums.get(key)
+        self._sums[key] = (source, grads if before is None else before[1] + grads)
+        return []
+
+    def pulled_uses(self) -> list[NamedUse]:
+        """Return the uses of parameters from which something else than a rearrangement was computed."""
+        found = []
+        for source, grads in self._sums.values():
+            found += [_autograd_use(n, g) for n, g in zip(source.leaves, source.pulled(grads), strict=True)]
+        return found
+
+
+def _autograd_use(name: str, grads: Tensor) -> NamedUse:
+    return NamedUse(autograd_use(grads.to(wide(grads.dtype))), "autograd", {VALUE: name}, AUTOGRAD_RULE)

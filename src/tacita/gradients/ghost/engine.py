@@ -16,6 +16,7 @@ from torch import Tensor
 from tacita.gradients.chunked import Chunk, ChunkedEngine
 from tacita.gradients.engine import Groups, Rule
 from tacita.gradients.ghost.capture import NamedUse, capture
+from tacita.gradients.ghost.derived import apart
 from tacita.gradients.ghost.outer import HELD
 from tacita.gradients.ghost.rounding import add_radius, gamma
 from tacita.gradients.ghost.rule import LayerUse, RowWeights, squared_norm_of
@@ -84,17 +85,18 @@ class Uses:
     def norms(self, groups: Groups) -> Tensor:
         """Return the norms by group, (rows, groups), float64: upper bounds unless the engine's margin is off."""
         margin, chosen = self._engine.rounding_margin, {name for names in groups.values() for name in names}
-        squares: dict[str, Tensor] = {}
+        squares: dict[str, list[Tensor]] = {}
+        together = {name for name in self._meeting if self._is_shared(name)}
         for named in self.found:
-            alone = {k: n for k, n in named.parameters.items() if n in chosen and len(self._meeting[n]) == 1}
+            alone = {k: n for k, n in named.parameters.items() if n in chosen and n not in together}
             if alone:
                 found = named.rule.squared_norms(named.use.only(tuple(alone)), rounding_margin=margin)
-                squares |= {name: found[local] for local, name in alone.items()}
-        shared = [name for name, meeting in self._meeting.items() if name in chosen and len(meeting) > 1]
-        squares |= {name: self._shared(name, margin) for name in shared}
+                for local, name in alone.items():
+                    squares.setdefault(name, []).append(found[local])
+        squares |= {name: [self._shared(name, margin)] for name in self._meeting if name in chosen & together}
         columns = []
         for names in groups.values():
-            parts = [squares[name] for name in names if name in squares]
+            parts = [square for name in names for square in squares.get(name, ())]
             parts = parts or [torch.zeros(self._size, dtype=torch.float64, device=self._engine._device)]
             columns.append(round_up(sum(parts[1:], parts[0]).sqrt(), len(parts)))
         return torch.stack(columns, dim=-1)
@@ -133,6 +135,11 @@ class Uses:
             kept = named.use.kept.get(local)
             parts.append(named.rule.grads(named.use.rows(rows).only((local,)))[local] if kept is None else kept[rows])
         return parts
+
+    def _is_shared(self, name: str) -> bool:
+        """Return whether several uses of a parameter meet in one of its coordinates."""
+        meeting = self._meeting[name]
+        return len(meeting) > 1 and not apart([named.rule for named, _ in meeting])
 
     def _shared(self, name: str, rounding_margin: bool) -> Tensor:
         """Return the squared norms of a parameter in which several uses meet, cross terms included.
