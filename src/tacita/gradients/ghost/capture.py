@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from tacita.errors import UnsupportedModuleError
@@ -25,6 +25,7 @@ from tacita.gradients.chunked import Chunk
 from tacita.gradients.functional import LossFn, losses_at
 from tacita.gradients.ghost.derived import Derived, RearrangedRule, derived
 from tacita.gradients.ghost.fused_kernels import REPLACEMENTS
+from tacita.gradients.ghost.products import PRODUCTS
 from tacita.gradients.ghost.record_batch import RecordBatch, outside, records
 from tacita.gradients.ghost.registry import RULES
 from tacita.gradients.ghost.rule import AUTOGRAD_RULE, VALUE, Call, LayerRule, LayerUse, autograd_use
@@ -162,20 +163,34 @@ class _Recorder(Marks):
         self.batch = batch
         self.names = {id(leaf): name for name, leaf in leaves.items()}
         self.calls: list[_RecordedCall] = []
+        self.without_values = any(isinstance(leaf, FakeTensor) for leaf in leaves.values())
 
     def __torch_function__(self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs, result = kwargs or {}, NotImplemented
         rule, replacement = RULES.get(func), REPLACEMENTS.get(func)
         if rule is not None and self.batch.innermost():
             result = self._by_rule(func, rule, args, kwargs)
-        elif replacement is not None and self.batch.innermost():
+        if result is NotImplemented and replacement is not None and self.batch.innermost():
             with self:  # a composed function's calls are seen one by one
                 result = replacement(self.batch, *args, **kwargs)
         if result is NotImplemented:
-            self.check_target(func, args, kwargs)
-            result = func(*args, **kwargs)
+            target = self.check_target(func, args, kwargs)
+            if target is not None and not self.batch.differs(target) and self._any_differs(args, kwargs):
+                self.batch.spread(target)
+                self.mark(target)
+            result = self._call(func, args, kwargs)
         self.mark(result)
         return result
+
+    def _call(self, func: Callable, args: tuple, kwargs: dict) -> Any:
+        """Call a function; without values, a constant has values nevertheless, so that code may look at its own masks."""
+        if self.without_values and not any(isinstance(t, FakeTensor) or self.batch.differs(t) for t in _tensors(args, kwargs)):
+            with unset_fake_temporarily():
+                return func(*args, **kwargs)
+        return func(*args, **kwargs)
+
+    def _any_differs(self, args: tuple, kwargs: Mapping[str, Any]) -> bool:
+        return any(self.batch.differs(one) for one in _tensors(args, kwargs))
 
     def _by_rule(self, func: Callable, rule: LayerRule, args: tuple, kwargs: dict) -> Any:
         """Run a call that ``rule`` serves: its parameters are the same for all records, and its input is understood."""
@@ -185,6 +200,8 @@ class _Recorder(Marks):
             return NotImplemented
         if call is None or not self.batch.understands(call.x):
             return NotImplemented
+        if func in PRODUCTS and not self.batch.differs(call.x):
+            return NotImplemented  # a weight that is a product of others, the same for all records
         given = {local: p for local, p in call.parameters.items() if p is not None}
         names = {local: self.names[id(p)] for local, p in given.items() if id(p) in self.names}
         if any(self.batch.differs(p) for p in given.values()):
@@ -219,6 +236,12 @@ class _Recorder(Marks):
                     _RecordedCall(func.__name__, rule, call.settings, names, made, shapes, x.detach(), x._version, edge)
                 )
         return self.batch.one(output)
+
+
+def _tensors(args: tuple, kwargs: Mapping[str, Any]) -> list[Tensor]:
+    given = [*args, *kwargs.values()]
+    given += [part for one in given if isinstance(one, (tuple, list)) for part in one]
+    return [one for one in given if isinstance(one, Tensor)]
 
 
 class _InGraph(torch.autograd.Function):
