@@ -1,0 +1,137 @@
+"""Which networks the ghost engine serves, how close it is to the loop, and what a query costs: docs/coverage.md.
+
+Run it with ``python benchmarks/coverage.py``. Each line of the table is measured: the engine that ``method="auto"``
+chooses, the largest difference from one record at a time in float64, and the CPU time of the engine's clipped sum over
+that of a plain step, both in float32 on one thread, interleaved, medians. The networks are small, so that the fixed cost
+of a query, which a larger network does not see, is part of the ratio. Lines of a library that is not installed say so.
+
+``python benchmarks/coverage.py einsum llama`` prints the lines whose names hold one of these words and writes nothing.
+"""
+
+import argparse
+import copy
+import statistics
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
+
+from results import markdown_table, write_section
+
+from tacita.clipping import FlatClipper
+from tacita.gradients import NetworkSource
+from tests.gradients.coverage import SIZES, Case, cases
+
+PAGE = ROOT / "docs" / "coverage.md"
+ROUNDS = 9
+CLIPPER = FlatClipper(max_grad_norm=1.0)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the table."""
+
+    case: Case
+    method: str
+    bare: int
+    difference: float
+    ratio: float
+
+
+def sums(source: NetworkSource, model: nn.Module, rows: int, weights: Callable, groups: Any) -> Any:
+    params = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    return source.engine(params, torch.arange(rows).numpy(), seed=1), weights, groups
+
+
+def difference(case: Case) -> tuple[str, int, float]:
+    """Return method, number of bare parameters, and the largest relative difference from the loop, in float64."""
+    torch.manual_seed(0)
+    model = case.make(SIZES["small"]).to(case.exact)
+    data = case.data(SIZES["small"], case.exact)
+    found, sources = [], []
+    for method in ("auto", "loop"):
+        source = NetworkSource(model, case.loss, data, method=method)
+        params = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        engine: Any = source.engine(params, torch.arange(len(data[0])).numpy(), seed=1)
+        engine.rounding_margin = False
+        found.append(engine.weighted_sums(torch.ones_like, {name: (name,) for name in source.shapes}))
+        sources.append(source)
+    mine, theirs = found
+    scale = max(theirs.norms.max().item(), 1e-30)
+    worst = max((a - theirs.values[0][n]).abs().max().item() for n, a in mine.values[0].items())
+    worst = max(worst, (mine.norms - theirs.norms).abs().max().item())
+    return sources[0].method, len(sources[0]._choice.bare), worst / scale
+
+
+def cost(case: Case) -> float:
+    """Return the CPU time of the engine's clipped sum over that of a plain step on the same rows."""
+    torch.manual_seed(0)
+    model = case.make(SIZES["bench"])
+    data = case.data(SIZES["bench"], torch.float32)
+    source = NetworkSource(model, case.loss, data)
+    params = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    groups = CLIPPER.groups(source.shapes)
+    indices = torch.arange(len(data[0]))
+
+    def plain() -> None:
+        loss = case.loss(model, tuple(t[indices] for t in data)).mean()
+        torch.autograd.grad(loss, list(params.values()), allow_unused=True)
+
+    def private() -> None:
+        source.engine(params, indices.numpy(), seed=1).weighted_sums(CLIPPER.weights, groups)
+
+    times: dict[Callable[[], None], list[float]] = {plain: [], private: []}
+    for round_ in range(ROUNDS + 2):
+        for work, taken in times.items():
+            start = time.process_time()
+            work()
+            if round_ >= 2:
+                taken.append(time.process_time() - start)
+    return statistics.median(times[private]) / statistics.median(times[plain])
+
+
+def measured(case: Case) -> dict[str, str]:
+    """Return the line of one case."""
+    cells = {"network": case.name}
+    if case.missing:
+        return cells | {"engine": f"{case.missing} is not installed", "bare": "", "from the loop": "", "cost": ""}
+    method, bare, off = difference(case)
+    return cells | {
+        "engine": method,
+        "bare": str(bare or ""),
+        "from the loop": f"{off:.0e}" if off else "0",
+        "cost": f"{cost(case):.2f}",
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("words", nargs="*", help="only lines whose names hold one of these words")
+    words = parser.parse_args().words
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    lines: list[str] = []
+    for family, members in cases().items():
+        chosen = [c for c in members if not words or any(w.lower() in f"{family} {c.name}".lower() for w in words)]
+        if not chosen:
+            continue
+        table = []
+        for case in chosen:
+            table.append(measured(case))
+            print(" | ".join([family, *table[-1].values()]), flush=True)
+        lines += [f"## {family.capitalize()}", "", *markdown_table(table), ""]
+    if not words:
+        write_section("coverage.py", [f"Measured with torch {torch.__version__}.", "", *lines], page=PAGE)
+
+
+if __name__ == "__main__":
+    main()
