@@ -9,18 +9,15 @@ of a query, which a larger network does not see, is part of the ratio. Lines of 
 """
 
 import argparse
-import copy
 import statistics
 import sys
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
@@ -29,34 +26,19 @@ from results import markdown_table, write_section
 
 from tacita.clipping import FlatClipper
 from tacita.gradients import NetworkSource
-from tests.gradients.coverage import SIZES, Case, cases
+from tests.gradients.coverage import Case, cases
+from tests.gradients.layers import SMALL
 
 PAGE = ROOT / "docs" / "coverage.md"
-ROUNDS = 9
+ROUNDS = 7
 CLIPPER = FlatClipper(max_grad_norm=1.0)
-
-
-@dataclass(frozen=True)
-class Line:
-    """One line of the table."""
-
-    case: Case
-    method: str
-    bare: int
-    difference: float
-    ratio: float
-
-
-def sums(source: NetworkSource, model: nn.Module, rows: int, weights: Callable, groups: Any) -> Any:
-    params = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    return source.engine(params, torch.arange(rows).numpy(), seed=1), weights, groups
 
 
 def difference(case: Case) -> tuple[str, int, float]:
     """Return method, number of bare parameters, and the largest relative difference from the loop, in float64."""
     torch.manual_seed(0)
-    model = case.make(SIZES["small"]).to(case.exact)
-    data = case.data(SIZES["small"], case.exact)
+    model = case.make(SMALL).to(case.exact)
+    data = case.data(SMALL, case.exact)
     found, sources = [], []
     for method in ("auto", "loop"):
         source = NetworkSource(model, case.loss, data, method=method)
@@ -75,16 +57,16 @@ def difference(case: Case) -> tuple[str, int, float]:
 def cost(case: Case) -> float:
     """Return the CPU time of the engine's clipped sum over that of a plain step on the same rows."""
     torch.manual_seed(0)
-    model = case.make(SIZES["bench"])
-    data = case.data(SIZES["bench"], torch.float32)
+    model = case.make(case.size)
+    data = case.data(case.size, torch.float32)
     source = NetworkSource(model, case.loss, data)
     params = {name: p for name, p in model.named_parameters() if p.requires_grad}
     groups = CLIPPER.groups(source.shapes)
     indices = torch.arange(len(data[0]))
 
     def plain() -> None:
-        loss = case.loss(model, tuple(t[indices] for t in data)).mean()
-        torch.autograd.grad(loss, list(params.values()), allow_unused=True)
+        model.zero_grad(set_to_none=True)
+        case.loss(model, tuple(t[indices] for t in data)).mean().backward()
 
     def private() -> None:
         source.engine(params, indices.numpy(), seed=1).weighted_sums(CLIPPER.weights, groups)

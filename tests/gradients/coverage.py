@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from tests.gradients import layers, sequences
-from tests.gradients.layers import SMALL, Size
+from tests.gradients.layers import Size
 from tests.gradients.libraries import LIBRARIES
 
-SIZES = {"small": SMALL, "bench": Size(64, 32, 16)}
+MEASURED, MEASURED_LIBRARY = Size(128, 64, 32), Size(128, 32, 8)  # the sizes at which costs are measured
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,7 @@ class Case:
         exact: The dtype in which the ghost engine is compared with the loop.
         missing: The library that the network needs and that is not installed; empty if there is none.
         one_by_one: No vectorised pass can run it: the loop serves.
+        size: The size at which its cost is measured.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Case:
     exact: torch.dtype = torch.float64
     missing: str = ""
     one_by_one: bool = False
+    size: Size = MEASURED
 
 
 def of_torch() -> dict[str, list[Case]]:
@@ -63,7 +65,7 @@ def of_libraries() -> dict[str, list[Case]]:
     return {
         library: [
             Case(
-                name, make, data, loss, one_by_one="nonzero" in name,
+                name, make, data, loss, one_by_one="nonzero" in name, size=MEASURED_LIBRARY,
                 missing="" if importlib.util.find_spec(library) else library,
             )
             for name, (make, data, loss) in members.items()

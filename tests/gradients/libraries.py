@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from tests.gradients.layers import Size
 
-VOCABULARY, CLASSES = 50, 5
+CLASSES = 5
 Make = Callable[[Size], nn.Module]
 
 
@@ -24,7 +24,7 @@ def text(size: Size, dtype: torch.dtype) -> tuple[Tensor, ...]:
     mask = torch.ones(size.rows, size.length, dtype=torch.long)
     for row in range(size.rows):
         mask[row, size.length - row % 3 :] = 0
-    tokens = torch.randint(0, VOCABULARY, (size.rows, size.length))
+    tokens = torch.randint(0, vocabulary(size), (size.rows, size.length))
     return tokens, mask, torch.arange(size.rows) % 2
 
 
@@ -62,6 +62,10 @@ def image_class(model: nn.Module, batch: Any) -> Tensor:
 # --- Hugging Face ----------------------------------------------------------------------------------------------------
 
 
+def vocabulary(size: Size) -> int:
+    return 20 * size.width
+
+
 def depth(size: Size) -> int:
     return 2 if size.width < 32 else 4
 
@@ -73,13 +77,13 @@ def hugging(model: str, config: str, **settings: Any) -> Make:
         import transformers
 
         given = {name: value(size) if callable(value) else value for name, value in settings.items()}
-        return getattr(transformers, model)(getattr(transformers, config)(vocab_size=VOCABULARY, **given))
+        return getattr(transformers, model)(getattr(transformers, config)(vocab_size=vocabulary(size), **given))
 
     return make
 
 
 def hidden(size: Size) -> int:
-    return 4 * size.width
+    return 2 * size.width
 
 
 def twice(size: Size) -> int:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tacita.gradients.ghost.rule import LayerRule, LayerUse, RowWeights
+from tacita.gradients.ghost.rule import Factors, LayerRule, LayerUse, RowWeights
 from tacita.gradients.weighted_sums import wide
 
 # Nodes of autograd's graph whose function puts each coordinate of its input in one place of its output, or nowhere.
@@ -151,6 +151,17 @@ class RearrangedRule(LayerRule):
 
     def reach(self, use: LayerUse) -> dict[str, Tensor]:
         return self.plain.reach(self._of_the_call(use))
+
+    def factors(self, use: LayerUse) -> Factors | None:
+        found = self.plain.factors(self._of_the_call(use))
+        ((_, leaf),) = self.source.leaves.items()
+        if found is None or not self.source.view or leaf.ndim != 2:
+            return None
+        if self.source.place()[1:] == (leaf.shape, leaf.stride(), leaf.storage_offset()):
+            return found
+        turned = leaf.t()
+        same = self.source.place()[1:] == (turned.shape, turned.stride(), turned.storage_offset())
+        return found.transposed() if same else None
 
     def merged(self, uses: Sequence[LayerUse]) -> LayerUse | None:
         whole = self.plain.merged([self._of_the_call(use) for use in uses])

@@ -9,6 +9,7 @@ a parameter is counted in the graph before any number leaves.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from tacita.gradients.chunked import Chunk, ChunkedEngine
 from tacita.gradients.engine import Groups, Rule
 from tacita.gradients.ghost.capture import NamedUse, capture
 from tacita.gradients.ghost.derived import apart
+from tacita.gradients.ghost.factors import gram_serves, squares_of_factors
 from tacita.gradients.ghost.outer import HELD
 from tacita.gradients.ghost.rounding import add_radius, gamma
 from tacita.gradients.ghost.rule import LayerUse, RowWeights, squared_norm_of
@@ -144,8 +146,13 @@ class Uses:
     def _shared(self, name: str, rounding_margin: bool) -> Tensor:
         """Return the squared norms of a parameter in which several uses meet, cross terms included.
 
-        They are taken from the gradients, a few rows at a time.
+        They are taken from inner products of the uses' factors where that is cheaper, and else from the gradients, a few
+        rows at a time.
         """
+        factors = [named.rule.factors(named.use.only((local,))) for named, local in self._meeting[name]]
+        if gram_serves(factors, self._engine.params[name].shape):
+            parts = [part for part in factors if part is not None]
+            return squares_of_factors(parts, partial(self._exactly, name), rounding_margin=rounding_margin)
         radii = [named.rule.radius(named.use.only((local,)))[local] for named, local in self._meeting[name]]
         named, local = self._meeting[name][0]
         size, width = len(named.use.x), named.use.shapes[local].numel()
@@ -153,6 +160,13 @@ class Uses:
         held = [self._sum_and_spread(name, slice(k, k + height), rounding_margin) for k in range(0, size, height)]
         squares, spread = (torch.cat(parts) for parts in zip(*held, strict=True))
         return add_radius(squares, spread + sum(radii)) if rounding_margin else squares
+
+    def _exactly(self, name: str, rows: Tensor) -> Tensor:
+        """Return the squared norms of some rows' gradients over all uses, computed in float64."""
+        total = torch.zeros((), dtype=torch.float64)
+        for named, local in self._meeting[name]:
+            total = total + named.rule.grads(named.use.rows(rows).only((local,)).wide())[local]
+        return squared_norm_of(total)
 
     def _sum_and_spread(self, name: str, rows: slice, rounding_margin: bool) -> tuple[Tensor, Tensor]:
         """Return the squared norms of the gradients over all uses, and a bound on the rounding of adding up the uses.

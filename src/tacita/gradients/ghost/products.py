@@ -69,8 +69,9 @@ def _addmm(batch: RecordBatch, input: Tensor, mat1: Tensor, mat2: Tensor, *, bet
 def _bilinear(batch: RecordBatch, input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
     if not _is_weight(batch, weight):
         return NotImplemented
-    pairs = (input1.unsqueeze(-1) * input2.unsqueeze(-2)).flatten(-2)
-    return F.linear(pairs, weight.flatten(1), bias)
+    half = F.linear(input1, weight.transpose(1, 2).flatten(0, 1)).unflatten(-1, (len(weight), -1))
+    found = (half @ input2.unsqueeze(-1)).squeeze(-1)
+    return found if bias is None else found + bias
 
 
 def _tensordot(batch: RecordBatch, a: Tensor, b: Tensor, dims: Any = 2, out: None = None) -> Any:
