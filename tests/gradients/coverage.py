@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tests.gradients import layers, sequences
+from tests.gradients import layers, sequences, ten_networks
 from tests.gradients.layers import Size
 from tests.gradients.libraries import LIBRARIES
 
-MEASURED, MEASURED_LIBRARY = Size(128, 64, 32), Size(128, 32, 8)  # the sizes at which costs are measured
+MEASURED, MEASURED_LIBRARY = Size(128, 64, 32), Size(64, 32, 8)  # the sizes at which costs are measured
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,7 @@ def of_torch() -> dict[str, list[Case]]:
         "programs around layers": sequences.PROGRAMS,
     }
     found = {family: [Case(name, make) for name, make in members.items()] for family, members in families.items()}
+    found["ten networks"] = [Case(n, make, data, loss) for n, (make, data, loss) in ten_networks.NETWORKS.items()]
     found["half precision"] = [Case(name, make, exact=torch.float32) for name, make in sequences.HALVES.items()]
     found["values that decide shapes"] = [Case(n, make, one_by_one=True) for n, make in sequences.ONE_BY_ONE.items()]
     return found
