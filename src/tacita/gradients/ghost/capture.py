@@ -163,6 +163,7 @@ class _Recorder(Marks):
         self.batch = batch
         self.names = {id(leaf): name for name, leaf in leaves.items()}
         self.calls: list[_RecordedCall] = []
+        self._made: set[int] = set()  # tensors of this pass that are the same for all records; what is older is no one's
         self.without_values = any(isinstance(leaf, FakeTensor) for leaf in leaves.values())
 
     def __torch_function__(self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
@@ -175,10 +176,12 @@ class _Recorder(Marks):
                 result = replacement(self.batch, *args, **kwargs)
         if result is NotImplemented:
             target = self.check_target(func, args, kwargs)
-            if target is not None and not self.batch.differs(target) and self._any_differs(args, kwargs):
+            if target is not None and id(target) in self._made and self._any_differs(args, kwargs):
                 self.batch.spread(target)
                 self.mark(target)
             result = self._call(func, args, kwargs)
+            if isinstance(result, Tensor) and not self.batch.differs(result):
+                self._made.add(id(result))
         self.mark(result)
         return result
 

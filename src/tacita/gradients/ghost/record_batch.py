@@ -59,7 +59,7 @@ class RecordBatch:
 
         Where something else refers to its memory (a view), the tensor stays as it is, and PyTorch refuses the writing.
         """
-        if tensor._is_view() or tensor.is_leaf and tensor.requires_grad:
+        if self.differs(tensor) or tensor._is_view() or (tensor.is_leaf and tensor.requires_grad):
             return
         with outside():
             with unset_fake_temporarily():
