@@ -2,8 +2,9 @@
 
 Run it with ``python benchmarks/coverage.py``. Each line of the table is measured: the engine that ``method="auto"``
 chooses, the largest difference from one record at a time in float64, and the CPU time of the engine's clipped sum over
-that of a plain step, both in float32 on one thread, interleaved, medians. The networks are small, so that the fixed cost
-of a query, which a larger network does not see, is part of the ratio. Lines of a library that is not installed say so.
+that of a plain step, both in float32 on one thread, interleaved, medians. The networks are small, so that the fixed
+cost of a query, which a larger network does not see, is part of the ratio. Lines of a library that is not installed say
+so.
 
 ``python benchmarks/coverage.py timm peft`` measures these families alone and leaves the rest of the page as it is.
 """
@@ -19,10 +20,10 @@ from typing import Any
 
 import torch
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
+sys.path.insert(0, str(Path(__file__).parent))  # results.py
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the networks of the tests
 
-from results import markdown_table, write_section
+from results import ROOT, markdown_table, write_section
 
 from tacita.clipping import FlatClipper
 from tacita.gradients import NetworkSource

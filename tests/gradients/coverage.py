@@ -1,4 +1,4 @@
-"""Every network whose coverage is stated in docs/coverage.md, by family: the tests check it, the benchmark measures it."""
+"""Every network whose coverage docs/coverage.md states, by family: the tests check it, the benchmark measures it."""
 
 import importlib.util
 from collections.abc import Callable

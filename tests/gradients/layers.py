@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations, prune
-from torch.utils.checkpoint import checkpoint
 
 INDICES = 7  # vocabulary of the embeddings
 

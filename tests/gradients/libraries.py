@@ -239,7 +239,9 @@ TIMM = {
 }  # fmt: skip
 
 LIBRARIES = {
-    "transformers": {name: (make, text if loss is not image_class else images, loss) for name, (make, loss) in TRANSFORMERS.items()},
+    "transformers": {
+        name: (make, text if loss is not image_class else images, loss) for name, (make, loss) in TRANSFORMERS.items()
+    },
     "peft": {name: (make, text, loss) for name, (make, loss) in PEFT.items()},
     "timm": {name: (make, images, image_class) for name, make in TIMM.items()},
 }

@@ -1,4 +1,4 @@
-"""Recurrent layers, attention, mixtures of experts, and programs around layers, as small networks (see ``layers.py``)."""
+"""Recurrent layers, attention, mixtures of experts, and programs around layers: small networks, as in ``layers.py``."""
 
 from typing import Any
 
@@ -208,7 +208,9 @@ def autocast(dtype: torch.dtype) -> Any:
 
 
 def block(size: Size) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(size.width, size.width), nn.LayerNorm(size.width), nn.GELU(), nn.Linear(size.width, 4))
+    return nn.Sequential(
+        nn.Linear(size.width, size.width), nn.LayerNorm(size.width), nn.GELU(), nn.Linear(size.width, 4)
+    )
 
 
 PROGRAMS = {
@@ -225,7 +227,9 @@ PROGRAMS = {
     "sorted": lambda s: Net(lambda m, x: m.layer(x.sort(dim=1).values), layer=nn.Linear(s.width, s.width)),
     "roll and crop": lambda s: Net(lambda m, x: m.layer(x.roll(1, 1)[:, :4]), layer=nn.Linear(s.width, s.width)),
     "frozen part": lambda s: nn.Sequential(nn.Linear(s.width, s.width).requires_grad_(False), nn.GELU(), block(s)),
-    "dropout, eval": lambda s: nn.Sequential(nn.Linear(s.width, s.width), nn.Dropout(0.5), nn.Linear(s.width, 4)).eval(),
+    "dropout, eval": lambda s: nn.Sequential(
+        nn.Linear(s.width, s.width), nn.Dropout(0.5), nn.Linear(s.width, 4)
+    ).eval(),
     "weight penalty": lambda s: of(lambda m, x: x @ m.weight + m.weight.square().sum(), weight=(s.width, s.width)),
 }
 

@@ -77,15 +77,17 @@ class CausalSelfAttention(nn.Module):
 class GPT(nn.Module):
     def __init__(self, width: int, length: int) -> None:
         super().__init__()
-        self.transformer = nn.ModuleDict({
-            "wte": nn.Embedding(VOCABULARY, width),
-            "wpe": nn.Embedding(length, width),
-            "h": nn.ModuleList(CausalSelfAttention(width, 2, length) for _ in range(2)),
-            "ln": nn.ModuleList(nn.LayerNorm(width) for _ in range(3)),
-            "mlp": nn.ModuleList(
-                nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)) for _ in range(2)
-            ),
-        })
+        self.transformer = nn.ModuleDict(
+            {
+                "wte": nn.Embedding(VOCABULARY, width),
+                "wpe": nn.Embedding(length, width),
+                "h": nn.ModuleList(CausalSelfAttention(width, 2, length) for _ in range(2)),
+                "ln": nn.ModuleList(nn.LayerNorm(width) for _ in range(3)),
+                "mlp": nn.ModuleList(
+                    nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)) for _ in range(2)
+                ),
+            }
+        )
         self.lm_head = nn.Linear(width, VOCABULARY, bias=False)
         self.transformer["wte"].weight = self.lm_head.weight
 
@@ -218,7 +220,9 @@ def graph_value(model: Any, batch: Any) -> Tensor:
 class VAE(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.encoder = nn.Sequential(nn.Conv2d(1, width, 4, 2, 1), nn.ReLU(), nn.Conv2d(width, width, 4, 2, 1), nn.ReLU())
+        self.encoder = nn.Sequential(
+            nn.Conv2d(1, width, 4, 2, 1), nn.ReLU(), nn.Conv2d(width, width, 4, 2, 1), nn.ReLU()
+        )
         self.mu, self.logvar = nn.Linear(4 * width, 4), nn.Linear(4 * width, 4)
         self.expand = nn.Linear(4, 4 * width)
         self.decoder = nn.Sequential(

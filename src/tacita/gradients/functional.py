@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
-import torch.utils.checkpoint as checkpoint
 from torch import Tensor, nn
+from torch.utils import checkpoint
 
 from tacita.errors import UnsupportedModuleError
 

@@ -163,7 +163,9 @@ class _Recorder(Marks):
         self.batch = batch
         self.names = {id(leaf): name for name, leaf in leaves.items()}
         self.calls: list[_RecordedCall] = []
-        self._made: set[int] = set()  # tensors of this pass that are the same for all records; what is older is no one's
+        self._made: set[int] = (
+            set()
+        )  # tensors of this pass that are the same for all records; what is older is no one's
         self.without_values = any(isinstance(leaf, FakeTensor) for leaf in leaves.values())
 
     def __torch_function__(self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
@@ -186,8 +188,9 @@ class _Recorder(Marks):
         return result
 
     def _call(self, func: Callable, args: tuple, kwargs: dict) -> Any:
-        """Call a function; without values, a constant has values nevertheless, so that code may look at its own masks."""
-        if self.without_values and not any(isinstance(t, FakeTensor) or self.batch.differs(t) for t in _tensors(args, kwargs)):
+        """Call a function. In a pass without values, constants have theirs, so that code may look at its own masks."""
+        given = _tensors(args, kwargs) if self.without_values else []
+        if self.without_values and not any(isinstance(t, FakeTensor) or self.batch.differs(t) for t in given):
             with unset_fake_temporarily():
                 return func(*args, **kwargs)
         return func(*args, **kwargs)
@@ -234,7 +237,10 @@ class _Recorder(Marks):
             if met and torch.is_grad_enabled():
                 if not output.requires_grad:
                     output = _InGraph.apply(output, torch.empty(0, requires_grad=True))
-                shapes, edge = {local: values[local].shape for local in given if local in met}, get_gradient_edge(output)
+                shapes, edge = (
+                    {local: values[local].shape for local in given if local in met},
+                    get_gradient_edge(output),
+                )
                 self.calls.append(
                     _RecordedCall(func.__name__, rule, call.settings, names, made, shapes, x.detach(), x._version, edge)
                 )
@@ -278,7 +284,9 @@ def _uses(
         if grad is None:
             continue
         if call.x._version != call.version or any(d.tensor._version != d.version for d in call.derived.values()):
-            listed = ", ".join(map(repr, [*call.parameters.values(), *(n for d in call.derived.values() for n in d.leaves)]))
+            listed = ", ".join(
+                map(repr, [*call.parameters.values(), *(n for d in call.derived.values() for n in d.leaves)])
+            )
             raise UnsupportedModuleError(
                 f'the input of the call with {listed} is modified in place afterwards. Use method="loop".'
             )

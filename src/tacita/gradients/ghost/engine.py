@@ -146,8 +146,8 @@ class Uses:
     def _shared(self, name: str, rounding_margin: bool) -> Tensor:
         """Return the squared norms of a parameter in which several uses meet, cross terms included.
 
-        They are taken from inner products of the uses' factors where that is cheaper, and else from the gradients, a few
-        rows at a time.
+        They are taken from inner products of the uses' factors where that is cheaper, and else from the gradients, a
+        few rows at a time.
         """
         factors = [named.rule.factors(named.use.only((local,))) for named, local in self._meeting[name]]
         if gram_serves(factors, self._engine.params[name].shape):

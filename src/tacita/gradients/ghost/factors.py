@@ -1,10 +1,10 @@
 r"""Norms of a matrix in which calls of different functions meet: a head and the embedding that it is tied to.
 
 Each call's gradient is a sum of outer products :math:`\sum_t l_t r_t^\top` over its positions. For a linear layer,
-:math:`l_t` is the gradient of the output and :math:`r_t` the input. For an embedding, :math:`l_t` has a one at the index
-of position t and zeros elsewhere, and :math:`r_t` is the gradient of the output. So the gradient over all calls is one
-such sum over all their positions, and the Gram form of its norm has the cross terms in it. What a one meets is looked
-up, and nothing of the size of the matrix is held.
+:math:`l_t` is the gradient of the output and :math:`r_t` the input. For an embedding, :math:`l_t` has a one at the
+index of position t and zeros elsewhere, and :math:`r_t` is the gradient of the output. So the gradient over all calls
+is one such sum over all their positions, and the Gram form of its norm has the cross terms in it. What a one meets is
+looked up, and nothing of the size of the matrix is held.
 """
 
 from collections.abc import Callable, Sequence

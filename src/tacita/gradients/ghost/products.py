@@ -54,7 +54,9 @@ def _bmm(batch: RecordBatch, input: Tensor, mat2: Tensor) -> Any:
     return NotImplemented
 
 
-def _baddbmm(batch: RecordBatch, input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Any:
+def _baddbmm(
+    batch: RecordBatch, input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1
+) -> Any:
     if not (_is_weight(batch, batch1) or _is_weight(batch, batch2)):
         return NotImplemented
     return beta * input + alpha * torch.bmm(batch1, batch2)

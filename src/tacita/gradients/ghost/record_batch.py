@@ -111,6 +111,7 @@ def records(size: int) -> Iterator[RecordBatch]:
             rules[kind], torch.compiler._is_compiling_flag = rule, compiling
             setattr(checkpoint, _RECOMPUTE, recompute)
 
+
 def _without_rules_of_users(rule: Callable[..., Any]) -> Callable[..., Any]:
     """Make ``rule`` refuse functions with a ``vmap`` of their own: such code sees the batch and may mix records."""
 
