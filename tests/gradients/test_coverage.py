@@ -3,6 +3,8 @@
 The networks of other libraries are tried where the library is installed.
 """
 
+import re
+
 import pytest
 import torch
 from torch import nn
@@ -11,13 +13,20 @@ from tacita.gradients import NetworkSource
 from tests.gradients.coverage import of_libraries, of_torch
 from tests.gradients.layers import SMALL
 
+
+def name(*words):
+    return re.sub(r"\W+", "_", " ".join(words))
+
+
 CASES = {
-    f"{family}: {case.name}": case
+    name(family, case.name): case
     for family, cases in (of_torch() | of_libraries()).items()
     for case in cases
     if not case.one_by_one
 }
-ONE_BY_ONE = {case.name: case for cases in (of_torch() | of_libraries()).values() for case in cases if case.one_by_one}
+ONE_BY_ONE = {
+    name(case.name): case for cases in (of_torch() | of_libraries()).values() for case in cases if case.one_by_one
+}
 
 
 def sums(case, model, data, method):

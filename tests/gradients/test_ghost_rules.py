@@ -115,6 +115,10 @@ RULES = {
         lambda: nn.ConvTranspose2d(2, 3, 3, output_padding=1, dilation=2),
         normal(2, 3, 3),
     ),
+    "transposed_far_beyond_the_stride": (
+        lambda: nn.ConvTranspose1d(8, 8, 3, stride=2, output_padding=4, dilation=5, padding=1),
+        normal(8, 6),
+    ),
     "layer_norm": (lambda: nn.LayerNorm(6), normal(6)),
     "layer_norm_positions": (lambda: nn.LayerNorm(6), normal(5, 6)),
     "layer_norm_axes": (lambda: nn.LayerNorm((3, 6)), normal(4, 3, 6)),

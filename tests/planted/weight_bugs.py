@@ -1,12 +1,15 @@
 """Bugs of weights that are computed from parameters, stacked, or shared by calls of different functions."""
 
 import torch
+from torch.nn.utils.stateless import _reparametrize_module  # what torch.func.functional_call does
 
+from tacita.gradients import functional
 from tacita.gradients.ghost import derived, factors
 from tacita.gradients.ghost.outer import Gram
 from tacita.gradients.ghost.stacked import StackedRule
 from tests.planted.plant import bug, put, swap
 
+COVERAGE = "tests/gradients/test_coverage.py::test_the_ghost_engine_serves_it_and_equals_the_loop"
 CONTRACT = "tests/gradients/test_ghost_rules.py::test_contract"
 
 
@@ -41,6 +44,12 @@ def cross_terms_of_a_tied_weight_left_out():
         return Gram(products, found.width, found.terms)
 
     swap(factors._gram_of_left, apart)
+
+
+@bug(caught_by=[COVERAGE + "[shared_and_parametrised_weights_one_module_under_two_names]"])
+def tensors_left_in_a_shared_module():
+    """A module that stands at two places of the model keeps the tensors of a query in the place of its parameters."""
+    swap(functional.with_tensors, lambda model, tensors: _reparametrize_module(model, dict(tensors)))
 
 
 @bug(56, caught_by=[CONTRACT + "[stack]", CONTRACT + "[einsum_stack]"])
