@@ -185,6 +185,34 @@ def value_remembered(m, x):
 STASH: list = []
 
 
+TOTAL = torch.zeros(WIDTH)
+
+
+def written_into_a_global(m, x):
+    TOTAL.add_(x.detach().mean(dim=(0, 1)))
+    return out(m, x + TOTAL)
+
+
+def written_by_order_of_the_batch(m, x):
+    z = torch.zeros(x.shape)
+    z[x[:, 0, 0].argsort()] = m.layer(x)
+    return m.head(z.tanh())
+
+
+def weight_by_order_of_the_batch(m, x):
+    rows = m.layer.weight[x[:, 0].argsort(dim=0)[0] % WIDTH]
+    return m.head((x @ rows.mT).tanh())
+
+
+def weight_of_the_batch(m, x):
+    return m.head(F.linear(x, m.layer.weight * x.mean()).tanh())
+
+
+def parts_that_cancel(m, x):
+    w = m.layer.weight
+    return m.head(1e6 * F.linear(x, w[:3]).sum(-1, keepdim=True) - 1e6 * (x @ w.t()[:, :3]).sum(-1, keepdim=True) + x)
+
+
 def stash_in_a_global(m, x):
     before = STASH[-1].mean() if STASH else 0.0
     STASH.append(x.detach())
@@ -303,6 +331,11 @@ WITHOUT_SETTINGS = [
     running_mean_attribute,
     stash_in_a_list,
     stash_in_a_global,
+    written_into_a_global,
+    written_by_order_of_the_batch,
+    weight_by_order_of_the_batch,
+    weight_of_the_batch,
+    parts_that_cancel,
     stash_a_view,
     parameter_written,
     parameter_data_written,

@@ -36,6 +36,7 @@ def masked(q, k, v, mask):
 
 CAUSAL = torch.ones(T, T).tril().bool()
 ATTENTION = nn.MultiheadAttention(D, 2, batch_first=True).double()
+WEIGHT, STACK, SCALE = (torch.randn(shape).double().requires_grad_() for shape in ((D, D), (3, D, D), (D,)))
 CASES = {
     "cross_entropy": (lambda x, y: F.cross_entropy(x, y, reduction="none"), normal(1, 3), classes(1)),
     "cross_entropy_of_a_sequence": (
@@ -67,6 +68,21 @@ CASES = {
     ),
     "attention_own_mask_of_all_heads": (
         masked, normal(1, 2, T, D), normal(1, 2, T, D), normal(1, 2, T, D), normal(T, T),
+    ),
+    "instance_norm": (lambda x: F.instance_norm(x, weight=SCALE, bias=SCALE), normal(1, D, T)),
+    "einsum": (lambda x: torch.einsum("btd,dk->bkt", x, WEIGHT), normal(1, T, D)),
+    "einsum_of_a_stack": (lambda x: torch.einsum("bte,edk->btdk", x, STACK), normal(1, T, 3)),
+    "vector_times_matrix": (lambda x: x @ WEIGHT, normal(D)),
+    "matrix_times_rows": (lambda x: WEIGHT @ x, normal(1, D, T)),
+    "stack_on_the_right": (lambda x: x @ STACK, normal(3, T, D)),
+    "stack_on_the_left": (lambda x: STACK @ x, normal(1, D, T)),
+    "bilinear": (lambda x: F.bilinear(x, x, STACK), normal(1, D)),
+    "tensordot": (lambda x: torch.tensordot(x, WEIGHT, ([1], [0])), normal(1, D, T)),
+    "baddbmm": (lambda x: torch.baddbmm(STACK, x, STACK, alpha=0.5), normal(3, D, D)),
+    "rows_by_index": (lambda i: WEIGHT[i - 1], classes(1, T)),
+    "bag": (lambda i, w: F.embedding_bag(i, WEIGHT, per_sample_weights=w, mode="sum"), classes(1, T), normal(1, T)),
+    "bag_by_offsets": (
+        lambda i: F.embedding_bag(i, WEIGHT, torch.tensor([0, 2, 2]), padding_idx=1), classes(T),
     ),
     "multi_head": (lambda x: ATTENTION(x, x, x)[0], normal(1, T, D)),
     "multi_head_masked": (

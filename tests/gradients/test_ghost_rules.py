@@ -35,6 +35,40 @@ class Product(nn.Module):
         return torch.addmm(self.bias, x.view(-1, x.shape[-1]), self.weight).view(*x.shape[:-1], -1)
 
 
+class Weighted(nn.Module):
+    """One weight, and maybe a bias, under a forward pass of the case's own."""
+
+    def __init__(self, steps, *shape, bias=0):
+        super().__init__()
+        self.steps, self.weight = steps, nn.Parameter(torch.randn(shape))
+        self.bias = nn.Parameter(torch.randn(bias)) if bias else None
+
+    def forward(self, x):
+        return self.steps(x, self.weight) if self.bias is None else self.steps(x, self.weight, self.bias)
+
+
+def three_parts(x, w):
+    return torch.cat([F.linear(x, part) for part in w.chunk(3)], dim=-1)
+
+
+def overlapping_parts(x, w):
+    return F.linear(x, w[:4]) + F.linear(x, w[2:])
+
+
+def standardised(x, w, b):
+    return F.linear(x, (w - w.mean(1, keepdim=True)) / (w.square().mean(1, keepdim=True) + 0.1).sqrt(), b)
+
+
+def one_product_each(x, w):
+    found = torch.bmm(x.transpose(0, 1).flatten(1, 2), w)
+    return found.view(len(w), len(x), -1, w.shape[-1]).transpose(0, 1)
+
+
+def bags(x, w):
+    offsets = torch.arange(0, x.numel(), 3)
+    return F.embedding_bag(x.flatten(), w, offsets).view(len(x), -1, w.shape[1])
+
+
 RULES = {
     "matmul": (lambda: Product(6, 5, bias=False), normal(3, 6)),
     "matmul_gram": (lambda: Product(40, 30, bias=False), normal(3, 40)),
@@ -81,6 +115,10 @@ RULES = {
         lambda: nn.ConvTranspose2d(2, 3, 3, output_padding=1, dilation=2),
         normal(2, 3, 3),
     ),
+    "transposed_far_beyond_the_stride": (
+        lambda: nn.ConvTranspose1d(8, 8, 3, stride=2, output_padding=4, dilation=5, padding=1),
+        normal(8, 6),
+    ),
     "layer_norm": (lambda: nn.LayerNorm(6), normal(6)),
     "layer_norm_positions": (lambda: nn.LayerNorm(6), normal(5, 6)),
     "layer_norm_axes": (lambda: nn.LayerNorm((3, 6)), normal(4, 3, 6)),
@@ -91,17 +129,50 @@ RULES = {
     "rms_norm": (lambda: nn.RMSNorm(6), normal(5, 6)),
     "instance_norm": (lambda: nn.InstanceNorm2d(4, affine=True), normal(4, 5, 5)),
     "bare": (nn.PReLU, normal(7)),
+    "bare_scalar": (lambda: Weighted(lambda x, w: w * x), normal(7)),
+    "mm": (lambda: Weighted(lambda x, w: torch.mm(x.flatten(0, 1), w).view(*x.shape[:2], -1), 6, 5), normal(3, 6)),
+    "matrix_on_the_left": (lambda: Weighted(lambda x, w: w @ x.mT, 5, 6), normal(3, 6)),
+    "transposed_view": (lambda: Weighted(lambda x, w: x @ w.t(), 30, 40), normal(3, 40)),
+    "transposed_view_kept": (lambda: Weighted(lambda x, w: F.linear(x, w.T), 4, 3), normal(20, 4)),
+    "view_of_a_part": (lambda: Weighted(lambda x, w: F.linear(x, w[1:4, ::2]), 6, 8), normal(3, 4)),
+    "three_parts": (lambda: Weighted(three_parts, 9, 6), normal(4, 6)),
+    "overlapping_parts": (lambda: Weighted(overlapping_parts, 6, 6), normal(4, 6)),
+    "computed_weight": (lambda: Weighted(standardised, 5, 6, bias=5), normal(4, 6)),
+    "scaled_weight": (lambda: Weighted(lambda x, w: F.linear(x, 0.1 * w), 5, 6), normal(4, 6)),
+    "bmm": (lambda: Weighted(one_product_each, 3, 6, 5), normal(3, 4, 6)),
+    "stack": (lambda: Weighted(torch.matmul, 3, 6, 5), normal(3, 4, 6)),
+    "stack_gram": (lambda: Weighted(torch.matmul, 3, 40, 30), normal(3, 3, 40)),
+    "stack_one_position": (lambda: Weighted(torch.matmul, 3, 6, 5), normal(3, 1, 6)),
+    "stack_on_one_input": (lambda: Weighted(lambda x, w: x.unsqueeze(1) @ w, 3, 6, 5), normal(4, 6)),
+    "einsum": (lambda: Weighted(lambda x, w: torch.einsum("btd,df->btf", x, w), 6, 5), normal(4, 6)),
+    "einsum_heads": (lambda: Weighted(lambda x, w: torch.einsum("btd,hdk->bhtk", x, w), 2, 6, 3), normal(4, 6)),
+    "einsum_stack": (lambda: Weighted(lambda x, w: torch.einsum("betd,edo->beto", x, w), 2, 6, 3), normal(2, 4, 6)),
+    "bilinear": (lambda: Weighted(lambda x, w: F.bilinear(x, x, w), 3, 4, 4), normal(5, 4)),
+    "rows_by_index": (lambda: Weighted(lambda x, w: w[x], 7, 4), tokens(7, 6)),
+    "scalars_by_index": (lambda: Weighted(lambda x, w: w[x - 7], 7), tokens(7, 6)),
+    "matrices_by_index": (lambda: Weighted(lambda x, w: w[x], 3, 4, 2), tokens(3, 5)),
+    "tied": (lambda: Weighted(lambda x, w: F.linear(F.embedding(x, w).sin(), w), 7, 4), tokens(7, 6)),
+    "tied_gram": (lambda: Weighted(lambda x, w: F.linear(F.embedding(x, w).sin(), w), 60, 50), tokens(60, 3)),
+    "tied_gram_view": (lambda: Weighted(lambda x, w: F.embedding(x, w, 1).sin() @ w.t(), 60, 50), tokens(60, 3)),
+    "tied_gram_columns": (lambda: Weighted(lambda x, w: (x @ w).sin() @ w.t(), 60, 50), normal(3, 60)),
+    "bag": (lambda: nn.EmbeddingBag(7, 4, padding_idx=1), tokens(7, 6)),
+    "bag_offsets": (lambda: Weighted(bags, 7, 4), tokens(7, 6)),
 }
 
 
-@pytest.mark.parametrize(("make_module", "make_input"), RULES.values(), ids=RULES)
-def test_contract(make_module, make_input):
+ROUNDED_BEFORE = {"computed_weight", "tied_gram_columns"}  # what comes before the rule loses small differences
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_contract(name):
     torch.manual_seed(0)
+    make_module, make_input = RULES[name]
     module = make_module()
     for parameter in module.parameters():
         nn.init.normal_(parameter)
     normalises = isinstance(module, (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.InstanceNorm2d))
-    check_layer_rule(module, make_input, canary_offset=0.0 if normalises else 1e4, canary_slack=1e-6)
+    offset = 0.0 if normalises or name in ROUNDED_BEFORE else 1e4
+    check_layer_rule(module, make_input, canary_offset=offset, canary_slack=1e-6)
 
 
 def planted_linear(x, weight, bias):

@@ -127,8 +127,10 @@ _CAUSES = {
     "DataDependentOutput": "its code looks at values of a record (.item(), .tolist(), int() of a tensor)",
     ".item()": "its code looks at values of a record (.item(), .tolist(), int() of a tensor)",
     "DynamicOutputShape": "the shape of a tensor depends on values (nonzero, a boolean mask as index, bincount)",
-    "inplace arithmetic": "it writes a record's values into a tensor that is the same for all records (z = "
-    "torch.zeros(...), z[...] = x): make z by x.new_zeros(...), or use torch.cat or F.pad",
+    "dynamic shape": "the shape of a tensor depends on values (nonzero, a boolean mask as index, bincount), which "
+    "torch.where with all rows in place avoids",
+    "inplace arithmetic": "it writes a record's values into a part of a tensor that is the same for all records (z = "
+    "torch.zeros(...), z[0].copy_(x)): write z[0] = x, make z by x.new_zeros(...), or use torch.cat",
     "vmap support": "a torch.autograd.Function has no vmap rule: set generate_vmap_rule = True in its class",
 }
 

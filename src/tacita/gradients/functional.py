@@ -3,11 +3,13 @@
 Every engine of a network evaluates losses through this file.
 """
 
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from torch import Tensor, nn
+from torch.utils import checkpoint
 
 from tacita.errors import UnsupportedModuleError
 
@@ -53,11 +55,43 @@ def losses_at(
         UnsupportedModuleError: ``loss_fn`` did not return one loss a sample.
     """
     tree = model if isinstance(model, ModuleTree) else ModuleTree(model)
-    with with_tensors(tree, params):
+    with with_tensors(tree, params), _WHOLE_GRAPHS:
         losses = loss_fn(tree.model, batch)
     if not is_per_sample(losses, size):
         refuse_losses(losses, size)
     return losses
+
+
+class _WholeGraphs:
+    """Let ``torch.utils.checkpoint(use_reentrant=True)`` call its function and keep the activations.
+
+    Its own way hides the parameters inside from every backward pass that asks for named gradients: PyTorch raises, or
+    gives zeros. The switch belongs to the process, so the last of several threads turns it back.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._inside, self._before = threading.Lock(), 0, checkpoint.CheckpointFunction
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._inside == 0:
+                self._before, checkpoint.CheckpointFunction = checkpoint.CheckpointFunction, _CallsOnly
+            self._inside += 1
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                checkpoint.CheckpointFunction = self._before
+
+
+class _CallsOnly:
+    @staticmethod
+    def apply(function: Callable[..., Any], preserve: bool, *args: Any) -> Any:
+        return function(*args)
+
+
+_WHOLE_GRAPHS = _WholeGraphs()
 
 
 @contextmanager

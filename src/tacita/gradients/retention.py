@@ -122,14 +122,15 @@ class Marks(TorchFunctionMode):
             self.mark(_target(func, args, kwargs))
         return result
 
-    def check_target(self, func: Callable, args: tuple, kwargs: Mapping[str, Any]) -> None:
-        """Raise ``RemembersError`` if a function writes a protected tensor, by whatever name."""
+    def check_target(self, func: Callable, args: tuple, kwargs: Mapping[str, Any]) -> Tensor | None:
+        """Return the tensor that a function writes; raise ``RemembersError`` if it is protected, by whatever name."""
         target = _target(func, args, kwargs)
         if isinstance(target, Tensor) and self._protected and _storage(target) in self._protected:
             raise RemembersError(
                 "the forward pass writes parameters or buffers of the model in place, which would remember data: take "
                 "that out."
             )
+        return target if isinstance(target, Tensor) else None
 
     def check_nothing_is_kept(self) -> None:
         """Raise ``RemembersError`` if a marked tensor is still alive."""

@@ -16,14 +16,16 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients.batches import flatten, map_tensors
 from tacita.gradients.chunked import Chunk
 from tacita.gradients.functional import LossFn, ModuleTree, losses_at
+from tacita.gradients.ghost.derived import Derived, RearrangedRule, derived
 from tacita.gradients.ghost.fused_kernels import REPLACEMENTS
+from tacita.gradients.ghost.products import PRODUCTS
 from tacita.gradients.ghost.record_batch import RecordBatch, outside, records
 from tacita.gradients.ghost.registry import RULES
 from tacita.gradients.ghost.rule import AUTOGRAD_RULE, VALUE, Call, LayerRule, LayerUse, autograd_use
@@ -56,6 +58,7 @@ class _RecordedCall(NamedTuple):
     rule: LayerRule
     settings: Any
     parameters: dict[str, str]
+    derived: dict[str, Derived]
     shapes: dict[str, torch.Size]
     x: Tensor
     version: int  # of x, to see whether it is modified later
@@ -161,20 +164,40 @@ class _Recorder(Marks):
         self.batch = batch
         self.names = {id(leaf): name for name, leaf in leaves.items()}
         self.calls: list[_RecordedCall] = []
+        self._made: set[int] = (
+            set()
+        )  # tensors of this pass that are the same for all records; what is older is no one's
+        self.without_values = any(isinstance(leaf, FakeTensor) for leaf in leaves.values())
 
     def __torch_function__(self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs, result = kwargs or {}, NotImplemented
         rule, replacement = RULES.get(func), REPLACEMENTS.get(func)
         if rule is not None and self.batch.innermost():
             result = self._by_rule(func, rule, args, kwargs)
-        elif replacement is not None and self.batch.innermost():
+        if result is NotImplemented and replacement is not None and self.batch.innermost():
             with self:  # a composed function's calls are seen one by one
                 result = replacement(self.batch, *args, **kwargs)
         if result is NotImplemented:
-            self.check_target(func, args, kwargs)
-            result = func(*args, **kwargs)
+            target = self.check_target(func, args, kwargs)
+            if target is not None and id(target) in self._made and self._any_differs(args, kwargs):
+                self.batch.spread(target)
+                self.mark(target)
+            result = self._call(func, args, kwargs)
+            if isinstance(result, Tensor) and not self.batch.differs(result):
+                self._made.add(id(result))
         self.mark(result)
         return result
+
+    def _call(self, func: Callable, args: tuple, kwargs: dict) -> Any:
+        """Call a function. In a pass without values, constants have theirs, so that code may look at its own masks."""
+        given = _tensors(args, kwargs) if self.without_values else []
+        if self.without_values and not any(isinstance(t, FakeTensor) or self.batch.differs(t) for t in given):
+            with unset_fake_temporarily():
+                return func(*args, **kwargs)
+        return func(*args, **kwargs)
+
+    def _any_differs(self, args: tuple, kwargs: Mapping[str, Any]) -> bool:
+        return any(self.batch.differs(one) for one in _tensors(args, kwargs))
 
     def _by_rule(self, func: Callable, rule: LayerRule, args: tuple, kwargs: dict) -> Any:
         """Run a call that ``rule`` serves: its parameters are the same for all records, and its input is understood."""
@@ -184,28 +207,51 @@ class _Recorder(Marks):
             return NotImplemented
         if call is None or not self.batch.understands(call.x):
             return NotImplemented
+        if func in PRODUCTS and not self.batch.differs(call.x):
+            return NotImplemented  # a weight that is a product of others, the same for all records
         given = {local: p for local, p in call.parameters.items() if p is not None}
         names = {local: self.names[id(p)] for local, p in given.items() if id(p) in self.names}
-        if any(self.batch.differs(p) for p in given.values()) or not (names or self.batch.differs(call.x)):
+        if any(self.batch.differs(p) for p in given.values()):
             return NotImplemented
-        return self._run(func, rule, call, given, names)
+        others = {local: derived(p, self.names) for local, p in given.items() if p.grad_fn is not None}
+        made = {local: one for local, one in others.items() if one is not None}
+        if not (names or made or self.batch.differs(call.x)):
+            return NotImplemented
+        return self._run(func, rule, call, given, names, made)
 
-    def _run(self, func: Callable, rule: LayerRule, call: Call, given: dict[str, Tensor], names: dict[str, str]) -> Any:
+    def _run(  # noqa: PLR0917
+        self,
+        func: Callable,
+        rule: LayerRule,
+        call: Call,
+        given: dict[str, Tensor],
+        names: dict[str, str],
+        made: dict[str, Derived],
+    ) -> Any:
         """Run a call on the whole batch; record it if it meets parameters that a gradient is taken in."""
-        x = self.batch.all(call.x)
-        values = {local: p.detach() if local in names else p for local, p in given.items()}
+        x, met = self.batch.all(call.x), {*names, *made}
+        values = {local: p.detach() if local in met else p for local, p in given.items()}
         with outside():
             output = call.run(x, values)
             if output._is_view():  # a view's history is rewritten by what the model does in place, and its edge lost
                 output = _UNSAFE_VIEW(output, output.shape)
-            if names and torch.is_grad_enabled():
+            if met and torch.is_grad_enabled():
                 if not output.requires_grad:
                     output = _InGraph.apply(output, torch.empty(0, requires_grad=True))
-                shapes, edge = {local: values[local].shape for local in names}, get_gradient_edge(output)
+                shapes, edge = (
+                    {local: values[local].shape for local in given if local in met},
+                    get_gradient_edge(output),
+                )
                 self.calls.append(
-                    _RecordedCall(func.__name__, rule, call.settings, names, shapes, x.detach(), x._version, edge)
+                    _RecordedCall(func.__name__, rule, call.settings, names, made, shapes, x.detach(), x._version, edge)
                 )
         return self.batch.one(output)
+
+
+def _tensors(args: tuple, kwargs: Mapping[str, Any]) -> list[Tensor]:
+    given = [*args, *kwargs.values()]
+    given += [part for one in given if isinstance(one, (tuple, list)) for part in one]
+    return [one for one in given if isinstance(one, Tensor)]
 
 
 class _InGraph(torch.autograd.Function):
@@ -232,22 +278,62 @@ def _uses(
         of_copies: The per-sample gradients of the bare parameters, by name.
     """
     found: list[NamedUse] = []
+    through = _Derivations()
     edges.reverse()
     for call in calls:
         grad = edges.pop()  # this list no longer holds it: the rule may hold a copy of its own
         if grad is None:
             continue
-        if call.x._version != call.version:
-            listed = ", ".join(map(repr, call.parameters.values()))
+        if call.x._version != call.version or any(d.tensor._version != d.version for d in call.derived.values()):
+            listed = ", ".join(
+                map(repr, [*call.parameters.values(), *(n for d in call.derived.values() for n in d.leaves)])
+            )
             raise UnsupportedModuleError(
                 f'the input of the call with {listed} is modified in place afterwards. Use method="loop".'
             )
         x = call.x.to(wide(call.x.dtype)) if call.x.is_floating_point() else call.x
-        use = LayerUse(call.settings, call.shapes, tuple(call.parameters), x, grad.to(wide(grad.dtype)))
+        use = LayerUse(call.settings, call.shapes, tuple(call.shapes), x, grad.to(wide(grad.dtype)))
         for part in call.rule.split(use):
-            names = {local: call.parameters[local] for local in part.names}
-            found.append(NamedUse(part, call.function, names, call.rule))
+            names = {local: call.parameters[local] for local in part.names if local in call.parameters}
+            if names:
+                found.append(NamedUse(part.only(tuple(names)), call.function, names, call.rule))
+            for local in part.names:
+                if local in call.derived:
+                    found += through.uses(part.only((local,)), call, local)
+    found += through.pulled_uses()
     for name, grad in of_copies.items():
         if grad is not None:
-            found.append(NamedUse(autograd_use(grad.to(wide(grad.dtype))), "autograd", {VALUE: name}, AUTOGRAD_RULE))
+            found.append(_autograd_use(name, grad))
     return found
+
+
+class _Derivations:
+    """Turns uses of derived weights into uses of the parameters that they depend on."""
+
+    def __init__(self) -> None:
+        self._rules: dict[tuple, RearrangedRule] = {}  # one for all uses that can be merged
+        self._sums: dict[int, tuple[Derived, Tensor]] = {}  # by the derived tensor: its per-sample gradients
+
+    def uses(self, use: LayerUse, call: _RecordedCall, local: str) -> list[NamedUse]:
+        """Return the use of a rearranged parameter; remember the gradients of anything else."""
+        source = call.derived[local]
+        if source.rearranged:
+            key = (id(call.rule), local, *source.place())
+            rule = self._rules.setdefault(key, RearrangedRule(call.rule, source, local))
+            (name,) = source.leaves
+            return [NamedUse(rule.wrapped(use), call.function, {local: name}, rule)]
+        grads, key = call.rule.grads(use)[local], id(source.tensor)
+        before = self._sums.get(key)
+        self._sums[key] = (source, grads if before is None else before[1] + grads)
+        return []
+
+    def pulled_uses(self) -> list[NamedUse]:
+        """Return the uses of parameters from which something else than a rearrangement was computed."""
+        found = []
+        for source, grads in self._sums.values():
+            found += [_autograd_use(n, g) for n, g in zip(source.leaves, source.pulled(grads), strict=True)]
+        return found
+
+
+def _autograd_use(name: str, grads: Tensor) -> NamedUse:
+    return NamedUse(autograd_use(grads.to(wide(grads.dtype))), "autograd", {VALUE: name}, AUTOGRAD_RULE)

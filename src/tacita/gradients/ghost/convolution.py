@@ -137,11 +137,14 @@ class TransposedConvolutionRule(TransposedRule):
         output_padding: Ints = 0,
         groups: int = 1,
         dilation: Ints = 1,
-    ) -> Call | None:
+    ) -> Call:
         call = self._plain.read(input, weight, bias, stride, padding, dilation, groups)
         extra = self._plain._by_axis(output_padding)
-        if any(more >= step for more, step in zip(extra, call.settings.stride, strict=True)):
-            return None  # positions that no input reaches: left to autograd
+        if any(
+            more >= step for more, step in zip(extra, call.settings.stride, strict=True)
+        ):  # more than one rounds away
+            pads = zip(call.settings.pads, extra, strict=True)
+            call.settings.pads = [(before, after - more) for (before, after), more in pads]
 
         def run(x: Tensor, parameters: Parameters) -> Tensor:
             images = x.reshape(-1, *x.shape[-self.axes - 1 :])

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients.ghost.rounding import add_radius, gamma, squared_row_norms
-from tacita.gradients.ghost.rule import Call, LayerRule, LayerUse, Parameters, RowWeights
+from tacita.gradients.ghost.rule import Call, Factors, LayerRule, LayerUse, Parameters, RowWeights
 
 
 class EmbeddingRule(LayerRule):
@@ -69,6 +69,9 @@ class EmbeddingRule(LayerRule):
 
     def reach(self, use: LayerUse) -> dict[str, Tensor]:
         return {"weight": squared_row_norms(_positions(use)[1]).sqrt_().sum(dim=1)}
+
+    def factors(self, use: LayerUse) -> Factors:
+        return Factors(*_positions(use))
 
     def merged(self, uses: Sequence[LayerUse]) -> LayerUse:
         index, grads = zip(*(_positions(use) for use in uses), strict=True)

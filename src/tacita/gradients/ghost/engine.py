@@ -9,6 +9,7 @@ a parameter is counted in the graph before any number leaves.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -16,6 +17,8 @@ from torch import Tensor
 from tacita.gradients.chunked import Chunk, ChunkedEngine
 from tacita.gradients.engine import Groups, Rule
 from tacita.gradients.ghost.capture import NamedUse, capture
+from tacita.gradients.ghost.derived import apart
+from tacita.gradients.ghost.factors import gram_serves, squares_of_factors
 from tacita.gradients.ghost.outer import HELD
 from tacita.gradients.ghost.rounding import add_radius, gamma
 from tacita.gradients.ghost.rule import LayerUse, RowWeights, squared_norm_of
@@ -83,17 +86,18 @@ class Uses:
     def norms(self, groups: Groups) -> Tensor:
         """Return the norms by group, (rows, groups), float64: upper bounds unless the engine's margin is off."""
         margin, chosen = self._engine.rounding_margin, {name for names in groups.values() for name in names}
-        squares: dict[str, Tensor] = {}
+        squares: dict[str, list[Tensor]] = {}
+        together = {name for name in self._meeting if self._is_shared(name)}
         for named in self.found:
-            alone = {k: n for k, n in named.parameters.items() if n in chosen and len(self._meeting[n]) == 1}
+            alone = {k: n for k, n in named.parameters.items() if n in chosen and n not in together}
             if alone:
                 found = named.rule.squared_norms(named.use.only(tuple(alone)), rounding_margin=margin)
-                squares |= {name: found[local] for local, name in alone.items()}
-        shared = [name for name, meeting in self._meeting.items() if name in chosen and len(meeting) > 1]
-        squares |= {name: self._shared(name, margin) for name in shared}
+                for local, name in alone.items():
+                    squares.setdefault(name, []).append(found[local])
+        squares |= {name: [self._shared(name, margin)] for name in self._meeting if name in chosen & together}
         columns = []
         for names in groups.values():
-            parts = [squares[name] for name in names if name in squares]
+            parts = [square for name in names for square in squares.get(name, ())]
             parts = parts or [torch.zeros(self._size, dtype=torch.float64, device=self._engine._device)]
             columns.append(round_up(sum(parts[1:], parts[0]).sqrt(), len(parts)))
         return torch.stack(columns, dim=-1)
@@ -133,11 +137,21 @@ class Uses:
             parts.append(named.rule.grads(named.use.rows(rows).only((local,)))[local] if kept is None else kept[rows])
         return parts
 
+    def _is_shared(self, name: str) -> bool:
+        """Return whether several uses of a parameter meet in one of its coordinates."""
+        meeting = self._meeting[name]
+        return len(meeting) > 1 and not apart([named.rule for named, _ in meeting])
+
     def _shared(self, name: str, rounding_margin: bool) -> Tensor:
         """Return the squared norms of a parameter in which several uses meet, cross terms included.
 
-        They are taken from the gradients, a few rows at a time.
+        They are taken from inner products of the uses' factors where that is cheaper, and else from the gradients, a
+        few rows at a time.
         """
+        factors = [named.rule.factors(named.use.only((local,))) for named, local in self._meeting[name]]
+        if gram_serves(factors, self._engine.params[name].shape):
+            parts = [part for part in factors if part is not None]
+            return squares_of_factors(parts, partial(self._exactly, name), rounding_margin=rounding_margin)
         radii = [named.rule.radius(named.use.only((local,)))[local] for named, local in self._meeting[name]]
         named, local = self._meeting[name][0]
         size, width = len(named.use.x), named.use.shapes[local].numel()
@@ -145,6 +159,13 @@ class Uses:
         held = [self._sum_and_spread(name, slice(k, k + height), rounding_margin) for k in range(0, size, height)]
         squares, spread = (torch.cat(parts) for parts in zip(*held, strict=True))
         return add_radius(squares, spread + sum(radii)) if rounding_margin else squares
+
+    def _exactly(self, name: str, rows: Tensor) -> Tensor:
+        """Return the squared norms of some rows' gradients over all uses, computed in float64."""
+        total = torch.zeros((), dtype=torch.float64)
+        for named, local in self._meeting[name]:
+            total = total + named.rule.grads(named.use.rows(rows).only((local,)).wide())[local]
+        return squared_norm_of(total)
 
     def _sum_and_spread(self, name: str, rows: slice, rounding_margin: bool) -> tuple[Tensor, Tensor]:
         """Return the squared norms of the gradients over all uses, and a bound on the rounding of adding up the uses.

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from tacita.gradients.ghost.products import PRODUCTS
 from tacita.gradients.ghost.record_batch import RecordBatch, outside
 from tacita.gradients.ghost.recurrent import RECURRENT
 
@@ -78,6 +79,22 @@ def _attention(  # noqa: PLR0917 - the arguments of the torch function
     return batch.one(found)
 
 
+def _instance_norm(  # noqa: PLR0917 - the arguments of the torch function
+    batch: RecordBatch,
+    input: Tensor,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Any:
+    if not use_input_stats or running_mean is not None or weight is None or input.ndim < 3:
+        return NotImplemented
+    return F.group_norm(input, input.shape[1], weight, bias, eps)
+
+
 def _one_differs(batch: RecordBatch, *tensors: Tensor) -> bool:
     """Return whether one tensor has the batch axis, and none belongs to a transform of the user's own."""
     return all(batch.understands(t) for t in tensors) and any(batch.differs(t) for t in tensors)
@@ -95,6 +112,11 @@ def _composed(function: Any) -> Callable[..., Any]:
     return run
 
 
+def _requires_grad(batch: RecordBatch, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+    """Leave a record's tensor as it is: no gradient is taken in it, and checkpoints, which ask for that, are off."""
+    return tensor if batch.differs(tensor) else NotImplemented
+
+
 def _zeros(function: Any) -> Callable[..., Any]:
     """Return ``function`` in place of one whose memory is not initialised and may still hold a companion's values."""
     return lambda batch, *args, **kwargs: function(*args, **kwargs)
@@ -103,9 +125,12 @@ def _zeros(function: Any) -> Callable[..., Any]:
 REPLACEMENTS: dict[Any, Callable[..., Any]] = {
     F.cross_entropy: _cross_entropy,
     F.scaled_dot_product_attention: _attention,
+    F.instance_norm: _instance_norm,
     F.multi_head_attention_forward: _composed(F.multi_head_attention_forward),
+    torch.Tensor.requires_grad_: _requires_grad,
     torch.empty: _zeros(torch.zeros),
     torch.empty_like: _zeros(torch.zeros_like),
     torch.Tensor.new_empty: _zeros(torch.Tensor.new_zeros),
     **RECURRENT,
+    **PRODUCTS,
 }

@@ -18,7 +18,7 @@ from tacita.gradients.ghost.outer import (
     with_margin,
 )
 from tacita.gradients.ghost.rounding import add_radius, gamma, squared_row_norms
-from tacita.gradients.ghost.rule import Call, LayerRule, LayerUse, Parameters, RowWeights, squared_norm_of
+from tacita.gradients.ghost.rule import Call, Factors, LayerRule, LayerUse, Parameters, RowWeights, squared_norm_of
 
 NARROW = 64  # a product with fewer outputs takes as long as reading its input, which several products may share
 
@@ -99,6 +99,9 @@ class LinearRule(LayerRule):
         a, d = use.x, use.grad
         found = {"weight": sum_of_products(a, d), "bias": row_norms(d).sum(dim=1)}
         return {name: found[name] for name in use.names if name not in use.kept}
+
+    def factors(self, use: LayerUse) -> Factors | None:
+        return Factors(use.grad, use.x) if use.names == ("weight",) else None
 
     def merged(self, uses: Sequence[LayerUse]) -> LayerUse:
         x, grad = torch.cat([use.x for use in uses], dim=1), torch.cat([use.grad for use in uses], dim=1)

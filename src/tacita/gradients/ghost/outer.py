@@ -10,6 +10,9 @@ A sample with inputs :math:`a_t` and output gradients :math:`d_t` at positions :
 from :math:`G`. Tensors are (rows, positions, width) throughout.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -88,30 +91,66 @@ def direct_squares(a: Tensor, d: Tensor, *, rounding_margin: bool = True) -> Ten
 def gram_squares(a: Tensor, d: Tensor, *, rounding_margin: bool = True) -> tuple[Tensor, Lengths]:
     r"""Return squared norms from Gram matrices, with the term that their cancellation can hide; and lengths of a and d.
 
+    Rows whose term exceeds ``LOOSE`` of the square, canaries among them, are computed again from their gradients in
+    float64.
+    """
+
+    def again(loose: Tensor) -> Tensor:
+        return direct_squares(a[loose].double(), d[loose].double(), rounding_margin=rounding_margin)
+
+    return squares_of_grams(gram_of(a), gram_of(d), again, rounding_margin=rounding_margin)
+
+
+@dataclass(frozen=True)
+class Gram:
+    """Inner products of all pairs of positions.
+
+    Attributes:
+        products: Shape (rows, positions, positions).
+        width: Number of products that each is a sum of.
+        terms: Number of roundings that each of these passes, at most.
+    """
+
+    products: Tensor
+    width: int
+    terms: int
+
+
+def squares_of_grams(
+    of_a: Gram, of_d: Gram, again: Callable[[Tensor], Tensor], *, rounding_margin: bool = True
+) -> tuple[Tensor, Lengths]:
+    r"""Return squared norms from the Gram matrices of inputs and output gradients, and the lengths of both.
+
     Entry (t, s) of one matrix is off by at most :math:`\gamma |a_t| |a_s|` and is multiplied by the other matrix's
     entry as computed. The term is :math:`\gamma \sum_{ts} |a_t| |a_s| |d_t \cdot d_s|`, and the same with a and d
-    exchanged. Rows whose term exceeds ``LOOSE`` of the square, canaries among them, are computed again from their
-    gradients in float64.
+    exchanged.
+
+    Args:
+        of_a: Overwritten.
+        of_d: Of the same positions.
+        again: Mask of loose rows, (rows,) -> their squares, in float64 and without cancellation.
+        rounding_margin: Whether the term is added.
     """
-    left, left_terms = _gram(a)
-    right, right_terms = _gram(d)
-    lengths = _lengths(left, a.shape[2], left_terms), _lengths(right, d.shape[2], right_terms)
-    of_left = _form(right, lengths[0]).mul_(gamma(left_terms + a.shape[1] + 4, a.dtype))
-    of_right = _form(left, lengths[1]).mul_(gamma(right_terms + 4, a.dtype))
-    of_both = (lengths[0] * lengths[1]).sum(dim=1).mul_(gamma(left_terms + right_terms, a.dtype)).square_()
+    left, right = of_a.products, of_d.products
+    dtype, positions = left.dtype, left.shape[1]
+    lengths = _lengths(of_a), _lengths(of_d)
+    of_left = _form(right, lengths[0]).mul_(gamma(of_a.terms + positions + 4, dtype))
+    of_right = _form(left, lengths[1]).mul_(gamma(of_d.terms + 4, dtype))
+    of_both = (lengths[0] * lengths[1]).sum(dim=1).mul_(gamma(of_a.terms + of_d.terms, dtype)).square_()
     term = of_left + of_right + of_both
     squares = left.mul_(right).sum(dim=2).double().sum(dim=1).clamp_(min=0.0)
     bounds = squares + term if rounding_margin else squares
-    loose = term > min(LOOSE, 2**28 * unit(a.dtype)) * squares
+    loose = term > min(LOOSE, 2**28 * unit(dtype)) * squares
     if loose.any():
-        bounds[loose] = direct_squares(a[loose].double(), d[loose].double(), rounding_margin=rounding_margin)
+        bounds[loose] = again(loose)
     return bounds, lengths
 
 
-def _lengths(gram: Tensor, width: int, terms: int) -> Tensor:
+def _lengths(gram: Gram) -> Tensor:
     """Return upper bounds of the norms whose squares are the diagonal of a Gram matrix, (rows, T), float64."""
-    squares = gram.diagonal(dim1=1, dim2=2).double() * (1 + 2 * gamma(terms, gram.dtype))
-    return squares.add_(width * torch.finfo(gram.dtype).tiny).sqrt_()
+    dtype = gram.products.dtype
+    squares = gram.products.diagonal(dim1=1, dim2=2).double() * (1 + 2 * gamma(gram.terms, dtype))
+    return squares.add_(gram.width * torch.finfo(dtype).tiny).sqrt_()
 
 
 def _form(gram: Tensor, lengths: Tensor) -> Tensor:
@@ -122,8 +161,8 @@ def _form(gram: Tensor, lengths: Tensor) -> Tensor:
     return (once * lengths).sum(dim=1).mul_(1 + gamma(positions + 8, gram.dtype))
 
 
-def _gram(rows: Tensor) -> tuple[Tensor, int]:
-    """Return the inner products of all pairs of positions, (rows, T, T), and the number of roundings of each.
+def gram_of(rows: Tensor) -> Gram:
+    """Return the inner products of all pairs of positions of ``rows``, (rows, T, width).
 
     The width is cut into blocks that are summed one after another. A product over a block of n has n roundings in any
     order that a kernel may choose, and adding k blocks has k more.
@@ -135,4 +174,4 @@ def _gram(rows: Tensor) -> tuple[Tensor, int]:
     total = parts[0] @ parts[0].mT
     for part in parts[1:]:
         total += part @ part.mT
-    return total, block + len(parts)
+    return Gram(total, width, block + len(parts))

@@ -5,6 +5,7 @@ first; :class:`RecordBatch` goes from one to the other. This is the only file th
 ``functorch``.
 """
 
+import contextlib
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from torch._functorch.autograd_function import custom_function_call, has_overrid
 from torch._functorch.predispatch import lazy_load_decompositions
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch._functorch.vmap import vmap_increment_nesting
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from tacita.errors import UnsupportedModuleError
 
@@ -52,6 +54,20 @@ class RecordBatch:
             return tensor.unsqueeze(0).expand(self.size, *tensor.shape)
         physical, axis = _functorch.get_unwrapped(tensor), _functorch.maybe_get_bdim(tensor)
         return physical if axis == 0 else physical.movedim(axis, 0)
+
+    def spread(self, tensor: Tensor) -> None:
+        """Let a tensor that is the same for all records hold one copy a record, so that a record can write its own.
+
+        Where something else refers to its memory (a view), the tensor stays as it is, and PyTorch refuses the writing.
+        """
+        if self.differs(tensor) or tensor._is_view() or (tensor.is_leaf and tensor.requires_grad):
+            return
+        with outside():
+            with unset_fake_temporarily():
+                source = tensor.clone()  # a pass without values would refer to the tensor itself
+            copies = source.unsqueeze(0).repeat(self.size, *(1 for _ in tensor.shape))
+        with contextlib.suppress(RuntimeError):
+            torch.utils.swap_tensors(tensor, self.one(copies))
 
     def differs(self, tensor: Any) -> bool:
         """Return whether ``tensor`` differs from record to record."""

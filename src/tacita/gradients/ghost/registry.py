@@ -15,15 +15,20 @@ from tacita.gradients.ghost.embedding import EmbeddingRule
 from tacita.gradients.ghost.linear import LinearRule
 from tacita.gradients.ghost.normalization import GROUP_NORM, LAYER_NORM, RMS_NORM
 from tacita.gradients.ghost.rule import LayerRule
+from tacita.gradients.ghost.stacked import StackedRule
 from tacita.gradients.ghost.transposed import AddmmRule, MatmulRule
 
-_MATMUL = MatmulRule()
+_MATMUL, _STACKED = MatmulRule(), StackedRule()
 RULES: dict[Any, LayerRule] = {
     F.linear: LinearRule(),
     torch.addmm: AddmmRule(),
     torch.matmul: _MATMUL,
     torch.Tensor.matmul: _MATMUL,
     torch.Tensor.__matmul__: _MATMUL,
+    torch.mm: _MATMUL,
+    torch.Tensor.mm: _MATMUL,
+    torch.bmm: _STACKED,
+    torch.Tensor.bmm: _STACKED,
     F.conv1d: ConvolutionRule(F.conv1d, 1),
     F.conv2d: ConvolutionRule(F.conv2d, 2),
     F.conv3d: ConvolutionRule(F.conv3d, 3),

@@ -117,6 +117,23 @@ class LayerUse:
         return (weights.times(self.x), self.grad) if weights.plain and smaller else self.weighted(weights)
 
 
+@dataclass(frozen=True)
+class Factors:
+    """The gradients of a matrix, (rows, out, in), as sums of outer products over positions.
+
+    Attributes:
+        left: Vectors, (rows, positions, out); or the index of a one in each vector, (rows, positions).
+        right: Vectors, (rows, positions, in).
+    """
+
+    left: Tensor
+    right: Tensor
+
+    def transposed(self) -> "Factors | None":
+        """Return the factors of the transposed matrix; ``None`` if ``left`` holds indices."""
+        return Factors(self.right, self.left) if self.left.ndim == 3 else None
+
+
 def _where_rows(present: Tensor, rows: Tensor) -> Tensor:
     if not rows.is_floating_point():
         return rows
@@ -192,6 +209,13 @@ class LayerRule(ABC):
                 'Use method="vmap" or "loop".'
             )
         return {}
+
+    def factors(self, use: LayerUse) -> Factors | None:
+        """Return the gradients of the one parameter of ``use`` as outer products; ``None`` if they are none.
+
+        The engine asks where calls of different functions meet in one matrix.
+        """
+        return None
 
     def merged(self, uses: Sequence[LayerUse]) -> LayerUse | None:
         """Return several calls of one layer as one call over all their positions, or ``None`` if the rule cannot."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tacita.gradients.ghost.linear import LinearRule
-from tacita.gradients.ghost.rule import Call, LayerRule, LayerUse, Parameters, RowWeights
+from tacita.gradients.ghost.rule import Call, Factors, LayerRule, LayerUse, Parameters, RowWeights
 
 
 class TransposedRule(LayerRule):
@@ -52,6 +52,9 @@ class TransposedRule(LayerRule):
 
     def reach(self, use: LayerUse) -> dict[str, Tensor]:
         return self.plain.reach(use)
+
+    def factors(self, use: LayerUse) -> Factors | None:
+        return self.plain.factors(use)
 
     def merged(self, uses: Sequence[LayerUse]) -> LayerUse | None:
         return self.plain.merged(uses)

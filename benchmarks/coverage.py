@@ -1,0 +1,116 @@
+"""Which networks the ghost engine serves, how close it is to the loop, and what a query costs: docs/coverage.md.
+
+Run it with ``python benchmarks/coverage.py``. Each line of the table is measured: the engine that ``method="auto"``
+chooses, the largest difference from one record at a time in float64, and the CPU time of the engine's clipped sum over
+that of a plain step, both in float32 on one thread, interleaved, medians. The networks are small, so that the fixed
+cost of a query, which a larger network does not see, is part of the ratio. Lines of a library that is not installed say
+so.
+
+``python benchmarks/coverage.py timm peft`` measures these families alone and leaves the rest of the page as it is.
+"""
+
+import argparse
+import statistics
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))  # results.py
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the networks of the tests
+
+from results import ROOT, markdown_table, write_section
+
+from tacita.clipping import FlatClipper
+from tacita.gradients import NetworkSource
+from tests.gradients.coverage import Case, cases
+from tests.gradients.layers import SMALL
+
+PAGE = ROOT / "docs" / "coverage.md"
+ROUNDS = 5
+CLIPPER = FlatClipper(max_grad_norm=1.0)
+
+
+def difference(case: Case) -> tuple[str, int, float]:
+    """Return method, number of bare parameters, and the largest relative difference from the loop, in float64."""
+    torch.manual_seed(0)
+    model = case.make(SMALL).to(case.exact)
+    data = case.data(SMALL, case.exact)
+    found, sources = [], []
+    for method in ("auto", "loop"):
+        source = NetworkSource(model, case.loss, data, method=method)
+        params = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        engine: Any = source.engine(params, torch.arange(len(data[0])).numpy(), seed=1)
+        engine.rounding_margin = False
+        found.append(engine.weighted_sums(torch.ones_like, {name: (name,) for name in source.shapes}))
+        sources.append(source)
+    mine, theirs = found
+    scale = max(theirs.norms.max().item(), 1e-30)
+    worst = max((a - theirs.values[0][n]).abs().max().item() for n, a in mine.values[0].items())
+    worst = max(worst, (mine.norms - theirs.norms).abs().max().item())
+    return sources[0].method, len(sources[0]._choice.bare), worst / scale
+
+
+def cost(case: Case) -> float:
+    """Return the CPU time of the engine's clipped sum over that of a plain step on the same rows."""
+    torch.manual_seed(0)
+    model = case.make(case.size)
+    data = case.data(case.size, torch.float32)
+    source = NetworkSource(model, case.loss, data)
+    params = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    groups = CLIPPER.groups(source.shapes)
+    indices = torch.arange(len(data[0]))
+
+    def plain() -> None:
+        model.zero_grad(set_to_none=True)
+        case.loss(model, tuple(t[indices] for t in data)).mean().backward()
+
+    def private() -> None:
+        source.engine(params, indices.numpy(), seed=1).weighted_sums(CLIPPER.weights, groups)
+
+    times: dict[Callable[[], None], list[float]] = {plain: [], private: []}
+    for round_ in range(ROUNDS + 2):
+        for work, taken in times.items():
+            start = time.process_time()
+            work()
+            if round_ >= 2:
+                taken.append(time.process_time() - start)
+    return statistics.median(times[private]) / statistics.median(times[plain])
+
+
+def measured(case: Case) -> dict[str, str]:
+    """Return the line of one case."""
+    cells = {"network": case.name}
+    if case.missing:
+        return cells | {"engine": f"{case.missing} is not installed", "bare": "", "from the loop": "", "cost": ""}
+    method, bare, off = difference(case)
+    return cells | {
+        "engine": method,
+        "bare": str(bare or ""),
+        "from the loop": f"{off:.0e}" if off else "0",
+        "cost": f"{cost(case):.2f}",
+    }
+
+
+def main() -> None:
+    families = cases()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("families", nargs="*", help=f"only these: {', '.join(map(repr, families))}")
+    chosen = parser.parse_args().families or list(families)
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    for family in chosen:
+        table = []
+        for case in families[family]:
+            table.append(measured(case))
+            print(" | ".join([family, *table[-1].values()]), flush=True)
+        lines = [f"## {family[0].upper()}{family[1:]}", "", *markdown_table(table), ""]
+        write_section(f"coverage.py: {family}", lines, page=PAGE)
+
+
+if __name__ == "__main__":
+    main()
