@@ -10,6 +10,9 @@ A sample with inputs :math:`a_t` and output gradients :math:`d_t` at positions :
 from :math:`G`. Tensors are (rows, positions, width) throughout.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -18,7 +21,7 @@ from tacita.gradients.ghost.rule import squared_norm_of
 
 HELD = 2**22  # elements of per-sample gradients in memory at once
 LOOSE = 0.01  # if its rounding term is a larger share of its square, a Gram norm is computed again, directly
-GRAM_TERM = 0.004  # the term's share of the square for a sample with incoherent positions; decides the blocks
+GRAM_TERM = 0.003  # the term's share of the square for a sample with incoherent positions; decides the blocks
 SMALLEST_BLOCK = 32  # narrower blocks would be all overhead
 
 Lengths = tuple[Tensor, Tensor]  # of a and d at each position: (rows, positions), float64
@@ -49,22 +52,32 @@ def squared_norms(a: Tensor, d: Tensor, *, rounding_margin: bool = True) -> Tens
 
 def squares_and_lengths(a: Tensor, d: Tensor, *, rounding_margin: bool = True) -> tuple[Tensor, Lengths]:
     """Return :func:`squared_norms` in Gram or direct form, and upper bounds of the norms of each position's a and d."""
-    if gram_is_cheaper(a.shape[1], a.shape[2], d.shape[2]):
+    gram = gram_is_cheaper(a.shape[1], a.shape[2], d.shape[2])
+    if gram:
         squares, lengths = gram_squares(a, d, rounding_margin=rounding_margin)
     else:
         squares, lengths = direct_squares(a, d, rounding_margin=rounding_margin), (row_norms(a), row_norms(d))
     if not rounding_margin:
         return squares, lengths
-    return with_margin(squares, (lengths[0] * lengths[1]).sum(dim=1), a.shape[1], a.dtype), lengths
+    reach = (lengths[0] * lengths[1]).sum(dim=1)
+    return with_margin(squares, reach, a.shape[1], a.dtype, roundings=1 if gram else 2), lengths
 
 
-def with_margin(squares: Tensor, reach: Tensor, positions: int, dtype: torch.dtype) -> Tensor:
+def with_margin(squares: Tensor, reach: Tensor, positions: int, dtype: torch.dtype, *, roundings: int = 2) -> Tensor:
     r"""Make squares upper bounds, of the exact gradient's norm and of what a sum of products in ``dtype`` adds.
 
-    A sum of T products per coordinate is off by at most :math:`\gamma_T \sum_t |d_t| |a_t|` in norm. It is computed
-    twice, for the norm and for the sum. A row whose partial sums may overflow counts as not finite.
+    A sum of T products per coordinate is off by at most :math:`\gamma_T \sum_t |d_t| |a_t|` in norm. A row whose partial
+    sums may overflow counts as not finite.
+
+    Args:
+        squares: Shape (rows,), float64.
+        reach: Upper bounds of the sum over t, (rows,).
+        positions: T.
+        dtype: Of the products.
+        roundings: How many such sums lie between ``squares`` and what is added: 2 if the norm is that of one sum, and
+            the rows are added by another; 1 if the norm is that of the exact gradient, or the same sum is added.
     """
-    bounds = add_radius(squares, 2 * gamma(positions + 4, dtype) * reach)
+    bounds = add_radius(squares, roundings * gamma(positions + 6 - roundings, dtype) * reach)
     return torch.where(reach < torch.finfo(dtype).max / 4, bounds, torch.inf)
 
 
@@ -88,30 +101,67 @@ def direct_squares(a: Tensor, d: Tensor, *, rounding_margin: bool = True) -> Ten
 def gram_squares(a: Tensor, d: Tensor, *, rounding_margin: bool = True) -> tuple[Tensor, Lengths]:
     r"""Return squared norms from Gram matrices, with the term that their cancellation can hide; and lengths of a and d.
 
+    Rows whose term exceeds ``LOOSE`` of the square, canaries among them, are computed again from their gradients in
+    float64.
+    """
+
+    def again(loose: Tensor) -> Tensor:
+        return direct_squares(a[loose].double(), d[loose].double(), rounding_margin=rounding_margin)
+
+    return squares_of_grams(gram_of(a), gram_of(d), again, rounding_margin=rounding_margin)
+
+
+@dataclass(frozen=True)
+class Gram:
+    """Inner products of all pairs of positions.
+
+    Attributes:
+        products: Shape (rows, positions, positions).
+        width: Number of products that each is a sum of.
+        terms: Number of roundings that each of these passes, at most.
+    """
+
+    products: Tensor
+    width: int
+    terms: int
+
+
+def squares_of_grams(
+    of_a: Gram, of_d: Gram, again: Callable[[Tensor], Tensor], *, rounding_margin: bool = True
+) -> tuple[Tensor, Lengths]:
+    r"""Return squared norms from the Gram matrices of inputs and output gradients, and the lengths of both.
+
     Entry (t, s) of one matrix is off by at most :math:`\gamma |a_t| |a_s|` and is multiplied by the other matrix's
     entry as computed. The term is :math:`\gamma \sum_{ts} |a_t| |a_s| |d_t \cdot d_s|`, and the same with a and d
-    exchanged. Rows whose term exceeds ``LOOSE`` of the square, canaries among them, are computed again from their
-    gradients in float64.
+    exchanged.
+
+    Args:
+        of_a: Overwritten.
+        of_d: Of the same positions.
+        again: Mask of loose rows, (rows,) -> their squares, in float64 and without cancellation.
+        rounding_margin: Whether the term is added.
     """
-    left, left_terms = _gram(a)
-    right, right_terms = _gram(d)
-    lengths = _lengths(left, a.shape[2], left_terms), _lengths(right, d.shape[2], right_terms)
-    of_left = _form(right, lengths[0]).mul_(gamma(left_terms + a.shape[1] + 4, a.dtype))
-    of_right = _form(left, lengths[1]).mul_(gamma(right_terms + 4, a.dtype))
-    of_both = (lengths[0] * lengths[1]).sum(dim=1).mul_(gamma(left_terms + right_terms, a.dtype)).square_()
+    left, right = of_a.products, of_d.products
+    dtype, positions = left.dtype, left.shape[1]
+    lengths = _lengths(of_a), _lengths(of_d)
+    added = 3 + 2 * positions * unit(torch.float64) / unit(dtype)  # of products, which are added up in float64
+    of_left = _form(right, lengths[0]).mul_(gamma(of_a.terms + added, dtype))
+    of_right = _form(left, lengths[1]).mul_(gamma(of_d.terms + 4, dtype))
+    of_both = (lengths[0] * lengths[1]).sum(dim=1).mul_(gamma(of_a.terms + of_d.terms, dtype)).square_()
     term = of_left + of_right + of_both
-    squares = left.mul_(right).sum(dim=2).double().sum(dim=1).clamp_(min=0.0)
+    squares = left.mul_(right).sum(dim=2, dtype=torch.float64).sum(dim=1).clamp_(min=0.0)
     bounds = squares + term if rounding_margin else squares
-    loose = term > min(LOOSE, 2**28 * unit(a.dtype)) * squares
+    loose = term > min(LOOSE, 2**28 * unit(dtype)) * squares
     if loose.any():
-        bounds[loose] = direct_squares(a[loose].double(), d[loose].double(), rounding_margin=rounding_margin)
+        bounds[loose] = again(loose)
     return bounds, lengths
 
 
-def _lengths(gram: Tensor, width: int, terms: int) -> Tensor:
+def _lengths(gram: Gram) -> Tensor:
     """Return upper bounds of the norms whose squares are the diagonal of a Gram matrix, (rows, T), float64."""
-    squares = gram.diagonal(dim1=1, dim2=2).double() * (1 + 2 * gamma(terms, gram.dtype))
-    return squares.add_(width * torch.finfo(gram.dtype).tiny).sqrt_()
+    dtype = gram.products.dtype
+    squares = gram.products.diagonal(dim1=1, dim2=2).double() * (1 + 2 * gamma(gram.terms, dtype))
+    return squares.add_(gram.width * torch.finfo(dtype).tiny).sqrt_()
 
 
 def _form(gram: Tensor, lengths: Tensor) -> Tensor:
@@ -122,8 +172,8 @@ def _form(gram: Tensor, lengths: Tensor) -> Tensor:
     return (once * lengths).sum(dim=1).mul_(1 + gamma(positions + 8, gram.dtype))
 
 
-def _gram(rows: Tensor) -> tuple[Tensor, int]:
-    """Return the inner products of all pairs of positions, (rows, T, T), and the number of roundings of each.
+def gram_of(rows: Tensor) -> Gram:
+    """Return the inner products of all pairs of positions of ``rows``, (rows, T, width).
 
     The width is cut into blocks that are summed one after another. A product over a block of n has n roundings in any
     order that a kernel may choose, and adding k blocks has k more.
@@ -135,4 +185,4 @@ def _gram(rows: Tensor) -> tuple[Tensor, int]:
     total = parts[0] @ parts[0].mT
     for part in parts[1:]:
         total += part @ part.mT
-    return total, block + len(parts)
+    return Gram(total, width, block + len(parts))
