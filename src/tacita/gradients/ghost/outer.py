@@ -66,8 +66,8 @@ def squares_and_lengths(a: Tensor, d: Tensor, *, rounding_margin: bool = True) -
 def with_margin(squares: Tensor, reach: Tensor, positions: int, dtype: torch.dtype, *, roundings: int = 2) -> Tensor:
     r"""Make squares upper bounds, of the exact gradient's norm and of what a sum of products in ``dtype`` adds.
 
-    A sum of T products per coordinate is off by at most :math:`\gamma_T \sum_t |d_t| |a_t|` in norm. A row whose partial
-    sums may overflow counts as not finite.
+    A sum of T products per coordinate is off by at most :math:`\gamma_T \sum_t |d_t| |a_t|` in norm. A row whose
+    partial sums may overflow counts as not finite.
 
     Args:
         squares: Shape (rows,), float64.
