@@ -34,7 +34,7 @@ def last_step(asked, **environment):
 
 
 needs_glibc = pytest.mark.skipif(
-    sys.platform != "linux" or "glibc" not in os.confstr("CS_GNU_LIBC_VERSION"), reason="another C library"
+    sys.platform != "linux" or "glibc" not in (os.confstr("CS_GNU_LIBC_VERSION") or ""), reason="another C library"
 )
 
 
