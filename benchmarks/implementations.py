@@ -47,7 +47,8 @@ def engine(cell: Cell) -> Step:
         values, _ = estimator(source.engine(params, rows), None)
         for block in values.values():
             for name, value in block.items():
-                params[name].grad = torch.randn(value.shape).mul_(NOISE * CLIP).add_(value).div_(cell.batch)
+                noise = torch.randn(value.shape)
+                params[name].grad = torch.add(value, noise, alpha=NOISE * CLIP, out=noise).div_(cell.batch)
         optimizer.step()
 
     return step

@@ -9,8 +9,9 @@ import scipy.stats
 import torch
 
 from tacita import _integer_noise
+from tacita._box_muller import BLOCK, CHUNK64, PAIR
 from tacita._integer_noise import REGION, discrete_gaussians, rounded_normals
-from tacita._stream import _BLOCK, _CHUNK, _LANE, _PAIR, _PIECE
+from tacita._stream import _LANE, _PIECE
 from tacita.random import Key, Stream
 
 FALSE_ALARM = 1e-6
@@ -97,35 +98,35 @@ def test_values_are_uncorrelated_even_within_a_pair(draw, lag):
 
 def real_normal(stream, index, precision=400):
     """The real value behind ``index``, from 320 bits of its digits."""
-    block, lane = divmod(index, _BLOCK)
-    of_u = block * _BLOCK + lane % _PAIR
+    block, lane = divmod(index, BLOCK)
+    of_u = block * BLOCK + lane % PAIR
     with mpmath.workprec(precision):
         first, *rest = (int(stream.words(1, of_u + j * _LANE)[0]) for j in range(5))
         u = mpmath.mpf(first >> 1) / 2**63 + sum(mpmath.mpf(w) / 2 ** (63 + 64 * (j + 1)) for j, w in enumerate(rest))
-        words = [int(stream.words(1, of_u + _PAIR + j * _LANE)[0]) for j in range(5)]
+        words = [int(stream.words(1, of_u + PAIR + j * _LANE)[0]) for j in range(5)]
         t = sum(mpmath.mpf(w) / 2 ** (64 * (j + 1)) for j, w in enumerate(words))
         angle = 2 * mpmath.pi * (t - (t >= 0.5))
-        return mpmath.sqrt(-2 * mpmath.log(u)) * (mpmath.sin if lane >= _PAIR else mpmath.cos)(angle)
+        return mpmath.sqrt(-2 * mpmath.log(u)) * (mpmath.sin if lane >= PAIR else mpmath.cos)(angle)
 
 
 @pytest.mark.parametrize("scale", [0.3, 1.0, 2.0**24, 2.0**36])
 def test_rounded_normals_equal_the_reference(scale):
     stream = seeded(7)
-    drawn = rounded_normals(stream, 3 * _BLOCK, scale)
-    for index in [*range(0, 3 * _BLOCK, 37), *range(_PAIR - 2, _PAIR + 2)]:
+    drawn = rounded_normals(stream, 3 * BLOCK, scale)
+    for index in [*range(0, 3 * BLOCK, 37), *range(PAIR - 2, PAIR + 2)]:
         with mpmath.workprec(400):
             assert drawn[index] == int(mpmath.floor(scale * real_normal(stream, index) + 0.5))
 
 
 def test_the_refined_path_is_taken_and_gives_the_same(monkeypatch):
     stream, scale = seeded(8), 2.0**20
-    expected = rounded_normals(stream, _BLOCK, scale)
+    expected = rounded_normals(stream, BLOCK, scale)
     calls = []
     refined = _integer_noise._refined
     monkeypatch.setattr(_integer_noise, "_refined", lambda *args, **named: calls.append(1) or refined(*args, **named))
     monkeypatch.setattr(_integer_noise, "LINEAR", 1e30)  # everything is in doubt
-    assert (rounded_normals(stream, _BLOCK, scale) == expected).all()
-    assert len(calls) == _BLOCK
+    assert (rounded_normals(stream, BLOCK, scale) == expected).all()
+    assert len(calls) == BLOCK
 
 
 def test_doubt_occurs_at_the_rate_of_the_bound():
@@ -236,9 +237,9 @@ def test_a_coin_is_compared_digit_by_digit():
 
 def test_large_scales_with_every_value_in_doubt_are_the_same(monkeypatch):
     stream, scale = seeded(11), 900.0
-    expected = discrete_gaussians(stream, 2 * _BLOCK, scale)
+    expected = discrete_gaussians(stream, 2 * BLOCK, scale)
     monkeypatch.setattr(_integer_noise, "_may_be_rejected_early", lambda k, units, scale: np.ones(len(k), bool))
-    assert (discrete_gaussians(stream, 2 * _BLOCK, scale) == expected).all()
+    assert (discrete_gaussians(stream, 2 * BLOCK, scale) == expected).all()
 
 
 def test_rejected_values_are_drawn_anew_from_words_of_their_own(monkeypatch):
@@ -278,7 +279,7 @@ class LastCoin(Stream):
 def test_the_last_coins_reject_however_small_the_chance(scale):
     """At large scales a rejection is rarer than one in 2^17, and is looked for where a coin begins with 16 ones."""
     stream = LastCoin(bytes(range(32)))
-    first, final = rounded_normals(stream, 2 * _BLOCK, scale), discrete_gaussians(stream, 2 * _BLOCK, scale)
+    first, final = rounded_normals(stream, 2 * BLOCK, scale), discrete_gaussians(stream, 2 * BLOCK, scale)
     chances = [float(_integer_noise._chance(int(abs(k)), scale, 128)[1]) for k in first]
     certain = np.array(chances) < 1 - 2.0**-46
     assert certain.mean() > 0.5
@@ -302,13 +303,13 @@ def test_any_stretch_has_the_same_values(draw, scale):
 @pytest.mark.parametrize("draw", [rounded_normals, discrete_gaussians])
 @pytest.mark.parametrize("threads", [1, 3])
 def test_values_do_not_depend_on_threads_or_chunks(draw, threads):
-    stream, count, before = seeded(14), _PIECE + 2 * _CHUNK + 77, torch.get_num_threads()
+    stream, count, before = seeded(14), _PIECE + 2 * CHUNK64 + 77, torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
         whole = draw(stream, count, 2.0**20)
     finally:
         torch.set_num_threads(before)
-    pieces = [draw(stream, _CHUNK, 2.0**20, offset=i) for i in range(0, count, _CHUNK)]
+    pieces = [draw(stream, CHUNK64, 2.0**20, offset=i) for i in range(0, count, CHUNK64)]
     assert (np.concatenate(pieces)[:count] == whole).all()
 
 

@@ -22,7 +22,8 @@ import torch
 from mpmath.ctx_iv import MPIntervalContext
 from mpmath.libmp import to_int
 
-from tacita._stream import _BLOCK, _CHUNK, _LANE, _PAIR, _PIECE, Stream, _fill, _size
+from tacita._box_muller import BLOCK, CHUNK64, PAIR
+from tacita._stream import _LANE, _PIECE, Stream, _fill, _size
 
 LARGEST_SCALE = 2.0**36  # for larger scales, float64 leaves many values in doubt
 UNIT = 2.0**-53
@@ -89,8 +90,8 @@ def _in_blocks(
 ) -> np.ndarray:
     """Compute whole blocks, piece by piece in threads, and return the values that were asked for."""
     count, offset = _size("count", count), _size("offset", offset)
-    first = offset // _BLOCK * _BLOCK
-    covered = -(-(offset + count) // _BLOCK) * _BLOCK - first if count else 0
+    first = offset // BLOCK * BLOCK
+    covered = -(-(offset + count) // BLOCK) * BLOCK - first if count else 0
     out = np.zeros(covered, np.int64)
     starts = range(0, covered if scale else 0, _PIECE)  # scale 0: all values are 0
     threads = min(len(starts), torch.get_num_threads())
@@ -113,19 +114,19 @@ def _in_blocks(
 def _rounded(stream: Stream, scale: float, first: int, out: np.ndarray) -> None:
     """Fill ``out``, whole blocks, with the values from ``first`` on."""
     cipher = stream._cipher(8 * first)
-    words = np.empty(min(len(out), _CHUNK), np.dtype("<i8"))
-    for start in range(0, len(out), _CHUNK):
-        values = out[start : start + _CHUNK]
+    words = np.empty(min(len(out), CHUNK64), np.dtype("<i8"))
+    for start in range(0, len(out), CHUNK64):
+        values = out[start : start + CHUNK64]
         drawn = words[: len(values)]
         _fill(cipher, drawn.view(np.uint8))
-        pairs, columns = drawn.reshape(-1, 2, _PAIR), values.reshape(-1, 2, _PAIR)
+        pairs, columns = drawn.reshape(-1, 2, PAIR), values.reshape(-1, 2, PAIR)
         found = _nearest(pairs[:, 0].reshape(-1), pairs[:, 1].reshape(-1), scale)
         for column, (integers, doubtful) in enumerate(found):
-            columns[:, column] = integers.reshape(-1, _PAIR)
+            columns[:, column] = integers.reshape(-1, PAIR)
             for place in np.flatnonzero(doubtful):
-                row, lane = divmod(int(place), _PAIR)
-                of_u = first + start + row * _BLOCK + lane
-                columns[row, column, lane] = _refined(stream, of_u, of_u + _PAIR, scale, sine=bool(column))
+                row, lane = divmod(int(place), PAIR)
+                of_u = first + start + row * BLOCK + lane
+                columns[row, column, lane] = _refined(stream, of_u, of_u + PAIR, scale, sine=bool(column))
 
 
 def _nearest(u_words: np.ndarray, t_words: np.ndarray, scale: float, *, sine: bool = True) -> list[_Found]:
@@ -214,8 +215,8 @@ def _between(iv: Any, digits: int, bits: int) -> Any:
 
 def _discrete(stream: Stream, scale: float, first: int, out: np.ndarray) -> None:
     """Fill ``out``, whole blocks, with the values from ``first`` on."""
-    for start in range(0, len(out), _CHUNK):
-        values = out[start : start + _CHUNK]
+    for start in range(0, len(out), CHUNK64):
+        values = out[start : start + CHUNK64]
         _rounded(stream, scale, first + start, values)
         units = np.frombuffer(stream.bytes(2 * len(values), 8 * UNITS * REGION + 2 * (first + start)), "<u2")
         left = np.flatnonzero(_may_be_rejected_early(values, units, scale))

@@ -1,16 +1,16 @@
 """Streams of secret words, and the coins, normals and Laplace draws made from them.
 
 The keys of streams are in ``tacita.random``.
-Source: AES-256 in counter mode, NIST SP 800-38A; Box and Muller (1958), https://doi.org/10.1214/aoms/1177706645.
+Source: AES-256 in counter mode, NIST SP 800-38A.
 """
 
 import hmac
 import math
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,18 +18,17 @@ import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 from torch import Tensor
 
+from tacita._box_muller import BLOCK, CHUNK64, fill_float32, fill_float64
+
 _AES_BLOCK = 16  # bytes
 _WORD = 8  # bytes
 _LANE = 2**60  # words between a draw and its second attempt, if the first is rejected
 _ZEROS = memoryview(bytes(2**17))  # the cipher's input; small enough to stay in the second-level cache
-_PAIR = 512  # normals i and i + 512 of a block of 1024 come from one pair of words
-_BLOCK = 2 * _PAIR
-_CHUNK = 64 * _BLOCK  # values of one pass of NumPy operations: many for a call, few enough for the cache
-_PIECE = 4 * _CHUNK  # values that a thread takes at once
+_COINS = 2**16  # coins of one pass of operations
+_PIECE = 4 * CHUNK64  # float64 normals that a thread takes at once
+_FLOAT32 = 2**96  # AES counter from which float32 normals have their words: no other draw comes near
+_CONTINUED = 2**97  # AES counter from which the words stand that continue those
 _DTYPES = {torch.float32: np.float32, torch.float64: np.float64}
-
-_Scratch = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # words, radius, angle, product
-_idle: list[_Scratch] = []  # kept between calls: fresh memory costs more than the arithmetic
 
 
 class Stream:
@@ -79,10 +78,7 @@ class Stream:
     def words_at(self, places: np.ndarray) -> np.ndarray:
         """Return the words at ``places``, uint64, in any order: the same words as :meth:`words` returns."""
         places = np.asarray(places).astype(np.uint64)
-        counters = np.zeros((len(places), 2), np.dtype(">u8"))
-        counters[:, 1] = places >> np.uint64(1)  # two words a block
-        cipher = Cipher(algorithms.AES(self._secret), modes.ECB()).encryptor()
-        blocks = np.frombuffer(cipher.update(counters.tobytes()), np.dtype("<u8")).reshape(-1, 2)
+        blocks = self._blocks(0, places >> np.uint64(1))  # two words a block
         return blocks[np.arange(len(places)), (places & np.uint64(1)).astype(np.intp)].astype(np.uint64)
 
     def bernoulli(self, count: int, probability: float | Fraction, offset: int = 0) -> np.ndarray:
@@ -97,8 +93,8 @@ class Stream:
         coins = np.ones(count, bool)
         if threshold == 2**64:
             return coins
-        for start in range(0, count, _CHUNK):
-            chunk = coins[start : start + _CHUNK]
+        for start in range(0, count, _COINS):
+            chunk = coins[start : start + _COINS]
             np.less(self.words(len(chunk), offset + start), np.uint64(threshold), out=chunk)
         return coins
 
@@ -158,11 +154,16 @@ class Stream:
     ) -> Tensor:
         r"""Draw standard normals of ``shape``: value i (row-major) is a function of (key, ``offset`` + i) alone.
 
-        Box-Muller in float64: within each block of 1024 words, word j of the first half gives :math:`u \in (0, 1]`, and
-        word j + 512 an angle :math:`t \in [-\pi, \pi)`, both of 53 bits. Value j is :math:`\sqrt{-2 \ln u} \cos t`, and
-        value j + 512 is the same with :math:`\sin t`. The tail ends at :math:`\sqrt{2 \cdot 53 \ln 2} = 8.57`. float32
-        values are the float64 ones, rounded. The same machine and versions give the same bits, whatever the number of
-        threads, the shape or the device (values are made on the CPU and moved).
+        Box-Muller within each block of 1024 words: word j of the first half gives :math:`u \in (0, 1]`, and word j +
+        512 an angle :math:`t \in [-\pi, \pi)`. Value j is :math:`r \cos t`, and value j + 512 is :math:`r \sin t`, with
+        :math:`r = \sqrt{-2 \ln u}`.
+
+        * float64: words of 64 bits, of which 53 are used. The tail ends at :math:`\sqrt{2 \cdot 53 \ln 2} = 8.57`.
+        * float32: words of 32 bits; u goes on to 84 bits near 0 and 1. The tail ends at 10.8. A value is within
+          :math:`3 \cdot 10^{-6} + 1.1 \cdot 10^{-6} r` of an exact normal (docs/derivations/noise.md).
+
+        The two share no word. The same machine and versions give the same bits, whatever the number of threads, the
+        shape or the device (values are made on the CPU and moved).
 
         Raises:
             ValueError: ``dtype`` is neither float32 nor float64: noise of fewer bits has no stated guarantee.
@@ -171,17 +172,14 @@ class Stream:
             raise ValueError(f"dtype must be torch.float32 or torch.float64, got {dtype}. Cast the release afterwards.")
         shape = tuple(_size("shape", n) for n in ((shape,) if isinstance(shape, int) else shape))
         count, offset = math.prod(shape), _size("offset", offset)
-        first = offset // _BLOCK * _BLOCK
-        covered = -(-(offset + count) // _BLOCK) * _BLOCK - first if count else 0
+        first = offset // BLOCK * BLOCK
+        covered = -(-(offset + count) // BLOCK) * BLOCK - first if count else 0
         out = np.empty(covered, _DTYPES[dtype])
-        pieces = [(out[start : start + _PIECE], first + start) for start in range(0, covered, _PIECE)]
-        threads = min(len(pieces), torch.get_num_threads())
-        if threads > 1:
-            with ThreadPoolExecutor(threads) as pool:
-                list(pool.map(self._normals, *zip(*pieces, strict=True)))
+        if dtype == torch.float32:
+            cipher = self._cipher(_AES_BLOCK * _FLOAT32 + 4 * first)
+            fill_float32(out, first, partial(_fill, cipher), self._continuations)
         else:
-            for piece, start in pieces:
-                self._normals(piece, start)
+            self._float64_normals(out, first)
         return torch.from_numpy(out)[offset - first : offset - first + count].reshape(shape).to(device)
 
     def laplaces(self, count: int, offset: int = 0) -> np.ndarray:
@@ -205,12 +203,32 @@ class Stream:
         cipher.update(_ZEROS[:skip])
         return cipher
 
-    def _normals(self, out: np.ndarray, offset: int) -> None:
-        """Fill ``out``, a number of whole blocks, with the normals from ``offset`` on, which begins a block."""
-        cipher = self._cipher(_WORD * offset)
-        with _scratch() as scratch:
-            for start in range(0, len(out), _CHUNK):
-                _box_muller(cipher, out[start : start + _CHUNK], scratch)
+    def _float64_normals(self, out: np.ndarray, first: int) -> None:
+        """Fill ``out``, a number of whole blocks, with the normals from ``first`` on, which begins a block."""
+
+        def fill(start: int) -> None:
+            cipher = self._cipher(_WORD * (first + start))
+            fill_float64(out[start : start + _PIECE], partial(_fill, cipher))
+
+        starts = range(0, len(out), _PIECE)
+        threads = min(len(starts), torch.get_num_threads())
+        if threads > 1:
+            with ThreadPoolExecutor(threads) as pool:
+                list(pool.map(fill, starts))
+        else:
+            for start in starts:
+                fill(start)
+
+    def _continuations(self, places: np.ndarray) -> np.ndarray:
+        """Return a word of 64 bits for each place, uint64, from the blocks of the cipher that serve nothing else."""
+        return self._blocks(_CONTINUED, places)[:, 0].astype(np.uint64)
+
+    def _blocks(self, counter: int, places: np.ndarray) -> np.ndarray:
+        """Return the cipher's blocks at ``counter`` (a multiple of 2^64) + ``places``, as pairs of words."""
+        counters = np.empty((len(places), 2), np.dtype(">u8"))
+        counters[:, 0], counters[:, 1] = counter >> 64, places
+        cipher = Cipher(algorithms.AES(self._secret), modes.ECB()).encryptor()
+        return np.frombuffer(cipher.update(counters.tobytes()), np.dtype("<u8")).reshape(-1, 2)
 
 
 def _fill(cipher: CipherContext, out: np.ndarray) -> None:
@@ -221,46 +239,8 @@ def _fill(cipher: CipherContext, out: np.ndarray) -> None:
         cipher.update_into(_ZEROS[: len(part)], part)
 
 
-def _box_muller(cipher: CipherContext, out: np.ndarray, scratch: _Scratch) -> None:
-    """Fill ``out``, a number of whole blocks and at most one chunk, with normals from the cipher's next words.
-
-    Every operation is IEEE arithmetic or runs over whole vector registers in one thread, so that a value's bits depend
-    on its two words alone.
-    """
-    half = len(out) // 2
-    words, radius, angle, product = scratch[0][: 2 * half], scratch[1][:half], scratch[2][:half], scratch[3][:half]
-    _fill(cipher, words.view(np.uint8))
-    np.right_shift(words, 11, out=words)  # arithmetic: 53 signed bits, in [-2^52, 2^52)
-    pairs = words.reshape(-1, 2, _PAIR)
-    np.copyto(radius.reshape(-1, _PAIR), pairs[:, 0])
-    np.copyto(angle.reshape(-1, _PAIR), pairs[:, 1])
-    radius += 2.0**52 + 1  # in [1, 2^53], exact
-    radius *= 2.0**-53
-    np.log(radius, out=radius)
-    radius *= -2.0
-    np.sqrt(radius, out=radius)
-    angle *= math.pi * 2.0**-52
-    values = out.reshape(-1, 2, _PAIR)
-    for column, function in enumerate((torch.cos, torch.sin)):  # torch's are vectorised in float64, NumPy's are not
-        function(torch.from_numpy(angle), out=torch.from_numpy(product))
-        product *= radius
-        np.copyto(values[:, column], product.reshape(-1, _PAIR), casting="same_kind")
-
-
 def _size(name: str, value: int) -> int:
     value = operator.index(value)
     if value < 0:
         raise ValueError(f"{name} must be >= 0, got {value}.")
     return value
-
-
-@contextmanager
-def _scratch() -> Iterator[_Scratch]:
-    """Lend scratch memory for one chunk of normals, which is this thread's alone meanwhile."""
-    try:
-        scratch = _idle.pop()  # atomic, as append is
-    except IndexError:
-        half = _CHUNK // 2
-        scratch = (np.empty(_CHUNK, np.dtype("<i8")), np.empty(half), np.empty(half), np.empty(half))
-    yield scratch
-    _idle.append(scratch)

@@ -24,7 +24,7 @@ from tacita.gradients import (
     weighted_sums,
 )
 from tacita.gradients.chunked import ChunkedEngine
-from tacita.gradients.ghost import capture, outer, record_batch, rounding
+from tacita.gradients.ghost import capture, convolution, outer, patch_gram, record_batch, rounding
 from tacita.gradients.ghost import engine as ghost
 from tacita.oracles import GradientOracle, gradient_oracle
 from tacita.oracles.updates import Updates
@@ -43,6 +43,7 @@ GHOST = "tests/gradients/test_ghost_engine.py::"
 HOSTILE_MODELS = "tests/gradients/test_hostile_models.py::test_no_model_lets_a_record_move_more_than_its_share"
 GHOST_RULES = "tests/gradients/test_ghost_rules.py::"
 MARGINS = "tests/gradients/test_ghost_margins.py::"
+PATCHES = "tests/gradients/test_patch_gram.py::"
 
 MIXERS = [
     SCAN + "test_a_contrastive_loss_is_refused",
@@ -391,7 +392,32 @@ def gram_norms_cancel():
         return squares, (outer.row_norms(a), outer.row_norms(d))
 
     swap(outer.gram_squares, gram)
-    swap(outer.with_margin, lambda squares, reach, positions, dtype: squares)
+    swap(outer.with_margin, lambda squares, reach, positions, dtype, *, roundings=2: squares)
+
+
+@bug(47, caught_by=[PATCHES + "test_norms_are_upper_bounds_where_positions_cancel"])
+def patches_cancel():
+    """Inner products of patches are believed where their rounding has cancelled the norm."""
+    whole = convolution.squares_of_grams
+
+    def believed(of_a, of_d, again, *, rounding_margin=True):
+        squares = (of_a.products * of_d.products).sum(dim=(1, 2)).double()
+        return squares, whole(of_a, of_d, again)[1]
+
+    swap(whole, believed)
+    swap(outer.with_margin, lambda squares, reach, positions, dtype, *, roundings=2: squares)
+
+
+@bug(47, caught_by=[PATCHES + "test_the_products_are_those_of_patches"])
+def additions_of_pixels_not_counted():
+    """Products of patches have the rounding of products of pixels; that of adding these up is left out."""
+    whole = patch_gram.patch_gram
+
+    def short(pixels, kernel, stride, dilation):
+        made = whole(pixels, kernel, stride, dilation)
+        return replace(made, terms=made.terms - sum(kernel) + len(kernel))
+
+    swap(whole, short)
 
 
 @bug(47, caught_by=[MARGINS + "test_the_term_of_a_gram_norm_pays_for_the_worst_errors_of_its_inner_products[coherent]"])

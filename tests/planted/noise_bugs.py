@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from tacita import _stream
+from tacita import _box_muller, _stream
 from tacita import random as randomness_module
 from tacita.ledger.registry import SessionRegistry
 from tacita.mechanisms import GaussianMechanism
@@ -283,23 +283,55 @@ def offset_ignored():
 @bug(
     38,
     caught_by=[
-        STREAM + "test_the_tail_reaches_8_5_sigma_and_no_word_gives_an_infinity",
-        STREAM + "test_normals_are_box_muller_of_the_words",
+        STREAM + "test_the_float64_tail_reaches_8_5_sigma_and_no_word_gives_an_infinity",
+        STREAM + "test_float64_normals_are_box_muller_of_the_words",
+        STREAM + "test_float32_normals_are_near_exact_ones",
     ],
 )
 def normals_from_24_bits():
     """Uniforms of 24 bits: the tail of the noise ends at 5.8 standard deviations."""
 
-    def coarse(cipher, out, scratch):
-        words = np.empty(len(out), "<i8")
-        _stream._fill(cipher, words.view(np.uint8))
-        pairs = (words >> 40).reshape(-1, 2, 512)
+    def coarse(out, words):
+        pairs = words.reshape(-1, 2, 512)
         radius = np.sqrt(-2 * np.log((pairs[:, 0] + 2.0**23 + 1) * 2.0**-24))
         angle = pairs[:, 1] * math.pi * 2.0**-23
         values = out.reshape(-1, 2, 512)
         values[:, 0], values[:, 1] = radius * np.cos(angle), radius * np.sin(angle)
 
-    swap(_stream._box_muller, coarse)
+    def filled(fill, dtype, count):
+        words = np.empty(count, dtype)
+        fill(words.view(np.uint8))
+        return words
+
+    swap(_box_muller.fill_float64, lambda out, fill: coarse(out, filled(fill, "<i8", len(out)) >> 40))
+    swap(
+        _box_muller.fill_float32,
+        lambda out, first, fill, second: coarse(out, filled(fill, "<i4", len(out)).astype(np.int64) >> 8),
+    )
+
+
+@bug(
+    38,
+    caught_by=[
+        STREAM + "test_words_near_either_end_go_on_in_a_second_word",
+        STREAM + "test_the_float32_tail_reaches_10_8_sigma_and_no_word_gives_an_infinity",
+    ],
+)
+def float32_tail_ends_with_the_first_word():
+    """Radii of float32 normals have 31 bits everywhere: their tail ends at 6.6 standard deviations."""
+    put(_box_muller, "_edges", lambda uniforms, spare: np.empty(0, np.int64))
+
+
+@bug(34, caught_by=[STREAM + "test_float32_normals_are_near_exact_ones"])
+def one_second_word_for_all():
+    """All radii in the tail go on with the same word, so that they are not independent."""
+    put(Stream, "_continuations", lambda self, places: np.full(len(places), self.words(1)[0]))
+
+
+@bug(34, caught_by=[STREAM + "test_float32_and_float64_normals_share_no_word"])
+def words_of_two_dtypes():
+    """float32 and float64 normals of one stream are made of the same words: two parameters get dependent noise."""
+    put(_stream, "_FLOAT32", 0)
 
 
 @bug(38, caught_by=["tests/ledger/test_statement.py::test_it_can_be_read_by_an_officer"])

@@ -54,7 +54,7 @@ def shared_scales_without_margin():
 def margin_for_the_norm_alone():
     """The rounding of the sum of products is paid for once, in the norm, and not in the sum that is released."""
 
-    def once(squares, reach, positions, dtype):
+    def once(squares, reach, positions, dtype, *, roundings=2):
         bounds = add_radius(squares, gamma(positions + 4, dtype) * reach)
         return torch.where(reach < torch.finfo(dtype).max / 4, bounds, torch.inf)
 

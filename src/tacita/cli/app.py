@@ -13,6 +13,7 @@ from typing import NoReturn
 
 from cyclopts import App, CycloptsError, MissingArgumentError
 
+from tacita.cli.memory import keep_freed_memory
 from tacita.errors import TacitaError
 
 BAD_INPUT, INTERNAL, INTERRUPTED = 2, 70, 130
@@ -117,6 +118,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     wrong; 70 an internal error; 130 interrupted.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a scheduler's stop is handled like Ctrl-C
+    if arguments is None:  # in a process of its own
+        keep_freed_memory()
     words = list(sys.argv[1:] if arguments is None else arguments)
     # A command's own help is its docstring, which needs its module and thus torch; a list of commands does not.
     app = make_app(summaries=not any(word in COMMANDS for word in words))

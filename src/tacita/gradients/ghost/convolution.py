@@ -17,7 +17,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tacita.gradients.ghost.outer import HELD, gram_is_cheaper, outer_grads, squared_norms, with_margin
+from tacita.gradients.ghost.outer import (
+    HELD,
+    direct_squares,
+    gram_is_cheaper,
+    gram_of,
+    outer_grads,
+    squared_norms,
+    squares_of_grams,
+    with_margin,
+)
+from tacita.gradients.ghost.patch_gram import cost as patch_gram_cost
+from tacita.gradients.ghost.patch_gram import patch_gram
 from tacita.gradients.ghost.rounding import LONGEST_WORST_CASE, add_radius, gamma
 from tacita.gradients.ghost.rule import Call, LayerRule, LayerUse, Parameters, RowWeights, squared_norm_of
 from tacita.gradients.ghost.transposed import TransposedRule
@@ -162,21 +173,56 @@ def _images(x: Tensor, axes: int) -> Tensor:
 
 def _weight_squares(use: LayerUse, rounding_margin: bool) -> Tensor:
     shape, positions = use.shapes["weight"], _positions(use)
-    room = max(HELD // 2**10, use.x[0].numel() + use.grad[0].numel())
+    room = max(HELD // 2**9, use.x[0].numel() + use.grad[0].numel())
     if use.x.shape[1] > 1 or shape.numel() <= room:
         use.kept["weight"] = _weight_grads(use)  # takes no more memory than its factors, and serves the sums
         squares = squared_norm_of(use.kept["weight"], rounding_margin=rounding_margin)
         if not rounding_margin or positions > LONGEST_WORST_CASE:
             return squares
-        return with_margin(squares, _sum_of_products(use), positions, use.x.dtype)
+        return with_margin(squares, _sum_of_products(use), positions, use.x.dtype, roundings=1)
     if positions == 1 or gram_is_cheaper(positions, shape[1:].numel(), shape[0] // use.settings.groups):
         patches, grads = _patches(use, use.x.flatten(0, 1)), _grouped(use, use.grad.flatten(0, 1))
         squares = squared_norms(patches, grads, rounding_margin=rounding_margin)
         return squares.view(len(use.x), -1).sum(dim=1)
+    if _patch_gram_is_cheaper(use):
+        height = max(1, 2 * AT_ONCE // (use.settings.groups * _padded_pixels(use).numel() ** 2))
+        parts = [use.rows(slice(k, k + height)) for k in range(0, len(use.x), height)]
+        return torch.cat([_squares_from_pixels(part, rounding_margin) for part in parts])
     height = max(1, AT_ONCE // shape.numel())
     blocks = [use.rows(slice(k, k + height)) for k in range(0, len(use.x), height)]
     squares = torch.cat([squared_norm_of(_weight_grads(b), rounding_margin=rounding_margin) for b in blocks])
     return with_margin(squares, _sum_of_products(use), positions, use.x.dtype) if rounding_margin else squares
+
+
+def _patch_gram_is_cheaper(use: LayerUse) -> bool:
+    shape, settings, positions = use.shapes["weight"], use.settings, _positions(use)
+    out = shape[0] // settings.groups
+    taken = patch_gram_cost(_padded_pixels(use), shape[1], shape[2:], settings.stride, settings.dilation)
+    return taken + positions**2 * out < positions * shape[1:].numel() * out
+
+
+def _padded_pixels(use: LayerUse) -> torch.Size:
+    return torch.Size(n + sum(both) for n, both in zip(use.x.shape[3:], use.settings.pads, strict=True))
+
+
+def _squares_from_pixels(use: LayerUse, rounding_margin: bool) -> Tensor:
+    """Return the weight's squared norms from inner products of pixels, for records of one image."""
+    settings, groups, x, grad = use.settings, use.settings.groups, use.x.flatten(0, 1), use.grad.flatten(0, 1)
+    pixels = F.pad(x, _flat(settings.pads)).reshape(len(x) * groups, -1, *_padded_pixels(use))
+
+    def again(loose: Tensor) -> Tensor:
+        images = loose.view(-1, groups).any(dim=1)
+        chosen = loose.view(-1, groups)[images].flatten()
+        patches, grads = _patches(use, x[images].double()), _grouped(use, grad[images].double())
+        return direct_squares(patches[chosen], grads[chosen], rounding_margin=rounding_margin)
+
+    of_patches = patch_gram(pixels, use.shapes["weight"][2:], settings.stride, settings.dilation)
+    of_grads = gram_of(_grouped(use, grad))
+    squares, lengths = squares_of_grams(of_patches, of_grads, again, rounding_margin=rounding_margin)
+    if rounding_margin:
+        reach = (lengths[0] * lengths[1]).sum(dim=1)
+        squares = with_margin(squares, reach, _positions(use), x.dtype, roundings=1)
+    return squares.view(-1, groups).sum(dim=1)
 
 
 def _weight_grads(use: LayerUse) -> Tensor:

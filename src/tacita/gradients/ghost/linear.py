@@ -116,7 +116,8 @@ class LinearRule(LayerRule):
         lengths = row_norms(a), row_norms(d)
         squares = squared_norm_of(use.kept["weight"], rounding_margin=rounding_margin)
         if rounding_margin:
-            squares = with_margin(squares, (lengths[0] * lengths[1]).sum(dim=1), a.shape[1], a.dtype)
+            reach = (lengths[0] * lengths[1]).sum(dim=1)
+            squares = with_margin(squares, reach, a.shape[1], a.dtype, roundings=1)
         return squares, lengths
 
 

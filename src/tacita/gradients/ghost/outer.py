@@ -21,7 +21,7 @@ from tacita.gradients.ghost.rule import squared_norm_of
 
 HELD = 2**22  # elements of per-sample gradients in memory at once
 LOOSE = 0.01  # if its rounding term is a larger share of its square, a Gram norm is computed again, directly
-GRAM_TERM = 0.004  # the term's share of the square for a sample with incoherent positions; decides the blocks
+GRAM_TERM = 0.003  # the term's share of the square for a sample with incoherent positions; decides the blocks
 SMALLEST_BLOCK = 32  # narrower blocks would be all overhead
 
 Lengths = tuple[Tensor, Tensor]  # of a and d at each position: (rows, positions), float64
@@ -52,22 +52,32 @@ def squared_norms(a: Tensor, d: Tensor, *, rounding_margin: bool = True) -> Tens
 
 def squares_and_lengths(a: Tensor, d: Tensor, *, rounding_margin: bool = True) -> tuple[Tensor, Lengths]:
     """Return :func:`squared_norms` in Gram or direct form, and upper bounds of the norms of each position's a and d."""
-    if gram_is_cheaper(a.shape[1], a.shape[2], d.shape[2]):
+    gram = gram_is_cheaper(a.shape[1], a.shape[2], d.shape[2])
+    if gram:
         squares, lengths = gram_squares(a, d, rounding_margin=rounding_margin)
     else:
         squares, lengths = direct_squares(a, d, rounding_margin=rounding_margin), (row_norms(a), row_norms(d))
     if not rounding_margin:
         return squares, lengths
-    return with_margin(squares, (lengths[0] * lengths[1]).sum(dim=1), a.shape[1], a.dtype), lengths
+    reach = (lengths[0] * lengths[1]).sum(dim=1)
+    return with_margin(squares, reach, a.shape[1], a.dtype, roundings=1 if gram else 2), lengths
 
 
-def with_margin(squares: Tensor, reach: Tensor, positions: int, dtype: torch.dtype) -> Tensor:
+def with_margin(squares: Tensor, reach: Tensor, positions: int, dtype: torch.dtype, *, roundings: int = 2) -> Tensor:
     r"""Make squares upper bounds, of the exact gradient's norm and of what a sum of products in ``dtype`` adds.
 
-    A sum of T products per coordinate is off by at most :math:`\gamma_T \sum_t |d_t| |a_t|` in norm. It is computed
-    twice, for the norm and for the sum. A row whose partial sums may overflow counts as not finite.
+    A sum of T products per coordinate is off by at most :math:`\gamma_T \sum_t |d_t| |a_t|` in norm. A row whose
+    partial sums may overflow counts as not finite.
+
+    Args:
+        squares: Shape (rows,), float64.
+        reach: Upper bounds of the sum over t, (rows,).
+        positions: T.
+        dtype: Of the products.
+        roundings: How many such sums lie between ``squares`` and what is added: 2 if the norm is that of one sum, and
+            the rows are added by another; 1 if the norm is that of the exact gradient, or the same sum is added.
     """
-    bounds = add_radius(squares, 2 * gamma(positions + 4, dtype) * reach)
+    bounds = add_radius(squares, roundings * gamma(positions + 6 - roundings, dtype) * reach)
     return torch.where(reach < torch.finfo(dtype).max / 4, bounds, torch.inf)
 
 
@@ -134,11 +144,12 @@ def squares_of_grams(
     left, right = of_a.products, of_d.products
     dtype, positions = left.dtype, left.shape[1]
     lengths = _lengths(of_a), _lengths(of_d)
-    of_left = _form(right, lengths[0]).mul_(gamma(of_a.terms + positions + 4, dtype))
+    added = 3 + 2 * positions * unit(torch.float64) / unit(dtype)  # of products, which are added up in float64
+    of_left = _form(right, lengths[0]).mul_(gamma(of_a.terms + added, dtype))
     of_right = _form(left, lengths[1]).mul_(gamma(of_d.terms + 4, dtype))
     of_both = (lengths[0] * lengths[1]).sum(dim=1).mul_(gamma(of_a.terms + of_d.terms, dtype)).square_()
     term = of_left + of_right + of_both
-    squares = left.mul_(right).sum(dim=2).double().sum(dim=1).clamp_(min=0.0)
+    squares = left.mul_(right).sum(dim=2, dtype=torch.float64).sum(dim=1).clamp_(min=0.0)
     bounds = squares + term if rounding_margin else squares
     loose = term > min(LOOSE, 2**28 * unit(dtype)) * squares
     if loose.any():
