@@ -2,20 +2,11 @@
 
 from tacita.methods.accelerated import AcceleratedSGD
 from tacita.methods.averaged import ExponentialAverage, SuffixAverage
+from tacita.methods.domains import Ball, Box, L1Ball, Simplex
 from tacita.methods.localized import LocalizedSubgradient, Phase
+from tacita.methods.penalties import L1, ElasticNet, GroupLasso, NuclearNorm
 from tacita.methods.proximal import ProximalSGD, RegularizedSubgradient, WeightedSGD
-from tacita.methods.proximal_operators import (
-    L1,
-    Ball,
-    Box,
-    ElasticNet,
-    GroupLasso,
-    L1Ball,
-    NuclearNorm,
-    ProximalOperator,
-    ProximalSum,
-    Simplex,
-)
+from tacita.methods.proximal_operators import ProximalOperator, ProximalSum
 from tacita.methods.random_iterate import RandomIterate
 from tacita.methods.solver import Queryable, Solver
 

@@ -11,8 +11,9 @@ from typing import Any, Protocol, TypeVar
 from torch import Tensor
 
 from tacita.errors import ResumeError
+from tacita.methods.domains import Ball
 from tacita.methods.proximal import RegularizedSubgradient
-from tacita.methods.proximal_operators import Ball, ProximalOperator
+from tacita.methods.proximal_operators import ProximalOperator
 from tacita.methods.solver import Queryable, Tensors
 from tacita.oracles import Records, Release
 

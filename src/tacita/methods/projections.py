@@ -5,6 +5,7 @@ Sources: simplex and l1 ball: Held, Wolfe and Crowder (1974); Duchi, Shalev-Shwa
 alternating scheme: Bauschke and Combettes (2008), "A Dykstra-like algorithm for two monotone operators", Theorem 3.3.
 """
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -91,17 +92,52 @@ def on_l1_ball(vector: Tensor, radius: float) -> Tensor:
     return on_simplex(vector.abs(), radius) * vector.sign()
 
 
+def in_ball(
+    operator: Callable[[Tensor, float], Tensor], vector: Tensor, step: float, center: Tensor, radius: float
+) -> Tensor:
+    r"""Return the proximal point of a function plus the indicator of a ball around ``center``.
+
+    With a multiplier :math:`\lambda \ge 0` for the ball it is
+    :math:`\mathrm{prox}_{t f/(1+\lambda)}\big(\frac{z + \lambda c}{1 + \lambda}\big)`, whose distance from the center
+    falls with :math:`\lambda`: :math:`\lambda` is 0, or the point is on the sphere, found by bisection.
+
+    Args:
+        operator: The function's proximal operator, (z, step) -> point.
+        vector: z.
+        step: t.
+        center, radius: The ball.
+
+    Raises:
+        ValueError: The function is infinite on the whole ball (two sets without a point in common).
+    """
+    wide, around = vector.double(), center.double()
+
+    def point(log_kept: float) -> Tensor:  # the logarithm of 1 / (1 + lambda)
+        kept = math.exp(log_kept)
+        return operator(around + kept * (wide - around), step * kept)
+
+    if norm(point(0.0) - around) <= radius:
+        return point(0.0).to(vector)
+    low, high = -700.0, 0.0
+    while (middle := (low + high) / 2) not in (low, high):
+        low, high = (low, middle) if norm(point(middle) - around) > radius else (middle, high)
+    found = point(low)
+    if norm(found - around) > radius * (1 + 1e-6):
+        raise ValueError(f"the sets must have a point in common: a ball has radius {radius:g} and does not reach.")
+    return on_ball(found, radius, around).to(vector)
+
+
 def alternating(first: Callable[[Tensor], Tensor], second: Callable[[Tensor], Tensor], vector: Tensor) -> Tensor:
     """Return the proximal point of a sum of two functions, from the proximal operators of each.
 
-    For two indicators this is Dykstra's algorithm: the projection on the intersection. It stops when both operators
-    return the same point up to a relative 1e-10 (1e-6 in float32).
+    For two indicators this is Dykstra's algorithm: the projection on the intersection. It works in float64 and stops
+    when neither operator moves the point by more than a relative 1e-10.
 
     Raises:
         RuntimeError: No agreement after 100 000 rounds, as when two sets have no point in common.
     """
-    tolerance = max(TOLERANCE, 10 * torch.finfo(vector.dtype).eps)
-    current, kept_first, kept_second = vector, torch.zeros_like(vector), torch.zeros_like(vector)
+    current = vector.double()
+    kept_first, kept_second = torch.zeros_like(current), torch.zeros_like(current)
     for _ in range(MOST_ROUNDS):
         middle = first(current + kept_first)
         kept_first = current + kept_first - middle
@@ -109,6 +145,6 @@ def alternating(first: Callable[[Tensor], Tensor], second: Callable[[Tensor], Te
         kept_second = middle + kept_second - following
         moved = max(norm(following - current), norm(following - middle))
         current = following
-        if moved <= tolerance * (1 + norm(current)):
-            return current
+        if moved <= TOLERANCE * (1 + norm(current)):
+            return current.to(vector)
     raise RuntimeError(f"two operators did not agree after {MOST_ROUNDS} rounds: do their sets have a point in common?")

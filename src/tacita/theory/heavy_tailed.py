@@ -9,12 +9,13 @@ and constants: docs/derivations/heavy-tailed-sco.md.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
 
 import numpy as np
 
 from tacita.theory._arrays import Numbers
+from tacita.theory._plan_words import about_lower_bound, left_out, lower_bound_of
 from tacita.theory.heavy_tailed_setting import (
     Constants,
     HeavyTailedSetting,
@@ -27,13 +28,17 @@ from tacita.theory.heavy_tailed_setting import (
 )
 from tacita.theory.localized_phases import (
     LocalizedPhase,
-    PhaseSchedule,
     localized_constants,
     localized_phases,
     reduction_sizes,
     strongly_convex_phases,
 )
-from tacita.theory.minimax import convex_lower_bound, strongly_convex_lower_bound, uniformly_lipschitz_rate
+from tacita.theory.localized_plan import LocalizedPlan, plan_localized
+from tacita.theory.minimax import (
+    convex_lower_bound,
+    strongly_convex_lower_bound,
+    uniformly_lipschitz_rate,
+)
 from tacita.theory.one_pass_bounds import (
     OnePassBound,
     Schedule,
@@ -85,7 +90,6 @@ STEPS_ONE_BY_ONE = 300  # up to here every number of steps is tried; then 200 mo
 THRESHOLDS = (1e-3, 1e9)  # of the moment bound: where the best threshold is searched
 GRID = 281
 ZOOMS = 4
-LOWER_BOUND_HOLDS = (40, 7202)  # dimension, records
 
 _BOUNDS: dict[str, Callable[..., OnePassBound]] = {
     "accelerated": accelerated_bound,
@@ -136,7 +140,7 @@ class HeavyTailedPlan:
     variance: float
     theorem: TheoremSettings
     lower_bound: float
-    messages: tuple[str, ...]
+    messages: tuple[str, ...] = ()
 
     @property
     def num_records(self) -> int:
@@ -149,7 +153,7 @@ class HeavyTailedPlan:
         return self.num_records
 
     @property
-    def ratio_to_lower_bound(self) -> float:
+    def ratio_tolower_bound_of(self) -> float:
         """The theorem's rate over the lower bound, both with their constants dropped; never a certificate."""
         return self.theorem.rate / self.lower_bound
 
@@ -162,44 +166,6 @@ class HeavyTailedPlan:
     def is_vacuous(self) -> bool:
         """Whether the bound is no better than the one that holds before any step."""
         return not self.bound < self.trivial_bound
-
-
-@dataclass(frozen=True)
-class LocalizedPlan:
-    """A plan for the localized method, phase by phase.
-
-    Attributes:
-        setting: The inputs.
-        order: k.
-        phases: One a part of the split.
-        rate: The theorem's excess risk up to a constant; there is no explicit bound.
-        lower_bound: The minimax lower bound with constant 1.
-        messages: What the reader must know.
-    """
-
-    setting: HeavyTailedSetting
-    order: float
-    phases: tuple[LocalizedPhase, ...]
-    rate: float
-    lower_bound: float
-    messages: tuple[str, ...]
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """Sizes for :func:`tacita.split`, one a phase, and one more for the records that are left out, if any are."""
-        used = [phase.num_records for phase in self.phases]
-        rest = self.setting.num_records - sum(used)
-        return (*used, rest) if rest else tuple(used)
-
-    @property
-    def num_queries(self) -> int:
-        """Queries of all phases, each with a noise vector of its own."""
-        return sum(phase.steps for phase in self.phases)
-
-    @property
-    def gradient_evaluations(self) -> int:
-        """Per-sample gradients that the run computes."""
-        return sum(phase.gradient_evaluations for phase in self.phases)
 
 
 def plan_heavy_tailed(
@@ -233,8 +199,7 @@ def plan_heavy_tailed(
     bound, steps, threshold, order = min(found, key=lambda one: one[0])
     at = _BOUNDS[method](setting, steps=steps, max_grad_norm=threshold, order=order, constants=constants)
     weighted = method == "strongly_convex"
-    theorem = _theorem(setting, method, order, constants)
-    return HeavyTailedPlan(
+    plan = HeavyTailedPlan(
         setting=setting,
         method=method,
         constants=constants,
@@ -250,73 +215,13 @@ def plan_heavy_tailed(
         bound=bound,
         bias=float(at.error.bias),
         variance=float(at.error.variance),
-        theorem=theorem,
-        lower_bound=_lower_bound(setting, order, method != "accelerated"),
-        messages=_messages(setting, method, order, bound, theorem, int(at.batch_size) * (steps + weighted)),
+        theorem=_theorem(setting, method, order, constants),
+        lower_bound=lower_bound_of(setting, order, method != "accelerated"),
     )
+    return replace(plan, messages=_messages(plan))
 
 
-def plan_localized(
-    setting: HeavyTailedSetting, *, schedule: PhaseSchedule | None = None, constants: Constants = "sharp"
-) -> LocalizedPlan:
-    r"""Return the phases of the localized method, at the order k with the least rate.
-
-    With ``strong_convexity`` > 0 and at least 16 records they are those of the strongly convex reduction.
-
-    Args:
-        setting: The public constants, with ``uniform_moment_bounds`` of an order k and of 2k (or higher ones).
-        schedule: ``"theory"``, ``"economy"``, or ``None`` for theory up to 512 records and economy above.
-        constants: ``"paper"`` takes the theorem's printed, too small, number of steps.
-
-    Example:
-        >>> setting = HeavyTailedSetting(num_records=5000, dim=10, rho=0.5, diameter=2, moment_bounds={2: 1.0},
-        ...                              uniform_moment_bounds={2: 1.0, 4: 1.0})
-        >>> plan = plan_localized(setting)
-        >>> len(plan.phases), plan.sizes[:3], plan.sizes[-1], plan.num_queries
-        (12, (2048, 1024, 512), 905, 1330)
-    """
-    highest = max(setting.uniform_moment_bounds, default=0.0)
-    orders = [k for k in {*setting.moment_bounds, *setting.uniform_moment_bounds, 2.0} if 2 * k <= highest]
-    if not orders:
-        raise ValueError(
-            "uniform_moment_bounds must hold an order of at least 4 for a localized method: it needs a moment of order "
-            f"2k with k >= 2, got {dict(setting.uniform_moment_bounds)}."
-        )
-    chosen = schedule or ("theory" if setting.num_records <= 512 else "economy")
-    order = min(sorted(orders), key=lambda k: localized_constants(setting, order=k).rate)
-    reduced = bool(setting.strong_convexity) and setting.num_records >= 16
-    if reduced:
-        phases = strongly_convex_phases(setting, order=order, schedule=chosen)
-    else:
-        phases = localized_phases(setting, order=order, schedule=chosen, constants=constants)
-    rate = localized_constants(setting, order=order).rate
-    used = sum(phase.num_records for phase in phases)
-    bounds = {**setting.uniform_moment_bounds, **setting.moment_bounds}
-    pointwise = HeavyTailedSetting(**{**vars(setting), "moment_bounds": _ascending(bounds, order)})
-    return LocalizedPlan(
-        setting=setting,
-        order=order,
-        phases=phases,
-        rate=rate**2 / (setting.strong_convexity * setting.diameter**2) if reduced else rate,
-        lower_bound=_lower_bound(pointwise, order, reduced),
-        messages=(
-            *_left_out(setting.num_records, used),
-            *_about_lower_bound(setting),
-            *(() if setting.mu <= math.sqrt(setting.dim) else ("The theorem needs sqrt(2 rho) <= sqrt(dim).",)),
-            "The rate is the theorem's with its constant dropped: there is no explicit bound for this method.",
-        ),
-    )
-
-
-def _ascending(bounds: dict[float, float], order: float) -> dict[float, float]:
-    """Return one bound for ``order``, and one for order 2, of bounds of which some are uniform."""
-    at = min(bound for k, bound in bounds.items() if k >= order)
-    return {2.0: min(bounds.get(2.0, at), at), order: at}
-
-
-def _least(
-    setting: HeavyTailedSetting, method: Method, order: float, constants: Constants
-) -> tuple[float, int, float]:
+def _least(setting: HeavyTailedSetting, method: Method, order: float, constants: Constants) -> tuple[float, int, float]:
     """Return the least bound, its steps and its threshold: a grid over both, then four finer ones over thresholds."""
     most = setting.num_records - (method == "strongly_convex")
     steps = np.arange(1, min(most, STEPS_ONE_BY_ONE) + 1)
@@ -349,47 +254,21 @@ def _theorem(setting: HeavyTailedSetting, method: Method, order: float, constant
     return theorem(setting, order=order, constants=constants)
 
 
-def _lower_bound(setting: HeavyTailedSetting, order: float, strongly_convex: bool) -> float:
-    shared: dict[str, Any] = {
-        "second_moment_bound": setting.second_moment(order),
-        "moment_bound": setting.moment(order),
-        "order": order,
-        "num_records": setting.num_records,
-        "dim": setting.dim,
-        "rho": setting.rho,
-    }
-    if strongly_convex:
-        return strongly_convex_lower_bound(strong_convexity=setting.strong_convexity, **shared)
-    return convex_lower_bound(radius=setting.diameter / 2, **shared)
-
-
 def _trivial(setting: HeavyTailedSetting, order: float) -> float:
     slope = setting.risk_lipschitz or setting.second_moment(order)
     return min(setting.initial_gap or math.inf, slope * setting.diameter)
 
 
-def _messages(
-    setting: HeavyTailedSetting, method: Method, order: float, bound: float, theorem: TheoremSettings, used: int
-) -> tuple[str, ...]:
-    found = [*_left_out(setting.num_records, used), *_about_lower_bound(setting)]
-    if not bound < _trivial(setting, order):
+def _messages(plan: HeavyTailedPlan) -> tuple[str, ...]:
+    setting, theorem = plan.setting, plan.theorem
+    found = [*left_out(setting.num_records, plan.num_records), *about_lower_bound(setting)]
+    if plan.is_vacuous:
         found.append("The bound is vacuous: it is no better than the one that holds before any step.")
-    if method != "accelerated" and setting.condition_number * math.log(setting.num_records) > setting.num_records:
+    if plan.method == "accelerated":
+        if theorem.unclamped_steps > setting.num_records:
+            found.append("The theorem asks for more steps than there are records: its rate does not hold.")
+        if not theorem.optimal:
+            found.append("The smoothness is above that for which the method is known to be optimal up to constants.")
+    elif setting.condition_number * math.log(setting.num_records) > setting.num_records:
         found.append("The theorem's rate needs smoothness / strong_convexity <= n / ln n, which does not hold.")
-    if method == "accelerated" and theorem.unclamped_steps > setting.num_records:
-        found.append("The theorem asks for more steps than there are records: its rate does not hold.")
-    if method == "accelerated" and not theorem.optimal:
-        found.append("The smoothness is above that for which the method is known to be optimal up to constants.")
     return tuple(found)
-
-
-def _left_out(num_records: int, used: int) -> tuple[str, ...]:
-    rest = num_records - used
-    return (f"{rest} of {num_records} records are not used.",) if rest else ()
-
-
-def _about_lower_bound(setting: HeavyTailedSetting) -> tuple[str, ...]:
-    dim, records = LOWER_BOUND_HOLDS
-    if setting.dim < dim or setting.num_records <= records or setting.rho > setting.dim:
-        return (f"The lower bound is proved for dim >= {dim}, more than {records} records and rho <= dim only.",)
-    return ()

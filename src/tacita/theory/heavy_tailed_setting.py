@@ -7,6 +7,7 @@ to 3 and Lemma 6, with the corrections and the sharper constants of docs/derivat
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -112,17 +113,17 @@ def _by_order(name: str, bounds: Any) -> dict[float, float]:
             raise ValueError(f"{name} must have orders >= 2, got {order!r}.")
         found[float(order)] = _validate.positive(name, bounds[order])
     values = list(found.values())
-    if any(later < earlier for earlier, later in zip(values, values[1:], strict=False)):
+    if any(later < earlier for earlier, later in pairwise(values)):
         raise ValueError(f"{name} must not fall with the order: a moment of higher order is never smaller.")
     return found
 
 
 @checked()
 def rho_of_budget(*, epsilon: float, delta: float) -> float:
-    r"""Return the largest rho whose one-pass Gaussian run is (epsilon, delta)-private: :math:`\mu(\epsilon,\delta)^2/2`.
+    r"""Return the largest rho whose one-pass Gaussian run is (epsilon, delta)-private.
 
-    Every method here is built from Gaussian releases, so the exact Gaussian conversion holds, not only that of
-    zero-concentrated privacy.
+    It is :math:`\mu(\epsilon,\delta)^2/2`. Every method here is built from Gaussian releases, so the exact Gaussian
+    conversion holds, not only that of zero-concentrated privacy.
 
     Example:
         >>> round(rho_of_budget(epsilon=1.0, delta=1e-6), 7)

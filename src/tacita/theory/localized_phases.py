@@ -95,9 +95,7 @@ def localized_constants(setting: HeavyTailedSetting, *, order: float) -> Localiz
     psi = 1 / math.sqrt(n) + noisy
     by_risk = min(1 / (r_k * n ** (3 / (2 * k))), (eps / math.sqrt(d)) ** ((k - 1) / k) / r_2k)
     first = r_2k * diameter * n**2 / slope * by_risk * psi
-    second = min(
-        1 / (r_2 * n ** ((p - 1) / 2)), 1 / (r_k * n ** (1 / (2 * k))), 1 / (r_2k * n ** (p / 2) * noisy)
-    )
+    second = min(1 / (r_2 * n ** ((p - 1) / 2)), 1 / (r_k * n ** (1 / (2 * k))), 1 / (r_2k * n ** (p / 2) * noisy))
     lr = min(first, diameter / n ** (p / 2) * second)
     return LocalizedConstants(n, lr, psi, r_2k * diameter * psi, p)
 
@@ -134,7 +132,7 @@ def localized_phases(
     count = round(math.log2(shared.num_records))
     if not count:
         raise ValueError(f"num_records must be at least 2 for a localized method, got {setting.num_records}.")
-    return tuple(_phase(setting, shared, i, order, schedule, constants) for i in range(1, count + 1))
+    return tuple(_phase(setting, i, order=order, schedule=schedule, constants=constants) for i in range(1, count + 1))
 
 
 @checked()
@@ -200,13 +198,9 @@ def uniform_moment(setting: HeavyTailedSetting, order: float) -> float:
 
 
 def _phase(
-    setting: HeavyTailedSetting,
-    shared: LocalizedConstants,
-    i: int,
-    order: float,
-    schedule: PhaseSchedule,
-    constants: Constants,
+    setting: HeavyTailedSetting, i: int, *, order: float, schedule: PhaseSchedule, constants: Constants
 ) -> LocalizedPhase:
+    shared = localized_constants(setting, order=order)
     n, d, eps, p = shared.num_records, setting.dim, setting.mu, shared.exponent
     r_k, r_2k = uniform_moment(setting, order), uniform_moment(setting, 2 * order)
     size = n // 2**i

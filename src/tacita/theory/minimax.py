@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from tacita.theory import _arrays
-from tacita.theory._domains import ABOVE_ONE, checked
+from tacita.theory._domains import checked
 
 
 @checked()
@@ -24,10 +24,11 @@ def convex_lower_bound(
     dim: ArrayLike,
     rho: ArrayLike,
 ) -> Any:
-    r"""Return the lower bound for convex risks (Theorem 26): :math:`R(\frac{r_2}{\sqrt n} + r_k\min\{1, x^{(k-1)/k}\})`.
+    r"""Return the lower bound for convex risks (Theorem 26).
 
-    :math:`x = \sqrt d/(\sqrt\rho\,n)`. Valid for d >= 40, rho <= d and many records (the paper says n > 7202; its proof
-    has an error, the rate stands). With coordinate moments put :math:`r_k = \gamma_k^{1/k}\sqrt d`.
+    :math:`R(\frac{r_2}{\sqrt n} + r_k\min\{1, x^{(k-1)/k}\})` with :math:`x = \sqrt d/(\sqrt\rho\,n)`. Valid for d >=
+    40, rho <= d and many records (the paper says n > 7202; its proof has an error, the rate stands). With coordinate
+    moments put :math:`r_k = \gamma_k^{1/k}\sqrt d`.
 
     Args:
         radius: R, the radius of the domain: half of the diameter.
@@ -58,7 +59,8 @@ def strongly_convex_lower_bound(
 ) -> Any:
     r"""Return the lower bound for strongly convex risks (Theorem 28).
 
-    :math:`\frac1\mu(\frac{r_2^2}{n} + r_k^2\min\{1, x^{(2k-2)/k}\})`, for a risk whose smoothness is also mu and d >= 40.
+    :math:`\frac1\mu(\frac{r_2^2}{n} + r_k^2\min\{1, x^{(2k-2)/k}\})`, for a risk whose smoothness is also mu and
+    d >= 40.
 
     Example:
         >>> round(strongly_convex_lower_bound(strong_convexity=0.5, second_moment_bound=3, moment_bound=3, order=2,
@@ -71,13 +73,14 @@ def strongly_convex_lower_bound(
     return _arrays.plain((sampling + np.asarray(moment_bound) ** 2 * of_noise) / np.asarray(strong_convexity))
 
 
-@checked(dim=ABOVE_ONE)
+@checked()
 def uniformly_lipschitz_rate(
     *, lipschitz: ArrayLike, diameter: ArrayLike, num_records: ArrayLike, dim: ArrayLike, rho: ArrayLike
 ) -> Any:
-    r"""Return the optimal rate where every record's gradient is bounded by L_f: :math:`L_f D(1/\sqrt n + \sqrt d/(\epsilon n))`.
+    r"""Return the optimal rate where every record's gradient is bounded by L_f.
 
-    This is what a method pays that sets its threshold to the worst case.
+    :math:`L_f D(1/\sqrt n + \sqrt d/(\epsilon n))`. This is what a method pays that sets its threshold to
+    the worst case.
     """
     n = _arrays.positive("num_records", num_records)
     private = np.sqrt(np.asarray(dim, dtype=np.float64)) / (np.sqrt(2 * np.asarray(rho, dtype=np.float64)) * n)

@@ -131,8 +131,8 @@ def proximal_bound(
 ) -> OnePassBound:
     r"""Return the bound for the last iterate of proximal SGD (Algorithm 8) under the proximal-PL inequality.
 
-    :math:`(1 - \frac{\mu}{2\beta})^T \Delta + c\,\frac{B^2 + \Sigma^2}{\mu}` with the step size :math:`1/(2\beta)`; c is
-    1, or 4 with the paper's constants.
+    :math:`(1 - \frac{\mu}{2\beta})^T \Delta + c\,\frac{B^2 + \Sigma^2}{\mu}` with the step size
+    :math:`1/(2\beta)`; c is 1, or 4 with the paper's constants.
 
     Args:
         setting: The public constants; ``smoothness``, ``strong_convexity`` and ``initial_gap`` must be given.
@@ -220,7 +220,7 @@ def strongly_convex_schedule(setting: HeavyTailedSetting, *, steps: int, constan
         return Schedule(np.full(len(t), 1 / cap), (1 - a / cap) ** -(t + 1))
     since = t - -(-steps // 2)
     x = 2 * cap / a + since
-    return Schedule(np.where(since < 0, 1 / cap, 2 / (a * x)), np.where(since < 0, 0.0, x))
+    return Schedule(np.where(since < 0, 1 / cap, 2 / (a * np.maximum(x, cap / a))), np.where(since < 0, 0.0, x))
 
 
 def step_cap(setting: HeavyTailedSetting, constants: Constants = "sharp") -> float:

@@ -196,9 +196,7 @@ def proximal_error(
 
 
 @checked()
-def proximal_theorem_bound(
-    setting: HeavyTailedSetting, *, order: float, constants: Constants = "sharp"
-) -> float:
+def proximal_theorem_bound(setting: HeavyTailedSetting, *, order: float, constants: Constants = "sharp") -> float:
     r"""Return Proposition 46's bound at Theorem 48's T and C.
 
     Example:
