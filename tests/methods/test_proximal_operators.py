@@ -1,4 +1,4 @@
-"""Proximal operators: reference values, closed forms against a numerical minimiser, sums against the alternating scheme."""
+"""Proximal operators: reference values, minimality, sums against the alternating scheme."""
 
 import math
 
@@ -115,7 +115,9 @@ def test_it_is_the_minimiser(name):
             assert least <= objective(near) + 2e-6  # value() lets a point be outside of a set by rounding
 
 
-@pytest.mark.parametrize("name", ["lasso in a ball", "elastic net in a ball", "positive lasso in a ball", "two balls", "ball and box"])
+@pytest.mark.parametrize(
+    "name", ["lasso in a ball", "elastic net in a ball", "positive lasso in a ball", "two balls", "ball and box"]
+)
 def test_closed_forms_agree_with_the_alternating_scheme(name):
     operator, generator = OPERATORS[name], torch.Generator().manual_seed(3)
     for _ in range(10):

@@ -113,9 +113,7 @@ def test_weights_that_fit_no_schedule(weights):
 
 def test_regularised_subgradient_by_hand():
     """w - eta (g + lambda (w - w_0)), from 1: the first step has no pull."""
-    solver = RegularizedSubgradient(
-        ExactOracle(quadratic), start(1.0), steps=2, lr=0.5, reg_strength=2.0, domain=None
-    )
+    solver = RegularizedSubgradient(ExactOracle(quadratic), start(1.0), steps=2, lr=0.5, reg_strength=2.0, domain=None)
     solver.step()
     assert solver.solution["w"].item() == 0.5
     solver.step()

@@ -52,6 +52,7 @@ DOMAINS: dict[str, Domain] = {
     **dict.fromkeys(("messages", "rounds", "candidates", "blocks", "shares"), COUNT),
     **dict.fromkeys(
         (
+            *("bias", "variance", "distance"),
             *("moment_scale", "gradient_noise", "mean_noise_std", "noise_std", "noise_ratio", "mean_norm", "grad_norm"),
             *("total_noise_variance", "eigenvalue_error", "deviation_of_the_mean", "residual_bound", "kappa"),
             *(
@@ -73,6 +74,7 @@ DOMAINS: dict[str, Domain] = {
             *("max_grad_norm", "max_hessian_norm", "max_sample_norm", "gradient_bound", "largest_grad", "lyapunov"),
             *("mu", "eta", "room", "thresholds", "sizes", "rho", "radius", "diameter", "lipschitz", "strong_convexity"),
             *("moment_bound", "second_moment_bound", "coordinate_moment", "risk_lipschitz", "sc_constant", "a"),
+            *("reg_strength",),
             *("c1", "c2", "c_lr", "c_steps", "c_radius", "c_decrease", "constant", "steps_multiplier"),
         ),
         POSITIVE,

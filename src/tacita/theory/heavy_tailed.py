@@ -31,6 +31,7 @@ from tacita.theory.localized_phases import (
     localized_constants,
     localized_phases,
     reduction_sizes,
+    regularized_distance,
     strongly_convex_phases,
 )
 from tacita.theory.localized_plan import LocalizedPlan, plan_localized
@@ -43,9 +44,12 @@ from tacita.theory.one_pass_bounds import (
     OnePassBound,
     Schedule,
     accelerated_bound,
+    accelerated_risk,
+    last_iterate_risk,
     proximal_bound,
     strongly_convex_bound,
     strongly_convex_schedule,
+    weighted_risk,
 )
 from tacita.theory.one_pass_theorems import (
     TheoremSettings,
@@ -64,10 +68,12 @@ __all__ = [
     "Schedule",
     "TheoremSettings",
     "accelerated_bound",
+    "accelerated_risk",
     "accelerated_theorem",
     "bias_constant",
     "clipped_mean_error",
     "convex_lower_bound",
+    "last_iterate_risk",
     "localized_constants",
     "localized_phases",
     "moment_of_coordinates",
@@ -76,6 +82,7 @@ __all__ = [
     "proximal_bound",
     "proximal_theorem",
     "reduction_sizes",
+    "regularized_distance",
     "rho_of_budget",
     "strongly_convex_bound",
     "strongly_convex_lower_bound",
@@ -83,6 +90,7 @@ __all__ = [
     "strongly_convex_schedule",
     "strongly_convex_theorem",
     "uniformly_lipschitz_rate",
+    "weighted_risk",
 ]
 
 Method = Literal["accelerated", "strongly_convex", "proximal"]
@@ -153,7 +161,7 @@ class HeavyTailedPlan:
         return self.num_records
 
     @property
-    def ratio_tolower_bound_of(self) -> float:
+    def ratio_to_lower_bound(self) -> float:
         """The theorem's rate over the lower bound, both with their constants dropped; never a certificate."""
         return self.theorem.rate / self.lower_bound
 

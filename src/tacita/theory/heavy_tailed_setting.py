@@ -210,7 +210,7 @@ def clipped_mean_error(
 
     Example:
         >>> setting = HeavyTailedSetting(num_records=65536, dim=20, rho=0.5, diameter=2, moment_bounds={2: 3.0})
-        >>> error = clipped_mean_error(setting, batch_size=8192, max_grad_norm=215.938, order=2)
+        >>> error = clipped_mean_error(setting, batch_size=8192, max_grad_norm=215.939, order=2)
         >>> round(error.bias, 5), round(error.variance, 5)
         (0.01042, 0.05669)
     """

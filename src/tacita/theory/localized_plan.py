@@ -73,7 +73,7 @@ def plan_localized(
         ...                              uniform_moment_bounds={2: 1.0, 4: 1.0})
         >>> plan = plan_localized(setting)
         >>> len(plan.phases), plan.sizes[:3], plan.sizes[-1], plan.num_queries
-        (12, (2048, 1024, 512), 905, 1330)
+        (12, (2048, 1024, 512), 905, 1002)
     """
     highest = max(setting.uniform_moment_bounds, default=0.0)
     orders = [k for k in {*setting.moment_bounds, *setting.uniform_moment_bounds, 2.0} if 2 * k <= highest]

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from tacita.theory import _arrays
 from tacita.theory._arrays import Numbers
-from tacita.theory._domains import NON_NEGATIVE, checked
+from tacita.theory._domains import checked
 from tacita.theory.heavy_tailed_setting import (
     Constants,
     HeavyTailedSetting,
@@ -65,19 +65,56 @@ def accelerated_bound(
     Example:
         >>> setting = HeavyTailedSetting(
         ...     num_records=65536, dim=20, rho=0.5, diameter=2, smoothness=1, moment_bounds={2: 3.0})
-        >>> round(accelerated_bound(setting, steps=8, max_grad_norm=215.938, order=2).value, 6)
+        >>> round(accelerated_bound(setting, steps=8, max_grad_norm=215.939, order=2).value, 6)
         0.32352
     """
     t = _arrays.positive("steps", steps)
     size, error = _batch(setting, t, max_grad_norm, order, constants)
-    v, bias, d = np.asarray(error.variance) + np.asarray(error.bias) ** 2, np.asarray(error.bias), setting.diameter
+    v, d = np.asarray(error.variance) + np.asarray(error.bias) ** 2, setting.diameter
     if check_constants(constants) == "paper":
         eta = np.maximum(2 * setting.smoothness, t**1.5 * np.sqrt(v) / d)
-        value = 4 * eta * d**2 / (t * (t + 1)) + 4 * v * (t + 2) / (3 * eta) + bias * d
     else:
         eta = np.maximum(2 * setting.smoothness, np.sqrt((2 * t + 1) * t * (t + 1) * v / 12) / d)
-        value = 2 * eta * d**2 / (t * (t + 1)) + (2 * t + 1) * v / (6 * eta) + bias * d
-    return OnePassBound(_arrays.plain(value), _arrays.plain(size), _arrays.plain(1 / (2 * eta)), error)
+    lr = 1 / (2 * eta)
+    value = accelerated_risk(setting, steps=t, lr=lr, bias=error.bias, variance=error.variance, constants=constants)
+    return OnePassBound(value, _arrays.plain(size), _arrays.plain(lr), error)
+
+
+@checked()
+def accelerated_risk(
+    setting: HeavyTailedSetting,
+    *,
+    steps: ArrayLike,
+    lr: ArrayLike,
+    bias: ArrayLike,
+    variance: ArrayLike,
+    constants: Constants = "sharp",
+) -> Any:
+    r"""Return Proposition 30 for a given oracle; see :func:`accelerated_bound`.
+
+    Args:
+        setting: The public constants.
+        steps: T.
+        lr: Step size of the first step, at most 1 / (4 smoothness).
+        bias, variance: B and :math:`\Sigma^2` of the gradient oracle.
+        constants: ``"sharp"`` or ``"paper"``.
+
+    Raises:
+        ValueError: ``lr`` is too large for the proposition.
+
+    Example:
+        >>> setting = HeavyTailedSetting(num_records=1, dim=1, rho=0.5, diameter=2, smoothness=1, moment_bounds={2: 1})
+        >>> round(accelerated_risk(setting, steps=3, lr=0.25, bias=0.0, variance=0.0, constants="paper"), 5)
+        2.66667
+    """
+    t, eta = _arrays.positive("steps", steps), 1 / (2 * _arrays.positive("lr", lr))
+    if np.any(eta < 2 * setting.smoothness * (1 - 1e-9)):
+        raise ValueError(f"lr must be at most 1 / (4 smoothness) = {1 / (4 * setting.smoothness):g}, got {lr!r}.")
+    b, d = np.asarray(bias, dtype=np.float64), setting.diameter
+    v = np.asarray(variance) + b**2
+    if check_constants(constants) == "paper":
+        return _arrays.plain(4 * eta * d**2 / (t * (t + 1)) + 4 * v * (t + 2) / (3 * eta) + b * d)
+    return _arrays.plain(2 * eta * d**2 / (t * (t + 1)) + (2 * t + 1) * v / (6 * eta) + b * d)
 
 
 @checked()
@@ -106,18 +143,43 @@ def strongly_convex_bound(
         >>> round(strongly_convex_bound(setting, steps=189, max_grad_norm=97.9464, order=2).value, 5)
         1.38461
     """
-    need_strong_convexity(setting)
-    t, mu, beta, d = _arrays.positive("steps", steps), setting.strong_convexity, setting.smoothness, setting.diameter
+    t = _arrays.positive("steps", steps)
     size, error = _batch(setting, t + 1, max_grad_norm, order, constants)
-    variance, bias = np.asarray(error.variance), np.asarray(error.bias)
+    value = weighted_risk(setting, steps=t, bias=error.bias, variance=error.variance, constants=constants)
+    lr = np.broadcast_to(1 / step_cap(setting, constants), np.shape(value))
+    return OnePassBound(value, _arrays.plain(size), _arrays.plain(lr), error)
+
+
+@checked()
+def weighted_risk(
+    setting: HeavyTailedSetting,
+    *,
+    steps: ArrayLike,
+    bias: ArrayLike,
+    variance: ArrayLike,
+    constants: Constants = "sharp",
+) -> Any:
+    r"""Return Proposition 32 for a given oracle; see :func:`strongly_convex_bound`.
+
+    Args:
+        setting: The public constants; ``smoothness`` and ``strong_convexity`` must be > 0.
+        steps: T.
+        bias, variance: B and :math:`\Sigma^2` of the gradient oracle.
+        constants: ``"sharp"`` or ``"paper"``.
+
+    Example:
+        >>> setting = HeavyTailedSetting(num_records=1, dim=1, rho=0.5, diameter=2, smoothness=1, strong_convexity=1,
+        ...                              moment_bounds={2: 1})
+        >>> weighted_risk(setting, steps=10**6, bias=1.0, variance=0.0)
+        6.0
+    """
     cap = step_cap(setting, constants)
+    t, mu, beta, d = _arrays.positive("steps", steps), setting.strong_convexity, setting.smoothness, setting.diameter
+    b, v = np.asarray(bias, dtype=np.float64), np.asarray(variance, dtype=np.float64)
     if constants == "paper":
-        value = 32 * beta * d**2 * np.exp(-mu * t / (4 * beta)) + 72 * variance / (mu * t) + 2 * bias**2 / mu
-    else:
-        of_bias = np.where(t <= 2 * cap / mu, 2.0, 6.0)
-        value = cap / 2 * d**2 * np.exp(-mu * t / (4 * cap)) + 20 * variance / (mu * t) + of_bias * bias**2 / mu
-    lr = np.broadcast_to(1 / cap, np.shape(value))
-    return OnePassBound(_arrays.plain(value), _arrays.plain(size), _arrays.plain(lr), error)
+        return _arrays.plain(32 * beta * d**2 * np.exp(-mu * t / (4 * beta)) + 72 * v / (mu * t) + 2 * b**2 / mu)
+    of_bias = np.where(t <= 2 * cap / mu, 2.0, 6.0)
+    return _arrays.plain(cap / 2 * d**2 * np.exp(-mu * t / (4 * cap)) + 20 * v / (mu * t) + of_bias * b**2 / mu)
 
 
 @checked()
@@ -145,16 +207,15 @@ def proximal_bound(
         >>> round(proximal_bound(setting, steps=28, max_grad_norm=68.6317, order=2, constants="paper").value, 2)
         0.84
     """
-    need_strong_convexity(setting)
     t = _arrays.positive("steps", steps)
     size, error = _batch(setting, t, max_grad_norm, order, constants)
-    value = last_iterate_bound(setting, steps=t, bias=error.bias, variance=error.variance, constants=constants)
+    value = last_iterate_risk(setting, steps=t, bias=error.bias, variance=error.variance, constants=constants)
     lr = np.broadcast_to(1 / (2 * setting.smoothness), np.shape(value))
-    return OnePassBound(_arrays.plain(value), _arrays.plain(size), _arrays.plain(lr), error)
+    return OnePassBound(value, _arrays.plain(size), _arrays.plain(lr), error)
 
 
-@checked(bias=NON_NEGATIVE, variance=NON_NEGATIVE)
-def last_iterate_bound(
+@checked()
+def last_iterate_risk(
     setting: HeavyTailedSetting,
     *,
     steps: ArrayLike,
@@ -173,7 +234,7 @@ def last_iterate_bound(
     Example:
         >>> setting = HeavyTailedSetting(num_records=100, dim=2, rho=0.5, diameter=2, smoothness=2,
         ...                              strong_convexity=1, initial_gap=8, moment_bounds={2: 1.0})
-        >>> last_iterate_bound(setting, steps=1, bias=0.0, variance=0.5)
+        >>> last_iterate_risk(setting, steps=1, bias=0.0, variance=0.5)
         6.5
     """
     need_strong_convexity(setting)

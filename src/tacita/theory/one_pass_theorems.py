@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from tacita.theory._domains import checked
 from tacita.theory.heavy_tailed_setting import Constants, HeavyTailedSetting, clipped_mean_error
-from tacita.theory.one_pass_bounds import last_iterate_bound, need_strong_convexity, step_cap
+from tacita.theory.one_pass_bounds import last_iterate_risk, need_strong_convexity, step_cap
 
 MOST_ROUNDS = 60  # of the fixed point of Theorem 48
 
@@ -80,7 +80,7 @@ def accelerated_branches(setting: HeavyTailedSetting, *, order: float) -> tuple[
         >>> setting = HeavyTailedSetting(
         ...     num_records=65536, dim=20, rho=0.5, diameter=2, smoothness=1, moment_bounds={2: 3.0})
         >>> [round(branch, 5) for branch in accelerated_branches(setting, order=2)]
-        [7.03894, 13.06394]
+        [7.03894, 13.06395]
     """
     k = order
     signal = setting.mu * setting.num_records / math.sqrt(setting.dim)
@@ -207,7 +207,7 @@ def proximal_theorem_bound(setting: HeavyTailedSetting, *, order: float, constan
     """
     steps = proximal_theorem(setting, order=order, constants=constants).steps
     bias, variance = proximal_error(setting, steps=steps, order=order, constants=constants)
-    return last_iterate_bound(setting, steps=steps, bias=bias, variance=variance, constants=constants)
+    return last_iterate_risk(setting, steps=steps, bias=bias, variance=variance, constants=constants)
 
 
 def _proximal_threshold(setting: HeavyTailedSetting, steps: float, order: float) -> float:
