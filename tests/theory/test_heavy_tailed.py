@@ -276,9 +276,7 @@ def test_v10_theorem_34():
     assert paper.max_grad_norm == pytest.approx(100.873, **SIX)
     assert paper.rate == pytest.approx(0.00845573, **SIX)
     assert paper.gap == pytest.approx(6.66044, **SIX)
-    bound = strongly_convex_bound(
-        STRONG, steps=168, max_grad_norm=paper.max_grad_norm, order=2, constants="paper"
-    )
+    bound = strongly_convex_bound(STRONG, steps=168, max_grad_norm=paper.max_grad_norm, order=2, constants="paper")
     assert bound.batch_size == 387
     assert bound.error.mean_noise_std**2 == pytest.approx(0.271763, **SIX)
     assert bound.value == pytest.approx(4.71762, **SIX)
