@@ -462,7 +462,7 @@ def test_v26_a_plan_is_a_function_of_public_constants():
     again = plan_heavy_tailed(convex(65536, 20, 2, 1, 2, beta=1, r_2=3, r_k=3))
     assert again == plan_heavy_tailed(FIRST)
     for function in (plan_heavy_tailed, plan_localized):
-        assert list(inspect.signature(function).parameters)[0] == "setting"
+        assert next(iter(inspect.signature(function).parameters)) == "setting"
         assert not {"data", "dataset", "records", "x"} & set(inspect.signature(function).parameters)
 
 
