@@ -29,10 +29,11 @@ from tacita import (
     UnclippedSum,
 )
 from tacita.errors import UnsupportedEventError
-from tacita.estimators import Estimator
+from tacita.estimators import Estimator, MedianOfMeans
 from tacita.gradients.given import GivenSource
 
 FLAT = FlatClipper(max_grad_norm=1.0)
+MEDIAN = MedianOfMeans(max_coordinate=1.0, num_groups=3)
 
 
 class Layers(nn.Module):
@@ -187,6 +188,10 @@ def poisson(n):
     return PoissonSampler(sample_rate=0.5, num_records=n)
 
 
+def often(n):
+    return PoissonSampler(sample_rate=0.8, num_records=n)
+
+
 def full(n):
     return FullBatchSampler(num_records=n)
 
@@ -225,6 +230,7 @@ ORACLES = {
     "one-pass-index": given(one_pass("index"), queries=4),
     "epochs-coin": given(epochs("coin"), noise_multiplier=2.0, queries=4),
     "epochs-permutation": given(epochs("permutation"), noise_multiplier=2.0, queries=4),
+    "median-of-means": given(often, noise_multiplier=2.0, estimator=lambda clipper: MEDIAN),
     "unclipped": unclipped(full, "add_or_remove_one"),
     "hidden-error": feedback(
         PrivateFeedback(max_feedback_norm=0.2),
