@@ -49,7 +49,7 @@ DOMAINS: dict[str, Domain] = {
     **dict.fromkeys(("event_delta",), SHARE),
     **dict.fromkeys(("moment_order",), ORDER),
     **dict.fromkeys(("order",), AT_LEAST_TWO),
-    **dict.fromkeys(("messages", "rounds", "candidates", "blocks", "shares"), COUNT),
+    **dict.fromkeys(("messages", "rounds", "candidates", "blocks", "shares", "num_groups"), COUNT),
     **dict.fromkeys(
         (
             *("bias", "variance", "distance"),
@@ -74,7 +74,7 @@ DOMAINS: dict[str, Domain] = {
             *("max_grad_norm", "max_hessian_norm", "max_sample_norm", "gradient_bound", "largest_grad", "lyapunov"),
             *("mu", "eta", "room", "thresholds", "sizes", "rho", "radius", "diameter", "lipschitz", "strong_convexity"),
             *("moment_bound", "second_moment_bound", "coordinate_moment", "risk_lipschitz", "sc_constant", "a"),
-            *("reg_strength",),
+            *("reg_strength", "max_coordinate"),
             *("c1", "c2", "c_lr", "c_steps", "c_radius", "c_decrease", "constant", "steps_multiplier"),
         ),
         POSITIVE,
