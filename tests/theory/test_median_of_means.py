@@ -1,4 +1,4 @@
-"""The median of means in numbers: reference values, the bound on its deviation, and what clipping a coordinate costs."""
+"""The median of means in numbers: reference values, its deviation, and what clipping a coordinate costs."""
 
 import math
 

@@ -1,6 +1,6 @@
 r"""Settings and error of the coordinate-wise clipped median of means, from bounds on the coordinates' moments.
 
-``gamma_k`` bounds every coordinate's central moment, :math:`E|\langle z - Ez, e_j\rangle|^k`, and L the norm of the mean.
+``gamma_k`` bounds every coordinate's central moment :math:`E|\langle z - Ez, e_j\rangle|^k`, and L the mean's norm.
 Source: Lowy and Razaviyayn, "Private Stochastic Optimization with Large Worst-Case Lipschitz Parameter", Appendix F,
 Lemmas 57 to 59, with the corrections of docs/derivations/heavy-tailed-sco.md, section 8.
 """
@@ -42,7 +42,7 @@ def coordinate_threshold(
     coordinate_moment: ArrayLike,
     order: ArrayLike,
     batch_size: ArrayLike,
-    num_groups: ArrayLike,
+    num_groups: int,
     dim: ArrayLike,
     rho: ArrayLike,
     risk_lipschitz: ArrayLike,
@@ -65,7 +65,7 @@ def coordinate_threshold(
     """
     gamma, k = _arrays.positive("coordinate_moment", coordinate_moment), np.asarray(order, dtype=np.float64)
     mu, root = np.sqrt(2 * _arrays.positive("rho", rho)), np.sqrt(_arrays.positive("dim", dim))
-    balanced = (gamma * 2 ** (k - 2) * np.asarray(batch_size) * mu / (np.asarray(num_groups) * root)) ** (1 / k)
+    balanced = (gamma * 2 ** (k - 2) * np.asarray(batch_size) * mu / (num_groups * root)) ** (1 / k)
     return _arrays.plain(np.maximum(2 * np.asarray(risk_lipschitz), balanced))
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from tacita import _validate
 from tacita.accounting.events.gaussian_sums import NoisySumEvent, moved_in_sampled_queries, moved_in_some_queries
-from tacita.accounting.events.sampled import Proof, SampledEvent
+from tacita.accounting.events.sampled import Charges, Proof, SampledEvent
 from tacita.accounting.sampling_laws import DisjointLaw, FullBatchLaw, PoissonLaw, ShuffledEpochsLaw
 
 
@@ -53,10 +53,12 @@ class MedianOfMeansEvent(NoisySumEvent, SampledEvent):
         )
 
 
+_ONCE: Charges = {"replace_one": "one query in all, 2C", "zero_out_one": "one query in all"}
+_EPOCHS: Charges = {
+    "replace_one": "one query an epoch, no amplification, 2C",
+    "zero_out_one": "one query an epoch, no amplification",
+}
 # Under add_or_remove_one nothing is proved: one more record moves all that follow it to other groups.
-_ONCE = {"replace_one": "one query in all, 2C", "zero_out_one": "one query in all"}
-_EPOCHS = {name: f"one query an epoch, no amplification{more}" for name, more in
-           (("replace_one", ", 2C"), ("zero_out_one", ""))}  # fmt: skip
 MedianOfMeansEvent.proofs = {
     PoissonLaw: Proof(
         {"replace_one": "amplified, by its own pair", "zero_out_one": "amplified"}, moved_in_sampled_queries
