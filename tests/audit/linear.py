@@ -199,10 +199,6 @@ def poisson(n):
     return PoissonSampler(sample_rate=0.5, num_records=n)
 
 
-def often(n):
-    return PoissonSampler(sample_rate=0.8, num_records=n)
-
-
 def full(n):
     return FullBatchSampler(num_records=n)
 
@@ -241,7 +237,7 @@ ORACLES = {
     "one-pass-index": given(one_pass("index"), queries=4),
     "epochs-coin": given(epochs("coin"), noise_multiplier=2.0, queries=4),
     "epochs-permutation": given(epochs("permutation"), noise_multiplier=2.0, queries=4),
-    "median-of-means": under("replace_one", given(often, estimator=lambda clipper: MEDIAN)),
+    "median-of-means": under("replace_one", given(full, noise_multiplier=2.0, estimator=lambda clipper: MEDIAN)),
     "unclipped": unclipped(full, "add_or_remove_one"),
     "hidden-error": feedback(
         PrivateFeedback(max_feedback_norm=0.2),
