@@ -13,7 +13,7 @@ from typing import Any
 
 import tacita
 import tacita.theory
-from tacita.accounting import GaussianSumEvent, discrete, feedback_table, gaussian_sum_event
+from tacita.accounting import GaussianSumEvent, MedianOfMeansEvent, discrete, feedback_table, gaussian_sum_event
 from tacita.accounting.proved_events import REFUSED, table
 from tacita.accounting.relations import RELATIONS
 from tacita.accounting.sampling_laws import EVERY_LAW
@@ -155,6 +155,12 @@ there is a proof. The proofs are in [derivations](derivations/).
 `ErrorFeedbackOracle` with `ReleasedFeedback`. One query releases two blocks.
 
 {cells(feedback["ReleasedFeedback"])}
+
+## A median of means with Gaussian noise
+
+`GradientOracle` with `MedianOfMeans`. C is how far one record moves the values: tau m sqrt(d), half for an even m.
+
+{cells(table(MedianOfMeansEvent))}
 
 ## An unclipped sum
 

@@ -95,6 +95,13 @@ class Events:
             acc.HistogramGaussianEvent(relation="replace_one", **blocks),
             acc.GaussianSumEvent(relation=relation, sampling=acc.ShuffledEpochsLaw(7, own_coin=True), **blocks),
             cls.unit(0.02, 1.0, 4),
+            acc.MedianOfMeansEvent(
+                relation="zero_out_one",
+                sampling=acc.PoissonLaw(0.1),
+                max_contribution=(3.0,),
+                noise_std=(6.0,),
+                num_groups=5,
+            ),
             acc.MixtureOfGaussiansEvent(
                 relation=relation, shifts=(0.0, 1.0, 2.0), probabilities=(0.9, 0.08, 0.02), noise_std=1.0
             ),

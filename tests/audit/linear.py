@@ -29,10 +29,11 @@ from tacita import (
     UnclippedSum,
 )
 from tacita.errors import UnsupportedEventError
-from tacita.estimators import Estimator
+from tacita.estimators import Estimator, MedianOfMeans
 from tacita.gradients.given import GivenSource
 
 FLAT = FlatClipper(max_grad_norm=1.0)
+MEDIAN = MedianOfMeans(max_coordinate=1.0, num_groups=3)
 
 
 class Layers(nn.Module):
@@ -183,6 +184,17 @@ def given(
     return make_oracle
 
 
+def under(relation, make):
+    """The oracles of ``make``, under one relation only: the other one is tested exactly."""
+
+    def make_oracle(rows, ledger):
+        if ledger.neighboring_relation != relation:
+            raise UnsupportedEventError("audited under another relation")
+        return make(rows, ledger)
+
+    return make_oracle
+
+
 def poisson(n):
     return PoissonSampler(sample_rate=0.5, num_records=n)
 
@@ -225,6 +237,7 @@ ORACLES = {
     "one-pass-index": given(one_pass("index"), queries=4),
     "epochs-coin": given(epochs("coin"), noise_multiplier=2.0, queries=4),
     "epochs-permutation": given(epochs("permutation"), noise_multiplier=2.0, queries=4),
+    "median-of-means": under("replace_one", given(full, noise_multiplier=2.0, estimator=lambda clipper: MEDIAN)),
     "unclipped": unclipped(full, "add_or_remove_one"),
     "hidden-error": feedback(
         PrivateFeedback(max_feedback_norm=0.2),

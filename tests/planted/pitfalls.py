@@ -249,8 +249,7 @@ PITFALLS = [
     Pitfall(
         51,
         "records grouped by their position in the batch",
-        "an engine labels records by their own index; median of means comes later",
-        "median of means",
+        "an engine labels records by their own index, and a median of means groups them by it",
     ),
     Pitfall(
         52,

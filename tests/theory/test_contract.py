@@ -14,6 +14,7 @@ import tacita.theory
 from tacita.theory import ConvexProblem, NonConvexProblem, PlanSetting, planner
 from tacita.theory._domains import DOMAINS, checked
 from tacita.theory.clip21 import StochasticConstants
+from tacita.theory.heavy_tailed import HeavyTailedSetting
 from tacita.theory.noisy_sgd_plan import NoisySGDSetting
 
 CONVEX = ConvexProblem(smoothness=1.5, radius=2.0, moment_scale=0.7, moment_order=1.6, dim=5)
@@ -25,6 +26,10 @@ ONE_PASS = PlanSetting(
 SOSP = NoisySGDSetting(
     num_records=50_000, dim=100, batch_size=500, epsilon=1.0, delta=1e-5, relation="replace_one", smoothness=1.0,
     hessian_lipschitz=1.0, initial_gap=1.0, gradient_noise=1.0, gradient_bound=2.5,
+)  # fmt: skip
+HEAVY = HeavyTailedSetting(
+    num_records=5000, dim=20, rho=0.5, diameter=2.0, smoothness=1.0, strong_convexity=0.5, initial_gap=2.0,
+    risk_lipschitz=1.5, moment_bounds={2: 2.0, 4: 3.0}, uniform_moment_bounds={2: 2.0, 4: 3.0, 8: 4.0},
 )  # fmt: skip
 CONSTANTS = StochasticConstants(
     smoothness=1.0, lyapunov=1.0, max_grad_norm=1.0, largest_grad=1.0, gradient_noise=0.1, num_clients=4, steps=1000,
@@ -47,11 +52,19 @@ VALUES = {
     "steps_multiplier": 1.0, "start": (0.1, 0.2), "points": [[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]], "bound": 0.5,
     "draws": [0.1, 0.4, 0.9], "problem": CONVEX, "setting": ONE_PASS, "other": replace(ONE_PASS, epsilon=6.0),
     "plan": planner.plan_dp_clipped_sgd(ONE_PASS), "constants": CONSTANTS, "relation": "replace_one", "sharper": True,
-    "capped": True, "corrected": True, "replaced": True, "mirrored": True, "concentrated": True,
+    "order": 2.0, "rho": 0.5, "radius": 1.0, "diameter": 2.0, "lipschitz": 50.0, "strong_convexity": 0.5,
+    "moment_bound": 3.0, "second_moment_bound": 2.0, "coordinate_moment": 1.5, "risk_lipschitz": 1.0,
+    "sc_constant": 4.0, "a": 30.0, "reg_strength": 2.0, "max_coordinate": 3.0, "num_groups": 5,
+    "bias": 0.1, "variance": 0.4, "distance": 1.0,
+    "method": "accelerated", "schedule": "economy", "capped": True, "corrected": True, "replaced": True,
+    "mirrored": True, "concentrated": True,
 }  # fmt: skip
+HEAVY_TAILED = ("heavy_tailed_setting", "one_pass_bounds", "one_pass_theorems", "localized_phases", "localized_plan",
+                "heavy_tailed")  # fmt: skip # modules of one paper
 OWN = {"random_iterate_bound": {"problem": NON_CONVEX}, "plan_noisy_sgd": {"setting": SOSP}}
 STATEMENTS = {"plan_dp_clipped_sgd", "plan_noisy_sgd", "no_theorem", "exact_noise_multiplier", "rough_noise_multiplier",
-              "stochastic_rule", "private_rule"}  # fmt: skip # whose one argument was checked when it was built
+              "stochastic_rule", "private_rule", "plan_heavy_tailed", "plan_localized", "step_cap",
+              "need_strong_convexity", "check_constants"}  # fmt: skip # whose arguments were checked when built
 
 
 def public_functions():
@@ -70,7 +83,8 @@ FUNCTIONS = list(public_functions())
 def arguments(function):
     """Every argument of a function, those with a default as well."""
     names = inspect.signature(function).parameters
-    return {name: {**VALUES, **OWN.get(function.__name__, {})}[name] for name in names}
+    own = {"setting": HEAVY, "constants": "sharp"} if function.__module__.split(".")[-1] in HEAVY_TAILED else {}
+    return {name: {**VALUES, **own, **OWN.get(function.__name__, {})}[name] for name in names}
 
 
 def numeric(function):
@@ -86,7 +100,9 @@ def bad_values(name):
         yield from (0.0, 1.0, 2.0)
     if name in ("failure_probability", "sample_rate", "momentum_weight", "feedback_factors", "event_delta"):
         yield 1.5
-    if name in ("moment_order", "messages", "rounds", "candidates", "blocks", "shares"):
+    if name == "order":
+        yield 1.5
+    if name in ("moment_order", "messages", "rounds", "candidates", "blocks", "shares", "num_groups"):
         yield 2.5
     if name in ("epsilons", "num_records", "steps", "dim", "max_grad_norm", "smoothness"):
         yield math.inf
@@ -152,7 +168,7 @@ def test_arrays_work_where_they_may_be_given_and_are_refused_elsewhere(function)
     for name in numeric(function):
         if np.ndim(good[name]):
             continue
-        several = np.asarray(good[name], dtype=float) * np.array([1.0, 0.9])
+        several = np.asarray(good[name], dtype=float) * np.array([1.0, 1.1 if name == "order" else 0.9])
         if name in array_arguments(function):
             together = leaves(function(**{**good, name: several}))
             apart = [leaves(function(**{**good, name: float(one)})) for one in several]
@@ -198,6 +214,7 @@ def test_problems_of_arrays(kind):
         (CONSTANTS, ("corrected",)),
         (SOSP, ("relation", "accuracy", "concentrated")),
         (ONE_PASS, ("problem", "relation", "sampling")),
+        (HEAVY, ()),
     ],
     ids=lambda value: type(value).__name__ if is_dataclass(value) else "",
 )

@@ -16,6 +16,7 @@ from tacita.accounting.events.first_draw import FirstDrawEvent
 from tacita.accounting.events.gaussian_sums import GaussianSumEvent, NoisySumEvent
 from tacita.accounting.events.guarantee import gaussian as gaussian_guarantee
 from tacita.accounting.events.hidden_errors import HiddenErrorEvent
+from tacita.accounting.events.medians import MedianOfMeansEvent
 from tacita.accounting.events.mixtures import MixtureOfGaussiansEvent
 from tacita.accounting.events.pure import AboveThresholdEvent, ApproximateDPEvent, LaplaceEvent, ZCDPEvent
 from tacita.accounting.events.sampled import Proof, SampledEvent
@@ -70,6 +71,7 @@ __all__ = [
     "HistogramGaussianEvent",
     "InterleavedEvent",
     "LaplaceEvent",
+    "MedianOfMeansEvent",
     "MixtureOfGaussiansEvent",
     "NeighboringRelation",
     "NoiseSettings",

@@ -30,6 +30,8 @@ class Adversary:
         num_others: Number of other rows.
         replacement: Signed size of the canary's replacement under replace_one; by default the canary's opposite. Under
             that relation the other rows have this size too.
+        opposed: Whether every second other row has the opposite sign, under every relation: the canary then decides
+            between them, as in a median.
         copies: Number of rows of the canary (a person may have several).
         direction: The vector u: all coordinates different, the first coordinate only, or all coordinates equal.
         schedule: When the canary (and its replacement) is sent: in every query, in the first only, or with alternating
@@ -47,6 +49,7 @@ class Adversary:
     others: float = 0.0
     num_others: int = 3
     replacement: float | None = None
+    opposed: bool = False
     copies: int = 1
     direction: Direction = "slanted"
     schedule: Schedule = "always"
@@ -59,13 +62,15 @@ class Adversary:
     def pair(self, relation: NeighboringRelation, columns: int) -> "Pair":
         """Return the two data sets, float32 rows of ``columns`` entries; the canary's rows come last.
 
-        Under replace_one the other rows equal the canary's replacement. A batch of equal rows is the same whichever
-        rows it holds, so it reveals nothing about the canary's own coin.
+        Under replace_one the other rows equal the canary's replacement (up to signs, if ``opposed``). A
+        batch of equal rows is the same whichever rows it holds, so it reveals nothing about the canary's own coin.
         """
         check_relation(relation)
         unit = self._unit(_validate.count("columns", columns))
         replacement = self._replacement * unit
         others = (replacement if relation == "replace_one" else self.others * unit).expand(self.num_others, columns)
+        if self.opposed:
+            others = others * (1 - 2 * (torch.arange(self.num_others) % 2)).unsqueeze(1).to(others.dtype)
         canary = (self.canary * unit).expand(self.copies, columns)
         instead = {
             "add_or_remove_one": canary[:0],
@@ -124,6 +129,9 @@ COORDINATE = Adversary(name="one coordinate", canary=LARGE, direction="first coo
 ALL_COORDINATES = Adversary(name="all coordinates", canary=LARGE, direction="all coordinates")
 NEAR_ROUNDING = Adversary(name="rescaled by a factor near rounding", canary=1 + 2**-20)
 QUOTIENT = Adversary(name="rescaled by a quotient that rounds", canary=1e7 / 3)
+BETWEEN = Adversary(  # a median moves farthest when a record is replaced
+    name="between the others", canary=LARGE, others=LARGE, num_others=2, opposed=True, relations=("replace_one",)
+)
 SMALL = Adversary(name="small gradient", canary=1e-3)
 ZERO = Adversary(name="zero gradient", canary=0.0, others=1.0, replacement=1.0)
 HUGE = Adversary(name="huge gradient (1e30)", canary=1e30, others=1.0, replacement=1.0)
@@ -143,6 +151,7 @@ ADVERSARIES: Mapping[str, Adversary] = {
         ALL_COORDINATES,
         NEAR_ROUNDING,
         QUOTIENT,
+        BETWEEN,
         SMALL,
         ZERO,
         HUGE,

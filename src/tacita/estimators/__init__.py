@@ -11,6 +11,7 @@ from tacita.estimators.error_feedback import (
 )
 from tacita.estimators.estimator import Estimator, Values
 from tacita.estimators.grid_sums import CappedSum, GridSum
+from tacita.estimators.median_of_means import MedianOfMeans
 from tacita.estimators.stationarity_query import StationarityQuery
 from tacita.estimators.unclipped_sum import UnclippedSum
 
@@ -23,6 +24,7 @@ __all__ = [
     "Estimator",
     "GridSum",
     "HiddenErrorSum",
+    "MedianOfMeans",
     "PrivateFeedback",
     "ReleasedErrorSum",
     "ReleasedFeedback",

@@ -1,6 +1,35 @@
 """Methods that use releases only (post-processing). Any ``torch.optim`` optimizer can be used beside them."""
 
+from tacita.methods.accelerated import AcceleratedSGD
 from tacita.methods.averaged import ExponentialAverage, SuffixAverage
+from tacita.methods.domains import Ball, Box, L1Ball, Simplex
+from tacita.methods.localized import LocalizedSubgradient, Phase
+from tacita.methods.penalties import L1, ElasticNet, GroupLasso, NuclearNorm
+from tacita.methods.proximal import ProximalSGD, RegularizedSubgradient, WeightedSGD
+from tacita.methods.proximal_operators import ProximalOperator, ProximalSum
 from tacita.methods.random_iterate import RandomIterate
+from tacita.methods.solver import Queryable, Solver
 
-__all__ = ["ExponentialAverage", "RandomIterate", "SuffixAverage"]
+__all__ = [
+    "L1",
+    "AcceleratedSGD",
+    "Ball",
+    "Box",
+    "ElasticNet",
+    "ExponentialAverage",
+    "GroupLasso",
+    "L1Ball",
+    "LocalizedSubgradient",
+    "NuclearNorm",
+    "Phase",
+    "ProximalOperator",
+    "ProximalSGD",
+    "ProximalSum",
+    "Queryable",
+    "RandomIterate",
+    "RegularizedSubgradient",
+    "Simplex",
+    "Solver",
+    "SuffixAverage",
+    "WeightedSGD",
+]

@@ -38,6 +38,7 @@ NUMBER = Domain(lambda x: ~np.isnan(x), "a number")
 FINITE = Domain(np.isfinite, "finite")
 PROBABILITY = Domain(lambda x: (x > 0) & (x <= 1), "in (0, 1]")
 ORDER = Domain(lambda x: (x > 1) & (x <= 2), "in (1, 2]")
+AT_LEAST_TWO = Domain(lambda x: (x >= 2) & np.isfinite(x), "finite and >= 2")
 INSIDE = Domain(lambda x: (x > 0) & (x < 1), "in (0, 1)")
 SHARE = Domain(lambda x: (x >= 0) & (x <= 1), "in [0, 1]")
 COUNT = Domain(lambda x: (x >= 1) & (x == np.floor(x)) & np.isfinite(x), "an integer >= 1")
@@ -47,9 +48,11 @@ DOMAINS: dict[str, Domain] = {
     **dict.fromkeys(("failure_probability", "sample_rate", "momentum_weight", "feedback_factors"), PROBABILITY),
     **dict.fromkeys(("event_delta",), SHARE),
     **dict.fromkeys(("moment_order",), ORDER),
-    **dict.fromkeys(("messages", "rounds", "candidates", "blocks", "shares"), COUNT),
+    **dict.fromkeys(("order",), AT_LEAST_TWO),
+    **dict.fromkeys(("messages", "rounds", "candidates", "blocks", "shares", "num_groups"), COUNT),
     **dict.fromkeys(
         (
+            *("bias", "variance", "distance"),
             *("moment_scale", "gradient_noise", "mean_noise_std", "noise_std", "noise_ratio", "mean_norm", "grad_norm"),
             *("total_noise_variance", "eigenvalue_error", "deviation_of_the_mean", "residual_bound", "kappa"),
             *(
@@ -69,7 +72,9 @@ DOMAINS: dict[str, Domain] = {
             *("epsilon", "epsilons", "accuracy", "smoothness", "hessian_lipschitz", "initial_gap", "curvature"),
             *("curvature_step", "lr", "steps", "queries", "num_records", "num_clients", "batch_size", "divisor", "dim"),
             *("max_grad_norm", "max_hessian_norm", "max_sample_norm", "gradient_bound", "largest_grad", "lyapunov"),
-            *("mu", "eta", "room", "thresholds", "sizes"),
+            *("mu", "eta", "room", "thresholds", "sizes", "rho", "radius", "diameter", "lipschitz", "strong_convexity"),
+            *("moment_bound", "second_moment_bound", "coordinate_moment", "risk_lipschitz", "sc_constant", "a"),
+            *("reg_strength", "max_coordinate"),
             *("c1", "c2", "c_lr", "c_steps", "c_radius", "c_decrease", "constant", "steps_multiplier"),
         ),
         POSITIVE,
@@ -78,6 +83,7 @@ DOMAINS: dict[str, Domain] = {
     "bound": NUMBER,
 }
 NO_NUMBERS = (
+    *("schedule", "method"),  # one of a few words; checked by the function
     *("problem", "setting", "other", "plan", "constants"),  # checked when they are built
     "draws",  # measurements; any value is allowed
     *("sharper", "capped", "corrected", "replaced", "mirrored", "concentrated"),

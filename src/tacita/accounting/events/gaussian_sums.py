@@ -9,6 +9,7 @@ neighbours under a relation. Proofs: docs/derivations/accounting.md.
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -100,13 +101,19 @@ class GaussianSumEvent(NoisySumEvent, SampledEvent):
         return (*self.sampling.assumptions(self.relation), *(("the divisor is public",) if poisson else ()))
 
 
-def _plain(event: GaussianSumEvent, queries: int) -> Guarantee:
-    """Charge the largest number of Gaussian queries that one record can be in, whatever happens between them."""
+def moved_in_some_queries(event: Any, queries: int) -> Guarantee:
+    """Charge the largest number of Gaussian queries that one record can be in, whatever happens between them.
+
+    ``event`` is a :class:`NoisySumEvent` with a sampling law.
+    """
     return gaussian(event.query_mu * math.sqrt(event.sampling.most_draws(queries)) if queries else 0.0)
 
 
-def _poisson(event: GaussianSumEvent, queries: int) -> Guarantee:
-    """Charge the pair of the sampled Gaussian mechanism; replace_one has a pair of its own."""
+def moved_in_sampled_queries(event: Any, queries: int) -> Guarantee:
+    """Charge the pair of the sampled Gaussian mechanism; replace_one has a pair of its own.
+
+    ``event`` is a :class:`NoisySumEvent` with Poisson sampling.
+    """
     law, ratio = event.sampling, event.ratio
     assert isinstance(law, PoissonLaw)
     q = law.sample_rate
@@ -152,12 +159,14 @@ def _fixed_size(event: GaussianSumEvent, queries: int) -> Guarantee:
 
 
 GaussianSumEvent.proofs = {
-    PoissonLaw: Proof(every_relation("amplified", replacing="amplified, by its own pair"), _poisson),
-    FullBatchLaw: Proof(every_relation("every query", replacing="every query, 2C"), _plain),
+    PoissonLaw: Proof(every_relation("amplified", replacing="amplified, by its own pair"), moved_in_sampled_queries),
+    FullBatchLaw: Proof(every_relation("every query", replacing="every query, 2C"), moved_in_some_queries),
     FixedSizeLaw: Proof({"replace_one": "amplified, by its own pair"}, _fixed_size),
-    DisjointLaw: indexed("one query in all", _plain, replacing="one query in all, 2C"),
+    DisjointLaw: indexed("one query in all", moved_in_some_queries, replacing="one query in all, 2C"),
     ShuffledEpochsLaw: indexed(
-        "one query an epoch, no amplification", _plain, replacing="one query an epoch, no amplification, 2C"
+        "one query an epoch, no amplification",
+        moved_in_some_queries,
+        replacing="one query an epoch, no amplification, 2C",
     ),
     PoissonUnitLaw: Proof({"add_or_remove_one": "amplified, mixture of Gaussians"}, _poisson_units),
 }
