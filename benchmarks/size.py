@@ -11,6 +11,7 @@ lines go to docs/results.md, between the marks of this page, each in the place o
 
 import argparse
 import multiprocessing
+import os
 import resource
 import tempfile
 import time
@@ -79,7 +80,7 @@ def report(line: dict[str, str]) -> None:
         "",
         f"`python {SCRIPT}`: one bare `tacita train` of a linear model at (1, 1e-8) on 8 columns, from the file to the "
         "sealed run, with one thread for arithmetic and one that reads ahead. CPU seconds count both; the clock also "
-        "counts what else ran on the machine meanwhile.",
+        "counts what else ran on the machine meanwhile, and a load above the two cores of the machine slows both down.",
         "",
         *markdown_table(
             [lines[key] for key in sorted(lines, key=lambda key: (key[0], float(key[1].replace(",", ""))))]
@@ -115,6 +116,7 @@ def main() -> None:
                     "queries": str(options.queries or "all 400"),
                     "CPU, s": f"{cpu:.0f}",
                     "clock, s": f"{clock:.0f}",
+                    "load": f"{os.getloadavg()[1]:.0f}",
                     "peak memory, GB": f"{peak:.2f}",
                     "accuracy": f"{accuracy:.3f}",
                 }

@@ -323,8 +323,8 @@ def _alone(drawn: Tensor) -> Tensor:
     A stream draws whole blocks, so that the memory beside holds noise of other values. The release is made in this
     memory, and whoever saves a tensor saves all of its memory.
     """
-    memory, first = drawn.untyped_storage(), drawn.storage_offset()
-    whole = drawn.new_empty(0).set_(memory, 0, (memory.nbytes() // drawn.element_size(),))
+    first = drawn.storage_offset()
+    whole = drawn.as_strided((drawn.untyped_storage().nbytes() // drawn.element_size(),), (1,), 0)
     whole[:first] = 0
     whole[first + len(drawn) :] = 0
     return drawn
