@@ -117,7 +117,9 @@ def test_any_kind_of_column_may_be_the_target(tmp_path, monkeypatch, tacita_comm
     drafted = tacita_command("schema", "table.csv")
     assert "\n# [target] " in drafted.out
     Path("schema.toml").write_text(drafted.out.replace("reviewed = false", "reviewed = true"))
-    trained = tacita_command("train", "table.csv", "--schema", "schema.toml", "--target", target, *FLAGS, "--output", "run")
+    trained = tacita_command(
+        "train", "table.csv", "--schema", "schema.toml", "--target", target, *FLAGS, "--output", "run"
+    )
     assert trained.code == 0, trained.err
     scored = tacita_command("predict", "run", "table.csv", "--output", "scored.csv")
     assert scored.code == 0, scored.err
