@@ -14,6 +14,7 @@ from tacita.gradients import (
     LoopEngine,
     NetworkSource,
     VmapEngine,
+    batches,
     data,
     engine_choice,
     functional,
@@ -478,7 +479,7 @@ def augmentation_by_position():
             for position, index in enumerate(indices):
                 data.seed_generators(data.derived_seed(seed, "record", position))
                 items.append(self._dataset[int(index)])
-            return self._collate_fn(items)
+            return (self._collate_fn or batches.stacked)(items)
 
     put(data.ItemRows, "fetch", fetch)
 

@@ -387,7 +387,7 @@ def masks_shifted_by_rows_that_are_not_finite():
 @bug(caught_by=[TEST + "test_a_model_that_draws_is_refused_whatever_the_data"])
 def draws_of_the_loss_not_seen():
     """Only modules are asked whether they draw, not the loss."""
-    swap(randomness_check._draws, lambda model, loss_fn, probe: False)
+    swap(randomness_check.draws_at_random, lambda model, loss_fn, probe: False)
 
 
 @bug(48, caught_by=[TEST + "test_a_second_test_on_the_same_session_is_refused"])
