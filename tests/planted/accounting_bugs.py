@@ -81,7 +81,7 @@ def fixed_size_without_the_factor_two():
 def renyi_curve_of_another_convention():
     """The Rényi curve of a Gaussian takes C for the sensitivity where the other accountant takes 2C."""
 
-    whole = gaussian_sums._plain
+    whole = gaussian_sums.moved_in_some_queries
 
     def other(event, queries):
         mu = event.ratio * math.sqrt(event.sampling.most_draws(queries))

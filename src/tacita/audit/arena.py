@@ -12,7 +12,6 @@ from tacita.audit.claims import FEW, Claim
 from tacita.audit.sessions import (
     Asking,
     MakeOracle,
-    Queryable,
     check_as_charged,
     in_memory,
     looped,
@@ -21,6 +20,7 @@ from tacita.audit.sessions import (
 )
 from tacita.audit.simulator import Parts, Trace, Worlds, gradients_of, parts_of, simulate, worlds_of
 from tacita.ledger import Ledger
+from tacita.oracles import Queryable
 
 
 @dataclass(frozen=True)

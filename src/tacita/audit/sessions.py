@@ -6,8 +6,8 @@ gradient of an oracle of this library must be its ``released`` values over the d
 """
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,19 +20,11 @@ from tacita.gradients.given import DEFAULT_NAME
 from tacita.ledger import Ledger, Reservations
 from tacita.ledger import Session as LedgerSession
 from tacita.mechanisms import Mechanism
-from tacita.oracles import GradientOracle, Release, trainable
+from tacita.oracles import GradientOracle, Queryable, Release, trainable
 from tacita.oracles.gradient_oracle import QueryDraws
 from tacita.oracles.line import Line
 from tacita.oracles.records import distinct_rows
 from tacita.random import QueryCoins, Randomness
-
-
-class Queryable(Protocol):
-    """The protocol of every gradient oracle."""
-
-    def query(self, params: Mapping[str, Tensor], /) -> Any:
-        """Return a release with ``gradient``, ``released``, ``divisor`` and ``noise_std``."""
-        ...
 
 
 def source_of(oracle: Queryable) -> GradientSource | None:

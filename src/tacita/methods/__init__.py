@@ -8,7 +8,7 @@ from tacita.methods.penalties import L1, ElasticNet, GroupLasso, NuclearNorm
 from tacita.methods.proximal import ProximalSGD, RegularizedSubgradient, WeightedSGD
 from tacita.methods.proximal_operators import ProximalOperator, ProximalSum
 from tacita.methods.random_iterate import RandomIterate
-from tacita.methods.solver import Queryable, Solver
+from tacita.methods.solver import Solver
 
 __all__ = [
     "L1",
@@ -25,7 +25,6 @@ __all__ = [
     "ProximalOperator",
     "ProximalSGD",
     "ProximalSum",
-    "Queryable",
     "RandomIterate",
     "RegularizedSubgradient",
     "Simplex",

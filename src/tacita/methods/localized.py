@@ -14,8 +14,8 @@ from tacita.errors import ResumeError
 from tacita.methods.domains import Ball
 from tacita.methods.proximal import RegularizedSubgradient
 from tacita.methods.proximal_operators import ProximalOperator
-from tacita.methods.solver import Queryable, Tensors
-from tacita.oracles import Records, Release
+from tacita.methods.solver import Tensors
+from tacita.oracles import Queryable, Records, Release
 
 
 class Phase(Protocol):

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from tacita import _validate
 from tacita.methods.proximal_operators import ProximalOperator
-from tacita.methods.solver import Queryable, Solver, Tensors, less
+from tacita.methods.solver import Solver, Tensors, less
+from tacita.oracles import Queryable
 
 
 class WeightedSGD(Solver):

@@ -5,7 +5,7 @@ Place: oracles -> ┃ releases -> [methods.solver]. A solver sees releases only,
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,17 +13,9 @@ from torch import Tensor
 from tacita import _validate
 from tacita.errors import ResumeError
 from tacita.methods.proximal_operators import ProximalOperator
-from tacita.oracles import Release
+from tacita.oracles import Queryable, Release
 
 Tensors = dict[str, Tensor]
-
-
-class Queryable(Protocol):
-    """What a solver needs of an oracle; every :class:`~tacita.GradientOracle` has it."""
-
-    def query(self, params: Mapping[str, Tensor], /) -> Release:
-        """Return a private gradient at ``params``."""
-        ...
 
 
 class Solver(ABC):

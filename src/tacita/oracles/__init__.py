@@ -4,6 +4,7 @@ from tacita.oracles.certificate import StationaryCertificate
 from tacita.oracles.gradient_oracle import GradientOracle, Release
 from tacita.oracles.line import Line
 from tacita.oracles.network import ClippedGradientOracle, ErrorFeedbackOracle, UnclippedGradientOracle
+from tacita.oracles.queryable import Queryable
 from tacita.oracles.records import Records, cap_units, split
 from tacita.oracles.stationary_test import StationaryTest
 from tacita.oracles.updates import trainable
@@ -13,6 +14,7 @@ __all__ = [
     "ErrorFeedbackOracle",
     "GradientOracle",
     "Line",
+    "Queryable",
     "Records",
     "Release",
     "StationaryCertificate",

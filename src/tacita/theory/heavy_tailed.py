@@ -42,7 +42,7 @@ from tacita.theory.minimax import (
 )
 from tacita.theory.one_pass_bounds import (
     OnePassBound,
-    Schedule,
+    StepSchedule,
     accelerated_bound,
     accelerated_risk,
     last_iterate_risk,
@@ -65,7 +65,7 @@ __all__ = [
     "LocalizedPlan",
     "MeanError",
     "OnePassBound",
-    "Schedule",
+    "StepSchedule",
     "TheoremSettings",
     "accelerated_bound",
     "accelerated_risk",
@@ -142,7 +142,7 @@ class HeavyTailedPlan:
     noise_multiplier: float
     mean_noise_std: float
     lr: float
-    schedule: Schedule | None
+    schedule: StepSchedule | None
     bound: float
     bias: float
     variance: float

@@ -247,7 +247,7 @@ def last_iterate_risk(
 
 
 @dataclass(frozen=True)
-class Schedule:
+class StepSchedule:
     """Step sizes and averaging weights, one a query, for :class:`tacita.methods.WeightedSGD`.
 
     Attributes:
@@ -260,7 +260,9 @@ class Schedule:
 
 
 @checked()
-def strongly_convex_schedule(setting: HeavyTailedSetting, *, steps: int, constants: Constants = "sharp") -> Schedule:
+def strongly_convex_schedule(
+    setting: HeavyTailedSetting, *, steps: int, constants: Constants = "sharp"
+) -> StepSchedule:
     r"""Return the T + 1 step sizes and weights of Lemma 33, for queries t = 0, ..., T.
 
     With :math:`a = \mu/2`, cap G and :math:`t_0 = \lceil T/2\rceil`: if :math:`T \le G/a`, :math:`\eta_t = 1/G` and
@@ -278,10 +280,10 @@ def strongly_convex_schedule(setting: HeavyTailedSetting, *, steps: int, constan
     a, cap = setting.strong_convexity / 2, step_cap(setting, constants)
     t = np.arange(steps + 1, dtype=np.float64)
     if steps <= cap / a:
-        return Schedule(np.full(len(t), 1 / cap), (1 - a / cap) ** -(t + 1))
+        return StepSchedule(np.full(len(t), 1 / cap), (1 - a / cap) ** -(t + 1))
     since = t - -(-steps // 2)
     x = 2 * cap / a + since
-    return Schedule(np.where(since < 0, 1 / cap, 2 / (a * np.maximum(x, cap / a))), np.where(since < 0, 0.0, x))
+    return StepSchedule(np.where(since < 0, 1 / cap, 2 / (a * np.maximum(x, cap / a))), np.where(since < 0, 0.0, x))
 
 
 def step_cap(setting: HeavyTailedSetting, constants: Constants = "sharp") -> float:
