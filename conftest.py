@@ -33,6 +33,13 @@ def _seed(name: str) -> None:
     torch.manual_seed(source.getrandbits(63))
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Refuse names that hold an address: they differ from worker to worker, and from run to run."""
+    addresses = [item.nodeid for item in items if " at 0x" in item.nodeid]
+    if addresses:
+        raise pytest.UsageError(f"give these tests ids of their own: {', '.join(addresses)}")
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
     """Seed with the test's name before its fixtures are made, and again when they are there."""

@@ -76,7 +76,12 @@ def test_a_row_without_a_unit_is_nobodys(nobody):
     assert (codes.tolist(), names) == ([0, -1, -1, 0], ["text a"])
 
 
-@pytest.mark.parametrize("unit", [object(), [1], {"a": 1}, 1j, np.datetime64("2024-05-01"), np.zeros(2)], ids=repr)
+@pytest.mark.parametrize(
+    "unit",
+    [object(), [1], {"a": 1}, 1j, np.datetime64("2024-05-01"), np.zeros(2)],
+    ids=repr,
+    ids=lambda unit: type(unit).__name__,
+)
 def test_units_that_do_not_say_when_they_are_equal_are_refused(unit):
     with pytest.raises(TypeError, match="units must hold texts, bytes, numbers") as refused:
         unit_codes(["a", unit])
