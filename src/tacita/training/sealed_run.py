@@ -54,6 +54,10 @@ def seal_run(
         >>> folder = tempfile.TemporaryDirectory()
         >>> ledger = tacita.Ledger(folder.name + "/ledger.jsonl", neighboring_relation="add_or_remove_one",
         ...                        privacy_unit="one row = one patient")
+        >>> event = tacita.accounting.GaussianSumEvent(
+        ...     relation="add_or_remove_one", sampling=tacita.accounting.PoissonLaw(0.02), max_contribution=(1.0,),
+        ...     noise_std=(1.1,))
+        >>> session = ledger.register(event, planned_queries=10)
         >>> seal_run(ledger, tacita.statement(ledger, delta=1e-5), weights={"weight": torch.zeros(2)})
         >>> ledger.verify().sealed, sorted(ledger.sealed.files)
         (True, ['model.safetensors', 'statement.txt'])
