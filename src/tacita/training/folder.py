@@ -3,7 +3,7 @@
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from tacita._files import make_folder, remove_durably
@@ -102,5 +102,5 @@ class RunFolder:
                     remove_durably(one)
             remove_durably(self.key)
             self.private.rmdir()
-        with suppress(OSError):  # the folder is not empty
+        if not any(self.path.iterdir()):
             self.path.rmdir()
