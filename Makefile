@@ -19,7 +19,7 @@ PROCESSORS := ATEN_CPU_CAPABILITY=default ATEN_CPU_CAPABILITY=avx2 \
 ARITHMETIC := tests/gradients tests/oracles tests/clipping tests/estimators
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format audit cpus bench docs clean
+.PHONY: help setup demo test quick lint format audit cpus bench pages docs clean
 
 help:  ## This list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1\t/' | expand -t 16
@@ -42,10 +42,15 @@ demo: $(STAMP)  ## Train a private model on handwritten digits and print its pri
 test: $(STAMP)  ## Every test (WORKERS=2 processes)
 	$(PYTEST)
 
-lint: $(STAMP)  ## Format, style and types, changing nothing
+quick: $(STAMP)  ## The tests that a change needs every time: all but those that take long (tests/slow.txt)
+	$(PYTEST) --quick
+
+lint: $(STAMP)  ## Format, style, types and generated pages, changing nothing
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/python docs/make_reference.py --check || { echo "pages are out of date: make pages"; exit 1; }
+	$(BIN)/python -m tests.planted.table --check || { echo "docs/pitfalls.md is out of date: make pages"; exit 1; }
 
 format: $(STAMP)  ## Put the code into its format
 	$(BIN)/ruff format .
@@ -64,9 +69,11 @@ bench: $(STAMP)  ## Step time and memory beside plain PyTorch and Opacus; writes
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[bench]'
 	$(BIN)/python benchmarks/step_time.py
 
-docs: $(STAMP)  ## Write the generated pages, then run every snippet
+pages: $(STAMP)  ## Write the generated pages
 	$(BIN)/python docs/make_reference.py
 	$(BIN)/python -m tests.planted.table
+
+docs: pages  ## Write the generated pages, then run every snippet
 	$(PYTEST) tests/test_docs.py tests/test_public_api.py
 
 clean:  ## Remove what was built, .venv included

@@ -15,6 +15,8 @@ import pytest
 import torch
 from hypothesis import settings
 
+from tests.slow import is_slow, names
+
 SEEDED = os.environ.get("TACITA_AUDIT", "") in ("", "0")
 
 # A machine that is busy is not a bug: no example has a time limit.
@@ -33,8 +35,18 @@ def _seed(name: str) -> None:
     torch.manual_seed(source.getrandbits(63))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Refuse names that hold an address: they differ from worker to worker, and from run to run."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add ``--quick``, which leaves out what ``tests/slow.txt`` names."""
+    parser.addoption("--quick", action="store_true", help="leave out the tests that tests/slow.txt names")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out slow tests on request; refuse names that hold an address, which differ from worker to worker."""
+    if config.getoption("quick"):
+        slow = names()
+        left_out = [item for item in items if is_slow(item.nodeid, slow)]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not is_slow(item.nodeid, slow)]
     addresses = [item.nodeid for item in items if " at 0x" in item.nodeid]
     if addresses:
         raise pytest.UsageError(f"give these tests ids of their own: {', '.join(addresses)}")
