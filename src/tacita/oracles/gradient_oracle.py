@@ -22,6 +22,17 @@ from tacita.gradients.engine import GradientSource
 from tacita.ledger import Ledger, Session
 from tacita.ledger.reservations import BLOCK
 from tacita.mechanisms import CalibratedGaussian, Mechanism
+from tacita.oracles.following import (
+    AtRankZero,
+    FollowingLine,
+    Plan,
+    check_alike,
+    point_digest,
+    tell_plan,
+    tell_session,
+    tell_state,
+    told_session,
+)
 from tacita.oracles.line import Line
 from tacita.oracles.records import OracleData, check_units
 from tacita.oracles.session_options import SessionOptions
@@ -80,6 +91,11 @@ class QueryDraws:
     def seed(self, query: int) -> int:
         """Return 256 secret bits that seed what the model and the data set draw (dropout, augmentation)."""
         return int.from_bytes(self._line.query_stream("model", query).bytes(32), "big")
+
+    def planned(self, query: int, own: bytes) -> Plan:
+        """Return what ``query`` draws, and tell the other ranks; ``own`` is the digest of this rank's parameters."""
+        plan = Plan(query, self.batch(query), self.seed(query))
+        return tell_plan(self._line.ranks, self._line.session.id, plan, own)
 
 
 class GradientOracle:
@@ -158,14 +174,28 @@ class GradientOracle:
         estimator: Estimator,
         mechanism: Mechanism | CalibratedGaussian,
         sampler: Sampler,
-        ledger: Ledger,
+        ledger: Ledger | None,
         planned_queries: int,
     ) -> None:
         """Check every setting, find the session that pays, and wire the stages: every constructor ends here."""
-        self.source, self.estimator, self.sampler, self.ledger = data.source, estimator, as_sampler(sampler), ledger
-        self.planned_queries = _validate.count("planned_queries", planned_queries)
-        self.randomness = options.randomness
-        self._data, self._options = data, options
+        with data.source.ranks.together():
+            self.source, self.estimator, self.sampler = data.source, estimator, as_sampler(sampler)
+            self.planned_queries = _validate.count("planned_queries", planned_queries)
+            self.randomness = options.randomness
+            self._data, self._options = data, options
+            self._updates = Updates()
+            check_alike(self.source.ranks, self._settings(mechanism), data)
+            if data.source.ranks.leads:
+                self._pay(mechanism, ledger)
+            else:
+                self._follow(mechanism, ledger)
+
+    def _pay(self, mechanism: Mechanism | CalibratedGaussian, ledger: Ledger | None) -> None:
+        """Build what draws, pays and adds noise: all of it on rank 0, which tells the other ranks what is public."""
+        data, options, estimator = self._data, self._options, self.estimator
+        if not isinstance(ledger, Ledger):
+            raise TypeError(f"ledger must be a Ledger on rank 0, which pays, got {type(ledger).__name__}.")
+        self.ledger = ledger
         check_units(ledger.neighboring_relation, data.max_rows_per_unit)
         if ledger.max_delta is not None:
             self._check_delta("max_delta", ledger.max_delta)
@@ -191,17 +221,33 @@ class GradientOracle:
             options.reservation,
             estimator=estimator,
             state=estimator.initial_state(self.source.shapes),
+            ranks=self.source.ranks,
         )
         self.draws = QueryDraws(self.sampler, self.line, data.num_rows, data.rows)
         self.source.follow(self.draws)
-        self._updates = Updates()
+        tell_session(self.source.ranks, session.id, self.mechanism.noise_multiplier, self.noise_std)
+
+    def _follow(self, mechanism: Mechanism | CalibratedGaussian, ledger: Any) -> None:
+        """Build what answers rank 0's queries on another rank."""
+        options, shapes = self._options, self.source.shapes
+        session, noise_multiplier, self.noise_std = told_session(self.source.ranks, ledger, options.session)
+        resolved = mechanism.at(noise_multiplier) if isinstance(mechanism, CalibratedGaussian) else mechanism
+        self.mechanism = resolved.on(self.estimator.steps(shapes), self.noise_std)
+        line: Any = FollowingLine(
+            self.source.ranks, session, self.planned_queries, estimator=self.estimator, source=self.source
+        )
+        elsewhere: Any = AtRankZero("ledger")
+        self.line, self.draws, self.event, self.ledger = line, line, line.session, elsewhere
 
     @property
     def settings(self) -> dict[str, Any]:
         """The public settings that decide the privacy and the bits of a run."""
+        return self._settings(self.mechanism)
+
+    def _settings(self, mechanism: Mechanism | CalibratedGaussian) -> dict[str, Any]:
         return {
             "estimator": repr(self.estimator),
-            "mechanism": repr(self.mechanism),
+            "mechanism": repr(mechanism),
             "sampler": repr(self.sampler),
             "planned_queries": self.planned_queries,
             "shapes": {name: list(shape) for name, shape in self.source.shapes.items()},
@@ -244,9 +290,8 @@ class GradientOracle:
             _refuse_complex(params)
         with self.line.turn():
             while True:  # a redone query whose values differ is made again under the next unused number
-                query = self.line.begin()
-                batch = self.draws.batch(query)
-                engine = self.source.engine(params, batch, query=query, seed=self.draws.seed(query))
+                query, rows, seed = self.draws.planned(self.line.begin(), point_digest(self.source, params))
+                engine = self.source.engine(params, rows, query=query, seed=seed)
                 values, seen = self.estimator.look(engine, self.line.state)
                 if self.line.commit(query, values, seen):  # the ledger is written: from here on the query counts
                     break
@@ -318,7 +363,9 @@ class GradientOracle:
             self.randomness.ratchet()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint needs. ``estimator_state`` is private: never share it."""
+        """Return what a checkpoint needs. ``estimator_state`` is private: never share it. Rank 0 alone has it."""
+        if not self.source.ranks.leads:
+            raise RuntimeError("state_dict() is rank 0's, which alone writes checkpoints: call it there.")
         with self.randomness.query_lock:
             return {
                 "session": self.session.id,
@@ -335,14 +382,22 @@ class GradientOracle:
             return copy.deepcopy(self.estimator.shareable(self.line.state))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a :meth:`state_dict`. :class:`~tacita.oracles.line.Line` says how queries are redone."""
-        if state["session"] != self.session.id:
-            raise ValueError(
-                f"the checkpoint is of session {state['session']!r}, this oracle's is {self.session.id!r}."
-            )
-        with self.randomness.query_lock:
+        """Continue from a :meth:`state_dict`. :class:`~tacita.oracles.line.Line` says how queries are redone.
+
+        With a process group every rank calls this; only rank 0's ``state`` is read, and the others take it over.
+        """
+        with self.randomness.query_lock, self.source.ranks.together():
+            if not self.source.ranks.leads:
+                line: Any = self.line
+                line.take_over()
+                return
+            if state["session"] != self.session.id:
+                raise ValueError(
+                    f"the checkpoint is of session {state['session']!r}, this oracle's is {self.session.id!r}."
+                )
             memory = copy.deepcopy(state["estimator_state"])
             self.line.resume(state["position"], state["generation"], state["identity"], memory)
+            tell_state(self.source.ranks, self.line.position, memory)
 
     def __repr__(self) -> str:
         return (

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from tacita._files import replace_durably
+from tacita._tree import with_tensors, without_tensors
 from tacita.errors import ResumeError
 from tacita.methods import ExponentialAverage, RandomIterate, SuffixAverage
 from tacita.oracles import GradientOracle
@@ -122,7 +123,7 @@ def described(optimizer: torch.optim.Optimizer) -> str:
 def save(path: Path, tree: Mapping[str, Any], head: Mapping[str, Any]) -> None:
     """Write ``tree`` and ``head`` (binding, anchor of the ledger, ...) to ``path`` atomically, with mode 0600."""
     tensors: dict[str, Tensor] = {}
-    words = {"format": FORMAT, "layout": json.dumps(_without_tensors(tree, tensors)), "head": json.dumps(dict(head))}
+    words = {"format": FORMAT, "layout": json.dumps(without_tensors(tree, tensors)), "head": json.dumps(dict(head))}
     metadata = {**words, "sha256": _digest(words, tensors)}
     replace_durably(path, safetensors.torch.save(tensors, metadata), mode=0o600)
 
@@ -141,7 +142,7 @@ def load(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         words = {name: metadata[name] for name in ("format", "layout", "head")}
         if words["format"] != FORMAT or metadata["sha256"] != _digest(words, tensors):
             raise ValueError("another format, or damaged")
-        return _with_tensors(json.loads(metadata["layout"]), tensors), json.loads(metadata["head"])
+        return with_tensors(json.loads(metadata["layout"]), tensors), json.loads(metadata["head"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError, safetensors.SafetensorError) as error:
         raise ResumeError(f"{path.name} cannot be read as a checkpoint of this version.") from error
 
@@ -154,32 +155,6 @@ def _digest(words: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
         digest.update(value.contiguous().view(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-def _without_tensors(tree: Any, tensors: dict[str, Tensor]) -> Any:
-    """Return ``tree`` with each tensor replaced by ``{"tensor": name}``, and put the tensors into ``tensors``."""
-    if isinstance(tree, Tensor):
-        name = str(len(tensors))
-        tensors[name] = tree.detach().cpu().contiguous().clone()
-        return {"tensor": name}
-    if isinstance(tree, Mapping):
-        return {"map": [[str(key), _without_tensors(value, tensors)] for key, value in tree.items()]}
-    if isinstance(tree, list | tuple):
-        return {"list": [_without_tensors(value, tensors) for value in tree]}
-    if tree is None or isinstance(tree, bool | int | float | str):
-        return {"value": tree}
-    raise TypeError(f"a checkpoint cannot hold a {type(tree).__name__}.")
-
-
-def _with_tensors(layout: Any, tensors: Mapping[str, Tensor]) -> Any:
-    ((kind, content),) = layout.items()
-    if kind == "tensor":
-        return tensors[content]
-    if kind == "map":
-        return {key: _with_tensors(value, tensors) for key, value in content}
-    if kind == "list":
-        return [_with_tensors(value, tensors) for value in content]
-    return content
 
 
 def _alike(value: Tensor, saved: Any) -> bool:
