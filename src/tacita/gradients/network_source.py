@@ -87,7 +87,7 @@ class NetworkSource(GradientSource):
         if num_workers and not self._rows.on_cpu:
             raise ValueError("num_workers must be 0 for data that is not on the CPU.")
         params = _checked_parameters(model)
-        self.ranks = Ranks(process_group, next(iter(params.values())).device)
+        self.ranks = Ranks.of(process_group, next(iter(params.values())).device)
         if num_workers and self.ranks.size > 1:
             raise ValueError("num_workers must be 0 with a process_group: rank 0 alone knows what later queries read.")
         self._shapes = {name: p.shape for name, p in params.items()}

@@ -62,6 +62,11 @@ class Ranks:
         self.rank, self.size = int(group.rank()), int(group.size())
         self._device = torch.device("cpu") if _takes_cpu(group) else device or torch.device("cpu")
 
+    @classmethod
+    def of(cls, group: Any, device: torch.device) -> "Ranks":
+        """Return the ranks of a process group, or ``group`` itself if it is one already."""
+        return group if isinstance(group, Ranks) else cls(group, device)
+
     @property
     def leads(self) -> bool:
         """Whether this rank draws, pays and adds noise."""

@@ -74,12 +74,7 @@ class TrainingState:
             ResumeError: The checkpoint is of another model, or of a run with another average of its iterates; or
                 numbers would be left behind, and the event does not compose query by query.
         """
-        own = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
-        if own.keys() != tree["model"].keys():
-            raise ResumeError("the checkpoint is of another model: parameters or buffers have other names.")
-        other = [name for name, value in own.items() if not _alike(value, tree["model"][name])]
-        if other:
-            raise ResumeError(f"the checkpoint is of another model: shape or dtype differ for {', '.join(other)}.")
+        own = self._tensors_like(tree["model"])
         if type(self.average).__name__ != tree["average_kind"]:
             raise ResumeError("the run was started with another average of its iterates: resume it with that one.")
         with torch.no_grad():
@@ -93,6 +88,26 @@ class TrainingState:
             self.oracle.line.redo_nothing()
             self.optimizer_changes.append(self.oracle.line.position)
             return
+        self._restore_optimizer(tree)
+
+    def take_over(self, tree: Mapping[str, Any]) -> None:
+        """Take over ``model``, ``optimizer`` and ``scheduler`` of rank 0's :meth:`to_tree`."""
+        with torch.no_grad():
+            for name, value in self._tensors_like(tree["model"]).items():
+                value.copy_(tree["model"][name])
+        self._restore_optimizer(tree)
+
+    def _tensors_like(self, saved: Mapping[str, Any]) -> dict[str, Tensor]:
+        """Return the model's tensors by name; raise ``ResumeError`` unless ``saved`` is of the same model."""
+        own = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
+        if own.keys() != saved.keys():
+            raise ResumeError("the checkpoint is of another model: parameters or buffers have other names.")
+        other = [name for name, value in own.items() if not _alike(value, saved[name])]
+        if other:
+            raise ResumeError(f"the checkpoint is of another model: shape or dtype differ for {', '.join(other)}.")
+        return own
+
+    def _restore_optimizer(self, tree: Mapping[str, Any]) -> None:
         self.optimizer.load_state_dict(_with_integer_keys(tree["optimizer"]))
         if self.scheduler is not None and tree["scheduler"] is not None:
             self.scheduler.load_state_dict(dict(tree["scheduler"]))

@@ -26,11 +26,13 @@ from tacita.clipping.clipper import Clipper
 from tacita.errors import ResumeError, TacitaError
 from tacita.estimators.error_feedback import Feedback, as_feedback
 from tacita.gradients.functional import LossFn
+from tacita.gradients.process_group import Ranks
 from tacita.ledger import Ledger, Statement, statement
 from tacita.ledger.reservations import BLOCK
 from tacita.mechanisms import CalibratedGaussian, form_of
 from tacita.methods import ExponentialAverage, RandomIterate, SuffixAverage
 from tacita.oracles import ClippedGradientOracle, ErrorFeedbackOracle, GradientOracle, trainable
+from tacita.oracles.following import AtRankZero
 from tacita.oracles.records import as_records, num_rows
 from tacita.random import Randomness
 from tacita.sampling import PoissonSampler
@@ -42,6 +44,7 @@ from tacita.training.progress import Progress
 from tacita.training.public import PublicCurve
 from tacita.training.run_lifecycle import RunLifecycle
 from tacita.training.sealed_run import MODEL
+from tacita.training.several_ranks import same_weights
 
 Average = Literal["last", "all", "half", "ema", "random"]
 EMA_SHARE = 0.1  # the exponential average's window, as a share of the steps
@@ -55,7 +58,7 @@ class Run:
 
     Attributes:
         model: The trained network, which is the one that was handed in.
-        ledger: What was spent.
+        ledger: What was spent; of several ranks, rank 0's.
         statement: The guarantee in words: epsilon of the plan, the unit, the assumptions.
         folder: Where the run was written; ``None`` for a run in memory.
         public_losses: Pairs (queries made, mean loss on ``public_data``), about twenty in a run.
@@ -119,6 +122,7 @@ def fit(
     num_workers: int = 0,
     method: str = "auto",
     max_physical_batch_size: int | None = None,
+    process_group: Any = None,
     reservation: int = BLOCK,
     randomness: Randomness | None = None,
 ) -> Run:
@@ -160,6 +164,10 @@ def fit(
             can.
         progress: Show a bar on the error stream.
         collate_fn, num_workers, method, max_physical_batch_size: As in :class:`~tacita.ClippedGradientOracle`.
+        process_group: Processes that share the work, as in :class:`~tacita.ClippedGradientOracle`. Each rank makes the
+            same call. ``folder``, ``public_data`` and ``progress`` are rank 0's, and so are the run's ledger and
+            statement. All ranks begin with rank 0's weights and end with the same model. Another number of ranks may
+            continue a run.
         reservation: As in :class:`~tacita.GradientOracle`.
         randomness: Only tests hand it in.
 
@@ -185,40 +193,64 @@ def fit(
     unit = chosen.filled("privacy_unit", privacy_unit, "one record")
     if optimizer is None:
         chosen.words.append("optimizer = Adam, lr 0.002")
-    run = RunLifecycle.start(None if folder is None else RunFolder(folder), randomness)
-    with run.ledger(neighboring_relation=neighboring_relation, privacy_unit=unit) as ledger:
-        build = ClippedGradientOracle if feedback is None else partial(ErrorFeedbackOracle, feedback=feedback)
-        oracle = build(
-            model,
-            loss_fn,
-            dataset,
-            ledger=ledger,
-            sampler=sampler,
-            clipper=clipper,
-            mechanism=CalibratedGaussian(
-                target_epsilon=target_epsilon, target_delta=target_delta, form=form_of(hardened)
-            ),
-            planned_queries=sampler.queries_for(epochs),
-            collate_fn=collate_fn,
-            num_workers=num_workers,
-            method=method,
-            max_physical_batch_size=max_physical_batch_size,
-            session=next(iter(ledger.sessions), None),
-            randomness=run.randomness,
-            reservation=reservation,
-        )
-        state = TrainingState(
-            model, (optimizer or _adam)(model.parameters()), oracle, _average(average, oracle, model, chosen)
-        )
-        if run.sealed:
-            finished = _restored(run, state, target_delta, chosen.words)
-        else:
-            checkpoints = _checkpoints(run, oracle, dataset)
-            bar = Progress(ledger, delta=target_delta, total=oracle.planned_queries) if progress else None
-            curve = _trained(state, checkpoints, loss_fn, public_data, bar)
-            finished = _told(run, state, curve, target_delta, chosen.words)
-    run.finish()
+    ranks = Ranks.of(process_group, next(model.parameters(), torch.empty(0)).device)
+    oracle_of = partial(
+        ClippedGradientOracle if feedback is None else partial(ErrorFeedbackOracle, feedback=feedback),
+        model,
+        loss_fn,
+        dataset,
+        sampler=sampler,
+        clipper=clipper,
+        mechanism=CalibratedGaussian(target_epsilon=target_epsilon, target_delta=target_delta, form=form_of(hardened)),
+        planned_queries=sampler.queries_for(epochs),
+        collate_fn=collate_fn,
+        num_workers=num_workers,
+        method=method,
+        max_physical_batch_size=max_physical_batch_size,
+        process_group=ranks,
+        reservation=reservation,
+    )
+    with ranks.together():
+        same_weights(ranks, model)
+        if not ranks.leads:
+            return _followed(oracle_of, model, optimizer or _adam, ranks)
+        run = RunLifecycle.start(None if folder is None else RunFolder(folder), randomness)
+        with run.ledger(neighboring_relation=neighboring_relation, privacy_unit=unit) as ledger:
+            oracle = oracle_of(ledger=ledger, session=next(iter(ledger.sessions), None), randomness=run.randomness)
+            state = TrainingState(
+                model, (optimizer or _adam)(model.parameters()), oracle, _average(average, oracle, model, chosen)
+            )
+            ranks.told(SEALED, {"sealed": run.sealed})
+            if run.sealed:
+                finished = _restored(run, state, target_delta, chosen.words)
+            else:
+                checkpoints = _checkpoints(run, oracle, dataset)
+                bar = Progress(ledger, delta=target_delta, total=oracle.planned_queries) if progress else None
+                curve = _trained(state, checkpoints, loss_fn, public_data, bar)
+                finished = _told(run, state, curve, target_delta, chosen.words)
+            same_weights(ranks, model)
+        run.finish()
     return finished
+
+
+SEALED = "sealed"  # the step at which rank 0 tells whether the run was finished before
+
+
+def _followed(
+    oracle_of: Callable[..., GradientOracle],
+    model: nn.Module,
+    optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer],
+    ranks: Ranks,
+) -> Run:
+    """Take part in rank 0's run on another rank, and return its model."""
+    oracle = oracle_of(ledger=None)
+    state = TrainingState(model, optimizer(model.parameters()), oracle)
+    if not ranks.told(SEALED, None)[0]["sealed"]:
+        train(state)
+    same_weights(ranks, model)
+    ledger: Any = AtRankZero("ledger")
+    words: Any = AtRankZero("statement")
+    return Run(model, ledger, words)
 
 
 def _check_variants(average: str, feedback: Feedback | None, hardened: bool | str) -> None:

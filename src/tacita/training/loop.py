@@ -15,6 +15,7 @@ from tacita.training import checkpoint as checkpoints
 from tacita.training.checkpoint import TrainingState
 from tacita.training.folder import RunFolder
 from tacita.training.progress import Progress
+from tacita.training.several_ranks import begin
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,13 +52,18 @@ class Checkpoints:
         oracle.ratchet()
         oracle.randomness.save(self.folder.key)
 
+    @property
+    def started(self) -> bool:
+        """Whether there is a checkpoint to go on from."""
+        return self.folder.checkpoint.exists()
+
     def begin(self, state: TrainingState) -> None:
         """Continue from the checkpoint, or write the first one.
 
         Raises:
             ResumeError: As in :meth:`restore`; or queries were made, and there is no checkpoint.
         """
-        if self.folder.checkpoint.exists():
+        if self.started:
             self.restore(state)
         elif state.oracle.session.opened:  # a new checkpoint would move the key on, and make the old one useless
             raise ResumeError(
@@ -105,13 +111,13 @@ def train(
     """Alternate queries and optimizer steps until the plan of ``state.oracle`` is used up.
 
     Args:
-        state: Model, optimizer and oracle; changed in place.
-        checkpoints: When and where to save. If the folder holds a checkpoint, the run continues from it.
+        state: Model, optimizer and oracle; changed in place. With a process group every rank calls this.
+        checkpoints: When and where to save; of several ranks, rank 0's. If the folder holds a checkpoint, the run
+            continues from it.
         progress: Shows steps, their epsilon and the time left.
         on_step: Called after each step with the number of steps made. It is handed nothing private.
     """
-    if checkpoints is not None:
-        checkpoints.begin(state)
+    begin(state, checkpoints)
     params = trainable(state.model)
     state.model.train()
     while state.oracle.remaining_queries:
