@@ -11,12 +11,13 @@ one rank is an error on all of them, and two ranks that are not at the same step
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 
 import numpy as np
 import torch
 import torch.distributed as dist
+from cryptography.hazmat.primitives.poly1305 import Poly1305
 from torch import Tensor
 
 from tacita.errors import BudgetExceededError, RankError
@@ -91,7 +92,8 @@ class Ranks:
         except BaseException as error:
             if not (self._lost or _every_rank_knows(error)):
                 setattr(error, _MARK, True)
-                self._status("", code=PLAN_USED_UP if isinstance(error, BudgetExceededError) else FAILED)
+                with suppress(RankError):  # what happened here is the error to show
+                    self._status("", code=PLAN_USED_UP if isinstance(error, BudgetExceededError) else FAILED)
             raise
 
     def agree(self, what: str, own: bytes) -> None:
@@ -211,15 +213,23 @@ ALONE = Ranks()
 def tensors_digest(tensors: Iterable[tuple[str, Tensor]]) -> bytes:
     """Return a short digest of names, shapes, dtypes and values, quick enough for every query.
 
-    The values of a tensor enter by their bits, added up as integers: an accident shows, a forgery may not.
+    It shows accidents, and is no defence against forgeries. Values on another device than the CPU enter by the sums of
+    their bits and of the squares of these.
     """
-    digest = hashlib.sha256()
+    digest = Poly1305(_PUBLIC)
     for name, tensor in tensors:
-        bits = tensor.detach().contiguous().view(-1).view(_WORDS[tensor.dtype.itemsize])
-        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype} {int(bits.sum(dtype=torch.int64))}".encode())
-    return digest.digest()
+        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\0".encode())
+        flat = tensor.detach().contiguous().view(-1)
+        if flat.numel() and flat.device.type == "cpu":
+            digest.update(memoryview(flat.view(torch.uint8).numpy()))
+        elif flat.numel():
+            bits = flat.view(_WORDS[tensor.dtype.itemsize])
+            sums = torch.stack([bits.sum(dtype=torch.int64), (bits * bits).sum(dtype=torch.int64)])
+            digest.update(f"{sums.tolist()}".encode())
+    return digest.finalize()
 
 
+_PUBLIC = hashlib.sha256(b"tacita digest of tensors").digest()  # the key of a polynomial that anybody may know
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.int64}  # by bytes an element
 
 

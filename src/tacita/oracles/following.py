@@ -98,7 +98,7 @@ class FollowingLine:
         """Return rank 0's plan of the next query; ``own`` is the digest of this rank's parameters."""
         head, rows = self._ranks.told(f"query of {self.session.id}", None, what="model", own=own)
         self._query = head["query"]
-        return Plan(self._query, np.frombuffer(rows, np.int64), int(head["seed"], 16))
+        return Plan(self._query, np.frombuffer(bytearray(rows), np.int64), int(head["seed"], 16))
 
     def commit(self, query: int, values: dict[str, Any], seen: Any = None) -> bool:
         """Drop the values, and let the estimator remember what it saw if rank 0 recorded the query.

@@ -229,7 +229,7 @@ def fit(
                 curve = _trained(state, checkpoints, loss_fn, public_data, bar)
                 finished = _told(run, state, curve, target_delta, chosen.words)
             same_weights(ranks, model)
-        run.finish()
+    run.finish()
     return finished
 
 
