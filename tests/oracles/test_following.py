@@ -347,7 +347,7 @@ def test_the_line_is_on_disk_before_its_release_leaves_rank_zero(tmp_path, monke
 @pytest.mark.parametrize("sizes", [(1, 3), (3, 2)])
 def test_another_number_of_ranks_continues_with_the_same_batches_and_noise(kind, sizes):
     def until(rank, group, saved):
-        """Make three queries, or take up a checkpoint after two and make the rest."""
+        """Make three queries, or take up the checkpoint after them and make the rest."""
         mine = Shared if rank == 0 else None
         oracle = make_oracle(
             rank, group, kind=kind, ledger=mine and mine.ledger, randomness=mine and mine.randomness,
@@ -360,23 +360,24 @@ def test_another_number_of_ranks_continues_with_the_same_batches_and_noise(kind,
             oracle.load_state_dict(Shared.saved if rank == 0 else {})
             oracle.source.model.load_state_dict(Shared.weights)
         released = []
-        while oracle.remaining_queries > (0 if saved else 3):
+        while oracle.remaining_queries > (0 if saved else 2):
             released.append(flat(oracle.backward()))
             optimizer.step()
         if rank == 0 and not saved:
             Shared.saved = oracle.state_dict()
             Shared.weights = {name: p.clone() for name, p in oracle.source.model.state_dict().items()}
-        return torch.cat(released)
+        return torch.cat(released), oracle.line.state
 
     class Shared:
         ledger, randomness, session, saved, weights = make_ledger(0), tacita.Randomness.insecure(0), None, None, None
 
-    alone, _ = trained(make_oracle(0, None, kind=kind))
+    alone, state = trained(make_oracle(0, None, kind=kind))
     before = results(run_ranks(sizes[0], lambda rank, group: until(rank, group, False)))
     after = results(run_ranks(sizes[1], lambda rank, group: until(rank, group, True)))
-    for first in before:
-        for second in after:
+    for first, _ in before:
+        for second, last in after:
             torch.testing.assert_close(torch.cat([first, second]), alone, rtol=1e-11, atol=1e-11)
+            torch.testing.assert_close(last, state, rtol=1e-11, atol=1e-11)
 
 
 def test_parameters_spread_over_ranks_are_refused():

@@ -206,9 +206,9 @@ def empty_batch_crashes():
     put(ChunkedEngine, "weighted_sums", raising)
 
 
-@bug(9, 10, 36, 37, caught_by=[SOURCE + "test_settings_are_checked"])
+@bug(10, 36, caught_by=[SOURCE + "test_settings_are_checked"])
 def process_group_ignored():
-    """Several processes are accepted before anything makes them draw and add noise as one."""
+    """A process group is ignored, so that every process draws, adds noise and pays by itself."""
     build = NetworkSource.__init__
 
     def built(self, *args, process_group=None, **settings):
