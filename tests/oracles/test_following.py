@@ -220,6 +220,8 @@ def test_a_plan_that_is_used_up_ends_on_every_rank():
         (dict(method="loop"), "different settings"),
         (dict(data=(Rows().x[:-1], Rows().x[:-1].sum(1))), "different data sets"),
         (dict(data=(Rows().x.flip(0), Rows().x.flip(0).sum(1))), "different data sets"),
+        (dict(data=(Rows().x, Rows().x.sum(1).add(torch.arange(ROWS) == 7))), "different data sets"),  # one row
+        (dict(data=(Rows().x.numpy(), Rows().x.sum(1).numpy())), None),  # the same rows
         (dict(data=tacita.Records(dataset=(Rows().x, Rows().x.sum(1)), rows=torch.arange(50).numpy())), "data sets"),
         (dict(fill=0.31), "different parameters"),
     ],
@@ -233,9 +235,21 @@ def test_ranks_that_differ_are_refused_before_anything_is_registered(differs, sa
         make_oracle(rank, group, model=model, ledger=ledger if rank == 0 else None, **mine)
 
     found = run_ranks(2, work)
+    if says is None:
+        results(found)
+        return
     assert [type(error) for error in found] == [RankError, RankError]
     assert all(says in str(error) for error in found)
     assert not list(ledger.sessions)
+
+
+def test_rows_of_a_dataset_are_compared():
+    def work(rank, group):
+        rows = Rows()
+        rows.x += 1e-9 * rank
+        make_oracle(rank, group, data=rows)
+
+    assert all("different data sets" in str(error) for error in run_ranks(2, work))
 
 
 def test_parameters_that_drift_apart_are_refused_before_a_release():

@@ -63,6 +63,11 @@ class IndexedRows(ABC):
         """Whether a worker process may read the records."""
         return True
 
+    @property
+    def arrays(self) -> tuple[Tensor | np.ndarray, ...] | None:
+        """The arrays that hold all records; ``None`` if records have to be read one by one."""
+        return None
+
     @abstractmethod
     def fetch(self, indices: np.ndarray, seed: int) -> Any:
         """Return the batch of these records (at least one), on the CPU or where the data is.
@@ -93,6 +98,10 @@ class ArrayRows(IndexedRows):
     @property
     def on_cpu(self) -> bool:
         return all(isinstance(a, np.ndarray) or a.device.type == "cpu" for a in self._arrays)
+
+    @property
+    def arrays(self) -> tuple[Tensor | np.ndarray, ...]:
+        return self._arrays
 
     def fetch(self, indices: np.ndarray, seed: int) -> tuple[Tensor, ...]:
         return tuple(_take(array, indices) for array in self._arrays)
@@ -159,6 +168,10 @@ class ZippedRows(ItemRows):
     def __init__(self, arrays: tuple, collate_fn: Callable[[list], Any]):
         super().__init__(_Zipped(arrays), collate_fn)
         self._arrays = arrays
+
+    @property
+    def arrays(self) -> tuple[Tensor | np.ndarray, ...]:
+        return self._arrays
 
     def like(self) -> Any:
         record = _Zipped(tuple(_one_row(array) for array in self._arrays))[0]

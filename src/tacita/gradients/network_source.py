@@ -6,6 +6,7 @@ Place: sampling -> [gradients] -> clipping, estimators. The model is left unwrap
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from random import Random
 from typing import Any, NoReturn
 
 import numpy as np
@@ -21,11 +22,13 @@ from tacita.gradients.engine_choice import choose_method, default_chunk_rows, en
 from tacita.gradients.functional import LossFn, trainable
 from tacita.gradients.ghost import GhostEngine
 from tacita.gradients.prefetch import Prefetcher
-from tacita.gradients.process_group import Ranks
+from tacita.gradients.process_group import Ranks, tensors_digest
 from tacita.gradients.randomness_check import check_draws_nothing
 from tacita.gradients.reachable import is_seen_through, reachable
 from tacita.gradients.scan import check_modules, scan
 from tacita.gradients.seeds import derived_seed, fresh_seed
+
+SAMPLED_ROWS = 64  # of a Dataset, where the records of several ranks are compared
 
 
 class NetworkSource(GradientSource):
@@ -148,6 +151,15 @@ class NetworkSource(GradientSource):
     def check_draws_nothing(self) -> None:
         """Raise ``UnsupportedModuleError`` if the model draws at random in its present mode; no data is used."""
         check_draws_nothing(self.model, self.loss_fn, self._probe)
+
+    def records_digest(self, seed: int) -> bytes:
+        """Return a digest of arrays as a whole, or of a ``Dataset``'s length and 64 rows that ``seed`` chooses."""
+        count, arrays = self.num_rows, self._rows.arrays
+        if arrays is None:
+            chosen = np.array(sorted(Random(seed).sample(range(count), min(SAMPLED_ROWS, count))), np.int64)
+            batches = (flatten(batch, len(one.indices))[0] for one, batch in self.read(chosen, None, seed))
+            arrays = [tensor for batch in batches for tensor in batch] if count else []
+        return tensors_digest((f"{count} {k}", array) for k, array in enumerate(arrays))
 
     def follow(self, schedule: Schedule | None) -> None:
         if self._ahead is not None:

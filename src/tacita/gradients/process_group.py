@@ -210,7 +210,7 @@ class Ranks:
 ALONE = Ranks()
 
 
-def tensors_digest(tensors: Iterable[tuple[str, Tensor]]) -> bytes:
+def tensors_digest(tensors: Iterable[tuple[str, Tensor | np.ndarray]]) -> bytes:
     """Return a short digest of names, shapes, dtypes and values, quick enough for every query.
 
     It shows accidents, and is no defence against forgeries. Values on another device than the CPU enter by the sums of
@@ -218,15 +218,22 @@ def tensors_digest(tensors: Iterable[tuple[str, Tensor]]) -> bytes:
     """
     digest = Poly1305(_PUBLIC)
     for name, tensor in tensors:
-        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\0".encode())
-        flat = tensor.detach().contiguous().view(-1)
-        if flat.numel() and flat.device.type == "cpu":
-            digest.update(memoryview(flat.view(torch.uint8).numpy()))
-        elif flat.numel():
-            bits = flat.view(_WORDS[tensor.dtype.itemsize])
-            sums = torch.stack([bits.sum(dtype=torch.int64), (bits * bits).sum(dtype=torch.int64)])
-            digest.update(f"{sums.tolist()}".encode())
+        digest.update(f"{name} {tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}\0".encode())
+        on_cpu = isinstance(tensor, np.ndarray) or tensor.device.type == "cpu"
+        digest.update(_bits(tensor) if on_cpu else _sums_of_bits(tensor))
     return digest.finalize()
+
+
+def _bits(tensor: Tensor | np.ndarray) -> Any:
+    if isinstance(tensor, Tensor):
+        flat = tensor.detach().contiguous().view(-1)
+        return flat.view(torch.uint8).numpy().data if flat.numel() else b""
+    return np.ascontiguousarray(tensor).reshape(-1).view(np.uint8).data if tensor.size else b""
+
+
+def _sums_of_bits(tensor: Tensor) -> bytes:
+    bits = tensor.detach().contiguous().view(-1).view(_WORDS[tensor.dtype.itemsize])
+    return str([int(bits.sum(dtype=torch.int64)), int((bits * bits).sum(dtype=torch.int64))]).encode()
 
 
 _PUBLIC = hashlib.sha256(b"tacita digest of tensors").digest()  # the key of a polynomial that anybody may know

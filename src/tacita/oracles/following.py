@@ -9,7 +9,6 @@ Proof: docs/derivations/process-group.md.
 
 import hashlib
 import json
-import random
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple, NoReturn
@@ -21,14 +20,11 @@ from torch import Tensor
 from tacita._tree import from_bytes, to_bytes
 from tacita.errors import BudgetExceededError
 from tacita.estimators.estimator import Estimator, Values
-from tacita.gradients.batches import flatten
 from tacita.gradients.engine import GradientSource
 from tacita.gradients.network_source import NetworkSource
 from tacita.gradients.process_group import Ranks, tensors_digest
 from tacita.gradients.seeds import fresh_seed
 from tacita.oracles.records import OracleData
-
-SAMPLED_ROWS = 64  # rows that every rank reads when an oracle is built, to see whether they are the same
 
 
 class Plan(NamedTuple):
@@ -194,7 +190,7 @@ def point_digest(source: GradientSource, params: Mapping[str, Tensor]) -> bytes:
 def check_alike(ranks: Ranks, settings: Mapping[str, Any], data: OracleData) -> None:
     """Raise on every rank unless all ranks have the same settings, parameters and records.
 
-    Of the records their number, which of them take part, and 64 rows that rank 0 chooses are compared.
+    Records in arrays are compared as a whole; of a ``Dataset`` the length and 64 rows that rank 0 chooses.
 
     Raises:
         RankError: Something differs; the message says what.
@@ -205,16 +201,6 @@ def check_alike(ranks: Ranks, settings: Mapping[str, Any], data: OracleData) -> 
     model = data.source.model
     ranks.agree("model", point_digest(data.source, {} if model is None else dict(model.named_parameters())))
     head, _ = ranks.told("records", {"seed": fresh_seed()} if ranks.leads else None)
-    ranks.agree("records", _records_digest(data.source, data.rows, head["seed"]))
-
-
-def _records_digest(source: GradientSource, rows: Any, seed: int) -> bytes:
-    digest = hashlib.sha256(f"{source.num_rows} {None if rows is None else len(rows)}".encode())
-    if rows is not None:
-        digest.update(rows.tobytes())
-    if isinstance(source, NetworkSource) and source.num_rows:
-        chosen = sorted(random.Random(seed).sample(range(source.num_rows), min(SAMPLED_ROWS, source.num_rows)))
-        for request, batch in source.read(np.array(chosen, np.int64), None, seed):
-            tensors, _ = flatten(batch, len(request.indices))
-            digest.update(tensors_digest((str(k), tensor) for k, tensor in enumerate(tensors)))
-    return digest.digest()
+    rows = b"" if data.rows is None else data.rows.tobytes()
+    records = data.source.records_digest(head["seed"]) if isinstance(data.source, NetworkSource) else b""
+    ranks.agree("records", hashlib.sha256(rows).digest() + records)
