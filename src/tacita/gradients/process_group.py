@@ -68,6 +68,9 @@ class Ranks:
         """Return the ranks of a process group, or ``group`` itself if it is one already."""
         return group if isinstance(group, Ranks) else cls(group, device)
 
+    def __repr__(self) -> str:
+        return f"Ranks(rank={self.rank}, size={self.size})"
+
     @property
     def leads(self) -> bool:
         """Whether this rank draws, pays and adds noise."""
@@ -219,8 +222,8 @@ def tensors_digest(tensors: Iterable[tuple[str, Tensor | np.ndarray]]) -> bytes:
     digest = Poly1305(_PUBLIC)
     for name, tensor in tensors:
         digest.update(f"{name} {tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}\0".encode())
-        on_cpu = isinstance(tensor, np.ndarray) or tensor.device.type == "cpu"
-        digest.update(_bits(tensor) if on_cpu else _sums_of_bits(tensor))
+        elsewhere = isinstance(tensor, Tensor) and tensor.device.type != "cpu"
+        digest.update(_sums_of_bits(tensor) if elsewhere else _bits(tensor))
     return digest.finalize()
 
 
@@ -231,7 +234,7 @@ def _bits(tensor: Tensor | np.ndarray) -> Any:
     return np.ascontiguousarray(tensor).reshape(-1).view(np.uint8).data if tensor.size else b""
 
 
-def _sums_of_bits(tensor: Tensor) -> bytes:
+def _sums_of_bits(tensor: Any) -> bytes:
     bits = tensor.detach().contiguous().view(-1).view(_WORDS[tensor.dtype.itemsize])
     return str([int(bits.sum(dtype=torch.int64)), int((bits * bits).sum(dtype=torch.int64))]).encode()
 
