@@ -5,6 +5,8 @@ import torch
 
 import tacita
 from tacita.errors import RankError, ResumeError
+from tacita.oracles import Line
+from tacita.training import checkpoint
 from tests.oracles.ranks import results, run_ranks
 
 QUERIES = 6
@@ -91,6 +93,26 @@ def test_a_stopped_run_is_continued_by_another_number_of_ranks(sizes, stopped, s
     found = results(run_ranks(sizes[1], work))
     assert all(torch.equal(weights, alone[1]) for _, weights in found)
     assert found[0][0].ledger.sessions[0].queries_made == QUERIES
+
+
+def test_a_plan_that_ends_with_a_redone_query_ends_on_every_rank(tmp_path, monkeypatch):
+    """The last query has a line and no checkpoint; redone, its values differ, and no number is left for it."""
+    made, save = [], checkpoint.save
+
+    def dying(*arguments):
+        made.append(1)
+        if len(made) == QUERIES + 1:  # the first checkpoint is made before the first query
+            raise KeyboardInterrupt
+        save(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "save", dying)
+        first = run_ranks(2, lambda rank, group: fit(rank, group, tmp_path / "run"))
+    assert [type(error) for error in first] == [KeyboardInterrupt, RankError]
+    monkeypatch.setattr(Line, "_fingerprint", lambda self, query, values: "")
+    (run, weights), (_, other) = results(run_ranks(2, lambda rank, group: fit(rank, group, tmp_path / "run")))
+    assert run.ledger.sessions[0].queries_made == QUERIES
+    assert torch.equal(weights, other)
 
 
 def test_a_sealed_run_gives_every_rank_its_model(alone, tmp_path, monkeypatch):

@@ -23,7 +23,7 @@ from torch import Tensor
 from tacita.errors import BudgetExceededError, RankError
 
 BUCKET = 2**22  # elements that are sent at once
-FAILED, PLAN_USED_UP = 1, 2  # what a rank says of itself in a status, where 0 is nothing
+FAILED, NO_BUDGET = 1, 2  # what a rank says of itself in a status, where 0 is nothing
 _MARK = "_every_rank_knows"  # on an exception that was told to all ranks
 _DTYPES = (torch.int64, torch.float32, torch.float64)  # of sums, the wider one later
 _DIFFERS = {
@@ -96,7 +96,7 @@ class Ranks:
             if not (self._lost or _every_rank_knows(error)):
                 setattr(error, _MARK, True)
                 with suppress(RankError):  # what happened here is the error to show
-                    self._status("", code=PLAN_USED_UP if isinstance(error, BudgetExceededError) else FAILED)
+                    self._status("", code=NO_BUDGET if isinstance(error, BudgetExceededError) else FAILED)
             raise
 
     def agree(self, what: str, own: bytes) -> None:
@@ -161,8 +161,8 @@ class Ranks:
             RankError: A rank failed, is at another step, or has another ``own``. All ranks raise it.
         """
         code, at_step, alike, longest = self._status(step, own=own, length=length)
-        if code == PLAN_USED_UP:
-            _raise(BudgetExceededError("planned_queries are used up, as rank 0 says: register a new session for more."))
+        if code == NO_BUDGET:
+            _raise(BudgetExceededError("rank 0 has no budget left for this, and says why."))
         if code:
             _raise(RankError(f"another rank failed in this query, and says why; rank {self.rank} stops with it."))
         if not at_step:

@@ -160,6 +160,8 @@ def tell_state(ranks: Ranks, position: int, state: Any) -> None:
 
 def tell_plan(ranks: Ranks, session: str, plan: Plan, own: bytes) -> Plan:
     """Tell the other ranks what rank 0 drew, if they hold the same parameters."""
+    if ranks.size == 1:
+        return plan
     head = {"query": plan.query, "seed": f"{plan.seed:x}"}
     rows = np.ascontiguousarray(plan.rows, np.int64)
     ranks.told(f"query of {session}", head, rows.tobytes(), what="model", own=own)

@@ -39,6 +39,7 @@ from tacita.sampling import PoissonSampler
 from tacita.training.checkpoint import TrainingState
 from tacita.training.fingerprint import data_fingerprint
 from tacita.training.folder import RunFolder
+from tacita.training.followed_run import SEALED, follow
 from tacita.training.loop import Checkpoints, train
 from tacita.training.progress import Progress
 from tacita.training.public import PublicCurve
@@ -213,7 +214,9 @@ def fit(
     with ranks.together():
         same_weights(ranks, model)
         if not ranks.leads:
-            return _followed(oracle_of, model, optimizer or _adam, ranks)
+            follow(partial(oracle_of, ledger=None), model, optimizer or _adam, ranks)
+            elsewhere: Any = AtRankZero("run")
+            return Run(model, elsewhere, elsewhere)
         run = RunLifecycle.start(None if folder is None else RunFolder(folder), randomness)
         with run.ledger(neighboring_relation=neighboring_relation, privacy_unit=unit) as ledger:
             oracle = oracle_of(ledger=ledger, session=next(iter(ledger.sessions), None), randomness=run.randomness)
@@ -231,26 +234,6 @@ def fit(
             same_weights(ranks, model)
     run.finish()
     return finished
-
-
-SEALED = "sealed"  # the step at which rank 0 tells whether the run was finished before
-
-
-def _followed(
-    oracle_of: Callable[..., GradientOracle],
-    model: nn.Module,
-    optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer],
-    ranks: Ranks,
-) -> Run:
-    """Take part in rank 0's run on another rank, and return its model."""
-    oracle = oracle_of(ledger=None)
-    state = TrainingState(model, optimizer(model.parameters()), oracle)
-    if not ranks.told(SEALED, None)[0]["sealed"]:
-        train(state)
-    same_weights(ranks, model)
-    ledger: Any = AtRankZero("ledger")
-    words: Any = AtRankZero("statement")
-    return Run(model, ledger, words)
 
 
 def _check_variants(average: str, feedback: Feedback | None, hardened: bool | str) -> None:
