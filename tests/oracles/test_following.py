@@ -9,6 +9,8 @@ import torch
 
 import tacita
 from tacita.errors import BudgetExceededError, RankError
+from tacita.estimators import Estimator
+from tacita.gradients import NetworkSource
 from tacita.oracles import following, line
 from tests.oracles.conftest import squared_error
 from tests.oracles.ranks import results, run_ranks
@@ -174,6 +176,25 @@ def test_the_ranks_read_the_one_draw_of_rank_zero_each_row_once():
     assert all(max(map(len, parts)) - min(map(len, parts)) <= 1 for parts in zip(*shares, strict=True))
 
 
+@pytest.mark.parametrize("value", [1.0, 1e30, math.nan])
+def test_one_record_moves_the_sum_over_all_ranks_by_at_most_the_threshold(value):
+    """Without it the records after it are on other ranks."""
+    x = Rows().x[:11].clone()
+    x[3] = value
+    worlds = [(x, x.sum(1)), (torch.cat([x[:3], x[4:]]), torch.cat([x[:3], x[4:]]).sum(1))]
+
+    def bounded_sum(rank, group, data):
+        mechanism = tacita.GaussianMechanism(noise_multiplier=0.0)
+        return flat(ask(make_oracle(rank, group, data=data, rate=1.0, mechanism=mechanism)))
+
+    present, absent = (
+        results(run_ranks(3, lambda rank, group, data=data: bounded_sum(rank, group, data)))[0] for data in worlds
+    )
+    moved = (present - absent).norm().item()
+    assert moved <= 1 + 1e-12
+    assert moved > 0.99 or not math.isfinite(value)
+
+
 @pytest.mark.parametrize("failing", [0, 1])
 def test_an_exception_on_one_rank_stops_all_releases_nothing_and_can_be_mended(failing):
     params = dict(make_model().named_parameters())
@@ -294,6 +315,43 @@ def test_only_rank_zero_has_a_ledger_and_a_session():
     first, second = run_ranks(2, without)
     assert "ledger must be a Ledger on rank 0" in str(first)
     assert isinstance(second, RankError)
+
+
+def test_an_estimator_that_sums_its_own_rows_alone_is_refused():
+    class OwnSum(Estimator):
+        def sensitivity(self, relation, shapes):
+            return {"all": 1.0}
+
+        def event(self, sampler, noise_std, relation, shapes):
+            return tacita.accounting.gaussian_sum_event(sampler.law, (1.0,), (noise_std["all"],), relation)
+
+        def block_sizes(self, shapes):
+            return {"all": 5}
+
+        def __call__(self, engine, state):
+            total = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in engine.shapes.items()}
+            for chunk in engine.materialise():
+                total = {name: total[name] + (0 * rows).sum(0) for name, rows in chunk.items()}
+            return {"all": total if not self.mended else engine.over_ranks([total])[0]}, state
+
+        def gradient(self, released, divisor):
+            return released["all"]
+
+        mended = False
+
+    def work(rank, group):
+        estimator = OwnSum()
+        source = NetworkSource(make_model(), squared_error, (Rows().x, Rows().x.sum(1)), process_group=group)
+        sampler = tacita.PoissonSampler(sample_rate=RATE, num_records=ROWS)
+        oracle = tacita.GradientOracle(
+            source, estimator=estimator, mechanism=NOISE, sampler=sampler, ledger=make_ledger(rank), planned_queries=2
+        )
+        with pytest.raises((RuntimeError, RankError), match=r"over_ranks|another rank failed"):
+            ask(oracle)
+        OwnSum.mended = True
+        return ask(oracle).query
+
+    assert results(run_ranks(2, work)) == [0, 0]
 
 
 def test_what_rank_zero_holds_is_not_to_be_had_elsewhere():

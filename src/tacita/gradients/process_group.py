@@ -51,7 +51,7 @@ class Ranks:
     """
 
     def __init__(self, group: Any = None, device: torch.device | None = None) -> None:
-        self._group, self._lost = group, False
+        self._group, self._lost, self._added = group, False, False
         if group is None:
             self.rank, self.size = 0, 1
             return
@@ -116,6 +116,7 @@ class Ranks:
         """
         if self.size == 1:
             return [dict(one) for one in values]
+        self._added = True
         flat = [tensor for one in values for tensor in one.values()]
         shapes = [(name, *tensor.shape) for one in values for name, tensor in one.items()]
         self._exchange(f"sums {len(values)} {shapes}")
@@ -124,6 +125,15 @@ class Ranks:
         wide = [tensor.to(_DTYPES[code]) for tensor, code in zip(flat, widest.tolist(), strict=True)]
         summed = iter(self._sent(wide, dist.all_reduce))
         return [{name: next(summed) for name in one} for one in values]
+
+    def check_added_up(self) -> None:
+        """Raise ``RuntimeError`` if nothing was added up since this was last asked: a sum of this rank's rows alone."""
+        added, self._added = self._added, False
+        if self.size > 1 and not added:
+            raise RuntimeError(
+                "the estimator added up nothing over the ranks, so that its values are of this rank's rows alone: it "
+                "must take sums from engine.weighted_sums, or hand its own to engine.over_ranks."
+            )
 
     def told(
         self, step: str, message: Mapping[str, Any] | None, data: bytes = b"", *, what: str = "", own: bytes = b""

@@ -9,6 +9,7 @@ Proof: docs/derivations/process-group.md.
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple, NoReturn
@@ -102,6 +103,7 @@ class FollowingLine:
         Returns:
             False if rank 0 makes the query again under another number.
         """
+        self._ranks.check_added_up()
         values.clear()
         head, _ = self._ranks.told(OUTCOME, None)
         if head["again"]:
@@ -199,7 +201,8 @@ def check_alike(ranks: Ranks, settings: Mapping[str, Any], data: OracleData) -> 
     """
     if ranks.size == 1:
         return
-    ranks.agree("settings", json.dumps(dict(settings), sort_keys=True).encode())
+    text = json.dumps(dict(settings), sort_keys=True)
+    ranks.agree("settings", re.sub(r" at 0x[0-9a-fA-F]+", "", text).encode())  # the address of an object is no setting
     model = data.source.model
     ranks.agree("model", point_digest(data.source, {} if model is None else dict(model.named_parameters())))
     head, _ = ranks.told("records", {"seed": fresh_seed()} if ranks.leads else None)

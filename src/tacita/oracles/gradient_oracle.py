@@ -141,7 +141,7 @@ class GradientOracle:
         estimator: Estimator,
         mechanism: Mechanism | CalibratedGaussian,
         sampler: Sampler,
-        ledger: Ledger,
+        ledger: Ledger | None,
         planned_queries: int,
         rows: np.ndarray | None = None,
         part: Part | None = None,

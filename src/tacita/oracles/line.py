@@ -231,6 +231,7 @@ class Line:
             False if the query was released with other values before. Then nothing has changed, :meth:`begin` leaves
             its number behind, and the query is made again under the next one.
         """
+        self.ranks.check_added_up()
         state, self._unreleased = self.state, None
         tag, written = self._fingerprint(query, values), self.session.lookup(query)
         if written is not None and (not tag or written != tag):
