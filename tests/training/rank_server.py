@@ -38,7 +38,7 @@ def train(folder, group, hardened):
         (x, x.sum(1)),
         target_epsilon=3.0,
         target_delta=1e-3,
-        epochs=6,
+        epochs=2,
         num_records=40,
         expected_batch_size=10,
         max_grad_norm=1.0,
