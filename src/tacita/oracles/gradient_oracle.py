@@ -36,7 +36,7 @@ from tacita.oracles.query_draws import QueryDraws
 from tacita.oracles.records import OracleData
 from tacita.oracles.session_options import SessionOptions
 from tacita.oracles.session_plan import SessionPlan
-from tacita.oracles.updates import Updates, names_of, trainable
+from tacita.oracles.updates import Updates, check_real, names_of, trainable
 from tacita.random import Randomness
 from tacita.sampling import Sampler, as_sampler
 
@@ -151,10 +151,8 @@ class GradientOracle:
             given: Any = ledger
             self.ledger: Ledger = given
             check_alike(self.source.ranks, self._plan.settings(mechanism), data)
-            if data.source.ranks.leads:
-                self._pay(mechanism)
-            else:
-                self._follow(mechanism)
+            build = self._pay if data.source.ranks.leads else self._follow
+            build(mechanism)
 
     def _pay(self, mechanism: Mechanism | CalibratedGaussian) -> None:
         """Build what draws, pays and adds noise: all of it on rank 0, which tells the other ranks what is public."""
@@ -165,9 +163,8 @@ class GradientOracle:
         self.mechanism = plan.resolved(mechanism, options)
         self.noise_std = plan.noise_std(self.mechanism)
         self.event = plan.event(self.mechanism)
-        session = plan.session(self.event, self.mechanism, options)
         self.line = Line(
-            session,
+            plan.session(self.event, self.mechanism, options),
             self.mechanism,
             self.noise_std,
             self.randomness,
@@ -178,17 +175,15 @@ class GradientOracle:
         )
         self.draws = QueryDraws(self.sampler, self.line, data.num_rows, data.rows)
         self.source.follow(self.draws)
-        tell_session(self.source.ranks, session.id, self.mechanism.noise_multiplier, self.noise_std)
+        tell_session(self.source.ranks, self.session.id, self.mechanism.noise_multiplier, self.noise_std)
 
     def _follow(self, mechanism: Mechanism | CalibratedGaussian) -> None:
         """Build what answers rank 0's queries on another rank."""
-        options, shapes = self._options, self.source.shapes
-        session, noise_multiplier, self.noise_std = told_session(self.source.ranks, self.ledger, options.session)
+        ranks = self.source.ranks
+        session, noise_multiplier, self.noise_std = told_session(ranks, self.ledger, self._options.session)
         resolved = mechanism.at(noise_multiplier) if isinstance(mechanism, CalibratedGaussian) else mechanism
-        self.mechanism = resolved.on(self.estimator.steps(shapes), self.noise_std)
-        line: Any = FollowingLine(
-            self.source.ranks, session, self.planned_queries, estimator=self.estimator, source=self.source
-        )
+        self.mechanism = resolved.on(self.estimator.steps(self.source.shapes), self.noise_std)
+        line: Any = FollowingLine(ranks, session, self.planned_queries, estimator=self.estimator, source=self.source)
         elsewhere: Any = AtRankZero("ledger")
         self.line, self.draws, self.event, self.ledger = line, line, line.session, elsewhere
 
@@ -234,11 +229,7 @@ class GradientOracle:
             RuntimeError: The model, the loss or the data set queried this oracle within a query.
             ValueError: A parameter is complex.
         """
-        if found := [name for name, p in params.items() if p.is_complex()]:
-            raise ValueError(
-                f"params must be real, and are complex: {', '.join(found)}. Hold real and imaginary parts in a real "
-                "parameter."
-            )
+        check_real(params)
         with self.line.turn():
             while True:  # a redone query whose values differ is made again under the next unused number
                 query, rows, seed = self.draws.planned(self.line.begin(), point_digest(self.source, params))
@@ -338,10 +329,8 @@ class GradientOracle:
         With a process group every rank calls this; only rank 0's ``state`` is read, and the others take it over.
         """
         with self.randomness.query_lock, self.source.ranks.together():
-            if not self.source.ranks.leads:
-                line: Any = self.line
-                line.take_over()
-                return
+            if isinstance(self.line, FollowingLine):
+                return self.line.take_over()
             if state["session"] != self.session.id:
                 raise ValueError(
                     f"the checkpoint is of session {state['session']!r}, this oracle's is {self.session.id!r}."

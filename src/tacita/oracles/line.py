@@ -57,8 +57,7 @@ class Line:
         reservation: Number of queries that are reserved at once.
         estimator: Decides what is remembered from one query to the next; ``None`` if nothing is.
         state: The estimator's state before the first query.
-        ranks: The processes of the oracle. This is rank 0; the others have a
-            :class:`~tacita.oracles.following.FollowingLine`.
+        ranks: The processes of the oracle, of which this is rank 0.
     """
 
     def __init__(
@@ -73,16 +72,14 @@ class Line:
         state: Any = None,
         ranks: Ranks = ALONE,
     ) -> None:
-        self.session = session
-        self.noise_std = dict(noise_std)
+        self.session, self.noise_std = session, dict(noise_std)
         self._mechanism, self._in_stretches = mechanism, mechanism.in_stretches
         self._randomness = randomness
         self._reservations = Reservations(session, reservation)
         self._estimator, self._state, self.ranks = estimator, state, ranks
         self._position = 0
-        self._unreleased: tuple[int, dict[str, Mapping[str, Tensor]]] | None = (
-            None  # its line is written, its noise is not added
-        )
+        # A query whose line is written, and whose noise is not added.
+        self._unreleased: tuple[int, dict[str, Mapping[str, Tensor]]] | None = None
         self._other_values = False  # whether the number at this position was released with other values
         self._must_resume = session.opened
         self._asking = False
