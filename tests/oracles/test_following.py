@@ -4,12 +4,13 @@ import itertools
 import math
 import warnings
 
+import numpy as np
 import pytest
 import torch
 
 import tacita
 from tacita.errors import BudgetExceededError, RankError
-from tacita.estimators import Estimator
+from tacita.estimators import Estimator, MedianOfMeans
 from tacita.gradients import NetworkSource
 from tacita.oracles import following, line
 from tests.oracles.conftest import squared_error
@@ -78,7 +79,11 @@ def make_oracle(
 
 
 def flat(release):
-    return torch.cat([x.flatten() for block in release.released.values() for x in block.values()])
+    return flatten(release.released)
+
+
+def flatten(values):
+    return torch.cat([x.flatten() for block in values.values() for x in block.values()])
 
 
 def ask(oracle):
@@ -315,6 +320,19 @@ def test_only_rank_zero_has_a_ledger_and_a_session():
     first, second = run_ranks(2, without)
     assert "ledger must be a Ledger on rank 0" in str(first)
     assert isinstance(second, RankError)
+
+
+@pytest.mark.parametrize("rows", [ROWS, 1])
+def test_a_median_is_taken_of_the_groups_sums_over_all_ranks(rows):
+    def values(rank, group):
+        data = (Rows().x, Rows().x.sum(1))
+        source = NetworkSource(make_model(), squared_error, data, method="loop", process_group=group)
+        engine = source.engine(dict(source.model.named_parameters()), np.arange(rows))
+        return flatten(MedianOfMeans(max_coordinate=2.0, num_groups=5)(engine, None)[0])
+
+    alone = values(0, None)
+    assert alone.any() == (rows == ROWS)
+    assert all(torch.equal(found, alone) for found in results(run_ranks(3, values)))
 
 
 def test_an_estimator_that_sums_its_own_rows_alone_is_refused():

@@ -115,6 +115,67 @@ def test_a_plan_that_ends_with_a_redone_query_ends_on_every_rank(tmp_path, monke
     assert torch.equal(weights, other)
 
 
+SCHEDULES = {
+    "steps": lambda optimizer, steps: torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=0.3),
+    "plateau": lambda optimizer, steps: torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.3, patience=0),
+}
+PUBLIC = [Rows()[row] for row in range(20)]
+
+
+def watched(rank, group, folder=None, schedule="plateau", **changes):
+    """Train with a schedule, an average, public data and callbacks; returns what fit does, and the steps called."""
+    called = []
+    settings = dict(
+        scheduler=SCHEDULES[schedule],
+        average="ema",
+        public_data=PUBLIC,
+        public_every=1,
+        callbacks=[lambda releases, spent: called.append(spent.queries)],
+        optimizer=lambda params: torch.optim.SGD(params, lr=1.5),  # so large that the loss grows now and then
+    )
+    return *fit(rank, group, folder, **{**settings, **changes}), called
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_every_rank_follows_the_schedule_and_rank_zero_is_the_one_that_is_watched(schedule):
+    """Ranks with other parameters than rank 0's are refused in the next query."""
+    run, expected, called = watched(0, None, schedule=schedule)
+    found = results(run_ranks(2, lambda rank, group: watched(rank, group, schedule=schedule)))
+    assert all(torch.equal(weights, expected) for _, weights, _ in found)
+    assert [steps for *_, steps in found] == [called, []]
+    assert found[0][0].public_losses == run.public_losses
+    losses = [loss for _, loss in run.public_losses]
+    assert len(losses) == QUERIES
+    assert schedule == "steps" or sorted(losses) != losses[::-1]  # the plateau has moved on
+
+
+def test_an_early_end_is_one_of_all_ranks_also_when_it_is_resumed(tmp_path, monkeypatch):
+    """Once in one go; once killed between the end and the seal."""
+    stop = dict(early_stop=tacita.EarlyStop(patience=2, min_improvement=100.0))
+    run, expected, called = watched(0, None, tmp_path / "alone", **stop)
+    assert called == [1, 2, 3]
+
+    def work(rank, group, name):
+        return watched(rank, group, tmp_path / name, **stop)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tacita.Ledger, "seal", lambda *arguments: 1 / 0)
+        first = run_ranks(2, lambda *of: work(*of, "killed"))
+    assert [type(error) for error in first] == [ZeroDivisionError, RankError]
+    for name, made in (("whole", called), ("killed", [])):
+        found = results(run_ranks(2, lambda *of, name=name: work(*of, name)))
+        assert all(torch.equal(weights, expected) for _, weights, _ in found)
+        assert [steps for *_, steps in found] == [made, []]
+        assert found[0][0].ledger.sessions[0].queries_made == 3
+        assert found[0][0].public_losses == run.public_losses
+
+
+def test_an_error_of_a_callback_ends_the_run_of_all():
+    first, second = run_ranks(2, lambda *of: watched(*of, callbacks=[lambda releases, spent: 1 / 0]))
+    assert isinstance(first, ZeroDivisionError)
+    assert isinstance(second, RankError)
+
+
 def test_a_sealed_run_gives_every_rank_its_model(alone, tmp_path, monkeypatch):
     monkeypatch.setattr("tacita.training.run_lifecycle.RunLifecycle.finish", lambda self: 1 / 0)
     found = run_ranks(2, lambda rank, group: fit(rank, group, tmp_path / "run"))
