@@ -4,6 +4,7 @@ from contextlib import nullcontext
 
 import torch
 
+from tacita.estimators import MedianOfMeans
 from tacita.gradients.process_group import Ranks
 from tacita.oracles import Line, following
 from tacita.oracles.following import FollowingLine, Plan
@@ -183,3 +184,22 @@ def points_are_not_compared():
 def sums_of_one_rank_accepted():
     """An estimator's own sum, over the rows of rank 0 alone, is released as that of the batch."""
     put(Ranks, "check_added_up", lambda self: None)
+
+
+@bug(10, caught_by=[FOLLOWING + "test_a_median_is_taken_of_the_groups_sums_over_all_ranks"])
+def medians_added_over_the_ranks():
+    """Every rank takes the median of the groups of its own rows, and these medians are added up."""
+    whole = MedianOfMeans.__call__
+
+    class Alone:
+        def __init__(self, engine):
+            self.shapes, self.labels, self.materialise = engine.shapes, engine.labels, engine.materialise
+
+        def over_ranks(self, values):
+            return values
+
+    def call(self, engine, state):
+        values, state = whole(self, Alone(engine), state)
+        return {"all": engine.over_ranks([values["all"]])[0]}, state
+
+    put(MedianOfMeans, "__call__", call)

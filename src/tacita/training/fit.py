@@ -164,8 +164,8 @@ def fit(
         collate_fn, num_workers, method, max_physical_batch_size: As in :class:`~tacita.ClippedGradientOracle`.
         process_group: Processes that share the work, as in :class:`~tacita.ClippedGradientOracle`. Each rank makes the
             same call. ``folder``, ``public_data``, ``callbacks`` and ``progress`` are rank 0's, and so are the run's
-            ledger and statement. All ranks begin with rank 0's weights and end with the same model. Another number of ranks may
-            continue a run.
+            ledger and statement. All ranks begin with rank 0's weights and end with the same model. Another number of
+            ranks may continue a run.
         reservation: As in :class:`~tacita.GradientOracle`.
         randomness: Only tests hand it in.
 
