@@ -31,3 +31,7 @@ class ResumeError(TacitaError):
 
 class DataStructureError(TacitaError, ValueError):
     """The structure of a file (not its rows) is not what the settings declare."""
+
+
+class RankError(TacitaError):
+    """Several processes cannot go on together: one failed, differs from the others, or is gone."""

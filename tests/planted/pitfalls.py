@@ -63,14 +63,12 @@ PITFALLS = [
     Pitfall(
         9,
         "a rank whose share is empty falls out of step",
-        "several processes are refused until one plan drives them",
-        "several processes",
+        "rank 0's plan drives all ranks; a rank without rows adds zeros, and an exception of one is an error of all",
     ),
     Pitfall(
         10,
         "ranks that draw the same batch, or all of the data",
-        "several processes are refused until one draw serves them",
-        "several processes",
+        "rank 0 draws for all, and each rank reads its rows of that draw; settings and records are compared",
     ),
     Pitfall(
         11,
@@ -188,10 +186,14 @@ PITFALLS = [
     Pitfall(
         36,
         "noise from every rank, or from none",
-        "several processes are refused; a draw in pieces has the bits of one draw",
-        "several processes",
+        "rank 0 alone has the key and adds noise, once; the other ranks get its release",
     ),
-    Pitfall(37, "noise of the full shape on each shard", "any piece of a draw can be made alone", "several processes"),
+    Pitfall(
+        37,
+        "noise of the full shape on each shard",
+        "models spread over ranks are refused; any piece of a draw can be made alone",
+        "sharded models",
+    ),
     Pitfall(
         38,
         "attacks on floating-point noise",

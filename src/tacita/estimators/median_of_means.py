@@ -86,7 +86,7 @@ class MedianOfMeans(Estimator):
             )
 
     def __call__(self, engine: Engine, state: None) -> tuple[Values, None]:
-        sums = self._group_sums(engine)
+        (sums,) = engine.over_ranks([self._group_sums(engine)])
         step = self.max_coordinate / LEVELS * self.num_groups
         medians = {name: _median(sums[name], -1 - len(shape)) * step for name, shape in engine.shapes.items()}
         return {BLOCK: medians}, state

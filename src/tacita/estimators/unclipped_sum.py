@@ -99,6 +99,8 @@ class UnclippedSum(Estimator):
     def __call__(self, engine: Engine, state: Tensor | None) -> tuple[Values, Tensor | None]:
         sums = engine.weighted_sums(lambda norms: norms.isfinite().to(norms.dtype), {GRADIENT: tuple(engine.shapes)})
         longer = (sums.norms.isfinite() & (sums.norms > self.declared_max_grad_norm)).sum(dim=-2)  # (..., 1)
+        (counted,) = engine.over_ranks([{"exceeded": longer}])  # norms are of this rank's rows
+        longer = counted["exceeded"]
         values = {GRADIENT: sums.values[0]}
         if self.monitor_weight:
             values[MONITOR] = {"exceeded": longer.to(sums.norms.dtype) * self._bounds[MONITOR]}

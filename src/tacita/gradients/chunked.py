@@ -5,7 +5,7 @@ the model's own randomness, and takes care of the empty batch. Everything here i
 """
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from tacita.gradients.engine import Engine, Groups, Rule, Shapes, Sums
 from tacita.gradients.functional import LossFn
+from tacita.gradients.process_group import ALONE, Ranks
 from tacita.gradients.seeds import derived_seed, seeded
 from tacita.gradients.weighted_sums import group_norms, weight_arrays, weighted_sum, wide
 
@@ -50,7 +51,12 @@ class ChunkedEngine(Engine):
         seed: Seed of the model's own randomness. Each chunk has a seed of its own, and torch's generators are restored
             after it. Must be secret and of 256 bits wherever the result is released. ``None`` leaves torch's generators
             alone: the model draws from them as it always does.
+
+    Attributes:
+        ranks: The processes that share the batch; ``chunks`` and ``labels`` are of this one's rows.
     """
+
+    ranks: Ranks = ALONE
 
     def __init__(
         self,
@@ -89,7 +95,7 @@ class ChunkedEngine(Engine):
             values = [_added(*pair) for pair in zip(values, parts, strict=True)] if values else parts
         if not values:
             values = [self._zeros(groups) for _ in weight_arrays(rule, norms[0])]  # the rule sees zero rows
-        return Sums(values=tuple(values), norms=torch.cat(norms))
+        return Sums(values=tuple(self.over_ranks(values)), norms=torch.cat(norms))
 
     def norms(self, groups: Groups) -> Tensor:
         norms = [self._no_norms(groups)]
@@ -103,6 +109,9 @@ class ChunkedEngine(Engine):
             with self._seeded(chunk):  # not held across the yield
                 grads = {name: g.detach() for name, g in self._chunk_grads(chunk).items()}
             yield grads
+
+    def over_ranks(self, values: Sequence[Mapping[str, Tensor]]) -> list[dict[str, Tensor]]:
+        return self.ranks.add_up(values)
 
     def _chunk_sums(self, chunk: Chunk, rule: Rule, groups: Groups) -> tuple[list[dict[str, Tensor]], Tensor]:
         """Return, for each weight array, the weighted sums by name, (*param), float32 or better; and the norms.

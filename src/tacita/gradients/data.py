@@ -64,6 +64,11 @@ class IndexedRows(ABC):
         """Whether a worker process may read the records."""
         return True
 
+    @property
+    def arrays(self) -> tuple[Tensor | np.ndarray, ...] | None:
+        """The arrays that hold all records; ``None`` if records have to be read one by one."""
+        return None
+
     @abstractmethod
     def fetch(self, indices: np.ndarray, seed: int) -> Any:
         """Return the batch of these records (at least one), on the CPU or where the data is.
@@ -96,6 +101,10 @@ class ArrayRows(IndexedRows):
     @property
     def on_cpu(self) -> bool:
         return all(isinstance(a, np.ndarray) or a.device.type == "cpu" for a in self._arrays)
+
+    @property
+    def arrays(self) -> tuple[Tensor | np.ndarray, ...]:
+        return tuple(self._arrays)
 
     def fetch(self, indices: np.ndarray, seed: int) -> Any:
         return map_arrays(lambda array: _take(array, indices), self._dataset)
@@ -163,6 +172,10 @@ class ZippedRows(ItemRows):
         check_arrays(arrays)
         super().__init__(RecordsOfArrays(arrays), collate_fn)
         self._arrays, self._collate = arrays, collate_fn
+
+    @property
+    def arrays(self) -> tuple[Tensor | np.ndarray, ...]:
+        return tuple(arrays_in(self._arrays))
 
     def like(self) -> Any:
         record = RecordsOfArrays(map_arrays(_one_row, self._arrays))[0]

@@ -5,13 +5,15 @@ The interface is final: engines get faster behind it.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+
+from tacita.gradients.process_group import ALONE, Ranks
 
 Groups = Mapping[str, tuple[str, ...]]  # group name -> names of the parameters under one threshold
 Rule = Callable[[Tensor], "Tensor | tuple[Tensor, ...]"]  # norms (..., batch, groups) -> weights, row by row
@@ -61,6 +63,15 @@ class Engine(ABC):
     def materialise(self) -> Iterator[dict[str, Tensor]]:
         """Yield the per-sample gradients in chunks: parameter name -> (..., chunk, *param)."""
 
+    def over_ranks(self, values: Sequence[Mapping[str, Tensor]]) -> list[dict[str, Tensor]]:
+        """Add up, over the ranks of a process group, what was computed from this engine's rows.
+
+        By default there is no group. With one, an engine has only this rank's rows of the batch: its norms, labels and
+        materialised gradients are those of these rows, while ``weighted_sums`` are over all. Whoever adds up norms or
+        gradients calls this.
+        """
+        return [dict(one) for one in values]
+
 
 class Schedule(Protocol):
     """What the queries to come will read: a pure function of the query's number, the same whenever it is asked."""
@@ -79,9 +90,11 @@ class GradientSource(ABC):
 
     Attributes:
         model: The module whose parameters a gradient is taken in; ``None`` if the source has none.
+        ranks: The processes that share the rows of a batch; by default one.
     """
 
     model: nn.Module | None = None
+    ranks: Ranks = ALONE
 
     @property
     @abstractmethod

@@ -52,7 +52,7 @@ def grid_sums(engine: Engine, rule: Rule, groups: Groups, steps: Mapping[str, fl
     if not values:
         norms = [engine.norms(groups)]
         values = [_zeros(engine, groups, norms[0].device) for _ in weight_arrays(rule, norms[0])]
-    return Sums(values=tuple(values), norms=torch.cat(norms, dim=-2))
+    return Sums(values=tuple(engine.over_ranks(values)), norms=torch.cat(norms, dim=-2))
 
 
 def truncated_sum(rows: Tensor, weights: Tensor, step: float) -> Tensor:

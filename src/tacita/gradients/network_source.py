@@ -6,6 +6,7 @@ Place: sampling -> [gradients] -> clipping, estimators. The model is left unwrap
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from random import Random
 from typing import Any, NoReturn
 
 import numpy as np
@@ -21,10 +22,13 @@ from tacita.gradients.engine_choice import choose_method, default_chunk_rows, en
 from tacita.gradients.functional import LossFn, trainable
 from tacita.gradients.ghost import GhostEngine
 from tacita.gradients.prefetch import Prefetcher
+from tacita.gradients.process_group import Ranks, tensors_digest
 from tacita.gradients.randomness_check import check_draws_nothing
 from tacita.gradients.reachable import is_seen_through, reachable
 from tacita.gradients.scan import check_modules, scan
 from tacita.gradients.seeds import derived_seed, fresh_seed
+
+SAMPLED_ROWS = 64  # of a Dataset, where the records of several ranks are compared
 
 
 class NetworkSource(GradientSource):
@@ -50,7 +54,7 @@ class NetworkSource(GradientSource):
             the loop; vmap if there is no record to take shapes from.
         max_physical_batch_size: Rows in memory at once. Bounds memory, and changes nothing else but the order of
             summation. ``None``: the whole batch for ghost; for loop and vmap as many rows as have 256 MiB of gradients.
-        process_group: Only ``None`` is implemented.
+        process_group: The processes that share the rows of each batch, as in :class:`~tacita.ClippedGradientOracle`.
 
     Raises:
         UnsupportedModuleError: Per-sample gradients are not defined, or ``method`` cannot serve the model.
@@ -75,12 +79,8 @@ class NetworkSource(GradientSource):
         num_workers: int = 0,
         method: str = "auto",
         max_physical_batch_size: int | None = None,
-        process_group: None = None,
+        process_group: Any = None,
     ):
-        if process_group is not None:
-            raise ValueError(
-                "process_group must be None: several processes are not implemented yet. Run a single process."
-            )
         if max_physical_batch_size is not None:
             _validate.count("max_physical_batch_size", max_physical_batch_size)
         self.model: nn.Module = model
@@ -91,6 +91,9 @@ class NetworkSource(GradientSource):
         if num_workers and not self._rows.on_cpu:
             raise ValueError("num_workers must be 0 for data that is not on the CPU.")
         params = _checked_parameters(model)
+        self.ranks = Ranks.of(process_group, next(iter(params.values())).device)
+        if num_workers and self.ranks.size > 1:
+            raise ValueError("num_workers must be 0 with a process_group: rank 0 alone knows what later queries read.")
         self._shapes = {name: p.shape for name, p in params.items()}
         self._trial_row = self._like(params)
         self._probe = scan(model, loss_fn, self._trial_row).check().probe
@@ -137,10 +140,11 @@ class NetworkSource(GradientSource):
             self._refuse(params)
         if _modes(self.model) != self._tried:  # the model may compute something else now
             self._try_again(params)
-        indices = np.ascontiguousarray(indices, dtype=np.int64)
+        indices = np.ascontiguousarray(self.ranks.share(np.asarray(indices)), dtype=np.int64)
         device = next(iter(params.values())).device
         chunks = _BatchChunks(self, indices, query, self._seed_of(query) if seed is None else seed, device)
         engine = self._kind(self.model, self.loss_fn, params, chunks, torch.from_numpy(indices.copy()), seed=seed)
+        engine.ranks = self.ranks
         if isinstance(engine, GhostEngine):
             engine.bare = self._choice.bare
         return engine
@@ -148,6 +152,15 @@ class NetworkSource(GradientSource):
     def check_draws_nothing(self) -> None:
         """Raise ``UnsupportedModuleError`` if the model draws at random in its present mode; no data is used."""
         check_draws_nothing(self.model, self.loss_fn, self._probe)
+
+    def records_digest(self, seed: int) -> bytes:
+        """Return a digest of arrays as a whole, or of a ``Dataset``'s length and 64 rows that ``seed`` chooses."""
+        count, arrays = self.num_rows, self._rows.arrays
+        if arrays is None:
+            chosen = np.array(sorted(Random(seed).sample(range(count), min(SAMPLED_ROWS, count))), np.int64)
+            batches = (flatten(batch, len(one.indices))[0] for one, batch in self.read(chosen, None, seed))
+            arrays = [tensor for batch in batches for tensor in batch] if count else []
+        return tensors_digest((f"{count} {k}", array) for k, array in enumerate(arrays))
 
     def follow(self, schedule: Schedule | None) -> None:
         if self._ahead is not None:
@@ -231,7 +244,7 @@ class _BatchChunks:
             tensors, rebuild = flatten(batch, size)  # raises if a tensor has not that many rows
             here = all(tensor.device == self.device for tensor in tensors)
             moved = batch if here else rebuild([tensor.to(self.device) for tensor in tensors])
-            yield Chunk(moved, size, request.number)
+            yield Chunk(moved, size, self.source.ranks.number(request.number))
 
 
 def _checked_parameters(model: nn.Module) -> dict[str, Tensor]:

@@ -5,6 +5,7 @@ which shows cases that no list has: a contrastive loss, an attention over the ba
 writes. A trial can miss a mixing that synthetic rows do not show. It refuses no loss that is per sample up to rounding.
 """
 
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,7 +96,7 @@ def check_modules(model: nn.Module) -> None:
 
 
 def _refused(name: str, module: nn.Module) -> Refusal | None:
-    checks = (_wrapper, _lazy, _complex, _batch_norm, _instance_norm, _known_mixer)
+    checks = (_wrapper, _sharded, _lazy, _complex, _batch_norm, _instance_norm, _known_mixer)
     found = (check(name, module) for check in checks)
     return next((refusal for refusal in found if refusal is not None), None)
 
@@ -103,6 +104,18 @@ def _refused(name: str, module: nn.Module) -> Refusal | None:
 def _wrapper(name: str, module: nn.Module) -> Refusal | None:
     if isinstance(module, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
         return Refusal(name, "adds up the gradients of samples before they are clipped", "pass model.module")
+    return None
+
+
+def _sharded(name: str, module: nn.Module) -> Refusal | None:
+    sharded = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", ())  # loaded, if there is any
+    if any(isinstance(p, sharded) for p in module.parameters(recurse=False)):
+        return Refusal(
+            name,
+            "has parameters that are spread over several ranks (DTensor, as FSDP2 and tensor parallelism make them), "
+            "which is not supported",
+            "hold the whole model on every rank, and share the rows: process_group=",
+        )
     return None
 
 

@@ -22,11 +22,21 @@ from tacita.gradients.engine import GradientSource
 from tacita.ledger import Ledger, Session
 from tacita.ledger.reservations import BLOCK
 from tacita.mechanisms import CalibratedGaussian, Mechanism
+from tacita.oracles.following import (
+    AtRankZero,
+    FollowingLine,
+    check_alike,
+    point_digest,
+    tell_session,
+    tell_state,
+    told_session,
+)
 from tacita.oracles.line import Line
+from tacita.oracles.query_draws import QueryDraws
 from tacita.oracles.records import OracleData
 from tacita.oracles.session_options import SessionOptions
 from tacita.oracles.session_plan import SessionPlan
-from tacita.oracles.updates import Updates, names_of, trainable
+from tacita.oracles.updates import Updates, check_real, names_of, trainable
 from tacita.random import Randomness
 from tacita.sampling import Sampler, as_sampler
 
@@ -50,37 +60,6 @@ class Release:
     noise_std: Mapping[str, float]
     session: str
     query: int
-
-
-class QueryDraws:
-    """Draws the batch of each query, and the seed that its model and data set draw from.
-
-    Both are functions of the session's key, the query's number and public settings. So a source may ask early for the
-    draws of later queries (:meth:`GradientSource.follow <tacita.gradients.engine.GradientSource.follow>`).
-
-    Attributes:
-        sampler: Draws the batch.
-        num_rows: Number of rows that take part. Private under add_or_remove_one.
-        rows: Indices of these rows in the source; ``None`` for all of them. Private.
-    """
-
-    def __init__(self, sampler: Sampler, line: Line, num_rows: int, rows: np.ndarray | None) -> None:
-        self.sampler, self.num_rows, self.rows = sampler, num_rows, rows
-        self._line = line
-
-    def batch(self, query: int) -> np.ndarray:
-        """Return the rows that ``query`` reads, ascending, each once."""
-        drawn = np.asarray(self.sampler.draw(query, self._line.coins, self.num_rows))
-        inside = not drawn.size or (drawn[0] >= 0 and drawn[-1] < self.num_rows)  # -1 would index the last row again
-        if not (inside and (drawn[1:] > drawn[:-1]).all()):
-            raise RuntimeError(
-                f"{type(self.sampler).__name__}.draw must return ascending indices, each once, of existing rows."
-            )
-        return drawn if self.rows is None else self.rows[drawn]
-
-    def seed(self, query: int) -> int:
-        """Return 256 secret bits that seed what the model and the data set draw (dropout, augmentation)."""
-        return int.from_bytes(self._line.query_stream("model", query).bytes(32), "big")
 
 
 class GradientOracle:
@@ -126,7 +105,7 @@ class GradientOracle:
         estimator: Estimator,
         mechanism: Mechanism | CalibratedGaussian,
         sampler: Sampler,
-        ledger: Ledger,
+        ledger: Ledger | None,
         planned_queries: int,
         rows: np.ndarray | None = None,
         part: Part | None = None,
@@ -159,15 +138,27 @@ class GradientOracle:
         estimator: Estimator,
         mechanism: Mechanism | CalibratedGaussian,
         sampler: Sampler,
-        ledger: Ledger,
+        ledger: Ledger | None,
         planned_queries: int,
     ) -> None:
         """Check every setting, find the session that pays, and wire the stages: every constructor ends here."""
-        self._data, self._options = data, options
-        self.source, self.estimator, self.sampler, self.ledger = data.source, estimator, as_sampler(sampler), ledger
-        self.planned_queries = _validate.count("planned_queries", planned_queries)
-        self.randomness = options.randomness
-        plan = self._plan
+        with data.source.ranks.together():
+            self._data, self._options = data, options
+            self.source, self.estimator, self.sampler = data.source, estimator, as_sampler(sampler)
+            self.planned_queries = _validate.count("planned_queries", planned_queries)
+            self.randomness, self._updates = options.randomness, Updates()
+            self._rounded_last = estimator.rounded_last
+            given: Any = ledger
+            self.ledger: Ledger = given
+            check_alike(self.source.ranks, self._plan.settings(mechanism), data)
+            build = self._pay if data.source.ranks.leads else self._follow
+            build(mechanism)
+
+    def _pay(self, mechanism: Mechanism | CalibratedGaussian) -> None:
+        """Build what draws, pays and adds noise: all of it on rank 0, which tells the other ranks what is public."""
+        data, options, estimator, plan = self._data, self._options, self.estimator, self._plan
+        if not isinstance(self.ledger, Ledger):
+            raise TypeError(f"ledger must be a Ledger on rank 0, which pays, got {type(self.ledger).__name__}.")
         plan.check()
         self.mechanism = plan.resolved(mechanism, options)
         self.noise_std = plan.noise_std(self.mechanism)
@@ -180,11 +171,21 @@ class GradientOracle:
             options.reservation,
             estimator=estimator,
             state=estimator.initial_state(self.source.shapes),
+            ranks=self.source.ranks,
         )
         self.draws = QueryDraws(self.sampler, self.line, data.num_rows, data.rows)
         self.source.follow(self.draws)
-        self._rounded_last = estimator.rounded_last
-        self._updates = Updates()
+        tell_session(self.source.ranks, self.session.id, self.mechanism.noise_multiplier, self.noise_std)
+
+    def _follow(self, mechanism: Mechanism | CalibratedGaussian) -> None:
+        """Build what answers rank 0's queries on another rank."""
+        ranks = self.source.ranks
+        session, noise_multiplier, self.noise_std = told_session(ranks, self.ledger, self._options.session)
+        resolved = mechanism.at(noise_multiplier) if isinstance(mechanism, CalibratedGaussian) else mechanism
+        self.mechanism = resolved.on(self.estimator.steps(self.source.shapes), self.noise_std)
+        line: Any = FollowingLine(ranks, session, self.planned_queries, estimator=self.estimator, source=self.source)
+        elsewhere: Any = AtRankZero("ledger")
+        self.line, self.draws, self.event, self.ledger = line, line, line.session, elsewhere
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -228,16 +229,11 @@ class GradientOracle:
             RuntimeError: The model, the loss or the data set queried this oracle within a query.
             ValueError: A parameter is complex.
         """
-        if found := [name for name, p in params.items() if p.is_complex()]:
-            raise ValueError(
-                f"params must be real, and are complex: {', '.join(found)}. Hold real and imaginary parts in a real "
-                "parameter."
-            )
+        check_real(params)
         with self.line.turn():
             while True:  # a redone query whose values differ is made again under the next unused number
-                query = self.line.begin()
-                batch = self.draws.batch(query)
-                engine = self.source.engine(params, batch, query=query, seed=self.draws.seed(query))
+                query, rows, seed = self.draws.planned(self.line.begin(), point_digest(self.source, params))
+                engine = self.source.engine(params, rows, query=query, seed=seed)
                 values, seen = self.estimator.look(engine, self.line.state)
                 if self.line.commit(query, values, seen):  # the ledger is written: from here on the query counts
                     break
@@ -309,7 +305,9 @@ class GradientOracle:
             self.randomness.ratchet()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint needs. ``estimator_state`` is private: never share it."""
+        """Return what a checkpoint needs. ``estimator_state`` is private: never share it. Rank 0 alone has it."""
+        if not self.source.ranks.leads:
+            raise RuntimeError("state_dict() is rank 0's, which alone writes checkpoints: call it there.")
         with self.randomness.query_lock:
             return {
                 "session": self.session.id,
@@ -326,14 +324,20 @@ class GradientOracle:
             return copy.deepcopy(self.estimator.shareable(self.line.state))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a :meth:`state_dict`. :class:`~tacita.oracles.line.Line` says how queries are redone."""
-        if state["session"] != self.session.id:
-            raise ValueError(
-                f"the checkpoint is of session {state['session']!r}, this oracle's is {self.session.id!r}."
-            )
-        with self.randomness.query_lock:
+        """Continue from a :meth:`state_dict`. :class:`~tacita.oracles.line.Line` says how queries are redone.
+
+        With a process group every rank calls this; only rank 0's ``state`` is read, and the others take it over.
+        """
+        with self.randomness.query_lock, self.source.ranks.together():
+            if isinstance(self.line, FollowingLine):
+                return self.line.take_over()
+            if state["session"] != self.session.id:
+                raise ValueError(
+                    f"the checkpoint is of session {state['session']!r}, this oracle's is {self.session.id!r}."
+                )
             memory = copy.deepcopy(state["estimator_state"])
             self.line.resume(state["position"], state["generation"], state["identity"], memory)
+            tell_state(self.source.ranks, self.line.position, memory)
 
     def __repr__(self) -> str:
         return (

@@ -14,8 +14,10 @@ from torch import Tensor
 
 from tacita.errors import BudgetExceededError, ResumeError
 from tacita.estimators.estimator import Estimator, Values
+from tacita.gradients.process_group import ALONE, Ranks
 from tacita.ledger import Reservations, Session
 from tacita.ledger.reservations import BLOCK
+from tacita.oracles.following import hand_out, tell_again
 from tacita.random import Key, QueryCoins, Randomness, Stream
 
 Blocks = Mapping[str, Mapping[str, Tensor]]
@@ -55,6 +57,7 @@ class Line:
         reservation: Number of queries that are reserved at once.
         estimator: Decides what is remembered from one query to the next; ``None`` if nothing is.
         state: The estimator's state before the first query.
+        ranks: The processes of the oracle, of which this is rank 0.
     """
 
     def __init__(
@@ -67,17 +70,16 @@ class Line:
         *,
         estimator: Estimator | None = None,
         state: Any = None,
+        ranks: Ranks = ALONE,
     ) -> None:
-        self.session = session
-        self.noise_std = dict(noise_std)
+        self.session, self.noise_std = session, dict(noise_std)
         self._mechanism, self._in_stretches = mechanism, mechanism.in_stretches
         self._randomness = randomness
         self._reservations = Reservations(session, reservation)
-        self._estimator, self._state = estimator, state
+        self._estimator, self._state, self.ranks = estimator, state, ranks
         self._position = 0
-        self._unreleased: tuple[int, dict[str, Mapping[str, Tensor]]] | None = (
-            None  # its line is written, its noise is not added
-        )
+        # A query whose line is written, and whose noise is not added.
+        self._unreleased: tuple[int, dict[str, Mapping[str, Tensor]]] | None = None
         self._other_values = False  # whether the number at this position was released with other values
         self._must_resume = session.opened
         self._asking = False
@@ -125,7 +127,7 @@ class Line:
         Raises:
             RuntimeError: A query of the same line is asked for within one, by its model, loss or data set.
         """
-        with self._randomness.query_lock:
+        with self._randomness.query_lock, self.ranks.together():
             if self._asking:
                 raise RuntimeError(
                     f"session {self.session.id!r} was asked for a query from within one: the model, the loss and the "
@@ -227,10 +229,12 @@ class Line:
             False if the query was released with other values before. Then nothing has changed, :meth:`begin` leaves
             its number behind, and the query is made again under the next one.
         """
+        self.ranks.check_added_up()
         state, self._unreleased = self.state, None
         tag, written = self._fingerprint(query, values), self.session.lookup(query)
         if written is not None and (not tag or written != tag):
             self._other_values = True
+            tell_again(self.ranks)
             return False
         if written is None:
             self.session.spend(query, tag)
@@ -259,6 +263,9 @@ class Line:
             released[block] = self._with_noise(block, dict(values.pop(block)), normals, dtypes or {})
         if self._estimator is not None and self._state is not None:
             self._state = self._estimator.after(self._state, released)
+        if self.ranks.size > 1:
+            self.session.flush()  # the line is on disk before its release leaves the process
+            hand_out(self.ranks, released)
         return released
 
     def release(self, query: int, values: Blocks) -> Values | None:

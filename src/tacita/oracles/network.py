@@ -51,7 +51,9 @@ class ClippedGradientOracle(GradientOracle):
         method: The engine that computes per-sample gradients: ``"auto"``, ``"ghost"``, ``"vmap"`` or ``"loop"``. All
             agree.
         max_physical_batch_size: Rows in memory at once. It changes nothing but the order of summation.
-        process_group: Must be ``None``: several processes are not supported yet.
+        process_group: The processes that share the rows of each batch, such as ``torch.distributed.group.WORLD``. Every
+            rank builds the oracle and makes the same calls; rank 0 draws, pays and adds the noise, so that ``ledger``
+            is ``None`` on all others. Do not wrap the model in ``DistributedDataParallel`` (docs/process-group.md).
         planned_restarts, purpose, settings, session, randomness, reservation: As in :class:`GradientOracle`.
 
     Example:
@@ -75,7 +77,7 @@ class ClippedGradientOracle(GradientOracle):
         loss_fn: LossFn,
         dataset: Any,
         *,
-        ledger: Ledger,
+        ledger: Ledger | None,
         sampler: Sampler,
         clipper: Clipper,
         mechanism: Mechanism | CalibratedGaussian,
@@ -158,7 +160,7 @@ class ErrorFeedbackOracle(GradientOracle):
         loss_fn: LossFn,
         dataset: Any,
         *,
-        ledger: Ledger,
+        ledger: Ledger | None,
         sampler: Sampler,
         clipper: Clipper,
         feedback: Feedback,
@@ -241,7 +243,7 @@ class UnclippedGradientOracle(GradientOracle):
         loss_fn: LossFn,
         dataset: Any,
         *,
-        ledger: Ledger,
+        ledger: Ledger | None,
         sampler: Sampler,
         declared_max_grad_norm: float,
         failure_probability: float,

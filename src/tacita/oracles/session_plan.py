@@ -48,7 +48,7 @@ class SessionPlan:
             self._check_delta("max_delta", self.ledger.max_delta)
         self.check_sampler()
 
-    def settings(self, mechanism: Mechanism) -> dict[str, Any]:
+    def settings(self, mechanism: Mechanism | CalibratedGaussian) -> dict[str, Any]:
         """Return the public settings that decide the privacy and the bits of a run."""
         return {
             "estimator": repr(self.estimator),

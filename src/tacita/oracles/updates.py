@@ -17,6 +17,15 @@ def trainable(model: nn.Module) -> dict[str, Tensor]:
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
 
 
+def check_real(params: Mapping[str, Tensor]) -> None:
+    """Raise ``ValueError`` if a parameter is complex."""
+    if found := [name for name, p in params.items() if p.is_complex()]:
+        raise ValueError(
+            f"params must be real, and are complex: {', '.join(found)}. Hold real and imaginary parts in a real "
+            "parameter."
+        )
+
+
 def names_of(updates: Iterable[Tensor], params: Mapping[str, Tensor]) -> list[str]:
     """Return the names of the tensors in ``updates``, in the order of ``params``."""
     wanted = {id(one) for one in updates}

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from tacita._files import replace_durably
+from tacita._tree import with_tensors, without_tensors
 from tacita.errors import ResumeError
 from tacita.methods import ExponentialAverage, RandomIterate, SuffixAverage
 from tacita.oracles import GradientOracle
@@ -80,12 +81,7 @@ class TrainingState:
             ResumeError: The checkpoint is of another model, or of a run with another average of its iterates; or
                 numbers would be left behind, and the event does not compose query by query.
         """
-        own = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
-        if own.keys() != tree["model"].keys():
-            raise ResumeError("the checkpoint is of another model: parameters or buffers have other names.")
-        other = [name for name, value in own.items() if not _alike(value, tree["model"][name])]
-        if other:
-            raise ResumeError(f"the checkpoint is of another model: shape or dtype differ for {', '.join(other)}.")
+        own = self._tensors_like(tree["model"])
         if type(self.average).__name__ != tree["average_kind"]:
             raise ResumeError("the run was started with another average of its iterates: resume it with that one.")
         with torch.no_grad():
@@ -101,6 +97,26 @@ class TrainingState:
             self.oracle.line.redo_nothing()
             self.optimizer_changes.append(self.oracle.line.position)
             return
+        self._restore_optimizer(tree)
+
+    def take_over(self, tree: Mapping[str, Any]) -> None:
+        """Take over ``model``, ``optimizer`` and ``scheduler`` of rank 0's :meth:`to_tree`."""
+        with torch.no_grad():
+            for name, value in self._tensors_like(tree["model"]).items():
+                value.copy_(tree["model"][name])
+        self._restore_optimizer(tree)
+
+    def _tensors_like(self, saved: Mapping[str, Any]) -> dict[str, Tensor]:
+        """Return the model's tensors by name; raise ``ResumeError`` unless ``saved`` is of the same model."""
+        own = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
+        if own.keys() != saved.keys():
+            raise ResumeError("the checkpoint is of another model: parameters or buffers have other names.")
+        other = [name for name, value in own.items() if not _alike(value, saved[name])]
+        if other:
+            raise ResumeError(f"the checkpoint is of another model: shape or dtype differ for {', '.join(other)}.")
+        return own
+
+    def _restore_optimizer(self, tree: Mapping[str, Any]) -> None:
         self.optimizer.load_state_dict(_with_integer_keys(tree["optimizer"]))
         if self.scheduler is not None and tree["scheduler"] is not None:
             self.scheduler.load_state_dict(_in_types_of(self.scheduler.state_dict(), tree["scheduler"]))
@@ -142,7 +158,7 @@ def _schedule(scheduler: torch.optim.lr_scheduler.LRScheduler | None) -> str:
 def save(path: Path, tree: Mapping[str, Any], head: Mapping[str, Any]) -> None:
     """Write ``tree`` and ``head`` (binding, anchor of the ledger, ...) to ``path`` atomically, with mode 0600."""
     tensors: dict[str, Tensor] = {}
-    words = {"format": FORMAT, "layout": json.dumps(_without_tensors(tree, tensors)), "head": json.dumps(dict(head))}
+    words = {"format": FORMAT, "layout": json.dumps(without_tensors(tree, tensors)), "head": json.dumps(dict(head))}
     metadata = {**words, "sha256": _digest(words, tensors)}
     replace_durably(path, safetensors.torch.save(tensors, metadata), mode=0o600)
 
@@ -161,7 +177,7 @@ def load(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         words = {name: metadata[name] for name in ("format", "layout", "head")}
         if words["format"] != FORMAT or metadata["sha256"] != _digest(words, tensors):
             raise ValueError("another format, or damaged")
-        return _with_tensors(json.loads(metadata["layout"]), tensors), json.loads(metadata["head"])
+        return with_tensors(json.loads(metadata["layout"]), tensors), json.loads(metadata["head"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError, safetensors.SafetensorError) as error:
         raise ResumeError(f"{path.name} cannot be read as a checkpoint of this version.") from error
 
@@ -174,33 +190,6 @@ def _digest(words: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
         digest.update(value.contiguous().view(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-def _without_tensors(tree: Any, tensors: dict[str, Tensor]) -> Any:
-    """Return ``tree`` with each tensor replaced by ``{"tensor": name}``, and put the tensors into ``tensors``."""
-    if isinstance(tree, Tensor):
-        name = str(len(tensors))
-        tensors[name] = tree.detach().cpu().contiguous().clone()
-        return {"tensor": name}
-    if isinstance(tree, Mapping):
-        named = {key if type(key) is int else str(key): value for key, value in tree.items()}
-        return {"map": [[key, _without_tensors(value, tensors)] for key, value in named.items()]}
-    if isinstance(tree, list | tuple):
-        return {"list": [_without_tensors(value, tensors) for value in tree]}
-    if tree is None or isinstance(tree, bool | int | float | str):
-        return {"value": tree}
-    raise TypeError(f"a checkpoint cannot hold a {type(tree).__name__}.")
-
-
-def _with_tensors(layout: Any, tensors: Mapping[str, Tensor]) -> Any:
-    ((kind, content),) = layout.items()
-    if kind == "tensor":
-        return tensors[content]
-    if kind == "map":
-        return {key: _with_tensors(value, tensors) for key, value in content}
-    if kind == "list":
-        return [_with_tensors(value, tensors) for value in content]
-    return content
 
 
 def _alike(value: Tensor, saved: Any) -> bool:

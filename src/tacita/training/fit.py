@@ -23,10 +23,12 @@ from tacita.errors import ResumeError, TacitaError
 from tacita.estimators.error_feedback import Feedback, as_feedback
 from tacita.gradients import SeveralViews, mean_over_views
 from tacita.gradients.functional import LossFn
+from tacita.gradients.process_group import Ranks
 from tacita.ledger import Ledger, Statement, statement
 from tacita.ledger.reservations import BLOCK
 from tacita.mechanisms import CalibratedGaussian, form_of
 from tacita.oracles import ClippedGradientOracle, ErrorFeedbackOracle, GradientOracle
+from tacita.oracles.following import AtRankZero
 from tacita.oracles.records import as_records
 from tacita.random import Randomness
 from tacita.training.callbacks import Callback, Watch, Watching, as_callbacks
@@ -43,11 +45,13 @@ from tacita.training.chosen_settings import (
 )
 from tacita.training.fingerprint import data_fingerprint
 from tacita.training.folder import RunFolder
+from tacita.training.followed_run import SEALED, follow
 from tacita.training.loop import Checkpoints, train
 from tacita.training.progress import Progress
 from tacita.training.public import EarlyStop
 from tacita.training.run_lifecycle import RunLifecycle
 from tacita.training.sealed_run import MODEL, publish
+from tacita.training.several_ranks import same_weights
 from tacita.training.unknown_names import refuse_unknown_names
 
 
@@ -57,7 +61,7 @@ class Run:
 
     Attributes:
         model: The trained network, which is the one that was handed in.
-        ledger: What was spent.
+        ledger: What was spent; of several ranks, rank 0's.
         statement: The guarantee in words: epsilon of the plan, the unit, the assumptions.
         folder: Where the run was written; ``None`` for a run in memory.
         public_losses: Pairs (queries made, mean loss on ``public_data``).
@@ -102,6 +106,7 @@ def fit(
     num_workers: int = 0,
     method: str = "auto",
     max_physical_batch_size: int | None = None,
+    process_group: Any = None,
     reservation: int = BLOCK,
     randomness: Randomness | None = None,
 ) -> Run:
@@ -157,6 +162,10 @@ def fit(
             can.
         progress: Show a bar on the error stream.
         collate_fn, num_workers, method, max_physical_batch_size: As in :class:`~tacita.ClippedGradientOracle`.
+        process_group: Processes that share the work, as in :class:`~tacita.ClippedGradientOracle`. Each rank makes the
+            same call. ``folder``, ``public_data``, ``callbacks`` and ``progress`` are rank 0's, and so are the run's
+            ledger and statement. All ranks begin with rank 0's weights and end with the same model. Another number of
+            ranks may continue a run.
         reservation: As in :class:`~tacita.GradientOracle`.
         randomness: Only tests hand it in.
 
@@ -183,31 +192,39 @@ def fit(
     unit = chosen.filled("privacy_unit", privacy_unit, "one record")
     optimizer = chosen_optimizer(optimizer, chosen)
     shown_loss, shown_data, collate = _views(loss_fn, dataset, collate_fn, views, augment)
-    run = RunLifecycle.start(None if folder is None else RunFolder(folder), randomness)
-    with run.ledger(neighboring_relation=neighboring_relation, privacy_unit=unit) as ledger:
-        form = form_of(hardened)
-        calibrated = CalibratedGaussian(target_epsilon=target_epsilon, target_delta=target_delta, form=form)
-        build = ClippedGradientOracle if feedback is None else partial(ErrorFeedbackOracle, feedback=feedback)
-        oracle = build(
-            model,
-            shown_loss,
-            shown_data,
-            ledger=ledger,
-            sampler=sampler,
-            clipper=clipper,
-            mechanism=calibrated,
-            planned_queries=sampler.queries_for(epochs),
-            collate_fn=collate,
-            num_workers=num_workers,
-            method=method,
-            max_physical_batch_size=max_physical_batch_size,
-            session=next(iter(ledger.sessions), None),
-            randomness=run.randomness,
-            reservation=reservation,
-        )
-        state = _state(model, oracle, optimizer, scheduler, chosen_average(average, oracle, model, chosen))
-        watching.check(state)
-        finished = _finished(run, state, watching, shown_data, delta=target_delta, chosen=chosen.words, bar=progress)
+    ranks = Ranks.of(process_group, next(model.parameters(), torch.empty(0)).device)
+    oracle_of = partial(
+        ClippedGradientOracle if feedback is None else partial(ErrorFeedbackOracle, feedback=feedback),
+        model,
+        shown_loss,
+        shown_data,
+        sampler=sampler,
+        clipper=clipper,
+        mechanism=CalibratedGaussian(target_epsilon=target_epsilon, target_delta=target_delta, form=form_of(hardened)),
+        planned_queries=sampler.queries_for(epochs),
+        collate_fn=collate,
+        num_workers=num_workers,
+        method=method,
+        max_physical_batch_size=max_physical_batch_size,
+        process_group=ranks,
+        reservation=reservation,
+    )
+    with ranks.together():
+        same_weights(ranks, model)
+        if not ranks.leads:
+            follow(lambda: _state(model, oracle_of(ledger=None), optimizer, scheduler, None), ranks)
+            elsewhere: Any = AtRankZero("run")
+            return Run(model, elsewhere, elsewhere)
+        run = RunLifecycle.start(None if folder is None else RunFolder(folder), randomness)
+        with run.ledger(neighboring_relation=neighboring_relation, privacy_unit=unit) as ledger:
+            oracle = oracle_of(ledger=ledger, session=next(iter(ledger.sessions), None), randomness=run.randomness)
+            state = _state(model, oracle, optimizer, scheduler, chosen_average(average, oracle, model, chosen))
+            watching.check(state)
+            ranks.told(SEALED, {"sealed": run.sealed})
+            finished = _finished(
+                run, state, watching, shown_data, delta=target_delta, chosen=chosen.words, bar=progress
+            )
+            same_weights(ranks, model)
     run.finish()
     return finished
 

@@ -18,6 +18,7 @@ from tacita.training.callbacks import Watch
 from tacita.training.checkpoint import TrainingState
 from tacita.training.folder import RunFolder
 from tacita.training.progress import Progress
+from tacita.training.several_ranks import begin, tell_watched
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,13 +55,18 @@ class Checkpoints:
         oracle.ratchet()
         oracle.randomness.save(self.folder.key)
 
+    @property
+    def started(self) -> bool:
+        """Whether there is a checkpoint to go on from."""
+        return self.folder.checkpoint.exists()
+
     def begin(self, state: TrainingState) -> None:
         """Continue from the checkpoint, or write the first one.
 
         Raises:
             ResumeError: As in :meth:`restore`; or queries were made, and there is no checkpoint.
         """
-        if self.folder.checkpoint.exists():
+        if self.started:
             self.restore(state)
         elif state.oracle.session.opened:  # a new checkpoint would move the key on, and make the old one useless
             raise ResumeError(
@@ -109,14 +115,14 @@ def train(
     """Alternate queries and optimizer steps until the plan of ``state.oracle`` is used up, or ``watch`` ends the run.
 
     Args:
-        state: Model, optimizer and oracle; changed in place.
-        checkpoints: When and where to save. If the folder holds a checkpoint, the run continues from it.
+        state: Model, optimizer and oracle; changed in place. With a process group every rank calls this.
+        checkpoints: When and where to save; of several ranks, rank 0's. If the folder holds a checkpoint, the run
+            continues from it.
         progress: Shows steps, their epsilon and the time left.
         watch: Sees each step before it is saved.
         on_step: Called after each step with the number of steps made. It is handed nothing private.
     """
-    if checkpoints is not None:
-        checkpoints.begin(state)
+    begin(state, checkpoints)
     state.model.train()
     while state.oracle.remaining_queries and not state.stopped:
         try:
@@ -128,8 +134,10 @@ def train(
         if watch is None or not watch.sees_releases:
             releases = ()  # their memory is free for the step
         _step(state)
+        seen = len(state.public_losses)
         if watch is not None:
             watch.step(releases)
+        tell_watched(state, seen)
         releases = ()  # and for the next query
         made, last = state.oracle.line.position, state.stopped or not state.oracle.remaining_queries
         if checkpoints is not None and (made % checkpoints.every == 0 or last):

@@ -58,7 +58,7 @@ def capped_sums(engine: GhostEngine, rule: Rule, groups: Groups, caps: Mapping[s
     if totals is None:
         zeros = {name: zero.double() for name, zero in engine._zeros(groups).items()}
         totals = [dict(zeros) for _ in weight_arrays(rule, norms[0])]
-    return Sums(values=tuple(totals), norms=torch.cat(norms))
+    return Sums(values=tuple(engine.over_ranks(totals)), norms=torch.cat(norms))
 
 
 def _chunk_sums(
