@@ -73,7 +73,7 @@ def shown(values, bins):
 
 
 def test_noise_alone_has_a_magnitude_once_in_a_while():
-    """One column in nine or so. It makes a feature that says nothing, which a model can bear."""
+    """One column in five or so. It makes a feature that says nothing, which a model can bear."""
     found = [both_queries([], seed).kind for seed in range(300)]
     assert 0.02 < found.count("number") / 300 < 0.35
 
