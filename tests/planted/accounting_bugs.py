@@ -367,7 +367,8 @@ def settings_chosen_after_a_release():
 @bug(18, caught_by=[STATEMENT + "test_delta_is_never_chosen"])
 def delta_by_default():
     """A statement chooses its own delta."""
-    swap(make_statement, lambda ledger, delta=1e-5, **more: Statement(ledger, delta))
+    whole = make_statement
+    swap(whole, lambda ledger, delta=1e-5, **more: whole(ledger, delta, **more))
 
 
 @bug(18, caught_by=["tests/accounting/events/test_counts.py::test_failure_is_added_to_delta_twice_under_replace_one"])

@@ -49,7 +49,11 @@ def cross_terms_of_a_tied_weight_left_out():
 @bug(caught_by=[COVERAGE + "[shared_and_parametrised_weights_one_module_under_two_names]"])
 def tensors_left_in_a_shared_module():
     """A module that stands at two places of the model keeps the tensors of a query in the place of its parameters."""
-    swap(functional.with_tensors, lambda model, tensors: _reparametrize_module(model, dict(tensors), tie_weights=True))
+
+    def keeping(tree, tensors):
+        return _reparametrize_module(tree.model, dict(tensors), tie_weights=True)
+
+    swap(functional.with_tensors, keeping)
 
 
 @bug(56, caught_by=[CONTRACT + "[stack]", CONTRACT + "[einsum_stack]"])
