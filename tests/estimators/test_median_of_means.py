@@ -202,7 +202,7 @@ def test_the_sensitivity_grows_with_the_square_root_of_the_dimension():
     assert moved <= bound <= moved * (1 + 1e-5)
 
 
-@pytest.mark.parametrize("tau", [1e-300, 1e-20, 1e20, 1e300])
+@pytest.mark.parametrize("tau", [1e-250, 1e-20, 1e20, 1e250])
 def test_thresholds_of_any_size(tau):
     rows = torch.tensor([[1e-25, 1.0, math.nan], [0.0, 1e30, 3.0]], dtype=torch.float64)
     found = values(MedianOfMeans(max_coordinate=tau, num_groups=1), rows)

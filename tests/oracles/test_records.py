@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 import scipy.stats
 import torch
+from torch.utils.data import Subset, TensorDataset
 
 import tacita
-from tacita.oracles.records import Network, Records, as_records
-from tacita.random import Key
+from tacita.gradients.given import GivenSource
+from tacita.oracles.records import Network, OracleData, Records, as_records
+from tacita.random import Key, Randomness
 from tacita.sampling.units import unit_codes, within_cap
 
 
@@ -303,3 +305,28 @@ def test_a_sampler_that_draws_a_row_twice_is_stopped_before_anything_is_read(mak
     with pytest.raises(RuntimeError, match="ascending indices, each once"):
         oracle.query(dict(problem[0].named_parameters()))
     assert oracle.session.queries_made == 0
+
+
+@pytest.mark.parametrize("rows", [None, np.arange(10), np.arange(5, 11), np.array([4, 9])], ids=["all", "0", "1", "2"])
+def test_rows_at_other_positions_than_their_part_are_refused(rows):
+    """The ledger charges two phases as one of them, so each must hold its own records."""
+    x = torch.randn(20, 2)
+    second = tacita.split((x,), [5, 5, 10])[1]
+    with pytest.raises(ValueError, match="rows must be those of the part"):
+        tacita.Records(dataset=(x,), rows=rows, part=second.part)
+    with pytest.raises(ValueError, match="rows must be those of the part"):
+        OracleData(GivenSource(x), rows, second.part)
+    assert OracleData(GivenSource(x), second.rows, second.part).num_rows == 5
+    assert OracleData(GivenSource(x), second.rows[:0], second.part).num_rows == 0
+
+
+@pytest.mark.parametrize("sizes", [[5, 5], [0.5, 0.5]], ids=["positions", "coins"])
+def test_tensors_in_other_orders_are_other_splits_in_torch_s_data_sets_too(sizes):
+    x, key = torch.arange(10.0).reshape(10, 1), Randomness.insecure(0)
+    kinds = [TensorDataset, lambda x: Subset(TensorDataset(x), [*range(10)]), lambda x: (x,)]
+    orders = [lambda x: Subset(TensorDataset(x), [*range(9, -1, -1)])]
+    for kind in kinds:
+        first, same, flipped = (tacita.split(kind(data), sizes, randomness=key) for data in (x, x.clone(), x.flip(0)))
+        assert not first[0].part.overlaps(same[1].part)
+        assert first[0].part.overlaps(flipped[1].part)
+        assert first[0].part.overlaps(tacita.split(orders[0](x), sizes, randomness=key)[1].part)

@@ -258,6 +258,18 @@ def rows_of_a_person_split_apart():
     swap(units.unit_words, lambda codes, names, key: key.stream("rows").words(len(codes)))
 
 
+@bug(1, caught_by=[RECORDS + "test_rows_at_other_positions_than_their_part_are_refused"])
+def rows_of_another_part():
+    """A session is charged for a part by range, and reads the rows of another, or all of them."""
+    swap(records.check_in_part, lambda part, rows, num_rows: None)
+
+
+@bug(1, caught_by=[RECORDS + "test_tensors_in_other_orders_are_other_splits_in_torch_s_data_sets_too"])
+def tensors_of_a_dataset_not_compared():
+    """Of torch's own data sets the length alone is compared, so that another order of the rows is the same split."""
+    swap(records._content, lambda dataset: str(len(dataset)))
+
+
 @bug(1, 15, caught_by=[RECORDS + "test_a_split_made_again_with_other_coins_is_another_split"])
 def splits_known_by_name_alone():
     """Parts of two drawings of one split are taken to share no record."""

@@ -129,8 +129,13 @@ COORDINATE = Adversary(name="one coordinate", canary=LARGE, direction="first coo
 ALL_COORDINATES = Adversary(name="all coordinates", canary=LARGE, direction="all coordinates")
 NEAR_ROUNDING = Adversary(name="rescaled by a factor near rounding", canary=1 + 2**-20)
 QUOTIENT = Adversary(name="rescaled by a quotient that rounds", canary=1e7 / 3)
-BETWEEN = Adversary(  # a median moves farthest when a record is replaced
-    name="between the others", canary=LARGE, others=LARGE, num_others=2, opposed=True, relations=("replace_one",)
+BETWEEN = Adversary(  # a median moves where the others disagree
+    name="between the others",
+    canary=LARGE,
+    others=LARGE,
+    num_others=2,
+    opposed=True,
+    relations=("replace_one", "zero_out_one"),
 )
 SMALL = Adversary(name="small gradient", canary=1e-3)
 ZERO = Adversary(name="zero gradient", canary=0.0, others=1.0, replacement=1.0)

@@ -22,6 +22,7 @@ from tacita.sampling import Sampler
 
 BLOCK = "all"
 LEVELS = 2**20  # steps of a coordinate's range on each side, so that sums of up to 2^33 records are exact
+SMALLEST = 1e-250  # thresholds for which neither a step nor a sum leaves the range of float64
 ROUNDED_UP = 1 + 2**-18  # turning whole steps into values rounds, relatively by 2^-52 a record of a batch of 2^33
 
 
@@ -43,7 +44,7 @@ class MedianOfMeans(Estimator):
     Under add_or_remove_one there is no guarantee: one more row moves all that follow it to other groups.
 
     Attributes:
-        max_coordinate: tau > 0, in the gradient's units.
+        max_coordinate: tau in [1e-250, 1e250], in the gradient's units.
         num_groups: m >= 1; 1 is the mean of clamped coordinates.
 
     Example:
@@ -60,6 +61,8 @@ class MedianOfMeans(Estimator):
     def __post_init__(self) -> None:
         object.__setattr__(self, "max_coordinate", _validate.positive("max_coordinate", self.max_coordinate))
         object.__setattr__(self, "num_groups", _validate.count("num_groups", self.num_groups))
+        if not SMALLEST <= self.max_coordinate <= 1 / SMALLEST:  # a step or a sum is rounded otherwise
+            raise ValueError(f"max_coordinate must be in [{SMALLEST}, {1 / SMALLEST}], got {self.max_coordinate}.")
 
     def sensitivity(self, relation: NeighboringRelation, shapes: Shapes) -> dict[str, float]:
         return {BLOCK: moved(relation) * self._contribution(shapes)}

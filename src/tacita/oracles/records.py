@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.data import Subset, TensorDataset
 
 from tacita import _validate
 from tacita.accounting import NeighboringRelation, Part
@@ -45,6 +46,7 @@ class Records:
         _validate.count("max_rows_per_unit", self.max_rows_per_unit)
         if self.rows is not None:
             object.__setattr__(self, "rows", distinct_rows(self.rows, length(self.dataset)))
+        check_in_part(self.part, self.rows, length(self.dataset))
 
 
 def as_records(dataset: Any) -> Records:
@@ -71,6 +73,7 @@ class OracleData(Generic[AnySource]):
         self.source, self.part, self.max_rows_per_unit = source, part, max_rows_per_unit
         self.rows = None if rows is None else distinct_rows(rows, source.num_rows).copy()
         self.num_rows = source.num_rows if rows is None else len(rows)
+        check_in_part(part, self.rows, source.num_rows)
 
 
 @dataclass(frozen=True)
@@ -187,12 +190,16 @@ def _tag(key: Key, *drawing: str | int) -> str:
 
 
 def _content(dataset: Any) -> str:
-    """Return a hash of the rows in their order, if they are arrays; it is never shown.
+    """Return a hash of the rows in their order, if they are arrays or tensors of torch's own data sets; never shown.
 
     The coins and positions of a split belong to these rows.
     """
+    if isinstance(dataset, Subset):
+        inner = f"{_content(dataset.dataset)} {list(map(int, dataset.indices))}"
+        return hashlib.sha256(inner.encode()).hexdigest()
+    known = dataset.tensors if isinstance(dataset, TensorDataset) else dataset
     digest = hashlib.sha256()
-    for array in arrays_in(dataset) if is_arrays(dataset) else ():
+    for array in arrays_in(known) if is_arrays(known) else ():
         digest.update(f"{array.dtype} {tuple(array.shape)} ".encode() if hasattr(array, "dtype") else b"")
         digest.update(_values(array))
     return digest.hexdigest()
@@ -272,6 +279,22 @@ def distinct_rows(rows: Any, num_rows: int) -> np.ndarray:
     if not (found[1:] > found[:-1]).all() and not _each_once(found, num_rows):
         raise ValueError("rows must hold each row once: a row that stands twice would count twice in every sum.")
     return found
+
+
+def check_in_part(part: Part | None, rows: np.ndarray | None, num_rows: int) -> None:
+    """Refuse rows at other positions of the data set than those of a part by range. Coins cannot be checked.
+
+    Raises:
+        ValueError: The ledger would charge the part for records that it does not hold. No message tells which.
+    """
+    if part is None or part.kind != "range":
+        return
+    first, last = (0, num_rows - 1) if rows is None else (rows.min(initial=num_rows), rows.max(initial=-1))
+    if num_rows and (first < (part.start or 0) or last >= (part.stop or 0)):
+        raise ValueError(
+            "rows must be those of the part, which stands for other positions of the data set. Hand in the Records that"
+            " tacita.split returned, or both of their attributes, rows and part."
+        )
 
 
 def _each_once(rows: np.ndarray, num_rows: int) -> bool:

@@ -241,7 +241,8 @@ def _with_rows(records: Records, dataset: Any, canaries: np.ndarray) -> Records:
     copies = length(dataset) + np.arange(len(more))
     if len(more):
         dataset = _joined([dataset, _taken(dataset, more)])
-    return replace(records, dataset=dataset, rows=np.concatenate([records.rows, canaries, copies]))
+    # Canaries and copies are at other positions than a part by range, and the audit's ledger has this session alone.
+    return replace(records, dataset=dataset, rows=np.concatenate([records.rows, canaries, copies]), part=None)
 
 
 def _taken(dataset: Any, rows: np.ndarray) -> Any:
