@@ -174,3 +174,73 @@ def test_workers_that_read_ahead_are_refused():
         )  # fmt: skip
 
     assert all("num_workers must be 0 with a process_group" in str(error) for error in run_ranks(2, work))
+
+
+def test_sums_in_another_order_of_names_are_added_up_by_name():
+    """A rank without rows has zeros in the order of parameters, and the ghost engine's sums are in that of calls."""
+
+    def work(ranks):
+        names = ["a", "b"] if ranks.leads else ["b", "a"]
+        (found,) = ranks.add_up([{name: torch.full((2,), 1.0 if name == "a" else 10.0) for name in names}])
+        return list(found) == names, found["a"].tolist(), found["b"].tolist()
+
+    assert results(on_ranks(2, work)) == [(True, [2.0, 2.0], [20.0, 20.0])] * 2
+
+
+@pytest.mark.parametrize("step", ["sums", "told", "handed out"])
+def test_a_rank_that_fails_amid_a_step_never_goes_on(step, monkeypatch):
+    """Its status would be added to the values that the others give: it says nothing, and the ranks are lost."""
+
+    def work(ranks):
+        steps = {
+            "sums": lambda: ranks.add_up([{"a": torch.ones(6, dtype=torch.int64)}]),
+            "told": lambda: ranks.told("step", {"n": 1} if ranks.leads else None),
+            "handed out": lambda: ranks.handed_out([torch.ones(6, dtype=torch.int64)]),
+        }
+        if not ranks.leads:
+            place = "_sent" if step == "handed out" else "_collective"
+            monkeypatch.setattr(ranks, place, fails if step == "handed out" else later(ranks._collective))
+        raised = []
+        for _ in range(2):
+            try:
+                with ranks.together():
+                    steps[step]()
+            except BaseException as error:
+                raised.append(type(error))
+        return raised, ranks._group.world.rounds[ranks.rank]
+
+    def fails(*args, **options):
+        raise KeyboardInterrupt
+
+    def later(whole):
+        calls = []
+
+        def collective(*args, **options):
+            calls.append(1)
+            return fails() if len(calls) == 2 else whole(*args, **options)
+
+        return collective
+
+    (of_zero, _), (of_one, given) = results(on_ranks(2, work))
+    assert of_zero == [RankError] * 2
+    assert (of_one, given) == ([KeyboardInterrupt, RankError], 1)  # the first status alone
+
+
+def test_an_error_while_another_is_handled_is_told_too():
+    """The mark that an error was told is that of this block, not of whatever was raised before it."""
+
+    def work(ranks):
+        try:
+            with ranks.together():
+                ranks.agree("settings", bytes([ranks.rank]))
+        except RankError:
+            expected = (
+                pytest.raises(RankError, match="another rank failed") if ranks.leads else pytest.raises(ValueError)
+            )
+            with expected, ranks.together():
+                if not ranks.leads:
+                    raise ValueError("on this rank alone")  # noqa: B904 - as a user's handler may
+                ranks.agree("settings", b"")
+        return True
+
+    assert results(on_ranks(2, work)) == [True, True]

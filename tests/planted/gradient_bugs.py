@@ -15,6 +15,7 @@ from tacita.gradients import (
     NetworkSource,
     VmapEngine,
     batches,
+    batching_rules,
     data,
     engine_choice,
     functional,
@@ -597,7 +598,7 @@ def tensors_of_records_may_be_kept():
 @bug(54, caught_by=[HOSTILE_MODELS + "[own_vmap_rule-ghost-unscanned]"])
 def vmap_rules_of_users_accepted():
     """A function of the user's has a vmap rule of its own, which sees the batch."""
-    swap(record_batch._guarded, record_batch._VMAP_RULE)
+    swap(batching_rules._guarded, batching_rules._VMAP_RULE)
 
 
 @bug(52, caught_by=["tests/gradients/test_engine_choice.py::test_an_engine_that_differs_from_the_loop_is_not_used"])
@@ -625,3 +626,24 @@ def messages_count_records():
 
     for kind in (GhostEngine, LoopEngine, VmapEngine):
         put(kind, "_chunk_sums", normal)
+
+
+RULES = "tests/gradients/test_batching_rules.py::test_what_sees_the_batch_is_refused"
+
+
+@bug(54, caught_by=[RULES + "[Compressed-ghost]"])
+def saved_tensors_shown_to_hooks():
+    """Hooks of the user's get the tensors that autograd saves of all records."""
+    put(torch.autograd.graph, "disable_saved_tensors_hooks", lambda message: nullcontext())
+
+
+@bug(54, caught_by=[RULES + "[WithOperator-ghost]"])
+def operators_see_the_batch():
+    """An operator of the user's has a batching rule of its own."""
+    swap(batching_rules.check_operator, lambda function: None)
+
+
+@bug(54, caught_by=[RULES + "[MixedBackward-ghost]"])
+def a_backward_pass_is_not_guarded():
+    """A function with a vmap rule of its own is refused in a forward pass alone."""
+    put(capture, "rules_guarded", nullcontext)

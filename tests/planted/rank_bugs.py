@@ -3,8 +3,10 @@
 from contextlib import nullcontext
 
 import torch
+import torch.distributed as dist
 
 from tacita.estimators import MedianOfMeans
+from tacita.gradients import process_group
 from tacita.gradients.process_group import Ranks
 from tacita.oracles import Line, following
 from tacita.oracles.following import FollowingLine, Plan
@@ -203,3 +205,27 @@ def medians_added_over_the_ranks():
         return {"all": engine.over_ranks([values["all"]])[0]}, state
 
     put(MedianOfMeans, "__call__", call)
+
+
+@bug(caught_by=[RANKS + "test_sums_in_another_order_of_names_are_added_up_by_name"])
+def sums_added_in_the_order_they_come():
+    """Sums are taken in the order in which each rank's engine gives them."""
+
+    def add_up(self, values):
+        summed = iter(self._sent([tensor for one in values for tensor in one.values()], dist.all_reduce))
+        return [{name: next(summed) for name in one} for one in values]
+
+    put(Ranks, "add_up", add_up)
+
+
+@bug(37, caught_by=[RANKS + "test_a_rank_that_fails_amid_a_step_never_goes_on"])
+def status_amid_a_step():
+    """A rank that fails while the others wait for its values sends them its status, which they add up."""
+    Ranks._amid = property(lambda self: False, lambda self, value: None)
+
+
+@bug(caught_by=[RANKS + "test_an_error_while_another_is_handled_is_told_too"])
+def an_old_mark_is_believed():
+    """An exception is taken for known to all ranks if any exception before it was."""
+    whole = process_group._every_rank_knows
+    swap(whole, lambda error, before: whole(error, 0))

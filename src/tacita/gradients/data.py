@@ -190,16 +190,25 @@ class ZippedRows(ItemRows):
 
 
 class RecordsOfArrays:
-    """Arrays as a map-style dataset, whose items are containers of one row of each."""
+    """Arrays as a map-style dataset, whose items are containers of a copy of one row of each."""
 
     def __init__(self, arrays: Any):
         self._arrays, self._rows = arrays, len(arrays_in(arrays)[0])
+
+    @property
+    def arrays(self) -> tuple[Tensor | np.ndarray, ...]:
+        """The arrays that hold all records."""
+        return tuple(arrays_in(self._arrays))
 
     def __len__(self) -> int:
         return self._rows
 
     def __getitem__(self, index: int) -> Any:
-        return map_arrays(lambda array: array[index], self._arrays)
+        return map_arrays(lambda array: _copied(array[index]), self._arrays)  # an augmentation may work in place
+
+
+def _copied(row: Any) -> Any:
+    return row.clone() if isinstance(row, Tensor) else row.copy()
 
 
 def as_rows(dataset: Any, collate_fn: Callable[[list], Any] | None) -> IndexedRows:

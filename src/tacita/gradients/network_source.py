@@ -27,6 +27,7 @@ from tacita.gradients.randomness_check import check_draws_nothing
 from tacita.gradients.reachable import is_seen_through, reachable
 from tacita.gradients.scan import check_modules, scan
 from tacita.gradients.seeds import derived_seed, fresh_seed
+from tacita.gradients.views import SeveralViews
 
 SAMPLED_ROWS = 64  # of a Dataset, where the records of several ranks are compared
 
@@ -88,6 +89,7 @@ class NetworkSource(GradientSource):
         self.num_workers = _validate.count("num_workers", num_workers, at_least=0)
         self.max_physical_batch_size = max_physical_batch_size
         self._rows = as_rows(dataset, collate_fn)
+        self._arrays = dataset.arrays if isinstance(dataset, SeveralViews) else self._rows.arrays
         if num_workers and not self._rows.on_cpu:
             raise ValueError("num_workers must be 0 for data that is not on the CPU.")
         params = _checked_parameters(model)
@@ -155,12 +157,13 @@ class NetworkSource(GradientSource):
 
     def records_digest(self, seed: int) -> bytes:
         """Return a digest of arrays as a whole, or of a ``Dataset``'s length and 64 rows that ``seed`` chooses."""
-        count, arrays = self.num_rows, self._rows.arrays
+        count, arrays = self.num_rows, self._arrays
         if arrays is None:
             chosen = np.array(sorted(Random(seed).sample(range(count), min(SAMPLED_ROWS, count))), np.int64)
             batches = (flatten(batch, len(one.indices))[0] for one, batch in self.read(chosen, None, seed))
             arrays = [tensor for batch in batches for tensor in batch] if count else []
-        return tensors_digest((f"{count} {k}", array) for k, array in enumerate(arrays))
+        on_cpu = (array.cpu() if isinstance(array, Tensor) else array for array in arrays)  # in full, order and all
+        return tensors_digest((f"{count} {k}", array) for k, array in enumerate(on_cpu))
 
     def follow(self, schedule: Schedule | None) -> None:
         if self._ahead is not None:

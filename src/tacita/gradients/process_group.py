@@ -52,6 +52,8 @@ class Ranks:
 
     def __init__(self, group: Any = None, device: torch.device | None = None) -> None:
         self._group, self._lost, self._added = group, False, False
+        self._amid = False  # whether the other ranks wait for the rest of a step that began
+        self._known = 0  # number of exceptions that all ranks were told
         if group is None:
             self.rank, self.size = 0, 1
             return
@@ -90,11 +92,13 @@ class Ranks:
         if self.size == 1:
             yield
             return
+        known = self._known
         try:
             yield
         except BaseException as error:
-            if not (self._lost or _every_rank_knows(error)):
-                setattr(error, _MARK, True)
+            self._lost |= self._amid  # the others would take a status for the values that they wait for
+            if not (self._lost or _every_rank_knows(error, known)):
+                self._mark(error)
                 with suppress(RankError):  # what happened here is the error to show
                     self._status("", code=NO_BUDGET if isinstance(error, BudgetExceededError) else FAILED)
             raise
@@ -108,6 +112,7 @@ class Ranks:
         """
         if self.size > 1:
             self._exchange(what, what=what, own=own)
+            self._amid = False
 
     def add_up(self, values: Sequence[Mapping[str, Tensor]]) -> list[dict[str, Tensor]]:
         """Return the sums over all ranks of tensors by name; each rank gets all of them.
@@ -117,14 +122,16 @@ class Ranks:
         if self.size == 1:
             return [dict(one) for one in values]
         self._added = True
-        flat = [tensor for one in values for tensor in one.values()]
-        shapes = [(name, *tensor.shape) for one in values for name, tensor in one.items()]
+        named = [(name, one[name]) for one in values for name in sorted(one)]  # engines differ in their order
+        shapes, flat = [(name, *tensor.shape) for name, tensor in named], [tensor for _, tensor in named]
         self._exchange(f"sums {len(values)} {shapes}")
         widest = torch.tensor([_DTYPES.index(tensor.dtype) for tensor in flat], device=self._device)
         self._collective(dist.all_reduce, widest, op=dist.ReduceOp.MAX)
         wide = [tensor.to(_DTYPES[code]) for tensor, code in zip(flat, widest.tolist(), strict=True)]
         summed = iter(self._sent(wide, dist.all_reduce))
-        return [{name: next(summed) for name in one} for one in values]
+        found = [{name: next(summed) for name in sorted(one)} for one in values]
+        self._amid = False
+        return [{name: sums[name] for name in one} for sums, one in zip(found, values, strict=True)]
 
     def check_added_up(self) -> None:
         """Raise ``RuntimeError`` if nothing was added up since this was last asked: a sum of this rank's rows alone."""
@@ -157,12 +164,18 @@ class Ranks:
         buffer = buffer.to(self._device)
         self._collective(dist.broadcast, buffer, group_src=0)
         found = buffer.cpu().numpy().tobytes()
+        self._amid = False
         end = 8 + int.from_bytes(found[:8], "big")
         return json.loads(found[8:end]), found[end:]
 
     def handed_out(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Return rank 0's tensors on every rank; the others pass tensors of the same shapes and dtypes."""
-        return list(tensors) if self.size == 1 else self._sent(tensors, dist.broadcast, group_src=0)
+        if self.size == 1:
+            return list(tensors)
+        self._exchange("handed out")
+        found = self._sent(tensors, dist.broadcast, group_src=0)
+        self._amid = False
+        return found
 
     def _exchange(self, step: str, *, what: str = "", own: bytes = b"", length: int = 0) -> int:
         """Give and take a status; return the largest ``length``.
@@ -170,16 +183,28 @@ class Ranks:
         Raises:
             RankError: A rank failed, is at another step, or has another ``own``. All ranks raise it.
         """
+        self._amid = True
         code, at_step, alike, longest = self._status(step, own=own, length=length)
+        if not code and at_step and alike:
+            return longest
+        self._amid = False
         if code == NO_BUDGET:
-            _raise(BudgetExceededError("rank 0 has no budget left for this, and says why."))
+            self._raise(BudgetExceededError("rank 0 has no budget left for this, and says why."))
         if code:
-            _raise(RankError(f"another rank failed in this query, and says why; rank {self.rank} stops with it."))
+            self._raise(RankError(f"another rank failed in this query, and says why; rank {self.rank} stops with it."))
         if not at_step:
-            _raise(RankError("the ranks are not at the same step: every rank must make the same calls in one order."))
-        if not alike:
-            _raise(RankError(_DIFFERS[what]))
-        return longest
+            self._raise(
+                RankError("the ranks are not at the same step: every rank must make the same calls in one order.")
+            )
+        self._raise(RankError(_DIFFERS[what]))
+
+    def _raise(self, error: Exception) -> NoReturn:
+        self._mark(error)
+        raise error
+
+    def _mark(self, error: BaseException) -> None:
+        self._known += 1
+        setattr(error, _MARK, self._known)
 
     def _status(self, step: str, *, own: bytes = b"", code: int = 0, length: int = 0) -> tuple[int, bool, bool, int]:
         here, mine = _hashed(step.encode()), _hashed(own)
@@ -274,15 +299,10 @@ def _takes_cpu(group: Any) -> bool:
     return not isinstance(group, dist.ProcessGroup) or "cpu:" in dist.get_backend_config(group)
 
 
-def _raise(error: Exception) -> NoReturn:
-    setattr(error, _MARK, True)
-    raise error
-
-
-def _every_rank_knows(error: BaseException | None) -> bool:
-    """Return whether ``error``, or what it was raised from, was told to all ranks."""
+def _every_rank_knows(error: BaseException | None, before: int) -> bool:
+    """Return whether ``error``, or what it was raised from, was told to all ranks after the first ``before`` ones."""
     while error is not None:
-        if hasattr(error, _MARK):
+        if getattr(error, _MARK, 0) > before:
             return True
         error = error.__cause__ or error.__context__
     return False

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 from torch.utils.data import Dataset, default_collate
 
@@ -62,6 +63,11 @@ class SeveralViews(Dataset):
         if is_arrays(dataset) and augment is None and views > 1:
             raise ValueError("views must be 1 without augment, as arrays give the same row each time. Pass augment=.")
         self._records = RecordsOfArrays(dataset) if is_arrays(dataset) else dataset
+
+    @property
+    def arrays(self) -> tuple[Tensor | np.ndarray, ...] | None:
+        """The arrays that hold all records; ``None`` if records have to be read one by one."""
+        return self._records.arrays if isinstance(self._records, RecordsOfArrays) else None
 
     def __len__(self) -> int:
         return length(self.dataset)

@@ -3,13 +3,25 @@
 Private. Needs memory for one gradient a row of the physical batch.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 from torch import Tensor
 from torch.func import grad, vmap
 
 from tacita.gradients.batches import flatten
+from tacita.gradients.batching_rules import check_operator, rules_guarded
 from tacita.gradients.chunked import Chunk, ChunkedEngine
 from tacita.gradients.functional import ModuleTree, losses_at
 from tacita.gradients.retention import Marks, nothing_is_written
+
+
+class _BatchedMarks(Marks):
+    """Refuses operators that see the batch, too."""
+
+    def __torch_function__(self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        check_operator(func)
+        return super().__torch_function__(func, types, args, kwargs)
 
 
 class VmapEngine(ChunkedEngine):
@@ -22,7 +34,7 @@ class VmapEngine(ChunkedEngine):
     def _chunk_grads(self, chunk: Chunk) -> dict[str, Tensor]:
         tensors, rebuild = flatten(chunk.batch, chunk.size)
         tree = ModuleTree(self.model)
-        marks = Marks([*self.params.values(), *tree.tensors])
+        marks = _BatchedMarks([*self.params.values(), *tree.tensors])
 
         def loss(params: dict[str, Tensor], *row: Tensor) -> Tensor:
             one = [t.unsqueeze(0) for t in row]
@@ -31,7 +43,7 @@ class VmapEngine(ChunkedEngine):
                 return losses_at(tree, self.loss_fn, params, rebuild(one), 1)[0]
 
         over_rows = (None, *(0 for _ in tensors))
-        with nothing_is_written(tree, self.params):
+        with nothing_is_written(tree, self.params), rules_guarded():
             grads = vmap(grad(loss), in_dims=over_rows, randomness="different")(self.params, *tensors)
         marks.check_nothing_is_kept()
         return grads

@@ -19,9 +19,10 @@ import torch
 from torch import Tensor
 
 from tacita._tree import from_bytes, to_bytes
-from tacita.errors import BudgetExceededError
+from tacita.accounting import RELATIONS, NeighboringRelation
+from tacita.errors import BudgetExceededError, UnsupportedEventError
 from tacita.estimators.estimator import Estimator, Values
-from tacita.gradients.engine import GradientSource
+from tacita.gradients.engine import GradientSource, Shapes
 from tacita.gradients.network_source import NetworkSource
 from tacita.gradients.process_group import Ranks, tensors_digest
 from tacita.gradients.seeds import fresh_seed
@@ -191,8 +192,15 @@ def point_digest(source: GradientSource, params: Mapping[str, Tensor]) -> bytes:
     return tensors_digest([*params.items(), *buffers])
 
 
-def check_alike(ranks: Ranks, settings: Mapping[str, Any], data: OracleData) -> None:
-    """Raise on every rank unless all ranks have the same settings, parameters and records.
+def _bound(estimator: Estimator, relation: NeighboringRelation, shapes: Shapes) -> dict[str, float] | None:
+    try:
+        return estimator.sensitivity(relation, shapes)
+    except UnsupportedEventError:
+        return None
+
+
+def check_alike(ranks: Ranks, settings: Mapping[str, Any], data: OracleData, estimator: Estimator) -> None:
+    """Raise on every rank unless all ranks have the same settings, sensitivities, parameters and records.
 
     Records in arrays are compared as a whole; of a ``Dataset`` the length and 64 rows that rank 0 chooses.
 
@@ -201,7 +209,8 @@ def check_alike(ranks: Ranks, settings: Mapping[str, Any], data: OracleData) -> 
     """
     if ranks.size == 1:
         return
-    text = json.dumps(dict(settings), sort_keys=True)
+    bounds = [_bound(estimator, relation, data.source.shapes) for relation in RELATIONS]  # no repr has to tell them
+    text = json.dumps([dict(settings), bounds], sort_keys=True)
     ranks.agree("settings", re.sub(r" at 0x[0-9a-fA-F]+", "", text).encode())  # the address of an object is no setting
     model = data.source.model
     ranks.agree("model", point_digest(data.source, {} if model is None else dict(model.named_parameters())))

@@ -150,7 +150,7 @@ class GradientOracle:
             self._rounded_last = estimator.rounded_last
             given: Any = ledger
             self.ledger: Ledger = given
-            check_alike(self.source.ranks, self._plan.settings(mechanism), data)
+            check_alike(self.source.ranks, self._plan.settings(mechanism), data, estimator)
             build = self._pay if data.source.ranks.leads else self._follow
             build(mechanism)
 

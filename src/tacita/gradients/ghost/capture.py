@@ -21,6 +21,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients.batches import flatten, map_tensors
+from tacita.gradients.batching_rules import check_operator, rules_guarded
 from tacita.gradients.chunked import Chunk
 from tacita.gradients.functional import LossFn, ModuleTree, losses_at
 from tacita.gradients.ghost.derived import Derived, RearrangedRule, derived
@@ -151,7 +152,8 @@ def _backward(
     wanted: list[Any] = [*(call.edge for call in calls), *leaves.values(), *copies.values()]
     grads: list[Tensor | None] = [None] * len(wanted)
     if losses.requires_grad:
-        grads = [*torch.autograd.grad(losses, wanted, torch.ones_like(losses), allow_unused=True)]
+        with rules_guarded():
+            grads = [*torch.autograd.grad(losses, wanted, torch.ones_like(losses), allow_unused=True)]
     first, second = len(calls), len(calls) + len(leaves)
     return grads[:first], grads[first:second], grads[second:]
 
@@ -170,6 +172,7 @@ class _Recorder(Marks):
         self.without_values = any(isinstance(leaf, FakeTensor) for leaf in leaves.values())
 
     def __torch_function__(self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        check_operator(func)
         kwargs, result = kwargs or {}, NotImplemented
         rule, replacement = RULES.get(func), REPLACEMENTS.get(func)
         if rule is not None and self.batch.innermost():

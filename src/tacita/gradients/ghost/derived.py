@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tacita.gradients.batching_rules import rules_guarded
 from tacita.gradients.ghost.rule import Factors, LayerRule, LayerUse, RowWeights
 from tacita.gradients.weighted_sums import wide
 
@@ -72,7 +73,8 @@ class Derived:
     def pulled(self, grads: Tensor) -> list[Tensor]:
         """Return the gradients of all parameters by autograd, each (rows, *parameter)."""
         rows, leaves = grads.to(self.tensor.dtype), list(self.leaves.values())
-        found = torch.autograd.grad(self.tensor, leaves, rows, retain_graph=True, is_grads_batched=True)
+        with rules_guarded():
+            found = torch.autograd.grad(self.tensor, leaves, rows, retain_graph=True, is_grads_batched=True)
         return [one.to(wide(one.dtype)) for one in found]
 
 

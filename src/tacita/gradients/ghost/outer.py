@@ -148,7 +148,8 @@ def squares_of_grams(
     of_left = _form(right, lengths[0]).mul_(gamma(of_a.terms + added, dtype))
     of_right = _form(left, lengths[1]).mul_(gamma(of_d.terms + 4, dtype))
     of_both = (lengths[0] * lengths[1]).sum(dim=1).mul_(gamma(of_a.terms + of_d.terms, dtype)).square_()
-    term = of_left + of_right + of_both
+    underflow = positions**2 * torch.finfo(dtype).tiny  # of products of two entries, which may vanish
+    term = (of_left + of_right + of_both).add_(underflow)
     squares = left.mul_(right).sum(dim=2, dtype=torch.float64).sum(dim=1).clamp_(min=0.0)
     bounds = squares + term if rounding_margin else squares
     loose = term > min(LOOSE, 2**28 * unit(dtype)) * squares

@@ -1,12 +1,11 @@
 """One record's tensors, and the batch behind them.
 
 Under ``vmap`` a model's code sees one record. Behind each of its tensors stands a *physical* tensor with the batch axis
-first; :class:`RecordBatch` goes from one to the other. This is the only file that uses private names of PyTorch's
-``functorch``.
+first; :class:`RecordBatch` goes from one to the other. This file and ``batching_rules.py`` alone use private names of
+PyTorch's ``functorch``.
 """
 
 import contextlib
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,20 +15,19 @@ import torch
 import torch.utils.checkpoint
 from torch import Tensor
 from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]
-from torch._C._functorch import TransformType
-from torch._functorch.autograd_function import custom_function_call, has_overridden_vmap_rule
 from torch._functorch.predispatch import lazy_load_decompositions
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch._functorch.vmap import vmap_increment_nesting
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from tacita.errors import UnsupportedModuleError
+from tacita.gradients.batching_rules import rules_guarded
 
 outside = temporarily_clear_interpreter_stack  # in it, kernels run on physical tensors, and autograd records them
 
 _RECOMPUTE = "_checkpoint_without_reentrant_generator"  # the function by which torch.utils.checkpoint drops activations
-_VMAP_RULE = custom_function_call.functorch_table[TransformType.Vmap]  # as PyTorch has it
-_ONE_AT_A_TIME = threading.RLock()  # the switches that records() sets belong to the process
+_NO_HOOKS = (
+    'saved_tensors_hooks see the tensors of the whole batch, and may mix records. Leave them out, or use method="loop".'
+)
 
 
 @dataclass(frozen=True)
@@ -86,37 +84,28 @@ class RecordBatch:
         return _functorch._remove_batch_dim(tensor, self.level, self.size, 0)
 
 
-def _guarded(interpreter: Any, function: Any, *operands: Any, **kwargs: Any) -> Any:
-    """Run an ``autograd.Function``; refuse one with a ``vmap`` of its own, which sees the batch and may mix records."""
-    if has_overridden_vmap_rule(function):
-        raise UnsupportedModuleError(
-            f"{function.__name__} has a vmap rule of its own, which sees the whole batch and may mix records. Set "
-            'generate_vmap_rule=True in its place, or use method="loop".'
-        )
-    return _VMAP_RULE(interpreter, function, *operands, **kwargs)
-
-
 @contextmanager
 def records(size: int) -> Iterator[RecordBatch]:
     """Run code on one record that stands for ``size`` records; its random draws differ from record to record.
 
-    Three switches of PyTorch are set meanwhile:
+    Switches of PyTorch are set meanwhile:
 
     * A ``torch.autograd.Function`` with a ``vmap`` rule of its own is refused.
+    * So are hooks on the tensors that autograd saves: they would get those of the whole batch.
     * ``torch.compiler.is_compiling()`` is true. Libraries ask it before they look at the values of a mask.
     * ``torch.utils.checkpoint`` keeps activations, which it would compute again outside of ``vmap``.
 
     They belong to the process, so threads take turns.
     """
     lazy_load_decompositions()
-    kind, rules, checkpoint = TransformType.Vmap, custom_function_call.functorch_table, torch.utils.checkpoint
-    with _ONE_AT_A_TIME:
-        rule, compiling, recompute = rules[kind], torch.compiler._is_compiling_flag, getattr(checkpoint, _RECOMPUTE)
+    checkpoint = torch.utils.checkpoint
+    with rules_guarded(), torch.autograd.graph.disable_saved_tensors_hooks(_NO_HOOKS):
+        compiling, recompute = torch.compiler._is_compiling_flag, getattr(checkpoint, _RECOMPUTE)
         try:
-            rules[kind], torch.compiler._is_compiling_flag = _guarded, True
+            torch.compiler._is_compiling_flag = True
             setattr(checkpoint, _RECOMPUTE, lambda *args, **kwargs: (None for _ in range(1)))
             with vmap_increment_nesting(size, "different") as level:
                 yield RecordBatch(size, level)
         finally:
-            rules[kind], torch.compiler._is_compiling_flag = rule, compiling
+            torch.compiler._is_compiling_flag = compiling
             setattr(checkpoint, _RECOMPUTE, recompute)
