@@ -241,8 +241,9 @@ def _with_rows(records: Records, dataset: Any, canaries: np.ndarray) -> Records:
     copies = length(dataset) + np.arange(len(more))
     if len(more):
         dataset = _joined([dataset, _taken(dataset, more)])
-    # Canaries and copies are at other positions than a part by range, and the audit's ledger has this session alone.
-    return replace(records, dataset=dataset, rows=np.concatenate([records.rows, canaries, copies]), part=None)
+    rows = np.concatenate([records.rows, canaries, copies])
+    by_range = records.part is not None and records.part.kind == "range"  # whose positions the canaries do not have
+    return replace(records, dataset=dataset, rows=rows, part=None if by_range else records.part)
 
 
 def _taken(dataset: Any, rows: np.ndarray) -> Any:

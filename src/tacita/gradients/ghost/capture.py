@@ -91,9 +91,9 @@ def capture(
         tree = ModuleTree(model)
         leaves = {name: p.detach().requires_grad_() for name, p in params.items() if name not in bare}
         copies = {n: params[n].detach().expand(chunk.size, *params[n].shape).requires_grad_() for n in sorted(bare)}
-        with nothing_is_written(tree, params), torch.enable_grad():
+        with rules_guarded(), nothing_is_written(tree, params), torch.enable_grad():
             losses, recorder = _forward(tree, loss_fn, leaves, copies, chunk)
-        edges, of_leaves, of_copies = _backward(losses, recorder.calls, leaves, copies)
+            edges, of_leaves, of_copies = _backward(losses, recorder.calls, leaves, copies)
         del losses
         recorder.check_nothing_is_kept()
         unseen = {name for name, grad in zip(leaves, of_leaves, strict=True) if grad is not None}
@@ -152,8 +152,7 @@ def _backward(
     wanted: list[Any] = [*(call.edge for call in calls), *leaves.values(), *copies.values()]
     grads: list[Tensor | None] = [None] * len(wanted)
     if losses.requires_grad:
-        with rules_guarded():
-            grads = [*torch.autograd.grad(losses, wanted, torch.ones_like(losses), allow_unused=True)]
+        grads = [*torch.autograd.grad(losses, wanted, torch.ones_like(losses), allow_unused=True)]
     first, second = len(calls), len(calls) + len(leaves)
     return grads[:first], grads[first:second], grads[second:]
 
