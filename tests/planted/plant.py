@@ -6,7 +6,6 @@ with one line of JSON: test -> why it failed. Without a bug (``-``) an answer mu
 
 import json
 import os
-import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping
@@ -20,7 +19,6 @@ from _pytest.runner import runtestprotocol
 import tacita
 
 NONE = "-"  # the name of no bug
-WATCH = 30  # seconds, many times what a test takes: a bug that locks two threads is seen, too
 WRONG_REASON = ("TypeError", "AttributeError", "NameError", "ImportError", "ModuleNotFoundError")
 
 
@@ -125,7 +123,6 @@ def _in_a_fork(session: pytest.Session, planted: Bug | None, tests: list[str]) -
     child = os.fork()
     if child == 0:
         os.close(reader)
-        signal.signal(signal.SIGALRM, _waited)
         try:
             answer = _failures(session.items, planted, tests)
         except BaseException:
@@ -140,10 +137,6 @@ def _in_a_fork(session: pytest.Session, planted: Bug | None, tests: list[str]) -
     return json.loads(text) if text else {"planting": "the process died"}
 
 
-def _waited(*signal_and_frame: object) -> None:
-    raise AssertionError("the bug makes the test wait for ever")
-
-
 def _failures(items: list[pytest.Item], planted: Bug | None, tests: list[str]) -> dict[str, str]:
     chosen = {
         test: [item for item in items if item.nodeid == test or item.nodeid.startswith(f"{test}[")] for test in tests
@@ -156,7 +149,6 @@ def _failures(items: list[pytest.Item], planted: Bug | None, tests: list[str]) -
     found: dict[str, str] = {}
     for test, cases in chosen.items():
         for item in cases:
-            signal.alarm(WATCH)
             item.session._setupstate.teardown_exact(item)  # what the last test left and this one does not share
             for report in runtestprotocol(item, log=False, nextitem=item.parent):  # type: ignore[arg-type]
                 if report.failed and found.get(test, WRONG_REASON[0]).startswith(WRONG_REASON):

@@ -54,11 +54,14 @@ def planted(request):
     process.close()
 
 
+MAY_WAIT = "queries_of_two_threads_at_once"
 SEEN = "test_a_planted_bug_is_seen["
 
 
 @pytest.mark.parametrize("bug", BUGS.values(), ids=BUGS)
 def test_a_planted_bug_is_seen(planted, bug):
+    if bug.name == MAY_WAIT and not os.environ.get("TACITA_AUDIT"):
+        pytest.skip("two threads without their lock may wait for ever: make audit runs it")
     assert not verdict(bug, planted.run(bug.name, bug.caught_by))
 
 
