@@ -176,7 +176,7 @@ def headline(preprocessing: Preprocessing) -> str | None:
     if not encoder.classes:
         return (
             f"NOTHING LEARNED: no label stood out of the noise, so that every prediction is {UNKNOWN!r}. More rows, a "
-            "larger epsilon, or classes declared in a schema would help."
+            "larger epsilon, or declared classes (--classes) would help."
         )
     guess = preprocessing.guess
     label = encoder.classes[0] if guess is None else guess[0]

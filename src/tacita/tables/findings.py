@@ -147,7 +147,7 @@ def labels(table: Table, schema: Schema) -> Iterator[Finding]:
         yield Finding(
             target.column,
             f"rows have one of {len(seldom)} labels (of {len(counts)}) with fewer than {OFTEN} rows each: too few to "
-            "be bought, and a model is wrong on such rows. Merge labels, or declare the classes in a schema",
+            "be bought, and a model is wrong on such rows. Merge labels, or declare the classes (--classes)",
             sum(counts[text] for text in seldom),
             tuple(map(repr, sorted(seldom)[:3])),
         )
