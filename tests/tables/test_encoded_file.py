@@ -39,3 +39,16 @@ def test_features_come_back(tmp_path, monkeypatch, values, most):
         assert features.is_contiguous()  # a gap behind each row makes every product copy them first
         assert torch.equal(features, encoded.features[rows])
         assert torch.equal(target, encoded.target[rows])
+
+
+def test_a_table_that_shows_nothing_has_a_column_of_zeros(tmp_path):
+    """As where every column of a small table was lost in the noise."""
+    encoder = Encoder(pieces=(), target=ClassTarget(column="y", classes=("no", "yes")), missing=("",))
+    encoded = encoder.encode(Table({"y": TextColumn.of(["no", "yes", "no"])}))
+    file = EncodedFile(encoder, tmp_path)
+    file.append(encoded, np.array([True, False, True]))
+    features, target, weight = file.fetch(np.array([0, 1]), 0)
+    assert torch.equal(features, torch.zeros(2, 1))
+    assert (target.tolist(), weight.tolist()) == ([0, 0], [1, 1])
+    (chunk,) = file.chunks()
+    assert chunk.features.shape == (2, 0)

@@ -102,7 +102,7 @@ class EncodedFile(IndexedRows):
         for start in range(0, len(bits), _ROWS_AT_ONCE):  # several times as fast as unpacking and converting all rows
             rows = slice(start, start + _ROWS_AT_ONCE)
             own = features[rows] if spare is None else spare[: len(bits[rows])]
-            np.take(_BITS, bits[rows], axis=0, out=own.reshape(-1, whole // 8, 8), mode="clip")
+            np.take(_BITS, bits[rows], axis=0, out=own.reshape(len(own), whole // 8, 8), mode="clip")
             own[:, self._floats] = floats[rows]
             if spare is not None:
                 features[rows] = own[:, :width]
