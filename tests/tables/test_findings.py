@@ -123,6 +123,12 @@ def test_labels_that_are_too_rare_are_told(checked):
     assert "one of 90 labels (of 90)" in with_task[0].problem
 
 
+def test_dates_as_targets_are_told_to_become_days(checked):
+    (finding,) = checked(y=[f"2024-{1 + i % 12:02}-{1 + i % 28:02}" for i in range(ROWS)])
+    assert (finding.column, finding.rows) == ("y", ROWS)
+    assert "days since 1970-01-01" in finding.problem
+
+
 @pytest.mark.parametrize(("delimiter", "found"), [(",", ";"), (",", "\t"), (";", ",")])
 def test_the_wrong_delimiter_is_named(csv_file, delimiter, found):
     path = csv_file(found.join(["age", "job", "y"]).encode() + b"\n")

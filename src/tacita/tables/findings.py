@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tacita.tables.cells import MISSING, NUMBER, TEXT
-from tacita.tables.notation import notation
+from tacita.tables.notation import date_formats, notation
 from tacita.tables.schema import Schema, Target
 from tacita.tables.table import ArrayColumn, Column, Table, TextColumn
 
@@ -141,6 +141,10 @@ def labels(table: Table, schema: Schema) -> Iterator[Finding]:
     texts = table.valid & (kinds == TEXT)
     if target.classes is None and (found := other_notation(target.column, column, texts, schema)):
         yield found
+        return
+    if rows and (column.storage == "date" or date_formats(sorted(set(counts) - set(schema.missing)))):
+        words = "targets are dates: a model predicts days since 1970-01-01, and so does the prediction file"
+        yield Finding(target.column, words, rows, ())
         return
     seldom = [text for text in counts if counts[text] < OFTEN]
     if rows >= ENOUGH and target.classes is None and len(seldom) > 1 and _are_classes(counts, int(texts.sum()), target):
