@@ -45,6 +45,20 @@ def test_train_predict_statement(table, tacita_command) -> None:
     assert tacita_command("train", "--config", "run/config.toml").code == 2
 
 
+def test_classes_on_the_command_line_are_not_bought(table, tacita_command) -> None:
+    trained = tacita_command(*QUICK, "--classes", "no, yes")
+    assert trained.code == 0
+    assert "kept" not in trained.err
+    assert "a label needs" not in trained.err
+    assert 'classes = ["no", "yes"]' in Path("run/config.toml").read_text()
+    assert "the target's values" not in trained.out
+
+
+def test_a_log_shows_how_many_queries_are_made(table, tacita_command) -> None:
+    lines = [line for line in tacita_command(*QUICK).err.splitlines() if line.startswith("training:")]
+    assert lines == [f"training: {made} of 4 queries made" for made in range(1, 5)]
+
+
 def test_a_curve_is_shown_on_public_rows_alone(table, tacita_command) -> None:
     assert "accuracy" not in tacita_command(*QUICK).err
     assert "on public rows" in tacita_command(*QUICK[:-1], "other", "--test-file", "table.csv").err

@@ -57,6 +57,7 @@ def test_without_a_number_of_rows_it_is_bought(settings, table) -> None:
         ({"rows": 500}, "rows is 500 in the settings and 400 in the schema"),
         ({"target": "x"}, "target is 'x' in the settings and 'label' in the schema"),
         ({"delta": 0.01}, "delta must be below 1 / rows"),
+        ({"classes": ("a", "b")}, "classes is .* in the settings and .* in the schema"),
         ({"unit_column": "patient"}, "unit_column and max_rows_per_unit go together"),
         ({"schema": "nowhere.toml"}, "schema must be a readable text file, got 'nowhere.toml'"),
     ],
@@ -64,6 +65,21 @@ def test_without_a_number_of_rows_it_is_bought(settings, table) -> None:
 def test_a_schema_that_disagrees(settings, schema_file, changes: dict, named: str) -> None:
     with pytest.raises(ValueError, match=named):
         declared_schema(settings(**{"schema": schema_file, **changes}))
+
+
+def test_classes_need_no_schema(settings, table) -> None:
+    chosen = settings(classes=("no", "yes"))
+    source = open_source(chosen, declared_schema(chosen))
+    assert source.to_buy == ("x", "y", "kind")
+    assert not TablePlan.of(chosen, source).buys_target
+    assert source.schema.target.classes == ("no", "yes")
+    assert type(chosen).from_toml(chosen.to_toml()) == chosen
+    for changes, words in [
+        ({"classes": ("no",)}, "classes must hold at least 2"),
+        ({"classes": ("no", "yes"), "task": "regression"}, "classes belong to a classification"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            declared_schema(settings(**changes))
 
 
 def test_a_draft_is_refused(settings, schema_file) -> None:

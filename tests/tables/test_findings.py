@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tacita.errors import DataStructureError
 from tacita.tables import FileFormat, Schema, check, draft, read_table
 from tacita.tables.findings import ENOUGH, LONGEST_EXAMPLE, OFTEN
 
@@ -21,7 +22,7 @@ def checked(table_of):
     def look(schema="", **columns):
         columns = {**SOUND, **columns}
         lines = [",".join(columns), *map(",".join, zip(*columns.values(), strict=True))]
-        declared = Schema.loads(schema + "\n[target]\ncolumn = 'y'")
+        declared = Schema.loads(schema if "[target]" in schema else schema + "\n[target]\ncolumn = 'y'")
         return check(table_of(*lines), declared).findings
 
     return look
@@ -65,8 +66,80 @@ def test_what_was_declared_is_not_guessed_at(checked):
 def test_of_few_rows_no_share_is_told(table_of):
     lines = [f"7,{i % 2}" for i in range(ENOUGH - 1)]
     schema = Schema.loads("[target]\ncolumn = 'y'")
-    assert check(table_of("x,y", *lines), schema).findings == ()
-    assert len(check(table_of("x,y", *lines, "7,0"), schema).findings) == 1
+    (finding,) = check(table_of("x,y", *lines), schema).findings
+    assert (finding.column, finding.rows) == ("records", ENOUGH - 1)
+    assert "may learn nothing" in finding.problem
+    (finding,) = check(table_of("x,y", *lines, "7,0"), schema).findings
+    assert finding.column == "x"
+    declared = Schema.loads(
+        "[columns.x]\nkind = 'category'\nvalues = ['7']\n[target]\ncolumn = 'y'\nclasses = ['0', '1']"
+    )
+    assert "records" not in {one.column for one in check(table_of("x,y", *lines), declared).findings}
+
+
+@pytest.mark.parametrize(
+    ("cells", "words"),
+    [
+        ([f"{i % 60},{i % 10}" for i in range(ROWS)], "numbers with a decimal comma: give --decimal ,"),
+        ([f"1.{100 + i % 90},5" for i in range(ROWS)], "numbers with a decimal comma: give --decimal ,"),
+        ([f"{1 + i % 28}.{1 + i % 12:02}.2024" for i in range(ROWS)], 'format = "%d.%m.%Y" in a schema'),
+        ([f"{1 + i % 12}/{1 + i % 28}/2024" for i in range(ROWS)], 'format = "%m/%d/%Y" in a schema'),
+        ([f"{1 + i % 12}/{1 + i // 12 % 12}/2024" for i in range(ROWS)], "more than one format fits"),
+        ([f"EUR {i}.50" for i in range(ROWS)], "numbers with a word or a unit beside them"),
+        ([f"{i / 8} kg" for i in range(ROWS)], "numbers with a word or a unit beside them"),
+        ([f"{i % 60},{i % 10}" if i % 3 else f"{i % 90}" for i in range(ROWS)], "numbers with a decimal comma"),
+    ],
+)
+def test_cells_in_another_notation_come_with_what_to_do(table_of, cells, words):
+    """Both as a column and as the target."""
+    for header, order in (("odd;y", "{0};{1}"), ("y;odd", "{1};{0}")):
+        lines = [order.format(cell, i % 2) for i, cell in enumerate(cells)]
+        schema = Schema.loads("[reading]\ndelimiter = ';'\n[target]\ncolumn = 'y'")
+        target = Schema.loads("[reading]\ndelimiter = ';'\n[target]\ncolumn = 'odd'")
+        for declared in (schema, target):
+            table = table_of(header, *lines, delimiter=";")
+            (finding,) = [one for one in check(table, declared).findings if one.column == "odd"]
+            assert words in finding.problem
+            assert finding.examples
+    settled = Schema.loads("[columns.odd]\nkind = 'text'\n[reading]\ndelimiter = ';'\n[target]\ncolumn = 'y'")
+    assert "odd" not in {one.column for one in check(table, settled).findings}
+
+
+@pytest.mark.parametrize("cells", [[f"id-{i}" for i in range(ROWS)], [f"{i},5" if i < 6 else "a" for i in range(ROWS)]])
+def test_names_and_a_few_odd_cells_have_no_notation(table_of, cells):
+    schema = Schema.loads("[reading]\ndelimiter = ';'\n[target]\ncolumn = 'y'")
+    lines = [f"{cell};{i % 2}" for i, cell in enumerate(cells)]
+    found = check(table_of("odd;y", *lines, delimiter=";"), schema).findings
+    assert not any("look like" in one.problem for one in found)
+
+
+def test_labels_that_are_too_rare_are_told(checked):
+    (finding,) = checked(y=[f"c{i % 3}" if i < 180 else f"rare{i % 5}" for i in range(ROWS)])
+    assert (finding.column, finding.rows) == ("y", 20)
+    assert f"one of 5 labels (of 8) with fewer than {OFTEN} rows each" in finding.problem
+    quantities = [str(i % 90) for i in range(ROWS)]
+    assert checked(y=quantities) == ()  # may be a regression
+    with_task = checked("[target]\ncolumn = 'y'\ntask = 'classification'", y=quantities)
+    assert "one of 90 labels (of 90)" in with_task[0].problem
+
+
+def test_dates_as_targets_are_told_to_become_days(checked):
+    (finding,) = checked(y=[f"2024-{1 + i % 12:02}-{1 + i % 28:02}" for i in range(ROWS)])
+    assert (finding.column, finding.rows) == ("y", ROWS)
+    assert "days since 1970-01-01" in finding.problem
+
+
+@pytest.mark.parametrize(("delimiter", "found"), [(",", ";"), (",", "\t"), (";", ",")])
+def test_the_wrong_delimiter_is_named(csv_file, delimiter, found):
+    path = csv_file(found.join(["age", "job", "y"]).encode() + b"\n")
+    table = read_table(path, FileFormat(delimiter=delimiter))
+    for look in (
+        lambda: check(table, Schema(reading=FileFormat(delimiter=delimiter))),
+        lambda: draft(table, FileFormat(delimiter=delimiter)),
+    ):
+        with pytest.raises(DataStructureError, match="give --delimiter") as error:
+            look()
+        assert repr(found) in str(error.value)
 
 
 @pytest.mark.parametrize(("rare", "told"), [(8, True), (19, True), (20, False), (100, False)])

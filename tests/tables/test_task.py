@@ -56,4 +56,4 @@ def test_a_table_without_rows_has_hardly_any(table_of):
 
 
 def test_it_says_why(table_of):
-    assert "numbers other than whole ones from -1 to 99" in found(table_of, ["0.5"] * 400)[0].why
+    assert "numbers with decimals, below -1 or above 99" in found(table_of, ["0.5"] * 400)[0].why

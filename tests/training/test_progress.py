@@ -62,3 +62,17 @@ def test_says_when_there_is_no_privacy():
     with Progress(ledger, delta=1e-5, total=1, console=Console(file=shown, width=100, force_terminal=True)) as bar:
         bar.show(1)
     assert "not private" in shown.getvalue()
+
+
+def test_a_log_gets_a_line_for_every_tenth_of_the_queries():
+    """No bar and no epsilon, which costs time; a run that goes on says at once where it is."""
+    ledger, shown = Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one row"), io.StringIO()
+    with Progress(ledger, delta=1e-5, total=25, console=Console(file=shown)) as bar:
+        for made in range(4, 26):
+            bar.show(made)
+            if made == 20:
+                bar.note = "accuracy 0.812 on public rows"
+    lines = shown.getvalue().splitlines()
+    assert [int(line.split()[1]) for line in lines] == [4, 5, 8, 10, 13, 15, 18, 20, 23, 25]
+    assert lines[0] == "training: 4 of 25 queries made"
+    assert lines[-1] == "training: 25 of 25 queries made; accuracy 0.812 on public rows"

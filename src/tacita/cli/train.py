@@ -12,7 +12,7 @@ from tacita.accounting import NeighboringRelation
 from tacita.cli.trust import check_code
 from tacita.pipeline import TableSettings, train_table
 from tacita.pipeline.dry_run import plan_in_words
-from tacita.pipeline.settings import parse_toml, read_text
+from tacita.pipeline.settings import LISTS, parse_toml, read_text
 from tacita.pipeline.table_statement import no_run
 from tacita.selection import sweep_table
 
@@ -45,6 +45,7 @@ def train(
     allow_large_delta: Annotated[bool | None, PRIVACY] = None,
     hardened: Annotated[bool | Literal["rounded", "discrete"] | None, PRIVACY] = None,
     schema: Annotated[str | None, PUBLIC] = None,
+    classes: Annotated[str | None, PUBLIC] = None,
     rows: Annotated[int | None, PUBLIC] = None,
     test_file: Annotated[str | None, PUBLIC] = None,
     non_private_holdout: Annotated[bool | None, PUBLIC] = None,
@@ -92,6 +93,7 @@ def train(
         allow_large_delta: Accept a delta at or above 1 / rows, which is refused if the number of rows is public.
         hardened: Close attacks on floating-point noise; give it alone, or with the kind of noise, rounded or discrete.
         schema: TOML file with what is public about the columns; "tacita schema FILE" drafts one.
+        classes: The labels of the target, separated by commas, if they are public; a small table needs this most.
         rows: The public number of rows (a declared guess).
         test_file: A table that you declare public: the score is computed on it exactly, outside the guarantee.
         non_private_holdout: Score held-out rows exactly, outside the guarantee; the statement says so.
@@ -133,7 +135,7 @@ def _settings(flags: dict[str, Any], config: str | None, *, trust_code: bool) ->
         given["sweep"] = read_text("sweep", given["sweep"])
     configured = {} if config is None else parse_toml(read_text("config", config))
     check_code(configured, trusted=trust_code, given=given)
-    for name in ("columns", "drop"):
+    for name in LISTS:
         if name in given:
             given[name] = tuple(part.strip() for part in given[name].split(",") if part.strip())
     return TableSettings.from_dict({**configured, **given})

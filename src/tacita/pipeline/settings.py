@@ -17,6 +17,7 @@ Task = Literal["classification", "regression"]
 Hardened = Literal["rounded", "discrete"]
 FeedbackKind = Literal["released", "bounded"]
 MODELS = ("linear", "mlp")
+LISTS = ("columns", "drop", "classes")  # settings that hold several names
 CONFIG = "config.toml"  # the settings of a run, in its folder
 
 
@@ -34,6 +35,7 @@ class TableSettings:
         model: "linear", "mlp", or "package.module:callable" with ``callable(num_features, num_outputs) -> nn.Module``.
         width: The number of hidden units of the mlp.
         task: "classification" or "regression"; bought if ``None``.
+        classes: The public labels of the target, at least two; bought if empty.
         schema: A TOML file with what is public about the columns.
         rows: The public number of rows, a declared guess under add_or_remove_one.
         test_file: A table declared public, for an exact score outside the guarantee.
@@ -71,6 +73,7 @@ class TableSettings:
     model: str = "linear"
     width: int | None = None
     task: Task | None = None
+    classes: tuple[str, ...] = ()
     schema: str | None = None
     rows: int | None = None
     test_file: str | None = None
@@ -98,7 +101,7 @@ class TableSettings:
     dataset_name: str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("columns", "drop"):
+        for name in LISTS:
             if isinstance(getattr(self, name), list):
                 object.__setattr__(self, name, tuple(getattr(self, name)))
         if isinstance(self.hardened, bool):  # a bare --hardened
@@ -270,7 +273,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("sample_rate", "max_grad_norm", "lr"), (int, float, _NONE)),
     **dict.fromkeys(("width", "rows", "max_rows_per_unit", "queries", "chosen_among"), (int, _NONE)),
     **dict.fromkeys(("non_private_holdout", "allow_large_delta", "balanced"), (bool,)),
-    **dict.fromkeys(("columns", "drop"), (tuple,)),
+    **dict.fromkeys(LISTS, (tuple,)),
     **dict.fromkeys(
         (
             "target",

@@ -141,8 +141,8 @@ def open_source(settings: TableSettings, schema: Schema) -> TableSource:
         raise ValueError("the table has no column to predict from: declare some, or drop fewer.")
     if settings.balanced and target.complete:
         raise ValueError(
-            "balanced weighs rows by bought counts of their class: leave the target's classes (or bounds) out of the "
-            "schema, so that they are bought."
+            "balanced weighs rows by bought counts of their class: declare no classes (or bounds) of the target, "
+            "so that they are bought."
         )
     schema = _with_public_count(schema, table, settings)
     to_buy = schema.to_buy(offered)
@@ -175,7 +175,8 @@ def _target(settings: TableSettings, target: Target | None) -> Target:
         raise ValueError("target is missing: give --target COLUMN, or a schema with [target] column = ...")
     target = target or Target(column=column)
     task = _agreed("task", settings.task, target.task)
-    return Target(column=column, task=task, classes=target.classes, lower=target.lower, upper=target.upper)
+    classes = _agreed("classes", settings.classes or None, target.classes)
+    return Target(column=column, task=task, classes=classes, lower=target.lower, upper=target.upper)
 
 
 def _agreed(name: str, given: Any, in_schema: Any) -> Any:

@@ -29,6 +29,7 @@ EXTRAS = (
 )  # fields that a run on a table adds to a statement
 UNKNOWN = "unknown"  # the prediction of a model without a class
 NOISE_OF = "one count; its ratio to what a unit can add is that of the session"
+MOST_NAMED = 10  # columns that a line on the way names; the statement names all
 IF_ANY = ("selection", "chosen_among", "dataset")  # ... if they apply
 PRIVATE_RELEASES = (
     "the weights in model.safetensors",
@@ -175,7 +176,7 @@ def headline(preprocessing: Preprocessing) -> str | None:
     if not encoder.classes:
         return (
             f"NOTHING LEARNED: no label stood out of the noise, so that every prediction is {UNKNOWN!r}. More rows, a "
-            "larger epsilon, or classes declared in a schema would help."
+            "larger epsilon, or declared classes (--classes) would help."
         )
     guess = preprocessing.guess
     label = encoder.classes[0] if guess is None else guess[0]
@@ -196,7 +197,9 @@ def what_was_bought(preprocessing: Preprocessing, source: TableSource) -> list[s
     if kept := classes_kept(preprocessing):
         words.append(kept)
     if encoder.dropped:
-        words.append(f"{len(encoder.dropped)} columns are not used: nothing about them stood out of the noise")
+        names, more = encoder.dropped[:MOST_NAMED], len(encoder.dropped) - MOST_NAMED
+        shown = ", ".join(names) + (f" and {more} more" if more > 0 else "")
+        words.append(f"not used, since nothing about them stood out of the noise: {shown}")
     if (line := headline(preprocessing)) is not None:
         words.append(line)
     return words
@@ -209,7 +212,7 @@ def task_words(preprocessing: Preprocessing, source: TableSource) -> str:
     if target is not None and target.task is not None:
         return f"task: {task}, as declared"
     why = "" if survey is None or not survey.task_why else f", since {survey.task_why}"
-    return f"task: {task}{why}; --task says otherwise"
+    return f"task: {task}{why}; give --task to decide it yourself"
 
 
 def classes_kept(preprocessing: Preprocessing) -> str | None:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tacita.tables.cells import MISSING, NUMBER, TEXT
-from tacita.tables.findings import Finding, balance, structure, worth
+from tacita.tables.findings import Finding, labels, structure, worth
+from tacita.tables.notation import require_columns
 from tacita.tables.schema import ArraySpec, CategorySpec, DateSpec, NumberSpec, Schema, as_texts
 from tacita.tables.table import ArrayColumn, Column, Table
 
@@ -33,6 +34,7 @@ class Report:
 
 def check(table: Table, schema: Schema) -> Report:
     """List everything odd about ``table`` under ``schema``. A wrong structure raises, as it does in training."""
+    require_columns(table.names, schema.reading.delimiter)
     schema.check_structure(table)
     first = 2 if schema.reading.header else 1
     findings = list(structure(table, schema))
@@ -43,7 +45,7 @@ def check(table: Table, schema: Schema) -> Report:
         if not isinstance(table.column(name), ArrayColumn):
             findings += worth(name, table, schema)
     findings += _target(table, schema)
-    findings += balance(table, schema)
+    findings += labels(table, schema)
     findings += _units(table, schema)
     return Report(table.num_rows, tuple(findings))
 

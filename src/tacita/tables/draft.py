@@ -9,11 +9,11 @@ import json
 import numpy as np
 
 from tacita.tables.cells import DEFAULT_MISSING, MISSING, NUMBER
+from tacita.tables.notation import DATES, date_formats, require_columns
 from tacita.tables.readers import FileFormat
 from tacita.tables.table import ArrayColumn, Column, Table, TextColumn
 
 MOSTLY = 0.9  # share of the cells that are not missing; a column with so many numbers is a number
-DATES = ("%Y-%m-%d", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S", "%d.%m.%Y")
 FEW = 50  # a column of texts with at most so many distinct values looks like a category
 
 _TOP = """\
@@ -35,7 +35,9 @@ _NO_TARGET = """\
 
 def draft(table: Table, reading: FileFormat | None = None, *, target: str | None = None) -> str:
     """Return a TOML schema of ``table``, to be reviewed. The column ``target`` is declared under ``[target]``."""
-    parts = [_TOP, _reading(reading or FileFormat())]
+    reading = reading or FileFormat()
+    require_columns(table.names, reading.delimiter)
+    parts = [_TOP, _reading(reading)]
     if target is not None:
         table.column(target)
         hints = '# task = "classification"           # or "regression"\n# classes = ["no", "yes"]\n'
@@ -51,7 +53,8 @@ def draft(table: Table, reading: FileFormat | None = None, *, target: str | None
 def _guess(column: Column, valid: np.ndarray) -> str:
     if isinstance(column, ArrayColumn):
         return _array(column)
-    formats = DATES if isinstance(column, TextColumn) else ()
+    texts = column.texts()[1] if isinstance(column, TextColumn) else []
+    formats = date_formats([text for text in texts if text not in DEFAULT_MISSING])
     dates = [one for one in formats if _mostly(column.numbers(DEFAULT_MISSING, one)[1][valid])]
     if column.storage == "date" or dates:
         return f'kind = "date"\nformat = {_quoted((dates or DATES)[0])}\n# lower = ""\n# upper = ""\n'

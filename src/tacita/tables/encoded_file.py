@@ -96,13 +96,17 @@ class EncodedFile(IndexedRows):
         if self._floats is None:
             return torch.from_numpy(packed["features"].copy())
         bits, floats = packed["bits"], packed["floats"]
-        features = np.empty((len(bits), 8 * bits.shape[1]), np.float32)
-        by_byte = features.reshape(*bits.shape, 8)
+        width, whole = self._encoder.num_features, 8 * bits.shape[1]  # whole: with the bits that fill up the last byte
+        features = np.empty((len(bits), width), np.float32)  # without gaps, which would slow down every product
+        spare = None if width == whole else np.empty((_ROWS_AT_ONCE, whole), np.float32)
         for start in range(0, len(bits), _ROWS_AT_ONCE):  # several times as fast as unpacking and converting all rows
             rows = slice(start, start + _ROWS_AT_ONCE)
-            np.take(_BITS, bits[rows], axis=0, out=by_byte[rows], mode="clip")
-            features[rows][:, self._floats] = floats[rows]
-        return torch.from_numpy(features[:, : self._encoder.num_features])
+            own = features[rows] if spare is None else spare[: len(bits[rows])]
+            np.take(_BITS, bits[rows], axis=0, out=own.reshape(len(own), whole // 8, 8), mode="clip")
+            own[:, self._floats] = floats[rows]
+            if spare is not None:
+                features[rows] = own[:, :width]
+        return torch.from_numpy(features)
 
     def like(self) -> tuple[Tensor, Tensor, Tensor]:
         features, target, weight = self.fetch(np.zeros(0, np.int64), 0)

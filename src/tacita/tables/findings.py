@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from tacita.tables.cells import MISSING, NUMBER, TEXT
-from tacita.tables.schema import Schema
-from tacita.tables.table import ArrayColumn, Table
+from tacita.tables.notation import date_formats, notation
+from tacita.tables.schema import Schema, Target
+from tacita.tables.table import ArrayColumn, Column, Table, TextColumn
 
 ENOUGH = 50  # rows; with fewer, nothing is said about shares
 OFTEN = 50  # rows that must share a text for it to have a chance of being bought
@@ -32,9 +33,15 @@ class Finding:
 
 
 def structure(table: Table, schema: Schema) -> Iterator[Finding]:
-    """Find what a training would stop at or learn nothing from: no record, no column, names that were not decoded."""
+    """Find what a training would stop at or learn nothing from: few records, no column, names that were not decoded."""
     if not table.num_rows:
         yield Finding("records", "records: the file holds no row, so that there is nothing to learn", 0, ())
+    elif table.num_rows < ENOUGH and schema.target is not None and schema.to_buy(table.names):
+        words = (
+            "records: about as many as one label needs to be bought at epsilon 1, so that a training may learn nothing "
+            "of what no schema declares. tacita train --dry-run says how many rows are needed"
+        )
+        yield Finding("records", words, table.num_rows, ())
     if schema.target is not None and not schema.features(table.names):
         yield Finding("columns", "columns to predict from: training refuses such a table", 0, ())
     odd = [name for name in table.names if LOST in name]
@@ -64,6 +71,8 @@ def worth(name: str, table: Table, schema: Schema) -> Iterator[Finding]:
         yield Finding(
             name, "rows with one and the same value: a constant tells nothing. Leave it out (--drop)", rows, ()
         )
+    elif not declared and (found := other_notation(name, column, there & (kinds == TEXT), schema)):
+        yield found
     elif len(counts) == rows and not declared and column.storage != "date" and _looks_like_names(counts, kinds[there]):
         yield Finding(
             name,
@@ -96,6 +105,17 @@ def worth(name: str, table: Table, schema: Schema) -> Iterator[Finding]:
             yield Finding(name, problem, len(odd), tuple(map(repr, texts[:3])))
 
 
+def other_notation(name: str, column: Column, texts: np.ndarray, schema: Schema) -> Finding | None:
+    """Find whether a tenth of the cells or more, the mask ``texts``, would be numbers or dates in another notation."""
+    rows = int(texts.sum())
+    if not isinstance(column, TextColumn) or rows < max(MIXED * len(texts), 1):
+        return None
+    _, known = column.take(np.flatnonzero(texts)).texts()
+    words = notation(known, schema.reading.decimal)
+    problem = f"cells are read as texts, and look like {words}"
+    return None if words is None else Finding(name, problem, rows, tuple(map(repr, known[:2])))
+
+
 def _short(example: str) -> str:
     """Shorten an example so that it fits on a line."""
     return example if len(example) <= LONGEST_EXAMPLE else f"{example[:LONGEST_EXAMPLE]}... ({len(example)} characters)"
@@ -106,8 +126,11 @@ def _looks_like_names(counts: dict[str, int], kinds: np.ndarray) -> bool:
     return bool((kinds == TEXT).all()) or all(text.lstrip("+-").isdigit() for text in counts)
 
 
-def balance(table: Table, schema: Schema) -> Iterator[Finding]:
-    """Find a rare class, because a model that never predicts it looks good by accuracy."""
+def labels(table: Table, schema: Schema) -> Iterator[Finding]:
+    """Find labels in another notation, rare labels, and a rare class.
+
+    A model that never predicts a rare class looks good by accuracy.
+    """
     target = schema.target
     if target is None or target.task == "regression" or isinstance(table.column(target.column), ArrayColumn):
         return
@@ -115,6 +138,24 @@ def balance(table: Table, schema: Schema) -> Iterator[Finding]:
     _, kinds = column.numbers(schema.missing)
     counts = column.counts(table.valid & (kinds != MISSING))
     rows = sum(counts.values())
+    texts = table.valid & (kinds == TEXT)
+    if target.classes is None and (found := other_notation(target.column, column, texts, schema)):
+        yield found
+        return
+    if rows and (column.storage == "date" or date_formats(sorted(set(counts) - set(schema.missing)))):
+        words = "targets are dates: a model predicts days since 1970-01-01, and so does the prediction file"
+        yield Finding(target.column, words, rows, ())
+        return
+    seldom = [text for text in counts if counts[text] < OFTEN]
+    if rows >= ENOUGH and target.classes is None and len(seldom) > 1 and _are_classes(counts, int(texts.sum()), target):
+        yield Finding(
+            target.column,
+            f"rows have one of {len(seldom)} labels (of {len(counts)}) with fewer than {OFTEN} rows each: too few to "
+            "be bought, and a model is wrong on such rows. Merge labels, or declare the classes (--classes)",
+            sum(counts[text] for text in seldom),
+            tuple(map(repr, sorted(seldom)[:3])),
+        )
+        return
     if rows < ENOUGH or not 2 <= len(counts) <= 20:
         return
     rarest, most = min(counts, key=lambda text: (counts[text], text)), max(counts.values())
@@ -126,3 +167,8 @@ def balance(table: Table, schema: Schema) -> Iterator[Finding]:
             counts[rarest],
             (repr(rarest),),
         )
+
+
+def _are_classes(counts: dict[str, int], texts: int, target: Target) -> bool:
+    """Return whether the targets are surely classes, and no quantities: by declaration, or as most are texts."""
+    return target.task == "classification" or 2 * texts > sum(counts.values())

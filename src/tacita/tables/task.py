@@ -65,6 +65,6 @@ def read_task(counts: np.ndarray, noise_std: float) -> RowsAndTask:
     return RowsAndTask(
         rows=float(seen.sum()),
         task="regression" if number else "classification",
-        why=f"{why} the targets are numbers other than whole ones from {SMALLEST_LABEL} to {LARGEST_LABEL}",
+        why=f"{why} the targets are numbers with decimals, below {SMALLEST_LABEL} or above {LARGEST_LABEL}",
         noise_std=noise_std,
     )
