@@ -19,8 +19,7 @@ from tacita.accounting import (
 )
 from tacita.errors import UnsupportedEventError
 from tacita.mechanisms import CalibratedGaussian, DiscreteGaussian, GaussianMechanism, RoundedGaussian, form_of
-from tacita.oracles.line import Noise
-from tacita.random import Key
+from tacita.random import Key, Noise
 
 FALSE_ALARM = 1e-6
 STEP = 2.0**-20

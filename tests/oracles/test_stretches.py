@@ -8,8 +8,7 @@ import torch
 import tacita
 from tacita.oracles import line as line_module
 from tacita.oracles import trainable
-from tacita.oracles.line import Noise
-from tacita.random import Key
+from tacita.random import Key, Noise
 
 PRIVATE = tacita.PrivateFeedback(max_feedback_norm=0.5)
 BOUNDED = tacita.BoundedFeedback(max_feedback_norm=0.5, max_residual_norm=2.0)

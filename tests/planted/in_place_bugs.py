@@ -5,7 +5,8 @@ from tacita.estimators.error_feedback import error
 from tacita.estimators.error_feedback.feedback import HiddenFeedbackSum
 from tacita.mechanisms.mechanism import Mechanism
 from tacita.oracles import GradientOracle
-from tacita.oracles.line import Line, Noise
+from tacita.oracles.line import Line
+from tacita.random import Noise
 from tests.planted.plant import bug, put, swap
 
 PURE = "tests/estimators/test_error_in_place.py::"

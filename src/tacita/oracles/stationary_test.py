@@ -24,12 +24,13 @@ from tacita.gradients.functional import LossFn
 from tacita.ledger import Ledger, Session
 from tacita.ledger.reservations import BLOCK
 from tacita.mechanisms.above_threshold import AboveThreshold
+from tacita.mechanisms.mechanism import Blocks
 from tacita.oracles.certificate import StationaryCertificate
-from tacita.oracles.line import Blocks, Line, Noise
+from tacita.oracles.line import Line
 from tacita.oracles.records import Network, check_units
 from tacita.oracles.session_options import SessionOptions
 from tacita.oracles.session_plan import under_conditions
-from tacita.random import Randomness
+from tacita.random import Noise, Randomness
 
 ANSWER, PASSES = "answer", "passes"  # block and name of the one value that leaves
 
