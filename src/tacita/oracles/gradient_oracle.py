@@ -118,24 +118,16 @@ class GradientOracle:
         data = OracleData(source, rows, part, max_rows_per_unit)
         chosen = randomness or Randomness.system()
         options = SessionOptions(purpose, settings, session, chosen, planned_restarts, reservation)
-        self._build(
-            data,
-            options,
-            estimator=estimator,
-            mechanism=mechanism,
-            sampler=sampler,
-            ledger=ledger,
-            planned_queries=planned_queries,
-        )
+        self._build(data, options, estimator, mechanism, sampler, ledger=ledger, planned_queries=planned_queries)
 
     def _build(
         self,
         data: OracleData,
         options: SessionOptions,
-        *,
         estimator: Estimator,
         mechanism: Mechanism | CalibratedGaussian,
         sampler: Sampler,
+        *,
         ledger: Ledger | None,
         planned_queries: int,
     ) -> None:
