@@ -234,7 +234,7 @@ class Stream:
         return np.frombuffer(cipher.update(counters.tobytes()), np.dtype("<u8")).reshape(-1, 2)
 
 
-@dataclass
+@dataclass(repr=False, eq=False)
 class Noise:
     """The noise of one query: standard normals, or the stream of a block from which other noise is drawn.
 
@@ -243,7 +243,7 @@ class Noise:
     """
 
     stream: Callable[[str], Stream]
-    _next: dict[str, tuple[Stream, int]] = field(default_factory=dict)  # by block: stream, normals given so far
+    _next: dict[str, tuple[Stream, int]] = field(init=False, default_factory=dict)  # by block: stream, normals given
 
     def __call__(self, block: str, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return standard normals shaped as ``like``, from where the block's stream stopped last."""

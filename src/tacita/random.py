@@ -27,10 +27,10 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.poly1305 import Poly1305
 
 from tacita._files import remove_durably, replace_durably
-from tacita._stream import Noise, Stream
+from tacita._stream import Stream
 from tacita.errors import LedgerError, ResumeError
 
-__all__ = ["Key", "Label", "Noise", "QueryCoins", "Randomness", "Stream"]
+__all__ = ["Key", "Label", "QueryCoins", "Randomness", "Stream"]
 
 Label = str | int
 

@@ -37,7 +37,7 @@ class AddsNoise(Protocol):
     in_stretches: ClassVar[bool]  # whether the parameters of a block may get their noise a few at a time, in order
 
     def __call__(self, values: Blocks, noise_std: Mapping[str, float], normals: Any, /) -> dict[str, dict[str, Tensor]]:
-        """Add the noise; ``normals`` is the query's :class:`~tacita.random.Noise`."""
+        """Add the noise; ``normals`` is the query's :class:`Normals`."""
         ...
 
 

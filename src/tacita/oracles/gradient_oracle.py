@@ -89,6 +89,9 @@ class GradientOracle:
         reservation: Number of queries that are reserved on disk at once, >= 1. It is public. A killed process may
             over-report what it spent by so many queries.
 
+    Attributes:
+        divisor: The public divisor of the sum: the expected batch size.
+
     Raises:
         UnsupportedEventError: No guarantee is proved for estimator x sampler x relation.
         BudgetExceededError: The session would pass the ledger's cap.

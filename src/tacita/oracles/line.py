@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tacita._stream import Noise
 from tacita.errors import BudgetExceededError, ResumeError
 from tacita.estimators.estimator import Estimator, Values
 from tacita.gradients.engine import GradientSource
@@ -21,7 +22,7 @@ from tacita.ledger import Reservations, Session
 from tacita.ledger.reservations import BLOCK
 from tacita.mechanisms.mechanism import AddsNoise, Blocks
 from tacita.oracles.following import Plan, hand_out, tell_again, tell_plan
-from tacita.random import Key, Noise, QueryCoins, Randomness, Stream
+from tacita.random import Key, QueryCoins, Randomness, Stream
 from tacita.sampling import Sampler
 
 STRETCH = 2**18  # coordinates that get their noise at once, but for a parameter that has more

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from tacita import _validate
+from tacita._stream import Noise
 from tacita.accounting import CoupledEvent, Event
 from tacita.errors import BudgetExceededError, ResumeError
 from tacita.estimators.stationarity_query import StationarityQuery
@@ -30,7 +31,7 @@ from tacita.oracles.line import Line
 from tacita.oracles.records import Network, check_units
 from tacita.oracles.session_options import SessionOptions
 from tacita.oracles.session_plan import under_conditions
-from tacita.random import Noise, Randomness
+from tacita.random import Randomness
 
 ANSWER, PASSES = "answer", "passes"  # block and name of the one value that leaves
 
