@@ -44,7 +44,7 @@ def test_shows_queries_made_where_a_killed_process_had_reserved_more(tmp_path):
         with Progress(resumed, delta=1e-5, total=8, console=Console(file=shown, width=100, force_terminal=True)) as bar:
             resumed.sessions[0].spend(1)
             bar.show(2)
-        made = accountant.epsilon([Spend(event, 2)], 1e-5).epsilon
+        made = accountant.epsilon([Spend(session.event, 2)], 1e-5).epsilon
         assert resumed.made_epsilon(1e-5) == made < resumed.epsilon_spent(1e-5) == resumed.epsilon(1e-5)
     last = shown.getvalue().splitlines()[-2:]
     assert any("2/8" in line and f"epsilon {made:.3g} so far" in line for line in last)
