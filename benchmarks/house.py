@@ -8,7 +8,8 @@ Nothing but the standard library is used to read the source; the step needs torc
 * *Lines of code* are lines with a statement on them: no blank lines, no comments, no docstrings.
 * The *length* of a function is the number of its lines of code, from ``def`` to its end.
 * A *body* is the function without its signature: a body of one or two lines could often be a line of its caller.
-* A *duplicate* is a run of six or more lines of code, imports left out, that stands in more than one place.
+* A *duplicate* is a run of six or more lines of code, imports left out, that stands in more than one place. It is
+  counted twice: with signatures, and without. Public signatures are written out, so those of two oracles are alike.
 * A *step* is one ``backward()`` of a plain ``ClippedGradientOracle``: a linear model with the Poisson sampler, Gaussian
   noise and a ledger in memory, after a first step that fills every cache. Counted are the functions of tacita that are
   called at least once, each once. Comprehensions, generator expressions and lambdas are counted apart, since versions
@@ -69,10 +70,14 @@ class SourceFile:
         """Lines of code of a function's body."""
         return len(self.code & set(range(function.body[0].lineno, (function.end_lineno or 0) + 1)))
 
-    def comparable(self) -> list[tuple[int, str]]:
-        """Number and text of each line of code, imports left out."""
-        imports = {n for node in self.tree.body if isinstance(node, ast.Import | ast.ImportFrom) for n in _span(node)}
-        return [(number, self.lines[number - 1].strip()) for number in sorted(self.code - imports)]
+    def comparable(self, *, signatures: bool = True) -> list[tuple[int, str]]:
+        """Number and text of each line of code, imports left out, and signatures too if they are not asked for."""
+        left = {n for node in self.tree.body if isinstance(node, ast.Import | ast.ImportFrom) for n in _span(node)}
+        if not signatures:
+            for one in self.functions():
+                first = min([one.lineno, *(decorator.lineno for decorator in one.decorator_list)])
+                left |= set(range(first, one.body[0].lineno))
+        return [(number, self.lines[number - 1].strip()) for number in sorted(self.code - left)]
 
 
 def _span(node: Any) -> set[int]:
@@ -80,9 +85,9 @@ def _span(node: Any) -> set[int]:
     return set(range(node.lineno, node.end_lineno + 1))
 
 
-def duplicates(files: list[SourceFile]) -> list[tuple[str, int, int]]:
+def duplicates(files: list[SourceFile], *, signatures: bool = True) -> list[tuple[str, int, int]]:
     """File, first line and number of lines of every run of code that stands in another place, too."""
-    comparable = {file: file.comparable() for file in files}
+    comparable = {file: file.comparable(signatures=signatures) for file in files}
     places: dict[tuple[str, ...], list[tuple[SourceFile, int]]] = defaultdict(list)
     for file, lines in comparable.items():
         for start in range(len(lines) - DUPLICATE + 1):
@@ -154,6 +159,7 @@ def measured(files: list[SourceFile]) -> dict[str, int | float]:
         "class names used twice": sum(count > 1 for count in names.values()),
         f"places that repeat {DUPLICATE} lines or more": len(repeated),
         "lines in such places": sum(lines for _, _, lines in repeated),
+        "such places, signatures left out": len(duplicates(files, signatures=False)),
     }
 
 
@@ -176,7 +182,7 @@ def main() -> None:
     if listed:
         for file in sorted({file for file, _, _ in named}):
             print(file, *(name for one, name, _ in sorted(named, key=lambda one: one[2]) if one == file), sep="\n    ")
-        for file, line, length in duplicates(files):
+        for file, line, length in duplicates(files, signatures=False):
             print(f"{file}:{line}: {length} lines stand in another place, too")
 
 

@@ -10,6 +10,27 @@ import pytest
 from tacita.cli.app import make_app, run
 from tacita.pipeline import TableSettings
 
+SCHEMA = """
+rows = 400
+[target]
+column = "label"
+classes = ["no", "yes"]
+[columns.x]
+kind = "number"
+lower = -3
+upper = 3
+"""
+CLASSIFICATION = "reviewed = true" + SCHEMA.replace("[target]", '[target]\ntask = "classification"')
+RUN_FILES = {
+    "config.toml",
+    "ledger.head.json",
+    "ledger.jsonl",
+    "model.safetensors",
+    "preprocessing.json",
+    "statement.json",
+    "statement.txt",
+}
+
 
 def table_text(rows: int = 400, seed: int = 0) -> str:
     """Two numbers, a category, a patient of about four rows, and a label that follows from them."""

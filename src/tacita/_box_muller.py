@@ -138,7 +138,11 @@ def _chunk32(out: np.ndarray, fill: Fill, scratch: _Scratch32) -> tuple[np.ndarr
     of_radius.bitwise_and_(2**31 - 1)
     radius.copy_(of_radius)
     radius.mul_(2.0**-31)
-    edges = _edges(scratch.uniforms[: len(out) // 2], scratch.spare)
+    uniforms = scratch.uniforms[: len(out) // 2]
+    low, high = scratch.spare[: len(uniforms)], scratch.spare[len(uniforms) : 2 * len(uniforms)]
+    np.less(uniforms, np.float32(EDGE), out=low)
+    np.greater(uniforms, np.float32(1 - EDGE), out=high)
+    edges = np.flatnonzero(np.logical_or(low, high, out=low))
     radius.log_().mul_(-2.0).sqrt_()
     angle.copy_(of_angle)
     angle.mul_(math.pi * 2.0**-31)
@@ -149,15 +153,6 @@ def _chunk32(out: np.ndarray, fill: Fill, scratch: _Scratch32) -> tuple[np.ndarr
         return edges, edges
     rows, columns = edges // PAIR, edges % PAIR
     return rows * BLOCK + columns, words.numpy()[rows, :, columns]
-
-
-def _edges(uniforms: np.ndarray, spare: np.ndarray) -> np.ndarray:
-    """Return where uniforms lie within ``EDGE`` of 0 or of 1."""
-    low, high = spare[: len(uniforms)], spare[len(uniforms) : 2 * len(uniforms)]
-    np.less(uniforms, np.float32(EDGE), out=low)
-    np.greater(uniforms, np.float32(1 - EDGE), out=high)
-    np.logical_or(low, high, out=low)
-    return np.flatnonzero(low)
 
 
 def _continue_words(out: np.ndarray, places: np.ndarray, words: np.ndarray, second: np.ndarray) -> None:

@@ -1,4 +1,4 @@
-"""Streams of secret words, and the coins, normals and Laplace draws made from them.
+"""Streams of secret words, and the coins, normals and Laplace draws made from them; the noise of one query.
 
 The keys of streams are in ``tacita.random``.
 Source: AES-256 in counter mode, NIST SP 800-38A.
@@ -7,8 +7,9 @@ Source: AES-256 in counter mode, NIST SP 800-38A.
 import hmac
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import partial
 from typing import Any
@@ -163,7 +164,7 @@ class Stream:
           :math:`3 \cdot 10^{-6} + 1.1 \cdot 10^{-6} r` of an exact normal (docs/derivations/noise.md).
 
         The two share no word. The same machine and versions give the same bits, whatever the number of threads, the
-        shape or the device (values are made on the CPU and moved).
+        shape or the device (values are made on the CPU and moved). The memory beside the values holds no other normals.
 
         Raises:
             ValueError: ``dtype`` is neither float32 nor float64: noise of fewer bits has no stated guarantee.
@@ -180,7 +181,9 @@ class Stream:
             fill_float32(out, first, partial(_fill, cipher), self._continuations)
         else:
             self._float64_normals(out, first)
-        return torch.from_numpy(out)[offset - first : offset - first + count].reshape(shape).to(device)
+        start, stop = offset - first, offset - first + count
+        out[:start] = out[stop:] = 0  # a release is written over its normals, and saved with all of their memory
+        return torch.from_numpy(out)[start:stop].reshape(shape).to(device)
 
     def laplaces(self, count: int, offset: int = 0) -> np.ndarray:
         r"""Draw ``count`` values of the Laplace distribution of scale 1 (density :math:`e^{-|x|}/2`), float64.
@@ -229,6 +232,28 @@ class Stream:
         counters[:, 0], counters[:, 1] = counter >> 64, places
         cipher = Cipher(algorithms.AES(self._secret), modes.ECB()).encryptor()
         return np.frombuffer(cipher.update(counters.tobytes()), np.dtype("<u8")).reshape(-1, 2)
+
+
+@dataclass(repr=False, eq=False)
+class Noise:
+    """The noise of one query: standard normals, or the stream of a block from which other noise is drawn.
+
+    Attributes:
+        stream: Returns the stream of a block.
+    """
+
+    stream: Callable[[str], Stream]
+    _next: dict[str, tuple[Stream, int]] = field(init=False, default_factory=dict)  # by block: stream, normals given
+
+    def __call__(self, block: str, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return standard normals shaped as ``like``, from where the block's stream stopped last."""
+        dtype = torch.float64 if any(x.dtype == torch.float64 for x in like.values()) else torch.float32
+        sizes = [x.numel() for x in like.values()]
+        device = next(iter(like.values())).device
+        stream, given = self._next.get(block) or (self.stream(block), 0)
+        self._next[block] = stream, given + sum(sizes)
+        flat = stream.normals((sum(sizes),), dtype=dtype, device=device, offset=given)
+        return {name: draw.view(x.shape) for (name, x), draw in zip(like.items(), flat.split(sizes), strict=True)}
 
 
 def _fill(cipher: CipherContext, out: np.ndarray) -> None:

@@ -79,8 +79,13 @@ def test_tenths_add_up_to_one():
     event = GaussianSumEvent(
         sampling=FullBatchLaw(), relation="add_or_remove_one", max_contribution=(1.0,), noise_std=(5.0,)
     )
-    for index in range(10):
+    sessions = [
         ledger.register(event, planned_queries=1, part=Part(split="s", kind="coin", index=index, fraction=0.1))
+        for index in range(10)
+    ]
+    assert [session.part.index for session in sessions] == [*range(10)]
+    with pytest.raises(LedgerError, match="add up to more than 1"):
+        ledger.register(event, planned_queries=1, part=Part(split="s", kind="coin", index=10, fraction=0.1))
 
 
 @pytest.mark.parametrize(

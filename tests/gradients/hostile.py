@@ -7,36 +7,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-WIDTH, LENGTH = 4, 6
-
-
-class Model(nn.Module):
-    """A linear layer and a head under a forward pass of the case's own."""
-
-    def __init__(self, steps, **state):
-        super().__init__()
-        self.layer, self.head = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 1)
-        self.norm = nn.LayerNorm(WIDTH)
-        self.steps = steps
-        self.kept = []
-        for name, value in state.items():
-            if isinstance(value, torch.Tensor):
-                self.register_buffer(name, value)
-            else:
-                setattr(self, name, value)
-
-    def forward(self, x):
-        return self.steps(self, x)
-
-
-def loss(model, batch):
-    x, y = batch
-    return (model(x).flatten(1).mean(dim=1) - y).square()
-
-
-def out(m, x):
-    return m.head(m.layer(x).tanh())
-
+from tests.gradients import hostile_state as state
+from tests.gradients.ordinary import WIDTH, Model, loss, out
 
 # --- rows reordered, cropped, averaged -------------------------------------------------------------------------------
 
@@ -133,66 +105,6 @@ def histogram(m, x):
     return out(m, x + torch.bincount((x[:, 0, 0] > 0).long(), minlength=2)[1])
 
 
-# --- what outlives the call ------------------------------------------------------------------------------------------
-
-
-def running_mean_attribute(m, x):
-    m.mean = 0.5 * getattr(m, "mean", 0.0) + x.detach().mean(dim=(0, 1))
-    return out(m, x - m.mean)
-
-
-def stash_in_a_list(m, x):
-    m.kept.append(x.detach())
-    return out(m, x - m.kept[0].mean())
-
-
-def buffer_in_place(m, x):
-    m.mean.mul_(0.5).add_(0.5 * x.detach().mean(dim=(0, 1)))
-    return out(m, x - m.mean)
-
-
-def buffer_assigned(m, x):
-    m.mean = 0.5 * m.mean + 0.5 * x.detach().mean(dim=(0, 1))
-    return out(m, x - m.mean)
-
-
-def counter_buffer(m, x):
-    m.count.add_(1)
-    return out(m, x * m.count)
-
-
-def counter_attribute(m, x):
-    m.calls += 1
-    return out(m, x * m.calls)
-
-
-def parameter_written(m, x):
-    with torch.no_grad():
-        m.layer.weight.mul_(0.99)
-    return out(m, x)
-
-
-def parameter_data_written(m, x):
-    m.layer.weight.data.add_(x.detach().mean())
-    return out(m, x)
-
-
-def value_remembered(m, x):
-    m.calls = m.calls + float(x.detach().sum())
-    return out(m, x * m.calls)
-
-
-STASH: list = []
-
-
-TOTAL = torch.zeros(WIDTH)
-
-
-def written_into_a_global(m, x):
-    TOTAL.add_(x.detach().mean(dim=(0, 1)))
-    return out(m, x + TOTAL)
-
-
 def written_by_order_of_the_batch(m, x):
     z = torch.zeros(x.shape)
     z[x[:, 0, 0].argsort()] = m.layer(x)
@@ -211,17 +123,6 @@ def weight_of_the_batch(m, x):
 def parts_that_cancel(m, x):
     w = m.layer.weight
     return m.head(1e6 * F.linear(x, w[:3]).sum(-1, keepdim=True) - 1e6 * (x @ w.t()[:, :3]).sum(-1, keepdim=True) + x)
-
-
-def stash_in_a_global(m, x):
-    before = STASH[-1].mean() if STASH else 0.0
-    STASH.append(x.detach())
-    return out(m, x - before)
-
-
-def stash_a_view(m, x):
-    m.kept.append(x[:, 0])
-    return out(m, x - m.kept[0].mean())
 
 
 # --- layers ----------------------------------------------------------------------------------------------------------
@@ -303,8 +204,8 @@ def summed_loss(model, batch):
     return loss(model, batch).sum().expand(size) / size
 
 
-def plain(steps, **state):
-    return lambda: Model(steps, **state), loss
+def plain(steps, **settings):
+    return lambda: Model(steps, **settings), loss
 
 
 WITHOUT_SETTINGS = [
@@ -328,27 +229,27 @@ WITHOUT_SETTINGS = [
     uninitialised,
     unique_values,
     histogram,
-    running_mean_attribute,
-    stash_in_a_list,
-    stash_in_a_global,
-    written_into_a_global,
+    state.running_mean_attribute,
+    state.stash_in_a_list,
+    state.stash_in_a_global,
+    state.written_into_a_global,
     written_by_order_of_the_batch,
     weight_by_order_of_the_batch,
     weight_of_the_batch,
     parts_that_cancel,
-    stash_a_view,
-    parameter_written,
-    parameter_data_written,
+    state.stash_a_view,
+    state.parameter_written,
+    state.parameter_data_written,
     own_vmap_rule,
     shared_norm_that_cancels,
 ]
 HOSTILE = {
     **{steps.__name__: plain(steps) for steps in WITHOUT_SETTINGS},
-    "buffer_in_place": plain(buffer_in_place, mean=torch.zeros(WIDTH)),
-    "buffer_assigned": plain(buffer_assigned, mean=torch.zeros(WIDTH)),
-    "counter_buffer": plain(counter_buffer, count=torch.zeros(())),
-    "counter_attribute": plain(counter_attribute, calls=0),
-    "value_remembered": plain(value_remembered, calls=0.0),
+    "buffer_in_place": plain(state.buffer_in_place, mean=torch.zeros(WIDTH)),
+    "buffer_assigned": plain(state.buffer_assigned, mean=torch.zeros(WIDTH)),
+    "counter_buffer": plain(state.counter_buffer, count=torch.zeros(())),
+    "counter_attribute": plain(state.counter_attribute, calls=0),
+    "value_remembered": plain(state.value_remembered, calls=0.0),
     "max_norm": (MaxNorm, loss),
     "functional_max_norm": (FunctionalMaxNorm, loss),
     "broadcast_loss": (lambda: Model(out), broadcast_loss),

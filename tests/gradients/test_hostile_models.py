@@ -17,8 +17,9 @@ from tacita.clipping import FlatClipper
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients import NetworkSource
 from tacita.gradients.scan import Scan
-from tests.gradients import hostile
-from tests.gradients.hostile import HOSTILE, LENGTH, WIDTH
+from tests.gradients import hostile_state
+from tests.gradients.hostile import HOSTILE
+from tests.gradients.ordinary import LENGTH, WIDTH, Model, loss
 
 C = 1.0
 ROWS = 7
@@ -35,7 +36,7 @@ def records(seed=0):
 
 def answers(make_model, loss_fn, method, present, seed=0):
     """The clipped sums of two queries: of the rows that are present, and of all rows but the first three."""
-    hostile.STASH.clear()
+    hostile_state.STASH.clear()
     torch.manual_seed(1)
     model = make_model()
     clipper = FlatClipper(max_grad_norm=C)
@@ -122,7 +123,7 @@ def chained(names):
             x = x.nan_to_num(0.0, 0.0, 0.0)
         return m.head(x).flatten(1).mean(dim=1, keepdim=True)
 
-    return lambda: hostile.Model(steps)
+    return lambda: Model(steps)
 
 
 @pytest.mark.parametrize("method", ["ghost", "loop"])
@@ -131,7 +132,7 @@ def chained(names):
 def test_no_chain_of_steps_lets_a_record_move_more_than_its_share(method, names, gone):
     with warnings.catch_warnings(), unscanned():
         warnings.simplefilter("ignore")
-        found = moves(chained(names), hostile.loss, method, gone)
+        found = moves(chained(names), loss, method, gone)
     if found is not None:
         assert found[0] <= C * (1 + 1e-4)
         assert found[1] <= 1e-4

@@ -8,6 +8,7 @@ import scipy.stats
 import torch
 
 from tacita._integer_noise import discrete_gaussians, rounded_normals
+from tacita._stream import Noise
 from tacita.accounting import (
     DiscreteGaussianEvent,
     FullBatchLaw,
@@ -19,7 +20,6 @@ from tacita.accounting import (
 )
 from tacita.errors import UnsupportedEventError
 from tacita.mechanisms import CalibratedGaussian, DiscreteGaussian, GaussianMechanism, RoundedGaussian, form_of
-from tacita.oracles.line import Noise
 from tacita.random import Key
 
 FALSE_ALARM = 1e-6

@@ -27,7 +27,7 @@ def problem():
 def make_oracle(problem):
     """``make(**changes)``: an oracle on the problem, with test streams."""
 
-    def make(relation="add_or_remove_one", ledger=None, dataset=None, seed=0, **changes):
+    def make(relation="add_or_remove_one", *, ledger=None, dataset=None, seed=0, kind=None, **changes):
         model, loss_fn, data = problem
         settings = dict(
             ledger=ledger or tacita.Ledger(neighboring_relation=relation, privacy_unit="one row"),
@@ -37,7 +37,8 @@ def make_oracle(problem):
             planned_queries=10,
             randomness=tacita.Randomness.insecure(seed),
         )
-        return tacita.ClippedGradientOracle(model, loss_fn, dataset or data, **{**settings, **changes})
+        rows = data if dataset is None else dataset
+        return (kind or tacita.ClippedGradientOracle)(model, loss_fn, rows, **{**settings, **changes})
 
     return make
 

@@ -20,22 +20,11 @@ FEEDBACKS = [PRIVATE, BOUNDED, RELEASED]
 
 
 @pytest.fixture
-def make(problem):
+def make(make_oracle):
     """``make(feedback, **changes)``: an oracle on the problem, with test streams."""
 
-    def build(feedback, relation="add_or_remove_one", ledger=None, seed=0, dataset=None, **changes):
-        model, loss_fn, data = problem
-        settings = dict(
-            ledger=ledger or tacita.Ledger(neighboring_relation=relation, privacy_unit="one row"),
-            sampler=tacita.PoissonSampler(sample_rate=0.3, num_records=60),
-            clipper=tacita.FlatClipper(max_grad_norm=1.0),
-            mechanism=tacita.GaussianMechanism(noise_multiplier=1.0),
-            planned_queries=10,
-            randomness=tacita.Randomness.insecure(seed),
-        )
-        return tacita.ErrorFeedbackOracle(
-            model, loss_fn, data if dataset is None else dataset, feedback=feedback, **{**settings, **changes}
-        )
+    def build(feedback, *relation, **changes):
+        return make_oracle(*relation, kind=tacita.ErrorFeedbackOracle, feedback=feedback, **changes)
 
     return build
 

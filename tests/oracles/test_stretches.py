@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import tacita
+from tacita._stream import Noise
 from tacita.oracles import line as line_module
 from tacita.oracles import trainable
-from tacita.oracles.line import Noise
 from tacita.random import Key
 
 PRIVATE = tacita.PrivateFeedback(max_feedback_norm=0.5)

@@ -24,6 +24,7 @@ import tacita.pipeline.table_task as task_module
 from tacita.oracles.line import Line
 from tacita.pipeline.purchases import TablePurchases
 from tacita.random import Key, Randomness
+from tests.conftest import SCHEMA as SCHEMA_OF_X
 
 ROWS = [
     f"{0.1 * i - 3:.2f},{(7 * i) % 50},{('red', 'green', 'blue')[i % 3]},p{i // 3},{('no', 'yes')[(i // 2) % 2]}"
@@ -37,19 +38,9 @@ SCHEMA = [*FLAGS, "--schema", "schema.toml"]
 HEADERLESS = [*BARE, "--columns", HEADER]
 REGRESSION = [*BARE[:1], "x", *BARE[2:], "--model", "mlp"]
 KINDS = {"bare": BARE, "units": UNITS, "schema": SCHEMA, "headerless": HEADERLESS, "regression": REGRESSION}
-SCHEMA_TOML = """
-rows = 90
-[target]
-column = "label"
-classes = ["no", "yes"]
-[columns.x]
-kind = "number"
-lower = -3
-upper = 3
-[columns.kind]
-kind = "category"
-values = ["red", "green", "blue"]
-"""
+SCHEMA_TOML = (
+    SCHEMA_OF_X.replace("400", "90") + '[columns.kind]\nkind = "category"\nvalues = ["red", "green", "blue"]\n'
+)
 
 SECRET = "SECRET,SECRET,SECRET,SECRET,SECRET"
 HOSTILE: dict[str, Callable[[list[str]], list[str]]] = {

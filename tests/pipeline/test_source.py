@@ -11,18 +11,9 @@ import pytest
 from tacita.errors import DataStructureError, TacitaError
 from tacita.pipeline.plan import TablePlan
 from tacita.pipeline.source import declared_schema, open_source, private_rows, unit_in_words
+from tests import conftest
 
-SCHEMA = """
-rows = 400
-privacy_unit = "one visit"
-[target]
-column = "label"
-classes = ["no", "yes"]
-[columns.x]
-kind = "number"
-lower = -3
-upper = 3
-"""
+SCHEMA = 'privacy_unit = "one visit"' + conftest.SCHEMA
 
 
 @pytest.fixture

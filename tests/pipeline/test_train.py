@@ -26,36 +26,18 @@ from tacita.pipeline.purchases import TablePurchases
 from tacita.random import Randomness
 from tacita.tables import read_table
 from tacita.tables.encoded_file import EncodedFile
+from tests.conftest import RUN_FILES, SCHEMA
 
-FILES = {
-    "config.toml",
-    "ledger.head.json",
-    "ledger.jsonl",
-    "model.safetensors",
-    "preprocessing.json",
-    "statement.json",
-    "statement.txt",
-}
 FIELDS = (
     "epsilon epsilon_spent delta neighboring_relation privacy_unit sampler sample_rate planned_queries "
     "noise_multiplier noise_std max_grad_norm accountant secure_randomness ledger_sha256 holdout_score purchases "
     "chosen_by_tacita caveats"
 )
-SCHEMA = """
-rows = 400
-[target]
-column = "label"
-classes = ["no", "yes"]
-[columns.x]
-kind = "number"
-lower = -3
-upper = 3
-"""
 
 
 def test_a_run_leaves_its_files_and_nothing_private(settings, table) -> None:
     run = train_table(settings())
-    assert {path.name for path in Path("run").iterdir()} == FILES
+    assert {path.name for path in Path("run").iterdir()} == RUN_FILES
     assert set(FIELDS.split()) <= set(run.fields)
     assert run.fields["epsilon"] <= 20.0
     assert run.fields["secure_randomness"] is True
@@ -325,7 +307,7 @@ def test_killed_anywhere_it_goes_on_to_the_same_bits(settings, table, kill_at) -
         assert _released(chosen.output) == whole, number
         assert check_run(chosen.output).faults == (), number
         assert run.fields["queries_made"] == 4
-        assert {path.name for path in Path(chosen.output).iterdir()} == FILES, number
+        assert {path.name for path in Path(chosen.output).iterdir()} == RUN_FILES, number
 
 
 def _released(folder: str) -> tuple[bytes, bytes, Any]:

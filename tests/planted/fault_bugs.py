@@ -10,9 +10,9 @@ from tacita.ledger.journal import Journal
 from tacita.oracles.line import Line
 from tacita.tables import readers
 from tacita.training import checkpoint
-from tacita.training.callbacks import Watch
 from tacita.training.folder import RunFolder
 from tacita.training.loop import Checkpoints
+from tests.planted.callback_bugs import watched_without_flush
 from tests.planted.plant import bug, put, swap
 
 FILE = "tests/faults/test_power_loss.py::test_a_replaced_file_is_the_old_one_or_the_new_one"
@@ -166,15 +166,7 @@ def another_optimizer_ignored():
 @bug(11, 42, caught_by=["tests/training/test_fit.py::test_the_ledger_is_on_disk_before_a_loss_is_shown"])
 def shown_before_the_ledger_is_on_disk():
     """A loss on public rows is shown while the lines of the queries behind it may still be lost."""
-    whole = Watch.step
-
-    def hasty(self, releases):
-        ledger = self._state.oracle.ledger
-        ledger.flush = lambda: None
-        whole(self, releases)
-        del ledger.flush
-
-    put(Watch, "step", hasty)
+    watched_without_flush()
 
 
 @bug(50, caught_by=["tests/faults/test_fuzz_table_files.py::test_no_way_to_read_quotes_a_cell"])

@@ -1,11 +1,12 @@
 """Bugs of an error that changes in place: too early, by half, and under the eyes of who holds it."""
 
+from tacita._stream import Noise
 from tacita.estimators import Estimator, HiddenErrorSum, ReleasedErrorSum
 from tacita.estimators.error_feedback import error
 from tacita.estimators.error_feedback.feedback import HiddenFeedbackSum
 from tacita.mechanisms.mechanism import Mechanism
 from tacita.oracles import GradientOracle
-from tacita.oracles.line import Line, Noise
+from tacita.oracles.line import Line
 from tests.planted.plant import bug, put, swap
 
 PURE = "tests/estimators/test_error_in_place.py::"

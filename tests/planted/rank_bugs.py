@@ -77,8 +77,8 @@ def every_rank_draws_its_own_batch():
     """The other ranks draw Poisson samples of their own, beside the share of rank 0."""
     whole = FollowingLine.planned
 
-    def planned(self, last, own):
-        plan = whole(self, last, own)
+    def planned(self, last, params):
+        plan = whole(self, last, params)
         coins = torch.rand(self._source.num_rows, generator=torch.Generator().manual_seed(plan.query + 1))
         return Plan(plan.query, torch.nonzero(coins < 0.3).flatten().numpy(), plan.seed)
 

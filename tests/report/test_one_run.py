@@ -11,7 +11,7 @@ from tacita.audit.one_run.bound import one_run_bound
 from tacita.audit.one_run.report import OneRunAudit
 from tacita.report.one_run import allowed, plot_one_run, save_one_run
 
-pytest.importorskip("matplotlib")
+imread = pytest.importorskip("matplotlib.image").imread
 
 
 def audit(scores, included, claimed=1.0):
@@ -84,4 +84,7 @@ def test_it_says_what_was_measured():
 )
 def test_odd_scores_are_drawn(scores, tmp_path):
     for claimed in (1.0, math.inf, 0.0):
-        save_one_run(audit(scores, np.arange(500) % 2 == 0, claimed), tmp_path / "odd.png")
+        picture = tmp_path / f"odd-{claimed}.png"
+        save_one_run(audit(scores, np.arange(500) % 2 == 0, claimed), picture)
+        assert picture.read_bytes()[:4] == b"\x89PNG"
+        assert np.ptp(imread(picture)) == 1  # it has black and white, so that something is drawn

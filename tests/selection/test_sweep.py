@@ -16,29 +16,9 @@ from tacita.errors import ResumeError, TacitaError, UnsupportedModuleError
 from tacita.pipeline import TableSettings, check_run, train_table
 from tacita.random import Randomness
 from tacita.selection import NumberOfRuns, sweep_table
+from tests.conftest import CLASSIFICATION, RUN_FILES
 
 GRID = "mean_runs = 3\n[grid]\nlr = [0.1, 1.0]\nmax_grad_norm = [0.5, 2.0]\n"
-SCHEMA = """
-reviewed = true
-rows = 400
-[target]
-column = "label"
-task = "classification"
-classes = ["no", "yes"]
-[columns.x]
-kind = "number"
-lower = -3
-upper = 3
-"""
-FILES = {
-    "config.toml",
-    "ledger.head.json",
-    "ledger.jsonl",
-    "model.safetensors",
-    "preprocessing.json",
-    "statement.json",
-    "statement.txt",
-}
 
 
 def seed_for(wanted, mean=3.0, shape=1.0):
@@ -58,7 +38,7 @@ def sweeping(settings):
 
 def test_a_sweep_leaves_the_files_of_a_run_and_nothing_private(sweeping, table):
     run = sweep_table(sweeping())
-    assert {path.name for path in Path("run").iterdir()} == FILES
+    assert {path.name for path in Path("run").iterdir()} == RUN_FILES
     assert run.fields["epsilon"] <= 20.0
     said = run.fields["selection"]
     assert said["settings_in_grid"] == 4
@@ -100,7 +80,7 @@ def test_its_config_runs_again_and_a_finished_one_is_refused(sweeping, table):
 def test_the_number_of_runs_is_nowhere(sweeping, table, capfd, monkeypatch):
     """One run and six leave the same words, lines, files and sizes, where all runs find the same."""
     told = {}
-    Path("schema.toml").write_text(SCHEMA)
+    Path("schema.toml").write_text(CLASSIFICATION)
     monkeypatch.setattr(sweep_module.TableTask, "trained", _alike(sweep_module.TableTask.trained))
     for wanted in (1, 6):
         words = []
@@ -141,7 +121,7 @@ def test_no_run_at_all_is_told_and_leaves_no_model(sweeping, table):
     grid = "mean_runs = 1\nshape = inf\n[grid]\nlr = [0.1, 1.0]\n"
     seed = seed_for(0, 1.0, math.inf)
     run = sweep_table(sweeping(sweep=grid), randomness=Randomness.insecure(seed))
-    assert {path.name for path in Path("run").iterdir()} == FILES - {"model.safetensors"}
+    assert {path.name for path in Path("run").iterdir()} == RUN_FILES - {"model.safetensors"}
     assert run.fields["selection"]["result"] == "none"
     assert run.fields["holdout_score"]["value"] is None
     assert "there is no model" in " ".join(run.statement.split())

@@ -12,23 +12,10 @@ import tacita
 from tacita.pipeline import check_run
 from tacita.random import Randomness
 from tacita.selection import NumberOfRuns
-from tests.conftest import table_text
+from tests.conftest import CLASSIFICATION, table_text
 
 POINTS = 60 if os.environ.get("TACITA_AUDIT") else 6
 RUNS = 4
-SCHEMA = """
-reviewed = true
-rows = 400
-privacy_unit = "one row"
-[target]
-column = "label"
-task = "classification"
-classes = ["no", "yes"]
-[columns.x]
-kind = "number"
-lower = -3
-upper = 3
-"""
 
 
 def seed():
@@ -66,7 +53,7 @@ class Sweeps:
 def sweeps(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sweeps")
     (folder / "table.csv").write_text(table_text(400))
-    (folder / "schema.toml").write_text(SCHEMA)
+    (folder / "schema.toml").write_text('privacy_unit = "one row"\n' + CLASSIFICATION)
     server = Sweeps(folder)
     server.folder = folder
     yield server

@@ -92,8 +92,10 @@ def test_a_wrong_schema_names_the_setting(text, names):
 
 
 def test_bounds_as_wide_as_can_be_are_taken():
-    Schema.loads("[columns.a]\nkind = 'array'\nshape = [4096, 4096]\nlower = -1.7e38\nupper = 1.7e38")
-    Schema.loads("[columns.a]\nkind = 'number'\nlower = -8e307\nupper = 8e307")
+    array = Schema.loads("[columns.a]\nkind = 'array'\nshape = [4096, 4096]\nlower = -1.7e38\nupper = 1.7e38")
+    number = Schema.loads("[columns.a]\nkind = 'number'\nlower = -8e307\nupper = 8e307")
+    for schema, bound in ((array, 1.7e38), (number, 8e307)):
+        assert (schema.columns["a"].lower, schema.columns["a"].upper) == (-bound, bound)
 
 
 def test_a_file_that_is_not_utf_8_is_named(tmp_path):

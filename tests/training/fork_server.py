@@ -12,13 +12,12 @@ import sys
 import torch
 
 import tacita
+from tests.training.small_run import SETTINGS, loss_fn, rows
 
 QUERY = tacita.GradientOracle.query
 
 
 def train(folder, released):
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(40, 3, generator=generator)
     model = torch.nn.Linear(3, 1)
     with torch.no_grad():
         for p in model.parameters():
@@ -31,22 +30,7 @@ def train(folder, released):
         return release
 
     tacita.GradientOracle.query = query
-    tacita.fit(
-        model,
-        lambda model, batch: (model(batch[0]).squeeze(1) - batch[1]).square(),
-        (x, x.sum(1)),
-        target_epsilon=3.0,
-        target_delta=1e-3,
-        epochs=6,
-        num_records=40,
-        expected_batch_size=10,
-        max_grad_norm=1.0,
-        privacy_unit="one row",
-        optimizer=lambda params: torch.optim.Adam(params, lr=0.1),
-        folder=folder,
-        progress=False,
-        randomness=tacita.Randomness.insecure(0),
-    )
+    tacita.fit(model, loss_fn, rows(), **SETTINGS, epochs=6, folder=folder, randomness=tacita.Randomness.insecure(0))
 
 
 def die_at(step):

@@ -16,17 +16,12 @@ import torch.distributed as dist
 
 import tacita
 from tacita.gradients import NetworkSource
+from tests.training.small_run import SETTINGS, loss_fn, rows
 
 NETWORK = NetworkSource.engine
 
 
-def loss_fn(model, batch):
-    return (model(batch[0]).squeeze(1) - batch[1]).square()
-
-
 def train(folder, group, hardened):
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(40, 3, generator=generator)
     model = torch.nn.Linear(3, 1)
     if group is None or group.rank() == 0:
         with torch.no_grad():
@@ -35,17 +30,10 @@ def train(folder, group, hardened):
     tacita.fit(
         model,
         loss_fn,
-        (x, x.sum(1)),
-        target_epsilon=3.0,
-        target_delta=1e-3,
+        rows(),
+        **SETTINGS,
         epochs=2,
-        num_records=40,
-        expected_batch_size=10,
-        max_grad_norm=1.0,
-        privacy_unit="one row",
-        optimizer=lambda params: torch.optim.Adam(params, lr=0.1),
         folder=folder,
-        progress=False,
         hardened=hardened,
         method="loop" if hardened else "auto",
         randomness=tacita.Randomness.insecure(0),

@@ -18,9 +18,12 @@ LAST_STEP = 320  # a little past the last system call of the run (twice their nu
 
 class ForkServer:
     def __init__(self):
-        script = Path(__file__).with_name("fork_server.py")
         self._process = subprocess.Popen(
-            [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-m", "tests.training.fork_server"],
+            cwd=Path(__file__).parents[2],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
 
     def run(self, folder, step=-1):

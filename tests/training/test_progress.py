@@ -9,14 +9,20 @@ from tacita.ledger import Ledger
 from tacita.training.progress import Progress
 
 
-def test_shows_the_queries_and_the_last_epsilon():
-    ledger = Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one row")
+def reserved(ledger):
+    """A session of 8 queries, all of them reserved."""
     event = GaussianSumEvent(
         sampling=FullBatchLaw(), relation="add_or_remove_one", max_contribution=(1.0,), noise_std=(5.0,)
     )
     session = ledger.register(event, planned_queries=8)
     session.open()
     session.reserve(0, 7)
+    return session
+
+
+def test_shows_the_queries_and_the_last_epsilon():
+    ledger = Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one row")
+    session = reserved(ledger)
     shown = io.StringIO()
     with Progress(ledger, delta=1e-5, total=8, console=Console(file=shown, width=100, force_terminal=True)) as bar:
         for query in range(8):
@@ -30,12 +36,7 @@ def test_shows_queries_made_where_a_killed_process_had_reserved_more(tmp_path):
     """What the ledger says stays conservative; the bar does not jump by a reservation."""
     path = tmp_path / "ledger.jsonl"
     ledger = Ledger(path, neighboring_relation="add_or_remove_one", privacy_unit="one row")
-    event = GaussianSumEvent(
-        sampling=FullBatchLaw(), relation="add_or_remove_one", max_contribution=(1.0,), noise_std=(5.0,)
-    )
-    session = ledger.register(event, planned_queries=8)
-    session.open()
-    session.reserve(0, 7)
+    session = reserved(ledger)
     session.spend(0)
     ledger.close()
     with Ledger(path, neighboring_relation="add_or_remove_one", privacy_unit="one row") as resumed:
@@ -43,7 +44,7 @@ def test_shows_queries_made_where_a_killed_process_had_reserved_more(tmp_path):
         with Progress(resumed, delta=1e-5, total=8, console=Console(file=shown, width=100, force_terminal=True)) as bar:
             resumed.sessions[0].spend(1)
             bar.show(2)
-        made = accountant.epsilon([Spend(event, 2)], 1e-5).epsilon
+        made = accountant.epsilon([Spend(session.event, 2)], 1e-5).epsilon
         assert resumed.made_epsilon(1e-5) == made < resumed.epsilon_spent(1e-5) == resumed.epsilon(1e-5)
     last = shown.getvalue().splitlines()[-2:]
     assert any("2/8" in line and f"epsilon {made:.3g} so far" in line for line in last)

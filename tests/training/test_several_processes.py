@@ -19,9 +19,12 @@ QUERIES = 8
 
 class RankServer:
     def __init__(self):
-        script = Path(__file__).with_name("rank_server.py")
         self._process = subprocess.Popen(
-            [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-m", "tests.training.rank_server"],
+            cwd=Path(__file__).parents[2],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
 
     def run(self, folder, size, killed=-1, last=-1):

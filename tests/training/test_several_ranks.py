@@ -8,6 +8,7 @@ from tacita.errors import RankError, ResumeError
 from tacita.oracles import Line
 from tacita.training import checkpoint
 from tests.oracles.ranks import results, run_ranks
+from tests.training.small_run import SETTINGS, loss_fn, rows
 
 QUERIES = 6
 
@@ -16,8 +17,7 @@ class Rows(torch.utils.data.Dataset):
     """A regression on 40 rows; the process stops when ``stop`` rows were read."""
 
     def __init__(self, stop=None):
-        generator = torch.Generator().manual_seed(0)
-        self.x, self.stop, self.read = torch.randn(40, 3, generator=generator), stop, 0
+        (self.x, self.y), self.stop, self.read = rows(), stop, 0
 
     def __len__(self):
         return 40
@@ -26,11 +26,7 @@ class Rows(torch.utils.data.Dataset):
         self.read += 1
         if self.read == self.stop:
             raise KeyboardInterrupt
-        return self.x[index], self.x[index].sum()
-
-
-def loss_fn(model, batch):
-    return (model(batch[0]).squeeze(1) - batch[1]).square()
+        return self.x[index], self.y[index]
 
 
 def fit(rank, group, folder=None, *, stop=None, seed=0, **changes):
@@ -40,16 +36,9 @@ def fit(rank, group, folder=None, *, stop=None, seed=0, **changes):
         for p in model.parameters():
             p.fill_(0.1 if rank == 0 else 9.0)
     settings = dict(
-        target_epsilon=3.0,
-        target_delta=1e-3,
+        **SETTINGS,
         epochs=1.5,
-        num_records=40,
-        expected_batch_size=10,
-        max_grad_norm=1.0,
-        privacy_unit="one row",
-        optimizer=lambda params: torch.optim.Adam(params, lr=0.1),
         folder=folder,
-        progress=False,
         hardened=True,
         method="loop",
         randomness=tacita.Randomness.insecure(0),

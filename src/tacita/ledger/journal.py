@@ -39,6 +39,11 @@ from tacita.ledger.hash_chain import (
     sha256,
 )
 
+_SEALED = (
+    "this ledger is sealed: its run is finished, and nothing may be added. Use a new ledger; what the two ledgers "
+    "spend adds up."
+)
+
 
 def head_path(path: Path) -> Path:
     """Return the path of the anchor of the ledger at ``path``."""
@@ -170,7 +175,8 @@ class Journal:
         Raises:
             LedgerError: The last line is a seal, or the line could not be written; the file is then as before.
         """
-        self.check_not_sealed()
+        if self.sealed:
+            raise LedgerError(_SEALED)
         if self._read_only:
             raise LedgerError("this ledger was loaded read-only: load it with read_only=False to add to it.")
         entry = {**fields, "v": VERSION, "seq": self.count, "prev": self.head, "kind": kind, "session": session}
@@ -184,10 +190,7 @@ class Journal:
     def check_not_sealed(self) -> None:
         """Raise :class:`LedgerError` if the last line is a seal, after which nothing may be added."""
         if self.sealed:
-            raise LedgerError(
-                "this ledger is sealed: its run is finished, and nothing may be added. Use a new ledger; what the two "
-                "ledgers spend adds up."
-            )
+            raise LedgerError(_SEALED)
 
     def sync(self) -> None:
         """Put every line on disk, then the anchor.

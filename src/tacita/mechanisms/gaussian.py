@@ -63,16 +63,14 @@ class GaussianMechanism(Mechanism):
 
         The release is written over the draws where its dtype is the same, which saves memory.
         """
-        return {block: _noisy(tensors, noise_std[block], normals(block, tensors)) for block, tensors in values.items()}
-
-
-def _noisy(values: Mapping[str, Tensor], std: float, draws: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return ``values + std * draws``, written over the draws where the dtype is the same."""
-    fits = {name: torch.result_type(value, draws[name]) == draws[name].dtype for name, value in values.items()}
-    return {
-        name: torch.add(value, draws[name], alpha=std, out=draws[name] if fits[name] else None)
-        for name, value in values.items()
-    }
+        released: dict[str, dict[str, Tensor]] = {}
+        for block, tensors in values.items():
+            noisy, draws = released.setdefault(block, {}), normals(block, tensors)
+            for name, value in tensors.items():
+                fits = torch.result_type(value, draws[name]) == draws[name].dtype
+                out = draws[name] if fits else None
+                noisy[name] = torch.add(value, draws[name], alpha=noise_std[block], out=out)
+        return released
 
 
 @dataclass(frozen=True, kw_only=True)

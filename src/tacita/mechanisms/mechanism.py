@@ -31,6 +31,16 @@ class Normals(Protocol):
         ...
 
 
+class AddsNoise(Protocol):
+    """Turns bounded values into released ones, as every :class:`Mechanism` does."""
+
+    in_stretches: ClassVar[bool]  # whether the parameters of a block may get their noise a few at a time, in order
+
+    def __call__(self, values: Blocks, noise_std: Mapping[str, float], normals: Any, /) -> dict[str, dict[str, Tensor]]:
+        """Add the noise; ``normals`` is the query's :class:`Normals`."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Mechanism(ABC):
     r"""Base of the mechanisms, whose noise has standard deviation ``noise_multiplier`` x sensitivity.

@@ -68,6 +68,7 @@ class FollowingLine:
     def __init__(
         self, ranks: Ranks, session: str, planned_queries: int, *, estimator: Estimator, source: GradientSource
     ) -> None:
+        self.session_id = session
         self.session: Any = AtRankZero("session", id=session, planned_queries=planned_queries)
         self.position, self.state = 0, estimator.initial_state(source.shapes)
         self._ranks, self._estimator, self._source = ranks, estimator, source
@@ -92,8 +93,9 @@ class FollowingLine:
         """Return the number of the last query; rank 0 tells the next one with its plan."""
         return self._query
 
-    def planned(self, last: int, own: bytes) -> Plan:
-        """Return rank 0's plan of the next query; ``own`` is the digest of this rank's parameters."""
+    def planned(self, last: int, params: Mapping[str, Tensor]) -> Plan:
+        """Return rank 0's plan of the next query, which must be asked at the same point ``params``."""
+        own = point_digest(self._source, params)
         head, rows = self._ranks.told(f"query of {self.session.id}", None, what="model", own=own)
         self._query = head["query"]
         return Plan(self._query, np.frombuffer(bytearray(rows), np.int64), int(head["seed"], 16))
@@ -161,14 +163,12 @@ def tell_state(ranks: Ranks, position: int, state: Any) -> None:
         ranks.told(STATE, {"position": position}, to_bytes(state))
 
 
-def tell_plan(ranks: Ranks, session: str, plan: Plan, own: bytes) -> Plan:
-    """Tell the other ranks what rank 0 drew, if they hold the same parameters."""
-    if ranks.size == 1:
-        return plan
+def tell_plan(session: str, plan: Plan, source: GradientSource, params: Mapping[str, Tensor]) -> None:
+    """Tell the other ranks what rank 0 drew, if they ask at the same point ``params``."""
     head = {"query": plan.query, "seed": f"{plan.seed:x}"}
     rows = np.ascontiguousarray(plan.rows, np.int64)
-    ranks.told(f"query of {session}", head, rows.tobytes(), what="model", own=own)
-    return plan
+    own = point_digest(source, params)
+    source.ranks.told(f"query of {session}", head, rows.tobytes(), what="model", own=own)
 
 
 def tell_again(ranks: Ranks) -> None:
@@ -186,8 +186,6 @@ def hand_out(ranks: Ranks, released: Values) -> None:
 
 def point_digest(source: GradientSource, params: Mapping[str, Tensor]) -> bytes:
     """Return a digest of the point and of the model's buffers, which must be the same on every rank."""
-    if source.ranks.size == 1:
-        return b""
     buffers = () if source.model is None else source.model.named_buffers()
     return tensors_digest([*params.items(), *buffers])
 

@@ -26,17 +26,15 @@ from tacita.oracles.following import (
     AtRankZero,
     FollowingLine,
     check_alike,
-    point_digest,
     tell_session,
     tell_state,
     told_session,
 )
-from tacita.oracles.line import Line
-from tacita.oracles.query_draws import QueryDraws
+from tacita.oracles.line import Line, QueryDraws
 from tacita.oracles.records import OracleData
 from tacita.oracles.session_options import SessionOptions
 from tacita.oracles.session_plan import SessionPlan
-from tacita.oracles.updates import Updates, check_real, names_of, trainable
+from tacita.oracles.updates import Updates, complex_refused, names_of, trainable
 from tacita.random import Randomness
 from tacita.sampling import Sampler, as_sampler
 
@@ -91,6 +89,9 @@ class GradientOracle:
         reservation: Number of queries that are reserved on disk at once, >= 1. It is public. A killed process may
             over-report what it spent by so many queries.
 
+    Attributes:
+        divisor: The public divisor of the sum: the expected batch size.
+
     Raises:
         UnsupportedEventError: No guarantee is proved for estimator x sampler x relation.
         BudgetExceededError: The session would pass the ledger's cap.
@@ -120,24 +121,16 @@ class GradientOracle:
         data = OracleData(source, rows, part, max_rows_per_unit)
         chosen = randomness or Randomness.system()
         options = SessionOptions(purpose, settings, session, chosen, planned_restarts, reservation)
-        self._build(
-            data,
-            options,
-            estimator=estimator,
-            mechanism=mechanism,
-            sampler=sampler,
-            ledger=ledger,
-            planned_queries=planned_queries,
-        )
+        self._build(data, options, estimator, mechanism, sampler, ledger=ledger, planned_queries=planned_queries)
 
     def _build(
         self,
         data: OracleData,
         options: SessionOptions,
-        *,
         estimator: Estimator,
         mechanism: Mechanism | CalibratedGaussian,
         sampler: Sampler,
+        *,
         ledger: Ledger | None,
         planned_queries: int,
     ) -> None:
@@ -145,6 +138,7 @@ class GradientOracle:
         with data.source.ranks.together():
             self._data, self._options = data, options
             self.source, self.estimator, self.sampler = data.source, estimator, as_sampler(sampler)
+            self.divisor = self.sampler.expected_batch_size
             self.planned_queries = _validate.count("planned_queries", planned_queries)
             self.randomness, self._updates = options.randomness, Updates()
             self._rounded_last = estimator.rounded_last
@@ -173,7 +167,7 @@ class GradientOracle:
             state=estimator.initial_state(self.source.shapes),
             ranks=self.source.ranks,
         )
-        self.draws = QueryDraws(self.sampler, self.line, data.num_rows, data.rows)
+        self.draws = QueryDraws(self.sampler, self.line, self.source, data.num_rows, data.rows)
         self.source.follow(self.draws)
         tell_session(self.source.ranks, self.session.id, self.mechanism.noise_multiplier, self.noise_std)
 
@@ -203,11 +197,6 @@ class GradientOracle:
         return self.line.session
 
     @property
-    def divisor(self) -> float:
-        """The public divisor of the sum: the expected batch size."""
-        return self.sampler.expected_batch_size
-
-    @property
     def noise_multiplier(self) -> float:
         """Noise standard deviation over sensitivity."""
         return self.mechanism.noise_multiplier
@@ -229,10 +218,11 @@ class GradientOracle:
             RuntimeError: The model, the loss or the data set queried this oracle within a query.
             ValueError: A parameter is complex.
         """
-        check_real(params)
+        if any(p.is_complex() for p in params.values()):
+            raise complex_refused(params)
         with self.line.turn():
             while True:  # a redone query whose values differ is made again under the next unused number
-                query, rows, seed = self.draws.planned(self.line.begin(), point_digest(self.source, params))
+                query, rows, seed = self.draws.planned(self.line.begin(), params)
                 engine = self.source.engine(params, rows, query=query, seed=seed)
                 values, seen = self.estimator.look(engine, self.line.state)
                 if self.line.commit(query, values, seen):  # the ledger is written: from here on the query counts
@@ -244,7 +234,7 @@ class GradientOracle:
             released=released,
             divisor=self.divisor,
             noise_std=self.noise_std,
-            session=self.line.session.id,
+            session=self.line.session_id,
             query=query,
         )
 

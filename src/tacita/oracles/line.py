@@ -4,36 +4,30 @@ Place: estimators, mechanisms -> [oracles.line] -> release. Values leave an orac
 it has them only after :meth:`Line.commit` has written the ledger. So no code path can spend without recording.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from tacita._stream import Noise
 from tacita.errors import BudgetExceededError, ResumeError
 from tacita.estimators.estimator import Estimator, Values
+from tacita.gradients.engine import GradientSource
 from tacita.gradients.process_group import ALONE, Ranks
 from tacita.ledger import Reservations, Session
 from tacita.ledger.reservations import BLOCK
-from tacita.oracles.following import hand_out, tell_again
+from tacita.mechanisms.mechanism import AddsNoise, Blocks
+from tacita.oracles.following import Plan, hand_out, tell_again, tell_plan
 from tacita.random import Key, QueryCoins, Randomness, Stream
+from tacita.sampling import Sampler
 
-Blocks = Mapping[str, Mapping[str, Tensor]]
 STRETCH = 2**18  # coordinates that get their noise at once, but for a parameter that has more
 MOST_RATCHETS = 10_000  # in addition to one for each query: far more checkpoints than a run ever writes
 _CHANGING: Any = object()  # stands for a state while it is being changed
-
-
-class AddsNoise(Protocol):
-    """Turns bounded values into released ones, as every :class:`~tacita.mechanisms.Mechanism` does."""
-
-    in_stretches: ClassVar[bool]  # whether the parameters of a block may get their noise a few at a time, in order
-
-    def __call__(self, values: Blocks, noise_std: Mapping[str, float], normals: Any, /) -> Values:
-        """Add the noise; ``normals`` is the query's :class:`Noise`."""
-        ...
 
 
 class Line:
@@ -73,6 +67,7 @@ class Line:
         ranks: Ranks = ALONE,
     ) -> None:
         self.session, self.noise_std = session, dict(noise_std)
+        self.session_id, self._planned_queries = session.id, session.planned_queries
         self._mechanism, self._in_stretches = mechanism, mechanism.in_stretches
         self._randomness = randomness
         self._reservations = Reservations(session, reservation)
@@ -200,16 +195,16 @@ class Line:
             self._other_values = False
             self._leave_used_numbers()
         query = self._position
-        if query >= session.planned_queries:
+        if query >= self._planned_queries:
             raise BudgetExceededError(
                 f"planned_queries is {session.planned_queries} and all are used: register a new session for more."
             )
-        if not session.opened:
-            session.open()
         if session.lookup(query) is None:
             if session.is_reserved(query):  # with an earlier query of its group
                 session.begin(query)
             else:
+                if not session.opened:
+                    session.open()
                 self._reservations.prepare(query)
         self._randomness.mark_drawn(self._name)  # even if the sampler draws nothing, the noise is drawn
         return query
@@ -274,14 +269,18 @@ class Line:
             return self.noisy() if self.commit(query, dict(values)) else None
 
     def _with_noise(
-        self, block: str, values: dict[str, Tensor], normals: "Noise", dtypes: Mapping[str, torch.dtype]
+        self, block: str, values: dict[str, Tensor], normals: Noise, dtypes: Mapping[str, torch.dtype]
     ) -> dict[str, Tensor]:
-        released: dict[str, Tensor] = {}
-        sizes = {name: x.numel() for name, x in values.items()}
-        for names in _stretches(sizes) if self._in_stretches else [[*values]]:
-            stretch = {name: values.pop(name) for name in names}
+        """Add the noise to ``STRETCH`` coordinates or more at a time, in order, if the mechanism may be called so."""
+        released, stretch, held = dict[str, Tensor](), dict[str, Tensor](), 0
+        for name in [*values]:
+            stretch[name] = values.pop(name)
+            held += stretch[name].numel()
+            if values and (held < STRETCH or not self._in_stretches):
+                continue
             noisy = self._mechanism({block: stretch}, self.noise_std, normals)[block]
-            released |= {name: x.to(dtypes[name]) if name in dtypes else x for name, x in noisy.items()}
+            released |= {one: x.to(dtypes[one]) if one in dtypes else x for one, x in noisy.items()}
+            stretch, held = {}, 0
         return released
 
     def _leave_used_numbers(self) -> None:
@@ -302,49 +301,45 @@ class Line:
         parts = (x.contiguous().numpy() for x in bits)
         return self._randomness.key.tag(self._name, "fingerprint", query, parts=parts)
 
-    def _normals(self, query: int) -> "Noise":
+    def _normals(self, query: int) -> Noise:
         return Noise(partial(self.query_stream, "noise", query))
 
 
-class Noise:
-    """The noise of one query: standard normals, or the stream of a block from which other noise is drawn."""
+class QueryDraws:
+    """Draws the batch of each query, and the seed that its model and data set draw from.
 
-    def __init__(self, stream: Callable[[str], Stream]) -> None:
-        self.stream = stream
-        self._next: dict[str, tuple[Stream, int]] = {}  # by block: its stream, and how many normals it has given
+    Both are functions of the session's key, the query's number and public settings. So a source may ask early for the
+    draws of later queries (:meth:`GradientSource.follow <tacita.gradients.engine.GradientSource.follow>`).
 
-    def __call__(self, block: str, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return standard normals shaped as ``like``, from where the block's stream stopped last."""
-        dtype = torch.float64 if any(x.dtype == torch.float64 for x in like.values()) else torch.float32
-        sizes = [x.numel() for x in like.values()]
-        device = next(iter(like.values())).device
-        stream, given = self._next.get(block) or (self.stream(block), 0)
-        self._next[block] = stream, given + sum(sizes)
-        flat = _alone(stream.normals((sum(sizes),), dtype=dtype, device=device, offset=given))
-        return {name: draw.view(x.shape) for (name, x), draw in zip(like.items(), flat.split(sizes), strict=True)}
-
-
-def _alone(drawn: Tensor) -> Tensor:
-    """Return ``drawn``, (n,), with zeros in the rest of its memory.
-
-    A stream draws whole blocks, so that the memory beside holds noise of other values. The release is made in this
-    memory, and whoever saves a tensor saves all of its memory.
+    Attributes:
+        sampler: Draws the batch.
+        num_rows: Number of rows that take part. Private under add_or_remove_one.
+        rows: Indices of these rows in the source; ``None`` for all of them. Private.
     """
-    first = drawn.storage_offset()
-    whole = drawn.as_strided((drawn.untyped_storage().nbytes() // drawn.element_size(),), (1,), 0)
-    whole[:first] = 0
-    whole[first + len(drawn) :] = 0
-    return drawn
 
+    def __init__(
+        self, sampler: Sampler, line: Line, source: GradientSource, num_rows: int, rows: np.ndarray | None
+    ) -> None:
+        self.sampler, self.num_rows, self.rows = sampler, num_rows, rows
+        self._line, self._source = line, source
 
-def _stretches(sizes: Mapping[str, int]) -> Iterator[list[str]]:
-    """Cut the names, in order, into groups of ``STRETCH`` coordinates or more; the last group may have fewer."""
-    names, held = list[str](), 0
-    for name, size in sizes.items():
-        names.append(name)
-        held += size
-        if held >= STRETCH:
-            yield names
-            names, held = [], 0
-    if names:
-        yield names
+    def batch(self, query: int) -> np.ndarray:
+        """Return the rows that ``query`` reads, ascending, each once."""
+        drawn = np.asarray(self.sampler.draw(query, self._line.coins, self.num_rows))
+        inside = not drawn.size or (drawn[0] >= 0 and drawn[-1] < self.num_rows)  # -1 would index the last row again
+        if not (inside and (drawn[1:] > drawn[:-1]).all()):
+            raise RuntimeError(
+                f"{type(self.sampler).__name__}.draw must return ascending indices, each once, of existing rows."
+            )
+        return drawn if self.rows is None else self.rows[drawn]
+
+    def seed(self, query: int) -> int:
+        """Return 256 secret bits that seed what the model and the data set draw (dropout, augmentation)."""
+        return int.from_bytes(self._line.query_stream("model", query).bytes(32), "big")
+
+    def planned(self, query: int, params: Mapping[str, Tensor]) -> Plan:
+        """Return what ``query`` draws, and tell the other ranks, which must ask at the same point ``params``."""
+        plan = Plan(query, self.batch(query), self.seed(query))
+        if self._line.ranks.size > 1:
+            tell_plan(self._line.session.id, plan, self._source, params)
+        return plan

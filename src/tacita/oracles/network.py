@@ -101,15 +101,7 @@ class ClippedGradientOracle(GradientOracle):
         options = SessionOptions(purpose, settings, session, chosen, planned_restarts, reservation)
         data = network.data()
         estimator = _clipped(clipper, mechanism, data.source.method)
-        self._build(
-            data,
-            options,
-            estimator=estimator,
-            mechanism=mechanism,
-            sampler=sampler,
-            ledger=ledger,
-            planned_queries=planned_queries,
-        )
+        self._build(data, options, estimator, mechanism, sampler, ledger=ledger, planned_queries=planned_queries)
 
 
 def _clipped(clipper: Clipper, mechanism: Mechanism | CalibratedGaussian, method: str) -> Estimator:
@@ -185,15 +177,8 @@ class ErrorFeedbackOracle(GradientOracle):
         chosen = randomness or Randomness.system()
         options = SessionOptions(purpose, settings, session, chosen, planned_restarts, reservation)
         estimator = feedback.estimator(clipper, as_sampler(sampler).expected_batch_size)
-        self._build(
-            network.data(),
-            options,
-            estimator=estimator,
-            mechanism=feedback.allocated(mechanism),
-            sampler=sampler,
-            ledger=ledger,
-            planned_queries=planned_queries,
-        )
+        data, allocated = network.data(), feedback.allocated(mechanism)
+        self._build(data, options, estimator, allocated, sampler, ledger=ledger, planned_queries=planned_queries)
 
 
 class UnclippedGradientOracle(GradientOracle):
@@ -276,15 +261,8 @@ class UnclippedGradientOracle(GradientOracle):
             monitor_weight=monitor_weight,
             debug_monitor=debug_monitor,
         )
-        self._build(
-            network.data(),
-            options,
-            estimator=estimator,
-            mechanism=mechanism,
-            sampler=sampler,
-            ledger=ledger,
-            planned_queries=planned_queries,
-        )
+        data = network.data()
+        self._build(data, options, estimator, mechanism, sampler, ledger=ledger, planned_queries=planned_queries)
         _warn_of_noise(self.noise_std["all"] / self.divisor, self.source.shapes, declared_max_grad_norm)
 
     @property

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from tacita import _validate
+from tacita._stream import Noise
 from tacita.accounting import CoupledEvent, Event
 from tacita.errors import BudgetExceededError, ResumeError
 from tacita.estimators.stationarity_query import StationarityQuery
@@ -24,8 +25,9 @@ from tacita.gradients.functional import LossFn
 from tacita.ledger import Ledger, Session
 from tacita.ledger.reservations import BLOCK
 from tacita.mechanisms.above_threshold import AboveThreshold
+from tacita.mechanisms.mechanism import Blocks
 from tacita.oracles.certificate import StationaryCertificate
-from tacita.oracles.line import Blocks, Line, Noise
+from tacita.oracles.line import Line
 from tacita.oracles.records import Network, check_units
 from tacita.oracles.session_options import SessionOptions
 from tacita.oracles.session_plan import under_conditions

@@ -17,13 +17,12 @@ def trainable(model: nn.Module) -> dict[str, Tensor]:
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
 
 
-def check_real(params: Mapping[str, Tensor]) -> None:
-    """Raise ``ValueError`` if a parameter is complex."""
-    if found := [name for name, p in params.items() if p.is_complex()]:
-        raise ValueError(
-            f"params must be real, and are complex: {', '.join(found)}. Hold real and imaginary parts in a real "
-            "parameter."
-        )
+def complex_refused(params: Mapping[str, Tensor]) -> ValueError:
+    """Return the error that names the complex parameters."""
+    found = ", ".join(name for name, p in params.items() if p.is_complex())
+    return ValueError(
+        f"params must be real, and are complex: {found}. Hold real and imaginary parts in a real parameter."
+    )
 
 
 def names_of(updates: Iterable[Tensor], params: Mapping[str, Tensor]) -> list[str]:

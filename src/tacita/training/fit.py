@@ -188,18 +188,14 @@ def fit(
     chosen = ChosenSettings()
     num_records = public_count(num_records, dataset, neighboring_relation, chosen)
     sampler = chosen_sampler(num_records, expected_batch_size, target_delta, chosen)
-    clipper = chosen_clipper(clipper, max_grad_norm, chosen)
-    unit = chosen.filled("privacy_unit", privacy_unit, "one record")
-    optimizer = chosen_optimizer(optimizer, chosen)
-    shown_loss, shown_data, collate = _views(loss_fn, dataset, collate_fn, views, augment)
+    shown, collate = _views(loss_fn, dataset, collate_fn, views, augment)
     ranks = Ranks.of(process_group, next(model.parameters(), torch.empty(0)).device)
     oracle_of = partial(
         ClippedGradientOracle if feedback is None else partial(ErrorFeedbackOracle, feedback=feedback),
         model,
-        shown_loss,
-        shown_data,
+        *shown,
         sampler=sampler,
-        clipper=clipper,
+        clipper=chosen_clipper(clipper, max_grad_norm, chosen),
         mechanism=CalibratedGaussian(target_epsilon=target_epsilon, target_delta=target_delta, form=form_of(hardened)),
         planned_queries=sampler.queries_for(epochs),
         collate_fn=collate,
@@ -209,22 +205,17 @@ def fit(
         process_group=ranks,
         reservation=reservation,
     )
+    unit = chosen.filled("privacy_unit", privacy_unit, "one record")
+    optimizer = chosen_optimizer(optimizer, chosen)
     with ranks.together():
         same_weights(ranks, model)
         if not ranks.leads:
-            follow(lambda: _state(model, oracle_of(ledger=None), optimizer, scheduler, None), ranks)
-            elsewhere: Any = AtRankZero("run")
-            return Run(model, elsewhere, elsewhere)
+            return _followed(model, ranks, lambda: _state(model, oracle_of(ledger=None), optimizer, scheduler, None))
         run = RunLifecycle.start(None if folder is None else RunFolder(folder), randomness)
         with run.ledger(neighboring_relation=neighboring_relation, privacy_unit=unit) as ledger:
             oracle = oracle_of(ledger=ledger, session=next(iter(ledger.sessions), None), randomness=run.randomness)
             state = _state(model, oracle, optimizer, scheduler, chosen_average(average, oracle, model, chosen))
-            watching.check(state)
-            ranks.told(SEALED, {"sealed": run.sealed})
-            finished = _finished(
-                run, state, watching, shown_data, delta=target_delta, chosen=chosen.words, bar=progress
-            )
-            same_weights(ranks, model)
+            finished = _finished(run, state, watching, shown[1], delta=target_delta, chosen=chosen, bar=progress)
     run.finish()
     return finished
 
@@ -242,13 +233,13 @@ def _check_variants(
 
 def _views(
     loss_fn: LossFn, dataset: Any, collate_fn: Callable[[list], Any] | None, views: int, augment: Callable | None
-) -> tuple[LossFn, Any, Callable[[list], Any] | None]:
-    """Return loss, data set and ``collate_fn`` of the oracle, whose records have ``views`` augmented views."""
+) -> tuple[tuple[LossFn, Any], Callable[[list], Any] | None]:
+    """Return (loss, data set) and the ``collate_fn`` of the oracle, whose records have ``views`` augmented views."""
     if views == 1 and augment is None:
-        return loss_fn, dataset, collate_fn
+        return (loss_fn, dataset), collate_fn
     records = as_records(dataset)
     several = SeveralViews(records.dataset, views, augment, collate_fn=collate_fn)
-    return mean_over_views(loss_fn), replace(records, dataset=several), None
+    return (mean_over_views(loss_fn), replace(records, dataset=several)), None
 
 
 def _state(
@@ -259,6 +250,13 @@ def _state(
     return TrainingState(model, built, oracle, average, schedule)
 
 
+def _followed(model: nn.Module, ranks: Ranks, state_of: Callable[[], TrainingState]) -> Run:
+    """Train with rank 0 on another rank; rank 0 alone has the run's ledger and statement."""
+    follow(state_of, ranks)
+    elsewhere: Any = AtRankZero("run")
+    return Run(model, elsewhere, elsewhere)
+
+
 def _finished(
     run: RunLifecycle,
     state: TrainingState,
@@ -266,16 +264,22 @@ def _finished(
     dataset: Any,
     *,
     delta: float,
-    chosen: list[str],
+    chosen: ChosenSettings,
     bar: bool,
 ) -> Run:
-    """Train, or take what an earlier process had trained and sealed."""
+    """Train, or take what an earlier process had trained and sealed; every rank ends with rank 0's weights."""
+    watching.check(state)
+    oracle = state.oracle
+    oracle.source.ranks.told(SEALED, {"sealed": run.sealed})
     if run.sealed:
-        return _restored(run, state, delta, chosen)
-    ledger, planned = state.oracle.ledger, state.oracle.planned_queries
-    progress = Progress(ledger, delta=delta, total=planned) if bar else None
-    _train(state, _checkpoints(run, state.oracle, dataset), Watch(state, watching, delta=delta, bar=progress), progress)
-    return _told(run, state, watching.public_data is not None, delta, chosen)
+        finished = _restored(run, state, delta, chosen.words)
+    else:
+        progress = Progress(oracle.ledger, delta=delta, total=oracle.planned_queries) if bar else None
+        watch = Watch(state, watching, delta=delta, bar=progress)
+        _train(state, _checkpoints(run, oracle, dataset), watch, progress)
+        finished = _told(run, state, watching.public_data is not None, delta, chosen.words)
+    same_weights(oracle.source.ranks, state.model)
+    return finished
 
 
 def _checkpoints(run: RunLifecycle, oracle: GradientOracle, dataset: Any) -> Checkpoints | None:

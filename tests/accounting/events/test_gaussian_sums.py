@@ -122,26 +122,22 @@ def test_one_pass_is_one_query_however_many(events):
     assert [epsilon(event, queries) for queries in (1, 10, 10_000)] == [once] * 3
 
 
+EPOCHS = acc.GaussianSumEvent(
+    relation="replace_one",
+    max_contribution=(1.0,),
+    noise_std=(2.0,),
+    sampling=acc.ShuffledEpochsLaw(10, own_coin=True),
+)
+
+
 def test_shuffled_epochs_is_one_query_an_epoch_begun(events):
-    event = acc.GaussianSumEvent(
-        relation="replace_one",
-        max_contribution=(1.0,),
-        noise_std=(2.0,),
-        sampling=acc.ShuffledEpochsLaw(10, own_coin=True),
-    )
     full = events.full(2.0, "replace_one")
     for queries, epochs in ((1, 1), (10, 1), (11, 2), (30, 3)):
-        assert epsilon(event, queries) == epsilon(full, epochs)
+        assert epsilon(EPOCHS, queries) == epsilon(full, epochs)
 
 
 def test_two_sessions_of_epochs_are_not_rounded_together(events):
-    event = acc.GaussianSumEvent(
-        relation="replace_one",
-        max_contribution=(1.0,),
-        noise_std=(2.0,),
-        sampling=acc.ShuffledEpochsLaw(10, own_coin=True),
-    )
-    both = acc.epsilon([acc.Spend(event, 5), acc.Spend(event, 5)], DELTA).epsilon
+    both = acc.epsilon([acc.Spend(EPOCHS, 5), acc.Spend(EPOCHS, 5)], DELTA).epsilon
     assert both == epsilon(events.full(2.0, "replace_one"), 2)
 
 
