@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from tacita.errors import UnsupportedModuleError
-from tacita.gradients.batches import flatten, map_tensors
+from tacita.gradients.batches import flatten, map_tensors, tensors_in
 from tacita.gradients.batching_rules import check_operator, rules_guarded
 from tacita.gradients.chunked import Chunk
 from tacita.gradients.functional import LossFn, ModuleTree, losses_at
@@ -66,6 +66,18 @@ class _RecordedCall(NamedTuple):
     edge: GradientEdge
 
 
+class Trial(NamedTuple):
+    """What a pass without values shows of a model and its loss.
+
+    Attributes:
+        bare: Parameters that are used where no rule sees them.
+        reads_only: Nothing writes a tensor of the batch in place.
+    """
+
+    bare: frozenset[str]
+    reads_only: bool
+
+
 def capture(
     model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], chunk: Chunk, bare: frozenset[str] = frozenset()
 ) -> tuple[list[NamedUse], frozenset[str]]:
@@ -85,8 +97,9 @@ def capture(
         The uses, and the names of all bare parameters.
 
     Raises:
-        UnsupportedModuleError: The input of a recorded call is modified in place afterwards.
+        UnsupportedModuleError: The input of a recorded call is modified in place afterwards, or a chunk that is lent.
     """
+    lent = [(t, t._version) for t in tensors_in(chunk.batch)] if chunk.lent else []
     while True:
         tree = ModuleTree(model)
         leaves = {name: p.detach().requires_grad_() for name, p in params.items() if name not in bare}
@@ -96,6 +109,8 @@ def capture(
             edges, of_leaves, of_copies = _backward(losses, recorder.calls, leaves, copies)
         del losses
         recorder.check_nothing_is_kept()
+        if any(t._version != version for t, version in lent):
+            raise UnsupportedModuleError("the batch is written in place in some calls only: copy it before (x.clone()).")
         unseen = {name for name, grad in zip(leaves, of_leaves, strict=True) if grad is not None}
         if not unseen:
             break
@@ -105,7 +120,7 @@ def capture(
 
 def capture_without_values(
     model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], like: Any
-) -> tuple[list[NamedUse], frozenset[str]]:
+) -> Trial:
     """Run :func:`capture` on two records under ``FakeTensorMode``: tensors have shapes and no values.
 
     What is decided or raised here can therefore depend neither on data nor on the values of parameters.
@@ -126,7 +141,9 @@ def capture_without_values(
         with FakeTensorMode(allow_non_fake_inputs=True) as fakes:
             batch = map_tensors(lambda t: torch.empty(RECORDS, *t.shape[1:], dtype=t.dtype, device=t.device), like)
             points = {name: fakes.from_tensor(p.detach()) for name, p in params.items()}
-            return capture(model, loss_fn, points, Chunk(batch, RECORDS, 0))
+            before = [t._version for t in tensors_in(batch)]
+            _, bare = capture(model, loss_fn, points, Chunk(batch, RECORDS, 0))
+            return Trial(bare, [t._version for t in tensors_in(batch)] == before)
     finally:
         logger.disabled = before
 
