@@ -9,6 +9,7 @@ other way is *bare*: it enters as one copy a record, so that autograd gives its 
 Everything here is private. Proof: docs/derivations/per-record-engine.md.
 """
 
+import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from tacita.gradients.batching_rules import check_operator, rules_guarded
 from tacita.gradients.chunked import Chunk
 from tacita.gradients.functional import LossFn, ModuleTree, losses_at
 from tacita.gradients.ghost.derived import Derived, RearrangedRule, derived
-from tacita.gradients.ghost.fused_kernels import REPLACEMENTS
+from tacita.gradients.ghost.fused_kernels import KERNELS, REPLACEMENTS
 from tacita.gradients.ghost.products import PRODUCTS
 from tacita.gradients.ghost.record_batch import RecordBatch, outside, records
 from tacita.gradients.ghost.registry import RULES
@@ -35,6 +36,11 @@ from tacita.gradients.weighted_sums import wide
 
 RECORDS = 2  # of a pass without values
 _UNSAFE_VIEW = torch.ops.aten._unsafe_view.default
+_ANCHOR = torch.empty(0, requires_grad=True)  # no gradient reaches it
+_FACTS = {  # what code asks of a tensor that is no tensor, and the same for all records
+    *(getattr(torch.Tensor, name).__get__ for name in ("shape", "ndim", "dtype", "device", "layout", "requires_grad")),
+    *(getattr(torch.Tensor, name) for name in ("size", "dim", "numel", "stride", "is_floating_point", "is_contiguous")),
+}
 
 
 @dataclass(frozen=True)
@@ -188,13 +194,15 @@ class _Recorder(Marks):
         self.without_values = any(isinstance(leaf, FakeTensor) for leaf in leaves.values())
 
     def __torch_function__(self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        if func in _FACTS:
+            return func(*args, **(kwargs or {}))
         check_operator(func)
         kwargs, result = kwargs or {}, NotImplemented
         rule, replacement = RULES.get(func), REPLACEMENTS.get(func)
         if rule is not None and self.batch.innermost():
             result = self._by_rule(func, rule, args, kwargs)
         if result is NotImplemented and replacement is not None and self.batch.innermost():
-            with self:  # a composed function's calls are seen one by one
+            with contextlib.nullcontext() if func in KERNELS else self:  # the calls of others are seen one by one
                 result = replacement(self.batch, *args, **kwargs)
         if result is NotImplemented:
             target = self.check_target(func, args, kwargs)
@@ -256,7 +264,7 @@ class _Recorder(Marks):
                 output = _UNSAFE_VIEW(output, output.shape)
             if met and torch.is_grad_enabled():
                 if not output.requires_grad:
-                    output = _InGraph.apply(output, torch.empty(0, requires_grad=True))
+                    output = _InGraph.apply(output, _ANCHOR)
                 shapes, edge = (
                     {local: values[local].shape for local in given if local in met},
                     get_gradient_edge(output),
