@@ -151,8 +151,8 @@ def test_the_radius_of_a_group_norm_is_the_rounding_of_its_two_sums(offset):
     radius, (wide, d) = rule.radius(use), (t.double().flatten(2) for t in (x, grad))
     groups = wide.view(5, 2, -1)
     mean, deviation = (t.repeat_interleave(3, dim=1) for t in (groups.mean(dim=2), groups.std(dim=2)))
-    scale = ((d * wide).abs().sum(dim=2) + mean.abs() * d.abs().sum(dim=2)) / deviation
-    for parameter, sizes, looseness in (("weight", scale, 2.6), ("bias", d.abs().sum(dim=2), 1.3)):
+    scale = (d * wide).abs().sum(dim=2) + mean.abs() * d.abs().sum(dim=2)
+    for parameter, sizes, looseness in (("weight", scale / deviation, 3.0), ("bias", d.abs().sum(dim=2), 1.3)):
         once = gamma(300, torch.float32) * sizes.norm(dim=1)
         assert (radius[parameter] >= once).all()
         assert (radius[parameter] <= looseness * once).all()

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from tacita.gradients.batching_rules import rules_guarded
-from tacita.gradients.ghost.rule import Factors, LayerRule, LayerUse, RowWeights
+from tacita.gradients.ghost.rule import UNDERNEATH, Factors, LayerRule, LayerUse, RowWeights
 from tacita.gradients.weighted_sums import wide
 
 # Nodes of autograd's graph whose function puts each coordinate of its input in one place of its output, or nowhere.
@@ -27,7 +27,6 @@ _REARRANGEMENTS = {
         "Unbind", "Squeeze", "Unsqueeze", "Alias", "Clone",
     )
 } | {"SplitBackward0", "UnbindBackward0", "SqueezeBackward1"}  # fmt: skip
-_UNDERNEATH = "underneath "  # begins the key under which the use of a derived weight keeps its own gradients
 
 
 @dataclass(frozen=True)
@@ -138,7 +137,7 @@ class RearrangedRule(LayerRule):
     def squared_norms(self, use: LayerUse, *, rounding_margin: bool = True) -> dict[str, Tensor]:
         of_the_call = self._of_the_call(use)
         found = self.plain.squared_norms(of_the_call, rounding_margin=rounding_margin)
-        use.kept.update({_UNDERNEATH + name: kept for name, kept in of_the_call.kept.items()})
+        use.kept.update({UNDERNEATH + name: kept for name, kept in of_the_call.kept.items()})
         return found
 
     def sums(self, use: LayerUse, weights: RowWeights) -> dict[str, Tensor]:
@@ -170,7 +169,7 @@ class RearrangedRule(LayerRule):
         return None if whole is None else self.wrapped(whole)
 
     def _of_the_call(self, use: LayerUse) -> LayerUse:
-        name = _UNDERNEATH + self.local
+        name = UNDERNEATH + self.local
         kept = {self.local: use.kept[name]} if name in use.kept else {}
         return replace(use, shapes={self.local: self.source.tensor.shape}, kept=kept)
 

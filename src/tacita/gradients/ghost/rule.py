@@ -18,6 +18,7 @@ from tacita.errors import UnsupportedModuleError
 from tacita.gradients.ghost.rounding import LONGEST_ROW, squared_row_norms, unit
 
 Parameters = Mapping[str, "Tensor | None"]
+UNDERNEATH = "underneath "  # begins the key under which the use of a derived weight keeps its own gradients
 VALUE = "value"  # the name of AutogradRule for its parameter
 
 
@@ -96,8 +97,12 @@ class LayerUse:
     def wide(self) -> "LayerUse":
         """Return the use with the same numbers in float64, so that sums of products are taken in float64."""
         x = self.x.double() if self.x.is_floating_point() else self.x
-        kept = {name: self.kept[name].double() for name in self.names if name in self.kept}
+        kept = {key: g.double() for key, g in self.kept.items() if key.removeprefix(UNDERNEATH) in self.names}
         return replace(self, x=x, grad=self.grad.double(), kept=kept)
+
+    def held(self, name: str) -> Tensor | None:
+        """Return what the sums of a parameter add: kept gradients, maybe of what was derived from it; or ``None``."""
+        return self.kept.get(name, self.kept.get(UNDERNEATH + name))
 
     def weighted(self, weights: RowWeights) -> tuple[Tensor, Tensor]:
         """Return the input and the weighted output gradient. Their products are finite wherever the norm was.
