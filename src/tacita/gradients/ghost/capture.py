@@ -116,7 +116,9 @@ def capture(
         del losses
         recorder.check_nothing_is_kept()
         if any(t._version != version for t, version in lent):
-            raise UnsupportedModuleError("the batch is written in place in some calls only: copy it before (x.clone()).")
+            raise UnsupportedModuleError(
+                "the batch is written in place in some calls only: copy it before (x.clone())."
+            )
         unseen = {name for name, grad in zip(leaves, of_leaves, strict=True) if grad is not None}
         if not unseen:
             break
@@ -124,9 +126,7 @@ def capture(
     return _uses(recorder.calls, edges, dict(zip(copies, of_copies, strict=True))), bare
 
 
-def capture_without_values(
-    model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], like: Any
-) -> Trial:
+def capture_without_values(model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], like: Any) -> Trial:
     """Run :func:`capture` on two records under ``FakeTensorMode``: tensors have shapes and no values.
 
     What is decided or raised here can therefore depend neither on data nor on the values of parameters.

@@ -8,6 +8,7 @@ docs/derivations/ghost_norms.md.
 """
 
 import math
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,15 +23,17 @@ from tacita.gradients.ghost.rule import Call, LayerRule, LayerUse, Parameters, s
 SLACK = 1.01  # for the roundings of mean and deviation themselves
 
 
+@dataclass(frozen=True, repr=False, eq=False)
 class Moments:
     """Mean and reciprocal deviation of each group of each row of one input, as the forward pass computed them."""
 
-    def __init__(self, x: Tensor, mean: Tensor, rstd: Tensor) -> None:
-        self._x, self.mean, self.rstd = x, mean, rstd
+    x: Tensor
+    mean: Tensor
+    rstd: Tensor
 
     def are_of(self, x: Tensor) -> bool:
         """Return whether ``x`` is the input itself, and neither some rows of it nor a copy."""
-        mine = self._x
+        mine = self.x
         same_memory = mine.untyped_storage()._cdata == x.untyped_storage()._cdata and mine.dtype == x.dtype
         same_place = mine.storage_offset() == x.storage_offset() and mine.stride() == x.stride()
         return same_memory and same_place and mine.shape == x.shape
