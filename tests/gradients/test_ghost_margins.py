@@ -173,7 +173,8 @@ def test_what_a_row_of_a_group_norm_adds_does_not_depend_on_its_companions():
     for bad in (torch.nan, torch.inf, 1e30):
         hostile[1:] = bad
         _, other = recorded(nn.GroupNorm(2, 6), hostile, grad)
-        assert all(torch.equal(a[0], b[0]) for a, b in zip(rule.grads(use).values(), rule.grads(other).values()))
+        mine, others = rule.grads(use), rule.grads(other)
+        assert all(torch.equal(mine[name][0], others[name][0]) for name in ("weight", "bias"))
 
 
 @pytest.mark.parametrize("positions", [1, 7, 256])

@@ -147,9 +147,9 @@ def capture_without_values(model: nn.Module, loss_fn: LossFn, params: Mapping[st
         with FakeTensorMode(allow_non_fake_inputs=True) as fakes:
             batch = map_tensors(lambda t: torch.empty(RECORDS, *t.shape[1:], dtype=t.dtype, device=t.device), like)
             points = {name: fakes.from_tensor(p.detach()) for name, p in params.items()}
-            before = [t._version for t in tensors_in(batch)]
+            versions = [t._version for t in tensors_in(batch)]
             _, bare = capture(model, loss_fn, points, Chunk(batch, RECORDS, 0))
-            return Trial(bare, [t._version for t in tensors_in(batch)] == before)
+            return Trial(bare, [t._version for t in tensors_in(batch)] == versions)
     finally:
         logger.disabled = before
 

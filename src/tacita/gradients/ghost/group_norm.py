@@ -42,7 +42,7 @@ class Moments:
 class GroupNormRule(LayerRule):
     """Scale and shift of ``torch.nn.functional.group_norm``, for inputs (batch, images, channels, *positions)."""
 
-    def read(  # noqa: PLR0917 - the arguments of the torch function
+    def read(
         self,
         input: Tensor,
         num_groups: int,
@@ -85,7 +85,7 @@ GROUP_NORM_RULE = GroupNormRule()
 
 
 def _normalised(x: Tensor, weight: Tensor | None, bias: Tensor | None, settings: Any) -> Tensor:
-    """Normalise ``x``, and remember its moments where they serve the gradients: on a CPU, several positions a record."""
+    """Normalise ``x``, and remember its moments where they serve: on a CPU, with several positions a record."""
     flat, positions = x.flatten(0, 1), math.prod(x.shape[3:])
     serves = x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64) and x.shape[1] == 1 < positions
     if not serves or torch.is_autocast_enabled("cpu") or x.shape[2] % settings.groups:
@@ -116,8 +116,8 @@ def _radii(use: LayerUse) -> dict[str, Tensor]:
     r"""Bound the rounding of both gradients in norm, (rows,), float64.
 
     A sum over T positions is off by at most :math:`\gamma_T` times the sum of its terms' sizes, so a channel's scale by
-    :math:`\gamma_{T+6} \, r (\lVert d \rVert \lVert x \rVert + |m| \sqrt{T} \lVert d \rVert)`. The group's n inputs have
-    squares that add up to at most :math:`n (r^{-2} + m^2)`, those of one channel to no more.
+    :math:`\gamma_{T+6} \, r (\lVert d \rVert \lVert x \rVert + |m| \sqrt{T} \lVert d \rVert)`. The group's n
+    inputs have squares that add up to at most :math:`n (r^{-2} + m^2)`, those of one channel to no more.
     """
     rows, channels, positions = len(use.x), use.x.shape[2], _positions(use)
     squares = squared_row_norms(use.grad.reshape(rows, channels, positions))
