@@ -12,7 +12,6 @@ Everything here is private. Proof: docs/derivations/per-record-engine.md.
 import contextlib
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -25,12 +24,12 @@ from tacita.gradients.batches import flatten, map_tensors, tensors_in
 from tacita.gradients.batching_rules import check_operator, rules_guarded
 from tacita.gradients.chunked import Chunk
 from tacita.gradients.functional import LossFn, ModuleTree, losses_at
-from tacita.gradients.ghost.derived import Derived, RearrangedRule, derived
+from tacita.gradients.ghost.derived import Derivations, Derived, derived
 from tacita.gradients.ghost.fused_kernels import KERNELS, REPLACEMENTS
 from tacita.gradients.ghost.products import PRODUCTS
 from tacita.gradients.ghost.record_batch import RecordBatch, outside, records
 from tacita.gradients.ghost.registry import RULES
-from tacita.gradients.ghost.rule import AUTOGRAD_RULE, VALUE, Call, LayerRule, LayerUse, autograd_use
+from tacita.gradients.ghost.rule import Call, LayerRule, LayerUse, NamedUse, named_autograd_use
 from tacita.gradients.retention import Marks, nothing_is_written
 from tacita.gradients.weighted_sums import wide
 
@@ -41,23 +40,6 @@ _FACTS = {  # what code asks of a tensor that is no tensor, and the same for all
     *(getattr(torch.Tensor, name).__get__ for name in ("shape", "ndim", "dtype", "device", "layout", "requires_grad")),
     *(getattr(torch.Tensor, name) for name in ("size", "dim", "numel", "stride", "is_floating_point", "is_contiguous")),
 }
-
-
-@dataclass(frozen=True)
-class NamedUse:
-    """A use of parameters, with the model's names for them.
-
-    Attributes:
-        use: The use, in the rule's names.
-        function: Name of the torch function.
-        parameters: The rule's own name -> the model's.
-        rule: The rule of the function.
-    """
-
-    use: LayerUse
-    function: str
-    parameters: dict[str, str]
-    rule: LayerRule
 
 
 class _RecordedCall(NamedTuple):
@@ -305,7 +287,7 @@ def _uses(
         of_copies: The per-sample gradients of the bare parameters, by name.
     """
     found: list[NamedUse] = []
-    through = _Derivations()
+    through = Derivations()
     edges.reverse()
     for call in calls:
         grad = edges.pop()  # this list no longer holds it: the rule may hold a copy of its own
@@ -326,41 +308,9 @@ def _uses(
                 found.append(NamedUse(part.only(tuple(names)), call.function, names, call.rule))
             for local in part.names:
                 if local in call.derived:
-                    found += through.uses(part.only((local,)), call, local)
+                    found += through.uses(part.only((local,)), call.rule, call.function, call.derived[local])
     found += through.pulled_uses()
     for name, grad in of_copies.items():
         if grad is not None:
-            found.append(_autograd_use(name, grad))
+            found.append(named_autograd_use(name, grad))
     return found
-
-
-class _Derivations:
-    """Turns uses of derived weights into uses of the parameters that they depend on."""
-
-    def __init__(self) -> None:
-        self._rules: dict[tuple, RearrangedRule] = {}  # one for all uses that can be merged
-        self._sums: dict[int, tuple[Derived, Tensor]] = {}  # by the derived tensor: its per-sample gradients
-
-    def uses(self, use: LayerUse, call: _RecordedCall, local: str) -> list[NamedUse]:
-        """Return the use of a rearranged parameter; remember the gradients of anything else."""
-        source = call.derived[local]
-        if source.rearranged:
-            key = (id(call.rule), local, *source.place())
-            rule = self._rules.setdefault(key, RearrangedRule(call.rule, source, local))
-            (name,) = source.leaves
-            return [NamedUse(rule.wrapped(use), call.function, {local: name}, rule)]
-        grads, key = call.rule.grads(use)[local], id(source.tensor)
-        before = self._sums.get(key)
-        self._sums[key] = (source, grads if before is None else before[1] + grads)
-        return []
-
-    def pulled_uses(self) -> list[NamedUse]:
-        """Return the uses of parameters from which something else than a rearrangement was computed."""
-        found = []
-        for source, grads in self._sums.values():
-            found += [_autograd_use(n, g) for n, g in zip(source.leaves, source.pulled(grads), strict=True)]
-        return found
-
-
-def _autograd_use(name: str, grads: Tensor) -> NamedUse:
-    return NamedUse(autograd_use(grads.to(wide(grads.dtype))), "autograd", {VALUE: name}, AUTOGRAD_RULE)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients.ghost.rounding import LONGEST_ROW, squared_row_norms, unit
+from tacita.gradients.weighted_sums import wide
 
 Parameters = Mapping[str, "Tensor | None"]
 UNDERNEATH = "underneath "  # begins the key under which the use of a derived weight keeps its own gradients
@@ -247,6 +248,28 @@ def autograd_use(gradients: Tensor) -> LayerUse:
     """Return the use of a parameter whose per-sample gradients are ``gradients``, (rows, *param)."""
     shapes = {VALUE: gradients.shape[1:]}
     return LayerUse(None, shapes, (VALUE,), gradients, gradients, kept={VALUE: gradients})
+
+
+@dataclass(frozen=True)
+class NamedUse:
+    """A use of parameters, with the model's names for them.
+
+    Attributes:
+        use: The use, in the rule's names.
+        function: Name of the torch function.
+        parameters: The rule's own name -> the model's.
+        rule: The rule of the function.
+    """
+
+    use: LayerUse
+    function: str
+    parameters: dict[str, str]
+    rule: LayerRule
+
+
+def named_autograd_use(name: str, grads: Tensor) -> NamedUse:
+    """Return the use of the model's parameter ``name`` whose per-sample gradients are ``grads``."""
+    return NamedUse(autograd_use(grads.to(wide(grads.dtype))), "autograd", {VALUE: name}, AUTOGRAD_RULE)
 
 
 def squared_norm_of(grads: Tensor, *, rounding_margin: bool = True) -> Tensor:
