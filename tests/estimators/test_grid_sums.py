@@ -150,9 +150,21 @@ class Twice(nn.Module):
         return self.head(x.mean(dim=(2, 3)))
 
 
+class Sliced(nn.Module):
+    """A slice of a weight and of a scale, whose gradients are held."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight, self.scale = nn.Parameter(torch.randn(5, 4)), nn.Parameter(torch.rand(8))
+
+    def forward(self, x):
+        return nn.functional.linear(nn.functional.layer_norm(x, (4,), self.scale[2:6]), self.weight[1:4]).mean(dim=1)
+
+
 @pytest.mark.parametrize(
     ("model", "shape"),
     [
+        (Sliced(), (30, 4)),
         (nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)), (6,)),
         (Sequences(), (9, 40)),
         (Twice(2), (2, 5, 5)),

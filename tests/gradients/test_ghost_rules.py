@@ -139,6 +139,7 @@ RULES = {
     "overlapping_parts": (lambda: Weighted(overlapping_parts, 6, 6), normal(4, 6)),
     "computed_weight": (lambda: Weighted(standardised, 5, 6, bias=5), normal(4, 6)),
     "scaled_weight": (lambda: Weighted(lambda x, w: F.linear(x, 0.1 * w), 5, 6), normal(4, 6)),
+    "einsum_implied": (lambda: Weighted(lambda x, w: torch.einsum("...b,cb", x, w), 5, 6), normal(3, 4, 6)),
     "bmm": (lambda: Weighted(one_product_each, 3, 6, 5), normal(3, 4, 6)),
     "stack": (lambda: Weighted(torch.matmul, 3, 6, 5), normal(3, 4, 6)),
     "stack_gram": (lambda: Weighted(torch.matmul, 3, 40, 30), normal(3, 3, 40)),

@@ -541,3 +541,50 @@ def test_an_object_with_length_and_items_is_a_dataset(model):
         sums_of(NetworkSource(model, squared, records), [1, 2])[0],
         sums_of(NetworkSource(model, squared, items), [1, 2])[0],
     )
+
+
+def memory_of(source, indices):
+    """Where the first tensor of each physical batch lies."""
+    engine = source.engine({n: p for n, p in source.model.named_parameters()}, np.asarray(indices, np.int64))
+    return [chunk.batch[0].data_ptr() for chunk in engine._chunks]
+
+
+@pytest.mark.parametrize("as_array", [False, True])
+def test_rows_side_by_side_are_read_where_they_lie(model, as_array):
+    x, y = torch.randn(12, 4), torch.randn(12)
+    source = NetworkSource(model, squared, (x.numpy(), y.numpy()) if as_array else (x, y), max_physical_batch_size=5)
+    assert memory_of(source, range(12)) == [x[k].data_ptr() for k in (0, 5, 10)]
+    for copied in ([3, 5, 6], [4, 3], [0, 0, 2]):
+        assert memory_of(source, copied)[0] not in [row.data_ptr() for row in x]
+    whole = NetworkSource(model, squared, (x, y), method="loop")
+    torch.testing.assert_close(sums_of(source, range(12))[0], sums_of(whole, range(12))[0])
+
+
+def test_rows_on_disk_and_rows_that_nobody_may_write_are_copied(model, tmp_path):
+    x, y = np.memmap(tmp_path / "x", np.float32, "w+", shape=(6, 4)), np.ones(6, np.float32)
+    assert memory_of(NetworkSource(model, squared, (x, y)), range(6)) != [x.ctypes.data]
+    x = np.ones((6, 4), np.float32)
+    x.flags.writeable = False
+    assert memory_of(NetworkSource(model, squared, (x, y)), range(6)) != [x.ctypes.data]
+
+
+def test_a_model_that_writes_its_batch_leaves_the_data_set_as_it_is(model):
+    x, y = torch.randn(12, 4), torch.randn(12)
+    before = x.clone()
+    source = NetworkSource(nn.Sequential(nn.ReLU(inplace=True), model), squared, (x, y))
+    assert source.method == "ghost"
+    sums_of(source, range(12))
+    assert torch.equal(x, before)
+
+
+def test_a_loss_that_writes_its_batch_in_some_calls_only_is_refused(model):
+    writes = []
+
+    def loss_fn(model, batch):
+        return squared(model, (batch[0].mul_(1.0) if writes else batch[0], batch[1]))
+
+    source = NetworkSource(model, loss_fn, (torch.randn(12, 4), torch.randn(12)))
+    sums_of(source, range(12))
+    writes.append(True)
+    with pytest.raises(UnsupportedModuleError, match=r"x\.clone"):
+        sums_of(source, range(12))

@@ -78,6 +78,13 @@ class IndexedRows(ABC):
             seed: The secret from which, with the indices, the records' own randomness follows.
         """
 
+    def view(self, indices: np.ndarray) -> Any | None:
+        """Return the batch of these records as views of the arrays that hold them; ``None`` if that takes a copy.
+
+        Nobody may write what this returns.
+        """
+        return None
+
     @abstractmethod
     def like(self) -> Any | None:
         """Return a batch of one row with the structure of every batch; ``None`` if only a record could show it."""
@@ -109,6 +116,11 @@ class ArrayRows(IndexedRows):
     def fetch(self, indices: np.ndarray, seed: int) -> Any:
         return map_arrays(lambda array: _take(array, indices), self._dataset)
 
+    def view(self, indices: np.ndarray) -> Any | None:
+        if not (_side_by_side(indices) and all(_may_be_viewed(array) for array in self._arrays)):
+            return None
+        return map_arrays(lambda array: _stretch(array, indices), self._dataset)
+
     def like(self) -> Any:
         return map_arrays(lambda array: _take(_one_row(array), _FIRST), self._dataset)
 
@@ -129,6 +141,9 @@ class BatchRows(IndexedRows):
 
     def fetch(self, indices: np.ndarray, seed: int) -> Any:
         return map_tensors(lambda tensor: _take(tensor, indices), self._batch)
+
+    def view(self, indices: np.ndarray) -> Any | None:
+        return map_tensors(lambda tensor: _stretch(tensor, indices), self._batch) if _side_by_side(indices) else None
 
     def like(self) -> Any:
         return map_tensors(lambda tensor: _take(_one_row(tensor), _FIRST), self._batch)
@@ -256,6 +271,23 @@ def _take(array: Tensor | np.ndarray, indices: np.ndarray) -> Tensor:
     if isinstance(array, Tensor):
         return array.detach().index_select(0, torch.from_numpy(indices).to(array.device))
     return torch.from_numpy(np.ascontiguousarray(array[indices]))  # reads only these rows of a memory map
+
+
+def _side_by_side(indices: np.ndarray) -> bool:
+    """Return whether the indices are those of rows that follow each other: all rows of a full batch, say."""
+    count = len(indices)
+    ends = count > 0 and int(indices[-1]) - int(indices[0]) == count - 1
+    return ends and bool((np.diff(indices) == 1).all())
+
+
+def _may_be_viewed(array: Tensor | np.ndarray) -> bool:
+    """Return whether the rows of an array are in memory; those of a memory map are read."""
+    return isinstance(array, Tensor) or (type(array) is np.ndarray and array.flags.writeable)
+
+
+def _stretch(array: Tensor | np.ndarray, indices: np.ndarray) -> Tensor:
+    first, last = int(indices[0]), int(indices[-1]) + 1
+    return array.detach()[first:last] if isinstance(array, Tensor) else torch.from_numpy(array[first:last])
 
 
 def _one_row(array: Tensor | np.ndarray) -> Tensor | np.ndarray:

@@ -31,11 +31,14 @@ class MethodChoice:
         method: ``"ghost"``, ``"vmap"`` or ``"loop"``.
         bare: For the ghost engine, the parameters that are used where no rule sees them.
         why_not_ghost: Why the ghost engine does not serve the network; empty if it does or was not tried.
+        reads_only: The ghost engine serves the network, which writes nothing into its batch, so that it may get the
+            data set's own memory.
     """
 
     method: str
     bare: frozenset[str] = frozenset()
     why_not_ghost: str = ""
+    reads_only: bool = False
 
 
 def engine_kind(method: str) -> type[ChunkedEngine]:
@@ -113,12 +116,12 @@ def _ghost(model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], like
     if like is None:
         return MethodChoice("ghost")
     try:
-        _, bare = capture_without_values(model, loss_fn, params, like)
+        trial = capture_without_values(model, loss_fn, params, like)
     except RemembersError:  # no engine serves it
         raise
     except Exception as error:  # it holds no data: a trial has no values
         return MethodChoice("loop", why_not_ghost=_in_words(error))
-    return MethodChoice("ghost", bare)
+    return MethodChoice("ghost", trial.bare, reads_only=trial.reads_only)
 
 
 # A part of PyTorch's message where vmap or a trial without values stops -> a cause that a person can act on.

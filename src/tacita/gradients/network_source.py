@@ -180,7 +180,12 @@ class NetworkSource(GradientSource):
         elif self._rows.threaded:
             yield from _one_ahead(asked, lambda request: self._rows.fetch(request.indices, seed))
         else:
-            yield from ((request, self._rows.fetch(request.indices, seed)) for request in asked)
+            yield from ((request, self._fetched(request)) for request in asked)
+
+    def _fetched(self, request: Request) -> Any:
+        """Return the physical batch of a request: without a copy where its rows lie side by side in memory."""
+        batch = self._rows.view(request.indices) if self._choice.reads_only else None
+        return self._rows.fetch(request.indices, request.seed) if batch is None else batch
 
     def __repr__(self) -> str:
         return (
@@ -247,7 +252,7 @@ class _BatchChunks:
             tensors, rebuild = flatten(batch, size)  # raises if a tensor has not that many rows
             here = all(tensor.device == self.device for tensor in tensors)
             moved = batch if here else rebuild([tensor.to(self.device) for tensor in tensors])
-            yield Chunk(moved, size, self.source.ranks.number(request.number))
+            yield Chunk(moved, size, self.source.ranks.number(request.number), self.source._choice.reads_only)
 
 
 def _checked_parameters(model: nn.Module) -> dict[str, Tensor]:

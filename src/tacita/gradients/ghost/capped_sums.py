@@ -16,10 +16,9 @@ from torch import Tensor
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients.chunked import Chunk
 from tacita.gradients.engine import Groups, Rule, Sums
-from tacita.gradients.ghost.capture import NamedUse
 from tacita.gradients.ghost.engine import GhostEngine, Uses, row_weights
 from tacita.gradients.ghost.rounding import gamma
-from tacita.gradients.ghost.rule import RowWeights, squared_norm_of
+from tacita.gradients.ghost.rule import NamedUse, RowWeights, squared_norm_of
 from tacita.gradients.weighted_sums import UNIT, full_precision, weight_arrays
 
 BLOCK_TERMS = 2**16  # products a coordinate that are summed at once, in any order
@@ -84,8 +83,8 @@ def _reach(uses: Uses, names: tuple[str, ...], like: Tensor) -> Tensor:
         total = torch.zeros_like(like)
         for named, local in uses.meeting(name):
             use = named.use.only((local,))
-            kept = local in use.kept
-            total += squared_norm_of(use.kept[local]).sqrt() if kept else named.rule.reach(use)[local]
+            held = use.held(local)
+            total += named.rule.reach(use)[local] if held is None else squared_norm_of(held).sqrt()
         squares += total.square()
     return squares.sqrt_() * (1 + 2.0**-40)
 
@@ -116,7 +115,7 @@ def _check_positions(name: str, uses: Uses) -> None:
 
 def _blocks(named: NamedUse, names: tuple[str, ...], weights: RowWeights) -> Iterator[dict[str, Tensor]]:
     """Yield the weighted sums of one use in parts of at most ``BLOCK_TERMS`` products a coordinate, or of one row."""
-    kept = tuple(name for name in names if name in named.use.kept)
+    kept = tuple(name for name in names if named.use.held(name) is not None)
     rest = tuple(name for name in names if name not in kept)
     if kept:
         yield named.rule.sums(named.use.only(kept).wide(), weights)

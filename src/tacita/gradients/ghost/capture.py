@@ -9,9 +9,9 @@ other way is *bare*: it enters as one copy a record, so that autograd gives its 
 Everything here is private. Proof: docs/derivations/per-record-engine.md.
 """
 
+import contextlib
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -20,38 +20,26 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from tacita.errors import UnsupportedModuleError
-from tacita.gradients.batches import flatten, map_tensors
+from tacita.gradients.batches import flatten, map_tensors, tensors_in
 from tacita.gradients.batching_rules import check_operator, rules_guarded
 from tacita.gradients.chunked import Chunk
 from tacita.gradients.functional import LossFn, ModuleTree, losses_at
-from tacita.gradients.ghost.derived import Derived, RearrangedRule, derived
-from tacita.gradients.ghost.fused_kernels import REPLACEMENTS
+from tacita.gradients.ghost.derived import Derivations, Derived, derived
+from tacita.gradients.ghost.fused_kernels import KERNELS, REPLACEMENTS
 from tacita.gradients.ghost.products import PRODUCTS
 from tacita.gradients.ghost.record_batch import RecordBatch, outside, records
 from tacita.gradients.ghost.registry import RULES
-from tacita.gradients.ghost.rule import AUTOGRAD_RULE, VALUE, Call, LayerRule, LayerUse, autograd_use
+from tacita.gradients.ghost.rule import Call, LayerRule, LayerUse, NamedUse, named_autograd_use
 from tacita.gradients.retention import Marks, nothing_is_written
 from tacita.gradients.weighted_sums import wide
 
 RECORDS = 2  # of a pass without values
 _UNSAFE_VIEW = torch.ops.aten._unsafe_view.default
-
-
-@dataclass(frozen=True)
-class NamedUse:
-    """A use of parameters, with the model's names for them.
-
-    Attributes:
-        use: The use, in the rule's names.
-        function: Name of the torch function.
-        parameters: The rule's own name -> the model's.
-        rule: The rule of the function.
-    """
-
-    use: LayerUse
-    function: str
-    parameters: dict[str, str]
-    rule: LayerRule
+_ANCHOR = torch.empty(0, requires_grad=True)  # no gradient reaches it
+_FACTS = {  # what code asks of a tensor that is no tensor, and the same for all records
+    *(getattr(torch.Tensor, name).__get__ for name in ("shape", "ndim", "dtype", "device", "layout", "requires_grad")),
+    *(getattr(torch.Tensor, name) for name in ("size", "dim", "numel", "stride", "is_floating_point", "is_contiguous")),
+}
 
 
 class _RecordedCall(NamedTuple):
@@ -64,6 +52,18 @@ class _RecordedCall(NamedTuple):
     x: Tensor
     version: int  # of x, to see whether it is modified later
     edge: GradientEdge
+
+
+class Trial(NamedTuple):
+    """What a pass without values shows of a model and its loss.
+
+    Attributes:
+        bare: Parameters that are used where no rule sees them.
+        reads_only: Nothing writes a tensor of the batch in place.
+    """
+
+    bare: frozenset[str]
+    reads_only: bool
 
 
 def capture(
@@ -85,8 +85,9 @@ def capture(
         The uses, and the names of all bare parameters.
 
     Raises:
-        UnsupportedModuleError: The input of a recorded call is modified in place afterwards.
+        UnsupportedModuleError: The input of a recorded call is modified in place afterwards, or a chunk that is lent.
     """
+    lent = [(t, t._version) for t in tensors_in(chunk.batch)] if chunk.lent else []
     while True:
         tree = ModuleTree(model)
         leaves = {name: p.detach().requires_grad_() for name, p in params.items() if name not in bare}
@@ -96,6 +97,10 @@ def capture(
             edges, of_leaves, of_copies = _backward(losses, recorder.calls, leaves, copies)
         del losses
         recorder.check_nothing_is_kept()
+        if any(t._version != version for t, version in lent):
+            raise UnsupportedModuleError(
+                "the batch is written in place in some calls only: copy it before (x.clone())."
+            )
         unseen = {name for name, grad in zip(leaves, of_leaves, strict=True) if grad is not None}
         if not unseen:
             break
@@ -103,9 +108,7 @@ def capture(
     return _uses(recorder.calls, edges, dict(zip(copies, of_copies, strict=True))), bare
 
 
-def capture_without_values(
-    model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], like: Any
-) -> tuple[list[NamedUse], frozenset[str]]:
+def capture_without_values(model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], like: Any) -> Trial:
     """Run :func:`capture` on two records under ``FakeTensorMode``: tensors have shapes and no values.
 
     What is decided or raised here can therefore depend neither on data nor on the values of parameters.
@@ -126,7 +129,9 @@ def capture_without_values(
         with FakeTensorMode(allow_non_fake_inputs=True) as fakes:
             batch = map_tensors(lambda t: torch.empty(RECORDS, *t.shape[1:], dtype=t.dtype, device=t.device), like)
             points = {name: fakes.from_tensor(p.detach()) for name, p in params.items()}
-            return capture(model, loss_fn, points, Chunk(batch, RECORDS, 0))
+            versions = [t._version for t in tensors_in(batch)]
+            _, bare = capture(model, loss_fn, points, Chunk(batch, RECORDS, 0))
+            return Trial(bare, [t._version for t in tensors_in(batch)] == versions)
     finally:
         logger.disabled = before
 
@@ -171,13 +176,15 @@ class _Recorder(Marks):
         self.without_values = any(isinstance(leaf, FakeTensor) for leaf in leaves.values())
 
     def __torch_function__(self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        if func in _FACTS:
+            return func(*args, **(kwargs or {}))
         check_operator(func)
         kwargs, result = kwargs or {}, NotImplemented
         rule, replacement = RULES.get(func), REPLACEMENTS.get(func)
         if rule is not None and self.batch.innermost():
             result = self._by_rule(func, rule, args, kwargs)
         if result is NotImplemented and replacement is not None and self.batch.innermost():
-            with self:  # a composed function's calls are seen one by one
+            with contextlib.nullcontext() if func in KERNELS else self:  # the calls of others are seen one by one
                 result = replacement(self.batch, *args, **kwargs)
         if result is NotImplemented:
             target = self.check_target(func, args, kwargs)
@@ -239,7 +246,7 @@ class _Recorder(Marks):
                 output = _UNSAFE_VIEW(output, output.shape)
             if met and torch.is_grad_enabled():
                 if not output.requires_grad:
-                    output = _InGraph.apply(output, torch.empty(0, requires_grad=True))
+                    output = _InGraph.apply(output, _ANCHOR)
                 shapes, edge = (
                     {local: values[local].shape for local in given if local in met},
                     get_gradient_edge(output),
@@ -280,7 +287,7 @@ def _uses(
         of_copies: The per-sample gradients of the bare parameters, by name.
     """
     found: list[NamedUse] = []
-    through = _Derivations()
+    through = Derivations()
     edges.reverse()
     for call in calls:
         grad = edges.pop()  # this list no longer holds it: the rule may hold a copy of its own
@@ -301,41 +308,9 @@ def _uses(
                 found.append(NamedUse(part.only(tuple(names)), call.function, names, call.rule))
             for local in part.names:
                 if local in call.derived:
-                    found += through.uses(part.only((local,)), call, local)
+                    found += through.uses(part.only((local,)), call.rule, call.function, call.derived[local])
     found += through.pulled_uses()
     for name, grad in of_copies.items():
         if grad is not None:
-            found.append(_autograd_use(name, grad))
+            found.append(named_autograd_use(name, grad))
     return found
-
-
-class _Derivations:
-    """Turns uses of derived weights into uses of the parameters that they depend on."""
-
-    def __init__(self) -> None:
-        self._rules: dict[tuple, RearrangedRule] = {}  # one for all uses that can be merged
-        self._sums: dict[int, tuple[Derived, Tensor]] = {}  # by the derived tensor: its per-sample gradients
-
-    def uses(self, use: LayerUse, call: _RecordedCall, local: str) -> list[NamedUse]:
-        """Return the use of a rearranged parameter; remember the gradients of anything else."""
-        source = call.derived[local]
-        if source.rearranged:
-            key = (id(call.rule), local, *source.place())
-            rule = self._rules.setdefault(key, RearrangedRule(call.rule, source, local))
-            (name,) = source.leaves
-            return [NamedUse(rule.wrapped(use), call.function, {local: name}, rule)]
-        grads, key = call.rule.grads(use)[local], id(source.tensor)
-        before = self._sums.get(key)
-        self._sums[key] = (source, grads if before is None else before[1] + grads)
-        return []
-
-    def pulled_uses(self) -> list[NamedUse]:
-        """Return the uses of parameters from which something else than a rearrangement was computed."""
-        found = []
-        for source, grads in self._sums.values():
-            found += [_autograd_use(n, g) for n, g in zip(source.leaves, source.pulled(grads), strict=True)]
-        return found
-
-
-def _autograd_use(name: str, grads: Tensor) -> NamedUse:
-    return NamedUse(autograd_use(grads.to(wide(grads.dtype))), "autograd", {VALUE: name}, AUTOGRAD_RULE)

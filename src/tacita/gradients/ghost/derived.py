@@ -16,7 +16,15 @@ import torch
 from torch import Tensor
 
 from tacita.gradients.batching_rules import rules_guarded
-from tacita.gradients.ghost.rule import Factors, LayerRule, LayerUse, RowWeights
+from tacita.gradients.ghost.rule import (
+    UNDERNEATH,
+    Factors,
+    LayerRule,
+    LayerUse,
+    NamedUse,
+    RowWeights,
+    named_autograd_use,
+)
 from tacita.gradients.weighted_sums import wide
 
 # Nodes of autograd's graph whose function puts each coordinate of its input in one place of its output, or nowhere.
@@ -27,7 +35,6 @@ _REARRANGEMENTS = {
         "Unbind", "Squeeze", "Unsqueeze", "Alias", "Clone",
     )
 } | {"SplitBackward0", "UnbindBackward0", "SqueezeBackward1"}  # fmt: skip
-_UNDERNEATH = "underneath "  # begins the key under which the use of a derived weight keeps its own gradients
 
 
 @dataclass(frozen=True)
@@ -138,7 +145,7 @@ class RearrangedRule(LayerRule):
     def squared_norms(self, use: LayerUse, *, rounding_margin: bool = True) -> dict[str, Tensor]:
         of_the_call = self._of_the_call(use)
         found = self.plain.squared_norms(of_the_call, rounding_margin=rounding_margin)
-        use.kept.update({_UNDERNEATH + name: kept for name, kept in of_the_call.kept.items()})
+        use.kept.update({UNDERNEATH + name: kept for name, kept in of_the_call.kept.items()})
         return found
 
     def sums(self, use: LayerUse, weights: RowWeights) -> dict[str, Tensor]:
@@ -170,9 +177,37 @@ class RearrangedRule(LayerRule):
         return None if whole is None else self.wrapped(whole)
 
     def _of_the_call(self, use: LayerUse) -> LayerUse:
-        name = _UNDERNEATH + self.local
+        name = UNDERNEATH + self.local
         kept = {self.local: use.kept[name]} if name in use.kept else {}
         return replace(use, shapes={self.local: self.source.tensor.shape}, kept=kept)
+
+
+class Derivations:
+    """Turns uses of derived weights into uses of the parameters that they depend on."""
+
+    def __init__(self) -> None:
+        self._rules: dict[tuple, RearrangedRule] = {}  # one for all uses that can be merged
+        self._sums: dict[int, tuple[Derived, Tensor]] = {}  # by the derived tensor: its per-sample gradients
+
+    def uses(self, use: LayerUse, of_the_call: LayerRule, function: str, source: Derived) -> list[NamedUse]:
+        """Return the use of a rearranged parameter, the one of ``use``; remember the gradients of anything else."""
+        (local,) = use.names
+        if source.rearranged:
+            key = (id(of_the_call), local, *source.place())
+            rule = self._rules.setdefault(key, RearrangedRule(of_the_call, source, local))
+            (name,) = source.leaves
+            return [NamedUse(rule.wrapped(use), function, {local: name}, rule)]
+        grads, key = of_the_call.grads(use)[local], id(source.tensor)
+        before = self._sums.get(key)
+        self._sums[key] = (source, grads if before is None else before[1] + grads)
+        return []
+
+    def pulled_uses(self) -> list[NamedUse]:
+        """Return the uses of parameters from which something else than a rearrangement was computed."""
+        found = []
+        for source, grads in self._sums.values():
+            found += [named_autograd_use(n, g) for n, g in zip(source.leaves, source.pulled(grads), strict=True)]
+        return found
 
 
 def apart(rules: Sequence[LayerRule]) -> bool:

@@ -16,12 +16,12 @@ from torch import Tensor
 
 from tacita.gradients.chunked import Chunk, ChunkedEngine
 from tacita.gradients.engine import Groups, Rule
-from tacita.gradients.ghost.capture import NamedUse, capture
+from tacita.gradients.ghost.capture import capture
 from tacita.gradients.ghost.derived import apart
 from tacita.gradients.ghost.factors import gram_serves, squares_of_factors
 from tacita.gradients.ghost.outer import HELD
 from tacita.gradients.ghost.rounding import add_radius, gamma
-from tacita.gradients.ghost.rule import LayerUse, RowWeights, squared_norm_of
+from tacita.gradients.ghost.rule import LayerUse, NamedUse, RowWeights, squared_norm_of
 from tacita.gradients.weighted_sums import full_precision, round_down, round_up, weight_arrays, wide
 
 

@@ -109,16 +109,17 @@ def _terms(equation: Any, operands: Sequence[Any]) -> list[str] | None:
     if not isinstance(equation, str) or not all(isinstance(one, Tensor) for one in operands):
         return None
     left, arrow, output = equation.replace(" ", "").partition("->")
-    inputs = left.split(",")
+    inputs, lead = left.split(","), ""
     if "..." in left:
         spare = [c for c in ascii_letters if c not in equation]
         counts = [one.ndim - len(term) + 3 for term, one in zip(inputs, operands, strict=True) if "..." in term]
         if len(counts) > 1:
             return None
-        inputs = [term.replace("...", "".join(spare[: counts[0]])) for term in inputs]
-        output = output.replace("...", "".join(spare[: counts[0]]))
-    if not arrow:
-        output = "".join(sorted(c for c in set("".join(inputs)) if "".join(inputs).count(c) == 1))
+        lead = "".join(spare[: counts[0]])
+        inputs, output = [term.replace("...", lead) for term in inputs], output.replace("...", lead)
+    if not arrow:  # the axes of the ellipsis come first, then the letters that stand once, in order
+        letters = "".join(inputs)
+        output = lead + "".join(sorted(c for c in {*letters} - {*lead} if letters.count(c) == 1))
     plain = all(len(set(term)) == len(term) and term.isalpha() for term in inputs) and len(inputs) == len(operands)
     return [*inputs, output] if plain and "." not in output else None
 

@@ -12,8 +12,9 @@ from torch.nn import functional as F
 
 from tacita.gradients.ghost.convolution import ConvolutionRule, TransposedConvolutionRule
 from tacita.gradients.ghost.embedding import EmbeddingRule
+from tacita.gradients.ghost.group_norm import GROUP_NORM_RULE
 from tacita.gradients.ghost.linear import LinearRule
-from tacita.gradients.ghost.normalization import GROUP_NORM, LAYER_NORM, RMS_NORM
+from tacita.gradients.ghost.normalization import LAYER_NORM, RMS_NORM
 from tacita.gradients.ghost.rule import LayerRule
 from tacita.gradients.ghost.stacked import StackedRule
 from tacita.gradients.ghost.transposed import AddmmRule, MatmulRule
@@ -37,7 +38,7 @@ RULES: dict[Any, LayerRule] = {
     F.conv_transpose3d: TransposedConvolutionRule(F.conv_transpose3d, 3),
     F.embedding: EmbeddingRule(),
     F.layer_norm: LAYER_NORM,
-    F.group_norm: GROUP_NORM,
+    F.group_norm: GROUP_NORM_RULE,
     F.rms_norm: RMS_NORM,
 }
 

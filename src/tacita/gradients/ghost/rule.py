@@ -16,8 +16,10 @@ from torch import Tensor
 
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients.ghost.rounding import LONGEST_ROW, squared_row_norms, unit
+from tacita.gradients.weighted_sums import wide
 
 Parameters = Mapping[str, "Tensor | None"]
+UNDERNEATH = "underneath "  # begins the key under which the use of a derived weight keeps its own gradients
 VALUE = "value"  # the name of AutogradRule for its parameter
 
 
@@ -96,8 +98,12 @@ class LayerUse:
     def wide(self) -> "LayerUse":
         """Return the use with the same numbers in float64, so that sums of products are taken in float64."""
         x = self.x.double() if self.x.is_floating_point() else self.x
-        kept = {name: self.kept[name].double() for name in self.names if name in self.kept}
+        kept = {key: g.double() for key, g in self.kept.items() if key.removeprefix(UNDERNEATH) in self.names}
         return replace(self, x=x, grad=self.grad.double(), kept=kept)
+
+    def held(self, name: str) -> Tensor | None:
+        """Return what the sums of a parameter add: kept gradients, maybe of what was derived from it; or ``None``."""
+        return self.kept.get(name, self.kept.get(UNDERNEATH + name))
 
     def weighted(self, weights: RowWeights) -> tuple[Tensor, Tensor]:
         """Return the input and the weighted output gradient. Their products are finite wherever the norm was.
@@ -242,6 +248,28 @@ def autograd_use(gradients: Tensor) -> LayerUse:
     """Return the use of a parameter whose per-sample gradients are ``gradients``, (rows, *param)."""
     shapes = {VALUE: gradients.shape[1:]}
     return LayerUse(None, shapes, (VALUE,), gradients, gradients, kept={VALUE: gradients})
+
+
+@dataclass(frozen=True)
+class NamedUse:
+    """A use of parameters, with the model's names for them.
+
+    Attributes:
+        use: The use, in the rule's names.
+        function: Name of the torch function.
+        parameters: The rule's own name -> the model's.
+        rule: The rule of the function.
+    """
+
+    use: LayerUse
+    function: str
+    parameters: dict[str, str]
+    rule: LayerRule
+
+
+def named_autograd_use(name: str, grads: Tensor) -> NamedUse:
+    """Return the use of the model's parameter ``name`` whose per-sample gradients are ``grads``."""
+    return NamedUse(autograd_use(grads.to(wide(grads.dtype))), "autograd", {VALUE: name}, AUTOGRAD_RULE)
 
 
 def squared_norm_of(grads: Tensor, *, rounding_margin: bool = True) -> Tensor:
