@@ -99,7 +99,7 @@ def shift_deltas(trials: int, probability: float, shift: int, epsilons: np.ndarr
 
     Example:
         >>> [float(f"{x:.6g}") for x in shift_deltas(72 * 100, 0.5, 10, np.array([0.5, 1.0]))]
-        [0.00262494, 9.27049e-07]
+        [0.0018361, 9.27049e-07]
     """
     if shift == 0:
         return np.zeros(len(epsilons))

@@ -80,8 +80,8 @@ def scalar_noise_bits(
         return NoiseBits(grid=grid, noise_bits=enough, bit_prob=0.5)
     if epsilon > LARGEST_LEMMA_EPSILON or grid < math.sqrt(users):
         raise ValueError(
-            f'calibration="paper" needs epsilon <= 15 and grid >= sqrt(users), got epsilon {epsilon:g}, grid {grid} and '
-            f'{users} users. Use calibration="hockey_stick".'
+            f'calibration="paper" needs epsilon <= 15 and grid >= sqrt(users), got epsilon {epsilon:g}, grid {grid} '
+            f'and {users} users. Use calibration="hockey_stick".'
         )
     half = 90 * grid**2 * math.log(2 / delta) / (epsilon**2 * users)
     bits = math.floor(2 * half) + 1
@@ -136,9 +136,9 @@ def median_epsilon(scalar_epsilon: float, scalar_delta: float, dim: int) -> floa
 
 
 def paper_median_split(dim: int, *, epsilon: float, delta: float) -> tuple[float, float]:
-    r"""Return :math:`\epsilon_j = \epsilon / 4\sqrt{2 d \ln(1/\delta_j)}` and :math:`\delta_j = \delta/2d` of Algorithm 13.
+    r"""Return the epsilon and delta of each count in Algorithm 13.
 
-    The paper claims them for :math:`\epsilon \le 8 \ln(2d/\delta)`, which is false. Here the total is computed.
+    They are :math:`\epsilon_j = \epsilon / 4\sqrt{2 d \ln(1/\delta_j)}` and :math:`\delta_j = \delta/2d`. The paper claims them for :math:`\epsilon \le 8 \ln(2d/\delta)`, which is false. Here the total is computed.
 
     Raises:
         ValueError: The counts together spend more than ``epsilon``.
@@ -166,8 +166,7 @@ def least_noise_bits(event: ShuffledSumEvent, *, queries: int, epsilon: float, d
     """
     _check(event.users, epsilon, delta, "least")
     _validate.count("queries", queries)
-    counts = event.coordinates * max(1, event.sampling.most_draws(queries))
-    event = replace(event, failure_probability=SHARE_OF_DELTA * delta / (2 * counts))
+    event = with_failures(event, queries=queries, delta=delta)
 
     def is_enough(bits: int) -> bool:
         try:
@@ -176,6 +175,12 @@ def least_noise_bits(event: ShuffledSumEvent, *, queries: int, epsilon: float, d
             return False
 
     return replace(event, noise_bits=least(is_enough))
+
+
+def with_failures(event: ShuffledSumEvent, *, queries: int, delta: float) -> ShuffledSumEvent:
+    """Return ``event`` with a thousandth of ``delta``, over all queries, for the counts that the bound leaves out."""
+    counts = event.coordinates * max(1, event.sampling.most_draws(queries))
+    return replace(event, failure_probability=SHARE_OF_DELTA * delta / (2 * counts))
 
 
 def least(is_enough: Callable[[int], bool]) -> int:

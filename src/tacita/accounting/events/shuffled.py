@@ -8,19 +8,22 @@ grid steps and N the number of fair noise bits. Proof: docs/derivations/shuffle.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from tacita import _validate
+from tacita.accounting._pairs import Part
 from tacita.accounting._shifted_binomial import ShiftedBinomialPair
 from tacita.accounting.events.guarantee import Guarantee, gaussian
-from tacita.accounting.events.sampled import Proof, SampledEvent
+from tacita.accounting.events.sampled import Charges, Proof, SampledEvent
 from tacita.accounting.relations import moved
 from tacita.accounting.sampling_laws import DisjointLaw, FullBatchLaw, ShuffledEpochsLaw
 from tacita.errors import UnsupportedEventError
 
 ROUNDED_UP = 1 + 1e-9
+Pairs = Callable[[], tuple[Part, ...]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +40,7 @@ class ShuffledSumEvent(SampledEvent):
             may move over its whole range.
         honest_fraction: Share of the users, in (0, 1], that add their noise bits as they should.
         failure_probability: Chance, for each coordinate of a query, of counts that the Rényi bound leaves out. It is
-            added to delta. Not used where every coordinate may move over its whole range.
+            added to delta.
 
     Example:
         >>> event = ShuffledSumEvent(
@@ -68,7 +71,9 @@ class ShuffledSumEvent(SampledEvent):
         if not isinstance(self.l2_bounded, bool):
             raise ValueError(f"l2_bounded must be a bool, got {self.l2_bounded!r}.")
         if not self.honest_users:
-            raise ValueError(f"honest_fraction must leave one user or more of {self.users}, got {self.honest_fraction}.")
+            raise ValueError(
+                f"honest_fraction must leave one user or more of {self.users}, got {self.honest_fraction}."
+            )
         super().__post_init__()
 
     @property
@@ -90,12 +95,13 @@ class ShuffledSumEvent(SampledEvent):
     def radius(self) -> float:
         """The largest L2 norm, in steps, of what one user moves; rounding to the grid included."""
         root = math.sqrt(self.coordinates)
-        if self._whole_range:
+        if self.whole_range:
             return self.shift * root
         return min(self.grid * moved(self.relation) / 2 + root, self.shift * root)
 
     @property
-    def _whole_range(self) -> bool:
+    def whole_range(self) -> bool:
+        """Whether nothing is known of a user's vector but that each coordinate stays in its range."""
         return not self.l2_bounded or self.coordinates == 1
 
     @property
@@ -140,8 +146,8 @@ class ShuffledSumEvent(SampledEvent):
         farthest = (tail + self.shift - 0.5) / middle * ROUNDED_UP if bits > 0 else math.inf
         if not farthest < 1:
             raise UnsupportedEventError(
-                f"noise_bits must be larger: {self.noise_bits} bits of {self.honest_users} users do not cover a shift of "
-                f"{self.shift} steps but for a chance of {self.failure_probability:g}. Use more bits or users, or a "
+                f"noise_bits must be larger: {self.noise_bits} bits of {self.honest_users} users do not cover a shift "
+                f"of {self.shift} steps but for a chance of {self.failure_probability:g}. Use more bits or users, or a "
                 "coarser grid."
             )
         excess = 2 * (math.atanh(farthest) - farthest)
@@ -155,21 +161,26 @@ def _seen_in_some_queries(event: ShuffledSumEvent, queries: int) -> Guarantee:
     draws = event.sampling.most_draws(queries)
     if draws == 0:
         return gaussian(0.0)
-    if event._whole_range:
-        pair = ShiftedBinomialPair(event.noise_trials, event.bit_prob, event.shift)
-        return Guarantee(pairs=lambda: ((pair, event.coordinates * draws),))
-    slope, excess, failure = event.renyi()
+    pair = ShiftedBinomialPair(event.noise_trials, event.bit_prob, event.shift)
+    pairs: Pairs = lambda: ((pair, event.coordinates * draws),)  # noqa: E731
+    try:
+        slope, excess, failure = event.renyi()
+    except UnsupportedEventError:  # too few noise bits for the Rényi bound
+        return Guarantee(pairs=pairs)
 
     def rdp(orders: np.ndarray) -> np.ndarray:
         a = np.asarray(orders, dtype=float)
         return draws * (slope * a + excess + failure * a / (a - 1) * ROUNDED_UP)
 
-    return Guarantee(rdp=rdp, additive_delta=draws * failure)
+    return Guarantee(pairs=pairs if event.whole_range else None, rdp=rdp, additive_delta=draws * failure)
 
 
-_EVERY = {"replace_one": "every query, whole range", "zero_out_one": "every query, half the range"}
-_ONCE = {"replace_one": "one query in all, whole range", "zero_out_one": "one query in all, half the range"}
-_EPOCHS = {"replace_one": "one query an epoch, whole range", "zero_out_one": "one query an epoch, half the range"}
+_EVERY: Charges = {"replace_one": "every query, whole range", "zero_out_one": "every query, half the range"}
+_ONCE: Charges = {"replace_one": "one query in all, whole range", "zero_out_one": "one query in all, half the range"}
+_EPOCHS: Charges = {
+    "replace_one": "one query an epoch, whole range",
+    "zero_out_one": "one query an epoch, half the range",
+}
 # Batches must have a public size: where each record draws its own batch, nothing is proved.
 ShuffledSumEvent.proofs = {
     FullBatchLaw: Proof(_EVERY, _seen_in_some_queries),
