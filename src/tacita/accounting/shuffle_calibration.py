@@ -21,7 +21,7 @@ from tacita.errors import UnsupportedEventError
 
 Calibration = Literal["least", "hockey_stick", "paper"]
 LARGEST_LEMMA_EPSILON = 15.0
-MOST_BITS = 2**40
+MOST_BITS = 2**28
 SHARE_OF_DELTA = 1e-3  # for the counts that a Rényi bound leaves out
 
 
@@ -138,7 +138,8 @@ def median_epsilon(scalar_epsilon: float, scalar_delta: float, dim: int) -> floa
 def paper_median_split(dim: int, *, epsilon: float, delta: float) -> tuple[float, float]:
     r"""Return the epsilon and delta of each count in Algorithm 13.
 
-    They are :math:`\epsilon_j = \epsilon / 4\sqrt{2 d \ln(1/\delta_j)}` and :math:`\delta_j = \delta/2d`. The paper claims them for :math:`\epsilon \le 8 \ln(2d/\delta)`, which is false. Here the total is computed.
+    They are :math:`\epsilon_j = \epsilon / 4\sqrt{2 d \ln(1/\delta_j)}` and :math:`\delta_j = \delta/2d`. The paper
+    claims them for :math:`\epsilon \le 8 \ln(2d/\delta)`, which is false. Here the total is computed.
 
     Raises:
         ValueError: The counts together spend more than ``epsilon``.
@@ -187,7 +188,7 @@ def least(is_enough: Callable[[int], bool]) -> int:
     """Return the least number >= 1 that is enough; every larger one must be.
 
     Raises:
-        UnsupportedEventError: Not even 2^40 is.
+        UnsupportedEventError: Not even 2^28 is.
     """
     low, high = 0, 1
     while not is_enough(high):
