@@ -172,7 +172,7 @@ def least_noise_bits(event: ShuffledSumEvent, *, queries: int, epsilon: float, d
     def is_enough(bits: int) -> bool:
         try:
             return epsilon_of([Spend(replace(event, noise_bits=bits), queries)], delta).epsilon <= epsilon
-        except UnsupportedEventError:
+        except ArithmeticError:  # no finite epsilon at this delta
             return False
 
     return replace(event, noise_bits=least(is_enough))
