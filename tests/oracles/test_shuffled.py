@@ -1,6 +1,7 @@
 """The shuffle oracles: what they release, what it costs, and that every solver takes them."""
 
 import math
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +17,7 @@ from tacita.methods import AcceleratedSGD, Ball
 from tacita.oracles import ShuffleMeanOracle1, ShuffleMeanOracle2
 from tacita.oracles.shuffle_round import in_steps, uniforms
 from tacita.random import Randomness
+from tacita.testing import check_oracle
 
 POINT = {"theta": torch.zeros(2)}
 
@@ -241,6 +243,24 @@ def test_honest_users_alone_are_counted_on():
     assert mean_oracle(rows(400), honest_fraction=0.5).sums.bits.noise_bits == pytest.approx(
         2 * mean_oracle(rows(400)).sums.bits.noise_bits, rel=0.05
     )
+
+
+@pytest.mark.skipif(not os.environ.get("TACITA_AUDIT"), reason="thousands of real queries")
+@pytest.mark.parametrize("kind", ["mean", "median"])
+def test_the_contract_of_oracles(kind):
+    """Runs of at most four queries, whose releases are compared in both worlds of every adversary."""
+
+    def make_oracle(data, ledger):
+        if ledger.neighboring_relation == "add_or_remove_one":
+            raise UnsupportedEventError("the number of users is public")
+        if len(data) == 0 or len(data) % 3:
+            raise UnsupportedEventError("three groups")
+        sampler = {"sampler": full(len(data)), "ledger": ledger, "randomness": None, "target_delta": 1e-2}
+        if kind == "mean":
+            return mean_oracle(data, planned_queries=2, **sampler)
+        return median_oracle(data, planned_queries=2, num_groups=1, calibration="least", **sampler)
+
+    check_oracle(make_oracle)
 
 
 # Below the line.
