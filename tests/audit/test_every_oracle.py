@@ -27,7 +27,7 @@ KINDS = (GradientOracle, Feedback, Mechanism)
 EXEMPT = {
     "StationaryTest": "answers yes or no, and no gradient; test_above_threshold.py audits its answers, exactly",
     "ShuffleMeanOracle1": "releases counts of a known law; tests/accounting/events/test_shuffled.py has it, exactly",
-    "ShuffleMeanOracle2": "as ShuffleMeanOracle1; make audit has the contract of both in tests/oracles/test_shuffled.py",
+    "ShuffleMeanOracle2": "as ShuffleMeanOracle1; make audit has their contract in tests/oracles/test_shuffled.py",
     "HalfTheNoise": "adds half of what it states, so that an audit has something to refute",
 }
 
