@@ -329,6 +329,7 @@ def test_what_is_not_proved_is_refused():
         ({"grid": 0}, "grid must be"),
         ({"target_epsilon": -1.0}, "epsilon must be"),
         ({"target_delta": 0.0}, "delta must be"),
+        ({"target_delta": 0.01}, "target_delta must be"),
         ({"planned_queries": 0}, "planned_queries must be"),
     ],
 )

@@ -56,8 +56,8 @@ class _ShuffleOracle:
         self._data, self._options, self.source, self.ledger = data, options, data.source, ledger
         self.planned_queries = _validate.count("planned_queries", planned_queries)
         self.sampler, self.randomness = as_sampler(sampler), options.randomness
-        self._check()
         epsilon, delta = target
+        self._check(delta)
         inner = calibrated(
             self._event(sums), queries=self.planned_queries, epsilon=epsilon, delta=delta, calibration=calibration
         )
@@ -162,11 +162,12 @@ class _ShuffleOracle:
 
     # Built once.
 
-    def _check(self) -> None:
+    def _check(self, delta: float) -> None:
         """Raise ``ValueError`` or ``UnsupportedEventError`` unless sampler, records and relation fit together."""
         relation = self.ledger.neighboring_relation
         check_units(relation, self._data.max_rows_per_unit)
         check_sampling(self.sampler, self._data, self.planned_queries, public_count=True)
+        _validate.delta_below("target_delta", delta, self._data.num_rows)
         if self.source.ranks.size > 1:
             raise ValueError("process_group must be None: users add their noise themselves, on one rank.")
 
