@@ -13,7 +13,14 @@ from typing import Any
 
 import tacita
 import tacita.theory
-from tacita.accounting import GaussianSumEvent, MedianOfMeansEvent, discrete, feedback_table, gaussian_sum_event
+from tacita.accounting import (
+    GaussianSumEvent,
+    MedianOfMeansEvent,
+    ShuffledSumEvent,
+    discrete,
+    feedback_table,
+    gaussian_sum_event,
+)
 from tacita.accounting.proved_events import REFUSED, table
 from tacita.accounting.relations import RELATIONS
 from tacita.accounting.sampling_laws import EVERY_LAW
@@ -161,6 +168,13 @@ there is a proof. The proofs are in [derivations](derivations/).
 `GradientOracle` with `MedianOfMeans`. C is how far one record moves the values: tau m sqrt(d), half for an even m.
 
 {cells(table(MedianOfMeansEvent))}
+
+## A sum in the shuffle model
+
+`ShuffleMeanOracle1` and `ShuffleMeanOracle2`: users add noise bits of their own ([derivation](derivations/shuffle.md)).
+The range is the grid's: from -C to C, or from -tau to tau.
+
+{cells(table(ShuffledSumEvent))}
 
 ## An unclipped sum
 

@@ -10,7 +10,18 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "src" / "tacita"
 
 # From the ground up. A room is a package or a module directly under tacita; the ground's modules may know each other.
-GROUND = {"errors", "_validate", "_files", "_lock", "_tree", "_box_muller", "_stream", "_integer_noise", "random"}
+GROUND = {
+    "errors",
+    "_validate",
+    "_files",
+    "_lock",
+    "_tree",
+    "_box_muller",
+    "_stream",
+    "_integer_noise",
+    "_binomials",
+    "random",
+}
 FLOORS = (
     GROUND,
     {"accounting"},

@@ -102,6 +102,16 @@ class Events:
                 noise_std=(6.0,),
                 num_groups=5,
             ),
+            acc.ShuffledSumEvent(
+                relation="replace_one",
+                sampling=acc.DisjointLaw(own_coin=False),
+                users=500,
+                coordinates=10,
+                grid=23,
+                noise_bits=113,
+                bit_prob=0.5,
+                l2_bounded=True,
+            ),
             acc.MixtureOfGaussiansEvent(
                 relation=relation, shifts=(0.0, 1.0, 2.0), probabilities=(0.9, 0.08, 0.02), noise_std=1.0
             ),

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from scipy import integrate
+from scipy import integrate, optimize
 
 import tacita
 from tacita.accounting import Spend, ZCDPEvent, epsilon, gaussian_delta, gaussian_epsilon, gaussian_mu
@@ -119,6 +119,16 @@ def test_v2_conversions(rho, delta, simple, optimal, exact):
 def test_v2_inverses(eps, delta, simple, exact):
     assert simple_zcdp_rho(epsilon=eps, delta=delta) == pytest.approx(simple, **SIX)
     assert rho_of_budget(epsilon=eps, delta=delta) == pytest.approx(exact, **SIX)
+
+
+@pytest.mark.parametrize(("eps", "delta", "rho"), [(1, 1e-6, 0.0243560), (3, 1e-5, 0.224249)])
+def test_v2_optimal_inverses(eps, delta, rho):
+    """The rho at which the optimal conversion gives epsilon, by root finding."""
+
+    def excess(at):
+        return epsilon([Spend(ZCDPEvent(relation="replace_one", rho=at), 1)], delta).epsilon - eps
+
+    assert optimize.brentq(excess, rho / 2, 2 * rho, rtol=1e-8) == pytest.approx(rho, **SIX)
 
 
 def test_v2_the_gaussian():
@@ -447,6 +457,28 @@ def test_v21_moments_of_example_1():
     HeavyTailedSetting(num_records=100, dim=1, rho=0.5, diameter=2, smoothness=1,
                        moment_bounds={2: 2, 4: 3.77927, 8: 7.33746},
                        uniform_moment_bounds={2: 2.55861, 4: 4.37682, 8: 7.96272})  # fmt: skip
+
+
+def test_v21_moments_of_order_8():
+    """In closed form: the eighth powers are binomial sums, and E|x|^j of a normal x is known."""
+
+    def absolute(j):
+        return 2 ** (j / 2) * math.gamma((j + 1) / 2) / math.sqrt(math.pi)
+
+    def moment(k):
+        terms = (math.comb(k, j) * absolute(2 * k - j) * absolute(j) for j in range(k + 1))
+        return sum(terms) ** (1 / k)
+
+    def signed(k):  # odd powers of a normal x have mean zero
+        terms = (math.comb(k, j) * absolute(2 * k - j) * absolute(j) for j in range(0, k + 1, 2))
+        return sum(terms) ** (1 / k)
+
+    uniform, pointwise = [moment(k) for k in (2, 4, 8)], [signed(k) for k in (2, 4, 8)]
+    assert uniform == pytest.approx([2.55861, 4.37682, 7.96272], **SIX)
+    assert pointwise == pytest.approx([2, 3.77927, 7.33746], **SIX)
+    assert all(one <= other for one, other in zip(pointwise, uniform, strict=True))
+    assert all(found <= paper for found, paper in zip(uniform, (5, 8, 14), strict=True))
+    assert (sorted(uniform), sorted(pointwise)) == (uniform, pointwise)
 
 
 def test_moments_of_coordinates():

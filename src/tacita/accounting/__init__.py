@@ -20,6 +20,7 @@ from tacita.accounting.events.medians import MedianOfMeansEvent
 from tacita.accounting.events.mixtures import MixtureOfGaussiansEvent
 from tacita.accounting.events.pure import AboveThresholdEvent, ApproximateDPEvent, LaplaceEvent, ZCDPEvent
 from tacita.accounting.events.sampled import Proof, SampledEvent
+from tacita.accounting.events.shuffled import ShuffledSumEvent
 from tacita.accounting.events.wrapped import (
     ConditionalEvent,
     CoupledEvent,
@@ -86,6 +87,7 @@ __all__ = [
     "SampledEvent",
     "SamplingLaw",
     "ShuffledEpochsLaw",
+    "ShuffledSumEvent",
     "Spend",
     "StableCountsEvent",
     "WorstOfEvent",

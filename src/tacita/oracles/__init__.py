@@ -6,10 +6,13 @@ from tacita.oracles.line import Line
 from tacita.oracles.network import ClippedGradientOracle, ErrorFeedbackOracle, UnclippedGradientOracle
 from tacita.oracles.queryable import Queryable
 from tacita.oracles.records import Records, cap_units, split
+from tacita.oracles.shuffle_round import Analyzer, Shuffler, ShuffleRound, UserEncoder
+from tacita.oracles.shuffled import ShuffleMeanOracle1, ShuffleMeanOracle2
 from tacita.oracles.stationary_test import StationaryTest
 from tacita.oracles.updates import trainable
 
 __all__ = [
+    "Analyzer",
     "ClippedGradientOracle",
     "ErrorFeedbackOracle",
     "GradientOracle",
@@ -17,9 +20,14 @@ __all__ = [
     "Queryable",
     "Records",
     "Release",
+    "ShuffleMeanOracle1",
+    "ShuffleMeanOracle2",
+    "ShuffleRound",
+    "Shuffler",
     "StationaryCertificate",
     "StationaryTest",
     "UnclippedGradientOracle",
+    "UserEncoder",
     "cap_units",
     "split",
     "trainable",

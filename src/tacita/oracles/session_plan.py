@@ -98,22 +98,8 @@ class SessionPlan:
 
     def check_sampler(self) -> None:
         """Raise ``ValueError`` unless the sampler fits the estimator, the number of queries and the records."""
-        sampler, cap = self.sampler, self.data.max_rows_per_unit
-        self.estimator.check_batch(sampler.expected_batch_size, self.data.source.shapes)
-        if sampler.max_queries is not None and self.planned_queries > sampler.max_queries:
-            raise ValueError(
-                f"planned_queries must be <= {sampler.max_queries} with {sampler!r}, got {self.planned_queries}."
-            )
-        if sampler.max_rows_per_unit != cap:
-            raise ValueError(
-                f"the sampler must have the records' cap: max_rows_per_unit is {sampler.max_rows_per_unit} in the "
-                f"sampler and {cap} in the records. Use UnitPoissonSampler with records from split or cap_units."
-            )
-        if self._public_count() and sampler.num_records != self.data.num_rows:
-            raise ValueError(
-                f"num_records must be the number of records under {self.relation} with {type(sampler).__name__}, got "
-                f"{sampler.num_records}. Pass len(data), or the number of its rows that take part."
-            )
+        self.estimator.check_batch(self.sampler.expected_batch_size, self.data.source.shapes)
+        check_sampling(self.sampler, self.data, self.planned_queries, public_count=self._public_count())
 
     def _public_count(self) -> bool:
         """Return whether the number of records is public, so that the sampler's must be equal to it."""
@@ -122,6 +108,23 @@ class SessionPlan:
     def _check_delta(self, name: str, delta: float) -> None:
         if self._public_count() and self.data.num_rows:
             _validate.delta_below(name, delta, self.data.num_rows)
+
+
+def check_sampling(sampler: Sampler, data: OracleData, planned_queries: int, *, public_count: bool) -> None:
+    """Raise ``ValueError`` unless the sampler fits the number of queries and the records."""
+    cap = data.max_rows_per_unit
+    if sampler.max_queries is not None and planned_queries > sampler.max_queries:
+        raise ValueError(f"planned_queries must be <= {sampler.max_queries} with {sampler!r}, got {planned_queries}.")
+    if sampler.max_rows_per_unit != cap:
+        raise ValueError(
+            f"the sampler must have the records' cap: max_rows_per_unit is {sampler.max_rows_per_unit} in the "
+            f"sampler and {cap} in the records. Use UnitPoissonSampler with records from split or cap_units."
+        )
+    if public_count and sampler.num_records != data.num_rows:
+        raise ValueError(
+            f"num_records must be the number of records with {type(sampler).__name__} under this relation, got "
+            f"{sampler.num_records}. Pass len(data), or the number of its rows that take part."
+        )
 
 
 def under_conditions(event: Event, conditions: Iterable[str]) -> Event:
