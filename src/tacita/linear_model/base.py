@@ -137,6 +137,7 @@ class LinearPlan:
 class PrivateLinearModel(PrivateEstimator):
     """What every linear model has: scales given or bought, then a fit by descent or by second moments."""
 
+    alpha: float
     fit_intercept: bool
     data_norm: float | None
     steps: int | None
@@ -147,6 +148,10 @@ class PrivateLinearModel(PrivateEstimator):
         constant = None if not self.fit_intercept else 2**-0.5
         scale = (1.0 if constant is None else constant) / data_norm
         return ScaledTable(table, torch.full((table.shape[1],), scale, dtype=torch.float64), constant)
+
+    def _penalty(self, paying: Paying, table: ScaledTable) -> float:
+        r"""Return alpha of the sum of losses in units of scaled rows and of their mean."""
+        return self.alpha * float(table.scale[0]) ** 2 / paying.num_records
 
     def _bought_scales(
         self, paying: Paying, session: Session | None, table: RowBlocks, targets: np.ndarray | None
@@ -180,6 +185,7 @@ class PrivateLinearModel(PrivateEstimator):
     def _check_settings(self) -> None:
         if self.data_norm is not None:
             _validate.positive("data_norm", self.data_norm)
+        _validate.non_negative("alpha", self.alpha)
         if self.steps is not None:
             _validate.count("steps", self.steps)
         if self.max_grad_norm is not None:

@@ -1,5 +1,6 @@
 """Classifiers: private logistic regression and a private linear support vector machine."""
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import numpy as np
@@ -15,14 +16,14 @@ from tacita.linear_model.fitting import Paying, fit_by_descent
 from tacita.linear_model.purchases import buy_counts, class_counts, class_numbers
 
 
-class PrivateClassifier(ClassifierMixin, PrivateLinearModel):
+class PrivateClassifier(ClassifierMixin, PrivateLinearModel, ABC):
     """What the classifiers share: classes given or bought, scores, and labels of the largest score."""
 
     classes: Any
-    alpha: float
 
+    @abstractmethod
     def _loss(self, num_classes: int) -> OutputLoss:
-        raise NotImplementedError
+        """Return the loss for this number of classes."""
 
     def fit(self, X: Any, y: Any) -> Any:
         """Fit to the rows of ``X``, (rows, columns), dense or CSR, with one label each in ``y``.
@@ -63,7 +64,7 @@ class PrivateClassifier(ClassifierMixin, PrivateLinearModel):
         scaled = self._scaled(table, data_norm)
         loss = self._loss(max(2, len(self.classes_)))
         numbers = class_numbers(labels, self.classes_)
-        found = fit_by_descent(paying, sessions, scaled, numbers, loss, rule, self.alpha)
+        found = fit_by_descent(paying, sessions, scaled, numbers, loss, rule, self._penalty(paying, scaled))
         self.coef_ = (found["weight"] * scaled.scale).numpy()
         bias = found["bias"].numpy() * scaled.constant if scaled.constant else np.zeros(len(self.coef_))
         self.intercept_ = bias
@@ -105,7 +106,8 @@ class PrivateLogisticRegression(PrivateClassifier):
 
     Args:
         epsilon, delta: The budget of a fit. ``fit`` raises where one is missing.
-        alpha: L2 penalty on the coefficients, >= 0, in units of scaled rows.
+        alpha: L2 penalty >= 0: :math:`\frac{\alpha}{2} \lVert w \rVert^2` beside the sum of losses; 1 / C in
+            scikit-learn.
         fit_intercept: Whether the model has a constant.
         classes: The labels. If they are ``None``, those that are frequent enough are bought.
         data_norm: A public guess of how long rows are; rows may be longer. If it is ``None``, it is bought.

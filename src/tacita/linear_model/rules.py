@@ -12,11 +12,12 @@ from tacita.linear_model.budget import FitBudget
 
 SCALES = 0.1  # share of mu^2 for scales, where they are bought
 CLASSES = 0.1  # ... for classes
-MOMENTS = 0.2  # ... of what is left, for second moments
+MOMENTS = 0.1  # ... of what is left, for second moments
 STEPS = 30
-MAX_GRAD_NORM = 0.5
+MAX_GRAD_NORM = 0.35  # of the largest derivative that the loss has, or of 1
+MOST = 0.95  # ... of the entries of a column
 QUANTILE = 0.9  # of row norms (or absolute targets): what is longer is clipped
-CONFIDENCE = 1.0  # in units of the expected spectral norm of the noise
+DAMPING = 0.5  # in units of the expected size of the noise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,11 +48,11 @@ def descent_rule(
 ) -> DescentRule:
     r"""Return T, C and lambda.
 
-    :math:`\lambda = \kappa s \sqrt{2 d} / n + C \sqrt{d} / (n \mu)`: the noise of the second moments, whose spectral
+    :math:`\lambda = \frac12 (\kappa s \sqrt{2 d} + C \sqrt{d} / \mu) / n`: the noise of the second moments, whose spectral
     norm is about :math:`s \sqrt{2 d}`, and that of the gradients.
     """
     clip = max_grad_norm or MAX_GRAD_NORM * (max_derivative if math.isfinite(max_derivative) else 1.0)
     moments = budget.noise_multiplier(budget.moments) * math.sqrt(2 * dim)
     gradients = budget.noise_multiplier(budget.rest) * clip * math.sqrt(dim * outputs)
-    damping = CONFIDENCE * (curvature * moments + gradients) / num_records
+    damping = DAMPING * (curvature * moments + gradients) / num_records
     return DescentRule(steps=steps or STEPS, max_grad_norm=clip, damping=max(damping, 1e-9))
