@@ -64,7 +64,9 @@ class LinearBlocksSource(GradientSource):
         self._constant = 0.0 if intercept is None else _validate.positive("intercept", intercept)
         norms = self._rows.norms(self._scale, self._constant)
         self._rows.forget(np.flatnonzero(~norms.isfinite().numpy()))
-        room = 1 + 8 * torch.finfo(self._rows.dtype).eps  # for the product with an error, a weight and a row: see the engine
+        room = (
+            1 + 8 * torch.finfo(self._rows.dtype).eps
+        )  # for the product with an error, a weight and a row: see the engine
         self._norms = (norms * room).to(self._rows.dtype)
 
     @property

@@ -4,6 +4,7 @@ They keep scikit-learn's conventions, and one of ours: epsilon and delta have no
 ``fit`` raises where they are missing. What a row holds never raises; only shapes and dtypes do.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +21,7 @@ from tacita.ledger import Ledger, Session, statement
 from tacita.linear_model import rules
 from tacita.linear_model.budget import FitBudget
 from tacita.linear_model.fitting import Paying, ScaledTable
-from tacita.linear_model.purchases import buy_counts, scale_counts, scale_of
+from tacita.linear_model.purchases import buy_scales
 from tacita.random import Randomness
 
 RELATIONS = ("zero_out_one", "replace_one")
@@ -40,6 +41,11 @@ class PrivateEstimator(BaseEstimator):
     ledger: Ledger | None
     insecure_seed: int | None
 
+    def _keep(self, given: Mapping[str, Any]) -> None:
+        """Set the parameters of ``__init__``, from its ``locals()``, as scikit-learn wants them: unchanged."""
+        for name in self._get_param_names():
+            setattr(self, name, given[name])
+
     def __sklearn_clone__(self) -> Any:
         """Return an unfitted copy that is paid from the same ledger, if one was handed in."""
         given = self.get_params(deep=False)
@@ -48,7 +54,8 @@ class PrivateEstimator(BaseEstimator):
 
     def __getstate__(self) -> Any:
         """Return the state without the ledger: a copy of it would not see what is spent."""
-        return {name: None if name in UNPICKLED else value for name, value in super().__getstate__().items()}
+        state: Any = super().__getstate__()
+        return {name: None if name in UNPICKLED else value for name, value in state.items()}
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -90,9 +97,7 @@ class PrivateEstimator(BaseEstimator):
                 f"neighboring_relation must be that of the ledger, {ledger.neighboring_relation}, got "
                 f"{self.neighboring_relation}."
             )
-        randomness = (
-            Randomness.system() if self.insecure_seed is None else Randomness.insecure(int(self.insecure_seed))
-        )
+        randomness = Randomness.system() if self.insecure_seed is None else Randomness.insecure(int(self.insecure_seed))
         named = {name: repr(value) for name, value in self.get_params().items() if name != "ledger"}
         return Paying(ledger, budget, num_records, randomness, {"estimator": type(self).__name__, **named})
 
@@ -100,9 +105,7 @@ class PrivateEstimator(BaseEstimator):
         """Set ``ledger_`` and ``statement_``."""
         self.ledger_ = paying.ledger
         self.statement_ = str(
-            statement(
-                paying.ledger, paying.budget.delta, chosen_by_tacita=chosen, num_units=paying.num_records
-            )
+            statement(paying.ledger, paying.budget.delta, chosen_by_tacita=chosen, num_units=paying.num_records)
         )
 
     def _table(self, X: Any, *, reset: bool) -> RowBlocks:
@@ -142,6 +145,13 @@ class PrivateLinearModel(PrivateEstimator):
     data_norm: float | None
     steps: int | None
     max_grad_norm: float | None
+    coef_: np.ndarray
+    intercept_: Any
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
 
     def _scaled(self, table: RowBlocks, data_norm: float) -> ScaledTable:
         """Return the table in units in which a row of norm ``data_norm``, constant included, has norm 1."""
@@ -160,14 +170,10 @@ class PrivateLinearModel(PrivateEstimator):
         if session is None:
             return float(self.data_norm or 1.0), 1.0
         columns = torch.ones(table.shape[1], dtype=torch.float64)
-        counts = {"rows": scale_counts(table.norms(columns, 0.0).numpy())} if self.data_norm is None else {}
+        values = {} if self.data_norm is not None else {"rows": table.norms(columns, 0.0).numpy()}
         if targets is not None:
-            counts["targets"] = scale_counts(targets)
-        noise_std = session.event.noise_settings.noise_std[0]  # type: ignore[union-attr]
-        found = {
-            name: scale_of(noisy, noise_std, rules.QUANTILE)
-            for name, noisy in buy_counts(session, counts, paying.randomness).items()
-        }
+            values["targets"] = targets
+        found = buy_scales(session, values, paying.randomness, rules.QUANTILE)
         return found.get("rows", float(self.data_norm or 1.0)), found.get("targets", 1.0)
 
     def _rule(self, paying: Paying, dim: int, loss: OutputLoss) -> rules.DescentRule:

@@ -39,6 +39,8 @@ class PrivateClassifier(ClassifierMixin, PrivateLinearModel, ABC):
         self._check_settings()
         table = self._table(X, reset=True)
         labels = np.asarray(column_or_1d(y, warn=True))
+        if labels.dtype.kind == "O":  # sorting objects may raise, by what they hold
+            labels = labels.astype(str)
         if labels.dtype.kind == "f" and self.classes is None:
             raise ValueError("Unknown label type: labels must be integers or texts; pass classes= for real numbers.")
         if len(labels) != table.shape[0]:
@@ -77,9 +79,10 @@ class PrivateClassifier(ClassifierMixin, PrivateLinearModel, ABC):
         """Return the labels whose noisy count is above the threshold, sorted."""
         names, counts = class_counts(labels)
         noisy = buy_counts(session, {"classes": counts}, paying.randomness)["classes"]
-        found = names[noisy > paying.budget.classes_threshold(session.event)]
+        # noisy counts were rounded to whole numbers, by at most a half
+        found = names[noisy > paying.budget.classes_threshold(session.event) + 0.5]
         if not len(found):
-            raise ValueError("no class is frequent enough to be bought at this epsilon: pass classes=.")
+            raise ValueError("not even one class is frequent enough to be bought at this epsilon: pass classes=.")
         return found
 
     def decision_function(self, X: Any) -> np.ndarray:
@@ -149,18 +152,7 @@ class PrivateLogisticRegression(PrivateClassifier):
         ledger: Ledger | None = None,
         insecure_seed: int | None = None,
     ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.alpha = alpha
-        self.fit_intercept = fit_intercept
-        self.classes = classes
-        self.data_norm = data_norm
-        self.steps = steps
-        self.max_grad_norm = max_grad_norm
-        self.neighboring_relation = neighboring_relation
-        self.privacy_unit = privacy_unit
-        self.ledger = ledger
-        self.insecure_seed = insecure_seed
+        self._keep(locals())
 
     def _loss(self, num_classes: int) -> OutputLoss:
         return LogisticLoss() if num_classes == 2 else MultinomialLoss(num_classes)

@@ -3,8 +3,7 @@
 The counts are private until noise is in them. A number that is not finite, and a label that is missing, is in no bin.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -22,14 +21,26 @@ SEEN = 2.0  # counts below so many standard deviations of their noise are taken 
 
 def buy_counts(session: Session, counts: Mapping[str, np.ndarray], randomness: Randomness) -> dict[str, np.ndarray]:
     """Release ``counts`` once, with the noise of the session's event, as whole numbers, and close the session."""
-    event = session.event
-    assert isinstance(event, NoisySumEvent)
-    line = Line(session, GaussianMechanism(noise_multiplier=1.0), {"counts": event.noise_std[0]}, randomness)
+    line = Line(session, GaussianMechanism(noise_multiplier=1.0), {"counts": _noise_std(session)}, randomness)
     exact = {name: torch.from_numpy(np.asarray(values, np.float64)) for name, values in counts.items()}
     released = line.release(line.begin(), {"counts": exact})
     assert released is not None, "a session that was just registered has no earlier release"
     session.close()
     return {name: np.rint(noisy.numpy()) for name, noisy in released["counts"].items()}
+
+
+def buy_scales(
+    session: Session, values: Mapping[str, np.ndarray], randomness: Randomness, quantile: float
+) -> dict[str, float]:
+    """Release one histogram for each of ``values``, and return a quantile of the absolute values of each."""
+    counts = buy_counts(session, {name: scale_counts(one) for name, one in values.items()}, randomness)
+    return {name: scale_of(noisy, _noise_std(session), quantile) for name, noisy in counts.items()}
+
+
+def _noise_std(session: Session) -> float:
+    event = session.event
+    assert isinstance(event, NoisySumEvent), "counts are bought with noise of one standard deviation"
+    return event.noise_std[0]
 
 
 def scale_counts(values: np.ndarray) -> np.ndarray:
@@ -63,19 +74,18 @@ def scale_of(counts: np.ndarray, noise_std: float, quantile: float) -> float:
 
 def class_counts(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the labels that exist, sorted, and their counts; a missing label (NaN) is left out. Private."""
-    present = labels[labels == labels]  # NaN is not equal to itself
+    present = labels[~np.isnan(labels)] if labels.dtype.kind == "f" else labels
     return np.unique(present, return_counts=True)
 
 
-def class_numbers(labels: np.ndarray, classes: Sequence[Any]) -> np.ndarray:
+def class_numbers(labels: np.ndarray, classes: np.ndarray) -> np.ndarray:
     """Return each label's place in ``classes``, float64; NaN for a label that is not among them.
 
     Example:
         >>> class_numbers(np.array(["b", "c", "a"]), np.array(["a", "b"]))
         array([ 1., nan,  0.])
     """
-    known = np.asarray(classes)
     numbers = np.full(len(labels), np.nan)
-    for number, label in enumerate(known):
+    for number, label in enumerate(classes):
         numbers[labels == label] = number
     return numbers

@@ -34,7 +34,7 @@ class PrivateRegressor(RegressorMixin, PrivateLinearModel):
         table = self._table(X, reset=True)
         targets = np.asarray(column_or_1d(y, warn=True))
         if targets.dtype.kind not in "fiub":
-            raise ValueError(f"y must hold numbers, got dtype {targets.dtype}.")
+            raise ValueError(f"Unknown label type: y must hold numbers, got dtype {targets.dtype}.")
         if len(targets) != table.shape[0]:
             raise ValueError(f"y must have one target for each of {table.shape[0]} rows, got {len(targets)}.")
         return table, targets.astype(np.float64)
@@ -97,16 +97,7 @@ class PrivateRidge(PrivateRegressor):
         ledger: Ledger | None = None,
         insecure_seed: int | None = None,
     ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.alpha = alpha
-        self.fit_intercept = fit_intercept
-        self.data_norm = data_norm
-        self.target_range = target_range
-        self.neighboring_relation = neighboring_relation
-        self.privacy_unit = privacy_unit
-        self.ledger = ledger
-        self.insecure_seed = insecure_seed
+        self._keep(locals())
 
     def fit(self, X: Any, y: Any) -> Any:
         """Fit to the rows of ``X``, (rows, columns), dense or CSR, and the targets ``y``, (rows,).
@@ -132,7 +123,9 @@ class PrivateRidge(PrivateRegressor):
         constant = float(found["bias"][0]) * scaled.constant if scaled.constant else 0.0
         self.intercept_ = constant * size + centre
         self.plan_ = LinearPlan("moments", 0, 0.0, 0.0, data_norm, size)
-        self._said(paying, [f"{name} (bought)" for name in ("data_norm", "target_range") if getattr(self, name) is None])
+        self._said(
+            paying, [f"{name} (bought)" for name in ("data_norm", "target_range") if getattr(self, name) is None]
+        )
         return self
 
 
@@ -168,12 +161,4 @@ class PrivateLinearRegression(PrivateRegressor):
         ledger: Ledger | None = None,
         insecure_seed: int | None = None,
     ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.fit_intercept = fit_intercept
-        self.data_norm = data_norm
-        self.target_range = target_range
-        self.neighboring_relation = neighboring_relation
-        self.privacy_unit = privacy_unit
-        self.ledger = ledger
-        self.insecure_seed = insecure_seed
+        self._keep(locals())

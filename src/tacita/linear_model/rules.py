@@ -48,8 +48,8 @@ def descent_rule(
 ) -> DescentRule:
     r"""Return T, C and lambda.
 
-    :math:`\lambda = \frac12 (\kappa s \sqrt{2 d} + C \sqrt{d} / \mu) / n`: the noise of the second moments, whose spectral
-    norm is about :math:`s \sqrt{2 d}`, and that of the gradients.
+    :math:`\lambda = \frac12 (\kappa s \sqrt{2 d} + C \sqrt{d} / \mu) / n`: the noise of the second moments, whose
+    spectral norm is about :math:`s \sqrt{2 d}`, and that of the gradients.
     """
     clip = max_grad_norm or MAX_GRAD_NORM * (max_derivative if math.isfinite(max_derivative) else 1.0)
     moments = budget.noise_multiplier(budget.moments) * math.sqrt(2 * dim)

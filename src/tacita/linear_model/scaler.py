@@ -17,8 +17,7 @@ from tacita.gradients.table_rows import TableRowsSource
 from tacita.ledger import Ledger
 from tacita.linear_model import rules
 from tacita.linear_model.base import PrivateEstimator
-from tacita.linear_model.purchases import buy_counts, scale_counts, scale_of
-from tacita.mechanisms import GaussianMechanism
+from tacita.linear_model.purchases import buy_scales
 from tacita.oracles import GradientOracle
 
 SCALES = 0.3  # share of mu^2 for the histograms of column sizes
@@ -57,6 +56,8 @@ class PrivateStandardScaler(OneToOneFeatureMixin, TransformerMixin, PrivateEstim
         (True, True)
     """
 
+    column_scale: Any
+
     def __init__(
         self,
         epsilon: float | None = None,
@@ -68,13 +69,7 @@ class PrivateStandardScaler(OneToOneFeatureMixin, TransformerMixin, PrivateEstim
         ledger: Ledger | None = None,
         insecure_seed: int | None = None,
     ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.column_scale = column_scale
-        self.neighboring_relation = neighboring_relation
-        self.privacy_unit = privacy_unit
-        self.ledger = ledger
-        self.insecure_seed = insecure_seed
+        self._keep(locals())
 
     def fit(self, X: Any, y: Any = None) -> Any:
         """Release the mean and the variance of each column of ``X``, (rows, columns), dense.
@@ -102,14 +97,13 @@ class PrivateStandardScaler(OneToOneFeatureMixin, TransformerMixin, PrivateEstim
         if for_scales is None:
             self.column_scale_ = np.array(declared, np.float64)
         else:
-            counts = {str(j): scale_counts(rows[:, j].astype(np.float64)) for j in range(columns)}
-            noisy = buy_counts(for_scales, counts, paying.randomness)
-            noise_std = for_scales.event.noise_settings.noise_std[0]  # type: ignore[union-attr]
-            self.column_scale_ = np.array([scale_of(noisy[str(j)], noise_std, rules.MOST) for j in range(columns)])
+            values = {str(j): rows[:, j].astype(np.float64) for j in range(columns)}
+            found = buy_scales(for_scales, values, paying.randomness, rules.MOST)
+            self.column_scale_ = np.array([found[str(j)] for j in range(columns)])
         oracle = GradientOracle(
             TableRowsSource(Squares(rows, self.column_scale_), intercept=None),
             estimator=estimator,
-            mechanism=GaussianMechanism(noise_multiplier=paying.moments_mechanism.noise_multiplier),
+            mechanism=paying.moments_mechanism,
             sampler=paying.sampler,
             ledger=paying.ledger,
             planned_queries=1,
@@ -129,9 +123,7 @@ class PrivateStandardScaler(OneToOneFeatureMixin, TransformerMixin, PrivateEstim
     def transform(self, X: Any) -> np.ndarray:
         """Return ``(X - mean_) / scale_``, (rows, columns). It is as private as ``X`` is."""
         check_is_fitted(self, "scale_")
-        rows: Any = validate_data(
-            self, X, reset=False, dtype=[np.float64, np.float32], ensure_all_finite=False
-        )
+        rows: Any = validate_data(self, X, reset=False, dtype=[np.float64, np.float32], ensure_all_finite=False)
         return ((rows - self.mean_) / self.scale_).astype(rows.dtype)
 
     def inverse_transform(self, X: Any) -> np.ndarray:
