@@ -28,7 +28,7 @@ NAME = "entries"
 
 @dataclass(frozen=True, kw_only=True)
 class SecondMoment(Estimator):
-    r"""Sum of :math:`x_i x_i^\top` over rows clipped to norm R, as d (d + 1) / 2 numbers: see :func:`symmetric_entries`.
+    r"""Sum of :math:`x_i x_i^\top` over rows clipped to norm R: the d (d + 1) / 2 numbers of :func:`symmetric_entries`.
 
     Guarantee: one record adds a matrix of Frobenius norm at most :math:`R^2`. So the sensitivity is :math:`R^2` when a
     record is added, removed or zeroed out, and :math:`\sqrt 2 R^2` when it is replaced, because two such matrices have
@@ -106,8 +106,7 @@ def symmetric_entries(matrix: Tensor) -> Tensor:
         tensor([1.0000, 2.8284, 3.0000])
     """
     rows, columns = torch.triu_indices(*matrix.shape[-2:])
-    scale = torch.where(rows == columns, 1.0, math.sqrt(2)).to(matrix)
-    return matrix[..., rows, columns] * scale
+    return matrix[..., rows, columns] * _scales(rows == columns, matrix)
 
 
 def symmetric_matrix(entries: Tensor) -> Tensor:
@@ -126,11 +125,16 @@ def symmetric_matrix(entries: Tensor) -> Tensor:
     """
     size = (math.isqrt(8 * entries.shape[-1] + 1) - 1) // 2
     rows, columns = torch.triu_indices(size, size)
-    values = entries / torch.where(rows == columns, 1.0, math.sqrt(2)).to(entries)
+    values = entries / _scales(rows == columns, entries)
     matrix = entries.new_zeros(*entries.shape[:-1], size, size)
     matrix[..., rows, columns] = values
     matrix[..., columns, rows] = values
     return matrix
+
+
+def _scales(on_diagonal: Tensor, like: Tensor) -> Tensor:
+    """Return 1 on the diagonal and sqrt(2) elsewhere, in the dtype of ``like``."""
+    return torch.where(on_diagonal, torch.ones((), dtype=like.dtype), torch.tensor(math.sqrt(2), dtype=like.dtype))
 
 
 def _columns(shapes: Shapes) -> int:

@@ -176,7 +176,7 @@ class LinearBlocksEngine(Engine):
             column = weights[:, place[name], None]
             kept = (column.to(errors.dtype) * errors).nan_to_num_(0.0, torch.inf, -torch.inf)  # 0 * nan: absent
             if name == WEIGHT:
-                part += self._rows.sums(rows, kept)
+                part.add_(self._rows.sums(rows, kept))
             if name == BIAS or place.get(BIAS) == place[name]:
                 total[-1] += kept.sum(dim=0, dtype=torch.float64)
 

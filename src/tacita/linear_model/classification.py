@@ -66,7 +66,9 @@ class PrivateClassifier(ClassifierMixin, PrivateLinearModel, ABC):
         scaled = self._scaled(table, data_norm)
         loss = self._loss(max(2, len(self.classes_)))
         numbers = class_numbers(labels, self.classes_)
-        found = fit_by_descent(paying, sessions, scaled, numbers, loss, rule, self._penalty(paying, scaled))
+        found = fit_by_descent(
+            paying, sessions, scaled, numbers, loss=loss, rule=rule, penalty=self._penalty(paying, scaled)
+        )
         self.coef_ = (found["weight"] * scaled.scale).numpy()
         bias = found["bias"].numpy() * scaled.constant if scaled.constant else np.zeros(len(self.coef_))
         self.intercept_ = bias
@@ -102,7 +104,8 @@ class PrivateLogisticRegression(PrivateClassifier):
     r"""Logistic regression under (epsilon, delta)-differential privacy: two classes, or several (multinomial).
 
     Second moments of clipped rows are released once. Then full-batch gradients, clipped and noisy, are stepped with the
-    inverse of those moments, and the last half of the iterates is averaged: :class:`~tacita.methods.PreconditionedDescent`.
+    inverse of those moments, and the last half of the iterates is averaged
+    (:class:`~tacita.methods.PreconditionedDescent`).
 
     Guarantee: everything that ``fit`` sets is (epsilon, delta)-private together, by the ledger ``ledger_``; the number
     of rows is public. Nothing has to be true of the data: longer rows are clipped.

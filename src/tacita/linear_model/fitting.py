@@ -122,6 +122,7 @@ def fit_by_descent(
     sessions: tuple[Session, Session],
     table: ScaledTable,
     targets: np.ndarray,
+    *,
     loss: OutputLoss,
     rule: DescentRule,
     penalty: float,
