@@ -115,10 +115,11 @@ class SparseBlocks(RowBlocks):
             self._data[self._starts[row] : self._starts[row + 1]] = 0
 
     def norms(self, scale: Tensor, constant: float) -> Tensor:
-        squares = np.square(self._data.astype(np.float64) * scale.numpy()[self._indices])
         summed = np.zeros(self.shape[0])
         full = np.diff(self._starts) > 0  # reduceat gives an empty row its neighbour's number
-        summed[full] = np.add.reduceat(squares, self._starts[:-1][full]) if full.any() else 0.0
+        with np.errstate(all="ignore"):  # a warning would tell what a row holds
+            squares = np.square(self._data.astype(np.float64) * scale.numpy()[self._indices])
+            summed[full] = np.add.reduceat(squares, self._starts[:-1][full]) if full.any() else 0.0
         found = torch.from_numpy(np.sqrt(summed + constant**2))
         return round_up(found, self.shape[1] + 4).nan_to_num(torch.inf, torch.inf)
 

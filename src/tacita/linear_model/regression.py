@@ -118,7 +118,9 @@ class PrivateRidge(PrivateRegressor):
         data_norm, size = self._bought_scales(paying, for_scales, table, targets if declared is None else None)
         centre, size = declared or (0.0, size)
         scaled = self._scaled(table, data_norm)
-        found = fit_by_moments(paying, session, scaled, (targets - centre) / size, self._penalty(paying, scaled))
+        with np.errstate(all="ignore"):  # a warning would tell what a target is
+            targets = (targets - centre) / size
+        found = fit_by_moments(paying, session, scaled, targets, self._penalty(paying, scaled))
         self.coef_ = (found["weight"][0] * scaled.scale).numpy() * size
         constant = float(found["bias"][0]) * scaled.constant if scaled.constant else 0.0
         self.intercept_ = constant * size + centre

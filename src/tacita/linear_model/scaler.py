@@ -142,7 +142,8 @@ class Squares(RowBlocks):
         self.dtype = torch.float64
 
     def dense(self, rows: slice | np.ndarray) -> torch.Tensor:
-        block = self._rows[rows].astype(np.float64) / self._column_scale
+        with np.errstate(all="ignore"):  # a warning would tell what a row holds
+            block = self._rows[rows].astype(np.float64) / self._column_scale
         bad = ~np.isfinite(self._rows[rows]).all(axis=1)
         clamped = torch.from_numpy(np.clip(block, -1.0, 1.0))
         clamped[torch.from_numpy(bad)] = torch.nan
