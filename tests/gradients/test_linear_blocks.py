@@ -131,7 +131,7 @@ def test_the_curvature_and_the_derivative_are_bounds(name):
 def test_a_hostile_row_leaves_the_others_alone(form, hostile, dtype):
     x, y, params = problem("logistic", dtype)
     spoiled = x.copy()
-    spoiled[7] = min(hostile, np.finfo(dtype).max) if math.isfinite(hostile) else hostile
+    spoiled[7] = min(hostile, float(np.finfo(dtype).max)) if math.isfinite(hostile) else hostile
 
     def total(table, indices):
         engine = LinearBlocksSource(FORMS[form](table), y, LogisticLoss()).engine(params, indices)
