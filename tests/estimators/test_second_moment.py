@@ -110,9 +110,7 @@ def test_it_is_charged_as_a_sum_that_moves_as_far(relation):
     event = SecondMoment(max_row_norm=3.0).session_event(mechanism, sampler, relation, {"w": torch.Size([4])})
     assert isinstance(event, SecondMomentEvent)
     assert event.query_mu == pytest.approx(0.5)
-    alike = GaussianSumEvent(
-        relation="zero_out_one", sampling=sampler.law, max_contribution=(1.0,), noise_std=(2.0,)
-    )
+    alike = GaussianSumEvent(relation="zero_out_one", sampling=sampler.law, max_contribution=(1.0,), noise_std=(2.0,))
     assert epsilon([Spend(event, 3)], 1e-5).epsilon == pytest.approx(epsilon([Spend(alike, 3)], 1e-5).epsilon)
     assert "to which one record adds at most 9" in event.describe()
 
@@ -176,9 +174,7 @@ class Understated(Estimator):
 @pytest.mark.parametrize(("estimator", "verdict"), [(MOMENT, "consistent"), (Understated(), "refuted")])
 def test_an_audit_nearly_reaches_the_claim_and_refutes_half_of_it(estimator, verdict):
     make = given(full, noise_multiplier=1.0, queries=1, estimator=lambda clipper: estimator)
-    found = audit_oracle(
-        make, relation="add_or_remove_one", delta=1e-2, runs=8000, adversaries=[CONSTANT], columns=2
-    )
+    found = audit_oracle(make, relation="add_or_remove_one", delta=1e-2, runs=8000, adversaries=[CONSTANT], columns=2)
     assert found.verdict == verdict
     assert found.epsilon_lower_bound > 0.6 * found.claim.epsilon
 

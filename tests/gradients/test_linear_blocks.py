@@ -95,7 +95,9 @@ def test_sums_and_norms_equal_those_of_the_loop(name, form, monkeypatch):
         for groups in GROUPS[: 1 if form != "tensor" else None]:
             mine = fast.weighted_sums(lambda n: (CLIP(n), torch.ones_like(n)), groups)
             if "w" not in groups:  # the weight alone has the norm of the whole row
-                torch.testing.assert_close(mine.norms >= plain.norms(groups) * (1 - 1e-12), torch.ones_like(mine.norms) > 0)
+                torch.testing.assert_close(
+                    mine.norms >= plain.norms(groups) * (1 - 1e-12), torch.ones_like(mine.norms) > 0
+                )
             weights = CLIP(mine.norms)
             (each,) = plain.materialise()
             for group, (k, names) in zip(groups, enumerate(groups.values()), strict=True):

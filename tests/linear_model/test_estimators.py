@@ -51,7 +51,10 @@ def test_the_checks_of_scikit_learn(kind):
         warnings.simplefilter("ignore")
         regressor = kind in (PrivateRidge, PrivateLinearRegression)
         found = check_estimator(
-            made(kind, epsilon=100.0), on_fail=None, on_skip=None, expected_failed_checks=EXPECTED if regressor else None
+            made(kind, epsilon=100.0),
+            on_fail=None,
+            on_skip=None,
+            expected_failed_checks=EXPECTED if regressor else None,
         )
     others = {one["check_name"]: one["exception"] for one in found if one["status"] in ("failed", "skipped")}
     assert others.keys() <= SKIPPED.keys(), others
@@ -106,7 +109,10 @@ def test_the_system_draws_the_noise_unless_a_test_asks():
         ({"delta": None}, "epsilon and delta must be given"),
         ({"epsilon": 0.0}, "epsilon must be"),
         ({"delta": 0.5}, "delta must be below 1 / num_records"),
-        ({"neighboring_relation": "add_or_remove_one"}, "neighboring_relation must be one of zero_out_one, replace_one"),
+        (
+            {"neighboring_relation": "add_or_remove_one"},
+            "neighboring_relation must be one of zero_out_one, replace_one",
+        ),
     ],
 )
 def test_privacy_has_no_defaults(kind, settings, message):
@@ -327,7 +333,9 @@ def keep(self, values, noise_std, normals):
 
     (block,) = values
     Spy.seen.append({name: value.double().clone() for name, value in values[block].items()})
-    fixed = {name: torch.linspace(1, 2, value.numel()).view(value.shape).to(value) for name, value in values[block].items()}
+    fixed = {
+        name: torch.linspace(1, 2, value.numel()).view(value.shape).to(value) for name, value in values[block].items()
+    }
     return {block: fixed}
 
 

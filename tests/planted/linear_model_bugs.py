@@ -20,7 +20,9 @@ CHARGED = FITS + "test_the_whole_budget_is_spent_and_no_more"
 MOVES = FITS + "test_one_record_moves_each_release_by_what_its_event_states"
 
 
-@bug(20, caught_by=[MOMENT + "test_the_sensitivity_is_reached", MOMENT + "test_it_is_charged_as_a_sum_that_moves_as_far"])
+@bug(
+    20, caught_by=[MOMENT + "test_the_sensitivity_is_reached", MOMENT + "test_it_is_charged_as_a_sum_that_moves_as_far"]
+)
 def a_replaced_row_moves_one_matrix():
     """Under replace_one, second moments are released with the noise of one record's matrix."""
     put(SecondMoment, "sensitivity", lambda self, relation, shapes: {"second_moment": self.max_row_norm**2})
@@ -32,7 +34,13 @@ def replacing_is_charged_like_zeroing_out():
     put(SecondMomentEvent, "query_mu", property(lambda self: self.ratio))
 
 
-@bug(20, caught_by=[MOMENT + "test_the_sensitivity_is_reached", MOMENT + "test_an_audit_nearly_reaches_the_claim_and_refutes_half_of_it"])
+@bug(
+    20,
+    caught_by=[
+        MOMENT + "test_the_sensitivity_is_reached",
+        MOMENT + "test_an_audit_nearly_reaches_the_claim_and_refutes_half_of_it",
+    ],
+)
 def the_bound_on_rows_taken_for_that_on_matrices():
     """The sensitivity of second moments is R, not R^2; and R is half as long as the rows."""
     call = SecondMoment.__call__
@@ -117,8 +125,6 @@ def a_clone_has_a_ledger_of_its_own():
 @bug(1, caught_by=[FITS + "test_privacy_has_no_defaults"])
 def the_number_of_rows_is_the_secret_and_the_divisor():
     """add_or_remove_one is offered, while sums are divided by the true number of rows."""
-    import tacita.linear_model.base as base
+    from tacita.linear_model import base
 
     put(base, "RELATIONS", ("zero_out_one", "replace_one", "add_or_remove_one"))
-
-
