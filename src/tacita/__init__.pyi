@@ -10,6 +10,7 @@ from . import (
     experiments as experiments,
     gradients as gradients,
     ledger as ledger,
+    linear_model as linear_model,
     mechanisms as mechanisms,
     methods as methods,
     oracles as oracles,

@@ -29,7 +29,7 @@ from tacita import (
     UnclippedSum,
 )
 from tacita.errors import UnsupportedEventError
-from tacita.estimators import Estimator, MedianOfMeans
+from tacita.estimators import Estimator, MedianOfMeans, SecondMoment
 from tacita.gradients.given import GivenSource
 
 FLAT = FlatClipper(max_grad_norm=1.0)
@@ -238,6 +238,10 @@ ORACLES = {
     "epochs-coin": given(epochs("coin"), noise_multiplier=2.0, queries=4),
     "epochs-permutation": given(epochs("permutation"), noise_multiplier=2.0, queries=4),
     "median-of-means": under("replace_one", given(full, noise_multiplier=2.0, estimator=lambda clipper: MEDIAN)),
+    "second-moment": under(
+        "add_or_remove_one",
+        given(full, noise_multiplier=2.0, estimator=lambda clipper: SecondMoment(max_row_norm=1.0)),
+    ),
     "unclipped": unclipped(full, "add_or_remove_one"),
     "hidden-error": feedback(
         PrivateFeedback(max_feedback_norm=0.2),

@@ -21,6 +21,7 @@ from tacita.accounting.events.mixtures import MixtureOfGaussiansEvent
 from tacita.accounting.events.pure import AboveThresholdEvent, ApproximateDPEvent, LaplaceEvent, ZCDPEvent
 from tacita.accounting.events.sampled import Proof, SampledEvent
 from tacita.accounting.events.shuffled import ShuffledSumEvent
+from tacita.accounting.events.second_moments import SecondMomentEvent
 from tacita.accounting.events.wrapped import (
     ConditionalEvent,
     CoupledEvent,
@@ -86,6 +87,7 @@ __all__ = [
     "RepeatAndSelectEvent",
     "SampledEvent",
     "SamplingLaw",
+    "SecondMomentEvent",
     "ShuffledEpochsLaw",
     "ShuffledSumEvent",
     "Spend",

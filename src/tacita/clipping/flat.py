@@ -71,12 +71,13 @@ def bounded_quotient(threshold: Tensor | float, norms: Tensor, dtype: torch.dtyp
         Weights in ``dtype``, with the shape of ``norms``.
     """
     limits = torch.finfo(dtype)
-    quotient = (threshold / norms) * (1 - 4 * limits.eps)  # eps is 2 u
-    quotient = quotient.clamp(max=limits.max)
-    return torch.where(quotient >= limits.tiny, quotient, 0.0).to(dtype)  # not so of 0 and NaN, from norms not finite
+    quotient = (threshold * (1 - 4 * limits.eps) / norms).clamp_(max=limits.max)  # eps is 2 u
+    quotient.nan_to_num_(nan=0.0).mul_(quotient >= limits.tiny)  # torch.where takes ten times as long
+    return quotient.to(dtype)
 
 
 def clip_weights(threshold: Tensor | float, norms: Tensor) -> Tensor:
     """Return ``min(1, threshold / norms)`` with the guarantee of :func:`bounded_quotient`; exactly 1 if not clipped."""
     exact = norms.double()
-    return torch.where(exact <= threshold, 1.0, bounded_quotient(threshold, exact, norms.dtype))
+    clipped = bounded_quotient(threshold, exact, norms.dtype)
+    return torch.maximum(clipped, (exact <= threshold).to(norms.dtype)).clamp_(max=1.0)

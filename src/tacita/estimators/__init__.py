@@ -12,6 +12,7 @@ from tacita.estimators.error_feedback import (
 from tacita.estimators.estimator import Estimator, Values
 from tacita.estimators.grid_sums import CappedSum, GridSum
 from tacita.estimators.median_of_means import MedianOfMeans
+from tacita.estimators.second_moment import SecondMoment, symmetric_entries, symmetric_matrix
 from tacita.estimators.stationarity_query import StationarityQuery
 from tacita.estimators.unclipped_sum import UnclippedSum
 
@@ -28,8 +29,11 @@ __all__ = [
     "PrivateFeedback",
     "ReleasedErrorSum",
     "ReleasedFeedback",
+    "SecondMoment",
     "StationarityQuery",
     "UnclippedSum",
     "Values",
     "clipped_gradient_sum",
+    "symmetric_entries",
+    "symmetric_matrix",
 ]

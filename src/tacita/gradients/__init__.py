@@ -6,11 +6,22 @@ from tacita.gradients.ghost import GhostEngine, register_rule
 from tacita.gradients.given import GivenEngine, GivenSource
 from tacita.gradients.hessian import Hessian, batch_hessian
 from tacita.gradients.lanczos import Ritz, lanczos, lanczos_error, lanczos_steps
+from tacita.gradients.linear_blocks import LinearBlocksSource
+from tacita.gradients.linear_losses import (
+    HuberLoss,
+    LogisticLoss,
+    MultinomialLoss,
+    OutputLoss,
+    QuantileLoss,
+    SquaredHingeLoss,
+    SquaredLoss,
+)
 from tacita.gradients.linear_model import LinearSource
 from tacita.gradients.loop import LoopEngine
 from tacita.gradients.network_source import NetworkSource
 from tacita.gradients.padding import pad_to
 from tacita.gradients.stationarity import PublicStationarity, is_second_order_stationary, public_stationarity
+from tacita.gradients.table_rows import TableRowsSource
 from tacita.gradients.views import SeveralViews, mean_over_views
 from tacita.gradients.vmap import VmapEngine
 
@@ -23,16 +34,25 @@ __all__ = [
     "GradientSource",
     "Groups",
     "Hessian",
+    "HuberLoss",
+    "LinearBlocksSource",
     "LinearSource",
+    "LogisticLoss",
     "LoopEngine",
+    "MultinomialLoss",
     "NetworkSource",
+    "OutputLoss",
     "ParameterPlan",
     "PublicStationarity",
+    "QuantileLoss",
     "Ritz",
     "Rule",
     "SeveralViews",
     "Shapes",
+    "SquaredHingeLoss",
+    "SquaredLoss",
     "Sums",
+    "TableRowsSource",
     "VmapEngine",
     "batch_hessian",
     "explain",

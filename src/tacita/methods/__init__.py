@@ -1,10 +1,12 @@
 """Methods that use releases only (post-processing). Any ``torch.optim`` optimizer can be used beside them."""
 
 from tacita.methods.accelerated import AcceleratedSGD
+from tacita.methods.adaptive_ridge import adaptive_ridge
 from tacita.methods.averaged import ExponentialAverage, SuffixAverage
 from tacita.methods.domains import Ball, Box, L1Ball, Simplex
 from tacita.methods.localized import LocalizedSubgradient, Phase
 from tacita.methods.penalties import L1, ElasticNet, GroupLasso, NuclearNorm
+from tacita.methods.preconditioned import MomentumDescent, PreconditionedDescent
 from tacita.methods.proximal import ProximalSGD, RegularizedSubgradient, WeightedSGD
 from tacita.methods.proximal_operators import ProximalOperator, ProximalSum
 from tacita.methods.random_iterate import RandomIterate
@@ -20,8 +22,10 @@ __all__ = [
     "GroupLasso",
     "L1Ball",
     "LocalizedSubgradient",
+    "MomentumDescent",
     "NuclearNorm",
     "Phase",
+    "PreconditionedDescent",
     "ProximalOperator",
     "ProximalSGD",
     "ProximalSum",
@@ -31,4 +35,5 @@ __all__ = [
     "Solver",
     "SuffixAverage",
     "WeightedSGD",
+    "adaptive_ridge",
 ]

@@ -1,0 +1,152 @@
+r"""Losses of linear models: what each row's loss says about its outputs, as a derivative and a bound on its curvature.
+
+Everything here is private. A loss depends on a row through its outputs :math:`z = W x + b` alone, so that the gradient
+is :math:`\ell'(z, y) \, x^\top`: see :mod:`tacita.gradients.linear_blocks`.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from tacita import _validate
+
+
+class OutputLoss(ABC):
+    r"""A loss :math:`\ell(z, y)` of the outputs z of a linear model, convex in z.
+
+    Attributes:
+        curvature: A bound on the second derivative :math:`\ell''`, for every output and target; where the loss has
+            none, a number that a solver may use for its steps.
+        max_derivative: A bound on the norm of the derivative; ``inf`` if there is none.
+    """
+
+    curvature: float
+    max_derivative: float
+
+    def num_outputs(self) -> int:
+        """Return the number of outputs of a model with this loss."""
+        return 1
+
+    @abstractmethod
+    def derivative(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the derivative in the outputs, (rows, outputs), from ``targets``, (rows,); may overwrite ``outputs``.
+
+        A row depends on its own output and target alone, and a target that is not finite gives one that is not.
+        """
+
+
+@dataclass(frozen=True)
+class LogisticLoss(OutputLoss):
+    r""":math:`\log(1 + e^z) - y z`, for targets 0 and 1."""
+
+    curvature: ClassVar[float] = 0.25
+    max_derivative: ClassVar[float] = 1.0
+
+    def derivative(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return outputs.sigmoid_().sub_(targets.unsqueeze(1))
+
+
+@dataclass(frozen=True)
+class MultinomialLoss(OutputLoss):
+    r""":math:`\log \sum_k e^{z_k} - z_y`, for targets 0, 1, ..., ``classes`` - 1.
+
+    Attributes:
+        classes: Number of classes, >= 2.
+    """
+
+    classes: int
+
+    curvature: ClassVar[float] = 0.5
+    max_derivative: ClassVar[float] = math.sqrt(2)
+
+    def __post_init__(self) -> None:
+        _validate.count("classes", self.classes, at_least=2)
+
+    def num_outputs(self) -> int:
+        return self.classes
+
+    def derivative(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        shares = torch.softmax(outputs, dim=1)
+        own = targets.nan_to_num(0.0).clamp(0, self.classes - 1).long().unsqueeze(1)
+        shares.scatter_add_(1, own, torch.full_like(own, -1, dtype=shares.dtype))
+        return torch.where(targets.isfinite().unsqueeze(1), shares, torch.nan)
+
+
+@dataclass(frozen=True)
+class SquaredLoss(OutputLoss):
+    r""":math:`(z - y)^2 / 2`."""
+
+    curvature: ClassVar[float] = 1.0
+    max_derivative: ClassVar[float] = math.inf
+
+    def derivative(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return outputs.sub_(targets.unsqueeze(1))
+
+
+@dataclass(frozen=True)
+class HuberLoss(OutputLoss):
+    r""":math:`r^2 / 2` where :math:`|r| \le \delta`, else :math:`\delta |r| - \delta^2 / 2`, for :math:`r = z - y`.
+
+    Attributes:
+        threshold: delta > 0, in the units of the targets.
+    """
+
+    threshold: float
+
+    curvature: ClassVar[float] = 1.0
+
+    def __post_init__(self) -> None:
+        _validate.positive("threshold", self.threshold)
+
+    @property
+    def max_derivative(self) -> float:  # type: ignore[override]
+        return self.threshold
+
+    def derivative(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return outputs.sub_(targets.unsqueeze(1)).clamp_(-self.threshold, self.threshold)
+
+
+@dataclass(frozen=True)
+class QuantileLoss(OutputLoss):
+    r""":math:`\max(q r, (q - 1) r)` for :math:`r = y - z`, smoothed: its derivative goes linearly from one side to the
+    other while :math:`|r| \le h`.
+
+    Attributes:
+        quantile: q in (0, 1).
+        width: h > 0, in the units of the targets.
+    """
+
+    quantile: float
+    width: float
+
+    def __post_init__(self) -> None:
+        _validate.inside("quantile", self.quantile)
+        _validate.positive("width", self.width)
+
+    @property
+    def curvature(self) -> float:  # type: ignore[override]
+        return 1 / (2 * self.width)
+
+    @property
+    def max_derivative(self) -> float:  # type: ignore[override]
+        return max(self.quantile, 1 - self.quantile)
+
+    def derivative(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        residual = outputs.sub_(targets.unsqueeze(1)).mul_(1 / (2 * self.width))
+        return residual.add_(0.5).clamp_(0.0, 1.0).sub_(self.quantile)
+
+
+@dataclass(frozen=True)
+class SquaredHingeLoss(OutputLoss):
+    r""":math:`\max(0, 1 - s z)^2 / 2` with the sign :math:`s = 2 y - 1`, for targets 0 and 1."""
+
+    curvature: ClassVar[float] = 1.0
+    max_derivative: ClassVar[float] = math.inf
+
+    def derivative(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        signs = (2 * targets - 1).unsqueeze(1)
+        return outputs.mul_(signs).sub_(1.0).clamp_(max=0.0).mul_(signs)

@@ -1,0 +1,166 @@
+"""Rows of a table in blocks that stay in the cache: dense, memory-mapped or sparse, each by the same few products.
+
+Everything here is private. A row that holds a number which is not finite is zero in every product, because 0 * nan is
+nan; its norm is infinite, so that a clipper gives it weight 0.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tacita.gradients.weighted_sums import round_up
+
+BLOCK_ROWS = 2**16  # the numbers of one kind, one a row, stay in a core's cache
+BLOCK_NUMBERS = 2**23  # elements of a block that is not a view
+
+
+class RowBlocks(ABC):
+    """A table of real numbers, (rows, columns), float32 or float64, read a block of rows at a time.
+
+    Attributes:
+        shape: (rows, columns).
+        dtype: The dtype of products.
+    """
+
+    shape: tuple[int, int]
+    dtype: torch.dtype
+
+    @abstractmethod
+    def products(self, rows: "slice | np.ndarray", weights: Tensor) -> Tensor:
+        """Return ``X[rows] @ weights``, (rows, outputs), for weights (columns, outputs)."""
+
+    @abstractmethod
+    def sums(self, rows: "slice | np.ndarray", factors: Tensor) -> Tensor:
+        """Return ``X[rows].T @ factors``, (columns, outputs), for factors (rows, outputs)."""
+
+    @abstractmethod
+    def dense(self, rows: "slice | np.ndarray") -> Tensor:
+        """Return these rows, (rows, columns), a copy or a view that must not be written to."""
+
+    @abstractmethod
+    def forget(self, rows: np.ndarray) -> None:
+        """Treat these rows as zeros from now on."""
+
+    def norms(self, scale: Tensor, constant: float) -> Tensor:
+        """Return upper bounds of the norms of (scale * row, constant), float64; ``inf`` where a row is not finite."""
+        found = torch.empty(self.shape[0], dtype=torch.float64)
+        for rows in blocks(None, self.shape[0], self.shape[1]):
+            squares = self.dense(rows).to(torch.float64).mul(scale).square_().sum(dim=1)
+            found[rows] = squares.add_(constant**2).sqrt_()
+        return round_up(found, self.shape[1] + 4).nan_to_num(torch.inf, torch.inf)
+
+
+class DenseBlocks(RowBlocks):
+    """Rows of a tensor, an array or a memory map."""
+
+    def __init__(self, table: Tensor | np.ndarray) -> None:
+        self._table = table
+        self.shape = (int(table.shape[0]), int(table.shape[1]))
+        narrow = str(table.dtype).rpartition(".")[2] == "float32"
+        self.dtype = torch.float32 if narrow else torch.float64
+        self._gone = np.zeros(0, np.int64)
+
+    def products(self, rows: slice | np.ndarray, weights: Tensor) -> Tensor:
+        block = self.dense(rows)
+        return torch.mv(block, weights[:, 0]).unsqueeze(1) if weights.shape[1] == 1 else block @ weights
+
+    def sums(self, rows: slice | np.ndarray, factors: Tensor) -> Tensor:
+        block = self.dense(rows)
+        return torch.mv(block.t(), factors[:, 0]).unsqueeze(1) if factors.shape[1] == 1 else block.t() @ factors
+
+    def dense(self, rows: slice | np.ndarray) -> Tensor:
+        if isinstance(self._table, Tensor):
+            block = self._table[rows if isinstance(rows, slice) else torch.from_numpy(rows)].detach()
+        else:
+            part = self._table[rows]
+            block = torch.from_numpy(part if part.flags.writeable else part.copy())
+        block = block.to(self.dtype)
+        gone = _within(self._gone, rows)
+        return block if not len(gone) else block.index_fill(0, torch.from_numpy(gone), 0.0)
+
+    def forget(self, rows: np.ndarray) -> None:
+        self._gone = rows
+
+
+class SparseBlocks(RowBlocks):
+    """Rows of a SciPy CSR matrix; products take time in proportion to the stored numbers."""
+
+    def __init__(self, table: Any) -> None:
+        import scipy.sparse
+
+        self._csr = scipy.sparse.csr_matrix
+        table = self._csr(table)
+        narrow = table.dtype == np.float32
+        self._data = np.asarray(table.data, np.float32 if narrow else np.float64)
+        self._indices, self._starts = table.indices, table.indptr
+        self.shape = (int(table.shape[0]), int(table.shape[1]))
+        self.dtype = torch.float32 if narrow else torch.float64
+
+    def products(self, rows: slice | np.ndarray, weights: Tensor) -> Tensor:
+        return torch.from_numpy(self._block(rows) @ weights.numpy())
+
+    def sums(self, rows: slice | np.ndarray, factors: Tensor) -> Tensor:
+        return torch.from_numpy(self._block(rows).T @ factors.numpy())
+
+    def dense(self, rows: slice | np.ndarray) -> Tensor:
+        return torch.from_numpy(self._block(rows).toarray())
+
+    def forget(self, rows: np.ndarray) -> None:
+        self._data = self._data.copy()
+        for row in rows.tolist():
+            self._data[self._starts[row] : self._starts[row + 1]] = 0
+
+    def norms(self, scale: Tensor, constant: float) -> Tensor:
+        summed = np.zeros(self.shape[0])
+        full = np.diff(self._starts) > 0  # reduceat gives an empty row its neighbour's number
+        with np.errstate(all="ignore"):  # a warning would tell what a row holds
+            squares = np.square(self._data.astype(np.float64) * scale.numpy()[self._indices])
+            summed[full] = np.add.reduceat(squares, self._starts[:-1][full]) if full.any() else 0.0
+        found = torch.from_numpy(np.sqrt(summed + constant**2))
+        return round_up(found, self.shape[1] + 4).nan_to_num(torch.inf, torch.inf)
+
+    def _block(self, rows: slice | np.ndarray) -> Any:
+        """Return these rows as a matrix; a slice of them shares its memory with the whole."""
+        if not isinstance(rows, slice):
+            whole = self._csr((self._data, self._indices, self._starts), shape=self.shape)
+            return whole[rows]
+        first, last = self._starts[rows.start], self._starts[rows.stop]
+        starts = self._starts[rows.start : rows.stop + 1] - first
+        shape = (rows.stop - rows.start, self.shape[1])
+        return self._csr((self._data[first:last], self._indices[first:last], starts), shape=shape, copy=False)
+
+
+def as_row_blocks(table: Any) -> RowBlocks:
+    """Return the rows of a tensor, an array, a memory map or a SciPy sparse matrix, (rows, columns)."""
+    if isinstance(table, RowBlocks):
+        return table
+    if hasattr(table, "tocsr"):
+        return SparseBlocks(table)
+    if getattr(table, "ndim", 0) != 2:
+        raise ValueError(f"a table must have two axes, (rows, columns), got {getattr(table, 'ndim', 0)}.")
+    return DenseBlocks(table)
+
+
+def blocks(indices: np.ndarray | None, num_rows: int, columns: int) -> Iterator[slice | np.ndarray]:
+    """Yield the rows of a batch in blocks: slices where the batch is all rows in order, else arrays of indices."""
+    if indices is None:
+        for start in range(0, num_rows, BLOCK_ROWS):
+            yield slice(start, min(start + BLOCK_ROWS, num_rows))
+        return
+    height = max(1, min(BLOCK_ROWS, BLOCK_NUMBERS // max(1, columns)))
+    for start in range(0, len(indices), height):
+        yield indices[start : start + height]
+
+
+def _within(gone: np.ndarray, rows: slice | np.ndarray) -> np.ndarray:
+    """Return the places in a block of the rows that are gone, which are sorted."""
+    if not len(gone):
+        return gone
+    if isinstance(rows, slice):
+        first, last = np.searchsorted(gone, (rows.start, rows.stop))
+        return gone[first:last] - rows.start
+    return np.flatnonzero(np.isin(rows, gone))

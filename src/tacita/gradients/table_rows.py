@@ -1,0 +1,99 @@
+"""The rows of a table as engines give them, for second moments: the record itself takes the place of its gradient.
+
+Everything here is private.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tacita.gradients.engine import Engine, GradientSource, Groups, Rule, Shapes, Sums
+from tacita.gradients.row_blocks import as_row_blocks, blocks
+from tacita.gradients.weighted_sums import group_norms, weight_arrays, weighted_sum
+
+ROW = "row"
+
+
+class TableRowsSource(GradientSource):
+    r"""Make engines whose "per-sample gradients" are the rows :math:`(s \circ x_i, c)` themselves, for second moments.
+
+    Args:
+        features: As for :class:`LinearBlocksSource`.
+        scale: As there.
+        intercept: c > 0, a constant last entry; ``None`` for none.
+        more: Further entries, (rows, k), such as scaled targets; they come last.
+
+    Example:
+        >>> source = TableRowsSource(torch.tensor([[1.0, 2.0]]), scale=0.5, intercept=1.0)
+        >>> next(source.engine({}, np.array([0])).materialise())["row"]
+        tensor([[0.5000, 1.0000, 1.0000]], dtype=torch.float64)
+    """
+
+    def __init__(
+        self,
+        features: Any,
+        *,
+        scale: float | Tensor = 1.0,
+        intercept: float | None = 1.0,
+        more: Tensor | None = None,
+    ) -> None:
+        self._rows = as_row_blocks(features)
+        self._scale = torch.as_tensor(scale, dtype=torch.float64).expand(self._rows.shape[1])
+        self._constant = intercept
+        self._more = more
+
+    @property
+    def shapes(self) -> Shapes:
+        extra = (self._constant is not None) + (0 if self._more is None else self._more.shape[1])
+        return {ROW: torch.Size([self._rows.shape[1] + extra])}
+
+    @property
+    def num_rows(self) -> int:
+        return self._rows.shape[0]
+
+    def engine(
+        self, params: Mapping[str, Tensor], indices: np.ndarray, *, query: int | None = None, seed: int | None = None
+    ) -> "TableRowsEngine":
+        return TableRowsEngine(self, np.asarray(indices, np.int64))
+
+
+class TableRowsEngine(Engine):
+    """The engine of one batch of :class:`TableRowsSource`. It shows rows, and sums none."""
+
+    def __init__(self, source: TableRowsSource, indices: np.ndarray) -> None:
+        self._source, self._indices = source, indices
+
+    @property
+    def shapes(self) -> Shapes:
+        return self._source.shapes
+
+    @property
+    def labels(self) -> Tensor:
+        return torch.from_numpy(self._indices)
+
+    def weighted_sums(self, rule: Rule, groups: Groups) -> Sums:
+        totals: list[dict[str, Tensor]] = []
+        seen: list[Tensor] = []
+        for grads in self.materialise():
+            norms = group_norms(grads, groups)
+            found = [weighted_sum(grads, weights, groups) for weights in weight_arrays(rule, norms)]
+            seen.append(norms)
+            totals = [{n: a[n] + b[n] for n in b} for a, b in zip(totals, found, strict=True)] if totals else found
+        return Sums(values=tuple(totals), norms=torch.cat(seen))
+
+    def norms(self, groups: Groups) -> Tensor:
+        return torch.cat([group_norms(grads, groups) for grads in self.materialise()])
+
+    def materialise(self) -> Iterator[dict[str, Tensor]]:
+        """Yield the rows in chunks; an empty batch gives one empty chunk."""
+        source, columns = self._source, self._source._rows.shape[1]
+        for rows in blocks(self._indices, source.num_rows, columns) if len(self._indices) else (self._indices,):
+            parts = [source._rows.dense(rows).double() * source._scale]
+            if source._constant is not None:
+                parts.append(torch.full((len(parts[0]), 1), source._constant, dtype=torch.float64))
+            if source._more is not None:
+                parts.append(source._more[torch.from_numpy(rows)].double())
+            yield {ROW: torch.cat(parts, dim=1)}

@@ -1,0 +1,19 @@
+"""scikit-learn estimators with differential privacy; they need the extra ``tacita[sklearn]``."""
+
+try:
+    import sklearn  # noqa: F401 - the message of its absence names the extra
+except ImportError as error:
+    raise ImportError("tacita.linear_model needs scikit-learn: pip install tacita[sklearn].") from error
+
+from tacita.linear_model.base import LinearPlan
+from tacita.linear_model.classification import PrivateLogisticRegression
+from tacita.linear_model.regression import PrivateLinearRegression, PrivateRidge
+from tacita.linear_model.scaler import PrivateStandardScaler
+
+__all__ = [
+    "LinearPlan",
+    "PrivateLinearRegression",
+    "PrivateLogisticRegression",
+    "PrivateRidge",
+    "PrivateStandardScaler",
+]

@@ -1,0 +1,206 @@
+"""The base of the estimators: what is given or bought, what pays, what is said; each estimator adds a loss.
+
+They keep scikit-learn's conventions, and one of ours: epsilon and delta have no default value that would serve, and
+``fit`` raises where they are missing. What a row holds never raises; only shapes and dtypes do.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, clone
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from tacita import _validate
+from tacita.accounting import NeighboringRelation
+from tacita.gradients.linear_losses import OutputLoss
+from tacita.gradients.row_blocks import RowBlocks, as_row_blocks
+from tacita.ledger import Ledger, Session, statement
+from tacita.linear_model import rules
+from tacita.linear_model.budget import FitBudget
+from tacita.linear_model.fitting import Paying, ScaledTable
+from tacita.linear_model.purchases import buy_scales
+from tacita.random import Randomness
+
+RELATIONS = ("zero_out_one", "replace_one")
+UNPICKLED = ("ledger", "ledger_")  # a ledger is a live record with locks; a copy of it would forget what is spent
+
+
+class PrivateEstimator(BaseEstimator):
+    """What every estimator has: the privacy parameters, the ledger, the statement, and the checks of a table.
+
+    Subclasses state the parameters that scikit-learn reads from the signature of ``__init__``.
+    """
+
+    epsilon: float | None
+    delta: float | None
+    neighboring_relation: NeighboringRelation
+    privacy_unit: str
+    ledger: Ledger | None
+    insecure_seed: int | None
+
+    def _keep(self, given: Mapping[str, Any]) -> None:
+        """Set the parameters of ``__init__``, from its ``locals()``, as scikit-learn wants them: unchanged."""
+        for name in self._get_param_names():
+            setattr(self, name, given[name])
+
+    def __sklearn_clone__(self) -> Any:
+        """Return an unfitted copy that is paid from the same ledger, if one was handed in."""
+        given = self.get_params(deep=False)
+        kept = {name: value if name == "ledger" else clone(value, safe=False) for name, value in given.items()}
+        return type(self)(**kept)
+
+    def __getstate__(self) -> Any:
+        """Return the state without the ledger: a copy of it would not see what is spent."""
+        state: Any = super().__getstate__()
+        return {name: None if name in UNPICKLED else value for name, value in state.items()}
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.non_deterministic = self.insecure_seed is None
+        return tags
+
+    def _check_privacy(self) -> tuple[float, float]:
+        """Return epsilon and delta; raise ``ValueError`` if they are missing."""
+        if self.epsilon is None or self.delta is None:
+            raise ValueError(
+                f"epsilon and delta must be given: {type(self).__name__}(epsilon=1.0, delta=1e-6), say, with delta "
+                "well below 1 / (number of rows). tacita never chooses them."
+            )
+        if self.neighboring_relation not in RELATIONS:
+            raise ValueError(
+                f"neighboring_relation must be one of {', '.join(RELATIONS)}, got {self.neighboring_relation!r}: the "
+                "number of rows is public here, so that one record more or less cannot be the secret."
+            )
+        return _validate.positive("epsilon", self.epsilon), _validate.delta("delta", self.delta)
+
+    def _paying(self, num_records: int, **shares: float) -> Paying:
+        """Return what pays for a fit of ``num_records`` rows, with these shares of the budget."""
+        epsilon, delta = self._check_privacy()
+        _validate.delta_below("delta", delta, num_records)
+        budget = FitBudget(epsilon=epsilon, delta=delta, relation=self.neighboring_relation, **shares)
+        ledger = self.ledger
+        if ledger is None:
+            ledger = Ledger(
+                neighboring_relation=self.neighboring_relation,
+                privacy_unit=self.privacy_unit,
+                max_epsilon=epsilon,
+                max_delta=delta,
+            )
+        elif not isinstance(ledger, Ledger):
+            raise TypeError(f"ledger must be a Ledger, got {type(ledger).__name__}.")
+        elif ledger.neighboring_relation != self.neighboring_relation:
+            raise ValueError(
+                f"neighboring_relation must be that of the ledger, {ledger.neighboring_relation}, got "
+                f"{self.neighboring_relation}."
+            )
+        randomness = Randomness.system() if self.insecure_seed is None else Randomness.insecure(int(self.insecure_seed))
+        named = {name: repr(value) for name, value in self.get_params().items() if name != "ledger"}
+        return Paying(ledger, budget, num_records, randomness, {"estimator": type(self).__name__, **named})
+
+    def _said(self, paying: Paying, chosen: list[str]) -> None:
+        """Set ``ledger_`` and ``statement_``."""
+        self.ledger_ = paying.ledger
+        self.statement_ = str(
+            statement(paying.ledger, paying.budget.delta, chosen_by_tacita=chosen, num_units=paying.num_records)
+        )
+
+    def _table(self, X: Any, *, reset: bool) -> RowBlocks:
+        """Return the rows of ``X``, which may hold NaN and infinities, and remember or check their columns."""
+        checked: Any = validate_data(
+            self, X, reset=reset, accept_sparse="csr", dtype=[np.float64, np.float32], ensure_all_finite=False
+        )
+        return as_row_blocks(checked)
+
+
+@dataclass(frozen=True)
+class LinearPlan:
+    """What a fit was planned to do, from public numbers and the settings alone.
+
+    Attributes:
+        method: "descent" or "moments".
+        steps: Gradients asked for; 0 with "moments".
+        max_grad_norm: Clipping threshold, in scaled units; 0 with "moments".
+        damping: lambda of the steps; 0 with "moments".
+        data_norm: The row norm that was declared or bought.
+        target_scale: What targets were divided by; 1 for classes.
+    """
+
+    method: str
+    steps: int
+    max_grad_norm: float
+    damping: float
+    data_norm: float
+    target_scale: float
+
+
+class PrivateLinearModel(PrivateEstimator):
+    """What every linear model has: scales given or bought, then a fit by descent or by second moments."""
+
+    alpha: float
+    fit_intercept: bool
+    data_norm: float | None
+    steps: int | None
+    max_grad_norm: float | None
+    coef_: np.ndarray
+    intercept_: Any
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    def _scaled(self, table: RowBlocks, data_norm: float) -> ScaledTable:
+        """Return the table in units in which a row of norm ``data_norm``, constant included, has norm 1."""
+        constant = None if not self.fit_intercept else 2**-0.5
+        scale = (1.0 if constant is None else constant) / data_norm
+        return ScaledTable(table, torch.full((table.shape[1],), scale, dtype=torch.float64), constant)
+
+    def _penalty(self, paying: Paying, table: ScaledTable) -> float:
+        r"""Return alpha of the sum of losses in units of scaled rows and of their mean."""
+        return self.alpha * float(table.scale[0]) ** 2 / paying.num_records
+
+    def _bought_scales(
+        self, paying: Paying, session: Session | None, table: RowBlocks, targets: np.ndarray | None
+    ) -> tuple[float, float]:
+        """Return the row norm and the scale of the targets: what was declared, else quantiles of noisy histograms."""
+        if session is None:
+            return float(self.data_norm or 1.0), 1.0
+        columns = torch.ones(table.shape[1], dtype=torch.float64)
+        values = {} if self.data_norm is not None else {"rows": table.norms(columns, 0.0).numpy()}
+        if targets is not None:
+            values["targets"] = targets
+        found = buy_scales(session, values, paying.randomness, rules.QUANTILE)
+        return found.get("rows", float(self.data_norm or 1.0)), found.get("targets", 1.0)
+
+    def _rule(self, paying: Paying, dim: int, loss: OutputLoss) -> rules.DescentRule:
+        return rules.descent_rule(
+            num_records=paying.num_records,
+            dim=dim,
+            outputs=loss.num_outputs(),
+            curvature=loss.curvature,
+            max_derivative=loss.max_derivative,
+            budget=paying.budget,
+            steps=self.steps,
+            max_grad_norm=self.max_grad_norm,
+        )
+
+    def _check_settings(self) -> None:
+        if self.data_norm is not None:
+            _validate.positive("data_norm", self.data_norm)
+        _validate.non_negative("alpha", self.alpha)
+        if self.steps is not None:
+            _validate.count("steps", self.steps)
+        if self.max_grad_norm is not None:
+            _validate.positive("max_grad_norm", self.max_grad_norm)
+
+    def _outputs(self, X: Any) -> np.ndarray:
+        """Return the outputs of the fitted model, (rows, outputs), float64."""
+        check_is_fitted(self, "coef_")
+        table = self._table(X, reset=False)
+        weight = np.atleast_2d(self.coef_)
+        rows = table.dense(slice(0, table.shape[0])).double().nan_to_num().numpy()
+        return rows @ weight.T + np.atleast_1d(self.intercept_)

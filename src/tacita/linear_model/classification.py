@@ -1,0 +1,173 @@
+"""Classifiers: private logistic regression and a private linear support vector machine."""
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+from sklearn.base import ClassifierMixin
+from sklearn.utils.validation import column_or_1d
+
+from tacita.accounting import NeighboringRelation
+from tacita.gradients.linear_losses import LogisticLoss, MultinomialLoss, OutputLoss
+from tacita.ledger import Ledger
+from tacita.linear_model import rules
+from tacita.linear_model.base import LinearPlan, PrivateLinearModel
+from tacita.linear_model.fitting import Paying, fit_by_descent
+from tacita.linear_model.purchases import buy_counts, class_counts, class_numbers
+
+
+class PrivateClassifier(ClassifierMixin, PrivateLinearModel, ABC):
+    """What the classifiers share: classes given or bought, scores, and labels of the largest score."""
+
+    classes: Any
+
+    @abstractmethod
+    def _loss(self, num_classes: int) -> OutputLoss:
+        """Return the loss for this number of classes."""
+
+    def fit(self, X: Any, y: Any) -> Any:
+        """Fit to the rows of ``X``, (rows, columns), dense or CSR, with one label each in ``y``.
+
+        A row that holds NaN or an infinity, and a label outside ``classes``, contribute nothing.
+
+        Raises:
+            ValueError: epsilon or delta is missing, delta is not below 1 / rows, a setting is wrong, or no class was
+                given and none is frequent enough to be bought.
+            BudgetExceededError: The ledger's cap does not allow the fit.
+        """
+        self._check_privacy()
+        self._check_settings()
+        table = self._table(X, reset=True)
+        labels = np.asarray(column_or_1d(y, warn=True))
+        if labels.dtype.kind == "O":  # sorting objects may raise, by what they hold
+            labels = labels.astype(str)
+        if labels.dtype.kind == "f" and self.classes is None:
+            raise ValueError("Unknown label type: labels must be integers or texts; pass classes= for real numbers.")
+        if len(labels) != table.shape[0]:
+            raise ValueError(f"y must have one label for each of {table.shape[0]} rows, got {len(labels)}.")
+        shares = {
+            "scales": rules.SCALES if self.data_norm is None else 0.0,
+            "classes": rules.CLASSES if self.classes is None else 0.0,
+        }
+        shares["moments"] = rules.MOMENTS * (1 - sum(shares.values()))
+        paying = self._paying(table.shape[0], **shares)
+        # The classes are not known yet. No event depends on their number: a gradient has one threshold for all classes.
+        few = self._loss(2 if self.classes is None else len(self.classes))
+        rule = self._rule(paying, table.shape[1] + self.fit_intercept, few)
+        budget = paying.budget
+        for_scales = paying.register(budget.scales_event(1), 1, "bounds") if shares["scales"] else None
+        for_classes = paying.register(budget.classes_event(), 1, "classes") if shares["classes"] else None
+        sessions = paying.moments_session(table.shape[1] + self.fit_intercept), paying.gradients_session(rule)
+        if for_classes is None:
+            self.classes_ = np.unique(np.asarray(self.classes))
+        else:
+            self.classes_ = self._bought_classes(paying, for_classes, labels)
+        data_norm, _ = self._bought_scales(paying, for_scales, table, None)
+        scaled = self._scaled(table, data_norm)
+        loss = self._loss(max(2, len(self.classes_)))
+        numbers = class_numbers(labels, self.classes_)
+        found = fit_by_descent(
+            paying, sessions, scaled, numbers, loss=loss, rule=rule, penalty=self._penalty(paying, scaled)
+        )
+        self.coef_ = (found["weight"] * scaled.scale).numpy()
+        bias = found["bias"].numpy() * scaled.constant if scaled.constant else np.zeros(len(self.coef_))
+        self.intercept_ = bias
+        self.n_iter_ = rule.steps
+        self.plan_ = LinearPlan("descent", rule.steps, rule.max_grad_norm, rule.damping, data_norm, 1.0)
+        self._said(paying, [f"steps = {rule.steps}", f"max_grad_norm = {rule.max_grad_norm:g}"])
+        return self
+
+    def _bought_classes(self, paying: Paying, session: Any, labels: np.ndarray) -> np.ndarray:
+        """Return the labels whose noisy count is above the threshold, sorted."""
+        names, counts = class_counts(labels)
+        noisy = buy_counts(session, {"classes": counts}, paying.randomness)["classes"]
+        # noisy counts were rounded to whole numbers, by at most a half
+        found = names[noisy > paying.budget.classes_threshold(session.event) + 0.5]
+        if not len(found):
+            raise ValueError("not even one class is frequent enough to be bought at this epsilon: pass classes=.")
+        return found
+
+    def decision_function(self, X: Any) -> np.ndarray:
+        """Return the scores of rows: (rows,) for two classes, positive for the second; else (rows, classes)."""
+        outputs = self._outputs(X)
+        return outputs[:, 0] if outputs.shape[1] == 1 else outputs
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Return the class of the largest score, (rows,)."""
+        scores = self.decision_function(X)
+        if len(self.classes_) == 1:
+            return np.repeat(self.classes_, len(scores))
+        return self.classes_[(scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)]
+
+
+class PrivateLogisticRegression(PrivateClassifier):
+    r"""Logistic regression under (epsilon, delta)-differential privacy: two classes, or several (multinomial).
+
+    Second moments of clipped rows are released once. Then full-batch gradients, clipped and noisy, are stepped with the
+    inverse of those moments, and the last half of the iterates is averaged
+    (:class:`~tacita.methods.PreconditionedDescent`).
+
+    Guarantee: everything that ``fit`` sets is (epsilon, delta)-private together, by the ledger ``ledger_``; the number
+    of rows is public. Nothing has to be true of the data: longer rows are clipped.
+
+    Args:
+        epsilon, delta: The budget of a fit. ``fit`` raises where one is missing.
+        alpha: L2 penalty >= 0: :math:`\frac{\alpha}{2} \lVert w \rVert^2` beside the sum of losses; 1 / C in
+            scikit-learn.
+        fit_intercept: Whether the model has a constant.
+        classes: The labels. If they are ``None``, those that are frequent enough are bought.
+        data_norm: A public guess of how long rows are; rows may be longer. If it is ``None``, it is bought.
+        steps, max_grad_norm: Number and clipping threshold of the gradients, by a public rule if ``None``.
+        neighboring_relation: "zero_out_one" or "replace_one".
+        privacy_unit: What one row is, for the statement.
+        ledger: The ledger that pays; ``None`` makes one with epsilon as its cap.
+        insecure_seed: For tests: noise from this seed. The statement then says that nothing is private.
+
+    Attributes:
+        coef_, intercept_: As in scikit-learn.
+        classes_: The labels, sorted.
+        n_iter_: Steps made.
+        plan_: What was planned (:class:`LinearPlan`).
+        ledger_: The ledger that paid; ``None`` in a copy that was unpickled.
+        statement_: What is guaranteed, in words.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> X = rng.standard_normal((2000, 3)); y = (X[:, 0] > 0).astype(int)
+        >>> model = PrivateLogisticRegression(epsilon=1.0, delta=1e-6, classes=[0, 1], data_norm=2.0).fit(X, y)
+        >>> bool(model.score(X, y) > 0.9), round(model.ledger_.epsilon(1e-6), 3)
+        (True, 1.0)
+    """
+
+    def __init__(
+        self,
+        epsilon: float | None = None,
+        delta: float | None = None,
+        *,
+        alpha: float = 0.0,
+        fit_intercept: bool = True,
+        classes: Any = None,
+        data_norm: float | None = None,
+        steps: int | None = None,
+        max_grad_norm: float | None = None,
+        neighboring_relation: NeighboringRelation = "zero_out_one",
+        privacy_unit: str = "one row",
+        ledger: Ledger | None = None,
+        insecure_seed: int | None = None,
+    ) -> None:
+        self._keep(locals())
+
+    def _loss(self, num_classes: int) -> OutputLoss:
+        return LogisticLoss() if num_classes == 2 else MultinomialLoss(num_classes)
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Return the probabilities of the classes, (rows, classes)."""
+        outputs = self._outputs(X)
+        if outputs.shape[1] == 1:
+            outputs = np.hstack([np.zeros_like(outputs), outputs])[:, : max(1, len(self.classes_))]
+        shares = np.exp(outputs - outputs.max(axis=1, keepdims=True))
+        return shares / shares.sum(axis=1, keepdims=True)
+
+    def predict_log_proba(self, X: Any) -> np.ndarray:
+        """Return the logarithms of the probabilities, (rows, classes)."""
+        return np.log(self.predict_proba(X))

@@ -1,0 +1,91 @@
+"""What an estimator buys before it fits: scales from noisy histograms, and classes from stable counts.
+
+The counts are private until noise is in them. A number that is not finite, and a label that is missing, is in no bin.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+
+from tacita.accounting import NoisySumEvent
+from tacita.ledger import Session
+from tacita.mechanisms import GaussianMechanism
+from tacita.oracles.line import Line
+from tacita.random import Randomness
+
+LOWEST, HIGHEST = -40, 60  # powers of 2 between which a scale is looked for
+BINS = HIGHEST - LOWEST + 1
+SEEN = 2.0  # counts below so many standard deviations of their noise are taken for empty
+
+
+def buy_counts(session: Session, counts: Mapping[str, np.ndarray], randomness: Randomness) -> dict[str, np.ndarray]:
+    """Release ``counts`` once, with the noise of the session's event, as whole numbers, and close the session."""
+    line = Line(session, GaussianMechanism(noise_multiplier=1.0), {"counts": _noise_std(session)}, randomness)
+    exact = {name: torch.from_numpy(np.asarray(values, np.float64)) for name, values in counts.items()}
+    released = line.release(line.begin(), {"counts": exact})
+    assert released is not None, "a session that was just registered has no earlier release"
+    session.close()
+    return {name: np.rint(noisy.numpy()) for name, noisy in released["counts"].items()}
+
+
+def buy_scales(
+    session: Session, values: Mapping[str, np.ndarray], randomness: Randomness, quantile: float
+) -> dict[str, float]:
+    """Release one histogram for each of ``values``, and return a quantile of the absolute values of each."""
+    counts = buy_counts(session, {name: scale_counts(one) for name, one in values.items()}, randomness)
+    return {name: scale_of(noisy, _noise_std(session), quantile) for name, noisy in counts.items()}
+
+
+def _noise_std(session: Session) -> float:
+    event = session.event
+    assert isinstance(event, NoisySumEvent), "counts are bought with noise of one standard deviation"
+    return event.noise_std[0]
+
+
+def scale_counts(values: np.ndarray) -> np.ndarray:
+    """Count absolute values by power of 2, float64, shape (BINS,); zero is in the lowest bin.
+
+    Example:
+        >>> counts = scale_counts(np.array([1.0, -1.5, 2.0, np.nan]))
+        >>> counts[-LOWEST], counts[1 - LOWEST], counts.sum()
+        (np.float64(2.0), np.float64(1.0), np.float64(3.0))
+    """
+    finite = np.abs(values[np.isfinite(values)])
+    exponents = np.clip(np.frexp(finite)[1] - 1, LOWEST, HIGHEST)
+    exponents[finite == 0] = LOWEST
+    return np.bincount(exponents - LOWEST, minlength=BINS).astype(np.float64)
+
+
+def scale_of(counts: np.ndarray, noise_std: float, quantile: float) -> float:
+    """Return the upper edge of the bin that holds a quantile of noisy counts; 1 where the noise hides every bin.
+
+    Example:
+        >>> counts = scale_counts(np.array([1.0, 1.2, 3.0, 900.0]))
+        >>> scale_of(counts, 0.0, 0.5), scale_of(counts, 0.0, 0.75), scale_of(counts, 2.0, 0.5)
+        (2.0, 4.0, 1.0)
+    """
+    seen = np.where(counts > SEEN * noise_std, counts, 0.0)
+    if not seen.any():
+        return 1.0
+    place = int(np.searchsorted(np.cumsum(seen), quantile * seen.sum()))
+    return 2.0 ** (place + LOWEST + 1)
+
+
+def class_counts(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the labels that exist, sorted, and their counts; a missing label (NaN) is left out. Private."""
+    present = labels[~np.isnan(labels)] if labels.dtype.kind == "f" else labels
+    return np.unique(present, return_counts=True)
+
+
+def class_numbers(labels: np.ndarray, classes: np.ndarray) -> np.ndarray:
+    """Return each label's place in ``classes``, float64; NaN for a label that is not among them.
+
+    Example:
+        >>> class_numbers(np.array(["b", "c", "a"]), np.array(["a", "b"]))
+        array([ 1., nan,  0.])
+    """
+    numbers = np.full(len(labels), np.nan)
+    for number, label in enumerate(classes):
+        numbers[labels == label] = number
+    return numbers

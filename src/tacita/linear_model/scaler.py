@@ -1,0 +1,160 @@
+"""A private standard scaler: the mean and the spread of every column, each a bounded sum with noise."""
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import OneToOneFeatureMixin, TransformerMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from tacita import _validate
+from tacita.accounting import NeighboringRelation
+from tacita.clipping import FlatClipper
+from tacita.estimators import ClippedSum
+from tacita.gradients.row_blocks import RowBlocks
+from tacita.gradients.table_rows import TableRowsSource
+from tacita.ledger import Ledger
+from tacita.linear_model import rules
+from tacita.linear_model.base import PrivateEstimator
+from tacita.linear_model.purchases import buy_scales
+from tacita.oracles import GradientOracle
+
+SCALES = 0.3  # share of mu^2 for the histograms of column sizes
+LEAST_VARIANCE = 1e-4  # of the square of a column's scale: what noise may leave of a variance
+
+
+class PrivateStandardScaler(OneToOneFeatureMixin, TransformerMixin, PrivateEstimator):
+    r"""Standardise columns by means and variances that were released under (epsilon, delta)-differential privacy.
+
+    A noisy histogram of every column gives its scale B, unless ``column_scale`` declares it. Entries are clamped to
+    [-B, B]. The sum of the vectors of :math:`x_j / B_j` and :math:`(x_j / B_j)^2`, clipped to norm
+    :math:`\sqrt{2 d}`, is released once.
+
+    Guarantee: everything that ``fit`` sets is (epsilon, delta)-private together; the number of rows is public. Rows
+    that are transformed are not protected by it: pass them on to a private model alone.
+
+    Args:
+        epsilon, delta: The budget of a fit. ``fit`` raises where one is missing.
+        column_scale: Public sizes of columns, a number or (columns,); larger entries are clamped. Bought if ``None``.
+        neighboring_relation: "zero_out_one" or "replace_one".
+        privacy_unit: What one row is, for the statement.
+        ledger: The ledger that pays; ``None`` makes one with epsilon as its cap. To share one with a model in a
+            pipeline, give it a ``filter_order``, because the model's settings are fixed after the scaler's release.
+        insecure_seed: For tests: noise from this seed. The statement then says that nothing is private.
+
+    Attributes:
+        mean_, var_, scale_: As in scikit-learn, (columns,).
+        column_scale_: B, (columns,).
+        ledger_: The ledger that paid; ``None`` in a copy that was unpickled.
+        statement_: What is guaranteed, in words.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> scaler = PrivateStandardScaler(epsilon=1.0, delta=1e-6).fit(5 + 2 * rng.standard_normal((20_000, 2)))
+        >>> bool(abs(scaler.mean_ - 5).max() < 0.2), bool(abs(scaler.scale_ - 2).max() < 0.2)
+        (True, True)
+    """
+
+    column_scale: Any
+
+    def __init__(
+        self,
+        epsilon: float | None = None,
+        delta: float | None = None,
+        *,
+        column_scale: Any = None,
+        neighboring_relation: NeighboringRelation = "zero_out_one",
+        privacy_unit: str = "one row",
+        ledger: Ledger | None = None,
+        insecure_seed: int | None = None,
+    ) -> None:
+        self._keep(locals())
+
+    def fit(self, X: Any, y: Any = None) -> Any:
+        """Release the mean and the variance of each column of ``X``, (rows, columns), dense.
+
+        A row that holds NaN or an infinity contributes nothing.
+
+        Raises:
+            ValueError: epsilon or delta is missing, delta is not below 1 / rows, or a setting is wrong.
+            BudgetExceededError: The ledger's cap does not allow the fit.
+        """
+        self._check_privacy()
+        rows = np.asarray(validate_data(self, X, dtype=[np.float64, np.float32], ensure_all_finite=False))
+        columns = rows.shape[1]
+        declared = None if self.column_scale is None else np.broadcast_to(np.asarray(self.column_scale), (columns,))
+        if declared is not None:
+            for one in declared:
+                _validate.positive("column_scale", float(one))
+        scales = 0.0 if declared is not None else SCALES
+        paying = self._paying(len(rows), scales=scales, moments=1.0 - scales)
+        for_scales = paying.register(paying.budget.scales_event(columns), 1, "bounds") if scales else None
+        estimator = ClippedSum(FlatClipper(max_grad_norm=math.sqrt(2 * columns)))
+        shapes = {"row": torch.Size([2 * columns])}
+        event = estimator.session_event(paying.moments_mechanism, paying.sampler, paying.budget.relation, shapes)
+        session = paying.register(event, 1, "moments")
+        if for_scales is None:
+            self.column_scale_ = np.array(declared, np.float64)
+        else:
+            values = {str(j): rows[:, j].astype(np.float64) for j in range(columns)}
+            found = buy_scales(for_scales, values, paying.randomness, rules.MOST)
+            self.column_scale_ = np.array([found[str(j)] for j in range(columns)])
+        oracle = GradientOracle(
+            TableRowsSource(Squares(rows, self.column_scale_), intercept=None),
+            estimator=estimator,
+            mechanism=paying.moments_mechanism,
+            sampler=paying.sampler,
+            ledger=paying.ledger,
+            planned_queries=1,
+            settings=paying.settings,
+            session=session,
+            randomness=paying.randomness,
+        )
+        released = oracle.query({}).gradient["row"].numpy()
+        session.close()
+        first, second = released[:columns].clip(-1, 1), released[columns:].clip(0, 1)
+        self.mean_ = first * self.column_scale_
+        self.var_ = np.maximum(second - first**2, LEAST_VARIANCE) * self.column_scale_**2
+        self.scale_ = np.sqrt(self.var_)
+        self._said(paying, [] if declared is not None else ["column_scale (bought)"])
+        return self
+
+    def transform(self, X: Any) -> np.ndarray:
+        """Return ``(X - mean_) / scale_``, (rows, columns). It is as private as ``X`` is."""
+        check_is_fitted(self, "scale_")
+        rows: Any = validate_data(self, X, reset=False, dtype=[np.float64, np.float32], ensure_all_finite=False)
+        return ((rows - self.mean_) / self.scale_).astype(rows.dtype)
+
+    def inverse_transform(self, X: Any) -> np.ndarray:
+        """Return ``X * scale_ + mean_``, (rows, columns)."""
+        check_is_fitted(self, "scale_")
+        rows = np.asarray(X)
+        return rows * self.scale_ + self.mean_
+
+
+class Squares(RowBlocks):
+    """The rows (u, u^2) with u = clamp(x / B, -1, 1), made block by block; a row that is not finite stays so."""
+
+    def __init__(self, rows: np.ndarray, column_scale: np.ndarray) -> None:
+        self._rows, self._column_scale = rows, column_scale
+        self.shape = (rows.shape[0], 2 * rows.shape[1])
+        self.dtype = torch.float64
+
+    def dense(self, rows: slice | np.ndarray) -> torch.Tensor:
+        with np.errstate(all="ignore"):  # a warning would tell what a row holds
+            block = self._rows[rows].astype(np.float64) / self._column_scale
+        bad = ~np.isfinite(self._rows[rows]).all(axis=1)
+        clamped = torch.from_numpy(np.clip(block, -1.0, 1.0))
+        clamped[torch.from_numpy(bad)] = torch.nan
+        return torch.cat([clamped, clamped.square()], dim=1)
+
+    def products(self, rows: slice | np.ndarray, weights: torch.Tensor) -> torch.Tensor:
+        return self.dense(rows) @ weights
+
+    def sums(self, rows: slice | np.ndarray, factors: torch.Tensor) -> torch.Tensor:
+        return self.dense(rows).t() @ factors
+
+    def forget(self, rows: np.ndarray) -> None:
+        self._rows = self._rows.copy()
+        self._rows[rows] = 0

@@ -1,0 +1,155 @@
+r"""Full-batch descent for linear models: preconditioned by released second moments, or with momentum.
+
+Both answer with the mean of the last half of their iterates. The oracle is handed in, and the second moments were
+released before, so this file is post-processing.
+Source: the step is Newton's with a bound on the Hessian in its place (Böhning and Lindsay, 1988,
+https://doi.org/10.1007/BF00049423); released second moments: Dwork, Talwar, Thakurta and Zhang (2014).
+"""
+
+from abc import abstractmethod
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from tacita import _validate
+from tacita.methods.proximal_operators import ProximalOperator
+from tacita.methods.solver import Solver, Tensors, less
+from tacita.oracles import Queryable
+
+
+class HalfAveraged(Solver):
+    """A solver whose answer is the mean of its last iterates: of T steps, those after the first T // 2."""
+
+    def __init__(
+        self,
+        oracle: Queryable,
+        params: Mapping[str, Tensor],
+        *,
+        steps: int,
+        domain: ProximalOperator | None,
+        penalty: float,
+    ) -> None:
+        super().__init__(oracle, params, steps=steps, domain=domain)
+        self.penalty = _validate.non_negative("penalty", penalty)
+        self._average = {name: tensor.clone() for name, tensor in self._iterate.items()}
+
+    @abstractmethod
+    def _next(self, gradient: Tensors) -> Tensors:
+        """Return the next iterate; ``gradient`` includes that of the penalty."""
+
+    def _move(self, gradient: Tensors) -> None:
+        if self.penalty and "weight" in gradient:  # never the bias
+            gradient["weight"] = gradient["weight"] + self.penalty * self._iterate["weight"]
+        self._iterate = self._next(gradient)
+        averaged = self.made + 1 - self.steps // 2
+        if averaged >= 1:
+            for name, mean in self._average.items():
+                mean.lerp_(self._iterate[name], 1 / averaged)
+
+    def _answer(self) -> Tensors:
+        return self._average if self.made > self.steps // 2 else self._iterate
+
+    def _kept(self) -> dict[str, Tensors]:
+        return {"iterate": self._iterate, "average": self._average}
+
+
+class PreconditionedDescent(HalfAveraged):
+    r"""Steps :math:`w_{t+1} = w_t - (\kappa M_+ + \lambda I)^{-1} g_t` with released second moments M; no step size.
+
+    With :math:`\kappa` a bound on the second derivative of the loss, :math:`\kappa M` bounds the Hessian of a linear
+    model, so that a full step never overshoots where M is exact. :math:`M_+` is M without its negative eigenvalues,
+    which noise makes. :math:`\lambda` keeps the noise of gradients small in directions in which the data say little.
+
+    Args:
+        oracle, params, steps: As in :class:`~tacita.methods.Solver`. ``params`` are those of a linear model: "weight",
+            (outputs, columns), and maybe "bias", (outputs,).
+        second_moment: M: the released mean of :math:`x x^\top`, (d, d), symmetric. The order of its d entries is that
+            of the columns of the weight, then the constant whose weight is the bias.
+        curvature: kappa > 0.
+        damping: lambda > 0.
+        penalty: alpha >= 0 of :math:`\frac{\alpha}{2} \lVert w \rVert^2` on the weight, not on the bias.
+
+    Example:
+        >>> from tacita.oracles import Release
+        >>> class Exact:  # the mean of (x w - 3 x)^2 / 2 with x^2 = 4
+        ...     def query(self, params):
+        ...         return Release({"weight": 4 * (params["weight"] - 3)}, {}, 1.0, {}, "", 0)
+        >>> solver = PreconditionedDescent(Exact(), {"weight": torch.zeros(1, 1)}, steps=2,
+        ...                                second_moment=torch.tensor([[4.0]]), curvature=1.0, damping=1e-6)
+        >>> solver.run()["weight"].round(decimals=3)
+        tensor([[3.]])
+    """
+
+    def __init__(
+        self,
+        oracle: Queryable,
+        params: Mapping[str, Tensor],
+        *,
+        steps: int,
+        second_moment: Tensor,
+        curvature: float,
+        damping: float,
+        penalty: float = 0.0,
+    ) -> None:
+        super().__init__(oracle, params, steps=steps, domain=None, penalty=penalty)
+        curvature = _validate.positive("curvature", curvature)
+        damping = _validate.positive("damping", damping)
+        columns = sum(part.shape[1] for part in _as_columns(self._iterate))
+        if second_moment.shape != (columns, columns):
+            raise ValueError(
+                f"second_moment must have shape {(columns, columns)}, got {tuple(second_moment.shape)}: the columns of "
+                "the weight, then the constant of the bias."
+            )
+        values, vectors = torch.linalg.eigh(second_moment.double())
+        scaled = curvature * values.clamp(min=0.0) + damping + self.penalty
+        self._inverse = (vectors / scaled) @ vectors.t()
+
+    def _next(self, gradient: Tensors) -> Tensors:
+        joint = torch.cat(_as_columns(gradient), dim=1).double() @ self._inverse
+        width = gradient["weight"].shape[1]
+        step = {"weight": joint[:, :width], "bias": joint[:, -1]}
+        return {name: tensor - step[name].to(tensor) for name, tensor in self._iterate.items()}
+
+
+class MomentumDescent(HalfAveraged):
+    r"""Steps :math:`v_{t+1} = \beta v_t + g_t`, :math:`w_{t+1} = \Pi_W(w_t - \eta v_{t+1})`, on full batches.
+
+    Args:
+        oracle, params, steps, domain: As in :class:`~tacita.methods.Solver`.
+        lr: Step size eta > 0.
+        momentum: beta in [0, 1).
+        penalty: alpha >= 0 of :math:`\frac{\alpha}{2} \lVert w \rVert^2` on the parameter "weight".
+    """
+
+    def __init__(
+        self,
+        oracle: Queryable,
+        params: Mapping[str, Tensor],
+        *,
+        steps: int,
+        lr: float,
+        momentum: float,
+        penalty: float = 0.0,
+        domain: ProximalOperator | None = None,
+    ) -> None:
+        super().__init__(oracle, params, steps=steps, domain=domain, penalty=penalty)
+        self.lr = _validate.positive("lr", lr)
+        self.momentum = _validate.below_one("momentum", momentum)
+        self._velocity = {name: torch.zeros_like(tensor) for name, tensor in self._iterate.items()}
+
+    def _next(self, gradient: Tensors) -> Tensors:
+        for name, velocity in self._velocity.items():
+            velocity.mul_(self.momentum).add_(gradient[name])
+        return self._within(less(self._iterate, self._velocity, self.lr), self.lr)
+
+    def _kept(self) -> dict[str, Tensors]:
+        return {**super()._kept(), "velocity": self._velocity}
+
+
+def _as_columns(params: Tensors) -> list[Tensor]:
+    """Return the weight, (outputs, columns), and the bias as one more column."""
+    unknown = set(params) - {"weight", "bias"}
+    if unknown or "weight" not in params or params["weight"].ndim != 2:
+        raise ValueError(f"params must be a weight (outputs, columns) and maybe a bias, got {sorted(params)}.")
+    return [params["weight"], *([params["bias"].unsqueeze(1)] if "bias" in params else [])]

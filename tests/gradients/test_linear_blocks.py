@@ -1,0 +1,232 @@
+"""Linear models in blocks: the same sums as a loop over records, dense, mapped and sparse; hostile rows; rounding."""
+
+import math
+
+import numpy as np
+import pytest
+import scipy.sparse
+import torch
+from torch import nn
+
+from tacita.clipping import FlatClipper
+from tacita.gradients import NetworkSource, row_blocks
+from tacita.gradients.linear_blocks import LinearBlocksSource
+from tacita.gradients.linear_losses import (
+    HuberLoss,
+    LogisticLoss,
+    MultinomialLoss,
+    QuantileLoss,
+    SquaredHingeLoss,
+    SquaredLoss,
+)
+from tacita.gradients.table_rows import TableRowsSource
+
+ROWS, COLUMNS = 41, 5
+CLIP = FlatClipper(max_grad_norm=0.4).weights
+GROUPS = [{"all": ("weight", "bias")}, {"w": ("weight",), "b": ("bias",)}, {"b": ("bias",)}]
+functional = nn.functional
+
+
+def pinball(z, y):
+    """The pinball loss of quantile 0.3, convolved with a box of half width 0.5."""
+    r = z - y
+    inner = r.square() / 2 + r / 2 * 1.0 + 0.125 - 0.3 * r
+    return torch.where(r < -0.5, -0.3 * r, torch.where(r > 0.5, 0.7 * r, inner))
+
+
+LOSSES = {
+    "logistic": (LogisticLoss(), functional.binary_cross_entropy_with_logits),
+    "multinomial": (MultinomialLoss(3), functional.cross_entropy),
+    "squared": (SquaredLoss(), lambda z, y, reduction: (z - y).square() / 2),
+    "huber": (HuberLoss(0.7), lambda z, y, reduction: functional.huber_loss(z, y, reduction="none", delta=0.7)),
+    "quantile": (QuantileLoss(0.3, 0.5), lambda z, y, reduction: pinball(z, y)),
+    "squared hinge": (SquaredHingeLoss(), lambda z, y, reduction: (1 - (2 * y - 1) * z).clamp(min=0).square() / 2),
+}
+FORMS = {
+    "tensor": torch.from_numpy,
+    "array": lambda x: x,
+    "csr": scipy.sparse.csr_matrix,
+    "coo": scipy.sparse.coo_array,
+}
+
+
+def problem(name, dtype=np.float64):
+    rng = np.random.default_rng(0)
+    x = (rng.standard_normal((ROWS, COLUMNS)) * (rng.random((ROWS, COLUMNS)) < 0.6)).astype(dtype)
+    loss, _ = LOSSES[name]
+    outputs = loss.num_outputs()
+    discrete = {"logistic": 2, "multinomial": 3, "squared hinge": 2}.get(name)
+    y = rng.integers(discrete, size=ROWS) if discrete else rng.standard_normal(ROWS)
+    params = {
+        "weight": torch.from_numpy(rng.standard_normal((outputs, COLUMNS))),
+        "bias": torch.from_numpy(rng.standard_normal(outputs)),
+    }
+    return x, y, params
+
+
+def loop(name, x, y, params, scale, constant):
+    """The engine of the loop over records for the same model."""
+    model = nn.Linear(COLUMNS, len(params["bias"])).double()
+    model.load_state_dict(params)
+    _, function = LOSSES[name]
+
+    def losses(model, batch):
+        features, targets = batch
+        z = features * scale @ model.weight.t() + constant * model.bias
+        if name == "multinomial":
+            return function(z, targets.long(), reduction="none")
+        return function(z[:, 0], targets, reduction="none")
+
+    data = torch.from_numpy(x).double(), torch.from_numpy(y).double()
+    return NetworkSource(model, losses, data, method="loop")
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", LOSSES)
+def test_sums_and_norms_equal_those_of_the_loop(name, form, monkeypatch):
+    monkeypatch.setattr(row_blocks, "BLOCK_ROWS", 16)
+    x, y, params = problem(name)
+    scale, constant = torch.linspace(0.5, 1.5, COLUMNS, dtype=torch.float64), 0.8
+    source = LinearBlocksSource(FORMS[form](x), y, LOSSES[name][0], scale=scale, intercept=constant)
+    slow = loop(name, x, y, params, scale, constant)
+    for indices in (np.arange(ROWS), np.array([7, 3, 40])):
+        fast, plain = source.engine(params, indices), slow.engine(params, indices)
+        assert fast.labels.tolist() == indices.tolist()
+        for groups in GROUPS[: 1 if form != "tensor" else None]:
+            mine = fast.weighted_sums(lambda n: (CLIP(n), torch.ones_like(n)), groups)
+            if "w" not in groups:  # the weight alone has the norm of the whole row
+                torch.testing.assert_close(
+                    mine.norms >= plain.norms(groups) * (1 - 1e-12), torch.ones_like(mine.norms) > 0
+                )
+            weights = CLIP(mine.norms)
+            (each,) = plain.materialise()
+            for group, (k, names) in zip(groups, enumerate(groups.values()), strict=True):
+                assert group in groups
+                for one in names:
+                    grads = each[one].flatten(1)
+                    expected = (weights[:, k, None] * grads).sum(0).view(params[one].shape)
+                    torch.testing.assert_close(mine.values[0][one], expected, rtol=1e-9, atol=1e-12)
+                    torch.testing.assert_close(mine.values[1][one].flatten(), grads.sum(0), rtol=1e-9, atol=1e-12)
+        whole = GROUPS[0]
+        torch.testing.assert_close(fast.norms(whole), plain.norms(whole), rtol=1e-12, atol=0)
+        for mine_each, theirs in zip(fast.materialise(), plain.materialise(), strict=True):
+            torch.testing.assert_close(mine_each, dict(theirs), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_the_curvature_and_the_derivative_are_bounds(name):
+    loss, _ = LOSSES[name]
+    z = torch.linspace(-6, 6, 4001, dtype=torch.float64).unsqueeze(1).repeat(1, loss.num_outputs())
+    z[:, 1:] *= 0.5
+    for target in (0.0, 1.0):
+        found = loss.derivative(z.clone(), torch.full((4001,), target, dtype=torch.float64))
+        slopes = (found[1:] - found[:-1]).norm(dim=1) / (z[1:] - z[:-1]).norm(dim=1)
+        assert slopes.max() <= loss.curvature * (1 + 1e-6)
+        assert found.norm(dim=1).max() <= loss.max_derivative
+    assert loss.derivative(z.clone(), torch.full((4001,), math.nan, dtype=torch.float64)).isnan().all(dim=1).all()
+
+
+@pytest.mark.filterwarnings("error")  # a warning would tell what a row holds
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("hostile", [math.nan, math.inf, 1e200, 1e30])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_hostile_row_leaves_the_others_alone(form, hostile, dtype):
+    x, y, params = problem("logistic", dtype)
+    spoiled = x.copy()
+    spoiled[7] = min(hostile, float(np.finfo(dtype).max)) if math.isfinite(hostile) else hostile
+
+    def total(table, indices):
+        engine = LinearBlocksSource(FORMS[form](table), y, LogisticLoss()).engine(params, indices)
+        return torch.cat([part.flatten() for part in engine.weighted_sums(CLIP, GROUPS[0]).values[0].values()])
+
+    moved = total(spoiled, np.arange(ROWS)) - total(x, np.delete(np.arange(ROWS), 7))
+    assert moved.norm() <= 0.4 * (1 + 1e-5)
+    if not np.isfinite(spoiled[7]).all():
+        assert moved.norm() < 1e-5  # absent, up to the order of summation
+
+
+def test_targets_that_are_not_finite_are_absent():
+    for name in LOSSES:
+        x, y, params = problem(name)
+        bad = y.astype(np.float64)
+        bad[5] = math.nan
+        loss = LOSSES[name][0]
+        found = LinearBlocksSource(x, bad, loss).engine(params, np.arange(ROWS)).weighted_sums(CLIP, GROUPS[0])
+        others = LinearBlocksSource(x, y, loss).engine(params, np.delete(np.arange(ROWS), 5))
+        expected = others.weighted_sums(CLIP, GROUPS[0])
+        for one in params:
+            torch.testing.assert_close(found.values[0][one], expected.values[0][one], rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", ["logistic", "multinomial", "squared"])
+def test_rounding_carries_no_row_past_the_threshold(name, dtype):
+    """A row alone: its term of the sum, exactly as it is computed, is at most C long, clipped or not."""
+    rng = np.random.default_rng(1)
+    _, _, params = problem(name)
+    for size in (0.1, 1.0, 100.0):
+        x = (size * rng.standard_normal((60, COLUMNS))).astype(dtype)
+        source = LinearBlocksSource(x, rng.integers(2, size=60), LOSSES[name][0], scale=1 / 3)
+        for row in range(60):
+            engine = source.engine(params, np.array([row]))
+            norm = max(1e-9, float(engine.norms(GROUPS[0])))  # 0 where a sigmoid saturates
+            for threshold in (0.3, norm * 0.999, norm):
+                rule = FlatClipper(max_grad_norm=threshold).weights
+                sums = engine.weighted_sums(rule, GROUPS[0]).values[0]
+                assert math.sqrt(sum(float(part.square().sum()) for part in sums.values())) <= threshold
+
+
+def test_an_empty_batch_and_a_model_without_bias():
+    x, y, params = problem("multinomial")
+    source = LinearBlocksSource(x, y, MultinomialLoss(3), intercept=None)
+    assert list(source.shapes) == ["weight"]
+    engine = source.engine(params, np.zeros(0, np.int64))
+    sums = engine.weighted_sums(CLIP, {"all": ("weight",)})
+    assert not sums.values[0]["weight"].any()
+    assert engine.norms({"all": ("weight",)}).shape == sums.norms.shape == (0, 1)
+    assert list(engine.materialise()) == []
+    assert "41" not in repr(source)
+
+
+def test_a_memory_map_is_read_and_never_written(tmp_path):
+    x, y, params = problem("logistic")
+    x[3] = math.nan
+    np.save(tmp_path / "x.npy", x)
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    sums = [
+        LinearBlocksSource(table, y, LogisticLoss()).engine(params, np.arange(ROWS)).weighted_sums(CLIP, GROUPS[0])
+        for table in (x, mapped)
+    ]
+    assert torch.equal(sums[0].values[0]["weight"], sums[1].values[0]["weight"])
+    assert np.isnan(x[3]).all()
+
+
+def test_rows_of_a_table_with_a_constant_and_more(monkeypatch):
+    monkeypatch.setattr(row_blocks, "BLOCK_ROWS", 16)
+    x, y, _ = problem("squared")
+    source = TableRowsSource(x, scale=0.5, intercept=2.0, more=torch.from_numpy(y).unsqueeze(1))
+    engine = source.engine({}, np.arange(ROWS))
+    rows = torch.from_numpy(np.hstack([0.5 * x, np.full((ROWS, 1), 2.0), y[:, None]]))
+    torch.testing.assert_close(torch.cat([c["row"] for c in engine.materialise()]), rows)
+    names = {"all": ("row",)}
+    torch.testing.assert_close(engine.norms(names)[:, 0], rows.norm(dim=1), rtol=1e-12, atol=0)
+    sums = engine.weighted_sums(CLIP, names)
+    torch.testing.assert_close(sums.values[0]["row"], (CLIP(sums.norms) * rows).sum(0), rtol=1e-9, atol=1e-12)
+    empty = source.engine({}, np.zeros(0, np.int64)).weighted_sums(CLIP, names)
+    assert not empty.values[0]["row"].any()
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda x, y: LinearBlocksSource(x, y[:3], LogisticLoss()), "targets must have shape"),
+        (lambda x, y: LinearBlocksSource(x[0], y, LogisticLoss()), "a table must have two axes"),
+        (lambda x, y: LinearBlocksSource(x, y, LogisticLoss(), intercept=0.0), "intercept must be"),
+        (lambda x, y: MultinomialLoss(1), "classes must be an integer >= 2"),
+        (lambda x, y: HuberLoss(0.0), "threshold must be"),
+        (lambda x, y: QuantileLoss(1.0, 0.1), "quantile must be in"),
+    ],
+)
+def test_wrong_settings(build, message):
+    with pytest.raises(ValueError, match=message):
+        build(*problem("logistic")[:2])

@@ -1,0 +1,359 @@
+"""The estimators: scikit-learn's checks, what is charged, what neighbours see, bad input, ledgers and copies."""
+
+import math
+import pickle
+import warnings
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import scipy.sparse
+from sklearn.base import clone
+from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
+from sklearn.pipeline import make_pipeline
+from sklearn.utils.estimator_checks import check_estimator
+
+import tacita
+from tacita.accounting import SecondMomentEvent
+from tacita.linear_model import PrivateLinearRegression, PrivateLogisticRegression, PrivateRidge, PrivateStandardScaler
+from tacita.linear_model.purchases import class_counts, scale_counts, scale_of
+
+DELTA = 1e-6
+MODELS = (PrivateLogisticRegression, PrivateLinearRegression, PrivateRidge)
+KINDS = (*MODELS, PrivateStandardScaler)
+SKIPPED = {
+    "check_array_api_input": "SCIPY_ARRAY_API is not set",
+}
+EXPECTED = {
+    "check_supervised_y_no_nan": "a target that is not finite contributes nothing: an error would tell that it is there"
+}
+
+
+def data(n=4000, d=4, classes=2, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, d))
+    scores = X @ rng.standard_normal((d, classes)) + 0.3 * rng.standard_normal((n, classes))
+    return X, scores.argmax(axis=1), X @ np.arange(1, d + 1) + 3 + 0.1 * rng.standard_normal(n)
+
+
+def made(kind, epsilon=1.0, **more):
+    more.setdefault("insecure_seed", 0)
+    return kind(epsilon=epsilon, delta=DELTA, **more)
+
+
+def targets_of(kind, X, labels, numbers):
+    return {PrivateLogisticRegression: labels, PrivateStandardScaler: None}.get(kind, numbers)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_checks_of_scikit_learn(kind):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        regressor = kind in (PrivateRidge, PrivateLinearRegression)
+        found = check_estimator(
+            made(kind, epsilon=100.0),
+            on_fail=None,
+            on_skip=None,
+            expected_failed_checks=EXPECTED if regressor else None,
+        )
+    others = {one["check_name"]: one["exception"] for one in found if one["status"] in ("failed", "skipped")}
+    assert others.keys() <= SKIPPED.keys(), others
+    assert len(found) > 40
+
+
+# -- what is charged
+
+
+@pytest.mark.parametrize("relation", ["zero_out_one", "replace_one"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 10.0])
+def test_the_whole_budget_is_spent_and_no_more(kind, relation, epsilon):
+    X, labels, numbers = data(300)
+    model = made(kind, epsilon=epsilon, neighboring_relation=relation)
+    if kind is PrivateLogisticRegression:
+        model.set_params(classes=[0, 1])
+    model.fit(X, targets_of(kind, X, labels, numbers))
+    ledger = model.ledger_
+    assert ledger.epsilon_spent(DELTA) == ledger.epsilon(DELTA)
+    assert 0.999 * epsilon < ledger.epsilon(DELTA) <= epsilon
+    assert all(session.closed for session in ledger.sessions)
+    assert ledger.verify().ok
+    assert "NOT PRIVATE" in model.statement_
+
+
+def test_bought_classes_cost_a_share_of_delta():
+    X, labels, _ = data(2000, classes=3)
+    model = made(PrivateLogisticRegression).fit(X, np.array(["x", "y", "z"])[labels])
+    assert model.classes_.tolist() == ["x", "y", "z"]
+    assert 0.99 < model.ledger_.epsilon(DELTA) <= 1.0
+    assert {session.purpose for session in model.ledger_.sessions} == {"bounds", "classes", "moments", "train"}
+    rare = np.where(np.arange(2000) == 7, "secret", np.array(["x", "y", "z"])[labels])
+    assert made(PrivateLogisticRegression).fit(X, rare).classes_.tolist() == ["x", "y", "z"]
+
+
+def test_the_system_draws_the_noise_unless_a_test_asks():
+    X, labels, _ = data(200)
+    settings = {"classes": [0, 1], "data_norm": 2.0}
+    first, second = (made(PrivateLogisticRegression, insecure_seed=None, **settings).fit(X, labels) for _ in range(2))
+    assert not np.array_equal(first.coef_, second.coef_)
+    assert "NOT PRIVATE" not in first.statement_
+    again = [made(PrivateLogisticRegression, **settings).fit(X, labels).coef_ for _ in range(2)]
+    assert np.array_equal(*again)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"epsilon": None}, "epsilon and delta must be given"),
+        ({"delta": None}, "epsilon and delta must be given"),
+        ({"epsilon": 0.0}, "epsilon must be"),
+        ({"delta": 0.5}, "delta must be below 1 / num_records"),
+        (
+            {"neighboring_relation": "add_or_remove_one"},
+            "neighboring_relation must be one of zero_out_one, replace_one",
+        ),
+    ],
+)
+def test_privacy_has_no_defaults(kind, settings, message):
+    X, labels, numbers = data(50)
+    with pytest.raises(ValueError, match=message):
+        made(kind).set_params(**settings).fit(X, targets_of(kind, X, labels, numbers))
+
+
+# -- what is learned
+
+
+def test_it_learns_what_scikit_learn_learns():
+    X, labels, numbers = data(30_000)
+    plain = LogisticRegression().fit(X, labels).score(X, labels)
+    private = made(PrivateLogisticRegression, classes=[0, 1], data_norm=3.0).fit(X, labels)
+    assert private.score(X, labels) > plain - 0.01
+    X3, three, _ = data(30_000, classes=3, seed=1)
+    several = made(PrivateLogisticRegression, classes=[0, 1, 2]).fit(X3, three)
+    assert several.score(X3, three) > LogisticRegression().fit(X3, three).score(X3, three) - 0.03
+    assert several.predict_proba(X3[:5]).sum(axis=1) == pytest.approx(1.0)
+    assert np.exp(several.predict_log_proba(X3[:5])) == pytest.approx(several.predict_proba(X3[:5]))
+    linear = made(PrivateLinearRegression, data_norm=4.0, target_range=(-12.0, 18.0)).fit(X, numbers)
+    assert linear.coef_ == pytest.approx(LinearRegression().fit(X, numbers).coef_, abs=0.1)
+    assert linear.intercept_ == pytest.approx(3.0, abs=0.3)
+    bought = made(PrivateLinearRegression).fit(X, numbers)
+    assert bought.score(X, numbers) > 0.99
+
+
+def test_with_much_budget_it_is_the_regression_of_scikit_learn():
+    X, _, numbers = data(500)
+    for intercept in (True, False):
+        settings = {"data_norm": 50.0, "target_range": (-100.0, 100.0), "fit_intercept": intercept}
+        found = made(PrivateRidge, epsilon=1e9, alpha=200.0, **settings).fit(X, numbers)
+        expected = Ridge(alpha=200.0, fit_intercept=intercept).fit(X, numbers)
+        assert found.coef_ == pytest.approx(expected.coef_, rel=1e-3)
+        assert found.intercept_ == pytest.approx(expected.intercept_, rel=1e-3)
+
+
+def test_a_penalty_is_that_of_scikit_learn():
+    X, labels, _ = data(500)
+    settings = {"classes": [0, 1], "data_norm": 50.0, "max_grad_norm": 10.0, "steps": 600}
+    found = made(PrivateLogisticRegression, epsilon=1e9, alpha=30.0, **settings).fit(X, labels)
+    expected = LogisticRegression(C=1 / 30.0, tol=1e-8).fit(X, labels)
+    assert found.coef_ == pytest.approx(expected.coef_, rel=0.02, abs=0.01)
+
+
+def test_the_scaler_finds_means_and_variances():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((20_000, 3)) * [1.0, 100.0, 1e-3] + [0.0, 50.0, 2e-3]
+    scaler = made(PrivateStandardScaler).fit(X)
+    assert scaler.mean_ / [1.0, 100.0, 1e-3] == pytest.approx([0.0, 0.5, 2.0], abs=0.1)
+    assert scaler.scale_ / [1.0, 100.0, 1e-3] == pytest.approx(1.0, abs=0.15)
+    assert scaler.inverse_transform(scaler.transform(X)) == pytest.approx(X)
+    declared = made(PrivateStandardScaler, column_scale=[4.0, 400.0, 6e-3]).fit(X)
+    assert declared.scale_ / [1.0, 100.0, 1e-3] == pytest.approx(1.0, abs=0.1)
+
+
+def test_sparse_tables_and_float32_give_the_same_model():
+    X, labels, numbers = data(500)
+    X[np.abs(X) < 0.5] = 0
+    for kind in MODELS:
+        y = targets_of(kind, X, labels, numbers)
+        more = {"classes": [0, 1]} if kind is PrivateLogisticRegression else {"target_range": (-20.0, 20.0)}
+        dense = made(kind, data_norm=3.0, **more).fit(X, y)
+        sparse = made(kind, data_norm=3.0, **more).fit(scipy.sparse.csr_matrix(X), y)
+        narrow = made(kind, data_norm=3.0, **more).fit(X.astype(np.float32), y)
+        assert sparse.coef_ == pytest.approx(dense.coef_, rel=1e-6)
+        assert narrow.coef_ == pytest.approx(dense.coef_, rel=1e-3, abs=1e-4)
+        assert sparse.predict(scipy.sparse.csr_matrix(X)) == pytest.approx(dense.predict(X))
+
+
+# -- bad input
+
+
+@pytest.mark.filterwarnings("error")  # a warning would tell what a row holds
+@pytest.mark.parametrize("hostile", [math.nan, math.inf, -math.inf, 1e308, 1e30])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_hostile_row_raises_nothing_and_moves_little(kind, hostile):
+    """One row among 4000: the noise is the same, so what differs is the row."""
+    X, labels, numbers = data()
+    y = targets_of(kind, X, labels, numbers)
+    more = {"classes": [0, 1], "data_norm": 2.0} if kind is PrivateLogisticRegression else {}
+    spoiled = X.copy()
+    spoiled[11] = hostile
+    usual, other = made(kind, **more).fit(X, y), made(kind, **more).fit(spoiled, y)
+    name = "scale_" if kind is PrivateStandardScaler else "coef_"
+    assert np.isfinite(getattr(other, name)).all()
+    assert getattr(other, name) == pytest.approx(getattr(usual, name), rel=0.05, abs=0.05)
+    if kind in (PrivateRidge, PrivateLinearRegression):
+        bad = numbers.copy()
+        bad[11] = hostile
+        assert made(kind).fit(X, bad).coef_ == pytest.approx(usual.coef_, rel=0.05, abs=0.05)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_degenerate_tables(kind):
+    """More columns than rows, constant columns, nothing but missing numbers, one class: no error, finite numbers."""
+    rng = np.random.default_rng(0)
+    for X in (rng.standard_normal((10, 30)), np.ones((50, 2)), np.full((50, 2), math.nan), np.zeros((50, 2))):
+        y = None if kind is PrivateStandardScaler else np.zeros(len(X), int)
+        more = {"classes": [0, 1]} if kind is PrivateLogisticRegression else {}
+        model = made(kind, **more).fit(X, y)
+        assert np.isfinite(getattr(model, "scale_" if kind is PrivateStandardScaler else "coef_")).all()
+
+
+def test_labels_outside_of_the_classes_contribute_nothing():
+    X, labels, _ = data(500)
+    strange = labels.copy()
+    strange[:50] = 7
+    hidden = X.copy()
+    hidden[:50] = math.nan
+    settings = {"classes": [0, 1], "data_norm": 2.0, "epsilon": 1e6, "steps": 200}
+    by_label = made(PrivateLogisticRegression, **settings).fit(X, strange)
+    by_row = made(PrivateLogisticRegression, **settings).fit(hidden, labels)
+    assert by_label.coef_ == pytest.approx(by_row.coef_, rel=0.05, abs=0.02)
+    assert set(by_label.predict(X)) <= {0, 1}
+
+
+def test_sample_weights_are_refused():
+    X, labels, _ = data(50)
+    with pytest.raises(TypeError, match="sample_weight"):
+        made(PrivateLogisticRegression).fit(X, labels, sample_weight=np.ones(50))
+
+
+# -- ledgers and copies
+
+
+def shared(**more):
+    return tacita.Ledger(
+        neighboring_relation="zero_out_one", privacy_unit="one row", max_epsilon=2.0, max_delta=DELTA, **more
+    )
+
+
+def test_one_ledger_pays_for_a_pipeline_under_one_cap():
+    X, labels, _ = data(5000)
+    ledger = shared(filter_order=8.0)
+    pipeline = make_pipeline(
+        made(PrivateStandardScaler, epsilon=0.5, ledger=ledger),
+        made(PrivateLogisticRegression, epsilon=0.5, classes=[0, 1], data_norm=3.0, ledger=ledger),
+    )
+    pipeline.fit(X * 100 + 7, labels)
+    assert pipeline.score(X * 100 + 7, labels) > 0.8
+    assert pipeline[0].ledger_ is pipeline[1].ledger_ is ledger
+    assert ledger.epsilon(DELTA) <= 2.0
+    with pytest.raises(tacita.BudgetExceededError):
+        for _ in range(40):
+            pipeline.fit(X, labels)
+
+
+def test_a_second_fit_on_a_ledger_without_a_filter_is_refused():
+    X, _, numbers = data(500)
+    model = made(PrivateRidge, epsilon=0.5, ledger=shared()).fit(X, numbers)
+    with pytest.raises(tacita.LedgerError, match="release"):
+        model.fit(X, numbers)
+
+
+def test_a_clone_is_paid_from_the_same_ledger():
+    model = made(PrivateRidge, ledger=shared())
+    assert clone(model).ledger is model.ledger
+    assert clone(model).get_params() == model.get_params()
+
+
+def test_another_relation_than_that_of_the_ledger_is_refused():
+    X, _, numbers = data(100)
+    with pytest.raises(ValueError, match="neighboring_relation must be that of the ledger"):
+        made(PrivateRidge, neighboring_relation="replace_one", ledger=shared()).fit(X, numbers)
+    with pytest.raises(TypeError, match="ledger must be a Ledger"):
+        made(PrivateRidge, ledger="ledger.jsonl").fit(X, numbers)
+
+
+def test_a_pickled_model_predicts_and_has_no_ledger():
+    X, _, numbers = data(200)
+    model = made(PrivateRidge).fit(X, numbers)
+    copied = pickle.loads(pickle.dumps(model))
+    assert copied.predict(X) == pytest.approx(model.predict(X))
+    assert copied.ledger_ is None
+    assert copied.statement_ == model.statement_
+
+
+# -- one record's effect on what is released
+
+
+class Spy:
+    """Keeps the exact values of every query, in place of noise."""
+
+    seen: ClassVar[list] = []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("row", [[1e9, -1e9, 3.0, 0.0], [0.1, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0]])
+def test_one_record_moves_each_release_by_what_its_event_states(kind, row, monkeypatch):
+    """Exact values of all releases, with a record and with it zeroed out, against the sessions' events."""
+    from tacita.mechanisms import GaussianMechanism
+
+    monkeypatch.setattr(GaussianMechanism, "__call__", keep)
+    X, labels, numbers = data(60)
+    y = targets_of(kind, X, labels, numbers)
+    X[5] = row
+    more = {"classes": [0, 1], "steps": 2} if kind is PrivateLogisticRegression else {}
+    without = X.copy()
+    without[5] = math.nan
+    runs = []
+    for table in (X, without):
+        Spy.seen = []
+        model = made(kind, **more).fit(table, y)
+        runs.append(Spy.seen)
+    assert len(runs[0]) == len(runs[1]) == sum(session.queries_made for session in model.ledger_.sessions)
+    stated = [s.event.max_contribution for s in model.ledger_.sessions for _ in range(s.queries_made)]
+    for (one, other), (bound,) in zip(zip(*runs, strict=True), stated, strict=True):
+        moved = math.sqrt(sum(float((one[name] - other[name]).square().sum()) for name in one))
+        assert moved <= bound * (1 + 1e-9)
+    assert any(isinstance(s.event, SecondMomentEvent) for s in model.ledger_.sessions) == (kind in MODELS)
+
+
+def keep(self, values, noise_std, normals):
+    """Stands for the mechanism: no noise but a public number, so that both runs go the same way."""
+    import torch
+
+    (block,) = values
+    Spy.seen.append({name: value.double().clone() for name, value in values[block].items()})
+    fixed = {
+        name: torch.linspace(1, 2, value.numel()).view(value.shape).to(value) for name, value in values[block].items()
+    }
+    return {block: fixed}
+
+
+# -- purchases
+
+
+def test_a_scale_is_the_upper_edge_of_the_bin_of_its_quantile():
+    values = np.concatenate([np.full(900, 3.0), np.full(100, 50.0)])
+    assert scale_of(scale_counts(values), 0.0, 0.9) == 4.0
+    assert scale_of(scale_counts(values), 0.0, 0.95) == 64.0
+    noise = np.random.default_rng(0).normal(size=scale_counts(values).shape)
+    assert scale_of(scale_counts(values) + 10 * noise, 10.0, 0.9) in (4.0, 64.0)
+    assert scale_of(scale_counts(np.array([math.nan, math.inf])), 1.0, 0.5) == 1.0
+    extremes = scale_counts(np.array([0.0, 5e-324, 1e308, -1e308]))
+    assert extremes.sum() == 4
+    assert extremes[[0, -1]].tolist() == [2, 2]
+
+
+def test_a_missing_label_is_no_class():
+    names, counts = class_counts(np.array([1.0, math.nan, 1.0]))
+    assert (names.tolist(), counts.tolist()) == ([1.0], [2])

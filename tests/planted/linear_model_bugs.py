@@ -1,0 +1,130 @@
+"""Bugs of linear models: second moments, closed-form sums, purchases, and the budget of a fit."""
+
+import math
+
+import torch
+
+from tacita.accounting import SecondMomentEvent
+from tacita.estimators import SecondMoment, second_moment
+from tacita.gradients.linear_blocks import LinearBlocksEngine
+from tacita.gradients.row_blocks import DenseBlocks
+from tacita.linear_model import budget, purchases
+from tacita.linear_model.base import PrivateEstimator
+from tacita.linear_model.budget import FitBudget
+from tests.planted.plant import bug, put, swap
+
+MOMENT = "tests/estimators/test_second_moment.py::"
+BLOCKS = "tests/gradients/test_linear_blocks.py::"
+FITS = "tests/linear_model/test_estimators.py::"
+CHARGED = FITS + "test_the_whole_budget_is_spent_and_no_more"
+MOVES = FITS + "test_one_record_moves_each_release_by_what_its_event_states"
+
+
+@bug(
+    20, caught_by=[MOMENT + "test_the_sensitivity_is_reached", MOMENT + "test_it_is_charged_as_a_sum_that_moves_as_far"]
+)
+def a_replaced_row_moves_one_matrix():
+    """Under replace_one, second moments are released with the noise of one record's matrix."""
+    put(SecondMoment, "sensitivity", lambda self, relation, shapes: {"second_moment": self.max_row_norm**2})
+
+
+@bug(20, caught_by=[MOMENT + "test_it_is_charged_as_a_sum_that_moves_as_far"])
+def replacing_is_charged_like_zeroing_out():
+    """The event of second moments forgets the square root of 2 of replace_one."""
+    put(SecondMomentEvent, "query_mu", property(lambda self: self.ratio))
+
+
+@bug(
+    20,
+    caught_by=[
+        MOMENT + "test_the_sensitivity_is_reached",
+        MOMENT + "test_an_audit_nearly_reaches_the_claim_and_refutes_half_of_it",
+    ],
+)
+def the_bound_on_rows_taken_for_that_on_matrices():
+    """The sensitivity of second moments is R, not R^2; and R is half as long as the rows."""
+    call = SecondMoment.__call__
+
+    def longer(self, engine, state):
+        return call(SecondMoment(max_row_norm=2 * self.max_row_norm), engine, state)
+
+    put(SecondMoment, "__call__", longer)
+
+
+@bug(20, caught_by=[MOMENT + "test_a_matrix_is_a_vector_of_the_same_norm"])
+def the_upper_triangle_without_its_scale():
+    """Off-diagonal entries are released without the square root of 2."""
+    swap(second_moment._scales, lambda on_diagonal, like: torch.ones(len(on_diagonal), dtype=like.dtype))
+
+
+@bug(20, caught_by=[BLOCKS + "test_sums_and_norms_equal_those_of_the_loop",
+                    BLOCKS + "test_rounding_carries_no_row_past_the_threshold"])  # fmt: skip
+def norms_without_the_constant():
+    """The norm of a gradient leaves out the bias."""
+    norms = DenseBlocks.norms
+    put(DenseBlocks, "norms", lambda self, scale, constant: norms(self, scale, 0.0))
+
+
+@bug(25, caught_by=[BLOCKS + "test_a_hostile_row_leaves_the_others_alone"])
+def rows_that_are_not_finite_stay_in_products():
+    """A row of NaN has weight 0, and 0 times NaN is NaN: the whole sum is."""
+    put(DenseBlocks, "forget", lambda self, rows: None)
+
+
+@bug(25, caught_by=[BLOCKS + "test_targets_that_are_not_finite_are_absent"])
+def targets_that_are_not_finite_stay_in_sums():
+    """A target of NaN spoils the whole sum."""
+    add = LinearBlocksEngine._add
+
+    def spoiled(self, total, rows, errors, weights, groups):
+        add(self, total, rows, errors, weights, groups)
+        total += errors.sum()  # 0 times NaN
+
+    put(LinearBlocksEngine, "_add", spoiled)
+
+
+@bug(3, caught_by=[CHARGED])
+def every_query_gets_the_share_of_its_session():
+    """A session of k queries has noise as if it made one."""
+    noise = FitBudget.noise_multiplier
+    put(FitBudget, "noise_multiplier", lambda self, share, queries=1: noise(self, share))
+
+
+@bug(3, caught_by=[CHARGED])
+def purchases_beside_the_budget():
+    """The gradients get the whole budget, and what is bought before comes on top."""
+    put(FitBudget, "rest", property(lambda self: 1.0))
+
+
+@bug(20, caught_by=[MOVES])
+def a_scale_is_bought_from_two_bins():
+    """A record is counted in two bins of a histogram, and charged for one."""
+    counts = purchases.scale_counts
+    swap(counts, lambda values: 2 * counts(values))
+
+
+@bug(3, caught_by=[FITS + "test_bought_classes_cost_a_share_of_delta"])
+def every_class_is_released():
+    """A label is released however rare it is, a label of one record alone included."""
+    put(budget.FitBudget, "classes_threshold", lambda self, event: -math.inf)
+
+
+@bug(3, caught_by=[FITS + "test_a_clone_is_paid_from_the_same_ledger"])
+def a_clone_has_a_ledger_of_its_own():
+    """A grid search clones the estimator, and each clone pays from a new ledger."""
+    clone = PrivateEstimator.__sklearn_clone__
+
+    def forgetful(self):
+        made = clone(self)
+        made.ledger = None
+        return made
+
+    put(PrivateEstimator, "__sklearn_clone__", forgetful)
+
+
+@bug(1, caught_by=[FITS + "test_privacy_has_no_defaults"])
+def the_number_of_rows_is_the_secret_and_the_divisor():
+    """add_or_remove_one is offered, while sums are divided by the true number of rows."""
+    from tacita.linear_model import base
+
+    put(base, "RELATIONS", ("zero_out_one", "replace_one", "add_or_remove_one"))
