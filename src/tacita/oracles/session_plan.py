@@ -117,7 +117,8 @@ class SessionPlan:
 
     def _public_count(self) -> bool:
         """Return whether the number of records is public, so that the sampler's must be equal to it."""
-        return self.relation != "add_or_remove_one" or self.sampler.requires_public_count
+        hidden = self.relation == "add_or_remove_one" or self.estimator.any_change
+        return self.sampler.requires_public_count or not hidden
 
     def _check_delta(self, name: str, delta: float) -> None:
         if self._public_count() and self.data.num_rows:
