@@ -152,10 +152,7 @@ def _known_draws(event: ClippedSamplesEvent, queries: int) -> Guarantee:
 
 
 def _random_draws(event: ClippedSamplesEvent, queries: int) -> Guarantee:
-    capped = _Capped(event, queries)
-    if capped.session_mu(1) == event.most_mu(queries):  # one participation costs as much as all
-        return gaussian(event.most_mu(queries))
-    return by_chance_of_draws(capped, queries)
+    return by_chance_of_draws(_Capped(event, queries), queries)
 
 
 ClippedSamplesEvent.proofs = {
