@@ -38,8 +38,7 @@ def clipped_message(vector: Tensors, clipper: MessageClipper, shapes: Shapes) ->
         {'x': tensor([0.6000, 0.8000])}
     """
     groups = clipper.groups(shapes)
-    lead = next(vector[name].ndim - len(shape) for name, shape in shapes.items())
-    weights = clipper.weights(group_norms(vector, groups, lead))
+    weights = clipper.weights(group_norms(vector, groups, _lead(vector, shapes)))
     return {
         name: _times(vector[name], weights[..., column], len(shapes[name]))
         for column, names in enumerate(groups.values())
@@ -218,10 +217,19 @@ def mean_gradient(engine: Engine, divisor: float, sample_clipper: FlatClipper | 
 
     rule = finite if sample_clipper is None else sample_clipper.weights
     (total,) = engine.weighted_sums(rule, {"all": tuple(engine.shapes)}).values
-    mean = {name: total[name].double() / divisor for name in engine.shapes}
-    lead = next(mean[name].ndim - len(shape) for name, shape in engine.shapes.items())
-    whole = group_norms(mean, {"all": tuple(mean)}, lead).isfinite().squeeze(-1)
-    return {name: torch.where(_wide(whole, len(engine.shapes[name])), g, 0.0) for name, g in mean.items()}
+    return finite_or_zero({name: total[name].double() / divisor for name in engine.shapes}, engine.shapes)
+
+
+def finite_or_zero(vector: Tensors, shapes: Shapes) -> dict[str, Tensor]:
+    r"""Return ``vector`` (..., \*param), or zeros where its norm is not finite: a momentum never forgets a NaN."""
+    lead = _lead(vector, shapes)
+    finite = group_norms(vector, {"all": tuple(shapes)}, lead).isfinite().squeeze(-1)
+    return {name: torch.where(_wide(finite, len(shape)), vector[name], 0.0) for name, shape in shapes.items()}
+
+
+def _lead(vector: Tensors, shapes: Shapes) -> int:
+    """Return the number of axes before those of the parameters."""
+    return next(vector[name].ndim - len(shape) for name, shape in shapes.items())
 
 
 def _times(values: Tensor, weights: Tensor, axes: int) -> Tensor:
