@@ -81,7 +81,7 @@ class Client:
             )
         self._oracle = oracle
         self._before: Any = None  # the state before the last message; private
-        self._sent = NOTHING
+        self._sent = self._accepted = NOTHING
 
     @property
     def remaining_queries(self) -> int:
@@ -89,7 +89,7 @@ class Client:
         return self._oracle.remaining_queries
 
     def answer(self, params: Mapping[str, Tensor], *, accepted: int | None) -> Message:
-        """Return the message to a broadcast.
+        """Return the message to a broadcast. Save :meth:`state_dict` before you send it.
 
         Args:
             params: The broadcast model.
@@ -107,22 +107,26 @@ class Client:
 
     def _settle(self, accepted: int) -> None:
         """Keep the state of the last message if it was accepted; go back to the one before if it was not."""
-        if isinstance(accepted, bool) or not isinstance(accepted, int) or accepted > self._sent:
-            raise ValueError(f"accepted must be the number of a message that was sent, got {accepted!r}.")
+        if isinstance(accepted, bool) or accepted not in (self._sent, self._accepted):
+            raise ValueError(
+                "accepted must be the number of the last message, or of the one that was accepted before it, got "
+                f"{accepted!r}."
+            )
         if accepted != self._sent:
             state = self._oracle.state_dict()
             self._oracle.load_state_dict({**state, "estimator_state": copy.deepcopy(self._before)})
-            self._sent = accepted
+        self._sent = self._accepted = accepted
         self._before = None
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the client keeps on its own disk between rounds. Private: never send it."""
-        return {"oracle": self._oracle.state_dict(), "before": copy.deepcopy(self._before), "sent": self._sent}
+        numbers = {"sent": self._sent, "accepted": self._accepted}
+        return {"oracle": self._oracle.state_dict(), "before": copy.deepcopy(self._before), **numbers}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a :meth:`state_dict`, for example in the process of the next round."""
         self._oracle.load_state_dict(state["oracle"])
-        self._before, self._sent = copy.deepcopy(state["before"]), state["sent"]
+        self._before, self._sent, self._accepted = copy.deepcopy(state["before"]), state["sent"], state["accepted"]
 
     def close(self) -> None:
         """Close the client's ledger; numbers that were reserved and not begun are given back."""

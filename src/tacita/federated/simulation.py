@@ -87,7 +87,7 @@ class Simulation:
         ...     privacy=LocalPrivacy(mechanism=GaussianMechanism(noise_multiplier=4.0)), rounds=4,
         ...     ledger=Ledger(neighboring_relation="replace_one", privacy_unit="all data of one client"))
         >>> simulation.run()["x"].shape, simulation.remaining_rounds, round(simulation.ledger.epsilon(1e-5), 4)
-        (torch.Size([1]), 0, 2.0194)
+        (torch.Size([1]), 0, 1.9931)
     """
 
     def __init__(
@@ -116,6 +116,8 @@ class Simulation:
         self.mechanism, self.noise_std, event = privacy.resolved(
             algorithm.clipper, ledger, problem.shapes, problem.num_clients, self.rounds
         )
+        if stream_per_client and isinstance(privacy, TrustedServer):
+            raise ValueError("stream_per_client needs LocalPrivacy: a trusted server adds its own noise, once.")
         self._noise = _RoundNoise(stream_per_client)
         options = SessionOptions(purpose, settings, session, self.randomness, reservation=reservation)
         paying = options.session_for(
@@ -310,12 +312,9 @@ class _RoundNoise:
 
     def prepare(self, privacy: FederatedPrivacy, asked: _Asked) -> None:
         """Take over who sends noise: every client whose message arrives, or the server once."""
-        central = isinstance(privacy, TrustedServer)
-        if central and self.by_client:
-            raise ValueError("stream_per_client needs LocalPrivacy: a trusted server adds its own noise, once.")
         numbers = torch.arange(len(asked.arrived)) if asked.clients is None else asked.clients
         self._numbers = numbers[asked.arrived].tolist()
-        self._scale = 1.0 if central else math.sqrt(len(self._numbers))
+        self._scale = 1.0 if isinstance(privacy, TrustedServer) else math.sqrt(len(self._numbers))
 
     def __call__(self, values: Blocks, noise_std: Mapping[str, float], normals: Any) -> dict[str, dict[str, Tensor]]:
         if self.by_client:
