@@ -10,6 +10,7 @@ from tacita.federated.algorithms import (
 from tacita.federated.client import Client, Message
 from tacita.federated.privacy import FederatedPrivacy, LocalPrivacy, TrustedServer
 from tacita.federated.problems import ClientProblem, LogisticClients, NetworkClients, QuadraticClients
+from tacita.federated.settings import SimulationSettings, read_settings, run_simulation
 from tacita.federated.simulation import Round, Simulation
 from tacita.federated.splits import split_by_label, split_by_owner, split_dirichlet, split_evenly, stacked
 
@@ -29,7 +30,10 @@ __all__ = [
     "Round",
     "ServerState",
     "Simulation",
+    "SimulationSettings",
     "TrustedServer",
+    "read_settings",
+    "run_simulation",
     "split_by_label",
     "split_by_owner",
     "split_dirichlet",

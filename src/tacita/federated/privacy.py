@@ -7,11 +7,11 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from tacita import _validate
-from tacita.accounting import Event, NeighboringRelation
+from tacita.accounting import Event
 from tacita.clipping import FlatClipper, PerLayerClipper
 from tacita.estimators import ClippedMean, ClippedSum, Estimator
 from tacita.gradients.engine import Shapes
-from tacita.ledger import Ledger
+from tacita.ledger import Ledger, Session
 from tacita.mechanisms import CalibratedGaussian, GaussianMechanism, Mechanism
 from tacita.sampling import FullBatchSampler, PoissonSampler, Sampler
 
@@ -40,22 +40,31 @@ class FederatedPrivacy(ABC):
         """Return how the units of the guarantee enter a round."""
 
     def resolved(
-        self, clipper: Clipper, ledger: Ledger, shapes: Shapes, num_clients: int, rounds: int
+        self,
+        clipper: Clipper,
+        ledger: Ledger,
+        shapes: Shapes,
+        num_clients: int,
+        rounds: int,
+        session: Session | None = None,
     ) -> tuple[Mechanism, dict[str, float], Event]:
         """Return the mechanism with its noise multiplier, the noise by block, and what a session of ``rounds`` spends.
+
+        A noise multiplier that is calibrated is that of the sessions registered before ``session``, if it is resumed.
 
         Raises:
             UnsupportedEventError: No guarantee is proved for these settings under the ledger's relation.
         """
         relation, estimator, sampler = ledger.neighboring_relation, self._estimator(clipper), self._sampler(num_clients)
 
-        def event(mechanism: Mechanism, relation: NeighboringRelation = relation) -> Event:
+        def event(mechanism: Mechanism) -> Event:
             return estimator.session_event(mechanism, sampler, relation, shapes)
 
         mechanism = self.mechanism
         if isinstance(mechanism, CalibratedGaussian):
             at = mechanism.at
-            mechanism = mechanism.resolve(lambda noise: event(at(noise)), relation, rounds, ledger.spends(None))
+            beside = ledger.spends(None, before=session)
+            mechanism = mechanism.resolve(lambda noise: event(at(noise)), relation, rounds, beside)
         if not isinstance(mechanism, GaussianMechanism):
             raise TypeError(f"mechanism must be a GaussianMechanism, got {type(mechanism).__name__}.")
         return mechanism, estimator.noise_std(mechanism, relation, shapes), event(mechanism)

@@ -114,7 +114,7 @@ class Simulation:
         expected = privacy.expected_clients(problem.num_clients)
         self.divisor = algorithm.divisor(problem.num_clients, expected)
         self.mechanism, self.noise_std, event = privacy.resolved(
-            algorithm.clipper, ledger, problem.shapes, problem.num_clients, self.rounds
+            algorithm.clipper, ledger, problem.shapes, problem.num_clients, self.rounds, session
         )
         if stream_per_client and isinstance(privacy, TrustedServer):
             raise ValueError("stream_per_client needs LocalPrivacy: a trusted server adds its own noise, once.")
