@@ -76,8 +76,7 @@ def main() -> None:
                     times[name].append(time.process_time() - start)
     hand, ours = (statistics.median(times[name]) for name in steps)
     ratios = [b / a for a, b in zip(*times.values(), strict=True)]
-    print(f"by hand {1e3 * hand:.1f} ms, simulated {1e3 * ours:.1f} ms of CPU time a round")
-    print(f"ratio of medians {ours / hand:.3f}, median of ratios {statistics.median(ratios):.3f}")
+    print(f"simulated over by hand: {ours / hand:.3f} (medians), {statistics.median(ratios):.3f} (median of ratios)")
 
 
 if __name__ == "__main__":

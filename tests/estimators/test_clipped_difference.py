@@ -251,9 +251,7 @@ def test_a_client_that_lives_one_round_pays_for_one(relation):
 def test_an_audit_nearly_reaches_the_claim_and_refutes_that_of_one_threshold():
     """An adversary that flips the state shows mu = 2 C sqrt(T) / s: the full-batch event with C is refuted."""
     make = given(full, noise_multiplier=2.0, queries=4, estimator=difference)
-    found = audit_oracle(
-        make, relation="add_or_remove_one", adversaries=[FLIPS_STATE], delta=1e-2, runs=20_000, seed=1
-    )
+    found = audit_oracle(make, relation="add_or_remove_one", adversaries=[FLIPS_STATE], delta=1e-2, runs=20_000, seed=1)
     assert found.verdict == "consistent"
     assert found.claim.epsilon == pytest.approx(tacita.accounting.gaussian_epsilon(1.0, 1e-2))
     assert found.mu.value > 0.9  # the true one is 1

@@ -16,7 +16,7 @@ def clip_sgd(lr=0.1, bound=1.0):
     return ClipSGD(clipper=tacita.FlatClipper(max_grad_norm=bound), lr=lr)
 
 
-def rounds_of(algorithm, gradients, start, clients, rounds, noise=None):
+def rounds_of(algorithm, gradients, start, clients, rounds, noise=None):  # noqa: PLR0917 - a recipe
     """Run the pure functions on all clients (a leading axis); yield what was broadcast, messages, and both states.
 
     ``gradients`` maps a point to (..., clients, d); ``noise`` maps a round to the mean noise.

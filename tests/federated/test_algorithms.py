@@ -42,7 +42,7 @@ def test_clip21_converges(beta, expected):
     runs = list(rounds_of(clip21(beta), example, [1.5], 2, 101))
     assert [float(runs[t - 1][0]) for t in (10, 20, 50, 100)] == pytest.approx(expected, rel=1e-5)
     lengths = [messages.abs().max().item() for _, messages, *_ in runs]
-    assert [t + 1 for t, length in enumerate(lengths) if length < 1 - 1e-9][0] == 5
+    assert next(t + 1 for t, length in enumerate(lengths) if length < 1 - 1e-9) == 5
 
 
 def test_the_rounds_of_clip21_sgdm_one_by_one():

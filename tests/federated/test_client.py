@@ -85,9 +85,7 @@ def test_restarts_cost_the_messages_that_were_made(tmp_path):
         message = client.answer(POINT, accepted=accepted)
         kept, accepted = client.state_dict(), message.number if t != 1 else accepted
         sent.append(message.number)
-        assert book.epsilon_spent(1e-5) == pytest.approx(
-            tacita.accounting.gaussian_epsilon((t + 1) ** 0.5 / 2, 1e-5)
-        )
+        assert book.epsilon_spent(1e-5) == pytest.approx(tacita.accounting.gaussian_epsilon((t + 1) ** 0.5 / 2, 1e-5))
         client.close()
         key.save(tmp_path / "key")
         key = tacita.Randomness.load(tmp_path / "key")

@@ -53,7 +53,7 @@ def test_a_stream_a_client_is_the_run_of_the_pure_functions_bit_for_bit(algorith
         total = torch.zeros(4, dtype=dtype)
         for i, gone in zip(asked.tolist(), lost.tolist(), strict=True):
 
-            def gradient(params, i=i):
+            def gradient(params, i=i, drawn=drawn):
                 return problem.gradients(params, torch.tensor([i]), drawn)
 
             message, following = algorithm.message(states[i], server.params, gradient, shapes)

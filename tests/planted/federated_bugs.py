@@ -115,8 +115,8 @@ def absent_clients_are_not_charged():
     """A client is charged for the share of rounds that it was asked in on average, not for those it may be in."""
     whole = LocalPrivacy.resolved
 
-    def resolved(self, clipper, ledger, shapes, num_clients, *rest):
-        mechanism, noise_std, event = whole(self, clipper, ledger, shapes, num_clients, *rest)
+    def resolved(self, *args, num_clients, **rest):
+        mechanism, noise_std, event = whole(self, *args, num_clients=num_clients, **rest)
         share = self.expected_clients(num_clients) / num_clients
         less = tuple(bound * math.sqrt(share) for bound in event.max_contribution)
         kind = type(event)

@@ -132,13 +132,13 @@ class ClippedDifference(Estimator):
     server adds the mean of the messages to its estimate of the gradient. ``noise_multiplier`` is the noise over 2 C,
     which is half of the paper's noise-clipping ratio.
 
-    Guarantee: two *arbitrary* data sets of the client, also of different length, move a message by at most 2 C, whatever
-    the messages and the broadcasts before it were. So T messages are one Gaussian query of
+    Guarantee: two *arbitrary* data sets of the client, also of different length, move a message by at most 2 C,
+    whatever the messages and the broadcasts before it were. So T messages are one Gaussian query of
     :math:`\mu = 2 C \sqrt T / s` under every relation and every sampler. The number of rows is not compared with the
     sampler's, and is not public. No sampling amplifies: a record that was drawn once, in the first query, may saturate
-    all messages. With ``sample_clipper`` each record's gradient is clipped too, and the session is charged by the number
-    of draws of a record (:class:`~tacita.accounting.ClippedSamplesEvent`): that guarantee is one of single records
-    under the ledger's relation.
+    all messages. With ``sample_clipper`` each record's gradient is clipped too, and the session is charged by the
+    number of draws of a record (:class:`~tacita.accounting.ClippedSamplesEvent`): that guarantee is one of single
+    records under the ledger's relation.
 
     Attributes:
         clipper: Clips the message; ``max_grad_norm`` is the threshold C (or one for each layer).

@@ -1,4 +1,4 @@
-r"""Federated algorithms as pairs of pure functions: what a client does with a gradient, what the server does with means.
+r"""Federated algorithms as pairs of pure functions: what a client does, and what the server does.
 
 Place: estimators -> [federated.algorithms] -> simulation, clients. A client's state is private; the server's is a
 function of releases alone. Every function takes leading axes, so that one call serves one client or all of them.

@@ -43,6 +43,7 @@ class FederatedPrivacy(ABC):
         self,
         clipper: Clipper,
         ledger: Ledger,
+        *,
         shapes: Shapes,
         num_clients: int,
         rounds: int,

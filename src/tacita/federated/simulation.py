@@ -114,7 +114,12 @@ class Simulation:
         expected = privacy.expected_clients(problem.num_clients)
         self.divisor = algorithm.divisor(problem.num_clients, expected)
         self.mechanism, self.noise_std, event = privacy.resolved(
-            algorithm.clipper, ledger, problem.shapes, problem.num_clients, self.rounds, session
+            algorithm.clipper,
+            ledger,
+            shapes=problem.shapes,
+            num_clients=problem.num_clients,
+            rounds=self.rounds,
+            session=session,
         )
         if stream_per_client and isinstance(privacy, TrustedServer):
             raise ValueError("stream_per_client needs LocalPrivacy: a trusted server adds its own noise, once.")

@@ -36,9 +36,7 @@ def split_by_label(labels: np.ndarray, num_clients: int, rng: np.random.Generato
     return [np.sort(np.concatenate([cut[piece] for piece in mine])) for mine in dealt]
 
 
-def split_dirichlet(
-    labels: np.ndarray, num_clients: int, rng: np.random.Generator, *, concentration: float
-) -> Split:
+def split_dirichlet(labels: np.ndarray, num_clients: int, rng: np.random.Generator, *, concentration: float) -> Split:
     """Deal the rows of each label in shares of a symmetric Dirichlet law; a small concentration gives unlike clients.
 
     Source: Hsu, Qi and Brown (2019), https://arxiv.org/abs/1909.06335. A client may get no row.
@@ -72,7 +70,7 @@ def stacked(data: Sequence[Tensor], split: Split) -> tuple[tuple[Tensor, ...], T
 
     A row weighs 1 over the number of its client's rows; a row that pads weighs 0 and repeats row 0 of the data.
     """
-    most = max(1, max(len(part) for part in split))
+    most = max(1, *(len(part) for part in split))
     places = torch.zeros(len(split), most, dtype=torch.int64)
     weights = torch.zeros(len(split), most, dtype=torch.float64)
     for client, part in enumerate(split):

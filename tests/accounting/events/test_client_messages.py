@@ -45,9 +45,7 @@ def test_the_papers_ratios(ratio, expected):
 
 def test_blocks_add_up_in_squares():
     """Oracle 11: layers of thresholds 1 and 1, noises of least power."""
-    event = acc.ClientMessagesEvent(
-        relation="replace_one", max_contribution=(1.0, 1.0), noise_std=(78.2544, 247.462)
-    )
+    event = acc.ClientMessagesEvent(relation="replace_one", max_contribution=(1.0, 1.0), noise_std=(78.2544, 247.462))
     assert event.guarantee(100).mu == pytest.approx(0.268051, rel=1e-5)
     assert messages(0.0).guarantee(1).mu == math.inf
     assert messages(3.0).guarantee(0).mu == 0.0
