@@ -6,7 +6,7 @@ from tacita.accounting import ClippedSamplesEvent, gaussian_sum_event
 from tacita.accounting.events import client_messages
 from tacita.estimators import ClippedDifference, clipped_difference
 from tacita.federated import Client, LocalPrivacy, Simulation, TrustedServer
-from tacita.federated.simulation import _RoundNoise
+from tacita.federated.round_noise import RoundNoise
 from tests.planted.plant import bug, put, swap
 
 DIFFERENCE = "tests/estimators/test_clipped_difference.py::"
@@ -88,26 +88,26 @@ def a_client_never_goes_back():
 @bug(caught_by=[SIMULATION + "test_the_sum_has_the_noise_of_all_messages_from_the_first_round_on"])
 def one_noise_for_all_clients():
     """A simulated sum has the noise of one message, not of all that arrived."""
-    before = _RoundNoise.prepare
+    before = RoundNoise.prepare
 
     def prepare(self, privacy, asked):
         before(self, privacy, asked)
         self._scale = 1.0
 
-    put(_RoundNoise, "prepare", prepare)
+    put(RoundNoise, "prepare", prepare)
 
 
 @bug(caught_by=[SIMULATION + "test_a_trusted_servers_noise_does_not_tell_who_took_part"])
 def noise_tells_who_took_part():
     """A trusted server's noise grows with the number of clients that took part, which is secret."""
-    before = _RoundNoise.prepare
+    before = RoundNoise.prepare
 
     def prepare(self, privacy, asked):
         before(self, privacy, asked)
         if isinstance(privacy, TrustedServer):
             self._scale = math.sqrt(len(self._numbers))
 
-    put(_RoundNoise, "prepare", prepare)
+    put(RoundNoise, "prepare", prepare)
 
 
 @bug(caught_by=[SIMULATION + "test_a_client_is_charged_for_every_round"])

@@ -8,11 +8,10 @@ joint variance: that one is drawn. ``stream_per_client`` draws every client's ow
 one, so that the run equals the pure functions' of :mod:`tacita.federated.algorithms` bit for bit; it is slow.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,14 +23,13 @@ from tacita.estimators.clipped_difference import State, finite_or_zero
 from tacita.federated.algorithms import FederatedAlgorithm, ServerState
 from tacita.federated.privacy import FederatedPrivacy, TrustedServer
 from tacita.federated.problems import ClientProblem
+from tacita.federated.round_noise import Asked, RoundNoise
 from tacita.ledger import Ledger, Session
 from tacita.ledger.reservations import BLOCK
 from tacita.oracles.line import Line
 from tacita.oracles.session_options import SessionOptions
 from tacita.random import Randomness
 from tacita.training import checkpoint
-
-Blocks = Mapping[str, Mapping[str, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -49,18 +47,6 @@ class Round:
     total: dict[str, Tensor]
     divisor: float
     arrived: int | None
-
-
-@dataclass(frozen=True)
-class _Asked:
-    """Who takes part in a round, and whose message arrives. Private under a trusted server that samples."""
-
-    clients: Tensor | None  # numbers, ascending; None for all
-    arrived: Tensor  # bool, one a client that takes part
-
-    @property
-    def all_arrived(self) -> bool:
-        return bool(self.arrived.all())
 
 
 class Simulation:
@@ -123,7 +109,7 @@ class Simulation:
         )
         if stream_per_client and isinstance(privacy, TrustedServer):
             raise ValueError("stream_per_client needs LocalPrivacy: a trusted server adds its own noise, once.")
-        self._noise = _RoundNoise(stream_per_client)
+        self._noise = RoundNoise(stream_per_client)
         options = SessionOptions(purpose, settings, session, self.randomness, reservation=reservation)
         paying = options.session_for(
             "simulation", ledger, event, planned_queries=self.rounds, part=None, bound=self.settings
@@ -204,7 +190,7 @@ class Simulation:
         hidden = isinstance(self.privacy, TrustedServer) and self.privacy.sample_rate < 1
         return Round(query, total, self.divisor, None if hidden else int(asked.arrived.sum()))
 
-    def _asked(self, query: int) -> _Asked:
+    def _asked(self, query: int) -> Asked:
         """Draw who takes part, and whose message is lost."""
         n, coins = self.problem.num_clients, self._line.query_stream("clients", query)
         clients = None
@@ -215,9 +201,9 @@ class Simulation:
             clients = torch.from_numpy(coins.choice(n, int(self.privacy.expected_clients(n))))
         taking_part = n if clients is None else len(clients)
         lost = self._line.query_stream("lost", query).bernoulli(taking_part, self.loss_rate)
-        return _Asked(clients, torch.from_numpy(~lost))
+        return Asked(clients, torch.from_numpy(~lost))
 
-    def _messages(self, server: ServerState, asked: _Asked, query: int) -> tuple[dict[str, Tensor], State]:
+    def _messages(self, server: ServerState, asked: Asked, query: int) -> tuple[dict[str, Tensor], State]:
         """Return the messages of the clients that take part, without noise, and their next states."""
         generator = torch.Generator().manual_seed(self._line.query_stream("batch", query).seed() % 2**63)
         drawn = self.problem.draw(generator)
@@ -253,7 +239,7 @@ class Simulation:
         total = messages if self._noise.by_client else {name: message.sum(dim=0) for name, message in messages.items()}
         return {block: {name: total[name] for name in names} for block, names in self._groups.items()}
 
-    def _acknowledged(self, following: State, asked: _Asked) -> State:
+    def _acknowledged(self, following: State, asked: Asked) -> State:
         """Return the clients' states: those whose message arrived have moved, all others are as they were."""
         if asked.clients is None and asked.all_arrived:
             return following
@@ -301,53 +287,7 @@ class Simulation:
         return f"Simulation({self.problem!r}, {self.algorithm!r}, privacy={self.privacy!r}, rounds={self.rounds})"
 
 
-class _RoundNoise:
-    """Adds a round's noise: one draw of the variance of all of them, or every client's own.
-
-    Args:
-        by_client: Whether every client has a stream of its own, and values come one row a client.
-    """
-
-    in_stretches: ClassVar[bool] = False
-
-    def __init__(self, by_client: bool) -> None:
-        self.by_client = by_client
-        self._numbers: list[int] = []  # clients whose message arrived
-        self._scale = 0.0
-
-    def prepare(self, privacy: FederatedPrivacy, asked: _Asked) -> None:
-        """Take over who sends noise: every client whose message arrives, or the server once."""
-        numbers = torch.arange(len(asked.arrived)) if asked.clients is None else asked.clients
-        self._numbers = numbers[asked.arrived].tolist()
-        self._scale = 1.0 if isinstance(privacy, TrustedServer) else math.sqrt(len(self._numbers))
-
-    def __call__(self, values: Blocks, noise_std: Mapping[str, float], normals: Any) -> dict[str, dict[str, Tensor]]:
-        if self.by_client:
-            return {block: self._one_by_one(block, x, noise_std[block], normals) for block, x in values.items()}
-        found = {}
-        for block, tensors in values.items():
-            draws = normals(block, tensors)
-            found[block] = {n: torch.add(x, draws[n], alpha=noise_std[block] * self._scale) for n, x in tensors.items()}
-        return found
-
-    def _one_by_one(self, block: str, messages: Mapping[str, Tensor], std: float, normals: Any) -> dict[str, Tensor]:
-        """Add the noisy messages up in the order of the clients' numbers."""
-        total = {name: torch.zeros_like(message[0]) for name, message in _or_empty(messages).items()}
-        for place, client in enumerate(self._numbers):
-            stream, given = normals.stream(f"{block}/client-{client}"), 0
-            for name, message in messages.items():
-                draw = stream.normals(tuple(message.shape[1:]), dtype=message.dtype, offset=given)
-                total[name] = total[name] + torch.add(message[place], draw, alpha=std)
-                given += draw.numel()
-        return total
-
-
-def _or_empty(messages: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """Return messages of at least one row, so that a sum over none has its shape."""
-    return {name: x if len(x) else x.new_zeros(1, *x.shape[1:]) for name, x in messages.items()}
-
-
-def _rows(message: Tensor, asked: _Asked) -> Tensor:
+def _rows(message: Tensor, asked: Asked) -> Tensor:
     return message if asked.all_arrived else message[asked.arrived]
 
 

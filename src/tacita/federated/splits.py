@@ -70,7 +70,7 @@ def stacked(data: Sequence[Tensor], split: Split) -> tuple[tuple[Tensor, ...], T
 
     A row weighs 1 over the number of its client's rows; a row that pads weighs 0 and repeats row 0 of the data.
     """
-    most = max(1, *(len(part) for part in split))
+    most = max([1, *(len(part) for part in split)])
     places = torch.zeros(len(split), most, dtype=torch.int64)
     weights = torch.zeros(len(split), most, dtype=torch.float64)
     for client, part in enumerate(split):

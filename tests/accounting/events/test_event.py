@@ -76,6 +76,7 @@ def test_events_that_do_not_compose_query_by_query(events):
         "FirstDrawEvent",
         "InterleavedEvent",
         "BoundedResidualEvent",
+        "ClippedSamplesEvent",
     }
 
 
