@@ -249,7 +249,9 @@ ORACLES = {
     "epochs-coin": given(epochs("coin"), noise_multiplier=2.0, queries=4),
     "epochs-permutation": given(epochs("permutation"), noise_multiplier=2.0, queries=4),
     "median-of-means": under("replace_one", given(full, noise_multiplier=2.0, estimator=lambda clipper: MEDIAN)),
-    "clipped-difference": given(full, noise_multiplier=2.0, queries=4, estimator=difference),
+    "clipped-difference": under(
+        "add_or_remove_one", given(full, noise_multiplier=2.0, queries=4, estimator=difference)
+    ),
     "clipped-samples": under("add_or_remove_one", given(epochs("coin"), noise_multiplier=0.5, estimator=samples)),
     "unclipped": unclipped(full, "add_or_remove_one"),
     "hidden-error": feedback(

@@ -1,12 +1,14 @@
 """Bugs of federated clients: messages that are charged too little, lost messages, noise that tells or is too small."""
 
 import math
+from dataclasses import replace
 
 from tacita.accounting import ClippedSamplesEvent, gaussian_sum_event
 from tacita.accounting.events import client_messages
 from tacita.estimators import ClippedDifference, clipped_difference
 from tacita.federated import Client, LocalPrivacy, Simulation, TrustedServer
 from tacita.federated.round_noise import RoundNoise
+from tacita.oracles.session_plan import SessionPlan
 from tests.planted.plant import bug, put, swap
 
 DIFFERENCE = "tests/estimators/test_clipped_difference.py::"
@@ -53,6 +55,17 @@ def momentum_does_not_give_back():
 def rows_of_a_client_are_counted():
     """A client with 99 rows where 100 were declared raises, which tells the server."""
     put(ClippedDifference, "any_change", property(lambda self: False))
+
+
+@bug(caught_by=[DIFFERENCE + "test_a_part_of_a_split_is_refused"])
+def parts_of_a_client_in_parallel():
+    """Two parts of one client's rows are charged as if its data were in one of them alone."""
+    before = SessionPlan.check
+
+    def check(self):
+        before(replace(self, data=replace(self.data, part=None)))
+
+    put(SessionPlan, "check", check)
 
 
 @bug(caught_by=[CLIENT + "test_what_cannot_go_back_is_refused",
