@@ -1,12 +1,9 @@
 """The pure functions against the paper's reference values (spec, sections 10 and 11)."""
 
-import os
-
 import pytest
 import torch
 
 from tacita.federated import Clip21SGDM, FederatedAveraging
-from tacita.theory.clip21_example import toy_noise
 from tests.federated.runs import UNIT, clip21, clip_sgd, logistic, rounds_of
 
 DIGITS = 5e-6
@@ -101,49 +98,6 @@ def test_the_appendix_is_the_same_sequence_one_round_later():
         shift = shift + u / u.norm(dim=1, keepdim=True).clamp(min=1.0)
     for one, other in zip(main, appendix, strict=True):
         assert one.tolist() == pytest.approx(other.tolist(), abs=1e-12)
-
-
-def toy(algorithm, *, clients, replicas, rounds, seed=0):
-    """Figure 1's problem: the norm of L times the mean iterate, and the mean squared gradient, over the last half."""
-    generator = torch.Generator().manual_seed(seed)
-    noises = torch.from_numpy(toy_noise(5.0))
-
-    def gradients(x):
-        return 2 * x + noises[torch.randint(3, (replicas, clients), generator=generator)]
-
-    start = torch.tensor([0.0, -0.07]).expand(replicas, 2)
-    half = [x for t, (x, *_) in enumerate(rounds_of(algorithm, gradients, start, clients, rounds)) if 2 * t >= rounds]
-    kept = torch.stack(half)
-    return float(2 * kept.mean(dim=(0, 1)).norm()), float((2 * kept).square().sum(dim=-1).mean())
-
-
-def test_clip21_sgd_is_biased_and_momentum_repairs_it():
-    """10.2 and 10.3 at a reduced scale: 1500 rounds at tau 0.1."""
-    bias, square = toy(clip21(1.0, 0.01, 0.1), clients=1, replicas=20, rounds=1500)
-    mended, least = toy(clip21(0.1, 0.01, 0.1), clients=1, replicas=20, rounds=1500)
-    assert 0.85 < bias < 1.10
-    assert mended < 0.08
-    assert square > 5 * least
-
-
-@pytest.mark.skipif(not os.environ.get("TACITA_AUDIT"), reason="make audit: 10,000 rounds each")
-@pytest.mark.parametrize(
-    ("bound", "beta", "mean", "square"),
-    [(1.0, 1.0, 0.5425, 0.7051), (0.1, 1.0, 0.9746, 1.4155), (0.01, 1.0, 1.0086, 1.3832), (1.0, 0.1, None, 0.1191),
-     (0.1, 0.1, None, 0.1420), (0.01, 0.1, None, 0.1599), (1.0, 0.01, None, 0.1198), (0.01, 0.01, None, 0.1521)],
-)  # fmt: skip
-def test_the_toy_of_figure_1(bound, beta, mean, square):
-    """10.2: seed 0 of another generator, so within the spread over replicas."""
-    bias, found = toy(clip21(beta, 0.01, bound), clients=1, replicas=20, rounds=10_000)
-    assert found == pytest.approx(square, rel=0.1)
-    assert bias < 0.08 if mean is None else bias == pytest.approx(mean, rel=0.1)
-
-
-@pytest.mark.skipif(not os.environ.get("TACITA_AUDIT"), reason="make audit: 10,000 rounds each")
-def test_more_clients_do_not_repair_clip21_sgd():
-    """10.3: n = 64; the floor of Clip21-SGD is 1.0538."""
-    assert toy(clip21(1.0, 0.01, 0.1), clients=64, replicas=5, rounds=10_000)[1] == pytest.approx(1.027, rel=0.05)
-    assert toy(clip21(0.1, 0.01, 0.1), clients=64, replicas=5, rounds=10_000)[1] == pytest.approx(0.0030, rel=0.3)
 
 
 def test_federated_averaging_sends_the_clipped_update():
