@@ -42,7 +42,9 @@ def test_the_toy_of_figure_1(bound, weight, mean, square):
 
 
 @AUDIT
-@pytest.mark.parametrize(("weight", "squares"), [(1.0, (1.449, 1.106, 1.020, 1.027)), (0.1, (0.1522, 0.0349, 0.0091, 0.0030))])  # fmt: skip
+@pytest.mark.parametrize(
+    ("weight", "squares"), [(1.0, (1.449, 1.106, 1.020, 1.027)), (0.1, (0.1522, 0.0349, 0.0091, 0.0030))]
+)
 def test_more_clients_repair_momentum_alone(weight, squares):
     """Spec 10.3: 1, 4, 16 and 64 clients at threshold 0.1."""
     for clients, square in zip((1, 4, 16, 64), squares, strict=True):
