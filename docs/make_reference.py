@@ -185,6 +185,9 @@ The statement prints the condition and no unconditional epsilon; see [second-ord
 
 | session | what it spends |
 | --- | --- |
+| `ClippedDifference`, `ClippedMean` of one client | one Gaussian query of 2 C sqrt(T) / s, whatever is sampled |
+| the same with clipped records (`sample_clipper`) | once a session, by the number of draws of a record |
+| clients as records of a `TrustedServer` | as a clipped sum above, full batch or Poisson sampling |
 | noisy histograms, which `tacita train` buys | one Gaussian query for all of them together |
 | `StationaryTest` | a pure epsilon, once, however many points it rejects; only if the declared Hessian bound holds |
 | `select`, `tacita train --sweep` | the best of a secret number of runs, once, by Renyi divergences |

@@ -8,6 +8,7 @@ from . import (
     errors as errors,
     estimators as estimators,
     experiments as experiments,
+    federated as federated,
     gradients as gradients,
     ledger as ledger,
     linear_model as linear_model,

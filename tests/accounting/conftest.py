@@ -137,6 +137,16 @@ class Events:
             acc.RefutedClaimEvent(
                 relation=relation, inner=cls.hidden(), claim="a paper", claimed_epsilon=2.0, claimed_delta=1e-5
             ),
+            acc.ClientMessagesEvent(relation="replace_one", **blocks),
+            acc.ClippedSamplesEvent(
+                relation=relation,
+                sampling=acc.PoissonLaw(0.1),
+                max_message_norm=1.0,
+                max_sample_norm=1.0,
+                momentum_weight=0.5,
+                divisor=2.0,
+                noise_std=4.0,
+            ),
             acc.AboveThresholdEvent(relation=relation, sensitivity=0.1, threshold_scale=0.4, query_scale=0.8),
         ]
 

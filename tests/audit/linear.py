@@ -1,5 +1,6 @@
 """Oracles on a linear problem, one of each kind: the loss of a row is its inner product with the parameters."""
 
+from dataclasses import replace
 from unittest import mock
 
 import torch
@@ -29,11 +30,21 @@ from tacita import (
     UnclippedSum,
 )
 from tacita.errors import UnsupportedEventError
-from tacita.estimators import Estimator, MedianOfMeans, SecondMoment
+from tacita.estimators import ClippedDifference, Estimator, MedianOfMeans, SecondMoment
 from tacita.gradients.given import GivenSource
 
 FLAT = FlatClipper(max_grad_norm=1.0)
 MEDIAN = MedianOfMeans(max_coordinate=1.0, num_groups=3)
+
+
+def difference(clipper):
+    """A client's message of Clip21-SGDM, from the mean of two rows."""
+    return ClippedDifference(clipper=clipper, momentum_weight=0.5, divisor=2.0)
+
+
+def samples(clipper):
+    """The same of clipped rows, whose message has a smaller threshold."""
+    return replace(difference(FlatClipper(max_grad_norm=0.3)), sample_clipper=clipper)
 
 
 class Layers(nn.Module):
@@ -242,6 +253,10 @@ ORACLES = {
         "add_or_remove_one",
         given(full, noise_multiplier=2.0, estimator=lambda clipper: SecondMoment(max_row_norm=1.0)),
     ),
+    "clipped-difference": under(
+        "add_or_remove_one", given(full, noise_multiplier=2.0, queries=4, estimator=difference)
+    ),
+    "clipped-samples": under("add_or_remove_one", given(epochs("coin"), noise_multiplier=0.5, estimator=samples)),
     "unclipped": unclipped(full, "add_or_remove_one"),
     "hidden-error": feedback(
         PrivateFeedback(max_feedback_norm=0.2),

@@ -338,7 +338,6 @@ PITFALLS = [
         74,
         "reservation sizes that follow measured time, or that charge a client for a thousand rounds",
         "sizes are public; 1 for clients",
-        later="federated clients",
     ),
     Pitfall(75, "augmentation tied to the position in the batch", "seeds by record"),
     Pitfall(
@@ -350,19 +349,18 @@ PITFALLS = [
         77,
         "a lost message biases Clip21 for good",
         "the state moves when the server has acknowledged",
-        later="federated clients",
     ),
     Pitfall(
         78,
         "a server that refuses every private message as too long",
         "a public bound with the noise in it",
-        later="federated clients",
+        later="federated transport",
     ),
     Pitfall(
         79,
         "exceptions of a client that travel to the server word for word",
         "everything is caught, a constant is answered",
-        later="federated clients",
+        later="federated transport",
     ),
     Pitfall(
         80,

@@ -4,6 +4,7 @@ from tacita.accounting.accountant import Bound, delta, epsilon
 from tacita.accounting.calibration import calibrate
 from tacita.accounting.events import Event, Guarantee, NoiseSettings, Spend
 from tacita.accounting.events.bounded_residuals import BoundedResidualEvent
+from tacita.accounting.events.client_messages import ClientMessagesEvent, ClippedSamplesEvent
 from tacita.accounting.events.composed import ComposedEvent, InterleavedEvent, WorstOfEvent
 from tacita.accounting.events.counts import (
     HistogramGaussianEvent,
@@ -57,6 +58,8 @@ __all__ = [
     "ApproximateDPEvent",
     "Bound",
     "BoundedResidualEvent",
+    "ClientMessagesEvent",
+    "ClippedSamplesEvent",
     "ComposedEvent",
     "ConditionalEvent",
     "CoupledEvent",

@@ -1,5 +1,6 @@
 """Above the line: bounded values of a batch, their sensitivity, and the event of a session."""
 
+from tacita.estimators.clipped_difference import ClippedDifference, ClippedMean
 from tacita.estimators.clipped_sum import ClippedGradientSum, ClippedSum, clipped_gradient_sum
 from tacita.estimators.error_feedback import (
     BoundedErrorSum,
@@ -20,7 +21,9 @@ __all__ = [
     "BoundedErrorSum",
     "BoundedFeedback",
     "CappedSum",
+    "ClippedDifference",
     "ClippedGradientSum",
+    "ClippedMean",
     "ClippedSum",
     "Estimator",
     "GridSum",

@@ -79,6 +79,11 @@ class Estimator(ABC):
         """Whether values keep a wider dtype than their sums until the noise is in them, and are rounded then."""
         return False
 
+    @property
+    def any_change(self) -> bool:
+        """Whether the guarantee covers any change of the whole data, so that not even the number of rows is public."""
+        return False
+
     def steps(self, shapes: Shapes) -> dict[str, float] | None:
         """Return the step of the public grid, by block, if values are multiples of it; else ``None``."""
         return None

@@ -5,13 +5,14 @@ A new module of experiments defines a tuple ``EXPERIMENTS`` and is added to ``MO
 
 from types import ModuleType
 
-from tacita.experiments import dp_clipped_sgd, one_pass, saddles
+from tacita.experiments import clip21, dp_clipped_sgd, one_pass, saddles
 from tacita.experiments.runner import Experiment
 
 MODULES: tuple[ModuleType, ...] = (
     dp_clipped_sgd,
     one_pass,
     saddles,
+    clip21,
 )  # in the order in which their experiments are listed
 
 

@@ -44,6 +44,11 @@ class SessionPlan:
     def check(self) -> None:
         """Raise ``ValueError`` or ``UnsupportedEventError`` unless the settings fit together."""
         check_units(self.relation, self.data.max_rows_per_unit)
+        if self.estimator.any_change and self.data.part is not None:
+            raise ValueError(
+                f"records must not be a part of a split with {type(self.estimator).__name__}: it protects all data of "
+                "a client, which may be in every part, and parts would be charged as if it were in one alone."
+            )
         if self.ledger.max_delta is not None:
             self._check_delta("max_delta", self.ledger.max_delta)
         self.check_sampler()
@@ -103,7 +108,8 @@ class SessionPlan:
 
     def _public_count(self) -> bool:
         """Return whether the number of records is public, so that the sampler's must be equal to it."""
-        return self.relation != "add_or_remove_one" or self.sampler.requires_public_count
+        hidden = self.relation == "add_or_remove_one" or self.estimator.any_change
+        return self.sampler.requires_public_count or not hidden
 
     def _check_delta(self, name: str, delta: float) -> None:
         if self._public_count() and self.data.num_rows:

@@ -77,6 +77,7 @@ def test_events_that_do_not_compose_query_by_query(events):
         "InterleavedEvent",
         "BoundedResidualEvent",
         "ShuffledSumEvent",  # of disjoint batches
+        "ClippedSamplesEvent",
     }
 
 

@@ -9,6 +9,7 @@ are those of the whole session. Proof: docs/derivations/dicesgd.md, "Bounded res
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Protocol
 
 import numpy as np
 from scipy.special import logsumexp
@@ -22,7 +23,7 @@ from tacita.accounting.events.guarantee import Guarantee, gaussian
 from tacita.accounting.events.sampled import Proof, SampledEvent, every_relation, indexed
 from tacita.accounting.participation_sensitivity import checked_share, moved_by_shares, moved_when_clipped
 from tacita.accounting.relations import moved
-from tacita.accounting.sampling_laws import DisjointLaw, FullBatchLaw, PoissonLaw, ShuffledEpochsLaw
+from tacita.accounting.sampling_laws import DisjointLaw, FullBatchLaw, PoissonLaw, SamplingLaw, ShuffledEpochsLaw
 
 UNLIKELY = 1e-22  # chance of more participations than are summed over; it is counted as a failure
 ROUNDED_UP = 1e-9
@@ -30,6 +31,24 @@ EXACT = 4096  # participations up to which each has its own term in a moment
 WIDTH = 1000  # beyond EXACT: number of intervals for a factor e of participations
 BLOCK = 2**14  # participations in memory at once, for all orders
 LOG_ERROR = 4e-15  # of a binomial's logarithm, a multiple of T log T: that of its log-factorials
+
+
+class MovesByDraws(Protocol):
+    """A session that a record moves by its number of draws, once; hashable, because its chances are remembered."""
+
+    @property
+    def sampling(self) -> SamplingLaw:
+        """How records enter the queries."""
+        ...
+
+    @property
+    def query_mu(self) -> float:
+        """``mu`` of one participation."""
+        ...
+
+    def session_mu(self, participations: int) -> float:
+        """Return ``mu`` of the whole session; it never falls in the number of participations."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,12 +131,12 @@ class BoundedResidualEvent(SampledEvent):
         )
 
 
-def _known_draws(event: BoundedResidualEvent, queries: int) -> Guarantee:
+def by_most_draws(event: MovesByDraws, queries: int) -> Guarantee:
     """Charge one Gaussian query of sensitivity S(epochs begun): a record is in one query of each epoch."""
     return gaussian(event.session_mu(event.sampling.most_draws(queries)))
 
 
-def _random_draws(event: BoundedResidualEvent, queries: int) -> Guarantee:
+def by_chance_of_draws(event: MovesByDraws, queries: int) -> Guarantee:
     r"""Charge a record that is drawn Binomial(T, q) times.
 
     :math:`\delta(\epsilon) \le \sum_k \mathrm{Binom}(T, q)(k)\, \delta_G(\epsilon; S(k)/s)`. That is the divergence,
@@ -138,23 +157,23 @@ def _random_draws(event: BoundedResidualEvent, queries: int) -> Guarantee:
 
 
 BoundedResidualEvent.proofs = {
-    PoissonLaw: Proof(every_relation("once a session, by the number of draws"), _random_draws),
-    **{law: indexed("once a session", _known_draws) for law in (FullBatchLaw, DisjointLaw, ShuffledEpochsLaw)},
+    PoissonLaw: Proof(every_relation("once a session, by the number of draws"), by_chance_of_draws),
+    **{law: indexed("once a session", by_most_draws) for law in (FullBatchLaw, DisjointLaw, ShuffledEpochsLaw)},
 }
 
 
-def _delta(event: BoundedResidualEvent, queries: int, epsilon: float) -> float:
+def _delta(event: MovesByDraws, queries: int, epsilon: float) -> float:
     chances, mus, missed = _session(event, queries)
     return min(1.0, float(mixed_deltas(np.array([epsilon]), chances, mus)[0]) * (1 + ROUNDED_UP) + missed)
 
 
-def _pair(event: BoundedResidualEvent, queries: int) -> GaussianPair:
+def _pair(event: MovesByDraws, queries: int) -> GaussianPair:
     chances, mus, missed = _session(event, queries)
     fewer, nodes = on_fewer_nodes(chances, mus)
     return GaussianPair(tuple(nodes.tolist()), tuple(fewer.tolist()), missed)
 
 
-def _rdp(event: BoundedResidualEvent, queries: int, orders: np.ndarray) -> np.ndarray:
+def _rdp(event: MovesByDraws, queries: int, orders: np.ndarray) -> np.ndarray:
     a = np.asarray(orders, dtype=float)
     counts, log_chances = _intervals(queries, _chance(event))
     total = np.zeros(len(a))  # log of the moment: 1 and the sum of P(k) (exp(...) - 1)
@@ -200,20 +219,21 @@ def _participations(queries: int, chance: float) -> tuple[np.ndarray, np.ndarray
     return counts, chances, float(binom.sf(most, *law))
 
 
-def _session_mus(event: BoundedResidualEvent, counts: np.ndarray) -> np.ndarray:
+def _session_mus(event: MovesByDraws, counts: np.ndarray) -> np.ndarray:
     return np.array([event.session_mu(int(k)) for k in counts])
 
 
-def _chance(event: BoundedResidualEvent) -> float:
+def _chance(event: MovesByDraws) -> float:
     assert isinstance(event.sampling, PoissonLaw)
     return event.sampling.sample_rate
 
 
 @lru_cache(maxsize=16)
-def _session(event: BoundedResidualEvent, queries: int) -> tuple[np.ndarray, np.ndarray, float]:
+def _session(event: MovesByDraws, queries: int) -> tuple[np.ndarray, np.ndarray, float]:
     """Return chances and mus of the likely numbers of participations, and the chance of larger numbers."""
     counts, chances, missed = _participations(queries, _chance(event))
-    return chances, _session_mus(event, counts), missed
+    mus, same = np.unique(_session_mus(event, counts), return_inverse=True)  # rising; a cap makes some of them equal
+    return np.bincount(same, chances), mus, missed
 
 
 def _rarely_fewer(queries: int, chance: float) -> int:

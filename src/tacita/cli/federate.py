@@ -1,0 +1,38 @@
+"""``tacita federate``: simulate federated clients that send clipped and noisy messages."""
+
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from tacita.cli.outputs import check_folder, say_written
+from tacita.cli.working import Working
+from tacita.federated.settings import read_settings, run_simulation
+
+HELP = """Simulate federated clients that send clipped and noisy messages.
+
+Example: tacita federate simulate federation.toml
+"""
+
+
+def simulate(config: str, /, *, quiet: Annotated[bool, Parameter(negative=())] = False) -> int:
+    """Run the simulation that a TOML file describes, and print its privacy statement; docs/federated.md has the file.
+
+    Run it again to continue a simulation that was interrupted.
+
+    Example: tacita federate simulate federation.toml
+
+    Args:
+        config: The TOML file.
+        quiet: Show no progress.
+    """
+    settings = read_settings(config)
+    check_folder("output", settings.output)
+    with Working("federated rounds", quiet=quiet) as working:
+        text = run_simulation(settings, lambda share: working.show("federated rounds", share))
+    print(text)
+    say_written(settings.output)
+    return 0
+
+
+APP = App(name="federate", help=HELP, help_epilogue="", help_format="plaintext")
+APP.command(simulate)

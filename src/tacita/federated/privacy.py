@@ -1,0 +1,136 @@
+"""Who is trusted in a simulated federation: each client alone, or the server that adds up its clients.
+
+Each states the session that it registers. Proofs: docs/derivations/clip21.md.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from tacita import _validate
+from tacita.accounting import Event
+from tacita.clipping import FlatClipper, PerLayerClipper
+from tacita.estimators import ClippedMean, ClippedSum, Estimator
+from tacita.gradients.engine import Shapes
+from tacita.ledger import Ledger, Session
+from tacita.mechanisms import CalibratedGaussian, GaussianMechanism, Mechanism
+from tacita.sampling import FullBatchSampler, PoissonSampler, Sampler
+
+Clipper = FlatClipper | PerLayerClipper
+
+
+class FederatedPrivacy(ABC):
+    """Who is trusted with what, and the noise that follows.
+
+    Attributes:
+        mechanism: A ``GaussianMechanism``, or a ``CalibratedGaussian``.
+    """
+
+    mechanism: GaussianMechanism | CalibratedGaussian
+
+    @abstractmethod
+    def expected_clients(self, num_clients: int) -> float:
+        """Return the public number of clients of a round: the exact one, or its mean if participation is hidden."""
+
+    @abstractmethod
+    def _estimator(self, clipper: Clipper) -> Estimator:
+        """Return the estimator whose promise is that of a round."""
+
+    @abstractmethod
+    def _sampler(self, num_clients: int) -> Sampler:
+        """Return how the units of the guarantee enter a round."""
+
+    def resolved(
+        self,
+        clipper: Clipper,
+        ledger: Ledger,
+        *,
+        shapes: Shapes,
+        num_clients: int,
+        rounds: int,
+        session: Session | None = None,
+    ) -> tuple[Mechanism, dict[str, float], Event]:
+        """Return the mechanism with its noise multiplier, the noise by block, and what a session of ``rounds`` spends.
+
+        A noise multiplier that is calibrated is that of the sessions registered before ``session``, if it is resumed.
+
+        Raises:
+            UnsupportedEventError: No guarantee is proved for these settings under the ledger's relation.
+        """
+        relation, estimator, sampler = ledger.neighboring_relation, self._estimator(clipper), self._sampler(num_clients)
+
+        def event(mechanism: Mechanism) -> Event:
+            return estimator.session_event(mechanism, sampler, relation, shapes)
+
+        mechanism = self.mechanism
+        if isinstance(mechanism, CalibratedGaussian):
+            at = mechanism.at
+            beside = ledger.spends(None, before=session)
+            mechanism = mechanism.resolve(lambda noise: event(at(noise)), relation, rounds, beside)
+        if not isinstance(mechanism, GaussianMechanism):
+            raise TypeError(f"mechanism must be a GaussianMechanism, got {type(mechanism).__name__}.")
+        return mechanism, estimator.noise_std(mechanism, relation, shapes), event(mechanism)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalPrivacy(FederatedPrivacy):
+    r"""Every client adds its own noise to every message; the server and the wire are not trusted.
+
+    The unit is all data of one client: T messages are one Gaussian query of :math:`\mu = 2 C \sqrt T / s` under every
+    relation, and every client is charged for every round, whether it takes part or not. ``noise_multiplier`` is s over
+    2 C, half of the paper's noise-clipping ratio.
+
+    Attributes:
+        mechanism: The noise of one client's message.
+        clients_per_round: Number of clients that are asked in a round, drawn uniformly and in public; ``None`` for all.
+    """
+
+    mechanism: GaussianMechanism | CalibratedGaussian
+    clients_per_round: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.clients_per_round is not None:
+            _validate.count("clients_per_round", self.clients_per_round)
+
+    def expected_clients(self, num_clients: int) -> float:
+        if self.clients_per_round is not None and self.clients_per_round > num_clients:
+            raise ValueError(
+                f"clients_per_round must be at most the number of clients, {num_clients}, got {self.clients_per_round}."
+            )
+        return float(self.clients_per_round or num_clients)
+
+    def _estimator(self, clipper: Clipper) -> Estimator:
+        return ClippedMean(clipper=clipper, divisor=1.0)  # whose promise every client's message has
+
+    def _sampler(self, num_clients: int) -> Sampler:
+        return FullBatchSampler(num_records=num_clients)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrustedServer(FederatedPrivacy):
+    r"""The server sees every message, adds noise to their sum, and releases it; the clients are its records.
+
+    The unit is one client. A client that is absent sends nothing, so that the sum moves by at most C, and by 2 C where
+    its data are replaced. With ``sample_rate`` < 1 each client takes part by a secret coin of its own in each round,
+    which amplifies: whoever is absent keeps its state, and nobody is shown who took part.
+
+    Attributes:
+        mechanism: The noise of the sum; it does not depend on who takes part.
+        sample_rate: The chance of a client to take part in a round, in (0, 1].
+    """
+
+    mechanism: GaussianMechanism | CalibratedGaussian
+    sample_rate: float = 1.0
+
+    def __post_init__(self) -> None:
+        _validate.probability("sample_rate", self.sample_rate)
+
+    def expected_clients(self, num_clients: int) -> float:
+        return self._sampler(num_clients).expected_batch_size
+
+    def _estimator(self, clipper: Clipper) -> Estimator:
+        return ClippedSum(clipper)
+
+    def _sampler(self, num_clients: int) -> Sampler:
+        if self.sample_rate == 1:
+            return FullBatchSampler(num_records=num_clients)
+        return PoissonSampler(sample_rate=self.sample_rate, num_records=num_clients)

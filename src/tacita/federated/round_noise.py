@@ -1,0 +1,74 @@
+"""The noise of a simulated round: one draw of the variance of all messages that arrived, or every client's own.
+
+Place: mechanisms -> [federated.round_noise] -> released sums.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from tacita.federated.privacy import FederatedPrivacy, TrustedServer
+
+Blocks = Mapping[str, Mapping[str, Tensor]]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Who takes part in a round, and whose message arrives. Private under a trusted server that samples."""
+
+    clients: Tensor | None  # numbers, ascending; None for all
+    arrived: Tensor  # bool, one a client that takes part
+
+    @property
+    def all_arrived(self) -> bool:
+        return bool(self.arrived.all())
+
+
+class RoundNoise:
+    """Adds a round's noise: one draw of the variance of all of them, or every client's own.
+
+    Args:
+        by_client: Whether every client has a stream of its own, and values come one row a client.
+    """
+
+    in_stretches: ClassVar[bool] = False
+
+    def __init__(self, by_client: bool) -> None:
+        self.by_client = by_client
+        self._numbers: list[int] = []  # clients whose message arrived
+        self._scale = 0.0
+
+    def prepare(self, privacy: FederatedPrivacy, asked: Asked) -> None:
+        """Take over who sends noise: every client whose message arrives, or the server once."""
+        numbers = torch.arange(len(asked.arrived)) if asked.clients is None else asked.clients
+        self._numbers = numbers[asked.arrived].tolist()
+        self._scale = 1.0 if isinstance(privacy, TrustedServer) else math.sqrt(len(self._numbers))
+
+    def __call__(self, values: Blocks, noise_std: Mapping[str, float], normals: Any) -> dict[str, dict[str, Tensor]]:
+        if self.by_client:
+            return {block: self._one_by_one(block, x, noise_std[block], normals) for block, x in values.items()}
+        found = {}
+        for block, tensors in values.items():
+            draws = normals(block, tensors)
+            found[block] = {n: torch.add(x, draws[n], alpha=noise_std[block] * self._scale) for n, x in tensors.items()}
+        return found
+
+    def _one_by_one(self, block: str, messages: Mapping[str, Tensor], std: float, normals: Any) -> dict[str, Tensor]:
+        """Add the noisy messages up in the order of the clients' numbers."""
+        total = {name: torch.zeros_like(message[0]) for name, message in _or_empty(messages).items()}
+        for place, client in enumerate(self._numbers):
+            stream, given = normals.stream(f"{block}/client-{client}"), 0
+            for name, message in messages.items():
+                draw = stream.normals(tuple(message.shape[1:]), dtype=message.dtype, offset=given)
+                total[name] = total[name] + torch.add(message[place], draw, alpha=std)
+                given += draw.numel()
+        return total
+
+
+def _or_empty(messages: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """Return messages of at least one row, so that a sum over none has its shape."""
+    return {name: x if len(x) else x.new_zeros(1, *x.shape[1:]) for name, x in messages.items()}

@@ -1,0 +1,297 @@
+"""Simulate a federation on one machine: all clients of a round at once, one ledger line a round.
+
+Place: algorithms, problems, privacy -> [federated.simulation] -> released models. Gradients, messages without noise and
+the clients' states are private; :attr:`Simulation.server` is a function of releases.
+
+The noises of a round's messages are independent, so the server, which adds the messages up, sees one Gaussian of their
+joint variance: that one is drawn. ``stream_per_client`` draws every client's own instead, and takes its clients one by
+one, so that the run equals the pure functions' of :mod:`tacita.federated.algorithms` bit for bit; it is slow.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tacita import _validate
+from tacita.errors import ResumeError
+from tacita.estimators.clipped_difference import State, finite_or_zero
+from tacita.federated.algorithms import FederatedAlgorithm, ServerState
+from tacita.federated.privacy import FederatedPrivacy, TrustedServer
+from tacita.federated.problems import ClientProblem
+from tacita.federated.round_noise import Asked, RoundNoise
+from tacita.ledger import Ledger, Session
+from tacita.ledger.reservations import BLOCK
+from tacita.oracles.line import Line
+from tacita.oracles.session_options import SessionOptions
+from tacita.random import Randomness
+from tacita.training import checkpoint
+
+
+@dataclass(frozen=True)
+class Round:
+    """What a round released.
+
+    Attributes:
+        query: Its number in the session.
+        total: The noisy sum of the messages that arrived, by parameter name.
+        divisor: The public divisor of the sum.
+        arrived: Number of messages that arrived; ``None`` if participation is hidden.
+    """
+
+    query: int
+    total: dict[str, Tensor]
+    divisor: float
+    arrived: int | None
+
+
+class Simulation:
+    """Runs a federated algorithm on the clients of a problem, with noise that is paid for in the ledger.
+
+    Args:
+        problem: The data of all clients. Private.
+        algorithm: What clients and server do.
+        privacy: :class:`LocalPrivacy` or :class:`TrustedServer`.
+        ledger: Pays; its privacy unit should name a client's data.
+        rounds: Number of rounds that the guarantee covers.
+        params: The first model; zeros by default. It must not depend on the data.
+        loss_rate: Chance that a message is lost on its way, in [0, 1), by a public coin. Its client keeps the state it
+            had; the noise of a lost message is charged.
+        stream_per_client: Draw every client's own noise, and take the clients one by one.
+        purpose, settings, session, randomness, reservation: As in :class:`~tacita.GradientOracle`.
+
+    Example:
+        >>> from tacita import FlatClipper, GaussianMechanism, Ledger
+        >>> from tacita.federated import Clip21SGDM, LocalPrivacy, QuadraticClients
+        >>> simulation = Simulation(
+        ...     QuadraticClients(torch.tensor([[3.0], [-3.0]])),
+        ...     Clip21SGDM(clipper=FlatClipper(max_grad_norm=1.0), lr=0.1, momentum_weight=0.5),
+        ...     privacy=LocalPrivacy(mechanism=GaussianMechanism(noise_multiplier=4.0)), rounds=4,
+        ...     ledger=Ledger(neighboring_relation="replace_one", privacy_unit="all data of one client"))
+        >>> simulation.run()["x"].shape, simulation.remaining_rounds, round(simulation.ledger.epsilon(1e-5), 4)
+        (torch.Size([1]), 0, 1.9931)
+    """
+
+    def __init__(
+        self,
+        problem: ClientProblem,
+        algorithm: FederatedAlgorithm,
+        *,
+        privacy: FederatedPrivacy,
+        ledger: Ledger,
+        rounds: int,
+        params: Mapping[str, Tensor] | None = None,
+        loss_rate: float = 0.0,
+        stream_per_client: bool = False,
+        purpose: str = "train",
+        settings: Mapping[str, Any] | None = None,
+        session: Session | None = None,
+        randomness: Randomness | None = None,
+        reservation: int = BLOCK,
+    ) -> None:
+        self.problem, self.algorithm, self.privacy, self.ledger = problem, algorithm, privacy, ledger
+        self.rounds = _validate.count("rounds", rounds)
+        self.loss_rate = _validate.below_one("loss_rate", loss_rate)
+        self.randomness = randomness or Randomness.system()
+        expected = privacy.expected_clients(problem.num_clients)
+        self.divisor = algorithm.divisor(problem.num_clients, expected)
+        self.mechanism, self.noise_std, event = privacy.resolved(
+            algorithm.clipper,
+            ledger,
+            shapes=problem.shapes,
+            num_clients=problem.num_clients,
+            rounds=self.rounds,
+            session=session,
+        )
+        if stream_per_client and isinstance(privacy, TrustedServer):
+            raise ValueError("stream_per_client needs LocalPrivacy: a trusted server adds its own noise, once.")
+        self._noise = RoundNoise(stream_per_client)
+        options = SessionOptions(purpose, settings, session, self.randomness, reservation=reservation)
+        paying = options.session_for(
+            "simulation", ledger, event, planned_queries=self.rounds, part=None, bound=self.settings
+        )
+        self._line = Line(paying, self._noise, self.noise_std, self.randomness, reservation)
+        first = {name: torch.zeros(shape, dtype=problem.dtype) for name, shape in problem.shapes.items()}
+        given = {name: x.detach().clone().to(problem.dtype) for name, x in (params or first).items()}
+        if {name: x.shape for name, x in given.items()} != dict(problem.shapes):
+            raise ValueError(f"params must have the problem's names and shapes, got {list(given)}.")
+        self.server = algorithm.start(given)
+        self._clients = algorithm.client_start(problem.shapes, (problem.num_clients,), problem.dtype)
+        self._groups = algorithm.clipper.groups(problem.shapes)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The public settings that decide the privacy and the bits of a run."""
+        return {
+            "problem": repr(self.problem),
+            "algorithm": repr(self.algorithm),
+            "privacy": repr(self.privacy),
+            "noise_multiplier": self.mechanism.noise_multiplier,
+            "rounds": self.rounds,
+            "loss_rate": self.loss_rate,
+            "stream_per_client": self._noise.by_client,
+            "shapes": {name: list(shape) for name, shape in self.problem.shapes.items()},
+        }
+
+    @property
+    def session(self) -> Session:
+        """The session of the ledger that pays."""
+        return self._line.session
+
+    @property
+    def params(self) -> dict[str, Tensor]:
+        """The server's model, a function of releases."""
+        return self.server.params
+
+    @property
+    def remaining_rounds(self) -> int:
+        """Number of planned rounds that are left."""
+        return self._line.remaining_queries
+
+    def run(
+        self, rounds: int | None = None, *, progress: Callable[[float], None] = lambda share: None
+    ) -> dict[str, Tensor]:
+        """Make ``rounds`` rounds, by default all that are left, and return the server's model.
+
+        Args:
+            rounds: Number of rounds.
+            progress: Called after each round with the share of the plan that is done.
+        """
+        for _ in range(self.remaining_rounds if rounds is None else _validate.count("rounds", rounds, at_least=0)):
+            self.step()
+            progress(1 - self.remaining_rounds / self.rounds)
+        return self.params
+
+    def step(self) -> Round:
+        """Make one round: broadcast, messages, ledger, noise, the server's step.
+
+        Raises:
+            BudgetExceededError: The plan is used up.
+        """
+        with self._line.turn():
+            while True:  # a redone round whose values differ is made again under the next unused number
+                query = self._line.begin()
+                server = self.algorithm.broadcast(self.server)
+                asked = self._asked(query)
+                messages, following = self._messages(server, asked, query)
+                arrived = {name: _rows(message, asked) for name, message in messages.items()}
+                self._noise.prepare(self.privacy, asked)
+                if self._line.commit(query, self._values(arrived)):  # the ledger is written: from here on it counts
+                    break
+            released = self._line.noisy()
+            self._clients = self._acknowledged(following, asked)
+        # ---- below the line: may be logged, reused, published ----
+        total = {name: noisy for block in released.values() for name, noisy in block.items()}
+        self.server = self.algorithm.receive(server, {name: x / self.divisor for name, x in total.items()})
+        hidden = isinstance(self.privacy, TrustedServer) and self.privacy.sample_rate < 1
+        return Round(query, total, self.divisor, None if hidden else int(asked.arrived.sum()))
+
+    def _asked(self, query: int) -> Asked:
+        """Draw who takes part, and whose message is lost."""
+        n, coins = self.problem.num_clients, self._line.query_stream("clients", query)
+        clients = None
+        if isinstance(self.privacy, TrustedServer):
+            if self.privacy.sample_rate < 1:
+                clients = torch.from_numpy(np.flatnonzero(coins.bernoulli(n, self.privacy.sample_rate)))
+        elif self.privacy.expected_clients(n) < n:
+            clients = torch.from_numpy(coins.choice(n, int(self.privacy.expected_clients(n))))
+        taking_part = n if clients is None else len(clients)
+        lost = self._line.query_stream("lost", query).bernoulli(taking_part, self.loss_rate)
+        return Asked(clients, torch.from_numpy(~lost))
+
+    def _messages(self, server: ServerState, asked: Asked, query: int) -> tuple[dict[str, Tensor], State]:
+        """Return the messages of the clients that take part, without noise, and their next states."""
+        generator = torch.Generator().manual_seed(self._line.query_stream("batch", query).seed() % 2**63)
+        drawn = self.problem.draw(generator)
+        state = _taken(self._clients, asked.clients)
+        if not self._noise.by_client:
+            return self._of(asked.clients, state, server, drawn)
+        numbers = torch.arange(self.problem.num_clients) if asked.clients is None else asked.clients
+        each = [
+            self._of(client, _taken(state, torch.tensor([place])), server, drawn)
+            for place, client in enumerate(numbers.split(1))
+        ]
+        if not each:
+            return self._of(numbers, state, server, drawn)
+        messages = {name: torch.cat([message[name] for message, _ in each]) for name in self.problem.shapes}
+        following = {
+            kind: {name: torch.cat([one[kind][name] for _, one in each]) for name in tensors}
+            for kind, tensors in state.items()
+        }
+        return messages, following
+
+    def _of(
+        self, clients: Tensor | None, state: State, server: ServerState, drawn: Tensor | None
+    ) -> tuple[dict[str, Tensor], State]:
+        shapes = self.problem.shapes
+
+        def gradient(params: Mapping[str, Tensor]) -> dict[str, Tensor]:
+            return finite_or_zero(self.problem.gradients(params, clients, drawn), shapes)
+
+        return self.algorithm.message(state, server.params, gradient, shapes)
+
+    def _values(self, messages: Mapping[str, Tensor]) -> dict[str, Any]:
+        """Return the bounded values by block: the sum of messages, or all of them if every client has its noise."""
+        total = messages if self._noise.by_client else {name: message.sum(dim=0) for name, message in messages.items()}
+        return {block: {name: total[name] for name in names} for block, names in self._groups.items()}
+
+    def _acknowledged(self, following: State, asked: Asked) -> State:
+        """Return the clients' states: those whose message arrived have moved, all others are as they were."""
+        if asked.clients is None and asked.all_arrived:
+            return following
+        moved = asked.arrived.nonzero().squeeze(1)
+        places = moved if asked.clients is None else asked.clients[moved]
+        return {
+            kind: {name: x.index_copy(0, places, following[kind][name][moved]) for name, x in tensors.items()}
+            for kind, tensors in self._clients.items()
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint needs. ``clients`` is private: never share it."""
+        return {
+            "session": self.session.id,
+            "position": self._line.position,
+            "generation": self.randomness.generation,
+            "identity": self._line.identity,
+            "params": self.server.params,
+            "estimate": self.server.estimate,
+            "clients": self._clients,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a :meth:`state_dict`: rounds that were made since are redone, bit for bit and at no charge.
+
+        Raises:
+            ResumeError: The state is one of another session, or of another key.
+        """
+        if state["session"] != self.session.id:
+            raise ResumeError(f"the checkpoint is of session {state['session']!r}, not of {self.session.id!r}.")
+        self._line.resume(state["position"], state["generation"], state["identity"])
+        self.server = ServerState(dict(state["params"]), dict(state["estimate"]))
+        self._clients = {kind: dict(tensors) for kind, tensors in state["clients"].items()}
+
+    def save(self, path: str | Path) -> None:
+        """Write a checkpoint, whole or not at all. It is private; the key is saved by ``randomness.save``."""
+        self.session.flush()
+        checkpoint.save(Path(path), self.state_dict(), {})
+
+    def load(self, path: str | Path) -> None:
+        """Continue from a checkpoint that :meth:`save` wrote."""
+        self.load_state_dict(checkpoint.load(Path(path))[0])
+
+    def __repr__(self) -> str:
+        return f"Simulation({self.problem!r}, {self.algorithm!r}, privacy={self.privacy!r}, rounds={self.rounds})"
+
+
+def _rows(message: Tensor, asked: Asked) -> Tensor:
+    return message if asked.all_arrived else message[asked.arrived]
+
+
+def _taken(state: State, clients: Tensor | None) -> State:
+    if clients is None:
+        return state
+    return {kind: {name: x[clients] for name, x in tensors.items()} for kind, tensors in state.items()}
