@@ -16,7 +16,7 @@ from tacita.accounting import (
     PoissonLaw,
 )
 from tacita.ledger import Ledger, statement
-from tacita.ledger.statement_text import _up
+from tacita.ledger.text_lines import rounded_up
 
 DELTA = 1e-5
 UNIT = "one row = one patient"
@@ -131,8 +131,8 @@ def test_it_can_be_read_by_an_officer(ledger):
     for words in (
         UNIT,
         "add_or_remove_one",
-        f"epsilon <= {_up(ledger.epsilon(DELTA))} at delta = 1e-05",
-        f"epsilon <= {_up(ledger.epsilon_spent(DELTA))} at the same delta",
+        f"epsilon <= {rounded_up(ledger.epsilon(DELTA))} at delta = 1e-05",
+        f"epsilon <= {rounded_up(ledger.epsilon_spent(DELTA))} at the same delta",
         "40 of 150 planned queries made",
         "sample_rate = 0.02",
         "bounds of 3 columns",
@@ -148,7 +148,7 @@ def test_it_can_be_read_by_an_officer(ledger):
 
 def test_what_is_printed_is_still_a_bound():
     for value in (1.00001, 3.99999, 0.000123451, 17.8566, 1e-300, 123456.7):
-        assert value <= float(_up(value)) <= value * 1.001
+        assert value <= float(rounded_up(value)) <= value * 1.001
 
 
 def test_test_streams_are_said_first():
