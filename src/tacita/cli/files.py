@@ -17,8 +17,9 @@ from tacita.tables.schema import Schema, Target
 FLAT = Parameter(name="*")  # an object's fields are options by their own names
 FAULTY = 1
 VERIFIED = (
-    "verified: the ledger is intact, and the statement follows from it; statement and files are those that the ledger "
-    "was sealed with."
+    "verified: the ledger is intact up to its last known hash, the numbers of the guarantee follow from it, and "
+    "statement and files are those that the ledger was sealed with. Not verified: what was given or declared, what "
+    "else was done with the same data, and that nobody rewrote ledger, hash and files together."
 )
 
 

@@ -24,7 +24,7 @@ TERMS = {  # a word of the statement -> what it means; a term is explained only 
     "residual": "A residual is what clipping cut off a record's gradient; max_residual is the most that one record "
     "adds to the hidden error at a time.",
     "Stable counts": "Stable counts are counts of values that the data itself names; only large ones are released.",
-    "failure probability": "The failure probability is the chance that a value which only one unit has is released.",
+    "failure probability": "The failure probability is the chance of what the noise does not cover; delta includes it.",
     "AboveThreshold": "AboveThreshold releases only whether a value passed a threshold, with noise on both.",
     "sensitivity": "Sensitivity is the most that the data of one unit can change a value.",
     "rho": "rho is the cost of a query in zero-concentrated privacy, a form of differential privacy; costs add up.",

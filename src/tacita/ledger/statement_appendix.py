@@ -29,6 +29,7 @@ class Appendix:
         lines.listed("Bought from the data, with noise", fields["purchases"])
         lines.listed("Settings chosen by tacita, by its public rules", fields["chosen_by_tacita"])
         self._columns()
+        lines.listed("Held-out score in full", [] if fields["holdout_score"] is None else [fields["holdout_score"]])
         lines.listed("Further details", [f"{name}: {in_words(fields[name])}" for name in self._extra])
         self._ledger()
         self._glossary()

@@ -71,7 +71,7 @@ class _Page:
         lines.line("PRIVACY STATEMENT")
         self._run()
         self._guarantee()
-        lines.listed("Held-out score", [] if fields["holdout_score"] is None else [fields["holdout_score"]])
+        lines.listed("Held-out score", [] if fields["holdout_score"] is None else [_score(fields["holdout_score"])])
         self._files()
         lines.listed("What is not anonymised", fields.get(NOT_ANONYMISED) or [])
         lines.listed("Caveats", fields["caveats"])
@@ -122,7 +122,8 @@ class _Page:
         if (rows := self._rows()) is not None:
             parts.append(rows)
         if isinstance(columns := fields.get(COLUMNS), Mapping):
-            parts += [f"{len(found)} columns {name.replace('_', ' ')}" for name, found in columns.items() if found]
+            counts = [f"{len(found)} {name.replace('_', ' ')}" for name, found in columns.items() if found]
+            parts.append(f"columns: {', '.join(counts) or 'none'}")
         return f"{'; '.join(parts) or 'nothing was said'}."
 
     def _rows(self) -> str | None:
@@ -239,6 +240,20 @@ def _percent_up(chance: float) -> str:
         ('73.2 %', '100 %', '3.06 %')
     """
     return f"{rounded_up(100 * chance, 3)} %"
+
+
+def _score(score: Any) -> str:
+    """Return a score in a sentence, beside that of a constant guess."""
+    if not isinstance(score, Mapping) or not {"measure", "value", "how"} <= set(score):
+        return in_words(score)
+    value, (low, high) = score["value"], score.get("interval", (None, None))
+    words = f"{score['measure']}: {'no number' if value is None else f'{value:.3f}'}"
+    if value is not None and low is not None:
+        words += f" ({score['level']:.0%} interval {low:g} to {high:g}, about {in_words(score['rows'])} rows)"
+    guess = score.get("constant_guess")
+    if isinstance(guess, Mapping):
+        words += f"; always answering {guess['label']!r} has {guess['value']:.3f}"
+    return f"{words}. Source: {score['how']}."
 
 
 def _accountant(name: str, *, bounded: bool) -> str:
