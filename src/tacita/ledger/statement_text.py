@@ -178,7 +178,7 @@ class _Page:
         lines = self._lines
         lines.heading("Signature")
         lines.line(
-            "What \"tacita statement\" verifies: that the ledger's lines follow from each other up to its last known "
+            'What "tacita statement" verifies: that the ledger\'s lines follow from each other up to its last known '
             "hash, that the numbers of the guarantee follow from the ledger, and that the files beside it are those "
             "of its seal, if it has one. What it cannot verify, and whoever signs answers for: what was given or "
             "declared (people, purpose, data set, bounds, public files), what else was done with the same data, and "

@@ -82,7 +82,7 @@ def together(path: Path, dataset: Mapping[str, Any]) -> dict[str, Any]:
 
 def _in_the_way(runs: list[dict[str, Any]]) -> str:
     """Say why the runs' epsilons may not be added up; empty if they may."""
-    if not runs or not all(_SAID <= set(one) and _positive(one["epsilon"]) and _positive(one["delta"]) for one in runs):
+    if not runs or not all(set(one) >= _SAID and _positive(one["epsilon"]) and _positive(one["delta"]) for one in runs):
         return "a line of the list cannot be read, or lacks what a total needs"
     if len({(one["neighboring_relation"], one["privacy_unit"]) for one in runs}) > 1:
         return "the runs differ in neighbouring relation or privacy unit, so that their epsilons do not add up"

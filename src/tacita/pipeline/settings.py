@@ -137,7 +137,6 @@ class TableSettings:
             if isinstance(value, tuple) and not all(isinstance(name, str) for name in value):
                 raise ValueError(f"{field.name} must be {_words(kinds)}, got {value!r}.")
             texts = value if isinstance(value, tuple) else (value,) if isinstance(value, str) else ()
-            texts = value.values() if isinstance(value, Mapping) else texts
             if any("\ud800" <= character <= "\udfff" for text in texts for character in text):
                 raise ValueError(f"{field.name} must be text that UTF-8 can hold, for config.toml, got {value!r}.")
 
@@ -223,7 +222,8 @@ class TableSettings:
             if name not in known:
                 raise ValueError(f"config has the unknown setting {name!r}: check its spelling.")
         for name, field in known.items():
-            if field.default is dataclasses.MISSING and name not in values:
+            required = field.default is field.default_factory is dataclasses.MISSING
+            if required and name not in values:
                 given = "the file after the command" if name == "data" else f"--{name.replace('_', '-')}"
                 raise ValueError(f"{name} is missing: give {given}, or set it in the config file.")
         plain: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}

@@ -34,7 +34,11 @@ def run_facts(randomness: Randomness) -> dict[str, Any]:
     seconds = int(os.environ.get("SOURCE_DATE_EPOCH") or time.time())
     versions = {name.replace("-", "_"): _version(name) for name in PACKAGES}
     versions |= {"torch": str(torch.__version__), "python": platform.python_version()}
-    return {"id": run_id(randomness), "date": datetime.fromtimestamp(seconds, UTC).date().isoformat(), "versions": versions}
+    return {
+        "id": run_id(randomness),
+        "date": datetime.fromtimestamp(seconds, UTC).date().isoformat(),
+        "versions": versions,
+    }
 
 
 def _version(package: str) -> str:
