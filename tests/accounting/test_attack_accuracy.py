@@ -1,4 +1,4 @@
-"""What an attacker can guess: against randomised response, which meets the bound, and against the Gaussian mechanism."""
+"""What an attacker can guess: against randomised response, which meets the bound, and the Gaussian mechanism."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What a statement says of its run: who and why as given, versions, files, columns, the risk, and whether it is private."""
+"""What a statement says of its run: who and why as given, versions, files, columns, risk, and whether it is private."""
 
 import json
 from importlib.metadata import version

@@ -426,7 +426,7 @@ def statement_of_an_empty_ledger():
     whole = statement_text._Page._guarantee
 
     def claiming(self):
-        fields, self._fields = self._fields, {**self._fields, "sessions": ["any"]}
+        fields, self._fields = self._fields, {**self._fields, "sessions": [{"state": "closed"}]}
         whole(self)
         self._fields = fields
 

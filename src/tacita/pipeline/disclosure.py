@@ -45,7 +45,7 @@ def columns_field(settings: TableSettings, preprocessing: Preprocessing, unit: s
 
 def not_anonymised(settings: TableSettings) -> list[str]:
     """List what the guarantee of a run does not protect."""
-    words = list(STAYS_PERSONAL)
+    words: list[str] = [*STAYS_PERSONAL]
     if settings.test_file is not None:
         words.append(f"The rows of {Path(settings.test_file).name}, declared public: their exact score is published.")
     if settings.non_private_holdout:
