@@ -1,4 +1,4 @@
-"""What whoever makes a run may say of it, for the statement: who, why, for whom, for how long. Nothing here is checked."""
+"""What a user may say of a run, for its statement: who, why, for whom, for how long. Nothing of it is checked."""
 
 from collections.abc import Mapping
 

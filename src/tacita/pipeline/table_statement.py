@@ -38,8 +38,8 @@ IF_ANY = ("selection", "chosen_among", "dataset", "about")  # ... if they apply
 PRIVATE_RELEASES = (
     "the weights in model.safetensors",
     "what preprocessing.json says of the columns and the target (kinds, bounds, categories, classes, counts)",
-    "in the statement: headline, rows, columns, task, lr, what purchases released, holdout_score, and caveats on columns, "
-    "classes and delta",
+    "in the statement: headline, rows, columns, task, lr, what purchases released, holdout_score, and caveats on "
+    "columns, classes and delta",
     "fingerprints of queries in ledger.jsonl, under a key that is deleted, and the hashes that cover any of these",
 )
 
