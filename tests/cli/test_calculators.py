@@ -1,4 +1,4 @@
-"""``tacita epsilon`` and ``tacita noise``: the accountant's numbers, the relation said, and each the other's inverse."""
+"""``tacita epsilon`` and ``tacita noise``: the accountant's numbers, under a relation that is said."""
 
 import json
 

@@ -36,7 +36,6 @@ MISSING = {  # a required argument -> what to give
     "--sample-rate": "--sample-rate NUMBER, the chance of a record to be in a step",
     "--noise-multiplier": "--noise-multiplier NUMBER, the noise over the sensitivity",
     "CONFIG": "the folder of a run, or its config.toml",
-    "--output": "--output FILE, the file to write",
     "--epsilon": f"--epsilon NUMBER; {NEVER_CHOSEN}",
     "--delta": f"--delta NUMBER, well below 1 / (number of records); {NEVER_CHOSEN}",
 }

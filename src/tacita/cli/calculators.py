@@ -57,7 +57,8 @@ def epsilon_of(
         json: Print JSON instead of the table.
     """
     _validate.positive("noise_multiplier", noise_multiplier)
-    _show(sample_rate, steps, noise_multiplier, delta, check_relation(neighboring_relation), json)
+    relation = check_relation(neighboring_relation)
+    _show(noise_multiplier, relation, sample_rate=sample_rate, steps=steps, delta=delta, as_json=json)
     return 0
 
 
@@ -91,7 +92,8 @@ def noise_for(
         delta,
         queries=steps,
     )
-    _show(sample_rate, steps, float(rounded_up(found, 6)), delta, relation, json)  # more noise is enough, too
+    enough = float(rounded_up(found, 6))  # a little more noise is enough, too
+    _show(enough, relation, sample_rate=sample_rate, steps=steps, delta=delta, as_json=json)
     return 0
 
 
@@ -108,19 +110,17 @@ def _event(relation: NeighboringRelation, sample_rate: float, noise_std: float) 
 
 
 def _show(
+    noise_multiplier: float,
+    relation: NeighboringRelation,
+    *,
     sample_rate: float,
     steps: int,
-    noise_multiplier: float,
     delta: float,
-    relation: NeighboringRelation,
     as_json: bool,
 ) -> None:
     _check(sample_rate, steps, delta)
     noise_std = noise_multiplier * moved(relation)
-    bounds = {
-        other: epsilon([Spend(_event(other, sample_rate, noise_std), steps)], delta)
-        for other in (relation, *(one for one in RELATIONS if one != relation))
-    }
+    bounds = {one: epsilon([Spend(_event(one, sample_rate, noise_std), steps)], delta) for one in RELATIONS}
     own = bounds[relation]
     record = {
         "epsilon": _finite(own.epsilon),
@@ -147,6 +147,7 @@ def _bound(value: float | None) -> str:
 
 def _table(record: dict[str, Any]) -> str:
     relation = record["neighboring_relation"]
+    risk = f"{rounded_up(100 * record['attack_accuracy'], 3)} %"
     sensitivity = "2 C" if moved(relation) == 2 else "C"
     rows = {
         "epsilon": f"{_bound(record['epsilon'])} at delta {record['delta']:g}",
@@ -154,8 +155,7 @@ def _table(record: dict[str, Any]) -> str:
         "noise multiplier": f"{record['noise_multiplier']:.6g} x sensitivity {sensitivity}, a noise_std of "
         f"{record['noise_std_over_max_grad_norm']:.6g} C (C: clipping threshold of one record)",
         "steps": f"{record['steps']:,}, each with a sample rate of {record['sample_rate']:g} (Poisson sampling)",
-        "risk": f"who is 50 : 50 before about one record is right at most {rounded_up(100 * record['attack_accuracy'], 3)} "
-        "% of the time",
+        "risk": f"who is 50 : 50 before about one record is right at most {risk} of the time",
         "accountant": f"{record['accountant']}, an upper bound",
     }
     lines = [f"{name:<{WIDTH}}  {words}" for name, words in rows.items()]

@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeGuard
 
 from cyclopts import Parameter
 from rich import box
@@ -64,16 +64,16 @@ def show_run(run: str, /, *, json: Annotated[bool, FLAG] = False) -> int:
 
 def _row(run: RunOverview) -> tuple[str, ...]:
     fields, score = run.fields, run.score
-    epsilon, value = fields.get("epsilon"), score.get("value")
+    epsilon, delta, value = fields.get("epsilon"), fields.get("delta"), score.get("value")
     return (
         run.folder.name or str(run.folder),
         run.state,
         str(_part(fields, "run", "date")),
         str(_part(fields, "dataset", "name")),
         str(fields.get("verdict", "-")),
-        "-" if not _is_number(epsilon) else rounded_up(epsilon),
-        "-" if not _is_number(fields.get("delta")) else f"{fields['delta']:g}",
-        "-" if not _is_number(value) else f"{score.get('measure')} {value:.3f}",
+        rounded_up(epsilon) if _is_number(epsilon) else "-",
+        f"{delta:g}" if _is_number(delta) else "-",
+        f"{score.get('measure')} {value:.3f}" if _is_number(value) else "-",
     )
 
 
@@ -100,5 +100,5 @@ def _part(fields: dict[str, Any], name: str, part: str) -> Any:
     return value.get(part, "-") if isinstance(value, dict) else "-"
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
