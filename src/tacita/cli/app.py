@@ -32,6 +32,7 @@ NEVER_CHOSEN = "it is never chosen for you"
 MISSING = {  # a required argument -> what to give
     "RUN": "the folder of a run, which is the --output of its training",
     "DATA": "the file after the command",
+    "--output": "--output FILE, the file to write",
     "--steps": "--steps NUMBER, the number of noisy gradients",
     "--sample-rate": "--sample-rate NUMBER, the chance of a record to be in a step",
     "--noise-multiplier": "--noise-multiplier NUMBER, the noise over the sensitivity",
@@ -77,6 +78,10 @@ COMMANDS = {
     "show": (
         "tacita.cli.runs:show_run",
         "Show one run in a few lines, after all checks of tacita statement. Exit code 1 if something was changed.",
+    ),
+    "report": (
+        "tacita.cli.report:report",
+        "Write a page about finished runs: verdict and signature, charts with their numbers, the whole statement.",
     ),
     "epsilon": (
         "tacita.cli.calculators:epsilon_of",

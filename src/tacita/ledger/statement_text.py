@@ -148,10 +148,10 @@ class _Page:
             )
             for condition in fields["conditions"]:
                 lines.line(condition + ".", indent="      ", first="    - ")
-        sessions = [one for one in fields["sessions"] if one["state"] != "withdrawn"]
+        count = sum(one["state"] != "withdrawn" for one in fields["sessions"]) + len(fields["shares"])
         lines.line(
-            f"Differential privacy with {given} at delta = {fields['delta']:g}, for the plan: all queries of all "
-            f"{len(sessions) + len(fields['shares'])} sessions in the ledger, earlier runs in it included.",
+            f"Differential privacy with {given} at delta = {fields['delta']:g}, for the plan: all queries of "
+            f"{'1 session' if count == 1 else f'all {count} sessions'} in the ledger, earlier runs in it included.",
             indent="  ",
         )
         lines.row("For whom", f"{fields['privacy_unit']} (the privacy unit)")
