@@ -17,8 +17,8 @@ CHANGED = 1
 def report(*runs: str, output: Annotated[str, Parameter(name=("--output", "-o"))]) -> int:
     """Write a page about finished runs: verdict and signature, charts with their numbers, the whole statement.
 
-    It is one HTML file that loads nothing, for a browser, a phone or a printer (needs the extra [report]). Exit code 1 if
-    something was changed in a run since it was finished.
+    It is one HTML file that loads nothing, for a browser, a phone or a printer (needs the extra [report]).
+    Exit code 1 if something was changed in a run since it was finished.
 
     Example: tacita report runs/adult --output adult.html
 

@@ -112,26 +112,19 @@ class _Page:
         if missing:
             lines.row("Not given", f"{', '.join(missing)}.")
         if isinstance(dataset := fields.get(DATASET), Mapping):
-            lines.row("Other runs", _other_runs(dataset))
+            lines.row("Other runs", other_runs_in_words(dataset))
 
     def _data(self) -> str:
         """Name the data, and count its rows and columns."""
         fields, parts = self._fields, []
         if isinstance(dataset := fields.get(DATASET), Mapping):
             parts.append(f"{dataset['name']} (the name that was given)")
-        if (rows := self._rows()) is not None:
-            parts.append(rows)
+        if (rows := fields.get(ROWS)) is not None:
+            parts.append(rows_in_words(rows))
         if isinstance(columns := fields.get(COLUMNS), Mapping):
             counts = [f"{len(found)} {name.replace('_', ' ')}" for name, found in columns.items() if found]
             parts.append(f"columns: {', '.join(counts) or 'none'}")
         return f"{'; '.join(parts) or 'nothing was said'}."
-
-    def _rows(self) -> str | None:
-        rows = self._fields.get(ROWS)
-        if not isinstance(rows, Mapping) or not isinstance(rows.get("value"), int | float):
-            return None if rows is None else f"rows: {in_words(rows)}"
-        about = "about " if rows.get("how") == "bought" else ""
-        return f"{about}{rows['value']:,.0f} rows ({rows.get('how')})"
 
     def _guarantee(self) -> None:
         lines, fields = self._lines, self._fields
@@ -189,7 +182,20 @@ class _Page:
         lines.line("Name: ____________________   Date: ______________   Signature: ____________________", indent="  ")
 
 
-def _other_runs(dataset: Mapping[str, Any]) -> str:
+def rows_in_words(rows: Any) -> str:
+    """Say how many rows there are, and how that is known.
+
+    Example:
+        >>> rows_in_words({"value": 3051, "how": "bought"})
+        'about 3,051 rows (bought)'
+    """
+    if not isinstance(rows, Mapping) or not isinstance(rows.get("value"), int | float):
+        return f"rows: {in_words(rows)}"
+    about = "about " if rows.get("how") == "bought" else ""
+    return f"{about}{rows['value']:,.0f} rows ({rows.get('how')})"
+
+
+def other_runs_in_words(dataset: Mapping[str, Any]) -> str:
     """Say how many other runs are listed under the same name, and what all of them guarantee together."""
     others = f"{dataset['other_runs']} listed under this name in {dataset['list']}"
     together = dataset.get("together")

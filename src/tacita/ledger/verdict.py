@@ -15,8 +15,7 @@ def verdict(fields: Mapping[str, Any]) -> dict[str, Any]:
         found = "not private"
     else:
         found = "private under conditions" if fields["conditions"] else "private"
-    limited = epsilon is not None and found.startswith("private")
-    return {
-        "verdict": found,
-        "attack_accuracy": attack_accuracy(epsilon, fields["delta"]) if limited else None,
-    }
+    accuracy = None
+    if epsilon is not None and found.startswith("private"):
+        accuracy = attack_accuracy(epsilon, fields["delta"])
+    return {"verdict": found, "attack_accuracy": accuracy}

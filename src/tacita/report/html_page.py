@@ -28,8 +28,8 @@ dt { font-weight: 600; } dd { margin: 0; overflow-wrap: anywhere; }
 figure { margin: 0; } figcaption { font-size: .92rem; } svg { width: 100%; height: auto; } .tip:hover { opacity: .6; }
 .wide { overflow-x: auto; } table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: .25rem .8rem .25rem 0; border-bottom: 1px solid var(--line); }
-details { margin: .4rem 0; } summary { cursor: pointer; } pre { background: var(--soft); padding: .8rem; overflow-x: auto;
-  font-size: .8rem; line-height: 1.35; }
+details { margin: .4rem 0; } summary { cursor: pointer; } pre { background: var(--soft); padding: .8rem;
+  overflow-x: auto; font-size: .8rem; line-height: 1.35; }
 .sign { display: grid; grid-template-columns: repeat(3, 1fr); gap: 1.5rem; margin-top: 2.6rem; }
 .sign span { border-top: 1px solid currentColor; font-size: .85rem; }
 @media (max-width: 40rem) { dl { grid-template-columns: 1fr; } dd { margin-bottom: .4rem; } .sign { gap: .6rem; } }

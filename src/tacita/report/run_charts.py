@@ -72,7 +72,7 @@ def _tradeoff(run: RunNumbers) -> RunChart | None:
         plain_log(axes.yaxis)
         axes.legend(loc="lower right")
 
-    says = "How often any attack finds a unit that is in the data, against how often it accuses one that is not."
+    says = "How often any attack on one unit can be right, against how often it raises a false alarm."
     return RunChart("What an attack can find", says, _svg(draw), ("false alarms", "found at most"), rows)
 
 
@@ -143,6 +143,16 @@ def _score_row(name: str, score: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
+def with_own_ids(svg: str, name: str) -> str:
+    """Return the picture with ``name`` in front of all its ids, so that a page may hold several.
+
+    Example:
+        >>> with_own_ids('<g id="a"/><use xlink:href="#a" clip-path="url(#b)"/>', "c")
+        '<g id="c-a"/><use xlink:href="#c-a" clip-path="url(#c-b)"/>'
+    """
+    return re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", svg)
+
+
 # --- drawing ---------------------------------------------------------------------------------------------------------
 
 _TIPS = "tips"  # the attribute of axes that holds the texts of its tooltips
@@ -171,7 +181,7 @@ def _svg(draw: Callable[[Any], None], height: float = SIZE[1]) -> str:
     """Return a picture without a background, whose texts and lines take the colours of the page."""
     import matplotlib as mpl
 
-    colors = {name: TEXT for name in ("text.color", "axes.labelcolor", "xtick.color", "ytick.color")}
+    colors: Any = {name: TEXT for name in ("text.color", "axes.labelcolor", "xtick.color", "ytick.color")}
     colors |= {"axes.edgecolor": LINES, "grid.color": LINES}
     with mpl.rc_context({**colors, "svg.fonttype": "path", "svg.hashsalt": "tacita", "grid.alpha": 0.25}):
         figure, axes = new_figure(size=(SIZE[0], height))

@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from html import escape
+from typing import Any
 
-from tacita.ledger.statement_text import GIVEN
+from tacita.ledger.statement_text import GIVEN, other_runs_in_words, rows_in_words
 from tacita.ledger.text_lines import rounded_up
 from tacita.report.html_page import bullets, facts, page, table, words
-from tacita.report.run_charts import RunChart, charts_of, score_chart
+from tacita.report.run_charts import RunChart, charts_of, score_chart, with_own_ids
 from tacita.report.run_numbers import RunNumbers
 
 VERDICTS = {
@@ -34,13 +35,12 @@ def _comparison(runs: Sequence[RunNumbers]) -> str:
     rows = [(run.folder.name, _verdict(run), _epsilon(run), f"{run.fields.get('delta')}", _score(run)) for run in runs]
     header = ("run", "verdict", "epsilon at most", "delta", "score")
     chart = score_chart(runs)
-    return (
-        f"<h2>Comparison</h2>{table(header, rows, 'Runs beside each other')}{'' if chart is None else _figure(chart)}"
-    )
+    shown = "" if chart is None else f'<div class="charts">{_figure(chart, "all")}</div>'
+    return f"<h2>Comparison</h2>{table(header, rows, 'Runs beside each other')}{shown}"
 
 
 def _section(run: RunNumbers, place: int) -> str:
-    charts = "".join(_figure(chart) for chart in charts_of(run))
+    charts = "".join(_figure(chart, f"{place}-{number}") for number, chart in enumerate(charts_of(run)))
     return (
         f'<section id="run-{place}" aria-label="{escape(run.folder.name)}"><div class="first">{_first(run)}</div>'
         f'<h2>Charts</h2><div class="charts">{charts}</div>{_rest(run)}</section>'
@@ -49,11 +49,10 @@ def _section(run: RunNumbers, place: int) -> str:
 
 def _first(run: RunNumbers) -> str:
     """Return what is printed on the first page: verdict, run, guarantee, what is not covered, and the signature."""
-    fields, about = run.fields, run.fields.get("about")
-    given = about if isinstance(about, dict) else {}
+    fields = run.fields
+    given, facts_of_run, dataset = (_mapping(fields.get(name)) for name in ("about", "run", "dataset"))
     said = {title: given.get(name, "not given") for name, title in GIVEN.items()}
     names = ("id", "date", "versions")
-    facts_of_run = fields.get("run") if isinstance(fields.get("run"), dict) else {}
     guarantee = {
         "Epsilon": f"at most {_epsilon(run)}",
         "Delta": fields.get("delta"),
@@ -61,17 +60,22 @@ def _first(run: RunNumbers) -> str:
         "Neighbours": fields.get("neighboring_relation"),
         "Conditions": fields.get("conditions") or "none",
         "Score": _score(run),
-        "Data set": fields.get("dataset"),
-        "Rows": fields.get("rows"),
+        "Rows": None if fields.get("rows") is None else rows_in_words(fields["rows"]),
+        "Data set": dataset.get("name"),
+        "Other runs": other_runs_in_words(dataset) if "other_runs" in dataset and "list" in dataset else None,
         "SHA-256 of the ledger": fields.get("ledger_sha256"),
     }
     return (
         f"<h2>{escape(run.folder.name)}</h2>{_verdict_box(run)}"
         f"{facts({name: value for name, value in guarantee.items() if value is not None})}"
-        f"<h3>This run</h3>{facts({**{name: (facts_of_run or {}).get(name) for name in names}, **said})}"
+        f"<h3>This run</h3>{facts({**{name.capitalize(): facts_of_run.get(name) for name in names}, **said})}"
         f"<h3>What is not anonymised</h3>{bullets(fields.get('not_anonymised') or ['not said'])}"
         '<div class="sign"><span>Name</span><span>Date</span><span>Signature</span></div>'
     )
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _verdict_box(run: RunNumbers) -> str:
@@ -106,11 +110,12 @@ def _rest(run: RunNumbers) -> str:
     )
 
 
-def _figure(chart: RunChart) -> str:
+def _figure(chart: RunChart, name: str) -> str:
+    """Return a chart above the table of its numbers; ``name`` keeps the ids of several pictures apart."""
     numbers = table(chart.header, chart.rows, f"{chart.title}: numbers")
     return (
         f'<figure><h3>{escape(chart.title)}</h3><div role="img" aria-label="{escape(f"{chart.title}. {chart.says}")}">'
-        f"{chart.svg}</div><figcaption>{escape(chart.says)}</figcaption>"
+        f"{with_own_ids(chart.svg, name)}</div><figcaption>{escape(chart.says)}</figcaption>"
         f"<details><summary>Numbers of “{escape(chart.title)}”</summary>{numbers}</details></figure>"
     )
 
