@@ -6,10 +6,13 @@ import sys
 from tacita.accounting.attack_accuracy import attack_accuracy
 from tacita.ledger.verdict import verdict
 from tacita.pipeline import run_list
+from tacita.report import run_page
+from tacita.report.run_numbers import RunNumbers
 from tests.planted.plant import bug, put, swap
 
 ATTACK = "tests/accounting/test_attack_accuracy.py::"
 STATEMENT = "tests/ledger/test_statement.py::"
+PAGE = "tests/report/test_run_page.py::"
 RUNS = "tests/pipeline/test_run_list.py::"
 DISCLOSURE = "tests/pipeline/test_disclosure.py::"
 
@@ -59,3 +62,16 @@ class _Dearest:
 
     def __getattr__(self, name):
         return max if name == "fsum" else getattr(self._whole, name)
+
+
+@bug(65, caught_by=[PAGE + "test_a_changed_run_is_not_shown_as_private"])
+def changed_run_reported_as_it_says():
+    """The page about a run shows the verdict of its statement, whatever became of its files."""
+    put(run_page, "_verdict", lambda run: run_page.VERDICTS[run.fields["verdict"]])
+
+
+@bug(46, caught_by=[PAGE + "test_the_trade_off_of_gaussian_pairs_stays_above_the_exact_one"])
+def trade_off_drawn_through_its_corners():
+    """The curve of what an attack can find is halved between guessing and the bound."""
+    whole = RunNumbers.most_true_positives
+    put(RunNumbers, "most_true_positives", lambda run, rates: (whole(run, rates) + rates) / 2)

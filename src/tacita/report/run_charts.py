@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tacita.report.run_numbers import RATES, RunNumbers
+from tacita.report.run_numbers import DELTAS, RATES, RunNumbers
 from tacita.report.style import PALETTE, new_figure, plain_log, styled
 
 TEXT, LINES = "#010203", "#040506"  # stand for colours of the page, which CSS knows
@@ -50,6 +50,8 @@ def _by_delta(run: RunNumbers) -> RunChart | None:
         axes.set(xscale="log", xlabel="delta", ylabel="epsilon", ylim=(0, None))
 
     says = "The same run, read at other deltas: a smaller delta has a larger epsilon."
+    if run.by_delta[0][0] > DELTAS[0]:
+        says += f" Nothing is guaranteed at deltas of {DELTAS[0]:g} to just below {run.by_delta[0][0]:g}."
     return RunChart("Epsilon against delta", says, _svg(draw), ("delta", "epsilon at most"), rows)
 
 
