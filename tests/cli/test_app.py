@@ -134,10 +134,11 @@ def test_missing_arguments_are_named(table, tacita_command) -> None:
         assert f"{gone[2:]} is missing" in _one_line(outcome.err)
 
 
-def test_an_output_that_is_not_given_is_asked_for(tacita_command) -> None:
-    outcome = tacita_command("predict", "run", "new.csv")
+def test_an_option_that_is_not_given_is_asked_for(tacita_command) -> None:
+    outcome = tacita_command("epsilon", "--steps", "3", "--delta", "1e-5", "--noise-multiplier", "1")
     assert outcome.code == 2
-    assert outcome.err == "tacita: error: output is missing: give --output FILE, the file to write.\n"
+    wanted = "--sample-rate NUMBER, the chance of a record to be in a step"
+    assert outcome.err == f"tacita: error: sample_rate is missing: give {wanted}.\n"
 
 
 def test_an_option_without_its_value_is_no_missing_option(tacita_command) -> None:

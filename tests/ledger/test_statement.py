@@ -14,9 +14,10 @@ from tacita.accounting import (
     LaplaceEvent,
     Part,
     PoissonLaw,
+    attack_accuracy,
 )
 from tacita.ledger import Ledger, statement
-from tacita.ledger.statement_text import _up
+from tacita.ledger.text_lines import rounded_up
 
 DELTA = 1e-5
 UNIT = "one row = one patient"
@@ -131,8 +132,8 @@ def test_it_can_be_read_by_an_officer(ledger):
     for words in (
         UNIT,
         "add_or_remove_one",
-        f"epsilon <= {_up(ledger.epsilon(DELTA))} at delta = 1e-05",
-        f"epsilon <= {_up(ledger.epsilon_spent(DELTA))} at the same delta",
+        f"epsilon <= {rounded_up(ledger.epsilon(DELTA))} at delta = 1e-05",
+        f"epsilon <= {rounded_up(ledger.epsilon_spent(DELTA))} at the same delta",
         "40 of 150 planned queries made",
         "sample_rate = 0.02",
         "bounds of 3 columns",
@@ -148,13 +149,60 @@ def test_it_can_be_read_by_an_officer(ledger):
 
 def test_what_is_printed_is_still_a_bound():
     for value in (1.00001, 3.99999, 0.000123451, 17.8566, 1e-300, 123456.7):
-        assert value <= float(_up(value)) <= value * 1.001
+        assert value <= float(rounded_up(value)) <= value * 1.001
+
+
+@pytest.mark.parametrize(
+    ("relation", "guessed"),
+    [
+        ("add_or_remove_one", "whether one unit is in the data"),
+        ("replace_one", "which of two possible values the data of one unit have"),
+        ("zero_out_one", "whether the contribution of one unit is in the sums"),
+    ],
+)
+def test_the_risk_is_said_in_plain_words(relation, guessed):
+    ledger = book(relation=relation)
+    event = GaussianSumEvent(sampling=FullBatchLaw(), relation=relation, max_contribution=(1.0,), noise_std=(9.0,))
+    ledger.register(event, planned_queries=1)
+    words = statement(ledger, DELTA)
+    found = words.to_json()["attack_accuracy"]
+    assert found == attack_accuracy(ledger.epsilon(DELTA), DELTA)
+    text = " ".join(words.text.split())
+    assert f"50 : 50 before about {guessed} is right at most {rounded_up(100 * found, 3)} % of the time" in text
+
+
+def test_the_page_comes_before_its_appendix_and_terms_are_explained_once(ledger):
+    page, appendix = statement(ledger, DELTA).text.split("\nAPPENDIX\n")
+    assert "Signature" in page
+    assert "Sessions" not in page.split("\n")
+    glossary = appendix.split("\nGlossary\n")[1]
+    for meaning in ("Poisson sampling lets", "noise_std is", "max_contribution is", "Epsilon is", "A session is"):
+        assert glossary.count(meaning) == 1
+    assert "Shuffled epochs" not in appendix
+
+
+def test_the_verdict_is_for_programs(ledger):
+    assert statement(ledger, DELTA).to_json()["verdict"] == "private"
+    assert statement(book(), DELTA).to_json()["verdict"] == "not private"
+    conditional = book()
+    event = ConditionalEvent(relation="add_or_remove_one", inner=TRAIN, condition_text="the Hessian is at most 3")
+    conditional.register(event, planned_queries=150)
+    words = statement(conditional, DELTA)
+    assert words.to_json()["verdict"] == "private under conditions"
+    assert "everything that was released, if the conditions hold" in " ".join(words.text.split())
+    whole = ledger.path.read_bytes()
+    ledger.path.write_bytes(whole[: -len(whole.splitlines()[-1]) - 1])
+    found = statement(Ledger.load(ledger.path), DELTA).to_json()
+    assert (found["verdict"], found["attack_accuracy"]) == ("ledger not intact", None)
+    ledger.path.write_bytes(whole)
 
 
 def test_test_streams_are_said_first():
     ledger = book()
     ledger.register(TRAIN, planned_queries=10, secure_randomness=False)
     words = statement(ledger, DELTA)
+    assert words.to_json()["verdict"] == "not private"
+    assert words.to_json()["attack_accuracy"] is None
     assert words.text.splitlines()[0].startswith("NOT PRIVATE (test streams)")
     assert words.to_json()["secure_randomness"] is False
 
@@ -173,6 +221,7 @@ def test_no_noise_is_no_guarantee():
     assert words.text.startswith("NO PRIVACY GUARANTEE")
     assert "epsilon = infinity" in words.text
     assert (fields["epsilon"], fields["epsilon_spent"], fields["non_private"]) == (None, None, True)
+    assert (fields["verdict"], fields["attack_accuracy"]) == ("not private", None)
     assert (fields["max_grad_norm"], fields["noise_std"]) == ("inf", 0.0)
 
 

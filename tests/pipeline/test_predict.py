@@ -108,7 +108,7 @@ def test_parquet_with_a_column_that_the_model_does_not_need(model, table) -> Non
     nested = cells.append_column("more", pyarrow.array([[1, 2]] * len(cells)))
     pyarrow.parquet.write_table(nested, "nested.parquet")
     predict_file(model, "nested.parquet", "scored.parquet")
-    with pytest.raises(DataStructureError, match=r"flat columns to become a CSV.*got 'scored\.csv'"):
+    with pytest.raises(DataStructureError, match=r"flat columns to become a CSV.*--output that ends in .parquet"):
         predict_file(model, "nested.parquet", "scored.csv")
     pyarrow.parquet.write_table(cells.append_column("last", pyarrow.array(["z" * 50] * len(cells))), "new.parquet")
     place = pyarrow.parquet.ParquetFile("new.parquet").metadata.row_group(0).column(5).dictionary_page_offset

@@ -1,11 +1,12 @@
 """Runs that were, or may have been, chosen among others say so."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
 
-from tacita.pipeline import check_run, train_table
+from tacita.pipeline import check_run, run_list, train_table
 from tacita.random import Randomness
 
 
@@ -42,6 +43,62 @@ def test_runs_under_one_name_are_flagged(settings, table):
     assert checked.faults == ()
     assert "1 other run is recorded" in checked.notes[0]
     assert check_run("c").notes == check_run("d").notes == ()
+
+
+def test_runs_under_one_name_are_added_up(settings, table):
+    for output, epsilon in (("a", 20.0), ("b", 8.0)):
+        run = train_table(settings(output=output, dataset_name="patients", epsilon=epsilon))
+    total = run.fields["dataset"]["together"]
+    assert 28 <= total["epsilon"] <= 28 * (1 + 1e-15)
+    assert 2e-3 <= total["delta"] <= 2e-3 * (1 + 1e-15)
+    assert "With this one they guarantee epsilon <= 28.01 at delta <= 0.002001 (added up)" in words(run)
+
+
+OTHER = {
+    "run": "other",
+    "id": "1",
+    "epsilon": 1.0,
+    "delta": 1e-3,
+    "neighboring_relation": "add_or_remove_one",
+    "privacy_unit": "one row of the table",
+    "secret_noise": True,
+    "exact_score": False,
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({}, None),
+        ({"neighboring_relation": "replace_one"}, "differ in neighbouring relation"),
+        ({"privacy_unit": "one person"}, "differ in neighbouring relation or privacy unit"),
+        ({"secret_noise": False}, "came from a seed"),
+        ({"exact_score": True}, "exact score of held-out rows"),
+        ({"epsilon": -5.0}, "cannot be read"),
+        ({"epsilon": "0"}, "cannot be read"),
+        ({"delta": math.nan}, "cannot be read"),
+        ({"delta": None}, "cannot be read"),
+        ({"dataset_name": "shops", "epsilon": None}, None),
+    ],
+)
+def test_no_total_where_none_follows(tmp_path, changes, why):
+    path, mine = tmp_path / "tacita-runs.jsonl", {"name": "patients", "id": "0"}
+    lines = [{**OTHER, "dataset_name": "patients", "id": "0"}, {**OTHER, "dataset_name": "patients", **changes}]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = run_list.together(path, mine)
+    if why is None:
+        runs = 1 if "dataset_name" in changes else 2
+        assert found == {name: math.nextafter(runs * OTHER[name], math.inf) for name in ("epsilon", "delta")}
+    else:
+        assert (found["epsilon"], found["delta"]) == (None, None)
+        assert why in found["why"]
+
+
+def test_no_total_from_a_list_that_cannot_be_read(tmp_path):
+    path = tmp_path / "tacita-runs.jsonl"
+    assert run_list.together(path, {"name": "patients", "id": "0"})["epsilon"] is None
+    path.write_bytes(json.dumps({**OTHER, "dataset_name": "patients", "id": "0"}).encode() + b"\n\xff\n")
+    assert run_list.together(path, {"name": "patients", "id": "0"})["epsilon"] is None
 
 
 def test_statement_shows_the_flag(settings, table, tacita_command):

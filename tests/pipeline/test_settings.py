@@ -22,6 +22,10 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20
             "epsilon": st.floats(min_value=1e-12, max_value=1e12),
             "queries": st.none() | st.integers(1, 10**6),
             "allow_large_delta": st.booleans(),
+            "seed": st.none() | st.integers(0, 2**70),
+            "about": st.dictionaries(
+                st.sampled_from(["contact", "purpose"]), TEXT.filter(lambda text: text.isprintable() and text.strip())
+            ),
         }
     )
 )

@@ -26,7 +26,7 @@ from tacita.accounting.events import event, gaussian_sums, guarantee, pure, wrap
 from tacita.accounting.events.counts import StableCountsEvent
 from tacita.accounting.events.wrapped import RepeatAndSelectEvent
 from tacita.accounting.plain_data import PlainData
-from tacita.ledger import statement_text
+from tacita.ledger import statement_text, text_lines
 from tacita.ledger.ledger import Ledger
 from tacita.ledger.registry import SessionRegistry
 from tacita.ledger.statement import Statement
@@ -144,7 +144,7 @@ def replace_one_by_the_other_pair():
 @bug(12, caught_by=[STATEMENT + "test_what_is_printed_is_still_a_bound"])
 def epsilon_printed_to_the_nearest():
     """The epsilon of a statement is rounded to the nearest number of four digits."""
-    swap(statement_text._up, lambda value: f"{value:.4g}")
+    swap(text_lines.rounded_up, lambda value, digits=4: f"{value:.{digits}g}")
 
 
 @bug(12, caught_by=["tests/mechanisms/test_gaussian.py::test_calibrated_never_overshoots_beside_other_sessions"])
@@ -423,14 +423,14 @@ def statement_without_a_ledger():
 @bug(46, caught_by=[STATEMENT + "test_an_empty_ledger_says_nothing_of_any_model"])
 def statement_of_an_empty_ledger():
     """Where nothing was registered, the statement says epsilon 0 of any model."""
-    whole = statement_text._Text._guarantee
+    whole = statement_text._Page._guarantee
 
     def claiming(self):
-        fields, self._fields = self._fields, {**self._fields, "sessions": ["any"]}
+        fields, self._fields = self._fields, {**self._fields, "sessions": [{"state": "closed"}]}
         whole(self)
         self._fields = fields
 
-    put(statement_text._Text, "_guarantee", claiming)
+    put(statement_text._Page, "_guarantee", claiming)
 
 
 @bug(49, caught_by=[DOMINATION + "test_one_direction_composed_with_itself_is_caught"])

@@ -1,6 +1,7 @@
 """Accounting: what sessions spend, and the epsilon and delta that follow."""
 
 from tacita.accounting.accountant import Bound, delta, epsilon
+from tacita.accounting.attack_accuracy import attack_accuracy
 from tacita.accounting.calibration import calibrate
 from tacita.accounting.events import Event, Guarantee, NoiseSettings, Spend
 from tacita.accounting.events.bounded_residuals import BoundedResidualEvent
@@ -97,6 +98,7 @@ __all__ = [
     "StableCountsEvent",
     "WorstOfEvent",
     "ZCDPEvent",
+    "attack_accuracy",
     "bounded_residual_event",
     "calibrate",
     "check_relation",

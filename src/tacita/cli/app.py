@@ -32,8 +32,11 @@ NEVER_CHOSEN = "it is never chosen for you"
 MISSING = {  # a required argument -> what to give
     "RUN": "the folder of a run, which is the --output of its training",
     "DATA": "the file after the command",
-    "CONFIG": "the folder of a run, or its config.toml",
     "--output": "--output FILE, the file to write",
+    "--steps": "--steps NUMBER, the number of noisy gradients",
+    "--sample-rate": "--sample-rate NUMBER, the chance of a record to be in a step",
+    "--noise-multiplier": "--noise-multiplier NUMBER, the noise over the sensitivity",
+    "CONFIG": "the folder of a run, or its config.toml",
     "--epsilon": f"--epsilon NUMBER; {NEVER_CHOSEN}",
     "--delta": f"--delta NUMBER, well below 1 / (number of records); {NEVER_CHOSEN}",
 }
@@ -67,6 +70,26 @@ COMMANDS = {
     "statement": (
         "tacita.cli.files:statement",
         "Verify the ledger of a run and print its privacy statement again. Exit code 1 if something was changed.",
+    ),
+    "list": (
+        "tacita.cli.runs:list_runs",
+        "List the runs in a folder: state, day, data set, guarantee and score of each.",
+    ),
+    "show": (
+        "tacita.cli.runs:show_run",
+        "Show one run in a few lines, after all checks of tacita statement. Exit code 1 if something was changed.",
+    ),
+    "report": (
+        "tacita.cli.report:report",
+        "Write a page about finished runs: verdict and signature, charts with their numbers, the whole statement.",
+    ),
+    "epsilon": (
+        "tacita.cli.calculators:epsilon_of",
+        "Compute epsilon of DP-SGD from its noise: an upper bound, for Poisson sampling and clipped gradients.",
+    ),
+    "noise": (
+        "tacita.cli.calculators:noise_for",
+        "Compute the noise that DP-SGD needs for an epsilon: the least that is enough, within 0.1 % of epsilon.",
     ),
     "schema": (
         "tacita.cli.files:schema",

@@ -7,7 +7,9 @@ from typing import Annotated
 import msgspec
 from cyclopts import Parameter
 
+from tacita.cli.outputs import say_written, write_bytes
 from tacita.pipeline import check_run, load, predict_file
+from tacita.pipeline.predict import predicted_pieces
 from tacita.pipeline.settings import read_text
 from tacita.tables.check import check as look
 from tacita.tables.draft import draft
@@ -17,8 +19,9 @@ from tacita.tables.schema import Schema, Target
 FLAT = Parameter(name="*")  # an object's fields are options by their own names
 FAULTY = 1
 VERIFIED = (
-    "verified: the ledger is intact, and the statement follows from it; statement and files are those that the ledger "
-    "was sealed with."
+    "verified: the ledger is intact up to its last known hash, the numbers of the guarantee follow from it, and "
+    "statement and files are those that the ledger was sealed with. Not verified: what was given or declared, what "
+    "else was done with the same data, and that nobody rewrote ledger, hash and files together."
 )
 
 
@@ -59,23 +62,28 @@ def predict(
     data: str,
     /,
     *,
-    output: Annotated[str, Parameter(name=("--output", "-o"))],
+    output: Annotated[str | None, Parameter(name=("--output", "-o"))] = None,
     trust_code: Annotated[bool, Parameter(negative=())] = False,
 ) -> int:
     """Predict with a trained model: the rows as they were, with a prediction and a probability for each class.
 
-    A run in which something was changed since it was finished is refused.
+    A run in which something was changed since it was finished is refused. Without --output the result goes to standard
+    output, as CSV.
 
     Example: tacita predict runs/adult new.csv --output scored.csv
 
     Args:
         run: Folder of a finished run.
         data: File with the raw columns of the training.
-        output: File to write.
+        output: File to write; after an error it is unchanged, while standard output may have its beginning.
         trust_code: Import and call the model's code, if it was trained with --model package.module:callable.
     """
-    predict_file(load(run, trust_code=trust_code), data, output)
-    print(f"written to {output}", file=sys.stderr)
+    model = load(run, trust_code=trust_code)
+    if output is None:
+        write_bytes(predicted_pieces(model, data))
+        return 0
+    predict_file(model, data, output)
+    say_written(output)
     return 0
 
 

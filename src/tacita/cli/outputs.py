@@ -3,7 +3,7 @@
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +65,16 @@ def check_folder(name: str, path: str | os.PathLike[str] | None) -> None:
 def write_json(path: str | os.PathLike[str], record: Mapping[str, Any]) -> None:
     """Write one JSON document; after a crash the file is complete or unchanged."""
     replace_durably(Path(path), json.dumps(record, indent=2, allow_nan=False).encode() + b"\n")
+
+
+def write_bytes(pieces: Iterable[bytes]) -> None:
+    """Write to standard output, piece by piece, and stop where the program that reads it wants no more (``head``)."""
+    try:
+        for piece in pieces:
+            sys.stdout.buffer.write(piece)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it ends
 
 
 def say_written(path: str | os.PathLike[str]) -> None:

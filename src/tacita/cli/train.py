@@ -4,6 +4,8 @@ The flags are the settings of :class:`~tacita.pipeline.TableSettings`; they over
 """
 
 import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
@@ -22,7 +24,30 @@ PUBLIC = Parameter(group="What is public", negative=())
 TRAINING = Parameter(group="The training", negative=())
 TUNING = Parameter(group="Tuning", negative=())
 RUN = Parameter(group="The run", negative=())
+ABOUT = Parameter(group="The statement", negative=())
+FLAT = Parameter(name="*")  # an object's fields are options by their own names
 OF_THE_COMMAND = ("config", "quiet", "trust_code", "dry_run")  # flags that are not settings of a run
+
+
+@dataclass(frozen=True, kw_only=True)
+class About:
+    """What the statement says as given; nobody checks it.
+
+    Attributes:
+        responsible: Who makes the run.
+        contact: Whom to ask about it.
+        data_period: The time that the data are about.
+        purpose: What the model is for.
+        recipients: Who gets the model.
+        retention: How long it is kept.
+    """
+
+    responsible: Annotated[str | None, ABOUT] = None
+    contact: Annotated[str | None, ABOUT] = None
+    data_period: Annotated[str | None, ABOUT] = None
+    purpose: Annotated[str | None, ABOUT] = None
+    recipients: Annotated[str | None, ABOUT] = None
+    retention: Annotated[str | None, ABOUT] = None
 
 
 def train(
@@ -61,8 +86,10 @@ def train(
     sweep: Annotated[str | None, TUNING] = None,
     chosen_among: Annotated[int | None, TUNING] = None,
     dataset_name: Annotated[str | None, TUNING] = None,
+    about: Annotated[About, FLAT] = About(),
     output: Annotated[str | None, RUN] = None,
     config: Annotated[str | None, RUN] = None,
+    seed: Annotated[int | None, RUN] = None,
     trust_code: Annotated[bool, RUN] = False,
     quiet: Annotated[bool, RUN] = False,
     dry_run: Annotated[bool, RUN] = False,
@@ -112,14 +139,17 @@ def train(
         chosen_among: Number of runs among which you choose this one by hand; the statement then says that the price of
             that choice is not in epsilon.
         dataset_name: Public name of the data; runs under one name are listed beside their folders, and statements say
-            how many there are.
+            how many there are and what they guarantee together.
         output: Folder of the run, new or empty.
-        config: A run's config.toml, for all settings that are not given here.
+        config: A run's config.toml, for all settings that are not given here; [about] is a table of its own in it.
+        seed: Derive all coins and noise from this number, to repeat a demonstration. NOT PRIVATE: the noise can be
+            computed again and removed, and the statement says so first.
         trust_code: Import and call the model's code that --config names; code that --model names needs no such flag.
         quiet: Show no progress on standard error.
         dry_run: Print the whole plan and how many rows bought values need; spend and write nothing.
     """
     flags = {name: value for name, value in locals().items() if name not in OF_THE_COMMAND and value is not None}
+    flags["about"] = {name: value for name, value in asdict(about).items() if value is not None}
     settings = _settings(flags, config, trust_code=trust_code)
     if dry_run:
         print(plan_in_words(settings), end="")
@@ -138,6 +168,8 @@ def _settings(flags: dict[str, Any], config: str | None, *, trust_code: bool) ->
     for name in LISTS:
         if name in given:
             given[name] = tuple(part.strip() for part in given[name].split(",") if part.strip())
+    if isinstance(configured.get("about"), Mapping):  # single entries of the table are overridden
+        given["about"] = {**configured["about"], **given["about"]}
     return TableSettings.from_dict({**configured, **given})
 
 

@@ -18,6 +18,7 @@ from tacita.ledger.hash_chain import Anchor, canonical
 from tacita.ledger.ledger import Ledger
 from tacita.ledger.session import Session
 from tacita.ledger.statement_text import write_text
+from tacita.ledger.verdict import verdict
 
 FLOATING_POINT = (
     "Attacks on the floating-point arithmetic of the noise are out of scope: computers keep finitely many digits of a "
@@ -65,7 +66,9 @@ def statement(
         num_units: The number of privacy units, if it is public. The statement then says so if ``delta`` is not below
             one over it. A ledger itself knows that number only of fixed-size batches and of splits by position.
         fields: Further JSON values, printed under the names that they are given. ``files`` is SHA-256 by file name, of
-            the files that the ledger will be sealed over (:func:`tacita.seal_run`).
+            the files that the ledger will be sealed over (:func:`tacita.seal_run`). ``run``, ``about``, ``rows``,
+            ``columns``, ``files_policy``, ``not_anonymised`` and ``dataset`` have places of their own in the text, in
+            the form that ``tacita train`` gives them.
 
     Raises:
         TypeError: ``ledger`` is not a ledger.
@@ -95,7 +98,10 @@ class Statement:
 
     In the JSON, ``epsilon`` is that of the plan. It is ``null`` if ``non_private`` is true (a session without noise),
     or if the guarantee rests on ``conditions``, which nobody enforces; then ``conditional_epsilon`` holds the number
-    under them. The same goes for ``epsilon_spent``. The fields of a single session (sampler, noise, ...) are those of
+    under them. The same goes for ``epsilon_spent``. ``verdict`` is "private", "private under conditions", "not private"
+    (no noise, or noise from a seed) or "ledger not intact"; ``attack_accuracy`` is the largest chance that an attacker
+    who is undecided before is right about one unit (:func:`tacita.accounting.attack_accuracy`), ``null`` unless the
+    verdict begins with "private". The fields of a single session (sampler, noise, ...) are those of
     the main one (:func:`main_session`). Infinite settings are the text "inf".
     """
 
@@ -111,6 +117,7 @@ class Statement:
         ]
         said = {**said, "caveats": [*standing, *said["caveats"]]}
         self._fields = {**_guarantee(ledger, delta), **_main(ledger), **_record(ledger), **said}
+        self._fields |= verdict(self._fields)
         for name, value in fields.items():
             if name in self._fields:
                 raise ValueError(f"{name!r} is a field that the statement takes from the ledger.")

@@ -42,15 +42,16 @@ def check_run(folder: str | Path) -> Checked:
     try:
         ledger = Ledger.load(run.folder / LEDGER)
         again = _again(ledger, run.stated)
-    except (LedgerError, KeyError, TypeError, ValueError) as error:
+        text = again.text
+    except (LedgerError, LookupError, AttributeError, TypeError, ValueError) as error:
         unread = [f"{LEDGER}: {error}"] if not faults else []
         return Checked(_text(run.folder), (*faults, *unread))
     changed = _differing(run.stated, again.to_json())
     if changed:
         faults.append(f"{STATEMENT} does not follow from the ledger: {', '.join(changed)}")
-    if _text(run.folder) != again.text:
+    if _text(run.folder) != text:
         faults.append(f"{TEXT} is not what follows from the ledger")
-    return Checked(again.text, tuple(faults), _notes(run.folder, run.stated))
+    return Checked(text, tuple(faults), _notes(run.folder, run.stated))
 
 
 def _differing(stated: Mapping[str, Any], again: Mapping[str, Any]) -> list[str]:

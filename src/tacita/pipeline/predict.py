@@ -25,11 +25,7 @@ PredictedChunks = Iterator[tuple[Cells, np.ndarray]]  # with a mask of the rows 
 
 
 def predict_file(model: TableModel, data: str, output: str) -> None:
-    """Write ``data`` with predictions to ``output``.
-
-    The lines of a CSV stay as they are, byte for byte, and get more cells. A Parquet file becomes Parquet or CSV, by
-    the ending of ``output``. For an NPZ file the predictions alone are written, as CSV. A row of the wrong width keeps
-    its line and gets empty cells.
+    """Write ``data`` with predictions to ``output``, whole or not at all; see :func:`predicted_pieces`.
 
     Raises:
         DataStructureError: The file cannot be read, a column is missing, or one is already named like a prediction.
@@ -38,6 +34,20 @@ def predict_file(model: TableModel, data: str, output: str) -> None:
     source, target = Path(data), Path(output)
     if target.exists() and source.exists() and target.samefile(source):
         raise ValueError(f"output must not be the file that is read, got {output!r}.")
+    replace_in_pieces(target, predicted_pieces(model, data, as_parquet=target.suffix.lower() == ".parquet"))
+
+
+def predicted_pieces(model: TableModel, data: str, *, as_parquet: bool = False) -> Iterator[bytes]:
+    """Return the bytes of ``data`` with predictions, piece by piece.
+
+    The lines of a CSV stay as they are, byte for byte, and get more cells. A Parquet file becomes Parquet or CSV. For
+    an NPZ file the predictions alone are written, as CSV. A row of the wrong width keeps its line and gets empty cells.
+
+    Raises:
+        DataStructureError: The file cannot be read, a column is missing, or one is already named like a prediction;
+            the last of them when the first piece is asked for.
+    """
+    source = Path(data)
     reading = model.encoder.reading
     table = open_table(source, reading, only=model.encoder.columns(with_target=False) or None)
     chunks = ((_predicted(model, chunk), chunk.valid) for chunk in table.chunks())
@@ -46,12 +56,10 @@ def predict_file(model: TableModel, data: str, output: str) -> None:
         kinds: dict[str, type] = dict.fromkeys(_names(model), float)
         if model.encoder.task == "classification":
             kinds[PREDICTION] = str
-        pieces = _parquet(source, target, kinds, chunks)
-    elif suffix == ".npz":
-        pieces = _alone(_names(model), chunks)
-    else:
-        pieces = _appended(source, reading, _names(model), chunks)
-    replace_in_pieces(target, pieces)
+        return _parquet(source, kinds, chunks, as_parquet=as_parquet)
+    if suffix == ".npz":
+        return _alone(_names(model), chunks)
+    return _appended(source, reading, _names(model), chunks)
 
 
 def _names(model: TableModel) -> list[str]:
@@ -117,7 +125,7 @@ def _quoted(cell: str, reading: FileFormat) -> str:
     return cell
 
 
-def _parquet(source: Path, target: Path, kinds: dict[str, type], chunks: PredictedChunks) -> Iterator[bytes]:
+def _parquet(source: Path, kinds: dict[str, type], chunks: PredictedChunks, *, as_parquet: bool) -> Iterator[bytes]:
     """Yield the file with the new columns, piece by piece, as Parquet or as CSV."""
     import pyarrow as pa
     import pyarrow.csv
@@ -130,8 +138,9 @@ def _parquet(source: Path, target: Path, kinds: dict[str, type], chunks: Predict
     schema = pa.schema([*first.schema, *new], first.schema.metadata)
     rows = (row for columns, _ in chunks for row in zip(*columns, strict=True))
     try:
-        kind = pyarrow.parquet.ParquetWriter if target.suffix.lower() == ".parquet" else pyarrow.csv.CSVWriter
-        with kind(pa.PythonFile(written, "w"), schema) as writer:
+        with (pyarrow.parquet.ParquetWriter if as_parquet else pyarrow.csv.CSVWriter)(
+            pa.PythonFile(written, "w"), schema
+        ) as writer:
             # Batches of the file and chunks of predictions differ in size: rows are taken one by one from ``rows``.
             for batch in chain([first], batches):
                 cells = zip(*islice(rows, batch.num_rows), strict=True) if batch.num_rows else ((),) * len(new)
@@ -144,7 +153,7 @@ def _parquet(source: Path, target: Path, kinds: dict[str, type], chunks: Predict
         yield written.taken()
     except pa.ArrowException:
         raise DataStructureError(
-            f"data must hold flat columns to become a CSV: choose an output that ends in .parquet, got {str(target)!r}."
+            "data must hold flat columns to become a CSV: choose an --output that ends in .parquet."
         ) from None
 
 

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from tacita import _validate
 from tacita.accounting import NeighboringRelation, check_relation
+from tacita.pipeline.about import check_about
 from tacita.tables.readers import FileFormat
 
 Task = Literal["classification", "regression"]
@@ -62,7 +63,10 @@ class TableSettings:
         chosen_among: The number of runs among which this one is chosen by hand; the statement then says that the price
             of that choice is not in epsilon.
         dataset_name: The public name of the data. Runs under one name are listed beside their folders, and statements
-            say how many there are.
+            say how many there are, and what they guarantee together.
+        about: What the statement says as given: responsible, contact, data_period, purpose, recipients, retention.
+        seed: Derive all coins and noise from this number, so that a demonstration can be repeated. NOT PRIVATE, and
+            the statement says so first.
     """
 
     data: str
@@ -99,6 +103,8 @@ class TableSettings:
     sweep: str | None = None
     chosen_among: int | None = None
     dataset_name: str | None = None
+    about: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    seed: int | None = None
 
     def __post_init__(self) -> None:
         for name in LISTS:
@@ -118,6 +124,9 @@ class TableSettings:
                 _validate.count(name, getattr(self, name))
         if self.sample_rate is not None:
             _validate.probability("sample_rate", self.sample_rate)
+        if self.seed is not None:
+            _validate.count("seed", self.seed, at_least=0)
+        check_about(self.about)
         self._check_choices()
         self._check_tuning()
         self.reading(FileFormat())
@@ -185,8 +194,8 @@ class TableSettings:
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, without those that are left to a public rule."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        plain = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
-        return {name: value for name, value in plain.items() if value is not None and value != []}
+        plain = {name: _plain(value) for name, value in values.items()}
+        return {name: value for name, value in plain.items() if value not in (None, [], {})}
 
     def to_toml(self) -> str:
         """Return the content of the file ``config.toml`` of a run; :meth:`from_toml` reads it.
@@ -196,7 +205,11 @@ class TableSettings:
             >>> TableSettings.from_toml(settings.to_toml()) == settings
             True
         """
-        lines = [f"{name} = {_toml(value)}\n" for name, value in self.to_dict().items()]
+        values = self.to_dict()
+        lines = [f"{name} = {_toml(value)}\n" for name, value in values.items() if not isinstance(value, dict)]
+        for name, table in values.items():  # tables end the file
+            if isinstance(table, dict):
+                lines += [f"\n[{name}]\n", *(f"{key} = {_toml(value)}\n" for key, value in table.items())]
         return "# tacita train --config THIS_FILE runs it again (give another --output)\n" + "".join(lines)
 
     @classmethod
@@ -212,7 +225,8 @@ class TableSettings:
             if name not in known:
                 raise ValueError(f"config has the unknown setting {name!r}: check its spelling.")
         for name, field in known.items():
-            if field.default is dataclasses.MISSING and name not in values:
+            required = field.default is field.default_factory is dataclasses.MISSING
+            if required and name not in values:
                 given = "the file after the command" if name == "data" else f"--{name.replace('_', '-')}"
                 raise ValueError(f"{name} is missing: give {given}, or set it in the config file.")
         plain: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
@@ -254,6 +268,10 @@ def read_text(name: str, path: str | Path) -> str:
         raise ValueError(f"{name} must be a readable text file, got {str(path)!r}.") from None
 
 
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else dict(value) if isinstance(value, Mapping) else value
+
+
 def _toml(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -271,7 +289,8 @@ _KINDS: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("data", "output", "model", "neighboring_relation"), (str,)),
     **dict.fromkeys(("epsilon", "delta"), (int, float)),
     **dict.fromkeys(("sample_rate", "max_grad_norm", "lr"), (int, float, _NONE)),
-    **dict.fromkeys(("width", "rows", "max_rows_per_unit", "queries", "chosen_among"), (int, _NONE)),
+    **dict.fromkeys(("width", "rows", "max_rows_per_unit", "queries", "chosen_among", "seed"), (int, _NONE)),
+    "about": (Mapping,),
     **dict.fromkeys(("non_private_holdout", "allow_large_delta", "balanced"), (bool,)),
     **dict.fromkeys(LISTS, (tuple,)),
     **dict.fromkeys(
@@ -295,4 +314,5 @@ _KINDS: dict[str, tuple[type, ...]] = {
 
 def _words(kinds: tuple[type, ...]) -> str:
     names = {str: "text", int: "an integer", float: "a number", bool: "true or false", tuple: "a list of names"}
+    names[Mapping] = "a table of texts"
     return " or ".join(names[kind] for kind in kinds if kind in names)

@@ -108,7 +108,7 @@ def audit_table(
                 f"this spends up to another epsilon {settings.epsilon:g} at delta {settings.delta:g} on the same rows: "
                 "it adds up with what their other runs spent"
             )
-            record(settings, run.randomness)
+            record(settings, run.randomness, unit)
             private = RunFolder(output.private, private=output.private, ledger=output.ledger)  # so nothing is published
             task = TableTask(settings, source, plan, private, ledger, run.randomness, say, progress=False)
             audit = _Audit(task, canaries, kind, attack)

@@ -50,6 +50,8 @@ def run_in_folder(
     Raises:
         ResumeError: The folder holds a finished run, or one with other settings or data.
     """
+    if randomness is None and settings.seed is not None:
+        randomness = Randomness.insecure(settings.seed)
     run = RunLifecycle.start(
         RunFolder(settings.output), randomness, argument="output", check=lambda run: _check_settings(run, settings)
     )
@@ -61,7 +63,7 @@ def run_in_folder(
             run.sealed_run()
         else:
             bind_to_input(run, settings, source)
-            record(settings, run.randomness)
+            record(settings, run.randomness, unit)
             work(TableTask(settings, source, plan, folder, ledger, run.randomness, say, progress))
     run.finish()
     words = (folder.path / TEXT).read_bytes().decode()

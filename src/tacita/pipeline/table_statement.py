@@ -10,6 +10,7 @@ from typing import Any
 
 from tacita.ledger import Ledger, Statement, statement
 from tacita.pipeline import rules, run_list
+from tacita.pipeline.disclosure import FILES_POLICY, columns_field, not_anonymised
 from tacita.pipeline.plan import TablePlan
 from tacita.pipeline.preprocessing import Preprocessing
 from tacita.pipeline.rules import HOLDOUT
@@ -19,23 +20,27 @@ from tacita.tables.released_counts import whole
 
 PREPROCESSING = "preprocessing.json"
 EXTRAS = (
+    "run",
     "model",
     "task",
     "target",
     "rows",
+    "columns",
     "headline",
+    "files_policy",
+    "not_anonymised",
     "private_releases",
     "files",
 )  # fields that a run on a table adds to a statement
 UNKNOWN = "unknown"  # the prediction of a model without a class
 NOISE_OF = "one count; its ratio to what a unit can add is that of the session"
 MOST_NAMED = 10  # columns that a line on the way names; the statement names all
-IF_ANY = ("selection", "chosen_among", "dataset")  # ... if they apply
+IF_ANY = ("selection", "chosen_among", "dataset", "about")  # ... if they apply
 PRIVATE_RELEASES = (
     "the weights in model.safetensors",
     "what preprocessing.json says of the columns and the target (kinds, bounds, categories, classes, counts)",
-    "in the statement: headline, rows, task, lr, what purchases released, holdout_score, and caveats on columns, "
-    "classes and delta",
+    "in the statement: headline, rows, columns, task, lr, what purchases released, holdout_score, and caveats on "
+    "columns, classes and delta",
     "fingerprints of queries in ledger.jsonl, under a key that is deleted, and the hashes that cover any of these",
 )
 
@@ -64,6 +69,7 @@ def make_statement(
     preprocessing: Preprocessing,
     score: Mapping[str, Any],
     files: Mapping[str, str],
+    run: Mapping[str, Any],
     selection: Selected | None = None,
     dataset: Mapping[str, Any] | None = None,
     notes: Sequence[str] = (),
@@ -74,6 +80,7 @@ def make_statement(
         "selection": None if selection is None else dict(selection.field),
         "chosen_among": settings.chosen_among,
         "dataset": dataset,
+        "about": dict(settings.about) or None,
     }
     return statement(
         ledger,
@@ -90,11 +97,15 @@ def make_statement(
             *notes,
         ],
         holdout_score=dict(score),
+        run=dict(run),
         model=preprocessing.model.name,
         task=encoder.task,
         target=encoder.target.column if encoder.target else None,
         rows={"value": whole(preprocessing.rows), "how": "declared" if source.schema.rows is not None else "bought"},
+        columns=columns_field(settings, preprocessing, source.schema.unit),
         headline=headline(preprocessing),
+        files_policy=FILES_POLICY,
+        not_anonymised=not_anonymised(settings),
         private_releases=list(PRIVATE_RELEASES),
         files=dict(files),
         **{name: value for name, value in if_any.items() if value is not None},
@@ -250,7 +261,10 @@ def caveats(source: TableSource, preprocessing: Preprocessing, score: Mapping[st
         words.append(f"The held-out score is outside the guarantee: {score['how']}.")
     encoder = preprocessing.encoder
     if encoder.dropped:
-        words.append(f"Not used, since nothing about them stood out of the noise: {', '.join(encoder.dropped)}.")
+        words.append(
+            f"Columns that are not used, since nothing about them stood out of the noise: {len(encoder.dropped)}. The "
+            "appendix lists them."
+        )
     if (kept := classes_kept(preprocessing)) is not None:
         words.append(f"{kept[0].upper()}{kept[1:]}.")
     if encoder.task == "classification" and len(encoder.classes) < 2:

@@ -43,6 +43,7 @@ from tacita.training.fingerprint import data_fingerprint
 from tacita.training.folder import RunFolder
 from tacita.training.loop import Checkpoints, train
 from tacita.training.progress import Progress
+from tacita.training.run_facts import run_facts
 from tacita.training.sealed_run import publish
 
 Say = Callable[[str], Any]
@@ -276,6 +277,7 @@ class TableTask:
                 files=files,
                 selection=selection,
                 dataset=recorded(self.settings, self.randomness),
+                run=run_facts(self.randomness),
                 notes=self.notes,
             )
 

@@ -1,0 +1,104 @@
+"""``tacita list`` and ``tacita show``: which runs there are, and what one of them guarantees, in a few lines."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any, TypeGuard
+
+from cyclopts import Parameter
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from tacita.errors import TacitaError
+from tacita.ledger.text_lines import rounded_up
+from tacita.pipeline import check_run
+from tacita.pipeline.overview import RunOverview, overview_of, runs_in
+from tacita.training.sealed_run import STATEMENT
+
+CHANGED = 1
+WIDTH = 12  # of the first column of ``show``
+FLAG = Parameter(negative=())
+
+
+def list_runs(folder: str = ".", /) -> int:
+    """List the runs in a folder: state, day, data set, guarantee and score of each.
+
+    Example: tacita list runs
+
+    Args:
+        folder: Folder that holds the folders of runs; the current one by default.
+    """
+    found = list(runs_in(folder))
+    if not found:
+        print(f"no runs in {folder}", file=sys.stderr)
+        return 0
+    table = Table("run", "state", "day", "data set", "verdict", "epsilon", "delta", "score", box=box.SIMPLE_HEAD)
+    for run in found:
+        table.add_row(*_row(run))
+    Console(width=None if sys.stdout.isatty() else 140, highlight=False, markup=False).print(table)
+    return CHANGED if any(run.state == "changed" for run in found) else 0
+
+
+def show_run(run: str, /, *, json: Annotated[bool, FLAG] = False) -> int:
+    """Show one run in a few lines, after all checks of tacita statement. Exit code 1 if something was changed.
+
+    Example: tacita show runs/adult
+
+    Args:
+        run: Folder of a run.
+        json: Print the statement's fields as JSON instead.
+    """
+    found = overview_of(run)
+    if found is None:
+        raise TacitaError(f"{run!r} holds no run: give the --output of a training.")
+    if found.state == "unfinished":
+        print(f"{'state':<{WIDTH}}unfinished: repeat the command of its training, and it goes on")
+        return 0
+    faults = check_run(run).faults
+    if json:
+        sys.stdout.write((Path(run) / STATEMENT).read_text(encoding="utf-8"))
+    else:
+        print("\n".join(f"{name:<{WIDTH}}{words}" for name, words in _summary(found, faults).items()))
+    return CHANGED if faults else 0
+
+
+def _row(run: RunOverview) -> tuple[str, ...]:
+    fields, score = run.fields, run.score
+    epsilon, delta, value = fields.get("epsilon"), fields.get("delta"), score.get("value")
+    return (
+        run.folder.name or str(run.folder),
+        run.state,
+        str(_part(fields, "run", "date")),
+        str(_part(fields, "dataset", "name")),
+        str(fields.get("verdict", "-")),
+        rounded_up(epsilon) if _is_number(epsilon) else "-",
+        f"{delta:g}" if _is_number(delta) else "-",
+        f"{score.get('measure')} {value:.3f}" if _is_number(value) else "-",
+    )
+
+
+def _summary(run: RunOverview, faults: tuple[str, ...]) -> dict[str, str]:
+    fields, score = run.fields, run.score
+    epsilon, accuracy, value = fields.get("epsilon"), fields.get("attack_accuracy"), score.get("value")
+    bound = f"epsilon <= {rounded_up(epsilon)}" if _is_number(epsilon) else "no unconditional epsilon"
+    risk = f"{rounded_up(100 * accuracy, 3)} %" if _is_number(accuracy) else "100 %"
+    return {
+        "run": f"{run.folder} ({_part(fields, 'run', 'id')}, {_part(fields, 'run', 'date')})",
+        "state": "finished, verified" if not faults else f"CHANGED: {'; '.join(faults)}",
+        "verdict": str(fields.get("verdict", "-")),
+        "guarantee": f"{bound} at delta {fields.get('delta')}, {fields.get('neighboring_relation')}, "
+        f"{fields.get('privacy_unit')}",
+        "risk": f"who is 50 : 50 before about one unit is right at most {risk} of the time",
+        "model": f"{fields.get('model', '-')}, {fields.get('task', '-')} of {fields.get('target', '-')}",
+        "score": f"{score.get('measure')} {value:.3f}" if _is_number(value) else "none",
+        "more": f"tacita statement {run.folder}",
+    }
+
+
+def _part(fields: dict[str, Any], name: str, part: str) -> Any:
+    value = fields.get(name)
+    return value.get(part, "-") if isinstance(value, dict) else "-"
+
+
+def _is_number(value: Any) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)

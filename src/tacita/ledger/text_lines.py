@@ -1,0 +1,85 @@
+"""Lines of a statement's text: wrapped, indented, with numbers that are still bounds where they are printed."""
+
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from decimal import ROUND_CEILING, Context
+from typing import Any
+
+WIDTH = 100
+_EXACT = 2.0**53  # below it, float64 holds every integer
+
+
+class TextLines:
+    """Collects lines of at most ``WIDTH`` columns, where no single word is longer."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    @property
+    def text(self) -> str:
+        """All lines, each ended."""
+        return "\n".join(self._lines) + "\n"
+
+    def line(self, text: str = "", indent: str = "", first: str | None = None) -> None:
+        """Add a paragraph; its first line may have an indent of its own."""
+        wrapped = textwrap.wrap(
+            text,
+            WIDTH,
+            initial_indent=indent if first is None else first,
+            subsequent_indent=indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        self._lines.extend(wrapped or [""])
+
+    def heading(self, text: str) -> None:
+        """Add a heading, after an empty line."""
+        self.line()
+        self.line(text)
+
+    def row(self, name: str, text: str) -> None:
+        """Add a paragraph beside its name."""
+        self.line(text, indent=" " * 15, first=f"  {name + ':':<12} ")
+
+    def entries(self, entries: Iterable[Any]) -> None:
+        """Add a list."""
+        for entry in entries:
+            self.line(in_words(entry), indent="    ", first="  - ")
+
+    def listed(self, heading: str, entries: Sequence[Any]) -> None:
+        """Add a heading and a list, unless the list is empty."""
+        if entries:
+            self.heading(heading)
+            self.entries(entries)
+
+
+def rounded_up(value: float, digits: int = 4) -> str:
+    """Round up to a few significant digits, so that a printed bound is still a bound.
+
+    Example:
+        >>> rounded_up(1.65431), rounded_up(0.0), rounded_up(73.1061, 3)
+        ('1.655', '0', '73.2')
+    """
+    return f"{Context(prec=digits, rounding=ROUND_CEILING).create_decimal(value).normalize():f}"
+
+
+def in_words(value: Any, *, nested: bool = False) -> str:
+    """Return a field in words: short numbers, mappings as "name: value; name: value".
+
+    Example:
+        >>> in_words({"what": "counts", "noise_std": 43.350369982, "released": {"rows": 2001234.0}, "private": True})
+        'what: counts; noise_std: 43.3504; released: (rows: 2001234); private: yes'
+    """
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.0f}" if value.is_integer() and abs(value) < _EXACT else f"{value:.6g}"
+    if isinstance(value, Mapping):
+        words = "; ".join(f"{name}: {in_words(part, nested=True)}" for name, part in value.items())
+        return f"({words})" if nested else words
+    if isinstance(value, list | tuple):
+        return "; ".join(in_words(part, nested=True) for part in value) or "none"
+    return "none" if value is None else str(value)

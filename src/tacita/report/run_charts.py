@@ -1,0 +1,206 @@
+"""The charts of a run's page, as SVG that stands in the page itself: colours follow the page, points have tooltips."""
+
+import io
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+import numpy as np
+
+from tacita.report.run_numbers import DELTAS, RATES, RunNumbers
+from tacita.report.style import PALETTE, new_figure, plain_log, styled
+
+TEXT, LINES = "#010203", "#040506"  # stand for colours of the page, which CSS knows
+SIZE = (5.2, 3.3)
+
+
+@dataclass(frozen=True)
+class RunChart:
+    """A chart, with the same numbers as a table.
+
+    Attributes:
+        title: What it shows, in a few words.
+        says: What a reader sees in it, in a sentence.
+        svg: The picture.
+        header, rows: The table.
+    """
+
+    title: str
+    says: str
+    svg: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def charts_of(run: RunNumbers) -> list[RunChart]:
+    """Return the charts that the run has numbers for."""
+    found = (_by_delta(run), _tradeoff(run), _by_steps(run), _by_session(run), score_chart([run]))
+    return [chart for chart in found if chart is not None]
+
+
+def _by_delta(run: RunNumbers) -> RunChart | None:
+    if len(run.by_delta) < 2:
+        return None
+    rows = tuple((f"{delta:g}", f"{value:.4g}") for delta, value in run.by_delta)
+
+    def draw(axes: Any) -> None:
+        _line(axes, run.by_delta, [f"epsilon {value} at delta {delta}" for delta, value in rows])
+        axes.set(xscale="log", xlabel="delta", ylabel="epsilon", ylim=(0, None))
+
+    says = "The same run, read at other deltas: a smaller delta has a larger epsilon."
+    if run.by_delta[0][0] > DELTAS[0]:
+        says += f" Nothing is guaranteed at deltas of {DELTAS[0]:g} to just below {run.by_delta[0][0]:g}."
+    return RunChart("Epsilon against delta", says, _svg(draw), ("delta", "epsilon at most"), rows)
+
+
+def _tradeoff(run: RunNumbers) -> RunChart | None:
+    if not run.by_delta:
+        return None
+    rates = np.geomspace(1e-4, 1.0, 200)
+    most = run.most_true_positives(rates)
+    shown = run.most_true_positives(np.array(RATES))
+    rows = tuple((f"{rate:g}", f"{100 * value:.3g} %") for rate, value in zip(RATES, shown, strict=True))
+
+    def draw(axes: Any) -> None:
+        axes.fill_between(rates, rates, most, color=PALETTE[0], alpha=0.15, linewidth=0)
+        axes.plot(rates, most, color=PALETTE[0], label="at most")
+        axes.plot(rates, rates, color=LINES, linestyle=(0, (4, 2)), linewidth=1.2, label="guessing")
+        _points(axes, RATES, shown.tolist(), [f"{value} found at {rate} false alarms" for rate, value in rows])
+        axes.set(xscale="log", yscale="log", xlim=(1e-4, 1), ylim=(1e-4, 1.3))
+        axes.set(xlabel="false positive rate", ylabel="true positive rate")
+        plain_log(axes.xaxis)
+        plain_log(axes.yaxis)
+        axes.legend(loc="lower right")
+
+    says = "How often any attack on one unit can be right, against how often it raises a false alarm."
+    return RunChart("What an attack can find", says, _svg(draw), ("false alarms", "found at most"), rows)
+
+
+def _by_steps(run: RunNumbers) -> RunChart | None:
+    if len(run.by_steps) < 2:
+        return None
+    rows = tuple((f"{steps:,.0f}", f"{value:.4g}") for steps, value in run.by_steps)
+
+    def draw(axes: Any) -> None:
+        _line(axes, run.by_steps, [f"epsilon {value} after {steps} steps" for steps, value in rows])
+        axes.set(xlabel="steps of the training", ylabel="epsilon", xlim=(0, None), ylim=(0, None))
+
+    says = "Epsilon of the same plan with fewer steps, other purchases included, for a record that is trained on."
+    return RunChart("Epsilon against steps", says, _svg(draw), ("steps", "epsilon at most"), rows)
+
+
+def _by_session(run: RunNumbers) -> RunChart | None:
+    if not run.by_session:
+        return None
+    rows = tuple((name, f"{value:.4g}") for name, value in run.by_session.items())
+
+    def draw(axes: Any) -> None:
+        bars = axes.barh(list(run.by_session)[::-1], list(run.by_session.values())[::-1], color=PALETTE[0], height=0.6)
+        for bar, (name, value) in zip(bars, rows[::-1], strict=True):
+            bar.set_gid(_tip(axes, f"{name} alone: epsilon {value}"))
+        axes.set(xlabel="epsilon of the session alone, at the same delta")
+        axes.grid(axis="y", visible=False)
+
+    says = "What each session would cost by itself. They cost less together than the sum of these numbers."
+    return RunChart("Where the budget went", says, _svg(draw), ("session", "epsilon alone"), rows)
+
+
+def score_chart(runs: Sequence[RunNumbers]) -> RunChart | None:
+    """Return the scores of runs with their intervals, beside a constant guess; ``None`` if no run has a score."""
+    found = [(run.folder.name, run.fields.get("holdout_score")) for run in runs]
+    scores = [(name, score) for name, score in found if isinstance(score, dict) and score.get("value") is not None]
+    if not scores:
+        return None
+    rows = tuple(_score_row(name, score) for name, score in scores)
+
+    def draw(axes: Any) -> None:
+        places = range(len(scores))
+        for place, (name, score) in zip(places, scores, strict=True):
+            low, high = score.get("interval", (score["value"], score["value"]))
+            axes.plot([low, high], [place, place], color=PALETTE[0], linewidth=5, alpha=0.4)
+            _points(axes, [score["value"]], [place], [", ".join(_score_row(name, score))])
+            guess = score.get("constant_guess")
+            if isinstance(guess, dict):
+                axes.plot([guess["value"]] * 2, [place - 0.3, place + 0.3], color=PALETTE[1], linewidth=2)
+        axes.set_yticks(list(places), [name for name, _ in scores])
+        axes.set(ylim=(-0.6, len(scores) - 0.4), xlabel=str(scores[0][1].get("measure", "score")))
+        axes.invert_yaxis()
+        axes.grid(axis="y", visible=False)
+
+    says = "The held-out score with its interval (band), beside that of a constant guess (orange line)."
+    svg = _svg(draw, height=1.4 + 0.4 * len(scores))
+    return RunChart("Score", says, svg, ("run", "score", "interval", "constant guess"), rows)
+
+
+def _score_row(name: str, score: dict[str, Any]) -> tuple[str, ...]:
+    low, high = score.get("interval", (None, None))
+    guess = score.get("constant_guess")
+    return (
+        name,
+        f"{score.get('measure')} {score['value']:.3f}",
+        "exact" if low is None else f"{low:g} to {high:g}",
+        f"{guess['value']:.3f}" if isinstance(guess, dict) else "-",
+    )
+
+
+def with_own_ids(svg: str, name: str) -> str:
+    """Return the picture with ``name`` in front of all its ids, so that a page may hold several.
+
+    Example:
+        >>> with_own_ids('<g id="a"/><use xlink:href="#a" clip-path="url(#b)"/>', "c")
+        '<g id="c-a"/><use xlink:href="#c-a" clip-path="url(#c-b)"/>'
+    """
+    return re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", svg)
+
+
+# --- drawing ---------------------------------------------------------------------------------------------------------
+
+_TIPS = "tips"  # the attribute of axes that holds the texts of its tooltips
+
+
+def _tip(axes: Any, text: str) -> str:
+    """Keep a tooltip's text, and return the id of the part of the picture that it belongs to."""
+    tips = axes.__dict__.setdefault(_TIPS, [])
+    tips.append(text)
+    return f"tip-{len(tips) - 1}"
+
+
+def _line(axes: Any, points: Sequence[tuple[float, float]], tips: Sequence[str]) -> None:
+    x, y = zip(*points, strict=True)
+    axes.plot(x, y, color=PALETTE[0])
+    _points(axes, x, y, tips)
+
+
+def _points(axes: Any, x: Sequence[float], y: Sequence[float], tips: Sequence[str]) -> None:
+    for one, other, tip in zip(x, y, tips, strict=True):
+        axes.plot([one], [other], "o", color=PALETTE[0], markersize=7, gid=_tip(axes, tip), zorder=3)
+
+
+@styled
+def _svg(draw: Callable[[Any], None], height: float = SIZE[1]) -> str:
+    """Return a picture without a background, whose texts and lines take the colours of the page."""
+    import matplotlib as mpl
+
+    colors: Any = {name: TEXT for name in ("text.color", "axes.labelcolor", "xtick.color", "ytick.color")}
+    colors |= {"axes.edgecolor": LINES, "grid.color": LINES}
+    with mpl.rc_context({**colors, "svg.fonttype": "path", "svg.hashsalt": "tacita", "grid.alpha": 0.25}):
+        figure, axes = new_figure(size=(SIZE[0], height))
+        draw(axes)
+        buffer = io.StringIO()
+        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    return _in_page(buffer.getvalue(), axes.__dict__.get(_TIPS, []))
+
+
+def _in_page(svg: str, tips: Sequence[str]) -> str:
+    """Cut the picture out of its document, let it follow the page's colours, and give it its tooltips."""
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(
+        r'(<svg[^>]*?) width="[^"]*"', r"\1", re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1), count=1
+    )
+    svg = svg.replace(TEXT, "currentColor").replace(LINES, "var(--line)")
+    for number, tip in enumerate(tips):
+        svg = svg.replace(f'<g id="tip-{number}">', f'<g class="tip"><title>{escape(tip)}</title>', 1)
+    return svg

@@ -1,0 +1,102 @@
+"""The numbers of a run's page: its statement after all checks, and curves that follow from its ledger.
+
+Every curve is an upper bound, computed from what the sessions were registered with and not from any release.
+"""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tacita.accounting import Spend, epsilon
+from tacita.errors import LedgerError, UnsupportedEventError
+from tacita.ledger import Ledger
+from tacita.ledger.statement import main_session
+from tacita.pipeline import check_run
+from tacita.report.one_run import allowed
+from tacita.training.sealed_run import LEDGER, SealedRun
+
+DELTAS = tuple(10.0**exponent for exponent in range(-10, -1))
+RATES = (1e-4, 1e-3, 1e-2, 0.1, 0.5)  # false positive rates of the table
+POINTS = 9  # of the curve over steps
+Points = list[tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class RunNumbers:
+    """One run, ready to be shown.
+
+    Attributes:
+        folder: The run's folder.
+        fields: The statement's fields, as they are in its file.
+        text: The statement in words, made again from the ledger.
+        faults: What was changed since the run was finished; empty if nothing was.
+        by_delta: Pairs of delta and epsilon of the plan.
+        by_steps: Pairs of a number of training steps, and the plan's epsilon if it had only so many.
+        by_session: The epsilon of each session alone, by its id.
+    """
+
+    folder: Path
+    fields: dict[str, Any]
+    text: str
+    faults: tuple[str, ...]
+    by_delta: Points
+    by_steps: Points
+    by_session: dict[str, float]
+
+    @classmethod
+    def of(cls, folder: str | Path) -> "RunNumbers":
+        """Check the finished run in ``folder``, and compute its curves.
+
+        Raises:
+            TacitaError: The folder holds no finished run.
+        """
+        checked = check_run(folder)
+        fields = SealedRun(folder).stated
+        none: Points = []
+        try:
+            ledger = Ledger.load(Path(folder) / LEDGER)
+            delta = float(fields["delta"])
+            curves = (_by_delta(ledger, delta), _by_steps(ledger, delta), _by_session(ledger, delta))
+        except (LedgerError, LookupError, TypeError, ValueError):  # it was changed, and ``faults`` says so
+            curves = (none, none, {})
+        return cls(Path(folder), fields, checked.text, checked.faults, *curves)
+
+    def most_true_positives(self, rates: np.ndarray) -> np.ndarray:
+        """Return the largest true positive rate of any attack at each false positive rate.
+
+        It is the least that the pairs of ``by_delta`` allow; each of them is a guarantee.
+        """
+        limits = [allowed(rates, value, delta) for delta, value in self.by_delta]
+        return np.min([np.ones_like(rates), *limits], axis=0)
+
+
+def _by_delta(ledger: Ledger, delta: float) -> Points:
+    found = [(one, ledger.conditional_bound(one).epsilon) for one in sorted({*DELTAS, delta})]
+    return [(one, value) for one, value in found if math.isfinite(value)]
+
+
+def _by_steps(ledger: Ledger, delta: float) -> Points:
+    """Return the epsilon of fewer steps, for a record that the main session sees; empty if steps do not add up."""
+    main = main_session(ledger)
+    if main is None or not main.event.per_query or main.planned_queries < 2:
+        return []
+    own, spends = Spend(main.event, main.planned_queries), ledger.spends(main.part)
+    if own not in spends:
+        return []
+    spends.remove(own)
+    steps = sorted({round(main.planned_queries * share) for share in np.linspace(1 / POINTS, 1, POINTS)} - {0})
+    return [(count, epsilon([*spends, Spend(main.event, count)], delta).epsilon) for count in steps]
+
+
+def _by_session(ledger: Ledger, delta: float) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for session in ledger.sessions:
+        if session.state != "withdrawn":
+            try:
+                found[session.id] = epsilon([Spend(session.event, session.planned_queries)], delta).epsilon
+            except UnsupportedEventError:
+                continue
+    return {name: value for name, value in found.items() if math.isfinite(value)}

@@ -1,0 +1,141 @@
+"""``tacita report``: one or several runs as a page in one file, from their statements and ledgers."""
+
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+from tacita.ledger.statement_text import GIVEN, other_runs_in_words, rows_in_words
+from tacita.ledger.text_lines import rounded_up
+from tacita.report.html_page import bullets, facts, page, table, words
+from tacita.report.run_charts import RunChart, charts_of, score_chart, with_own_ids
+from tacita.report.run_numbers import RunNumbers
+
+VERDICTS = {
+    "private": "Private, as stated",
+    "private under conditions": "Private only under conditions that nobody enforces",
+    "not private": "NOT PRIVATE",
+    "ledger not intact": "NOT VERIFIED: the ledger is not intact",
+}
+
+
+def report_page(runs: Sequence[RunNumbers]) -> str:
+    """Return the page of ``runs``: for each a first page to sign, charts with their tables, and the whole statement.
+
+    All texts and numbers are those of the statement files and of the ledgers; nothing else is read. The page makes no
+    request, and needs no script.
+    """
+    title = f"Privacy report: {', '.join(run.folder.name for run in runs)}"
+    links = "".join(f'<li><a href="#run-{place}">{escape(run.folder.name)}</a></li>' for place, run in enumerate(runs))
+    several = f"<nav aria-label='Runs'><ul>{links}</ul></nav>{_comparison(runs)}" if len(runs) > 1 else ""
+    sections = "".join(_section(run, place) for place, run in enumerate(runs))
+    return page(title, f'<header><h1>{escape(title)}</h1></header><main id="main">{several}{sections}</main>')
+
+
+def _comparison(runs: Sequence[RunNumbers]) -> str:
+    rows = [(run.folder.name, _verdict(run), _epsilon(run), f"{run.fields.get('delta')}", _score(run)) for run in runs]
+    header = ("run", "verdict", "epsilon at most", "delta", "score")
+    chart = score_chart(runs)
+    shown = "" if chart is None else f'<div class="charts">{_figure(chart, "all")}</div>'
+    return f"<h2>Comparison</h2>{table(header, rows, 'Runs beside each other')}{shown}"
+
+
+def _section(run: RunNumbers, place: int) -> str:
+    charts = "".join(_figure(chart, f"{place}-{number}") for number, chart in enumerate(charts_of(run)))
+    return (
+        f'<section id="run-{place}" aria-label="{escape(run.folder.name)}"><div class="first">{_first(run)}</div>'
+        f'<h2>Charts</h2><div class="charts">{charts}</div>{_rest(run)}</section>'
+    )
+
+
+def _first(run: RunNumbers) -> str:
+    """Return what is printed on the first page: verdict, run, guarantee, what is not covered, and the signature."""
+    fields = run.fields
+    given, facts_of_run, dataset = (_mapping(fields.get(name)) for name in ("about", "run", "dataset"))
+    said = {title: given.get(name, "not given") for name, title in GIVEN.items()}
+    names = ("id", "date", "versions")
+    guarantee = {
+        "Epsilon": f"at most {_epsilon(run)}",
+        "Delta": fields.get("delta"),
+        "For whom": fields.get("privacy_unit"),
+        "Neighbours": fields.get("neighboring_relation"),
+        "Conditions": fields.get("conditions") or "none",
+        "Score": _score(run),
+        "Rows": None if fields.get("rows") is None else rows_in_words(fields["rows"]),
+        "Data set": dataset.get("name"),
+        "Other runs": other_runs_in_words(dataset) if "other_runs" in dataset and "list" in dataset else None,
+        "SHA-256 of the ledger": fields.get("ledger_sha256"),
+    }
+    return (
+        f"<h2>{escape(run.folder.name)}</h2>{_verdict_box(run)}"
+        f"{facts({name: value for name, value in guarantee.items() if value is not None})}"
+        f"<h3>This run</h3>{facts({**{name.capitalize(): facts_of_run.get(name) for name in names}, **said})}"
+        f"<h3>What is not anonymised</h3>{bullets(fields.get('not_anonymised') or ['not said'])}"
+        '<div class="sign"><span>Name</span><span>Date</span><span>Signature</span></div>'
+    )
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _verdict_box(run: RunNumbers) -> str:
+    accuracy, good = run.fields.get("attack_accuracy"), _verdict(run) == VERDICTS["private"]
+    risk = (
+        f"An attacker who knows all other units and is 50 : 50 before about one of them is right at most "
+        f"{rounded_up(100 * accuracy, 3)} % of the time after."
+        if isinstance(accuracy, float) and not run.faults
+        else "No limit is guaranteed to what an attacker can find out about one unit."
+    )
+    faults = bullets(run.faults) if run.faults else ""
+    return (
+        f'<div class="verdict {"good" if good else "bad"}"><strong>{escape(_verdict(run))}</strong>'
+        f"<p>{risk}</p>{faults}</div>"
+    )
+
+
+def _rest(run: RunNumbers) -> str:
+    fields = run.fields
+    columns = fields.get("columns")
+    listed = (
+        facts({name.replace("_", " "): ", ".join(map(str, found)) for name, found in columns.items()})
+        if isinstance(columns, dict)
+        else "<p>not said</p>"
+    )
+    return (
+        f"<h2>Caveats</h2>{bullets(fields.get('caveats') or ['none'])}"
+        f"<details><summary>Columns</summary>{listed}</details>"
+        f"<details><summary>Bought from the data</summary>{bullets(fields.get('purchases') or ['nothing'])}</details>"
+        f"<details><summary>Settings chosen by tacita</summary>{bullets(fields.get('chosen_by_tacita') or ['none'])}"
+        f"</details><details open><summary>The whole statement</summary><pre>{escape(run.text)}</pre></details>"
+    )
+
+
+def _figure(chart: RunChart, name: str) -> str:
+    """Return a chart above the table of its numbers; ``name`` keeps the ids of several pictures apart."""
+    numbers = table(chart.header, chart.rows, f"{chart.title}: numbers")
+    return (
+        f'<figure><h3>{escape(chart.title)}</h3><div role="img" aria-label="{escape(f"{chart.title}. {chart.says}")}">'
+        f"{with_own_ids(chart.svg, name)}</div><figcaption>{escape(chart.says)}</figcaption>"
+        f"<details><summary>Numbers of “{escape(chart.title)}”</summary>{numbers}</details></figure>"
+    )
+
+
+def _verdict(run: RunNumbers) -> str:
+    if run.faults:
+        return "TAMPERED: something was changed since the run was finished"
+    return VERDICTS.get(str(run.fields.get("verdict")), "no verdict was stated")
+
+
+def _epsilon(run: RunNumbers) -> str:
+    value = run.fields.get("epsilon")
+    if isinstance(value, int | float):
+        return rounded_up(value)
+    value = run.fields.get("conditional_epsilon")
+    return f"{rounded_up(value)} (under conditions)" if isinstance(value, int | float) else "infinity"
+
+
+def _score(run: RunNumbers) -> str:
+    score = run.fields.get("holdout_score")
+    if not isinstance(score, dict) or not isinstance(score.get("value"), int | float):
+        return "none"
+    return f"{words(score.get('measure'))} {score['value']:.3f}"

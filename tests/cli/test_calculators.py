@@ -1,0 +1,89 @@
+"""``tacita epsilon`` and ``tacita noise``: the accountant's numbers, under a relation that is said."""
+
+import json
+
+import pytest
+
+from tacita.accounting import GaussianSumEvent, PoissonLaw, Spend, attack_accuracy, epsilon, gaussian_epsilon
+
+SETTING = ("--sample-rate", "0.01", "--steps", "1000", "--delta", "1e-5")
+
+
+def answer(tacita_command, *words):
+    done = tacita_command(*words, "--json")
+    assert (done.code, done.err) == (0, "")
+    return json.loads(done.out)
+
+
+@pytest.mark.parametrize(("relation", "moved"), [("add_or_remove_one", 1), ("replace_one", 2), ("zero_out_one", 1)])
+def test_epsilon_is_the_accountants_under_every_relation(tacita_command, relation, moved):
+    found = answer(tacita_command, "epsilon", *SETTING, "--noise-multiplier", "1.1", "--neighboring-relation", relation)
+    event = GaussianSumEvent(
+        relation=relation, sampling=PoissonLaw(0.01), max_contribution=(2.0,), noise_std=(2.0 * 1.1 * moved,)
+    )
+    expected = epsilon([Spend(event, 1000)], 1e-5)
+    assert found["epsilon"] == pytest.approx(expected.epsilon, rel=1e-12)
+    assert found["neighboring_relation"] == relation
+    assert found["noise_std_over_max_grad_norm"] == 1.1 * moved
+    assert found["attack_accuracy"] == attack_accuracy(found["epsilon"], 1e-5)
+    assert set(found["same_noise_under"]) | {relation} == {"add_or_remove_one", "replace_one", "zero_out_one"}
+
+
+def test_the_same_noise_is_worth_less_under_replace_one(tacita_command):
+    words = ("epsilon", "--sample-rate", "1", "--steps", "1", "--delta", "1e-5", "--noise-multiplier", "3")
+    found = answer(tacita_command, *words)
+    assert found["epsilon"] == pytest.approx(gaussian_epsilon(1 / 3, 1e-5), rel=1e-9)
+    assert found["same_noise_under"]["replace_one"] == pytest.approx(gaussian_epsilon(2 / 3, 1e-5), rel=1e-9)
+
+
+@pytest.mark.parametrize("relation", ["add_or_remove_one", "replace_one"])
+def test_noise_is_the_inverse_and_never_too_little(tacita_command, relation):
+    target = ("--epsilon", "2", "--neighboring-relation", relation)
+    found = answer(tacita_command, "noise", *SETTING, *target)
+    assert 2 * 0.998 <= found["epsilon"] <= 2
+    back = answer(
+        tacita_command,
+        *("epsilon", *SETTING, "--noise-multiplier", repr(found["noise_multiplier"])),
+        *("--neighboring-relation", relation),
+    )
+    assert back == found
+
+
+def test_the_table_says_the_relation(tacita_command):
+    done = tacita_command("epsilon", *SETTING, "--noise-multiplier", "1.1")
+    assert "<= 1.516 at delta 1e-05" in done.out
+    assert "add_or_remove_one: one record is there or not" in done.out
+    assert "under replace_one: one record is exchanged for any other" in done.out
+    assert "is right at most 82 % of the time" in done.out
+
+
+def test_without_enough_noise_there_is_no_epsilon(tacita_command):
+    found = answer(tacita_command, "epsilon", *SETTING, "--noise-multiplier", "1e-9")
+    assert found["epsilon"] is None or found["epsilon"] > 1e6
+    assert found["attack_accuracy"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        (("--sample-rate", "1.5"), "sample_rate must be in (0, 1]"),
+        (("--steps", "0"), "steps must be an integer >= 1"),
+        (("--delta", "1"), "delta must be in (0, 1)"),
+        (("--noise-multiplier", "0"), "noise_multiplier must be a finite number > 0"),
+    ],
+)
+def test_wrong_settings_are_one_line(tacita_command, wrong, named):
+    given = dict(zip(SETTING[::2], SETTING[1::2], strict=True)) | {"--noise-multiplier": "1.1"} | dict([wrong])
+    done = tacita_command("epsilon", *(word for pair in given.items() for word in pair))
+    assert done.code == 2
+    assert named in done.err
+    assert done.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("gone", ["--sample-rate", "--steps", "--delta", "--epsilon"])
+def test_nothing_is_chosen_for_the_user(tacita_command, gone):
+    words = ["noise", *SETTING, "--epsilon", "2"]
+    i = words.index(gone)
+    done = tacita_command(*words[:i], *words[i + 2 :])
+    assert done.code == 2
+    assert "is missing: give" in done.err

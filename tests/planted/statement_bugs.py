@@ -1,0 +1,77 @@
+"""Bugs of what a statement says beside epsilon: the risk, other runs, and whether the run is private at all."""
+
+import math
+import sys
+
+from tacita.accounting.attack_accuracy import attack_accuracy
+from tacita.ledger.verdict import verdict
+from tacita.pipeline import run_list
+from tacita.report import run_page
+from tacita.report.run_numbers import RunNumbers
+from tests.planted.plant import bug, put, swap
+
+ATTACK = "tests/accounting/test_attack_accuracy.py::"
+STATEMENT = "tests/ledger/test_statement.py::"
+PAGE = "tests/report/test_run_page.py::"
+RUNS = "tests/pipeline/test_run_list.py::"
+DISCLOSURE = "tests/pipeline/test_disclosure.py::"
+
+
+@bug(
+    46,
+    caught_by=[
+        ATTACK + "test_it_is_the_most_that_the_guarantee_allows",
+        ATTACK + "test_randomised_response_meets_it_and_the_bound_is_not_below",
+    ],
+)
+def risk_at_half_of_epsilon():
+    """The chance of an attacker to be right is computed as if epsilon were shared by two directions."""
+    swap(attack_accuracy, lambda epsilon, delta, prior=0.5: 1 - (1 - delta) / (1 + math.exp(min(epsilon / 2, 700.0))))
+
+
+@bug(
+    46,
+    caught_by=[
+        STATEMENT + "test_test_streams_are_said_first",
+        DISCLOSURE + "test_a_seed_repeats_a_run_and_is_not_private",
+    ],
+)
+def seeded_run_called_private():
+    """A run whose noise came from a seed has the verdict and the risk of one with secret noise."""
+    whole = verdict
+    swap(verdict, lambda fields: whole({**fields, "secure_randomness": True}))
+
+
+@bug(16, caught_by=[RUNS + "test_no_total_where_none_follows", RUNS + "test_no_total_from_a_list_that_cannot_be_read"])
+def any_runs_are_added_up():
+    """Epsilons of runs are added up though their relations or units differ, or one of them is not private."""
+    put(run_list, "_in_the_way", lambda runs: "")
+
+
+@bug(16, caught_by=[RUNS + "test_runs_under_one_name_are_added_up"])
+def total_of_the_dearest_run():
+    """Several runs on the same data are said to guarantee together what the dearest of them guarantees alone."""
+    put(run_list, "math", _Dearest(sys.modules["math"]))
+
+
+class _Dearest:
+    """The module ``math``, whose sums are maxima."""
+
+    def __init__(self, whole):
+        self._whole = whole
+
+    def __getattr__(self, name):
+        return max if name == "fsum" else getattr(self._whole, name)
+
+
+@bug(65, caught_by=[PAGE + "test_a_changed_run_is_not_shown_as_private"])
+def changed_run_reported_as_it_says():
+    """The page about a run shows the verdict of its statement, whatever became of its files."""
+    put(run_page, "_verdict", lambda run: run_page.VERDICTS[run.fields["verdict"]])
+
+
+@bug(46, caught_by=[PAGE + "test_the_trade_off_of_gaussian_pairs_stays_above_the_exact_one"])
+def trade_off_drawn_through_its_corners():
+    """The curve of what an attack can find is halved between guessing and the bound."""
+    whole = RunNumbers.most_true_positives
+    put(RunNumbers, "most_true_positives", lambda run, rates: (whole(run, rates) + rates) / 2)

@@ -1,0 +1,222 @@
+"""The page about runs: numbers of the statement, tables behind charts, nothing loaded, nothing hidden."""
+
+import itertools
+import json
+import math
+import os
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tacita.accounting import gaussian_delta
+from tacita.ledger.text_lines import rounded_up
+from tacita.pipeline import train_table
+from tacita.random import Randomness
+from tacita.report.run_charts import charts_of
+from tacita.report.run_numbers import RunNumbers
+from tacita.report.run_page import report_page
+
+pytest.importorskip("matplotlib")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+HOSTILE = '<script>alert("x")</script> & "quoted"'
+
+
+class Page(HTMLParser):
+    """What a test asks of a page: attributes, texts by tag, and tags that are open at its end."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[tuple[str, str]] = []
+        self._open: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in ("meta", "br", "link", "img"):
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self._open.pop() == tag
+
+    def handle_data(self, data):
+        self.words.append((self._open[-1] if self._open else "", data))
+
+    def of(self, tag):
+        return [attributes for name, attributes in self.tags if name == tag]
+
+    @property
+    def text(self):
+        return " ".join(" ".join(words for tag, words in self.words if tag != "style").split())
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Two finished runs on one table, the first with hostile words."""
+    from tests.conftest import table_text
+
+    place = tmp_path_factory.mktemp("reported")
+    before = Path.cwd()
+    os.chdir(place)
+    try:
+        (place / "table.csv").write_text(table_text())
+        from tacita.pipeline import TableSettings
+
+        quick = {"data": "table.csv", "target": "label", "delta": 1e-3, "drop": ("patient",)}
+        quick |= {"sample_rate": 0.5, "queries": 4, "epsilon": 4.0}
+        train_table(TableSettings(**quick, output="first", about={"purpose": HOSTILE}, dataset_name="patients"))
+        train_table(TableSettings(**quick, output="second"))
+    finally:
+        os.chdir(before)
+    return place
+
+
+@pytest.fixture(scope="module")
+def runs(folder):
+    return [RunNumbers.of(folder / name) for name in ("first", "second")]
+
+
+@pytest.fixture(scope="module")
+def text(runs):
+    return report_page(runs)
+
+
+def test_the_page_says_what_the_statement_says(runs, text):
+    page = Page(text)
+    for run in runs:
+        stated = json.loads((run.folder / "statement.json").read_bytes())
+        assert run.faults == ()
+        for said in (rounded_up(stated["epsilon"]), stated["run"]["id"], stated["ledger_sha256"], *stated["caveats"]):
+            assert " ".join(said.split()) in page.text
+        assert f"right at most {rounded_up(100 * stated['attack_accuracy'], 3)} %" in page.text
+        whole = [words for tag, words in page.words if tag == "pre"]
+        assert (run.folder / "statement.txt").read_text() in whole
+    assert page.text.count("Private, as stated") == 4  # for each run in the comparison, and above its facts
+
+
+def test_nothing_is_loaded_and_nothing_given_becomes_markup(text):
+    page = Page(text)
+    assert not {"script", "link", "iframe", "object", "img", "base", "form"} & {tag for tag, _ in page.tags}
+    for _, attributes in page.tags:
+        for name, value in attributes.items():
+            assert not name.startswith("on")
+            if name in ("href", "xlink:href", "src", "data", "action"):
+                assert (value or "").startswith("#")
+            for place in re.findall(r"url\(([^)]*)\)", value or ""):
+                assert place.startswith("#")
+    assert "url(" not in "".join(words for tag, words in page.words if tag == "style")
+    assert "@import" not in text
+    assert HOSTILE in page.text
+    (policy,) = [one["content"] for one in page.of("meta") if one.get("http-equiv") == "Content-Security-Policy"]
+    assert policy is not None
+    assert policy.startswith("default-src 'none'")
+
+
+def test_ids_are_unique_and_references_lead_somewhere(text):
+    page = Page(text)
+    ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    references = [value for _, one in page.tags for name, value in one.items() if name in ("href", "xlink:href")]
+    assert {reference[1:] for reference in references} <= set(ids)
+
+
+def test_every_chart_has_words_tooltips_and_a_table(runs, text):
+    page, charts = Page(text), [chart for run in runs for chart in charts_of(run)]
+    assert len(page.of("figure")) == len(charts) + 1  # and the comparison of scores
+    assert len(page.of("table")) == len(charts) + 2
+    pictures = [one for one in page.of("div") if one.get("role") == "img"]
+    assert all(one["aria-label"] for one in pictures)
+    assert len(pictures) == len(page.of("figure")) == len(page.of("svg"))
+    for chart in charts:
+        assert len(re.findall(r'<g class="tip"', chart.svg)) == len(chart.rows)
+        assert all(len(row) == len(chart.header) for row in chart.rows)
+    assert page.of("html")[0]["lang"] == "en"
+    headings = [int(tag[1]) for tag, _ in page.tags if re.fullmatch("h[1-6]", tag)]
+    assert headings.count(1) == 1
+    assert all(after <= before + 1 for before, after in itertools.pairwise(headings))
+
+
+def test_curves_are_bounds_that_fit_the_guarantee(runs):
+    run = runs[0]
+    delta, stated = run.fields["delta"], run.fields["epsilon"]
+    assert dict(run.by_delta)[delta] == stated
+    epsilons = [value for _, value in sorted(run.by_delta)]
+    assert epsilons == sorted(epsilons, reverse=True)
+    steps, values = zip(*run.by_steps, strict=True)
+    assert steps[-1] == run.fields["planned_queries"]
+    assert list(values) == sorted(values)
+    assert values[-1] <= stated
+    assert set(run.by_session) == {one["id"] for one in run.fields["sessions"]}
+    assert max(run.by_session.values()) <= stated
+    rates = np.linspace(0, 1, 201)
+    most = run.most_true_positives(rates)
+    assert np.all(most >= rates)
+    assert most[-1] == 1
+    assert np.max((1 + most - rates) / 2) <= run.fields["attack_accuracy"] + 1e-12
+
+
+def test_the_trade_off_of_gaussian_pairs_stays_above_the_exact_one(runs):
+    """A curve drawn too low would promise too much."""
+    from dataclasses import replace
+
+    from scipy.stats import norm
+
+    mu = 1.3
+    pairs = [(gaussian_delta(mu, epsilon), epsilon) for epsilon in (0.1, 0.5, 1.0, 3.0, 6.0)]
+    rates = np.linspace(1e-4, 1 - 1e-4, 50)
+    exact = norm.cdf(norm.ppf(rates) + mu)
+    assert np.all(replace(runs[0], by_delta=pairs).most_true_positives(rates) >= exact - 1e-12)
+
+
+def test_a_changed_run_is_not_shown_as_private(folder, tmp_path):
+    copy = Path(shutil.copytree(folder / "second", tmp_path / "changed"))
+    stated = json.loads((copy / "statement.json").read_bytes())
+    (copy / "statement.json").write_text(json.dumps({**stated, "epsilon": 0.1, "attack_accuracy": 0.5}))
+    run = RunNumbers.of(copy)
+    shown = Page(report_page([run])).text
+    assert "TAMPERED: something was changed" in shown
+    assert "statement.json is not the statement that the ledger was sealed with" in shown
+    assert "No limit is guaranteed" in shown
+    assert "Private, as stated" not in shown
+    (copy / "ledger.jsonl").write_bytes(b"{")
+    assert "TAMPERED" in Page(report_page([RunNumbers.of(copy)])).text
+
+
+def test_a_seeded_run_is_not_shown_as_private(settings, table):
+    train_table(settings(), randomness=Randomness.insecure(3))
+    shown = Page(report_page([RunNumbers.of("run")])).text
+    assert "NOT PRIVATE No limit is guaranteed" in shown
+    assert "Private, as stated" not in shown
+
+
+def test_the_command_writes_the_page(folder, tmp_path, tacita_command):
+    path = tmp_path / "report.html"
+    done = tacita_command("report", str(folder / "first"), "--output", str(path))
+    assert (done.code, done.err) == (0, f"written to {path}\n")
+    assert Page(path.read_text()).of("figure")
+    assert "runs must name one folder" in tacita_command("report", "--output", str(path)).err
+    assert "output is missing: give --output FILE" in tacita_command("report", str(folder / "first")).err
+    assert "holds no finished run" in tacita_command("report", str(tmp_path), "--output", str(path)).err
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+def test_a_browser_shows_it_without_complaints(text, tmp_path):
+    path = tmp_path / "report.html"
+    path.write_text(text)
+    assert CHROMIUM is not None
+    quiet = ["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", f"--user-data-dir={tmp_path}/c"]
+    shown = subprocess.run([CHROMIUM, *quiet, "--dump-dom", path.as_uri()], capture_output=True, text=True, check=True)
+    assert shown.stdout.count("<svg") == len(Page(text).of("svg"))
+    assert "CONSOLE" not in shown.stderr
+
+
+def test_infinite_epsilons_are_left_out_of_curves(runs):
+    assert all(math.isfinite(value) for run in runs for _, value in run.by_delta)
