@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parents[1] / "src" / "tacita"
 GROUND = {"errors", "_validate", "_files", "_lock", "_tree", "_box_muller", "_stream", "_integer_noise", "random"}
 FLOORS = (
     GROUND,
-    {"accounting"},
+    {"accounting", "features"},
     {"ledger", "sampling"},
     {"mechanisms", "gradients"},
     {"clipping"},

@@ -8,6 +8,7 @@ from . import (
     errors as errors,
     estimators as estimators,
     experiments as experiments,
+    features as features,
     gradients as gradients,
     ledger as ledger,
     mechanisms as mechanisms,
