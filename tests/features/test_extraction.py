@@ -85,7 +85,8 @@ def test_the_range_of_numbers_that_are_no_bytes_is_public_and_must_be_given(boun
 def test_a_file_is_private_and_read_back_bit_for_bit(tmp_path: Path):
     path, given = tmp_path / "features.safetensors", images(IMAGES_AT_ONCE + 3, 12, 12, 3)
     written = scattering(given, cache=path)
-    assert isinstance(written, np.memmap) and not written.flags.writeable
+    assert isinstance(written, np.memmap)
+    assert not written.flags.writeable
     assert same_bits(written, scattering(given))
     assert ON_WINDOWS or stat.S_IMODE(path.stat().st_mode) == 0o600
     assert same_bits(safetensors.numpy.load_file(path)["features"], written)

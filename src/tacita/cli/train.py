@@ -51,6 +51,7 @@ def train(
     model: Annotated[str | None, TRAINING] = None,
     width: Annotated[int | None, TRAINING] = None,
     task: Annotated[Literal["classification", "regression"] | None, TRAINING] = None,
+    features: Annotated[Literal["scattering"] | None, TRAINING] = None,
     sample_rate: Annotated[float | None, TRAINING] = None,
     queries: Annotated[int | None, TRAINING] = None,
     max_grad_norm: Annotated[float | None, TRAINING] = None,
@@ -98,6 +99,7 @@ def train(
         model: linear, mlp, or package.module:callable with callable(num_features, num_outputs) -> nn.Module.
         width: Number of hidden units of the mlp.
         task: classification or regression; by default a public rule decides by bought counts of the target.
+        features: "scattering" trains on fixed features of images in place of their pixels; they cost no privacy.
         sample_rate: Chance of each row to be in a query.
         queries: Number of queries (steps).
         max_grad_norm: Clipping threshold.

@@ -132,7 +132,7 @@ def _made_of(transform: Scattering, pixels: np.ndarray, lower: float, upper: flo
     """Return what a file of features was made of: the settings, and a hash of the images."""
     digest = hashlib.sha256(f"{transform!r} {lower!r} {upper!r} {pixels.dtype.str}".encode())
     for first in range(0, len(pixels), IMAGES_AT_ONCE):
-        digest.update(np.ascontiguousarray(pixels[first : first + IMAGES_AT_ONCE]))
+        digest.update(pixels[first : first + IMAGES_AT_ONCE].tobytes())
     return digest.hexdigest()
 
 

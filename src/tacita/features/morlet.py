@@ -1,4 +1,4 @@
-r"""Filters of the scattering transform: Morlet wavelets in Fourier space, and the Gaussian average as two small matrices.
+r"""Filters of the scattering transform: Morlet wavelets in Fourier space, and the Gaussian average as matrices.
 
 Place: [features.morlet] -> features.scattering. Public: the filters follow from the size of an image alone.
 Source: Bruna and Mallat (2013), "Invariant Scattering Convolution Networks", Section 2.1,

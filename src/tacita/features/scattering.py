@@ -3,7 +3,7 @@ r"""The scattering transform: fixed features of an image, which no data were use
 Place: images -> [features.scattering] -> tables, or the data of an oracle. The features of private images are private.
 Source: Bruna and Mallat (2013), https://arxiv.org/abs/1203.1513; Tramèr and Boneh (2021), "Differentially Private
 Learning Needs Better Features", https://arxiv.org/abs/2011.11660, for private training and for the normalisation by
-groups. The coefficients and their order are those of kymatio (Andreux et al., 2020), and are tested against its numbers.
+groups. The coefficients and their order are those of kymatio (Andreux et al., 2020) and are tested against its numbers.
 """
 
 import math
@@ -105,11 +105,11 @@ class Scattering:
             pixels = pixels[None] if len(self.shape) == 2 else pixels.permute(2, 0, 1)
         found = _filters((height, width), self.num_scales, self.num_orientations)(pixels.contiguous())
         features = found.reshape(self.feature_shape)
-        return features if self.groups is None else _normalised(features, self.groups)
+        return features if self.groups is None else group_normalised(features, self.groups)
 
 
-def _normalised(features: Tensor, groups: int) -> Tensor:
-    """Return features whose groups of channels have mean 0 and variance 1 each."""
+def group_normalised(features: Tensor, groups: int) -> Tensor:
+    """Return the features of one record, of which each of ``groups`` equal runs in a row has mean 0 and variance 1."""
     grouped = features.reshape(groups, -1)
     variance, mean = torch.var_mean(grouped, dim=1, correction=0, keepdim=True)
     return ((grouped - mean) * torch.rsqrt(variance + EPSILON)).reshape(features.shape)

@@ -38,6 +38,8 @@ class TableSettings:
         rows: The public number of rows, a declared guess under add_or_remove_one.
         test_file: A table declared public, for an exact score outside the guarantee.
         non_private_holdout: Whether to score the held-out rows exactly, outside the guarantee.
+        features: "scattering" to train on fixed features of images (:class:`~tacita.features.Scattering`) in place of
+            their pixels; they cost no privacy.
         columns: The names of the columns of a file without a header line.
         drop: The columns to leave out.
         delimiter, quote, encoding: The format of a CSV; never guessed from its rows.
@@ -75,6 +77,7 @@ class TableSettings:
     rows: int | None = None
     test_file: str | None = None
     non_private_holdout: bool = False
+    features: Literal["scattering"] | None = None
     columns: tuple[str, ...] = ()
     drop: tuple[str, ...] = ()
     delimiter: str | None = None
@@ -143,6 +146,8 @@ class TableSettings:
                 f"feedback must be released or bounded, got {self.feedback!r}. With a hidden, unbounded error "
                 "(tacita.PrivateFeedback) the noise would depend on the number of rows, which is bought."
             )
+        if self.features not in (None, "scattering"):
+            raise ValueError(f"features must be scattering, or left out, got {self.features!r}.")
         if self.feedback is not None and self.hardened is not None:
             raise ValueError(
                 "feedback must go without hardened, because the error of clipping is on no grid: leave one of them out."
@@ -286,7 +291,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
         ),
         (str, _NONE),
     ),
-    **dict.fromkeys(("sweep", "dataset_name", "hardened", "feedback"), (str, _NONE)),
+    **dict.fromkeys(("sweep", "dataset_name", "hardened", "feedback", "features"), (str, _NONE)),
 }
 
 
