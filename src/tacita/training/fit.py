@@ -24,7 +24,7 @@ from tacita.estimators.error_feedback import Feedback, as_feedback
 from tacita.gradients import SeveralViews, mean_over_views
 from tacita.gradients.functional import LossFn
 from tacita.gradients.process_group import Ranks
-from tacita.ledger import Ledger, Statement, statement
+from tacita.ledger import Ledger, Share, Statement, statement
 from tacita.ledger.reservations import BLOCK
 from tacita.mechanisms import CalibratedGaussian, form_of
 from tacita.oracles import ClippedGradientOracle, ErrorFeedbackOracle, GradientOracle
@@ -95,6 +95,8 @@ def fit(
     augment: Callable[[Any], Any] | None = None,
     neighboring_relation: NeighboringRelation = "add_or_remove_one",
     privacy_unit: str | None = None,
+    ledger: Ledger | None = None,
+    share: Share | None = None,
     folder: str | Path | None = None,
     public_data: Any = None,
     public_every: int | None = None,
@@ -143,6 +145,10 @@ def fit(
             query's secret seeds, and looks at its record alone.
         neighboring_relation: How neighbouring data sets differ.
         privacy_unit: The caller's words for what is protected. ``None`` lets tacita write "one record".
+        ledger: Pays, in place of a ledger of the run's own, and sets relation and unit: for a training that follows
+            other sessions on the same records. It goes without ``folder``, and the caller closes and seals it.
+        share: The share of ``ledger`` to pay from, which was set aside before the first release
+            (:meth:`tacita.Ledger.register_share`); the target is then that of the sessions in the share.
         folder: Keeps the ledger, the statement and the model, and checkpoints while the run goes on. If the process is
             killed, the same call with the same settings and data continues the run and ends with the same bits. With
             another optimizer it continues from the last checkpoint: the queries made since then stay paid for and are
@@ -184,6 +190,8 @@ def fit(
         True
     """
     _check_variants(average, feedback, hardened, early_stop)
+    if ledger is not None or share is not None:
+        neighboring_relation, privacy_unit = _of_ledger(ledger, folder, neighboring_relation, privacy_unit)
     watching = Watching(loss_fn, as_callbacks(callbacks), public_data, collate_fn, public_every, early_stop)
     chosen = ChosenSettings()
     num_records = public_count(num_records, dataset, neighboring_relation, chosen)
@@ -208,6 +216,7 @@ def fit(
         max_physical_batch_size=max_physical_batch_size,
         process_group=ranks,
         reservation=reservation,
+        share=share,
     )
     with ranks.together():
         same_weights(ranks, model)
@@ -216,8 +225,10 @@ def fit(
             elsewhere: Any = AtRankZero("run")
             return Run(model, elsewhere, elsewhere)
         run = RunLifecycle.start(None if folder is None else RunFolder(folder), randomness)
-        with run.ledger(neighboring_relation=neighboring_relation, privacy_unit=unit) as ledger:
-            oracle = oracle_of(ledger=ledger, session=next(iter(ledger.sessions), None), randomness=run.randomness)
+        own = run.ledger(neighboring_relation=neighboring_relation, privacy_unit=unit)
+        with own if ledger is None else nullcontext(ledger) as paying:
+            session = next(iter(paying.sessions), None) if ledger is None else None
+            oracle = oracle_of(ledger=paying, session=session, randomness=run.randomness)
             state = _state(model, oracle, optimizer, scheduler, chosen_average(average, oracle, model, chosen))
             watching.check(state)
             ranks.told(SEALED, {"sealed": run.sealed})
@@ -238,6 +249,21 @@ def _check_variants(
         raise ValueError("feedback must go without hardened: the error of clipping is not on a grid. Leave out one.")
     if early_stop is not None and average == "random":
         raise ValueError("early_stop must go without average='random': the iterate that was drawn may never come.")
+
+
+def _of_ledger(ledger: Ledger | None, folder: Any, relation: str, unit: str | None) -> tuple[Any, str]:
+    """Return the relation and the unit of the caller's ledger, which the other settings must not contradict."""
+    if ledger is None:
+        raise ValueError("share needs the ledger that it was set aside in: pass ledger= as well.")
+    if folder is not None:
+        raise ValueError(
+            "folder and ledger were both given: a folder keeps a ledger of its own. Leave out one of them."
+        )
+    if unit not in (None, ledger.privacy_unit):
+        raise ValueError(f"privacy_unit is {unit!r}, and the ledger's is {ledger.privacy_unit!r}: leave it out.")
+    if relation not in ("add_or_remove_one", ledger.neighboring_relation):
+        raise ValueError(f"neighboring_relation is {relation}, and the ledger's is {ledger.neighboring_relation}.")
+    return ledger.neighboring_relation, ledger.privacy_unit
 
 
 def _views(
@@ -303,7 +329,8 @@ def _told(run: RunLifecycle, state: TrainingState, public: bool, delta: float, c
         fields: dict[str, Any] = {"files": hashes} if hashes else {}
         return statement(ledger, delta, chosen_by_tacita=chosen, caveats=caveats, **fields)
 
-    words = publish(ledger, make_statement, weights=model.state_dict())
+    ledger.flush()  # no weights leave before the lines of their queries
+    words = make_statement({}) if run.folder is None else publish(ledger, make_statement, weights=model.state_dict())
     return Run(model, ledger, words, None if run.folder is None else run.folder.path, tuple(state.public_losses))
 
 
