@@ -100,7 +100,12 @@ def test_a_file_is_used_again_only_for_the_same_images_and_settings(tmp_path: Pa
     assert (path.stat().st_mtime_ns, path.stat().st_ino) == first
     other = given.copy()
     other[3, 0, 0] ^= 255
-    for changed, settings in ((other, {}), (given, {"groups": 27}), (given, {"lower": 0.0, "upper": 254.0})):
+    cases: tuple[tuple[np.ndarray, dict], ...] = (
+        (other, {}),
+        (given, {"groups": 27}),
+        (given, {"lower": 0.0, "upper": 254.0}),
+    )
+    for changed, settings in cases:
         assert same_bits(scattering(changed, cache=path, **settings), scattering(changed, **settings))
 
 

@@ -22,7 +22,8 @@ from tacita.ledger.session import Session, Write
 TOO_LATE = (
     "queries were made on these records already, so that the settings of a new session may depend on what they "
     "released. Register all sessions before the first query; or set a share aside before it (register_share) and "
-    "pass it as share= to register, to the oracle or to fit; or build the ledger with filter_order, max_epsilon and max_delta."
+    "pass it as share= to register, to the oracle or to fit; or build the ledger with filter_order, max_epsilon and "
+    "max_delta."
 )
 
 
