@@ -65,9 +65,7 @@ def test_the_noise_is_the_stated_one():
     assert found.mean_noise == pytest.approx(math.sqrt(2) * 3.0 * 2.0 / 40)
     assert found.square_noise == pytest.approx(math.sqrt(2) * 3.0 * 100.0 / 40)
     assert found.mean.square().mean().sqrt().item() == pytest.approx(found.mean_noise, rel=0.04)
-    assert found.std.square().min().item() == pytest.approx(
-        found.square_noise, rel=1e-5
-    )  # the floor
+    assert found.std.square().min().item() == pytest.approx(found.square_noise, rel=1e-5)  # the floor
 
 
 def test_the_session_is_that_of_one_gaussian_query():

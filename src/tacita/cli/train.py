@@ -56,6 +56,7 @@ def train(
     queries: Annotated[int | None, TRAINING] = None,
     max_grad_norm: Annotated[float | None, TRAINING] = None,
     lr: Annotated[float | None, TRAINING] = None,
+    average: Annotated[Literal["last", "half", "ema"] | None, TRAINING] = None,
     feedback: Annotated[Literal["released", "bounded"] | None, TRAINING] = None,
     balanced: Annotated[bool | None, TRAINING] = None,
     sweep: Annotated[str | None, TUNING] = None,
@@ -104,6 +105,8 @@ def train(
         queries: Number of queries (steps).
         max_grad_norm: Clipping threshold.
         lr: Step size.
+        average: What is published: the last iterate, the mean of the last half of them (by default), or an exponential
+            average, ema, over about the last tenth.
         feedback: Error feedback: what clipping removes is added again later, released with noise of its own, or bounded
             and hidden. Both cost noise, and most models are better without it.
         balanced: Rare classes count as much as frequent ones: rows are weighted by bought counts of their class.

@@ -16,6 +16,7 @@ from tacita.tables.readers import FileFormat
 Task = Literal["classification", "regression"]
 Hardened = Literal["rounded", "discrete"]
 FeedbackKind = Literal["released", "bounded"]
+AverageChoice = Literal["last", "half", "ema"]
 MODELS = ("linear", "mlp")
 CONFIG = "config.toml"  # the settings of a run, in its folder
 
@@ -52,6 +53,8 @@ class TableSettings:
         queries: The number of queries of the training.
         max_grad_norm: The clipping threshold.
         lr: The step size.
+        average: The point of the run that is published: the "last" iterate, the mean of the last "half" of them, or
+            "ema", a mean whose weights fade over the last tenth. Each costs no privacy. "half" by default.
         feedback: Error feedback: what clipping removes is added again later, "released" with noise of its own or
             "bounded" and hidden. At the same epsilon it mostly costs more than it gives (docs/error-feedback.md).
         balanced: Whether rare classes count as much as frequent ones: rows are weighted by bought counts of their
@@ -92,6 +95,7 @@ class TableSettings:
     queries: int | None = None
     max_grad_norm: float | None = None
     lr: float | None = None
+    average: AverageChoice | None = None
     feedback: FeedbackKind | None = None
     balanced: bool = False
     allow_large_delta: bool = False
@@ -141,6 +145,8 @@ class TableSettings:
             raise ValueError(f"model must be linear, mlp or package.module:callable, got {self.model!r}.")
         if self.hardened not in (None, "rounded", "discrete"):
             raise ValueError(f"hardened must be rounded or discrete, got {self.hardened!r}.")
+        if self.average not in (None, "last", "half", "ema"):
+            raise ValueError(f"average must be last, half or ema, got {self.average!r}.")
         if self.feedback not in (None, "released", "bounded"):
             raise ValueError(
                 f"feedback must be released or bounded, got {self.feedback!r}. With a hidden, unbounded error "
@@ -291,7 +297,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
         ),
         (str, _NONE),
     ),
-    **dict.fromkeys(("sweep", "dataset_name", "hardened", "feedback", "features"), (str, _NONE)),
+    **dict.fromkeys(("sweep", "dataset_name", "hardened", "feedback", "features", "average"), (str, _NONE)),
 }
 
 

@@ -256,9 +256,7 @@ def _of_ledger(ledger: Ledger | None, folder: Any, relation: str, unit: str | No
     if ledger is None:
         raise ValueError("share needs the ledger that it was set aside in: pass ledger= as well.")
     if folder is not None:
-        raise ValueError(
-            "folder and ledger were both given, and a folder keeps its own ledger: leave one of them out."
-        )
+        raise ValueError("folder and ledger were both given, and a folder keeps its own ledger: leave one of them out.")
     if unit not in (None, ledger.privacy_unit):
         raise ValueError(f"privacy_unit is {unit!r}, and the ledger's is {ledger.privacy_unit!r}: leave it out.")
     if relation not in ("add_or_remove_one", ledger.neighboring_relation):
