@@ -149,7 +149,7 @@ def accuracy(model: nn.Module, features: np.ndarray, labels: Tensor) -> float:
     with torch.no_grad():
         for first in range(0, len(labels), 1000):
             rows = slice(first, first + 1000)
-            right += int((model(torch.from_numpy(features[rows])).argmax(1) == labels[rows]).sum())
+            right += int((model(torch.from_numpy(np.array(features[rows]))).argmax(1) == labels[rows]).sum())
     return right / len(labels)
 
 

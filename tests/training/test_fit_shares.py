@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import tacita
+from tacita.accounting.gaussian import gaussian_epsilon
 from tests.training.test_fit import SETTINGS, problem
 
 
@@ -40,6 +41,8 @@ def test_a_training_after_a_release_is_paid_from_the_share(tmp_path, on_disk):
     assert (session.share, session.closed, session.remaining_queries) == (share.id, True, 0)
     assert "paid from share-1" in run.statement.text
     assert "moments-1" in run.statement.text
+    whole = SETTINGS["target_epsilon"] + gaussian_epsilon(mu=0.1, delta=SETTINGS["target_delta"])
+    assert SETTINGS["target_epsilon"] < run.statement.to_json()["epsilon"] <= whole * (1 + 1e-6)
     assert ledger.sealed is None
     ledger.close()
     if on_disk:

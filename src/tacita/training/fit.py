@@ -148,7 +148,8 @@ def fit(
         ledger: Pays, in place of a ledger of the run's own, and sets relation and unit: for a training that follows
             other sessions on the same records. It goes without ``folder``, and the caller closes and seals it.
         share: The share of ``ledger`` to pay from, which was set aside before the first release
-            (:meth:`tacita.Ledger.register_share`); the target is then that of the sessions in the share.
+            (:meth:`tacita.Ledger.register_share`); the target is then that of the sessions in the share. The run's
+            statement is of the whole ledger, at twice the delta of its shares; :func:`tacita.statement` takes another.
         folder: Keeps the ledger, the statement and the model, and checkpoints while the run goes on. If the process is
             killed, the same call with the same settings and data continues the run and ends with the same bits. With
             another optimizer it continues from the last checkpoint: the queries made since then stay paid for and are
@@ -233,7 +234,13 @@ def fit(
             watching.check(state)
             ranks.told(SEALED, {"sealed": run.sealed})
             finished = _finished(
-                run, state, watching, shown_data, delta=target_delta, chosen=chosen.words, bar=progress
+                run,
+                state,
+                watching,
+                shown_data,
+                delta=target_delta if share is None else min(2 * sum(one.delta for one in paying.shares), 0.5),
+                chosen=chosen.words,
+                bar=progress,
             )
             same_weights(ranks, model)
     run.finish()
