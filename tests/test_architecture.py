@@ -24,7 +24,7 @@ GROUND = {
 }
 FLOORS = (
     GROUND,
-    {"accounting"},
+    {"accounting", "features"},
     {"ledger", "sampling"},
     {"mechanisms", "gradients"},
     {"clipping"},

@@ -80,3 +80,61 @@ def test_options_are_checked(options, wrong):
 
 def test_printing_options_shows_no_secret(options):
     assert "<secret>" in repr(options)
+
+
+# ---- shares
+
+
+def shared(options):
+    """A ledger with a share whose records were queried already, and options that pay from the share."""
+    ledger = tacita.Ledger(neighboring_relation="replace_one", privacy_unit="one row")
+    share = ledger.register_share(2.0, 1e-6)
+    before = ledger.register(gaussian(20.0), planned_queries=1)
+    before.open()
+    before.reserve(0, 0)
+    return ledger, share, replace(options, share=share)
+
+
+def registered(options, ledger, noise_std=20.0, **changes):
+    wanted = {"planned_queries": 3, "part": None, "bound": OWN, **changes}
+    return options.session_for("oracle", ledger, gaussian(noise_std), **wanted)
+
+
+def test_a_session_is_paid_from_the_share(options):
+    ledger, share, paying = shared(options)
+    with pytest.raises(LedgerError, match="pass it as share="):
+        registered(options, ledger)
+    session = registered(paying, ledger)
+    assert session.share == share.id
+    assert registered(replace(paying, session=session), ledger) is session
+
+
+def test_a_share_is_a_limit(options):
+    ledger, _, paying = shared(options)
+    with pytest.raises(tacita.BudgetExceededError, match="share-1, set aside"):
+        registered(paying, ledger, noise_std=1.0)
+
+
+def test_another_session_than_one_of_the_share_is_refused(options):
+    ledger = tacita.Ledger(neighboring_relation="replace_one", privacy_unit="one row")
+    share = ledger.register_share(2.0, 1e-6)
+    outside = registered(options, ledger)
+    with pytest.raises(LedgerError, match="not paid from share-1"):
+        replace(options, session=outside, share=share)
+
+
+def test_a_share_is_what_register_share_returned(options):
+    with pytest.raises(TypeError, match="share must be what register_share returned"):
+        replace(options, share="share-1")
+
+
+def test_calibration_adds_to_what_is_in_the_share_alone(options):
+    ledger, _, paying = shared(options)
+    assert paying.spends(ledger, None) == []
+    first = registered(paying, ledger)
+    (spend,) = paying.spends(ledger, None)
+    assert (spend.event, spend.queries) == (first.event, 3)
+    assert replace(paying, session=first).spends(ledger, None) == []  # a resumed session is not beside itself
+    assert replace(options, session=first).spends(ledger, None) == []
+    with pytest.raises(LedgerError, match="pass it as share="):
+        options.spends(ledger, None)

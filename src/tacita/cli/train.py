@@ -77,10 +77,12 @@ def train(
     model: Annotated[str | None, TRAINING] = None,
     width: Annotated[int | None, TRAINING] = None,
     task: Annotated[Literal["classification", "regression"] | None, TRAINING] = None,
+    features: Annotated[Literal["scattering"] | None, TRAINING] = None,
     sample_rate: Annotated[float | None, TRAINING] = None,
     queries: Annotated[int | None, TRAINING] = None,
     max_grad_norm: Annotated[float | None, TRAINING] = None,
     lr: Annotated[float | None, TRAINING] = None,
+    average: Annotated[Literal["last", "half", "ema"] | None, TRAINING] = None,
     feedback: Annotated[Literal["released", "bounded"] | None, TRAINING] = None,
     balanced: Annotated[bool | None, TRAINING] = None,
     sweep: Annotated[str | None, TUNING] = None,
@@ -127,10 +129,13 @@ def train(
         model: linear, mlp, or package.module:callable with callable(num_features, num_outputs) -> nn.Module.
         width: Number of hidden units of the mlp.
         task: classification or regression; by default a public rule decides by bought counts of the target.
+        features: "scattering" trains on fixed features of images in place of their pixels; they cost no privacy.
         sample_rate: Chance of each row to be in a query.
         queries: Number of queries (steps).
         max_grad_norm: Clipping threshold.
         lr: Step size.
+        average: What is published: the last iterate, the mean of the last half of them (by default), or an exponential
+            average, ema, over about the last tenth.
         feedback: Error feedback: what clipping removes is added again later, released with noise of its own, or bounded
             and hidden. Both cost noise, and most models are better without it.
         balanced: Rare classes count as much as frequent ones: rows are weighted by bought counts of their class.

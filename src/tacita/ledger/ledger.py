@@ -175,6 +175,10 @@ class Ledger(ReadableLedger):
             restarts=_validate.count("planned_restarts", planned_restarts, at_least=0),
         )
 
+    def check_in_time(self, part: Part | None = None) -> None:
+        """Raise ``LedgerError`` if :meth:`register` without a share would refuse every session on ``part``."""
+        self._registry.check_in_time(part)
+
     def write_off(self, session: Session) -> Session:
         """Close a session that cannot go on, and return the session that was planned to replace it.
 

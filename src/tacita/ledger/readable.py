@@ -5,6 +5,7 @@ The plan's guarantee stands beside what was spent so far. Proofs: docs/derivatio
 
 import math
 from abc import ABC
+from itertools import takewhile
 from pathlib import Path
 
 from tacita import _validate
@@ -110,7 +111,8 @@ class ReadableLedger(ABC):
         if before is not None and before.restart_of is not None:
             before = self._registry.sessions[before.restart_of]
         if share is not None:
-            charges = [planned(session) for session in self._registry.inside(share.id)]
+            inside = takewhile(lambda one: one is not before, self._registry.inside(share.id))
+            charges = [planned(session) for session in inside]
         else:
             charges = self._registry.plan(before=before)
         return [spend for where, spend in charges if overlap(where, part)]

@@ -22,7 +22,8 @@ from tacita.ledger.session import Session, Write
 TOO_LATE = (
     "queries were made on these records already, so that the settings of a new session may depend on what they "
     "released. Register all sessions before the first query; or set a share aside before it (register_share) and "
-    "register with share=; or build the ledger with filter_order, max_epsilon and max_delta."
+    "pass it as share= to register, to the oracle or to fit; or build the ledger with filter_order, max_epsilon and "
+    "max_delta."
 )
 
 
@@ -121,7 +122,12 @@ class SessionRegistry:
             self._check_in_share(new, new.share)
         elif self.filter is not None:
             self.filter.divergence([planned(new)[1]])  # raises if the filter does not take the event
-        elif self._released(new.part):
+        else:
+            self.check_in_time(new.part)
+
+    def check_in_time(self, part: Part | None) -> None:
+        """Raise :class:`LedgerError` if a session registered now, outside all shares, could depend on releases."""
+        if self.filter is None and self._released(part):
             raise LedgerError(TOO_LATE)
 
     def check_in_place_of(self, old: Session, new: Registration) -> None:

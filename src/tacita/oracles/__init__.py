@@ -3,6 +3,7 @@
 from tacita.oracles.certificate import StationaryCertificate
 from tacita.oracles.gradient_oracle import GradientOracle, Release
 from tacita.oracles.line import Line
+from tacita.oracles.moments import Moments, MomentsOracle
 from tacita.oracles.network import ClippedGradientOracle, ErrorFeedbackOracle, UnclippedGradientOracle
 from tacita.oracles.queryable import Queryable
 from tacita.oracles.records import Records, cap_units, split
@@ -17,6 +18,8 @@ __all__ = [
     "ErrorFeedbackOracle",
     "GradientOracle",
     "Line",
+    "Moments",
+    "MomentsOracle",
     "Queryable",
     "Records",
     "Release",

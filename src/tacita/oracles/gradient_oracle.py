@@ -19,7 +19,7 @@ from tacita import _validate
 from tacita.accounting import Part
 from tacita.estimators.estimator import Estimator, Values
 from tacita.gradients.engine import GradientSource
-from tacita.ledger import Ledger, Session
+from tacita.ledger import Ledger, Session, Share
 from tacita.ledger.reservations import BLOCK
 from tacita.mechanisms import CalibratedGaussian, Mechanism
 from tacita.oracles.following import (
@@ -63,8 +63,7 @@ class Release:
 class GradientOracle:
     """Answers each query for the gradient with bounded, noisy values that are paid for in the ledger.
 
-    The constructor checks every setting and registers the session, which the first query opens. Printing an oracle
-    shows no data.
+    The constructor checks every setting and registers the session, which the first query opens. No data are printed.
 
     Args:
         source: Makes engines from data, such as a network with its loss and records.
@@ -77,13 +76,13 @@ class GradientOracle:
         rows: The rows of ``source`` that take part; all by default.
         part: The part of a split that these rows form.
         max_rows_per_unit: The largest number of these rows that belong to one unit. The sampler must have the same cap.
-        planned_restarts: Number of further sessions that are paid for together with the first, in case it is
-            interrupted and cannot be continued (:meth:`Ledger.write_off <tacita.Ledger.write_off>`). Give the same
-            number when the oracle is built again.
+        planned_restarts: Number of further sessions that are paid for with the first, in case it is interrupted and
+            cannot be continued (:meth:`tacita.Ledger.write_off`). Give the same number when the oracle is built again.
         purpose: What the session is for (``"train"``, ``"score"``); appears in the statement.
         settings: More public settings to bind to the session's hash. For a session that was registered before, these
             are all of its settings.
         session: A session that was registered before, with the event of this oracle, or one to resume.
+        share: What pays (:meth:`tacita.Ledger.register_share`); a calibrated mechanism's target is then the share's.
         randomness: The key that coins and noise come from; by default a new one from the system. A resumed run hands
             in its own; otherwise only tests do.
         reservation: Number of queries that are reserved on disk at once, >= 1. It is public. A killed process may
@@ -115,12 +114,13 @@ class GradientOracle:
         purpose: str = "train",
         settings: Mapping[str, Any] | None = None,
         session: Session | None = None,
+        share: Share | None = None,
         randomness: Randomness | None = None,
         reservation: int = BLOCK,
     ) -> None:
         data = OracleData(source, rows, part, max_rows_per_unit)
         chosen = randomness or Randomness.system()
-        options = SessionOptions(purpose, settings, session, chosen, planned_restarts, reservation)
+        options = SessionOptions(purpose, settings, session, chosen, planned_restarts, reservation, share)
         self._build(data, options, estimator, mechanism, sampler, ledger=ledger, planned_queries=planned_queries)
 
     def _build(

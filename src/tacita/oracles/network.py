@@ -17,7 +17,7 @@ from tacita.clipping.clipper import Clipper
 from tacita.estimators import CappedSum, ClippedSum, Estimator, GridSum, UnclippedSum
 from tacita.estimators.error_feedback import Feedback, as_feedback
 from tacita.gradients.functional import LossFn
-from tacita.ledger import Ledger, Session
+from tacita.ledger import Ledger, Session, Share
 from tacita.ledger.reservations import BLOCK
 from tacita.mechanisms import CalibratedGaussian, GaussianMechanism, Mechanism
 from tacita.oracles.gradient_oracle import GradientOracle
@@ -54,7 +54,7 @@ class ClippedGradientOracle(GradientOracle):
         process_group: The processes that share the rows of each batch, such as ``torch.distributed.group.WORLD``. Every
             rank builds the oracle and makes the same calls; rank 0 draws, pays and adds the noise, so that ``ledger``
             is ``None`` on all others. Do not wrap the model in ``DistributedDataParallel`` (docs/process-group.md).
-        planned_restarts, purpose, settings, session, randomness, reservation: As in :class:`GradientOracle`.
+        planned_restarts, purpose, settings, session, share, randomness, reservation: As in :class:`GradientOracle`.
 
     Example:
         >>> import torch, tacita
@@ -91,6 +91,7 @@ class ClippedGradientOracle(GradientOracle):
         purpose: str = "train",
         settings: Mapping[str, Any] | None = None,
         session: Session | None = None,
+        share: Share | None = None,
         randomness: Randomness | None = None,
         reservation: int = BLOCK,
     ) -> None:
@@ -98,7 +99,7 @@ class ClippedGradientOracle(GradientOracle):
             model, loss_fn, dataset, collate_fn, num_workers, method, max_physical_batch_size, process_group
         )
         chosen = randomness or Randomness.system()
-        options = SessionOptions(purpose, settings, session, chosen, planned_restarts, reservation)
+        options = SessionOptions(purpose, settings, session, chosen, planned_restarts, reservation, share)
         data = network.data()
         estimator = _clipped(clipper, mechanism, data.source.method)
         self._build(data, options, estimator, mechanism, sampler, ledger=ledger, planned_queries=planned_queries)
@@ -124,7 +125,7 @@ class ErrorFeedbackOracle(GradientOracle):
         clipper: ``FlatClipper``; with ``PrivateFeedback`` also ``AutomaticClipper``.
         feedback: The settings of one of the three kinds.
         collate_fn, num_workers, method, max_physical_batch_size, process_group: As in :class:`ClippedGradientOracle`.
-        planned_restarts, purpose, settings, session, randomness, reservation: As in :class:`GradientOracle`.
+        planned_restarts, purpose, settings, session, share, randomness, reservation: As in :class:`GradientOracle`.
 
     Raises:
         UnsupportedEventError: No guarantee is proved for feedback x sampler x relation; the message names what is.
@@ -167,6 +168,7 @@ class ErrorFeedbackOracle(GradientOracle):
         purpose: str = "train",
         settings: Mapping[str, Any] | None = None,
         session: Session | None = None,
+        share: Share | None = None,
         randomness: Randomness | None = None,
         reservation: int = BLOCK,
     ) -> None:
@@ -175,7 +177,7 @@ class ErrorFeedbackOracle(GradientOracle):
             model, loss_fn, dataset, collate_fn, num_workers, method, max_physical_batch_size, process_group
         )
         chosen = randomness or Randomness.system()
-        options = SessionOptions(purpose, settings, session, chosen, planned_restarts, reservation)
+        options = SessionOptions(purpose, settings, session, chosen, planned_restarts, reservation, share)
         estimator = feedback.estimator(clipper, as_sampler(sampler).expected_batch_size)
         data, allocated = network.data(), feedback.allocated(mechanism)
         self._build(data, options, estimator, allocated, sampler, ledger=ledger, planned_queries=planned_queries)
@@ -202,7 +204,7 @@ class UnclippedGradientOracle(GradientOracle):
         mechanism: ``GaussianMechanism`` or ``CalibratedGaussian``.
         planned_queries: Number of queries that the guarantee covers.
         collate_fn, num_workers, method, max_physical_batch_size, process_group: As in :class:`ClippedGradientOracle`.
-        planned_restarts, purpose, settings, session, randomness, reservation: As in :class:`GradientOracle`.
+        planned_restarts, purpose, settings, session, share, randomness, reservation: As in :class:`GradientOracle`.
 
     Warns:
         UserWarning: The noise alone is so large that one step of size 1 / L may pass the bound. The lemma behind the
@@ -246,6 +248,7 @@ class UnclippedGradientOracle(GradientOracle):
         purpose: str = "train",
         settings: Mapping[str, Any] | None = None,
         session: Session | None = None,
+        share: Share | None = None,
         randomness: Randomness | None = None,
         reservation: int = BLOCK,
     ) -> None:
@@ -253,7 +256,7 @@ class UnclippedGradientOracle(GradientOracle):
             model, loss_fn, dataset, collate_fn, num_workers, method, max_physical_batch_size, process_group
         )
         chosen = randomness or Randomness.system()
-        options = SessionOptions(purpose, settings, session, chosen, planned_restarts, reservation)
+        options = SessionOptions(purpose, settings, session, chosen, planned_restarts, reservation, share)
         estimator = UnclippedSum(
             declared_max_grad_norm=declared_max_grad_norm,
             failure_probability=failure_probability,

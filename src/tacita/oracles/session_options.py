@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tacita import _validate
-from tacita.accounting import Event, Part
+from tacita.accounting import Event, Part, Spend
 from tacita.errors import LedgerError
-from tacita.ledger import Ledger, Session, settings_sha256
+from tacita.ledger import Ledger, Session, Share, settings_sha256
 from tacita.ledger.reservations import BLOCK
 from tacita.random import Randomness
 
@@ -26,6 +26,7 @@ class SessionOptions:
         randomness: The key that coins and noise come from.
         planned_restarts: Number of sessions registered together with it, to take its place if it cannot be continued.
         reservation: Number of queries that are reserved on disk at once.
+        share: The share to pay from, which was set aside before the first release; ``None`` pays from the whole budget.
     """
 
     purpose: str
@@ -34,10 +35,27 @@ class SessionOptions:
     randomness: Randomness
     planned_restarts: int = 0
     reservation: int = BLOCK
+    share: Share | None = None
 
     def __post_init__(self) -> None:
         _validate.count("planned_restarts", self.planned_restarts, at_least=0)
         _validate.count("reservation", self.reservation)
+        if self.share is not None and not isinstance(self.share, Share):
+            raise TypeError(f"share must be what register_share returned, got {type(self.share).__name__}.")
+        if self.share is not None and self.session is not None and self.session.share != self.share.id:
+            raise LedgerError(
+                f"session {self.session.id!r} is not paid from {self.share.id}: leave share out, or register the "
+                "session with it."
+            )
+
+    def spends(self, ledger: Ledger, part: Part | None) -> list[Spend]:
+        """Return what calibration has to add to: all that is planned before the session, or before it in its share."""
+        share = self.share
+        if share is None and self.session is not None and self.session.share is not None:
+            share = next(one for one in ledger.shares if one.id == self.session.share)
+        if share is None and self.session is None:
+            ledger.check_in_time(part)  # else the message would be about noise, which is not what is wrong
+        return ledger.spends(part, share=share, before=self.session)
 
     @property
     def more_settings(self) -> dict[str, Any]:
@@ -80,6 +98,7 @@ class SessionOptions:
                 settings=bound,
                 secure_randomness=self.randomness.secure,
                 planned_restarts=self.planned_restarts,
+                share=self.share,
             )
         registered = session.registration
         if registered.secure_randomness and not self.randomness.secure:

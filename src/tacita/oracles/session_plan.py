@@ -82,7 +82,7 @@ class SessionPlan:
                 lambda noise_multiplier: self.event(at(noise_multiplier)),
                 self.relation,
                 self.planned_queries,
-                self.ledger.spends(self.data.part, before=options.session),
+                options.spends(self.ledger, self.data.part),
                 sessions=1 + options.planned_restarts,
             )
         if not isinstance(mechanism, Mechanism):

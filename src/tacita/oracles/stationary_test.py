@@ -22,7 +22,7 @@ from tacita.accounting import CoupledEvent, Event
 from tacita.errors import BudgetExceededError, ResumeError
 from tacita.estimators.stationarity_query import StationarityQuery
 from tacita.gradients.functional import LossFn
-from tacita.ledger import Ledger, Session
+from tacita.ledger import Ledger, Session, Share
 from tacita.ledger.reservations import BLOCK
 from tacita.mechanisms.above_threshold import AboveThreshold
 from tacita.mechanisms.mechanism import Blocks
@@ -75,7 +75,7 @@ class StationaryTest:
             random.
         max_slack: The largest a that is accepted; at 1/2 an accepted point is 4 alpha-stationary.
         collate_fn, method, max_physical_batch_size: As in :class:`~tacita.ClippedGradientOracle`.
-        purpose, settings, session, randomness, planned_restarts, reservation: As in :class:`~tacita.GradientOracle`.
+        purpose, settings, session, share, randomness, planned_restarts, reservation: As in ``GradientOracle``.
 
     Raises:
         ValueError: A setting is wrong, or the answers would be too noisy; the message names it and the way out.
@@ -123,13 +123,14 @@ class StationaryTest:
         purpose: str = "select",
         settings: Mapping[str, Any] | None = None,
         session: Session | None = None,
+        share: Share | None = None,
         randomness: Randomness | None = None,
         planned_restarts: int = 0,
         reservation: int = BLOCK,
     ) -> None:
         data = Network(model, loss_fn, dataset, collate_fn, 0, method, max_physical_batch_size).data()
         chosen = randomness or Randomness.system()
-        options = SessionOptions(purpose, settings, session, chosen, planned_restarts, reservation)
+        options = SessionOptions(purpose, settings, session, chosen, planned_restarts, reservation, share)
         self.ledger, self.source, self.randomness = ledger, data.source, options.randomness
         self.max_tests = _validate.count("max_tests", max_tests)
         self.failure_probability = _validate.delta("failure_probability", failure_probability)

@@ -9,6 +9,7 @@ import numpy as np
 from tacita.random import Stream
 from tacita.tables.encoding import Encoder
 from tacita.tables.features import ArrayPiece, CategoryPiece, ClassTarget, NumberPiece, NumberTarget
+from tacita.tables.image_features import ScatteringPiece
 from tacita.tables.table import ArrayColumn, Column, NumberColumn, Table, TextColumn
 
 NOBODY = "no such value"  # a cell that no encoder knows
@@ -46,7 +47,9 @@ def crafted(encoder: Encoder, rows: int, stream: Stream) -> Table:
     return Table(columns, np.ones(rows, dtype=bool))
 
 
-def _cells(piece: NumberPiece | CategoryPiece | ArrayPiece, rows: int, draw: np.random.Generator) -> Column:
+def _cells(
+    piece: NumberPiece | CategoryPiece | ArrayPiece | ScatteringPiece, rows: int, draw: np.random.Generator
+) -> Column:
     if isinstance(piece, NumberPiece):
         inside = draw.uniform(piece.lower, piece.upper, rows)
         storage = "number" if piece.date_format is None else "date"

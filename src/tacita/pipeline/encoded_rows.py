@@ -1,6 +1,6 @@
 """The rows of a run as features and targets, split into those to train on and those held out."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,6 +16,8 @@ from tacita.tables.schema import Schema
 from tacita.tables.table import Table
 from tacita.tables.table_file import TableFile
 from tacita.tables.units import held_out
+
+ENCODED_AT_ONCE = 2**26  # features in memory at once while rows are encoded
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ def encode_rows(
     kept, held = EncodedFile(encoder, folder, by_class=by_class), EncodedFile(encoder, folder)
     wanted, first = (*encoder.columns(), *(() if schema.unit is None else (schema.unit,))), 0
     with private_rows("encoding the rows"):
-        for chunk in rows.table.chunks(wanted):
+        for chunk in _narrow(rows.table.chunks(wanted), encoder.num_features):
             out = np.zeros(chunk.num_rows, dtype=bool)
             # A row's coin follows from its place in the whole file, or from its person: chunks do not move it.
             if holds_out:
@@ -89,3 +91,14 @@ def encode_rows(
             first += chunk.num_rows
         public = None if rows.test is None else encoder.encode(rows.test)
     return EncodedRows(kept, held, public)
+
+
+def _narrow(chunks: Iterator[Table], num_features: int) -> Iterator[Table]:
+    """Cut chunks so that the features of one fit into memory: an image may have thousands."""
+    most = max(ENCODED_AT_ONCE // max(num_features, 1), 1)
+    for chunk in chunks:
+        if chunk.num_rows <= most:
+            yield chunk
+            continue
+        for first in range(0, chunk.num_rows, most):
+            yield chunk.take(np.arange(first, min(first + most, chunk.num_rows)))

@@ -15,7 +15,7 @@ from tacita.tables.encoding import Encoder
 HOLDOUT = defaults.HELD_OUT  # share of the rows (or persons) that is held out by coin for the score
 MOMENTUM = defaults.MOMENTUM
 ANTI_WINDUP = 10.0  # bound on the error of feedback, in clipping thresholds
-TAIL = 1 - defaults.AVERAGED_FROM  # share of the iterates, the last ones, that are averaged
+AVERAGE = "half"  # the mean of the last half of the iterates is published
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +110,9 @@ def chosen(settings: TableSettings, encoder: Encoder, *, rows: float, holds_out:
         words.append(f"lr = {learning_rate(settings, encoder, rows):g}")
     if settings.balanced:
         words.append("weight of a row = bought rows of the rarest class / those of its own class")
-    words.append(f"optimizer = SGD, momentum {MOMENTUM:g}, average of the last {TAIL:.0%} of the iterates")
+    words.append(f"optimizer = SGD, momentum {MOMENTUM:g}")
+    if settings.average is None:
+        words.append("average = half: the mean of the last half of the iterates is published")
     if settings.feedback is not None:
         norm = training(settings).max_grad_norm
         words.append(f"feedback: residuals up to {norm:g}, injected up to {norm:g}, error up to {ANTI_WINDUP * norm:g}")

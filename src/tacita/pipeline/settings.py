@@ -17,6 +17,7 @@ from tacita.tables.readers import FileFormat
 Task = Literal["classification", "regression"]
 Hardened = Literal["rounded", "discrete"]
 FeedbackKind = Literal["released", "bounded"]
+AverageChoice = Literal["last", "half", "ema"]
 MODELS = ("linear", "mlp")
 LISTS = ("columns", "drop", "classes")  # settings that hold several names
 CONFIG = "config.toml"  # the settings of a run, in its folder
@@ -41,6 +42,8 @@ class TableSettings:
         rows: The public number of rows, a declared guess under add_or_remove_one.
         test_file: A table declared public, for an exact score outside the guarantee.
         non_private_holdout: Whether to score the held-out rows exactly, outside the guarantee.
+        features: "scattering" to train on fixed features of images (:class:`~tacita.features.Scattering`) in place of
+            their pixels; they cost no privacy.
         columns: The names of the columns of a file without a header line.
         drop: The columns to leave out.
         delimiter, quote, encoding: The format of a CSV; never guessed from its rows.
@@ -53,6 +56,8 @@ class TableSettings:
         queries: The number of queries of the training.
         max_grad_norm: The clipping threshold.
         lr: The step size.
+        average: The point of the run that is published: the "last" iterate, the mean of the last "half" of them, or
+            "ema", a mean whose weights fade over the last tenth. Each costs no privacy. "half" by default.
         feedback: Error feedback: what clipping removes is added again later, "released" with noise of its own or
             "bounded" and hidden. At the same epsilon it mostly costs more than it gives (docs/error-feedback.md).
         balanced: Whether rare classes count as much as frequent ones: rows are weighted by bought counts of their
@@ -82,6 +87,7 @@ class TableSettings:
     rows: int | None = None
     test_file: str | None = None
     non_private_holdout: bool = False
+    features: Literal["scattering"] | None = None
     columns: tuple[str, ...] = ()
     drop: tuple[str, ...] = ()
     delimiter: str | None = None
@@ -96,6 +102,7 @@ class TableSettings:
     queries: int | None = None
     max_grad_norm: float | None = None
     lr: float | None = None
+    average: AverageChoice | None = None
     feedback: FeedbackKind | None = None
     balanced: bool = False
     allow_large_delta: bool = False
@@ -150,11 +157,15 @@ class TableSettings:
             raise ValueError(f"model must be linear, mlp or package.module:callable, got {self.model!r}.")
         if self.hardened not in (None, "rounded", "discrete"):
             raise ValueError(f"hardened must be rounded or discrete, got {self.hardened!r}.")
+        if self.average not in (None, "last", "half", "ema"):
+            raise ValueError(f"average must be last, half or ema, got {self.average!r}.")
         if self.feedback not in (None, "released", "bounded"):
             raise ValueError(
                 f"feedback must be released or bounded, got {self.feedback!r}. With a hidden, unbounded error "
                 "(tacita.PrivateFeedback) the noise would depend on the number of rows, which is bought."
             )
+        if self.features not in (None, "scattering"):
+            raise ValueError(f"features must be scattering, or left out, got {self.features!r}.")
         if self.feedback is not None and self.hardened is not None:
             raise ValueError(
                 "feedback must go without hardened, because the error of clipping is on no grid: leave one of them out."
@@ -308,7 +319,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
         ),
         (str, _NONE),
     ),
-    **dict.fromkeys(("sweep", "dataset_name", "hardened", "feedback"), (str, _NONE)),
+    **dict.fromkeys(("sweep", "dataset_name", "hardened", "feedback", "features", "average"), (str, _NONE)),
 }
 
 

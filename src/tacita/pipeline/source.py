@@ -134,7 +134,7 @@ def open_source(settings: TableSettings, schema: Schema) -> TableSource:
     offered = [
         name for name in table.names if name not in settings.drop and (not schema.columns or name in schema.columns)
     ]
-    schema = _with_arrays(schema, table, offered)
+    schema = _with_features(_with_arrays(schema, table, offered), settings)
     schema.check_structure(table.head)
     names = schema.features(offered)
     if not names:
@@ -207,3 +207,17 @@ def _with_arrays(schema: Schema, table: TableFile, offered: list[str]) -> Schema
         if name not in specs and isinstance(column, ArrayColumn) and column.values.dtype == np.uint8:
             specs[name] = ArraySpec(shape=column.values.shape[1:], lower=0.0, upper=255.0)
     return msgspec.structs.replace(schema, columns=specs)
+
+
+def _with_features(schema: Schema, settings: TableSettings) -> Schema:
+    """Declare that the images are to be replaced by the features that the settings ask for."""
+    if settings.features is None:
+        return schema
+    specs = {
+        name: msgspec.structs.replace(spec, features=settings.features)
+        for name, spec in schema.columns.items()
+        if isinstance(spec, ArraySpec) and name not in settings.drop
+    }
+    if not specs:
+        raise ValueError("features belong to columns of images: the table has none, so leave features out.")
+    return msgspec.structs.replace(schema, columns={**schema.columns, **specs})

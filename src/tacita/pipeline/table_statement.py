@@ -99,6 +99,7 @@ def make_statement(
         holdout_score=dict(score),
         run=dict(run),
         model=preprocessing.model.name,
+        **_asked_for(settings),
         task=encoder.task,
         target=encoder.target.column if encoder.target else None,
         rows={"value": whole(preprocessing.rows), "how": "declared" if source.schema.rows is not None else "bought"},
@@ -110,6 +111,12 @@ def make_statement(
         files=dict(files),
         **{name: value for name, value in if_any.items() if value is not None},
     )
+
+
+def _asked_for(settings: TableSettings) -> dict[str, str]:
+    """Return the settings of the training that are stated only where somebody asked for them."""
+    words = {"features": settings.features, "average": settings.average}
+    return {name: value for name, value in words.items() if value is not None}
 
 
 def _tuning(settings: TableSettings, selection: Selected | None, dataset: Mapping[str, Any] | None) -> list[str]:

@@ -4,7 +4,6 @@ The order makes it private. All sessions are registered together before the firs
 down before the training starts.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -17,8 +16,7 @@ from tacita.errors import DataStructureError, LedgerError
 from tacita.gradients.functional import LossFn
 from tacita.ledger import Ledger, Statement
 from tacita.mechanisms import CalibratedGaussian, Mechanism
-from tacita.methods import SuffixAverage
-from tacita.oracles import Records, trainable
+from tacita.oracles import Records
 from tacita.oracles.records import num_rows
 from tacita.pipeline import rules, score
 from tacita.pipeline.dry_run import what_survives
@@ -39,6 +37,7 @@ from tacita.tables.encoding import Encoded
 from tacita.tables.table import Table
 from tacita.tables.units import cap_rows
 from tacita.training.checkpoint import TrainingState
+from tacita.training.chosen_settings import ChosenSettings, chosen_average
 from tacita.training.fingerprint import data_fingerprint
 from tacita.training.folder import RunFolder
 from tacita.training.loop import Checkpoints, train
@@ -201,7 +200,7 @@ class TableTask:
         )
         lr = rules.learning_rate(settings, preprocessing.encoder, preprocessing.rows)
         optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=rules.MOMENTUM)
-        average = SuffixAverage(trainable(model), skip=training.queries - math.ceil(rules.TAIL * training.queries))
+        average = chosen_average(settings.average or rules.AVERAGE, oracle, model, ChosenSettings())
         return TrainingState(model, optimizer, oracle, average)
 
     def _num_records(self, preprocessing: Preprocessing, records: Records) -> int:

@@ -17,6 +17,7 @@ from torch import Tensor
 from tacita.gradients.data import IndexedRows
 from tacita.tables.encoding import Encoded, Encoder
 from tacita.tables.features import BLOCK_ROWS, ArrayPiece, NumberPiece
+from tacita.tables.image_features import ScatteringPiece
 
 RESIDENT = 2**28  # bytes; a file up to this size is mapped whole
 WINDOW = 2**25  # bytes that are mapped at once of a larger file
@@ -30,8 +31,8 @@ _VALID, _LABELLED = 1, 2  # bits of a row's flags
 class EncodedFile(IndexedRows):
     """A data set of encoded rows for an oracle: rows are appended, then read in any order.
 
-    A feature that is always 0 or 1 takes one bit on disk, any other takes four bytes. Reading gives back the exact
-    bits.
+    A feature that is always 0 or 1 takes one bit on disk, any other takes four bytes, or two if all are scattering
+    features. Reading gives back the exact bits.
 
     Args:
         encoder: The encoder that made the rows.
@@ -94,7 +95,7 @@ class EncodedFile(IndexedRows):
 
     def _features(self, packed: np.ndarray) -> Tensor:
         if self._floats is None:
-            return torch.from_numpy(packed["features"].copy())
+            return torch.from_numpy(packed["features"].astype(np.float32))
         bits, floats = packed["bits"], packed["floats"]
         width, whole = self._encoder.num_features, 8 * bits.shape[1]  # whole: with the bits that fill up the last byte
         features = np.empty((len(bits), width), np.float32)  # without gaps, which would slow down every product
@@ -180,8 +181,8 @@ def _float_features(encoder: Encoder) -> np.ndarray | None:
     found: list[int] = []
     first = 0
     for piece in encoder.pieces:
-        width = len(piece.names)
-        if isinstance(piece, ArrayPiece):
+        width = piece.width
+        if isinstance(piece, ArrayPiece | ScatteringPiece):
             found += range(first, first + width)
         elif isinstance(piece, NumberPiece):
             found.append(first)  # its steps, buckets and indicator are 0 or 1
@@ -193,5 +194,6 @@ def _row_type(encoder: Encoder, floats: np.ndarray | None) -> np.dtype:
     width = encoder.num_features
     target = [("target", "<i8")] if encoder.task == "classification" else [("target", "<f4"), ("answer", "<f8")]
     bits = [("bits", "u1", (-(-width // 8),)), ("floats", "<f4", (0 if floats is None else len(floats),))]
-    features = [("features", "<f4", (width,))] if floats is None else bits
+    half = all(isinstance(piece, ScatteringPiece) for piece in encoder.pieces)  # they are rounded to float16
+    features = [("features", "<f2" if half else "<f4", (width,))] if floats is None else bits
     return np.dtype([*features, *target, ("flags", "u1")])

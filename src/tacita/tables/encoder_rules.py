@@ -18,6 +18,7 @@ from tacita.tables.features import (
     NumberTarget,
     evenly_spread,
 )
+from tacita.tables.image_features import GROUPS, ScatteringPiece
 from tacita.tables.refinement import bounds
 from tacita.tables.schema import ArraySpec, CategorySpec, DateSpec, NumberSpec, Schema, Spec, Target, as_texts
 from tacita.tables.survey import Bin, Facts, Survey, mean_and_std
@@ -31,7 +32,7 @@ MISSING_SHARE = 0.01  # an indicator of missing cells if their count passes max(
 MISSING_NOISE = 4
 DECLARED_STEPS = 12  # powers of two below the larger declared bound that become steps
 
-Piece = NumberPiece | CategoryPiece | ArrayPiece
+Piece = NumberPiece | CategoryPiece | ArrayPiece | ScatteringPiece
 
 
 def make_encoder(schema: Schema, survey: Survey | None = None, *, columns: Sequence[str] | None = None) -> Encoder:
@@ -66,7 +67,7 @@ class Details:
 
 
 def _width(pieces: Sequence[Piece]) -> int:
-    return sum(len(piece.names) for piece in pieces)
+    return sum(piece.width for piece in pieces)
 
 
 def public_rows(schema: Schema, survey: Survey | None) -> float:
@@ -103,7 +104,7 @@ def _facts(survey: Survey | None, name: str) -> Facts:
 
 def _declared(name: str, spec: Spec) -> Sequence[Piece]:
     if isinstance(spec, ArraySpec):
-        return [ArrayPiece(column=name, shape=spec.shape, lower=spec.lower, upper=spec.upper)]
+        return [_declared_array(name, spec)]
     if isinstance(spec, CategorySpec):
         return [CategoryPiece(column=name, values=as_texts(spec.values or ()))]
     if isinstance(spec, DateSpec):
@@ -113,6 +114,14 @@ def _declared(name: str, spec: Spec) -> Sequence[Piece]:
         steps = declared_steps(lower, upper) if spec.steps is None else tuple(sorted(set(spec.steps)))
         return [_declared_number(name, lower, upper, steps, None)]
     return []
+
+
+def _declared_array(name: str, spec: ArraySpec) -> ArrayPiece | ScatteringPiece:
+    """Return the scattering features if they are asked for; else the values, scaled as declared or by the rule."""
+    of = {"column": name, "shape": spec.shape, "lower": spec.lower, "upper": spec.upper}
+    if spec.features == "scattering":
+        return ScatteringPiece(**of, groups=GROUPS if spec.groups is None else spec.groups)
+    return ArrayPiece(**of, centre=spec.centre, scale=spec.scale, groups=spec.groups)
 
 
 def _both(lower: float | None, upper: float | None) -> tuple[float, float]:

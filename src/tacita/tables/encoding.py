@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from tacita.tables.features import ArrayPiece, CategoryPiece, ClassTarget, NumberPiece, NumberTarget
+from tacita.tables.image_features import ScatteringPiece
 from tacita.tables.readers import FileFormat
 from tacita.tables.schema import strict
 from tacita.tables.table import Table
@@ -60,7 +61,7 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         format: Version of this layout.
     """
 
-    pieces: tuple[NumberPiece | CategoryPiece | ArrayPiece, ...]
+    pieces: tuple[NumberPiece | CategoryPiece | ArrayPiece | ScatteringPiece, ...]
     target: ClassTarget | NumberTarget | None = None
     missing: tuple[str, ...]
     reading: FileFormat = FileFormat()
@@ -79,7 +80,7 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     @property
     def num_features(self) -> int:
         """The number of features, which are the inputs of the model."""
-        return len(self.feature_names)
+        return sum(piece.width for piece in self.pieces)
 
     @property
     def task(self) -> str | None:
@@ -104,7 +105,7 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         """Encode the rows of ``table``; only a wrong structure raises."""
         features, last = np.empty((table.num_rows, self.num_features), np.float32), 0
         for piece in self.pieces:
-            first, last = last, last + len(piece.names)
+            first, last = last, last + piece.width
             piece.fill(table.column(piece.column), self.missing, features[:, first:last])
         valid, target = table.valid, None
         answers = labelled = None

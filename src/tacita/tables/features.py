@@ -9,8 +9,11 @@ from collections.abc import Sequence
 
 import msgspec
 import numpy as np
+import torch
 
 from tacita.errors import DataStructureError
+from tacita.features.extraction import scaled
+from tacita.features.scattering import group_normalised
 from tacita.tables.cells import MISSING, NUMBER
 from tacita.tables.table import ArrayColumn, Column
 
@@ -41,13 +44,18 @@ class Piece(
     def names(self) -> tuple[str, ...]:
         """The names of the features; their number is the width of the piece."""
 
+    @property
+    def width(self) -> int:
+        """The number of features."""
+        return len(self.names)
+
     @abstractmethod
     def fill(self, column: Column, missing: Sequence[str], out: np.ndarray) -> None:
-        """Write the features into ``out``, float32, shape (rows, len(names))."""
+        """Write the features into ``out``, float32, shape (rows, width)."""
 
     def encode(self, column: Column, missing: Sequence[str]) -> np.ndarray:
-        """Return the features, float32, shape (rows, len(names))."""
-        out = np.empty((len(column), len(self.names)), np.float32)
+        """Return the features, float32, shape (rows, width)."""
+        out = np.empty((len(column), self.width), np.float32)
         self.fill(column, missing, out)
         return out
 
@@ -120,27 +128,55 @@ class CategoryPiece(Piece, frozen=True, tag="category"):
 
 
 class ArrayPiece(Piece, frozen=True, tag="array"):
-    """The array of a row, clamped to [lower, upper], mapped to [0, 1], flattened; what is not finite becomes 0."""
+    """The array of a row, clamped to [lower, upper], then scaled and flattened; what is not finite counts as lower.
+
+    Attributes:
+        shape: The shape of the array.
+        lower, upper: Public bounds of its values.
+        centre, scale: A value x becomes ``(x - centre) / scale``; ``None`` maps [lower, upper] to [0, 1].
+        groups: Instead, each of so many equal runs of the flattened array gets mean 0 and variance 1 of its own, by the
+            row alone; ``None`` does not.
+    """
 
     shape: tuple[int, ...]
     lower: float
     upper: float
+    centre: float | None = None
+    scale: float | None = None
+    groups: int | None = None
 
     def __post_init__(self):
         check_array(self.shape, self.lower, self.upper)
+        if (self.centre is None) != (self.scale is None):
+            raise ValueError(f"centre and scale go together, got {self.centre!r} and {self.scale!r}.")
+        if self.groups is not None and self.centre is not None:
+            raise ValueError("groups normalise each row by itself: leave out centre and scale.")
+        if self.groups is not None and (self.groups < 1 or self.width % self.groups):
+            raise ValueError(f"groups must divide the {self.width} numbers of a row, got {self.groups}.")
+        if self.centre is not None and self.scale is not None:
+            _check_scaling(self.lower, self.upper, self.centre, self.scale)
+            if not max(abs(self.lower - self.centre), abs(self.upper - self.centre)) / self.scale <= LARGEST / 2:
+                raise ValueError("scale must be larger: scaled values between lower and upper exceed float32.")
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(f"{self.column}[{i}]" for i in range(math.prod(self.shape)))
+        return tuple(f"{self.column}[{i}]" for i in range(self.width))
+
+    @property
+    def width(self) -> int:
+        return math.prod(self.shape)
 
     def fill(self, column: Column, missing: Sequence[str], out: np.ndarray) -> None:
-        if not isinstance(column, ArrayColumn) or column.shape != self.shape:
-            raise DataStructureError(
-                f"Column {self.column!r} must hold arrays of the declared shape {list(self.shape)}."
-            )
-        values = column.values.reshape(len(column), math.prod(column.values.shape[1:])).astype(np.float32)
-        scaled = (np.clip(values, self.lower, self.upper) - np.float32(self.lower)) / (self.upper - self.lower)
-        out[:] = np.where(np.isfinite(values), scaled, 0.0)
+        values = arrays_of(column, self.column, self.shape).reshape(len(column), self.width)
+        for start in range(0, len(values), BLOCK_ROWS):
+            rows = slice(start, start + BLOCK_ROWS)
+            out[rows] = scaled(values[rows], self.lower, self.upper)
+        if self.groups is not None:
+            for row in out:
+                row[:] = group_normalised(torch.from_numpy(row).clone(), self.groups).numpy().reshape(-1)
+        elif self.centre is not None and self.scale is not None:
+            out *= np.float32((self.upper - self.lower) / self.scale)
+            out += np.float32((self.lower - self.centre) / self.scale)
 
 
 class Answer(
@@ -211,6 +247,13 @@ class NumberTarget(Answer, frozen=True, tag="regression"):
 def evenly_spread(lower: float, upper: float) -> tuple[float, float]:
     """Return mean and standard deviation of numbers that are spread evenly between two bounds."""
     return (lower + upper) / 2, (upper - lower) / math.sqrt(12)
+
+
+def arrays_of(column: Column, name: str, shape: Sequence[int]) -> np.ndarray:
+    """Return the arrays of a column, shape (rows, *shape), or raise :class:`DataStructureError` if they are others."""
+    if not isinstance(column, ArrayColumn) or column.shape != tuple(shape):
+        raise DataStructureError(f"Column {name!r} must hold arrays of the declared shape {list(shape)}.")
+    return column.values
 
 
 def check_array(shape: Sequence[int], lower: float, upper: float) -> None:

@@ -13,8 +13,9 @@ from typing import Any, Literal
 import msgspec
 
 from tacita.errors import DataStructureError
+from tacita.features import Scattering
 from tacita.tables.cells import DEFAULT_MISSING, parse_date
-from tacita.tables.features import check_array, evenly_spread
+from tacita.tables.features import ArrayPiece, check_array, evenly_spread
 from tacita.tables.readers import FileFormat
 from tacita.tables.table import ArrayColumn, Table
 
@@ -86,15 +87,34 @@ class CategorySpec(Declared, frozen=True, tag="category"):
 
 
 class ArraySpec(Declared, frozen=True, tag="array"):
-    """An array in each row of an NPZ file: ``shape`` is that of one row; [lower, upper] is mapped to [0, 1]."""
+    """An array in each row of an NPZ file; ``shape`` is that of one row.
+
+    Attributes:
+        shape, lower, upper: The shape, and bounds that values are clamped to.
+        centre, scale: Public numbers; a value x becomes ``(x - centre) / scale``. By default a public rule chooses.
+        groups: Instead, each of so many equal runs of a row's array gets mean 0 and variance 1 by the row alone; with
+            ``features``, groups of channels.
+        features: "scattering" for an image: fixed features in place of the values.
+    """
 
     shape: tuple[int, ...]
     lower: float
     upper: float
+    centre: float | None = None
+    scale: float | None = None
+    groups: int | None = None
+    features: Literal["scattering"] | None = None
 
     def __post_init__(self):
         _check_bounds(self.lower, self.upper)
         check_array(self.shape, self.lower, self.upper)
+        if self.features is None:
+            scaling = {"centre": self.centre, "scale": self.scale, "groups": self.groups}
+            ArrayPiece(column="", shape=self.shape, lower=self.lower, upper=self.upper, **scaling)  # raises if wrong
+        elif self.centre is not None or self.scale is not None:
+            raise ValueError("centre and scale belong to values: leave them out with features, which have groups.")
+        else:
+            Scattering(shape=self.shape, groups=self.groups)  # raises unless it is an image
 
 
 class TextSpec(Declared, frozen=True, tag="text"):

@@ -24,7 +24,7 @@ from tacita.estimators.error_feedback import Feedback, as_feedback
 from tacita.gradients import SeveralViews, mean_over_views
 from tacita.gradients.functional import LossFn
 from tacita.gradients.process_group import Ranks
-from tacita.ledger import Ledger, Statement, statement
+from tacita.ledger import Ledger, Share, Statement, statement
 from tacita.ledger.reservations import BLOCK
 from tacita.mechanisms import CalibratedGaussian, form_of
 from tacita.oracles import ClippedGradientOracle, ErrorFeedbackOracle, GradientOracle
@@ -95,6 +95,8 @@ def fit(
     augment: Callable[[Any], Any] | None = None,
     neighboring_relation: NeighboringRelation = "add_or_remove_one",
     privacy_unit: str | None = None,
+    ledger: Ledger | None = None,
+    share: Share | None = None,
     folder: str | Path | None = None,
     public_data: Any = None,
     public_every: int | None = None,
@@ -143,6 +145,11 @@ def fit(
             query's secret seeds, and looks at its record alone.
         neighboring_relation: How neighbouring data sets differ.
         privacy_unit: The caller's words for what is protected. ``None`` lets tacita write "one record".
+        ledger: Pays, in place of a ledger of the run's own, and sets relation and unit: for a training that follows
+            other sessions on the same records. It goes without ``folder``, and the caller closes and seals it.
+        share: The share of ``ledger`` to pay from, which was set aside before the first release
+            (:meth:`tacita.Ledger.register_share`); the target is then that of the sessions in the share. The run's
+            statement is of the whole ledger, at twice the delta of its shares; :func:`tacita.statement` takes another.
         folder: Keeps the ledger, the statement and the model, and checkpoints while the run goes on. If the process is
             killed, the same call with the same settings and data continues the run and ends with the same bits. With
             another optimizer it continues from the last checkpoint: the queries made since then stay paid for and are
@@ -184,6 +191,8 @@ def fit(
         True
     """
     _check_variants(average, feedback, hardened, early_stop)
+    if ledger is not None or share is not None:
+        neighboring_relation, privacy_unit = _of_ledger(ledger, folder, neighboring_relation, privacy_unit)
     watching = Watching(loss_fn, as_callbacks(callbacks), public_data, collate_fn, public_every, early_stop)
     chosen = ChosenSettings()
     num_records = public_count(num_records, dataset, neighboring_relation, chosen)
@@ -204,6 +213,7 @@ def fit(
         max_physical_batch_size=max_physical_batch_size,
         process_group=ranks,
         reservation=reservation,
+        share=share,
     )
     unit = chosen.filled("privacy_unit", privacy_unit, "one record")
     optimizer = chosen_optimizer(optimizer, chosen)
@@ -212,10 +222,13 @@ def fit(
         if not ranks.leads:
             return _followed(model, ranks, lambda: _state(model, oracle_of(ledger=None), optimizer, scheduler, None))
         run = RunLifecycle.start(None if folder is None else RunFolder(folder), randomness)
-        with run.ledger(neighboring_relation=neighboring_relation, privacy_unit=unit) as ledger:
-            oracle = oracle_of(ledger=ledger, session=next(iter(ledger.sessions), None), randomness=run.randomness)
+        own = run.ledger(neighboring_relation=neighboring_relation, privacy_unit=unit)
+        with own if ledger is None else nullcontext(ledger) as paying:
+            session = next(iter(paying.sessions), None) if ledger is None else None
+            oracle = oracle_of(ledger=paying, session=session, randomness=run.randomness)
             state = _state(model, oracle, optimizer, scheduler, chosen_average(average, oracle, model, chosen))
-            finished = _finished(run, state, watching, shown[1], delta=target_delta, chosen=chosen, bar=progress)
+            delta = target_delta if share is None else min(2 * sum(one.delta for one in paying.shares), 0.5)
+            finished = _finished(run, state, watching, shown[1], delta=delta, chosen=chosen, bar=progress)
     run.finish()
     return finished
 
@@ -229,6 +242,19 @@ def _check_variants(
         raise ValueError("feedback must go without hardened: the error of clipping is not on a grid. Leave out one.")
     if early_stop is not None and average == "random":
         raise ValueError("early_stop must go without average='random': the iterate that was drawn may never come.")
+
+
+def _of_ledger(ledger: Ledger | None, folder: Any, relation: str, unit: str | None) -> tuple[Any, str]:
+    """Return the relation and the unit of the caller's ledger, which the other settings must not contradict."""
+    if ledger is None:
+        raise ValueError("share needs the ledger that it was set aside in: pass ledger= as well.")
+    if folder is not None:
+        raise ValueError("folder and ledger were both given, and a folder keeps its own ledger: leave one of them out.")
+    if unit not in (None, ledger.privacy_unit):
+        raise ValueError(f"privacy_unit is {unit!r}, and the ledger's is {ledger.privacy_unit!r}: leave it out.")
+    if relation not in ("add_or_remove_one", ledger.neighboring_relation):
+        raise ValueError(f"neighboring_relation is {relation}, and the ledger's is {ledger.neighboring_relation}.")
+    return ledger.neighboring_relation, ledger.privacy_unit
 
 
 def _views(
@@ -307,7 +333,8 @@ def _told(run: RunLifecycle, state: TrainingState, public: bool, delta: float, c
         fields: dict[str, Any] = {"files": hashes} if hashes else {}
         return statement(ledger, delta, chosen_by_tacita=chosen, caveats=caveats, **fields)
 
-    words = publish(ledger, make_statement, weights=model.state_dict())
+    ledger.flush()  # no weights leave before the lines of their queries
+    words = make_statement({}) if run.folder is None else publish(ledger, make_statement, weights=model.state_dict())
     return Run(model, ledger, words, None if run.folder is None else run.folder.path, tuple(state.public_losses))
 
 

@@ -1,0 +1,160 @@
+r"""Private mean and variance of features, channel by channel: one query, paid for like any other.
+
+Place: [oracles.moments] builds a :class:`~tacita.ClippedGradientOracle`. Features are private; what is released is not.
+Source: Tramèr and Boneh (2021), https://arxiv.org/abs/2011.11660, Appendix B, "data normalisation". Differs from it in
+one point: the thresholds are public numbers of the caller's. The paper's code takes medians of the data and does not
+charge for them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tacita import _validate
+from tacita.clipping import PerLayerClipper
+from tacita.features import FixedNormalization
+from tacita.ledger import Ledger, Session, Share
+from tacita.mechanisms import CalibratedGaussian, Mechanism
+from tacita.oracles.network import ClippedGradientOracle
+from tacita.random import Randomness
+from tacita.sampling import FullBatchSampler
+
+SMALLEST_VARIANCE = 1e-12
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Private means and standard deviations of features, by channel. They may be published.
+
+    Attributes:
+        mean: Shape (channels,).
+        std: Shape (channels,), above 0.
+        mean_noise, square_noise: Standard deviation of the noise in the mean, and in the mean of squares, of a channel.
+    """
+
+    mean: Tensor
+    std: Tensor
+    mean_noise: float
+    square_noise: float
+
+
+class MomentsOracle:
+    r"""One private query for the mean and the variance of each channel over all records and positions.
+
+    Record :math:`i` with features :math:`x_{i,c,p}` adds two vectors over channels, each clipped to a public length:
+
+    .. math:: m_i = \tfrac1P \sum_p x_{i,\cdot,p}, \quad \lVert m_i \rVert_2 \le C_m, \qquad
+        s_i = \tfrac1P \sum_p x_{i,\cdot,p}^2, \quad \lVert s_i \rVert_2 \le C_s.
+
+    Released are :math:`\hat m = \frac1n \sum_i m_i + N(0, \cdot)` and :math:`\hat s` in the same way. The variance is
+    :math:`\hat s - \hat m^2`, but at least the standard deviation of the noise on :math:`\hat s`, below which it cannot
+    be told from zero.
+
+    Guarantee: that of a :class:`~tacita.ClippedGradientOracle`, which this is: :math:`m_i / C_m` and :math:`s_i / C_s`
+    are the gradients of the loss :math:`-(a \cdot m_i / C_m + b \cdot s_i / C_s)` in :math:`a` and :math:`b`, clipped
+    to length 1 each, at full batch. Nothing else looks at the features.
+
+    Register what follows before the query. Then both compose tightly: build this oracle, build the training oracle on a
+    model that begins with :attr:`layer`, then call :meth:`query`. If a later session has to depend on the release, set
+    a share aside first (:meth:`tacita.Ledger.register_share`), and pass it as ``share=``.
+
+    Args:
+        features: Array or tensor of shape (records, channels, ...); a memory map of float16 will do.
+        ledger: Pays; sets the neighboring relation and the privacy unit.
+        num_records: Public number of records, the divisor; a declared guess under add_or_remove_one.
+        max_mean_norm, max_square_norm: The thresholds :math:`C_m` and :math:`C_s`, > 0: public numbers, chosen without
+            looking at the data. Too small ones shrink the estimates, too large ones make them noisy.
+        mechanism: As in :class:`~tacita.ClippedGradientOracle`. The standard deviation of the noise in the mean of a
+            channel is ``sqrt(2) noise_multiplier max_mean_norm / num_records``, and twice that under replace_one.
+        max_physical_batch_size: Records in memory at once.
+        purpose, settings, session, share, randomness: As in :class:`~tacita.GradientOracle`.
+
+    Raises:
+        ValueError: A setting is wrong; the message names it and the way out.
+
+    Example:
+        >>> import torch, tacita
+        >>> ledger = tacita.Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one row")
+        >>> share = ledger.register_share(1.0, 1e-6)
+        >>> oracle = tacita.MomentsOracle(
+        ...     torch.randn(1000, 4, 5), ledger=ledger, num_records=1000, max_mean_norm=2.0, max_square_norm=5.0,
+        ...     mechanism=tacita.GaussianMechanism(noise_multiplier=10.0))
+        >>> moments = oracle.query()
+        >>> moments.mean.shape, round(moments.mean_noise, 4), oracle.layer.std.equal(moments.std)
+        (torch.Size([4]), 0.0283, True)
+    """
+
+    def __init__(
+        self,
+        features: Any,
+        *,
+        ledger: Ledger,
+        num_records: int,
+        max_mean_norm: float,
+        max_square_norm: float,
+        mechanism: Mechanism | CalibratedGaussian,
+        max_physical_batch_size: int | None = None,
+        purpose: str = "moments",
+        settings: Mapping[str, Any] | None = None,
+        session: Session | None = None,
+        share: Share | None = None,
+        randomness: Randomness | None = None,
+    ) -> None:
+        if features.ndim < 2:
+            raise ValueError(f"features must have the axes (records, channels, ...), got {features.ndim}.")
+        self._mean_norm = _validate.positive("max_mean_norm", max_mean_norm)
+        self._square_norm = _validate.positive("max_square_norm", max_square_norm)
+        self.layer = FixedNormalization(features.shape[1])
+        bound = {**(settings or {}), "max_mean_norm": self._mean_norm, "max_square_norm": self._square_norm}
+        self.oracle = ClippedGradientOracle(
+            _Projections(features.shape[1], self._mean_norm, self._square_norm),
+            lambda model, batch: model(batch[0]),
+            (features,),
+            ledger=ledger,
+            sampler=FullBatchSampler(num_records=num_records),
+            clipper=PerLayerClipper(max_grad_norm={"mean": 1.0, "square": 1.0}),
+            mechanism=mechanism,
+            planned_queries=1,
+            max_physical_batch_size=max_physical_batch_size,
+            purpose=purpose,
+            settings=bound,
+            session=session,
+            share=share,
+            randomness=randomness,
+        )
+
+    def query(self) -> Moments:
+        """Make the query, set :attr:`layer`, and return what was released. There is one query: a second call raises."""
+        oracle = self.oracle
+        assert oracle.source.model is not None
+        release = oracle.query(dict(oracle.source.model.named_parameters()))
+        mean_noise, square_noise = (
+            norm * release.noise_std[block] / release.divisor
+            for block, norm in (("mean", self._mean_norm), ("square", self._square_norm))
+        )
+        mean = -self._mean_norm * release.gradient["mean"]
+        square = -self._square_norm * release.gradient["square"]
+        std = (square - mean.square()).clamp(min=max(square_noise, SMALLEST_VARIANCE)).sqrt()
+        self.layer.set(mean, std)
+        oracle.session.close()
+        return Moments(mean, std, mean_noise, square_noise)
+
+    def __repr__(self) -> str:
+        return f"MomentsOracle({self.oracle!r})"
+
+
+class _Projections(nn.Module):
+    """A loss whose gradients are a record's mean and mean square, each over its threshold."""
+
+    def __init__(self, num_channels: int, max_mean_norm: float, max_square_norm: float) -> None:
+        super().__init__()
+        self.mean, self.square = (nn.Parameter(torch.zeros(num_channels)) for _ in range(2))
+        self._over = max_mean_norm, max_square_norm
+
+    def forward(self, features: Tensor) -> Tensor:  # (batch, channels, ...) -> (batch,)
+        flat = features.to(torch.float32).reshape(*features.shape[:2], -1)
+        first, second = flat.mean(2) / self._over[0], flat.square().mean(2) / self._over[1]
+        return -(first @ self.mean + second @ self.square)

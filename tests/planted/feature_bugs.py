@@ -1,0 +1,60 @@
+"""Bugs of features: what other images, or the data themselves, decide; and trainings that no share pays for."""
+
+import numpy as np
+
+from tacita.features import extraction
+from tacita.ledger import Ledger
+from tacita.oracles import moments
+from tacita.oracles.session_options import SessionOptions
+from tests.planted.plant import bug, put, swap
+
+EXTRACTION = "tests/features/test_extraction.py::"
+MOMENTS = "tests/oracles/test_moments.py::"
+OPTIONS = "tests/oracles/test_session_options.py::"
+
+
+@bug(24, caught_by=[EXTRACTION + "test_no_other_image_shows_in_the_features_of_one"])
+def images_centred_by_their_own_mean():
+    """Each pixel is centred by its mean over all images, before any query."""
+    each = extraction.extracted
+
+    def centred(transform, pixels, lower, upper):
+        mean = pixels.mean(0) if len(pixels) else 0
+        return each(transform, np.clip(pixels - mean + upper / 2, lower, upper), lower, upper)
+
+    swap(each, centred)
+
+
+@bug(41, caught_by=[EXTRACTION + "test_a_file_is_private_and_read_back_bit_for_bit"])
+def features_for_every_reader():
+    """A file of features, which shows the images, may be read by every user of the machine."""
+    put(extraction, "FILE_MODE", 0o644)
+
+
+@bug(18, caught_by=[MOMENTS + "test_a_record_moves_the_sums_by_at_most_the_thresholds"])
+def moments_without_thresholds():
+    """The means and squares of a record are not clipped at the thresholds that the noise is for."""
+    clipper = moments.PerLayerClipper
+
+    def loose(*, max_grad_norm):
+        return clipper(max_grad_norm={name: 1e6 * norm for name, norm in max_grad_norm.items()})
+
+    put(moments, "PerLayerClipper", loose)
+
+
+@bug(11, caught_by=[OPTIONS + "test_a_session_is_paid_from_the_share"])
+def share_forgotten():
+    """A session that follows a release is registered outside the share that was set aside for it."""
+    register = Ledger.register
+
+    def outside(self, event, *, share=None, **settings):
+        del share
+        return register(self, event, **settings)
+
+    put(Ledger, "register", outside)
+
+
+@bug(11, caught_by=[OPTIONS + "test_calibration_adds_to_what_is_in_the_share_alone"])
+def share_thought_to_be_empty():
+    """Noise is calibrated to a share as if no other session were paid from it."""
+    put(SessionOptions, "spends", lambda self, ledger, part: [])
