@@ -26,8 +26,7 @@ from tacita.gradients.engine import GradientSource
 from tacita.ledger import Ledger, Session
 from tacita.ledger.reservations import BLOCK as RESERVED
 from tacita.oracles.gradient_oracle import Release
-from tacita.oracles.line import Line
-from tacita.oracles.query_draws import QueryDraws
+from tacita.oracles.line import Line, QueryDraws
 from tacita.oracles.records import OracleData, check_units
 from tacita.oracles.session_options import SessionOptions
 from tacita.oracles.session_plan import check_sampling, under_conditions
@@ -80,7 +79,7 @@ class _ShuffleOracle:
         )
         self.noise_std = {BLOCK: self.sums.noise_std}
         self.line = Line(session, UserNoise(self.sums), self.noise_std, self.randomness, options.reservation)
-        self.draws = QueryDraws(self.sampler, self.line, data.num_rows, data.rows)
+        self.draws = QueryDraws(self.sampler, self.line, self.source, data.num_rows, data.rows)
         self.source.follow(self.draws)
 
     @property
