@@ -212,11 +212,10 @@ TRIED = (
     "and from 0.934 to 0.921 at 3: not kept.",
     "- *wine at 1 stays without a label.* A label needs about 94 rows, and the largest of three classes has 57. Were "
     "all of epsilon spent on labels, one would still need about 25, and nothing would be left to train with. With "
-    "the labels declared (`--classes 0,1,2`) the accuracy was 0.407 over four runs (0.171 to 0.571), because most of 13 "
-    "columns are lost: at this epsilon 143 rows need a schema with bounds, or more rows. At 3 the flag is worth more: "
-    "0.914 where the same four splits gave 0.800 without it, because a class of 38 rows is no longer missed. With "
-    "0.16 of mu^2 for the labels in place of 0.06 one would need about 57 rows at 1, which the three classes (57, 47 and "
-    "39 rows or so) would pass by luck alone: computed, not run.",
+    "the labels declared (`--classes 0,1,2`) the accuracy was 0.407 over four runs (0.171 to 0.571): at this epsilon "
+    "143 rows also need a schema with bounds, or more rows. At 3 the flag is worth more: 0.914 where the same four "
+    "splits gave 0.800 without it. With 0.16 of mu^2 for the labels in place of 0.06 one would need about 57 rows at "
+    "1, which the three classes (57, 47 and 38 rows or so) would pass by luck alone: computed, not run.",
     "- *A larger share for the columns* (0.17 in place of 0.06 of mu^2) was computed and not run: it gives every "
     "training 7 % more noise, and coarse bins gain more at no cost.",
 )
