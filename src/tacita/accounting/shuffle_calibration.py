@@ -10,13 +10,15 @@ exact computation. Whatever the method, the epsilon of a session is that of its 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from tacita import _validate
 from tacita.accounting._shifted_binomial import shift_epsilon
 from tacita.accounting.accountant import epsilon as epsilon_of
 from tacita.accounting.events.event import Spend
 from tacita.accounting.events.shuffled import ShuffledSumEvent
+from tacita.accounting.relations import NeighboringRelation
+from tacita.accounting.sampling_laws import SamplingLaw
 from tacita.errors import UnsupportedEventError
 
 Calibration = Literal["least", "hockey_stick", "paper"]
@@ -46,6 +48,17 @@ class NoiseBits:
         ``value_range`` and :math:`q_i` the fractional part of value i in steps.
         """
         return (value_range / self.grid) ** 2 * self.noise_bits * users * self.bit_prob * (1 - self.bit_prob)
+
+    def event(self, relation: NeighboringRelation, sampling: SamplingLaw, **users: Any) -> ShuffledSumEvent:
+        """Return the event of sums with these bits; ``users`` are its other settings."""
+        return ShuffledSumEvent(
+            relation=relation,
+            sampling=sampling,
+            grid=self.grid,
+            noise_bits=self.noise_bits,
+            bit_prob=self.bit_prob,
+            **users,
+        )
 
 
 def scalar_grid(users: int) -> int:

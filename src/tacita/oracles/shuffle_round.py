@@ -98,26 +98,14 @@ class ShuffleRound:
 
     def message_event(self, relation: NeighboringRelation) -> ShuffledSumEvent:
         """Return what one user's message alone spends towards who sees it unshuffled, such as a dishonest shuffler."""
-        return ShuffledSumEvent(
-            relation=relation,
-            sampling=FullBatchLaw(),
-            users=1,
-            coordinates=self.dim,
-            grid=self.bits.grid,
-            noise_bits=self.bits.noise_bits,
-            bit_prob=self.bits.bit_prob,
-            l2_bounded=False,
-        )
+        return self.bits.event(relation, FullBatchLaw(), users=1, coordinates=self.dim, l2_bounded=False)
 
     def _event(self, relation: NeighboringRelation, law: SamplingLaw) -> ShuffledSumEvent:
-        return ShuffledSumEvent(
-            relation=relation,
-            sampling=law,
+        return self.bits.event(
+            relation,
+            law,
             users=self.users,
             coordinates=self.dim,
-            grid=self.bits.grid,
-            noise_bits=self.bits.noise_bits,
-            bit_prob=self.bits.bit_prob,
             l2_bounded=self.l2_bounded,
             honest_fraction=self.honest_fraction,
         )

@@ -171,16 +171,14 @@ class _ShuffleOracle:
             raise ValueError("process_group must be None: users add their noise themselves, on one rank.")
 
     def _event(self, sums: ShuffledSums) -> ShuffledSumEvent:
-        return ShuffledSumEvent(
-            relation=self.ledger.neighboring_relation,
-            sampling=self.sampler.law,
+        dim, fraction = dim_of(self.source.shapes), sums.honest_fraction
+        return sums.bits.event(
+            self.ledger.neighboring_relation,
+            self.sampler.law,
             users=sums.users,
-            coordinates=dim_of(self.source.shapes),
-            grid=sums.bits.grid,
-            noise_bits=sums.bits.noise_bits,
-            bit_prob=sums.bits.bit_prob,
+            coordinates=dim,
             l2_bounded=sums.l2_bounded,
-            honest_fraction=sums.honest_fraction,
+            honest_fraction=fraction,
         )
 
 
