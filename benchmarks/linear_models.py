@@ -38,10 +38,10 @@ def breast_cancer() -> Table:
 
 
 def wine() -> Table:
-    rows = [
-        np.genfromtxt(gzip.open(DATA / f"tabular/winequality-{kind}.csv.gz", "rt"), delimiter=";", skip_header=1)
-        for kind in ("red", "white")
-    ]
+    rows = []
+    for kind in ("red", "white"):
+        with gzip.open(DATA / f"tabular/winequality-{kind}.csv.gz", "rt") as file:
+            rows.append(np.genfromtxt(file, delimiter=";", skip_header=1))
     joint = np.vstack(rows)
     return joint[:, :-1], joint[:, -1] >= 6
 
@@ -174,8 +174,8 @@ def main() -> None:
         f"rule was chosen on {', '.join(CHOSEN_ON)} and frozen; the other tables were not looked at before. Columns "
         "were standardised by their own means and deviations, which leaks and is in no epsilon, for all alike, and "
         "the row norm sqrt(d) was declared. `all bought`: row norm and classes bought from the same epsilon (0: no "
-        "class was frequent enough). tacita: (epsilon, 1e-6), zero_out_one. diffprivlib 0.6.6: its epsilon is **pure**, "
-        "a stronger promise at the same epsilon; its default C and C = 100."
+        "class was frequent enough). tacita: (epsilon, 1e-6), zero_out_one. diffprivlib 0.6.6: its epsilon is "
+        "**pure**, a stronger promise at the same epsilon; its default C and C = 100."
     )
     write_section(SCRIPT, ["## Logistic regression beside diffprivlib", "", words, "", *markdown_table(lines)])
 
