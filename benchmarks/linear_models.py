@@ -3,9 +3,10 @@
     python benchmarks/linear_models.py --diffprivlib ENV/bin/python [--runs 5] [--only NAME ...]
     (ENV: python -m venv ENV && ENV/bin/pip install scikit-learn==1.5.2 diffprivlib==0.6.6)
 
-The public rule of tacita.linear_model was chosen on the tables of CHOSEN_ON and frozen; a table of the student-t design was
-looked at in a first, coarser choice, the others were not looked at before. All get the same table: columns standardised by their own means and deviations, which nobody pays for, and the
-declared row norm sqrt(d). A fifth of the rows is held out, another one in every run, the same for all.
+The public rule of tacita.linear_model was chosen on the tables of CHOSEN_ON and frozen; a table of the student-t design
+was looked at in a first, coarser choice, the others were not looked at before. All get the same table: columns
+standardised by their own means and deviations, which nobody pays for, and the declared row norm sqrt(d). A fifth of the
+rows is held out, another one in every run, the same for all.
 """
 
 import argparse
