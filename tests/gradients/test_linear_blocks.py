@@ -64,7 +64,7 @@ def problem(name, dtype=np.float64):
     return x, y, params
 
 
-def loop(name, x, y, params, scale, constant):
+def loop(name, x, y, params, *, scale, constant):
     """The engine of the loop over records for the same model."""
     model = nn.Linear(COLUMNS, len(params["bias"])).double()
     model.load_state_dict(params)
@@ -88,7 +88,7 @@ def test_sums_and_norms_equal_those_of_the_loop(name, form, monkeypatch):
     x, y, params = problem(name)
     scale, constant = torch.linspace(0.5, 1.5, COLUMNS, dtype=torch.float64), 0.8
     source = LinearBlocksSource(FORMS[form](x), y, LOSSES[name][0], scale=scale, intercept=constant)
-    slow = loop(name, x, y, params, scale, constant)
+    slow = loop(name, x, y, params, scale=scale, constant=constant)
     for indices in (np.arange(ROWS), np.array([7, 3, 40])):
         fast, plain = source.engine(params, indices), slow.engine(params, indices)
         assert fast.labels.tolist() == indices.tolist()

@@ -126,7 +126,7 @@ def moments(rows, targets):
 
 
 def test_without_noise_it_is_least_squares():
-    rows, targets, joint, _ = problem(1)
+    _, targets, joint, _ = problem(1)
     found = adaptive_ridge(moments(joint, targets), noise_std=0.0)
     torch.testing.assert_close(found, least_squares(joint, targets)[0], rtol=1e-8, atol=1e-10)
     diagonal = torch.tensor([0.3, 0.3, 0.3, 0.0])
@@ -136,7 +136,7 @@ def test_without_noise_it_is_least_squares():
 
 def test_the_ridge_fills_up_to_what_the_noise_needs():
     """The formula of the paper, with the noise of an entry off the diagonal, by NumPy."""
-    rows, targets, joint, _ = problem(1)
+    _, targets, joint, _ = problem(1)
     matrix = moments(joint, targets)
     least = float(torch.linalg.eigvalsh(matrix[:4, :4]).min())
     for noise_std in (1e-4, 0.1, 3.0):

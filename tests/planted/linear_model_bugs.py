@@ -76,8 +76,8 @@ def targets_that_are_not_finite_stay_in_sums():
     """A target of NaN spoils the whole sum."""
     add = LinearBlocksEngine._add
 
-    def spoiled(self, total, rows, errors, weights, groups):
-        add(self, total, rows, errors, weights, groups)
+    def spoiled(self, total, rows, errors, *others):
+        add(self, total, rows, errors, *others)
         total += errors.sum()  # 0 times NaN
 
     put(LinearBlocksEngine, "_add", spoiled)

@@ -142,8 +142,7 @@ class LinearBlocksEngine(Engine):
         """Yield the rows of each block, and the derivatives of their losses in the outputs, (rows, outputs)."""
         source, indices = self._source, self._indices
         count, columns = self._rows.shape
-        whole = len(indices) == count and bool((indices[1:] > indices[:-1]).all())  # then they are all rows, in order
-        parts = blocks(None if whole else indices, count, columns)
+        parts = blocks(indices, count, columns)
         if height is not None:
             parts = (indices[start : start + height] for start in range(0, len(indices), height))
         for rows in parts:

@@ -147,7 +147,8 @@ def as_row_blocks(table: Any) -> RowBlocks:
 
 def blocks(indices: np.ndarray | None, num_rows: int, columns: int) -> Iterator[slice | np.ndarray]:
     """Yield the rows of a batch in blocks: slices where the batch is all rows in order, else arrays of indices."""
-    if indices is None:
+    # As many rows as there are, each greater than the one before: all rows, in order.
+    if indices is None or (len(indices) == num_rows and bool((indices[1:] > indices[:-1]).all())):
         for start in range(0, num_rows, BLOCK_ROWS):
             yield slice(start, min(start + BLOCK_ROWS, num_rows))
         return

@@ -95,5 +95,5 @@ class TableRowsEngine(Engine):
             if source._constant is not None:
                 parts.append(torch.full((len(parts[0]), 1), source._constant, dtype=torch.float64))
             if source._more is not None:
-                parts.append(source._more[torch.from_numpy(rows)].double())
+                parts.append(source._more[rows if isinstance(rows, slice) else torch.from_numpy(rows)].double())
             yield {ROW: torch.cat(parts, dim=1)}

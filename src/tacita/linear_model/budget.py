@@ -36,9 +36,9 @@ class FitBudget:
     Example:
         >>> budget = FitBudget(epsilon=1.0, delta=1e-6, relation="zero_out_one", moments=0.2)
         >>> budget.rest, round(1 / budget.noise_multiplier(0.2) ** 2 + 1 / budget.noise_multiplier(0.8) ** 2, 4)
-        (0.8, 0.0512)
+        (0.8, 0.056)
         >>> round(gaussian_mu(1.0, 1e-6) ** 2, 4)
-        0.0512
+        0.056
     """
 
     epsilon: float

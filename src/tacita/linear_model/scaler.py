@@ -101,7 +101,7 @@ class PrivateStandardScaler(OneToOneFeatureMixin, TransformerMixin, PrivateEstim
             found = buy_scales(for_scales, values, paying.randomness, rules.MOST)
             self.column_scale_ = np.array([found[str(j)] for j in range(columns)])
         oracle = GradientOracle(
-            TableRowsSource(Squares(rows, self.column_scale_), intercept=None),
+            TableRowsSource(SquaredRows(rows, self.column_scale_), intercept=None),
             estimator=estimator,
             mechanism=paying.moments_mechanism,
             sampler=paying.sampler,
@@ -133,7 +133,7 @@ class PrivateStandardScaler(OneToOneFeatureMixin, TransformerMixin, PrivateEstim
         return rows * self.scale_ + self.mean_
 
 
-class Squares(RowBlocks):
+class SquaredRows(RowBlocks):
     """The rows (u, u^2) with u = clamp(x / B, -1, 1), made block by block; a row that is not finite stays so."""
 
     def __init__(self, rows: np.ndarray, column_scale: np.ndarray) -> None:
