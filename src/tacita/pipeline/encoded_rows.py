@@ -79,7 +79,7 @@ def encode_rows(
     kept, held = EncodedFile(encoder, folder, by_class=by_class), EncodedFile(encoder, folder)
     wanted, first = (*encoder.columns(), *(() if schema.unit is None else (schema.unit,))), 0
     with private_rows("encoding the rows"):
-        for chunk in _narrow(rows.table.chunks(wanted), encoder.num_features):
+        for chunk in narrow(rows.table.chunks(wanted), encoder.num_features):
             out = np.zeros(chunk.num_rows, dtype=bool)
             # A row's coin follows from its place in the whole file, or from its person: chunks do not move it.
             if holds_out:
@@ -93,7 +93,7 @@ def encode_rows(
     return EncodedRows(kept, held, public)
 
 
-def _narrow(chunks: Iterator[Table], num_features: int) -> Iterator[Table]:
+def narrow(chunks: Iterator[Table], num_features: int) -> Iterator[Table]:
     """Cut chunks so that the features of one fit into memory: an image may have thousands."""
     most = max(ENCODED_AT_ONCE // max(num_features, 1), 1)
     for chunk in chunks:

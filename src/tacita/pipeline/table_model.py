@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from tacita.errors import DataStructureError, TacitaError
+from tacita.pipeline.encoded_rows import narrow
 from tacita.pipeline.models import ModelSpec, outputs
 from tacita.pipeline.preprocessing import Preprocessing
 from tacita.pipeline.score import model_input
@@ -87,7 +88,10 @@ class TableModel:
         return torch.softmax(found.double(), 1).numpy()[:, : len(self.classes)]
 
     def _outputs(self, table: Table) -> torch.Tensor:
-        return outputs(self.model, model_input(self.encoder.encode(table, with_target=False).features))
+        def of(part: Table) -> torch.Tensor:
+            return outputs(self.model, model_input(self.encoder.encode(part, with_target=False).features))
+
+        return torch.cat([of(part) for part in narrow(table.chunks(), self.encoder.num_features)])
 
     def __repr__(self) -> str:
         return f"TableModel({str(self.folder)!r}, {self.encoder.task} of {self.statement.get('target')!r})"
