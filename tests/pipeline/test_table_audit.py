@@ -128,7 +128,7 @@ def test_models_tasks_hardened_noise_and_a_public_test_file(settings, table):
     ):
         audit = audit_table(settings(output=f"run{i}", **changes), canaries=60)
         assert audit.result.verdict == "consistent"
-    assert "score" not in audit.statement.split("Bought")[1].split("Chosen")[0]
+    assert "score" not in audit.statement.split("Bought")[1].split("Settings chosen")[0]
 
 
 def test_the_final_models_loss_alone(settings, table):

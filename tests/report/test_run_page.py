@@ -138,7 +138,7 @@ def test_every_chart_has_words_tooltips_and_a_table(runs, text):
     for chart in charts:
         assert len(re.findall(r'<g class="tip"', chart.svg)) == len(chart.rows)
         assert all(len(row) == len(chart.header) for row in chart.rows)
-    assert page.of("html")[0]["lang"] == "en"
+    assert page.of("html")[0].get("lang") == "en"
     headings = [int(tag[1]) for tag, _ in page.tags if re.fullmatch("h[1-6]", tag)]
     assert headings.count(1) == 1
     assert all(after <= before + 1 for before, after in itertools.pairwise(headings))

@@ -254,7 +254,7 @@ def _score(score: Any) -> str:
         return in_words(score)
     value, (low, high) = score["value"], score.get("interval", (None, None))
     words = f"{score['measure']}: {'no number' if value is None else f'{value:.3f}'}"
-    if value is not None and low is not None:
+    if value is not None and low is not None and {"level", "rows"} <= set(score):
         words += f" ({score['level']:.0%} interval {low:g} to {high:g}, about {in_words(score['rows'])} rows)"
     guess = score.get("constant_guess")
     if isinstance(guess, Mapping):
