@@ -1,7 +1,6 @@
 """Bugs of sampling: what is drawn is not what is accounted, or tells how many records there are."""
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -20,6 +19,7 @@ from tacita.errors import UnsupportedEventError
 from tacita.gradients import NetworkSource
 from tacita.gradients.chunked import ChunkedEngine
 from tacita.oracles import GradientOracle, Line, records
+from tacita.oracles.line import QueryDraws
 from tacita.oracles.session_options import SessionOptions
 from tacita.oracles.session_plan import SessionPlan
 from tacita.random import QueryCoins
@@ -145,21 +145,10 @@ def queries_cut_to_an_integer():
     put(Sampler, "queries_for", lambda self, epochs: int(epochs / self.sample_rate))
 
 
-def _divide_by(divisor: Callable[[GradientOracle], float]) -> None:
-    """Let each query set the oracle's divisor to ``divisor(oracle)`` first."""
-    query = GradientOracle.query
-
-    def divided(self, params):
-        self.divisor = divisor(self)
-        return query(self, params)
-
-    put(GradientOracle, "query", divided)
-
-
 @bug(6, 7, caught_by=[ORACLE + "test_divisor_is_public_and_not_the_realised_size"])
 def divisor_from_the_data():
     """The sum is divided by the rate times the private number of records."""
-    _divide_by(lambda self: self.sampler.sample_rate * self._data.num_rows)
+    put(GradientOracle, "divisor", property(lambda self: self.sampler.sample_rate * self._data.num_rows))
 
 
 @bug(
@@ -177,7 +166,14 @@ def declared_number_compared_with_the_data():
 @bug(7, caught_by=[ORACLE + "test_divisor_is_public_and_not_the_realised_size"])
 def divided_by_the_realised_size():
     """The sum is divided by the number of records that were drawn."""
-    _divide_by(lambda self: max(1, len(self.draws.batch(self.line.position))))
+    draw = QueryDraws.batch
+
+    def counted(self, query):
+        rows = draw(self, query)
+        put(GradientOracle, "divisor", property(lambda self: max(1, len(rows))))
+        return rows
+
+    put(QueryDraws, "batch", counted)
 
 
 @bug(8, caught_by=[ORACLE + "test_an_empty_batch_is_a_query_of_pure_noise"])

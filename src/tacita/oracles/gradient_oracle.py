@@ -88,9 +88,6 @@ class GradientOracle:
         reservation: Number of queries that are reserved on disk at once, >= 1. It is public. A killed process may
             over-report what it spent by so many queries.
 
-    Attributes:
-        divisor: The public divisor of the sum: the expected batch size.
-
     Raises:
         UnsupportedEventError: No guarantee is proved for estimator x sampler x relation.
         BudgetExceededError: The session would pass the ledger's cap.
@@ -138,7 +135,7 @@ class GradientOracle:
         with data.source.ranks.together():
             self._data, self._options = data, options
             self.source, self.estimator, self.sampler = data.source, estimator, as_sampler(sampler)
-            self.divisor = self.sampler.expected_batch_size
+            self._divisor = self.sampler.expected_batch_size
             self.planned_queries = _validate.count("planned_queries", planned_queries)
             self.randomness, self._updates = options.randomness, Updates()
             self._rounded_last = estimator.rounded_last
@@ -195,6 +192,11 @@ class GradientOracle:
     def session(self) -> Session:
         """The session of the ledger that pays."""
         return self.line.session
+
+    @property
+    def divisor(self) -> float:
+        """The public divisor of the sum: the expected batch size."""
+        return self._divisor
 
     @property
     def noise_multiplier(self) -> float:
