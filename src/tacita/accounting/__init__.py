@@ -22,8 +22,8 @@ from tacita.accounting.events.medians import MedianOfMeansEvent
 from tacita.accounting.events.mixtures import MixtureOfGaussiansEvent
 from tacita.accounting.events.pure import AboveThresholdEvent, ApproximateDPEvent, LaplaceEvent, ZCDPEvent
 from tacita.accounting.events.sampled import Proof, SampledEvent
-from tacita.accounting.events.shuffled import ShuffledSumEvent
 from tacita.accounting.events.second_moments import SecondMomentEvent
+from tacita.accounting.events.shuffled import ShuffledSumEvent
 from tacita.accounting.events.wrapped import (
     ConditionalEvent,
     CoupledEvent,
