@@ -54,7 +54,7 @@ class _RecordedCall(NamedTuple):
     edge: GradientEdge
 
 
-class Trial(NamedTuple):
+class PassWithoutValues(NamedTuple):
     """What a pass without values shows of a model and its loss.
 
     Attributes:
@@ -108,7 +108,9 @@ def capture(
     return _uses(recorder.calls, edges, dict(zip(copies, of_copies, strict=True))), bare
 
 
-def capture_without_values(model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], like: Any) -> Trial:
+def capture_without_values(
+    model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], like: Any
+) -> PassWithoutValues:
     """Run :func:`capture` on two records under ``FakeTensorMode``: tensors have shapes and no values.
 
     What is decided or raised here can therefore depend neither on data nor on the values of parameters.
@@ -131,7 +133,7 @@ def capture_without_values(model: nn.Module, loss_fn: LossFn, params: Mapping[st
             points = {name: fakes.from_tensor(p.detach()) for name, p in params.items()}
             versions = [t._version for t in tensors_in(batch)]
             _, bare = capture(model, loss_fn, points, Chunk(batch, RECORDS, 0))
-            return Trial(bare, [t._version for t in tensors_in(batch)] == versions)
+            return PassWithoutValues(bare, [t._version for t in tensors_in(batch)] == versions)
     finally:
         logger.disabled = before
 
