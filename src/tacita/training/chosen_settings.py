@@ -11,6 +11,7 @@ from tacita.accounting import NeighboringRelation
 from tacita.accounting.relations import check_relation
 from tacita.clipping import FlatClipper
 from tacita.clipping.clipper import Clipper
+from tacita.ledger import Ledger, Share
 from tacita.methods import ExponentialAverage, RandomIterate, SuffixAverage
 from tacita.oracles import GradientOracle, trainable
 from tacita.oracles.records import as_records, num_rows
@@ -39,6 +40,30 @@ class ChosenSettings:
             return value
         self.words.append(f"{name} = {default}")
         return default
+
+
+def relation_and_unit(
+    ledger: Ledger | None, share: Share | None, folder: Any, relation: NeighboringRelation, unit: str | None
+) -> tuple[NeighboringRelation, str | None]:
+    """Return the relation and the unit: as given, or those of the caller's ledger, which must not contradict it."""
+    if ledger is None:
+        if share is not None:
+            raise ValueError("share needs the ledger that it was set aside in: pass ledger= as well.")
+        return relation, unit
+    if folder is not None:
+        raise ValueError("folder and ledger were both given, and a folder keeps its own ledger: leave one of them out.")
+    if unit not in (None, ledger.privacy_unit):
+        raise ValueError(f"privacy_unit is {unit!r}, and the ledger's is {ledger.privacy_unit!r}: leave it out.")
+    if relation not in ("add_or_remove_one", ledger.neighboring_relation):
+        raise ValueError(f"neighboring_relation is {relation}, and the ledger's is {ledger.neighboring_relation}.")
+    return ledger.neighboring_relation, ledger.privacy_unit
+
+
+def stated_delta(target_delta: float, oracle: GradientOracle) -> float:
+    """Return the delta of the statement: the target, or for a session in a share one that covers every share."""
+    if oracle.session.share is None:
+        return target_delta
+    return min(2 * sum(share.delta for share in oracle.ledger.shares), 0.5)
 
 
 def public_count(num_records: int | None, dataset: Any, relation: NeighboringRelation, chosen: ChosenSettings) -> int:

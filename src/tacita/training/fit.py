@@ -42,6 +42,8 @@ from tacita.training.chosen_settings import (
     chosen_optimizer,
     chosen_sampler,
     public_count,
+    relation_and_unit,
+    stated_delta,
 )
 from tacita.training.fingerprint import data_fingerprint
 from tacita.training.folder import RunFolder
@@ -191,11 +193,10 @@ def fit(
         True
     """
     _check_variants(average, feedback, hardened, early_stop)
-    if ledger is not None or share is not None:
-        neighboring_relation, privacy_unit = _of_ledger(ledger, folder, neighboring_relation, privacy_unit)
+    relation, unit = relation_and_unit(ledger, share, folder, neighboring_relation, privacy_unit)
     watching = Watching(loss_fn, as_callbacks(callbacks), public_data, collate_fn, public_every, early_stop)
     chosen = ChosenSettings()
-    num_records = public_count(num_records, dataset, neighboring_relation, chosen)
+    num_records = public_count(num_records, dataset, relation, chosen)
     sampler = chosen_sampler(num_records, expected_batch_size, target_delta, chosen)
     shown, collate = _views(loss_fn, dataset, collate_fn, views, augment)
     ranks = Ranks.of(process_group, next(model.parameters(), torch.empty(0)).device)
@@ -215,20 +216,19 @@ def fit(
         reservation=reservation,
         share=share,
     )
-    unit = chosen.filled("privacy_unit", privacy_unit, "one record")
+    unit = chosen.filled("privacy_unit", unit, "one record")
     optimizer = chosen_optimizer(optimizer, chosen)
     with ranks.together():
         same_weights(ranks, model)
         if not ranks.leads:
             return _followed(model, ranks, lambda: _state(model, oracle_of(ledger=None), optimizer, scheduler, None))
         run = RunLifecycle.start(None if folder is None else RunFolder(folder), randomness)
-        own = run.ledger(neighboring_relation=neighboring_relation, privacy_unit=unit)
+        own = run.ledger(neighboring_relation=relation, privacy_unit=unit)
         with own if ledger is None else nullcontext(ledger) as paying:
-            session = next(iter(paying.sessions), None) if ledger is None else None
-            oracle = oracle_of(ledger=paying, session=session, randomness=run.randomness)
+            begun = None if ledger else next(iter(paying.sessions), None)
+            oracle = oracle_of(ledger=paying, session=begun, randomness=run.randomness)
             state = _state(model, oracle, optimizer, scheduler, chosen_average(average, oracle, model, chosen))
-            delta = target_delta if share is None else min(2 * sum(one.delta for one in paying.shares), 0.5)
-            finished = _finished(run, state, watching, shown[1], delta=delta, chosen=chosen, bar=progress)
+            finished = _finished(run, state, watching, shown[1], delta=target_delta, chosen=chosen, bar=progress)
     run.finish()
     return finished
 
@@ -242,19 +242,6 @@ def _check_variants(
         raise ValueError("feedback must go without hardened: the error of clipping is not on a grid. Leave out one.")
     if early_stop is not None and average == "random":
         raise ValueError("early_stop must go without average='random': the iterate that was drawn may never come.")
-
-
-def _of_ledger(ledger: Ledger | None, folder: Any, relation: str, unit: str | None) -> tuple[Any, str]:
-    """Return the relation and the unit of the caller's ledger, which the other settings must not contradict."""
-    if ledger is None:
-        raise ValueError("share needs the ledger that it was set aside in: pass ledger= as well.")
-    if folder is not None:
-        raise ValueError("folder and ledger were both given, and a folder keeps its own ledger: leave one of them out.")
-    if unit not in (None, ledger.privacy_unit):
-        raise ValueError(f"privacy_unit is {unit!r}, and the ledger's is {ledger.privacy_unit!r}: leave it out.")
-    if relation not in ("add_or_remove_one", ledger.neighboring_relation):
-        raise ValueError(f"neighboring_relation is {relation}, and the ledger's is {ledger.neighboring_relation}.")
-    return ledger.neighboring_relation, ledger.privacy_unit
 
 
 def _views(
@@ -296,6 +283,7 @@ def _finished(
     """Train, or take what an earlier process had trained and sealed; every rank ends with rank 0's weights."""
     watching.check(state)
     oracle = state.oracle
+    delta = stated_delta(delta, oracle)
     oracle.source.ranks.told(SEALED, {"sealed": run.sealed})
     if run.sealed:
         finished = _restored(run, state, delta, chosen.words)

@@ -24,7 +24,7 @@ SLACK = 1.01  # for the roundings of mean and deviation themselves
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Moments:
+class ChannelMoments:
     """Mean and reciprocal deviation of each group of each row of one input, as the forward pass computed them."""
 
     x: Tensor
@@ -94,13 +94,13 @@ def _normalised(x: Tensor, weight: Tensor | None, bias: Tensor | None, settings:
     made, mean, rstd = torch.native_group_norm(
         flat.contiguous(), weight, bias, rows, channels, positions, settings.groups, settings.eps
     )
-    settings.moments = Moments(x.detach(), mean.detach(), rstd.detach())
+    settings.moments = ChannelMoments(x.detach(), mean.detach(), rstd.detach())
     return made.view(x.shape)
 
 
 def _from_moments(use: LayerUse) -> dict[str, Tensor] | None:
     """Return the gradients of scale and shift, (rows, channels), where the input's moments are known."""
-    moments: Moments | None = use.settings.moments
+    moments: ChannelMoments | None = use.settings.moments
     if moments is None or not moments.are_of(use.x):
         return None
     rows, channels, positions = len(use.x), use.x.shape[2], _positions(use)
