@@ -102,6 +102,9 @@ class Events:
                 noise_std=(6.0,),
                 num_groups=5,
             ),
+            acc.SecondMomentEvent(
+                relation="replace_one", sampling=acc.FullBatchLaw(), max_contribution=(1.0,), noise_std=(20.0,)
+            ),
             acc.ShuffledSumEvent(
                 relation="replace_one",
                 sampling=acc.DisjointLaw(own_coin=False),

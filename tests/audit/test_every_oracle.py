@@ -28,6 +28,7 @@ EXEMPT = {
     "StationaryTest": "answers yes or no, and no gradient; test_above_threshold.py audits its answers, exactly",
     "ShuffleMeanOracle1": "releases counts of a known law; tests/accounting/events/test_shuffled.py has it, exactly",
     "ShuffleMeanOracle2": "as ShuffleMeanOracle1; make audit has their contract in tests/oracles/test_shuffled.py",
+    "MomentsOracle": "asks a ClippedGradientOracle of its own; test_moments.py has what a record adds",
     "HalfTheNoise": "adds half of what it states, so that an audit has something to refute",
 }
 
