@@ -6,6 +6,7 @@ import torch
 
 from tacita.accounting import SecondMomentEvent
 from tacita.estimators import SecondMoment, second_moment
+from tacita.gradients import row_blocks
 from tacita.gradients.linear_blocks import LinearBlocksEngine
 from tacita.gradients.row_blocks import DenseBlocks
 from tacita.linear_model import budget, purchases
@@ -63,6 +64,12 @@ def norms_without_the_constant():
     """The norm of a gradient leaves out the bias."""
     norms = DenseBlocks.norms
     put(DenseBlocks, "norms", lambda self, scale, constant: norms(self, scale, 0.0))
+
+
+@bug(20, caught_by=[BLOCKS + "test_an_entry_that_is_stored_in_pieces_is_clipped_as_a_whole"])
+def norms_of_the_pieces_of_an_entry():
+    """An entry that a CSR matrix stores in k equal pieces counts in the norm as if it were sqrt(k) times smaller."""
+    swap(row_blocks._summed, lambda table: table)
 
 
 @bug(25, caught_by=[BLOCKS + "test_a_hostile_row_leaves_the_others_alone"])
