@@ -15,17 +15,28 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from tacita import _validate
 from tacita.accounting import NeighboringRelation
+from tacita.errors import LedgerError
 from tacita.gradients.linear_losses import OutputLoss
 from tacita.gradients.row_blocks import RowBlocks, as_row_blocks
 from tacita.ledger import Ledger, Session, statement
 from tacita.linear_model import rules
 from tacita.linear_model.budget import FitBudget
 from tacita.linear_model.fitting import Paying, ScaledTable
-from tacita.linear_model.purchases import buy_scales
+from tacita.linear_model.purchases import HIGHEST, LOWEST, buy_scales
 from tacita.random import Randomness
 
 RELATIONS = ("zero_out_one", "replace_one")
-UNPICKLED = ("ledger", "ledger_")  # a ledger is a live record with locks; a copy of it would forget what is spent
+LEAST_NORM, MOST_NORM = 2.0**LOWEST, 2.0 ** (HIGHEST + 1)  # of rows, declared or bought: sums of float32 stay finite
+
+
+class LedgerLeftBehind:
+    """Stands for the ledger of an estimator that was copied by pickling: a copy of it would not see what is spent.
+
+    It is not ``None``, with which a fit would be paid from a new ledger, and the one that was handed in never know.
+    """
+
+    def __repr__(self) -> str:
+        return "LedgerLeftBehind()"
 
 
 class PrivateEstimator(BaseEstimator):
@@ -53,9 +64,12 @@ class PrivateEstimator(BaseEstimator):
         return type(self)(**kept)
 
     def __getstate__(self) -> Any:
-        """Return the state without the ledger: a copy of it would not see what is spent."""
+        """Return the state without ledgers: a copy of one, made by pickling or ``copy``, would not see what is spent."""
         state: Any = super().__getstate__()
-        return {name: None if name in UNPICKLED else value for name, value in state.items()}
+        gone = {name: None for name in ("ledger_",) if name in state}
+        if state.get("ledger") is not None:
+            gone["ledger"] = LedgerLeftBehind()
+        return {**state, **gone}
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -89,6 +103,11 @@ class PrivateEstimator(BaseEstimator):
                 privacy_unit=self.privacy_unit,
                 max_epsilon=epsilon,
                 max_delta=delta,
+            )
+        elif isinstance(ledger, LedgerLeftBehind):
+            raise LedgerError(
+                "the ledger of this estimator was left behind when it was copied by pickling (n_jobs=, copy.deepcopy), "
+                "and a fit would not be charged to it: fit in one process, or hand a ledger in by set_params(ledger=)."
             )
         elif not isinstance(ledger, Ledger):
             raise TypeError(f"ledger must be a Ledger, got {type(ledger).__name__}.")
@@ -190,7 +209,12 @@ class PrivateLinearModel(PrivateEstimator):
 
     def _check_settings(self) -> None:
         if self.data_norm is not None:
-            _validate.positive("data_norm", self.data_norm)
+            norm = _validate.positive("data_norm", self.data_norm)
+            if not LEAST_NORM <= norm <= MOST_NORM:
+                raise ValueError(
+                    f"data_norm must be between {LEAST_NORM:.2g} and {MOST_NORM:.2g}, got {norm:g}: sums of other rows "
+                    "may overflow. Scale the columns by public numbers."
+                )
         _validate.non_negative("alpha", self.alpha)
         if self.steps is not None:
             _validate.count("steps", self.steps)
