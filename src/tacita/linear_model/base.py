@@ -66,10 +66,8 @@ class PrivateEstimator(BaseEstimator):
     def __getstate__(self) -> Any:
         """Return the state without ledgers: a copy of one, made by pickling or ``copy``, would not see what is spent."""
         state: Any = super().__getstate__()
-        gone = {name: None for name in ("ledger_",) if name in state}
-        if state.get("ledger") is not None:
-            gone["ledger"] = LedgerLeftBehind()
-        return {**state, **gone}
+        left = {"ledger": LedgerLeftBehind(), "ledger_": None}
+        return {name: left[name] if name in left and value is not None else value for name, value in state.items()}
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
