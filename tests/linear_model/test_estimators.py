@@ -218,6 +218,17 @@ def test_a_hostile_row_raises_nothing_and_moves_little(kind, hostile):
         assert made(kind).fit(X, bad).coef_ == pytest.approx(usual.coef_, rel=0.05, abs=0.05)
 
 
+@pytest.mark.skipif(np.finfo(np.longdouble).max == np.finfo(np.float64).max, reason="it is no longer than float64")
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_number_past_float64_warns_of_nothing(kind):
+    X, labels, numbers = (one.astype(np.longdouble) for one in data(60))
+    X[5, 0] = numbers[7] = np.finfo(np.longdouble).max
+    made(kind, **({"classes": [0, 1]} if kind is PrivateLogisticRegression else {})).fit(
+        X, targets_of(kind, X, labels, numbers)
+    )
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_degenerate_tables(kind):
     """More columns than rows, constant columns, nothing but missing numbers, one class: no error, finite numbers."""

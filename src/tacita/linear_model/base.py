@@ -64,7 +64,7 @@ class PrivateEstimator(BaseEstimator):
         return type(self)(**kept)
 
     def __getstate__(self) -> Any:
-        """Return the state without ledgers: a copy of one, made by pickling or ``copy``, would not see what is spent."""
+        """Return the state without ledgers: a copy, by pickling or ``copy``, would not see what is spent."""
         state: Any = super().__getstate__()
         left = {"ledger": LedgerLeftBehind(), "ledger_": None}
         return {name: left[name] if name in left and value is not None else value for name, value in state.items()}
@@ -127,10 +127,12 @@ class PrivateEstimator(BaseEstimator):
 
     def _table(self, X: Any, *, reset: bool) -> RowBlocks:
         """Return the rows of ``X``, which may hold NaN and infinities, and remember or check their columns."""
-        checked: Any = validate_data(
-            self, X, reset=reset, accept_sparse="csr", dtype=[np.float64, np.float32], ensure_all_finite=False
-        )
-        return as_row_blocks(checked)
+        return as_row_blocks(self._numbers(X, reset=reset, accept_sparse="csr"))
+
+    def _numbers(self, X: Any, **more: Any) -> Any:
+        """Return ``X`` as scikit-learn reads it, float64 or float32, without its warnings of what a row holds."""
+        with np.errstate(all="ignore"):
+            return validate_data(self, X, dtype=[np.float64, np.float32], ensure_all_finite=False, **more)
 
 
 @dataclass(frozen=True)
