@@ -80,6 +80,14 @@ def test_no_record_moves_the_values_farther_than_stated():
     torch.testing.assert_close(with_one, alone[20], rtol=0, atol=1e-12)
 
 
+def test_long_rows_of_float32_do_not_overflow():
+    """The square of a number of float32 may be too large for float32, and what is infinite no noise hides."""
+    rows = torch.tensor([[3e25, 4e25], [1e38, 1e38]], dtype=torch.float32)
+    found = entries(rows, 1e30)
+    assert found.isfinite().all()
+    assert float(found.norm()) <= 1e60 * (1 + 1e-6)
+
+
 def test_the_sensitivity_is_reached():
     first, second = torch.tensor([[5.0, 0.0]]), torch.tensor([[0.0, 5.0]])
     shapes = {"theta": torch.Size([2])}

@@ -145,6 +145,25 @@ def test_a_hostile_row_leaves_the_others_alone(form, hostile, dtype):
         assert moved.norm() < 1e-5  # absent, up to the order of summation
 
 
+@pytest.mark.parametrize("order", [(0, 0, 0, 1), (1, 0, 0, 0), (0, 1, 0, 0)])
+def test_an_entry_that_is_stored_in_pieces_is_clipped_as_a_whole(order):
+    """A CSR matrix may store an entry in several pieces, which its products add up: their squares are no norm."""
+    pieces = np.array([3.0, 3.0, 3.0, 4.0])
+    table = scipy.sparse.csr_matrix((pieces, np.array(order), np.array([0, 4])), shape=(1, 2))
+    table.has_canonical_format = True  # SciPy believes whoever says so
+    whole = np.zeros((1, 2))
+    np.add.at(whole[0], np.array(order), pieces)
+    found = []
+    for features in (table, whole):
+        source = LinearBlocksSource(features, np.array([0.0]), LogisticLoss(), intercept=None)
+        engine = source.engine({"weight": torch.zeros(1, 2, dtype=torch.float64)}, np.arange(1))
+        sums = engine.weighted_sums(CLIP, {"all": ("weight",)})
+        assert float(sums.values[0]["weight"].norm()) <= 0.4
+        found.append((sums.norms, *source._rows.dense(slice(0, 1))))
+    assert torch.equal(torch.cat([x.flatten() for x in found[0]]), torch.cat([x.flatten() for x in found[1]]))
+    assert table.nnz == 4  # the caller's matrix is as it was
+
+
 def test_targets_that_are_not_finite_are_absent():
     for name in LOSSES:
         x, y, params = problem(name)

@@ -1,9 +1,10 @@
 """The estimators: scikit-learn's checks, what is charged, what neighbours see, bad input, ledgers and copies."""
 
+import copy
 import math
 import pickle
 import warnings
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from sklearn.utils.estimator_checks import check_estimator
 
 import tacita
 from tacita.accounting import SecondMomentEvent
+from tacita.errors import LedgerError
 from tacita.linear_model import PrivateLinearRegression, PrivateLogisticRegression, PrivateRidge, PrivateStandardScaler
 from tacita.linear_model.purchases import class_counts, scale_counts, scale_of
 
@@ -121,6 +123,15 @@ def test_privacy_has_no_defaults(kind, settings, message):
         made(kind).set_params(**settings).fit(X, targets_of(kind, X, labels, numbers))
 
 
+@pytest.mark.parametrize("data_norm", [1e-300, 1e38])
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_length_of_rows_whose_sums_may_overflow_is_refused(kind, data_norm):
+    """A sum that is infinite tells of its rows, whatever the noise."""
+    X, labels, numbers = data(50)
+    with pytest.raises(ValueError, match="data_norm must be between"):
+        made(kind, data_norm=data_norm).fit(X.astype(np.float32), targets_of(kind, X, labels, numbers))
+
+
 # -- what is learned
 
 
@@ -207,6 +218,17 @@ def test_a_hostile_row_raises_nothing_and_moves_little(kind, hostile):
         assert made(kind).fit(X, bad).coef_ == pytest.approx(usual.coef_, rel=0.05, abs=0.05)
 
 
+@pytest.mark.skipif(np.finfo(np.longdouble).max == np.finfo(np.float64).max, reason="it is no longer than float64")
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_number_past_float64_warns_of_nothing(kind):
+    X, labels, numbers = (one.astype(np.longdouble) for one in data(60))
+    X[5, 0] = numbers[7] = np.finfo(np.longdouble).max
+    made(kind, **({"classes": [0, 1]} if kind is PrivateLogisticRegression else {})).fit(
+        X, targets_of(kind, X, labels, numbers)
+    )
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_degenerate_tables(kind):
     """More columns than rows, constant columns, nothing but missing numbers, one class: no error, finite numbers."""
@@ -289,6 +311,49 @@ def test_a_pickled_model_predicts_and_has_no_ledger():
     assert copied.predict(X) == pytest.approx(model.predict(X))
     assert copied.ledger_ is None
     assert copied.statement_ == model.statement_
+
+
+def copied_deep(model):
+    return copy.deepcopy(model)
+
+
+def pickled(model):
+    return pickle.loads(pickle.dumps(model))
+
+
+def pickled_in_a_pipeline(model):
+    copied: Any = clone(pickled(make_pipeline(model)))
+    return copied.steps[0][1]
+
+
+@pytest.mark.parametrize("copied", [copied_deep, pickled, pickled_in_a_pipeline])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_copy_that_left_its_ledger_behind_is_not_paid_from_another(kind, copied):
+    """Processes of n_jobs= get pickled copies; their fits would be charged to nobody."""
+    X, labels, numbers = data(200)
+    ledger = shared()
+    model = copied(made(kind, ledger=ledger))
+    with pytest.raises(LedgerError, match="left behind"):
+        model.fit(X, targets_of(kind, X, labels, numbers))
+    with pytest.raises(LedgerError, match="left behind"):
+        pickled(model).fit(X, targets_of(kind, X, labels, numbers))
+    more = {"classes": [0, 1]} if kind is PrivateLogisticRegression else {}
+    model.set_params(ledger=ledger, **more).fit(X, targets_of(kind, X, labels, numbers))
+    assert model.ledger_ is ledger
+
+
+@pytest.mark.parametrize("as_array", [np.array, lambda y: np.array(y, object), lambda y: np.array(y, "S")])
+def test_the_width_of_bought_classes_is_that_of_the_classes(as_array):
+    """An array of texts is as wide as its longest text, which one record may hold."""
+    X, labels, _ = data(2000)
+    names = ["no" if label else "yes" for label in labels]
+    found = []
+    for one in ("yes", "a label of one record alone"):
+        names[7] = one
+        model = made(PrivateLogisticRegression, data_norm=3.0).fit(X, as_array(names))
+        found.append((model.classes_.dtype, model.predict(X).dtype))
+        assert len(model.classes_) == 2
+    assert found[0] == found[1]
 
 
 # -- one record's effect on what is released

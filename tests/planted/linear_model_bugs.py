@@ -6,11 +6,13 @@ import torch
 
 from tacita.accounting import SecondMomentEvent
 from tacita.estimators import SecondMoment, second_moment
+from tacita.gradients import row_blocks
 from tacita.gradients.linear_blocks import LinearBlocksEngine
 from tacita.gradients.row_blocks import DenseBlocks
 from tacita.linear_model import budget, purchases
 from tacita.linear_model.base import PrivateEstimator
 from tacita.linear_model.budget import FitBudget
+from tacita.linear_model.classification import PrivateClassifier
 from tests.planted.plant import bug, put, swap
 
 MOMENT = "tests/estimators/test_second_moment.py::"
@@ -63,6 +65,12 @@ def norms_without_the_constant():
     """The norm of a gradient leaves out the bias."""
     norms = DenseBlocks.norms
     put(DenseBlocks, "norms", lambda self, scale, constant: norms(self, scale, 0.0))
+
+
+@bug(20, caught_by=[BLOCKS + "test_an_entry_that_is_stored_in_pieces_is_clipped_as_a_whole"])
+def norms_of_the_pieces_of_an_entry():
+    """An entry that a CSR matrix stores in k equal pieces counts in the norm as if it were sqrt(k) times smaller."""
+    swap(row_blocks._summed, lambda table: table)
 
 
 @bug(25, caught_by=[BLOCKS + "test_a_hostile_row_leaves_the_others_alone"])
@@ -128,3 +136,20 @@ def the_number_of_rows_is_the_secret_and_the_divisor():
     from tacita.linear_model import base
 
     put(base, "RELATIONS", ("zero_out_one", "replace_one", "add_or_remove_one"))
+
+
+@bug(3, caught_by=[FITS + "test_a_copy_that_left_its_ledger_behind_is_not_paid_from_another"])
+def a_pickled_copy_pays_from_a_new_ledger():
+    """Pickling drops the ledger, so that the processes of a grid search pay from ledgers that nobody sees."""
+    put(PrivateEstimator, "__getstate__", lambda self: {**self.__dict__, "ledger": None, "ledger_": None})
+
+
+@bug(3, caught_by=[FITS + "test_the_width_of_bought_classes_is_that_of_the_classes"])
+def bought_classes_as_wide_as_the_longest_label():
+    """The labels that were bought keep the width of an array that holds all labels."""
+    bought = PrivateClassifier._bought_classes
+
+    def wide(self, paying, session, labels):
+        return bought(self, paying, session, labels).astype(labels.dtype)
+
+    put(PrivateClassifier, "_bought_classes", wide)

@@ -19,7 +19,7 @@ from tacita.accounting import Event, NeighboringRelation, SecondMomentEvent, mov
 from tacita.clipping.flat import clip_weights
 from tacita.estimators.estimator import Estimator, Values
 from tacita.gradients.engine import Engine, Shapes
-from tacita.gradients.weighted_sums import full_precision, norm_over, round_down, with_room
+from tacita.gradients.weighted_sums import norm_over, round_down, with_room
 from tacita.sampling import Sampler
 
 BLOCK = "second_moment"
@@ -88,8 +88,8 @@ class SecondMoment(Estimator):
         weights = clip_weights(self.max_row_norm, norm_over([rows], lead=rows.ndim - 1))
         factors = round_down(with_room(weights, rows.dtype), rows.dtype)
         kept = torch.where((weights > 0).unsqueeze(-1), factors.unsqueeze(-1) * rows, 0.0)
-        with full_precision(rows.device):
-            return (kept.transpose(-1, -2) @ kept).double()
+        kept = kept.double()  # products of two numbers of float32 may overflow it
+        return kept.transpose(-1, -2) @ kept
 
 
 def symmetric_entries(matrix: Tensor) -> Tensor:

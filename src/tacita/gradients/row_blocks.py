@@ -87,13 +87,16 @@ class DenseBlocks(RowBlocks):
 
 
 class SparseBlocks(RowBlocks):
-    """Rows of a SciPy CSR matrix; products take time in proportion to the stored numbers."""
+    """Rows of a SciPy CSR matrix; products take time in proportion to the stored numbers.
+
+    Numbers that are stored for the same entry are added up first: SciPy's products add them, and a norm must, too.
+    """
 
     def __init__(self, table: Any) -> None:
         import scipy.sparse
 
         self._csr = scipy.sparse.csr_matrix
-        table = self._csr(table)
+        table = _summed(self._csr(table))
         narrow = table.dtype == np.float32
         self._data = np.asarray(table.data, np.float32 if narrow else np.float64)
         self._indices, self._starts = table.indices, table.indptr
@@ -132,6 +135,16 @@ class SparseBlocks(RowBlocks):
         starts = self._starts[rows.start : rows.stop + 1] - first
         shape = (rows.stop - rows.start, self.shape[1])
         return self._csr((self._data[first:last], self._indices[first:last], starts), shape=shape, copy=False)
+
+
+def _summed(table: Any) -> Any:
+    """Return a CSR matrix with one stored number an entry; what SciPy remembers of ``table``'s order is not trusted."""
+    found = type(table)((table.data, table.indices, table.indptr), shape=table.shape)
+    if found.has_canonical_format:
+        return found
+    found = found.copy()  # the caller's arrays stay as they are
+    found.sum_duplicates()
+    return found
 
 
 def as_row_blocks(table: Any) -> RowBlocks:

@@ -15,17 +15,28 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from tacita import _validate
 from tacita.accounting import NeighboringRelation
+from tacita.errors import LedgerError
 from tacita.gradients.linear_losses import OutputLoss
 from tacita.gradients.row_blocks import RowBlocks, as_row_blocks
 from tacita.ledger import Ledger, Session, statement
 from tacita.linear_model import rules
 from tacita.linear_model.budget import FitBudget
 from tacita.linear_model.fitting import Paying, ScaledTable
-from tacita.linear_model.purchases import buy_scales
+from tacita.linear_model.purchases import HIGHEST, LOWEST, buy_scales
 from tacita.random import Randomness
 
 RELATIONS = ("zero_out_one", "replace_one")
-UNPICKLED = ("ledger", "ledger_")  # a ledger is a live record with locks; a copy of it would forget what is spent
+LEAST_NORM, MOST_NORM = 2.0**LOWEST, 2.0 ** (HIGHEST + 1)  # of rows, declared or bought: sums of float32 stay finite
+
+
+class LedgerLeftBehind:
+    """Stands for the ledger of an estimator that was copied by pickling: a copy of it would not see what is spent.
+
+    It is not ``None``, with which a fit would be paid from a new ledger, and the one that was handed in never know.
+    """
+
+    def __repr__(self) -> str:
+        return "LedgerLeftBehind()"
 
 
 class PrivateEstimator(BaseEstimator):
@@ -53,9 +64,10 @@ class PrivateEstimator(BaseEstimator):
         return type(self)(**kept)
 
     def __getstate__(self) -> Any:
-        """Return the state without the ledger: a copy of it would not see what is spent."""
+        """Return the state without ledgers: a copy, by pickling or ``copy``, would not see what is spent."""
         state: Any = super().__getstate__()
-        return {name: None if name in UNPICKLED else value for name, value in state.items()}
+        left = {"ledger": LedgerLeftBehind(), "ledger_": None}
+        return {name: left[name] if name in left and value is not None else value for name, value in state.items()}
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -90,6 +102,11 @@ class PrivateEstimator(BaseEstimator):
                 max_epsilon=epsilon,
                 max_delta=delta,
             )
+        elif isinstance(ledger, LedgerLeftBehind):
+            raise LedgerError(
+                "the ledger of this estimator was left behind when it was copied by pickling (n_jobs=, copy.deepcopy), "
+                "and a fit would not be charged to it: fit in one process, or hand a ledger in by set_params(ledger=)."
+            )
         elif not isinstance(ledger, Ledger):
             raise TypeError(f"ledger must be a Ledger, got {type(ledger).__name__}.")
         elif ledger.neighboring_relation != self.neighboring_relation:
@@ -110,10 +127,12 @@ class PrivateEstimator(BaseEstimator):
 
     def _table(self, X: Any, *, reset: bool) -> RowBlocks:
         """Return the rows of ``X``, which may hold NaN and infinities, and remember or check their columns."""
-        checked: Any = validate_data(
-            self, X, reset=reset, accept_sparse="csr", dtype=[np.float64, np.float32], ensure_all_finite=False
-        )
-        return as_row_blocks(checked)
+        return as_row_blocks(self._numbers(X, reset=reset, accept_sparse="csr"))
+
+    def _numbers(self, X: Any, **more: Any) -> Any:
+        """Return ``X`` as scikit-learn reads it, float64 or float32, without its warnings of what a row holds."""
+        with np.errstate(all="ignore"):
+            return validate_data(self, X, dtype=[np.float64, np.float32], ensure_all_finite=False, **more)
 
 
 @dataclass(frozen=True)
@@ -190,7 +209,12 @@ class PrivateLinearModel(PrivateEstimator):
 
     def _check_settings(self) -> None:
         if self.data_norm is not None:
-            _validate.positive("data_norm", self.data_norm)
+            norm = _validate.positive("data_norm", self.data_norm)
+            if not LEAST_NORM <= norm <= MOST_NORM:
+                raise ValueError(
+                    f"data_norm must be between {LEAST_NORM:.2g} and {MOST_NORM:.2g}, got {norm:g}: sums of other rows "
+                    "may overflow. Scale the columns by public numbers."
+                )
         _validate.non_negative("alpha", self.alpha)
         if self.steps is not None:
             _validate.count("steps", self.steps)

@@ -85,7 +85,8 @@ class PrivateClassifier(ClassifierMixin, PrivateLinearModel, ABC):
         found = names[noisy > paying.budget.classes_threshold(session.event) + 0.5]
         if not len(found):
             raise ValueError("not even one class is frequent enough to be bought at this epsilon: pass classes=.")
-        return found
+        # an array of texts is as wide as its longest: that of the labels may be one that was not released
+        return np.array(found.tolist()) if found.dtype.kind in "US" else found
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Return the scores of rows: (rows,) for two classes, positive for the second; else (rows, classes)."""

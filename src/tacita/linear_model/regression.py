@@ -37,7 +37,8 @@ class PrivateRegressor(RegressorMixin, PrivateLinearModel):
             raise ValueError(f"Unknown label type: y must hold numbers, got dtype {targets.dtype}.")
         if len(targets) != table.shape[0]:
             raise ValueError(f"y must have one target for each of {table.shape[0]} rows, got {len(targets)}.")
-        return table, targets.astype(np.float64)
+        with np.errstate(all="ignore"):  # a warning would tell what a target is
+            return table, targets.astype(np.float64)
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the predicted targets, (rows,)."""

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.base import OneToOneFeatureMixin, TransformerMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from tacita import _validate
 from tacita.accounting import NeighboringRelation
@@ -81,7 +81,7 @@ class PrivateStandardScaler(OneToOneFeatureMixin, TransformerMixin, PrivateEstim
             BudgetExceededError: The ledger's cap does not allow the fit.
         """
         self._check_privacy()
-        rows = np.asarray(validate_data(self, X, dtype=[np.float64, np.float32], ensure_all_finite=False))
+        rows = np.asarray(self._numbers(X))
         columns = rows.shape[1]
         declared = None if self.column_scale is None else np.broadcast_to(np.asarray(self.column_scale), (columns,))
         if declared is not None:
@@ -123,7 +123,7 @@ class PrivateStandardScaler(OneToOneFeatureMixin, TransformerMixin, PrivateEstim
     def transform(self, X: Any) -> np.ndarray:
         """Return ``(X - mean_) / scale_``, (rows, columns). It is as private as ``X`` is."""
         check_is_fitted(self, "scale_")
-        rows: Any = validate_data(self, X, reset=False, dtype=[np.float64, np.float32], ensure_all_finite=False)
+        rows = self._numbers(X, reset=False)
         return ((rows - self.mean_) / self.scale_).astype(rows.dtype)
 
     def inverse_transform(self, X: Any) -> np.ndarray:
