@@ -96,7 +96,9 @@ class SimulationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         return settings
 
     def check(self) -> None:
-        """Raise ``ValueError`` if a setting is missing or does not belong to the others."""
+        """Raise ``ValueError`` if a setting is missing or out of range, or does not belong to the others."""
+        _validate.positive("epsilon", self.epsilon)
+        _validate.delta("delta", self.delta)
         needed = {
             "momentum_weight": self.algorithm == "clip21-sgdm",
             "local_steps": self.algorithm == "federated-averaging",
@@ -182,7 +184,6 @@ def run_simulation(settings: SimulationSettings, progress: Callable[[float], Non
     if not (unfinished or folder.empty):
         raise ResumeError(f"output must be a new folder, or that of an unfinished simulation, got {settings.output!r}.")
     problem = read_clients(settings)
-    _validate.positive("epsilon", settings.epsilon)
     make_folder(folder.path)
     make_folder(folder.private, mode=0o700)
     randomness = Randomness.load(folder.key) if unfinished else Randomness.system()
