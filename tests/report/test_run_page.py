@@ -203,6 +203,14 @@ def test_a_seeded_run_is_not_shown_as_private(settings, table):
     assert "Private, as stated" not in shown
 
 
+def test_an_exact_score_is_left_out_of_the_risk(settings, table):
+    train_table(settings(non_private_holdout=True))
+    assert (
+        "of the time after seeing everything that was released but the score."
+        in Page(report_page([RunNumbers.of("run")])).text
+    )
+
+
 def test_the_command_writes_the_page(folder, tmp_path, tacita_command):
     path = tmp_path / "report.html"
     done = tacita_command("report", str(folder / "first"), "--output", str(path))

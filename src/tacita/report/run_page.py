@@ -87,7 +87,7 @@ def _verdict_box(run: RunNumbers) -> str:
     accuracy, good = run.fields.get("attack_accuracy"), _verdict(run) == VERDICTS["private"]
     risk = (
         f"An attacker who knows all other units and is 50 : 50 before about one of them is right at most "
-        f"{rounded_up(100 * accuracy, 3)} % of the time after."
+        f"{rounded_up(100 * accuracy, 3)} % of the time after{_apart(run)}."
         if isinstance(accuracy, float) and not run.faults
         else "No limit is guaranteed to what an attacker can find out about one unit."
     )
@@ -96,6 +96,12 @@ def _verdict_box(run: RunNumbers) -> str:
         f'<div class="verdict {"good" if good else "bad"}"><strong>{escape(_verdict(run))}</strong>'
         f"<p>{risk}</p>{faults}</div>"
     )
+
+
+def _apart(run: RunNumbers) -> str:
+    """Say that an exact score is outside the guarantee."""
+    private = _mapping(run.fields.get("holdout_score")).get("private")
+    return " seeing everything that was released but the score" if private is False else ""
 
 
 def _rest(run: RunNumbers) -> str:
