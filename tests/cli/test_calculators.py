@@ -57,6 +57,23 @@ def test_the_table_says_the_relation(tacita_command):
     assert "is right at most 82 % of the time" in done.out
 
 
+def test_a_printed_noise_is_never_less_than_what_was_computed(tacita_command):
+    done = tacita_command("epsilon", *SETTING, "--noise-multiplier", "1.00000004")
+    assert "a noise_std of 1.00001 C" in done.out
+
+
+def test_next_to_no_noise_has_an_enormous_epsilon_and_no_error(tacita_command):
+    words = ("--sample-rate", "0.5", "--steps", "100000", "--delta", "1e-5", "--noise-multiplier", "0.01")
+    full = ("--sample-rate", "1", *words[2:])
+    sampled, whole = (answer(tacita_command, "epsilon", *one)["epsilon"] for one in (words, full))
+    assert 1e8 < sampled <= whole * (1 + 1e-9)
+
+
+def test_a_wrong_epsilon_is_named_as_the_option_is(tacita_command):
+    done = tacita_command("noise", *SETTING, "--epsilon", "-1")
+    assert done.err.startswith("tacita: error: epsilon must be a finite number > 0")
+
+
 def test_without_enough_noise_there_is_no_epsilon(tacita_command):
     found = answer(tacita_command, "epsilon", *SETTING, "--noise-multiplier", "1e-9")
     assert found["epsilon"] is None or found["epsilon"] > 1e6

@@ -65,6 +65,15 @@ def test_every_kind_of_run(clients, change):
     assert "epsilon <= " in run_simulation(settings)
 
 
+@pytest.mark.parametrize(("relation", "said"), [("replace_one", True), ("add_or_remove_one", False)])
+def test_a_delta_above_one_over_the_public_number_of_clients_is_said(clients, relation, said):
+    features = np.random.default_rng(0).standard_normal((240, 3))
+    np.savez(clients / "clients.npz", features=features, labels=features[:, 0] > 0)
+    change = {"split": "even", "clients": 120, "delta": 0.0099, "trust": "server", "neighboring_relation": relation}
+    words = run_simulation(SimulationSettings.from_toml(toml(settings_of(clients, **change))))
+    assert ("Delta is 0.0099, which is not below 1 / 120" in " ".join(words.split())) is said
+
+
 def test_an_interrupted_run_is_continued_and_charged_once(clients):
     settings = SimulationSettings.from_toml(toml(settings_of(clients)))
 
@@ -107,11 +116,13 @@ def test_cells_that_are_no_number_decide_no_message(clients):
         ({"epsilonn": 1.0}, "unknown field"),
         ({"epsilon": None}, "required field `epsilon`"),
         ({"rounds": "many"}, "Expected `int`"),
-        ({"momentum_weight": None}, "momentum_weight is missing from algorithm"),
-        ({"clients": 4}, "clients is no setting of"),
-        ({"split": "even"}, "clients is missing from"),
+        ({"momentum_weight": None}, "momentum_weight is missing: give it with algorithm"),
+        ({"clients": 4}, "clients must be left out of"),
+        ({"split": "even"}, "clients is missing: give it with"),
         ({"trust": "server", "clients_per_round": 3}, "clients_per_round needs"),
         ({"sample_rate": 0.5}, "sample_rate needs trust"),
+        ({"epsilon": -1.0}, "^epsilon must be"),
+        ({"delta": 2.0}, "^delta must be in"),
     ],
 )
 def test_settings_are_refused(clients, change, says):

@@ -65,6 +65,14 @@ def test_show_says_the_guarantee_and_checks_everything(runs, tacita_command):
     assert "CHANGED: statement.json is not the statement that the ledger was sealed with" in changed.out
 
 
+def test_a_seeded_run_shows_no_guarantee(settings, table, tacita_command):
+    train_table(settings(seed=3))
+    assert "none; if the noise were secret, epsilon <= " in tacita_command("show", "run").out
+    listed = tacita_command("list", ".").out
+    (line,) = [line for line in listed.splitlines() if "not private" in line]
+    assert "not private   -" in line
+
+
 def test_predictions_go_to_standard_output(settings, table, tacita_command):
     train_table(settings())
     done = tacita_command("predict", "run", "table.csv")

@@ -103,6 +103,12 @@ def test_the_system_draws_the_noise_unless_a_test_asks():
     assert np.array_equal(*again)
 
 
+def test_one_class_is_named_as_it_was_given():
+    X, labels, _ = data(50)
+    with pytest.raises(ValueError, match=r"classes must hold at least 2 labels, got \[1\]"):
+        made(PrivateLogisticRegression, classes=[1]).fit(X, labels)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("settings", "message"),

@@ -84,6 +84,8 @@ def test_exact_scores_are_named_as_not_anonymised(settings, table):
     assert any("public.csv, declared public" in one for one in public.fields["not_anonymised"])
     assert any(one.startswith("The held-out rows") for one in exact.fields["not_anonymised"])
     assert "The held-out rows of the table: their exact score is published" in words(exact)
+    assert "after seeing everything that was released but the held-out score" in words(exact)
+    assert "whoever sees everything that was released but the held-out score, and knows" in words(exact)
 
 
 @pytest.mark.parametrize("field", ["run", "about", "columns", "files_policy", "not_anonymised", "attack_accuracy"])

@@ -6,7 +6,7 @@ import sys
 from tacita.accounting.attack_accuracy import attack_accuracy
 from tacita.ledger.verdict import verdict
 from tacita.pipeline import run_list
-from tacita.report import run_page
+from tacita.report import run_charts, run_page
 from tacita.report.run_numbers import RunNumbers
 from tests.planted.plant import bug, put, swap
 
@@ -68,6 +68,21 @@ class _Dearest:
 def changed_run_reported_as_it_says():
     """The page about a run shows the verdict of its statement, whatever became of its files."""
     put(run_page, "_verdict", lambda run: run_page.VERDICTS[run.fields["verdict"]])
+
+
+@bug(46, caught_by=[PAGE + "test_printed_bounds_are_never_below_the_computed_ones"])
+def bounds_printed_to_nearest():
+    """The numbers below the charts of a report are rounded to the nearest, so that half of them promise too much."""
+    put(run_charts, "rounded_up", lambda value, digits=4: f"{value:.{digits}g}")
+
+
+@bug(
+    65,
+    caught_by=[PAGE + "test_a_changed_run_is_not_shown_as_private", PAGE + "test_a_seeded_run_is_not_shown_as_private"],
+)
+def curves_without_a_guarantee():
+    """A report draws what an attack can find of runs that guarantee nothing, by their claimed epsilon."""
+    put(RunNumbers, "guaranteed", True)
 
 
 @bug(46, caught_by=[PAGE + "test_the_trade_off_of_gaussian_pairs_stays_above_the_exact_one"])

@@ -186,15 +186,29 @@ def test_a_changed_run_is_not_shown_as_private(folder, tmp_path):
     assert "statement.json is not the statement that the ledger was sealed with" in shown
     assert "No limit is guaranteed" in shown
     assert "Private, as stated" not in shown
+    assert "Epsilon not verified" in shown
+    assert not {chart.title for chart in charts_of(run)} - {"Score"}
     (copy / "ledger.jsonl").write_bytes(b"{")
     assert "TAMPERED" in Page(report_page([RunNumbers.of(copy)])).text
 
 
 def test_a_seeded_run_is_not_shown_as_private(settings, table):
     train_table(settings(), randomness=Randomness.insecure(3))
-    shown = Page(report_page([RunNumbers.of("run")])).text
+    run = RunNumbers.of("run")
+    shown = Page(report_page([run])).text
+    assert "Epsilon none (at most " in shown
+    assert "There are no curves of epsilon, because nothing is guaranteed." in shown
+    assert not {chart.title for chart in charts_of(run)} - {"Score"}
     assert "NOT PRIVATE No limit is guaranteed" in shown
     assert "Private, as stated" not in shown
+
+
+def test_an_exact_score_is_left_out_of_the_risk(settings, table):
+    train_table(settings(non_private_holdout=True))
+    assert (
+        "of the time after seeing everything that was released but the score."
+        in Page(report_page([RunNumbers.of("run")])).text
+    )
 
 
 def test_the_command_writes_the_page(folder, tmp_path, tacita_command):
@@ -216,6 +230,25 @@ def test_a_browser_shows_it_without_complaints(text, tmp_path):
     shown = subprocess.run([CHROMIUM, *quiet, "--dump-dom", path.as_uri()], capture_output=True, text=True, check=True)
     assert shown.stdout.count("<svg") == len(Page(text).of("svg"))
     assert "CONSOLE" not in shown.stderr
+
+
+def test_printed_bounds_are_never_below_the_computed_ones(runs):
+    from dataclasses import replace
+
+    run = replace(
+        runs[0],
+        by_delta=[(1e-5, 1.00004), (1e-3, 0.50004)],
+        by_steps=[(1.0, 0.50004), (2.0, 1.00004)],
+        by_session={"train-1": 1.00004},
+    )
+    titles = {}
+    for chart in charts_of(run):
+        titles[chart.title] = chart.rows
+    assert titles["Epsilon against delta"] == (("1e-05", "1.001"), ("0.001", "0.5001"))
+    assert titles["Epsilon against steps"] == (("1", "0.5001"), ("2", "1.001"))
+    assert titles["Where the budget went"] == (("train-1", "1.001"),)
+    rates = [float(words.removesuffix(" %")) / 100 for _, words in titles["What an attack can find"]]
+    assert np.all(np.array(rates) >= run.most_true_positives(np.array([1e-4, 1e-3, 1e-2, 0.1, 0.5])))
 
 
 def test_infinite_epsilons_are_left_out_of_curves(runs):

@@ -73,7 +73,10 @@ class TiltedTotal:
         if below + 1 == len(self.losses):
             return min(1.0, self.infinity)
         gap, interval = at - float(self.losses[below]), self.interval
-        share = min(1.0, max(0.0, math.expm1(gap) / math.expm1(interval)))
+        if interval > LARGEST_EXPONENT:  # expm1 would overflow; delta falls with epsilon, so the point below is a bound
+            at, gap, share = at - gap, 0.0, 0.0
+        else:
+            share = min(1.0, max(0.0, math.expm1(gap) / math.expm1(interval)))
         total = (1 - share) * self._above(below) * math.exp(self.theta * gap)
         total += share * self._above(below + 1) * math.exp(self.theta * (gap - interval))
         logarithm = (math.log(total) if total > 0 else -math.inf) + self.log_scale - self.theta * at

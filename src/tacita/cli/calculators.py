@@ -84,6 +84,7 @@ def noise_for(
         json: Print JSON instead of the table.
     """
     relation = check_relation(neighboring_relation)
+    _validate.positive("epsilon", epsilon)
     _check(sample_rate, steps, delta)
     found = calibrate(
         lambda multiplier: _event(relation, sample_rate, multiplier * moved(relation)),
@@ -153,7 +154,7 @@ def _table(record: dict[str, Any]) -> str:
         "epsilon": f"{_bound(record['epsilon'])} at delta {record['delta']:g}",
         "relation": f"{relation}: {NEIGHBOURS[relation]}",
         "noise multiplier": f"{record['noise_multiplier']:.6g} x sensitivity {sensitivity}, a noise_std of "
-        f"{record['noise_std_over_max_grad_norm']:.6g} C (C: clipping threshold of one record)",
+        f"{rounded_up(record['noise_std_over_max_grad_norm'], 6)} C (C: clipping threshold of one record)",
         "steps": f"{record['steps']:,}, each with a sample rate of {record['sample_rate']:g} (Poisson sampling)",
         "risk": f"who is 50 : 50 before about one record is right at most {risk} of the time",
         "accountant": f"{record['accountant']}, an upper bound",

@@ -71,7 +71,7 @@ def _row(run: RunOverview) -> tuple[str, ...]:
         str(_part(fields, "run", "date")),
         str(_part(fields, "dataset", "name")),
         str(fields.get("verdict", "-")),
-        rounded_up(epsilon) if _is_number(epsilon) else "-",
+        rounded_up(epsilon) if _is_number(epsilon) and _guaranteed(run) else "-",
         f"{delta:g}" if _is_number(delta) else "-",
         f"{score.get('measure')} {value:.3f}" if _is_number(value) else "-",
     )
@@ -81,7 +81,11 @@ def _summary(run: RunOverview, faults: tuple[str, ...]) -> dict[str, str]:
     fields, score = run.fields, run.score
     epsilon, accuracy, value = fields.get("epsilon"), fields.get("attack_accuracy"), score.get("value")
     bound = f"epsilon <= {rounded_up(epsilon)}" if _is_number(epsilon) else "no unconditional epsilon"
-    risk = f"{rounded_up(100 * accuracy, 3)} %" if _is_number(accuracy) else "100 %"
+    if faults:
+        bound = "not verified"
+    elif _is_number(epsilon) and fields.get("verdict") == "not private":  # a seed
+        bound = f"none; if the noise were secret, {bound}"
+    risk = f"{rounded_up(100 * accuracy, 3)} %" if _is_number(accuracy) and not faults else "100 %"
     return {
         "run": f"{run.folder} ({_part(fields, 'run', 'id')}, {_part(fields, 'run', 'date')})",
         "state": "finished, verified" if not faults else f"CHANGED: {'; '.join(faults)}",
@@ -93,6 +97,10 @@ def _summary(run: RunOverview, faults: tuple[str, ...]) -> dict[str, str]:
         "score": f"{score.get('measure')} {value:.3f}" if _is_number(value) else "none",
         "more": f"tacita statement {run.folder}",
     }
+
+
+def _guaranteed(run: RunOverview) -> bool:
+    return run.state == "finished" and run.fields.get("verdict") != "not private"
 
 
 def _part(fields: dict[str, Any], name: str, part: str) -> Any:

@@ -96,7 +96,9 @@ class SimulationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         return settings
 
     def check(self) -> None:
-        """Raise ``ValueError`` if a setting is missing or does not belong to the others."""
+        """Raise ``ValueError`` if a setting is missing or out of range, or does not belong to the others."""
+        _validate.positive("epsilon", self.epsilon)
+        _validate.delta("delta", self.delta)
         needed = {
             "momentum_weight": self.algorithm == "clip21-sgdm",
             "local_steps": self.algorithm == "federated-averaging",
@@ -106,8 +108,8 @@ class SimulationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         }
         for name, wanted in needed.items():
             if (getattr(self, name) is not None) != wanted:
-                word = "missing from" if wanted else "no setting of"
-                raise ValueError(f"{name} is {word} algorithm = {self.algorithm!r} with split = {self.split!r}.")
+                word = "is missing: give it with" if wanted else "must be left out of"
+                raise ValueError(f"{name} {word} algorithm = {self.algorithm!r} and split = {self.split!r}.")
         if self.clients_per_round is not None and self.trust == "server":
             raise ValueError("clients_per_round needs trust = 'clients': a trusted server samples by sample_rate.")
         if self.sample_rate != 1 and self.trust == "clients":
@@ -182,7 +184,6 @@ def run_simulation(settings: SimulationSettings, progress: Callable[[float], Non
     if not (unfinished or folder.empty):
         raise ResumeError(f"output must be a new folder, or that of an unfinished simulation, got {settings.output!r}.")
     problem = read_clients(settings)
-    _validate.positive("epsilon", settings.epsilon)
     make_folder(folder.path)
     make_folder(folder.private, mode=0o700)
     randomness = Randomness.load(folder.key) if unfinished else Randomness.system()
@@ -206,19 +207,21 @@ def run_simulation(settings: SimulationSettings, progress: Callable[[float], Non
             simulation.save(folder.checkpoint)
             randomness.save(folder.key)
             simulation.run(min(EVERY, simulation.remaining_rounds), progress=progress)
-        return _finished(folder, simulation, ledger, settings.delta)
+        return _finished(folder, simulation, ledger, settings)
     finally:
         ledger.close()
 
 
-def _finished(folder: RunFolder, simulation: Simulation, ledger: Ledger, delta: float) -> str:
+def _finished(folder: RunFolder, simulation: Simulation, ledger: Ledger, settings: SimulationSettings) -> str:
     """Write what may be shared, and remove what may not."""
     ledger.sessions[0].close()
     arrays = {name: x.numpy() for name, x in simulation.params.items()}
     temporary = folder.private / MODEL
     np.savez(temporary, allow_pickle=False, **arrays)
     replace_durably(folder.path / MODEL, temporary.read_bytes())
-    text = str(statement(ledger, delta=delta))
+    public = settings.neighboring_relation != "add_or_remove_one"  # else the number of clients is a secret
+    clients = simulation.problem.num_clients if public else None
+    text = str(statement(ledger, delta=settings.delta, num_units=clients))
     replace_durably(folder.path / STATEMENT, text.encode())
     for path in (temporary, folder.checkpoint):
         remove_durably(path)

@@ -151,7 +151,7 @@ class _Page:
         relation = fields["neighboring_relation"]
         lines.row("Neighbours", f"the data sets compared differ in one unit. By {relation}, {NEIGHBOURS[relation]}.")
         if epsilon is not None:
-            lines.row("In words", _odds(epsilon, fields["delta"]))
+            lines.row("In words", _odds(epsilon, fields["delta"], _released(fields)))
         lines.row("Risk", _risk(fields))
         if epsilon is not None:
             lines.row("Scale", _scale(fields["delta"]))
@@ -198,6 +198,8 @@ def rows_in_words(rows: Any) -> str:
 def other_runs_in_words(dataset: Mapping[str, Any]) -> str:
     """Say how many other runs are listed under the same name, and what all of them guarantee together."""
     others = f"{dataset['other_runs']} listed under this name in {dataset['list']}"
+    if dataset["other_runs"] == 0:
+        return f"none listed under this name in {dataset['list']}."
     together = dataset.get("together")
     if not isinstance(together, Mapping):
         return f"{others}."
@@ -216,7 +218,7 @@ def _risk(fields: Mapping[str, Any]) -> str:
         return f"{before} may be right 100 % of the time after: no limit is guaranteed."
     conditions = ", if the conditions hold" if fields["conditions"] else ""
     return (
-        f"{before} is right at most {_percent_up(accuracy)} of the time after seeing everything that was released"
+        f"{before} is right at most {_percent_up(accuracy)} of the time after seeing {_released(fields)}"
         f"{conditions} (50 % is mere guessing)."
     )
 
@@ -277,14 +279,21 @@ def _failures(probability: float, delta: float) -> str:
     )
 
 
-def _odds(epsilon: float, delta: float) -> str:
+def _released(fields: Mapping[str, Any]) -> str:
+    """Name what the guarantee is about: an exact score is not."""
+    score = fields["holdout_score"]
+    apart = isinstance(score, Mapping) and score.get("private") is False
+    return "everything that was released" + (" but the held-out score" if apart else "")
+
+
+def _odds(epsilon: float, delta: float, released: str) -> str:
     if epsilon >= 20:
         return (
             f"an epsilon of {rounded_up(epsilon)} promises next to nothing: the probability of a conclusion may differ "
             f"e^{rounded_up(epsilon)}-fold between data sets that differ in one unit."
         )
     return (
-        "whoever sees everything that was released, and knows everything about all other units, draws any given "
+        f"whoever sees {released}, and knows everything about all other units, draws any given "
         f"conclusion with a probability that is at most {rounded_up(math.exp(epsilon))} times (e^epsilon) what it "
         f"would be for a neighbouring data set, plus {delta:g} (delta)."
     )

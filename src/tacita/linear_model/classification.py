@@ -1,4 +1,4 @@
-"""Classifiers: private logistic regression and a private linear support vector machine."""
+"""Classifiers: private logistic regression."""
 
 from abc import ABC, abstractmethod
 from typing import Any
@@ -52,6 +52,8 @@ class PrivateClassifier(ClassifierMixin, PrivateLinearModel, ABC):
         shares["moments"] = rules.MOMENTS * (1 - sum(shares.values()))
         paying = self._paying(table.shape[0], **shares)
         # The classes are not known yet. No event depends on their number: a gradient has one threshold for all classes.
+        if self.classes is not None and len(set(self.classes)) < 2:
+            raise ValueError(f"classes must hold at least 2 labels, got {list(self.classes)!r}.")
         few = self._loss(2 if self.classes is None else len(self.classes))
         rule = self._rule(paying, table.shape[1] + self.fit_intercept, few)
         budget = paying.budget

@@ -64,6 +64,11 @@ class RunNumbers:
             curves = (none, none, {})
         return cls(Path(folder), fields, checked.text, checked.faults, *curves)
 
+    @property
+    def guaranteed(self) -> bool:
+        """Whether anything is: nothing was changed, and the verdict is private, with conditions or without."""
+        return not self.faults and str(self.fields.get("verdict")).startswith("private")
+
     def most_true_positives(self, rates: np.ndarray) -> np.ndarray:
         """Return the largest true positive rate of any attack at each false positive rate.
 

@@ -33,7 +33,7 @@ def report_page(runs: Sequence[RunNumbers]) -> str:
 
 def _comparison(runs: Sequence[RunNumbers]) -> str:
     rows = [(run.folder.name, _verdict(run), _epsilon(run), f"{run.fields.get('delta')}", _score(run)) for run in runs]
-    header = ("run", "verdict", "epsilon at most", "delta", "score")
+    header = ("run", "verdict", "epsilon", "delta", "score")
     chart = score_chart(runs)
     shown = "" if chart is None else f'<div class="charts">{_figure(chart, "all")}</div>'
     return f"<h2>Comparison</h2>{table(header, rows, 'Runs beside each other')}{shown}"
@@ -41,9 +41,14 @@ def _comparison(runs: Sequence[RunNumbers]) -> str:
 
 def _section(run: RunNumbers, place: int) -> str:
     charts = "".join(_figure(chart, f"{place}-{number}") for number, chart in enumerate(charts_of(run)))
+    note = ""
+    if not run.guaranteed:
+        note = "<p>There are no curves of epsilon, because nothing is guaranteed.</p>"
+    elif run.fields.get("conditions"):
+        note = "<p>The curves hold only under the conditions above.</p>"
     return (
         f'<section id="run-{place}" aria-label="{escape(run.folder.name)}"><div class="first">{_first(run)}</div>'
-        f'<h2>Charts</h2><div class="charts">{charts}</div>{_rest(run)}</section>'
+        f'<h2>Charts</h2>{note}<div class="charts">{charts}</div>{_rest(run)}</section>'
     )
 
 
@@ -54,7 +59,7 @@ def _first(run: RunNumbers) -> str:
     said = {title: given.get(name, "not given") for name, title in GIVEN.items()}
     names = ("id", "date", "versions")
     guarantee = {
-        "Epsilon": f"at most {_epsilon(run)}",
+        "Epsilon": _epsilon(run),
         "Delta": fields.get("delta"),
         "For whom": fields.get("privacy_unit"),
         "Neighbours": fields.get("neighboring_relation"),
@@ -82,7 +87,7 @@ def _verdict_box(run: RunNumbers) -> str:
     accuracy, good = run.fields.get("attack_accuracy"), _verdict(run) == VERDICTS["private"]
     risk = (
         f"An attacker who knows all other units and is 50 : 50 before about one of them is right at most "
-        f"{rounded_up(100 * accuracy, 3)} % of the time after."
+        f"{rounded_up(100 * accuracy, 3)} % of the time after{_apart(run)}."
         if isinstance(accuracy, float) and not run.faults
         else "No limit is guaranteed to what an attacker can find out about one unit."
     )
@@ -91,6 +96,12 @@ def _verdict_box(run: RunNumbers) -> str:
         f'<div class="verdict {"good" if good else "bad"}"><strong>{escape(_verdict(run))}</strong>'
         f"<p>{risk}</p>{faults}</div>"
     )
+
+
+def _apart(run: RunNumbers) -> str:
+    """Say that an exact score is outside the guarantee."""
+    private = _mapping(run.fields.get("holdout_score")).get("private")
+    return " seeing everything that was released but the score" if private is False else ""
 
 
 def _rest(run: RunNumbers) -> str:
@@ -127,11 +138,13 @@ def _verdict(run: RunNumbers) -> str:
 
 
 def _epsilon(run: RunNumbers) -> str:
-    value = run.fields.get("epsilon")
+    if run.faults:
+        return "not verified"
+    value, under = run.fields.get("epsilon"), run.fields.get("conditional_epsilon")
     if isinstance(value, int | float):
-        return rounded_up(value)
-    value = run.fields.get("conditional_epsilon")
-    return f"{rounded_up(value)} (under conditions)" if isinstance(value, int | float) else "infinity"
+        bound = f"at most {rounded_up(value)}"
+        return bound if run.guaranteed else f"none ({bound} if the noise were secret)"
+    return f"at most {rounded_up(under)} (under conditions)" if isinstance(under, int | float) else "infinity"
 
 
 def _score(run: RunNumbers) -> str:
