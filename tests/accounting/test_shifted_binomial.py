@@ -9,7 +9,7 @@ from scipy.stats import binom
 
 from tacita.accounting._shifted_binomial import ShiftedBinomialPair, binomial_masses, shift_deltas, shift_epsilon
 
-CASES = [(20, 0.5, 3), (50, 0.3, 4), (7, 0.5, 7), (1, 0.5, 1), (60, 0.45, 1)]
+CASES = [(20, 0.5, 3), (50, 0.3, 4), (7, 0.5, 7), (1, 0.5, 1), (60, 0.45, 1), (50, 0.7, 4)]
 EPSILONS = np.array([0.0, 0.1, 0.5, 1.0, 3.0])
 
 
@@ -31,7 +31,7 @@ def test_it_is_the_sum_over_all_counts_rounded_up(trials, p, shift):
     assert found == pytest.approx(exact, rel=1e-8, abs=1e-12)
 
 
-@pytest.mark.parametrize(("trials", "p", "shift"), [(20, 0.5, 3), (50, 0.3, 4), (60, 0.45, 1)])
+@pytest.mark.parametrize(("trials", "p", "shift"), [(20, 0.5, 3), (50, 0.3, 4), (60, 0.45, 1), (50, 0.7, 4)])
 def test_epsilon_is_where_delta_is_reached(trials, p, shift):
     for epsilon in EPSILONS[1:]:
         delta = by_hand(trials, p, shift, epsilon)

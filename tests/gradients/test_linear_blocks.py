@@ -230,3 +230,17 @@ def test_rows_of_a_table_with_a_constant_and_more(monkeypatch):
 def test_wrong_settings(build, message):
     with pytest.raises(ValueError, match=message):
         build(*problem("logistic")[:2])
+
+
+@pytest.mark.parametrize("intercept", [None, 1.0])
+def test_an_entry_that_is_stored_in_pieces_is_one_number(intercept):
+    """A CSR matrix may hold several numbers for one place, which stand for their sum."""
+    pieces, starts = np.full(17, 1.0), np.array([0, 16, 17])
+    table = scipy.sparse.csr_matrix((pieces, np.zeros(17, np.int64), starts), shape=(2, 2))
+    source = LinearBlocksSource(table, np.array([5.0, 0.0]), SquaredLoss(), intercept=intercept)
+    params = {name: torch.zeros(shape) for name, shape in source.shapes.items()}
+    engine, groups = source.engine(params, np.array([0])), {"all": tuple(source.shapes)}
+    assert engine.norms(groups).item() == pytest.approx(5 * math.hypot(16, intercept or 0))
+    (total,) = engine.weighted_sums(CLIP, groups).values
+    assert math.sqrt(sum(float(x.square().sum()) for x in total.values())) <= 0.4
+    assert table.nnz == 17  # the caller's matrix is as it was

@@ -2,12 +2,14 @@
 
 import math
 
+import numpy as np
+import scipy.sparse
 import torch
 
 from tacita.accounting import SecondMomentEvent
 from tacita.estimators import SecondMoment, second_moment
 from tacita.gradients.linear_blocks import LinearBlocksEngine
-from tacita.gradients.row_blocks import DenseBlocks
+from tacita.gradients.row_blocks import DenseBlocks, SparseBlocks
 from tacita.linear_model import budget, purchases
 from tacita.linear_model.base import PrivateEstimator
 from tacita.linear_model.budget import FitBudget
@@ -128,3 +130,17 @@ def the_number_of_rows_is_the_secret_and_the_divisor():
     from tacita.linear_model import base
 
     put(base, "RELATIONS", ("zero_out_one", "replace_one", "add_or_remove_one"))
+
+
+@bug(18, caught_by=[BLOCKS + "test_an_entry_that_is_stored_in_pieces_is_one_number"])
+def an_entry_in_pieces_has_their_norm():
+    """The norm of a sparse row is that of the numbers it stores, several of which may stand for one entry."""
+    init = SparseBlocks.__init__
+
+    def in_pieces(self, table):
+        init(self, table)
+        stored = scipy.sparse.csr_matrix(table)
+        self._data = np.asarray(stored.data, np.float64)
+        self._indices, self._starts = stored.indices, stored.indptr
+
+    put(SparseBlocks, "__init__", in_pieces)

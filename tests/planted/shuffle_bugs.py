@@ -166,3 +166,29 @@ def every_user_is_in_every_group():
         return {name: value.expand(self.num_groups, *value.shape[1:]) for name, value in whole.items()}
 
     before = put(ShuffledSums, "steps", steps)
+
+
+@bug(1, caught_by=[EVENT + "test_counts_of_several_queries_are_several_counts"])
+def queries_of_medians_cost_one():
+    """The exact pair of counts that move over their whole range is that of one query, however many are made."""
+    before = shuffled._seen_in_some_queries
+
+    def once(event, queries):
+        found = before(event, queries)
+        return found if found.pairs is None else replace(found, pairs=before(event, min(queries, 1)).pairs)
+
+    swap_proofs(once)
+
+
+@bug(12, caught_by=[EVENT + "test_failures_are_added_to_delta"])
+def missing_fair_bits_for_free():
+    """The chance of fewer fair bits than the bound counts on is not added to delta."""
+    fair = ShuffledSumEvent.fair_bits
+    put(ShuffledSumEvent, "fair_bits", lambda self: (fair(self)[0], 0.0))
+
+
+@bug(20, caught_by=[EVENT + "test_no_record_moves_the_counts_farther_than_claimed"])
+def half_of_an_odd_range_is_rounded_down():
+    """A zeroed user of a grid of five steps is charged for two, and moves three."""
+    whole = ShuffledSumEvent.shift.fget
+    put(ShuffledSumEvent, "shift", property(lambda self: whole(self) if whole(self) == self.grid else self.grid // 2))

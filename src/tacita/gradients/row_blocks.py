@@ -94,6 +94,9 @@ class SparseBlocks(RowBlocks):
 
         self._csr = scipy.sparse.csr_matrix
         table = self._csr(table)
+        if not table.has_canonical_format:  # an entry stored in pieces: products add them up, and so must the norm
+            table = table.copy()
+            table.sum_duplicates()
         narrow = table.dtype == np.float32
         self._data = np.asarray(table.data, np.float32 if narrow else np.float64)
         self._indices, self._starts = table.indices, table.indptr
