@@ -1,6 +1,7 @@
 """Linear models in blocks: the same sums as a loop over records, dense, mapped and sparse; hostile rows; rounding."""
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -244,3 +245,14 @@ def test_an_entry_that_is_stored_in_pieces_is_one_number(intercept):
     (total,) = engine.weighted_sums(CLIP, groups).values
     assert math.sqrt(sum(float(x.square().sum()) for x in total.values())) <= 0.4
     assert table.nnz == 17  # the caller's matrix is as it was
+
+
+@pytest.mark.parametrize("form", [torch.from_numpy, scipy.sparse.csr_matrix])
+def test_norms_of_rows_are_upper_bounds(form):
+    """Against exact squares: half of the rounded norms would be below."""
+    x = np.random.default_rng(0).standard_normal((300, 3))
+    found = row_blocks.as_row_blocks(form(x)).norms(torch.full((3,), 0.7, dtype=torch.float64), 0.3)
+    for row, norm in zip(x.tolist(), found.tolist(), strict=True):
+        square = sum((Fraction(entry) * Fraction(0.7)) ** 2 for entry in row) + Fraction(0.3) ** 2
+        assert Fraction(norm) ** 2 >= square
+        assert norm == pytest.approx(math.sqrt(square), rel=1e-14)

@@ -122,7 +122,7 @@ def test_a_large_delta_spends_nothing_of_a_ledger_without_a_cap():
 
 
 def test_the_statement_names_what_was_bought():
-    X, labels, numbers = data(300)
+    X, _, numbers = data(300)
     assert "column_scale (bought)" in made(PrivateStandardScaler).fit(X).statement_
     assert "column_scale" not in made(PrivateStandardScaler, column_scale=3.0).fit(X).statement_
     assert "data_norm (bought)" in made(PrivateRidge, target_range=(-20.0, 20.0)).fit(X, numbers).statement_

@@ -133,3 +133,34 @@ def absent_clients_are_not_charged():
         return mechanism, noise_std, kind(relation=event.relation, max_contribution=less, noise_std=event.noise_std)
 
     put(LocalPrivacy, "resolved", resolved)
+
+
+@bug(caught_by=[SIMULATION + "test_noise_is_calibrated_beside_what_is_registered_already"])
+def calibrated_as_if_nothing_else_were_spent():
+    """The noise of a federation is calibrated for a target that other sessions of the ledger have used already."""
+    before = LocalPrivacy.resolved
+
+    class Alone:
+        def __init__(self, ledger):
+            self.neighboring_relation = ledger.neighboring_relation
+
+        def spends(self, part, before=None):
+            return []
+
+    put(LocalPrivacy, "resolved", lambda self, clipper, ledger, **rest: before(self, clipper, Alone(ledger), **rest))
+
+
+@bug(caught_by=[SIMULATION + "test_every_parameter_of_a_client_has_noise_of_its_own"])
+def one_noise_for_all_parameters():
+    """All parameters of a client's message have the same noise, which a difference takes away."""
+
+    def one_by_one(self, block, messages, std, normals):
+        each = {}
+        for name, message in messages.items():
+            draws = (
+                normals.stream(f"{block}/client-{client}").normals(tuple(message.shape[1:])) for client in self._numbers
+            )
+            each[name] = message.sum(0) + std * sum(draws)
+        return each
+
+    put(RoundNoise, "_one_by_one", one_by_one)

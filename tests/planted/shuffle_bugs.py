@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -192,3 +193,28 @@ def half_of_an_odd_range_is_rounded_down():
     """A zeroed user of a grid of five steps is charged for two, and moves three."""
     whole = ShuffledSumEvent.shift.fget
     put(ShuffledSumEvent, "shift", property(lambda self: whole(self) if whole(self) == self.grid else self.grid // 2))
+
+
+@bug(14, caught_by=[ROUND + "test_coordinates_are_shuffled_apart"])
+def one_order_for_all_coordinates():
+    """The bits of every coordinate are put into the same order, so that those of one user stay together."""
+    init = Shuffler.__init__
+
+    def forgetful(self, shared, key=None):
+        init(self, shared, key)
+        own = self._key
+        self._key = SimpleNamespace(stream=lambda *labels: own.stream(*labels[:3]))
+
+    put(Shuffler, "__init__", forgetful)
+
+
+@bug(14, caught_by=[ROUND + "test_bytes_that_do_not_belong_are_refused"])
+def a_round_is_known_by_its_name_alone():
+    """A message that was encoded for other bounds is taken, if the round has the same name."""
+    header = ShuffleRound._header
+
+    def by_name(self, kind, messages):
+        public = {"users": 1, "half_range": 1.0, "l2_bounded": False, "honest_fraction": 1.0}
+        return header(replace(self, **public), kind, messages)
+
+    put(ShuffleRound, "_header", by_name)

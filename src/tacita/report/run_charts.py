@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tacita.ledger.text_lines import rounded_up
 from tacita.report.run_numbers import DELTAS, RATES, RunNumbers
 from tacita.report.style import PALETTE, new_figure, plain_log, styled
 
@@ -43,7 +44,7 @@ def charts_of(run: RunNumbers) -> list[RunChart]:
 def _by_delta(run: RunNumbers) -> RunChart | None:
     if len(run.by_delta) < 2:
         return None
-    rows = tuple((f"{delta:g}", f"{value:.4g}") for delta, value in run.by_delta)
+    rows = tuple((f"{delta:g}", rounded_up(value)) for delta, value in run.by_delta)
 
     def draw(axes: Any) -> None:
         _line(axes, run.by_delta, [f"epsilon {value} at delta {delta}" for delta, value in rows])
@@ -61,7 +62,7 @@ def _tradeoff(run: RunNumbers) -> RunChart | None:
     rates = np.geomspace(1e-4, 1.0, 200)
     most = run.most_true_positives(rates)
     shown = run.most_true_positives(np.array(RATES))
-    rows = tuple((f"{rate:g}", f"{100 * value:.3g} %") for rate, value in zip(RATES, shown, strict=True))
+    rows = tuple((f"{rate:g}", f"{rounded_up(100 * value, 3)} %") for rate, value in zip(RATES, shown, strict=True))
 
     def draw(axes: Any) -> None:
         axes.fill_between(rates, rates, most, color=PALETTE[0], alpha=0.15, linewidth=0)
@@ -81,7 +82,7 @@ def _tradeoff(run: RunNumbers) -> RunChart | None:
 def _by_steps(run: RunNumbers) -> RunChart | None:
     if len(run.by_steps) < 2:
         return None
-    rows = tuple((f"{steps:,.0f}", f"{value:.4g}") for steps, value in run.by_steps)
+    rows = tuple((f"{steps:,.0f}", rounded_up(value)) for steps, value in run.by_steps)
 
     def draw(axes: Any) -> None:
         _line(axes, run.by_steps, [f"epsilon {value} after {steps} steps" for steps, value in rows])
@@ -94,7 +95,7 @@ def _by_steps(run: RunNumbers) -> RunChart | None:
 def _by_session(run: RunNumbers) -> RunChart | None:
     if not run.by_session:
         return None
-    rows = tuple((name, f"{value:.4g}") for name, value in run.by_session.items())
+    rows = tuple((name, rounded_up(value)) for name, value in run.by_session.items())
 
     def draw(axes: Any) -> None:
         bars = axes.barh(list(run.by_session)[::-1], list(run.by_session.values())[::-1], color=PALETTE[0], height=0.6)
