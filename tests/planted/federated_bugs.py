@@ -1,6 +1,7 @@
 """Bugs of federated clients: messages that are charged too little, lost messages, noise that tells or is too small."""
 
 import math
+from dataclasses import replace
 
 from tacita.accounting import ClippedSamplesEvent, gaussian_sum_event
 from tacita.accounting.events import client_messages
@@ -164,3 +165,15 @@ def one_noise_for_all_parameters():
         return each
 
     put(RoundNoise, "_one_by_one", one_by_one)
+
+
+@bug(20, caught_by=[DIFFERENCE + "test_layers_of_clipped_samples_are_charged_by_the_least_noise_and_the_whole_message"])
+def the_quietest_layer_is_charged_for_all():
+    """Clipped samples of several layers are charged with the largest noise of a layer, not with the least."""
+    event = ClippedDifference.event
+
+    def loudest(self, sampler, noise_std, relation, shapes):
+        found = event(self, sampler, noise_std, relation, shapes)
+        return replace(found, noise_std=max(noise_std.values())) if self.sample_clipper else found
+
+    put(ClippedDifference, "event", loudest)

@@ -1,6 +1,7 @@
 """Bugs of linear models: second moments, closed-form sums, purchases, and the budget of a fit."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import scipy.sparse
@@ -8,9 +9,10 @@ import torch
 
 from tacita.accounting import SecondMomentEvent
 from tacita.estimators import SecondMoment, second_moment
+from tacita.gradients import row_blocks
 from tacita.gradients.linear_blocks import LinearBlocksEngine
 from tacita.gradients.row_blocks import DenseBlocks, SparseBlocks
-from tacita.linear_model import budget, purchases
+from tacita.linear_model import budget, classification, purchases
 from tacita.linear_model.base import PrivateEstimator
 from tacita.linear_model.budget import FitBudget
 from tests.planted.plant import bug, put, swap
@@ -144,3 +146,46 @@ def an_entry_in_pieces_has_their_norm():
         self._indices, self._starts = stored.indices, stored.indptr
 
     put(SparseBlocks, "__init__", in_pieces)
+
+
+@bug(3, caught_by=[FITS + "test_a_label_that_noise_leaves_below_the_threshold_is_not_released"])
+def rounding_lifts_a_label_over_the_threshold():
+    """A noisy count that is rounded up to a whole number passes a threshold that it was below."""
+
+    def bought(self, paying, session, labels):
+        names, counts = purchases.class_counts(labels)
+        noisy = classification.buy_counts(session, {"classes": counts}, paying.randomness)["classes"]
+        return names[noisy > paying.budget.classes_threshold(session.event)]
+
+    put(classification.PrivateClassifier, "_bought_classes", bought)
+
+
+@bug(3, caught_by=[FITS + "test_bought_classes_cost_a_share_of_delta"])
+def a_replaced_record_brings_one_new_label():
+    """Under replace_one the chance of a new label is that of one record, where two may differ."""
+    event = FitBudget.classes_event
+
+    def loose(self):
+        return replace(event(self), failure_probability=budget.NEW_CLASSES * self.delta)
+
+    put(FitBudget, "classes_event", loose)
+
+
+@bug(20, caught_by=[MOVES])
+def a_histogram_more_than_is_charged():
+    """Every scale is bought from a histogram that is released twice, at the charge of one."""
+    counts = purchases.buy_counts
+    swap(counts, lambda session, each, key: counts(session, {**each, **{f"{n}'": x for n, x in each.items()}}, key))
+
+
+@bug(caught_by=[FITS + "test_the_statement_names_what_was_bought"])
+def purchases_are_not_named():
+    """The statement of a fit does not say what was bought from the data."""
+    said = PrivateEstimator._said
+    put(PrivateEstimator, "_said", lambda self, paying, chosen: said(self, paying, []))
+
+
+@bug(39, caught_by=[BLOCKS + "test_norms_of_rows_are_upper_bounds"])
+def norms_of_rows_are_rounded_to_the_nearest():
+    """The norm of a row may be below the exact one by its rounding."""
+    put(row_blocks, "round_up", lambda norms, terms: norms)

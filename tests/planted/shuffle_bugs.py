@@ -9,7 +9,7 @@ import numpy as np
 from tacita import _binomials
 from tacita.accounting import ShuffledSumEvent, shuffle_calibration
 from tacita.accounting.events import shuffled
-from tacita.oracles import Shuffler, ShuffleRound, UserEncoder, shuffle_round
+from tacita.oracles import ShuffleMeanOracle1, Shuffler, ShuffleRound, UserEncoder, shuffle_round
 from tacita.oracles.shuffled_sums import ShuffledSums, UserNoise
 from tests.planted.plant import bug, put, swap
 
@@ -218,3 +218,11 @@ def a_round_is_known_by_its_name_alone():
         return header(replace(self, **public), kind, messages)
 
     put(ShuffleRound, "_header", by_name)
+
+
+@bug(caught_by=[ORACLE + "test_a_cap_refuses_and_a_session_is_bound_to_its_settings"])
+def a_session_of_other_bounds_goes_on():
+    """A session that was registered for one clipping threshold may be continued with another."""
+    settings = ShuffleMeanOracle1.settings.fget
+    others = property(lambda self: {name: x for name, x in settings(self).items() if name != "sums"})
+    put(ShuffleMeanOracle1, "settings", others)
