@@ -1,6 +1,7 @@
 """What an attacker can guess: against randomised response, which meets the bound, and the Gaussian mechanism."""
 
 import math
+from decimal import Decimal, localcontext
 
 import pytest
 from scipy.optimize import linprog
@@ -38,6 +39,16 @@ def test_randomised_response_meets_it_and_the_bound_is_not_below():
     for epsilon in (0.01, 0.5, 1.0, 7.0):
         true = math.exp(epsilon) / (1 + math.exp(epsilon))
         assert true <= attack_accuracy(epsilon, 0.0) <= true * (1 + 1e-14)
+
+
+def test_it_is_never_below_the_exact_number():
+    """Against forty digits: the float64 operations alone are below it for about half of all arguments."""
+    with localcontext(prec=40):
+        for epsilon in (k / 7 for k in range(1, 60)):
+            for delta in (0.0, 1e-5, 1e-3):
+                exact = 1 - (1 - Decimal(delta)) / (1 + Decimal(epsilon).exp())
+                assert Decimal(attack_accuracy(epsilon, delta)) >= exact
+                assert attack_accuracy(epsilon, delta) == pytest.approx(float(exact), rel=1e-14)
 
 
 def test_nothing_is_promised_without_an_epsilon():

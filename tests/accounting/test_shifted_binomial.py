@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from tacita.accounting._shifted_binomial import ShiftedBinomialPair, binomial_masses, shift_deltas, shift_epsilon
+from tacita.accounting._shifted_binomial import ShiftedBinomialPair, _Sums, binomial_masses, shift_deltas, shift_epsilon
 
-CASES = [(20, 0.5, 3), (50, 0.3, 4), (7, 0.5, 7), (1, 0.5, 1), (60, 0.45, 1)]
+CASES = [(20, 0.5, 3), (50, 0.3, 4), (7, 0.5, 7), (1, 0.5, 1), (60, 0.45, 1), (50, 0.7, 4)]
 EPSILONS = np.array([0.0, 0.1, 0.5, 1.0, 3.0])
 
 
@@ -31,7 +31,7 @@ def test_it_is_the_sum_over_all_counts_rounded_up(trials, p, shift):
     assert found == pytest.approx(exact, rel=1e-8, abs=1e-12)
 
 
-@pytest.mark.parametrize(("trials", "p", "shift"), [(20, 0.5, 3), (50, 0.3, 4), (60, 0.45, 1)])
+@pytest.mark.parametrize(("trials", "p", "shift"), [(20, 0.5, 3), (50, 0.3, 4), (60, 0.45, 1), (50, 0.7, 4)])
 def test_epsilon_is_where_delta_is_reached(trials, p, shift):
     for epsilon in EPSILONS[1:]:
         delta = by_hand(trials, p, shift, epsilon)
@@ -72,3 +72,13 @@ def test_more_shift_costs_more_and_more_bits_cost_less():
 def test_the_pair_has_the_larger_delta_of_both_directions():
     pair = ShiftedBinomialPair(50, 0.3, 4)
     assert pair.deltas(EPSILONS) == pytest.approx([by_hand(50, 0.3, 4, epsilon) for epsilon in EPSILONS], rel=1e-8)
+
+
+def test_what_is_not_computed_counts_in_full():
+    """Mass outside, and the rounding of a difference of two sums that are nearly equal."""
+    at = math.log(5.0)
+    one = _Sums(np.array([0.5, 0.75]), np.array([0.1, 0.75]), np.array([1.7, -1.0]), outside=0.25)
+    (found,) = one.deltas(np.array([at]))
+    assert 0.25 + 0.9e-13 * 0.5 <= found <= 0.25 + 1e-12
+    assert at <= one.epsilon(found) + 1e-9
+    assert one.epsilon(0.25) > at

@@ -39,6 +39,16 @@ def transcript(estimator, gradients):
 # -- what it computes
 
 
+def test_layers_of_clipped_samples_are_charged_by_the_least_noise_and_the_whole_message():
+    clipper = tacita.PerLayerClipper(max_grad_norm={"a": 3.0, "b": 4.0})
+    estimator = difference(clipper, sample_clipper=BALL)
+    shapes = {"a.w": torch.Size([2]), "b.w": torch.Size([2])}
+    event = estimator.event(full(10), {"a": 2.0, "b": 5.0}, "zero_out_one", shapes)
+    assert event.noise_std == 2.0
+    assert event.max_message_norm >= 5.0
+    assert event.max_message_norm == pytest.approx(5.0)
+
+
 def test_a_message_is_a_projection():
     """Oracle 1."""
     for vector, bound, expected in [((3, 4), 1, (0.6, 0.8)), ((3, 4), 10, (3, 4)), ((0, 0), 1, (0, 0))]:

@@ -106,6 +106,7 @@ def test_a_file_is_used_again_only_for_the_same_images_and_settings(tmp_path: Pa
         (given, {"lower": 0.0, "upper": 254.0}),
     )
     for changed, settings in cases:
+        scattering(given, cache=path)
         assert same_bits(scattering(changed, cache=path, **settings), scattering(changed, **settings))
 
 

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 import tacita
-from tacita.errors import BudgetExceededError, ResumeError
+from tacita._stream import Noise
+from tacita.errors import BudgetExceededError, LedgerError, ResumeError
 from tacita.federated import (
     FederatedAveraging,
     LocalPrivacy,
@@ -17,6 +18,7 @@ from tacita.federated import (
     QuadraticClients,
     TrustedServer,
 )
+from tacita.federated.round_noise import Asked, RoundNoise
 from tacita.theory.clip21_noise import random_walk_variance
 from tests.federated.runs import UNIT, clip21, clip_sgd, ledger, logistic, simulation
 
@@ -255,6 +257,32 @@ def test_noise_is_calibrated_for_the_plan():
     run = simulation(logistic(), privacy=LocalPrivacy(mechanism=target), rounds=1000)
     assert run.noise_std["all"] == pytest.approx(126.100, rel=1e-3)
     assert run.ledger.epsilon(1e-5) <= 2.0
+
+
+def test_noise_is_calibrated_beside_what_is_registered_already():
+    book, target = ledger(), tacita.CalibratedGaussian(target_epsilon=2.0, target_delta=1e-5)
+    simulation(logistic(), book=book, noise=40.0, rounds=100)
+    run = simulation(logistic(), book=book, privacy=LocalPrivacy(mechanism=target), rounds=100)
+    assert 1.99 < run.ledger.epsilon(1e-5) <= 2.0
+
+
+@pytest.mark.parametrize(
+    "change", [{"problem": logistic(clients=6)}, {"loss_rate": 0.5}, {"algorithm": clip21(lr=0.2)}]
+)
+def test_a_session_is_bound_to_its_settings(change):
+    book = ledger()
+    session = simulation(logistic(), book=book).session
+    with pytest.raises(LedgerError, match="registered for another"):
+        simulation(**{"problem": logistic(), "book": book, "session": session, **change})
+    simulation(logistic(), book=book, session=session)
+
+
+def test_every_parameter_of_a_client_has_noise_of_its_own():
+    noise = RoundNoise(by_client=True)
+    noise.prepare(LocalPrivacy(mechanism=GAUSS), Asked(None, torch.ones(2, dtype=torch.bool)))
+    messages = {name: torch.zeros(2, 50, dtype=torch.float64) for name in ("weight", "bias")}
+    found = noise({"all": messages}, {"all": 1.0}, Noise(lambda name: tacita.random.Key.insecure(0).stream(name)))
+    assert not (found["all"]["weight"] == found["all"]["bias"]).any()
 
 
 def test_one_line_a_round_and_no_more_than_the_plan():

@@ -11,6 +11,7 @@ from tacita.gradients.functional import trainable
 from tacita.gradients.ghost import GhostEngine
 from tacita.gradients.ghost.capture import capture
 from tacita.gradients.ghost.engine import row_weights
+from tacita.gradients.ghost.group_norm import ChannelMoments
 from tacita.gradients.ghost.normalization import GROUP_NORM
 from tacita.gradients.ghost.outer import gram_squares, row_norms, with_margin
 from tacita.gradients.ghost.rounding import gamma
@@ -165,6 +166,15 @@ def test_a_group_norm_from_the_moments_equals_the_plain_rule(shape):
     some = use.rows(slice(1, 4))  # other rows than those that the moments are of: the plain rule serves them
     for mine, rows in ((rule.grads(use), use), (rule.grads(some), some)):
         torch.testing.assert_close(mine, GROUP_NORM.grads(rows), rtol=1e-11, atol=1e-11)
+
+
+def test_moments_are_of_their_own_rows_alone():
+    x, other = torch.randn(2, 4, 6, 5, 5)
+    first, last = (ChannelMoments(rows, rows[:, 0, 0], rows[:, 0, 0]) for rows in (x[:2], x[2:]))
+    assert first.are_of(x[:2])
+    assert last.are_of(x[2:])
+    for rows in (x[2:], x[:1], other[:2], x[:2].clone(), x[:2].double()):
+        assert not first.are_of(rows)
 
 
 def test_what_a_row_of_a_group_norm_adds_does_not_depend_on_its_companions():

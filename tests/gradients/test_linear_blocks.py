@@ -1,6 +1,7 @@
 """Linear models in blocks: the same sums as a loop over records, dense, mapped and sparse; hostile rows; rounding."""
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -249,3 +250,28 @@ def test_rows_of_a_table_with_a_constant_and_more(monkeypatch):
 def test_wrong_settings(build, message):
     with pytest.raises(ValueError, match=message):
         build(*problem("logistic")[:2])
+
+
+@pytest.mark.parametrize("intercept", [None, 1.0])
+def test_an_entry_that_is_stored_in_pieces_is_one_number(intercept):
+    """A CSR matrix may hold several numbers for one place, which stand for their sum."""
+    pieces, starts = np.full(17, 1.0), np.array([0, 16, 17])
+    table = scipy.sparse.csr_matrix((pieces, np.zeros(17, np.int64), starts), shape=(2, 2))
+    source = LinearBlocksSource(table, np.array([5.0, 0.0]), SquaredLoss(), intercept=intercept)
+    params = {name: torch.zeros(shape) for name, shape in source.shapes.items()}
+    engine, groups = source.engine(params, np.array([0])), {"all": tuple(source.shapes)}
+    assert engine.norms(groups).item() == pytest.approx(5 * math.hypot(16, intercept or 0))
+    (total,) = engine.weighted_sums(CLIP, groups).values
+    assert math.sqrt(sum(float(x.square().sum()) for x in total.values())) <= 0.4
+    assert table.nnz == 17  # the caller's matrix is as it was
+
+
+@pytest.mark.parametrize("form", [torch.from_numpy, scipy.sparse.csr_matrix])
+def test_norms_of_rows_are_upper_bounds(form):
+    """Against exact squares: half of the rounded norms would be below."""
+    x = np.random.default_rng(0).standard_normal((300, 3))
+    found = row_blocks.as_row_blocks(form(x)).norms(torch.full((3,), 0.7, dtype=torch.float64), 0.3)
+    for row, norm in zip(x.tolist(), found.tolist(), strict=True):
+        square = sum((Fraction(entry) * Fraction(0.7)) ** 2 for entry in row) + Fraction(0.3) ** 2
+        assert Fraction(norm) ** 2 >= square
+        assert norm == pytest.approx(math.sqrt(square), rel=1e-14)

@@ -17,6 +17,7 @@ from tacita.accounting import (
     attack_accuracy,
 )
 from tacita.ledger import Ledger, statement
+from tacita.ledger.statement_text import write_text
 from tacita.ledger.text_lines import rounded_up
 
 DELTA = 1e-5
@@ -150,6 +151,19 @@ def test_it_can_be_read_by_an_officer(ledger):
 def test_what_is_printed_is_still_a_bound():
     for value in (1.00001, 3.99999, 0.000123451, 17.8566, 1e-300, 123456.7):
         assert value <= float(rounded_up(value)) <= value * 1.001
+
+
+def test_the_numbers_of_the_text_are_bounds(ledger):
+    stated = statement(ledger, DELTA).to_json()
+    rows = {"value": 2000, "how": "declared"}
+    text = write_text({**stated, "epsilon": 2.00001, "epsilon_spent": 1.00001, "rows": rows})
+    words = " ".join(text.split())
+    assert "with epsilon <= 2.001 at delta" in words
+    assert "epsilon <= 1.001 at the same delta, for the queries that may have been released" in words
+    assert "among 2,000 rows, one or more with probability 2 % at most" in words
+    assert "one or more with probability 2.01 % at most" in " ".join(
+        write_text({**stated, "rows": {**rows, "value": 2001}}).split()
+    )
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import copy
 import math
 import pickle
 import warnings
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,7 +18,14 @@ from sklearn.utils.estimator_checks import check_estimator
 import tacita
 from tacita.accounting import SecondMomentEvent
 from tacita.errors import LedgerError
-from tacita.linear_model import PrivateLinearRegression, PrivateLogisticRegression, PrivateRidge, PrivateStandardScaler
+from tacita.linear_model import (
+    PrivateLinearRegression,
+    PrivateLogisticRegression,
+    PrivateRidge,
+    PrivateStandardScaler,
+    classification,
+)
+from tacita.linear_model.budget import FitBudget
 from tacita.linear_model.purchases import class_counts, scale_counts, scale_of
 
 DELTA = 1e-6
@@ -83,14 +91,44 @@ def test_the_whole_budget_is_spent_and_no_more(kind, relation, epsilon):
     assert "NOT PRIVATE" in model.statement_
 
 
-def test_bought_classes_cost_a_share_of_delta():
+@pytest.mark.parametrize("relation", ["zero_out_one", "replace_one"])
+def test_bought_classes_cost_a_share_of_delta(relation):
     X, labels, _ = data(2000, classes=3)
-    model = made(PrivateLogisticRegression).fit(X, np.array(["x", "y", "z"])[labels])
+    model = made(PrivateLogisticRegression, neighboring_relation=relation).fit(X, np.array(["x", "y", "z"])[labels])
     assert model.classes_.tolist() == ["x", "y", "z"]
     assert 0.99 < model.ledger_.epsilon(DELTA) <= 1.0
     assert {session.purpose for session in model.ledger_.sessions} == {"bounds", "classes", "moments", "train"}
     rare = np.where(np.arange(2000) == 7, "secret", np.array(["x", "y", "z"])[labels])
     assert made(PrivateLogisticRegression).fit(X, rare).classes_.tolist() == ["x", "y", "z"]
+
+
+def test_a_label_that_noise_leaves_below_the_threshold_is_not_released(monkeypatch):
+    """Released counts are whole numbers: a half more or less than the noisy count that the threshold is for."""
+    for epsilon in (0.5, 0.8, 1.0, 1.7, 3.0):
+        budget = FitBudget(epsilon=epsilon, delta=DELTA, relation="zero_out_one", classes=0.1)
+        session = SimpleNamespace(event=budget.classes_event())
+        threshold = budget.classes_threshold(session.event)
+        noisy = {"classes": np.rint([threshold - 1e-6, threshold + 2])}
+        monkeypatch.setattr(classification, "buy_counts", lambda *given, noisy=noisy: noisy)
+        model, paying = made(PrivateLogisticRegression), SimpleNamespace(budget=budget, randomness=None)
+        assert model._bought_classes(paying, session, np.array(["one", "two"])).tolist() == ["two"]
+
+
+def test_a_large_delta_spends_nothing_of_a_ledger_without_a_cap():
+    X, labels, numbers = data(50)
+    for kind in KINDS:
+        ledger = tacita.Ledger(neighboring_relation="zero_out_one", privacy_unit="one row")
+        with pytest.raises(ValueError, match="delta must be below 1 / num_records"):
+            made(kind, ledger=ledger).set_params(delta=0.5).fit(X, targets_of(kind, X, labels, numbers))
+        assert not ledger.sessions
+
+
+def test_the_statement_names_what_was_bought():
+    X, _, numbers = data(300)
+    assert "column_scale (bought)" in made(PrivateStandardScaler).fit(X).statement_
+    assert "column_scale" not in made(PrivateStandardScaler, column_scale=3.0).fit(X).statement_
+    assert "data_norm (bought)" in made(PrivateRidge, target_range=(-20.0, 20.0)).fit(X, numbers).statement_
+    assert "target_range (bought)" in made(PrivateRidge, data_norm=3.0).fit(X, numbers).statement_
 
 
 def test_the_system_draws_the_noise_unless_a_test_asks():
@@ -371,7 +409,7 @@ class Spy:
     seen: ClassVar[list] = []
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, "declared range", "declared norm"])
 @pytest.mark.parametrize("row", [[1e9, -1e9, 3.0, 0.0], [0.1, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0]])
 def test_one_record_moves_each_release_by_what_its_event_states(kind, row, monkeypatch):
     """Exact values of all releases, with a record and with it zeroed out, against the sessions' events."""
@@ -379,15 +417,18 @@ def test_one_record_moves_each_release_by_what_its_event_states(kind, row, monke
 
     monkeypatch.setattr(GaussianMechanism, "__call__", keep)
     X, labels, numbers = data(60)
+    declared = {"declared range": {"target_range": (-20.0, 20.0)}, "declared norm": {"data_norm": 2.0}}.get(kind)
+    kind = kind if declared is None else PrivateRidge
     y = targets_of(kind, X, labels, numbers)
     X[5] = row
-    more = {"classes": [0, 1], "steps": 2} if kind is PrivateLogisticRegression else {}
+    more = {"classes": [0, 1], "steps": 2} if kind is PrivateLogisticRegression else declared or {}
     without = X.copy()
     without[5] = math.nan
+    absent = y if y is None or kind is PrivateLogisticRegression else np.where(np.arange(60) == 5, math.nan, y)
     runs = []
-    for table in (X, without):
+    for table, targets in ((X, y), (without, absent)):
         Spy.seen = []
-        model = made(kind, **more).fit(table, y)
+        model = made(kind, **more).fit(table, targets)
         runs.append(Spy.seen)
     assert len(runs[0]) == len(runs[1]) == sum(session.queries_made for session in model.ledger_.sessions)
     stated = [s.event.max_contribution for s in model.ledger_.sessions for _ in range(s.queries_made)]

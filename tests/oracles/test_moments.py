@@ -167,3 +167,12 @@ def test_a_layer_refuses_numbers_that_divide_by_nothing():
     for mean, std in (([0.0, 0.0], [1.0, 0.0]), ([0.0, float("nan")], [1.0, 1.0]), ([0.0], [1.0])):
         with pytest.raises(ValueError, match="mean"):
             layer.set(torch.tensor(mean), torch.tensor(std))
+
+
+def test_a_session_is_bound_to_both_thresholds():
+    ledger, features = ledger_of(), torch.randn(50, 3)
+    session = oracle_of(features, ledger=ledger).oracle.session
+    for other in ({"max_mean_norm": 5.0}, {"max_square_norm": 50.0}):
+        with pytest.raises(LedgerError, match="registered for another"):
+            oracle_of(features, ledger=ledger, session=session, **other)
+    oracle_of(features, ledger=ledger, session=session)

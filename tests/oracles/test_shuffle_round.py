@@ -116,6 +116,17 @@ def test_every_order_of_the_bits_is_equally_likely():
         assert sum((n - expected) ** 2 / expected for n in orders) < 28  # 1e-4 with 5 degrees of freedom is 25.7
 
 
+def test_coordinates_are_shuffled_apart():
+    """One order for all of them would keep a user's bits together, and show more than the counts."""
+    these = shared(users=1, dim=2, bits=NoiseBits(grid=5, noise_bits=395, bit_prob=0.5))
+    row = np.packbits(np.arange(400) % 2 == 0)  # 200 ones, in both coordinates
+    shuffler = Shuffler(these)
+    shuffler.add(these._header(1, 1) + np.stack([row, row]).tobytes(), sender=0)
+    first, second = these._payload(shuffler.shuffled(), 2)[0]
+    assert first.sum() == second.sum() == 200
+    assert (first != second).any()
+
+
 @pytest.mark.skipif(not os.environ.get("TACITA_AUDIT"), reason="starting Python takes long")
 def test_parts_in_processes_of_their_own():
     """Nothing but bytes goes from one to the next."""
@@ -155,6 +166,9 @@ def test_bytes_that_do_not_belong_are_refused():
     for wrong in (b"", message[:-1], message, b"x" * len(message), UserEncoder(these).message(np.array([0.0])) + b"0"):
         with pytest.raises(ValueError, match="are not of round 'round 1'"):
             Shuffler(these).add(wrong, sender=0)
+    for change in ({"half_range": 2.0}, {"l2_bounded": True}, {"users": 3}):  # a round of the same name and length
+        with pytest.raises(ValueError, match="are not of round 'round 1'"):
+            Shuffler(these).add(UserEncoder(shared(**{"users": 2, **change})).message(np.array([0.0])), sender=0)
     with pytest.raises(ValueError, match="not from this side"):
         Analyzer(these).counts(UserEncoder(these).message(np.array([0.0])))
     shuffled = run(np.zeros((2, 1)), these)

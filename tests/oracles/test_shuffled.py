@@ -350,6 +350,19 @@ def test_a_cap_refuses_and_a_session_is_bound_to_its_settings():
     session = mean_oracle(rows(), ledger=ledger).session
     with pytest.raises(LedgerError, match="registered for another"):
         mean_oracle(rows(), ledger=ledger, session=session, grid=40)
+    for other in ({"max_grad_norm": 2.0}, {"max_grad_norm": 0.5}):  # the event is the same, and the sums are not
+        with pytest.raises(LedgerError, match="registered for another"):
+            mean_oracle(rows(), ledger=ledger, session=session, **other)
+
+
+@pytest.mark.parametrize("users", [190, 210])
+def test_sums_of_another_number_of_users_are_never_released(users):
+    """Noise of 200 users is added, and the estimate takes that of 200 users away."""
+    oracle = mean_oracle(rows())
+    stream = Randomness.insecure(0).key.stream("rounding")
+    engine = GivenSource(rows(users)).engine(POINT, np.arange(users))
+    with pytest.raises(RuntimeError, match="whose size is public"):
+        oracle.sums.steps(engine, stream)
 
 
 def test_printing_shows_settings_and_no_data():

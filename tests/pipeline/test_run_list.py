@@ -56,6 +56,16 @@ def test_runs_under_one_name_are_added_up(settings, table):
     assert "With this one they guarantee epsilon <= 28.01 at delta <= 0.002001 (added up)" in words(run)
 
 
+def test_a_run_from_a_seed_is_listed_as_one(settings, table):
+    train_table(settings(output="a", dataset_name="patients"), randomness=Randomness.insecure(0))
+    run = train_table(settings(output="b", dataset_name="patients"))
+    assert [line["secret_noise"] for line in listed()] == [False, True]
+    assert "No total can be stated: the noise of a run came from a seed" in words(run)
+    exact = train_table(settings(output="c", dataset_name="shops", non_private_holdout=True))
+    assert listed()[-1]["exact_score"] is True
+    assert exact.fields["dataset"]["together"]["epsilon"] is None
+
+
 OTHER = {
     "run": "other",
     "id": "1",

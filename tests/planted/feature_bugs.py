@@ -1,5 +1,7 @@
 """Bugs of features: what other images, or the data themselves, decide; and trainings that no share pays for."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from tacita.features import extraction
@@ -58,3 +60,23 @@ def share_forgotten():
 def share_thought_to_be_empty():
     """Noise is calibrated to a share as if no other session were paid from it."""
     put(SessionOptions, "spends", lambda self, ledger, part: [])
+
+
+@bug(caught_by=[EXTRACTION + "test_a_file_is_used_again_only_for_the_same_images_and_settings"])
+def features_of_other_bounds():
+    """A file of features is taken for those of another range of pixels."""
+    made_of = extraction._made_of
+    swap(made_of, lambda transform, pixels, lower, upper: made_of(transform, pixels, 0.0, 1.0))
+
+
+@bug(caught_by=[MOMENTS + "test_a_session_is_bound_to_both_thresholds"])
+def moments_of_other_thresholds():
+    """A session that was registered for one threshold of means or squares may be used with another."""
+    session_for = SessionOptions.session_for
+
+    def unbound(self, *args, bound, **rest):
+        forgotten = ("max_mean_norm", "max_square_norm")
+        kept = replace(self, settings={n: x for n, x in self.more_settings.items() if n not in forgotten})
+        return session_for(kept, *args, bound=bound, **rest)
+
+    put(SessionOptions, "session_for", unbound)

@@ -1,6 +1,7 @@
 """Bugs of federated clients: messages that are charged too little, lost messages, noise that tells or is too small."""
 
 import math
+from dataclasses import replace
 
 from tacita.accounting import ClippedSamplesEvent, gaussian_sum_event
 from tacita.accounting.events import client_messages
@@ -133,3 +134,46 @@ def absent_clients_are_not_charged():
         return mechanism, noise_std, kind(relation=event.relation, max_contribution=less, noise_std=event.noise_std)
 
     put(LocalPrivacy, "resolved", resolved)
+
+
+@bug(caught_by=[SIMULATION + "test_noise_is_calibrated_beside_what_is_registered_already"])
+def calibrated_as_if_nothing_else_were_spent():
+    """The noise of a federation is calibrated for a target that other sessions of the ledger have used already."""
+    before = LocalPrivacy.resolved
+
+    class Alone:
+        def __init__(self, ledger):
+            self.neighboring_relation = ledger.neighboring_relation
+
+        def spends(self, part, before=None):
+            return []
+
+    put(LocalPrivacy, "resolved", lambda self, clipper, ledger, **rest: before(self, clipper, Alone(ledger), **rest))
+
+
+@bug(caught_by=[SIMULATION + "test_every_parameter_of_a_client_has_noise_of_its_own"])
+def one_noise_for_all_parameters():
+    """All parameters of a client's message have the same noise, which a difference takes away."""
+
+    def one_by_one(self, block, messages, std, normals):
+        each = {}
+        for name, message in messages.items():
+            draws = (
+                normals.stream(f"{block}/client-{client}").normals(tuple(message.shape[1:])) for client in self._numbers
+            )
+            each[name] = message.sum(0) + std * sum(draws)
+        return each
+
+    put(RoundNoise, "_one_by_one", one_by_one)
+
+
+@bug(20, caught_by=[DIFFERENCE + "test_layers_of_clipped_samples_are_charged_by_the_least_noise_and_the_whole_message"])
+def the_quietest_layer_is_charged_for_all():
+    """Clipped samples of several layers are charged with the largest noise of a layer, not with the least."""
+    event = ClippedDifference.event
+
+    def loudest(self, sampler, noise_std, relation, shapes):
+        found = event(self, sampler, noise_std, relation, shapes)
+        return replace(found, noise_std=max(noise_std.values())) if self.sample_clipper else found
+
+    put(ClippedDifference, "event", loudest)

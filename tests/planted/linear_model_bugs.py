@@ -1,15 +1,18 @@
 """Bugs of linear models: second moments, closed-form sums, purchases, and the budget of a fit."""
 
 import math
+from dataclasses import replace
 
+import numpy as np
+import scipy.sparse
 import torch
 
 from tacita.accounting import SecondMomentEvent
 from tacita.estimators import SecondMoment, second_moment
 from tacita.gradients import row_blocks
 from tacita.gradients.linear_blocks import LinearBlocksEngine
-from tacita.gradients.row_blocks import DenseBlocks
-from tacita.linear_model import budget, purchases
+from tacita.gradients.row_blocks import DenseBlocks, SparseBlocks
+from tacita.linear_model import budget, classification, purchases
 from tacita.linear_model.base import PrivateEstimator
 from tacita.linear_model.budget import FitBudget
 from tacita.linear_model.classification import PrivateClassifier
@@ -153,3 +156,60 @@ def bought_classes_as_wide_as_the_longest_label():
         return bought(self, paying, session, labels).astype(labels.dtype)
 
     put(PrivateClassifier, "_bought_classes", wide)
+
+
+@bug(18, caught_by=[BLOCKS + "test_an_entry_that_is_stored_in_pieces_is_one_number"])
+def an_entry_in_pieces_has_their_norm():
+    """The norm of a sparse row is that of the numbers it stores, several of which may stand for one entry."""
+    init = SparseBlocks.__init__
+
+    def in_pieces(self, table):
+        init(self, table)
+        stored = scipy.sparse.csr_matrix(table)
+        self._data = np.asarray(stored.data, np.float64)
+        self._indices, self._starts = stored.indices, stored.indptr
+
+    put(SparseBlocks, "__init__", in_pieces)
+
+
+@bug(3, caught_by=[FITS + "test_a_label_that_noise_leaves_below_the_threshold_is_not_released"])
+def rounding_lifts_a_label_over_the_threshold():
+    """A noisy count that is rounded up to a whole number passes a threshold that it was below."""
+
+    def bought(self, paying, session, labels):
+        names, counts = purchases.class_counts(labels)
+        noisy = classification.buy_counts(session, {"classes": counts}, paying.randomness)["classes"]
+        return names[noisy > paying.budget.classes_threshold(session.event)]
+
+    put(classification.PrivateClassifier, "_bought_classes", bought)
+
+
+@bug(3, caught_by=[FITS + "test_bought_classes_cost_a_share_of_delta"])
+def a_replaced_record_brings_one_new_label():
+    """Under replace_one the chance of a new label is that of one record, where two may differ."""
+    event = FitBudget.classes_event
+
+    def loose(self):
+        return replace(event(self), failure_probability=budget.NEW_CLASSES * self.delta)
+
+    put(FitBudget, "classes_event", loose)
+
+
+@bug(20, caught_by=[MOVES])
+def a_histogram_more_than_is_charged():
+    """Every scale is bought from a histogram that is released twice, at the charge of one."""
+    counts = purchases.buy_counts
+    swap(counts, lambda session, each, key: counts(session, {**each, **{f"{n}'": x for n, x in each.items()}}, key))
+
+
+@bug(caught_by=[FITS + "test_the_statement_names_what_was_bought"])
+def purchases_are_not_named():
+    """The statement of a fit does not say what was bought from the data."""
+    said = PrivateEstimator._said
+    put(PrivateEstimator, "_said", lambda self, paying, chosen: said(self, paying, []))
+
+
+@bug(39, caught_by=[BLOCKS + "test_norms_of_rows_are_upper_bounds"])
+def norms_of_rows_are_rounded_to_the_nearest():
+    """The norm of a row may be below the exact one by its rounding."""
+    put(row_blocks, "round_up", lambda norms, terms: norms)

@@ -2,13 +2,14 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 
 from tacita import _binomials
 from tacita.accounting import ShuffledSumEvent, shuffle_calibration
 from tacita.accounting.events import shuffled
-from tacita.oracles import Shuffler, ShuffleRound, UserEncoder, shuffle_round
+from tacita.oracles import ShuffleMeanOracle1, Shuffler, ShuffleRound, UserEncoder, shuffle_round
 from tacita.oracles.shuffled_sums import ShuffledSums, UserNoise
 from tests.planted.plant import bug, put, swap
 
@@ -166,3 +167,62 @@ def every_user_is_in_every_group():
         return {name: value.expand(self.num_groups, *value.shape[1:]) for name, value in whole.items()}
 
     before = put(ShuffledSums, "steps", steps)
+
+
+@bug(1, caught_by=[EVENT + "test_counts_of_several_queries_are_several_counts"])
+def queries_of_medians_cost_one():
+    """The exact pair of counts that move over their whole range is that of one query, however many are made."""
+    before = shuffled._seen_in_some_queries
+
+    def once(event, queries):
+        found = before(event, queries)
+        return found if found.pairs is None else replace(found, pairs=before(event, min(queries, 1)).pairs)
+
+    swap_proofs(once)
+
+
+@bug(12, caught_by=[EVENT + "test_failures_are_added_to_delta"])
+def missing_fair_bits_for_free():
+    """The chance of fewer fair bits than the bound counts on is not added to delta."""
+    fair = ShuffledSumEvent.fair_bits
+    put(ShuffledSumEvent, "fair_bits", lambda self: (fair(self)[0], 0.0))
+
+
+@bug(20, caught_by=[EVENT + "test_no_record_moves_the_counts_farther_than_claimed"])
+def half_of_an_odd_range_is_rounded_down():
+    """A zeroed user of a grid of five steps is charged for two, and moves three."""
+    whole = ShuffledSumEvent.shift.fget
+    put(ShuffledSumEvent, "shift", property(lambda self: whole(self) if whole(self) == self.grid else self.grid // 2))
+
+
+@bug(14, caught_by=[ROUND + "test_coordinates_are_shuffled_apart"])
+def one_order_for_all_coordinates():
+    """The bits of every coordinate are put into the same order, so that those of one user stay together."""
+    init = Shuffler.__init__
+
+    def forgetful(self, shared, key=None):
+        init(self, shared, key)
+        own = self._key
+        self._key = SimpleNamespace(stream=lambda *labels: own.stream(*labels[:3]))
+
+    put(Shuffler, "__init__", forgetful)
+
+
+@bug(14, caught_by=[ROUND + "test_bytes_that_do_not_belong_are_refused"])
+def a_round_is_known_by_its_name_alone():
+    """A message that was encoded for other bounds is taken, if the round has the same name."""
+    header = ShuffleRound._header
+
+    def by_name(self, kind, messages):
+        public = {"users": 1, "half_range": 1.0, "l2_bounded": False, "honest_fraction": 1.0}
+        return header(replace(self, **public), kind, messages)
+
+    put(ShuffleRound, "_header", by_name)
+
+
+@bug(caught_by=[ORACLE + "test_a_cap_refuses_and_a_session_is_bound_to_its_settings"])
+def a_session_of_other_bounds_goes_on():
+    """A session that was registered for one clipping threshold may be continued with another."""
+    settings = ShuffleMeanOracle1.settings.fget
+    others = property(lambda self: {name: x for name, x in settings(self).items() if name != "sums"})
+    put(ShuffleMeanOracle1, "settings", others)

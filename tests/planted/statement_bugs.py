@@ -2,6 +2,7 @@
 
 import math
 import sys
+from types import SimpleNamespace
 
 from tacita.accounting.attack_accuracy import attack_accuracy
 from tacita.ledger.verdict import verdict
@@ -90,3 +91,26 @@ def trade_off_drawn_through_its_corners():
     """The curve of what an attack can find is halved between guessing and the bound."""
     whole = RunNumbers.most_true_positives
     put(RunNumbers, "most_true_positives", lambda run, rates: (whole(run, rates) + rates) / 2)
+
+
+@bug(46, caught_by=[PAGE + "test_printed_numbers_are_still_bounds"])
+def charts_are_rounded_to_the_nearest():
+    """The tables of a run's charts call a number "at most" that was rounded down."""
+    put(run_charts, "rounded_up", lambda value, digits=4: f"{value:.{digits}g}")
+
+
+@bug(46, caught_by=[ATTACK + "test_it_is_never_below_the_exact_number"])
+def risk_rounded_to_the_nearest():
+    """The chance of an attacker to be right may be below the bound by its rounding."""
+    put(sys.modules["tacita.accounting.attack_accuracy"], "_ROUNDING", 0.0)
+
+
+@bug(16, caught_by=[RUNS + "test_a_run_from_a_seed_is_listed_as_one"])
+def a_seeded_run_adds_up_as_private():
+    """A run whose noise came from a seed is listed as one with secret noise."""
+    listed = run_list.record
+
+    def as_secret(settings, randomness, unit):
+        listed(settings, SimpleNamespace(session_key=randomness.session_key, secure=True), unit)
+
+    swap(listed, as_secret)

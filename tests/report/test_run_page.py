@@ -7,18 +7,21 @@ import os
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tacita.accounting import gaussian_delta
+from tacita.accounting import epsilon, gaussian_delta
+from tacita.ledger import Ledger
+from tacita.ledger.statement import main_session
 from tacita.ledger.text_lines import rounded_up
 from tacita.pipeline import train_table
 from tacita.random import Randomness
 from tacita.report.run_charts import charts_of
-from tacita.report.run_numbers import RunNumbers
+from tacita.report.run_numbers import RATES, RunNumbers
 from tacita.report.run_page import report_page
 
 pytest.importorskip("matplotlib")
@@ -163,10 +166,39 @@ def test_curves_are_bounds_that_fit_the_guarantee(runs):
     assert np.max((1 + most - rates) / 2) <= run.fields["attack_accuracy"] + 1e-12
 
 
+def test_printed_numbers_are_still_bounds(runs):
+    """Rounded to the nearest, about half of all numbers on the page would be too small."""
+    run = replace(
+        runs[0],
+        fields={**runs[0].fields, "epsilon": 1.23401},
+        by_delta=[(1e-9, 3.00001), (1e-5, 2.00001)],
+        by_steps=[(1, 1.00001), (4, 2.00001)],
+        by_session={"one": 1.50001},
+    )
+    assert "at most 1.235" in Page(report_page([run])).text
+    curves = {
+        "Epsilon against delta": run.by_delta,
+        "Epsilon against steps": run.by_steps,
+        "Where the budget went": run.by_session.items(),
+        "What an attack can find": [(None, 100 * x) for x in run.most_true_positives(np.array(RATES))],
+    }
+    for chart in charts_of(run):
+        if chart.title in curves:
+            for row, (_, value) in zip(chart.rows, curves[chart.title], strict=True):
+                assert value <= float(row[1].removesuffix(" %")) <= 1.01 * value
+
+
+def test_purchases_are_in_the_curve_over_steps(runs):
+    for run in runs:
+        ledger = Ledger.load(run.folder / "ledger.jsonl")
+        main = main_session(ledger)
+        together = epsilon(ledger.spends(main.part), run.fields["delta"]).epsilon
+        assert run.by_steps[-1] == (main.planned_queries, together)
+        assert together > run.by_session[main.id]
+
+
 def test_the_trade_off_of_gaussian_pairs_stays_above_the_exact_one(runs):
     """A curve drawn too low would promise too much."""
-    from dataclasses import replace
-
     from scipy.stats import norm
 
     mu = 1.3

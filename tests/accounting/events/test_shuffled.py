@@ -72,6 +72,7 @@ class Case(NamedTuple):
 CASES = {
     "vectors": Case(shuffled(), 400, 4, 4 + 2**0.5),
     "zeroed": Case(shuffled(relation="zero_out_one"), 400, 2, 8**0.5),
+    "odd": Case(shuffled(relation="zero_out_one", grid=5, l2_bounded=False), 400, 3, 18**0.5),
     "medians": Case(shuffled(l2_bounded=False), 400, 4, 32**0.5),
     "numbers": Case(shuffled(coordinates=1), 400, 4, 4.0, dim=1),
     "biased": Case(shuffled(bit_prob=0.45, failure_probability=1e-6), 400, 4, 4 + 2**0.5, p=0.45),
@@ -191,6 +192,15 @@ def test_one_pass_costs_one_query_and_full_batches_cost_all():
     assert epsilon([Spend(once, 0)], 1e-5).epsilon == 0
 
 
+def test_counts_of_several_queries_are_several_counts():
+    """Where coordinates move over their whole range, four queries of one are one query of four."""
+    one = shuffled(users=2000, sampling=acc.FullBatchLaw(), coordinates=1, l2_bounded=False)
+    four = replace(one, coordinates=4, sampling=ONE_PASS)
+    together = epsilon([Spend(one, 4)], 1e-5).epsilon
+    assert together == pytest.approx(epsilon([Spend(four, 1)], 1e-5).epsilon)
+    assert together > 1.5 * epsilon([Spend(one, 1)], 1e-5).epsilon
+
+
 def test_few_bits_have_the_looser_pair():
     event = shuffled(users=2, noise_bits=8)
     with pytest.raises(UnsupportedEventError, match="do not cover a shift of 4 steps"):
@@ -202,6 +212,8 @@ def test_failures_are_added_to_delta():
     event = shuffled(users=2000, sampling=acc.FullBatchLaw(), failure_probability=1e-8)
     assert event.guarantee(50).additive_delta == pytest.approx(2 * 50 * 1e-8)
     assert delta([Spend(event, 50)], 50.0).delta >= 1e-6
+    masked = shuffled(users=10_000, bit_prob=0.4, failure_probability=1e-8)  # there may be too few fair bits, besides
+    assert masked.guarantee(1).additive_delta == pytest.approx(2 * 2 * 1e-8)
 
 
 @pytest.mark.parametrize(
