@@ -46,6 +46,7 @@ GHOST = "tests/gradients/test_ghost_engine.py::"
 HOSTILE_MODELS = "tests/gradients/test_hostile_models.py::test_no_model_lets_a_record_move_more_than_its_share"
 GHOST_RULES = "tests/gradients/test_ghost_rules.py::"
 MARGINS = "tests/gradients/test_ghost_margins.py::"
+GROUP_NORM = "tests/gradients/test_ghost_group_norm.py::"
 PATCHES = "tests/gradients/test_patch_gram.py::"
 
 MIXERS = [
@@ -637,6 +638,12 @@ def offset_of_a_group_left_out():
 
     radii = group_norm._radii
     swap(radii, without_mean)
+
+
+@bug(54, caught_by=[GROUP_NORM + "test_a_record_moves_its_share_whatever_the_strides"])
+def strides_of_a_group_norm_forgotten():
+    """The kernel of a group norm reads a view as if it had no gaps, and so credits positions to other records."""
+    swap(group_norm._in_order, lambda tensor, *shape: tensor.reshape(shape))
 
 
 @bug(59, caught_by=[SOURCE + "test_no_message_counts_the_records_of_a_batch"])
