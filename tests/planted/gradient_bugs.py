@@ -46,6 +46,7 @@ GHOST = "tests/gradients/test_ghost_engine.py::"
 HOSTILE_MODELS = "tests/gradients/test_hostile_models.py::test_no_model_lets_a_record_move_more_than_its_share"
 GHOST_RULES = "tests/gradients/test_ghost_rules.py::"
 MARGINS = "tests/gradients/test_ghost_margins.py::"
+LENT = "tests/gradients/test_lent_memory.py::"
 GROUP_NORM = "tests/gradients/test_ghost_group_norm.py::"
 PATCHES = "tests/gradients/test_patch_gram.py::"
 
@@ -625,6 +626,20 @@ def data_set_lent_to_models_that_write():
     trial = engine_choice.capture_without_values
     swap(trial, lambda *args: trial(*args)._replace(reads_only=True))
     put(network_source, "Chunk", lambda batch, size, number, lent: Chunk(batch, size, number))
+
+
+@bug(53, caught_by=[LENT + "test_a_model_may_write_what_is_a_copy_in_memory_of_any_order"])
+def memory_of_any_order_lent():
+    """Rows in any order of memory are lent, though the trial that looks for writes has seen rows in order."""
+    put(data, "_may_be_viewed", lambda array: True)
+
+
+@bug(53, caught_by=[LENT + "test_what_may_write_without_being_counted_gets_a_copy"])
+def uncounted_writes_forgotten():
+    """The trial looks at versions alone, which inference mode and operators of a user's own leave as they are."""
+    put(batching_rules.WritesUnseen, "__torch_function__", lambda self, func, types, args=(), kwargs=None: func(
+        *args, **(kwargs or {})
+    ))  # fmt: skip
 
 
 @bug(56, caught_by=[MARGINS + "test_the_radius_of_a_group_norm_is_the_rounding_of_its_two_sums"])
