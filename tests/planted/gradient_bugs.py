@@ -46,6 +46,8 @@ GHOST = "tests/gradients/test_ghost_engine.py::"
 HOSTILE_MODELS = "tests/gradients/test_hostile_models.py::test_no_model_lets_a_record_move_more_than_its_share"
 GHOST_RULES = "tests/gradients/test_ghost_rules.py::"
 MARGINS = "tests/gradients/test_ghost_margins.py::"
+LENT = "tests/gradients/test_lent_memory.py::"
+GROUP_NORM = "tests/gradients/test_ghost_group_norm.py::"
 PATCHES = "tests/gradients/test_patch_gram.py::"
 
 MIXERS = [
@@ -626,6 +628,20 @@ def data_set_lent_to_models_that_write():
     put(network_source, "Chunk", lambda batch, size, number, lent: Chunk(batch, size, number))
 
 
+@bug(53, caught_by=[LENT + "test_a_model_may_write_what_is_a_copy_in_memory_of_any_order"])
+def memory_of_any_order_lent():
+    """Rows in any order of memory are lent, though the trial that looks for writes has seen rows in order."""
+    put(data, "_may_be_viewed", lambda array: True)
+
+
+@bug(53, caught_by=[LENT + "test_what_may_write_without_being_counted_gets_a_copy"])
+def uncounted_writes_forgotten():
+    """The trial looks at versions alone, which inference mode and operators of a user's own leave as they are."""
+    put(batching_rules.WritesUnseen, "__torch_function__", lambda self, func, types, args=(), kwargs=None: func(
+        *args, **(kwargs or {})
+    ))  # fmt: skip
+
+
 @bug(56, caught_by=[MARGINS + "test_the_radius_of_a_group_norm_is_the_rounding_of_its_two_sums"])
 def offset_of_a_group_left_out():
     """The radius of a group norm's scale forgets the mean, whose product with the shift is taken off."""
@@ -637,6 +653,12 @@ def offset_of_a_group_left_out():
 
     radii = group_norm._radii
     swap(radii, without_mean)
+
+
+@bug(54, caught_by=[GROUP_NORM + "test_a_record_moves_its_share_whatever_the_strides"])
+def strides_of_a_group_norm_forgotten():
+    """The kernel of a group norm reads a view as if it had no gaps, and so credits positions to other records."""
+    swap(group_norm._in_order, lambda tensor, *shape: tensor.reshape(shape))
 
 
 @bug(59, caught_by=[SOURCE + "test_no_message_counts_the_records_of_a_batch"])

@@ -143,7 +143,9 @@ class BatchRows(IndexedRows):
         return map_tensors(lambda tensor: _take(tensor, indices), self._batch)
 
     def view(self, indices: np.ndarray) -> Any | None:
-        return map_tensors(lambda tensor: _stretch(tensor, indices), self._batch) if _side_by_side(indices) else None
+        if not (_side_by_side(indices) and all(_may_be_viewed(tensor) for tensor in tensors_in(self._batch))):
+            return None
+        return map_tensors(lambda tensor: _stretch(tensor, indices), self._batch)
 
     def like(self) -> Any:
         return map_tensors(lambda tensor: _take(_one_row(tensor), _FIRST), self._batch)
@@ -274,15 +276,22 @@ def _take(array: Tensor | np.ndarray, indices: np.ndarray) -> Tensor:
 
 
 def _side_by_side(indices: np.ndarray) -> bool:
-    """Return whether the indices are those of rows that follow each other: all rows of a full batch, say."""
+    """Return whether the indices are those of several rows that follow each other: all rows of a full batch, say."""
     count = len(indices)
-    ends = count > 0 and int(indices[-1]) - int(indices[0]) == count - 1
+    ends = count > 1 and int(indices[-1]) - int(indices[0]) == count - 1
     return ends and bool((np.diff(indices) == 1).all())
 
 
 def _may_be_viewed(array: Tensor | np.ndarray) -> bool:
-    """Return whether the rows of an array are in memory; those of a memory map are read."""
-    return isinstance(array, Tensor) or (type(array) is np.ndarray and array.flags.writeable)
+    """Return whether the rows of an array are in memory; those of a memory map are read.
+
+    They must also lie there in order, as in the trial without values that showed what the model writes: it may copy
+    what is not in order, and then write the copy. And PyTorch must count what is written, as it does outside of
+    inference mode.
+    """
+    if isinstance(array, Tensor):
+        return array.layout == torch.strided and array.is_contiguous() and not array.is_inference()
+    return type(array) is np.ndarray and array.flags.writeable and array.flags.c_contiguous and array.flags.aligned
 
 
 def _stretch(array: Tensor | np.ndarray, indices: np.ndarray) -> Tensor:

@@ -21,7 +21,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients.batches import flatten, map_tensors, tensors_in
-from tacita.gradients.batching_rules import check_operator, rules_guarded
+from tacita.gradients.batching_rules import WritesUnseen, check_operator, rules_guarded
 from tacita.gradients.chunked import Chunk
 from tacita.gradients.functional import LossFn, ModuleTree, losses_at
 from tacita.gradients.ghost.derived import Derivations, Derived, derived
@@ -59,7 +59,7 @@ class PassWithoutValues(NamedTuple):
 
     Attributes:
         bare: Parameters that are used where no rule sees them.
-        reads_only: Nothing writes a tensor of the batch in place.
+        reads_only: Nothing writes a tensor of the batch in place, nor could without PyTorch's counting it.
     """
 
     bare: frozenset[str]
@@ -132,8 +132,10 @@ def capture_without_values(
             batch = map_tensors(lambda t: torch.empty(RECORDS, *t.shape[1:], dtype=t.dtype, device=t.device), like)
             points = {name: fakes.from_tensor(p.detach()) for name, p in params.items()}
             versions = [t._version for t in tensors_in(batch)]
-            _, bare = capture(model, loss_fn, points, Chunk(batch, RECORDS, 0))
-            return PassWithoutValues(bare, [t._version for t in tensors_in(batch)] == versions)
+            with WritesUnseen() as unseen:
+                _, bare = capture(model, loss_fn, points, Chunk(batch, RECORDS, 0))
+            as_it_was = [t._version for t in tensors_in(batch)] == versions
+            return PassWithoutValues(bare, as_it_was and not unseen.possible)
     finally:
         logger.disabled = before
 

@@ -104,12 +104,17 @@ def _from_moments(use: LayerUse) -> dict[str, Tensor] | None:
     if moments is None or not moments.are_of(use.x):
         return None
     rows, channels, positions = len(use.x), use.x.shape[2], _positions(use)
-    x, grad = (t.reshape(1, rows * channels, positions) for t in (use.x, use.grad))
+    x, grad = (_in_order(t, 1, rows * channels, positions) for t in (use.x, use.grad))
     _, scale, shift = torch.ops.aten.native_group_norm_backward(
         grad, x, moments.mean.view(1, -1), moments.rstd.view(1, -1), x.new_ones(rows * channels),
         1, rows * channels, positions, rows * use.settings.groups, [False, True, True],
     )  # fmt: skip
     return {"weight": scale.view(rows, channels), "bias": shift.view(rows, channels)}
+
+
+def _in_order(tensor: Tensor, *shape: int) -> Tensor:
+    """Reshape a tensor and lay it out in order: the kernel knows no strides, and would read on into other records."""
+    return tensor.reshape(shape).contiguous()
 
 
 def _radii(use: LayerUse) -> dict[str, Tensor]:

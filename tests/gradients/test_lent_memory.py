@@ -1,0 +1,88 @@
+"""What a source lends to a model is memory that the model leaves as it is, however the data lie there."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from tacita.gradients import NetworkSource
+
+ROWS = 6
+
+
+def in_inference_mode():
+    with torch.inference_mode():
+        return torch.randn(ROWS, 4)
+
+
+DATA = {
+    "made in inference mode": in_inference_mode,
+    "mirrored columns": lambda: torch.randn(ROWS, 4).numpy()[:, ::-1],
+    "mirrored rows": lambda: torch.randn(ROWS, 4).numpy()[::-1],
+    "a field of records": lambda: np.ones(ROWS, [("age", np.int8), ("x", np.float32, (4,))])["x"],
+    "windows": lambda: torch.arange(9.0).unfold(0, 4, 1),
+    "one row for all": lambda: torch.randn(1, 4).expand(ROWS, 4),
+    "with a graph": lambda: torch.randn(ROWS, 4, requires_grad=True) * 2,
+}
+
+
+def squared(model, batch):
+    return (model(batch[0].flatten(1)).squeeze(1) - batch[1]).square()
+
+
+def total(data, loss_fn=squared, method="auto", indices=range(ROWS)):
+    torch.manual_seed(0)
+    source = NetworkSource(nn.Linear(data[0, :].size if isinstance(data, np.ndarray) else data[0].numel(), 1), loss_fn,
+                           (data, torch.ones(len(data))), method=method)  # fmt: skip
+    engine = source.engine(dict(source.model.named_parameters()), np.array(indices), query=0)
+    return engine.weighted_sums(torch.ones_like, {"all": ("weight",)}).values[0]["weight"]
+
+
+@pytest.mark.parametrize("kind", DATA)
+def test_rows_side_by_side_serve_like_any_rows(kind):
+    data = DATA[kind]()
+    torch.testing.assert_close(total(data), total(data, method="loop"))
+
+
+@pytest.mark.parametrize("rows", [1, 2, ROWS])
+def test_a_model_may_write_what_is_a_copy_in_memory_of_any_order(rows):
+    def loss_fn(model, batch):
+        return squared(model, (batch[0].permute(0, 2, 3, 1).contiguous().relu_(), batch[1]))
+
+    images = torch.randn(ROWS, 5, 5, 3)
+    before, data = images.clone(), images.permute(0, 3, 1, 2)
+    found = total(data, loss_fn, indices=range(rows))
+    assert torch.equal(images, before)
+    torch.testing.assert_close(found, total(data, loss_fn, "loop", range(rows)))
+
+
+@torch.library.custom_op("tacita_tests::relu_of_data", mutates_args=())
+def relu_of_data(x: torch.Tensor) -> torch.Tensor:
+    return x.detach().data.clamp_(min=0).clone()  # writes what it does not declare
+
+
+@relu_of_data.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+def in_an_operator(x):
+    return relu_of_data(x)
+
+
+def without_versions(x):
+    with torch.inference_mode():
+        x.relu_()
+    return x
+
+
+@pytest.mark.parametrize("write", [in_an_operator, without_versions])
+def test_what_may_write_without_being_counted_gets_a_copy(write):
+    data = torch.randn(ROWS, 4)
+    before = data.clone()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of vmap, which calls an operator of a user's own once a record
+        total(data, lambda model, batch: squared(model, (write(batch[0]), batch[1])))
+    assert torch.equal(data, before)
