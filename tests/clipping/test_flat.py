@@ -1,9 +1,11 @@
 """Flat clipping: the published formula, and settings that are refused."""
 
+from fractions import Fraction
+
 import pytest
 import torch
 
-from tacita.clipping import FlatClipper
+from tacita.clipping import FlatClipper, bounded_quotient
 
 
 def test_weight_is_the_papers_factor():
@@ -29,3 +31,14 @@ def test_one_group_one_bound():
 def test_settings_are_refused(wrong):
     with pytest.raises(ValueError, match="max_grad_norm must be a finite number > 0"):
         FlatClipper(max_grad_norm=wrong)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_threshold_of_any_dtype_leaves_room_for_rounding(dtype):
+    threshold = torch.tensor([0.1], dtype=dtype)
+    norms = torch.cat([threshold.double() * torch.linspace(1.1, 9, 200, dtype=torch.float64), torch.tensor([1e-310])])
+    weights = bounded_quotient(threshold, norms, torch.float64)
+    assert all(
+        Fraction(w) * Fraction(n) <= Fraction(threshold.item())
+        for w, n in zip(weights.tolist(), norms.tolist(), strict=True)
+    )

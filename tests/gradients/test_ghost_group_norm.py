@@ -1,4 +1,4 @@
-"""A group norm whose input or output gradient is a view of other memory: the kernel of its gradients knows no strides."""
+"""A group norm whose input or output gradient is a view of other memory: the kernel knows no strides."""
 
 import pytest
 import torch

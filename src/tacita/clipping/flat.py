@@ -71,7 +71,8 @@ def bounded_quotient(threshold: Tensor | float, norms: Tensor, dtype: torch.dtyp
         Weights in ``dtype``, with the shape of ``norms``.
     """
     limits = torch.finfo(dtype)
-    quotient = (threshold * (1 - 4 * limits.eps) / norms).clamp_(max=limits.max)  # eps is 2 u
+    lowered = torch.as_tensor(threshold, dtype=torch.float64, device=norms.device) * (1 - 4 * limits.eps)  # eps is 2 u
+    quotient = (lowered / norms).clamp_(max=limits.max)  # of two tensors: a number would be multiplied by 1 / norms
     quotient.nan_to_num_(nan=0.0).mul_(quotient >= limits.tiny)  # torch.where takes ten times as long
     return quotient.to(dtype)
 
