@@ -400,6 +400,14 @@ def test_the_width_of_bought_classes_is_that_of_the_classes(as_array):
     assert found[0] == found[1]
 
 
+def test_a_fit_that_finds_no_class_shows_what_it_spent():
+    X, labels, _ = data(100)
+    model = made(PrivateLogisticRegression, epsilon=0.1, data_norm=3.0)
+    with pytest.raises(ValueError, match="not even one class"):
+        model.fit(X, labels)
+    assert model.ledger_.epsilon_spent(DELTA) > 0
+
+
 # -- one record's effect on what is released
 
 

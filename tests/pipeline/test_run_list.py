@@ -88,6 +88,8 @@ OTHER = {
         ({"exact_score": True}, "exact score of held-out rows"),
         ({"epsilon": -5.0}, "cannot be read"),
         ({"epsilon": "0"}, "cannot be read"),
+        ({"epsilon": 1.7e308}, "cannot be read"),
+        ({"delta": 0.9999999}, "add up to 1 or more"),
         ({"delta": math.nan}, "cannot be read"),
         ({"delta": None}, "cannot be read"),
         ({"dataset_name": "shops", "epsilon": None}, None),

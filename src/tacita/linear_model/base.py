@@ -114,13 +114,13 @@ class PrivateEstimator(BaseEstimator):
                 f"neighboring_relation must be that of the ledger, {ledger.neighboring_relation}, got "
                 f"{self.neighboring_relation}."
             )
+        self.ledger_ = ledger  # also of a fit that raises after a release
         randomness = Randomness.system() if self.insecure_seed is None else Randomness.insecure(int(self.insecure_seed))
         named = {name: repr(value) for name, value in self.get_params().items() if name != "ledger"}
         return Paying(ledger, budget, num_records, randomness, {"estimator": type(self).__name__, **named})
 
     def _said(self, paying: Paying, chosen: list[str]) -> None:
-        """Set ``ledger_`` and ``statement_``."""
-        self.ledger_ = paying.ledger
+        """Set ``statement_``."""
         self.statement_ = str(
             statement(paying.ledger, paying.budget.delta, chosen_by_tacita=chosen, num_units=paying.num_records)
         )

@@ -20,6 +20,7 @@ from tacita.random import Randomness
 from tacita.training.run_facts import run_id
 
 NAME = "tacita-runs.jsonl"
+LARGEST = 1e200  # epsilon or delta of a line: sums of these do not overflow
 _SAID = {"epsilon", "delta", "neighboring_relation", "privacy_unit", "secret_noise", "exact_score"}
 
 
@@ -77,7 +78,10 @@ def together(path: Path, dataset: Mapping[str, Any]) -> dict[str, Any]:
     runs = _on_same_data(path, dataset)
     if why := _in_the_way(runs):
         return {"epsilon": None, "delta": None, "why": why}
-    return {name: math.nextafter(math.fsum(one[name] for one in runs), math.inf) for name in ("epsilon", "delta")}
+    total = {name: math.nextafter(math.fsum(one[name] for one in runs), math.inf) for name in ("epsilon", "delta")}
+    if total["delta"] >= 1:
+        return {"epsilon": None, "delta": None, "why": "the runs' deltas add up to 1 or more, which guarantees nothing"}
+    return total
 
 
 def _in_the_way(runs: list[dict[str, Any]]) -> str:
@@ -94,7 +98,7 @@ def _in_the_way(runs: list[dict[str, Any]]) -> str:
 
 
 def _positive(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < LARGEST
 
 
 def _on_same_data(path: Path, dataset: Mapping[str, Any]) -> list[dict[str, Any]]:
