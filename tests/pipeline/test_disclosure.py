@@ -88,6 +88,13 @@ def test_exact_scores_are_named_as_not_anonymised(settings, table):
     assert "whoever sees everything that was released but the held-out score, and knows" in words(exact)
 
 
+def test_a_text_in_place_of_the_table_about_is_refused(table, tacita_command):
+    Path("given.toml").write_text('about = "Ward analytics"\n')
+    done = tacita_command(*QUICK, "--output", "run", "--config", "given.toml")
+    assert done.code == 2
+    assert "about must be a table of texts, got 'Ward analytics'" in done.err
+
+
 @pytest.mark.parametrize("field", ["run", "about", "columns", "files_policy", "not_anonymised", "attack_accuracy"])
 def test_the_seal_covers_what_was_given(settings, table, field):
     run = train_table(settings(about=ABOUT))

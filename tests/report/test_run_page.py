@@ -128,7 +128,7 @@ def test_ids_are_unique_and_references_lead_somewhere(text):
     ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
     assert len(ids) == len(set(ids))
     references = [value for _, one in page.tags for name, value in one.items() if name in ("href", "xlink:href")]
-    assert {reference[1:] for reference in references} <= set(ids)
+    assert {(reference or "")[1:] for reference in references} <= set(ids)
 
 
 def test_every_chart_has_words_tooltips_and_a_table(runs, text):

@@ -175,6 +175,8 @@ def _settings(flags: dict[str, Any], config: str | None, *, trust_code: bool) ->
             given[name] = tuple(part.strip() for part in given[name].split(",") if part.strip())
     if isinstance(configured.get("about"), Mapping):  # single entries of the table are overridden
         given["about"] = {**configured["about"], **given["about"]}
+    elif "about" in configured and not given["about"]:
+        del given["about"]  # not a table: the settings refuse it
     return TableSettings.from_dict({**configured, **given})
 
 
