@@ -36,7 +36,12 @@ def test_settings_are_refused(wrong):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_threshold_of_any_dtype_leaves_room_for_rounding(dtype):
     threshold = torch.tensor([0.1], dtype=dtype)
-    norms = torch.cat([threshold.double() * torch.linspace(1.1, 9, 200, dtype=torch.float64), torch.tensor([1e-310])])
+    norms = torch.cat(
+        [
+            threshold.double() * torch.linspace(1.1, 9, 200, dtype=torch.float64),
+            torch.tensor([1e-310], dtype=torch.float64),
+        ]
+    )
     weights = bounded_quotient(threshold, norms, torch.float64)
     assert all(
         Fraction(w) * Fraction(n) <= Fraction(threshold.item())
