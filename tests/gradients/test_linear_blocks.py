@@ -221,6 +221,40 @@ def test_a_memory_map_is_read_and_never_written(tmp_path):
     assert np.isnan(x[3]).all()
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_what_the_caller_writes_later_changes_nothing(form):
+    """Norms of rows are taken once, so the rows must stay what they were."""
+    x, y, params = problem("squared")
+    table = FORMS[form](x)
+    source = LinearBlocksSource(table, y, SquaredLoss())
+
+    def total():
+        (values,) = source.engine(params, np.arange(ROWS)).weighted_sums(CLIP, GROUPS[0]).values
+        return values["weight"]
+
+    before = total()
+    numbers = table.data if scipy.sparse.issparse(table) else table
+    numbers[...] = 1000.0
+    assert torch.equal(total(), before)
+
+
+def test_a_memory_map_that_may_be_written_is_refused(tmp_path):
+    x, y, _ = problem("squared")
+    np.save(tmp_path / "x.npy", x)
+    with pytest.raises(ValueError, match="open for reading only"):
+        LinearBlocksSource(np.load(tmp_path / "x.npy", mmap_mode="r+"), y, SquaredLoss())
+
+
+def test_rows_that_one_source_forgets_stay_forgotten():
+    x, y, params = problem("squared")
+    x[3, 0] = math.nan
+    rows = row_blocks.as_row_blocks(x)
+    sources = [LinearBlocksSource(rows, y, SquaredLoss()) for _ in range(2)]
+    for source in sources:
+        (values,) = source.engine(params, np.arange(ROWS)).weighted_sums(CLIP, GROUPS[0]).values
+        assert values["weight"].isfinite().all()
+
+
 def test_rows_of_a_table_with_a_constant_and_more(monkeypatch):
     monkeypatch.setattr(row_blocks, "BLOCK_ROWS", 16)
     x, y, _ = problem("squared")

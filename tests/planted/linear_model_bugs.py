@@ -33,6 +33,12 @@ def a_replaced_row_moves_one_matrix():
     put(SecondMoment, "sensitivity", lambda self, relation, shapes: {"second_moment": self.max_row_norm**2})
 
 
+@bug(20, caught_by=[BLOCKS + "test_what_the_caller_writes_later_changes_nothing"])
+def norms_of_rows_that_others_write():
+    """Norms are taken once of rows that the caller goes on writing."""
+    swap(row_blocks.owned_row_blocks, row_blocks.as_row_blocks)
+
+
 @bug(20, caught_by=[MOMENT + "test_it_is_charged_as_a_sum_that_moves_as_far"])
 def replacing_is_charged_like_zeroing_out():
     """The event of second moments forgets the square root of 2 of replace_one."""

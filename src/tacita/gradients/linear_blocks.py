@@ -18,7 +18,7 @@ from torch import Tensor
 from tacita import _validate
 from tacita.gradients.engine import Engine, GradientSource, Groups, Rule, Shapes, Sums
 from tacita.gradients.linear_losses import OutputLoss
-from tacita.gradients.row_blocks import as_row_blocks, blocks
+from tacita.gradients.row_blocks import blocks, owned_row_blocks
 from tacita.gradients.weighted_sums import full_precision, weight_arrays
 
 WEIGHT, BIAS = "weight", "bias"
@@ -32,7 +32,8 @@ class LinearBlocksSource(GradientSource):
     that every clipper gives it weight 0.
 
     Args:
-        features: (rows, columns), a tensor, an array, a memory map or a SciPy sparse matrix; float32 or float64.
+        features: (rows, columns), a tensor, an array or a SciPy sparse matrix, which are copied, or a memory map that is
+            open for reading only, whose file must not change; float32 or float64. Norms of rows are taken once.
         targets: (rows,).
         loss: The loss of a row.
         scale: s: what each column is multiplied by, a number or (columns,). Public, or bought.
@@ -55,7 +56,7 @@ class LinearBlocksSource(GradientSource):
         scale: float | Tensor = 1.0,
         intercept: float | None = 1.0,
     ) -> None:
-        self._rows = as_row_blocks(features)
+        self._rows = owned_row_blocks(features)
         self._targets = torch.as_tensor(np.asarray(targets)).to(self._rows.dtype)
         if self._targets.shape != self._rows.shape[:1]:
             raise ValueError(f"targets must have shape {self._rows.shape[:1]}, got {tuple(self._targets.shape)}.")

@@ -83,7 +83,7 @@ class DenseBlocks(RowBlocks):
         return block if not len(gone) else block.index_fill(0, torch.from_numpy(gone), 0.0)
 
     def forget(self, rows: np.ndarray) -> None:
-        self._gone = rows
+        self._gone = np.union1d(self._gone, rows)
 
 
 class SparseBlocks(RowBlocks):
@@ -156,6 +156,25 @@ def as_row_blocks(table: Any) -> RowBlocks:
     if getattr(table, "ndim", 0) != 2:
         raise ValueError(f"a table must have two axes, (rows, columns), got {getattr(table, 'ndim', 0)}.")
     return DenseBlocks(table)
+
+
+def owned_row_blocks(table: Any) -> RowBlocks:
+    """Return rows that nobody else can write, so that norms which are taken once stay those of the rows.
+
+    Memory maps that were opened to be read only, and :class:`RowBlocks`, are taken as they are; all else is copied.
+
+    Raises:
+        ValueError: A memory map is open for writing.
+    """
+    if isinstance(table, RowBlocks):
+        return table
+    if isinstance(table, np.memmap):
+        if table.flags.writeable:
+            raise ValueError("a memory map must be open for reading only: np.load(path, mmap_mode='r'), say.")
+        return as_row_blocks(table)
+    if isinstance(table, Tensor):
+        return as_row_blocks(table.detach().clone())
+    return as_row_blocks(table.copy() if hasattr(table, "tocsr") else np.array(table))
 
 
 def blocks(indices: np.ndarray | None, num_rows: int, columns: int) -> Iterator[slice | np.ndarray]:
