@@ -32,8 +32,8 @@ class LinearBlocksSource(GradientSource):
     that every clipper gives it weight 0.
 
     Args:
-        features: (rows, columns), float32 or float64. A tensor, an array or a SciPy sparse matrix is copied, because norms
-            of rows are taken once; a memory map must be open for reading only, and its file must not change.
+        features: (rows, columns), float32 or float64. A tensor, an array or a SciPy sparse matrix is copied, because
+            norms of rows are taken once; a memory map must be open for reading only, and its file must not change.
         targets: (rows,).
         loss: The loss of a row.
         scale: s: what each column is multiplied by, a number or (columns,). Public, or bought.
