@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from tacita.clipping import FlatClipper
-from tacita.estimators import ClippedSum, SecondMoment
+from tacita.estimators import ClippedSum, Estimator, SecondMoment
+from tacita.gradients.engine import GradientSource
 from tacita.gradients.linear_blocks import LinearBlocksSource
 from tacita.gradients.linear_losses import OutputLoss
 from tacita.gradients.row_blocks import RowBlocks
@@ -83,20 +84,26 @@ class Paying:
         """The noise of each gradient."""
         return GaussianMechanism(noise_multiplier=self.budget.noise_multiplier(self.budget.rest, rule.steps))
 
+    def oracle(
+        self, session: Session, source: GradientSource, estimator: Estimator, mechanism: GaussianMechanism
+    ) -> GradientOracle:
+        """Return the oracle of a session that was registered before, on all rows."""
+        return GradientOracle(
+            source,
+            estimator=estimator,
+            mechanism=mechanism,
+            sampler=self.sampler,
+            ledger=self.ledger,
+            planned_queries=session.planned_queries,
+            settings=self.settings,
+            session=session,
+            randomness=self.randomness,
+        )
+
 
 def released_moments(paying: Paying, session: Session, source: TableRowsSource) -> tuple[Tensor, float]:
     """Return the noisy mean of the second moments of the rows, and the noise on its released numbers."""
-    oracle = GradientOracle(
-        source,
-        estimator=SecondMoment(max_row_norm=ROW_NORM),
-        mechanism=paying.moments_mechanism,
-        sampler=paying.sampler,
-        ledger=paying.ledger,
-        planned_queries=1,
-        settings=paying.settings,
-        session=session,
-        randomness=paying.randomness,
-    )
+    oracle = paying.oracle(session, source, SecondMoment(max_row_norm=ROW_NORM), paying.moments_mechanism)
     release = oracle.query({})
     session.close()
     return release.gradient["matrix"], oracle.noise_std["second_moment"] / oracle.divisor
@@ -142,17 +149,8 @@ def fit_by_descent(
         paying, sessions[0], TableRowsSource(table.features, scale=table.scale, intercept=table.constant)
     )
     source = LinearBlocksSource(table.features, targets, loss, scale=table.scale, intercept=table.constant)
-    oracle = GradientOracle(
-        source,
-        estimator=ClippedSum(FlatClipper(max_grad_norm=rule.max_grad_norm)),
-        mechanism=paying.gradients_mechanism(rule),
-        sampler=paying.sampler,
-        ledger=paying.ledger,
-        planned_queries=rule.steps,
-        settings=paying.settings,
-        session=sessions[1],
-        randomness=paying.randomness,
-    )
+    estimator = ClippedSum(FlatClipper(max_grad_norm=rule.max_grad_norm))
+    oracle = paying.oracle(sessions[1], source, estimator, paying.gradients_mechanism(rule))
     start = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in source.shapes.items()}
     solver = PreconditionedDescent(
         oracle,

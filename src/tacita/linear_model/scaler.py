@@ -18,7 +18,6 @@ from tacita.ledger import Ledger
 from tacita.linear_model import rules
 from tacita.linear_model.base import PrivateEstimator
 from tacita.linear_model.purchases import buy_scales
-from tacita.oracles import GradientOracle
 
 SCALES = 0.3  # share of mu^2 for the histograms of column sizes
 LEAST_VARIANCE = 1e-4  # of the square of a column's scale: what noise may leave of a variance
@@ -100,17 +99,8 @@ class PrivateStandardScaler(OneToOneFeatureMixin, TransformerMixin, PrivateEstim
             values = {str(j): rows[:, j].astype(np.float64) for j in range(columns)}
             found = buy_scales(for_scales, values, paying.randomness, rules.MOST)
             self.column_scale_ = np.array([found[str(j)] for j in range(columns)])
-        oracle = GradientOracle(
-            TableRowsSource(SquaredRows(rows, self.column_scale_), intercept=None),
-            estimator=estimator,
-            mechanism=paying.moments_mechanism,
-            sampler=paying.sampler,
-            ledger=paying.ledger,
-            planned_queries=1,
-            settings=paying.settings,
-            session=session,
-            randomness=paying.randomness,
-        )
+        source = TableRowsSource(SquaredRows(rows, self.column_scale_), intercept=None)
+        oracle = paying.oracle(session, source, estimator, paying.moments_mechanism)
         released = oracle.query({}).gradient["row"].numpy()
         session.close()
         first, second = released[:columns].clip(-1, 1), released[columns:].clip(0, 1)
