@@ -10,12 +10,15 @@ import torch
 from scipy.stats import binom, chi2
 
 import tacita
+from tacita._stream import Noise
 from tacita.accounting import ShuffledSumEvent, Spend, delta, gaussian_mu
+from tacita.accounting.shuffle_calibration import NoiseBits
 from tacita.errors import BudgetExceededError, LedgerError, ResumeError, UnsupportedEventError
 from tacita.gradients.given import GivenSource
 from tacita.methods import AcceleratedSGD, Ball
 from tacita.oracles import ShuffleMeanOracle1, ShuffleMeanOracle2
 from tacita.oracles.shuffle_round import in_steps, uniforms
+from tacita.oracles.shuffled_sums import ShuffledSums, UserNoise
 from tacita.random import Randomness
 from tacita.testing import check_oracle
 
@@ -89,6 +92,20 @@ def test_the_release_is_the_clipped_mean_and_the_stated_noise():
     assert ((found.mean(dim=0) - clipped.sum(dim=0)).abs() < 4.5 * (variance / 150).sqrt()).all()
     total = ((found - clipped.sum(dim=0)).square() / variance).sum().item()
     assert chi2.ppf(1e-5, 450) < total < chi2.ppf(1 - 1e-5, 450)
+
+
+@pytest.mark.parametrize("bit_prob", [0.5, 0.2])
+def test_the_noise_is_that_of_every_bit(bit_prob):
+    """Over 40,000 coordinates a standard deviation that is 5 % too small is 14 deviations of the test away."""
+    bits = NoiseBits(grid=4, noise_bits=20, bit_prob=bit_prob)
+    sums = ShuffledSums(half_range=1.0, l2_bounded=True, num_groups=1, users=50, bits=bits, honest_fraction=1.0)
+    size, trials = 40_000, 50 * 20
+    noise = Noise(lambda block: Randomness.insecure(0).session_key("noise").stream(block))
+    counts = UserNoise(sums)({"all": {"theta": torch.full((1, size), 7)}}, {}, noise)["all"]["theta"].double() - 7
+    variance = trials * bit_prob * (1 - bit_prob)
+    assert abs(counts.mean().item() - trials * bit_prob) < 5 * math.sqrt(variance / size)
+    squares = (counts - trials * bit_prob).square().sum().item() / variance
+    assert chi2.ppf(1e-6, size) < squares < chi2.ppf(1 - 1e-6, size)
 
 
 def test_the_count_is_the_steps_and_the_noise_bits_of_all_users():

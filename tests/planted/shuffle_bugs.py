@@ -94,6 +94,17 @@ def one_user_adds_noise():
     put(UserNoise, "__call__", call)
 
 
+@bug(20, caught_by=[ORACLE + "test_the_noise_is_that_of_every_bit"])
+def users_noise_five_percent_too_small():
+    """A tenth of the users' noise bits is replaced by its mean."""
+    drawn = _binomials.binomials
+
+    def fewer(stream, count, trials, probability):
+        return drawn(stream, count, trials - trials // 10, probability) + round(trials // 10 * probability)
+
+    swap(drawn, fewer)
+
+
 @bug(34, caught_by=["tests/test_binomials.py::test_no_bit_is_used_twice"])
 def the_same_bits_for_every_coordinate():
     """Every coordinate's noise is drawn from the beginning of the stream."""
