@@ -219,3 +219,10 @@ def purchases_are_not_named():
 def norms_of_rows_are_rounded_to_the_nearest():
     """The norm of a row may be below the exact one by its rounding."""
     put(row_blocks, "round_up", lambda norms, terms: norms)
+
+
+@bug(20, caught_by=["tests/linear_model/test_purchases.py::test_bought_counts_have_the_noise_of_their_event"])
+def noise_of_bought_counts_five_percent_too_small():
+    """Scales and classes are bought with less noise than their event states."""
+    before = purchases._noise_std
+    put(purchases, "_noise_std", lambda session: 0.95 * before(session))
