@@ -65,6 +65,13 @@ def count(name: str, value: int, *, at_least: int = 1, hint: str = "") -> int:
     return value.__index__()
 
 
+def one_line(name: str, text: str, says: str) -> str:
+    """Return ``text`` if it is a text of one line; ``says`` tells what it must say."""
+    if not isinstance(text, str) or "\n" in text:
+        raise ValueError(f"{name} must say in one line {says}, got {text!r}.")
+    return text
+
+
 def check_no_promise_inherited(cls: type, way_out: str) -> None:
     """Raise ``TypeError`` if ``cls`` derives from a class that is not abstract.
 

@@ -252,7 +252,7 @@ class Line:
         if self._unreleased is None:
             raise RuntimeError("no query waits for its noise: call commit() first. A query is released once.")
         (query, values), self._unreleased = self._unreleased, None
-        normals = self._normals(query)
+        normals = Noise(partial(self.query_stream, "noise", query))
         released: Values = {}
         for block in [*values]:
             released[block] = self._with_noise(block, dict(values.pop(block)), normals, dtypes or {})
@@ -300,9 +300,6 @@ class Line:
         bits = (x.detach().view(torch.int16) if x.dtype == torch.bfloat16 else x.detach() for x in tensors)
         parts = (x.contiguous().numpy() for x in bits)
         return self._randomness.key.tag(self._name, "fingerprint", query, parts=parts)
-
-    def _normals(self, query: int) -> Noise:
-        return Noise(partial(self.query_stream, "noise", query))
 
 
 class QueryDraws:
