@@ -165,7 +165,7 @@ def test_settings_are_checked():
         ready("gaussian", delta=1.5)
     with pytest.raises(ValueError, match="runs must be an integer >= 20"):
         ready("gaussian", runs=10)
-    with pytest.raises(ValueError, match="adversaries must hold one for replace_one"):
+    with pytest.raises(ValueError, match="adversaries must include one for replace_one"):
         audit_oracle(READY["gaussian"].make("stated"), relation="replace_one", delta=1e-2, adversaries=[EMPTY])
 
 

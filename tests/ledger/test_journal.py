@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from tacita import _files
 from tacita.accounting import FullBatchLaw, GaussianSumEvent
 from tacita.errors import LedgerError
-from tacita.ledger import Ledger, Reservations, verify_file
-from tacita.ledger import journal_file
+from tacita.ledger import Ledger, Reservations, journal_file, verify_file
 from tacita.ledger.hash_chain import GENESIS, Anchor, canonical, check_anchor, read, sha256
 from tacita.ledger.journal import head_path
 

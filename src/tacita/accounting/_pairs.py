@@ -53,7 +53,7 @@ class DominatingPair(ABC):
 
     def stretch(self, interval: float, first: int, last: int, *, swapped: bool) -> Stretch:
         """Part of the law, on a grid: the losses between two points, given in intervals, rounded up."""
-        raise NotImplementedError(f"{type(self).__name__} has only its whole law.")
+        raise NotImplementedError(f"{type(self).__name__} has no law on a stretch of the grid, only the whole one.")
 
     @abstractmethod
     def cumulants(self, theta: float, tail: float, *, swapped: bool) -> np.ndarray:

@@ -157,9 +157,11 @@ class Line:
             )
         planned, latest = self.session.planned_queries, self._randomness.generation + self.session.planned_queries
         if not (type(position) is type(generation) is int and 0 <= position <= planned) or generation < 0:
-            raise ResumeError(f"session {self.session.id!r} has no such position: the checkpoint is not one of it.")
+            raise ResumeError(
+                f"session {self.session.id!r} has no such position: the checkpoint belongs to another one."
+            )
         if generation > latest + MOST_RATCHETS:  # ratcheting there would take forever
-            raise ResumeError("the checkpoint is too far ahead of the private key file: it is not one of this run.")
+            raise ResumeError("the checkpoint is too far ahead of the private key file: it belongs to another run.")
         while self._randomness.generation < generation:
             self._randomness.ratchet()
         self._must_resume = self._other_values = False
@@ -252,7 +254,7 @@ class Line:
         if self._unreleased is None:
             raise RuntimeError("no query waits for its noise: call commit() first. A query is released once.")
         (query, values), self._unreleased = self._unreleased, None
-        normals = Noise(partial(self.query_stream, "noise", query))
+        normals = self._normals(query)
         released: Values = {}
         for block in [*values]:
             released[block] = self._with_noise(block, dict(values.pop(block)), normals, dtypes or {})
@@ -300,6 +302,9 @@ class Line:
         bits = (x.detach().view(torch.int16) if x.dtype == torch.bfloat16 else x.detach() for x in tensors)
         parts = (x.contiguous().numpy() for x in bits)
         return self._randomness.key.tag(self._name, "fingerprint", query, parts=parts)
+
+    def _normals(self, query: int) -> Noise:
+        return Noise(partial(self.query_stream, "noise", query))
 
 
 class QueryDraws:
