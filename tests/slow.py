@@ -1,8 +1,8 @@
 """Which tests ``make quick`` leaves out: those that take long, and the planted bugs.
 
 ``tests/slow.txt`` names them, a file or a test a line, with the seconds that it took. ``python -m tests.slow`` runs
-every test and writes the list again. ``python -m tests.slow tests/federated`` runs these alone and keeps the lines of all
-other files. A test that is not in the list runs, so a list that is out of date costs only time.
+every test and writes the list again. ``python -m tests.slow tests/federated`` runs these alone, and keeps the lines of
+all other files. A test that is not in the list runs, so a list that is out of date costs only time.
 """
 
 import json

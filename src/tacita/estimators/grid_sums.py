@@ -160,7 +160,7 @@ class CappedSum(_OnGrid):
             raise ValueError(f"slack must be >= 1, got {self.slack!r}.")
         if not summation_error(self.max_records, self.slack) <= 1 / 64:
             raise ValueError(
-                f"with max_records = {self.max_records:,} and slack = {self.slack:g} the rounding of the sum may exceed "
+                f"with max_records = {self.max_records:,} and slack = {self.slack:g} the sum's rounding may exceed "
                 'C / 64. Use smaller ones, or GridSum (method="vmap" or "loop").'
             )
 

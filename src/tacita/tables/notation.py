@@ -77,7 +77,7 @@ def require_columns(names: Sequence[str], delimiter: str) -> None:
     found = max(_DELIMITERS, key=names[0].count)
     if found != delimiter and found in names[0]:
         raise DataStructureError(
-            f"data has a single column with the delimiter {delimiter!r}, and its first line holds another delimiter: give "
+            f"data has a single column with the delimiter {delimiter!r}, and its first line holds another: give "
             f"--delimiter {found!r}."
         )
 

@@ -148,9 +148,7 @@ class Watching:
     def check(self, state: TrainingState) -> None:
         """Refuse a schedule or an average that does not go with what is watched."""
         if isinstance(state.scheduler, ReduceLROnPlateau) and self.public_data is None:
-            raise ValueError(
-                "scheduler must not be ReduceLROnPlateau without public_data: it follows the loss on those."
-            )
+            raise ValueError("scheduler must not be ReduceLROnPlateau without public_data, whose loss it follows.")
         if self.early_stop is not None and isinstance(state.average, RandomIterate):
             raise ValueError("early_stop must go without a RandomIterate: the iterate that was drawn may never come.")
 
