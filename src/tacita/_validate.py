@@ -87,7 +87,7 @@ def check_no_promise_inherited(cls: type, way_out: str) -> None:
 
 
 def _is_number(value: object) -> bool:
-    """Whether comparing it with a number makes sense: not so of a text, which raises words without a name."""
+    """Return whether the value can be compared with a number. Comparing a text raises an error without a name."""
     return hasattr(value, "__float__") and not isinstance(value, bool)
 
 
