@@ -181,7 +181,7 @@ class ReplacedPair(LinePair):
         return one.loss(x) - one.loss(-x)
 
     def cut(self, losses: np.ndarray) -> tuple[np.ndarray, float]:
-        r"""With :math:`c = e^{-s^2/2}` it is :math:`(l/2 + \sinh^{-1}((1-q) \sinh(l/2) / (q c)))/s`."""
+        r"""Return, with :math:`c = e^{-s^2/2}`, :math:`(l/2 + \sinh^{-1}((1-q) \sinh(l/2) / (q c)))/s`."""
         half = np.abs(losses) / 2
         with np.errstate(divide="ignore"):
             log_sinh = half + np.log(-np.expm1(-2 * half)) - math.log(2)

@@ -57,7 +57,7 @@ class DominatingPair(ABC):
 
     @abstractmethod
     def cumulants(self, theta: float, tail: float, *, swapped: bool) -> np.ndarray:
-        """Log of E exp(theta loss), and its first two derivatives; for planning, where no bound depends on them."""
+        """Return log E exp(theta loss) and its first two derivatives, for planning: no bound depends on them."""
 
     @abstractmethod
     def span(self, tail: float, *, swapped: bool) -> float:
@@ -68,7 +68,7 @@ class SampledPair(DominatingPair):
     """A pair that is planned with by a sample of its losses."""
 
     def cumulants(self, theta: float, tail: float, *, swapped: bool) -> np.ndarray:
-        """Log of E exp(theta loss), and its first two derivatives; for planning, where no bound depends on them."""
+        """Return log E exp(theta loss) and its first two derivatives, for planning: no bound depends on them."""
         losses, chances = _sampled(self, tail, swapped)
         exponents = theta * losses
         if np.abs(exponents).max() < LARGEST_LOSS:

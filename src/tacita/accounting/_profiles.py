@@ -92,7 +92,7 @@ def _read(parts: tuple[Part, ...], swapped: bool) -> list[TotalDeltas]:
 
 
 def _deltas(total: TiltedTotal) -> TotalDeltas:
-    r"""At each point :math:`l_j`: :math:`\sum_{k > 0} (1 - e^{-kd})\, e^{-\theta k d} p_\theta(l_{j+k})`, scaled back.
+    r"""Return, at each point :math:`l_j`, :math:`\sum_{k > 0} (1 - e^{-kd})\, e^{-\theta k d} p_\theta(l_{j+k})`, scaled back.
 
     By the recursion from above of this sum and of the one without the first factor. No term is negative, so nothing
     cancels, and rounding is at most a few units a point.

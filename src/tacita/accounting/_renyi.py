@@ -157,7 +157,7 @@ def _excess(upper: Mixture, lower: Mixture, orders: np.ndarray, x: np.ndarray) -
 
 
 def _relative_difference(upper: Mixture, lower: Mixture, x: np.ndarray, log_q: np.ndarray) -> np.ndarray:
-    """p/q - 1 without the cancellation: each component's difference from N(0, 1), by how much its weights differ."""
+    """Return p/q - 1 without cancellation: the sum of differences from N(0, 1), by how much the weights differ."""
     weights: dict[float, float] = {}
     for mixture, sign in ((upper, 1.0), (lower, -1.0)):
         for shift, weight in zip(mixture.shifts, mixture.weights, strict=True):

@@ -110,7 +110,7 @@ def _narrowest(theta: float, epsilon: float, delta: float, total: Total) -> Sadd
 
 
 def _window(theta: float, epsilon: float, delta: float, total: Total) -> tuple[float, float, float, float]:
-    """How far a window must reach above epsilon, the tilt, another one beyond, and where reading may end."""
+    """Return how far a window must reach above epsilon, the tilt, a tilt beyond it, and where reading may end."""
     value = float(total(theta)[0])
     bearing = (
         math.log(WRAPPED * delta) + theta * epsilon - value

@@ -29,7 +29,7 @@ def least_epsilon(bound: Bounds, delta: float, low: float, high: float, *, guess
 
 
 def _narrowed(bound: Bounds, delta: float, low: float, high: float) -> float:
-    """The Illinois method on the logarithm of delta, which is nearly linear; ``high`` is within, always."""
+    """Narrow the bracket by the Illinois method on log delta, which is nearly linear; ``high`` stays within."""
     wanted = math.log(delta)
     values = [_log(bound(end)) - wanted for end in (low, high)]
     for turn in range(MOST_TURNS):
