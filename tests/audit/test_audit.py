@@ -12,7 +12,7 @@ from tacita.audit.adversaries import ADVERSARIES, EMPTY, Adversary
 from tacita.audit.arena import arenas_of
 from tacita.audit.audit import audit_oracle
 from tacita.audit.claims import Claim
-from tacita.audit.ready import READY
+from tacita.audit.named_audits import READY
 from tacita.audit.sessions import replayed
 from tacita.ledger import Ledger
 from tests.audit.linear import ORACLES, Foreign, given, poisson

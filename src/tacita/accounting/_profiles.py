@@ -18,7 +18,7 @@ from tacita.accounting._gaussian_mixture import gaussian_deltas
 from tacita.accounting._loss_law import LARGEST_LOSS
 from tacita.accounting._pairs import GaussianPair, Part
 from tacita.accounting._pld_accountant import directions, pooled
-from tacita.accounting._rare import RareTotal
+from tacita.accounting._rare_losses import RareTotal
 from tacita.accounting._saddle import saddle_at_delta
 from tacita.accounting._tilted import TiltedTotal
 from tacita.accounting._totals import Window, is_beyond
@@ -92,7 +92,7 @@ def _read(parts: tuple[Part, ...], swapped: bool) -> list[TotalDeltas]:
 
 
 def _deltas(total: TiltedTotal) -> TotalDeltas:
-    r"""Return, at each point :math:`l_j`, :math:`\sum_{k > 0} (1 - e^{-kd})\, e^{-\theta k d} p_\theta(l_{j+k})`, scaled back.
+    r"""Return, at points :math:`l_j`, :math:`\sum_{k > 0} (1 - e^{-kd})\, e^{-\theta k d} p_\theta(l_{j+k})`, rescaled.
 
     By the recursion from above of this sum and of the one without the first factor. No term is negative, so nothing
     cancels, and rounding is at most a few units a point.

@@ -101,7 +101,7 @@ class TiltedTotal:
         return int(np.searchsorted(self.losses, at, side="right")) - 1
 
     def _above(self, point: int) -> float:
-        r"""Return :math:`\sum_{k > 0} (1 - e^{-kd})\, e^{-\theta k d}` times the k-th mass above a point of the window."""
+        r"""Return :math:`\sum_{k > 0} (1 - e^{-kd})\, e^{-\theta k d}` times the k-th mass above ``point``."""
         found = self.masses[point + 1 : point + 1 + self._bearing]
         total = float(self._weights[: len(found)] @ found)
         if point + 1 + len(found) < len(self.masses):  # what is beyond weighs at most this much

@@ -1,6 +1,6 @@
 r"""The total loss of a composition, on grids that are as fine as the accuracy asks for.
 
-Place: _saddle, _tilted, _rare -> [accounting._totals] -> _pld_accountant, _profiles.
+Place: _saddle, _tilted, _rare_losses -> [accounting._totals] -> _pld_accountant, _profiles.
 Source of the rules: docs/derivations/accounting.md, section 10, "How fine". Whatever is chosen, the total is a bound.
 """
 
@@ -12,9 +12,9 @@ import numpy as np
 
 from tacita.accounting._loss_law import LARGEST_LOSS, LossLaw, Stretch
 from tacita.accounting._pairs import Part
-from tacita.accounting._rare import RareTotal, rare_total
+from tacita.accounting._rare_losses import RareTotal, rare_total
 from tacita.accounting._saddle import LEAST_SHARE, Saddle, tail
-from tacita.accounting._several import Rare
+from tacita.accounting._several_rare_losses import Rare
 from tacita.accounting._tilted import Composed, TiltedTotal, composed
 
 ACCURACY = 1e-4  # of epsilon: what the grid may add

@@ -47,7 +47,7 @@ from tacita.training.folder import RunFolder
 from tacita.training.followed_run import SEALED, follow
 from tacita.training.loop import Checkpoints, train
 from tacita.training.progress import Progress
-from tacita.training.public import EarlyStop
+from tacita.training.public_loss import EarlyStop
 from tacita.training.run_lifecycle import RunLifecycle
 from tacita.training.several_ranks import same_weights
 from tacita.training.unknown_names import refuse_unknown_names

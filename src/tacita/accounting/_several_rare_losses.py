@@ -1,6 +1,6 @@
 r"""Two rare large losses or more, beside the bulk's total.
 
-Place: _tilted -> [accounting._several] -> _rare. Proof: docs/derivations/accounting.md, section 10.
+Place: _tilted -> [accounting._several_rare_losses] -> _rare_losses. Proof: docs/derivations/accounting.md, section 10.
 
 The measure :math:`B * (e^{\rho} - 1 - \rho)`, powers of :math:`\rho` by convolution, is computed by one tilted Fourier
 transform: :math:`\hat B (e^{\hat\rho} - 1 - \hat\rho)`.

@@ -1,11 +1,11 @@
 r"""Rare large losses apart from the bulk: totals with a peak, and a thin tail far from it.
 
-Place: _tilted -> [accounting._rare] -> _pld_accountant. Proof: docs/derivations/accounting.md, section 10.
+Place: _tilted -> [accounting._rare_losses] -> _pld_accountant. Proof: docs/derivations/accounting.md, section 10.
 
 With :math:`\beta` the part of a query's losses up to a cut and :math:`\rho` T times the rest, T losses have at most the
 divergence of :math:`\beta^{*T} * (1 + \rho + \rho^{*2}/2! + \dots)`. The bulk's total :math:`\beta^{*T}` is narrow: it
 gets a fine grid, and its sum a coarse one. No and one large loss are added up term by term, which loses nothing
-however small delta is; two and more (_several) are rarer than delta's rounding needs.
+however small delta is; two and more (_several_rare_losses) are rarer than delta's rounding needs.
 """
 
 import math
@@ -17,7 +17,7 @@ from scipy.signal import lfilter
 
 from tacita.accounting._loss_law import UNIT, LossLaw
 from tacita.accounting._search import least_epsilon
-from tacita.accounting._several import Rare, several
+from tacita.accounting._several_rare_losses import Rare, several
 from tacita.accounting._tilted import Composed, TiltedTotal, composed, moments
 
 LEFT_OUT, LEAST_DELTA = 1e-10, 1e-280  # of delta: of the bulk's upper tail
