@@ -65,9 +65,6 @@ class GradientOracle:
 
     The constructor checks every setting and registers the session, which the first query opens. No data are printed.
 
-    Attributes:
-        divisor: The public divisor of the sum: the expected batch size.
-
     Args:
         source: Makes engines from data, such as a network with its loss and records.
         estimator: Computes the bounded values; states their sensitivity and the event of the session.
@@ -138,7 +135,7 @@ class GradientOracle:
         with data.source.ranks.together():
             self._data, self._options = data, options
             self.source, self.estimator, self.sampler = data.source, estimator, as_sampler(sampler)
-            self.divisor = self.sampler.expected_batch_size  # public, and asked for by every query
+            self._divisor = self.sampler.expected_batch_size
             self.planned_queries = _validate.count("planned_queries", planned_queries)
             self.randomness, self._updates = options.randomness, Updates()
             self._rounded_last = estimator.rounded_last
@@ -195,6 +192,11 @@ class GradientOracle:
     def session(self) -> Session:
         """The session of the ledger that pays."""
         return self.line.session
+
+    @property
+    def divisor(self) -> float:
+        """The public divisor of the sum: the expected batch size."""
+        return self._divisor
 
     @property
     def noise_multiplier(self) -> float:
