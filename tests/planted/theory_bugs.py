@@ -88,7 +88,7 @@ def message_moves_by_its_norm():
     swap(whole, lambda **settings: whole(**settings) / 2)
 
 
-@bug(caught_by=["tests/theory/test_noisy_sgd.py::test_the_honest_delta_adds_the_failures_of_the_gradient_bound"])
+@bug(caught_by=["tests/theory/test_noisy_sgd.py::test_the_honest_delta_is_two_plus_e_to_the_epsilon_times_delta"])
 def conditional_delta_as_printed():
     """A guarantee on an event costs twice delta, as the paper prints."""
     swap(noisy_sgd.honest_delta, lambda epsilon, delta, event_delta=None, *, capped=True: 2 * delta)

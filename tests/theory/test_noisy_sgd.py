@@ -52,7 +52,7 @@ def test_formula_1_gives_the_noise_of_the_specification():
     [(1 / 8, 0.0313315), (1 / 4, 0.0328403), (1 / 2, 0.0364872), (1, 0.0471828), (2, 0.0938906), (4, 0.565982),
      (8, 29.8296)],
 )  # fmt: skip
-def test_the_honest_delta_adds_the_failures_of_the_gradient_bound(epsilon, total):
+def test_the_honest_delta_is_two_plus_e_to_the_epsilon_times_delta(epsilon, total):
     assert noisy_sgd.honest_delta(epsilon, 0.01, capped=False) == pytest.approx(total, rel=DIGITS)
     assert noisy_sgd.honest_delta(epsilon, 0.01) == pytest.approx(min(total, 1.0), rel=DIGITS)
     assert noisy_sgd.honest_delta(epsilon, 1e-5) == pytest.approx(total / 1000, rel=DIGITS)
