@@ -97,7 +97,7 @@ class ShuffleRound:
         return ConditionalEvent(relation=relation, inner=inner, condition_text=text)
 
     def message_event(self, relation: NeighboringRelation) -> ShuffledSumEvent:
-        """Return what one user's message alone spends towards who sees it unshuffled, such as a dishonest shuffler."""
+        """Return the event of one message for somebody who sees it unshuffled, such as a dishonest shuffler."""
         return self.bits.event(relation, FullBatchLaw(), users=1, coordinates=self.dim, l2_bounded=False)
 
     def _event(self, relation: NeighboringRelation, law: SamplingLaw) -> ShuffledSumEvent:

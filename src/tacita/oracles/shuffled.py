@@ -212,7 +212,7 @@ class _ShuffleOracle(ABC):
 class ShuffleMeanOracle1(_ShuffleOracle):
     r"""Mean gradients without a trusted curator: users clip to an L2 norm of C, and only a shuffler's output is seen.
 
-    Each user scales the own gradient to norm C, rounds it to a grid without bias, and adds b fair noise bits to each
+    Each user scales their gradient to norm C, rounds it to a grid without bias, and adds b fair noise bits to each
     coordinate. The release is :math:`\frac{2C}{g}(Y - b s / 2) - s C` for the counts Y of ones; divided by the public
     number s of users it is an unbiased estimate of the mean of the clipped gradients.
 

@@ -143,7 +143,9 @@ class Watching:
         if self.every is not None:
             _validate.count("public_every", self.every)
         if self.early_stop is not None and self.public_data is None:
-            raise ValueError("early_stop needs public_data: the loss on private rows must not decide in the open.")
+            raise ValueError(
+                "early_stop needs public_data: when the run ends must not depend on the loss on private rows."
+            )
 
     def check(self, state: TrainingState) -> None:
         """Refuse a schedule or an average that does not go with what is watched."""
