@@ -1,7 +1,8 @@
 """Which tests ``make quick`` leaves out: those that take long, and the planted bugs.
 
 ``tests/slow.txt`` names them, a file or a test a line, with the seconds that it took. ``python -m tests.slow`` runs
-every test and writes the list again. A test that is not in it runs, so a list that is out of date costs only time.
+every test and writes the list again. ``python -m tests.slow tests/federated`` runs these alone, and keeps the lines of
+all other files. A test that is not in the list runs, so a list that is out of date costs only time.
 """
 
 import json
@@ -10,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from pathlib import Path
 
 import pytest
@@ -52,23 +53,26 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     return found
 
 
-def listed(times: list[tuple[str, float]]) -> str:
-    """Return the list for the times of single cases."""
+def listed(times: list[tuple[str, float]], kept: Iterable[str] = ()) -> str:
+    """Return the list for the times of single cases; lines of ``kept`` stay for files that none of them is in."""
     total: dict[str, float] = defaultdict(float)
     for nodeid, seconds in times:
         total[test_of(nodeid)] += seconds
-    lines = [f"{name} {seconds:.1f}" for name, seconds in sorted(total.items()) if seconds >= LONG]
-    return "\n".join([*lines, PLANTED]) + "\n"
+    timed = {name.split("::", maxsplit=1)[0] for name in total}
+    lines = [f"{name} {seconds:.1f}" for name, seconds in total.items() if seconds >= LONG]
+    lines += [line for line in kept if line.split("::", maxsplit=1)[0] not in timed | {PLANTED}]
+    return "\n".join([*sorted(lines), PLANTED]) + "\n"
 
 
-def main() -> None:
-    """Run every test but the planted bugs, and write the list."""
+def main(paths: list[str]) -> None:
+    """Run the tests of ``paths``, or every test but the planted bugs, and write the list."""
     TIMES.parent.mkdir(exist_ok=True)
     TIMES.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "pytest", "-n", "2", "-p", "tests.slow", "--ignore", PLANTED]
+    command = [sys.executable, "-m", "pytest", "-n", "2", "-p", "tests.slow", "--ignore", PLANTED, *paths]
     subprocess.run(command, cwd=ROOT, check=False)
-    LIST.write_text(listed([tuple(json.loads(line)) for line in TIMES.read_text().splitlines()]), encoding="utf-8")
+    times = [tuple(json.loads(line)) for line in TIMES.read_text().splitlines()]
+    LIST.write_text(listed(times, LIST.read_text().splitlines() if paths else ()), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -18,6 +18,7 @@ BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
 TARGET = re.compile(r"^make ([a-z]+)", re.MULTILINE)
 COMMAND = re.compile(r"^(tacita [a-z].*)$", re.MULTILINE)
+PATH = re.compile(r"`((?:[\w-]+/)+[\w-]+\.(?:py|md))(?:::\w+)?`")
 MENTIONED = re.compile(r"docs/[\w/.-]+\.md")
 
 
@@ -78,6 +79,22 @@ def test_commands_of_the_readme_are_those_of_the_command_line(command: str):
     function, bound, _ = make_app().parse_args(words, exit_on_error=False, print_error=False)
     assert function.__name__.startswith(words[0])
     assert bound.arguments
+
+
+def gone_paths(page: Path, text: str) -> list[str]:
+    """The files in backticks that are nowhere: pages name them from the root, or from a folder of their subject."""
+    folders = [page.parent, *(ROOT / folder for folder in (".", "src/tacita", "tests"))]
+    return [path for path in PATH.findall(text) if not any((folder / path).exists() for folder in folders)]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page != GENERATED], ids=name)
+def test_files_that_the_pages_name_exist(page: Path):
+    assert not gone_paths(page, page.read_text())
+
+
+def test_the_check_of_files_can_fail(tmp_path: Path):
+    text = "`tests/test_docs.py`, `oracles/line.py`, `oracles/gone.py::test_it`, `.ci/run`, `runs/mine.txt`"
+    assert gone_paths(tmp_path / "page.md", text) == ["oracles/gone.py"]
 
 
 def test_every_page_that_the_code_mentions_exists():

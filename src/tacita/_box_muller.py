@@ -35,7 +35,7 @@ class _Scratch64:
 
 
 class _Scratch32:
-    """The same in float32, as tensors with a row for each block, and as the arrays behind them."""
+    """Memory for one float32 chunk, as tensors with a row for each block, and as the arrays behind them."""
 
     def __init__(self) -> None:
         self.words = torch.empty(CHUNK32 // BLOCK, 2, PAIR, dtype=torch.int32)

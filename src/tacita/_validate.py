@@ -65,6 +65,13 @@ def count(name: str, value: int, *, at_least: int = 1, hint: str = "") -> int:
     return value.__index__()
 
 
+def one_line(name: str, text: str, says: str) -> str:
+    """Return ``text`` if it is a text of one line; ``says`` tells what it must say."""
+    if not isinstance(text, str) or "\n" in text:
+        raise ValueError(f"{name} must say in one line {says}, got {text!r}.")
+    return text
+
+
 def check_no_promise_inherited(cls: type, way_out: str) -> None:
     """Raise ``TypeError`` if ``cls`` derives from a class that is not abstract.
 
@@ -80,7 +87,7 @@ def check_no_promise_inherited(cls: type, way_out: str) -> None:
 
 
 def _is_number(value: object) -> bool:
-    """Whether comparing it with a number makes sense: not so of a text, which raises words without a name."""
+    """Return whether the value can be compared with a number. Comparing a text raises an error without a name."""
     return hasattr(value, "__float__") and not isinstance(value, bool)
 
 

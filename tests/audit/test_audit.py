@@ -12,7 +12,7 @@ from tacita.audit.adversaries import ADVERSARIES, EMPTY, Adversary
 from tacita.audit.arena import arenas_of
 from tacita.audit.audit import audit_oracle
 from tacita.audit.claims import Claim
-from tacita.audit.ready import READY
+from tacita.audit.named_audits import READY
 from tacita.audit.sessions import replayed
 from tacita.ledger import Ledger
 from tests.audit.linear import ORACLES, Foreign, given, poisson
@@ -165,7 +165,7 @@ def test_settings_are_checked():
         ready("gaussian", delta=1.5)
     with pytest.raises(ValueError, match="runs must be an integer >= 20"):
         ready("gaussian", runs=10)
-    with pytest.raises(ValueError, match="adversaries must hold one for replace_one"):
+    with pytest.raises(ValueError, match="adversaries must include one for replace_one"):
         audit_oracle(READY["gaussian"].make("stated"), relation="replace_one", delta=1e-2, adversaries=[EMPTY])
 
 

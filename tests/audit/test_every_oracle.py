@@ -12,7 +12,7 @@ import torch
 
 import tacita
 from tacita.accounting import RELATIONS
-from tacita.audit.ready import READY
+from tacita.audit.named_audits import READY
 from tacita.audit.sessions import in_memory
 from tacita.errors import UnsupportedEventError
 from tacita.estimators.error_feedback import Feedback

@@ -22,7 +22,7 @@ from tacita.audit.feedback_audits import (
     published_claim,
     published_noise,
 )
-from tacita.audit.ready import READY
+from tacita.audit.named_audits import READY
 from tacita.audit.roc import auc
 from tacita.audit.simulator import simulate
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 import tacita.cli.audit as audit_command
-from tacita.audit.ready import READY
+from tacita.audit.named_audits import READY
 from tacita.cli.app import main
 
 

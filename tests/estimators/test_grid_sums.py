@@ -249,7 +249,7 @@ def test_the_bound_counts_every_rounding():
         ({"slack": 0.5}, "slack must be >= 1"),
         ({"slack": math.nan}, "slack must be a finite number"),
         ({"max_records": 0}, "max_records must be an integer >= 1"),
-        ({"max_records": 10**9}, "leaves no bound below C / 64"),
+        ({"max_records": 10**9}, "the sum's rounding may exceed C / 64"),
     ],
 )
 def test_wrong_settings_raise(settings, message):

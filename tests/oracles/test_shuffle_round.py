@@ -164,17 +164,17 @@ def test_bytes_that_do_not_belong_are_refused():
     these, other = shared(users=2), shared(users=2, name="round 2")
     message = UserEncoder(other).message(np.array([0.0]))
     for wrong in (b"", message[:-1], message, b"x" * len(message), UserEncoder(these).message(np.array([0.0])) + b"0"):
-        with pytest.raises(ValueError, match="are not of round 'round 1'"):
+        with pytest.raises(ValueError, match="is not from round 'round 1'"):
             Shuffler(these).add(wrong, sender=0)
     for change in ({"half_range": 2.0}, {"l2_bounded": True}, {"users": 3}):  # a round of the same name and length
-        with pytest.raises(ValueError, match="are not of round 'round 1'"):
+        with pytest.raises(ValueError, match="is not from round 'round 1'"):
             Shuffler(these).add(UserEncoder(shared(**{"users": 2, **change})).message(np.array([0.0])), sender=0)
-    with pytest.raises(ValueError, match="not from this side"):
+    with pytest.raises(ValueError, match="not from the expected side"):
         Analyzer(these).counts(UserEncoder(these).message(np.array([0.0])))
     shuffled = run(np.zeros((2, 1)), these)
     few = bytearray(shuffled)
     struct.pack_into("<I", few, _HEADER.size - 4, 1)
-    with pytest.raises(ValueError, match="not from this side"):
+    with pytest.raises(ValueError, match="not from the expected side"):
         Analyzer(these).counts(bytes(few))
 
 

@@ -11,10 +11,10 @@ from tacita.accounting import (
     _line_pairs,
     _loss_law,
     _pld_accountant,
-    _rare,
+    _rare_losses,
     _renyi,
     _renyi_grid,
-    _several,
+    _several_rare_losses,
     _tilted,
     accountant,
     calibration,
@@ -38,7 +38,7 @@ ACCOUNTANT = "tests/accounting/test_accountant.py::"
 READING = "tests/accounting/test_pld_accountant.py::"
 LAWS = "tests/accounting/test_loss_laws.py::"
 TILTED = "tests/accounting/test_tilted.py::"
-RARE = "tests/accounting/test_rare.py::"
+RARE = "tests/accounting/test_rare_losses.py::"
 DOMINATION = "tests/accounting/test_domination.py::"
 STATEMENT = "tests/ledger/test_statement.py::"
 LEDGER = "tests/ledger/test_ledger.py::"
@@ -234,12 +234,12 @@ def moments_taken_for_exact():
 def large_losses_cut_off():
     """Chernoff's bound of two and more large losses is taken of a moment in which no term is above exp(600)."""
 
-    whole = _several._log_moments
+    whole = _several_rare_losses._log_moments
 
     def cut_off(bulk, rare):
         return lambda theta: whole(bulk, rare)(min(theta, 600 / float(rare.losses[-1])))
 
-    swap(_several._log_moments, cut_off)
+    swap(_several_rare_losses._log_moments, cut_off)
 
 
 @bug(
@@ -273,13 +273,13 @@ def infinite_losses_dropped():
 @bug(13, caught_by=[RARE + "test_the_sum_over_numbers_of_large_losses_is_the_whole"])
 def rare_losses_left_out():
     """Of a law whose rare large losses are set apart, one large loss is forgotten."""
-    put(_rare.RareTotal, "_with_one", lambda self, bulk, epsilon: 0.0)
+    put(_rare_losses.RareTotal, "_with_one", lambda self, bulk, epsilon: 0.0)
 
 
 @bug(13, caught_by=[RARE + "test_the_sum_over_numbers_of_large_losses_is_the_whole"])
 def two_rare_losses_left_out():
     """Two large losses in one session are taken to be impossible."""
-    whole = _several.several
+    whole = _several_rare_losses.several
 
     def none(bulk, rare, epsilon, delta):
         found = whole(bulk, rare, epsilon, delta)
@@ -291,7 +291,7 @@ def two_rare_losses_left_out():
 @bug(13, caught_by=[RARE + "test_a_coarser_grid_only_adds"])
 def coarser_grid_rounds_down():
     """The bulk's total is put on a coarser grid by moving every loss down."""
-    whole = _rare.coarsened
+    whole = _rare_losses.coarsened
 
     def down(law, interval):
         stride = round(interval / law.interval)

@@ -3,7 +3,18 @@
 import numpy as np
 import torch
 
-from tacita.audit import arena, bounds, claims, contract, fidelity, ready, result, sessions, simulator, statistics
+from tacita.audit import (
+    arena,
+    bounds,
+    claims,
+    contract,
+    fidelity,
+    named_audits,
+    result,
+    sessions,
+    simulator,
+    statistics,
+)
 from tacita.sampling import PoissonSampler
 from tests.planted.plant import bug, put, swap
 
@@ -138,7 +149,7 @@ def noise_pairs_not_compared():
 @bug(15, caught_by=[AUDIT + "test_persons_are_not_charged_as_rows"])
 def person_with_one_row():
     """The audit of persons plants one row of the person, however many there are."""
-    object.__setattr__(ready.READY["units"].adversaries[0], "copies", 1)
+    object.__setattr__(named_audits.READY["units"].adversaries[0], "copies", 1)
 
 
 @bug(1, caught_by=[MASKS + "test_masks_have_exactly_the_stated_law"])

@@ -15,7 +15,7 @@ from tacita.training.checkpoint import TrainingState
 from tests.planted.plant import bug, put, swap
 
 CALLBACKS = "tests/training/test_callbacks.py::"
-PUBLIC = "tests/training/test_public.py::"
+PUBLIC = "tests/training/test_public_loss.py::"
 SCHEDULES = "tests/training/test_schedules.py::"
 VIEWS = "tests/gradients/test_views.py::"
 

@@ -5,8 +5,8 @@ import os
 from tacita import _files
 from tacita._files import temporary_beside
 from tacita.ledger import hash_chain as chain
-from tacita.ledger import journal
 from tacita.ledger.journal import Journal
+from tacita.ledger.journal_file import JournalFile
 from tacita.oracles.line import Line
 from tacita.tables import readers
 from tacita.training import checkpoint
@@ -79,13 +79,13 @@ def anchor_ahead_of_the_lines():
 )
 def half_a_line_kept():
     """On a full disk half a line stays in the ledger."""
-    put(journal._File, "_undo", lambda self: None)
+    put(JournalFile, "_undo", lambda self: None)
 
 
 @bug(11, caught_by=[JOURNAL + "test_a_second_writer_is_refused_and_a_reader_is_not"])
 def two_writers():
     """Two processes write one ledger, and each knows its own lines alone."""
-    put(journal._File, "_take_lock", lambda self: None)
+    put(JournalFile, "_take_lock", lambda self: None)
 
 
 @bug(11, caught_by=[JOURNAL + "test_tampering_shows_and_the_ledger_is_not_continued"])

@@ -88,13 +88,13 @@ def message_moves_by_its_norm():
     swap(whole, lambda **settings: whole(**settings) / 2)
 
 
-@bug(caught_by=["tests/theory/test_noisy_sgd.py::test_honest_delta"])
+@bug(caught_by=["tests/theory/test_noisy_sgd.py::test_the_honest_delta_is_two_plus_e_to_the_epsilon_times_delta"])
 def conditional_delta_as_printed():
     """A guarantee on an event costs twice delta, as the paper prints."""
     swap(noisy_sgd.honest_delta, lambda epsilon, delta, event_delta=None, *, capped=True: 2 * delta)
 
 
-@bug(17, caught_by=["tests/theory/test_noisy_sgd.py::test_scales_of_above_threshold"])
+@bug(17, caught_by=["tests/theory/test_noisy_sgd.py::test_the_scales_of_above_threshold_follow_from_the_sensitivity"])
 def selection_forgets_the_relation():
     """The query that chooses a point is given the sensitivity of one absent record under replace-one."""
     put(saddle, "moved", lambda relation: 1)

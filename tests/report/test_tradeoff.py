@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from tacita.audit.audit import audit_oracle
-from tacita.audit.ready import READY
+from tacita.audit.named_audits import READY
 from tacita.errors import TacitaError
 from tacita.report import tradeoff
 from tacita.report.tradeoff import save_tradeoff

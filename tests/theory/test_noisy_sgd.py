@@ -22,7 +22,7 @@ def noise(C, T, delta, n, epsilon):
     return noisy_sgd.paper_mean_noise_std(gradient_bound=C, steps=T, delta=delta, num_records=n, epsilon=epsilon)
 
 
-def test_gradient_bound():
+def test_the_gradient_bound_has_the_values_of_the_specification():
     assert bound(1, 1, 1, 50_000, 10_000, delta=1e-5) == pytest.approx(14.4209, rel=DIGITS)
     assert bound(2, 0.5, 0.3, 1000, 500, delta=1e-6) == pytest.approx(14.0736, rel=DIGITS)
     assert bound(1, math.log(10), 1, 50_000, 2328, delta=0.01) == pytest.approx(13.0058, rel=DIGITS)
@@ -37,7 +37,7 @@ def test_the_gradient_bound_has_no_unit():
     assert 10 * bound(1, 1, 1, 50_000, 10_000, delta=1e-5) == pytest.approx(144.209, rel=DIGITS)
 
 
-def test_formula_1():
+def test_formula_1_gives_the_noise_of_the_specification():
     c = bound(1, 1, 1, 50_000, 10_000, delta=1e-5)
     found = noise(c, 10_000, 1e-5, 50_000, 1)
     assert found == pytest.approx(0.0978619, rel=DIGITS)
@@ -52,13 +52,13 @@ def test_formula_1():
     [(1 / 8, 0.0313315), (1 / 4, 0.0328403), (1 / 2, 0.0364872), (1, 0.0471828), (2, 0.0938906), (4, 0.565982),
      (8, 29.8296)],
 )  # fmt: skip
-def test_honest_delta(epsilon, total):
+def test_the_honest_delta_is_two_plus_e_to_the_epsilon_times_delta(epsilon, total):
     assert noisy_sgd.honest_delta(epsilon, 0.01, capped=False) == pytest.approx(total, rel=DIGITS)
     assert noisy_sgd.honest_delta(epsilon, 0.01) == pytest.approx(min(total, 1.0), rel=DIGITS)
     assert noisy_sgd.honest_delta(epsilon, 1e-5) == pytest.approx(total / 1000, rel=DIGITS)
 
 
-def test_honest_delta_with_its_own_event():
+def test_the_honest_delta_takes_the_failure_probability_of_its_event():
     assert noisy_sgd.honest_delta(1.0, 1e-5, 1e-7) == pytest.approx(1e-5 + (1 + math.e) * 1e-7)
     assert noisy_sgd.honest_delta(1.0, 1e-5, 0.0) == 1e-5
 
@@ -70,7 +70,7 @@ def test_honest_delta_with_its_own_event():
         (0.05, (4, 6, 0.5, 2, 64, 1000, 0.3), (90.0625, 6.86342e-6, 1.86496e9, 266_011, 0.0912871, 0.00456435)),
     ],
 )
-def test_definition_b_1(accuracy, rest, expected):
+def test_the_escape_parameters_are_those_of_definition_b_1(accuracy, rest, expected):
     names = ("smoothness", "hessian_lipschitz", "initial_gap", "gradient_noise", "batch_size", "dim", "mean_noise_std")
     found = noisy_sgd.escape_parameters(accuracy=accuracy, **dict(zip(names, rest, strict=True)))
     values = (
@@ -90,7 +90,7 @@ def least(**change):
     return noisy_sgd.least_accuracy(noisy_sgd.kappa(**{**settings, "epsilon": 1, **change}), dim)
 
 
-def test_least_accuracy():
+def test_the_least_accuracy_scales_with_records_epsilon_and_dimension():
     assert noisy_sgd.kappa(
         gradient_bound=2.5, smoothness=1, initial_gap=1, delta=1e-5, num_records=50_000, epsilon=1
     ) == pytest.approx(1.84207e-6, rel=DIGITS)
@@ -100,7 +100,7 @@ def test_least_accuracy():
     assert least(dim=16 * 1001 - 1) == pytest.approx(0.414443, rel=DIGITS)
 
 
-def test_least_accuracy_closes_the_loop():
+def test_the_steps_of_the_least_accuracy_ask_for_the_noise_they_assume():
     """Noise 0.05 = sigma / sqrt(B): the steps that this accuracy takes ask formula (1) for the same noise."""
     variance = 0.05**2 * 1001
     steps = 64 * variance / least() ** 4
@@ -129,7 +129,7 @@ def changed(**change):
     return plan_noisy_sgd(replace(SETTING, **change))
 
 
-def test_the_plan():
+def test_the_plan_has_the_numbers_of_the_specification():
     plan = plan_noisy_sgd(SETTING)
     assert plan.mean_noise_std == pytest.approx(0.0447214, rel=DIGITS)
     assert plan.parameters.total_noise_variance == pytest.approx(2.002, rel=DIGITS)
@@ -307,7 +307,7 @@ def test_the_formula_at_the_papers_settings(nominal, std, multiplier):
     assert found * 512 / 2.5 == pytest.approx(multiplier, rel=DIGITS)
 
 
-def test_what_the_formula_delivers_there():
+def test_the_formulas_noise_costs_far_more_than_its_nominal_epsilon():
     """A nominal 2 is 8.56 at the paper's delta of 0.01, and 16.4 at 1e-5 (Poisson sampling)."""
     event = GaussianSumEvent(
         relation="add_or_remove_one", max_contribution=(1.0,), noise_std=(0.530132,), sampling=PoissonLaw(512 / 50_000)
@@ -316,7 +316,7 @@ def test_what_the_formula_delivers_there():
         assert epsilon([Spend(event, 2328)], delta).epsilon == pytest.approx(real, rel=0.01)
 
 
-def test_concentration():
+def test_the_concentration_bound_has_the_values_of_the_specification():
     assert noisy_sgd.concentration_bound(1.0, 50_000) == pytest.approx(3.43799, rel=DIGITS)
     assert noisy_sgd.concentration_bound(1.0, 1000) == pytest.approx(2.81207, rel=DIGITS)
     moved = noisy_sgd.concentrated_mean_sensitivity(1.0, num_records=50_000, batch_size=500)
@@ -359,7 +359,7 @@ def test_without_clipping_one_record_is_exposed():
     assert 2 * 0.5 * (1 + math.erf(10 / (100 * std) / 2 / math.sqrt(2))) - 1 == pytest.approx(0.859408, rel=DIGITS)
 
 
-def test_noise_that_convergence_asks_for():
+def test_noise_is_enough_from_the_gradient_noise_on():
     settings = {"gradient_noise": 1.0, "batch_size": 100, "dim": 10, "delta": 1e-2, "steps": 100}
     assert noisy_sgd.noise_is_enough(**settings, mean_noise_std=0.1, concentrated=True)
     assert not noisy_sgd.noise_is_enough(**settings, mean_noise_std=0.099, concentrated=True)
@@ -370,7 +370,7 @@ def test_noise_that_convergence_asks_for():
 # -- saddles
 
 
-def test_growth_at_a_saddle():
+def test_noise_grows_along_the_descent_direction_of_a_saddle():
     variance = saddle.saddle_variance(lr=0.02, curvature=1, mean_noise_std=0.1, steps=200)
     assert variance == pytest.approx(0.272640, rel=DIGITS)
     assert math.sqrt(variance) == pytest.approx(0.522149, rel=DIGITS)
@@ -379,7 +379,7 @@ def test_growth_at_a_saddle():
 
 
 @pytest.mark.parametrize("mirrored", [False, True])
-def test_growth_in_simulation(mirrored):
+def test_simulated_noise_grows_as_stated(mirrored):
     """The law is normal: the sample variance of 20 000 runs is chi-square, false alarm 1e-6."""
     from scipy.stats import chi2
 
@@ -396,11 +396,11 @@ def test_growth_in_simulation(mirrored):
 
 
 @pytest.mark.parametrize(("steps", "ratio"), [(200, 0.703470), (100, 0.696862), (50, 0.653235)])
-def test_lemma_b_8(steps, ratio):
+def test_growth_is_the_stated_share_of_the_ceiling_of_lemma_b_8(steps, ratio):
     assert saddle.growth(0.02, steps) / saddle.growth_ceiling(0.02, steps) == pytest.approx(ratio, rel=DIGITS)
 
 
-def test_lemma_b_8_everywhere():
+def test_growth_never_exceeds_the_ceiling_of_lemma_b_8():
     assert saddle.growth(0.02, 200) == pytest.approx(261.075, rel=DIGITS)
     assert saddle.growth_ceiling(0.02, 200) == pytest.approx(371.124, rel=DIGITS)
     step = np.linspace(0.01, 0.99, 50)[:, None]
@@ -412,7 +412,7 @@ def test_lemma_b_8_everywhere():
     assert ratio[~late].min() < 1 / 3  # before 2 / (eta gamma) it may fail
 
 
-def test_one_step_decreases():
+def test_one_noisy_step_decreases_the_objective_as_stated():
     """f = |x|^2 / 2 is exact: the mean decrease over 10^6 noisy steps is the stated one, to 5 standard deviations."""
     rng, lr, std = np.random.default_rng(0), 0.3, 0.8
     x = np.array([1.0, 2.0])
@@ -435,7 +435,7 @@ SELECTION = {
 }  # fmt: skip
 
 
-def test_scales_of_above_threshold():
+def test_the_scales_of_above_threshold_follow_from_the_sensitivity():
     found = saddle.selection_scales(**SELECTION, relation="replace_one", candidates=20)
     values = (found.sensitivity, found.threshold_scale, found.query_scale, found.accuracy)
     assert values == pytest.approx((0.00126491, 0.00252982, 0.00505964, 0.0676435), rel=DIGITS)
@@ -456,7 +456,7 @@ def test_the_papers_scales_are_too_small():
         assert in_gradients == pytest.approx([factor * 5e-5 for factor in factors])
 
 
-def test_number_of_candidates():
+def test_the_number_of_candidates_follows_from_the_failure_probability():
     assert [saddle.candidates_for(p) for p in (0.01, 1e-6, 0.5, 1.0)] == [7, 20, 1, 1]
     assert saddle.selection_scales(**SELECTION, relation="replace_one").candidates == 6  # half of 0.05
 
@@ -475,7 +475,7 @@ def test_accuracy_of_above_threshold_in_simulation():
     assert (queries[-1] + rng.laplace(scale=found.query_scale, size=runs) > low[:, 0]).mean() > 0.05
 
 
-def test_curvature_tolerance():
+def test_the_curvature_tolerance_is_the_root_of_rho_alpha():
     found = saddle.curvature_tolerance(np.array([0.01, 0.1, 0.2]), 6)
     assert found == pytest.approx([0.244949, 0.774597, 1.09545], rel=DIGITS)
     assert saddle.curvature_tolerance(0.1, 9) == pytest.approx(0.948683, rel=DIGITS)

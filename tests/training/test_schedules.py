@@ -98,7 +98,7 @@ def test_a_plateau_moves_on_with_the_public_loss():
         if made in losses:
             scheduler.step(losses[made])
     assert seen == rates
-    with pytest.raises(ValueError, match="without public_data, whose loss moves ReduceLROnPlateau on"):
+    with pytest.raises(ValueError, match="must not be ReduceLROnPlateau without public_data"):
         run(scheduler=SCHEDULES["plateau"])
 
 

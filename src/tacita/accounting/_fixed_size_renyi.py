@@ -27,7 +27,7 @@ DOMINATED = 30.0  # in the logarithm: what is so much smaller than the rest is n
 
 @lru_cache(maxsize=64)
 def fixed_size_divergences(rate: float, shift: float, orders: tuple[float, ...]) -> np.ndarray:
-    """Divergences at ``orders`` > 1 of a query that draws with ``rate`` < 1; replacing moves it by ``shift``."""
+    """Return divergences at ``orders`` > 1 of a query of rate < 1 that a replaced record moves by ``shift``."""
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):  # a NaN: no bound at that order
         return _divergences(rate, shift, np.asarray(orders, dtype=float))
 
@@ -42,17 +42,17 @@ def _divergences(rate: float, shift: float, a: np.ndarray) -> np.ndarray:
 
 
 def _log_expm1(x: np.ndarray) -> np.ndarray:
-    """log(exp(x) - 1)."""
+    """Return log(exp(x) - 1)."""
     return x + np.log(-np.expm1(-x))
 
 
 def _log1p_exp(x: np.ndarray) -> np.ndarray:
-    """log(1 + exp(x))."""
+    """Return log(1 + exp(x))."""
     return np.where(x > 0, np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))), np.log1p(np.exp(np.minimum(x, 0))))
 
 
 def _left_half(rate: float, shift: float, orders: np.ndarray, least: np.ndarray) -> np.ndarray:
-    """Logarithms of lower bounds of R; minus infinity where one is below ``least``, or needs too many panels."""
+    """Return log lower bounds of R; minus infinity where one is below ``least`` or needs too many panels."""
     starts, stops, peaks = _windows(rate, shift, orders)
     widest = np.minimum(4 / (orders * rate * shift), np.minimum(1.0, np.sqrt(24 / orders)) / (TALL * shift))
     panels = np.ceil((stops - starts) / np.minimum(1.0, 2 * widest))
@@ -65,7 +65,7 @@ def _left_half(rate: float, shift: float, orders: np.ndarray, least: np.ndarray)
 
 
 def _log_sum(law: tuple[float, float, float], middles: np.ndarray, half: float, peak: float) -> float:
-    r"""Logarithm of the panels' integrals over e^peak, less their errors.
+    r"""Return the logarithm of the panels' integrals over e^peak, less their errors.
 
     Trefethen (2019), Approximation Theory and Approximation Practice, Theorem 19.3: n + 1 nodes leave at most
     :math:`\frac{64}{15} M \rho^{-2n} / (1 - \rho^{-2})` on [-1, 1], M a bound on the ellipse.
@@ -78,14 +78,14 @@ def _log_sum(law: tuple[float, float, float], middles: np.ndarray, half: float, 
 
 
 def _log_left(rate: float, shift: float, order: float | np.ndarray, y: np.ndarray) -> np.ndarray:
-    r"""Logarithm of the integrand at :math:`x = D/2 - y`, y > 0, over phi(0); it is concave in y."""
+    r"""Return the logarithm of the integrand at :math:`x = D/2 - y`, y > 0, over phi(0); it is concave in y."""
     log_t = np.log1p(rate * np.expm1(-shift * y))
     rise = (1 - order) * log_t
     return np.log(-np.expm1(order * log_t)) + rise + np.log(-np.expm1(-rise)) - (y - shift / 2) ** 2 / 2
 
 
 def _log_most(rate: float, shift: float, order: float, middles: np.ndarray, half: float) -> np.ndarray:
-    """Logarithm of a bound of the integrand's modulus on the ellipse around each panel."""
+    """Return the logarithm of a bound on the integrand's modulus on the ellipse around each panel."""
     low, high, off = middles - WIDE * half, middles + WIDE * half, TALL * half
     farthest = np.maximum(np.abs(low), np.abs(high)) + off
     moved = np.minimum(shift * farthest * np.exp(shift * np.maximum(-low, 0)), 1 + np.exp(-shift * low))
@@ -97,7 +97,7 @@ def _log_most(rate: float, shift: float, order: float, middles: np.ndarray, half
 
 
 def _windows(rate: float, shift: float, orders: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Where each integrand is within ``DROP`` of its peak, and the logarithms of the peaks; each is log-concave."""
+    """Return where each log-concave integrand is within ``DROP`` of its peak, and the logarithms of the peaks."""
     low, high = np.zeros(len(orders)), shift * orders + 40.0
     for _ in range(HALVINGS):
         third = (high - low) / 3

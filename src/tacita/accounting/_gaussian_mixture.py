@@ -17,7 +17,7 @@ AT_ONCE = 2**21  # deltas in memory
 
 
 def mixed_deltas(epsilons: np.ndarray, chances: np.ndarray, mus: np.ndarray) -> np.ndarray:
-    """Mean of the Gaussian deltas at each epsilon, of either sign; chances > 0, mus >= 0 or infinite."""
+    """Return the mean of the Gaussian deltas at each epsilon, of either sign; chances > 0, mus >= 0 or infinite."""
     size = np.abs(epsilons)
     portion = max(1, AT_ONCE // len(mus))
     found = [chances @ gaussian_deltas(size[i : i + portion], mus[:, None]) for i in range(0, len(size), portion)]
@@ -27,7 +27,7 @@ def mixed_deltas(epsilons: np.ndarray, chances: np.ndarray, mus: np.ndarray) -> 
 
 
 def gaussian_deltas(epsilons: np.ndarray, mus: np.ndarray) -> np.ndarray:
-    """Gaussian deltas at epsilons >= 0, as :func:`tacita.accounting.gaussian.gaussian_delta` has them."""
+    """Return Gaussian deltas at epsilons >= 0: :func:`tacita.accounting.gaussian.gaussian_delta` for arrays."""
     epsilons, mus = np.broadcast_arrays(np.asarray(epsilons, dtype=float), np.asarray(mus, dtype=float))
     found = np.where(np.isinf(mus), 1.0, 0.0)
     large, small = (mus >= SMALL_MU) & np.isfinite(mus), (mus > 0) & (mus < SMALL_MU)
@@ -40,7 +40,7 @@ def gaussian_deltas(epsilons: np.ndarray, mus: np.ndarray) -> np.ndarray:
 
 
 def _small_mu_deltas(epsilons: np.ndarray, mus: np.ndarray) -> np.ndarray:
-    """As ``tacita.accounting.gaussian`` has it, by Simpson's rule."""
+    """Return deltas for small mu by Simpson's rule, as ``tacita.accounting.gaussian`` does."""
     t = np.minimum(epsilons / mus, 45.0)
     low, middle, high = (1 - z * np.sqrt(np.pi / 2) * erfcx(z / SQRT2) for z in (t - mus / 2, t, t + mus / 2))
     density = np.exp(-((t - mus / 2) ** 2) / 2) / np.sqrt(2 * np.pi)
@@ -48,7 +48,7 @@ def _small_mu_deltas(epsilons: np.ndarray, mus: np.ndarray) -> np.ndarray:
 
 
 def on_fewer_nodes(chances: np.ndarray, mus: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Fewer values of rising ``mus`` whose mean delta is at least that of all, at every epsilon; few are kept."""
+    """Replace many increasing ``mus`` by few whose mean delta is at least that of all of them, at every epsilon."""
     nodes = [0]
     for i in range(1, len(mus)):
         if i == len(mus) - 1 or mus[i + 1] - mus[nodes[-1]] > NODE_STEP * min(1.0, mus[nodes[-1]]):

@@ -37,11 +37,11 @@ class LinePair(SampledPair):
 
     @abstractmethod
     def loss(self, x: np.ndarray) -> np.ndarray:
-        """Of each point of the line."""
+        """Return the loss at each point of the line."""
 
     @abstractmethod
     def cut(self, losses: np.ndarray) -> tuple[np.ndarray, float]:
-        """Where each loss is reached (``-inf`` where every x has more), and by how much it may be missed."""
+        """Return the x at which each loss is reached (``-inf`` if every x has more), and the loss's error there."""
 
     def law(self, interval: float, tail: float, *, swapped: bool) -> LossLaw:
         least, most = self.reach(tail, swapped=swapped)
@@ -69,7 +69,7 @@ class LinePair(SampledPair):
         return np.clip(self.loss(np.array(_reach(world, tail))), -LARGEST_LOSS, LARGEST_LOSS)
 
     def intervals(self, points: np.ndarray) -> Intervals:
-        """Masses of both worlds between neighbouring points of the line."""
+        """Return the masses of both worlds between neighbouring points of the line."""
         known = {shift: normal_masses(points - shift) for shift in {s for s, _ in (*self.upper, *self.lower)}}
         worlds = [[_mixed(known, world, i) for world in (self.upper, self.lower)] for i in (0, 1)]
         more = [4 * UNIT * masses for masses in worlds[0]]
@@ -132,7 +132,7 @@ class MixturePair(LinePair):
         return np.where(np.isnan(x), -np.inf, x), 0.0
 
     def _by_newton(self, losses: np.ndarray) -> tuple[np.ndarray, float]:
-        """Start from a table; what is missed in the end is measured. Below the table every x has more."""
+        """Invert the loss by Newton's method from a table, and measure the error. Below the table every x has more."""
         table = np.linspace(-60.0, max(self.shifts) + 60.0, TABLE)
         known = self.loss(table)
         x = np.interp(losses, known, table)
@@ -144,7 +144,7 @@ class MixturePair(LinePair):
         return x, float(np.abs(self.loss(x[inside]) - losses[inside]).max(initial=0.0))
 
     def _loss_and_slope(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """By expm1 where that loses nothing, so that losses near 0 are accurate."""
+        """Return losses and their slopes; expm1 keeps losses near 0 accurate."""
         s, p = np.array(self.shifts)[:, None], np.array(self.chances)[:, None]
         exponents = s * x - s * s / 2
         top = exponents.max(axis=0)
@@ -181,7 +181,7 @@ class ReplacedPair(LinePair):
         return one.loss(x) - one.loss(-x)
 
     def cut(self, losses: np.ndarray) -> tuple[np.ndarray, float]:
-        r"""With :math:`c = e^{-s^2/2}` it is :math:`(l/2 + \sinh^{-1}((1-q) \sinh(l/2) / (q c)))/s`."""
+        r"""Return, with :math:`c = e^{-s^2/2}`, :math:`(l/2 + \sinh^{-1}((1-q) \sinh(l/2) / (q c)))/s`."""
         half = np.abs(losses) / 2
         with np.errstate(divide="ignore"):
             log_sinh = half + np.log(-np.expm1(-2 * half)) - math.log(2)
@@ -252,16 +252,16 @@ class EnvelopePair(SampledPair):
 
 
 def _reach(world: Shifts, tail: float) -> tuple[float, float]:
-    """Points beyond which a world has at most ``tail``, on each side."""
+    """Return the points beyond which a world has at most ``tail``, on each side."""
     far = [(s, ndtri(min(0.5, max(LEAST_TAIL, tail) / len(world) / p))) for s, p in world]
     return min(s + z for s, z in far), max(s - z for s, z in far)
 
 
 def _below(world: Shifts, point: float, sign: int = 1) -> float:
-    """Mass of a world below ``point``, or above it (``sign`` -1), rounded up."""
+    """Return the mass of a world below ``point``, or above it if ``sign`` is -1, rounded up."""
     return float(sum(p * ndtr(sign * (point - s)) for s, p in world)) * ROUNDED_UP
 
 
 def _mixed(known: dict[float, tuple[np.ndarray, np.ndarray]], world: Shifts, which: int) -> np.ndarray:
-    """The masses (0) of a world between points, or their rounding (1)."""
+    """Return the masses of a world between points (``which`` 0), or bounds on their rounding (1)."""
     return np.sum([p * known[s][which] for s, p in world], axis=0)

@@ -39,11 +39,11 @@ class LossLaw:
 
     @cached_property
     def losses(self) -> np.ndarray:
-        """The points."""
+        """The losses at the points of the grid."""
         return np.arange(self.first, self.first + len(self.masses)) * self.interval
 
     def log_moment(self, theta: float) -> tuple[float, float]:
-        """Log of E exp(theta loss), infinity left out, and its derivative: the mean of the tilted law."""
+        """Return log E exp(theta loss), infinity left out, and its derivative, which is the mean of the tilted law."""
         losses = self.losses[self._present]
         top = theta * float(losses[-1] if theta >= 0 else losses[0])
         weights = self.masses[self._present] * np.exp(theta * losses - top)
@@ -52,7 +52,7 @@ class LossLaw:
 
     @cached_property
     def _present(self) -> slice:
-        """From the first point that has mass to the last one."""
+        """The slice from the first point that has mass to the last one."""
         at = np.flatnonzero(self.masses > 0)
         return slice(int(at[0]), int(at[-1]) + 1)
 
@@ -78,11 +78,11 @@ class Stretch:
     loss_error: float
 
     def whole(self) -> LossLaw:
-        """The whole law: what lies below is moved to the first point, what lies above counts as infinite."""
+        """Return the whole law: mass below the stretch is moved to its first point, mass above counts as infinite."""
         return LossLaw(self.interval, self.first, self._raised(), self.above, self.loss_error)
 
     def without_above(self) -> LossLaw:
-        """A law without the losses above the stretch; its masses do not sum to 1."""
+        """Return the law without the losses above the stretch; its masses do not sum to 1."""
         return LossLaw(self.interval, self.first, self._raised(), 0.0, self.loss_error)
 
     def _raised(self) -> np.ndarray:
@@ -108,23 +108,23 @@ class Intervals:
     lower_error: np.ndarray
 
     def turned_round(self) -> "Intervals":
-        """The worlds exchanged, so that losses change their sign."""
+        """Exchange the worlds, so that losses change their sign."""
         return Intervals(self.lower[::-1], self.upper[::-1], self.lower_error[::-1], self.upper_error[::-1])
 
     def part(self, start: int | None, stop: int | None) -> "Intervals":
-        """Some of the intervals."""
+        """Return some of the intervals."""
         chosen = slice(start, stop)
         return Intervals(self.upper[chosen], self.lower[chosen], self.upper_error[chosen], self.lower_error[chosen])
 
 
 def joined(left: Intervals, right: Intervals) -> Intervals:
-    """The intervals of two neighbouring stretches of a grid."""
+    """Join the intervals of two neighbouring stretches of a grid."""
     names = ("upper", "lower", "upper_error", "lower_error")
     return Intervals(*(np.concatenate([getattr(left, name), getattr(right, name)]) for name in names))
 
 
 def connected(first: int, interval: float, between: Intervals) -> np.ndarray:
-    r"""Masses at the points ``first``, ``first + 1``, ...: each interval's split between its ends.
+    r"""Return masses at the points ``first``, ``first + 1``, ...: each interval's mass is split between its ends.
 
     Between a and b = a + d, the mass that goes to b is :math:`(P - e^a Q) / (1 - e^{-d})`; all rounding goes to b.
     """
@@ -141,7 +141,7 @@ def connected(first: int, interval: float, between: Intervals) -> np.ndarray:
 
 
 def normal_masses(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Masses of N(0, 1) between neighbouring ``points``, which rise, and bounds on their rounding."""
+    """Return the masses of N(0, 1) between neighbouring ``points``, which increase, and bounds on their rounding."""
     tail = ndtr(-np.abs(points))
     error = (16 + 2 * np.minimum(points**2, 1600.0)) * UNIT * tail + LEAST_FLOAT  # that of exp(-x^2/2), mostly
     left, right = points[:-1], points[1:]
@@ -152,7 +152,7 @@ def normal_masses(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def split(loss: float, mass: float, interval: float) -> tuple[int, float, float]:
-    """The point below one ``loss``, in intervals, and what of its ``mass`` goes there and to the next."""
+    """Return the grid point below ``loss``, and the parts of its ``mass`` that go to that point and to the next."""
     below = int(np.floor(loss / interval))
     share = (-np.expm1(below * interval - loss) + 8 * UNIT * (1 + abs(loss))) / -np.expm1(-interval)
     above = float(np.clip(share * (1 + 8 * UNIT), 0.0, 1.0))

@@ -42,33 +42,33 @@ class DominatingPair(ABC):
 
     @abstractmethod
     def law(self, interval: float, tail: float, *, swapped: bool) -> LossLaw:
-        """The losses on a grid, rounded up; at most about ``tail`` of their mass is moved to infinity.
+        """Return the losses on a grid, rounded up; at most about ``tail`` of their mass is moved to infinity.
 
         ``swapped`` is the direction from the second world to the first.
         """
 
     def reach(self, tail: float, *, swapped: bool) -> tuple[float, float] | None:
-        """About the least and the largest loss; ``None`` where the law has no :meth:`stretch`."""
+        """Return about the least and the largest loss; ``None`` where the law has no :meth:`stretch`."""
         return None
 
     def stretch(self, interval: float, first: int, last: int, *, swapped: bool) -> Stretch:
-        """Part of the law, on a grid: the losses between two points, given in intervals, rounded up."""
-        raise NotImplementedError(f"{type(self).__name__} has only its whole law.")
+        """Return a part of the law on a grid: the losses between two points (numbers of intervals), rounded up."""
+        raise NotImplementedError(f"{type(self).__name__} has no law on a stretch of the grid, only the whole one.")
 
     @abstractmethod
     def cumulants(self, theta: float, tail: float, *, swapped: bool) -> np.ndarray:
-        """Log of E exp(theta loss), and its first two derivatives; for planning, where no bound depends on them."""
+        """Return log E exp(theta loss) and its first two derivatives, for planning: no bound depends on them."""
 
     @abstractmethod
     def span(self, tail: float, *, swapped: bool) -> float:
-        """About the width of the losses."""
+        """Return about the width of the range of losses."""
 
 
 class SampledPair(DominatingPair):
     """A pair that is planned with by a sample of its losses."""
 
     def cumulants(self, theta: float, tail: float, *, swapped: bool) -> np.ndarray:
-        """Log of E exp(theta loss), and its first two derivatives; for planning, where no bound depends on them."""
+        """Return log E exp(theta loss) and its first two derivatives, for planning: no bound depends on them."""
         losses, chances = _sampled(self, tail, swapped)
         exponents = theta * losses
         if np.abs(exponents).max() < LARGEST_LOSS:
@@ -82,13 +82,13 @@ class SampledPair(DominatingPair):
         return np.array([value, mean, float(weights @ (losses - mean) ** 2)])
 
     def span(self, tail: float, *, swapped: bool) -> float:
-        """About the width of the losses."""
+        """Return about the width of the range of losses."""
         losses, _ = _sampled(self, tail, swapped)
         return float(losses.max() - losses.min())
 
     @abstractmethod
     def sample(self, tail: float, *, swapped: bool) -> Sample:
-        """Losses and their chances, which need not be accurate."""
+        """Return losses and their chances, which need not be accurate."""
 
 
 @lru_cache(maxsize=64)
@@ -114,7 +114,7 @@ class GaussianPair(DominatingPair):
 
     @property
     def is_plain(self) -> bool:
-        """Whether there is one Gaussian query and nothing else."""
+        """Whether the pair is one Gaussian query and nothing else."""
         return len(self.mus) == 1 and self.failure == 0
 
     def law(self, interval: float, tail: float, *, swapped: bool) -> LossLaw:

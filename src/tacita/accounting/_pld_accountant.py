@@ -48,37 +48,37 @@ class PldReading:
 
     @property
     def name(self) -> str:
-        """The accountant in plain words."""
+        """The name of the accountant, for the statement."""
         return f"PLD (tilted, pessimistic, discretisation {self.interval:.1g})"
 
 
 def has_pld(spend: Spend) -> bool:
-    """Whether the event offers dominating pairs."""
+    """Return whether the event offers dominating pairs."""
     return spend.guarantee.pairs is not None
 
 
 def pld_epsilon(spends: Sequence[Spend], delta: float) -> PldReading:
-    """Epsilon at ``delta``: the larger one of both directions."""
+    """Return epsilon at ``delta``: the larger value of the two directions."""
     parts = pooled(pairs_of(spends))
     return _larger(_at_delta(parts, delta))
 
 
 def pld_delta(spends: Sequence[Spend], epsilon: float) -> PldReading:
-    """Delta at ``epsilon``: the larger one of both directions."""
+    """Return delta at ``epsilon``: the larger value of the two directions."""
     parts = pooled(pairs_of(spends))
     return _larger([DeltaAt(parts, swapped, epsilon) for swapped in directions(parts)])
 
 
 def estimated_epsilon(spends: Sequence[Spend], delta: float) -> float:
-    """An estimate, not a bound, that costs next to nothing: where a search for a setting begins."""
+    """Return a cheap estimate of epsilon, which is no bound: a search for a setting begins there."""
     parts = pooled(pairs_of(spends))
     return max(epsilon_at_saddle(parts, delta, swapped=swapped) for swapped in directions(parts))
 
 
 def approximate_epsilon(spends: Sequence[Spend], delta: float) -> float:
-    """About what :func:`pld_epsilon` gives, from two coarse grids: what a grid adds falls with its interval's square.
+    """Return about what :func:`pld_epsilon` gives, from two coarse grids.
 
-    Not a bound.
+    It is no bound. What a grid adds to epsilon falls with the square of its interval.
     """
     parts = pooled(pairs_of(spends))
     looks = [(_seen(question), question) for question in _at_delta(parts, delta)]
@@ -102,40 +102,40 @@ class EpsilonAt:
     least_scale = 0.0
 
     def beside(self, value: float) -> "EpsilonAt":
-        """The question, where another direction gives about ``value``."""
+        """Return the question to ask once the other direction has given about ``value``."""
         return self
 
     def saddle(self, value: float | None = None) -> Saddle:
-        """Where to look; once a ``value`` was read, there."""
+        """Return where to look: at the estimate, or at ``value`` once it was read."""
         if value is None:
             return saddle_at_delta(self.parts, self.asked, swapped=self.swapped)
         return saddle_at_epsilon(self.parts, value, self.asked, swapped=self.swapped)
 
     def start(self, saddle: Saddle) -> float:
-        """The least epsilon that a window shows."""
+        """Return the least epsilon that the window must hold."""
         return WINDOW_START * saddle.epsilon if saddle.epsilon > saddle.reach else 0.0
 
     def read(self, total: Total, saddle: Saddle) -> float:
-        """The value."""
+        """Return the value that is read off the total."""
         return total.epsilon(self.asked, saddle.epsilon)
 
     def lost(self, total: Total, value: float, saddle: Saddle) -> float:
-        """What share of the value is a bound on rounding."""
+        """Return the share of the value that may be rounding."""
         steepness = max(saddle.steepness, saddle.theta, 1 / max(saddle.deviation, FINEST))
         return max(total.loss_error, total.rounding_share(value) / steepness) / value
 
     def is_near(self, value: float, saddle: Saddle) -> bool:
-        """Whether the saddle was where the value is."""
+        """Return whether the saddle was near the value."""
         return abs(value - saddle.epsilon) <= EXPECTED * value
 
     def is_clear(self, value: float) -> bool:
-        """Whether the value is the end of the search."""
+        """Return whether the search ends here, because the value is 0 or says nothing."""
         return not 0 < value < math.inf
 
 
 @dataclass(frozen=True)
 class DeltaAt:
-    """Delta at ``asked``, an epsilon, in one direction; how small it is below ``least`` is not asked."""
+    """Delta at ``asked``, an epsilon, in one direction. A value below ``least`` need not be exact."""
 
     parts: tuple[Part, ...]
     swapped: bool
@@ -145,34 +145,34 @@ class DeltaAt:
     least_scale = 1.0  # delta's own accuracy is asked for, not epsilon's: where epsilon is near 0, that is much less
 
     def beside(self, value: float) -> "DeltaAt":
-        """The question, where another direction gives about ``value``: what is far less need not be known."""
+        """Return the question to ask once the other direction has given about ``value``: far less need not be exact."""
         return replace(self, least=max(LEAST_DELTA, FAR_LESS * value) if value < self.nothing else LEAST_DELTA)
 
     def saddle(self, value: float | None = None) -> Saddle:
-        """Where to look; once a ``value`` was read, there."""
+        """Return where to look: at the estimate, or at ``value`` once it was read."""
         found = saddle_at_epsilon(self.parts, self.asked, value, swapped=self.swapped)
         if found.delta >= self.least:
             return found
         return saddle_at_delta(self.parts, self.least, swapped=self.swapped)
 
     def start(self, saddle: Saddle) -> float:
-        """The least epsilon that a window shows."""
+        """Return the least epsilon that the window must hold."""
         return min(self.asked, saddle.epsilon)
 
     def read(self, total: Total, saddle: Saddle) -> float:
-        """The value."""
+        """Return the value that is read off the total."""
         return total.delta(self.asked)
 
     def lost(self, total: Total, value: float, saddle: Saddle) -> float:
-        """What share of the value is a bound on rounding."""
+        """Return the share of the value that may be rounding."""
         return total.rounding_share(self.asked)
 
     def is_near(self, value: float, saddle: Saddle) -> bool:
-        """Whether the saddle was where the value is, or the value is as small as is asked."""
+        """Return whether the saddle was near the value, or the value is at most ``least``."""
         return value <= self.least or abs(math.log(value / saddle.delta)) <= EXPECTED * max(1.0, -math.log(value))
 
     def is_clear(self, value: float) -> bool:
-        """Whether the value is the end of the search."""
+        """Return whether the search ends here, because the value is 0 or says nothing."""
         return not 0 < value < 1
 
 
@@ -199,7 +199,7 @@ def _at_delta(parts: tuple[Part, ...], delta: float) -> list[EpsilonAt]:
 
 
 def _larger(questions: Sequence[Question]) -> PldReading:
-    """The larger value; a direction that is less at first sight, which is a bound, is not looked at again."""
+    """Return the larger value. A direction whose first look, a bound, is smaller is not read again."""
     looks = [(_seen(questions[0]), questions[0])]
     for question in questions[1:]:
         beside = question.beside(looks[0][0].reading.value)
@@ -217,7 +217,7 @@ def _larger(questions: Sequence[Question]) -> PldReading:
 
 
 def _seen(question: Question) -> Look:
-    """A first look where the value is expected; and again where it was found, if that is elsewhere."""
+    """Take a first look where the value is expected, and look again where it was found if that is elsewhere."""
     best = PldReading(question.nothing, math.inf, False)
     if is_beyond(question.parts, question.swapped):
         return Look(best)
@@ -243,13 +243,13 @@ def _read(question: Question, look: Look) -> PldReading:
 
 
 def _steep(look: Look) -> Saddle:
-    """The saddle, with what was seen of how fast delta falls."""
+    """Return the saddle with the steepness of delta that was measured at the first look."""
     assert look.saddle is not None
     return replace(look.saddle, steepness=max(look.saddle.steepness, look.reading.steepness))
 
 
 def _reading(question: Question, saddle: Saddle, grid: tuple[float, int], blurred: bool) -> tuple[PldReading, bool]:
-    """By one tilt or by the number of rare losses, whichever resolves the value; else the lesser bound."""
+    """Read the value by one tilt or by the number of rare losses, whichever resolves it; else take the lesser bound."""
     accuracy, most = grid
     start = question.start(saddle)
     window = Window(question.parts, saddle, start, question.swapped, accuracy, question.least_scale, most)
@@ -269,7 +269,7 @@ def _reading(question: Question, saddle: Saddle, grid: tuple[float, int], blurre
 
 
 def _steepness(total: Total, question: Question, value: float) -> float:
-    """How fast the logarithm of delta falls where it was read; where large losses are rare, no saddle tells."""
+    """Return how fast the logarithm of delta falls where it was read; with rare large losses no saddle tells."""
     epsilon = value if isinstance(question, EpsilonAt) else question.asked
     if question.is_clear(value) or epsilon == 0:
         return 0.0
@@ -278,7 +278,7 @@ def _steepness(total: Total, question: Question, value: float) -> float:
 
 
 def _ways(window: Window, blurred: bool) -> Iterator[Callable[[], tuple[Total | None, bool]]]:
-    """By the number of rare losses, if that is little of the work or no tilt will do; by one tilt; by the number."""
+    """Yield ways to compute the total: first by the number of rare losses where that is cheap or no tilt will do."""
     points, known = window.points, False
     blurred = blurred or not window.is_fine
     if blurred or points > MANY_POINTS:
@@ -295,18 +295,18 @@ def _value(reading: PldReading) -> float:
 
 
 def directions(parts: Sequence[Part]) -> tuple[bool, ...]:
-    """The directions to look at, as ``swapped``: one where both have the same law."""
+    """Return the directions to look at, as values of ``swapped``: one alone if both have the same law."""
     return (False,) if all(pair.symmetric for pair, _ in parts) else (False, True)
 
 
 def pairs_of(spends: Sequence[Spend]) -> list[Part]:
-    """The pairs of all spends, each of which has them."""
+    """Return the dominating pairs of all spends, each of which has some."""
     each = [spend.guarantee.pairs for spend in spends]
     return [part for pairs in each if pairs is not None for part in pairs()]
 
 
 def pooled(parts: Sequence[Part]) -> tuple[Part, ...]:
-    """Equal pairs together, and all plain Gaussian queries as one."""
+    """Merge equal pairs, and make one query of all plain Gaussian ones."""
     square, counted = 0.0, dict[DominatingPair, int]()
     for pair, queries in parts:
         if isinstance(pair, GaussianPair) and pair.is_plain:

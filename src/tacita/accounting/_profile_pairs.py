@@ -30,7 +30,7 @@ class ProfilePair(ProfiledPair, SampledPair):
 
     @abstractmethod
     def _profile(self) -> Profile:
-        """Delta at epsilons >= 0, rounded up."""
+        """Return delta at epsilons >= 0, rounded up."""
 
     def law(self, interval: float, tail: float, *, swapped: bool) -> LossLaw:
         last = max(2, math.ceil(end_of(self.deltas, max(LEAST_TAIL, tail)) / interval))
@@ -89,7 +89,7 @@ class SelectedPair(ProfilePair):
 
 
 def selection_shift(of_one: Profile, mean: float, shape: float) -> float:
-    r"""How much of epsilon the choice takes, by the profile of one run; rounded up.
+    r"""Return the part of epsilon that the choice costs, from the profile of one run; rounded up.
 
     Poisson: :math:`E[K]\,\delta(0)`. Truncated negative binomial: :math:`(1 + \eta)` times the least
     :math:`\epsilon_1` with :math:`(1 - \gamma)\,\delta(\epsilon_1) \le \gamma\,(e^{\epsilon_1} - 1)`.
@@ -115,7 +115,7 @@ def selection_shift(of_one: Profile, mean: float, shape: float) -> float:
 
 
 def symmetric_law(deltas: np.ndarray, interval: float) -> LossLaw:
-    r"""The law of the symmetric pair that has at most these deltas at 0, d, 2d, ... and is above the true one.
+    r"""Return the law of a symmetric pair with at least the true deltas, and at most these at 0, d, 2d, ...
 
     ``deltas`` bound a convex function of :math:`g = e^\epsilon` that goes through 1 at g = -1 when it is continued by
     symmetry. Where the bounds are not convex, points are left out: a chord between two others is a bound as well. A
@@ -134,7 +134,7 @@ def symmetric_law(deltas: np.ndarray, interval: float) -> LossLaw:
 
 
 def _without_bends_down(deltas: np.ndarray, interval: float) -> np.ndarray:
-    """The deltas, those above the chord of their neighbours (or of the point (-1, 1)) replaced by chords."""
+    """Replace deltas above the chord of their neighbours (or of the point (-1, 1)) by the chord."""
     v = np.minimum(1.0, deltas)
     at = np.arange(len(v))
     g = np.exp(at * interval)
@@ -154,7 +154,7 @@ def _without_bends_down(deltas: np.ndarray, interval: float) -> np.ndarray:
 
 
 def _chords(v: np.ndarray, kept: np.ndarray, interval: float) -> np.ndarray:
-    """Values between the points that are kept, on their chords in g."""
+    """Return the values between the points that are kept, on their chords in g."""
     at = np.arange(kept[0], len(v))
     after = np.clip(np.searchsorted(kept, at), 1, max(1, len(kept) - 1))
     if len(kept) < 2:

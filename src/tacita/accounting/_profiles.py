@@ -18,7 +18,7 @@ from tacita.accounting._gaussian_mixture import gaussian_deltas
 from tacita.accounting._loss_law import LARGEST_LOSS
 from tacita.accounting._pairs import GaussianPair, Part
 from tacita.accounting._pld_accountant import directions, pooled
-from tacita.accounting._rare import RareTotal
+from tacita.accounting._rare_losses import RareTotal
 from tacita.accounting._saddle import saddle_at_delta
 from tacita.accounting._tilted import TiltedTotal
 from tacita.accounting._totals import Window, is_beyond
@@ -34,7 +34,7 @@ Profile = Callable[[np.ndarray], np.ndarray]
 
 @lru_cache(maxsize=8)
 def profile(parts: tuple[Part, ...]) -> Profile:
-    """Delta of the composition of ``parts`` at epsilons >= 0; 1 where nothing better is known."""
+    """Return delta of the composition of ``parts`` at epsilons >= 0; 1 where nothing better is known."""
     parts = pooled(parts)
     if not parts:
         return lambda epsilons: np.zeros(len(epsilons))
@@ -52,7 +52,7 @@ class ProfiledPair(ABC):
 
     @abstractmethod
     def deltas(self, epsilons: np.ndarray) -> np.ndarray:
-        """At epsilons >= 0, rounded up."""
+        """Return deltas at epsilons >= 0, rounded up."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class TotalDeltas:
     deltas: np.ndarray
 
     def at(self, epsilons: np.ndarray) -> np.ndarray:
-        """1 below the window, and above it what is there at its end."""
+        """Return deltas: 1 below the window, and above it the value at its end."""
         x = np.clip(epsilons, self.epsilons[0], self.epsilons[-1])
         after = np.clip(np.searchsorted(self.epsilons, x), 1, len(self.epsilons) - 1)
         left, right = self.epsilons[after - 1], self.epsilons[after]
@@ -92,7 +92,7 @@ def _read(parts: tuple[Part, ...], swapped: bool) -> list[TotalDeltas]:
 
 
 def _deltas(total: TiltedTotal) -> TotalDeltas:
-    r"""At each point :math:`l_j`: :math:`\sum_{k > 0} (1 - e^{-kd})\, e^{-\theta k d} p_\theta(l_{j+k})`, scaled back.
+    r"""Return, at points :math:`l_j`, :math:`\sum_{k > 0} (1 - e^{-kd})\, e^{-\theta k d} p_\theta(l_{j+k})`, rescaled.
 
     By the recursion from above of this sum and of the one without the first factor. No term is negative, so nothing
     cancels, and rounding is at most a few units a point.
@@ -108,13 +108,13 @@ def _deltas(total: TiltedTotal) -> TotalDeltas:
 
 
 def _deltas_by_number(total: RareTotal) -> TotalDeltas:
-    """At some points; delta is convex in exp(epsilon), so what stands between them is a bound."""
+    """Return deltas at some points; delta is convex in exp(epsilon), so that chords between them are bounds."""
     epsilons = np.linspace(0.0, float(total.more.losses[-1]), POINTS)
     return TotalDeltas(epsilons, np.array([total.delta(float(epsilon)) for epsilon in epsilons]))
 
 
 def end_of(deltas: Profile, level: float) -> float:
-    """About the least epsilon at which there is at most ``level``."""
+    """Return about the least epsilon at which delta is at most ``level``."""
     low, high = 0.0, 1e-3
     while high < LARGEST_LOSS and float(deltas(np.array([high]))[0]) > level:
         low, high = high, min(LARGEST_LOSS, 2 * high)

@@ -34,7 +34,7 @@ def renyi_divergences(upper: Mixture, lower: Mixture, orders: tuple[float, ...])
 
 
 def log_moments(upper: Mixture, lower: Mixture, orders: np.ndarray) -> np.ndarray:
-    """log of the integral of p^a q^(1-a) for each order a > 1, rounded up; 0 for equal mixtures alone."""
+    """Return the log of the integral of p^a q^(1-a) for each order a > 1, rounded up; 0 for equal mixtures alone."""
     if upper == lower or not len(orders):
         return np.zeros(len(orders))
     found = _direct(upper, lower, orders)
@@ -48,7 +48,7 @@ def log_moments(upper: Mixture, lower: Mixture, orders: np.ndarray) -> np.ndarra
 
 
 def above_line(x: np.ndarray) -> np.ndarray:
-    """exp(x) - 1 - x, accurate to a relative 1e-12 where it is small; overflows to infinity."""
+    """Return exp(x) - 1 - x, accurate to a relative 1e-12 where it is small; it overflows to infinity."""
     x = np.asarray(x, dtype=float)
     series = np.zeros_like(x)
     for k in range(TERMS, 1, -1):
@@ -79,13 +79,13 @@ def _direct(upper: Mixture, lower: Mixture, orders: np.ndarray) -> np.ndarray:
 
 
 def _portions(orders: np.ndarray, points: np.ndarray) -> list[np.ndarray]:
-    """The orders in portions of about ``AT_ONCE`` points."""
+    """Yield the orders in portions of about ``AT_ONCE`` points."""
     ends = np.flatnonzero(np.diff(np.cumsum(points[orders]) // AT_ONCE)) + 1
     return [part for part in np.split(orders, ends) if len(part)]
 
 
 def _points(order: np.ndarray, first: np.ndarray, stop: np.ndarray, step: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """All multiples of the steps in the intervals, with the index of their order."""
+    """Return all multiples of the steps in the intervals, with the index of their order."""
     counts = (stop - first).astype(int)
     index = np.repeat(order, counts)
     within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -93,7 +93,7 @@ def _points(order: np.ndarray, first: np.ndarray, stop: np.ndarray, step: np.nda
 
 
 def _lost(upper: Mixture, lower: Mixture, orders: np.ndarray, farthest: np.ndarray) -> np.ndarray:
-    """What rounding of the exponents may take off a log-moment."""
+    """Return how much the rounding of exponents may take off a log-moment."""
     size = sum(
         max(map(abs, mixture.shifts)) * (farthest + max(map(abs, mixture.shifts)))
         + max(-float(np.log(weight)) for weight in mixture.weights if weight > 0)
@@ -106,7 +106,7 @@ def _lost(upper: Mixture, lower: Mixture, orders: np.ndarray, farthest: np.ndarr
 
 
 def _excesses(upper: Mixture, lower: Mixture, orders: np.ndarray) -> np.ndarray:
-    r"""The moments minus 1, rounded up: integrals of :math:`q\,((1+u)^a - 1 - a u)`, :math:`u = p/q - 1`.
+    r"""Return moments minus 1, rounded up: integrals of :math:`q\,((1+u)^a - 1 - a u)`, :math:`u = p/q - 1`.
 
     The trapezoidal rule's error is relative to the three integrals that an excess is made of, which are near 1, a and
     a - 1. So it is repeated with finer steps until its bound is small beside the excess itself.
@@ -122,7 +122,7 @@ def _excesses(upper: Mixture, lower: Mixture, orders: np.ndarray) -> np.ndarray:
 def _summed_excesses(
     upper: Mixture, lower: Mixture, orders: np.ndarray, digits: float, most: float
 ) -> tuple[np.ndarray, float]:
-    """The sums, and what they miss at most."""
+    """Return the sums, and bounds on what they miss."""
     drop = digits + np.log(most)
     step = float(steps(upper, lower, np.array([orders.max()]), digits)[0])
     on = windows(upper, lower, orders, float(drop), level=0.0)
@@ -140,7 +140,7 @@ def _summed_excesses(
 
 
 def _excess(upper: Mixture, lower: Mixture, orders: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """Sums over ``x`` of the integrands, times the square root of two pi."""
+    """Return the sums over ``x`` of the integrands, times the square root of two pi."""
     a = orders[:, None]
     log_p, log_q = upper.log_ratio(x), lower.log_ratio(x)
     u = _relative_difference(upper, lower, x, log_q)
@@ -157,7 +157,7 @@ def _excess(upper: Mixture, lower: Mixture, orders: np.ndarray, x: np.ndarray) -
 
 
 def _relative_difference(upper: Mixture, lower: Mixture, x: np.ndarray, log_q: np.ndarray) -> np.ndarray:
-    """p/q - 1 without the cancellation: each component's difference from N(0, 1), by how much its weights differ."""
+    """Return p/q - 1 without cancellation: the sum of differences from N(0, 1), by how much the weights differ."""
     weights: dict[float, float] = {}
     for mixture, sign in ((upper, 1.0), (lower, -1.0)):
         for shift, weight in zip(mixture.shifts, mixture.weights, strict=True):

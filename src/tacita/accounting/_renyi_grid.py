@@ -28,11 +28,11 @@ class Mixture:
 
     @property
     def spread(self) -> float:
-        """Between the outermost shifts."""
+        """The distance between the outermost shifts."""
         return max(self.shifts) - min(self.shifts)
 
     def log_ratio(self, x: np.ndarray) -> np.ndarray:
-        """Logarithm of the density over that of N(0, 1): convex in ``x``."""
+        """Return the logarithm of the density over that of N(0, 1), which is convex in ``x``."""
         total = None
         for shift, weight in zip(self.shifts, self.weights, strict=True):
             if weight > 0:
@@ -42,7 +42,7 @@ class Mixture:
         return total
 
     def slope(self, x: np.ndarray) -> np.ndarray:
-        """Derivative of :meth:`log_ratio`: the mean shift, given ``x``."""
+        """Return the derivative of :meth:`log_ratio`, which is the mean shift given ``x``."""
         s, w = np.array(self.shifts), np.array(self.weights)
         s, w = s[w > 0], w[w > 0]
         logs = np.log(w) + s * (x[..., None] - s / 2)
@@ -79,7 +79,7 @@ class Windows:
 
 
 def cells(upper: Mixture, lower: Mixture, most: float) -> Cells:
-    """Cells that are fine enough for every order up to ``most``."""
+    """Return cells that are fine enough for every order up to ``most``."""
     modes = [a * x - (a - 1) * y for a in (1.0, most) for x in upper.shifts for y in lower.shifts]
     edges = np.array([min(*modes, *lower.shifts) - MARGIN, max(*modes, *lower.shifts) + MARGIN])
     for _ in range(MOST_ROUNDS):
@@ -104,7 +104,7 @@ def _bounded(upper: Mixture, lower: Mixture, edges: np.ndarray) -> Cells:
 
 
 def windows(upper: Mixture, lower: Mixture, orders: np.ndarray, drop: float, level: float | None = None) -> Windows:
-    """The windows of each order, down to ``drop`` below its peak; or below ``level`` instead, if there is one."""
+    """Return the windows of each order, down to ``drop`` below its peak, or below ``level`` if that is given."""
     on = cells(upper, lower, float(orders.max()))
     a = orders[:, None]
     tilt = a * on.above[1] - (a - 1) * on.below[1]  # the parabola is lift + tilt x - x^2/2
@@ -120,12 +120,12 @@ def windows(upper: Mixture, lower: Mixture, orders: np.ndarray, drop: float, lev
 
 
 def log_integrand(upper: Mixture, lower: Mixture, order: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """Logarithm of p^a q^(1-a) over the density of N(0, 1) at 0."""
+    """Return the logarithm of p^a q^(1-a) over the density of N(0, 1) at 0."""
     return order * upper.log_ratio(x) + (1 - order) * lower.log_ratio(x) - x * x / 2
 
 
 def steps(upper: Mixture, lower: Mixture, orders: np.ndarray, digits: float) -> np.ndarray:
-    r"""For each order, a step h that leaves the trapezoidal rule a relative error of 2.1 exp(-``digits``) at most.
+    r"""Return a step h for each order with which the trapezoidal rule has a relative error <= 2.1 exp(-``digits``).
 
     In the strip :math:`|\operatorname{Im} z| \le \theta` the integrand is analytic and its modulus at most
     :math:`e^{\theta^2/2} \cos(\theta w/2)^{1-a}` times its value on the line, w the spread of ``lower``.

@@ -55,20 +55,20 @@ class Saddle:
 
 
 def saddle_at_delta(parts: Sequence[Part], delta: float, *, swapped: bool) -> Saddle:
-    """The tilt for epsilon at ``delta``."""
+    """Return the tilt with which epsilon at ``delta`` is read."""
     total = _total(parts, delta, swapped)
     theta = _root(lambda t: math.log(delta) - _log_delta(t, total(t)))
     return _narrowest(theta, float(total(theta)[1]), delta, total)
 
 
 def epsilon_at_saddle(parts: Sequence[Part], delta: float, *, swapped: bool) -> float:
-    """About the epsilon at ``delta``, where no window is wanted."""
+    """Return about the epsilon at ``delta``, without a window to read it from."""
     total = _total(parts, delta, swapped)
     return float(total(_root(lambda t: math.log(delta) - _log_delta(t, total(t))))[1])
 
 
 def saddle_at_epsilon(parts: Sequence[Part], epsilon: float, delta: float | None, *, swapped: bool) -> Saddle:
-    """The tilt for delta at ``epsilon``, which is about ``delta`` if that is known."""
+    """Return the tilt with which delta at ``epsilon`` is read; give an approximate ``delta`` if it is known."""
     total = _total(parts, delta or LEAST_DELTA, swapped)
     theta = _root(lambda t: total(t)[1] - epsilon)
     if delta is None:
@@ -77,7 +77,7 @@ def saddle_at_epsilon(parts: Sequence[Part], epsilon: float, delta: float | None
 
 
 def tail(delta: float, queries: int) -> float:
-    """How much of one query's mass may count as infinite loss, or be moved to the lowest one."""
+    """Return how much of one query's mass may count as infinite loss, or be moved to the lowest loss."""
     return min(LEFT_OUT * delta, LEAST_SHARE) / queries
 
 
@@ -99,7 +99,7 @@ def _log_delta(theta: float, cumulants: np.ndarray) -> float:
 
 
 def _narrowest(theta: float, epsilon: float, delta: float, total: Total) -> Saddle:
-    """The saddle, or another tilt if its window is narrower: in a smaller one rare large losses weigh less."""
+    """Return the saddle, or another tilt if its window is narrower: at a smaller one rare large losses weigh less."""
     deviation = math.sqrt(max(0.0, float(total(theta)[2])))
     floor = LEAST_TILT / max(deviation, 1e-12)  # so that what comes round from below weighs little
     tilts = {max(floor, theta * share) for share in SHARES}
@@ -110,7 +110,7 @@ def _narrowest(theta: float, epsilon: float, delta: float, total: Total) -> Sadd
 
 
 def _window(theta: float, epsilon: float, delta: float, total: Total) -> tuple[float, float, float, float]:
-    """How far a window must reach above epsilon, the tilt, another one beyond, and where reading may end."""
+    """Return how far a window must reach above epsilon, the tilt, a tilt beyond it, and where reading may end."""
     value = float(total(theta)[0])
     bearing = (
         math.log(WRAPPED * delta) + theta * epsilon - value
@@ -128,7 +128,7 @@ def _window(theta: float, epsilon: float, delta: float, total: Total) -> tuple[f
 
 
 def _root(rising: Callable[[float], float], accuracy: float = 1e-7) -> float:
-    """About where a function that rises passes 0; at most ``LARGEST_THETA``, and 0 if it starts above."""
+    """Return about where an increasing function passes 0; at most ``LARGEST_THETA``, and 0 if it starts above."""
     if rising(0.0) >= 0:
         return 0.0
     low = high = 1.0

@@ -13,7 +13,7 @@ Bounds = Callable[[float], float]  # epsilon -> an upper bound of delta, which f
 
 
 def least_epsilon(bound: Bounds, delta: float, low: float, high: float, *, guess: float) -> float:
-    """The smallest epsilon in [low, high] at which ``bound`` is at most ``delta``, rounded up; ``inf`` if none is.
+    """Return the least epsilon in [low, high] with ``bound`` at most ``delta``, rounded up; ``inf`` if there is none.
 
     The search begins at ``guess``. What is returned has been evaluated and is within.
     """
@@ -29,7 +29,7 @@ def least_epsilon(bound: Bounds, delta: float, low: float, high: float, *, guess
 
 
 def _narrowed(bound: Bounds, delta: float, low: float, high: float) -> float:
-    """The Illinois method on the logarithm of delta, which is nearly linear; ``high`` is within, always."""
+    """Narrow the bracket by the Illinois method on log delta, which is nearly linear; ``high`` stays within."""
     wanted = math.log(delta)
     values = [_log(bound(end)) - wanted for end in (low, high)]
     for turn in range(MOST_TURNS):

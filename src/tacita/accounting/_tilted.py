@@ -58,14 +58,14 @@ class TiltedTotal:
     rounding: float
 
     def rounding_share(self, epsilon: float) -> float:
-        """What of :meth:`delta` is a bound on the rounding of transforms, about."""
+        """Return about which share of :meth:`delta` is the bound on the rounding of transforms."""
         start = self._below(epsilon) + 1
         found = self.masses[start : start + self._bearing]
         weights = self._weights[: len(found)]
         return self.rounding * float(weights.sum()) / max(1e-300, float(weights @ found))
 
     def delta(self, epsilon: float) -> float:
-        """At ``epsilon``, rounded up: between two points of the window it is linear in exp; below the window, 1."""
+        """Return delta at ``epsilon``, rounded up: linear in exp(epsilon) between two points; 1 below the window."""
         at = epsilon - self.loss_error
         below = self._below(at)
         if below < 0:  # what lies below the window is not known
@@ -83,25 +83,25 @@ class TiltedTotal:
         return min(1.0, self.infinity + math.exp(min(0.0, max(logarithm, -LARGEST_EXPONENT))) * (1 + 1e-9))
 
     def epsilon(self, delta: float, guess: float) -> float:
-        """The smallest epsilon at ``delta`` that is >= 0 and in the window, rounded up; ``inf`` if there is none."""
+        """Return the smallest epsilon >= 0 in the window at ``delta``, rounded up; ``inf`` if there is none."""
         return least_epsilon(self.delta, delta, max(0.0, self.least), float(self.losses[-1]), guess=guess)
 
     @property
     def least(self) -> float:
-        """The least epsilon that the window shows."""
+        """The least epsilon in the window."""
         return float(self.losses[0]) + self.loss_error
 
     @property
     def interval(self) -> float:
-        """Of the window's points."""
+        """The distance between points of the window."""
         return float(self.losses[1] - self.losses[0])
 
     def _below(self, at: float) -> int:
-        """The index of the last point that is not above ``at``; -1 below the window."""
+        """Return the index of the last point that is not above ``at``; -1 below the window."""
         return int(np.searchsorted(self.losses, at, side="right")) - 1
 
     def _above(self, point: int) -> float:
-        r""":math:`\sum_{k > 0} (1 - e^{-kd})\, e^{-\theta k d}` times the k-th mass above a point of the window."""
+        r"""Return :math:`\sum_{k > 0} (1 - e^{-kd})\, e^{-\theta k d}` times the k-th mass above ``point``."""
         found = self.masses[point + 1 : point + 1 + self._bearing]
         total = float(self._weights[: len(found)] @ found)
         if point + 1 + len(found) < len(self.masses):  # what is beyond weighs at most this much
@@ -110,13 +110,13 @@ class TiltedTotal:
 
     @cached_property
     def _bearing(self) -> int:
-        """So many points above epsilon are added up one by one."""
+        """The number of points above epsilon that are added up one by one."""
         spread = FADED / max(self.theta, 1e-300) / self.interval
         return int(min(len(self.losses), spread + 2))
 
     @cached_property
     def _weights(self) -> np.ndarray:
-        """Of the points above a point of the window."""
+        """The weights of the points above a point of the window."""
         gaps = np.arange(1, self._bearing + 1) * self.interval
         return np.exp(-self.theta * gaps) * -np.expm1(-gaps)
 
@@ -128,7 +128,7 @@ class TiltedTotal:
 def composed(
     laws: Sequence[Composed], theta: float, lowest: float, size: int, beyond: float, *, highest: float = math.inf
 ) -> TiltedTotal:
-    """The total of all laws, in a window of ``size`` points (a power of 2) from ``lowest`` up.
+    """Return the total of all laws, in a window of ``size`` points (a power of 2) from ``lowest`` up.
 
     Args:
         laws: On grids whose intervals are whole multiples of the least.
@@ -160,7 +160,7 @@ def composed(
 
 
 def tilt(law: LossLaw, theta: float) -> tuple[np.ndarray, float, float]:
-    """Masses of the tilted law, the log of what they were divided by, and the largest exponent."""
+    """Return the masses of the tilted law, the log of what they were divided by, and the largest exponent."""
     exponents = theta * law.losses
     present = law.masses > 0
     top = float(exponents[present].max())
@@ -184,12 +184,12 @@ class Factor:
     missed: float
 
     def at_most(self) -> np.ndarray:
-        r"""A bound on the logarithm of the power's modulus: :math:`\log |z| \le (|z|^2 - 1) / 2`."""
+        r"""Return a bound on the logarithm of the power's modulus: :math:`\log |z| \le (|z|^2 - 1) / 2`."""
         x, y = np.real(self.change), np.imag(self.change)
         return self.queries * (x + (x * x + y * y) / 2 + 2 * self.missed)
 
     def power(self, kept: np.ndarray | slice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Logarithm, angle and a bound on the relative rounding of the power."""
+        """Return the logarithm, the angle and a bound on the relative rounding of the power."""
         x, y = np.real(self.change)[kept], np.imag(self.change)[kept]
         logs = np.log1p(np.maximum(2 * x + x * x + y * y, NEAR)) / 2
         modulus = np.maximum(np.hypot(1 + x, y), LEAST_MODULUS)
@@ -200,7 +200,7 @@ class Factor:
 
 
 def _product(factors: Sequence[Factor], rounding: float, size: int) -> tuple[np.ndarray, float]:
-    """The masses whose transform is the product of powers, and a bound on the rounding of each."""
+    """Return the masses whose transform is the product of powers, and a bound on the rounding of each."""
     faded = np.sum([factor.at_most() for factor in factors], axis=0) < -FADED_MODULUS
     dropped = int(np.count_nonzero(faded))  # each counts as 0
     kept = np.flatnonzero(~faded) if dropped else slice(None)
@@ -212,7 +212,7 @@ def _product(factors: Sequence[Factor], rounding: float, size: int) -> tuple[np.
 
 
 def _transform(part: Composed, tilted: np.ndarray, interval: float, size: int, rounding: float) -> Factor:
-    """What is at loss 0 has the transform 1: set apart, it is exact, and rounding is that of the rest."""
+    """Transform the masses. Mass at loss 0, whose transform is 1, is set apart, so that only the rest is rounded."""
     law, queries = part
     rest = tilted.copy()
     if law.first <= 0 < law.first + len(rest):
@@ -223,20 +223,20 @@ def _transform(part: Composed, tilted: np.ndarray, interval: float, size: int, r
 
 
 def _folded(law: LossLaw, masses: np.ndarray, interval: float, size: int) -> np.ndarray:
-    """Masses on the points of a circle."""
+    """Fold the masses onto the points of a circle."""
     stride = round(law.interval / interval)
     at = (np.arange(law.first, law.first + len(masses)) * stride) % size
     return np.bincount(at, weights=masses, minlength=size)
 
 
 def _rounding(logs: np.ndarray, error: np.ndarray, rounding: float, size: int) -> float:
-    """A bound on the error of every mass: that of each frequency, and of the transform back, added up."""
+    """Return a bound on the error of every mass: the errors of all frequencies and of the inverse transform."""
     each = np.where(error < 1, np.exp(logs) * np.expm1(np.minimum(error, 1.0)), np.exp(np.minimum(logs + error, 30.0)))
     return 2 / size * float(np.sum(each + 2 * rounding * (np.exp(logs) + each)))
 
 
 def moments(laws: Sequence[Composed], theta: float) -> tuple[float, float]:
-    """Log of the exponential moment of the total, rounded up, and the mean of its tilted law."""
+    """Return the log of the total's exponential moment, rounded up, and the mean of its tilted law."""
     values, means = [], []
     for law, queries in laws:
         value, mean = law.log_moment(theta)
@@ -248,7 +248,7 @@ def moments(laws: Sequence[Composed], theta: float) -> tuple[float, float]:
 
 
 def _above(laws: Sequence[Composed], theta: float, highest: float) -> float:
-    r"""Chernoff's bound of the chance that the total is above: :math:`E e^{\theta (L - h)}`, for a tilt >= 0."""
+    r"""Bound the chance that the total exceeds h (Chernoff): :math:`E e^{\theta (L - h)}`, for a tilt >= 0."""
     assert theta >= 0, "the moment of a tilt below 0 bounds what is below"
     return math.exp(min(0.0, moments(laws, theta)[0] - theta * highest * (1 - math.copysign(8 * UNIT, highest)))) * (
         1 + 1e-12

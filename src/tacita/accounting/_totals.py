@@ -1,6 +1,6 @@
 r"""The total loss of a composition, on grids that are as fine as the accuracy asks for.
 
-Place: _saddle, _tilted, _rare -> [accounting._totals] -> _pld_accountant, _profiles.
+Place: _saddle, _tilted, _rare_losses -> [accounting._totals] -> _pld_accountant, _profiles.
 Source of the rules: docs/derivations/accounting.md, section 10, "How fine". Whatever is chosen, the total is a bound.
 """
 
@@ -12,9 +12,9 @@ import numpy as np
 
 from tacita.accounting._loss_law import LARGEST_LOSS, LossLaw, Stretch
 from tacita.accounting._pairs import Part
-from tacita.accounting._rare import RareTotal, rare_total
+from tacita.accounting._rare_losses import RareTotal, rare_total
 from tacita.accounting._saddle import LEAST_SHARE, Saddle, tail
-from tacita.accounting._several import Rare
+from tacita.accounting._several_rare_losses import Rare
 from tacita.accounting._tilted import Composed, TiltedTotal, composed
 
 ACCURACY = 1e-4  # of epsilon: what the grid may add
@@ -36,7 +36,7 @@ Total = TiltedTotal | RareTotal
 
 
 def is_beyond(parts: Sequence[Part], swapped: bool) -> bool:
-    """Whether the losses of a query are too large for floating point."""
+    """Return whether the losses of a query are too large for floating point."""
     spans = [pair.span(LEAST_SHARE, swapped=swapped) / (2 if pair.symmetric else 1) for pair, _ in parts]
     return max(spans, default=0.0) > 0.95 * LARGEST_LOSS
 
@@ -65,12 +65,12 @@ class Window:
 
     @property
     def width(self) -> float:
-        """Of the window."""
+        """The width of the window, in units of epsilon."""
         return self.saddle.reach + max(0.0, self.saddle.epsilon) - self.start
 
     @property
     def points(self) -> float:
-        """About the size of a transform, by a single tilt."""
+        """About the number of points of a transform if a single tilt is used."""
         return max(self.width, *self._spans) / min(self._intervals[0])
 
     @property
@@ -79,7 +79,7 @@ class Window:
         return self._intervals[1]
 
     def tilted(self) -> tuple[TiltedTotal, bool]:
-        """The total by a single tilt, and whether its grid is fine enough."""
+        """Return the total, computed by a single tilt, and whether its grid is fine enough."""
         intervals, resolved = self._intervals
         saddle, least = self.saddle, min(intervals)
         laws: list[tuple[LossLaw, int]] = []
@@ -94,7 +94,7 @@ class Window:
         return composed(laws, saddle.theta, self.start - 2 * least, size, saddle.beyond, highest=highest), resolved
 
     def by_number(self, most_points: float = math.inf) -> tuple[RareTotal | None, bool]:
-        """The total by the number of rare large losses, and whether its grid is fine enough.
+        """Return the total, computed by the number of rare large losses, and whether its grid is fine enough.
 
         ``None`` where the bulk needs more than ``most_points``.
         """
@@ -129,7 +129,7 @@ class Window:
 
     @property
     def _coarse(self) -> float:
-        """For large losses: there are few, and where delta is larger than their number they matter little."""
+        """The interval for large losses: they are few, and matter little where delta exceeds their expected number."""
         room = 12 * SPARED * self.accuracy * self._scale / self._steepness / 3
         detail = DETAIL * self._scale * math.sqrt(self.accuracy / ACCURACY)
         return min(math.sqrt(room), detail, 0.5 / self._steepness) * math.sqrt(max(1.0, self.saddle.delta / NUMBER))
@@ -144,7 +144,7 @@ class Window:
 
     @property
     def _intervals(self) -> tuple[list[float], bool]:
-        """Each law's grid, and whether it is fine enough."""
+        """The interval of each law's grid, and whether all of them are fine enough."""
         fine, enough = self._asked(SPARED * self.accuracy), self._asked(self.accuracy)
         spans, width = self._spans, self.width
         found = [
@@ -167,7 +167,7 @@ class Parted:
 
 
 def _parted(part: Part, fine: float, interval: float, most_points: float, window: Window) -> Parted | None:
-    """A part's losses up to a cut on a fine grid, and those above it on a coarse one; ``None`` if that is too much."""
+    """Return losses up to a cut on a fine grid, and those above it on a coarse one; ``None`` if that is too much."""
     (pair, queries), swapped = part, window.swapped
     least = tail(window.saddle.delta, queries)
     known, low, ends = [pair.reach(x, swapped=swapped) for x in (NUMBER / queries, LOW_NUMBER / queries, least)]
@@ -189,7 +189,7 @@ def _parted(part: Part, fine: float, interval: float, most_points: float, window
 
 
 def _rare(bulk: LossLaw, large: Stretch, queries: int) -> Rare:
-    """How often large losses are expected, for a total in which every query has a loss of the bulk beside them."""
+    """Return how often large losses are expected, if every query also has a loss of the bulk."""
     mass = float(bulk.masses.sum()) * (1 - ROUNDING)
     shift = max(0.0, math.log(float((bulk.masses * np.exp(-bulk.losses)).sum()) / mass)) + ROUNDING
     expected = np.maximum(large.masses, NO_NUMBER) * (queries / mass) * (1 + ROUNDING)
@@ -205,5 +205,5 @@ def _together(rares: Sequence[Rare]) -> Rare:
 
 
 def _multiple(interval: float, least: float) -> float:
-    """A whole number of the finest intervals: the largest power of two of them up to ``interval``."""
+    """Return the largest power of two times ``least`` that is at most ``interval``."""
     return 2 ** int(math.log2(interval / least) + 1e-9) * least

@@ -40,7 +40,7 @@ def calibrate(
     queries: int = 1,
     sessions: int = 1,
 ) -> float:
-    """The least noise multiplier at which everything together is (``target_epsilon``, ``target_delta``)-private.
+    """Return the least noise multiplier with which all sessions together are (``target_epsilon``, ``target_delta``)-DP.
 
     Guarantee: accounting for ``event_at`` of the result, ``queries`` times in each of ``sessions``, alongside
     ``alongside``, gives at most the target; and, where the epsilon is continuous in the noise, at least 99.9 % of it.
@@ -118,7 +118,7 @@ def _by_estimates(
     near: Callable[[float], float | None],
     target: float,
 ) -> float | None:
-    """A multiplier that was accounted and is good enough: where estimates say, corrected by what was read there."""
+    """Return a multiplier whose epsilon was computed and is near enough: estimates choose it, readings correct it."""
     wanted = target * (1 - AIM * TOLERANCE)
     try:
         first = _estimated(expected, wanted, 1.0)
@@ -141,7 +141,7 @@ def _by_estimates(
 def _approached(
     near: Callable[[float], float | None], wanted: float, start: float, slope: float
 ) -> tuple[float, list[Point]]:
-    """About where an estimate is ``wanted``, and what was seen on the way; ``slope`` guides the first step."""
+    """Return about where an estimate is ``wanted``, and the points tried before; ``slope`` guides the first step."""
     readings, point = list[Point](), start
     for _ in range(MOST_LOOKS):
         value = near(point)
@@ -155,7 +155,7 @@ def _approached(
 
 
 def _corrected(readings: list[Point], known: list[Point], wanted: float) -> float:
-    """Where to read next: by what was read; after the first reading, by the slope of the estimates."""
+    """Return where to read next, from the readings so far; after the first one, from the slope of the estimates."""
     if len(readings) > 1 or len(known) < 2:
         return _through(readings, wanted)
     point, value = readings[0]
@@ -164,7 +164,7 @@ def _corrected(readings: list[Point], known: list[Point], wanted: float) -> floa
 
 
 def _through(points: list[Point], wanted: float, slope: float = STEADY) -> float:
-    """Where the line through the last two points, on logarithms, meets ``wanted``; it bends through a third one.
+    """Return where the line through the last two points, on logarithms, meets ``wanted``; a third point bends it.
 
     Through one point it has the ``slope`` that is expected.
     """
@@ -190,7 +190,7 @@ def _clamped(slope: float) -> float:
 
 
 def _estimated(expected: Callable[[float], float | None], wanted: float, start: float) -> tuple[float, float] | None:
-    """A multiplier at which the estimate is about ``wanted``, and its slope there, on logarithms."""
+    """Return a multiplier at which the estimate is about ``wanted``, and its slope there, on logarithms."""
 
     @cache
     def excess(log_multiplier: float) -> float:
@@ -210,7 +210,7 @@ def _estimated(expected: Callable[[float], float | None], wanted: float, start: 
 
 
 def _bracket(reached: Callable[[float], float], target: float, target_delta: float) -> tuple[Point, Point]:
-    """Two multipliers with epsilons above the target and within it; the jumps guess that epsilon falls as 1 / noise."""
+    """Return multipliers with epsilons above and within the target; the jumps guess that epsilon falls as 1 / noise."""
     point = (1.0, reached(1.0))
     rising = point[1] > target
     while True:
@@ -231,7 +231,7 @@ def _bracket(reached: Callable[[float], float], target: float, target_delta: flo
 
 
 def _narrowed(reached: Callable[[float], float], target: float, low: Point, high: Point) -> float:
-    """Regula falsi on logarithms with bisection as its safeguard; ``high`` is always within the target."""
+    """Narrow the bracket by regula falsi on logarithms, safeguarded by bisection; ``high`` stays within the target."""
     for step in range(MOST_STEPS):
         if high[1] >= target * (1 - TOLERANCE) or high[0] <= low[0] * (1 + 1e-9):
             break
@@ -242,7 +242,7 @@ def _narrowed(reached: Callable[[float], float], target: float, low: Point, high
 
 
 def _secant(low: Point, high: Point, target: float) -> float:
-    """Where the line through both points, on logarithms, meets a little less than the target."""
+    """Return where the line through both points, on logarithms, meets a little less than the target."""
     if not math.isfinite(low[1]) or high[1] <= 0:
         return math.sqrt(low[0] * high[0])
     wanted = math.log(target * (1 - AIM * TOLERANCE))

@@ -111,7 +111,7 @@ def arenas_of(
     known: dict[Any, Claim] = {}
     suitable = [a for a in adversaries or ADVERSARIES.values() if relation in a.relations]
     if not suitable:
-        raise ValueError(f"adversaries must hold one for {relation}, got none.")
+        raise ValueError(f"adversaries must include one for {relation}, got none.")
     found = []
     for adversary in suitable:
         pair = adversary.pair(relation, columns)

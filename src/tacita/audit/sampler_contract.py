@@ -180,7 +180,7 @@ def _check_law(name: str, found: np.ndarray, law: SamplingLaw, false_alarm: floa
 
 
 def _pairs(found: np.ndarray, law: SamplingLaw) -> Iterator[int]:
-    """How often both of two entries were drawn, for every two entries that the law calls independent."""
+    """Return how often both of two entries were drawn, for every two entries that the law calls independent."""
     places = list(itertools.product(range(found.shape[1]), range(found.shape[2])))
     for (query, row), (later, other) in itertools.combinations(places, 2):
         if query != later or not law.absence_moves_others:

@@ -222,7 +222,7 @@ STATISTICS: tuple[Statistic, ...] = (
 
 
 def _chances(pilot: Pilot) -> Tensor:
-    """How often the canary was drawn, by query and by the number of other rows in the batch: (queries, numbers)."""
+    """Return how often the canary was drawn, by query and by number of other rows in the batch: (queries, numbers)."""
     assert pilot.present.drawn is not None
     assert pilot.absent.drawn is not None
     drawn = torch.cat([pilot.present.drawn, pilot.absent.drawn]).double()

@@ -11,7 +11,7 @@ from cyclopts import App, Parameter
 
 from tacita import _validate
 from tacita.audit.audit import audit_oracle
-from tacita.audit.ready import READY, ReadyAudit
+from tacita.audit.named_audits import READY, ReadyAudit
 from tacita.audit.result import AuditResult
 from tacita.cli.audit_one_run import CONFIDENCE, one_run
 from tacita.cli.outputs import check_figure, check_file, say_written, write_json

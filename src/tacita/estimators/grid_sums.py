@@ -160,8 +160,8 @@ class CappedSum(_OnGrid):
             raise ValueError(f"slack must be >= 1, got {self.slack!r}.")
         if not summation_error(self.max_records, self.slack) <= 1 / 64:
             raise ValueError(
-                f"max_records = {self.max_records:,} with slack = {self.slack:g} leaves no bound below C / 64 to the "
-                'rounding of the sum. Use smaller ones, or GridSum (method="vmap" or "loop").'
+                f"with max_records = {self.max_records:,} and slack = {self.slack:g} the sum's rounding may exceed "
+                'C / 64. Use smaller ones, or GridSum (method="vmap" or "loop").'
             )
 
     @property

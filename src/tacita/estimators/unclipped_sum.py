@@ -61,8 +61,7 @@ class UnclippedSum(Estimator):
         object.__setattr__(self, "monitor_weight", _validate.non_negative("monitor_weight", self.monitor_weight))
         if isinstance(self.failure_probability, bool) or not 0 <= self.failure_probability < 1:
             raise ValueError(f"failure_probability must be in [0, 1), got {self.failure_probability!r}.")
-        if not isinstance(self.because, str) or "\n" in self.because:
-            raise ValueError(f"because must say in one line why the bound holds, got {self.because!r}.")
+        _validate.one_line("because", self.because, "why the bound holds")
 
     @property
     def condition(self) -> str:

@@ -109,7 +109,7 @@ class Scattering:
 
 
 def group_normalised(features: Tensor, groups: int) -> Tensor:
-    """Return the features of one record, of which each of ``groups`` equal runs in a row has mean 0 and variance 1."""
+    """Give each of ``groups`` equal runs of one record's features mean 0 and variance 1."""
     grouped = features.reshape(groups, -1)
     variance, mean = torch.var_mean(grouped, dim=1, correction=0, keepdim=True)
     return ((grouped - mean) * torch.rsqrt(variance + EPSILON)).reshape(features.shape)
@@ -189,7 +189,7 @@ def _reflected(places: np.ndarray, side: int) -> np.ndarray:
 
 
 def _thinned(transform: Tensor, every: int) -> Tensor:
-    """Return the Fourier transform of an image of which every ``every``-th pixel is kept in both directions."""
+    """Return the Fourier transform of an image that keeps every ``every``-th pixel in both directions."""
     if every == 1:
         return transform
     *lead, height, width = transform.shape

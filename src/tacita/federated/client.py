@@ -72,12 +72,12 @@ class Client:
         if not isinstance(estimator, ClippedDifference | ClippedMean):
             raise TypeError(
                 f"oracle must have a ClippedDifference or a ClippedMean, got {type(estimator).__name__}: the guarantee "
-                "of another estimator may not survive a state that goes back."
+                "of another estimator may not hold once its state is set back."
             )
         if not estimator.any_change:
             raise ValueError(
-                "sample_clipper must be None for a client whose messages may be lost: by the number of draws of a "
-                "record it is only proved for a state that moves with every message."
+                "sample_clipper must be None for a client whose messages may be lost: its guarantee is proved only for "
+                "a state that changes with every message."
             )
         self._oracle = oracle
         self._before: Any = None  # the state before the last message; private

@@ -216,7 +216,7 @@ def _refuse(charges: Sequence[Charge], most: float, delta: float, name: str) -> 
     if not epsilon <= most:
         raise BudgetExceededError(
             f"epsilon {epsilon:.6g} at delta {delta:g} would exceed {name}: epsilon {most:g}. "
-            "Fewer queries or more noise."
+            "Plan fewer queries, or add more noise."
         )
 
 
@@ -225,7 +225,7 @@ def _refuse_divergence(charges: Sequence[Charge], rule: RenyiFilter) -> None:
     if not divergence <= rule.budget:
         raise BudgetExceededError(
             f"Rényi divergence {divergence:.6g} of order {rule.order:g} would exceed the filter's budget "
-            f"{rule.budget:.6g}. Fewer queries or more noise."
+            f"{rule.budget:.6g}. Plan fewer queries, or add more noise."
         )
 
 

@@ -299,7 +299,7 @@ class Session:
                     )
             case "query":
                 query = fields["number"]
-                if query >= self.planned_queries:
+                if query >= self._registration.planned_queries:
                     raise self._past_plan(query)
                 if not 0 <= query < self._reserved:
                     raise LedgerError(

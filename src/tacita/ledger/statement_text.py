@@ -265,7 +265,7 @@ def _score(score: Any) -> str:
 
 
 def _accountant(name: str, *, bounded: bool) -> str:
-    """The method that computed epsilon, with its abbreviations spelt out."""
+    """Name the method that computed epsilon, with its abbreviations spelt out."""
     if not bounded:
         return f"{name}."
     spelt_out = "".join(f"; {words}" for method, words in METHODS.items() if method in name)

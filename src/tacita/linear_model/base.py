@@ -85,7 +85,7 @@ class PrivateEstimator(BaseEstimator):
         if self.neighboring_relation not in RELATIONS:
             raise ValueError(
                 f"neighboring_relation must be one of {', '.join(RELATIONS)}, got {self.neighboring_relation!r}: the "
-                "number of rows is public here, so that one record more or less cannot be the secret."
+                "number of rows is public here, so whether a record is present cannot be protected."
             )
         return _validate.positive("epsilon", self.epsilon), _validate.delta("delta", self.delta)
 

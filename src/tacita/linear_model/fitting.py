@@ -81,7 +81,7 @@ class Paying:
         return self.register(event, rule.steps, "train")
 
     def gradients_mechanism(self, rule: DescentRule) -> GaussianMechanism:
-        """The noise of each gradient."""
+        """Return the mechanism that adds the noise of each gradient."""
         return GaussianMechanism(noise_multiplier=self.budget.noise_multiplier(self.budget.rest, rule.steps))
 
     def oracle(

@@ -157,9 +157,11 @@ class Line:
             )
         planned, latest = self.session.planned_queries, self._randomness.generation + self.session.planned_queries
         if not (type(position) is type(generation) is int and 0 <= position <= planned) or generation < 0:
-            raise ResumeError(f"session {self.session.id!r} has no such position: the checkpoint is not one of it.")
+            raise ResumeError(
+                f"session {self.session.id!r} has no such position: the checkpoint belongs to another one."
+            )
         if generation > latest + MOST_RATCHETS:  # ratcheting there would take forever
-            raise ResumeError("the checkpoint is too far ahead of the private key file: it is not one of this run.")
+            raise ResumeError("the checkpoint is too far ahead of the private key file: it belongs to another run.")
         while self._randomness.generation < generation:
             self._randomness.ratchet()
         self._must_resume = self._other_values = False

@@ -20,7 +20,7 @@ from tacita.sampling import Sampler
 
 @dataclass(frozen=True)
 class SessionPlan:
-    """The bounded values of which records are released how often.
+    """What a session releases: which bounded values, of which records, and how often.
 
     Attributes:
         data: The records, and their source. Private.

@@ -97,7 +97,7 @@ class ShuffleRound:
         return ConditionalEvent(relation=relation, inner=inner, condition_text=text)
 
     def message_event(self, relation: NeighboringRelation) -> ShuffledSumEvent:
-        """Return what one user's message alone spends towards who sees it unshuffled, such as a dishonest shuffler."""
+        """Return the event of one message for somebody who sees it unshuffled, such as a dishonest shuffler."""
         return self.bits.event(relation, FullBatchLaw(), users=1, coordinates=self.dim, l2_bounded=False)
 
     def _event(self, relation: NeighboringRelation, law: SamplingLaw) -> ShuffledSumEvent:
@@ -123,7 +123,7 @@ class ShuffleRound:
         """Return the bits of each coordinate, (dim, bits), and the number of messages they are of.
 
         Raises:
-            ValueError: These are no such bytes of this round.
+            ValueError: The bytes are not such a message of this round.
         """
         messages = 1
         if kind == _SHUFFLED and len(data) >= _HEADER.size:
@@ -131,7 +131,7 @@ class ShuffleRound:
         row = -(-messages * self.length // 8)
         same = data[: _HEADER.size] == self._header(kind, messages) and len(data) == _HEADER.size + row * self.dim
         if not same or not (kind == _MESSAGE or self.min_messages <= messages <= self.users):
-            raise ValueError(f"these bytes are not of round {self.name!r}, or not from this side of it.")
+            raise ValueError(f"this message is not from round {self.name!r}, or not from the expected side of it.")
         packed = np.frombuffer(data, np.uint8, offset=_HEADER.size).reshape(self.dim, row)
         return np.unpackbits(packed, axis=1, count=messages * self.length), messages
 

@@ -10,9 +10,10 @@ of ones is all that the analyzer learns, so the bits are counted and not shuffle
 has the three parts with their messages.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 from torch import Tensor
@@ -37,26 +38,49 @@ from tacita.sampling import Sampler, as_sampler
 BLOCK = "all"
 
 
-class _ShuffleOracle:
-    """What both shuffle oracles do; each says what users send."""
+@dataclass(frozen=True)
+class _ShufflePlan:
+    """Which users are asked, how often, and the guarantee that their noise bits are calibrated to."""
+
+    sampler: Sampler
+    ledger: Ledger
+    planned_queries: int
+    target_epsilon: float
+    target_delta: float
+    calibration: Calibration
+
+
+class _ShuffleOracle(ABC):
+    """What both shuffle oracles do; each says how users bound their gradients."""
+
+    l2_bounded: ClassVar[bool]  # whether a gradient is scaled to an L2 norm; else each coordinate is clamped
 
     def __init__(
         self,
         data: OracleData,
         options: SessionOptions,
+        plan: _ShufflePlan,
         *,
-        sums: ShuffledSums,
-        sampler: Sampler,
-        ledger: Ledger,
-        planned_queries: int,
-        target: tuple[float, float],
-        calibration: Calibration,
+        half_range: float,
+        num_groups: int,
+        grid: int | None,
+        honest_fraction: float,
     ) -> None:
-        self._data, self._options, self.source, self.ledger = data, options, data.source, ledger
-        self.planned_queries = _validate.count("planned_queries", planned_queries)
-        self.sampler, self.randomness = as_sampler(sampler), options.randomness
-        epsilon, delta = target
-        self._check(delta)
+        self._data, self._options, self.source, self.ledger = data, options, data.source, plan.ledger
+        users = group_size(plan.sampler, _validate.count("num_groups", num_groups))
+        steps = self._default_grid(users) if grid is None else grid
+        sums = ShuffledSums(
+            half_range=half_range,
+            l2_bounded=self.l2_bounded,
+            num_groups=num_groups,
+            users=users,
+            bits=NoiseBits(grid=steps, noise_bits=1, bit_prob=0.5),  # until they are calibrated below
+            honest_fraction=honest_fraction,
+        )
+        self.planned_queries = _validate.count("planned_queries", plan.planned_queries)
+        self.sampler, self.randomness = as_sampler(plan.sampler), options.randomness
+        self._check(plan.target_delta)
+        epsilon, delta, calibration = plan.target_epsilon, plan.target_delta, plan.calibration
         inner = calibrated(
             self._event(sums), queries=self.planned_queries, epsilon=epsilon, delta=delta, calibration=calibration
         )
@@ -65,12 +89,11 @@ class _ShuffleOracle:
             raise ValueError(
                 f'calibration="{calibration}" does not reach epsilon {epsilon:g} here, but {spent:g}: use "least".'
             )
-        bits = NoiseBits(grid=inner.grid, noise_bits=inner.noise_bits, bit_prob=inner.bit_prob)
-        self.sums = replace(sums, bits=bits)
+        self.sums = replace(sums, bits=NoiseBits(grid=inner.grid, noise_bits=inner.noise_bits, bit_prob=inner.bit_prob))
         self.event = under_conditions(inner, self.source.conditions)
         session = options.session_for(
             "oracle",
-            ledger,
+            plan.ledger,
             self.event,
             planned_queries=self.planned_queries,
             part=data.part,
@@ -161,6 +184,10 @@ class _ShuffleOracle:
 
     # Built once.
 
+    @abstractmethod
+    def _default_grid(self, users: int) -> int:
+        """Return the number of grid steps of a coordinate's range, for groups of ``users``."""
+
     def _check(self, delta: float) -> None:
         """Raise ``ValueError`` or ``UnsupportedEventError`` unless sampler, records and relation fit together."""
         relation = self.ledger.neighboring_relation
@@ -185,7 +212,7 @@ class _ShuffleOracle:
 class ShuffleMeanOracle1(_ShuffleOracle):
     r"""Mean gradients without a trusted curator: users clip to an L2 norm of C, and only a shuffler's output is seen.
 
-    Each user scales the own gradient to norm C, rounds it to a grid without bias, and adds b fair noise bits to each
+    Each user scales their gradient to norm C, rounds it to a grid without bias, and adds b fair noise bits to each
     coordinate. The release is :math:`\frac{2C}{g}(Y - b s / 2) - s C` for the counts Y of ones; divided by the public
     number s of users it is an unbiased estimate of the mean of the clipped gradients.
 
@@ -222,6 +249,8 @@ class ShuffleMeanOracle1(_ShuffleOracle):
         (NoiseBits(grid=32, noise_bits=21, bit_prob=0.5), True)
     """
 
+    l2_bounded = True
+
     def __init__(
         self,
         source: GradientSource,
@@ -244,26 +273,19 @@ class ShuffleMeanOracle1(_ShuffleOracle):
         planned_restarts: int = 0,
         reservation: int = RESERVED,
     ) -> None:
-        users = group_size(sampler, 1)
-        steps = vector_grid(users, dim_of(source.shapes)) if grid is None else grid
         chosen = randomness or Randomness.system()
         super().__init__(
             OracleData(source, rows, part),
             SessionOptions(purpose, settings, session, chosen, planned_restarts, reservation),
-            sums=ShuffledSums(
-                half_range=_validate.positive("max_grad_norm", max_grad_norm),
-                l2_bounded=True,
-                num_groups=1,
-                users=users,
-                bits=NoiseBits(grid=steps, noise_bits=1, bit_prob=0.5),
-                honest_fraction=honest_fraction,
-            ),
-            sampler=sampler,
-            ledger=ledger,
-            planned_queries=planned_queries,
-            target=(target_epsilon, target_delta),
-            calibration=calibration,
+            _ShufflePlan(sampler, ledger, planned_queries, target_epsilon, target_delta, calibration),
+            half_range=_validate.positive("max_grad_norm", max_grad_norm),
+            num_groups=1,
+            grid=grid,
+            honest_fraction=honest_fraction,
         )
+
+    def _default_grid(self, users: int) -> int:
+        return vector_grid(users, dim_of(self.source.shapes))
 
 
 class ShuffleMeanOracle2(_ShuffleOracle):
@@ -288,6 +310,8 @@ class ShuffleMeanOracle2(_ShuffleOracle):
             :class:`~tacita.GradientOracle`.
     """
 
+    l2_bounded = False
+
     def __init__(
         self,
         source: GradientSource,
@@ -311,23 +335,16 @@ class ShuffleMeanOracle2(_ShuffleOracle):
         planned_restarts: int = 0,
         reservation: int = RESERVED,
     ) -> None:
-        users = group_size(sampler, _validate.count("num_groups", num_groups))
-        steps = scalar_grid(users) if grid is None else grid
         chosen = randomness or Randomness.system()
         super().__init__(
             OracleData(source, rows, part),
             SessionOptions(purpose, settings, session, chosen, planned_restarts, reservation),
-            sums=ShuffledSums(
-                half_range=_validate.positive("max_coordinate", max_coordinate),
-                l2_bounded=False,
-                num_groups=num_groups,
-                users=users,
-                bits=NoiseBits(grid=steps, noise_bits=1, bit_prob=0.5),
-                honest_fraction=honest_fraction,
-            ),
-            sampler=sampler,
-            ledger=ledger,
-            planned_queries=planned_queries,
-            target=(target_epsilon, target_delta),
-            calibration=calibration,
+            _ShufflePlan(sampler, ledger, planned_queries, target_epsilon, target_delta, calibration),
+            half_range=_validate.positive("max_coordinate", max_coordinate),
+            num_groups=num_groups,
+            grid=grid,
+            honest_fraction=honest_fraction,
         )
+
+    def _default_grid(self, users: int) -> int:
+        return scalar_grid(users)

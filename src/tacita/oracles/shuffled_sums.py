@@ -78,7 +78,7 @@ class ShuffledSums:
                 sums[group] += steps[(group - start) % self.num_groups :: self.num_groups].sum(axis=0)
             start += len(rows)
         if start != self.num_groups * self.users:
-            raise RuntimeError("an engine's chunks must be its batch, whose size is public.")
+            raise RuntimeError("the chunks of an engine must be exactly the rows of its batch, whose size is public.")
         pieces = torch.from_numpy(sums).split([shape.numel() for shape in shapes.values()], dim=1)
         return {name: piece.reshape(-1, *shape) for (name, shape), piece in zip(shapes.items(), pieces, strict=True)}
 

@@ -137,7 +137,7 @@ class StationaryTest:
         self.source.check_draws_nothing()
         check_units(ledger.neighboring_relation, data.max_rows_per_unit)
         self._rows = np.arange(self.source.num_rows) if data.rows is None else data.rows
-        self._because = _one_line("because", because)
+        self._because = _validate.one_line("because", because, "why the bound holds")
         self.query = self._stated(
             StationarityQuery(
                 alpha=alpha,
@@ -344,9 +344,3 @@ def _check_unopened(session: Session | None) -> None:
             f"session {session.id!r} was opened by an earlier run, and a test is not continued: what it rejected "
             "would be tested again. Register a new one at full cost."
         )
-
-
-def _one_line(name: str, text: str) -> str:
-    if not isinstance(text, str) or "\n" in text:
-        raise ValueError(f"{name} must say in one line why the bound holds, got {text!r}.")
-    return text

@@ -75,7 +75,7 @@ class NumberOfRuns:
                 below += chance
                 if uniform < below:
                     return number
-        raise AssertionError("a law of total mass 1")
+        raise AssertionError("the probabilities of a law add up to 1")
 
     def chances(self, count: int) -> list[float]:
         """Return the probabilities of 0, 1, ..., ``count`` - 1 runs."""

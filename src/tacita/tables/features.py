@@ -134,8 +134,8 @@ class ArrayPiece(Piece, frozen=True, tag="array"):
         shape: The shape of the array.
         lower, upper: Public bounds of its values.
         centre, scale: A value x becomes ``(x - centre) / scale``; ``None`` maps [lower, upper] to [0, 1].
-        groups: Instead, each of so many equal runs of the flattened array gets mean 0 and variance 1 of its own, by the
-            row alone; ``None`` does not.
+        groups: Number of equal runs of the flattened array that each get mean 0 and variance 1, by the row alone, in
+            place of ``centre`` and ``scale``.
     """
 
     shape: tuple[int, ...]

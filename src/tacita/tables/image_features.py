@@ -22,7 +22,7 @@ class ScatteringPiece(Piece, frozen=True, tag="scattering"):
         shape: The shape of an image.
         lower, upper: Public bounds of its values.
         num_scales, num_orientations: Settings of the transform.
-        groups: Groups of channels, of which each gets mean 0 and variance 1 by the row alone; ``None`` does not.
+        groups: Number of groups of channels that each get mean 0 and variance 1 by the row alone; ``None`` for none.
     """
 
     shape: tuple[int, ...]

@@ -70,15 +70,15 @@ def require_columns(names: Sequence[str], delimiter: str) -> None:
     Example:
         >>> require_columns(["age;income;label"], ",")
         Traceback (most recent call last):
-        tacita.errors.DataStructureError: data has one column by the delimiter ',', ...: give --delimiter ';'.
+        tacita.errors.DataStructureError: data has a single column with the delimiter ',', ...: give --delimiter ';'.
     """
     if len(names) != 1:
         return
     found = max(_DELIMITERS, key=names[0].count)
     if found != delimiter and found in names[0]:
         raise DataStructureError(
-            f"data has one column by the delimiter {delimiter!r}, and its first line holds another: give --delimiter "
-            f"{found!r}."
+            f"data has a single column with the delimiter {delimiter!r}, and its first line holds another: give "
+            f"--delimiter {found!r}."
         )
 
 

@@ -92,8 +92,8 @@ class ArraySpec(Declared, frozen=True, tag="array"):
     Attributes:
         shape, lower, upper: The shape, and bounds that values are clamped to.
         centre, scale: Public numbers; a value x becomes ``(x - centre) / scale``. By default a public rule chooses.
-        groups: Instead, each of so many equal runs of a row's array gets mean 0 and variance 1 by the row alone; with
-            ``features``, groups of channels.
+        groups: Number of equal runs of a row's array that each get mean 0 and variance 1, by the row alone, in place of
+            ``centre`` and ``scale``; with ``features``, of groups of channels.
         features: "scattering" for an image: fixed features in place of the values.
     """
 

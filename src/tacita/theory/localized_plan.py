@@ -109,6 +109,6 @@ def plan_localized(
 
 
 def _ascending(bounds: dict[float, float], order: float) -> dict[float, float]:
-    """Return one bound for ``order``, and one for order 2, of bounds of which some are uniform."""
+    """Return the bound for ``order`` and the one for order 2, where some of the bounds are uniform."""
     at = min(bound for k, bound in bounds.items() if k >= order)
     return {2.0: min(bounds.get(2.0, at), at), order: at}

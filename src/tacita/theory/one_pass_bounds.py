@@ -305,7 +305,9 @@ def _batch(
     """Return floor(n / batches) and the error of one query's mean gradient."""
     size = np.floor(setting.num_records / batches)
     if not np.all(size >= 1):
-        raise ValueError(f"steps must leave a record for each query, of {setting.num_records}, got {batches.max():g}.")
+        raise ValueError(
+            f"steps must leave a record for each query, got {batches.max():g} queries of {setting.num_records} records."
+        )
     return size, clipped_mean_error(
         setting, batch_size=size, max_grad_norm=max_grad_norm, order=order, constants=constants
     )

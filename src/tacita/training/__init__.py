@@ -1,8 +1,9 @@
 """Training: the life of a run, the loop, checkpoints, progress, and ``fit``, the five-line path."""
 
 from tacita.training.callbacks import Callback, Spent
-from tacita.training.fit import Run, fit
-from tacita.training.public import EarlyStop
+from tacita.training.finished_run import Run
+from tacita.training.fit import fit
+from tacita.training.public_loss import EarlyStop
 from tacita.training.sealed_run import SealedRun, seal_run
 
 __all__ = ["Callback", "EarlyStop", "Run", "SealedRun", "Spent", "fit", "seal_run"]

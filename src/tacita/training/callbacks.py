@@ -17,7 +17,7 @@ from tacita.methods import RandomIterate
 from tacita.oracles import GradientOracle, Release
 from tacita.training.checkpoint import TrainingState
 from tacita.training.progress import Progress
-from tacita.training.public import SHARE, EarlyStop, end_point, public_loss
+from tacita.training.public_loss import SHARE, EarlyStop, end_point, public_loss
 
 
 class Spent:
@@ -143,14 +143,14 @@ class Watching:
         if self.every is not None:
             _validate.count("public_every", self.every)
         if self.early_stop is not None and self.public_data is None:
-            raise ValueError("early_stop needs public_data: the loss on private rows must not decide in the open.")
+            raise ValueError(
+                "early_stop needs public_data: when the run ends must not depend on the loss on private rows."
+            )
 
     def check(self, state: TrainingState) -> None:
         """Refuse a schedule or an average that does not go with what is watched."""
         if isinstance(state.scheduler, ReduceLROnPlateau) and self.public_data is None:
-            raise ValueError(
-                "scheduler must be another one without public_data, whose loss moves ReduceLROnPlateau on."
-            )
+            raise ValueError("scheduler must not be ReduceLROnPlateau without public_data, whose loss it follows.")
         if self.early_stop is not None and isinstance(state.average, RandomIterate):
             raise ValueError("early_stop must go without a RandomIterate: the iterate that was drawn may never come.")
 

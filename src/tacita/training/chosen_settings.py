@@ -66,7 +66,7 @@ def stated_delta(target_delta: float, oracle: GradientOracle) -> float:
     return min(2 * sum(share.delta for share in oracle.ledger.shares), 0.5)
 
 
-def public_count(num_records: int | None, dataset: Any, relation: NeighboringRelation, chosen: ChosenSettings) -> int:
+def _public_count(num_records: int | None, dataset: Any, relation: NeighboringRelation, chosen: ChosenSettings) -> int:
     """Return the public number of records: as declared, or the data's where the relation makes that public."""
     check_relation(relation)
     if num_records is None and relation == "add_or_remove_one":
@@ -81,9 +81,16 @@ def public_count(num_records: int | None, dataset: Any, relation: NeighboringRel
 
 
 def chosen_sampler(
-    num_records: int, expected_batch_size: float | None, target_delta: float, chosen: ChosenSettings
+    num_records: int | None,
+    dataset: Any,
+    relation: NeighboringRelation,
+    expected_batch_size: float | None,
+    target_delta: float,
+    *,
+    chosen: ChosenSettings,
 ) -> PoissonSampler:
     """Return the Poisson sampler of the expected batch size that was given or chosen."""
+    num_records = _public_count(num_records, dataset, relation, chosen)
     _validate.delta_below("target_delta", target_delta, num_records)
     batch = chosen.filled("expected_batch_size", expected_batch_size, max(min(num_records, 256), num_records // 50))
     return PoissonSampler(expected_batch_size=batch, num_records=num_records)

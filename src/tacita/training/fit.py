@@ -4,27 +4,24 @@
 chooses epsilon or delta.
 """
 
-from collections.abc import Callable, Iterable
-from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-import safetensors
-import safetensors.torch
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from tacita.accounting import NeighboringRelation
 from tacita.clipping.clipper import Clipper
-from tacita.errors import ResumeError, TacitaError
 from tacita.estimators.error_feedback import Feedback, as_feedback
 from tacita.gradients import SeveralViews, mean_over_views
 from tacita.gradients.functional import LossFn
 from tacita.gradients.process_group import Ranks
-from tacita.ledger import Ledger, Share, Statement, statement
+from tacita.ledger import Ledger, Session, Share
 from tacita.ledger.reservations import BLOCK
 from tacita.mechanisms import CalibratedGaussian, form_of
 from tacita.oracles import ClippedGradientOracle, ErrorFeedbackOracle, GradientOracle
@@ -41,39 +38,19 @@ from tacita.training.chosen_settings import (
     chosen_clipper,
     chosen_optimizer,
     chosen_sampler,
-    public_count,
     relation_and_unit,
     stated_delta,
 )
 from tacita.training.fingerprint import data_fingerprint
+from tacita.training.finished_run import Run, finished_run, restored_run
 from tacita.training.folder import RunFolder
 from tacita.training.followed_run import SEALED, follow
 from tacita.training.loop import Checkpoints, train
 from tacita.training.progress import Progress
-from tacita.training.public import EarlyStop
+from tacita.training.public_loss import EarlyStop
 from tacita.training.run_lifecycle import RunLifecycle
-from tacita.training.sealed_run import MODEL, publish
 from tacita.training.several_ranks import same_weights
 from tacita.training.unknown_names import refuse_unknown_names
-
-
-@dataclass(frozen=True)
-class Run:
-    """A finished private run.
-
-    Attributes:
-        model: The trained network, which is the one that was handed in.
-        ledger: What was spent; of several ranks, rank 0's.
-        statement: The guarantee in words: epsilon of the plan, the unit, the assumptions.
-        folder: Where the run was written; ``None`` for a run in memory.
-        public_losses: Pairs (queries made, mean loss on ``public_data``).
-    """
-
-    model: nn.Module
-    ledger: Ledger
-    statement: Statement
-    folder: Path | None = None
-    public_losses: tuple[tuple[int, float], ...] = ()
 
 
 @refuse_unknown_names
@@ -196,19 +173,17 @@ def fit(
     relation, unit = relation_and_unit(ledger, share, folder, neighboring_relation, privacy_unit)
     watching = Watching(loss_fn, as_callbacks(callbacks), public_data, collate_fn, public_every, early_stop)
     chosen = ChosenSettings()
-    num_records = public_count(num_records, dataset, relation, chosen)
-    sampler = chosen_sampler(num_records, expected_batch_size, target_delta, chosen)
-    shown, collate = _views(loss_fn, dataset, collate_fn, views, augment)
+    sampler = chosen_sampler(num_records, dataset, relation, expected_batch_size, target_delta, chosen=chosen)
+    data = _views(loss_fn, dataset, collate_fn, views, augment)
     ranks = Ranks.of(process_group, next(model.parameters(), torch.empty(0)).device)
     oracle_of = partial(
         ClippedGradientOracle if feedback is None else partial(ErrorFeedbackOracle, feedback=feedback),
         model,
-        *shown,
+        **data,
         sampler=sampler,
         clipper=chosen_clipper(clipper, max_grad_norm, chosen),
         mechanism=CalibratedGaussian(target_epsilon=target_epsilon, target_delta=target_delta, form=form_of(hardened)),
         planned_queries=sampler.queries_for(epochs),
-        collate_fn=collate,
         num_workers=num_workers,
         method=method,
         max_physical_batch_size=max_physical_batch_size,
@@ -216,19 +191,15 @@ def fit(
         reservation=reservation,
         share=share,
     )
-    unit = chosen.filled("privacy_unit", unit, "one record")
-    optimizer = chosen_optimizer(optimizer, chosen)
+    state_of = partial(_state, model, optimizer, scheduler, chosen=chosen)
     with ranks.together():
         same_weights(ranks, model)
         if not ranks.leads:
-            return _followed(model, ranks, lambda: _state(model, oracle_of(ledger=None), optimizer, scheduler, None))
+            return _followed(model, ranks, lambda: state_of(oracle_of(ledger=None), "last"))
         run = RunLifecycle.start(None if folder is None else RunFolder(folder), randomness)
-        own = run.ledger(neighboring_relation=relation, privacy_unit=unit)
-        with own if ledger is None else nullcontext(ledger) as paying:
-            begun = None if ledger else next(iter(paying.sessions), None)
-            oracle = oracle_of(ledger=paying, session=begun, randomness=run.randomness)
-            state = _state(model, oracle, optimizer, scheduler, chosen_average(average, oracle, model, chosen))
-            finished = _finished(run, state, watching, shown[1], delta=target_delta, chosen=chosen, bar=progress)
+        with _paying(run, ledger, relation, chosen.filled("privacy_unit", unit, "one record")) as (paying, begun):
+            state = state_of(oracle_of(ledger=paying, session=begun, randomness=run.randomness), average)
+            finished = _finished(run, state, watching, data["dataset"], delta=target_delta, chosen=chosen, bar=progress)
     run.finish()
     return finished
 
@@ -246,21 +217,41 @@ def _check_variants(
 
 def _views(
     loss_fn: LossFn, dataset: Any, collate_fn: Callable[[list], Any] | None, views: int, augment: Callable | None
-) -> tuple[tuple[LossFn, Any], Callable[[list], Any] | None]:
-    """Return (loss, data set) and the ``collate_fn`` of the oracle, whose records have ``views`` augmented views."""
+) -> dict[str, Any]:
+    """Return loss, data set and ``collate_fn`` of the oracle, whose records have ``views`` augmented views."""
     if views == 1 and augment is None:
-        return (loss_fn, dataset), collate_fn
+        return {"loss_fn": loss_fn, "dataset": dataset, "collate_fn": collate_fn}
     records = as_records(dataset)
     several = SeveralViews(records.dataset, views, augment, collate_fn=collate_fn)
-    return (mean_over_views(loss_fn), replace(records, dataset=several)), None
+    return {"loss_fn": mean_over_views(loss_fn), "dataset": replace(records, dataset=several), "collate_fn": None}
+
+
+@contextmanager
+def _paying(
+    run: RunLifecycle, ledger: Ledger | None, relation: NeighboringRelation, unit: str
+) -> Iterator[tuple[Ledger, Session | None]]:
+    """Yield the ledger that pays, the caller's or the run's own, and the session in it that this run continues."""
+    if ledger is not None:
+        yield ledger, None
+        return
+    with run.ledger(neighboring_relation=relation, privacy_unit=unit) as own:
+        yield own, next(iter(own.sessions), None)
 
 
 def _state(
-    model: nn.Module, oracle: GradientOracle, optimizer: Callable, scheduler: Callable | None, average: Any
+    model: nn.Module,
+    optimizer: Callable | None,
+    scheduler: Callable | None,
+    oracle: GradientOracle,
+    average: Average,
+    *,
+    chosen: ChosenSettings,
 ) -> TrainingState:
-    built = optimizer(model.parameters())
+    """Return what the training changes from step to step, before the first step."""
+    make_optimizer, end_point = chosen_optimizer(optimizer, chosen), chosen_average(average, oracle, model, chosen)
+    built = make_optimizer(model.parameters())
     schedule = None if scheduler is None else scheduler(built, oracle.planned_queries)
-    return TrainingState(model, built, oracle, average, schedule)
+    return TrainingState(model, built, oracle, end_point, schedule)
 
 
 def _followed(model: nn.Module, ranks: Ranks, state_of: Callable[[], TrainingState]) -> Run:
@@ -286,12 +277,12 @@ def _finished(
     delta = stated_delta(delta, oracle)
     oracle.source.ranks.told(SEALED, {"sealed": run.sealed})
     if run.sealed:
-        finished = _restored(run, state, delta, chosen.words)
+        finished = restored_run(run, state, delta, chosen.words)
     else:
         progress = Progress(oracle.ledger, delta=delta, total=oracle.planned_queries) if bar else None
         watch = Watch(state, watching, delta=delta, bar=progress)
         _train(state, _checkpoints(run, oracle, dataset), watch, progress)
-        finished = _told(run, state, watching.public_data is not None, delta, chosen.words)
+        finished = finished_run(run, state, watching.public_data is not None, delta, chosen.words)
     same_weights(oracle.source.ranks, state.model)
     return finished
 
@@ -309,34 +300,3 @@ def _train(state: TrainingState, checkpoints: Checkpoints | None, watch: Watch, 
         train(state, checkpoints=checkpoints, progress=bar, watch=watch)
     if not state.oracle.session.closed:
         state.oracle.session.close()
-
-
-def _told(run: RunLifecycle, state: TrainingState, public: bool, delta: float, chosen: list[str]) -> Run:
-    """Seal the trained run, and return what is told of it."""
-    ledger, model = state.oracle.ledger, state.model
-    caveats = ["A loss was shown on data that the caller declares to be public."] if public else []
-    caveats += state.changes_in_words()
-
-    def make_statement(hashes: dict[str, str]) -> Statement:
-        fields: dict[str, Any] = {"files": hashes} if hashes else {}
-        return statement(ledger, delta, chosen_by_tacita=chosen, caveats=caveats, **fields)
-
-    ledger.flush()  # no weights leave before the lines of their queries
-    words = make_statement({}) if run.folder is None else publish(ledger, make_statement, weights=model.state_dict())
-    return Run(model, ledger, words, None if run.folder is None else run.folder.path, tuple(state.public_losses))
-
-
-def _restored(run: RunLifecycle, state: TrainingState, delta: float, chosen: list[str]) -> Run:
-    """Load the model of a run that was sealed, and return what its statement told."""
-    assert run.folder is not None
-    ledger, sealed = state.oracle.ledger, run.sealed_run()
-    standing = len(statement(ledger, delta).to_json()["caveats"])
-    try:
-        state.model.load_state_dict(safetensors.torch.load(sealed.read(MODEL)))
-        caveats, files = sealed.stated["caveats"][standing:], sealed.stated["files"]
-    except TacitaError as error:
-        raise ResumeError(f"the run that was finished here was changed since: {error}") from None
-    except (RuntimeError, LookupError, TypeError, safetensors.SafetensorError):
-        raise ResumeError(f"{MODEL} is not of the model that was trained here.") from None
-    words = statement(ledger, delta, chosen_by_tacita=chosen, caveats=caveats, files=files)
-    return Run(state.model, ledger, words, run.folder.path)

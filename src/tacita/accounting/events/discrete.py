@@ -69,7 +69,7 @@ class DiscreteGaussianEvent(OuterEvent):
 
 
 def _counts(event: Event) -> bool:
-    """Return whether these are noisy counts of which none is left out."""
+    """Return whether these are noisy counts, all of which are released."""
     return type(event) is HistogramGaussianEvent
 
 

@@ -147,8 +147,8 @@ class ShuffledSumEvent(SampledEvent):
         if not farthest < 1:
             raise UnsupportedEventError(
                 f"noise_bits must be larger: {self.noise_bits} bits of {self.honest_users} users do not cover a shift "
-                f"of {self.shift} steps but for a chance of {self.failure_probability:g}. Use more bits or users, or a "
-                "coarser grid."
+                f"of {self.shift} steps, except with probability {self.failure_probability:g}. Use more bits or users, "
+                "or a coarser grid."
             )
         excess = 2 * (math.atanh(farthest) - farthest)
         steps = math.sqrt(self.coordinates) * self.radius  # the largest L1 norm

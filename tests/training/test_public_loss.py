@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import tacita
-from tacita.training.public import EarlyStop, public_loss
+from tacita.training.public_loss import EarlyStop, public_loss
 from tests.training.test_fit import SETTINGS, Stop, loss_fn, problem
 
 PUBLIC = problem(seed=1)[2]

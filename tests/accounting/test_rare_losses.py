@@ -8,8 +8,8 @@ from tacita import accounting as acc
 from tacita.accounting._line_pairs import EnvelopePair, MixturePair, ReplacedPair
 from tacita.accounting._loss_law import LossLaw, Stretch
 from tacita.accounting._pld_accountant import EpsilonAt, _larger
-from tacita.accounting._rare import coarsened, divergence, rare_total
-from tacita.accounting._several import STEEPEST_EXPONENT, Rare, _exp_two, _log_moments
+from tacita.accounting._rare_losses import coarsened, divergence, rare_total
+from tacita.accounting._several_rare_losses import STEEPEST_EXPONENT, Rare, _exp_two, _log_moments
 from tacita.accounting._totals import _rare
 
 INTERVAL, QUERIES = 0.05, 400

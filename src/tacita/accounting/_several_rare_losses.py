@@ -1,6 +1,6 @@
 r"""Two rare large losses or more, beside the bulk's total.
 
-Place: _tilted -> [accounting._several] -> _rare. Proof: docs/derivations/accounting.md, section 10.
+Place: _tilted -> [accounting._several_rare_losses] -> _rare_losses. Proof: docs/derivations/accounting.md, section 10.
 
 The measure :math:`B * (e^{\rho} - 1 - \rho)`, powers of :math:`\rho` by convolution, is computed by one tilted Fourier
 transform: :math:`\hat B (e^{\hat\rho} - 1 - \hat\rho)`.
@@ -57,17 +57,17 @@ class Rare:
 
     @cached_property
     def number(self) -> float:
-        """Expected number of large losses."""
+        """The expected number of large losses."""
         return float(self.masses.sum()) * (1 + 1e-12)
 
     @cached_property
     def losses(self) -> np.ndarray:
-        """The points."""
+        """The losses at the points of the grid."""
         return np.arange(self.first, self.first + len(self.masses)) * self.interval
 
 
 def several(bulk: LossLaw, rare: Rare, epsilon: float, delta: float) -> TiltedTotal:
-    """The total of the bulk and two or more rare losses, to be read at about ``epsilon`` and ``delta``."""
+    """Return the total of the bulk and two or more rare losses, to be read at about ``epsilon`` and ``delta``."""
     number = rare.number
     if number * number * math.exp(number) <= NEGLIGIBLE * delta:
         return _infinite(bulk, rare, epsilon, number * number * math.exp(number) / 2)
@@ -92,14 +92,14 @@ def several(bulk: LossLaw, rare: Rare, epsilon: float, delta: float) -> TiltedTo
 
 
 def _infinite(bulk: LossLaw, rare: Rare, epsilon: float, chance: float) -> TiltedTotal:
-    """Two or more large losses counted as infinite: their chance is negligible."""
+    """Count two or more large losses as infinite, because their chance is negligible."""
     highest = max(float(bulk.losses[-1]) + 4 * float(rare.losses[-1]), 2 * epsilon)
     losses = np.linspace(-1.0 - bulk.loss_error, highest, EMPTY)
     return TiltedTotal(0.0, 0.0, losses, np.zeros(EMPTY), chance * (1 + 1e-9), bulk.loss_error, 0.0)
 
 
 def _log_moments(bulk: LossLaw, rare: Rare) -> Callable[[float], float]:
-    """Log of the exponential moment of the measure, rounded up, as a function of the tilt >= 0."""
+    """Return the log of the measure's exponential moment, rounded up, as a function of the tilt >= 0."""
 
     def log_moment(theta: float) -> float:
         exponents = theta * rare.losses
@@ -112,7 +112,7 @@ def _log_moments(bulk: LossLaw, rare: Rare) -> Callable[[float], float]:
 
 
 def _steepest(rare: Rare) -> float:
-    """The largest tilt at which the mass of large losses is moderate."""
+    """Return the largest tilt at which the mass of large losses is moderate."""
     low, high = 0.0, min(STEEPEST / rare.interval, LARGEST_EXPONENT / float(rare.losses[-1]))
     for _ in range(40):
         middle = (low + high) / 2
@@ -122,7 +122,7 @@ def _steepest(rare: Rare) -> float:
 
 
 def _transformed(bulk: LossLaw, rare: Rare, theta: float, start: int, size: int) -> TiltedTotal:
-    """The measure on a window of ``size`` points from ``start`` up, and the bound on its rounding."""
+    """Return the measure on a window of ``size`` points from ``start`` up, and the bound on its rounding."""
     rounding = BUTTERFLY * math.log2(size)
     tilted, log_bulk, steps = tilt(bulk, theta)
     large = rare.masses * np.exp(theta * rare.losses)
@@ -144,7 +144,7 @@ def _transform(first: int, masses: np.ndarray, size: int) -> np.ndarray:
 
 
 def _exp_two(z: np.ndarray) -> np.ndarray:
-    """exp(z) - 1 - z, with relative accuracy in the modulus of z."""
+    """Return exp(z) - 1 - z, with relative accuracy in the modulus of z."""
     near = np.abs(z) < SERIES
     inside = np.where(near, z, 0.0)
     series = np.zeros_like(inside)

@@ -1,11 +1,11 @@
 r"""Rare large losses apart from the bulk: totals with a peak, and a thin tail far from it.
 
-Place: _tilted -> [accounting._rare] -> _pld_accountant. Proof: docs/derivations/accounting.md, section 10.
+Place: _tilted -> [accounting._rare_losses] -> _pld_accountant. Proof: docs/derivations/accounting.md, section 10.
 
 With :math:`\beta` the part of a query's losses up to a cut and :math:`\rho` T times the rest, T losses have at most the
 divergence of :math:`\beta^{*T} * (1 + \rho + \rho^{*2}/2! + \dots)`. The bulk's total :math:`\beta^{*T}` is narrow: it
 gets a fine grid, and its sum a coarse one. No and one large loss are added up term by term, which loses nothing
-however small delta is; two and more (_several) are rarer than delta's rounding needs.
+however small delta is; two and more (_several_rare_losses) are rarer than delta's rounding needs.
 """
 
 import math
@@ -17,7 +17,7 @@ from scipy.signal import lfilter
 
 from tacita.accounting._loss_law import UNIT, LossLaw
 from tacita.accounting._search import least_epsilon
-from tacita.accounting._several import Rare, several
+from tacita.accounting._several_rare_losses import Rare, several
 from tacita.accounting._tilted import Composed, TiltedTotal, composed, moments
 
 LEFT_OUT, LEAST_DELTA = 1e-10, 1e-280  # of delta: of the bulk's upper tail
@@ -48,7 +48,7 @@ class Divergence:
     total: float
 
     def between(self, start: int, stop: int) -> np.ndarray:
-        r"""The values from ``start`` to ``stop``, which is left out.
+        r"""Return the values from ``start`` up to ``stop``, which is left out.
 
         Below the first point f, with all mass S above: :math:`(1 - e^{(i - f) d}) S + e^{(i - f) d} D_f`.
         """
@@ -61,7 +61,7 @@ class Divergence:
 
 
 def divergence(first: int, masses: np.ndarray, interval: float, lowest: int) -> Divergence:
-    r"""At the points from ``lowest`` up: :math:`D_i = (1 - e^{-d}) S_i + e^{-d} D_{i+1}`, S the mass above a point.
+    r"""Return divergences from ``lowest``: :math:`D_i = (1 - e^{-d}) S_i + e^{-d} D_{i+1}`, S the mass above a point.
 
     No term is negative, so nothing cancels. Values far below the first mass are computed where they are asked for.
     """
@@ -100,26 +100,26 @@ class RareTotal:
     one: Divergence
 
     def delta(self, epsilon: float) -> float:
-        """At ``epsilon`` >= 0, rounded up."""
+        """Return delta at ``epsilon`` >= 0, rounded up."""
         exactly = self._without(self.none, self.fine, epsilon) + self._with_one(self.bulk, epsilon)
         return min(1.0, self.infinity + (exactly + self.more.delta(epsilon)) * MARGIN)
 
     def epsilon(self, delta: float, guess: float) -> float:
-        """The smallest epsilon >= 0 at ``delta``, rounded up; ``inf`` if there is none."""
+        """Return the smallest epsilon >= 0 at ``delta``, rounded up; ``inf`` if there is none."""
         return least_epsilon(self.delta, delta, 0.0, float(self.more.losses[-1]), guess=guess)
 
     @property
     def interval(self) -> float:
-        """Of the grid of large losses."""
+        """The interval of the grid of large losses."""
         return self.rare.interval
 
     @property
     def loss_error(self) -> float:
-        """What all losses may be larger by."""
+        """The amount by which every loss may be too small."""
         return self.more.loss_error
 
     def rounding_share(self, epsilon: float) -> float:
-        """What of :meth:`delta` is a bound on the rounding of transforms, about."""
+        """Return about which share of :meth:`delta` is the bound on the rounding of transforms."""
         least = -1 - self.uncertain.first - len(self.uncertain.masses)
         none = divergence(self.uncertain.first, self.uncertain.masses, self.interval, min(-1, least))
         bulk = self._without(none, self.interval, epsilon) + self._with_one(self.uncertain, epsilon)
@@ -141,7 +141,7 @@ class RareTotal:
 
 
 def _chord(at: Callable[[int], float], epsilon: float, interval: float) -> float:
-    """Between two points of the grid, in exp(epsilon)."""
+    """Interpolate between two points of the grid, linearly in exp(epsilon)."""
     below = math.floor(epsilon / interval)
     share = min(1.0, max(0.0, math.expm1(epsilon - below * interval) / math.expm1(interval)))
     return (1 - share) * at(below) + share * at(below + 1)
@@ -150,7 +150,7 @@ def _chord(at: Callable[[int], float], epsilon: float, interval: float) -> float
 def rare_total(
     bulks: Sequence[Composed], rare: Rare, infinity: float, at: tuple[float, float], most_points: float
 ) -> RareTotal | None:
-    """The total of the bulks and of rare losses.
+    """Return the total of the bulks and of rare losses.
 
     Args:
         bulks: Laws without large losses, and how often each is composed; on grids that divide that of ``rare``.
@@ -177,13 +177,13 @@ def rare_total(
 
 
 def _bulk_total(bulks: Sequence[Composed], least: float, most_points: float) -> tuple[LossLaw, np.ndarray] | None:
-    """The law of the bulk's total but for its tails of ``least``, and how much of each mass may be rounding.
+    """Return the law of the bulk's total without tails of ``least``, and how much of each mass may be rounding.
 
     A point's mass is the least that several tilts give, and not more than Chernoff's bound of all above it.
     """
 
     def log_tail(tilt: float) -> float:
-        """Chernoff's bound of what is beyond the mean of the tilted law, as the minus of its logarithm."""
+        """Return minus the logarithm of Chernoff's bound on the mass beyond the mean of the tilted law."""
         value, mean = moments(bulks, tilt)
         return tilt * mean - value
 
@@ -211,7 +211,7 @@ def _bulk_total(bulks: Sequence[Composed], least: float, most_points: float) -> 
 
 
 def coarsened(law: LossLaw, interval: float) -> LossLaw:
-    """The law on a grid whose interval is a whole multiple: each mass split between the points around it."""
+    """Return the law on a coarser grid: each mass is split between the two points around it."""
     stride = round(interval / law.interval)
     if stride == 1:
         return law
@@ -229,7 +229,7 @@ def coarsened(law: LossLaw, interval: float) -> LossLaw:
 
 
 def _step(rising: Callable[[float], float], level: float) -> float:
-    """About the tilt at which a function that rises from 0 reaches ``level``."""
+    """Return about the tilt at which a function that increases from 0 reaches ``level``."""
     low, high = 0.0, 1.0
     while rising(high) < level and high < LARGEST_TILT:
         low, high = high, 2 * high
