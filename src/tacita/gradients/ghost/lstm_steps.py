@@ -32,7 +32,7 @@ from tacita.gradients.ghost.record_batch import RecordBatch, outside
 
 @dataclass(frozen=True)
 class _Kept:
-    """What the forward pass keeps: (steps, rows, ...) each, the gates in the order i, f, g, o."""
+    """What the forward pass keeps: (rows, steps, ...) each, the gates in the order i, f, g, o."""
 
     gates: Tensor
     memory: Tensor  # c_0 first: one step more than the others
@@ -68,7 +68,7 @@ def lstm_steps(
         whole = batch.all(from_input)
         first = [batch.all(one) for one in state]
         kept = _forward(whole.detach(), [one.detach() for one in first], weight.detach(), bias)
-        before = _to_records(kept.hidden[:-1], whole.shape)
+        before = _to_records(kept.hidden[:, :-1], whole.shape)
     product = F.linear(batch.one(before), weight, bias)
     with outside(), torch._C.DisableTorchFunction():
         found, memory = _Steps.apply(whole, batch.all(product), *first, kept)
@@ -78,21 +78,21 @@ def lstm_steps(
 
 def _forward(whole: Tensor, first: list[Tensor], weight: Tensor, bias: Tensor | None) -> _Kept:
     """Run all steps without a graph."""
-    gates = _to_steps(whole).clone(memory_format=torch.contiguous_format)
-    if bias is not None:
-        gates += bias.detach()
-    steps, rows, width = *gates.shape[:2], weight.shape[1]
-    memory, hidden = (gates.new_empty(steps + 1, rows, width) for _ in range(2))
-    squashed = gates.new_empty(steps, rows, width)
-    hidden[0], memory[0] = (one.reshape(rows, width) for one in first)
+    given = _to_rows(whole)
+    gates = torch.empty(given.shape, dtype=given.dtype, device=given.device)
+    torch.add(given, 0.0 if bias is None else bias.detach(), out=gates)
+    rows, steps, width = *gates.shape[:2], weight.shape[1]
+    memory, hidden = (gates.new_empty(rows, steps + 1, width) for _ in range(2))
+    squashed = gates.new_empty(rows, steps, width)
+    hidden[:, 0], memory[:, 0] = (one.reshape(rows, width) for one in first)
     turned = weight.t()
-    h, c = hidden.unbind(0), memory.unbind(0)
-    parts = [gates[..., k * width : (k + 1) * width].unbind(0) for k in range(4)]
-    both = gates[..., : 2 * width].unbind(0)
-    for t, (gate, squash) in enumerate(zip(gates.unbind(0), squashed.unbind(0), strict=True)):
+    h, c = hidden.unbind(1), memory.unbind(1)
+    by_kind = zip(*(part.unbind(1) for part in gates.split(width, dim=2)), strict=True)
+    both = gates[..., : 2 * width].unbind(1)
+    whole_steps = zip(gates.unbind(1), squashed.unbind(1), by_kind, strict=True)
+    for t, (gate, squash, (i, f, g, o)) in enumerate(whole_steps):
         gate.addmm_(h[t], turned)
         both[t].sigmoid_()
-        i, f, g, o = (part[t] for part in parts)
         g.tanh_()
         o.sigmoid_()
         torch.mul(f, c[t], out=c[t + 1]).addcmul_(i, g)
@@ -109,38 +109,48 @@ class _Steps(torch.autograd.Function):
         ctx: Any, whole: Tensor, product: Tensor, hidden: Tensor, memory: Tensor, kept: _Kept
     ) -> tuple[Tensor, Tensor]:
         ctx.kept, ctx.shape, ctx.state = kept, whole.shape, hidden.shape
-        return _to_records(kept.hidden[1:], whole.shape), kept.memory[-1].reshape(memory.shape).clone()
+        return _to_records(kept.hidden[:, 1:], whole.shape), kept.memory[:, -1].reshape(memory.shape).clone()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         kept: _Kept = ctx.kept
-        outputs = _to_steps(grads[0])
-        rows, width = kept.hidden.shape[1:]
+        rows, _, width = kept.hidden.shape
         later, of_memory = grads[0].new_zeros(rows, width), grads[1].reshape(rows, width).clone()
-        i, f, g, o = kept.gates.view(*kept.gates.shape[:2], 4, width).unbind(2)
-        slopes = torch.stack([g * i * (1 - i), kept.memory[:-1] * f * (1 - f), i * (1 - g * g)], dim=2)
-        of_o, through = kept.squashed * o * (1 - o), o * (1 - kept.squashed.square())
-        found = torch.empty_like(kept.gates)
-        parts = found.view(*slopes.shape[:2], 4, width)
-        for t in reversed(range(len(found))):
+        found, through = _slopes(kept)  # becomes the gradients before the activations
+        of_three = found[..., : 3 * width].unflatten(2, (3, width)).unbind(1)
+        of_o, forget = found[..., 3 * width :].unbind(1), kept.gates[..., width : 2 * width].unbind(1)
+        outputs, whole_steps, through_steps = _to_rows(grads[0]).unbind(1), found.unbind(1), through.unbind(1)
+        for t in reversed(range(len(outputs))):
             later += outputs[t]
-            of_memory.addcmul_(later, through[t])
-            torch.mul(of_memory.unsqueeze(1), slopes[t], out=parts[t, :, :3])
-            torch.mul(later, of_o[t], out=parts[t, :, 3])
-            torch.mm(found[t], kept.weight, out=later)
-            of_memory *= f[t]
-        whole = _to_records(found, ctx.shape)
+            of_memory.addcmul_(later, through_steps[t])
+            of_three[t].mul_(of_memory.unsqueeze(1))
+            of_o[t].mul_(later)
+            torch.mm(whole_steps[t], kept.weight, out=later)
+            of_memory *= forget[t]
+        whole = _to_records(found, ctx.shape, copy=False)
         product = whole.clone() if ctx.needs_input_grad[1] else None  # a rule may keep each of them, and write it
         return whole, product, later.view(ctx.state), of_memory.view(ctx.state), None
 
 
-def _to_steps(records: Tensor) -> Tensor:
-    """Return (batch, steps, ..., width) as (steps, rows, width)."""
-    return records.movedim(1, 0).flatten(1, -2)
+def _slopes(kept: _Kept) -> tuple[Tensor, Tensor]:
+    """Return the factors of the gradients of memory (i, f, g) and output (o), and that of the output in the memory's."""
+    i, f, g, o = kept.gates.chunk(4, dim=2)
+    found = torch.addcmul(kept.gates, kept.gates, kept.gates, value=-1)  # s (1 - s)
+    of_i, of_f, of_g, of_o = found.chunk(4, dim=2)
+    of_i.mul_(g)
+    of_f.mul_(kept.memory[:, :-1])
+    torch.mul(g, g, out=of_g).neg_().add_(1).mul_(i)
+    of_o.mul_(kept.squashed)
+    return found, kept.squashed.square().neg_().add_(1).mul_(o)
 
 
-def _to_records(steps: Tensor, like: torch.Size) -> Tensor:
-    """Return (steps, rows, width) as a new (batch, steps, ..., width), with the leading axes of ``like``."""
-    apart = steps.view(like[1], like[0], *like[2:-1], steps.shape[-1])
-    return apart.movedim(0, 1).clone(memory_format=torch.contiguous_format)
+def _to_rows(records: Tensor) -> Tensor:
+    """Return (batch, steps, ..., width) as (rows, steps, width); a copy only if a record has several rows."""
+    return records.movedim(1, -2).flatten(0, -3)
+
+
+def _to_records(rows: Tensor, like: torch.Size, *, copy: bool = True) -> Tensor:
+    """Return (rows, steps, width) as (batch, steps, ..., width), with the leading axes of ``like``."""
+    apart = rows.unflatten(0, (like[0], *like[2:-1])).movedim(-2, 1)
+    return apart.clone(memory_format=torch.contiguous_format) if copy else apart.contiguous()
