@@ -67,7 +67,9 @@ CASES = {
     "last output": lambda: Net(last),
     "last memory alone": lambda: Net(memory),
     "output written in place": lambda: Net(in_place),
-    "both ways, two layers": lambda: Net(lambda out, _: out.square().mean(dim=(1, 2)), bidirectional=True, num_layers=2),
+    "both ways, two layers": lambda: Net(
+        lambda out, _: out.square().mean(dim=(1, 2)), bidirectional=True, num_layers=2
+    ),
     "no bias": lambda: Net(last, bias=False),
     "state weight frozen": lambda: frozen(Net(last), "weight_hh_l0"),
     "state frozen": lambda: frozen(Net(last), "weight_hh_l0", "bias_hh_l0"),
