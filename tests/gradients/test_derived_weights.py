@@ -1,4 +1,4 @@
-"""Weights that a model computes from its parameters: pulled back a few rows at a time, and summed with hardened noise."""
+"""Weights that a model computes from its parameters: gradients in the rows' order, and sums with hardened noise."""
 
 import pytest
 import torch

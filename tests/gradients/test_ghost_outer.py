@@ -117,8 +117,10 @@ def test_autocast_is_off_inside():
 
 @pytest.mark.parametrize("method", ["ghost", "loop"])
 def test_a_layer_that_meets_no_position_has_gradients_of_zero(method):
-    source = NetworkSource(nn.Linear(3, 2), lambda model, batch: model(batch[0]).sum(dim=(1, 2)), (torch.zeros(4, 0, 3),),
-                           method=method)  # fmt: skip
+    def loss_fn(model, batch):
+        return model(batch[0]).sum(dim=(1, 2))
+
+    source = NetworkSource(nn.Linear(3, 2), loss_fn, (torch.zeros(4, 0, 3),), method=method)
     engine = source.engine(dict(source.model.named_parameters()), torch.arange(4).numpy(), seed=1)
     found = engine.weighted_sums(torch.ones_like, {"all": ("weight", "bias")})
     assert (found.norms <= 1e-15).all()

@@ -134,8 +134,8 @@ class _Steps(torch.autograd.Function):
 
 
 def _slopes(kept: _Kept) -> tuple[Tensor, Tensor]:
-    """Return the factors of the gradients of memory (i, f, g) and output (o), and that of the output in the memory's."""
-    i, f, g, o = kept.gates.chunk(4, dim=2)
+    """Return the factors of memory's gradient (i, f, g) and of the output's (o), and the output's share in memory's."""
+    i, _, g, o = kept.gates.chunk(4, dim=2)
     found = torch.addcmul(kept.gates, kept.gates, kept.gates, value=-1)  # s (1 - s)
     of_i, of_f, of_g, of_o = found.chunk(4, dim=2)
     of_i.mul_(g)

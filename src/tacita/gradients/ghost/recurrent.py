@@ -80,7 +80,7 @@ def _layers(cell: Cell, with_memory: bool) -> Callable[..., Any]:
     return run
 
 
-def _one_way(  # noqa: PLR0917 - one layer of PyTorch's list of weights
+def _one_way(
     batch: RecordBatch,
     cell: Cell,
     x: Tensor,
