@@ -75,9 +75,9 @@ bench-gpu: $(STAMP)  ## The same on a CUDA device; writes docs/benchmarks-gpu.md
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[bench]'
 	$(BIN)/python benchmarks/step_time.py --device cuda
 
-sweep: $(STAMP)  ## Step time against batch, width, length and depth; writes docs/sweep.json and docs/sweep.svg
+sweep: $(STAMP)  ## Step time against batch, width, length and depth; writes docs/sweep.md, .json and .svg
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[bench]'
-	$(BIN)/python benchmarks/sweep.py --json docs/sweep.json --plot docs/sweep.svg
+	$(BIN)/python benchmarks/sweep.py --json docs/sweep.json --plot docs/sweep.svg --page docs/sweep.md
 
 pages: $(STAMP)  ## Write the generated pages
 	$(BIN)/python docs/make_reference.py
