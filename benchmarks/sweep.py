@@ -9,6 +9,7 @@ over rounds of (time of a step / plain step of the same round). An axis that sta
 
 import argparse
 import json
+import os
 import random
 import statistics
 import sys
@@ -150,9 +151,11 @@ def page(results: dict[str, dict[str, dict[str, float]]], arguments: argparse.Na
     return f"""# Step time against batch, width, length and depth
 
 *Written by `make sweep`.* {processor("cpu")}, {arguments.threads} thread{"s" * (arguments.threads > 1)}, float32;
-{versions}. A figure is the time of a private step over that of the plain step ({CLOCK_WORDS[arguments.clock]}): the
-median over {arguments.rounds} rounds in one process, in which the implementations take turns. [Benchmarks](benchmarks.md) has whole
-networks and says what a step is. Where it is not what varies: the MLP is 784-256-10 with batch 256; the CNN has three
+{versions}. Load of the machine when this was written: {os.getloadavg()[0]:.0f}.
+
+A figure is the time of a private step over that of the plain step ({CLOCK_WORDS[arguments.clock]}):
+the median over {arguments.rounds} rounds in one process, in which the implementations take turns.
+[Benchmarks](benchmarks.md) has whole networks and says what a step is. Where it is not what varies: the MLP is 784-256-10 with batch 256; the CNN has three
 convolutions (16, 16 and 32 channels, GroupNorm, 32x32 images) and batch 64; the transformer has 2 layers of 128, 64
 positions and batch 16.
 
