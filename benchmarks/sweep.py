@@ -156,8 +156,8 @@ def page(results: dict[str, dict[str, dict[str, float]]], arguments: argparse.Na
 A figure is the time of a private step over that of the plain step ({CLOCK_WORDS[arguments.clock]}):
 the median over {arguments.rounds} rounds in one process, in which the implementations take turns.
 [Benchmarks](benchmarks.md) has whole networks and says what a step is. Where it is not what varies: the MLP is
-784-256-10 with batch 256; the CNN has three convolutions (16, 16 and 32 channels, GroupNorm, 32x32 images) and batch 64; the transformer has 2 layers of 128, 64
-positions and batch 16.
+784-256-10 with batch 256; the CNN has three convolutions (16, 16 and 32 channels, GroupNorm, 32x32 images) and
+batch 64; the transformer has 2 layers of 128, 64 positions and batch 16.
 
 The fixed cost of a query is most of the ratio where the plain step takes a few milliseconds. It fades with batch,
 width, length and depth.
