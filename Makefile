@@ -21,10 +21,10 @@ PROCESSORS := ATEN_CPU_CAPABILITY=default ATEN_CPU_CAPABILITY=avx2 \
 ARITHMETIC := tests/gradients tests/oracles tests/clipping tests/estimators
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test quick lint format audit cpus bench pages docs clean
+.PHONY: help setup demo test quick lint format audit cpus bench bench-gpu sweep pages docs clean
 
 help:  ## This list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1\t/' | expand -t 16
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 16
 
 setup: $(STAMP)  ## Create .venv and install tacita with what development needs (once)
 
@@ -70,6 +70,14 @@ cpus: $(STAMP)  ## The tests of arithmetic as other processors do it: other kern
 bench: $(STAMP)  ## Step time and memory beside plain PyTorch and Opacus; writes docs/benchmarks.md
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[bench]'
 	$(BIN)/python benchmarks/step_time.py
+
+bench-gpu: $(STAMP)  ## The same on a CUDA device; writes docs/benchmarks-gpu.md
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[bench]'
+	$(BIN)/python benchmarks/step_time.py --device cuda
+
+sweep: $(STAMP)  ## Step time against batch, width, length and depth; writes docs/sweep.md, .json and .svg
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[bench]'
+	$(BIN)/python benchmarks/sweep.py --json docs/sweep.json --plot docs/sweep.svg --page docs/sweep.md
 
 pages: $(STAMP)  ## Write the generated pages
 	$(BIN)/python docs/make_reference.py

@@ -31,15 +31,20 @@ class Cell:
     language: bool = False
 
     def rows(self, count: int) -> tuple[Tensor, Tensor]:
-        """``count`` random samples with labels."""
-        generator = torch.Generator().manual_seed(0)
+        """``count`` random samples with labels, the same ones on every device."""
+        device = torch.get_default_device()
+        x, labels = self._drawn(count, torch.Generator("cpu").manual_seed(0))
+        return x.to(device), labels.to(device)
+
+    def _drawn(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        drawn: dict = {"generator": generator, "device": "cpu"}
         if self.vocabulary:
-            tokens = torch.randint(self.vocabulary, (count, *self.features), generator=generator)
+            tokens = torch.randint(self.vocabulary, (count, *self.features), **drawn)
             if self.language:
                 return tokens, tokens.roll(-1, dims=1)
-            return tokens, torch.randint(self.classes, (count,), generator=generator)
-        x = torch.randn(count, *self.features, generator=generator)
-        return x, torch.randint(self.classes, (count,), generator=generator)
+            return tokens, torch.randint(self.classes, (count,), **drawn)
+        x = torch.randn(count, *self.features, **drawn)
+        return x, torch.randint(self.classes, (count,), **drawn)
 
 
 def mlp() -> nn.Module:

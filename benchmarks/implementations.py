@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy
 import torch
 from cells import Cell, losses
 from torch import nn
@@ -41,7 +42,7 @@ def engine(cell: Cell) -> Step:
     estimator = ClippedSum(FlatClipper(max_grad_norm=CLIP))
     params = dict(model.named_parameters())
     optimizer = torch.optim.SGD(model.parameters(), lr=LR)
-    rows = torch.arange(cell.batch).numpy()
+    rows = numpy.arange(cell.batch)
 
     def step() -> None:
         values, _ = estimator(source.engine(params, rows), None)

@@ -2,6 +2,7 @@
 
     make bench                                     all cells
     python benchmarks/step_time.py --cells a --rounds 5 --print
+    make bench-gpu                                 the same on a CUDA device; writes docs/benchmarks-gpu.md
 
 Every implementation lives in its own process. They take turns, in a new order each round, so that whatever else the
 machine does falls on all of them; a figure is the median over rounds of (time of a step / plain step of that round).
@@ -46,14 +47,29 @@ def peak_mib(reset: bool = False) -> float:
     return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM")), float("nan"))
 
 
-def serve(cell: str, name: str, threads: int, clock: str) -> None:
+def peak_on(device: str, reset: bool = False) -> float:
+    """Highest memory in use on a device since the last reset, MiB."""
+    if device == "cpu":
+        return peak_mib(reset)
+    if reset:
+        torch.cuda.reset_peak_memory_stats(device)
+    return torch.cuda.max_memory_allocated(device) / 2**20
+
+
+def serve(cell: str, name: str, threads: int, clock: str, device: str) -> None:
     """Answer each line "number of steps" on stdin with the seconds that they took, then with the extra memory."""
-    now = CLOCKS[clock]
     torch.set_num_threads(threads)
+    torch.set_default_device(device)
+
+    def now() -> float:
+        if device != "cpu":
+            torch.cuda.synchronize(device)  # steps are queued
+        return CLOCKS[clock]()
+
     torch.manual_seed(0)
     with contextlib.redirect_stdout(sys.stderr):
         step = IMPLEMENTATIONS[name](CELLS[cell])
-        before = peak_mib(reset=True)
+        before = peak_on(device, reset=True)
         for _ in range(WARM_UP):
             step()
     print(json.dumps("ready"), flush=True)
@@ -62,14 +78,15 @@ def serve(cell: str, name: str, threads: int, clock: str) -> None:
         for _ in range(int(line)):
             step()
         seconds = now() - start
-        print(json.dumps([seconds, peak_mib() - before]), flush=True)
+        print(json.dumps([seconds, peak_on(device) - before]), flush=True)
 
 
 class Worker:
     """The process of one implementation; it idles while others have their turn."""
 
-    def __init__(self, cell: str, name: str, threads: int, clock: str) -> None:
+    def __init__(self, cell: str, name: str, threads: int, clock: str, device: str) -> None:
         command = [sys.executable, __file__, "--serve", cell, name, "--threads", str(threads), "--clock", clock]
+        command += ["--device", device]
         environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
@@ -100,9 +117,11 @@ class Worker:
 # --- the rounds ------------------------------------------------------------------------------------------------------
 
 
-def measure(cell: str, names: list[str], rounds: int, threads: int, clock: str) -> dict[str, dict[str, float]]:
+def measure(  # noqa: PLR0917 - the command's options
+    cell: str, names: list[str], rounds: int, threads: int, clock: str, device: str
+) -> dict[str, dict[str, float]]:
     """Median, lowest and highest ratio to the plain step, and extra memory, by implementation."""
-    workers = started(cell, names, threads, clock)
+    workers = started(cell, names, threads, clock, device)
     names = list(workers)
     steps = max(1, round(TURN / workers[PLAIN].run(2)[0]))
     order = random.Random(0)
@@ -123,12 +142,12 @@ def measure(cell: str, names: list[str], rounds: int, threads: int, clock: str) 
     }
 
 
-def started(cell: str, names: list[str], threads: int, clock: str) -> dict[str, Worker]:
+def started(cell: str, names: list[str], threads: int, clock: str, device: str) -> dict[str, Worker]:
     """The workers of the implementations that run a cell; one that fails has no figure there."""
     workers = {}
     for name in names:
         try:
-            workers[name] = Worker(cell, name, threads, clock)
+            workers[name] = Worker(cell, name, threads, clock, device)
         except RuntimeError as error:
             print(f"{name} does not run {cell}: {error}", file=sys.stderr)
     return workers
@@ -142,8 +161,10 @@ def affordable(steps: int, seconds: float) -> int:
 # --- the page --------------------------------------------------------------------------------------------------------
 
 
-def cpu() -> str:
+def processor(device: str) -> str:
     """What the processor calls itself."""
+    if device != "cpu":
+        return torch.cuda.get_device_name(device)
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
@@ -166,13 +187,16 @@ def version(package: str) -> str:
     return f"{package} absent"
 
 
-def page(results: dict[str, dict[str, dict[str, float]]], rounds: int, threads: int, clock: str, load: float) -> str:
-    """``docs/benchmarks.md``."""
+def page(  # noqa: PLR0917 - the command's options
+    results: dict[str, dict[str, dict[str, float]]], rounds: int, threads: int, clock: str, load: float, device: str
+) -> str:
+    """The page of a run."""
     cells = "\n".join(f"- **{cell}**: {CELLS[cell].words}" for cell in results)
+    command = "bench" if device == "cpu" else "bench-gpu"
     versions = ", ".join(version(package) for package in ("torch", "opacus", "tacita"))
     return f"""# Benchmarks
 
-*Written by `make bench`.* {cpu()}, {threads} thread{"s" * (threads > 1)}, float32; {versions}.
+*Written by `make {command}`.* {processor(device)}, {threads} thread{"s" * (threads > 1)}, float32; {versions}.
 Load of the machine before the run: {load:.1f}; times are {CLOCK_WORDS[clock]}. On a busy machine
 the spread is wide, and only large differences count.
 
@@ -223,25 +247,27 @@ def main() -> None:
     )
     parser.add_argument("--json", type=Path, help="file of all figures: cells that it holds already are kept")
     parser.add_argument("--print", action="store_true", help="print the page in place of writing it")
+    parser.add_argument("--device", default="cpu", help="cuda: with the page docs/benchmarks-gpu.md")
     parser.add_argument("--serve", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.serve:
         cell, implementation = arguments.serve
-        return serve(cell, implementation, arguments.threads, arguments.clock)
+        return serve(cell, implementation, arguments.threads, arguments.clock, arguments.device)
     names = [PLAIN, *(name for name in arguments.only if name != PLAIN)]
     load = os.getloadavg()[0]
     results = json.loads(arguments.json.read_text()) if arguments.json and arguments.json.exists() else {}
     for cell in arguments.cells:
-        results[cell] = measure(cell, names, arguments.rounds, arguments.threads, arguments.clock)
+        results[cell] = measure(cell, names, arguments.rounds, arguments.threads, arguments.clock, arguments.device)
         if arguments.json:
             arguments.json.write_text(json.dumps(results, indent=1))
         print(cell, {name: round(row["ratio"], 2) for name, row in results[cell].items()}, file=sys.stderr)
     results = {cell: results[cell] for cell in CELLS if cell in results}
-    text = page(results, arguments.rounds, arguments.threads, arguments.clock, load)
+    text = page(results, arguments.rounds, arguments.threads, arguments.clock, load, arguments.device)
     if arguments.print:
         print(text)
     else:
-        (ROOT / "docs" / "benchmarks.md").write_text(text)
+        name = "benchmarks.md" if arguments.device == "cpu" else "benchmarks-gpu.md"
+        (ROOT / "docs" / name).write_text(text)
 
 
 if __name__ == "__main__":

@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tests.gradients import layers, sequences, ten_networks
+from tests.gradients import layers, sequences, small_cnns, ten_networks
 from tests.gradients.layers import Size
-from tests.gradients.libraries import LIBRARIES
+from tests.gradients.libraries import BERT_CLASSES, GPT2_LM, LIBRARIES, LLAMA_LM, next_token, sequence_class, text
 
 MEASURED, MEASURED_LIBRARY = Size(128, 64, 32), Size(64, 32, 8)  # the sizes at which costs are measured
+LARGER = Size(128, 64, 16)
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class Case:
         missing: The library that the network needs and that is not installed; empty if there is none.
         one_by_one: No vectorised pass can run it: the loop serves.
         size: The size at which its cost is measured.
+        again: An earlier case is the same network, measured at another size.
     """
 
     name: str
@@ -38,6 +40,7 @@ class Case:
     missing: str = ""
     one_by_one: bool = False
     size: Size = MEASURED
+    again: bool = False
 
 
 def of_torch() -> dict[str, list[Case]]:
@@ -56,6 +59,11 @@ def of_torch() -> dict[str, list[Case]]:
     }
     found = {family: [Case(name, make) for name, make in members.items()] for family, members in families.items()}
     found["ten networks"] = [Case(n, make, data, loss) for n, (make, data, loss) in ten_networks.NETWORKS.items()]
+    for family, members in (("small CNNs", small_cnns.NETWORKS), ("several views a record", small_cnns.VIEWS)):
+        found[family] = [
+            Case(n, make, data, loss, size=size, again=size.width > small_cnns.WIDTHS[0])
+            for n, (make, data, loss, size) in members.items()
+        ]
     found["half precision"] = [Case(name, make, exact=torch.float32) for name, make in sequences.HALVES.items()]
     found["values that decide shapes"] = [Case(n, make, one_by_one=True) for n, make in sequences.ONE_BY_ONE.items()]
     return found
@@ -63,16 +71,26 @@ def of_torch() -> dict[str, list[Case]]:
 
 def of_libraries() -> dict[str, list[Case]]:
     """Return the cases of other libraries, by library."""
-    return {
+    found = {
         library: [
-            Case(
-                name, make, data, loss, one_by_one="nonzero" in name, size=MEASURED_LIBRARY,
-                missing="" if importlib.util.find_spec(library) else library,
-            )
+            Case(name, make, data, loss, one_by_one="nonzero" in name, size=MEASURED_LIBRARY, missing=missing(library))
             for name, (make, data, loss) in members.items()
         ]
         for library, members in LIBRARIES.items()
-    }  # fmt: skip
+    }
+    found["transformers of 4 layers of 256"] = [
+        Case(f"{name}, {LARGER.rows} x {LARGER.length} tokens", make, text, loss, size=LARGER,
+             missing=missing("transformers"), again=True)
+        for name, (make, loss) in {
+            "GPT-2": (GPT2_LM, next_token), "BERT": (BERT_CLASSES, sequence_class), "Llama": (LLAMA_LM, next_token),
+        }.items()
+    ]  # fmt: skip
+    return found
+
+
+def missing(library: str) -> str:
+    """Return the name of a library that is not installed; empty if it is."""
+    return "" if importlib.util.find_spec(library) else library
 
 
 def cases() -> dict[str, list[Case]]:

@@ -22,7 +22,7 @@ CASES = {
     name(family, case.name): case
     for family, cases in (of_torch() | of_libraries()).items()
     for case in cases
-    if not case.one_by_one
+    if not case.one_by_one and not case.again
 }
 ONE_BY_ONE = {
     name(case.name): case for cases in (of_torch() | of_libraries()).values() for case in cases if case.one_by_one

@@ -2,7 +2,9 @@
 
 import pytest
 import torch
+from torch import nn
 
+from tacita.gradients import NetworkSource
 from tacita.gradients.ghost import outer
 from tacita.gradients.ghost.rounding import gamma, squared_row_norms
 from tacita.gradients.weighted_sums import full_precision
@@ -111,3 +113,15 @@ def test_autocast_is_off_inside():
         with full_precision(torch.device("cpu")):
             assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32
         assert torch.is_autocast_enabled("cpu")
+
+
+@pytest.mark.parametrize("method", ["ghost", "loop"])
+def test_a_layer_that_meets_no_position_has_gradients_of_zero(method):
+    def loss_fn(model, batch):
+        return model(batch[0]).sum(dim=(1, 2))
+
+    source = NetworkSource(nn.Linear(3, 2), loss_fn, (torch.zeros(4, 0, 3),), method=method)
+    engine = source.engine(dict(source.model.named_parameters()), torch.arange(4).numpy(), seed=1)
+    found = engine.weighted_sums(torch.ones_like, {"all": ("weight", "bias")})
+    assert (found.norms <= 1e-15).all()
+    assert not any(value.any() for value in found.values[0].values())

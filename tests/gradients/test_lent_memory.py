@@ -7,9 +7,15 @@ import pytest
 import torch
 from torch import nn
 
-from tacita.gradients import NetworkSource
+from tacita.errors import UnsupportedModuleError
+from tacita.gradients import NetworkSource, lent_memory
 
 ROWS = 6
+
+
+@pytest.fixture(autouse=True)
+def small_batches_are_lent(monkeypatch):
+    monkeypatch.setattr(lent_memory, "LENT_FROM", 0)
 
 
 def in_inference_mode():
@@ -85,4 +91,107 @@ def test_what_may_write_without_being_counted_gets_a_copy(write):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of vmap, which calls an operator of a user's own once a record
         total(data, lambda model, batch: squared(model, (write(batch[0]), batch[1])))
+    assert torch.equal(data, before)
+
+
+class WrittenBackward(torch.autograd.Function):
+    """Writes what it was given, in the backward pass."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x, w):
+        return x * w
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, _ = ctx.saved_tensors
+        return None, grad * x.mul_(2.0)
+
+
+def in_inference(x):
+    with torch.inference_mode():
+        x.mul_(2.0)
+    return x
+
+
+def by_list(x):
+    torch._foreach_mul_([x], 2.0)
+    return x
+
+
+def by_out(x):
+    torch.mul(x, 2.0, out=x)
+    return x
+
+
+WRITES = {
+    "method": lambda x: x.mul_(2.0),
+    "function": torch.relu_,
+    "layer": nn.ReLU(inplace=True),
+    "dropout": lambda x: nn.functional.dropout(x, 0.5, inplace=True),
+    "item": lambda x: x.__setitem__((slice(None), 0), 1.0) or x,
+    "view": lambda x: x.unflatten(1, (2, 2)).neg_().flatten(1),
+    "detached": lambda x: x.detach().zero_() + x,
+    "overload": lambda x: torch.ops.aten.mul_.Tensor(x, torch.tensor(2.0)),
+    "inference": in_inference,
+    "operator of a user's own": relu_of_data,
+}
+UNKNOWN_TO_VMAP = {"data": lambda x: x.data.zero_() + x, "out": by_out, "list": by_list}
+
+
+def reading(write):
+    return lambda model, batch: squared(model, (write(batch[0]), batch[1]))
+
+
+def written_later(data, loss):
+    """Make two calls, the second of which writes."""
+    writes = []
+
+    def loss_fn(model, batch):
+        return (loss if writes else squared)(model, batch)
+
+    source = NetworkSource(nn.Linear(4, 1), loss_fn, (data, torch.ones(ROWS)))
+    params = dict(source.model.named_parameters())
+    for query in range(2):
+        source.engine(params, np.arange(ROWS), query=query).weighted_sums(torch.ones_like, {"all": ("weight",)})
+        writes.append(True)
+
+
+@pytest.mark.parametrize("kind", WRITES)
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_what_is_written_in_some_calls_only_is_refused_before_it_is_written(kind):
+    data = torch.randn(ROWS, 4)
+    before = data.clone()
+    with pytest.raises(UnsupportedModuleError, match=r"x\.clone"):
+        written_later(data, reading(WRITES[kind]))
+    assert torch.equal(data, before)
+
+
+def test_what_the_backward_pass_writes_is_refused_too():
+    data = torch.randn(ROWS, 4)
+    before = data.clone()
+    with pytest.raises(UnsupportedModuleError, match=r"x\.clone"):
+        written_later(data, lambda model, batch: WrittenBackward.apply(batch[0][:, 0], squared(model, batch)))
+    assert torch.equal(data, before)
+
+
+@pytest.mark.parametrize("kind", UNKNOWN_TO_VMAP)
+def test_vmap_refuses_the_rest(kind):
+    data = torch.randn(ROWS, 4)
+    before = data.clone()
+    with pytest.raises(RuntimeError, match=r"under vmap|[Bb]atching rule not implemented"):
+        written_later(data, reading(UNKNOWN_TO_VMAP[kind]))
+    assert torch.equal(data, before)
+
+
+def test_a_small_batch_is_copied(monkeypatch):
+    monkeypatch.undo()
+    data = torch.randn(ROWS, 4)
+    before = data.clone()
+    written_later(data, reading(torch.relu_))
     assert torch.equal(data, before)

@@ -14,13 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from tacita import _validate
-from tacita.gradients.batches import flatten, to_device
+from tacita.gradients.batches import flatten, tensors_in, to_device
 from tacita.gradients.chunked import Chunk, ChunkedEngine
 from tacita.gradients.data import Request, as_rows, requests
 from tacita.gradients.engine import GradientSource, Schedule, Shapes
 from tacita.gradients.engine_choice import choose_method, default_chunk_rows, engine_kind, warn_of_the_loop
 from tacita.gradients.functional import LossFn, trainable
 from tacita.gradients.ghost import GhostEngine
+from tacita.gradients.lent_memory import worth_lending
 from tacita.gradients.prefetch import Prefetcher
 from tacita.gradients.process_group import Ranks, tensors_digest
 from tacita.gradients.randomness_check import check_draws_nothing
@@ -183,9 +184,10 @@ class NetworkSource(GradientSource):
             yield from ((request, self._fetched(request)) for request in asked)
 
     def _fetched(self, request: Request) -> Any:
-        """Return the physical batch of a request: without a copy where its rows lie side by side in memory."""
+        """Return the physical batch of a request: without a copy where many rows lie side by side in memory."""
         batch = self._rows.view(request.indices) if self._choice.reads_only else None
-        return self._rows.fetch(request.indices, request.seed) if batch is None else batch
+        lent = batch is not None and worth_lending(tensors_in(batch))
+        return batch if lent else self._rows.fetch(request.indices, request.seed)
 
     def __repr__(self) -> str:
         return (
@@ -252,7 +254,8 @@ class _BatchChunks:
             tensors, rebuild = flatten(batch, size)  # raises if a tensor has not that many rows
             here = all(tensor.device == self.device for tensor in tensors)
             moved = batch if here else rebuild([tensor.to(self.device) for tensor in tensors])
-            yield Chunk(moved, size, self.source.ranks.number(request.number), self.source._choice.reads_only)
+            lent = self.source._choice.reads_only and worth_lending(tensors)
+            yield Chunk(moved, size, self.source.ranks.number(request.number), lent)
 
 
 def _checked_parameters(model: nn.Module) -> dict[str, Tensor]:

@@ -30,6 +30,7 @@ from tacita.gradients.ghost.products import PRODUCTS
 from tacita.gradients.ghost.record_batch import RecordBatch, outside, records
 from tacita.gradients.ghost.registry import RULES
 from tacita.gradients.ghost.rule import Call, LayerRule, LayerUse, NamedUse, named_autograd_use
+from tacita.gradients.lent_memory import nothing_lent_is_written
 from tacita.gradients.retention import Marks, nothing_is_written
 from tacita.gradients.weighted_sums import wide
 
@@ -85,22 +86,19 @@ def capture(
         The uses, and the names of all bare parameters.
 
     Raises:
-        UnsupportedModuleError: The input of a recorded call is modified in place afterwards, or a chunk that is lent.
+        UnsupportedModuleError: The input of a recorded call is modified in place afterwards, or the code would write a
+            chunk that is lent.
     """
-    lent = [(t, t._version) for t in tensors_in(chunk.batch)] if chunk.lent else []
+    lent = tensors_in(chunk.batch) if chunk.lent else []
     while True:
         tree = ModuleTree(model)
         leaves = {name: p.detach().requires_grad_() for name, p in params.items() if name not in bare}
         copies = {n: params[n].detach().expand(chunk.size, *params[n].shape).requires_grad_() for n in sorted(bare)}
-        with rules_guarded(), nothing_is_written(tree, params), torch.enable_grad():
+        with rules_guarded(), nothing_is_written(tree, params), nothing_lent_is_written(lent), torch.enable_grad():
             losses, recorder = _forward(tree, loss_fn, leaves, copies, chunk)
             edges, of_leaves, of_copies = _backward(losses, recorder.calls, leaves, copies)
         del losses
         recorder.check_nothing_is_kept()
-        if any(t._version != version for t, version in lent):
-            raise UnsupportedModuleError(
-                "the batch is written in place in some calls only: copy it before (x.clone())."
-            )
         unseen = {name for name, grad in zip(leaves, of_leaves, strict=True) if grad is not None}
         if not unseen:
             break

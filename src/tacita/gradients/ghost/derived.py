@@ -27,6 +27,8 @@ from tacita.gradients.ghost.rule import (
 )
 from tacita.gradients.weighted_sums import wide
 
+AT_ONCE = 2**18  # elements of gradients that are pulled back at once: they stay in a cache over all steps of the way
+
 # Nodes of autograd's graph whose function puts each coordinate of its input in one place of its output, or nowhere.
 _REARRANGEMENTS = {
     f"{name}Backward0"
@@ -78,7 +80,12 @@ class Derived:
         return found.as_strided((len(grads), *leaf.shape), (leaf.numel(), *leaf.stride()))
 
     def pulled(self, grads: Tensor) -> list[Tensor]:
-        """Return the gradients of all parameters by autograd, each (rows, *parameter)."""
+        """Return the gradients of all parameters by autograd, each (rows, *parameter); a few rows at a time."""
+        height = max(1, AT_ONCE // max(1, self.tensor.numel()))
+        parts = [self._pulled_at_once(rows) for rows in grads.split(height)]
+        return [torch.cat(of_one) for of_one in zip(*parts, strict=True)]
+
+    def _pulled_at_once(self, grads: Tensor) -> list[Tensor]:
         rows, leaves = grads.to(self.tensor.dtype), list(self.leaves.values())
         with rules_guarded():
             found = torch.autograd.grad(self.tensor, leaves, rows, retain_graph=True, is_grads_batched=True)
@@ -145,7 +152,7 @@ class RearrangedRule(LayerRule):
     def squared_norms(self, use: LayerUse, *, rounding_margin: bool = True) -> dict[str, Tensor]:
         of_the_call = self._of_the_call(use)
         found = self.plain.squared_norms(of_the_call, rounding_margin=rounding_margin)
-        use.kept.update({UNDERNEATH + name: kept for name, kept in of_the_call.kept.items()})
+        self._remember(use, of_the_call)
         return found
 
     def sums(self, use: LayerUse, weights: RowWeights) -> dict[str, Tensor]:
@@ -153,7 +160,10 @@ class RearrangedRule(LayerRule):
         return {self.local: self.source.pull_rows(found.unsqueeze(0))[0]}
 
     def radius(self, use: LayerUse) -> dict[str, Tensor]:
-        return self.plain.radius(self._of_the_call(use))
+        of_the_call = self._of_the_call(use)
+        found = self.plain.radius(of_the_call)
+        self._remember(use, of_the_call)
+        return found
 
     def positions(self, use: LayerUse) -> int:
         return self.plain.positions(self._of_the_call(use))
@@ -175,6 +185,10 @@ class RearrangedRule(LayerRule):
     def merged(self, uses: Sequence[LayerUse]) -> LayerUse | None:
         whole = self.plain.merged([self._of_the_call(use) for use in uses])
         return None if whole is None else self.wrapped(whole)
+
+    def _remember(self, use: LayerUse, of_the_call: LayerUse) -> None:
+        """Keep with the use what the rule of the call has kept: the sums take it, and bounds of the sums rest on it."""
+        use.kept.update({UNDERNEATH + name: kept for name, kept in of_the_call.kept.items()})
 
     def _of_the_call(self, use: LayerUse) -> LayerUse:
         name = UNDERNEATH + self.local

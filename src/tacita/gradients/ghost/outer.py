@@ -180,7 +180,7 @@ def gram_of(rows: Tensor) -> Gram:
     order that a kernel may choose, and adding k blocks has k more.
     """
     positions, width = rows.shape[1:]
-    budget = GRAM_TERM / (2 * unit(rows.dtype) * positions)
+    budget = GRAM_TERM / (2 * unit(rows.dtype) * max(1, positions))
     block = int(min(width, max(SMALLEST_BLOCK, budget)))
     parts = rows.split(block, dim=2)
     total = parts[0] @ parts[0].mT

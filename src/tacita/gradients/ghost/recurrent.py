@@ -1,7 +1,8 @@
 """Recurrent layers, written out step by step, so that the ghost rule of ``linear`` serves their weights.
 
 PyTorch's kernels give one gradient for all records and have no rule for ``vmap``. Here the inputs of all positions meet
-their weight in one call. The state meets its weight once a position, and the rule merges these calls.
+their weight in one call. The state meets its weight once a position, and the rule merges these calls; an LSTM's states
+meet it in one call too (``lstm_steps.py``).
 Source: the formulas in the documentation of ``torch.nn.RNN``, ``LSTM`` and ``GRU``.
 """
 
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from tacita.gradients.ghost import lstm_steps
 from tacita.gradients.ghost.record_batch import RecordBatch
 
 State = tuple[Tensor, ...]
@@ -65,7 +67,7 @@ def _layers(cell: Cell, with_memory: bool) -> Callable[..., Any]:
                 k = layer * directions + way
                 start = tuple(s[k] for s in states)
                 mine = params[k * each : (k + 1) * each]
-                found, end = _one_way(cell, x, start, mine, has_biases=has_biases, backward=bool(way))
+                found, end = _one_way(batch, cell, x, start, mine, has_biases=has_biases, backward=bool(way))
                 ways.append(found)
                 last.append(end)
             x = torch.cat(ways, dim=-1) if directions == 2 else ways[0]
@@ -79,7 +81,14 @@ def _layers(cell: Cell, with_memory: bool) -> Callable[..., Any]:
 
 
 def _one_way(
-    cell: Cell, x: Tensor, state: State, weights: Sequence[Tensor], *, has_biases: bool, backward: bool
+    batch: RecordBatch,
+    cell: Cell,
+    x: Tensor,
+    state: State,
+    weights: Sequence[Tensor],
+    *,
+    has_biases: bool,
+    backward: bool,
 ) -> tuple[Tensor, State]:
     """Run one layer in one direction; return the outputs (positions, ...) and the state at the end."""
     input_weight, state_weight, *rest = weights
@@ -89,8 +98,13 @@ def _one_way(
     def weigh(hidden: Tensor) -> Tensor:
         return F.linear(hidden, state_weight, state_bias)
 
-    outputs = []
-    parts = F.linear(x, input_weight, input_bias).unbind(0)
+    outputs, from_input = [], F.linear(x, input_weight, input_bias)
+    whole = cell is _lstm_cell and projection is None
+    if whole and lstm_steps.serves(batch, from_input, state, (state_weight, state_bias)):
+        from_input = from_input.flip(0) if backward else from_input
+        found, state = lstm_steps.lstm_steps(batch, from_input, state, state_weight, state_bias)
+        return (found.flip(0) if backward else found), state
+    parts = from_input.unbind(0)
     for part in reversed(parts) if backward else parts:
         state = cell(part, state, weigh)
         if projection is not None:

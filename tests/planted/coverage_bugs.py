@@ -1,0 +1,34 @@
+"""Bugs of what lets the ghost engine cover more: lent memory, steps of an LSTM, weights that parameters give."""
+
+from contextlib import nullcontext
+
+from tacita.gradients.ghost import capture, lstm_steps
+from tacita.gradients.ghost.derived import Derived
+from tests.planted.plant import bug, put
+
+LENT = "tests/gradients/test_lent_memory.py::"
+LSTM = "tests/gradients/test_lstm_steps.py::"
+RULES = "tests/gradients/test_derived_weights.py::"
+
+
+@bug(53, caught_by=[LENT + "test_what_is_written_in_some_calls_only_is_refused_before_it_is_written"])
+def lent_memory_not_watched():
+    """What a trial has not seen written is lent, and nobody looks whether a later call writes it."""
+    put(capture, "nothing_lent_is_written", lambda tensors: nullcontext())
+
+
+@bug(54, caught_by=[LSTM + "test_the_gradients_are_those_of_the_loop"])
+def steps_taken_for_rows():
+    """Where a record has several rows, the steps of an LSTM run over positions and rows in the order of memory."""
+    put(lstm_steps, "_to_rows", lambda records: records.reshape(-1, records.shape[1], records.shape[-1]))
+
+
+@bug(54, caught_by=[RULES + "test_rows_are_pulled_back_in_their_order"])
+def pulled_back_in_another_order():
+    """Gradients of a standardised weight are pulled back a few rows at a time, the last rows first."""
+    pulled = Derived.pulled
+
+    def turned(self, grads):
+        return [one.flip(0) for one in pulled(self, grads)]
+
+    put(Derived, "pulled", turned)
