@@ -37,6 +37,14 @@ def buy_scales(
     return {name: scale_of(noisy, _noise_std(session), quantile) for name, noisy in counts.items()}
 
 
+def buy_widths(
+    session: Session, values: Mapping[str, np.ndarray], randomness: Randomness, noise: float
+) -> dict[str, float]:
+    """Release one histogram for each of ``values``, and return the width to clamp each at (:func:`width_of`)."""
+    counts = buy_counts(session, {name: scale_counts(one) for name, one in values.items()}, randomness)
+    return {name: width_of(noisy, _noise_std(session), noise) for name, noisy in counts.items()}
+
+
 def _noise_std(session: Session) -> float:
     event = session.event
     assert isinstance(event, NoisySumEvent), "counts are bought with noise of one standard deviation"
@@ -70,6 +78,25 @@ def scale_of(counts: np.ndarray, noise_std: float, quantile: float) -> float:
         return 1.0
     place = int(np.searchsorted(np.cumsum(seen), quantile * seen.sum()))
     return 2.0 ** (place + LOWEST + 1)
+
+
+def width_of(counts: np.ndarray, noise_std: float, noise: float) -> float:
+    """Return the edge R of a bin at which clamping and noise cost a sum the least; 1 where noise hides every bin.
+
+    Clamping at R costs at most what lies above it: noisy counts times the distance from R to the upper edge of each
+    bin. The noise of the sum is ``noise`` times R.
+
+    Example:
+        >>> counts = scale_counts(np.array([1.0] * 99 + [900.0]))
+        >>> width_of(counts, 0.0, 0.5), width_of(counts, 0.0, 2.0)
+        (1024.0, 2.0)
+    """
+    seen = np.where(counts > SEEN * noise_std, counts, 0.0)
+    if not seen.any():
+        return 1.0
+    edges = 2.0 ** np.arange(LOWEST + 1, HIGHEST + 2)
+    above = np.maximum(edges[None, :] - edges[:, None], 0.0)
+    return float(edges[np.argmin(noise * edges + above @ seen)])
 
 
 def class_counts(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
