@@ -7,11 +7,10 @@ import numpy as np
 
 from tacita.accounting import NeighboringRelation
 from tacita.ledger import Ledger
-from tacita.linear_model import rules
 from tacita.linear_model.base import PrivateEstimator
 from tacita.linear_model.clamped_rows import ClampedRows, by_column, declared_scale
 from tacita.linear_model.fitting import released_mean
-from tacita.linear_model.purchases import buy_scales, buy_widths
+from tacita.linear_model.purchases import buy_widths
 
 COLUMN_SIZES = 0.15  # share of mu^2 for the histograms of column sizes
 CENTER = 0.15  # ... of what is left, for the first mean
@@ -21,9 +20,9 @@ WIDTHS = 0.2  # ... and for the histograms of distances from it
 class PrivateMean(PrivateEstimator):
     r"""The mean of each column under (epsilon, delta)-differential privacy.
 
-    A noisy histogram of every column gives its scale B, unless ``column_scale`` declares it, and a noisy mean of entries
-    clamped to [-B, B] gives a center c. A noisy histogram of the distances from c gives a width R at which clamping and
-    noise cost about the same, and the mean of :math:`\mathrm{clamp}(x - c, -R, R)`, with noise, is added to c. So the
+    A noisy histogram of every column gives a width B at which clamping and noise cost little, unless ``column_scale``
+    declares it, and a noisy mean of entries clamped to [-B, B] gives a center c. A noisy histogram of the distances from
+    c gives a second width R, and the mean of :math:`\mathrm{clamp}(x - c, -R, R)`, with noise, is added to c. So the
     noise is in proportion to the spread of a column, not to its size, and R grows with the number of rows, as heavy
     tails need.
 
@@ -94,7 +93,8 @@ class PrivateMean(PrivateEstimator):
         if for_scales is None:
             scale = declared
         else:
-            found = buy_scales(for_scales, by_column(rows), paying.randomness, rules.MOST)
+            noise = budget.noise_multiplier(center) * math.sqrt(columns)
+            found = buy_widths(for_scales, by_column(rows), paying.randomness, noise)
             scale = np.array([found[str(j)] for j in range(columns)])
         first, _ = released_mean(paying, for_center, ClampedRows(rows, scale), center)
         self.center_ = first.clip(-1, 1) * scale
