@@ -10,7 +10,7 @@ from tacita.accounting import NeighboringRelation
 from tacita.gradients.linear_losses import LogisticLoss, MultinomialLoss, OutputLoss, SquaredHingeLoss
 from tacita.ledger import Ledger
 from tacita.linear_model import rules
-from tacita.linear_model.answers import read_labels
+from tacita.linear_model.answers import named_classes, read_labels
 from tacita.linear_model.base import LinearPlan, PrivateLinearModel
 from tacita.linear_model.fitting import Paying, fit_by_descent
 from tacita.linear_model.purchases import buy_counts, class_counts, class_numbers
@@ -57,13 +57,13 @@ class PrivateClassifier(ClassifierMixin, PrivateLinearModel, ABC):
         for_classes = paying.register(budget.classes_event(), 1, "classes") if shares["classes"] else None
         sessions = paying.moments_session(table.shape[1] + self.fit_intercept), paying.gradients_session(rule)
         if for_classes is None:
-            self.classes_ = np.unique(np.asarray(self.classes))
+            self.classes_ = known = np.unique(np.asarray(self.classes))
         else:
-            self.classes_ = self._bought_classes(paying, for_classes, labels)
+            self.classes_, known = named_classes(y, self._bought_classes(paying, for_classes, labels))
         data_norm, _ = self._bought_scales(paying, for_scales, table, None)
         scaled = self._scaled(table, data_norm)
         loss = self._loss(max(2, len(self.classes_)))
-        numbers = class_numbers(labels, self.classes_)
+        numbers = class_numbers(labels, known)
         found, damping = fit_by_descent(
             paying, sessions, scaled, numbers, loss=loss, rule=rule, penalty=self._penalty(paying, scaled)
         )
@@ -81,8 +81,7 @@ class PrivateClassifier(ClassifierMixin, PrivateLinearModel, ABC):
         found = names[noisy > paying.budget.classes_threshold(session.event) + 0.5]
         if not len(found):
             raise ValueError("not even one class is frequent enough to be bought at this epsilon: pass classes=.")
-        # an array of texts is as wide as its longest: that of the labels may be one that was not released
-        return np.array(found.tolist()) if found.dtype.kind in "US" else found
+        return found
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Return the scores of rows: (rows,) for two classes, positive for the second; else (rows, classes)."""
