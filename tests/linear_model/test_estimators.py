@@ -16,7 +16,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import check_estimator
 
 import tacita
-from tacita.accounting import SecondMomentEvent
+from tacita.accounting import SecondMomentEvent, gaussian_epsilon
 from tacita.errors import LedgerError
 from tacita.linear_model import (
     PrivateElasticNet,
@@ -110,6 +110,19 @@ def test_the_whole_budget_is_spent_and_no_more(kind, relation, epsilon):
     assert all(session.closed for session in ledger.sessions)
     assert ledger.verify().ok
     assert "NOT PRIVATE" in model.statement_
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_fit_in_rho_spends_what_its_gaussian_does(kind):
+    X, labels, numbers = data(2000)
+    rho = 0.5
+    model = made(kind, epsilon=None, rho=rho)
+    if kind in (*CLASSIFIERS, *ROBUST):
+        model.set_params(steps=3)
+    model.fit(X, targets_of(kind, X, labels, numbers))
+    delta = (0.9 if kind in CLASSIFIERS else 1.0) * DELTA  # classes are bought
+    assert model.ledger_.epsilon(DELTA) == pytest.approx(gaussian_epsilon(math.sqrt(2 * rho), delta), rel=1e-3)
+    assert model.ledger_.epsilon(DELTA) <= model.ledger_.max_epsilon
 
 
 @pytest.mark.parametrize("relation", ["zero_out_one", "replace_one"])

@@ -12,7 +12,7 @@ from tacita.estimators import SecondMoment, second_moment
 from tacita.gradients import row_blocks
 from tacita.gradients.linear_blocks import LinearBlocksEngine
 from tacita.gradients.row_blocks import DenseBlocks, SparseBlocks
-from tacita.linear_model import budget, classification, purchases
+from tacita.linear_model import answers, budget, classification, mean, purchases
 from tacita.linear_model.base import PrivateEstimator
 from tacita.linear_model.budget import FitBudget
 from tests.planted.plant import bug, put, swap
@@ -220,3 +220,29 @@ def noise_of_bought_counts_five_percent_too_small():
     """Scales and classes are bought with less noise than their event states."""
     before = purchases._noise_std
     put(purchases, "_noise_std", lambda session: 0.95 * before(session))
+
+
+@bug(3, caught_by=["tests/linear_model/test_budget.py::test_a_budget_in_rho_is_that_of_its_gaussian",
+                   FITS + "test_a_fit_in_rho_spends_what_its_gaussian_does"])  # fmt: skip
+def rho_taken_for_the_square_of_mu():
+    """A budget in rho gets the noise of mu = 2 sqrt(rho), which is twice rho."""
+    mu = FitBudget.mu.fget
+    put(FitBudget, "mu", property(lambda self: mu(self) * (1.0 if self.rho is None else math.sqrt(2))))
+
+
+@bug(18, caught_by=["tests/linear_model/test_answers.py::test_one_entry_leaves_the_others_alone"])
+def one_entry_chooses_the_dtype_of_a_list():
+    """Labels in a list are read by NumPy, so that one None turns all others into objects."""
+    put(answers, "_column", np.asarray)
+
+
+@bug(20, caught_by=[MOVES])
+def distances_from_the_exact_mean():
+    """The widths of columns are bought from distances to their exact mean, which one record moves for all rows."""
+    released = mean.released_mean
+
+    def exact(paying, session, rows, share):
+        _, noise_std = released(paying, session, rows, share)
+        return rows.dense(slice(0, rows.shape[0])).nan_to_num().mean(dim=0).numpy(), noise_std
+
+    put(mean, "released_mean", exact)

@@ -72,7 +72,7 @@ def named_classes(y: Any, found: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """
     names = found.tolist()
     if isinstance(y, list | tuple):
-        names = [name.removeprefix(TEXT).removeprefix(WHOLE) for name in names]
+        names = [name.removeprefix(WHOLE if name.startswith(WHOLE) else TEXT) for name in names]
         if all(label.startswith(WHOLE) for label in found):
             names = [int(name) for name in names]
     # an array of texts is as wide as its longest: that of the labels may be one that was not released

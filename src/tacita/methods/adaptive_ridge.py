@@ -13,7 +13,7 @@ from torch import Tensor
 from tacita import _validate
 
 FAILURE = 0.05  # rho of the paper: chance that the noise of the matrix is larger than what the ridge is made for
-MOST_STEPS, TOLERANCE = 20_000, 1e-12  # of an elastic net
+MOST_STEPS, TOLERANCE = 20_000, 1e-10  # of an elastic net
 
 
 def adaptive_ridge(second_moment: Tensor, *, noise_std: float, penalty: Tensor | float = 0.0) -> Tensor:
