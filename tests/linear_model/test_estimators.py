@@ -304,9 +304,7 @@ def test_a_hostile_row_raises_nothing_and_moves_little(kind, hostile):
 def test_a_number_past_float64_warns_of_nothing(kind):
     X, labels, numbers = (one.astype(np.longdouble) for one in data(60))
     X[5, 0] = numbers[7] = np.finfo(np.longdouble).max
-    made(kind, **({"classes": [0, 1]} if kind in CLASSIFIERS else {})).fit(
-        X, targets_of(kind, X, labels, numbers)
-    )
+    made(kind, **({"classes": [0, 1]} if kind in CLASSIFIERS else {})).fit(X, targets_of(kind, X, labels, numbers))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -49,9 +49,7 @@ class PrivateClassifier(ClassifierMixin, PrivateLinearModel, ABC):
         if self.classes is not None and len(set(self.classes)) < 2:
             raise ValueError(f"classes must hold at least 2 labels, got {list(self.classes)!r}.")
         few = self._loss(2 if self.classes is None else len(self.classes))
-        rule = rules.descent_rule(
-            max_derivative=few.max_derivative, steps=self.steps, max_grad_norm=self.max_grad_norm
-        )
+        rule = rules.descent_rule(max_derivative=few.max_derivative, steps=self.steps, max_grad_norm=self.max_grad_norm)
         budget = paying.budget
         for_scales = paying.register(budget.scales_event(1), 1, "bounds") if shares["scales"] else None
         for_classes = paying.register(budget.classes_event(), 1, "classes") if shares["classes"] else None

@@ -77,9 +77,7 @@ class Paying:
     def bounded_session(self, columns: int, share: float) -> Session:
         """Register one release of the sum of rows whose entries are in [-1, 1], with this share of the budget."""
         shapes = {"row": torch.Size([columns])}
-        event = bounded_rows(columns).session_event(
-            self.mechanism(share), self.sampler, self.budget.relation, shapes
-        )
+        event = bounded_rows(columns).session_event(self.mechanism(share), self.sampler, self.budget.relation, shapes)
         return self.register(event, 1, "moments")
 
     def mechanism(self, share: float) -> GaussianMechanism:
