@@ -1,7 +1,7 @@
 """Labels and targets as estimators read them: what one record holds changes neither the dtype nor what is raised.
 
-NumPy chooses the dtype of a list by what its entries hold, so that one ``None`` would turn the labels of all others into
-objects. Lists, and arrays of objects, are therefore read entry by entry. Everything here is private.
+NumPy chooses the dtype of a list by what its entries hold, so that one ``None`` would turn the labels of all others
+into objects. Lists, and arrays of objects, are therefore read entry by entry. Everything here is private.
 """
 
 from typing import Any

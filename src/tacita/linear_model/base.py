@@ -1,7 +1,7 @@
 """The base of the estimators: what is given or bought, what pays, what is said; each estimator adds a loss.
 
-They keep scikit-learn's conventions, and one of ours: epsilon (or rho) and delta have no default value that would serve,
-and ``fit`` raises where they are missing. What a row holds never raises; only shapes and dtypes do.
+They keep scikit-learn's conventions, and one of ours: epsilon (or rho) and delta have no default value that would
+serve, and ``fit`` raises where they are missing. What a row holds never raises; only shapes and dtypes do.
 """
 
 from collections.abc import Mapping

@@ -1,9 +1,10 @@
 r"""How an estimator spends its budget: shares of :math:`\mu^2`, fixed before anything is seen, and the noise they give.
 
-The total is the Gaussian :math:`\mu` of (epsilon, delta), or :math:`\sqrt{2 \rho}` where rho was given: a Gaussian query
-of :math:`\mu` is :math:`\mu^2 / 2`-zCDP (Bun and Steinke, 2016, Proposition 1.6, https://arxiv.org/abs/1605.02065). Every release is Gaussian, over all records, so that
-sessions with shares :math:`f_i` of :math:`\mu^2` are together one Gaussian query of :math:`\mu \sqrt{\sum f_i}`. Counts
-of texts that only one record holds (the classes, where they are bought) take a tenth of delta besides.
+The total is the Gaussian :math:`\mu` of (epsilon, delta), or :math:`\sqrt{2 \rho}` where rho was given, because a
+Gaussian query of :math:`\mu` is :math:`\mu^2 / 2`-zCDP (Bun and Steinke, 2016, Proposition 1.6,
+https://arxiv.org/abs/1605.02065). Every release is Gaussian, over all records, so that sessions with shares :math:`f_i`
+of :math:`\mu^2` are together one Gaussian query of :math:`\mu \sqrt{\sum f_i}`. Counts of texts that only one record
+holds (the classes, where they are bought) take a tenth of delta besides.
 """
 
 import math

@@ -30,7 +30,8 @@ class PrivateElasticNet(L1Regressor):
 
     As :class:`PrivateRidge`: second moments of rows and targets are released once, and the penalised solution is
     computed from them: :func:`~tacita.methods.adaptive_elastic_net`. Coefficients are exactly 0 where ``alpha`` is
-    larger than what data *and noise* say of them: with little budget, a penalty of the non-private size leaves few zeros.
+    larger than what data *and noise* say of them: with little budget, a penalty of the non-private size leaves few
+    zeros.
 
     Guarantee, attributes and the parameters that are not named here: those of :class:`PrivateRidge`.
 
@@ -40,10 +41,12 @@ class PrivateElasticNet(L1Regressor):
         l1_ratio: r in [0, 1].
 
     Example:
+        >>> import numpy as np
         >>> rng = np.random.default_rng(0)
         >>> X = rng.standard_normal((20_000, 3)); y = 2 * X[:, 0]
         >>> model = PrivateElasticNet(
-        ...     epsilon=1.0, delta=1e-6, alpha=0.3, l1_ratio=0.9, data_norm=3.0, target_range=(-6.0, 6.0), insecure_seed=0)
+        ...     epsilon=1.0, delta=1e-6, alpha=0.3, l1_ratio=0.9, data_norm=3.0, target_range=(-6.0, 6.0),
+        ...     insecure_seed=0)
         >>> (model.fit(X, y).coef_ != 0).tolist()
         [True, False, False]
     """
@@ -73,6 +76,7 @@ class PrivateLasso(L1Regressor):
     This is :class:`PrivateElasticNet` with ``l1_ratio`` = 1, and has its other parameters, attributes and guarantee.
 
     Example:
+        >>> import numpy as np
         >>> rng = np.random.default_rng(0)
         >>> X = rng.standard_normal((20_000, 3)); y = 2 * X[:, 0]
         >>> model = PrivateLasso(

@@ -21,9 +21,9 @@ class PrivateMean(PrivateEstimator):
     r"""The mean of each column under (epsilon, delta)-differential privacy.
 
     A noisy histogram of every column gives a width B at which clamping and noise cost little, unless ``column_scale``
-    declares it, and a noisy mean of entries clamped to [-B, B] gives a center c. A noisy histogram of the distances from
-    c gives a second width R, and the mean of :math:`\mathrm{clamp}(x - c, -R, R)`, with noise, is added to c. So the
-    noise is in proportion to the spread of a column, not to its size, and R grows with the number of rows, as heavy
+    declares it, and a noisy mean of entries clamped to [-B, B] gives a center c. A noisy histogram of the distances
+    from c gives a second width R, and the mean of :math:`\mathrm{clamp}(x - c, -R, R)`, with noise, is added to c. So
+    the noise is in proportion to the spread of a column, not to its size, and R grows with the number of rows, as heavy
     tails need.
 
     Guarantee: everything that ``fit`` sets is (epsilon, delta)-private together; the number of rows is public. Nothing
@@ -90,8 +90,8 @@ class PrivateMean(PrivateEstimator):
         for_center = paying.bounded_session(columns, center)
         for_widths = paying.register(budget.scales_event(columns, widths), 1, "bounds")
         for_mean = paying.bounded_session(columns, last)
-        if for_scales is None:
-            scale = declared
+        if declared is not None or for_scales is None:
+            scale = np.asarray(declared)
         else:
             noise = budget.noise_multiplier(center) * math.sqrt(columns)
             found = buy_widths(for_scales, by_column(rows), paying.randomness, noise)

@@ -95,8 +95,8 @@ def scale_of(counts: np.ndarray, hidden: float, quantile: float) -> float:
 def width_of(counts: np.ndarray, hidden: float, noise: float) -> float:
     """Return the edge R of a bin at which clamping and noise cost a sum the least; 1 where noise hides every bin.
 
-    Noisy counts up to ``hidden`` are taken for empty. Clamping at R costs at most what lies above it: noisy counts times the distance from R to the upper edge of each
-    bin. The noise of the sum is ``noise`` times R.
+    Noisy counts up to ``hidden`` are taken for empty. Clamping at R costs at most what lies above it: noisy counts
+    times the distance from R to the upper edge of each bin. The noise of the sum is ``noise`` times R.
 
     Example:
         >>> counts = scale_counts(np.array([1.0] * 99 + [900.0]))

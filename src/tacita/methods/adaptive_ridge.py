@@ -61,7 +61,8 @@ def adaptive_elastic_net(
         The weights, (d,), float64, with exact zeros.
 
     Example:
-        >>> adaptive_elastic_net(torch.tensor([[2.0, 0.0, 3.0], [0.0, 2.0, 0.4], [3.0, 0.4, 5.0]]), noise_std=0.0, l1=1.0)
+        >>> moments = torch.tensor([[2.0, 0.0, 3.0], [0.0, 2.0, 0.4], [3.0, 0.4, 5.0]])
+        >>> adaptive_elastic_net(moments, noise_std=0.0, l1=1.0)
         tensor([1., 0.], dtype=torch.float64)
     """
     matrix, joint = ridged_moments(second_moment, noise_std=noise_std)
