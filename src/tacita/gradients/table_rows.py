@@ -11,11 +11,10 @@ import torch
 from torch import Tensor
 
 from tacita.gradients.engine import Engine, GradientSource, Groups, Rule, Shapes, Sums
-from tacita.gradients.row_blocks import as_row_blocks, blocks
+from tacita.gradients.row_blocks import CHUNK_NUMBERS, LEAST_ROWS, as_row_blocks, blocks
 from tacita.gradients.weighted_sums import group_norms, weight_arrays, weighted_sum
 
 ROW = "row"
-CHUNK, LEAST_ROWS = 2**18, 256  # elements of a chunk, and the rows that it has at least
 
 
 class TableRowsSource(GradientSource):
@@ -106,7 +105,7 @@ class TableRowsEngine(Engine):
     def _chunks(self) -> Iterator[slice | np.ndarray]:
         """Yield the rows of each chunk: slices where the batch is all rows in order."""
         source = self._source
-        height = max(LEAST_ROWS, CHUNK // source.shapes[ROW].numel())
+        height = max(LEAST_ROWS, CHUNK_NUMBERS // source.shapes[ROW].numel())
         if not len(self._indices):
             yield self._indices
         for rows in blocks(self._indices, source.num_rows, source._rows.shape[1]):
