@@ -8,7 +8,8 @@ import scipy.sparse
 import torch
 
 from tacita.accounting import SecondMomentEvent
-from tacita.estimators import SecondMoment, second_moment
+from tacita.clipping import flat
+from tacita.estimators import SecondMoment, clipped_sum, second_moment
 from tacita.gradients import row_blocks
 from tacita.gradients.linear_blocks import LinearBlocksEngine
 from tacita.gradients.row_blocks import DenseBlocks, SparseBlocks
@@ -246,3 +247,16 @@ def distances_from_the_exact_mean():
         return rows.dense(slice(0, rows.shape[0])).nan_to_num().mean(dim=0).numpy(), noise_std
 
     put(mean, "released_mean", exact)
+
+
+@bug(25, caught_by=["tests/estimators/test_clipped_sum.py::test_a_threshold_whose_sums_may_be_infinite_is_refused"])
+def thresholds_near_the_largest_number():
+    """A clipping threshold may be so large that a sum of two rows is infinite."""
+    put(clipped_sum, "MOST_CONTRIBUTION", math.inf)
+
+
+@bug(26, caught_by=["tests/clipping/test_flat.py::"
+                    "test_a_weight_is_below_the_exact_quotient_and_one_exactly_up_to_the_threshold"])  # fmt: skip
+def a_threshold_rounded_to_the_nearest_float32():
+    """Norms of float32 are compared with a threshold that was rounded up: one just above it is not clipped."""
+    put(flat, "_rounded_down", lambda value, dtype: value.to(dtype))

@@ -54,10 +54,10 @@ def bounded_quotient(threshold: Tensor | float, norms: Tensor, dtype: torch.dtyp
 
     The quotient is computed in the dtype of ``norms`` and reduced by the factor :math:`1 - 8u`, where :math:`u` is the
     unit roundoff of ``dtype``. It is subject to at most five roundings, each a factor of at most :math:`1 + u`: a sum in
-    the divisor or the reduced threshold, the quotient, the conversion to ``dtype``, and the product with each coordinate
-    (two products where an engine multiplies an output gradient first and an activation after it). Since :math:`(1 -
-    8u)(1 + u)^5 < 1`, the rounded vector has :math:`\lVert \mathrm{fl}(w g) \rVert \le C`, and :math:`\mathrm{fl}(w \,
-    n) \le C` likewise.
+    the divisor or the reduced threshold, the quotient, the conversion to ``dtype``, and the product with each
+    coordinate (two products where an engine multiplies an output gradient first and an activation after it). Since
+    :math:`(1 - 8u)(1 + u)^5 < 1`, the rounded vector has :math:`\lVert \mathrm{fl}(w g) \rVert \le C`, and
+    :math:`\mathrm{fl}(w \, n) \le C` likewise.
 
     This holds for normal numbers (``threshold`` included). A subnormal weight has no such bound on its relative error,
     so it becomes 0, and so does the weight of a norm that is not finite. A quotient too large for ``dtype`` becomes the

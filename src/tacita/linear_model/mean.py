@@ -78,7 +78,6 @@ class PrivateMean(PrivateEstimator):
             ValueError: The budget is missing, delta is not below 1 / rows, or a setting is wrong.
             BudgetExceededError: The ledger's cap does not allow the fit.
         """
-        self._check_privacy()
         rows = np.asarray(self._numbers(X))
         columns = rows.shape[1]
         declared = declared_scale(self.column_scale, columns)
