@@ -53,8 +53,8 @@ def bounded_quotient(threshold: Tensor | float, norms: Tensor, dtype: torch.dtyp
     r"""Return ``threshold / norms``, rounded so that weight times any vector of that norm stays within ``threshold``.
 
     The quotient is computed in the dtype of ``norms`` and reduced by the factor :math:`1 - 8u`, where :math:`u` is the
-    unit roundoff of ``dtype``. It is subject to at most five roundings, each a factor of at most :math:`1 + u`: a sum in
-    the divisor or the reduced threshold, the quotient, the conversion to ``dtype``, and the product with each
+    unit roundoff of ``dtype``. It is subject to at most five roundings, each a factor of at most :math:`1 + u`: a sum
+    in the divisor or the reduced threshold, the quotient, the conversion to ``dtype``, and the product with each
     coordinate (two products where an engine multiplies an output gradient first and an activation after it). Since
     :math:`(1 - 8u)(1 + u)^5 < 1`, the rounded vector has :math:`\lVert \mathrm{fl}(w g) \rVert \le C`, and
     :math:`\mathrm{fl}(w \, n) \le C` likewise.
@@ -77,7 +77,7 @@ def bounded_quotient(threshold: Tensor | float, norms: Tensor, dtype: torch.dtyp
         max=limits.max
     )  # of two tensors: a number would be multiplied by 1 / norms
     largest_subnormal = limits.tiny * (1 - limits.eps)
-    return torch.nn.functional.threshold_(quotient.nan_to_num_(nan=0.0), largest_subnormal, 0.0).to(dtype)
+    return torch.threshold_(quotient.nan_to_num_(nan=0.0), largest_subnormal, 0.0).to(dtype)
 
 
 def clip_weights(threshold: Tensor | float, norms: Tensor) -> Tensor:
