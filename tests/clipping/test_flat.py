@@ -47,3 +47,30 @@ def test_a_threshold_of_any_dtype_leaves_room_for_rounding(dtype):
         Fraction(w) * Fraction(n) <= Fraction(threshold.item())
         for w, n in zip(weights.tolist(), norms.tolist(), strict=True)
     )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("threshold", [0.1, 0.35, 1.0, 3e-30, 1e30, 2e-38, 1e-39, 3e38])
+def test_a_weight_is_below_the_exact_quotient_and_one_exactly_up_to_the_threshold(dtype, threshold):
+    """The threshold is no number of float32: a norm just above it must not have weight 1."""
+    limits = torch.finfo(dtype)
+    near = torch.tensor(threshold, dtype=torch.float64).to(dtype)
+    around = [
+        near,
+        torch.nextafter(near, torch.zeros_like(near)),
+        torch.nextafter(near, torch.full_like(near, torch.inf)),
+    ]
+    wide = near * torch.logspace(-3, 6, 400, dtype=torch.float64).to(dtype)
+    norms = torch.cat([torch.stack(around), wide, torch.tensor([0.0, torch.inf, torch.nan, limits.max], dtype=dtype)])
+    weights = FlatClipper(max_grad_norm=threshold).weights(norms.unsqueeze(1))[:, 0]
+    assert weights.dtype == dtype
+    for weight, norm in zip(weights.tolist(), norms.tolist(), strict=True):
+        if norm <= threshold:
+            assert weight == 1.0
+        elif not norm < float("inf"):
+            assert weight == 0.0
+        else:
+            exact = Fraction(threshold) / Fraction(norm)
+            assert weight == 0.0 or Fraction(weight) <= exact * (1 - Fraction(2 * limits.eps))  # room for products
+            assert weight >= exact * (1 - 4 * Fraction(limits.eps)) * (1 - 2 * Fraction(limits.eps)) or weight == 0.0
+            assert weight > 0 or exact < 2 * limits.tiny or threshold < 2 * limits.tiny

@@ -8,7 +8,8 @@ import torch
 import tacita
 from tacita.clipping import AutomaticClipper, FlatClipper, PerLayerClipper
 from tacita.estimators import CappedSum, ClippedSum, GridSum, UnclippedSum
-from tacita.gradients.given import GivenEngine
+from tacita.gradients.given import GivenEngine, GivenSource
+from tacita.sampling import FullBatchSampler
 
 CLIPPERS = [
     FlatClipper(max_grad_norm=1.0),
@@ -98,3 +99,19 @@ def test_an_estimator_that_computes_something_else_inherits_no_promise(kind):
         class Plain(kind):
             def __call__(self, engine, state):
                 return {"all": {}}, state
+
+
+@pytest.mark.parametrize(
+    "clipper", [FlatClipper(max_grad_norm=1e26), PerLayerClipper(max_grad_norm={"a": 1.0, "b": 1e30})]
+)
+def test_a_threshold_whose_sums_may_be_infinite_is_refused(clipper):
+    """A sum in float32 that overflows tells of its rows, whatever the noise."""
+    with pytest.raises(ValueError, match="may be infinite"):
+        tacita.GradientOracle(
+            GivenSource(grads(3)),
+            estimator=ClippedSum(clipper),
+            mechanism=tacita.GaussianMechanism(noise_multiplier=1.0),
+            sampler=FullBatchSampler(num_records=3),
+            ledger=tacita.Ledger(neighboring_relation="zero_out_one", privacy_unit="one row"),
+            planned_queries=1,
+        )

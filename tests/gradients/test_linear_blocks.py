@@ -16,6 +16,7 @@ from tacita.gradients.linear_losses import (
     HuberLoss,
     LogisticLoss,
     MultinomialLoss,
+    MultipliedLoss,
     QuantileLoss,
     SquaredHingeLoss,
     SquaredLoss,
@@ -35,6 +36,12 @@ def pinball(z, y):
     return torch.where(r < -0.5, -0.3 * r, torch.where(r > 0.5, 0.7 * r, inner))
 
 
+def one_against_all(z, y):
+    """The squared hinge losses of each class against all others, added up."""
+    signs = 2.0 * (y.unsqueeze(-1) == torch.arange(3)) - 1
+    return (1 - signs * z).clamp(min=0).square().sum(dim=-1) / 2
+
+
 LOSSES = {
     "logistic": (LogisticLoss(), functional.binary_cross_entropy_with_logits),
     "multinomial": (MultinomialLoss(3), functional.cross_entropy),
@@ -42,6 +49,8 @@ LOSSES = {
     "huber": (HuberLoss(0.7), lambda z, y, reduction: functional.huber_loss(z, y, reduction="none", delta=0.7)),
     "quantile": (QuantileLoss(0.3, 0.5), lambda z, y, reduction: pinball(z, y)),
     "squared hinge": (SquaredHingeLoss(), lambda z, y, reduction: (1 - (2 * y - 1) * z).clamp(min=0).square() / 2),
+    "one against all": (SquaredHingeLoss(3), lambda z, y, reduction: one_against_all(z, y)),
+    "multiplied": (MultipliedLoss(SquaredLoss(), 3.0), lambda z, y, reduction: 1.5 * (z - y).square()),
 }
 FORMS = {
     "tensor": torch.from_numpy,
@@ -56,7 +65,7 @@ def problem(name, dtype=np.float64):
     x = (rng.standard_normal((ROWS, COLUMNS)) * (rng.random((ROWS, COLUMNS)) < 0.6)).astype(dtype)
     loss, _ = LOSSES[name]
     outputs = loss.num_outputs()
-    discrete = {"logistic": 2, "multinomial": 3, "squared hinge": 2}.get(name)
+    discrete = {"logistic": 2, "multinomial": 3, "squared hinge": 2, "one against all": 3}.get(name)
     y = rng.integers(discrete, size=ROWS) if discrete else rng.standard_normal(ROWS)
     params = {
         "weight": torch.from_numpy(rng.standard_normal((outputs, COLUMNS))),
@@ -74,7 +83,7 @@ def loop(name, x, y, params, *, scale, constant):
     def losses(model, batch):
         features, targets = batch
         z = features * scale @ model.weight.t() + constant * model.bias
-        if name == "multinomial":
+        if LOSSES[name][0].num_outputs() > 1:
             return function(z, targets.long(), reduction="none")
         return function(z[:, 0], targets, reduction="none")
 

@@ -52,11 +52,12 @@ class FlatClipper(Clipper):
 def bounded_quotient(threshold: Tensor | float, norms: Tensor, dtype: torch.dtype) -> Tensor:
     r"""Return ``threshold / norms``, rounded so that weight times any vector of that norm stays within ``threshold``.
 
-    The quotient is computed in float64 and reduced by the factor :math:`1 - 8u`, where :math:`u` is the unit roundoff
-    of ``dtype``. It is subject to at most five roundings, each a factor of at most :math:`1 + u`: a sum in the divisor,
-    the quotient, the conversion to ``dtype``, and the product with each coordinate (two products where an engine
-    multiplies an output gradient first and an activation after it). Since :math:`(1 - 8u)(1 + u)^5 < 1`, the rounded
-    vector has :math:`\lVert \mathrm{fl}(w g) \rVert \le C`, and :math:`\mathrm{fl}(w \, n) \le C` likewise.
+    The quotient is computed in the dtype of ``norms`` and reduced by the factor :math:`1 - 8u`, where :math:`u` is the
+    unit roundoff of ``dtype``. It is subject to at most five roundings, each a factor of at most :math:`1 + u`: a sum
+    in the divisor or the reduced threshold, the quotient, the conversion to ``dtype``, and the product with each
+    coordinate (two products where an engine multiplies an output gradient first and an activation after it). Since
+    :math:`(1 - 8u)(1 + u)^5 < 1`, the rounded vector has :math:`\lVert \mathrm{fl}(w g) \rVert \le C`, and
+    :math:`\mathrm{fl}(w \, n) \le C` likewise.
 
     This holds for normal numbers (``threshold`` included). A subnormal weight has no such bound on its relative error,
     so it becomes 0, and so does the weight of a norm that is not finite. A quotient too large for ``dtype`` becomes the
@@ -64,7 +65,7 @@ def bounded_quotient(threshold: Tensor | float, norms: Tensor, dtype: torch.dtyp
 
     Args:
         threshold: C > 0, broadcast against ``norms``.
-        norms: Float64, non-negative or not finite.
+        norms: Float64, or of ``dtype`` if all thresholds are normal numbers of it; non-negative or not finite.
         dtype: The dtype of the weights.
 
     Returns:
@@ -72,13 +73,29 @@ def bounded_quotient(threshold: Tensor | float, norms: Tensor, dtype: torch.dtyp
     """
     limits = torch.finfo(dtype)
     lowered = torch.as_tensor(threshold, dtype=torch.float64, device=norms.device) * (1 - 4 * limits.eps)  # eps is 2 u
-    quotient = (lowered / norms).clamp_(max=limits.max)  # of two tensors: a number would be multiplied by 1 / norms
-    quotient.nan_to_num_(nan=0.0).mul_(quotient >= limits.tiny)  # torch.where takes ten times as long
-    return quotient.to(dtype)
+    quotient = (lowered.to(norms.dtype) / norms).clamp_(
+        max=limits.max
+    )  # of two tensors: a number would be multiplied by 1 / norms
+    largest_subnormal = limits.tiny * (1 - limits.eps)
+    return torch.threshold_(quotient.nan_to_num_(nan=0.0), largest_subnormal, 0.0).to(dtype)
 
 
 def clip_weights(threshold: Tensor | float, norms: Tensor) -> Tensor:
     """Return ``min(1, threshold / norms)`` with the guarantee of :func:`bounded_quotient`; exactly 1 if not clipped."""
-    exact = norms.double()
-    clipped = bounded_quotient(threshold, exact, norms.dtype)
-    return torch.maximum(clipped, (exact <= threshold).to(norms.dtype)).clamp_(max=1.0)
+    limits = torch.finfo(norms.dtype)
+    finite = norms.nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=torch.inf)
+    normal = not isinstance(threshold, Tensor) and limits.tiny <= threshold / 2 <= limits.max / 4
+    exact = finite if normal and norms.dtype == torch.float32 else finite.double()  # float32 takes half the time
+    limit = torch.as_tensor(threshold, dtype=torch.float64, device=norms.device)
+    clipped = bounded_quotient(limit, exact, norms.dtype)
+    if exact.dtype != torch.float64:
+        limit = _rounded_down(limit, exact.dtype)
+    # 1 or 0, in place where the threshold is not broader than the norms: a tensor of bool is slower
+    kept = exact.le_(limit) if exact.shape == clipped.shape else (exact <= limit).to(exact.dtype)
+    return torch.maximum(clipped, kept.to(norms.dtype)).clamp_(max=1.0)
+
+
+def _rounded_down(value: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the largest number of ``dtype`` that is at most ``value``, a float64."""
+    near = value.to(dtype)
+    return torch.where(near.double() > value, torch.nextafter(near, torch.zeros_like(near)), near)

@@ -19,6 +19,8 @@ from tacita.gradients.data import BatchRows
 from tacita.gradients.engine import Engine, Shapes
 from tacita.sampling import Sampler
 
+MOST_CONTRIBUTION = 1e25  # 10^13 rows of it, noise included, stay finite in float32
+
 
 @dataclass(frozen=True)
 class ClippedSum(Estimator):
@@ -41,6 +43,11 @@ class ClippedSum(Estimator):
         self, sampler: Sampler, noise_std: Mapping[str, float], relation: NeighboringRelation, shapes: Shapes
     ) -> Event:
         bounds = self.clipper.max_contribution(shapes)
+        if max(bounds.values(), default=0.0) > MOST_CONTRIBUTION:
+            raise ValueError(
+                f"max_grad_norm must be at most {MOST_CONTRIBUTION:g}, got {max(bounds.values()):g}: a sum of such "
+                "rows in float32 may be infinite, which no noise hides."
+            )
         return gaussian_sum_event(
             sampler.law, tuple(bounds.values()), tuple(noise_std[block] for block in bounds), relation
         )

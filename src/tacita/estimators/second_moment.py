@@ -87,8 +87,8 @@ class SecondMoment(Estimator):
         rows = parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
         weights = clip_weights(self.max_row_norm, norm_over([rows], lead=rows.ndim - 1))
         factors = round_down(with_room(weights, rows.dtype), rows.dtype)
-        kept = torch.where((weights > 0).unsqueeze(-1), factors.unsqueeze(-1) * rows, 0.0)
-        kept = kept.double()  # products of two numbers of float32 may overflow it
+        kept = (factors.unsqueeze(-1) * rows).double()  # products of two numbers of float32 may overflow it
+        kept[~(weights > 0)] = 0.0  # 0 * nan is nan
         return kept.transpose(-1, -2) @ kept
 
 

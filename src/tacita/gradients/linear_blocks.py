@@ -161,10 +161,10 @@ class LinearBlocksEngine(Engine):
         error whose squares were added in float64.
         """
         if errors.shape[1] == 1:
-            size = errors.abs().squeeze(1)
+            norms = errors.abs().squeeze(1)
         else:
-            size = errors.double().square().sum(dim=1).sqrt_().to(errors.dtype)
-        norms = self._source._norms[rows] * size  # of the weight alone too: (s x, c) is no shorter
+            norms = errors.double().square().sum(dim=1).sqrt_().to(errors.dtype)
+        norms.mul_(self._source._norms[rows])  # of the weight alone too: (s x, c) is no shorter
         return norms.unsqueeze(1).expand(-1, len(groups))
 
     def _add(self, total: Tensor, rows: Any, errors: Tensor, weights: Tensor, groups: Groups) -> None:
@@ -178,7 +178,7 @@ class LinearBlocksEngine(Engine):
             if name == WEIGHT:
                 part.add_(self._rows.sums(rows, kept))
             if name == BIAS or place.get(BIAS) == place[name]:
-                total[-1] += kept.sum(dim=0, dtype=torch.float64)
+                total[-1] += kept.sum(dim=0)
 
     def _named(self, total: Tensor, groups: Groups) -> dict[str, Tensor]:
         found = {WEIGHT: (total[:-1] * self._source._scale.unsqueeze(1)).t(), BIAS: total[-1] * self._source._constant}

@@ -142,11 +142,60 @@ class QuantileLoss(OutputLoss):
 
 @dataclass(frozen=True)
 class SquaredHingeLoss(OutputLoss):
-    r""":math:`\max(0, 1 - s z)^2 / 2` with the sign :math:`s = 2 y - 1`, for targets 0 and 1."""
+    r""":math:`\max(0, 1 - s z)^2 / 2` with the sign :math:`s = 2 y - 1`, for targets 0 and 1.
+
+    With more than two classes there is one such loss for each class, against all others, and their sum is taken.
+
+    Attributes:
+        classes: Number of classes, >= 2; targets are 0, 1, ..., ``classes`` - 1.
+    """
+
+    classes: int = 2
 
     curvature: ClassVar[float] = 1.0
     max_derivative: ClassVar[float] = math.inf
 
+    def __post_init__(self) -> None:
+        _validate.count("classes", self.classes, at_least=2)
+
+    def num_outputs(self) -> int:
+        return 1 if self.classes == 2 else self.classes
+
     def derivative(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        signs = (2 * targets - 1).unsqueeze(1)
+        if self.classes == 2:
+            signs = (2 * targets - 1).unsqueeze(1)
+        else:
+            numbers = torch.arange(self.classes, dtype=targets.dtype)
+            signs = 2.0 * (targets.unsqueeze(1) == numbers).to(outputs.dtype) - 1.0
+            signs += (targets - targets).unsqueeze(1)  # 0, or NaN where the target is not finite
         return outputs.mul_(signs).sub_(1.0).clamp_(max=0.0).mul_(signs)
+
+
+@dataclass(frozen=True)
+class MultipliedLoss(OutputLoss):
+    r""":math:`a\,\ell(z, y)`: another loss in other units, with the same minimum.
+
+    Attributes:
+        loss: The other loss.
+        factor: a > 0.
+    """
+
+    loss: OutputLoss
+    factor: float
+
+    def __post_init__(self) -> None:
+        _validate.positive("factor", self.factor)
+
+    @property
+    def curvature(self) -> float:  # type: ignore[override]
+        return self.factor * self.loss.curvature
+
+    @property
+    def max_derivative(self) -> float:  # type: ignore[override]
+        return self.factor * self.loss.max_derivative
+
+    def num_outputs(self) -> int:
+        return self.loss.num_outputs()
+
+    def derivative(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return self.loss.derivative(outputs, targets).mul_(self.factor)

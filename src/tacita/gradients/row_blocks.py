@@ -16,6 +16,7 @@ from tacita.gradients.weighted_sums import round_up
 
 BLOCK_ROWS = 2**16  # the numbers of one kind, one a row, stay in a core's cache
 BLOCK_NUMBERS = 2**23  # elements of a block that is not a view
+CHUNK_NUMBERS, LEAST_ROWS = 2**18, 256  # elements of a chunk that is widened to float64, and the rows it has at least
 
 
 class RowBlocks(ABC):
@@ -48,7 +49,9 @@ class RowBlocks(ABC):
     def norms(self, scale: Tensor, constant: float) -> Tensor:
         """Return upper bounds of the norms of (scale * row, constant), float64; ``inf`` where a row is not finite."""
         found = torch.empty(self.shape[0], dtype=torch.float64)
-        for rows in blocks(None, self.shape[0], self.shape[1]):
+        height = max(LEAST_ROWS, CHUNK_NUMBERS // max(1, self.shape[1]))
+        for start in range(0, self.shape[0], height):
+            rows = slice(start, min(start + height, self.shape[0]))
             squares = self.dense(rows).to(torch.float64).mul(scale).square_().sum(dim=1)
             found[rows] = squares.add_(constant**2).sqrt_()
         return round_up(found, self.shape[1] + 4).nan_to_num(torch.inf, torch.inf)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tacita.gradients.engine import Engine, GradientSource, Groups, Rule, Shapes, Sums
-from tacita.gradients.row_blocks import as_row_blocks, blocks
+from tacita.gradients.row_blocks import CHUNK_NUMBERS, LEAST_ROWS, as_row_blocks, blocks
 from tacita.gradients.weighted_sums import group_norms, weight_arrays, weighted_sum
 
 ROW = "row"
@@ -88,12 +88,28 @@ class TableRowsEngine(Engine):
         return torch.cat([group_norms(grads, groups) for grads in self.materialise()])
 
     def materialise(self) -> Iterator[dict[str, Tensor]]:
-        """Yield the rows in chunks; an empty batch gives one empty chunk."""
+        """Yield the rows in chunks that stay in the cache; an empty batch gives one empty chunk."""
         source, columns = self._source, self._source._rows.shape[1]
-        for rows in blocks(self._indices, source.num_rows, columns) if len(self._indices) else (self._indices,):
-            parts = [source._rows.dense(rows).double() * source._scale]
+        (width,) = source.shapes[ROW]
+        for rows in self._chunks():
+            dense = source._rows.dense(rows)
+            found = torch.empty(len(dense), width, dtype=torch.float64)
+            torch.mul(dense, source._scale, out=found[:, :columns])
             if source._constant is not None:
-                parts.append(torch.full((len(parts[0]), 1), source._constant, dtype=torch.float64))
+                found[:, columns] = source._constant
             if source._more is not None:
-                parts.append(source._more[rows if isinstance(rows, slice) else torch.from_numpy(rows)].double())
-            yield {ROW: torch.cat(parts, dim=1)}
+                place = rows if isinstance(rows, slice) else torch.from_numpy(rows)
+                found[:, width - source._more.shape[1] :] = source._more[place]
+            yield {ROW: found}
+
+    def _chunks(self) -> Iterator[slice | np.ndarray]:
+        """Yield the rows of each chunk: slices where the batch is all rows in order."""
+        source = self._source
+        height = max(LEAST_ROWS, CHUNK_NUMBERS // source.shapes[ROW].numel())
+        if not len(self._indices):
+            yield self._indices
+        for rows in blocks(self._indices, source.num_rows, source._rows.shape[1]):
+            if isinstance(rows, slice):
+                yield from (slice(k, min(k + height, rows.stop)) for k in range(rows.start, rows.stop, height))
+            else:
+                yield from (rows[k : k + height] for k in range(0, len(rows), height))

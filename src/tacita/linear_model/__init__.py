@@ -6,14 +6,23 @@ except ImportError as error:
     raise ImportError("tacita.linear_model needs scikit-learn: pip install tacita[sklearn].") from error
 
 from tacita.linear_model.base import LinearPlan
-from tacita.linear_model.classification import PrivateLogisticRegression
+from tacita.linear_model.classification import PrivateLinearSVC, PrivateLogisticRegression
+from tacita.linear_model.lasso import PrivateElasticNet, PrivateLasso
+from tacita.linear_model.mean import PrivateMean
 from tacita.linear_model.regression import PrivateLinearRegression, PrivateRidge
+from tacita.linear_model.robust_regression import PrivateHuberRegressor, PrivateQuantileRegressor
 from tacita.linear_model.scaler import PrivateStandardScaler
 
 __all__ = [
     "LinearPlan",
+    "PrivateElasticNet",
+    "PrivateHuberRegressor",
+    "PrivateLasso",
     "PrivateLinearRegression",
+    "PrivateLinearSVC",
     "PrivateLogisticRegression",
+    "PrivateMean",
+    "PrivateQuantileRegressor",
     "PrivateRidge",
     "PrivateStandardScaler",
 ]

@@ -1,7 +1,7 @@
 """The base of the estimators: what is given or bought, what pays, what is said; each estimator adds a loss.
 
-They keep scikit-learn's conventions, and one of ours: epsilon and delta have no default value that would serve, and
-``fit`` raises where they are missing. What a row holds never raises; only shapes and dtypes do.
+They keep scikit-learn's conventions, and one of ours: epsilon (or rho) and delta have no default value that would
+serve, and ``fit`` raises where they are missing. What a row holds never raises; only shapes and dtypes do.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,6 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from tacita import _validate
 from tacita.accounting import NeighboringRelation
 from tacita.errors import LedgerError
-from tacita.gradients.linear_losses import OutputLoss
 from tacita.gradients.row_blocks import RowBlocks, as_row_blocks
 from tacita.ledger import Ledger, Session, statement
 from tacita.linear_model import rules
@@ -27,6 +26,7 @@ from tacita.random import Randomness
 
 RELATIONS = ("zero_out_one", "replace_one")
 LEAST_NORM, MOST_NORM = 2.0**LOWEST, 2.0 ** (HIGHEST + 1)  # of rows, declared or bought: sums of float32 stay finite
+MOST_CLIP = 1e25  # of gradients in scaled units, whose rows are no longer than 1: the same
 
 
 class LedgerLeftBehind:
@@ -47,6 +47,7 @@ class PrivateEstimator(BaseEstimator):
 
     epsilon: float | None
     delta: float | None
+    rho: float | None
     neighboring_relation: NeighboringRelation
     privacy_unit: str
     ledger: Ledger | None
@@ -75,31 +76,35 @@ class PrivateEstimator(BaseEstimator):
         tags.non_deterministic = self.insecure_seed is None
         return tags
 
-    def _check_privacy(self) -> tuple[float, float]:
-        """Return epsilon and delta; raise ``ValueError`` if they are missing."""
-        if self.epsilon is None or self.delta is None:
+    def _check_privacy(self) -> None:
+        """Raise ``ValueError`` if the budget is missing, or given twice."""
+        if self.delta is None or (self.epsilon is None and self.rho is None):
             raise ValueError(
                 f"epsilon and delta must be given: {type(self).__name__}(epsilon=1.0, delta=1e-6), say, with delta "
-                "well below 1 / (number of rows). tacita never chooses them."
+                "well below 1 / (number of rows), or rho and delta. tacita never chooses them."
             )
+        if self.epsilon is not None and self.rho is not None:
+            raise ValueError(f"epsilon and rho must not both be given, got {self.epsilon} and {self.rho}.")
         if self.neighboring_relation not in RELATIONS:
             raise ValueError(
                 f"neighboring_relation must be one of {', '.join(RELATIONS)}, got {self.neighboring_relation!r}: the "
                 "number of rows is public here, so whether a record is present cannot be protected."
             )
-        return _validate.positive("epsilon", self.epsilon), _validate.delta("delta", self.delta)
+        _validate.delta("delta", self.delta)
 
     def _paying(self, num_records: int, **shares: float) -> Paying:
         """Return what pays for a fit of ``num_records`` rows, with these shares of the budget."""
-        epsilon, delta = self._check_privacy()
-        _validate.delta_below("delta", delta, num_records)
-        budget = FitBudget(epsilon=epsilon, delta=delta, relation=self.neighboring_relation, **shares)
+        self._check_privacy()
+        assert self.delta is not None, "it was just checked"
+        delta = _validate.delta_below("delta", self.delta, num_records)
+        relation = self.neighboring_relation
+        budget = FitBudget(epsilon=self.epsilon, delta=delta, rho=self.rho, relation=relation, **shares)
         ledger = self.ledger
         if ledger is None:
             ledger = Ledger(
                 neighboring_relation=self.neighboring_relation,
                 privacy_unit=self.privacy_unit,
-                max_epsilon=epsilon,
+                max_epsilon=budget.total_epsilon,
                 max_delta=delta,
             )
         elif isinstance(ledger, LedgerLeftBehind):
@@ -159,11 +164,11 @@ class LinearPlan:
 class PrivateLinearModel(PrivateEstimator):
     """What every linear model has: scales given or bought, then a fit by descent or by second moments."""
 
-    alpha: float
+    alpha: float = 0.0
     fit_intercept: bool
     data_norm: float | None
-    steps: int | None
-    max_grad_norm: float | None
+    steps: int | None = None
+    max_grad_norm: float | None = None
     coef_: np.ndarray
     intercept_: Any
 
@@ -195,17 +200,11 @@ class PrivateLinearModel(PrivateEstimator):
         found = buy_scales(session, values, paying.randomness, rules.QUANTILE)
         return found.get("rows", float(self.data_norm or 1.0)), found.get("targets", 1.0)
 
-    def _rule(self, paying: Paying, dim: int, loss: OutputLoss) -> rules.DescentRule:
-        return rules.descent_rule(
-            num_records=paying.num_records,
-            dim=dim,
-            outputs=loss.num_outputs(),
-            curvature=loss.curvature,
-            max_derivative=loss.max_derivative,
-            budget=paying.budget,
-            steps=self.steps,
-            max_grad_norm=self.max_grad_norm,
-        )
+    def _unscaled(self, found: Mapping[str, torch.Tensor], table: ScaledTable) -> tuple[np.ndarray, np.ndarray]:
+        """Return the weight, (outputs, columns), and the bias, (outputs,), in the units of the features."""
+        weight = (found["weight"] * table.scale).numpy()
+        bias = found["bias"].numpy() * table.constant if table.constant else np.zeros(len(weight))
+        return weight, bias
 
     def _check_settings(self) -> None:
         if self.data_norm is not None:
@@ -219,7 +218,9 @@ class PrivateLinearModel(PrivateEstimator):
         if self.steps is not None:
             _validate.count("steps", self.steps)
         if self.max_grad_norm is not None:
-            _validate.positive("max_grad_norm", self.max_grad_norm)
+            clip = _validate.positive("max_grad_norm", self.max_grad_norm)
+            if clip > MOST_CLIP:
+                raise ValueError(f"max_grad_norm must be at most {MOST_CLIP:g}, got {clip:g}: sums may overflow.")
 
     def _outputs(self, X: Any) -> np.ndarray:
         """Return the outputs of the fitted model, (rows, outputs), float64."""

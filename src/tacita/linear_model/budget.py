@@ -1,8 +1,10 @@
 r"""How an estimator spends its budget: shares of :math:`\mu^2`, fixed before anything is seen, and the noise they give.
 
-The total is the Gaussian :math:`\mu` of (epsilon, delta). Every release is Gaussian, over all records, so that
-sessions with shares :math:`f_i` of :math:`\mu^2` are together one Gaussian query of :math:`\mu \sqrt{\sum f_i}`. Counts
-of texts that only one record holds (the classes, where they are bought) take a tenth of delta besides.
+The total is the Gaussian :math:`\mu` of (epsilon, delta), or :math:`\sqrt{2 \rho}` where rho was given, because a
+Gaussian query of :math:`\mu` is :math:`\mu^2 / 2`-zCDP (Bun and Steinke, 2016, Proposition 1.6,
+https://arxiv.org/abs/1605.02065). Every release is Gaussian, over all records, so that sessions with shares :math:`f_i`
+of :math:`\mu^2` are together one Gaussian query of :math:`\mu \sqrt{\sum f_i}`. Counts of texts that only one record
+holds (the classes, where they are bought) take a tenth of delta besides.
 """
 
 import math
@@ -13,6 +15,7 @@ from tacita.accounting import (
     HistogramGaussianEvent,
     NeighboringRelation,
     StableCountsEvent,
+    gaussian_epsilon,
     gaussian_mu,
     moved,
     stable_threshold,
@@ -20,6 +23,7 @@ from tacita.accounting import (
 
 NEW_CLASSES = 0.1  # share of delta, for classes of one record alone
 ROOM = 1 - 1e-9  # of mu, for the rounding of sums of squares
+LEAST_EPSILON = 1e-9  # of a rho so small that delta alone covers it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +31,8 @@ class FitBudget:
     """The noise of each release of one fit.
 
     Attributes:
-        epsilon, delta: The total.
+        epsilon, delta: The total; epsilon is ``None`` where rho was given.
+        rho: The total in zero-concentrated privacy, in place of epsilon.
         relation: The neighboring relation.
         scales: Share of mu^2 for the histograms of scales; 0 if none is bought.
         classes: Share for the counts of classes; 0 if they were given.
@@ -41,15 +46,20 @@ class FitBudget:
         0.056
     """
 
-    epsilon: float
+    epsilon: float | None = None
     delta: float
+    rho: float | None = None
     relation: NeighboringRelation
     scales: float = 0.0
     classes: float = 0.0
     moments: float = 0.0
 
     def __post_init__(self) -> None:
-        _validate.positive("epsilon", self.epsilon)
+        if (self.epsilon is None) == (self.rho is None):
+            raise ValueError("epsilon or rho must be given, and not both.")
+        name, total = ("rho", self.rho) if self.epsilon is None else ("epsilon", self.epsilon)
+        assert total is not None, "one of the two was given"
+        object.__setattr__(self, name, _validate.positive(name, total))
         _validate.delta("delta", self.delta)
         moved(self.relation)
 
@@ -61,20 +71,40 @@ class FitBudget:
     @property
     def mu(self) -> float:
         """The Gaussian mu of everything together."""
-        spent = NEW_CLASSES * self.delta if self.classes else 0.0
-        return ROOM * gaussian_mu(self.epsilon, self.delta - spent)
+        if self.rho is not None:
+            return ROOM * math.sqrt(2 * self.rho)
+        assert self.epsilon is not None, "one of the two was given"
+        return ROOM * gaussian_mu(self.epsilon, self._gaussian_delta)
+
+    @property
+    def total_epsilon(self) -> float:
+        """The epsilon that all releases keep to, at delta: the one that was given, or that of rho."""
+        if self.epsilon is not None:
+            return self.epsilon
+        assert self.rho is not None, "one of the two was given"
+        return max(gaussian_epsilon(math.sqrt(2 * self.rho), self._gaussian_delta), LEAST_EPSILON)
+
+    @property
+    def _gaussian_delta(self) -> float:
+        """The part of delta that is not kept for classes."""
+        return self.delta - (NEW_CLASSES * self.delta if self.classes else 0.0)
 
     def noise_multiplier(self, share: float, queries: int = 1) -> float:
         """Return the noise multiplier of each of ``queries`` full-batch queries that together get ``share``."""
         return 1 / (self.mu * math.sqrt(share / queries))
 
-    def scales_event(self, histograms: int) -> HistogramGaussianEvent:
-        """Return what the histograms of scales spend: one record is once in each of them."""
+    def scales_event(self, histograms: int, share: float | None = None) -> HistogramGaussianEvent:
+        """Return what the histograms of scales spend: one record is once in each of them.
+
+        Args:
+            histograms: Their number.
+            share: Their share, if it is not ``scales``.
+        """
         contribution = math.sqrt(histograms)
         return HistogramGaussianEvent(
             relation=self.relation,
             max_contribution=(contribution,),
-            noise_std=(self._counts_noise_std(self.scales, contribution),),
+            noise_std=(self._counts_noise_std(self.scales if share is None else share, contribution),),
         )
 
     def classes_event(self) -> StableCountsEvent:

@@ -1,16 +1,16 @@
-"""Classifiers: private logistic regression."""
+"""Classifiers: private logistic regression, and a private linear support vector machine."""
 
 from abc import ABC, abstractmethod
 from typing import Any
 
 import numpy as np
 from sklearn.base import ClassifierMixin
-from sklearn.utils.validation import column_or_1d
 
 from tacita.accounting import NeighboringRelation
-from tacita.gradients.linear_losses import LogisticLoss, MultinomialLoss, OutputLoss
+from tacita.gradients.linear_losses import LogisticLoss, MultinomialLoss, OutputLoss, SquaredHingeLoss
 from tacita.ledger import Ledger
 from tacita.linear_model import rules
+from tacita.linear_model.answers import named_classes, read_labels
 from tacita.linear_model.base import LinearPlan, PrivateLinearModel
 from tacita.linear_model.fitting import Paying, fit_by_descent
 from tacita.linear_model.purchases import buy_counts, class_counts, class_numbers
@@ -31,20 +31,14 @@ class PrivateClassifier(ClassifierMixin, PrivateLinearModel, ABC):
         A row that holds NaN or an infinity, and a label outside ``classes``, contribute nothing.
 
         Raises:
-            ValueError: epsilon or delta is missing, delta is not below 1 / rows, a setting is wrong, or no class was
+            ValueError: The budget is missing, delta is not below 1 / rows, a setting is wrong, or no class was
                 given and none is frequent enough to be bought.
             BudgetExceededError: The ledger's cap does not allow the fit.
         """
         self._check_privacy()
         self._check_settings()
         table = self._table(X, reset=True)
-        labels = np.asarray(column_or_1d(y, warn=True))
-        if labels.dtype.kind == "O":  # sorting objects may raise, by what they hold
-            labels = labels.astype(str)
-        if labels.dtype.kind == "f" and self.classes is None:
-            raise ValueError("Unknown label type: labels must be integers or texts; pass classes= for real numbers.")
-        if len(labels) != table.shape[0]:
-            raise ValueError(f"y must have one label for each of {table.shape[0]} rows, got {len(labels)}.")
+        labels = read_labels(y, table.shape[0], self.classes)
         shares = {
             "scales": rules.SCALES if self.data_norm is None else 0.0,
             "classes": rules.CLASSES if self.classes is None else 0.0,
@@ -55,27 +49,25 @@ class PrivateClassifier(ClassifierMixin, PrivateLinearModel, ABC):
         if self.classes is not None and len(set(self.classes)) < 2:
             raise ValueError(f"classes must hold at least 2 labels, got {list(self.classes)!r}.")
         few = self._loss(2 if self.classes is None else len(self.classes))
-        rule = self._rule(paying, table.shape[1] + self.fit_intercept, few)
+        rule = rules.descent_rule(max_derivative=few.max_derivative, steps=self.steps, max_grad_norm=self.max_grad_norm)
         budget = paying.budget
         for_scales = paying.register(budget.scales_event(1), 1, "bounds") if shares["scales"] else None
         for_classes = paying.register(budget.classes_event(), 1, "classes") if shares["classes"] else None
         sessions = paying.moments_session(table.shape[1] + self.fit_intercept), paying.gradients_session(rule)
         if for_classes is None:
-            self.classes_ = np.unique(np.asarray(self.classes))
+            self.classes_ = known = np.unique(np.asarray(self.classes))
         else:
-            self.classes_ = self._bought_classes(paying, for_classes, labels)
+            self.classes_, known = named_classes(y, self._bought_classes(paying, for_classes, labels))
         data_norm, _ = self._bought_scales(paying, for_scales, table, None)
         scaled = self._scaled(table, data_norm)
         loss = self._loss(max(2, len(self.classes_)))
-        numbers = class_numbers(labels, self.classes_)
-        found = fit_by_descent(
+        numbers = class_numbers(labels, known)
+        found, damping = fit_by_descent(
             paying, sessions, scaled, numbers, loss=loss, rule=rule, penalty=self._penalty(paying, scaled)
         )
-        self.coef_ = (found["weight"] * scaled.scale).numpy()
-        bias = found["bias"].numpy() * scaled.constant if scaled.constant else np.zeros(len(self.coef_))
-        self.intercept_ = bias
+        self.coef_, self.intercept_ = self._unscaled(found, scaled)
         self.n_iter_ = rule.steps
-        self.plan_ = LinearPlan("descent", rule.steps, rule.max_grad_norm, rule.damping, data_norm, 1.0)
+        self.plan_ = LinearPlan("descent", rule.steps, rule.max_grad_norm, damping, data_norm, 1.0)
         self._said(paying, [f"steps = {rule.steps}", f"max_grad_norm = {rule.max_grad_norm:g}"])
         return self
 
@@ -87,8 +79,7 @@ class PrivateClassifier(ClassifierMixin, PrivateLinearModel, ABC):
         found = names[noisy > paying.budget.classes_threshold(session.event) + 0.5]
         if not len(found):
             raise ValueError("not even one class is frequent enough to be bought at this epsilon: pass classes=.")
-        # an array of texts is as wide as its longest: that of the labels may be one that was not released
-        return np.array(found.tolist()) if found.dtype.kind in "US" else found
+        return found
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Return the scores of rows: (rows,) for two classes, positive for the second; else (rows, classes)."""
@@ -115,6 +106,7 @@ class PrivateLogisticRegression(PrivateClassifier):
 
     Args:
         epsilon, delta: The budget of a fit. ``fit`` raises where one is missing.
+        rho: The budget in zero-concentrated privacy, in place of epsilon. delta is still what epsilon is stated at.
         alpha: L2 penalty >= 0: :math:`\frac{\alpha}{2} \lVert w \rVert^2` beside the sum of losses; 1 / C in
             scikit-learn.
         fit_intercept: Whether the model has a constant.
@@ -147,6 +139,7 @@ class PrivateLogisticRegression(PrivateClassifier):
         epsilon: float | None = None,
         delta: float | None = None,
         *,
+        rho: float | None = None,
         alpha: float = 0.0,
         fit_intercept: bool = True,
         classes: Any = None,
@@ -174,3 +167,44 @@ class PrivateLogisticRegression(PrivateClassifier):
     def predict_log_proba(self, X: Any) -> np.ndarray:
         """Return the logarithms of the probabilities, (rows, classes)."""
         return np.log(self.predict_proba(X))
+
+
+class PrivateLinearSVC(PrivateClassifier):
+    r"""A linear support vector machine under (epsilon, delta)-differential privacy, with the squared hinge loss.
+
+    Fitted as :class:`PrivateLogisticRegression` is, whose other parameters, attributes and guarantee it has. With
+    several classes there is one output for each class against all others, and all share one clipping threshold.
+
+    Args:
+        alpha: L2 penalty >= 0: :math:`\frac{\alpha}{2} \lVert w \rVert^2` beside the sum of :math:`\max(0, 1 - s z)^2 /
+            2`; 1 / (2 C) in scikit-learn. The constant is not penalised.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> X = rng.standard_normal((2000, 3)); y = (X[:, 0] > 0).astype(int)
+        >>> model = PrivateLinearSVC(epsilon=1.0, delta=1e-6, classes=[0, 1], data_norm=2.0).fit(X, y)
+        >>> bool(model.score(X, y) > 0.9), round(model.ledger_.epsilon(1e-6), 3)
+        (True, 1.0)
+    """
+
+    def __init__(
+        self,
+        epsilon: float | None = None,
+        delta: float | None = None,
+        *,
+        rho: float | None = None,
+        alpha: float = 0.0,
+        fit_intercept: bool = True,
+        classes: Any = None,
+        data_norm: float | None = None,
+        steps: int | None = None,
+        max_grad_norm: float | None = None,
+        neighboring_relation: NeighboringRelation = "zero_out_one",
+        privacy_unit: str = "one row",
+        ledger: Ledger | None = None,
+        insecure_seed: int | None = None,
+    ) -> None:
+        self._keep(locals())
+
+    def _loss(self, num_classes: int) -> OutputLoss:
+        return SquaredHingeLoss(num_classes)

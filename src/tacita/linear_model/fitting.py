@@ -1,6 +1,7 @@
 """The two ways to fit a linear model: steps on clipped gradients, and the solution from released second moments."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,10 +17,11 @@ from tacita.gradients.linear_losses import OutputLoss
 from tacita.gradients.row_blocks import RowBlocks
 from tacita.gradients.table_rows import TableRowsSource
 from tacita.ledger import Ledger, Session
+from tacita.linear_model import rules
 from tacita.linear_model.budget import FitBudget
 from tacita.linear_model.rules import DescentRule
 from tacita.mechanisms import GaussianMechanism
-from tacita.methods import PreconditionedDescent, adaptive_ridge
+from tacita.methods import PreconditionedDescent, adaptive_elastic_net, adaptive_ridge
 from tacita.oracles import GradientOracle
 from tacita.random import Randomness
 from tacita.sampling import FullBatchSampler
@@ -70,7 +72,17 @@ class Paying:
     @property
     def moments_mechanism(self) -> GaussianMechanism:
         """The noise of the second moments."""
-        return GaussianMechanism(noise_multiplier=self.budget.noise_multiplier(self.budget.moments))
+        return self.mechanism(self.budget.moments)
+
+    def bounded_session(self, columns: int, share: float) -> Session:
+        """Register one release of the sum of rows whose entries are in [-1, 1], with this share of the budget."""
+        shapes = {"row": torch.Size([columns])}
+        event = bounded_rows(columns).session_event(self.mechanism(share), self.sampler, self.budget.relation, shapes)
+        return self.register(event, 1, "moments")
+
+    def mechanism(self, share: float) -> GaussianMechanism:
+        """The noise of one release with this share of the budget."""
+        return GaussianMechanism(noise_multiplier=self.budget.noise_multiplier(share))
 
     def gradients_session(self, rule: DescentRule) -> Session:
         """Register the gradients."""
@@ -99,6 +111,21 @@ class Paying:
             session=session,
             randomness=self.randomness,
         )
+
+
+def bounded_rows(columns: int) -> ClippedSum:
+    """Return the estimator of the sum of rows whose entries are in [-1, 1]: their norm is at most sqrt(columns)."""
+    return ClippedSum(FlatClipper(max_grad_norm=math.sqrt(columns)))
+
+
+def released_mean(paying: Paying, session: Session, rows: RowBlocks, share: float) -> tuple[np.ndarray, float]:
+    """Return the noisy mean of ``rows``, (columns,), whose entries are in [-1, 1], and its noise's deviation."""
+    source = TableRowsSource(rows, intercept=None)
+    oracle = paying.oracle(session, source, bounded_rows(rows.shape[1]), paying.mechanism(share))
+    released = oracle.query({}).gradient["row"].numpy()
+    session.close()
+    (noise_std,) = oracle.noise_std.values()
+    return released, noise_std / oracle.divisor
 
 
 def released_moments(paying: Paying, session: Session, source: TableRowsSource) -> tuple[Tensor, float]:
@@ -133,8 +160,9 @@ def fit_by_descent(
     loss: OutputLoss,
     rule: DescentRule,
     penalty: float,
-) -> dict[str, Tensor]:
-    """Return the weight and the bias, in scaled units, after preconditioned steps on clipped gradients.
+    curvatures: Sequence[float] = (),
+) -> tuple[dict[str, Tensor], float]:
+    """Return the weight and the bias, in scaled units, after preconditioned steps on clipped gradients; and lambda.
 
     Args:
         paying: What pays.
@@ -142,8 +170,9 @@ def fit_by_descent(
         table: The rows.
         targets: (rows,), as the loss takes them. Private.
         loss: The loss.
-        rule: T, C and lambda.
+        rule: T and C.
         penalty: alpha, in scaled units.
+        curvatures: kappa of each of several phases that share the steps, in place of the loss's own bound.
     """
     moment, _ = released_moments(
         paying, sessions[0], TableRowsSource(table.features, scale=table.scale, intercept=table.constant)
@@ -151,39 +180,58 @@ def fit_by_descent(
     source = LinearBlocksSource(table.features, targets, loss, scale=table.scale, intercept=table.constant)
     estimator = ClippedSum(FlatClipper(max_grad_norm=rule.max_grad_norm))
     oracle = paying.oracle(sessions[1], source, estimator, paying.gradients_mechanism(rule))
-    start = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in source.shapes.items()}
-    solver = PreconditionedDescent(
-        oracle,
-        start,
-        steps=rule.steps,
-        second_moment=moment,
-        curvature=loss.curvature,
-        damping=rule.damping,
-        penalty=penalty,
-    )
-    found = solver.run()
+    found = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in source.shapes.items()}
+    phases = tuple(curvatures[-rule.steps :]) or (loss.curvature,)
+    damping = 0.0
+    for phase, curvature in enumerate(phases):
+        damping = rules.damping(
+            num_records=paying.num_records,
+            dim=len(moment),
+            outputs=loss.num_outputs(),
+            curvature=curvature,
+            max_grad_norm=rule.max_grad_norm,
+            budget=paying.budget,
+        )
+        found = PreconditionedDescent(
+            oracle,
+            found,
+            steps=(phase + 1) * rule.steps // len(phases) - phase * rule.steps // len(phases),
+            second_moment=moment,
+            curvature=curvature,
+            damping=damping,
+            penalty=penalty,
+        ).run()
     sessions[1].close()
-    return found
+    return found, damping
 
 
 def fit_by_moments(
-    paying: Paying, session: Session, table: ScaledTable, targets: np.ndarray, penalty: float
+    paying: Paying,
+    session: Session,
+    table: ScaledTable,
+    targets: np.ndarray,
+    *,
+    l1: float = 0.0,
+    l2: float = 0.0,
 ) -> dict[str, Tensor]:
-    """Return the weight and the bias, in scaled units, of the ridge regression on released second moments.
+    """Return the weight and the bias, in scaled units, of least squares on released second moments, with penalties.
 
     Args:
         paying: What pays.
         session: The session of the second moments.
         table: The rows.
         targets: (rows,), scaled. Private.
-        penalty: alpha, in scaled units; not on the bias.
+        l1, l2: Penalties of :func:`~tacita.methods.adaptive_elastic_net`, in scaled units; not on the bias.
     """
     more = torch.from_numpy(np.asarray(targets, np.float64)).unsqueeze(1)
     source = TableRowsSource(table.features, scale=table.scale, intercept=table.constant, more=more)
     moment, noise_std = released_moments(paying, session, source)
     columns = table.features.shape[1]
-    diagonal = torch.full((len(moment) - 1,), penalty, dtype=torch.float64)
-    diagonal[columns:] = 0.0
-    found = adaptive_ridge(moment, noise_std=noise_std, penalty=diagonal)
+    penalised = torch.ones(len(moment) - 1, dtype=torch.float64)
+    penalised[columns:] = 0.0
+    if l1:
+        found = adaptive_elastic_net(moment, noise_std=noise_std, l1=l1 * penalised, l2=l2 * penalised)
+    else:
+        found = adaptive_ridge(moment, noise_std=noise_std, penalty=l2 * penalised)
     bias = {} if table.constant is None else {"bias": found[columns:]}
     return {"weight": found[:columns].unsqueeze(0), **bias}

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import torch
+from scipy.stats import norm
 
 from tacita.accounting import NoisySumEvent
 from tacita.ledger import Session
@@ -16,7 +17,8 @@ from tacita.random import Randomness
 
 LOWEST, HIGHEST = -40, 60  # powers of 2 between which a scale is looked for
 BINS = HIGHEST - LOWEST + 1
-SEEN = 2.0  # counts below so many standard deviations of their noise are taken for empty
+SCALES_ALARM = 0.1  # chance that any empty bin of a purchase is taken for one that holds something
+WIDTHS_ALARM = 1e-3  # ... where one such bin is enough to make a width far too large
 
 
 def buy_counts(session: Session, counts: Mapping[str, np.ndarray], randomness: Randomness) -> dict[str, np.ndarray]:
@@ -33,8 +35,24 @@ def buy_scales(
     session: Session, values: Mapping[str, np.ndarray], randomness: Randomness, quantile: float
 ) -> dict[str, float]:
     """Release one histogram for each of ``values``, and return a quantile of the absolute values of each."""
+    counts, hidden = _buy_histograms(session, values, randomness, SCALES_ALARM)
+    return {name: scale_of(noisy, hidden, quantile) for name, noisy in counts.items()}
+
+
+def buy_widths(
+    session: Session, values: Mapping[str, np.ndarray], randomness: Randomness, noise: float
+) -> dict[str, float]:
+    """Release one histogram for each of ``values``, and return the width to clamp each at (:func:`width_of`)."""
+    counts, hidden = _buy_histograms(session, values, randomness, WIDTHS_ALARM)
+    return {name: width_of(noisy, hidden, noise) for name, noisy in counts.items()}
+
+
+def _buy_histograms(
+    session: Session, values: Mapping[str, np.ndarray], randomness: Randomness, false_alarm: float
+) -> tuple[dict[str, np.ndarray], float]:
+    """Release the histograms, and return them with the count up to which a bin is taken for empty."""
     counts = buy_counts(session, {name: scale_counts(one) for name, one in values.items()}, randomness)
-    return {name: scale_of(noisy, _noise_std(session), quantile) for name, noisy in counts.items()}
+    return counts, _noise_std(session) * float(norm.isf(false_alarm / (BINS * len(counts))))
 
 
 def _noise_std(session: Session) -> float:
@@ -57,19 +75,40 @@ def scale_counts(values: np.ndarray) -> np.ndarray:
     return np.bincount(exponents - LOWEST, minlength=BINS).astype(np.float64)
 
 
-def scale_of(counts: np.ndarray, noise_std: float, quantile: float) -> float:
+def scale_of(counts: np.ndarray, hidden: float, quantile: float) -> float:
     """Return the upper edge of the bin that holds a quantile of noisy counts; 1 where the noise hides every bin.
+
+    Noisy counts up to ``hidden`` are taken for empty: a bin far out that holds only noise may hold the quantile.
 
     Example:
         >>> counts = scale_counts(np.array([1.0, 1.2, 3.0, 900.0]))
-        >>> scale_of(counts, 0.0, 0.5), scale_of(counts, 0.0, 0.75), scale_of(counts, 2.0, 0.5)
+        >>> scale_of(counts, 0.0, 0.5), scale_of(counts, 0.0, 0.75), scale_of(counts, 4.0, 0.5)
         (2.0, 4.0, 1.0)
     """
-    seen = np.where(counts > SEEN * noise_std, counts, 0.0)
+    seen = np.where(counts > hidden, counts, 0.0)
     if not seen.any():
         return 1.0
     place = int(np.searchsorted(np.cumsum(seen), quantile * seen.sum()))
     return 2.0 ** (place + LOWEST + 1)
+
+
+def width_of(counts: np.ndarray, hidden: float, noise: float) -> float:
+    """Return the edge R of a bin at which clamping and noise cost a sum the least; 1 where noise hides every bin.
+
+    Noisy counts up to ``hidden`` are taken for empty. Clamping at R costs at most what lies above it: noisy counts
+    times the distance from R to the upper edge of each bin. The noise of the sum is ``noise`` times R.
+
+    Example:
+        >>> counts = scale_counts(np.array([1.0] * 99 + [900.0]))
+        >>> width_of(counts, 0.0, 0.5), width_of(counts, 0.0, 2.0)
+        (1024.0, 2.0)
+    """
+    seen = np.where(counts > hidden, counts, 0.0)
+    if not seen.any():
+        return 1.0
+    edges = 2.0 ** np.arange(LOWEST + 1, HIGHEST + 2)
+    above = np.maximum(edges[None, :] - edges[:, None], 0.0)
+    return float(edges[np.argmin(noise * edges + above @ seen)])
 
 
 def class_counts(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -1,24 +1,77 @@
 """Regressions from released second moments: private least squares, with or without a ridge."""
 
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from sklearn.base import RegressorMixin
-from sklearn.utils.validation import column_or_1d
+from torch import Tensor
 
 from tacita import _validate
 from tacita.accounting import NeighboringRelation
-from tacita.gradients.row_blocks import RowBlocks
 from tacita.ledger import Ledger
 from tacita.linear_model import rules
+from tacita.linear_model.answers import read_targets
 from tacita.linear_model.base import LinearPlan, PrivateLinearModel
-from tacita.linear_model.fitting import fit_by_moments
+from tacita.linear_model.fitting import Paying, ScaledTable, fit_by_moments
+
+Solution = tuple[Mapping[str, Tensor], rules.DescentRule | None, float]  # in scaled units; the rule and lambda of steps
 
 
-class PrivateRegressor(RegressorMixin, PrivateLinearModel):
-    """What the regressors share: targets in units of their scale, and predictions."""
+class PrivateRegressor(RegressorMixin, PrivateLinearModel, ABC):
+    """What the regressors share: targets in units of their scale, the order of a fit, and predictions."""
 
     target_range: tuple[float, float] | None
+
+    @property
+    @abstractmethod
+    def _moments_share(self) -> float:
+        """The share of the budget for second moments, of what purchases leave."""
+
+    @abstractmethod
+    def _register(self, paying: Paying, columns: int) -> Any:
+        """Register the sessions of a fit on so many columns, constant included, before its first release."""
+
+    @abstractmethod
+    def _solve(
+        self, paying: Paying, registered: Any, table: ScaledTable, targets: np.ndarray, target_scale: float
+    ) -> Solution:
+        """Return the weight and the bias, in scaled units, from the sessions that were registered."""
+
+    def fit(self, X: Any, y: Any) -> Any:
+        """Fit to the rows of ``X``, (rows, columns), dense or CSR, and the targets ``y``, (rows,).
+
+        A row whose features or target hold NaN or an infinity contributes nothing.
+
+        Raises:
+            ValueError: The budget is missing, delta is not below 1 / rows, or a setting is wrong.
+            BudgetExceededError: The ledger's cap does not allow the fit.
+        """
+        self._check_privacy()
+        self._check_settings()
+        table = self._table(X, reset=True)
+        targets = read_targets(y, table.shape[0])
+        declared = self._range()
+        bought = (self.data_norm is None) + (declared is None)
+        scales = rules.SCALES if bought else 0.0
+        paying = self._paying(table.shape[0], scales=scales, moments=self._moments_share * (1.0 - scales))
+        for_scales = paying.register(paying.budget.scales_event(bought), 1, "bounds") if bought else None
+        registered = self._register(paying, table.shape[1] + self.fit_intercept)
+        data_norm, size = self._bought_scales(paying, for_scales, table, targets if declared is None else None)
+        centre, size = declared or (0.0, size)
+        scaled = self._scaled(table, data_norm)
+        with np.errstate(all="ignore"):  # a warning would tell what a target is
+            targets = (targets - centre) / size
+        found, rule, damping = self._solve(paying, registered, scaled, targets, size)
+        weight, bias = self._unscaled(found, scaled)
+        self.coef_ = weight[0] * size
+        self.intercept_ = float(bias[0]) * size + centre
+        steps, clip = (rule.steps, rule.max_grad_norm) if rule else (0, 0.0)
+        self.plan_ = LinearPlan("descent" if rule else "moments", steps, clip, damping, data_norm, size)
+        chosen = [f"{name} (bought)" for name in ("data_norm", "target_range") if getattr(self, name) is None]
+        self._said(paying, chosen + ([f"steps = {steps}", f"max_grad_norm = {clip:g}"] if rule else []))
+        return self
 
     def _range(self) -> tuple[float, float] | None:
         """Return the middle and half the width of the declared range of targets; ``None`` if it is bought."""
@@ -27,25 +80,33 @@ class PrivateRegressor(RegressorMixin, PrivateLinearModel):
         low, high = (float(end) for end in self.target_range)
         return (low + high) / 2, _validate.positive("target_range[1] - target_range[0]", high - low) / 2
 
-    def _read(self, X: Any, y: Any) -> tuple[RowBlocks, np.ndarray]:
-        """Return the rows and the targets of a fit, float64; both may hold NaN."""
-        self._check_privacy()
-        self._check_settings()
-        table = self._table(X, reset=True)
-        targets = np.asarray(column_or_1d(y, warn=True))
-        if targets.dtype.kind not in "fiub":
-            raise ValueError(f"Unknown label type: y must hold numbers, got dtype {targets.dtype}.")
-        if len(targets) != table.shape[0]:
-            raise ValueError(f"y must have one target for each of {table.shape[0]} rows, got {len(targets)}.")
-        with np.errstate(all="ignore"):  # a warning would tell what a target is
-            return table, targets.astype(np.float64)
-
     def predict(self, X: Any) -> np.ndarray:
         """Return the predicted targets, (rows,)."""
         return self._outputs(X)[:, 0]
 
 
-class PrivateRidge(PrivateRegressor):
+class MomentsRegressor(PrivateRegressor):
+    """What least squares with any penalty share: second moments of rows and targets are the only release."""
+
+    @property
+    def _moments_share(self) -> float:
+        return 1.0
+
+    def _register(self, paying: Paying, columns: int) -> Any:
+        return paying.moments_session(columns + 1)
+
+    def _solve(
+        self, paying: Paying, registered: Any, table: ScaledTable, targets: np.ndarray, target_scale: float
+    ) -> Solution:
+        l1, l2 = self._penalties(paying, table, target_scale)
+        return fit_by_moments(paying, registered, table, targets, l1=l1, l2=l2), None, 0.0
+
+    def _penalties(self, paying: Paying, table: ScaledTable, target_scale: float) -> tuple[float, float]:
+        """Return the L1 and the L2 penalty, in scaled units and those of a mean of losses."""
+        return 0.0, self._penalty(paying, table)
+
+
+class PrivateRidge(MomentsRegressor):
     r"""Ridge regression under (epsilon, delta)-differential privacy, from one release of second moments (AdaSSP).
 
     Rows and targets, scaled and joined, are clipped to norm 1, and the matrix of their second moments is released once.
@@ -57,6 +118,7 @@ class PrivateRidge(PrivateRegressor):
 
     Args:
         epsilon, delta: The budget of a fit. ``fit`` raises where one is missing.
+        rho: The budget in zero-concentrated privacy, in place of epsilon. delta is still what epsilon is stated at.
         alpha: L2 penalty >= 0, as in scikit-learn: :math:`\alpha \lVert w \rVert^2` beside the sum of squares.
         fit_intercept: Whether the model has a constant.
         data_norm: A public guess of how long rows are; rows may be longer. If it is ``None``, it is bought.
@@ -81,14 +143,12 @@ class PrivateRidge(PrivateRegressor):
         (True, 1.0)
     """
 
-    steps = None
-    max_grad_norm = None
-
     def __init__(
         self,
         epsilon: float | None = None,
         delta: float | None = None,
         *,
+        rho: float | None = None,
         alpha: float = 1.0,
         fit_intercept: bool = True,
         data_norm: float | None = None,
@@ -100,39 +160,8 @@ class PrivateRidge(PrivateRegressor):
     ) -> None:
         self._keep(locals())
 
-    def fit(self, X: Any, y: Any) -> Any:
-        """Fit to the rows of ``X``, (rows, columns), dense or CSR, and the targets ``y``, (rows,).
 
-        A row whose features or target hold NaN or an infinity contributes nothing.
-
-        Raises:
-            ValueError: epsilon or delta is missing, delta is not below 1 / rows, or a setting is wrong.
-            BudgetExceededError: The ledger's cap does not allow the fit.
-        """
-        table, targets = self._read(X, y)
-        declared = self._range()
-        bought = (self.data_norm is None) + (declared is None)
-        scales = rules.SCALES if bought else 0.0
-        paying = self._paying(table.shape[0], scales=scales, moments=1.0 - scales)
-        for_scales = paying.register(paying.budget.scales_event(bought), 1, "bounds") if bought else None
-        session = paying.moments_session(table.shape[1] + self.fit_intercept + 1)
-        data_norm, size = self._bought_scales(paying, for_scales, table, targets if declared is None else None)
-        centre, size = declared or (0.0, size)
-        scaled = self._scaled(table, data_norm)
-        with np.errstate(all="ignore"):  # a warning would tell what a target is
-            targets = (targets - centre) / size
-        found = fit_by_moments(paying, session, scaled, targets, self._penalty(paying, scaled))
-        self.coef_ = (found["weight"][0] * scaled.scale).numpy() * size
-        constant = float(found["bias"][0]) * scaled.constant if scaled.constant else 0.0
-        self.intercept_ = constant * size + centre
-        self.plan_ = LinearPlan("moments", 0, 0.0, 0.0, data_norm, size)
-        self._said(
-            paying, [f"{name} (bought)" for name in ("data_norm", "target_range") if getattr(self, name) is None]
-        )
-        return self
-
-
-class PrivateLinearRegression(PrivateRegressor):
+class PrivateLinearRegression(MomentsRegressor):
     """Least squares under (epsilon, delta)-differential privacy: :class:`PrivateRidge` with ``alpha`` = 0.
 
     A ridge is still added where the noise needs one. Parameters, attributes and guarantee are those of
@@ -146,16 +175,12 @@ class PrivateLinearRegression(PrivateRegressor):
         True
     """
 
-    alpha = 0.0
-    steps = None
-    max_grad_norm = None
-    fit = PrivateRidge.fit
-
     def __init__(
         self,
         epsilon: float | None = None,
         delta: float | None = None,
         *,
+        rho: float | None = None,
         fit_intercept: bool = True,
         data_norm: float | None = None,
         target_range: tuple[float, float] | None = None,

@@ -1,22 +1,17 @@
 """A private standard scaler: the mean and the spread of every column, each a bounded sum with noise."""
 
-import math
 from typing import Any
 
 import numpy as np
-import torch
 from sklearn.base import OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from tacita import _validate
 from tacita.accounting import NeighboringRelation
-from tacita.clipping import FlatClipper
-from tacita.estimators import ClippedSum
-from tacita.gradients.row_blocks import RowBlocks
-from tacita.gradients.table_rows import TableRowsSource
 from tacita.ledger import Ledger
 from tacita.linear_model import rules
 from tacita.linear_model.base import PrivateEstimator
+from tacita.linear_model.clamped_rows import ClampedRows, by_column, declared_scale
+from tacita.linear_model.fitting import released_mean
 from tacita.linear_model.purchases import buy_scales
 
 SCALES = 0.3  # share of mu^2 for the histograms of column sizes
@@ -35,6 +30,7 @@ class PrivateStandardScaler(OneToOneFeatureMixin, TransformerMixin, PrivateEstim
 
     Args:
         epsilon, delta: The budget of a fit. ``fit`` raises where one is missing.
+        rho: The budget in zero-concentrated privacy, in place of epsilon. delta is still what epsilon is stated at.
         column_scale: Public sizes of columns, a number or (columns,); larger entries are clamped. Bought if ``None``.
         neighboring_relation: "zero_out_one" or "replace_one".
         privacy_unit: What one row is, for the statement.
@@ -62,6 +58,7 @@ class PrivateStandardScaler(OneToOneFeatureMixin, TransformerMixin, PrivateEstim
         epsilon: float | None = None,
         delta: float | None = None,
         *,
+        rho: float | None = None,
         column_scale: Any = None,
         neighboring_relation: NeighboringRelation = "zero_out_one",
         privacy_unit: str = "one row",
@@ -76,33 +73,24 @@ class PrivateStandardScaler(OneToOneFeatureMixin, TransformerMixin, PrivateEstim
         A row that holds NaN or an infinity contributes nothing.
 
         Raises:
-            ValueError: epsilon or delta is missing, delta is not below 1 / rows, or a setting is wrong.
+            ValueError: The budget is missing, delta is not below 1 / rows, or a setting is wrong.
             BudgetExceededError: The ledger's cap does not allow the fit.
         """
         self._check_privacy()
         rows = np.asarray(self._numbers(X))
         columns = rows.shape[1]
-        declared = None if self.column_scale is None else np.broadcast_to(np.asarray(self.column_scale), (columns,))
-        if declared is not None:
-            for one in declared:
-                _validate.positive("column_scale", float(one))
+        declared = declared_scale(self.column_scale, columns)
         scales = 0.0 if declared is not None else SCALES
         paying = self._paying(len(rows), scales=scales, moments=1.0 - scales)
         for_scales = paying.register(paying.budget.scales_event(columns), 1, "bounds") if scales else None
-        estimator = ClippedSum(FlatClipper(max_grad_norm=math.sqrt(2 * columns)))
-        shapes = {"row": torch.Size([2 * columns])}
-        event = estimator.session_event(paying.moments_mechanism, paying.sampler, paying.budget.relation, shapes)
-        session = paying.register(event, 1, "moments")
+        session = paying.bounded_session(2 * columns, paying.budget.moments)
         if for_scales is None:
             self.column_scale_ = np.array(declared, np.float64)
         else:
-            values = {str(j): rows[:, j].astype(np.float64) for j in range(columns)}
-            found = buy_scales(for_scales, values, paying.randomness, rules.MOST)
+            found = buy_scales(for_scales, by_column(rows), paying.randomness, rules.MOST)
             self.column_scale_ = np.array([found[str(j)] for j in range(columns)])
-        source = TableRowsSource(SquaredRows(rows, self.column_scale_), intercept=None)
-        oracle = paying.oracle(session, source, estimator, paying.moments_mechanism)
-        released = oracle.query({}).gradient["row"].numpy()
-        session.close()
+        rows_and_squares = ClampedRows(rows, self.column_scale_, squares=True)
+        released, _ = released_mean(paying, session, rows_and_squares, paying.budget.moments)
         first, second = released[:columns].clip(-1, 1), released[columns:].clip(0, 1)
         self.mean_ = first * self.column_scale_
         self.var_ = np.maximum(second - first**2, LEAST_VARIANCE) * self.column_scale_**2
@@ -121,30 +109,3 @@ class PrivateStandardScaler(OneToOneFeatureMixin, TransformerMixin, PrivateEstim
         check_is_fitted(self, "scale_")
         rows = np.asarray(X)
         return rows * self.scale_ + self.mean_
-
-
-class SquaredRows(RowBlocks):
-    """The rows (u, u^2) with u = clamp(x / B, -1, 1), made block by block; a row that is not finite stays so."""
-
-    def __init__(self, rows: np.ndarray, column_scale: np.ndarray) -> None:
-        self._rows, self._column_scale = rows, column_scale
-        self.shape = (rows.shape[0], 2 * rows.shape[1])
-        self.dtype = torch.float64
-
-    def dense(self, rows: slice | np.ndarray) -> torch.Tensor:
-        with np.errstate(all="ignore"):  # a warning would tell what a row holds
-            block = self._rows[rows].astype(np.float64) / self._column_scale
-        bad = ~np.isfinite(self._rows[rows]).all(axis=1)
-        clamped = torch.from_numpy(np.clip(block, -1.0, 1.0))
-        clamped[torch.from_numpy(bad)] = torch.nan
-        return torch.cat([clamped, clamped.square()], dim=1)
-
-    def products(self, rows: slice | np.ndarray, weights: torch.Tensor) -> torch.Tensor:
-        return self.dense(rows) @ weights
-
-    def sums(self, rows: slice | np.ndarray, factors: torch.Tensor) -> torch.Tensor:
-        return self.dense(rows).t() @ factors
-
-    def forget(self, rows: np.ndarray) -> None:
-        self._rows = self._rows.copy()
-        self._rows[rows] = 0

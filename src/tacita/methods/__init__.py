@@ -1,7 +1,7 @@
 """Methods that use releases only (post-processing). Any ``torch.optim`` optimizer can be used beside them."""
 
 from tacita.methods.accelerated import AcceleratedSGD
-from tacita.methods.adaptive_ridge import adaptive_ridge
+from tacita.methods.adaptive_ridge import adaptive_elastic_net, adaptive_ridge
 from tacita.methods.averaged import ExponentialAverage, SuffixAverage
 from tacita.methods.domains import Ball, Box, L1Ball, Simplex
 from tacita.methods.localized import LocalizedSubgradient, Phase
@@ -35,5 +35,6 @@ __all__ = [
     "Solver",
     "SuffixAverage",
     "WeightedSGD",
+    "adaptive_elastic_net",
     "adaptive_ridge",
 ]

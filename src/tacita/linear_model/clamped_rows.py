@@ -1,0 +1,64 @@
+"""Rows whose entries are clamped, made block by block; the scaler and the mean release sums of them. Private."""
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from tacita import _validate
+from tacita.gradients.row_blocks import RowBlocks
+
+
+class ClampedRows(RowBlocks):
+    """The rows u = clamp((x - center) / scale, -1, 1), or (u, u^2); a row that is not finite stays so.
+
+    Args:
+        rows: (rows, columns).
+        scale: (columns,).
+        center: (columns,) or 0.
+        squares: Whether the squares follow.
+    """
+
+    def __init__(
+        self, rows: np.ndarray, scale: np.ndarray, *, center: np.ndarray | float = 0.0, squares: bool = False
+    ) -> None:
+        self._rows, self._scale, self._center, self._squares = rows, scale, center, squares
+        self.shape = (rows.shape[0], (1 + squares) * rows.shape[1])
+        self.dtype = torch.float64
+
+    def dense(self, rows: slice | np.ndarray) -> torch.Tensor:
+        with np.errstate(all="ignore"):  # a warning would tell what a row holds
+            block = (self._rows[rows].astype(np.float64) - self._center) / self._scale
+        bad = ~np.isfinite(self._rows[rows]).all(axis=1)
+        clamped = torch.from_numpy(np.clip(block, -1.0, 1.0))
+        clamped[torch.from_numpy(bad)] = torch.nan
+        return torch.cat([clamped, clamped.square()], dim=1) if self._squares else clamped
+
+    def products(self, rows: slice | np.ndarray, weights: torch.Tensor) -> torch.Tensor:
+        return self.dense(rows) @ weights
+
+    def sums(self, rows: slice | np.ndarray, factors: torch.Tensor) -> torch.Tensor:
+        return self.dense(rows).t() @ factors
+
+    def forget(self, rows: np.ndarray) -> None:
+        self._rows = self._rows.copy()
+        self._rows[rows] = 0
+
+
+def declared_scale(column_scale: Any, columns: int) -> np.ndarray | None:
+    """Return the declared sizes of columns, (columns,), float64; ``None`` if they are to be bought.
+
+    Raises:
+        ValueError: One is not positive and finite, or there is not one for each column.
+    """
+    if column_scale is None:
+        return None
+    declared = np.broadcast_to(np.asarray(column_scale, np.float64), (columns,)).copy()
+    for one in declared:
+        _validate.positive("column_scale", float(one))
+    return declared
+
+
+def by_column(rows: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the columns by number, float64."""
+    return {str(j): rows[:, j].astype(np.float64) for j in range(rows.shape[1])}

@@ -1,0 +1,188 @@
+"""Regressions that one far target moves little: the Huber loss, and quantiles. They are fitted by clipped gradients."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tacita import _validate
+from tacita.accounting import NeighboringRelation
+from tacita.gradients.linear_losses import HuberLoss, MultipliedLoss, OutputLoss, QuantileLoss
+from tacita.ledger import Ledger
+from tacita.linear_model import rules
+from tacita.linear_model.fitting import Paying, ScaledTable, fit_by_descent
+from tacita.linear_model.regression import PrivateRegressor, Solution
+
+LEAST_THRESHOLD, MOST_THRESHOLD = 1e-6, 1e6  # in units of the scale of the targets
+
+
+class DescentRegressor(PrivateRegressor):
+    """What the robust regressions share: second moments of rows, then steps on clipped gradients.
+
+    The clipping threshold is the largest derivative of the loss, so that rows of ``data_norm`` are not clipped. The
+    classifiers' smaller threshold would move the minimum: clipping shrinks the larger side of a quantile's loss more.
+    """
+
+    @property
+    def _moments_share(self) -> float:
+        return rules.MOMENTS
+
+    @property
+    @abstractmethod
+    def _max_derivative(self) -> float:
+        """The largest derivative of the loss, which no purchase changes."""
+
+    @abstractmethod
+    def _scaled_loss(self, target_scale: float) -> tuple[OutputLoss, float]:
+        """Return the loss of scaled targets, and what the loss of targets is divided by to get it."""
+
+    def _curvatures(self) -> Sequence[float]:
+        """Return kappa of each of several phases; none to take the loss's own bound."""
+        return ()
+
+    def _register(self, paying: Paying, columns: int) -> Any:
+        rule = rules.descent_rule(
+            max_derivative=self._max_derivative, share=rules.WHOLE, steps=self.steps, max_grad_norm=self.max_grad_norm
+        )
+        return rule, (paying.moments_session(columns), paying.gradients_session(rule))
+
+    def _solve(
+        self, paying: Paying, registered: Any, table: ScaledTable, targets: np.ndarray, target_scale: float
+    ) -> Solution:
+        rule, sessions = registered
+        loss, unit = self._scaled_loss(target_scale)
+        penalty = self._penalty(paying, table) * target_scale**2 / unit
+        found, damping = fit_by_descent(
+            paying, sessions, table, targets, loss=loss, rule=rule, penalty=penalty, curvatures=self._curvatures()
+        )
+        return found, rule, damping
+
+
+class PrivateHuberRegressor(DescentRegressor):
+    r"""Linear regression with the Huber loss under (epsilon, delta)-differential privacy.
+
+    The loss of a residual r is :math:`r^2 / 2` where :math:`|r| \le h` and :math:`h |r| - h^2 / 2` elsewhere. Second
+    moments of clipped rows are released once; then full-batch gradients, clipped and noisy, are stepped with the
+    inverse of those moments (:class:`~tacita.methods.PreconditionedDescent`).
+
+    Guarantee: everything that ``fit`` sets is (epsilon, delta)-private together, by the ledger ``ledger_``; the number
+    of rows is public. Nothing has to be true of the data: longer rows are clipped, and a target moves a gradient by its
+    residual, at most h.
+
+    Args:
+        threshold: h > 0, in the units of the targets. scikit-learn calls it ``epsilon``, in units of a scale that it
+            estimates. ``None`` is 0.15 of the scale of the targets: of half the width of ``target_range``, or of the
+            scale that is bought.
+        alpha: L2 penalty >= 0: :math:`\frac{\alpha}{2} \lVert w \rVert^2` beside the sum of losses.
+        steps, max_grad_norm: Number and clipping threshold of the gradients (of the loss divided by h, in scaled
+            units), by a public rule if ``None``.
+        target_range: Public (low, high) of most targets. If it is ``None``, their size is bought. The model starts in
+            the middle, and targets far from 0 compared to their spread need it.
+        epsilon, delta, rho, fit_intercept, data_norm, neighboring_relation, privacy_unit, ledger, insecure_seed: As in
+            :class:`PrivateRidge`.
+
+    Attributes:
+        coef_, intercept_, plan_, ledger_, statement_: As in :class:`PrivateRidge`.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> X = rng.standard_normal((5000, 3)); y = X @ [1.0, 2.0, -1.0] + rng.standard_t(1.5, 5000)
+        >>> model = PrivateHuberRegressor(epsilon=1.0, delta=1e-6, data_norm=3.0, target_range=(-6.0, 6.0)).fit(X, y)
+        >>> bool(abs(model.coef_ - [1.0, 2.0, -1.0]).max() < 0.3), round(model.ledger_.epsilon(1e-6), 3)
+        (True, 1.0)
+    """
+
+    threshold: float | None
+
+    def __init__(
+        self,
+        epsilon: float | None = None,
+        delta: float | None = None,
+        *,
+        rho: float | None = None,
+        threshold: float | None = None,
+        alpha: float = 0.0,
+        fit_intercept: bool = True,
+        data_norm: float | None = None,
+        target_range: tuple[float, float] | None = None,
+        steps: int | None = None,
+        max_grad_norm: float | None = None,
+        neighboring_relation: NeighboringRelation = "zero_out_one",
+        privacy_unit: str = "one row",
+        ledger: Ledger | None = None,
+        insecure_seed: int | None = None,
+    ) -> None:
+        self._keep(locals())
+
+    def _check_settings(self) -> None:
+        super()._check_settings()
+        if self.threshold is not None:
+            _validate.positive("threshold", self.threshold)
+
+    @property
+    def _max_derivative(self) -> float:
+        return 1.0
+
+    def _scaled_loss(self, target_scale: float) -> tuple[OutputLoss, float]:
+        share = rules.HUBER if self.threshold is None else self.threshold / target_scale
+        share = min(max(share, LEAST_THRESHOLD), MOST_THRESHOLD)
+        return MultipliedLoss(HuberLoss(share), 1 / share), share * target_scale**2
+
+
+class PrivateQuantileRegressor(DescentRegressor):
+    r"""Linear regression of a quantile under (epsilon, delta)-differential privacy.
+
+    The loss of a residual :math:`r = y - z` is :math:`\max(q r, (q - 1) r)`, whose kink is rounded over a tenth of the
+    scale of the targets. It is fitted as :class:`PrivateHuberRegressor` is, whose other parameters, attributes and
+    guarantee it has.
+
+    Args:
+        quantile: q in (0, 1).
+        alpha: L2 penalty >= 0: :math:`\frac{\alpha}{2} \lVert w \rVert^2` beside the sum of losses. scikit-learn has an
+            L1 penalty here.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> X = rng.standard_normal((20_000, 2)); y = X @ [1.0, 2.0] + rng.standard_normal(20_000)
+        >>> model = PrivateQuantileRegressor(
+        ...     epsilon=1.0, delta=1e-6, quantile=0.8, data_norm=3.0, target_range=(-6.0, 6.0)).fit(X, y)
+        >>> bool(0.77 < (y <= model.predict(X)).mean() < 0.83)
+        True
+    """
+
+    quantile: float
+
+    def __init__(
+        self,
+        epsilon: float | None = None,
+        delta: float | None = None,
+        *,
+        rho: float | None = None,
+        quantile: float = 0.5,
+        alpha: float = 0.0,
+        fit_intercept: bool = True,
+        data_norm: float | None = None,
+        target_range: tuple[float, float] | None = None,
+        steps: int | None = None,
+        max_grad_norm: float | None = None,
+        neighboring_relation: NeighboringRelation = "zero_out_one",
+        privacy_unit: str = "one row",
+        ledger: Ledger | None = None,
+        insecure_seed: int | None = None,
+    ) -> None:
+        self._keep(locals())
+
+    def _check_settings(self) -> None:
+        super()._check_settings()
+        _validate.inside("quantile", self.quantile)
+
+    @property
+    def _max_derivative(self) -> float:
+        return max(self.quantile, 1 - self.quantile)
+
+    def _curvatures(self) -> Sequence[float]:
+        return rules.QUANTILE_CURVATURES
+
+    def _scaled_loss(self, target_scale: float) -> tuple[OutputLoss, float]:
+        return QuantileLoss(self.quantile, rules.WIDTH), target_scale
