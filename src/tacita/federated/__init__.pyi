@@ -1,0 +1,48 @@
+from .algorithms import (
+    Clip21SGDM,
+    ClipSGD,
+    FederatedAlgorithm,
+    FederatedAveraging,
+    ServerState,
+)
+from .client import Client, Message
+from .coordinator import Coordinator, RoundReport, longest_honest_message
+from .guarded_source import GuardedSource
+from .privacy import FederatedPrivacy, LocalPrivacy, TrustedServer
+from .problems import ClientProblem, LogisticClients, NetworkClients, QuadraticClients
+from .resident import Resident
+from .settings import SimulationSettings, read_settings, run_simulation
+from .simulation import Round, Simulation
+from .splits import split_by_label, split_by_owner, split_dirichlet, split_evenly, stacked
+
+__all__ = [
+    "Client",
+    "ClientProblem",
+    "Clip21SGDM",
+    "ClipSGD",
+    "Coordinator",
+    "FederatedAlgorithm",
+    "FederatedAveraging",
+    "FederatedPrivacy",
+    "GuardedSource",
+    "LocalPrivacy",
+    "LogisticClients",
+    "Message",
+    "NetworkClients",
+    "QuadraticClients",
+    "Resident",
+    "Round",
+    "RoundReport",
+    "ServerState",
+    "Simulation",
+    "SimulationSettings",
+    "TrustedServer",
+    "longest_honest_message",
+    "read_settings",
+    "run_simulation",
+    "split_by_label",
+    "split_by_owner",
+    "split_dirichlet",
+    "split_evenly",
+    "stacked",
+]
