@@ -5,11 +5,9 @@ forget what that process knew; this process stays, and its folder takes it up ag
 records of :mod:`tacita.federated.wire`, of which only a message's noisy values depend on data.
 """
 
-import json
 import os
-import socket
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,6 @@ import torch
 
 from tacita import _validate
 from tacita.errors import ResumeError
-from tacita.federated.client import NOTHING as NO_MESSAGE
 from tacita.federated.client import Client
 from tacita.federated.frames import NOTHING, SECONDS_TO_READ, listening, read_frame, write_frame
 from tacita.federated.wire import (

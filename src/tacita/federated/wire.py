@@ -142,5 +142,3 @@ def largest_record(shapes: Shapes) -> int:
     """Return the most bytes that a record with tensors of these shapes may have."""
     names = sum(len(name.encode()) + 64 for name in shapes)
     return _FLOAT64.itemsize * sum(math.prod(shape) for shape in shapes.values()) + 2 * names + 2**16
-
-
