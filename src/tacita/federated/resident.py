@@ -30,6 +30,7 @@ from tacita.federated.wire import (
     to_wire,
     wire_tensors,
 )
+from tacita.ledger import Ledger
 from tacita.oracles import GradientOracle
 from tacita.training import checkpoint
 from tacita.training.folder import RunFolder
@@ -96,6 +97,11 @@ class Resident:
         self._dtypes = {name: given[name].dtype if name in given else torch.float64 for name in self._shapes}
         self._take_up()
 
+    @property
+    def ledger(self) -> Ledger:
+        """The client's ledger, which pays for its messages."""
+        return self._oracle.ledger
+
     def _take_up(self) -> None:
         """Continue from the folder's checkpoint, or write the first one."""
         path, head = self._folder.checkpoint, {"federation": self.federation, "client": self.number}
@@ -143,7 +149,9 @@ class Resident:
         self._oracle.ratchet()
         self._oracle.randomness.save(self._folder.key)
 
-    def serve(self, path: Path, *, until: Callable[[], bool] = lambda: False, ready: Callable[[], None] = lambda: None):
+    def serve(
+        self, path: Path, *, until: Callable[[], bool] = lambda: False, ready: Callable[[], None] = lambda: None
+    ) -> None:
         """Answer one connection after the other at the Unix socket ``path``.
 
         Args:
