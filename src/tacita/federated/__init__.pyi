@@ -7,6 +7,8 @@ from .algorithms import (
 )
 from .client import Client, Message
 from .coordinator import Coordinator, RoundReport, longest_honest_message
+from .federation import FederationSettings, joined
+from .flower import client_app, run_rounds, server_app
 from .guarded_source import GuardedSource
 from .privacy import FederatedPrivacy, LocalPrivacy, TrustedServer
 from .problems import ClientProblem, LogisticClients, NetworkClients, QuadraticClients
@@ -24,6 +26,7 @@ __all__ = [
     "FederatedAlgorithm",
     "FederatedAveraging",
     "FederatedPrivacy",
+    "FederationSettings",
     "GuardedSource",
     "LocalPrivacy",
     "LogisticClients",
@@ -37,9 +40,13 @@ __all__ = [
     "Simulation",
     "SimulationSettings",
     "TrustedServer",
+    "client_app",
+    "joined",
     "longest_honest_message",
     "read_settings",
+    "run_rounds",
     "run_simulation",
+    "server_app",
     "split_by_label",
     "split_by_owner",
     "split_dirichlet",

@@ -5,19 +5,20 @@ No strategy and no mod is used: Flower's differential privacy clips weights and 
 starts a new process for the client app in every round, which imports no torch and asks the resident over a socket.
 """
 
-import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
-from flwr.clientapp import ClientApp
-from flwr.serverapp import Grid, ServerApp
-
+from tacita._files import make_folder
+from tacita.errors import TacitaError
 from tacita.federated.frames import LARGEST, NOTHING, ask
 
-if TYPE_CHECKING:  # the server's part, which needs torch
+if TYPE_CHECKING:  # an extra, and the server's part, which needs torch
+    from flwr.app import Context, Message, RecordDict  # pyright: ignore[reportMissingImports]
+    from flwr.clientapp import ClientApp  # pyright: ignore[reportMissingImports]
+    from flwr.serverapp import Grid, ServerApp  # pyright: ignore[reportMissingImports]
+
     from tacita.federated.coordinator import Coordinator, RoundReport
 
 KEY = "tacita"  # name of the record and of its array
@@ -28,22 +29,38 @@ SECONDS_TO_INTRODUCE = 60.0  # at most, that a node may take to say which client
 PAUSE = 0.5  # seconds between two looks at which nodes are there
 
 
-def packed(payload: bytes) -> RecordDict:
+def flower() -> Any:
+    """Return the module ``flwr``, with its apps and messages.
+
+    Raises:
+        TacitaError: Flower is not installed.
+    """
+    try:
+        import flwr.app
+        import flwr.clientapp
+        import flwr.serverapp  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        raise TacitaError("Flower is not installed: pip install 'tacita[federated]'.") from None
+    return flwr
+
+
+def packed(payload: bytes) -> "RecordDict":
     """Return bytes as Flower's content, in an array that Flower sends in chunks."""
-    array = Array(dtype="uint8", shape=(len(payload),), stype=SERIALISED, data=payload)
-    return RecordDict({KEY: ArrayRecord({KEY: array})})
+    app = flower().app
+    array = app.Array(dtype="uint8", shape=(len(payload),), stype=SERIALISED, data=payload)
+    return app.RecordDict({KEY: app.ArrayRecord({KEY: array})})
 
 
-def unpacked(message: Message) -> bytes:
+def unpacked(message: "Message") -> bytes:
     """Return the bytes of a message; :data:`NOTHING` if it is an error, or holds something else."""
     if not message.has_content():
         return NOTHING
     record = message.content.get(KEY)
-    array = record.get(KEY) if isinstance(record, ArrayRecord) else None
+    array = record.get(KEY) if isinstance(record, flower().app.ArrayRecord) else None
     return array.data if array is not None and array.stype == SERIALISED and len(array.data) <= LARGEST else NOTHING
 
 
-def client_app() -> ClientApp:
+def client_app() -> "ClientApp":
     """Return the client app: it hands a broadcast to the resident, and the resident's bytes to Flower.
 
     The node's configuration names the resident's socket, as in ``flower-supernode --node-config
@@ -52,17 +69,17 @@ def client_app() -> ClientApp:
     Guarantee: it raises nothing, whatever happens, because Flower carries the texts of exceptions to the server word
     for word. If there is no message, the content is that of no bytes.
     """
-    app = ClientApp()
+    app = flower().clientapp.ClientApp()
 
     @app.query()
-    def answer(message: Message, context: Context) -> Message:
+    def answer(message: "Message", context: "Context") -> "Message":
         reply = NOTHING
         try:
             settings = context.node_config
             reply = ask(str(settings["socket"]), unpacked(message), seconds=float(settings.get("seconds", SECONDS)))
         except Exception:  # the constant says nothing about why
             reply = NOTHING
-        return Message(packed(reply), reply_to=message)
+        return flower().app.Message(packed(reply), reply_to=message)
 
     return app
 
@@ -81,7 +98,7 @@ class KnownNodes:
     """
 
     def __init__(
-        self, grid: Grid, greeting: bytes, introduced: Callable[[bytes], int | None], *, seconds: float
+        self, grid: "Grid", greeting: bytes, introduced: Callable[[bytes], int | None], *, seconds: float
     ) -> None:
         self._grid, self._greeting, self._introduced = grid, greeting, introduced
         self._seconds = min(seconds, SECONDS_TO_INTRODUCE)
@@ -101,19 +118,20 @@ class KnownNodes:
         return {client: node for client, node in sorted(self._node_of.items()) if node in nodes}
 
 
-def exchange(grid: Grid, requests: Mapping[int, bytes], *, seconds: float) -> dict[int, bytes]:
+def exchange(grid: "Grid", requests: Mapping[int, bytes], *, seconds: float) -> dict[int, bytes]:
     """Send bytes to nodes, and return the bytes that came back in time, by node.
 
     A request lives no longer than the server waits, so that a node which comes back later answers nothing old.
     """
-    messages = [Message(packed(data), node, MESSAGE_TYPE, ttl=seconds) for node, data in requests.items()]
+    message = flower().app.Message
+    messages = [message(packed(data), node, MESSAGE_TYPE, ttl=seconds) for node, data in requests.items()]
     replies = grid.send_and_receive(messages, timeout=seconds)
     found = {reply.metadata.src_node_id: unpacked(reply) for reply in replies}
     return {node: reply for node, reply in found.items() if node in requests and reply}
 
 
 def run_rounds(
-    grid: Grid,
+    grid: "Grid",
     coordinator: "Coordinator",
     *,
     minimum_clients: int,
@@ -149,30 +167,29 @@ def run_rounds(
         report(coordinator.receive(by_client))
 
 
-def server_app(told: Iterable[Callable[["RoundReport"], Any]] = ()) -> ServerApp:
+def server_app() -> "ServerApp":
     """Return the server app: a loop over Flower's messages that runs the federation of a settings file.
 
     The run's configuration names ``federation``, the file of :class:`FederationSettings`; ``output``, the folder of the
     server, which gets ``model.npz`` and from which a server that was killed goes on; and may name ``minimum-clients``
     (by default all) and ``seconds`` to wait for messages.
     """
-    app = ServerApp()
+    app = flower().serverapp.ServerApp()
 
     @app.main()
-    def main(grid: Grid, context: Context) -> None:
+    def main(grid: "Grid", context: "Context") -> None:
         from tacita.federated.federation import FederationSettings, publish
 
         settings = FederationSettings.read(str(context.run_config["federation"]))
         folder = Path(str(context.run_config["output"]))
-        os.makedirs(folder, exist_ok=True)
+        make_folder(folder)
         coordinator = settings.coordinator(folder / "server.safetensors")
 
         def say(done: "RoundReport") -> None:
             publish(coordinator, folder)
-            print(f"round {done.number + 1} of {settings.rounds}: accepted {list(done.accepted)} of {list(done.asked)}"
-                  + (f", refused {done.refused}" if done.refused else ""), flush=True)  # fmt: skip
-            for tell in told:
-                tell(done)
+            refused = f", refused {done.refused}" if done.refused else ""
+            accepted = f"accepted {list(done.accepted)} of {list(done.asked)}"
+            print(f"round {done.number + 1} of {settings.rounds}: {accepted}{refused}", flush=True)
 
         run_rounds(
             grid,

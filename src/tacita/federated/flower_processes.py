@@ -17,6 +17,7 @@ from pathlib import Path
 
 from tacita._files import make_folder, replace_durably
 from tacita.errors import TacitaError
+from tacita.federated.app_folder import APP
 from tacita.federated.federation import FederationSettings
 
 SECONDS_TO_START = 120.0
@@ -24,36 +25,6 @@ QUIETLY = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-}
-PROJECT = """[build-system]
-requires = ["hatchling"]
-build-backend = "hatchling.build"
-
-[project]
-name = "federation-app"
-version = "1.0.0"
-description = "Clients under local differential privacy train a model together"
-license = "Apache-2.0"
-dependencies = ["tacita[federated]"]
-
-[tool.flwr.app]
-publisher = "tacita"
-
-[tool.flwr.app.components]
-serverapp = "federation_app.server:app"
-clientapp = "federation_app.client:app"
-
-[tool.flwr.app.config]
-federation = "federation.toml"
-output = "server"
-minimum-clients = 0
-seconds = 600.0
-"""
-APP = {
-    "pyproject.toml": PROJECT,
-    "federation_app/__init__.py": "",
-    "federation_app/client.py": "from tacita.federated.flower import client_app\n\napp = client_app()\n",
-    "federation_app/server.py": "from tacita.federated.flower import server_app\n\napp = server_app()\n",
 }
 
 
