@@ -63,9 +63,19 @@ def test_over_sockets_it_is_the_run_in_the_process(tmp_path):
     assert same(server.params, in_process(tmp_path / "b"))
 
 
+@pytest.fixture
+def flwr_app(monkeypatch):
+    """Flower's messages, with the identity that its programs set before an app runs; skips without Flower."""
+    messages = pytest.importorskip("flwr.app")
+    from flwr.supercore.task_identity import TaskIdentity
+
+    for name in ("_task_id", "_run_id", "_node_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
+    return messages
+
+
 def fake_grid(apps, *, lost=lambda exchange, node: False):
     """A grid of nodes, each with its configuration; ``lost`` says which replies do not arrive."""
-    flwr = pytest.importorskip("flwr")
     from flwr.app import Context, Error, Message, RecordDict
     from flwr.serverapp import Grid
 
@@ -114,7 +124,6 @@ def fake_grid(apps, *, lost=lambda exchange, node: False):
             self.exchanges += 1
             return replies
 
-    assert flwr
     return FakeGrid()
 
 
@@ -122,7 +131,7 @@ def configuration(path):
     return {"socket": str(path), "seconds": 60.0}
 
 
-def test_on_a_grid_it_is_the_run_in_the_process(tmp_path):
+def test_on_a_grid_it_is_the_run_in_the_process(tmp_path, flwr_app):
     with clients_in(tmp_path / "a") as residents, serving(residents, tmp_path) as paths:
         grid = fake_grid({100 - number: configuration(path) for number, path in paths.items()})
         from tacita.federated.flower import run_rounds
@@ -134,7 +143,7 @@ def test_on_a_grid_it_is_the_run_in_the_process(tmp_path):
     assert grid.exchanges == 5  # the introductions, and four rounds
 
 
-def test_nodes_that_come_go_and_lie(tmp_path):
+def test_nodes_that_come_go_and_lie(tmp_path, flwr_app):
     """A late joiner, a restarted node, a lost reply, a failing app, a node without a resident, one of nobody."""
     with clients_in(tmp_path / "a") as residents, serving(residents, tmp_path) as paths:
         first = {10 + number: configuration(paths[number]) for number in range(3)}
@@ -161,8 +170,7 @@ def test_nodes_that_come_go_and_lie(tmp_path):
 
 
 @pytest.mark.parametrize("settings", [{}, {"socket": 3}, {"socket": "x", "seconds": "long"}, {"socket": "\0"}], ids=str)
-def test_the_client_app_raises_nothing(settings):
-    flwr_app = pytest.importorskip("flwr.app")
+def test_the_client_app_raises_nothing(settings, flwr_app):
     from tacita.federated.flower import client_app, packed, unpacked
 
     message = flwr_app.Message(packed(b"request"), 7, "query")

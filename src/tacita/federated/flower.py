@@ -36,8 +36,8 @@ def flower() -> Any:
         TacitaError: Flower is not installed.
     """
     try:
-        import flwr.app
-        import flwr.clientapp
+        import flwr.app  # pyright: ignore[reportMissingImports]
+        import flwr.clientapp  # pyright: ignore[reportMissingImports]
         import flwr.serverapp  # pyright: ignore[reportMissingImports]
     except ImportError:
         raise TacitaError("Flower is not installed: pip install 'tacita[federated]'.") from None
@@ -154,8 +154,9 @@ def run_rounds(
             record = from_wire(reply)
         except WireError:
             return None
-        mine = isinstance(record, Introduction) and record.federation == coordinator.federation
-        return record.client if mine and 0 <= record.client < coordinator.num_clients else None
+        if not isinstance(record, Introduction) or record.federation != coordinator.federation:
+            return None
+        return record.client if 0 <= record.client < coordinator.num_clients else None
 
     nodes = KnownNodes(grid, to_wire(Greeting(coordinator.federation)), introduced, seconds=seconds)
     while coordinator.remaining_rounds:

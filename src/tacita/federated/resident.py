@@ -37,6 +37,7 @@ from tacita.training.folder import RunFolder
 
 PROBLEMS = "problems.txt"  # what went wrong, in full; private
 MOST_PROBLEMS = 2**20  # bytes of that file
+SECONDS_BETWEEN_LOOKS = 0.2  # whether to stop
 
 
 def note_in(folder: RunFolder) -> Callable[[BaseException], None]:
@@ -156,12 +157,12 @@ class Resident:
 
         Args:
             path: The socket: in a folder that only its owner may enter.
-            until: Asked about once a second whether to stop.
+            until: Asked several times a second whether to stop.
             ready: Called when the socket takes connections.
         """
         largest = largest_record(self._shapes)
         with listening(path) as listener:
-            listener.settimeout(1.0)
+            listener.settimeout(SECONDS_BETWEEN_LOOKS)
             ready()
             while not until():
                 try:
