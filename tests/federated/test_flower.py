@@ -199,8 +199,11 @@ def test_the_app_has_no_data(tmp_path):
     server = Serving(
         federation="f.toml", output=str(tmp_path), host="127.0.0.1", port=1, security=Security(insecure=True)
     )
-    app = server.write_app()
+    app, example = server.write_app(), Path(__file__).parents[2] / "examples" / "federation"
     assert {str(path.relative_to(app)) for path in app.rglob("*") if path.is_file()} == set(APP)
+    kept = {name: (example / name).read_text() for name in APP}
+    for name, text in APP.items():  # the example has comments and docstrings besides
+        assert [line for line in text.splitlines() if line not in kept[name].splitlines()] == []
     assert "insecure = true" in (tmp_path / "flower" / "config.toml").read_text()
 
 

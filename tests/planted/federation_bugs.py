@@ -13,7 +13,7 @@ ALIKE = FEDERATION + "test_all_that_a_client_sends_is_alike_on_neighbouring_data
 
 
 @bug(78, caught_by=[SERVER + "test_an_honest_message_is_refused_as_seldom_as_stated",
-                    FEDERATION + "test_a_federation_learns"])  # fmt: skip
+                    FEDERATION + "test_the_order_of_arrival_changes_no_bit"])  # fmt: skip
 def messages_above_the_threshold_refused():
     """A server refuses a message that is longer than the clipping threshold, as every noisy one is."""
     swap(coordinator.longest_honest_message, lambda threshold, noise_std, size, false_refusals: threshold)
