@@ -4,6 +4,7 @@ import os
 import random
 import threading
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import torch
