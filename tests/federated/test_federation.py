@@ -177,12 +177,14 @@ class HostileLoss:
 
     def __call__(self, model, batch):
         features, _ = batch
+        if bool((features == 777.0).any()):
+            raise SystemExit("a patient")
         if bool((features == 666.0).any()):
             raise RuntimeError(f"a patient with {features.tolist()}")
         return model(features).square().sum(1) / (features[:, 0] != 333.0)
 
 
-def sent(folder, features):
+def sent(folder, features, guarded=GuardedSource):
     """All replies of a client of these rows to the same broadcasts, with the same key."""
     model = torch.nn.Linear(3, 1, dtype=torch.float64)
     place = RunFolder(folder)
@@ -190,7 +192,7 @@ def sent(folder, features):
     errors = []
     network = NetworkSource(model, HostileLoss(), (features, torch.zeros(len(features))), method="loop")
     oracle = tacita.GradientOracle(
-        GuardedSource(network, errors.append),
+        guarded(network, errors.append),
         estimator=tacita.federated.Clip21SGDM(
             clipper=tacita.FlatClipper(max_grad_norm=0.1), lr=1.0, momentum_weight=0.5
         ).estimator(100.0),
@@ -225,7 +227,7 @@ def differs_by(one, other):
     return float((first - second).norm())
 
 
-@pytest.mark.parametrize("hostile", [666.0, 333.0, torch.nan, 1e300, None], ids=str)
+@pytest.mark.parametrize("hostile", [666.0, 777.0, 333.0, torch.nan, 1e300, None], ids=str)
 def test_all_that_a_client_sends_is_alike_on_neighbouring_data(tmp_path, hostile):
     """99 rows, and 100 of which one makes the loss raise: the replies differ by at most 2 C, in the values alone."""
     rows = torch.randn(99, 3, dtype=torch.float64)
@@ -234,7 +236,12 @@ def test_all_that_a_client_sends_is_alike_on_neighbouring_data(tmp_path, hostile
     assert [len(one) for one in first] == [len(one) for one in second]
     assert sum(bool(one) for one in first) == 7  # the introduction, and six messages
     assert max(map(differs_by, first, second)) <= 0.2 * (1 + 1e-9)
-    assert bool(errors) == (hostile == 666.0)
+    assert bool(errors) == (hostile in (666.0, 777.0))
+
+
+def test_an_unguarded_loss_is_refused(tmp_path):
+    with pytest.raises(TypeError, match="must be over a GuardedSource, got NetworkSource"):
+        sent(tmp_path, torch.ones(9, 3, dtype=torch.float64), guarded=lambda network, note: network)
 
 
 def test_what_went_wrong_is_kept_for_the_owner_alone(tmp_path):

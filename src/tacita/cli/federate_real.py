@@ -3,7 +3,8 @@
 import os
 import signal
 import sys
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +16,7 @@ from tacita.federated.federation import FederationSettings, joined, read_rows
 from tacita.federated.flower_processes import Security, Serving, program, running, supernode
 from tacita.ledger import statement
 
+STOP = (signal.SIGINT, signal.SIGTERM)
 Flag = Annotated[bool, Parameter(negative=())]
 
 
@@ -109,10 +111,8 @@ def join(
         program("flower-supernode")
     check_folder("--output", output)
     settings, rows = FederationSettings.read(federation), read_rows(data, FederationSettings.read(federation).features)
-    stopped: list[int] = []
-    for name in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(name, lambda number, frame: stopped.append(number))
     with ExitStack() as stack:
+        stopped = stack.enter_context(_signals())
         resident = stack.enter_context(joined(settings, rows, number=client, folder=output, tell=_say))
         path = Path(socket or Path(output) / "private" / "socket").resolve()
 
@@ -126,6 +126,18 @@ def join(
         resident.serve(path, until=lambda: bool(stopped), ready=ready)
         print(statement(resident.ledger, delta=settings.delta))
     return 0
+
+
+@contextmanager
+def _signals() -> Iterator[list[int]]:
+    """Collect the signals that ask to stop, in place of dying of them, so that a message is sent or lost as a whole."""
+    found: list[int] = []
+    before = {name: signal.signal(name, lambda number, _: found.append(number)) for name in STOP}
+    try:
+        yield found
+    finally:
+        for name, handler in before.items():
+            signal.signal(name, handler)
 
 
 def _say(words: str) -> None:

@@ -7,6 +7,7 @@ server would learn that such a row is there, and no noise hides that.
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -15,12 +16,14 @@ from torch import Tensor
 from tacita.gradients import GradientSource
 from tacita.gradients.engine import Engine, Groups, Rule, Schedule, Shapes, Sums
 
+Result = TypeVar("Result")
+
 
 class GuardedSource(GradientSource):
     """Make the engines of another source, and count a batch whose gradient cannot be computed as an empty batch.
 
-    Guarantee: whatever the model, the loss and the data set raise (:class:`Exception`), a query is answered. A process
-    that is killed, stops or runs for ever is not covered.
+    Guarantee: whatever the model, the loss and the data set raise, but for ``KeyboardInterrupt``, a query is answered.
+    A process that is killed or runs for ever is not covered.
 
     Args:
         source: Makes the engines.
@@ -35,7 +38,7 @@ class GuardedSource(GradientSource):
         tensor([0., 0., 0.], dtype=torch.float64)
     """
 
-    def __init__(self, source: GradientSource, note: Callable[[Exception], None]) -> None:
+    def __init__(self, source: GradientSource, note: Callable[[BaseException], None]) -> None:
         self._source, self._note = source, note
         self.model, self.ranks = source.model, source.ranks
 
@@ -70,7 +73,7 @@ class _GuardedEngine(Engine):
     """The engine that ``make`` returns, or that of an empty batch if it raises."""
 
     def __init__(
-        self, make: Callable[[], Engine], shapes: Shapes, indices: np.ndarray, note: Callable[[Exception], None]
+        self, make: Callable[[], Engine], shapes: Shapes, indices: np.ndarray, note: Callable[[BaseException], None]
     ) -> None:
         self._make, self._shapes, self._note = make, shapes, note
         self._indices = np.ascontiguousarray(indices, dtype=np.int64)
@@ -88,28 +91,29 @@ class _GuardedEngine(Engine):
         return torch.from_numpy(self._indices)
 
     def weighted_sums(self, rule: Rule, groups: Groups) -> Sums:
-        try:
-            return self._engine.weighted_sums(rule, groups)
-        except Exception as error:
-            self._note(error)
-            nobody = torch.zeros(0, len(groups), dtype=torch.float64)
+        nobody = torch.zeros(0, len(groups), dtype=torch.float64)
+
+        def of_nobody() -> Sums:
             weights = rule(nobody)
             names = [name for group in groups.values() for name in group]
             arrays = len(weights) if isinstance(weights, tuple) else 1
             zeros = {name: torch.zeros(self._shapes[name], dtype=torch.float64) for name in names}
             return Sums(values=tuple(dict(zeros) for _ in range(arrays)), norms=nobody)
 
+        return self._tried(lambda: self._engine.weighted_sums(rule, groups), of_nobody)
+
     def norms(self, groups: Groups) -> Tensor:
-        try:
-            return self._engine.norms(groups)
-        except Exception as error:
-            self._note(error)
-            return torch.zeros(0, len(groups), dtype=torch.float64)
+        nobody = torch.zeros(0, len(groups), dtype=torch.float64)
+        return self._tried(lambda: self._engine.norms(groups), lambda: nobody)
 
     def materialise(self) -> Iterator[dict[str, Tensor]]:
+        yield from self._tried(lambda: list(self._engine.materialise()), list)
+
+    def _tried(self, compute: Callable[[], Result], instead: Callable[[], Result]) -> Result:
         try:
-            chunks = list(self._engine.materialise())
-        except Exception as error:
+            return compute()
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # a library may also call sys.exit
             self._note(error)
-            chunks = []
-        yield from chunks
+            return instead()

@@ -18,6 +18,7 @@ from tacita import _validate
 from tacita.errors import ResumeError
 from tacita.federated.client import Client
 from tacita.federated.frames import NOTHING, SECONDS_TO_READ, listening, read_frame, write_frame
+from tacita.federated.guarded_source import GuardedSource
 from tacita.federated.wire import (
     Answer,
     Broadcast,
@@ -63,7 +64,7 @@ class Resident:
     Guarantee: the bytes of every reply, and whether there is one, are functions of what the server sent, of public
     settings and of the noisy messages alone. Whatever goes wrong is answered with no bytes
     (:data:`~tacita.federated.frames.NOTHING`). That a failing model or loss counts as a zero gradient, and is no
-    failure, is :class:`GuardedSource`'s work: build the oracle on one. How long a reply takes is not covered.
+    failure, is :class:`GuardedSource`'s work. How long a reply takes is not covered.
 
     A killed process loses nothing: ledger line, checkpoint and key are on disk, in this order, before the message is
     sent. A message that was not sent is one that the server has not accepted, so that the client goes back.
@@ -77,6 +78,7 @@ class Resident:
         tell: Is told what the server has refused, in words that are public.
 
     Raises:
+        TypeError: The oracle's source is no :class:`GuardedSource`.
         ResumeError: The checkpoint in the folder is of another federation or client, or cannot be continued.
     """
 
@@ -89,6 +91,11 @@ class Resident:
         folder: RunFolder,
         tell: Callable[[str], None] = lambda words: None,
     ) -> None:
+        if not isinstance(oracle.source, GuardedSource):
+            raise TypeError(
+                f"oracle must be over a GuardedSource, got {type(oracle.source).__name__}: if a loss raised on a row, "
+                "that there is no message would tell the server."
+            )
         self._oracle, self._client, self._folder = oracle, Client(oracle), folder
         self.federation, self.number = federation, _validate.count("number", number, at_least=0)
         self._note, self._tell = note_in(folder), tell
