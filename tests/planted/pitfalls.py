@@ -354,13 +354,11 @@ PITFALLS = [
         78,
         "a server that refuses every private message as too long",
         "a public bound with the noise in it",
-        later="federated transport",
     ),
     Pitfall(
         79,
         "exceptions of a client that travel to the server word for word",
         "everything is caught, a constant is answered",
-        later="federated transport",
     ),
     Pitfall(
         80,

@@ -107,7 +107,7 @@ COMMANDS = {
         "tacita.cli.reproduce:reproduce",
         "Run an experiment of a paper; print its table and whether its claims hold. Without a name, list all.",
     ),
-    "federate": ("tacita.cli.federate:APP", "Simulate federated clients that send clipped and noisy messages."),
+    "federate": ("tacita.cli.federate:APP", "Train over clients that send noisy messages, simulated or for real."),
     "audit": ("tacita.cli.audit:APP", "Measure a lower bound on an oracle's epsilon, and compare it with its claim."),
 }
 

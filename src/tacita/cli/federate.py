@@ -1,14 +1,15 @@
-"""``tacita federate``: simulate federated clients that send clipped and noisy messages."""
+"""``tacita federate``: federated clients that send clipped and noisy messages, simulated or for real."""
 
 from typing import Annotated
 
 from cyclopts import App, Parameter
 
+from tacita.cli.federate_real import add_to
 from tacita.cli.outputs import check_folder, say_written
 from tacita.cli.working import Working
 from tacita.federated.settings import read_settings, run_simulation
 
-HELP = """Simulate federated clients that send clipped and noisy messages.
+HELP = """Train over clients that send noisy messages, simulated or for real.
 
 Example: tacita federate simulate federation.toml
 """
@@ -36,3 +37,4 @@ def simulate(config: str, /, *, quiet: Annotated[bool, Parameter(negative=())] =
 
 APP = App(name="federate", help=HELP, help_epilogue="", help_format="plaintext")
 APP.command(simulate)
+add_to(APP)

@@ -1,42 +1,9 @@
-"""Federated training: clients that send clipped and noisy messages, and whole federations simulated at once."""
+"""Federated training: clients that send clipped and noisy messages, whole federations simulated at once, or for real.
 
-from tacita.federated.algorithms import (
-    Clip21SGDM,
-    ClipSGD,
-    FederatedAlgorithm,
-    FederatedAveraging,
-    ServerState,
-)
-from tacita.federated.client import Client, Message
-from tacita.federated.privacy import FederatedPrivacy, LocalPrivacy, TrustedServer
-from tacita.federated.problems import ClientProblem, LogisticClients, NetworkClients, QuadraticClients
-from tacita.federated.settings import SimulationSettings, read_settings, run_simulation
-from tacita.federated.simulation import Round, Simulation
-from tacita.federated.splits import split_by_label, split_by_owner, split_dirichlet, split_evenly, stacked
+Which module a name comes from stands in ``__init__.pyi``. It is imported when the name is first used: a transport's
+client app is a new process in every round, and needs no torch.
+"""
 
-__all__ = [
-    "Client",
-    "ClientProblem",
-    "Clip21SGDM",
-    "ClipSGD",
-    "FederatedAlgorithm",
-    "FederatedAveraging",
-    "FederatedPrivacy",
-    "LocalPrivacy",
-    "LogisticClients",
-    "Message",
-    "NetworkClients",
-    "QuadraticClients",
-    "Round",
-    "ServerState",
-    "Simulation",
-    "SimulationSettings",
-    "TrustedServer",
-    "read_settings",
-    "run_simulation",
-    "split_by_label",
-    "split_by_owner",
-    "split_dirichlet",
-    "split_evenly",
-    "stacked",
-]
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

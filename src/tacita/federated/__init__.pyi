@@ -1,0 +1,55 @@
+from .algorithms import (
+    Clip21SGDM,
+    ClipSGD,
+    FederatedAlgorithm,
+    FederatedAveraging,
+    ServerState,
+)
+from .client import Client, Message
+from .coordinator import Coordinator, RoundReport, longest_honest_message
+from .federation import FederationSettings, joined
+from .flower import client_app, run_rounds, server_app
+from .guarded_source import GuardedSource
+from .privacy import FederatedPrivacy, LocalPrivacy, TrustedServer
+from .problems import ClientProblem, LogisticClients, NetworkClients, QuadraticClients
+from .resident import Resident
+from .settings import SimulationSettings, read_settings, run_simulation
+from .simulation import Round, Simulation
+from .splits import split_by_label, split_by_owner, split_dirichlet, split_evenly, stacked
+
+__all__ = [
+    "Client",
+    "ClientProblem",
+    "Clip21SGDM",
+    "ClipSGD",
+    "Coordinator",
+    "FederatedAlgorithm",
+    "FederatedAveraging",
+    "FederatedPrivacy",
+    "FederationSettings",
+    "GuardedSource",
+    "LocalPrivacy",
+    "LogisticClients",
+    "Message",
+    "NetworkClients",
+    "QuadraticClients",
+    "Resident",
+    "Round",
+    "RoundReport",
+    "ServerState",
+    "Simulation",
+    "SimulationSettings",
+    "TrustedServer",
+    "client_app",
+    "joined",
+    "longest_honest_message",
+    "read_settings",
+    "run_rounds",
+    "run_simulation",
+    "server_app",
+    "split_by_label",
+    "split_by_owner",
+    "split_dirichlet",
+    "split_evenly",
+    "stacked",
+]

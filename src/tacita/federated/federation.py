@@ -1,0 +1,246 @@
+"""A real federation as one public TOML file, which its server and all of its clients are given.
+
+Its hash is part of the federation's id, so that a client answers only a server that has the same file.
+"""
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from io import BytesIO
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import numpy as np
+import torch
+from torch import Tensor
+
+from tacita import _validate
+from tacita._files import replace_durably
+from tacita.clipping import FlatClipper
+from tacita.errors import DataStructureError
+from tacita.federated.algorithms import Clip21SGDM, ClipSGD, FederatedAlgorithm
+from tacita.federated.coordinator import Coordinator
+from tacita.federated.guarded_source import GuardedSource
+from tacita.federated.privacy import LocalPrivacy
+from tacita.federated.resident import Resident, note_in
+from tacita.gradients.linear_model import LinearSource
+from tacita.ledger import Ledger
+from tacita.mechanisms import CalibratedGaussian, GaussianMechanism
+from tacita.oracles import GradientOracle
+from tacita.random import Randomness
+from tacita.sampling import FullBatchSampler
+from tacita.training.folder import RunFolder
+from tacita.training.run_lifecycle import RunLifecycle
+
+MODEL = "model.npz"
+UNIT = "all data of one client"
+
+
+class FederationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A federation whose clients train a linear classifier together, each under local privacy. All of it is public.
+
+    Attributes:
+        name: The federation's name.
+        clients: Number of clients n; their numbers are 0, ..., n - 1.
+        features: Number of features of a row.
+        classes: Number of classes; labels are 0, ..., classes - 1. A label outside is taken as the nearest one.
+        expected_rows: Public divisor of the sum of a client's gradients: a guess of its number of rows, which is not
+            public itself.
+        epsilon, delta: What all messages of a client may spend.
+        max_grad_norm: Threshold C of a message.
+        lr: The server's step size.
+        rounds: Number of rounds.
+        algorithm: "clip21-sgdm", "clip21-sgd" or "clip-sgd".
+        momentum_weight: Weight of the new gradient, for clip21-sgdm.
+        spare_messages: Messages that a client may send beyond one for each round, for rounds that are asked again
+            after the server was killed. They are paid for as the others are.
+        false_refusals: Probability that the server refuses an honest message.
+    """
+
+    name: str
+    clients: int
+    features: int
+    classes: int
+    expected_rows: int
+    epsilon: float
+    delta: float
+    max_grad_norm: float
+    lr: float
+    rounds: int
+    algorithm: Literal["clip21-sgdm", "clip21-sgd", "clip-sgd"] = "clip21-sgdm"
+    momentum_weight: float | None = None
+    spare_messages: int = 0
+    false_refusals: float = 1e-9
+
+    @classmethod
+    def from_toml(cls, text: str) -> "FederationSettings":
+        """Read settings strictly: an unknown name, a missing one or a wrong type is refused.
+
+        Example:
+            >>> FederationSettings.from_toml("name = 'clinics'")
+            Traceback (most recent call last):
+            ...
+            ValueError: federation is not valid: Object missing required field `clients`.
+        """
+        try:
+            settings = msgspec.convert(tomllib.loads(text), cls)
+        except (tomllib.TOMLDecodeError, msgspec.ValidationError, RecursionError) as error:
+            raise ValueError(f"federation is not valid: {error}.") from None
+        settings.check()
+        return settings
+
+    @classmethod
+    def read(cls, path: str | Path) -> "FederationSettings":
+        """Read a file of settings."""
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            raise ValueError(f"federation must be a readable text file, got {str(path)!r}.") from None
+        return cls.from_toml(text)
+
+    def check(self) -> None:
+        """Raise ``ValueError`` if a setting is missing or out of range."""
+        for name in ("clients", "features", "expected_rows", "rounds"):
+            _validate.count(name, getattr(self, name))
+        _validate.count("classes", self.classes, at_least=2)
+        _validate.count("spare_messages", self.spare_messages, at_least=0)
+        for name in ("epsilon", "max_grad_norm", "lr"):
+            _validate.positive(name, getattr(self, name))
+        _validate.delta("delta", self.delta)
+        _validate.inside("false_refusals", self.false_refusals)
+        if (self.momentum_weight is None) == (self.algorithm == "clip21-sgdm"):
+            word = "is missing: give it with" if self.momentum_weight is None else "must be left out of"
+            raise ValueError(f"momentum_weight {word} algorithm = {self.algorithm!r}.")
+        if self.momentum_weight is not None:
+            _validate.probability("momentum_weight", self.momentum_weight)
+
+    @property
+    def id(self) -> str:
+        """The federation's id: its name, and a hash of all settings."""
+        digest = hashlib.sha256(json.dumps(msgspec.to_builtins(self), sort_keys=True).encode()).hexdigest()
+        return f"{self.name} {digest[:32]}"
+
+    @property
+    def messages(self) -> int:
+        """The number of messages that a client pays for."""
+        return self.rounds + self.spare_messages
+
+    def build_algorithm(self) -> FederatedAlgorithm:
+        """Return the algorithm that is named."""
+        clipper = FlatClipper(max_grad_norm=self.max_grad_norm)
+        if self.algorithm == "clip-sgd":
+            return ClipSGD(clipper=clipper, lr=self.lr)
+        return Clip21SGDM(clipper=clipper, lr=self.lr, momentum_weight=self.momentum_weight or 1.0)
+
+    def build_model(self) -> torch.nn.Linear:
+        """Return the linear classifier at zero, in float64."""
+        with torch.random.fork_rng(devices=[]):
+            model = torch.nn.Linear(self.features, self.classes, dtype=torch.float64)
+        for parameter in model.parameters():
+            torch.nn.init.zeros_(parameter)
+        return model
+
+    @cache  # noqa: B019 - settings are few, and small
+    def noise(self) -> tuple[GaussianMechanism, dict[str, float]]:
+        """Return the mechanism of a client's messages, calibrated for epsilon and delta, and its noise by block."""
+        target = CalibratedGaussian(target_epsilon=self.epsilon, target_delta=self.delta)
+        mechanism, noise_std, _ = LocalPrivacy(mechanism=target).resolved(
+            self.build_algorithm().clipper,
+            Ledger(neighboring_relation="replace_one", privacy_unit=UNIT),
+            shapes={name: p.shape for name, p in self.build_model().named_parameters()},
+            num_clients=self.clients,
+            rounds=self.messages,
+        )
+        assert isinstance(mechanism, GaussianMechanism)
+        return mechanism, noise_std
+
+    def coordinator(self, path: Path | None = None) -> Coordinator:
+        """Return the server of the federation; ``path`` is the file of its state."""
+        return Coordinator(
+            self.build_algorithm(),
+            federation=self.id,
+            params={name: p.detach() for name, p in self.build_model().named_parameters()},
+            rounds=self.rounds,
+            num_clients=self.clients,
+            noise_std=self.noise()[1],
+            false_refusals=self.false_refusals,
+            path=path,
+        )
+
+
+def read_rows(path: str | Path, features: int) -> tuple[Tensor, Tensor]:
+    """Return features (rows, d) in float64 and labels (rows,) in int64 of a client's NPZ file.
+
+    Raises:
+        DataStructureError: The file is not such an NPZ file. The message quotes no value.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            rows, labels = archive["features"], archive["labels"]
+    except Exception:  # NumPy raises errors of many kinds, whose words may quote the file
+        raise DataStructureError(f"data must be an NPZ file with features and labels, got {str(path)!r}.") from None
+    if rows.dtype.kind not in "biuf" or rows.ndim != 2 or rows.shape[1] != features:
+        raise DataStructureError(f"features must be numbers of shape (rows, {features}).")
+    if labels.dtype.kind not in "biu" or labels.shape != rows.shape[:1]:
+        raise DataStructureError("labels must be integers, one a row.")
+    return torch.from_numpy(rows.astype(np.float64)), torch.from_numpy(labels.astype(np.int64))
+
+
+@contextmanager
+def joined(
+    settings: FederationSettings,
+    data: tuple[Tensor, Tensor],
+    *,
+    number: int,
+    folder: str | Path,
+    randomness: Randomness | None = None,
+    tell: Callable[[str], None] = lambda words: None,
+) -> Iterator[Resident]:
+    """Take part in a federation for the block, as its client ``number``; the folder takes it up again after a crash.
+
+    Args:
+        settings: The federation.
+        data: Features (rows, d) and labels (rows,).
+        number: The client's number.
+        folder: Where ledger, key and checkpoint are kept: a new folder, or that of this client.
+        randomness: For a new client; only tests hand it in.
+        tell: As in :class:`Resident`.
+
+    Raises:
+        ResumeError: The folder was used with other settings or other data.
+        LedgerError: Another process has the folder.
+        ValueError: There is no such client.
+    """
+    if not 0 <= _validate.count("number", number, at_least=0) < settings.clients:
+        raise ValueError(f"number must be from 0 to {settings.clients - 1}, got {number}.")
+    place = RunFolder(folder)
+    run = RunLifecycle.start(place, randomness)
+    features, labels = data
+    bound = json.dumps([settings.id, number, list(features.shape)]).encode()
+    with run.ledger(neighboring_relation="replace_one", privacy_unit=UNIT) as ledger:
+        run.bind([bound, features.numpy().tobytes(), labels.numpy().tobytes()])
+        source = LinearSource(settings.build_model(), "cross_entropy", (features, labels, torch.ones(len(labels))))
+        oracle = GradientOracle(
+            GuardedSource(source, note_in(place)),
+            estimator=settings.build_algorithm().estimator(float(settings.expected_rows)),
+            mechanism=settings.noise()[0],
+            sampler=FullBatchSampler(num_records=settings.expected_rows),
+            ledger=ledger,
+            planned_queries=settings.messages,
+            settings={"federation": settings.id, "client": number},
+            session=ledger.sessions[0] if ledger.sessions else None,
+            randomness=run.randomness,
+            reservation=1,
+        )
+        yield Resident(oracle, federation=settings.id, number=number, folder=place, tell=tell)
+
+
+def publish(coordinator: Coordinator, folder: Path) -> None:
+    """Write the server's model, which is released, as ``model.npz`` with an array for each parameter."""
+    buffer = BytesIO()
+    np.savez(buffer, allow_pickle=False, **{name: x.numpy() for name, x in coordinator.params.items()})
+    replace_durably(folder / MODEL, buffer.getvalue())

@@ -1,0 +1,223 @@
+"""Flower's own programs, started with flags for machines without a network: SuperLink, SuperNode, ``flwr run``.
+
+Nothing is installed at run time, and Flower's telemetry is off. Whether the connection is encrypted has no default.
+"""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tacita._files import make_folder, replace_durably
+from tacita.errors import TacitaError
+from tacita.federated.app_folder import APP
+from tacita.federated.federation import FederationSettings
+
+SECONDS_TO_START = 120.0
+QUIETLY = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Security:
+    """How a connection is protected, as Flower's flags have it.
+
+    Attributes:
+        insecure: No encryption: for one machine, or inside a tunnel of your own.
+        certificate, key, authority: PEM files of the server's TLS certificate, its key, and of the authority that
+            signed it. A client needs the authority's alone.
+    """
+
+    insecure: bool = False
+    certificate: str | None = None
+    key: str | None = None
+    authority: str | None = None
+
+    def of_server(self) -> list[str]:
+        """Return SuperLink's flags."""
+        self._check(("certificate", "key", "authority"))
+        if self.insecure:
+            return ["--insecure"]
+        files = {"ssl-certfile": self.certificate, "ssl-keyfile": self.key, "ssl-ca-certfile": self.authority}
+        return [word for flag, path in files.items() for word in (f"--{flag}", str(Path(path or "").resolve()))]
+
+    def of_client(self) -> list[str]:
+        """Return SuperNode's flags."""
+        self._check(("authority",))
+        return ["--insecure"] if self.insecure else ["--root-certificates", str(Path(self.authority or "").resolve())]
+
+    def _check(self, needed: Sequence[str]) -> None:
+        given = [name for name in needed if getattr(self, name) is not None]
+        if self.insecure and given:
+            raise ValueError(f"insecure must be left out with {', '.join(given)}: the connection is encrypted.")
+        if not self.insecure and len(given) < len(needed):
+            raise ValueError(
+                f"{' and '.join(needed)} must be given, or insecure: whether the connection is encrypted is never "
+                "chosen for you."
+            )
+
+
+def program(name: str) -> str:
+    """Return the path of one of Flower's programs.
+
+    Raises:
+        TacitaError: Flower is not installed.
+    """
+    beside = Path(sys.executable).parent / name
+    found = str(beside) if beside.exists() else shutil.which(name)
+    if found is None:
+        raise TacitaError(f"{name} was not found: install Flower with pip install 'tacita[federated]'.")
+    return found
+
+
+def environment(home: Path) -> dict[str, str]:
+    """Return the environment of Flower's programs; ``home`` is where they keep their files."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    return {**os.environ, **QUIETLY, "FLWR_HOME": str(home), "PATH": path}
+
+
+@contextmanager
+def running(command: Sequence[str], *, home: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a program for the block, and end it and what it started; its output goes to the file ``log``."""
+    with log.open("ab") as file:
+        process = subprocess.Popen(
+            command, env=environment(home), stdout=file, stderr=file, stdin=subprocess.DEVNULL, start_new_session=True
+        )
+    try:
+        yield process
+    finally:
+        for name in (signal.SIGTERM, signal.SIGKILL):
+            try:
+                os.killpg(process.pid, name)  # its own session: these are its children alone
+            except ProcessLookupError:
+                break
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                continue
+        process.wait()
+
+
+def free_port() -> int:
+    """Return a port that is free on the loopback address now."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+def wait_for_port(host: str, port: int, process: subprocess.Popen[bytes], log: Path) -> None:
+    """Wait until something listens at the address.
+
+    Raises:
+        TacitaError: The process ended, or nothing listened in time.
+    """
+    end = time.monotonic() + SECONDS_TO_START
+    while time.monotonic() < end and process.poll() is None:
+        try:
+            socket.create_connection((host, port), timeout=1).close()
+        except OSError:
+            time.sleep(0.2)
+        else:
+            return
+    raise TacitaError(f"Flower did not start at {host}:{port}: {str(log)!r} says why.")
+
+
+def supernode(address: str, path: Path, security: Security, *, key: str | None = None) -> list[str]:
+    """Return the command of a SuperNode that hands broadcasts to the resident at the socket ``path``.
+
+    Args:
+        address: SuperLink's HOST:PORT.
+        path: The resident's socket.
+        security: How the connection is protected.
+        key: The file of the node's private key, if the server authenticates nodes.
+    """
+    mine = [] if key is None else ["--auth-supernode-private-key", str(Path(key).resolve())]
+    return [
+        *(program("flower-supernode"), "--superlink", address, *security.of_client(), *mine),
+        *("--host", "127.0.0.1", "--port", str(free_port()), "--node-config", f'socket="{path.resolve()}"'),
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Serving:
+    """A federation's server on this machine: SuperLink and one run of the app.
+
+    Attributes:
+        federation: The file of settings.
+        output: The folder of the server.
+        host, port: Where SuperLink listens.
+        security: How connections are protected.
+        node_keys: Files of the public keys of the nodes that may take part; empty to let every node in.
+        minimum_clients: Number of clients to wait for before a round; 0 for all.
+        seconds: How long to wait for messages.
+    """
+
+    federation: str
+    output: str
+    host: str
+    port: int
+    security: Security
+    node_keys: tuple[str, ...] = ()
+    minimum_clients: int = 0
+    seconds: float = 600.0
+
+    @property
+    def _home(self) -> Path:
+        return Path(self.output).resolve() / "flower"
+
+    def write_app(self) -> Path:
+        """Write the Flower app and the connection of ``flwr run`` into the folder, and return the app's."""
+        folder = Path(self.output).resolve() / "app"
+        for name, text in APP.items():
+            make_folder((folder / name).parent)
+            replace_durably(folder / name, text.encode())
+        make_folder(self._home)
+        secure = self.security.insecure or f"root-certificates = '{Path(self.security.authority or '').resolve()}'"
+        words = f"[superlink]\ndefault = 'here'\n[superlink.here]\naddress = '{self.host}:{self.port}'\n"
+        words += "insecure = true\n" if secure is True else f"{secure}\n"
+        replace_durably(self._home / "config.toml", words.encode())
+        return folder
+
+    def run(self) -> None:
+        """Start SuperLink, run all rounds that are left, and end it. Rounds are printed as they are made.
+
+        Raises:
+            TacitaError: Flower did not start, or the run ended before its last round.
+        """
+        settings, superlink = FederationSettings.read(self.federation), program("flower-superlink")
+        flags = [*self.security.of_server(), "--disable-runtime-dependency-installation"]
+        flags += ["--enable-supernode-auth"] * bool(self.node_keys)
+        app, log = self.write_app(), Path(self.output) / "superlink.log"
+        command = [superlink, *flags, "--host", self.host, "--port", str(self.port)]
+        with running(command, home=self._home, log=log) as process:
+            wait_for_port(self.host, self.port, process, log)
+            for key in self.node_keys:
+                self._flwr("supernode", "register", str(Path(key).resolve()), "here")
+            config: Mapping[str, object] = {
+                "federation": f'"{Path(self.federation).resolve()}"',
+                "output": f'"{Path(self.output).resolve()}"',
+                "minimum-clients": self.minimum_clients,
+                "seconds": float(self.seconds),
+            }
+            words = " ".join(f"{name}={value}" for name, value in config.items())
+            self._flwr("run", str(app), "here", "--stream", "--run-config", words)
+        left = settings.coordinator(Path(self.output) / "server.safetensors").remaining_rounds
+        if left:
+            raise TacitaError(
+                f"the run ended with {left} rounds left; {str(log)!r} says why. The same command goes on with them."
+            )
+
+    def _flwr(self, *arguments: str) -> None:
+        done = subprocess.run([program("flwr"), *arguments], env=environment(self._home), check=False)
+        if done.returncode:
+            raise TacitaError(f"flwr {' '.join(arguments[:2])} failed: its words are above.")

@@ -1,0 +1,188 @@
+"""A client that stays: it holds data, oracle, key and ledger, and answers the broadcasts that a transport brings.
+
+Place: federated.client -> [federated.resident] -> the wire. A transport may start a new process in every round and
+forget what that process knew; this process stays, and its folder takes it up again after a crash. Nothing leaves it but
+records of :mod:`tacita.federated.wire`, of which only a message's noisy values depend on data.
+"""
+
+import os
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tacita import _validate
+from tacita.errors import ResumeError
+from tacita.federated.client import Client
+from tacita.federated.frames import NOTHING, SECONDS_TO_READ, listening, read_frame, write_frame
+from tacita.federated.guarded_source import GuardedSource
+from tacita.federated.wire import (
+    Answer,
+    Broadcast,
+    Greeting,
+    Introduction,
+    WireError,
+    from_wire,
+    largest_record,
+    tensors_of,
+    to_wire,
+    wire_tensors,
+)
+from tacita.ledger import Ledger
+from tacita.oracles import GradientOracle
+from tacita.training import checkpoint
+from tacita.training.folder import RunFolder
+
+PROBLEMS = "problems.txt"  # what went wrong, in full; private
+MOST_PROBLEMS = 2**20  # bytes of that file
+SECONDS_BETWEEN_LOOKS = 0.2  # whether to stop
+
+
+def note_in(folder: RunFolder) -> Callable[[BaseException], None]:
+    """Return a function that writes exceptions into a private file of ``folder``, of mode 0600, for its owner alone.
+
+    The texts of exceptions quote data. What cannot be written is forgotten: nothing is raised.
+    """
+    path = folder.private / PROBLEMS
+
+    def note(error: BaseException) -> None:
+        with suppress(Exception):
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as file:
+                if os.fstat(file.fileno()).st_size < MOST_PROBLEMS:
+                    file.write("".join(traceback.format_exception(error)) + "\n")
+
+    return note
+
+
+class Resident:
+    """Answers a federation's records from one client's data, and saves the client before anything is sent.
+
+    Guarantee: the bytes of every reply, and whether there is one, are functions of what the server sent, of public
+    settings and of the noisy messages alone. Whatever goes wrong is answered with no bytes
+    (:data:`~tacita.federated.frames.NOTHING`). That a failing model or loss counts as a zero gradient, and is no
+    failure, is :class:`GuardedSource`'s work. How long a reply takes is not covered.
+
+    A killed process loses nothing: ledger line, checkpoint and key are on disk, in this order, before the message is
+    sent. A message that was not sent is one that the server has not accepted, so that the client goes back.
+
+    Args:
+        oracle: The client's oracle, as for :class:`Client`, over a :class:`GuardedSource`. Its key is that of
+            ``folder``, and its ledger the folder's.
+        federation: The id of the federation. Broadcasts of another one are not answered.
+        number: The client's number in the federation, from 0.
+        folder: Where the client keeps its files; its ``private`` folder exists.
+        tell: Is told what the server has refused, in words that are public.
+
+    Raises:
+        TypeError: The oracle's source is no :class:`GuardedSource`.
+        ResumeError: The checkpoint in the folder is of another federation or client, or cannot be continued.
+    """
+
+    def __init__(
+        self,
+        oracle: GradientOracle,
+        *,
+        federation: str,
+        number: int,
+        folder: RunFolder,
+        tell: Callable[[str], None] = lambda words: None,
+    ) -> None:
+        if not isinstance(oracle.source, GuardedSource):
+            raise TypeError(
+                f"oracle must be over a GuardedSource, got {type(oracle.source).__name__}: if a loss raised on a row, "
+                "that there is no message would tell the server."
+            )
+        self._oracle, self._client, self._folder = oracle, Client(oracle), folder
+        self.federation, self.number = federation, _validate.count("number", number, at_least=0)
+        self._note, self._tell = note_in(folder), tell
+        self._shapes = oracle.source.shapes
+        model = oracle.source.model
+        given = {} if model is None else dict(model.named_parameters())
+        self._dtypes = {name: given[name].dtype if name in given else torch.float64 for name in self._shapes}
+        self._take_up()
+
+    @property
+    def ledger(self) -> Ledger:
+        """The client's ledger, which pays for its messages."""
+        return self._oracle.ledger
+
+    def _take_up(self) -> None:
+        """Continue from the folder's checkpoint, or write the first one."""
+        path, head = self._folder.checkpoint, {"federation": self.federation, "client": self.number}
+        if path.exists():
+            tree, found = checkpoint.load(path)
+            if {name: found.get(name) for name in head} != head:
+                raise ResumeError("the folder is that of another federation or client: choose another folder.")
+            try:
+                self._client.load_state_dict(tree)
+            except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+                raise ResumeError(f"{path.name} does not fit this client.") from error
+        elif self._oracle.session.opened:
+            raise ResumeError(f"messages were sent from this folder, and {path.name} is missing: restore it.")
+        else:
+            self._save()
+
+    def answer(self, request: bytes) -> bytes:
+        """Return the reply to a request; no bytes if there is none. Nothing is raised."""
+        try:
+            return self._answer(request)
+        except Exception as error:
+            self._note(error)
+            return NOTHING
+
+    def _answer(self, request: bytes) -> bytes:
+        record = from_wire(request)
+        if not isinstance(record, Greeting | Broadcast) or record.federation != self.federation:
+            raise WireError("the record is not for a client of this federation.")
+        if isinstance(record, Greeting):
+            return to_wire(Introduction(self.federation, self.number))
+        if record.refused:
+            self._tell(f"the server has refused the last message: {record.refused[:40]!r}")
+        found = tensors_of(record.params, self._shapes)
+        params = {name: x.to(self._dtypes[name]) for name, x in found.items()}
+        message = self._client.answer(params, accepted=record.accepted)
+        self._save()
+        return to_wire(Answer(self.federation, self.number, message.number, wire_tensors(message.values)))
+
+    def _save(self) -> None:
+        """Put ledger, checkpoint and the next key on disk, in this order."""
+        self._oracle.session.flush()
+        tree: dict[str, Any] = self._client.state_dict()
+        tree["oracle"] = {**tree["oracle"], "generation": tree["oracle"]["generation"] + 1}
+        checkpoint.save(self._folder.checkpoint, tree, {"federation": self.federation, "client": self.number})
+        self._oracle.ratchet()
+        self._oracle.randomness.save(self._folder.key)
+
+    def serve(
+        self, path: Path, *, until: Callable[[], bool] = lambda: False, ready: Callable[[], None] = lambda: None
+    ) -> None:
+        """Answer one connection after the other at the Unix socket ``path``.
+
+        Args:
+            path: The socket: in a folder that only its owner may enter.
+            until: Asked several times a second whether to stop.
+            ready: Called when the socket takes connections.
+        """
+        largest = largest_record(self._shapes)
+        with listening(path) as listener:
+            listener.settimeout(SECONDS_BETWEEN_LOOKS)
+            ready()
+            while not until():
+                try:
+                    connection, _ = listener.accept()
+                except TimeoutError:
+                    continue
+                with connection, suppress(OSError, ValueError):  # the other side may be gone: the message is lost
+                    connection.settimeout(SECONDS_TO_READ)
+                    write_frame(connection, self.answer(read_frame(connection, largest=largest)))
+
+    def close(self) -> None:
+        """Close the client's ledger; numbers that were reserved and not begun are given back."""
+        self._client.close()
+
+    def __repr__(self) -> str:
+        return f"Resident(federation={self.federation!r}, number={self.number})"

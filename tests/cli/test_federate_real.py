@@ -1,0 +1,64 @@
+"""``tacita federate join`` and ``serve``: what they refuse, and a client that answers until it is stopped."""
+
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from tacita.federated import frames
+from tacita.federated.wire import Greeting, Introduction, from_wire, to_wire
+from tests.federated.federations import SETTINGS, rows_of
+from tests.federated.test_federation import TEXT
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    """A federation and the rows of a client, in an empty working folder."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "federation.toml").write_text(TEXT)
+    features, labels = rows_of(1)
+    np.savez(tmp_path / "rows.npz", features=features.numpy(), labels=labels.numpy())
+    return "federation.toml", "rows.npz"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["serve", "federation.toml", "--output", "server"], "certificate and key and authority must be given"),
+        (["serve", "nothing.toml", "--output", "server", "--insecure"], "federation must be a readable text file"),
+        (["join", "federation.toml", "rows.npz", "--client", "4", "--output", "mine"], "number must be from 0 to 3"),
+        (["join", "federation.toml", "federation.toml", "--client", "1", "--output", "mine"], "must be an NPZ file"),
+    ],
+)
+def test_wrong_settings_are_refused_before_anything_starts(files, tacita_command, words, says):
+    outcome = tacita_command("federate", *words)
+    assert outcome.code == 2
+    assert says in outcome.err
+    assert not {"server", "mine"} & set(os.listdir())
+
+
+def test_a_client_answers_until_it_is_stopped(files, tacita_command, tmp_path):
+    path, said = tmp_path / "mine" / "private" / "socket", []
+
+    def ask():
+        while not said or not said[-1]:
+            said.append(frames.ask(path, to_wire(Greeting(SETTINGS.id)), seconds=60))
+            time.sleep(0.01)
+        broadcast = SETTINGS.coordinator().broadcasts([1])[1]
+        said.append(frames.ask(path, broadcast, seconds=60))
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    thread, before = threading.Thread(target=ask), signal.getsignal(signal.SIGTERM)
+    thread.start()
+    outcome = tacita_command("federate", "join", *files, "--client", "1", "--output", "mine")
+    thread.join()
+    assert outcome.code == 0
+    assert "PRIVACY STATEMENT" in outcome.out
+    assert "1 of 6 planned queries made" in outcome.out
+    assert from_wire(said[-2]) == Introduction(SETTINGS.id, 1)
+    assert from_wire(said[-1]).number == 0
+    assert not path.exists()
+    assert signal.getsignal(signal.SIGTERM) is before

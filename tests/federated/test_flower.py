@@ -1,0 +1,220 @@
+"""Flower as the transport: on a fake grid whose nodes come, go and lose messages; and its own programs, on request."""
+
+import os
+import random
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+
+from tacita.errors import TacitaError
+from tacita.federated import frames
+from tacita.federated.app_folder import APP
+from tacita.federated.flower_processes import Security, Serving
+from tests.federated.federations import SETTINGS, clients_in, exchange
+
+AUDIT = bool(os.environ.get("TACITA_AUDIT"))
+
+
+@contextmanager
+def serving(residents, folder):
+    """The residents' sockets by number, each answered by a thread."""
+    stop, paths = threading.Event(), {}
+    threads = []
+    for number, resident in residents.items():
+        ready = threading.Event()
+        place = folder / f"s{number}"
+        place.mkdir(mode=0o700, exist_ok=True)
+        paths[number] = place / "socket"
+        given = {"until": stop.is_set, "ready": ready.set}
+        threads.append(threading.Thread(target=resident.serve, args=(paths[number],), kwargs=given, daemon=True))
+        threads[-1].start()
+        ready.wait()
+    try:
+        yield paths
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def in_process(folder, rounds=SETTINGS.rounds):
+    """The model of a federation without a transport."""
+    server = SETTINGS.coordinator()
+    with clients_in(folder) as residents:
+        for _ in range(rounds):
+            exchange(residents, server)
+    return server.params
+
+
+def same(one, other):
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_over_sockets_it_is_the_run_in_the_process(tmp_path):
+    server = SETTINGS.coordinator()
+    with clients_in(tmp_path / "a") as residents, serving(residents, tmp_path) as paths:
+        for _ in range(SETTINGS.rounds):
+            broadcasts = server.broadcasts(residents)
+            server.receive({number: frames.ask(paths[number], broadcasts[number], seconds=60) for number in paths})
+        assert frames.ask(paths[0], b"x" * 100_000, seconds=60) == b""  # longer than any record of this federation
+        assert frames.ask(paths[0], b"nonsense", seconds=60) == b""
+    assert same(server.params, in_process(tmp_path / "b"))
+
+
+@pytest.fixture
+def flwr_app(monkeypatch):
+    """Flower's messages, with the identity that its programs set before an app runs; skips without Flower."""
+    messages = pytest.importorskip("flwr.app")
+    from flwr.supercore.task_identity import TaskIdentity
+
+    for name in ("_task_id", "_run_id", "_node_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
+    return messages
+
+
+def fake_grid(apps, *, lost=lambda exchange, node: False):
+    """A grid of nodes, each with its configuration; ``lost`` says which replies do not arrive."""
+    from flwr.app import Context, Error, Message, RecordDict
+    from flwr.serverapp import Grid
+
+    from tacita.federated.flower import client_app
+
+    class FakeGrid(Grid):
+        def __init__(self):
+            self.nodes = dict(apps)  # node -> its configuration, or an exception of its client app
+            self.exchanges = 0
+            self.asked = []
+
+        run = property(lambda self: None)
+
+        def set_run(self, run_id):
+            pass
+
+        def create_message(self, *args, **kwargs):
+            raise NotImplementedError
+
+        def get_node_ids(self):
+            return list(self.nodes)
+
+        def push_messages(self, messages):
+            raise NotImplementedError
+
+        def pull_messages(self, message_ids):
+            raise NotImplementedError
+
+        def send_and_receive(self, messages, *, timeout=None):
+            replies = []
+            for message in messages:
+                node = message.metadata.dst_node_id
+                message.metadata.__dict__["_message_id"] = f"{self.exchanges} {node}"
+                message.metadata.__dict__["_src_node_id"] = 1
+                self.asked.append((self.exchanges, node))
+                found = self.nodes.get(node)
+                if found is None or lost(self.exchanges, node):
+                    if found is not None and not isinstance(found, Exception):
+                        client_app()(message, Context(1, node, found, RecordDict(), {}))  # made, and lost on its way
+                    continue
+                if isinstance(found, Exception):
+                    replies.append(Message(Error(code=1, reason=str(found)), reply_to=message))
+                else:
+                    replies.append(client_app()(message, Context(1, node, found, RecordDict(), {})))
+            random.shuffle(replies)
+            self.exchanges += 1
+            return replies
+
+    return FakeGrid()
+
+
+def configuration(path):
+    return {"socket": str(path), "seconds": 60.0}
+
+
+def test_on_a_grid_it_is_the_run_in_the_process(tmp_path, flwr_app):
+    with clients_in(tmp_path / "a") as residents, serving(residents, tmp_path) as paths:
+        grid = fake_grid({100 - number: configuration(path) for number, path in paths.items()})
+        from tacita.federated.flower import run_rounds
+
+        server, reports = SETTINGS.coordinator(), []
+        run_rounds(grid, server, minimum_clients=4, report=reports.append)
+    assert same(server.params, in_process(tmp_path / "b"))
+    assert [(one.number, one.accepted) for one in reports] == [(t, (0, 1, 2, 3)) for t in range(4)]
+    assert grid.exchanges == 5  # the introductions, and four rounds
+
+
+def test_nodes_that_come_go_and_lie(tmp_path, flwr_app):
+    """A late joiner, a restarted node, a lost reply, a failing app, a node without a resident, one of nobody."""
+    with clients_in(tmp_path / "a") as residents, serving(residents, tmp_path) as paths:
+        first = {10 + number: configuration(paths[number]) for number in range(3)}
+        strangers = {50: RuntimeError("a patient named"), 51: configuration(tmp_path / "nothing"), 52: {}}
+        grid = fake_grid({**first, **strangers}, lost=lambda exchange, node: (exchange, node) == (1, 11))
+        from tacita.federated.flower import run_rounds
+
+        server, reports = SETTINGS.coordinator(), []
+
+        def report(done):
+            reports.append(done)
+            if done.number == 0:  # client 2's node is started anew, and client 3 joins
+                del grid.nodes[12]
+                grid.nodes |= {22: configuration(paths[2]), 13: configuration(paths[3])}
+            if done.number == 1:
+                grid.nodes[10] = RuntimeError("99 rows")
+
+        run_rounds(grid, server, minimum_clients=3, report=report)
+        charged = [resident.ledger.sessions[0].queries_spent for resident in residents.values()]
+    assert [one.asked for one in reports] == [(0, 1, 2), (0, 1, 2, 3), (0, 1, 2, 3), (0, 1, 2, 3)]
+    assert [one.accepted for one in reports] == [(0, 2), (0, 1, 2, 3), (1, 2, 3), (1, 2, 3)]
+    assert charged == [2, 4, 4, 3]
+    assert all(one.refused == {} for one in reports)
+
+
+@pytest.mark.parametrize("settings", [{}, {"socket": 3}, {"socket": "x", "seconds": "long"}, {"socket": "\0"}], ids=str)
+def test_the_client_app_raises_nothing(settings, flwr_app):
+    from tacita.federated.flower import client_app, packed, unpacked
+
+    message = flwr_app.Message(packed(b"request"), 7, "query")
+    message.metadata.__dict__["_message_id"] = "1"
+    reply = client_app()(message, flwr_app.Context(1, 7, settings, flwr_app.RecordDict(), {}))
+    assert reply.has_content()
+    assert unpacked(reply) == b""
+    assert unpacked(message) == b"request"
+    message.content = flwr_app.RecordDict({"tacita": flwr_app.ConfigRecord({"tacita": b"x"})})
+    assert unpacked(message) == b""
+
+
+def test_the_connection_is_encrypted_or_said_not_to_be():
+    files = {"certificate": "c.pem", "key": "k.pem", "authority": "a.pem"}
+    assert Security(insecure=True).of_server() == Security(insecure=True).of_client() == ["--insecure"]
+    assert [word[:5] for word in Security(**files).of_server()][::2] == ["--ssl"] * 3
+    assert Security(authority="a.pem").of_client()[0] == "--root-certificates"
+    for wrong in ({}, {"certificate": "c.pem"}, {"insecure": True, **files}):
+        with pytest.raises(ValueError, match="insecure"):
+            Security(**wrong).of_server()
+    with pytest.raises(ValueError, match="authority must be given, or insecure"):
+        Security().of_client()
+
+
+def test_the_app_has_no_data(tmp_path):
+    server = Serving(
+        federation="f.toml", output=str(tmp_path), host="127.0.0.1", port=1, security=Security(insecure=True)
+    )
+    app, example = server.write_app(), Path(__file__).parents[2] / "examples" / "federation"
+    assert {str(path.relative_to(app)) for path in app.rglob("*") if path.is_file()} == set(APP)
+    kept = {name: (example / name).read_text() for name in APP}
+    for name, text in APP.items():  # the example has comments and docstrings besides
+        assert [line for line in text.splitlines() if line not in kept[name].splitlines()] == []
+    assert "insecure = true" in (tmp_path / "flower" / "config.toml").read_text()
+
+
+def test_without_flower_it_says_so(monkeypatch, tmp_path):
+    from tacita.federated import flower, flower_processes
+
+    monkeypatch.setattr(flower_processes.shutil, "which", lambda name: None)
+    monkeypatch.setattr(flower_processes.sys, "executable", str(tmp_path / "python"))
+    with pytest.raises(TacitaError, match=r"pip install 'tacita\[federated\]'"):
+        flower_processes.program("flower-superlink")
+    monkeypatch.setitem(__import__("sys").modules, "flwr.app", None)
+    with pytest.raises(TacitaError, match=r"pip install 'tacita\[federated\]'"):
+        flower.client_app()

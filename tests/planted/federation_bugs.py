@@ -1,0 +1,139 @@
+"""Bugs of federations for real: what a client tells beside its message, what a server refuses, what a crash loses."""
+
+from contextlib import suppress
+
+from tacita.federated import Coordinator, GuardedSource, Resident, coordinator, frames, resident
+from tacita.federated.wire import from_wire
+from tests.planted.plant import bug, put, swap
+
+FEDERATION = "tests/federated/test_federation.py::"
+SERVER = "tests/federated/test_coordinator.py::"
+WIRE = "tests/federated/test_wire.py::"
+ALIKE = FEDERATION + "test_all_that_a_client_sends_is_alike_on_neighbouring_data"
+
+
+@bug(78, caught_by=[SERVER + "test_an_honest_message_is_refused_as_seldom_as_stated",
+                    FEDERATION + "test_the_order_of_arrival_changes_no_bit"])  # fmt: skip
+def messages_above_the_threshold_refused():
+    """A server refuses a message that is longer than the clipping threshold, as every noisy one is."""
+    swap(coordinator.longest_honest_message, lambda threshold, noise_std, size, false_refusals: threshold)
+
+
+@bug(78, caught_by=[SERVER + "test_a_wrong_message_is_refused_and_its_client_is_told"])
+def any_message_is_added_up():
+    """A server adds up what is not finite, or is far longer than an honest message."""
+    put(Coordinator, "_bounds", lambda self, noise_std, false_refusals: dict.fromkeys(noise_std, float("inf")))
+
+
+@bug(79, caught_by=[ALIKE + "[666.0]"])
+def a_failing_loss_is_answered_with_nothing():
+    """A client sends nothing if its loss raises on a row: that it is silent tells that the row is there."""
+    put(GuardedSource, "engine", lambda self, *args, **more: self._source.engine(*args, **more))
+
+
+@bug(79, caught_by=[FEDERATION + "test_a_wrong_broadcast_costs_nothing"])
+def texts_of_exceptions_are_sent():
+    """A client answers with the text of what went wrong."""
+
+    def answer(self, request):
+        try:
+            return self._answer(request)
+        except Exception as error:
+            return repr(error).encode()
+
+    put(Resident, "answer", answer)
+
+
+@bug(79, caught_by=[WIRE + "test_asking_never_raises"])
+def the_client_app_raises():
+    """The client app raises what happened to its socket, and the transport carries the text to the server."""
+
+    def ask(path, payload, *, seconds):
+        with frames.socket.socket(frames.socket.AF_UNIX) as connection:
+            connection.settimeout(seconds)
+            connection.connect(str(path))
+            frames.write_frame(connection, payload)
+            return frames.read_frame(connection)
+
+    put(frames, "ask", ask)
+
+
+@bug(77, caught_by=[FEDERATION + "test_a_refused_message_is_told_and_sent_again",
+                    SERVER + "test_a_wrong_message_is_refused_and_its_client_is_told"])  # fmt: skip
+def refused_messages_are_acknowledged():
+    """A broadcast names the last message that the server has read, refused or not: the client moves on without it."""
+    whole = Coordinator.broadcasts
+
+    def broadcasts(self, clients):
+        self._accepted = dict(self._seen)
+        return whole(self, clients)
+
+    put(Coordinator, "broadcasts", broadcasts)
+
+
+@bug(caught_by=[FEDERATION + "test_lost_messages_restarts_and_late_joiners_lose_nothing"])
+def clients_forget_when_they_are_restarted():
+    """A client's state is saved once, before its first message."""
+    whole = Resident._save
+
+    def save(self):
+        if not self._folder.checkpoint.exists():
+            whole(self)
+
+    put(Resident, "_save", save)
+
+
+@bug(caught_by=[SERVER + "test_a_server_goes_on_from_its_file"])
+def a_server_starts_anew():
+    """A server that was killed begins again at its first round."""
+    put(Coordinator, "_load", lambda self, path: None)
+
+
+@bug(caught_by=[SERVER + "test_messages_are_added_up_in_the_order_of_clients"])
+def messages_added_up_as_they_arrive():
+    """The order in which messages arrive shows in the bits of the model."""
+    whole = Coordinator.receive
+
+    def receive(self, replies):
+        self._asked = tuple(replies)
+        return whole(self, replies)
+
+    put(Coordinator, "receive", receive)
+
+
+@bug(caught_by=[SERVER + "test_a_broadcast_names_the_last_message_that_was_added_up"])
+def a_message_counts_twice():
+    """A message that arrives a second time is added up again."""
+    whole = Coordinator._message
+
+    def message(self, client, reply):
+        self._seen.pop(client, None)
+        return whole(self, client, reply)
+
+    put(Coordinator, "_message", message)
+
+
+@bug(caught_by=[FEDERATION + "test_a_wrong_broadcast_costs_nothing"])
+def clients_answer_any_federation():
+    """A client answers a server that has other settings than its own."""
+    whole = Resident._answer
+
+    def answer(self, request):
+        with suppress(Exception):
+            self.federation = from_wire(request).federation
+        return whole(self, request)
+
+    put(Resident, "_answer", answer)
+
+
+@bug(caught_by=[WIRE + "test_only_the_owner_can_connect"])
+def any_user_can_connect():
+    """Every user of the machine may ask the resident client for messages, and use up its plan."""
+    put(frames, "_check_place", lambda path: None)
+
+
+@bug(caught_by=[FEDERATION + "test_what_went_wrong_is_kept_for_the_owner_alone"])
+def problems_are_readable_by_all():
+    """The texts of exceptions, which quote rows, are written into a file that every user may read."""
+    opened = resident.os.open
+    put(resident.os, "open", lambda path, flags, mode=0o777: opened(path, flags, 0o644 if mode == 0o600 else mode))
