@@ -526,3 +526,9 @@ def iterate_behind_the_gap():
                 kept.copy_(params[name].detach())
 
     put(RandomIterate, "update", update)
+
+
+@bug(20, caught_by=[TEST + "test_answers_with_less_noise_than_is_paid_for_are_not_given"])
+def scales_not_compared_with_the_event():
+    """Answers have whatever noise the test's mechanism names, whether or not the session's event promises more."""
+    put(ThresholdAnswer, "check_paid", lambda self, *_: None)

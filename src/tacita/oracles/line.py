@@ -186,10 +186,12 @@ class Line:
 
         Raises:
             BudgetExceededError: The plan is used up.
+            LedgerError: The noise is less than what the session's event promises.
             ResumeError: The session was opened by an earlier run, and :meth:`resume` was not called; or numbers must
                 be left behind, and the event does not compose query by query.
         """
         session = self.session
+        self._check_paid()  # here, so that nothing is spent in vain, and again where the noise is added
         if self._must_resume:
             raise ResumeError(
                 f"session {session.id!r} was opened by an earlier run: load its checkpoint before the first query."
