@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 from tacita.accounting.attack_accuracy import attack_accuracy
 from tacita.ledger.verdict import verdict
-from tacita.pipeline import run_list
+from tacita.pipeline import check_run, run_list, statement_versions
 from tacita.report import run_charts, run_page
 from tacita.report.run_numbers import RunNumbers
 from tests.planted.plant import bug, put, swap
@@ -114,3 +114,24 @@ def a_seeded_run_adds_up_as_private():
         listed(settings, SimpleNamespace(session_key=randomness.session_key, secure=True), unit)
 
     swap(listed, as_secret)
+
+
+OTHER_VERSION = "tests/pipeline/test_table_statement.py::test_other_"
+
+
+@bug(65, caught_by=[OTHER_VERSION + "numbers_are_no_words_of_another_version"])
+def any_epsilon_of_another_version_is_believed():
+    """Of a statement that names another version, bounds need not follow from the ledger."""
+    whole = statement_versions._reworded
+
+    def believed(name, stated, again):
+        return name in statement_versions.UPPER_BOUNDS or whole(name, stated, again)
+
+    put(statement_versions, "_reworded", believed)
+
+
+@bug(65, caught_by=[OTHER_VERSION + "words_of_the_same_version_or_without_a_seal_are_a_change"])
+def another_version_need_not_be_sealed():
+    """A statement that names another version may have other words than its ledger was sealed with."""
+    whole = statement_versions.compare_statements
+    put(check_run, "compare_statements", lambda stated, again, sealed: whole(stated, again, sealed=True))
