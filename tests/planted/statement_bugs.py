@@ -5,7 +5,8 @@ import sys
 from types import SimpleNamespace
 
 from tacita.accounting.attack_accuracy import attack_accuracy
-from tacita.ledger.verdict import verdict
+from tacita.ledger import statement_text
+from tacita.ledger.verdict import exact_score, verdict
 from tacita.pipeline import check_run, run_list, statement_versions
 from tacita.report import run_charts, run_page
 from tacita.report.run_numbers import RunNumbers
@@ -135,3 +136,21 @@ def another_version_need_not_be_sealed():
     """A statement that names another version may have other words than its ledger was sealed with."""
     whole = statement_versions.compare_statements
     put(check_run, "compare_statements", lambda stated, again, sealed: whole(stated, again, sealed=True))
+
+
+@bug(
+    46,
+    caught_by=[
+        STATEMENT + "test_an_exact_score_has_a_verdict_of_its_own",
+        "tests/pipeline/test_train.py::test_a_score_outside_the_guarantee_is_repeated_in_the_statement",
+    ],
+)
+def exact_score_called_private():
+    """A run whose score is exact, of private rows, has the verdict of one without."""
+    swap(exact_score, lambda fields: False)
+
+
+@bug(46, caught_by=[STATEMENT + "test_the_price_of_a_choice_by_hand_stands_first_and_is_rounded_up"])
+def price_of_a_choice_left_out():
+    """The price of a choice by hand stands under the caveats alone."""
+    put(statement_text, "CHOSEN", "chosen by nobody")
