@@ -170,7 +170,7 @@ def _batches(source: Path) -> Iterator[Any]:
     import pyarrow.parquet
 
     try:
-        with pyarrow.parquet.ParquetFile(source) as file:
+        with pyarrow.parquet.ParquetFile(source, pre_buffer=False) as file:  # else it keeps all that was read
             yield pa.RecordBatch.from_pylist([], file.schema_arrow)
             yield from file.iter_batches(batch_size=ROWS)
     except GeneratorExit:
