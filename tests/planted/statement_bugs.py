@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from tacita.accounting.attack_accuracy import attack_accuracy
 from tacita.ledger import statement_text
 from tacita.ledger.verdict import exact_score, verdict
-from tacita.pipeline import check_run, run_list, statement_versions
+from tacita.pipeline import run_list, statement_versions
 from tacita.report import run_charts, run_page
 from tacita.report.run_numbers import RunNumbers
 from tests.planted.plant import bug, put, swap
@@ -135,7 +135,7 @@ def any_epsilon_of_another_version_is_believed():
 def another_version_need_not_be_sealed():
     """A statement that names another version may have other words than its ledger was sealed with."""
     whole = statement_versions.compare_statements
-    put(check_run, "compare_statements", lambda stated, again, sealed: whole(stated, again, sealed=True))
+    swap(whole, lambda stated, again, *, sealed: whole(stated, again, sealed=True))
 
 
 @bug(
