@@ -400,3 +400,43 @@ def test_a_whole_number_reads_as_one():
     assert "rows: value: 302; how: bought" in text
     assert "many: 2001234" in text
     assert "share: 0.25" in text
+
+
+@pytest.mark.parametrize(
+    ("score", "verdict"),
+    [
+        (None, "private"),
+        ({"value": 0.8, "private": True}, "private"),
+        ({"value": 0.8, "private": False, "of_rows": "public"}, "private"),
+        ({"value": 0.8, "private": False, "of_rows": "private"}, "private model, exact score"),
+        ({"value": 0.8, "private": False}, "private model, exact score"),  # nobody said that the rows are public
+    ],
+)
+def test_an_exact_score_has_a_verdict_of_its_own(ledger, score, verdict):
+    words = statement(ledger, DELTA, holdout_score=score)
+    assert words.to_json()["verdict"] == verdict
+    assert words.to_json()["attack_accuracy"] == statement(ledger, DELTA).to_json()["attack_accuracy"]
+    assert words.text.startswith("EXACT SCORE: ") == verdict.endswith("exact score")
+
+
+def test_the_price_of_a_choice_by_hand_stands_first_and_is_rounded_up(ledger):
+    stated = statement(ledger, DELTA).to_json()
+    first = " ".join(statement(ledger, DELTA, chosen_among=3).text.split("\n\n")[0].split())
+    total = float(first.partition("epsilon <= ")[2].partition(" ")[0])
+    assert 3 * stated["epsilon"] <= total < 3 * stated["epsilon"] * 1.001
+    assert first.startswith("CHOSEN AMONG 3 RUNS")
+    assert first.endswith(f"at delta = {3 * DELTA:g}.")
+    assert "CHOSEN" not in statement(ledger, DELTA).text
+    many = statement(ledger, DELTA, chosen_among=math.ceil(1 / DELTA)).text
+    assert "nothing is guaranteed at such a delta" in " ".join(many.split())
+
+
+def test_nothing_is_said_of_runs_without_noise_together():
+    ledger = book()
+    silent = GaussianSumEvent(
+        sampling=FullBatchLaw(), relation="add_or_remove_one", max_contribution=(1.0,), noise_std=(0.0,)
+    )
+    ledger.register(silent, planned_queries=1)
+    assert "Nothing is guaranteed of these runs together." in " ".join(
+        statement(ledger, DELTA, chosen_among=2).text.split()
+    )

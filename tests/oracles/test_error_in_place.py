@@ -10,6 +10,7 @@ import tacita
 from tacita.errors import ResumeError
 from tacita.estimators.error_feedback import feedback as feedback_module
 from tacita.oracles import trainable
+from tests.around_mechanism import Spying
 
 PRIVATE = tacita.PrivateFeedback(max_feedback_norm=0.5)
 BOUNDED = tacita.BoundedFeedback(max_feedback_norm=0.5, max_residual_norm=2.0)
@@ -90,14 +91,12 @@ def test_the_error_lies_in_memory_once(make, problem, feedback):
 
 def test_each_block_is_freed_once_it_has_its_noise(make, problem):
     oracle, alive, given = make(RELEASED), [], []
-    mechanism = oracle.line._mechanism
 
-    def watching(values, noise_std, normals):
+    def watching(values):
         alive.append([reference() is not None for reference in given])
         given.extend(weakref.ref(x) for block in values.values() for x in block.values())
-        return mechanism(values, noise_std, normals)
 
-    oracle.line._mechanism = watching
+    oracle.line._mechanism = Spying(oracle.line._mechanism, watching)
     release = oracle.query(trainable(problem[0]))
     assert alive == [[], [False, False]]  # two parameters in the first block
     assert [reference() for reference in given] == [None] * 4
@@ -132,7 +131,7 @@ def test_a_query_that_counts_is_remembered_though_its_noise_fails(make, problem,
     params, oracle, other = trainable(problem[0]), make(feedback), make(feedback)
     oracle.query(params), other.query(params)
     with monkeypatch.context() as patch:
-        patch.setattr(oracle.line, "_mechanism", fails)
+        patch.setattr(oracle.line, "_mechanism", Spying(oracle.line._mechanism, fails))
         with pytest.raises(Broken):
             oracle.query(params)
     other.query(params)

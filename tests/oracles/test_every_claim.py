@@ -5,6 +5,7 @@ Exact: a release less the values it was made of is the noise's standard deviatio
 
 import copy
 import math
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,9 @@ from scipy.stats import binom, norm
 
 import tacita
 from tacita._integer_noise import discrete_gaussians, rounded_normals
+from tacita.errors import LedgerError
 from tacita.oracles import trainable
+from tacita.oracles.session_plan import SessionPlan
 
 SEED, QUERIES = 0, 4
 RATE, RARE, DELTA = 0.3, 0.004, 1e-5
@@ -232,6 +235,31 @@ def test_the_check_of_the_noise_can_fail(problem, wrong):
     watched.oracle.noise_std["all"] *= wrong
     with pytest.raises(AssertionError, match="not close"):
         watched.check_noise(release)
+
+
+@every_claim
+def test_noise_below_what_is_paid_for_is_refused(problem, name):
+    """Each block on its own, by less than rounding could excuse; and nothing is released."""
+    for block in CLAIMS[name].noise_std:
+        oracle = Watched(problem, name).oracle
+        assert oracle.line.noise_std[block] == oracle.noise_std[block]
+        oracle.line.noise_std[block] *= 1 - 2.0**-50
+        for _ in range(2):
+            with pytest.raises(LedgerError, match=f"noise_std of block '{block}' is .* event promises"):
+                oracle.query(trainable(problem[0]))
+        oracle.line.noise_std[block] = math.nan
+        with pytest.raises(LedgerError, match="is nan"):
+            oracle.query(trainable(problem[0]))
+
+
+@pytest.mark.parametrize("factor", [0.5, 1.0])
+def test_an_oracle_whose_noise_is_less_than_its_event_s_is_not_built(problem, monkeypatch, factor):
+    whole = SessionPlan.noise_std
+    monkeypatch.setattr(
+        SessionPlan, "noise_std", lambda self, by: {block: factor * std for block, std in whole(self, by).items()}
+    )
+    with nullcontext() if factor == 1 else pytest.raises(LedgerError, match="noise_std of block 'all' is"):
+        Watched(problem, "clipped")
 
 
 @every_claim

@@ -9,6 +9,7 @@ import tacita
 from tacita.errors import LedgerError, ResumeError
 from tacita.oracles import trainable
 from tacita.oracles.line import Line
+from tests.around_mechanism import Spying
 
 
 def crashed(make_oracle, problem, tmp_path, queries, **changes):
@@ -160,8 +161,7 @@ def test_a_resumed_session_is_refused_without_its_checkpoint(problem, make_oracl
 def test_the_ledger_has_the_line_before_the_release_is_returned(problem, make_oracle):
     oracle = make_oracle()
     seen = []
-    mechanism = oracle.line._mechanism
-    oracle.line._mechanism = lambda *args: seen.append(oracle.session.lookup(0)) or mechanism(*args)
+    oracle.line._mechanism = Spying(oracle.line._mechanism, lambda _: seen.append(oracle.session.lookup(0)))
     oracle.query(trainable(problem[0]))
     assert seen[0] is not None
 

@@ -386,3 +386,21 @@ def test_printing_shows_settings_and_no_data():
     text = repr(mean_oracle(rows() * 0 + 0.123456))
     assert "noise_bits=" in text
     assert "0.123" not in text
+
+
+@pytest.mark.parametrize("change", [{"noise_bits": 1}, {"grid": 1}, {"bit_prob": 0.25}, {"users": -1}], ids=str)
+@pytest.mark.parametrize("kind", [mean_oracle, median_oracle])
+def test_users_whose_noise_is_not_that_of_the_event_are_not_asked(kind, change):
+    """Also more noise is refused: the estimate subtracts the mean of the noise that was stated."""
+    oracle = kind(rows())
+    sums, bits = oracle.sums, oracle.sums.bits
+    (name, by), given = *change.items(), {"grid": bits.grid, "noise_bits": bits.noise_bits, "bit_prob": bits.bit_prob}
+    if name == "users":
+        other = replace(sums, users=sums.users + by)
+    else:
+        other = replace(sums, bits=NoiseBits(**{**given, name: given[name] - by}))
+    oracle.line._mechanism = UserNoise(other)
+    with pytest.raises(LedgerError, match="event promises something else"):
+        oracle.query(POINT)
+    oracle.line._mechanism = UserNoise(replace(sums))
+    oracle.query(POINT)

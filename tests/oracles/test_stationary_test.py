@@ -12,6 +12,7 @@ import tacita
 from tacita import accounting as acc
 from tacita.errors import BudgetExceededError, LedgerError, ResumeError, UnsupportedModuleError
 from tacita.mechanisms.above_threshold import AboveThreshold
+from tests.around_mechanism import Spying
 
 DIM, ROWS = 4, 500
 
@@ -308,10 +309,8 @@ def test_one_session_is_charged_once_however_many_are_rejected():
 def test_every_answer_has_its_line_before_it_is_known(monkeypatch):
     test = build()
     seen = []
-    compare = test._line._mechanism
-    monkeypatch.setattr(
-        test._line, "_mechanism", lambda *args: seen.append(test.session.queries_made) or compare(*args)
-    )
+    spying = Spying(test._line._mechanism, lambda _: seen.append(test.session.queries_made))
+    monkeypatch.setattr(test._line, "_mechanism", spying)
     for _ in range(3):
         test.test(SADDLE)
     assert seen == [1, 2, 3]
@@ -738,3 +737,17 @@ def test_a_test_that_was_interrupted_has_the_restart_that_was_paid_for_with_it(t
         restart = ledger.write_off(ledger.sessions[0])
         assert build(ledger=ledger, session=restart).test(SADDLE) is False
         assert ledger.conditional_bound(1e-9).epsilon == pytest.approx(8.0, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    [AboveThreshold(epsilon=8.0, sensitivity=0.01), AboveThreshold(epsilon=4.0, sensitivity=1e3)],
+    ids=["half the noise", "a larger sensitivity"],
+)
+def test_answers_with_less_noise_than_is_paid_for_are_not_given(mechanism):
+    test = build()
+    test._answering._mechanism = mechanism
+    with pytest.raises(LedgerError, match="event promises something else: AboveThreshold"):
+        test.test(SADDLE)
+    test._answering._mechanism = test.mechanism
+    assert not test.test(SADDLE)

@@ -10,6 +10,7 @@ from tacita._stream import Noise
 from tacita.oracles import line as line_module
 from tacita.oracles import trainable
 from tacita.random import Key
+from tests.around_mechanism import Spying
 
 PRIVATE = tacita.PrivateFeedback(max_feedback_norm=0.5)
 BOUNDED = tacita.BoundedFeedback(max_feedback_norm=0.5, max_residual_norm=2.0)
@@ -111,17 +112,12 @@ def test_normals_of_a_query_are_never_given_twice():
 def test_each_stretch_is_freed_once_it_has_its_noise(monkeypatch):
     monkeypatch.setattr(line_module, "STRETCH", 20)
     oracle, alive, given = made(RELEASED), [], []
-    mechanism = oracle.line._mechanism
 
-    class Watching:
-        in_stretches = True
+    def watching(values):
+        alive.append(sum(reference() is not None for reference in given))
+        given.extend(weakref.ref(x) for block in values.values() for x in block.values())
 
-        def __call__(self, values, noise_std, normals):
-            alive.append(sum(reference() is not None for reference in given))
-            given.extend(weakref.ref(x) for block in values.values() for x in block.values())
-            return mechanism(values, noise_std, normals)
-
-    oracle.line._mechanism = Watching()
+    oracle.line._mechanism = Spying(oracle.line._mechanism, watching)
     released = oracle.query(trainable(oracle.source.model)).released
     assert alive == [0] * 6  # weight and bias of three layers, in two blocks
     assert len(given) == 12

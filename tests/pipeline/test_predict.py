@@ -13,6 +13,8 @@ import tacita
 from tacita.errors import DataStructureError
 from tacita.pipeline import predict as predict_module
 from tacita.pipeline import predict_file, train_table
+from tacita.pipeline.source import declared_schema
+from tacita.pipeline.table_model import as_dates
 from tacita.random import Randomness
 
 
@@ -155,3 +157,51 @@ def test_the_input_is_never_overwritten(model) -> None:
     with pytest.raises(ValueError, match="output must not be the file that is read"):
         predict_file(model, "new.csv", "./new.csv")
     assert Path("new.csv").read_text() == text
+
+
+def dated(days: np.ndarray, unit: str) -> pyarrow.Array:
+    if unit == "D":
+        return pyarrow.array(np.rint(days).astype(np.int32)).cast(pyarrow.date32())
+    return pyarrow.array(np.rint(days * 86_400).astype(np.int64)).cast(pyarrow.timestamp("s"))
+
+
+@pytest.mark.parametrize(("unit", "spread", "digits"), [("D", 100.0, 10), ("s", 0.2, 19)])
+def test_dates_are_predicted_as_dates(settings, table, unit, spread, digits):
+    """A Parquet file declares them by its type; a time of day is written where the target varies within a day."""
+    x = np.random.default_rng(0).uniform(-1, 1, 3000)
+    day = 18_262 + spread * x  # 2020-01-01 and around
+    pyarrow.parquet.write_table(pyarrow.table({"x": x, "day": dated(day, unit)}), "dates.parquet")
+    bounds = "" if unit == "D" else "lower = 18261\nupper = 18263\n"  # a bought scale is coarse so far from 0
+    Path("d.toml").write_text(f'[target]\ncolumn = "day"\ntask = "regression"\n{bounds}')
+    run = train_table(settings(data="dates.parquet", schema="d.toml", target=None, drop=(), epsilon=50.0, queries=40))
+    model = tacita.load(run.folder)
+    found = model.predict({"x": x})
+    assert found.dtype == np.dtype(f"datetime64[{unit}]")
+    off = found.astype("datetime64[s]").astype(np.int64) / 86_400 - day
+    assert np.sqrt(np.mean(off**2)) < np.std(day)  # something was learned, in the right units
+    for output in ("dates.csv", "out.parquet"):
+        predict_file(model, "dates.parquet", output)
+    written = pyarrow.parquet.read_table("out.parquet")["prediction"].to_pylist()
+    assert written == found.astype(str).tolist()
+    assert {len(cell) for cell in written} == {digits}
+    assert written[0] in Path("dates.csv").read_text().splitlines()[1]
+
+
+def test_dates_in_a_csv_are_declared(settings, table):
+    days = np.datetime64("2020-01-01") + np.arange(600) % 300
+    Path("d.csv").write_text("x,day\n" + "".join(f"{k % 300},{day}\n" for k, day in enumerate(days)))
+    schema = '[target]\ncolumn = "day"\ntask = "regression"\ndates = {}\nlower = 18000\nupper = 19000\n'
+    for declared in ("true", "false"):
+        Path("d.toml").write_text(schema.format(declared))
+        made = settings(data="d.csv", schema="d.toml", target=None, drop=(), queries=5, output=declared)
+        found = tacita.load(train_table(made).folder).predict({"x": np.arange(3.0)})
+        assert found.dtype.kind == ("M" if declared == "true" else "f")
+    Path("d.toml").write_text('[columns.day]\nkind = "date"\nformat = "%Y-%m-%d"\n')
+    made = settings(data="d.csv", schema="d.toml", target="day", drop=())
+    assert declared_schema(made).target.dates
+
+
+def test_a_prediction_beyond_the_calendar_is_its_last_day():
+    assert as_dates(np.array([1e30, -1e30, np.nan]), 1.0).astype(str).tolist() == [
+        "9999-12-31", "0001-01-01", "1970-01-01",
+    ]  # fmt: skip

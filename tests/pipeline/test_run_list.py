@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tacita.ledger.text_lines import rounded_up
 from tacita.pipeline import check_run, run_list, train_table
 from tacita.random import Randomness
 
@@ -22,6 +23,10 @@ def test_a_run_chosen_by_hand_says_so(settings, table):
     run = train_table(settings(chosen_among=7))
     assert run.fields["chosen_among"] == 7
     assert "Chosen among 7 runs by looking at results outside of this guarantee: the price" in words(run)
+    first = run.statement.split("\n\n")[0]
+    assert first.startswith("CHOSEN AMONG 7 RUNS by looking at results")
+    bound = rounded_up(7 * run.fields["epsilon"])
+    assert f"have epsilon <= {bound} at delta = {7 * run.fields['delta']:g}." in " ".join(first.split())
     assert check_run("run").faults == ()
     plain = train_table(settings(output="other"))
     assert "chosen_among" not in plain.fields

@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 
 import tacita
+from tacita.cli.files import statement as statement_command
 from tacita.errors import LedgerError, TacitaError
 from tacita.ledger import Ledger
 from tacita.ledger.hash_chain import canonical, sha256
+from tacita.ledger.statement import statement_bytes
 from tacita.pipeline import TableSettings, check_run, train_table
+from tacita.training.run_facts import tacita_version
 from tests.pipeline.forging import resealed
 
 
@@ -181,3 +184,91 @@ def test_an_unfinished_run_is_named(run) -> None:
     (run / "statement.json").unlink()
     with pytest.raises(TacitaError, match="holds no finished run"):
         check_run(run)
+
+
+def _by_version(run: Path, version: str, **fields) -> None:
+    """Rewrite the statement as another version would have written and sealed it; it names itself."""
+    stated = json.loads((run / "statement.json").read_bytes())
+    stated["run"]["versions"]["tacita"] = version
+    (run / "statement.json").write_bytes(statement_bytes({**stated, **fields}))
+    resealed(run)
+
+
+def _stated(run: Path) -> dict:
+    return json.loads((run / "statement.json").read_bytes())
+
+
+def _other_words(run: Path) -> dict:
+    stated = _stated(run)
+    return {
+        "caveats": ["Keep the key.", *stated["caveats"][2:]],
+        "sampler": "coins",
+        "assumptions": [],
+        "accountant": "a looser one",
+        "sessions": [{**one, "event": "some noise"} for one in stated["sessions"]],
+        "epsilon": stated["epsilon"] * 1.01,
+        "attack_accuracy": 1.0,
+    }
+
+
+def test_a_statement_in_the_words_of_another_version_holds(run, capsys) -> None:
+    """Its numbers are those of the ledger, and a bound that was looser then is still a bound."""
+    words = _other_words(run)
+    _by_version(run, "0.0.9", **words)
+    (run / "statement.txt").write_text("PRIVACY STATEMENT of another day\n")
+    resealed(run)
+    checked = check_run(run)
+    assert checked.faults == ()
+    (note,) = checked.notes
+    assert note.startswith("written by another version of tacita (0.0.9); its numbers are those of the ledger")
+    assert ", ".join(sorted(words)) in note
+    assert checked.text.startswith("PRIVACY STATEMENT\n")  # the words of this version
+    assert "Keep the key." in checked.text  # and no caveat of the other one is lost
+    tacita.load(run)  # which refuses a run in which something was changed
+    assert statement_command(str(run)) == 0
+    assert "tacita: note: written by another version of tacita (0.0.9)" in capsys.readouterr().err
+
+
+UNTRUE = {
+    "a smaller epsilon": lambda stated: {"epsilon": stated["epsilon"] * 0.999},
+    "no epsilon": lambda stated: {"epsilon": None},
+    "an epsilon that is true": lambda stated: {"epsilon": True},
+    "less spent": lambda stated: {"epsilon_spent": 0.0},
+    "a better chance against attackers": lambda stated: {"attack_accuracy": 0.5},
+    "more noise": lambda stated: {"noise_multiplier": 2 * stated["noise_multiplier"]},
+    "another delta": lambda stated: {"delta": stated["delta"] / 10},
+    "another unit": lambda stated: {"privacy_unit": "one village"},
+    "fewer queries": lambda stated: {"sessions": [{**one, "queries_made": 0} for one in stated["sessions"]]},
+    "a session less": lambda stated: {"sessions": stated["sessions"][1:]},
+    "sessions without events": lambda stated: {
+        "sessions": [{name: value for name, value in one.items() if name != "event"} for one in stated["sessions"]]
+    },
+    "another verdict": lambda stated: {"verdict": "not private"},
+    "a condition": lambda stated: {"conditions": ["it rains"]},
+    "no list of caveats": lambda stated: {"caveats": "none"},
+    "a field of its own": lambda stated: {"true_epsilon": 0.1},
+    "another ledger": lambda stated: {"ledger_sha256": "0" * 64},
+}
+
+
+def test_other_numbers_are_no_words_of_another_version(run) -> None:
+    """Even where it was sealed so, in a statement that names another version."""
+    true = _stated(run)
+    for name, untrue in UNTRUE.items():
+        _by_version(run, "0.0.9", **untrue(true))
+        faults = check_run(run).faults
+        assert any(fault.startswith("statement.json does not follow from the ledger") for fault in faults), name
+        (run / "statement.json").write_bytes(statement_bytes(true))
+    _by_version(run, "0.0.9")
+    assert check_run(run).faults == ()
+
+
+def test_other_words_of_the_same_version_or_without_a_seal_are_a_change(run) -> None:
+    words, version = _other_words(run), tacita_version()
+    _by_version(run, version, **words)
+    assert any("does not follow from the ledger" in fault for fault in check_run(run).faults)
+    _by_version(run, "0.0.9")
+    assert check_run(run).faults == ()
+    _json(run / "statement.json", **words)  # edited after the seal
+    assert any("is not the statement that the ledger was sealed with" in fault for fault in check_run(run).faults)
+    assert any("does not follow from the ledger" in fault for fault in check_run(run).faults)

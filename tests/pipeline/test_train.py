@@ -123,6 +123,7 @@ def test_a_public_test_file_takes_no_row_from_the_training(settings, table) -> N
     Path("test.csv").write_text(table.read_text())
     run = train_table(settings(test_file="test.csv"))
     assert run.fields["holdout_score"]["private"] is False
+    assert run.fields["verdict"] == "private"  # the rows of the score were declared public
     assert "test.csv" in run.fields["holdout_score"]["how"]
     assert "score" not in [one["purpose"] for one in run.fields["sessions"]]
     assert any("outside the guarantee" in caveat for caveat in run.fields["caveats"])
@@ -134,6 +135,9 @@ def test_a_score_outside_the_guarantee_is_repeated_in_the_statement(settings, ta
     run = train_table(settings(non_private_holdout=True))
     assert "--non-private-holdout" in run.fields["holdout_score"]["how"]
     assert any("--non-private-holdout" in caveat for caveat in run.fields["caveats"])
+    assert run.fields["verdict"] == "private model, exact score"
+    assert run.statement.startswith("EXACT SCORE: the held-out score was computed without noise on private rows.")
+    assert check_run(run.folder).faults == ()
 
 
 def test_everything_declared_buys_nothing_but_the_score(settings, table) -> None:

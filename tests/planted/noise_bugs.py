@@ -14,7 +14,7 @@ import torch
 from tacita import _box_muller, _stream
 from tacita import random as randomness_module
 from tacita.ledger.registry import SessionRegistry
-from tacita.mechanisms import GaussianMechanism
+from tacita.mechanisms import GaussianMechanism, paid_noise
 from tacita.oracles import GradientOracle, Line
 from tacita.random import Key, QueryCoins, Randomness, Stream
 from tests.planted.plant import bug, put, swap
@@ -406,3 +406,33 @@ def noise_five_percent_too_small():
             self, values, {block: 0.95 * std for block, std in noise_std.items()}, normals
         ),
     )
+
+
+@bug(
+    20,
+    caught_by=[
+        "tests/oracles/test_every_claim.py::test_noise_below_what_is_paid_for_is_refused",
+        "tests/oracles/test_every_claim.py::test_an_oracle_whose_noise_is_less_than_its_event_s_is_not_built",
+    ],
+)
+def noise_not_compared_with_the_event():
+    """The line adds whatever noise_std it was given, whether or not the session's event promises more."""
+    put(Line, "_check_paid", lambda self: None)
+
+
+@bug(
+    20,
+    caught_by=[
+        "tests/mechanisms/test_paid_noise.py::test_noise_that_is_promised_passes_and_less_on_any_block_does_not",
+        "tests/oracles/test_every_claim.py::test_noise_below_what_is_paid_for_is_refused",
+    ],
+)
+def only_the_first_block_is_compared():
+    """The noise of the first block is compared with the event, and that of the others is not."""
+    whole = paid_noise._check_block
+
+    def check(block, std, settings, of, contribution):
+        if of == 0:
+            whole(block, std, settings, of, contribution)
+
+    put(paid_noise, "_check_block", check)

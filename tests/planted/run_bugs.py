@@ -6,7 +6,7 @@ import sys
 from tacita.gradients import functional
 from tacita.ledger import Ledger, Statement
 from tacita.oracles import GradientOracle, Line
-from tacita.oracles.line import QueryDraws
+from tacita.oracles.query_draws import QueryDraws
 from tacita.training import checkpoint, fingerprint
 from tacita.training.checkpoint import TrainingState
 from tacita.training.folder import RunFolder

@@ -19,7 +19,7 @@ from tacita.errors import UnsupportedEventError
 from tacita.gradients import NetworkSource
 from tacita.gradients.chunked import ChunkedEngine
 from tacita.oracles import GradientOracle, Line, records
-from tacita.oracles.line import QueryDraws
+from tacita.oracles.query_draws import QueryDraws
 from tacita.oracles.session_options import SessionOptions
 from tacita.oracles.session_plan import SessionPlan
 from tacita.random import QueryCoins

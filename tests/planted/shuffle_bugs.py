@@ -237,3 +237,9 @@ def a_session_of_other_bounds_goes_on():
     settings = ShuffleMeanOracle1.settings.fget
     others = property(lambda self: {name: x for name, x in settings(self).items() if name != "sums"})
     put(ShuffleMeanOracle1, "settings", others)
+
+
+@bug(20, caught_by=[ORACLE + "test_users_whose_noise_is_not_that_of_the_event_are_not_asked"])
+def noise_bits_not_compared_with_the_event():
+    """Users add whatever bits the oracle's sums name, whether or not the session's event promises more."""
+    put(UserNoise, "check_paid", lambda self, *_: None)

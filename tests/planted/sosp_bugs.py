@@ -12,7 +12,7 @@ from tacita.mechanisms.above_threshold import AboveThreshold
 from tacita.methods import RandomIterate
 from tacita.oracles import StationaryTest, stationary_test
 from tacita.oracles import network as network_module
-from tacita.oracles.stationary_test import _Answering
+from tacita.oracles.threshold_answer import ThresholdAnswer
 from tacita.random import Randomness, Stream
 from tests.planted.plant import bug, put, reform, swap
 
@@ -202,13 +202,13 @@ def query_noise_of_the_threshold():
 @bug(34, caught_by=[TEST + "test_answers_are_the_mechanism_s_with_the_secret_draws"])
 def threshold_noise_redrawn_for_every_value():
     """The threshold's noise is drawn anew for every value."""
-    compare = _Answering.__call__
+    compare = ThresholdAnswer.__call__
 
     def redrawn(self, values, noise_std, noise):
         self.threshold_draw = float(noise.stream("threshold").laplaces(1)[0])
         return compare(self, values, noise_std, noise)
 
-    put(_Answering, "__call__", redrawn)
+    put(ThresholdAnswer, "__call__", redrawn)
 
 
 @bug(34, caught_by=[TEST + "test_answers_are_the_mechanism_s_with_the_secret_draws"])
@@ -222,8 +222,12 @@ def one_noise_for_all_values():
         def stream(self, block):
             return self.query_stream("noise", 0, block)
 
-    compare = _Answering.__call__
-    put(_Answering, "__call__", lambda self, values, noise_std, noise: compare(self, values, noise_std, First(noise)))
+    compare = ThresholdAnswer.__call__
+    put(
+        ThresholdAnswer,
+        "__call__",
+        lambda self, values, noise_std, noise: compare(self, values, noise_std, First(noise)),
+    )
 
 
 @bug(34, 43, caught_by=[TEST + "test_the_threshold_s_draw_survives_a_ratchet"])
@@ -522,3 +526,9 @@ def iterate_behind_the_gap():
                 kept.copy_(params[name].detach())
 
     put(RandomIterate, "update", update)
+
+
+@bug(20, caught_by=[TEST + "test_answers_with_less_noise_than_is_paid_for_are_not_given"])
+def scales_not_compared_with_the_event():
+    """Answers have whatever noise the test's mechanism names, whether or not the session's event promises more."""
+    put(ThresholdAnswer, "check_paid", lambda self, *_: None)

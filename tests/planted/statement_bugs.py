@@ -5,8 +5,9 @@ import sys
 from types import SimpleNamespace
 
 from tacita.accounting.attack_accuracy import attack_accuracy
-from tacita.ledger.verdict import verdict
-from tacita.pipeline import run_list
+from tacita.ledger import statement_text
+from tacita.ledger.verdict import exact_score, verdict
+from tacita.pipeline import run_list, statement_versions
 from tacita.report import run_charts, run_page
 from tacita.report.run_numbers import RunNumbers
 from tests.planted.plant import bug, put, swap
@@ -114,3 +115,42 @@ def a_seeded_run_adds_up_as_private():
         listed(settings, SimpleNamespace(session_key=randomness.session_key, secure=True), unit)
 
     swap(listed, as_secret)
+
+
+OTHER_VERSION = "tests/pipeline/test_table_statement.py::test_other_"
+
+
+@bug(65, caught_by=[OTHER_VERSION + "numbers_are_no_words_of_another_version"])
+def any_epsilon_of_another_version_is_believed():
+    """Of a statement that names another version, bounds need not follow from the ledger."""
+    whole = statement_versions._reworded
+
+    def believed(name, stated, again):
+        return name in statement_versions.UPPER_BOUNDS or whole(name, stated, again)
+
+    put(statement_versions, "_reworded", believed)
+
+
+@bug(65, caught_by=[OTHER_VERSION + "words_of_the_same_version_or_without_a_seal_are_a_change"])
+def another_version_need_not_be_sealed():
+    """A statement that names another version may have other words than its ledger was sealed with."""
+    whole = statement_versions.compare_statements
+    swap(whole, lambda stated, again, *, sealed: whole(stated, again, sealed=True))
+
+
+@bug(
+    46,
+    caught_by=[
+        STATEMENT + "test_an_exact_score_has_a_verdict_of_its_own",
+        "tests/pipeline/test_train.py::test_a_score_outside_the_guarantee_is_repeated_in_the_statement",
+    ],
+)
+def exact_score_called_private():
+    """A run whose score is exact, of private rows, has the verdict of one without."""
+    swap(exact_score, lambda fields: False)
+
+
+@bug(46, caught_by=[STATEMENT + "test_the_price_of_a_choice_by_hand_stands_first_and_is_rounded_up"])
+def price_of_a_choice_left_out():
+    """The price of a choice by hand stands under the caveats alone."""
+    put(statement_text, "CHOSEN", "chosen by nobody")

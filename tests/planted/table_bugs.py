@@ -290,3 +290,18 @@ def the_need_of_a_label_ignores_its_noise():
     swap(
         words, lambda plan: ["a label needs about 5 rows to be seen" if "label" in one else one for one in words(plan)]
     )
+
+
+@bug(
+    20, caught_by=["tests/tables/test_table_file.py::test_a_parquet_file_is_read_in_memory_that_does_not_grow_with_it"]
+)
+def parquet_bytes_kept():
+    """Arrow keeps the bytes of every row group that it has read, as it does unless it is told otherwise."""
+    from pyarrow import parquet
+
+    whole = parquet.ParquetFile.__init__
+    put(
+        parquet.ParquetFile,
+        "__init__",
+        lambda self, source, **more: whole(self, source, **{**more, "pre_buffer": True}),
+    )

@@ -1,9 +1,13 @@
 """Chunks that a thread reads ahead: the same ones, in the same order, with the same errors and settings."""
 
 import numpy as np
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from tacita.errors import DataStructureError
+from tacita.pipeline import predict as predict_module
+from tacita.tables.readers import FileFormat, open_table
 from tacita.tables.table_file import one_ahead
 
 
@@ -49,3 +53,17 @@ def test_the_thread_warns_of_nothing_that_its_caller_does_not(recwarn):
     with np.errstate(all="ignore"):
         assert list(one_ahead(items())) == [np.inf] * 3
     assert not recwarn.list
+
+
+@pytest.mark.parametrize("read", ["to train", "to predict"])
+def test_a_parquet_file_is_read_in_memory_that_does_not_grow_with_it(tmp_path, read):
+    """Arrow counts what it holds: bytes of row groups that were read before must not be among it."""
+    path, groups, rows = tmp_path / "t.parquet", 60, 20_000
+    numbers = np.random.default_rng(0).normal(size=groups * rows)  # which no encoding makes smaller
+    parquet.write_table(pyarrow.table({"x": numbers}), path, row_group_size=rows, use_dictionary=False)
+    before, held = pyarrow.total_allocated_bytes(), []
+    for chunk in open_table(path, FileFormat()).chunks() if read == "to train" else predict_module._batches(path):
+        held.append(pyarrow.total_allocated_bytes() - before)
+        del chunk
+    assert len(held) > 10
+    assert max(held) < 0.4 * numbers.nbytes

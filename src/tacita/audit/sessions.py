@@ -21,7 +21,8 @@ from tacita.ledger import Ledger, Reservations
 from tacita.ledger import Session as LedgerSession
 from tacita.mechanisms import Mechanism
 from tacita.oracles import GradientOracle, Queryable, Release, trainable
-from tacita.oracles.line import Line, QueryDraws
+from tacita.oracles.line import Line
+from tacita.oracles.query_draws import QueryDraws
 from tacita.oracles.records import distinct_rows
 from tacita.random import QueryCoins, Randomness
 

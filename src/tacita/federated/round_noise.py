@@ -11,7 +11,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from tacita.accounting import Event
 from tacita.federated.privacy import FederatedPrivacy, TrustedServer
+from tacita.mechanisms.paid_noise import check_gaussian_noise
 
 Blocks = Mapping[str, Mapping[str, Tensor]]
 
@@ -47,6 +49,12 @@ class RoundNoise:
         numbers = torch.arange(len(asked.arrived)) if asked.clients is None else asked.clients
         self._numbers = numbers[asked.arrived].tolist()
         self._scale = 1.0 if isinstance(privacy, TrustedServer) else math.sqrt(len(self._numbers))
+
+    def check_paid(
+        self, event: Event, noise_std: Mapping[str, float], contribution: Mapping[str, float] | None
+    ) -> None:
+        """Raise ``LedgerError`` if ``noise_std``, of one message or of the sum, is less than ``event`` promises."""
+        check_gaussian_noise(event, noise_std, contribution)
 
     def __call__(self, values: Blocks, noise_std: Mapping[str, float], normals: Any) -> dict[str, dict[str, Tensor]]:
         if self.by_client:

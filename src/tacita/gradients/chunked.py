@@ -84,27 +84,29 @@ class ChunkedEngine(Engine):
 
     @property
     def labels(self) -> Tensor:
-        return self._labels
+        return self._labels.clone()  # nobody writes what the batch is read by
 
     def weighted_sums(self, rule: Rule, groups: Groups) -> Sums:
-        norms = [self._no_norms(groups)]
+        norms, place = self._no_norms(groups, len(self._labels)), 0  # filled chunk by chunk: no second copy of them
         values: list[dict[str, Tensor]] = []
         for chunk in self._chunks:
             with self._seeded(chunk):
                 sums, chunk_norms = self._chunk_sums(chunk, rule, groups)
-            norms.append(chunk_norms.detach().to(norms[0].dtype))
+            norms[place : place + chunk.size] = chunk_norms.detach()
+            place += chunk.size
             parts = [{name: part.detach() for name, part in one.items()} for one in sums]
             values = [_added(*pair) for pair in zip(values, parts, strict=True)] if values else parts
         if not values:
-            values = [self._zeros(groups) for _ in weight_arrays(rule, norms[0])]  # the rule sees zero rows
-        return Sums(values=tuple(self.over_ranks(values)), norms=torch.cat(norms))
+            values = [self._zeros(groups) for _ in weight_arrays(rule, norms[:0])]  # the rule sees zero rows
+        return Sums(values=tuple(self.over_ranks(values)), norms=norms[:place])
 
     def norms(self, groups: Groups) -> Tensor:
-        norms = [self._no_norms(groups)]
+        norms, place = self._no_norms(groups, len(self._labels)), 0
         for chunk in self._chunks:
             with self._seeded(chunk):
-                norms.append(self._chunk_norms(chunk, groups).detach().to(norms[0].dtype))
-        return torch.cat(norms)
+                norms[place : place + chunk.size] = self._chunk_norms(chunk, groups).detach()
+            place += chunk.size
+        return norms[:place]
 
     def materialise(self) -> Iterator[dict[str, Tensor]]:
         for chunk in self._chunks:
@@ -132,8 +134,8 @@ class ChunkedEngine(Engine):
     def _chunk_grads(self, chunk: Chunk) -> dict[str, Tensor]:
         """Return the per-sample gradients by name, each (rows, *param), of every parameter in ``self.params``."""
 
-    def _no_norms(self, groups: Groups) -> Tensor:
-        return torch.zeros(0, len(groups), dtype=torch.float64, device=self._device)
+    def _no_norms(self, groups: Groups, rows: int) -> Tensor:
+        return torch.zeros(rows, len(groups), dtype=torch.float64, device=self._device)
 
     def _zeros(self, groups: Groups) -> dict[str, Tensor]:
         grouped = {name for names in groups.values() for name in names}

@@ -146,7 +146,7 @@ class NetworkSource(GradientSource):
         indices = np.ascontiguousarray(self.ranks.share(np.asarray(indices)), dtype=np.int64)
         device = next(iter(params.values())).device
         chunks = _BatchChunks(self, indices, query, self._seed_of(query) if seed is None else seed, device)
-        engine = self._kind(self.model, self.loss_fn, params, chunks, torch.from_numpy(indices.copy()), seed=seed)
+        engine = self._kind(self.model, self.loss_fn, params, chunks, torch.from_numpy(indices), seed=seed)
         engine.ranks = self.ranks
         if isinstance(engine, GhostEngine):
             engine.bare = self._choice.bare

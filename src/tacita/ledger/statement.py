@@ -99,10 +99,12 @@ class Statement:
     In the JSON, ``epsilon`` is that of the plan. It is ``null`` if ``non_private`` is true (a session without noise),
     or if the guarantee rests on ``conditions``, which nobody enforces; then ``conditional_epsilon`` holds the number
     under them. The same goes for ``epsilon_spent``. ``verdict`` is "private", "private under conditions", "not private"
-    (no noise, or noise from a seed) or "ledger not intact"; ``attack_accuracy`` is the largest chance that an attacker
-    who is undecided before is right about one unit (:func:`tacita.accounting.attack_accuracy`), ``null`` unless the
-    verdict begins with "private". The fields of a single session (sampler, noise, ...) are those of
-    the main one (:func:`main_session`). Infinite settings are the text "inf".
+    (no noise, or noise from a seed) or "ledger not intact". It is "private model, exact score" (or "private model under
+    conditions, exact score") if ``holdout_score`` is outside the guarantee, by ``"private": false``, and its rows were
+    not declared public, by ``"of_rows": "public"``. ``attack_accuracy`` is the largest chance that an attacker who is
+    undecided before is right about one unit (:func:`tacita.accounting.attack_accuracy`), ``null`` unless the verdict
+    begins with "private"; such a score is not among what the attacker sees. The fields of a single session (sampler,
+    noise, ...) are those of the main one (:func:`main_session`). Infinite settings are the text "inf".
     """
 
     def __init__(self, ledger: Ledger, delta: float, said: Mapping[str, Any], fields: Mapping[str, Any]):

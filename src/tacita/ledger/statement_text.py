@@ -5,14 +5,17 @@ Bounds are rounded up where they are printed. Technical terms are explained in t
 
 import math
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
 from tacita.accounting import attack_accuracy
 from tacita.accounting.relations import NeighboringRelation
 from tacita.ledger.statement_appendix import Appendix
 from tacita.ledger.text_lines import TextLines, in_words, rounded_up
+from tacita.ledger.verdict import exact_score
 
 HEADLINE = "headline"  # a further field that stands in the first line, if a front end gives it
+CHOSEN = "chosen_among"  # a further field: the number of runs of which somebody chose this one
 ABOUT, RUN, ROWS, COLUMNS = "about", "run", "rows", "columns"
 LEAVES, NOT_ANONYMISED, DATASET = "files_policy", "not_anonymised", "dataset"
 PLACED = (HEADLINE, LEAVES, NOT_ANONYMISED, COLUMNS)  # further fields with a place of their own
@@ -91,6 +94,13 @@ class _Page:
             lines.line("NO PRIVACY GUARANTEE: a session adds no noise, or too little for any epsilon at this delta.")
         for disclaimer in fields["disclaimers"]:
             lines.line(f"{disclaimer[0].upper()}{disclaimer[1:]}. What is guaranteed is stated below.")
+        if exact_score(fields):
+            lines.line(
+                "EXACT SCORE: the held-out score was computed without noise on private rows. It is outside the "
+                "guarantee, which is that of the model: do not publish it with the model."
+            )
+        if fields.get(CHOSEN) is not None:
+            lines.line(_price_of_choice(fields))
         if not fields["ledger_verified"]:
             lines.line(f"LEDGER NOT INTACT: {fields['ledger_reason']}. The numbers below cannot be relied on.")
         if len(lines):
@@ -180,6 +190,23 @@ class _Page:
         )
         lines.line()
         lines.line("Name: ____________________   Date: ______________   Signature: ____________________", indent="  ")
+
+
+def _price_of_choice(fields: Mapping[str, Any]) -> str:
+    """Say what a choice by hand costs, which no ledger knows: all runs together, by basic composition."""
+    runs, epsilon = fields[CHOSEN], fields["conditional_epsilon"] if fields["conditions"] else fields["epsilon"]
+    words = (
+        f"CHOSEN AMONG {runs} RUNS by looking at results: the price of that choice is not in the epsilon of this run. "
+    )
+    if epsilon is None:
+        return words + "Nothing is guaranteed of these runs together."
+    total, delta = (runs * Decimal(repr(one)) for one in (epsilon, fields["delta"]))  # exact, and then rounded up
+    if delta >= 1:
+        return words + "Of these runs together nothing is guaranteed at such a delta."
+    return words + (
+        f"These runs together, if each has this epsilon and delta, have epsilon <= {rounded_up(total)} at delta = "
+        f"{float(rounded_up(delta)):g}."
+    )
 
 
 def rows_in_words(rows: Any) -> str:

@@ -2,7 +2,7 @@
 
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from decimal import ROUND_CEILING, Context
+from decimal import ROUND_CEILING, Context, Decimal
 from typing import Any
 
 WIDTH = 100
@@ -56,7 +56,7 @@ class TextLines:
             self.entries(entries)
 
 
-def rounded_up(value: float, digits: int = 4) -> str:
+def rounded_up(value: float | Decimal, digits: int = 4) -> str:
     """Round up to a few significant digits, so that a printed bound is still a bound.
 
     Example:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tacita import _validate
 from tacita.accounting import Event
+from tacita.mechanisms.paid_noise import check_gaussian_noise
 from tacita.random import Stream
 
 Allocation = Literal["single", "least_power"]
@@ -35,6 +36,12 @@ class AddsNoise(Protocol):
     """Turns bounded values into released ones, as every :class:`Mechanism` does."""
 
     in_stretches: ClassVar[bool]  # whether the parameters of a block may get their noise a few at a time, in order
+
+    def check_paid(
+        self, event: Event, noise_std: Mapping[str, float], contribution: Mapping[str, float] | None, /
+    ) -> None:
+        """Raise ``LedgerError`` if its noise is less than what the session's ``event`` promises."""
+        ...
 
     def __call__(self, values: Blocks, noise_std: Mapping[str, float], normals: Any, /) -> dict[str, dict[str, Tensor]]:
         """Add the noise; ``normals`` is the query's :class:`Normals`."""
@@ -101,6 +108,18 @@ class Mechanism(ABC):
         Raises:
             UnsupportedEventError: No guarantee is proved for this noise.
         """
+
+    def check_paid(
+        self, event: Event, noise_std: Mapping[str, float], contribution: Mapping[str, float] | None = None
+    ) -> None:
+        """Raise ``LedgerError`` if ``noise_std`` is less than what the session's ``event`` promises.
+
+        Args:
+            event: What the session pays for.
+            noise_std: Standard deviation of the noise that is about to be added to each block.
+            contribution: Largest L2 norm that one record adds to each block, where it is not the event's.
+        """
+        check_gaussian_noise(event, noise_std, contribution)
 
     @abstractmethod
     def on(self, steps: Mapping[str, float] | None, noise_std: Mapping[str, float]) -> Self:

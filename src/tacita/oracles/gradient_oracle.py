@@ -30,7 +30,8 @@ from tacita.oracles.following import (
     tell_state,
     told_session,
 )
-from tacita.oracles.line import Line, QueryDraws
+from tacita.oracles.line import Line
+from tacita.oracles.query_draws import QueryDraws
 from tacita.oracles.records import OracleData
 from tacita.oracles.session_options import SessionOptions
 from tacita.oracles.session_plan import SessionPlan

@@ -9,21 +9,18 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from tacita._stream import Noise
 from tacita.errors import BudgetExceededError, ResumeError
 from tacita.estimators.estimator import Estimator, Values
-from tacita.gradients.engine import GradientSource
 from tacita.gradients.process_group import ALONE, Ranks
 from tacita.ledger import Reservations, Session
 from tacita.ledger.reservations import BLOCK
 from tacita.mechanisms.mechanism import AddsNoise, Blocks
-from tacita.oracles.following import Plan, hand_out, tell_again, tell_plan
+from tacita.oracles.following import hand_out, tell_again
 from tacita.random import Key, QueryCoins, Randomness, Stream
-from tacita.sampling import Sampler
 
 STRETCH = 2**18  # coordinates that get their noise at once, but for a parameter that has more
 MOST_RATCHETS = 10_000  # in addition to one for each query: far more checkpoints than a run ever writes
@@ -52,6 +49,10 @@ class Line:
         estimator: Decides what is remembered from one query to the next; ``None`` if nothing is.
         state: The estimator's state before the first query.
         ranks: The processes of the oracle, of which this is rank 0.
+        contribution: Largest L2 norm that one record adds to each block, where it is not that of the session's event.
+
+    Raises:
+        LedgerError: The noise is less than what the session's event promises.
     """
 
     def __init__(
@@ -65,11 +66,13 @@ class Line:
         estimator: Estimator | None = None,
         state: Any = None,
         ranks: Ranks = ALONE,
+        contribution: Mapping[str, float] | None = None,
     ) -> None:
         self.session, self.noise_std = session, dict(noise_std)
         self.session_id, self._planned_queries = session.id, session.planned_queries
         self._mechanism, self._in_stretches = mechanism, mechanism.in_stretches
-        self._randomness = randomness
+        self._contribution, self._randomness = contribution, randomness
+        self._check_paid()
         self._reservations = Reservations(session, reservation)
         self._estimator, self._state, self.ranks = estimator, state, ranks
         self._position = 0
@@ -185,10 +188,12 @@ class Line:
 
         Raises:
             BudgetExceededError: The plan is used up.
+            LedgerError: The noise is less than what the session's event promises.
             ResumeError: The session was opened by an earlier run, and :meth:`resume` was not called; or numbers must
                 be left behind, and the event does not compose query by query.
         """
         session = self.session
+        self._check_paid()  # here, so that nothing is spent in vain, and again where the noise is added
         if self._must_resume:
             raise ResumeError(
                 f"session {session.id!r} was opened by an earlier run: load its checkpoint before the first query."
@@ -250,9 +255,13 @@ class Line:
         Args:
             dtypes: The dtype that noisy values are rounded to, by parameter name, which is post-processing. Values
                 that are not named keep their dtype.
+
+        Raises:
+            LedgerError: The noise is less than what the session's event promises.
         """
         if self._unreleased is None:
             raise RuntimeError("no query waits for its noise: call commit() first. A query is released once.")
+        self._check_paid()
         (query, values), self._unreleased = self._unreleased, None
         normals = self._normals(query)
         released: Values = {}
@@ -285,6 +294,9 @@ class Line:
             stretch, held = {}, 0
         return released
 
+    def _check_paid(self) -> None:
+        self._mechanism.check_paid(self.session.event, self.noise_std, self._contribution)
+
     def _leave_used_numbers(self) -> None:
         if not self.session.event.per_query:
             raise ResumeError(
@@ -305,43 +317,3 @@ class Line:
 
     def _normals(self, query: int) -> Noise:
         return Noise(partial(self.query_stream, "noise", query))
-
-
-class QueryDraws:
-    """Draws the batch of each query, and the seed that its model and data set draw from.
-
-    Both are functions of the session's key, the query's number and public settings. So a source may ask early for the
-    draws of later queries (:meth:`GradientSource.follow <tacita.gradients.engine.GradientSource.follow>`).
-
-    Attributes:
-        sampler: Draws the batch.
-        num_rows: Number of rows that take part. Private under add_or_remove_one.
-        rows: Indices of these rows in the source; ``None`` for all of them. Private.
-    """
-
-    def __init__(
-        self, sampler: Sampler, line: Line, source: GradientSource, num_rows: int, rows: np.ndarray | None
-    ) -> None:
-        self.sampler, self.num_rows, self.rows = sampler, num_rows, rows
-        self._line, self._source = line, source
-
-    def batch(self, query: int) -> np.ndarray:
-        """Return the rows that ``query`` reads, ascending, each once."""
-        drawn = np.asarray(self.sampler.draw(query, self._line.coins, self.num_rows))
-        inside = not drawn.size or (drawn[0] >= 0 and drawn[-1] < self.num_rows)  # -1 would index the last row again
-        if not (inside and (drawn[1:] > drawn[:-1]).all()):
-            raise RuntimeError(
-                f"{type(self.sampler).__name__}.draw must return ascending indices, each once, of existing rows."
-            )
-        return drawn if self.rows is None else self.rows[drawn]
-
-    def seed(self, query: int) -> int:
-        """Return 256 secret bits that seed what the model and the data set draw (dropout, augmentation)."""
-        return int.from_bytes(self._line.query_stream("model", query).bytes(32), "big")
-
-    def planned(self, query: int, params: Mapping[str, Tensor]) -> Plan:
-        """Return what ``query`` draws, and tell the other ranks, which must ask at the same point ``params``."""
-        plan = Plan(query, self.batch(query), self.seed(query))
-        if self._line.ranks.size > 1:
-            tell_plan(self._line.session.id, plan, self._source, params)
-        return plan

@@ -27,7 +27,8 @@ from tacita.gradients.engine import GradientSource
 from tacita.ledger import Ledger, Session
 from tacita.ledger.reservations import BLOCK as RESERVED
 from tacita.oracles.gradient_oracle import Release
-from tacita.oracles.line import Line, QueryDraws
+from tacita.oracles.line import Line
+from tacita.oracles.query_draws import QueryDraws
 from tacita.oracles.records import OracleData, check_units
 from tacita.oracles.session_options import SessionOptions
 from tacita.oracles.session_plan import check_sampling, under_conditions

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from tacita._binomials import binomials
+from tacita.accounting.events.event import Event, parts_of
 from tacita.accounting.events.shuffled import ShuffledSumEvent
 from tacita.accounting.shuffle_calibration import (
     Calibration,
@@ -23,6 +24,7 @@ from tacita.accounting.shuffle_calibration import (
     vector_rho,
     with_failures,
 )
+from tacita.errors import LedgerError
 from tacita.gradients.engine import Engine, Shapes
 from tacita.oracles.line import Blocks, Noise
 from tacita.oracles.shuffle_round import bounded, in_steps, uniforms
@@ -98,6 +100,16 @@ class UserNoise:
     def __init__(self, sums: ShuffledSums) -> None:
         self._sums = sums
 
+    def check_paid(self, event: Event, _noise_std: Any, _contribution: Any) -> None:
+        """Raise ``LedgerError`` unless ``event`` is one of sums in the shuffle model, with noise bits like these."""
+        bits, users = self._sums.bits, self._sums.users
+        for part in parts_of(event):
+            if not isinstance(part, ShuffledSumEvent) or (part.users, _bits_of(part)) != (users, bits):
+                raise LedgerError(
+                    f"{users} users add {bits.noise_bits} noise bits each to {bits.grid} steps, and the session's "
+                    f"event promises something else: {part.describe()}."
+                )
+
     def __call__(self, values: Blocks, _noise_std: Any, noise: Noise) -> dict[str, dict[str, Tensor]]:
         bits, users = self._sums.bits, self._sums.users
         counts: dict[str, dict[str, Tensor]] = {}
@@ -107,6 +119,10 @@ class UserNoise:
             parts = torch.from_numpy(drawn).split(sizes)
             counts[block] = {name: x + n.view(x.shape) for (name, x), n in zip(steps.items(), parts, strict=True)}
         return counts
+
+
+def _bits_of(event: ShuffledSumEvent) -> NoiseBits:
+    return NoiseBits(grid=event.grid, noise_bits=event.noise_bits, bit_prob=event.bit_prob)
 
 
 def dim_of(shapes: Shapes) -> int:

@@ -8,16 +8,14 @@ Source: Avdiukhin, Dinitz, Fan and Yaroslavtsev, "Noise is All You Need", sectio
 small for its epsilon; corrected in docs/derivations/noisy-sgd.md.
 """
 
-import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from tacita import _validate
-from tacita._stream import Noise
 from tacita.accounting import CoupledEvent, Event
 from tacita.errors import BudgetExceededError, ResumeError
 from tacita.estimators.stationarity_query import StationarityQuery
@@ -25,15 +23,13 @@ from tacita.gradients.functional import LossFn
 from tacita.ledger import Ledger, Session, Share
 from tacita.ledger.reservations import BLOCK
 from tacita.mechanisms.above_threshold import AboveThreshold
-from tacita.mechanisms.mechanism import Blocks
 from tacita.oracles.certificate import StationaryCertificate
 from tacita.oracles.line import Line
 from tacita.oracles.records import Network, check_units
 from tacita.oracles.session_options import SessionOptions
 from tacita.oracles.session_plan import under_conditions
+from tacita.oracles.threshold_answer import ANSWER, PASSES, ThresholdAnswer
 from tacita.random import Randomness
-
-ANSWER, PASSES = "answer", "passes"  # block and name of the one value that leaves
 
 
 class StationaryTest:
@@ -160,7 +156,7 @@ class StationaryTest:
         session = options.session_for(
             "test", ledger, self.event, planned_queries=self.max_tests, part=data.part, bound=self.settings
         )
-        self._answering = _Answering(self.mechanism, self.threshold)
+        self._answering = ThresholdAnswer(self.mechanism, self.threshold)
         self._line = Line(session, self._answering, {}, self.randomness, options.reservation)
         self._answering.threshold_draw = float(self._line.session_key.stream("threshold").laplaces(1)[0])
         self._accepted: int | None = None
@@ -317,25 +313,6 @@ class StationaryTest:
                 "times sqrt(rho alpha)). Give a larger alpha or epsilon, fewer max_tests, a smaller eigenvalue_error, "
                 "or more records; or accept it by a larger max_slack."
             )
-
-
-class _Answering:
-    """Turns the value into the answer, in the place of a mechanism on the line."""
-
-    in_stretches: ClassVar[bool] = False
-
-    def __init__(self, mechanism: AboveThreshold, threshold: float) -> None:
-        self._mechanism, self._threshold = mechanism, threshold
-        self.threshold_draw = math.nan  # which passes nothing
-
-    def __call__(self, values: Blocks, _noise_std: Any, noise: Noise) -> dict[str, dict[str, Tensor]]:
-        passes = self._mechanism(
-            float(values[ANSWER][PASSES]),
-            threshold=self._threshold,
-            threshold_draw=self.threshold_draw,
-            query_draw=float(noise.stream(ANSWER).laplaces(1)[0]),
-        )
-        return {ANSWER: {PASSES: torch.tensor([bool(passes)])}}
 
 
 def _check_unopened(session: Session | None) -> None:

@@ -1,6 +1,5 @@
 """Check a finished run: make its statement again from the ledger, and hold its files against the seal."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 from tacita.errors import LedgerError
 from tacita.ledger import Ledger, Statement, statement
 from tacita.pipeline import run_list
+from tacita.pipeline.statement_versions import compare_statements
 from tacita.pipeline.table_statement import EXTRAS, IF_ANY
 from tacita.training.sealed_run import LEDGER, STATEMENT, TEXT, SealedRun
 
@@ -20,7 +20,8 @@ class Checked:
     Attributes:
         text: The statement, made again from the ledger.
         faults: What was changed, in words; empty if nothing was.
-        notes: What was added since the statement was made (other runs on the same data, for example), in words.
+        notes: What a reader should know that is no fault, in words: other runs on the same data that were added since,
+            or another version of tacita that wrote the statement.
     """
 
     text: str
@@ -31,8 +32,9 @@ class Checked:
 def check_run(folder: str | Path) -> Checked:
     """Verify ledger, statement and files of a finished run against each other, and make the statement again.
 
-    Every file is held against the seal that ends the ledger, and the statement against the ledger, too. No code of the
-    run is imported. The check claims nothing against somebody who rewrites all of them.
+    Every file is held against the seal that ends the ledger, and the statement against the ledger, too. Another version
+    of tacita may have written the statement in other words: then its numbers are compared, and ``notes`` says so. No
+    code of the run is imported. The check claims nothing against somebody who rewrites all of them.
 
     Raises:
         TacitaError: There is no finished run here, or its statement cannot be read.
@@ -46,19 +48,15 @@ def check_run(folder: str | Path) -> Checked:
     except (LedgerError, LookupError, AttributeError, TypeError, ValueError) as error:
         unread = [f"{LEDGER}: {error}"] if not faults else []
         return Checked(_text(run.folder), (*faults, *unread))
-    changed = _differing(run.stated, again.to_json())
-    if changed:
-        faults.append(f"{STATEMENT} does not follow from the ledger: {', '.join(changed)}")
-    if _text(run.folder) != text:
+    notes = _notes(run.folder, run.stated)
+    compared = compare_statements(run.stated, again.to_json(), sealed=not faults)
+    if compared.changed:
+        faults.append(f"{STATEMENT} does not follow from the ledger: {', '.join(compared.changed)}")
+    if _text(run.folder) != text and not compared.words_may_differ:
         faults.append(f"{TEXT} is not what follows from the ledger")
-    return Checked(text, tuple(faults), _notes(run.folder, run.stated))
-
-
-def _differing(stated: Mapping[str, Any], again: Mapping[str, Any]) -> list[str]:
-    """Return the fields that only one of both has, or that differ: ``null`` is a value, and 1 is not ``true``."""
-    one, other = ({name: json.dumps(value, sort_keys=True) for name, value in x.items()} for x in (stated, again))
-    changed = sorted(name for name in {*one, *other} if one.get(name) != other.get(name))
-    return [name if name.isidentifier() else repr(name) for name in changed]
+    if compared.words_may_differ and not faults and (_text(run.folder) != text or compared.worded):
+        notes = (compared.note, *notes)
+    return Checked(text, tuple(faults), notes)
 
 
 def _notes(folder: Path, stated: Mapping[str, Any]) -> tuple[str, ...]:
@@ -78,15 +76,17 @@ def _text(folder: Path) -> str:
 
 
 def _again(ledger: Ledger, stated: Mapping[str, Any]) -> Statement:
-    # Standing caveats follow from the ledger and come first; the others are the run's own and are taken as stated.
+    # Standing caveats follow from the ledger and come first; the others are the run's own and are taken as stated. Of a
+    # statement by another version, whose standing caveats have other words, these are repeated with the run's own.
     own = [] if not isinstance(stated["caveats"], list) else stated["caveats"]
     standing = statement(ledger, stated["delta"]).to_json()["caveats"]
+    own = own[len(standing) :] if own[: len(standing)] == standing else [one for one in own if one not in standing]
     return statement(
         ledger,
         stated["delta"],
         purchases=stated["purchases"],
         chosen_by_tacita=stated["chosen_by_tacita"],
-        caveats=own[len(standing) :],
+        caveats=own,
         holdout_score=stated["holdout_score"],
         **{name: value for name, value in stated.items() if name in (*EXTRAS, *IF_ANY)},  # in the order they were in
     )

@@ -139,8 +139,14 @@ class TablePlan:
 
     def refinement_noise_std(self, survey: Survey) -> float:
         """Return the noise on each count of the refinement, whose histograms follow from the survey."""
-        histograms = self.columns_to_buy if survey.lean else len(refined_columns(survey))
-        return self.purchases.refinement_noise_std(max(histograms, 1), of=self.refined)
+        return self.purchases.refinement_noise_std(self._refined_histograms(survey), of=self.refined)
+
+    def refinement_contribution(self, survey: Survey) -> float:
+        """Return the largest L2 norm that one unit adds to the refinement."""
+        return self.purchases.contribution(self._refined_histograms(survey))
+
+    def _refined_histograms(self, survey: Survey) -> int:
+        return max(self.columns_to_buy if survey.lean else len(refined_columns(survey)), 1)
 
     def score_noise_std(self, session: Session) -> dict[str, float]:
         """Return the noise on each count of the score by block, as the session was registered with it."""

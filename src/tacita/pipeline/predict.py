@@ -15,6 +15,7 @@ from tacita._files import replace_in_pieces
 from tacita.errors import DataStructureError
 from tacita.pipeline.table_model import TableModel
 from tacita.tables.csv_lines import blocks
+from tacita.tables.features import NumberTarget
 from tacita.tables.readers import FileFormat, open_table
 from tacita.tables.table import Table
 from tacita.tables.table_file import ROWS
@@ -42,6 +43,7 @@ def predicted_pieces(model: TableModel, data: str, *, as_parquet: bool = False) 
 
     The lines of a CSV stay as they are, byte for byte, and get more cells. A Parquet file becomes Parquet or CSV. For
     an NPZ file the predictions alone are written, as CSV. A row of the wrong width keeps its line and gets empty cells.
+    Dates are written as texts by ISO 8601: ``2024-05-01``, or with seconds if the target varies within a day.
 
     Raises:
         DataStructureError: The file cannot be read, a column is missing, or one is already named like a prediction;
@@ -54,12 +56,17 @@ def predicted_pieces(model: TableModel, data: str, *, as_parquet: bool = False) 
     suffix = source.suffix.lower()
     if suffix == ".parquet":
         kinds: dict[str, type] = dict.fromkeys(_names(model), float)
-        if model.encoder.task == "classification":
+        if model.encoder.task == "classification" or _predicts_dates(model):
             kinds[PREDICTION] = str
         return _parquet(source, kinds, chunks, as_parquet=as_parquet)
     if suffix == ".npz":
         return _alone(_names(model), chunks)
     return _appended(source, reading, _names(model), chunks)
+
+
+def _predicts_dates(model: TableModel) -> bool:
+    target = model.encoder.target
+    return isinstance(target, NumberTarget) and target.dates
 
 
 def _names(model: TableModel) -> list[str]:
@@ -73,7 +80,7 @@ def _predicted(model: TableModel, table: Table) -> Cells:
     """Return the cells of the new columns, column by column."""
     predicted, chances = model.predicted(table)
     if chances is None:
-        return [[f"{value:.9g}" for value in predicted]]
+        return [predicted.astype(str).tolist() if _predicts_dates(model) else [f"{value:.9g}" for value in predicted]]
     return [list(predicted), *([f"{value:.6g}" for value in column] for column in chances.T)]
 
 
@@ -163,7 +170,7 @@ def _batches(source: Path) -> Iterator[Any]:
     import pyarrow.parquet
 
     try:
-        with pyarrow.parquet.ParquetFile(source) as file:
+        with pyarrow.parquet.ParquetFile(source, pre_buffer=False) as file:  # else it keeps all that was read
             yield pa.RecordBatch.from_pylist([], file.schema_arrow)
             yield from file.iter_batches(batch_size=ROWS)
     except GeneratorExit:

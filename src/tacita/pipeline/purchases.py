@@ -31,10 +31,16 @@ BLOCK, TARGET = "histograms", "target"
 
 
 def buy(
-    session: Session, counts: Mapping[str, Tensor], noise_std: float, randomness: Randomness
+    session: Session,
+    counts: Mapping[str, Tensor],
+    noise_std: float,
+    randomness: Randomness,
+    *,
+    contribution: float | None = None,
 ) -> dict[str, np.ndarray]:
     """Release one block of counts, as :func:`buy_blocks` does."""
-    return buy_blocks(session, {BLOCK: counts}, {BLOCK: noise_std}, randomness)
+    added = None if contribution is None else {BLOCK: contribution}
+    return buy_blocks(session, {BLOCK: counts}, {BLOCK: noise_std}, randomness, contribution=added)
 
 
 def buy_blocks(
@@ -42,6 +48,8 @@ def buy_blocks(
     counts: Mapping[str, Mapping[str, Tensor]],
     noise_std: Mapping[str, float],
     randomness: Randomness,
+    *,
+    contribution: Mapping[str, float] | None = None,
 ) -> dict[str, np.ndarray]:
     """Release ``counts`` once with noise, as whole numbers, because the low bits of a float would show the count.
 
@@ -50,11 +58,13 @@ def buy_blocks(
         counts: Exact counts by block and label. Private.
         noise_std: Noise on each count, by block.
         randomness: The key of the run.
+        contribution: Largest L2 norm that one unit adds to each block, where it is not that of the session's event.
 
     Raises:
+        LedgerError: The noise is less than what the session's event promises.
         ResumeError: An earlier process bought this with other counts: the data or the settings were changed.
     """
-    line = Line(session, _mechanism(session, noise_std), dict(noise_std), randomness)
+    line = Line(session, _mechanism(session, noise_std), dict(noise_std), randomness, contribution=contribution)
     if session.opened:
         line.resume(0, randomness.generation, line.identity)
     released = line.release(line.begin(), {block: dict(values) for block, values in counts.items()})
@@ -139,11 +149,13 @@ class TablePurchases:
             What was bought, and the noisy bins of the columns.
         """
         schema, purchases, columns = self.source.schema, self.plan.purchases, self._columns
-        counts, blocks, noise_std = survey_counts(self.table, schema, columns, lean=lean), {}, {}
+        counts, blocks = survey_counts(self.table, schema, columns, lean=lean), {}
+        noise_std, added = dict[str, float](), dict[str, float]()
         histograms = 1 if lean else 2
         if columns:
             blocks[BLOCK] = counts.tensors()
             noise_std[BLOCK] = purchases.survey_noise_std(len(columns), histograms)
+            added[BLOCK] = purchases.contribution(histograms * len(columns))
             if lean and rows < COARSE * noise_std[BLOCK]:
                 blocks[BLOCK]["bins"] = in_groups(counts.bins)
         # The target has a block of its own, because a row holds one label but a value of every column.
@@ -152,8 +164,8 @@ class TablePurchases:
             answers = survey_counts(self.table, _with_task(schema, task), self.source.to_buy[-1:])
             label = "target bins" if task == "regression" else "target texts"
             blocks[TARGET] = {label: answers.bins if task == "regression" else answers.texts[0]}
-            noise_std[TARGET] = purchases.target_noise_std()
-        noisy = buy_blocks(session, blocks, noise_std, self.randomness)
+            noise_std[TARGET], added[TARGET] = purchases.target_noise_std(), purchases.contribution(1)
+        noisy = buy_blocks(session, blocks, noise_std, self.randomness, contribution=added)
         # From here on only noisy counts are read; ``counts`` and ``answers`` name the texts, and those below the
         # threshold are never looked at.
         threshold = purchases.threshold(len(columns), histograms) if columns else 0.0
@@ -173,14 +185,15 @@ class TablePurchases:
 
         This is done even without a numeric column, so that the ledger does not depend on what the survey found.
         """
-        noise_std = self.plan.refinement_noise_std(found)
+        noise_std, added = self.plan.refinement_noise_std(found), self.plan.refinement_contribution(found)
         if found.lean:
             schema = self.source.schema
             counts = {"bins": survey_counts(self.table, schema, self._columns, lean=True).bins}
-            again = buy(session, counts, noise_std, self.randomness)
+            again = buy(session, counts, noise_std, self.randomness, contribution=added)
             return with_scales(found, bins, again["bins"], (found.noise_std, noise_std), schema)
         counts = {"fine bins": refinement_counts(self.table, self.source.schema, found)}
-        return read_refinement(found, buy(session, counts, noise_std, self.randomness)["fine bins"], noise_std)
+        again = buy(session, counts, noise_std, self.randomness, contribution=added)
+        return read_refinement(found, again["fine bins"], noise_std)
 
 
 def _with_task(schema: Schema, task: Task) -> Schema:

@@ -116,12 +116,16 @@ def _guess(encoder: Encoder, score: Score, guess: Guess | None) -> dict[str, Any
     return {"label": guess[0], "value": min(max(guess[1], 0.0), 1.0)}
 
 
-def exact(model: nn.Module, encoder: Encoder, chunks: Iterable[Encoded], how: str) -> dict[str, Any]:
-    """Compute the score without noise. It is outside the guarantee, and the statement says so."""
+def exact(model: nn.Module, encoder: Encoder, chunks: Iterable[Encoded], how: str, *, public: bool) -> dict[str, Any]:
+    """Compute the score without noise. It is outside the guarantee, and the statement says so.
+
+    ``public`` says whether the rows were declared public; if not, the statement's verdict says so, too.
+    """
     return {
         "measure": measure(encoder),
         "value": exact_value(model, encoder, chunks),
         "private": False,
+        "of_rows": "public" if public else "private",
         "how": how,
     }
 

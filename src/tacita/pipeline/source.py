@@ -16,7 +16,7 @@ import numpy as np
 from tacita.errors import DataStructureError, TacitaError
 from tacita.pipeline.settings import TableSettings, check_delta, read_text
 from tacita.tables.readers import open_table, read_table
-from tacita.tables.schema import ArraySpec, CategorySpec, NumberSpec, Schema, Target
+from tacita.tables.schema import ArraySpec, CategorySpec, DateSpec, NumberSpec, Schema, Target
 from tacita.tables.table import NO_COLUMN_HINT, ArrayColumn, Table
 from tacita.tables.table_file import TableFile
 
@@ -134,7 +134,7 @@ def open_source(settings: TableSettings, schema: Schema) -> TableSource:
     offered = [
         name for name in table.names if name not in settings.drop and (not schema.columns or name in schema.columns)
     ]
-    schema = _with_features(_with_arrays(schema, table, offered), settings)
+    schema = _with_features(_with_arrays(_with_dates(schema, table), table, offered), settings)
     schema.check_structure(table.head)
     names = schema.features(offered)
     if not names:
@@ -165,6 +165,8 @@ def _with_target(schema: Schema, settings: TableSettings) -> Schema:
         target = Target(column=column, task="classification", classes=spec.values)
     elif isinstance(spec, NumberSpec) and spec.complete:
         target = Target(column=column, lower=spec.lower, upper=spec.upper)
+    elif isinstance(spec, DateSpec):
+        target = Target(column=column, dates=True)
     others = {name: one for name, one in schema.columns.items() if name != column}
     return msgspec.structs.replace(schema, columns=others, target=target)
 
@@ -176,7 +178,7 @@ def _target(settings: TableSettings, target: Target | None) -> Target:
     target = target or Target(column=column)
     task = _agreed("task", settings.task, target.task)
     classes = _agreed("classes", settings.classes or None, target.classes)
-    return Target(column=column, task=task, classes=classes, lower=target.lower, upper=target.upper)
+    return msgspec.structs.replace(target, task=task, classes=classes)
 
 
 def _agreed(name: str, given: Any, in_schema: Any) -> Any:
@@ -197,6 +199,15 @@ def _with_public_count(schema: Schema, table: TableFile, settings: TableSettings
         )
     check_delta(settings.delta, rows, settings.allow_large_delta)
     return msgspec.structs.replace(schema, rows=rows)
+
+
+def _with_dates(schema: Schema, table: TableFile) -> Schema:
+    """Declare the target's numbers to be dates if the file does by its type."""
+    target = schema.target
+    assert target is not None
+    if target.task == "classification" or target.classes is not None or table.column(target.column).storage != "date":
+        return schema
+    return msgspec.structs.replace(schema, target=msgspec.structs.replace(target, dates=True))
 
 
 def _with_arrays(schema: Schema, table: TableFile, offered: list[str]) -> Schema:

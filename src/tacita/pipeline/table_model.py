@@ -21,8 +21,11 @@ from tacita.pipeline.preprocessing import Preprocessing
 from tacita.pipeline.score import model_input
 from tacita.pipeline.table_statement import PREPROCESSING, UNKNOWN, no_run
 from tacita.tables.encoding import Encoder
+from tacita.tables.features import NumberTarget
 from tacita.tables.table import ArrayColumn, Column, NumberColumn, Table, TextColumn
 from tacita.training.sealed_run import MODEL, SealedRun
+
+YEARS = -719_162.0, 2_932_896.0  # days since 1970-01-01 of the first day of year 1, and the last of year 9999
 
 
 class TableModel:
@@ -44,7 +47,7 @@ class TableModel:
         return self.encoder.classes
 
     def predict(self, frame: Any) -> np.ndarray:
-        """Predict a class name for each row, or a number in the target's own units.
+        """Predict a class name for each row, a number in the target's own units, or a date (``datetime64``, UTC).
 
         Args:
             frame: A pandas or Arrow table, or a mapping from names to columns, with the raw columns of the training.
@@ -79,7 +82,9 @@ class TableModel:
 
     def _decided(self, found: torch.Tensor) -> np.ndarray:
         if self.encoder.task != "classification":
-            return np.asarray(self.encoder.decode(found.squeeze(-1).numpy()))
+            values = np.asarray(self.encoder.decode(found.squeeze(-1).numpy()))
+            target = self.encoder.target
+            return as_dates(values, target.scale) if isinstance(target, NumberTarget) and target.dates else values
         if not self.classes:
             return np.full(len(found), UNKNOWN, dtype=object)
         return np.array(self.encoder.decode(found.argmax(1).numpy()), dtype=object)
@@ -137,6 +142,19 @@ def load(folder: str | Path, *, trust_code: bool = False) -> TableModel:
     except (OSError, RuntimeError, MemoryError, OverflowError, safetensors.SafetensorError):
         raise TacitaError(f"{MODEL} does not fit the model {preprocessing.model.name!r}.") from None
     return TableModel(model, preprocessing.encoder, run.stated, folder)
+
+
+def as_dates(days: np.ndarray, scale: float) -> np.ndarray:
+    """Return days since 1970-01-01 as dates, of years 1 to 9999; with times of day if ``scale`` is below a day.
+
+    ``scale`` is the standard deviation of the target in days, which is public.
+
+    Example:
+        >>> as_dates(np.array([19844.4, 19844.6]), 30.0).astype(str).tolist(), as_dates(np.array([0.5]), 0.2)
+        (['2024-05-01', '2024-05-02'], array(['1970-01-01T12:00:00'], dtype='datetime64[s]'))
+    """
+    unit, size = ("D", 1) if scale >= 1 else ("s", 86_400)
+    return np.rint(np.clip(np.nan_to_num(days), *YEARS) * size).astype(np.int64).astype(f"datetime64[{unit}]")
 
 
 def as_table(frame: Any, names: Sequence[str]) -> Table:

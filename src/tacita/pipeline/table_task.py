@@ -245,10 +245,11 @@ class TableTask:
         if preprocessing.constant and sessions.score is None:
             return score.none_for(encoder)
         if self.settings.test_file is not None:
-            return score.exact(model, encoder, encoded.scored(), score.words_for(self.settings.test_file))
+            how = score.words_for(self.settings.test_file)
+            return score.exact(model, encoder, encoded.scored(), how, public=True)
         if sessions.score is None:
             how = "computed exactly on held-out rows, by --non-private-holdout"
-            return score.exact(model, encoder, encoded.scored(), how)
+            return score.exact(model, encoder, encoded.scored(), how, public=False)
         with private_rows("scoring the held-out rows"):
             together = score.exact_counts_of(model, encoder, encoded.scored(), alone=alone)
         noise_std = self.plan.score_noise_std(sessions.score)

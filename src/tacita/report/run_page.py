@@ -13,6 +13,9 @@ from tacita.report.run_numbers import RunNumbers
 VERDICTS = {
     "private": "Private, as stated",
     "private under conditions": "Private only under conditions that nobody enforces",
+    "private model, exact score": "The model is private, as stated; the score is exact, outside the guarantee",
+    "private model under conditions, exact score": "The model is private only under conditions that nobody enforces; "
+    "the score is exact, outside the guarantee",
     "not private": "NOT PRIVATE",
     "ledger not intact": "NOT VERIFIED: the ledger is not intact",
 }

@@ -4,6 +4,7 @@ Place: [sampling.poisson] -> gradients. Which records were drawn, and how many, 
 Source: Abadi et al. (2016), Section 3.1, https://arxiv.org/abs/1607.00133.
 """
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -58,11 +59,16 @@ class PoissonSampler(Sampler):
     def draw(self, query: int, coins: Coins, num_rows: int) -> np.ndarray:
         if query < 0:  # all that can be wrong: any number of queries, and of rows, is fine
             self._check_draw(query, num_rows)
-        stream, drawn = coins.for_query(query), [np.empty(0, np.int64)]
-        for first in range(0, num_rows, _COINS):  # only the indices of drawn rows stay in memory
+        stream, count = coins.for_query(query), 0
+        drawn = np.empty(_enough(num_rows, self.sample_rate), np.int64)
+        for first in range(0, num_rows, _COINS):  # only the indices of drawn rows stay in memory, once
             coin = stream.bernoulli(min(_COINS, num_rows - first), self.sample_rate, first)
-            drawn.append(np.flatnonzero(coin) + first)
-        return np.concatenate(drawn)
+            own = np.flatnonzero(coin)
+            if count + len(own) > len(drawn):  # more than there is room for, which is as rare as _enough says
+                drawn = np.concatenate([drawn[:count], np.empty(num_rows - count, np.int64)])
+            np.add(own, first, out=drawn[count : count + len(own)])
+            count += len(own)
+        return drawn[:count]
 
     def masks(self, query: int, coins: Coins, num_rows: int, runs: int) -> np.ndarray:
         self._check_draw(query, num_rows)
@@ -107,6 +113,11 @@ class UnitPoissonSampler(Sampler):
 
     def _rows(self) -> PoissonSampler:
         return PoissonSampler(sample_rate=self.sample_rate, num_records=self.num_records)
+
+
+def _enough(num_rows: int, sample_rate: float) -> int:
+    """Return a number of rows that is drawn at most, but for a chance of about 1e-15."""
+    return min(num_rows, math.ceil(num_rows * sample_rate + 8 * math.sqrt(num_rows * sample_rate) + 8))
 
 
 def _rate(num_records: int, sample_rate: float | None, expected_batch_size: float | None) -> float:

@@ -78,6 +78,10 @@ class PurchasePlan:
         share = columns_share(num_columns if of is None else of)
         return self._noise_std(num_columns, math.sqrt(1 - SURVEY) * share)
 
+    def contribution(self, histograms: int) -> float:
+        """Return the largest L2 norm that one unit adds to so many histograms."""
+        return self.max_rows_per_unit * math.sqrt(histograms)
+
     def threshold(self, num_columns: int, histograms: int = 2) -> float:
         """Return the noisy count from which a column's text is released: a row has at most ``num_columns`` new ones."""
         noise_std = self.survey_noise_std(num_columns, histograms)
@@ -93,8 +97,8 @@ class PurchasePlan:
 
     def survey_event(self, num_columns: int, *, target: bool = False) -> Event:
         """Return what the survey spends: one query of noisy counts, with the failure probability of the texts."""
-        columns = ((self._contribution(2 * num_columns), self.survey_noise_std(num_columns)),) if num_columns else ()
-        blocks = (*columns, *(((self._contribution(1), self.target_noise_std()),) if target else ()))
+        columns = ((self.contribution(2 * num_columns), self.survey_noise_std(num_columns)),) if num_columns else ()
+        blocks = (*columns, *(((self.contribution(1), self.target_noise_std()),) if target else ()))
         return StableCountsEvent(
             relation=self.relation,
             max_contribution=tuple(contribution for contribution, _ in blocks),
@@ -116,21 +120,18 @@ class PurchasePlan:
         sensitivity = self._sensitivity(1)
         return HistogramGaussianEvent(
             relation=self.relation,
-            max_contribution=(self._contribution(1),) * len(SCORE_SHARES),
+            max_contribution=(self.contribution(1),) * len(SCORE_SHARES),
             noise_std=tuple(noise_multiplier * sensitivity / math.sqrt(share) for share in SCORE_SHARES.values()),
         )
 
     def _event(self, histograms: int, noise_std: float) -> Event:
         return HistogramGaussianEvent(
-            relation=self.relation, max_contribution=(self._contribution(histograms),), noise_std=(noise_std,)
+            relation=self.relation, max_contribution=(self.contribution(histograms),), noise_std=(noise_std,)
         )
-
-    def _contribution(self, histograms: int) -> float:
-        return self.max_rows_per_unit * math.sqrt(histograms)
 
     def _sensitivity(self, histograms: int) -> float:
         """Return the L2 sensitivity of the counts of so many histograms."""
-        return math.sqrt(moved(self.relation)) * self._contribution(histograms)
+        return math.sqrt(moved(self.relation)) * self.contribution(histograms)
 
     def _noise_std(self, histograms: int, share: float) -> float:
         exact = self._sensitivity(histograms) / (share * self.total_mu)

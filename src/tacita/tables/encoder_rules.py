@@ -230,10 +230,14 @@ def _target(target: Target, survey: Survey | None) -> ClassTarget | NumberTarget
         return ClassTarget(column=target.column, classes=as_texts(target.classes))
     if target.lower is not None and target.upper is not None:
         centre, scale = evenly_spread(target.lower, target.upper)
-        return NumberTarget(column=target.column, lower=target.lower, upper=target.upper, centre=centre, scale=scale)
+        return _number_target(target, target.lower, target.upper, centre, scale)
     facts = _facts(survey, target.column)
     by_kind = "regression" if facts.kind == "number" else "classification"
     if (target.task or (survey and survey.task) or by_kind) == "classification":
         return ClassTarget(column=target.column, classes=tuple(value for value, _ in facts.values))
     lower, upper, centre, scale = _scaling(facts) if facts.bins else (0.0, 1.0, 0.0, 1.0)
-    return NumberTarget(column=target.column, lower=lower, upper=upper, centre=centre, scale=scale)
+    return _number_target(target, lower, upper, centre, scale)
+
+
+def _number_target(target: Target, lower: float, upper: float, centre: float, scale: float) -> NumberTarget:
+    return NumberTarget(column=target.column, lower=lower, upper=upper, centre=centre, scale=scale, dates=target.dates)

@@ -218,12 +218,16 @@ class ClassTarget(Answer, frozen=True, tag="classification"):
 
 
 class NumberTarget(Answer, frozen=True, tag="regression"):
-    """A number, clamped to [lower, upper] and standardised. A row whose target is not a number does not count."""
+    """A number, clamped to [lower, upper] and standardised. A row whose target is not a number does not count.
+
+    ``dates`` says that the numbers are days since 1970-01-01.
+    """
 
     lower: float
     upper: float
     centre: float
     scale: float
+    dates: bool = False
 
     def __post_init__(self):
         _check_scaling(self.lower, self.upper, self.centre, self.scale)

@@ -143,7 +143,9 @@ def labels(table: Table, schema: Schema) -> Iterator[Finding]:
         yield found
         return
     if rows and (column.storage == "date" or date_formats(sorted(set(counts) - set(schema.missing)))):
-        words = "targets are dates: a model predicts days since 1970-01-01, and so does the prediction file"
+        words = (
+            "targets are dates: predictions are dates if the file's types or a schema ([target] dates = true) say so"
+        )
         yield Finding(target.column, words, rows, ())
         return
     seldom = [text for text in counts if counts[text] < OFTEN]

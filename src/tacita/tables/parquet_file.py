@@ -38,7 +38,8 @@ class ParquetFile(TableFile):
     def _read(self, wanted: Sequence[str]) -> Generator[Table, None, None]:
         from pyarrow import parquet
 
-        with _words_kept_back(self._path), parquet.ParquetFile(self._path, memory_map=False) as file:
+        # Without pre_buffer=False, Arrow keeps the bytes of every row group that it has read until the end of the file.
+        with _words_kept_back(self._path), parquet.ParquetFile(self._path, memory_map=False, pre_buffer=False) as file:
             batches = file.iter_batches(batch_size=ROWS, columns=list(wanted), use_threads=False)
             while (batch := next(batches, None)) is not None:
                 valid = np.ones(batch.num_rows, bool)

@@ -137,19 +137,31 @@ _STORAGES: dict[type, tuple[str, ...]] = {  # the storage that a file may have f
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The column to predict. What is not declared about it is bought."""
+    """The column to predict. What is not declared about it is bought.
+
+    Attributes:
+        column: Its name.
+        task: What is predicted; decided from bought counts if it is not declared.
+        classes: The labels.
+        lower, upper: Bounds of a number, in days since 1970-01-01 for a date.
+        dates: Whether numbers are days since 1970-01-01, so that predictions are written as dates. A Parquet file
+            declares it by its type.
+    """
 
     column: str
     task: Task | None = None
     classes: tuple[str | int, ...] | None = None
     lower: float | None = None
     upper: float | None = None
+    dates: bool = False
 
     def __post_init__(self):
         _check_bounds(self.lower, self.upper)
         _check_values("classes", self.classes, at_least=2)
         if self.classes is not None and (self.task == "regression" or self.lower is not None):
             raise ValueError("classes belong to a classification: remove them, or task, lower and upper.")
+        if self.dates and self.classes is not None:
+            raise ValueError("dates belong to a regression: remove dates, or classes.")
         if self.lower is not None and self.task == "classification":
             raise ValueError("lower and upper belong to a regression: a classification has classes.")
 

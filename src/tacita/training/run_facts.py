@@ -41,6 +41,11 @@ def run_facts(randomness: Randomness) -> dict[str, Any]:
     }
 
 
+def tacita_version() -> str:
+    """Return the version of tacita that runs, as a statement names it."""
+    return _version("tacita")
+
+
 def _version(package: str) -> str:
     try:
         return version(package)

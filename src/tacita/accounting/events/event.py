@@ -6,7 +6,7 @@ into epsilon and delta.
 
 import math
 from abc import ABCMeta, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -98,7 +98,10 @@ class Event(PlainData, metaclass=_Guaranteed, tag="event"):
 
     @property
     def noise_settings(self) -> NoiseSettings | None:
-        """The settings of its Gaussian noise; ``None`` if the event has no such noise of its own."""
+        """The settings of its Gaussian noise; ``None`` if the event has no such noise of its own.
+
+        A session's noise is compared with them before each release, so that it is never less than what is paid for.
+        """
         return None
 
     @abstractmethod
@@ -135,6 +138,14 @@ class Spend:
     def guarantee(self) -> Guarantee:
         """What these queries spend, in every form that is known."""
         return self.event.guarantee(self.queries)
+
+
+def parts_of(event: Event) -> Iterator[Event]:
+    """Yield the events that ``event`` is made of and that are made of no others; itself if it is one."""
+    if not event.components:
+        yield event
+    for component in event.components:
+        yield from parts_of(component)
 
 
 def reals(name: str, values: Any, *, at_least: float = 0.0, allow_inf: bool = False) -> tuple[float, ...]:

@@ -1,0 +1,54 @@
+"""What a query draws before it reads any data: its batch, and the seed of its model and data set.
+
+Place: sampling, oracles.line -> [oracles.query_draws] -> gradients. Coins and seeds are the session's own.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+from torch import Tensor
+
+from tacita.gradients.engine import GradientSource
+from tacita.oracles.following import Plan, tell_plan
+from tacita.oracles.line import Line
+from tacita.sampling import Sampler
+
+
+class QueryDraws:
+    """Draws the batch of each query, and the seed that its model and data set draw from.
+
+    Both are functions of the session's key, the query's number and public settings. So a source may ask early for the
+    draws of later queries (:meth:`GradientSource.follow <tacita.gradients.engine.GradientSource.follow>`).
+
+    Attributes:
+        sampler: Draws the batch.
+        num_rows: Number of rows that take part. Private under add_or_remove_one.
+        rows: Indices of these rows in the source; ``None`` for all of them. Private.
+    """
+
+    def __init__(
+        self, sampler: Sampler, line: Line, source: GradientSource, num_rows: int, rows: np.ndarray | None
+    ) -> None:
+        self.sampler, self.num_rows, self.rows = sampler, num_rows, rows
+        self._line, self._source = line, source
+
+    def batch(self, query: int) -> np.ndarray:
+        """Return the rows that ``query`` reads, ascending, each once."""
+        drawn = np.asarray(self.sampler.draw(query, self._line.coins, self.num_rows))
+        inside = not drawn.size or (drawn[0] >= 0 and drawn[-1] < self.num_rows)  # -1 would index the last row again
+        if not (inside and (drawn[1:] > drawn[:-1]).all()):
+            raise RuntimeError(
+                f"{type(self.sampler).__name__}.draw must return ascending indices, each once, of existing rows."
+            )
+        return drawn if self.rows is None else self.rows[drawn]
+
+    def seed(self, query: int) -> int:
+        """Return 256 secret bits that seed what the model and the data set draw (dropout, augmentation)."""
+        return int.from_bytes(self._line.query_stream("model", query).bytes(32), "big")
+
+    def planned(self, query: int, params: Mapping[str, Tensor]) -> Plan:
+        """Return what ``query`` draws, and tell the other ranks, which must ask at the same point ``params``."""
+        plan = Plan(query, self.batch(query), self.seed(query))
+        if self._line.ranks.size > 1:
+            tell_plan(self._line.session.id, plan, self._source, params)
+        return plan
