@@ -72,10 +72,32 @@ def acceleration(rows: Sequence[Row]) -> Any:
 
 
 @styled
-def columns(rows: Sequence[Row], names: Sequence[str], title: str, *, ylabel: str) -> Any:
-    """Draw one line for each column, against the number of records; logarithmic axes."""
+def rates(rows: Sequence[Row]) -> Any:
+    """Draw the excess risk against the number of records, one panel a kind of risk, one line an order."""
+    kinds = list(dict.fromkeys(row["risk"] for row in rows))
+    figure, panels = new_figure(1, len(kinds), size=(8.4, 4.0))
+    for axes, kind in zip(panels, kinds, strict=True):
+        axes.set(xscale="log", yscale="log", xlabel="records", title=kind)
+        for order, color in zip(sorted({row["k"] for row in rows}), PALETTE, strict=False):
+            here = [row for row in rows if (row["risk"], row["k"]) == (kind, order)]
+            sizes, means = [row["n"] for row in here], [row["excess risk"] for row in here]
+            axes.errorbar(sizes, means, yerr=[row["s.e."] for row in here], fmt="o-", color=color, label=f"k = {order}")
+            power = (1 if kind == kinds[0] else 2) * (order - 1) / order
+            axes.plot(sizes, [means[0] * (n / sizes[0]) ** -power for n in sizes], color=FAINT, lw=1, ls=":")
+        axes.legend()
+    panels[0].set(ylabel="excess risk, mean of runs")
+    heading(figure, "Measured excess, and the theory's slopes (dotted)")
+    return figure
+
+
+@styled
+def mean_oracles(rows: Sequence[Row], names: Sequence[str]) -> Any:
+    """Draw the squared noise of each mean oracle against the number of users; dots are measured errors."""
     figure, axes = new_figure(size=(7.4, 4.2))
-    for name, color in zip(names, [*PALETTE, INK], strict=False):
-        axes.loglog([row["n"] for row in rows], [row[name] for row in rows], "o-", color=color, label=name)
-    axes.set(xlabel="records", ylabel=ylabel)
-    return _finished(figure, axes, rows, title)
+    for name, color in zip(names, [INK, *PALETTE], strict=False):
+        here = [row for row in rows if row["method"] == name]
+        axes.loglog([row["n"] for row in here], [row["noise, squared"] for row in here], color=color, label=name)
+        known = [row for row in here if row["squared error"] is not None]
+        axes.plot([row["n"] for row in known], [row["squared error"] for row in known], "o", color=color)
+    axes.set(xlabel="users", ylabel="squared error of the mean")
+    return _finished(figure, axes, rows, "Noise of a mean (lines), and its whole error (dots)")

@@ -99,8 +99,9 @@ def clipping(full: bool, seed: int, progress: Progress) -> Result:
             ),
         ],
         notes=[
-            "Squared loss, 10 Student-t features (5 degrees of freedom), ball of radius 1, mu 1, k = 2, declared r_2 = 6"
-            f". Mean excess risk of {repeats} runs on fresh records, and its standard error; {start:.3g} at the start.",
+            "Squared loss, 10 Student-t features (5 degrees of freedom), ball of radius 1, mu 1, k = 2, declared r_2 = "
+            f"6. Mean excess risk of {repeats} runs on fresh records, with its standard error; {start:.3g} at the "
+            "start.",
             "The theorem's settings include the paper's step size, which is up to half of the sharp one.",
         ],
         draw=lambda: figures.against_records(
@@ -126,10 +127,10 @@ def moments(full: bool, seed: int, progress: Progress) -> Result:
         progress(done / len(cells), f"{n:,} records, mu {mu:g}")
         setting = _logistic(n, mu, MOMENTS)
         methods: dict[str, Steps] = {}
-        for order in MOMENTS:
-            alone = _logistic(n, mu, {2: MOMENTS[2], order: MOMENTS[order]})
+        for order, bound in MOMENTS.items():
+            alone = _logistic(n, mu, {2: MOMENTS[2], order: bound})
             methods[f"k = {order}, theorem"] = of_theorem(alone, order)
-            methods[f"k = {order}, planner"] = planned(plan_heavy_tailed(_logistic(n, mu, {order: MOMENTS[order]})))
+            methods[f"k = {order}, planner"] = planned(plan_heavy_tailed(_logistic(n, mu, {order: bound})))
         methods["C = L_f"] = with_threshold(setting, methods["k = 2, theorem"].steps, LARGEST_LOGISTIC, 2)
 
         def run(source, key, methods=methods, mu=mu):
