@@ -70,7 +70,7 @@ def clipping(full: bool, seed: int, progress: Progress) -> Result:
         theorem, plan = of_theorem(setting, 2), planned(plan_heavy_tailed(setting))
         largest = with_threshold(setting, theorem.steps, LARGEST_SQUARED, 2)
         unclipped = Steps(plan.steps, NO_CLIPPING, plan.lr)
-        methods = dict(zip(CLIPPING, (theorem, plan, largest, unclipped), strict=True))
+        methods: dict[str, Steps] = dict(zip(CLIPPING, (theorem, plan, largest, unclipped), strict=True))
 
         def run(source, key, methods=methods):
             mus = (1.0, 1.0, 1.0, None)
@@ -113,7 +113,7 @@ def clipping(full: bool, seed: int, progress: Progress) -> Result:
 # -- The order of the moment
 
 
-MOMENTS = {2: 8.60, 4: 13.4, 8: 34.1}
+MOMENTS: dict[float, float] = {2: 8.60, 4: 13.4, 8: 34.1}
 
 
 def moments(full: bool, seed: int, progress: Progress) -> Result:
@@ -184,7 +184,7 @@ def acceleration(full: bool, seed: int, progress: Progress) -> Result:
     """Compare accelerated with averaged SGD, tuned alike, on ill-conditioned least squares."""
     optimum = (0.0,) * 3 + (9 / math.sqrt(27),) * 27
     problem = LeastSquares(30, 10.0, optimum, variances=(1.0,) * 3 + (0.02,) * 27)
-    n, repeats = 2**17, 5 if full else 2
+    n, repeats = 2**17, 10 if full else 2
     tuning = Tuning((4, 8, 16, 32, 64, 128)) if full else Tuning((4, 32, 128), (0.5, 1.0, 4.0))
     ratios = (2.0, 8.0) if full else (8.0,)
     rows: list[Row] = []

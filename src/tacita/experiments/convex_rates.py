@@ -9,12 +9,14 @@ Source: Lowy and Razaviyayn, "Private Stochastic Optimization with Large Worst-C
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from tacita.accounting import gaussian_mu
+from tacita.accounting.shuffle_calibration import Calibration
 from tacita.clipping import FlatClipper
 from tacita.estimators import ClippedSum
 from tacita.experiments import convex_figures as figures
@@ -67,7 +69,7 @@ class HardInstance:
         """The mean of a record."""
         return self.share * self.record
 
-    def setting(self, bound: float, **more: float) -> HeavyTailedSetting:
+    def setting(self, bound: float, **more: Any) -> HeavyTailedSetting:
         """Return the public constants, with ``bound`` for all moments, on a ball of radius 1."""
         n, rho, moments = self.num_records, self.mu**2 / 2, {float(self.order): bound}
         return HeavyTailedSetting(num_records=n, dim=self.dim, rho=rho, diameter=2, moment_bounds=moments, **more)
@@ -175,7 +177,7 @@ def _slope_checks(kind: str, sizes: list[int], means: dict[int, list[float]]) ->
 # -- Without a curator
 
 EPSILON, DELTA, THRESHOLD, COORDINATES = 2.0, 1e-5, 20.0, 5
-CALIBRATIONS = {"least": "least bits", "hockey_stick": "coordinates exact", "paper": "Lemma 56"}
+CALIBRATIONS: dict[Calibration, str] = {"least": "least bits", "hockey_stick": "coordinates exact", "paper": "Lemma 56"}
 
 
 def _students(generator: np.random.Generator, rows: int) -> Tensor:

@@ -12,7 +12,7 @@ from tacita.experiments.convex_problems import ConvexProblem, as_point, start
 from tacita.gradients.engine import GradientSource
 from tacita.ledger import Ledger
 from tacita.mechanisms import GaussianMechanism
-from tacita.methods import AcceleratedSGD, Ball, WeightedSGD
+from tacita.methods import AcceleratedSGD, Ball, ProximalSGD
 from tacita.oracles import GradientOracle
 from tacita.random import Randomness
 from tacita.sampling import DisjointSampler
@@ -64,11 +64,16 @@ def accelerated(problem: ConvexProblem, source: GradientSource, how: Steps, *, m
 
 
 def averaged(problem: ConvexProblem, source: GradientSource, how: Steps, *, mu: float | None, seed: int) -> float:
-    """Run projected SGD with a constant step size, average all iterates, and return the excess risk."""
+    """Run projected SGD with a constant step size, and return the excess risk of the mean of the points it asked at."""
     oracle = one_pass_oracle(source, queries=how.steps, max_grad_norm=how.max_grad_norm, mu=mu, seed=seed)
-    ball, ones = Ball(radius=problem.radius), [1.0] * how.steps
-    solver = WeightedSGD(oracle, start(problem), lrs=[how.lr] * how.steps, weights=ones, domain=ball)
-    return problem.excess(as_point(solver.run()))
+    solver = ProximalSGD(
+        oracle, start(problem), steps=how.steps, lr=how.lr, penalty=Ball(radius=problem.radius)
+    )  # whose solution is its last iterate
+    asked = []
+    for _ in range(how.steps):
+        asked.append(as_point(solver.solution))
+        solver.step()
+    return problem.excess(np.mean(asked, axis=0))
 
 
 def planned(plan: HeavyTailedPlan) -> Steps:

@@ -124,7 +124,7 @@ def not_smooth(full: bool, seed: int, progress: Progress) -> Result:
         line = {"n": n, "method": LOCALIZED, "T": economy.num_queries, "C": None, RISK: mean, ERROR: error}
         passes = {"passes": economy.gradient_evaluations / n, "passes by the theorem": theory}
         rows += [line | passes]
-        rows += [row | {"passes": 1.0, "passes by the theorem": None} for row in measured(found, once, n=n)]
+        rows += [dict(row) | {"passes": 1.0, "passes by the theorem": None} for row in measured(found, once, n=n)]
     last = sizes[-1]
     local, once_risk, largest = (risk_of(rows, name, n=last) for name in (LOCALIZED, ONE_PASS, LARGEST))
     wanted = (1.3, 100.0) if full else (3.0, 5.0)
@@ -147,8 +147,8 @@ def not_smooth(full: bool, seed: int, progress: Progress) -> Result:
             f"and r_4 = 2.9. Mean excess risk of {repeats} runs, estimated on 200,000 other records; 0.256 at the "
             "start. The localized method has the economy schedule.",
             "On this friendly problem, whose risk is locally quadratic, one pass that is tuned by its own bound does "
-            "as well with far fewer gradients. The advantage of the localized method is in the worst case, which does not "
-            "show here.",
+            "as well with far fewer gradients. The advantage of the localized method is in the worst case, which does "
+            "not show here.",
         ],
         draw=lambda: figures.against_records(
             rows, (LOCALIZED, ONE_PASS, LARGEST), 0.256, "Not smooth: phases against one pass"
@@ -203,7 +203,7 @@ def lasso(full: bool, seed: int, progress: Progress) -> Result:
             Steps(theorem.steps, theorem.max_grad_norm, plan.lr), plan, plan, Steps(plan.steps, 1e5, plan.lr),
             Steps(plan.steps, NO_CLIPPING, plan.lr),
         )  # fmt: skip
-        methods = dict(zip(LASSO, settings, strict=True))
+        methods: dict[str, Steps] = dict(zip(LASSO, settings, strict=True))
 
         def run(source, key, methods=methods):
             found: dict = {}
