@@ -45,7 +45,7 @@ def against_records(rows: Sequence[Row], names: Sequence[str], start: float, tit
 
 
 @styled
-def orders(rows: Sequence[Row], known: Sequence[int]) -> Any:
+def orders(rows: Sequence[Row], known: Sequence[float]) -> Any:
     """Draw planner and theorem for each order of the moment, against the number of records."""
     figure, axes = _risks()
     for order, color in zip(known, PALETTE, strict=False):

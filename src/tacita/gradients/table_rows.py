@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tacita._row_numbers import RowNumbers
 from tacita.gradients.engine import Engine, GradientSource, Groups, Rule, Shapes, Sums
 from tacita.gradients.row_blocks import as_row_blocks, blocks
 from tacita.gradients.weighted_sums import group_norms, weight_arrays, weighted_sum
@@ -31,6 +32,8 @@ class TableRowsSource(GradientSource):
         >>> next(source.engine({}, np.array([0])).materialise())["row"]
         tensor([[0.5000, 1.0000, 1.0000]], dtype=torch.float64)
     """
+
+    takes_row_numbers = True
 
     def __init__(
         self,
@@ -57,13 +60,13 @@ class TableRowsSource(GradientSource):
     def engine(
         self, params: Mapping[str, Tensor], indices: np.ndarray, *, query: int | None = None, seed: int | None = None
     ) -> "TableRowsEngine":
-        return TableRowsEngine(self, np.asarray(indices, np.int64))
+        return TableRowsEngine(self, indices if isinstance(indices, RowNumbers) else np.asarray(indices, np.int64))
 
 
 class TableRowsEngine(Engine):
     """The engine of one batch of :class:`TableRowsSource`. It shows rows, and sums none."""
 
-    def __init__(self, source: TableRowsSource, indices: np.ndarray) -> None:
+    def __init__(self, source: TableRowsSource, indices: np.ndarray | RowNumbers) -> None:
         self._source, self._indices = source, indices
 
     @property
@@ -72,7 +75,7 @@ class TableRowsEngine(Engine):
 
     @property
     def labels(self) -> Tensor:
-        return torch.from_numpy(self._indices)
+        return torch.from_numpy(np.asarray(self._indices))
 
     def weighted_sums(self, rule: Rule, groups: Groups) -> Sums:
         totals: list[dict[str, Tensor]] = []
@@ -90,7 +93,7 @@ class TableRowsEngine(Engine):
     def materialise(self) -> Iterator[dict[str, Tensor]]:
         """Yield the rows in chunks; an empty batch gives one empty chunk."""
         source, columns = self._source, self._source._rows.shape[1]
-        for rows in blocks(self._indices, source.num_rows, columns) if len(self._indices) else (self._indices,):
+        for rows in blocks(self._indices, source.num_rows, columns) if len(self._indices) else (np.empty(0, np.int64),):
             parts = [source._rows.dense(rows).double() * source._scale]
             if source._constant is not None:
                 parts.append(torch.full((len(parts[0]), 1), source._constant, dtype=torch.float64))

@@ -18,6 +18,7 @@ import numpy as np
 from torch import Tensor
 
 from tacita import _validate
+from tacita._row_numbers import RowNumbers
 from tacita.accounting import Part, Spend
 from tacita.accounting import epsilon as epsilon_of
 from tacita.accounting.events.shuffled import ShuffledSumEvent
@@ -235,7 +236,7 @@ class ShuffleMeanOracle1(_ShuffleOracle):
         grid: int | None = None,
         honest_fraction: float = 1.0,
         calibration: Calibration = "least",
-        rows: np.ndarray | None = None,
+        rows: np.ndarray | RowNumbers | None = None,
         part: Part | None = None,
         purpose: str = "train",
         settings: Mapping[str, Any] | None = None,
@@ -302,7 +303,7 @@ class ShuffleMeanOracle2(_ShuffleOracle):
         grid: int | None = None,
         honest_fraction: float = 1.0,
         calibration: Calibration = "least",
-        rows: np.ndarray | None = None,
+        rows: np.ndarray | RowNumbers | None = None,
         part: Part | None = None,
         purpose: str = "train",
         settings: Mapping[str, Any] | None = None,

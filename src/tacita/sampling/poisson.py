@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tacita import _validate
+from tacita._row_numbers import ChosenRows, RowNumbers, kept
 from tacita.accounting.sampling_laws import PoissonLaw, PoissonUnitLaw
 from tacita.sampling.sampler import Coins, Sampler
-
-_COINS = 2**20  # tossed at once, which bounds the memory
 
 
 @dataclass(frozen=True, init=False)
@@ -58,11 +57,15 @@ class PoissonSampler(Sampler):
     def draw(self, query: int, coins: Coins, num_rows: int) -> np.ndarray:
         if query < 0:  # all that can be wrong: any number of queries, and of rows, is fine
             self._check_draw(query, num_rows)
-        stream, drawn = coins.for_query(query), [np.empty(0, np.int64)]
-        for first in range(0, num_rows, _COINS):  # only the indices of drawn rows stay in memory
-            coin = stream.bernoulli(min(_COINS, num_rows - first), self.sample_rate, first)
-            drawn.append(np.flatnonzero(coin) + first)
-        return np.concatenate(drawn)
+        return np.asarray(self._chosen(query, coins, num_rows))
+
+    def batch(self, query: int, coins: Coins, num_rows: int) -> np.ndarray | RowNumbers:
+        self._check_draw(query, num_rows)
+        return kept(self._chosen(query, coins, num_rows))
+
+    def _chosen(self, query: int, coins: Coins, num_rows: int) -> ChosenRows:
+        stream = coins.for_query(query)  # whose words are computed a block at a time
+        return ChosenRows(num_rows, lambda first, count: stream.bernoulli(count, self.sample_rate, first))
 
     def masks(self, query: int, coins: Coins, num_rows: int, runs: int) -> np.ndarray:
         self._check_draw(query, num_rows)
@@ -101,6 +104,9 @@ class UnitPoissonSampler(Sampler):
 
     def draw(self, query: int, coins: Coins, num_rows: int) -> np.ndarray:
         return self._rows().draw(query, coins, num_rows)
+
+    def batch(self, query: int, coins: Coins, num_rows: int) -> np.ndarray | RowNumbers:
+        return self._rows().batch(query, coins, num_rows)
 
     def masks(self, query: int, coins: Coins, num_rows: int, runs: int) -> np.ndarray:
         return self._rows().masks(query, coins, num_rows, runs)
