@@ -26,7 +26,7 @@ from tacita.gradients.given import DEFAULT_NAME, GivenSource
 from tacita.ledger import Ledger
 from tacita.mechanisms import GaussianMechanism
 from tacita.methods import AcceleratedSGD, Ball, WeightedSGD
-from tacita.oracles import GradientOracle, Release, ShuffleMeanOracle1
+from tacita.oracles import GradientOracle, Queryable, Release, ShuffleMeanOracle1
 from tacita.random import Randomness
 from tacita.sampling import DisjointSampler
 from tacita.theory.heavy_tailed import (
@@ -176,7 +176,7 @@ def _slope_checks(kind: str, sizes: list[int], means: dict[int, list[float]]) ->
 
 # -- Without a curator
 
-EPSILON, DELTA, THRESHOLD, COORDINATES = 2.0, 1e-5, 20.0, 5
+EPSILON, DELTA, THRESHOLD, COORDINATES, BATCHES = 2.0, 1e-5, 20.0, 5, 5
 CALIBRATIONS: dict[Calibration, str] = {"least": "least bits", "hockey_stick": "coordinates exact", "paper": "Lemma 56"}
 
 
@@ -184,14 +184,14 @@ def _students(generator: np.random.Generator, rows: int) -> Tensor:
     return torch.from_numpy(generator.standard_t(4, (rows, COORDINATES)) / math.sqrt(2) + 0.5)
 
 
-def _oracles(rows: Tensor, batches: int, seed: int) -> dict[str, GradientOracle | ShuffleMeanOracle1]:
+def _oracles(rows: Tensor, seed: int) -> dict[str, GradientOracle | ShuffleMeanOracle1]:
     """Return the oracles that are compared, each over the same disjoint batches, at the same epsilon and delta."""
 
     def common() -> dict:
         return {
-            "sampler": DisjointSampler(num_batches=batches, num_records=len(rows), assignment="index"),
+            "sampler": DisjointSampler(num_batches=BATCHES, num_records=len(rows), assignment="index"),
             "ledger": Ledger(neighboring_relation="replace_one", privacy_unit="one user"),
-            "planned_queries": batches, "randomness": Randomness.insecure(seed),
+            "planned_queries": BATCHES, "randomness": Randomness.insecure(seed),
         }  # fmt: skip
 
     central = GradientOracle(
@@ -210,35 +210,37 @@ def _oracles(rows: Tensor, batches: int, seed: int) -> dict[str, GradientOracle 
 
 def shuffle(full: bool, seed: int, progress: Progress) -> Result:
     """Compare mean oracles in the shuffle model with the central one, at equal epsilon and delta."""
-    sizes, repeats = ((2**10, 2**12, 2**14), 50) if full else ((2**10, 2**12), 20)
+    sizes, groups = ((2**10, 2**12, 2**14), 10) if full else ((2**10, 2**12), 3)
     rows: list[Row] = []
     for done, users in enumerate(sizes):
         progress(done / len(sizes), f"{users:,} users")
-        data = _students(np.random.default_rng([seed, 7, users]), users * repeats)
-        for method, oracle in _oracles(data, repeats, seed).items():
-            noise = COORDINATES * (oracle.noise_std["all"] / users) ** 2
-            measured = method != CALIBRATIONS["paper"]  # its bits are counted one by one: minutes, and nothing new
-            errors = [
-                float((oracle.query(_zero()).gradient[DEFAULT_NAME].double() - 0.5).square().sum())
-                for _ in range(repeats if measured else 0)
-            ]
-            mean, error = mean_and_error(errors) if measured else (None, None)
-            bits = None if isinstance(oracle, GradientOracle) else oracle.sums.bits.noise_bits
-            rows.append(
-                {"method": method, "n": users, "noise bits": bits, "noise, squared": noise, "squared error": mean,
-                 "s.e.": error}
-            )  # fmt: skip
+        found: dict[str, list[float]] = {}
+        settings: dict[str, dict] = {}
+        for group in range(groups):  # a session has fewer users than 1 / delta
+            data = _students(np.random.default_rng([seed, 7, users, group]), users * BATCHES)
+            for method, oracle in _oracles(data, seed + group).items():
+                bits = None if isinstance(oracle, GradientOracle) else oracle.sums.bits.noise_bits
+                noise = COORDINATES * (oracle.noise_std["all"] / users) ** 2
+                settings[method] = {"n": users, "method": method, "noise bits": bits, "noise, squared": noise}
+                counted = method != CALIBRATIONS["paper"]  # its noise would take minutes to draw
+                found.setdefault(method, []).extend(_error(oracle) for _ in range(BATCHES if counted else 0))
+        for method, errors in found.items():
+            mean, error = mean_and_error(errors) if errors else (None, None)
+            rows.append({**settings[method], "squared error": mean, "s.e.": error})
     return Result(rows=rows, checks=_shuffle_checks(rows, sizes), notes=[
         "5 coordinates of (Student t with 4 degrees of freedom) / sqrt 2 + 0.5, C = 20, epsilon 2, delta 1e-5. Squared"
-        f" error of the mean, over {repeats} batches of users; noise is its part that does not depend on the data.",
+        f" error of the mean, over {groups * BATCHES} batches of users; noise is its part that does not depend on the "
+        "data.",
         f"'{CALIBRATIONS['least']}': this library's Rényi accounting of all coordinates together. "
         f"'{CALIBRATIONS['hockey_stick']}': each coordinate by its exact privacy curve, then composed. "
         f"'{CALIBRATIONS['paper']}': the paper's calibration; its noise is computed, not drawn.",
     ], draw=lambda: figures.mean_oracles(rows, ("central", *CALIBRATIONS.values())))  # fmt: skip
 
 
-def _zero() -> dict[str, Tensor]:
-    return {DEFAULT_NAME: torch.zeros(COORDINATES, dtype=torch.float64)}
+def _error(oracle: Queryable) -> float:
+    """Return the squared error of one mean."""
+    zero = {DEFAULT_NAME: torch.zeros(COORDINATES, dtype=torch.float64)}
+    return float((oracle.query(zero).gradient[DEFAULT_NAME].double() - 0.5).square().sum())
 
 
 def _shuffle_checks(rows: list[Row], sizes: tuple[int, ...]) -> list[Check]:

@@ -19,7 +19,7 @@ from tacita._row_numbers import ChosenRows, RowNumbers, RowRange, is_ascending, 
 from tacita.accounting import NeighboringRelation, Part
 from tacita.errors import UnsupportedEventError
 from tacita.gradients import NetworkSource
-from tacita.gradients.arrays import arrays_in, is_arrays, length
+from tacita.gradients.arrays import arrays_in, is_arrays, is_sparse, length
 from tacita.gradients.engine import GradientSource
 from tacita.gradients.functional import LossFn
 from tacita.random import Key, Randomness, Stream
@@ -143,7 +143,8 @@ def split(
     set, and each order of its rows, a ``name`` of its own.
 
     Args:
-        dataset: A map-style ``Dataset``, or arrays in a tuple, mapping or dataclass.
+        dataset: A map-style ``Dataset``, arrays in a tuple, mapping or dataclass, or a SciPy sparse matrix (or several
+            of these in a container), which stays sparse.
         sizes: Lengths that sum to the number of rows, or fractions that sum to 1.
         units: The unit of each row, a text, a number, bytes or a tuple of these; ``None`` if a row is a unit. Under
             add_or_remove_one only. Units are compared by value: 1 and 1.0 are one unit, 1 and "1" are two. A row whose
@@ -223,12 +224,23 @@ def _content(dataset: Any) -> str:
         inner = f"{_content(dataset.dataset)} {list(map(int, dataset.indices))}"
         return hashlib.sha256(inner.encode()).hexdigest()
     known = dataset.tensors if isinstance(dataset, TensorDataset) else dataset
+    known = (known,) if is_sparse(known) else known
     digest = hashlib.sha256()
-    for array in arrays_in(known) if is_arrays(known) else ():
+    for array in _stored(known) if is_arrays(known) else ():
         digest.update(f"{array.dtype} {tuple(array.shape)} ".encode() if hasattr(array, "dtype") else b"")
         for block in _in_blocks(array):
             digest.update(_values(block))
     return digest.hexdigest()
+
+
+def _stored(dataset: Any) -> Iterator[Any]:
+    """Yield the arrays of a container; of a sparse matrix its shape and what it stores, which stays sparse."""
+    for array in arrays_in(dataset):
+        if not is_sparse(array):
+            yield array
+            continue
+        rows = array.tocsr()
+        yield from (np.array(rows.shape), rows.data, rows.indices, rows.indptr)
 
 
 def _in_blocks(array: Any) -> Iterator[Any]:
