@@ -21,8 +21,8 @@ HEAD = (
     "## Many records",
     "",
     f"`python {SCRIPT}`: one query of an oracle on a linear model with {COLUMNS} features, in chunks of {HEIGHT:,} "
-    "rows. The records are virtual: made while they are read. Memory is the largest resident memory beyond that of the same "
-    "query on 1000 records; an array of one 8-byte number a record would be 80 MB at 10 million and 800 MB at 100 "
+    "rows. The records are virtual: made while they are read. Memory is the largest resident memory beyond that of the "
+    "same query on 1000 records; an array of one 8-byte number a record would be 80 MB at 10 million and 800 MB at 100 "
     "million. Parts are halves of a split.",
     "",
 )

@@ -184,8 +184,8 @@ def acceleration(full: bool, seed: int, progress: Progress) -> Result:
     """Compare accelerated with averaged SGD, tuned alike, on ill-conditioned least squares."""
     optimum = (0.0,) * 3 + (9 / math.sqrt(27),) * 27
     problem = LeastSquares(30, 10.0, optimum, variances=(1.0,) * 3 + (0.02,) * 27)
-    n, repeats = 2**17, 10 if full else 2
-    tuning = Tuning((4, 8, 16, 32, 64, 128)) if full else Tuning((4, 32, 128), (0.5, 1.0, 4.0))
+    n, repeats = 2**17, 10 if full else 1
+    tuning = Tuning((4, 8, 16, 32, 64, 128)) if full else Tuning((4, 32), (0.5, 4.0))
     ratios = (2.0, 8.0) if full else (8.0,)
     rows: list[Row] = []
     cells = [(mu, steps) for mu in ratios for steps in tuning.steps]
@@ -208,7 +208,7 @@ def acceleration(full: bool, seed: int, progress: Progress) -> Result:
             best = min(found, key=lambda q: found[q][0])
             row |= {method: found[best][0], f"{method}, s.e.": found[best][1], f"{method}, multiple": best}
         rows.append(row)
-    return Result(rows=rows, checks=_acceleration_checks(rows), notes=[
+    return Result(rows=rows, checks=_acceleration_checks(rows, full), notes=[
         "Squared loss, 30 Student-t features with variances 1 (3) and 0.02 (27), the optimum 9 away in the flat ones, "
         f"ball of radius 10, {n:,} records, k = 2, r_2 = 4, the theorem's threshold for each T. Mean excess risk of "
         f"{repeats} runs at the best of {len(tuning.multiples)} step sizes, which are chosen on the same runs; 0.81 at "
@@ -230,19 +230,21 @@ def _tuned(n: int, mu: float, steps: int, multiple: float) -> tuple[Steps, Steps
     return Steps(steps, threshold, 1 / (2 * eta)), Steps(steps, threshold, plain)
 
 
-def _acceleration_checks(rows: list[Row]) -> list[Check]:
+def _acceleration_checks(rows: list[Row], full: bool) -> list[Check]:
     checks = []
     for mu in sorted({row["mu"] for row in rows}):
         here = {row["T"]: row for row in rows if row["mu"] == mu}
-        best = [min(row[method] for row in here.values()) for method in ("accelerated", "averaged")]
         at_32 = here[32]["averaged"] / here[32]["accelerated"]
         wanted = 3.0 if mu == 8 else 1.5
-        gain = best[1] / best[0]
         checks += [
-            Check(f"mu {mu:g}: acceleration wins by 1.3 to 2 times at the best T: {gain:.2f}", 1.3 <= gain <= 2.0),
-            Check(f"mu {mu:g}: and by {wanted:g} times or more at T = 32: {at_32:.2f}", at_32 >= wanted),
+            Check(f"mu {mu:g}: acceleration wins by {wanted:g} times or more at T = 32: {at_32:.2f}", at_32 >= wanted),
             Check(f"mu {mu:g}: with 4 steps plain averaging is better", here[4]["averaged"] < here[4]["accelerated"]),
         ]
+        if full:
+            best = [min(row[method] for row in here.values()) for method in ("accelerated", "averaged")]
+            gain = best[1] / best[0]
+            says = f"mu {mu:g}: acceleration wins by 1.3 to 2 times at the best T: {gain:.2f}"
+            checks.append(Check(says, 1.3 <= gain <= 2.0))
     return checks
 
 
