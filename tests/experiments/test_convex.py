@@ -52,8 +52,8 @@ def test_clipping_fails_where_the_plan_has_the_largest_gradient_as_threshold(mon
 def test_rates_fail_where_the_threshold_does_not_grow(monkeypatch):
     whole = CountedOracle.__init__
 
-    def fixed(self, instance, batch_size, max_grad_norm, gradients, generator):
-        whole(self, instance, batch_size, 20.0, gradients, generator)
+    def fixed(self, instance, batch_size, _, *others):
+        whole(self, instance, batch_size, 20.0, *others)
 
     monkeypatch.setattr(CountedOracle, "__init__", fixed)
     held = [check.held for check in find("heavy-tailed-rates")().checks]
@@ -89,12 +89,12 @@ def test_features_have_variance_one():
         (LeastSquares(10, 1.0, convex_one_pass.even(10, 0.5)), 0.125),
         (LeastSquares(30, 10.0, (0.0,) * 3 + (9 / math.sqrt(27),) * 27, (1.0,) * 3 + (0.02,) * 27), 0.81),
         (SparseLeastSquares(50, 3.0, (1.0, -1.0, 0.8, -0.8, 0.6) + (0.0,) * 45), 1.425),
-        (LogNormalLogistic(10, 2.0, convex_one_pass.even(10, 1.8)), 0.393),
+        (LogNormalLogistic(10, 2.0, convex_one_pass.even(10, 1.8)), 0.411),
         (AbsoluteRegression(5, 1.0, convex_one_pass.even(5, 0.6)), 0.256),
     ],
     ids=["least squares", "ill-conditioned", "lasso", "logistic", "absolute"],
 )
-def test_the_excess_at_the_start_is_that_of_the_specification(problem, at_start):
+def test_the_excess_is_known_at_the_start_and_nothing_at_the_optimum(problem, at_start):
     assert problem.excess(np.zeros(problem.dim)) == pytest.approx(at_start, abs=0.003)
     best = problem.solution if isinstance(problem, SparseLeastSquares) else np.array(problem.optimum)
     assert problem.excess(best) == pytest.approx(0, abs=1e-12)

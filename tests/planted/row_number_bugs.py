@@ -19,7 +19,7 @@ def parts_read_from_the_first_row():
 def every_epoch_has_the_coins_of_the_first():
     """Where rows are many, each epoch deals the batches of the first one again."""
     before = _assignment.coin_batch
-    swap(before, lambda stream, num_rows, num_batches, batch, *, offset=0: before(stream, num_rows, num_batches, batch))
+    swap(before, lambda *draw, offset=0: before(*draw, offset=0 * offset))
 
 
 @bug(1, caught_by=[ROWS + "test_a_batch_is_the_same_rows_as_a_draw",

