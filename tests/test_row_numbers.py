@@ -130,13 +130,12 @@ def test_a_split_of_many_rows_has_the_same_parts(sizes, many, monkeypatch):
     data = (torch.arange(ROWS),)
     parts = tacita.split(data, sizes, randomness=Randomness.insecure(1))
     assert all(isinstance(part.rows, RowNumbers) for part in parts)
+    found = [(np.asarray(part.rows).tolist(), len(part.rows)) for part in parts]
     monkeypatch.undo()
     same = tacita.split(data, sizes, randomness=Randomness.insecure(1))
     assert [part.part for part in same] == [part.part for part in parts]
-    for part, other in zip(parts, same, strict=True):
-        assert isinstance(other.rows, np.ndarray)
-        assert np.asarray(part.rows).tolist() == other.rows.tolist()
-        assert len(part.rows) == len(other.rows)
+    assert all(isinstance(part.rows, np.ndarray) for part in same)
+    assert found == [(part.rows.tolist(), len(part.rows)) for part in same]
 
 
 def test_a_part_of_other_positions_is_refused_without_an_array(many):
@@ -204,7 +203,7 @@ ESTIMATORS = {
 SIZES = {"all": None, "range": [400, 600], "coin": [0.4, 0.6]}
 
 
-def released(source, estimator, sampling, sizes):
+def oracle_on(source, estimator, sampling, sizes):
     source = SOURCES[source]()
     part = None if sizes is None else tacita.split((torch.zeros(ROWS),), sizes, randomness=Randomness.insecure(3))[1]
     rows = None if part is None else part.rows
@@ -214,11 +213,15 @@ def released(source, estimator, sampling, sizes):
         "one pass": lambda: tacita.DisjointSampler(num_batches=3, num_records=records, assignment="index"),
         "Poisson": lambda: tacita.PoissonSampler(sample_rate=0.5, num_records=records),
     }[sampling]()
-    oracle = tacita.GradientOracle(
+    return tacita.GradientOracle(
         source, estimator=ESTIMATORS[estimator], mechanism=tacita.GaussianMechanism(noise_multiplier=1.0),
         sampler=sampler, ledger=tacita.Ledger(neighboring_relation="zero_out_one", privacy_unit="one row"),
         planned_queries=3, rows=rows, part=None if part is None else part.part, randomness=Randomness.insecure(4),
     )  # fmt: skip
+
+
+def released(*settings):
+    oracle = oracle_on(*settings)
     point = {"weight": torch.tensor([[1.0, -2.0, 0.5]], dtype=torch.float64)}
     return [oracle.query(point).gradient["weight"] for _ in range(2)]
 
@@ -239,6 +242,19 @@ def test_an_oracle_releases_the_same_from_row_numbers(pair, sampling, sizes, mon
     monkeypatch.undo()
     for mine, other in zip(found, released(*pair, sampling, SIZES[sizes]), strict=True):
         assert torch.allclose(mine, other, rtol=1e-12, atol=1e-12)  # blocks are added in another order
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize("sampling", ["full", "one pass", "Poisson"])
+@pytest.mark.parametrize("kept", [8, ROWS], ids=["many", "few"])
+def test_a_batch_of_a_part_reads_rows_of_that_part(kept, sampling, sizes, monkeypatch):
+    monkeypatch.setattr(_row_numbers, "IN_MEMORY", kept)
+    draws = oracle_on("linear", "sum", sampling, SIZES[sizes]).draws
+    places = draws.sampler.draw(1, draws._line.coins, draws.num_rows)
+    expected = places if draws.rows is None else np.asarray(draws.rows)[places]
+    found = draws.batch(1)
+    assert np.asarray(found).tolist() == expected.tolist()
+    assert isinstance(found, RowNumbers) == (kept == 8)
 
 
 @pytest.mark.parametrize("source", SOURCES)

@@ -9,7 +9,7 @@ ROWS = "tests/test_row_numbers.py::"
 
 
 @bug(11, caught_by=[ROWS + "test_rows_at_places_are_those_of_arrays",
-                    ROWS + "test_an_oracle_releases_the_same_from_row_numbers"])  # fmt: skip
+                    ROWS + "test_a_batch_of_a_part_reads_rows_of_that_part"])  # fmt: skip
 def parts_read_from_the_first_row():
     """The places of a batch in a part of many rows are taken for row numbers: another part pays for the rows."""
     swap(_row_numbers.rows_at, lambda rows, places: places)
