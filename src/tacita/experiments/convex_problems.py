@@ -36,7 +36,7 @@ class AbsoluteLoss(OutputLoss):
 
 
 @dataclass(frozen=True)
-class ConvexProblem(ABC):
+class LinearProblem(ABC):
     """A linear model without bias, its population of records, and the ball that it is learned in.
 
     Attributes:
@@ -67,7 +67,7 @@ class ConvexProblem(ABC):
 
 
 @dataclass(frozen=True)
-class LeastSquares(ConvexProblem):
+class LeastSquares(LinearProblem):
     r"""Squared loss over 2, Student-t features with given variances, and Student-t noise of standard deviation 1/2.
 
     Attributes:
@@ -117,7 +117,7 @@ class SparseLeastSquares(LeastSquares):
 
 
 @dataclass(frozen=True)
-class _EstimatedRisk(ConvexProblem):
+class _EstimatedRisk(LinearProblem):
     """A problem whose risk is estimated on fresh records, the same ones for every point."""
 
     optimum: tuple[float, ...]
@@ -172,6 +172,6 @@ def as_point(params: dict[str, Tensor]) -> Array:
     return params["weight"].detach().double().numpy().reshape(-1)
 
 
-def start(problem: ConvexProblem) -> dict[str, Tensor]:
+def start(problem: LinearProblem) -> dict[str, Tensor]:
     """Return the starting point of all runs, zero."""
     return {"weight": torch.zeros(1, problem.dim, dtype=torch.float64)}

@@ -8,7 +8,7 @@ import numpy as np
 
 from tacita.clipping import FlatClipper
 from tacita.estimators import ClippedSum
-from tacita.experiments.convex_problems import ConvexProblem, as_point, start
+from tacita.experiments.convex_problems import LinearProblem, as_point, start
 from tacita.gradients.engine import GradientSource
 from tacita.ledger import Ledger
 from tacita.mechanisms import GaussianMechanism
@@ -55,7 +55,7 @@ def one_pass_oracle(
     )
 
 
-def accelerated(problem: ConvexProblem, source: GradientSource, how: Steps, *, mu: float | None, seed: int) -> float:
+def accelerated(problem: LinearProblem, source: GradientSource, how: Steps, *, mu: float | None, seed: int) -> float:
     """Run Algorithm 2 and return the excess risk."""
     oracle = one_pass_oracle(source, queries=how.steps, max_grad_norm=how.max_grad_norm, mu=mu, seed=seed)
     ball = Ball(radius=problem.radius)
@@ -63,7 +63,7 @@ def accelerated(problem: ConvexProblem, source: GradientSource, how: Steps, *, m
     return problem.excess(as_point(solver.run()))
 
 
-def averaged(problem: ConvexProblem, source: GradientSource, how: Steps, *, mu: float | None, seed: int) -> float:
+def averaged(problem: LinearProblem, source: GradientSource, how: Steps, *, mu: float | None, seed: int) -> float:
     """Run projected SGD with a constant step size, and return the excess risk of the mean of the points it asked at."""
     oracle = one_pass_oracle(source, queries=how.steps, max_grad_norm=how.max_grad_norm, mu=mu, seed=seed)
     solver = ProximalSGD(
@@ -105,7 +105,7 @@ def slope(sizes: Sequence[float], values: Sequence[float]) -> float:
 
 
 def repeated(
-    problem: ConvexProblem, records: int, repeats: int, seed: Sequence[int], run: Callable[[GradientSource, int], dict]
+    problem: LinearProblem, records: int, repeats: int, seed: Sequence[int], run: Callable[[GradientSource, int], dict]
 ) -> list[dict]:
     """Call ``run(source, seed)`` on fresh records ``repeats`` times and return what it returned."""
     found = []

@@ -15,7 +15,7 @@ from tacita.clipping import FlatClipper
 from tacita.estimators import ClippedSum
 from tacita.experiments import convex_figures as figures
 from tacita.experiments.convex_one_pass import ERROR, RISK, even, measured, risk_of
-from tacita.experiments.convex_problems import AbsoluteRegression, ConvexProblem, SparseLeastSquares, as_point, start
+from tacita.experiments.convex_problems import AbsoluteRegression, LinearProblem, SparseLeastSquares, as_point, start
 from tacita.experiments.convex_runs import (
     NO_CLIPPING,
     Steps,
@@ -77,7 +77,7 @@ def one_pass_settings(
     return best[1]
 
 
-def localized(problem: ConvexProblem, source: GradientSource, plan: LocalizedPlan, *, seed: int) -> float:
+def localized(problem: LinearProblem, source: GradientSource, plan: LocalizedPlan, *, seed: int) -> float:
     """Run Algorithm 4 on one split of the records and return the excess risk."""
     ledger = Ledger(neighboring_relation="replace_one", privacy_unit="one row")
     key = Randomness.insecure(seed)
