@@ -625,7 +625,7 @@ def data_set_lent_to_models_that_write():
     """A model that writes its batch in place gets the data set's own memory, so that later queries read other rows."""
     trial = engine_choice.capture_without_values
     swap(trial, lambda *args: trial(*args)._replace(reads_only=True))
-    put(network_source, "Chunk", lambda batch, size, number, lent: Chunk(batch, size, number))
+    put(network_source, "Chunk", lambda batch, size, number, lent, labels: Chunk(batch, size, number, labels=labels))
 
 
 @bug(53, caught_by=[LENT + "test_a_model_may_write_what_is_a_copy_in_memory_of_any_order"])

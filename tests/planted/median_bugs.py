@@ -22,8 +22,13 @@ def groups_by_place_in_the_batch():
 
     class Placed:
         def __init__(self, engine):
-            self.shapes, self.materialise = engine.shapes, engine.materialise
-            self.labels = torch.arange(len(engine.labels))
+            self.shapes, self._engine = engine.shapes, engine
+
+        def labelled(self):
+            start = 0
+            for labels, chunk in self._engine.labelled():
+                yield torch.arange(start, start + len(labels)), chunk
+                start += len(labels)
 
     put(MedianOfMeans, "_group_sums", lambda self, engine: before(self, Placed(engine)))
 

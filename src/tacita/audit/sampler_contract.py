@@ -28,8 +28,9 @@ def check_sampler(sampler: Sampler) -> None:
 
     The checks are:
 
-    * A draw holds ascending row numbers, each once. It depends on the coins, the query and the number of rows alone:
-      queries may be drawn again, in another order and between those of another session, by the sampler or by a copy.
+    * A draw holds ascending row numbers, each once, and ``batch`` names the same rows. It depends on the coins, the
+      query and the number of rows alone: queries may be drawn again, in another order and between those of another
+      session, by the sampler or by a copy.
     * No rows at all are ordinary, and one row less moves no other, unless the number of records is public; then
       another number is refused, as is a query that the session does not have.
     * No row is in more queries of a session than the law says. Over one epoch the batches are as large together as
@@ -100,6 +101,8 @@ def _check_draws(sampler: Sampler, rows: int) -> None:
             assert again.tolist() == before[query], (
                 f"draw must depend on coins, query and number of rows alone: query {query} was drawn again and differs."
             )
+        batch = np.asarray(sampler.batch(query, coins, rows))
+        assert batch.tolist() == before[query], "batch must be what draw gives."
         masked = np.flatnonzero(sampler.mask(query, coins, rows))
         assert masked.tolist() == before[query], "mask must be what draw gives."
 

@@ -105,21 +105,16 @@ class MedianOfMeans(Estimator):
 
     def _group_sums(self, engine: Engine) -> dict[str, Tensor]:
         """Return the sum of each group in whole steps, exactly: (..., groups, *param)."""
-        groups = engine.labels % self.num_groups
         sums: dict[str, Tensor] = {}
-        start = 0
-        for chunk in engine.materialise():
+        for labels, chunk in engine.labelled():
             finite = _finite_rows(chunk, engine.shapes)
-            rows = finite.shape[-1]
-            group = groups[start : start + rows].to(finite.device)
+            group = (labels % self.num_groups).to(finite.device)
             for name, grads in chunk.items():
                 steps = self._steps(grads, finite, len(engine.shapes[name]))
                 axis = -1 - len(engine.shapes[name])
                 if name not in sums:
                     sums[name] = _no_sums(steps, axis, self.num_groups)
                 sums[name].index_add_(steps.ndim + axis, group, steps)
-            start += rows
-        assert start == len(groups), "an engine's chunks are its batch, in order"
         return sums or {
             name: torch.zeros(self.num_groups, *shape, dtype=torch.float64) for name, shape in engine.shapes.items()
         }

@@ -5,7 +5,15 @@ A new module of experiments defines a tuple ``EXPERIMENTS`` and is added to ``MO
 
 from types import ModuleType
 
-from tacita.experiments import clip21, dp_clipped_sgd, one_pass, saddles
+from tacita.experiments import (
+    clip21,
+    convex_one_pass,
+    convex_rates,
+    convex_structured,
+    dp_clipped_sgd,
+    one_pass,
+    saddles,
+)
 from tacita.experiments.runner import Experiment
 
 MODULES: tuple[ModuleType, ...] = (
@@ -13,6 +21,9 @@ MODULES: tuple[ModuleType, ...] = (
     one_pass,
     saddles,
     clip21,
+    convex_rates,
+    convex_one_pass,
+    convex_structured,
 )  # in the order in which their experiments are listed
 
 

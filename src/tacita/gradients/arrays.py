@@ -16,6 +16,11 @@ from tacita.gradients.batches import map_leaves
 Array = Tensor | np.ndarray
 
 
+def is_sparse(array: Any) -> bool:
+    """Return whether ``array`` is a SciPy sparse matrix."""
+    return hasattr(array, "tocsr") and hasattr(array, "shape")
+
+
 def is_arrays(dataset: Any) -> bool:
     """Return whether ``dataset`` is a container of arrays, and not a map-style ``Dataset``.
 
@@ -28,7 +33,7 @@ def is_arrays(dataset: Any) -> bool:
         (True, True, False)
     """
     if isinstance(dataset, tuple | list):
-        return bool(dataset) and all(isinstance(one, Array) for one in dataset)
+        return bool(dataset) and all(isinstance(one, Array) or is_sparse(one) for one in dataset)
     return isinstance(dataset, Mapping) or _is_plain_dataclass(dataset)
 
 
@@ -45,8 +50,9 @@ def map_arrays(function: Callable[[Any], Any], dataset: Any) -> Any:
 
 
 def length(dataset: Any) -> int:
-    """Return the number of records of a container of arrays or of a map-style ``Dataset``."""
-    return len(arrays_in(dataset)[0]) if is_arrays(dataset) else len(dataset)
+    """Return the number of records of a container of arrays, of a sparse matrix or of a map-style ``Dataset``."""
+    one = arrays_in(dataset)[0] if is_arrays(dataset) else dataset
+    return int(one.shape[0]) if is_sparse(one) else len(one)
 
 
 def check_arrays(dataset: Any) -> None:
@@ -55,7 +61,8 @@ def check_arrays(dataset: Any) -> None:
     if not arrays or not all(isinstance(one, Array) for one in arrays):
         found = ", ".join(sorted({type(one).__name__ for one in arrays if not isinstance(one, Array)})) or "nothing"
         raise ValueError(
-            f"dataset must hold tensors or NumPy arrays with one row a record, and nothing else; found {found}."
+            f"dataset must hold tensors or NumPy arrays with one row a record, and nothing else; found {found}. Sparse "
+            "matrices are for linear models: tacita.gradients.linear_blocks.LinearBlocksSource takes them."
         )
     for array in arrays:
         _check_dtype(array)

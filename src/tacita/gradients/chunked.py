@@ -5,9 +5,10 @@ the model's own randomness, and takes care of the empty batch. Everything here i
 """
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -29,12 +30,14 @@ class Chunk:
         size: Number of rows, >= 1.
         number: Position of the chunk in its batch, from 0; seeds the model's own randomness.
         lent: The tensors may share the memory of the data set, so nobody may write them.
+        labels: A stable label of each row, (size,), int64; ``None`` if the engine was given all labels.
     """
 
     batch: Any
     size: int
     number: int
     lent: bool = False
+    labels: Tensor | None = None
 
 
 class ChunkedEngine(Engine):
@@ -49,7 +52,8 @@ class ChunkedEngine(Engine):
         loss_fn: ``(model, batch) -> losses (batch,)``.
         params: The point: trainable parameters by name. They are detached and never written.
         chunks: The batch in chunks; iterated several times, maybe lazily. Empty for an empty batch.
-        labels: A stable label of each record, shape (batch,), int64.
+        labels: A stable label of each record, shape (batch,), int64; or a function that returns them, if each chunk has
+            its own, too.
         seed: Seed of the model's own randomness. Each chunk has a seed of its own, and torch's generators are restored
             after it. Must be secret and of 256 bits wherever the result is released. ``None`` leaves torch's generators
             alone: the model draws from them as it always does.
@@ -66,7 +70,7 @@ class ChunkedEngine(Engine):
         loss_fn: LossFn,
         params: Mapping[str, Tensor],
         chunks: Iterable[Chunk],
-        labels: Tensor,
+        labels: Tensor | Callable[[], Tensor],
         *,
         seed: int | None = None,
     ):
@@ -84,24 +88,30 @@ class ChunkedEngine(Engine):
 
     @property
     def labels(self) -> Tensor:
+        if not isinstance(self._labels, Tensor):
+            self._labels = self._labels()
         return self._labels.clone()  # nobody writes what the batch is read by
 
     def weighted_sums(self, rule: Rule, groups: Groups) -> Sums:
-        norms, place = self._no_norms(groups, len(self._labels)), 0  # filled chunk by chunk: no second copy of them
+        labels = self._labels
+        kept = isinstance(labels, Tensor)  # else the batch is large, and norms are computed again if asked for
+        norms, place = self._no_norms(groups, len(labels) if isinstance(labels, Tensor) else 0), 0  # filled by chunks
         values: list[dict[str, Tensor]] = []
         for chunk in self._chunks:
             with self._seeded(chunk):
                 sums, chunk_norms = self._chunk_sums(chunk, rule, groups)
-            norms[place : place + chunk.size] = chunk_norms.detach()
-            place += chunk.size
+            if kept:
+                norms[place : place + chunk.size] = chunk_norms.detach()
+                place += chunk.size
             parts = [{name: part.detach() for name, part in one.items()} for one in sums]
             values = [_added(*pair) for pair in zip(values, parts, strict=True)] if values else parts
         if not values:
             values = [self._zeros(groups) for _ in weight_arrays(rule, norms[:0])]  # the rule sees zero rows
-        return Sums(values=tuple(self.over_ranks(values)), norms=norms[:place])
+        found = norms[:place] if kept else partial(self.norms, groups)
+        return Sums(values=tuple(self.over_ranks(values)), norms=found)
 
     def norms(self, groups: Groups) -> Tensor:
-        norms, place = self._no_norms(groups, len(self._labels)), 0
+        norms, place = self._no_norms(groups, len(self.labels)), 0
         for chunk in self._chunks:
             with self._seeded(chunk):
                 norms[place : place + chunk.size] = self._chunk_norms(chunk, groups).detach()
@@ -113,6 +123,16 @@ class ChunkedEngine(Engine):
             with self._seeded(chunk):  # not held across the yield
                 grads = {name: g.detach() for name, g in self._chunk_grads(chunk).items()}
             yield grads
+
+    def labelled(self) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
+        if isinstance(self._labels, Tensor):
+            yield from super().labelled()
+            return
+        for chunk in self._chunks:
+            with self._seeded(chunk):
+                grads = {name: g.detach() for name, g in self._chunk_grads(chunk).items()}
+            assert chunk.labels is not None
+            yield chunk.labels, grads
 
     def over_ranks(self, values: Sequence[Mapping[str, Tensor]]) -> list[dict[str, Tensor]]:
         return self.ranks.add_up(values)

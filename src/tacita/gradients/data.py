@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset, default_collate
 
+from tacita._row_numbers import RowNumbers, pieces
 from tacita.gradients.arrays import arrays_in, check_arrays, is_arrays, map_arrays
 from tacita.gradients.batches import flatten, map_tensors, stacked, tensors_in
 from tacita.gradients.seeds import derived_seed, fresh_seed, generators_kept, seed_generators
@@ -37,11 +38,11 @@ class Request:
         return named and np.array_equal(self.indices, other.indices)
 
 
-def requests(query: int, batch: np.ndarray, seed: int, chunk_size: int | None) -> Iterator[Request]:
+def requests(query: int, batch: np.ndarray | RowNumbers, seed: int, chunk_size: int | None) -> Iterator[Request]:
     """Yield the chunks of one batch in order; an empty batch has none."""
     size = chunk_size or max(1, len(batch))
-    for number, start in enumerate(range(0, len(batch), size)):
-        yield Request(query, number, batch[start : start + size], seed)
+    for number, indices in enumerate(pieces(batch, size)):
+        yield Request(query, number, indices, seed)
 
 
 class IndexedRows(ABC):

@@ -6,7 +6,6 @@ The interface is final: engines get faster behind it.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -20,17 +19,26 @@ Rule = Callable[[Tensor], "Tensor | tuple[Tensor, ...]"]  # norms (..., batch, g
 Shapes = Mapping[str, torch.Size]  # parameter name -> shape
 
 
-@dataclass(frozen=True)
 class Sums:
     """Weighted sums of per-sample gradients, one mapping for each weight array, and the norms before weighting.
 
+    Args:
+        values: See the attribute.
+        norms: See the attribute; or a function that computes them, so that a large batch's are not kept.
+
     Attributes:
         values: For each weight array, parameter name -> sum, shape (..., *param), float32 or better.
-        norms: Upper bounds of the per-sample L2 norms *before* weighting, shape (..., batch, groups). Private.
     """
 
-    values: tuple[dict[str, Tensor], ...]
-    norms: Tensor
+    def __init__(self, *, values: tuple[dict[str, Tensor], ...], norms: Tensor | Callable[[], Tensor]) -> None:
+        self.values, self._norms = values, norms
+
+    @property
+    def norms(self) -> Tensor:
+        """Upper bounds of the per-sample L2 norms *before* weighting, shape (..., batch, groups). Private."""
+        if not isinstance(self._norms, Tensor):
+            self._norms = self._norms()
+        return self._norms
 
 
 class Engine(ABC):
@@ -63,6 +71,16 @@ class Engine(ABC):
     def materialise(self) -> Iterator[dict[str, Tensor]]:
         """Yield the per-sample gradients in chunks: parameter name -> (..., chunk, *param)."""
 
+    def labelled(self) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
+        """Yield the chunks of :meth:`materialise`, each with the labels of its rows, (chunk,)."""
+        labels, start = self.labels, 0
+        for grads in self.materialise():
+            name, one = next(iter(grads.items()))
+            rows = one.shape[-1 - len(self.shapes[name])]
+            yield labels[start : start + rows], grads
+            start += rows
+        assert start == len(labels), "an engine's chunks are its batch, in order"
+
     def over_ranks(self, values: Sequence[Mapping[str, Tensor]]) -> list[dict[str, Tensor]]:
         """Add up, over the ranks of a process group, what was computed from this engine's rows.
 
@@ -91,10 +109,13 @@ class GradientSource(ABC):
     Attributes:
         model: The module whose parameters a gradient is taken in; ``None`` if the source has none.
         ranks: The processes that share the rows of a batch; by default one.
+        takes_row_numbers: Whether :meth:`engine` takes many indices as row numbers that are not in memory
+            (:class:`tacita._row_numbers.RowNumbers`); by default it always gets an array.
     """
 
     model: nn.Module | None = None
     ranks: Ranks = ALONE
+    takes_row_numbers: bool = False
 
     @property
     @abstractmethod

@@ -9,6 +9,7 @@ Everything here is private.
 """
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 
 from tacita import _validate
+from tacita._row_numbers import IN_MEMORY, RowNumbers, pieces
 from tacita.gradients.engine import Engine, GradientSource, Groups, Rule, Shapes, Sums
 from tacita.gradients.linear_losses import OutputLoss
 from tacita.gradients.row_blocks import blocks, owned_row_blocks
@@ -46,6 +48,8 @@ class LinearBlocksSource(GradientSource):
         >>> engine.weighted_sums(torch.ones_like, {"all": ("weight", "bias")}).values[0]["weight"]
         tensor([[-30., -40.]], dtype=torch.float64)
     """
+
+    takes_row_numbers = True
 
     def __init__(
         self,
@@ -83,7 +87,8 @@ class LinearBlocksSource(GradientSource):
     def engine(
         self, params: Mapping[str, Tensor], indices: np.ndarray, *, query: int | None = None, seed: int | None = None
     ) -> "LinearBlocksEngine":
-        return LinearBlocksEngine(self, {name: params[name].detach() for name in self.shapes}, np.asarray(indices))
+        rows = indices if isinstance(indices, RowNumbers) else np.asarray(indices).astype(np.int64, copy=False)
+        return LinearBlocksEngine(self, {name: params[name].detach() for name in self.shapes}, rows)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(loss={self.loss!r}, columns={self._rows.shape[1]})"
@@ -92,8 +97,10 @@ class LinearBlocksSource(GradientSource):
 class LinearBlocksEngine(Engine):
     """The engine of one batch of :class:`LinearBlocksSource`."""
 
-    def __init__(self, source: LinearBlocksSource, params: Mapping[str, Tensor], indices: np.ndarray) -> None:
-        self._source, self._rows, self._indices = source, source._rows, indices.astype(np.int64, copy=False)
+    def __init__(
+        self, source: LinearBlocksSource, params: Mapping[str, Tensor], indices: np.ndarray | RowNumbers
+    ) -> None:
+        self._source, self._rows, self._indices = source, source._rows, indices
         self._weights = (params[WEIGHT].double() * source._scale).t().to(self._rows.dtype)
         bias = params[BIAS].double() * source._constant if source._constant else torch.zeros(1)
         self._offset = bias.to(self._rows.dtype) if source._constant else None
@@ -104,24 +111,27 @@ class LinearBlocksEngine(Engine):
 
     @property
     def labels(self) -> Tensor:
-        return torch.from_numpy(self._indices)
+        return torch.from_numpy(np.asarray(self._indices))
 
     def weighted_sums(self, rule: Rule, groups: Groups) -> Sums:
         columns, outputs = self._weights.shape
         totals: list[Tensor] = []
-        seen: list[Tensor] = []
+        seen, count = list[Tensor](), 0
         with full_precision(torch.device("cpu")):
             for rows, errors in self._errors():
                 norms = self._norms_of(rows, errors, groups)
-                seen.append(norms)
+                count += len(norms)
+                seen = [*seen, norms] if count <= IN_MEMORY else []
                 arrays = weight_arrays(rule, norms)
                 totals = totals or [torch.zeros(columns + 1, outputs, dtype=torch.float64) for _ in arrays]
                 for total, weights in zip(totals, arrays, strict=True):
                     self._add(total, rows, errors, weights, groups)
-        if not seen:
+        if not count:
             seen = [torch.zeros(0, len(groups), dtype=self._rows.dtype)]
             totals = [torch.zeros(columns + 1, outputs, dtype=torch.float64) for _ in weight_arrays(rule, seen[0])]
         values = tuple(self._named(total, groups) for total in totals)
+        if count > IN_MEMORY:
+            return Sums(values=values, norms=partial(self.norms, groups))  # computed again if anybody asks
         return Sums(values=values, norms=seen[0] if len(seen) == 1 else torch.cat(seen))
 
     def norms(self, groups: Groups) -> Tensor:
@@ -145,7 +155,7 @@ class LinearBlocksEngine(Engine):
         count, columns = self._rows.shape
         parts = blocks(indices, count, columns)
         if height is not None:
-            parts = (indices[start : start + height] for start in range(0, len(indices), height))
+            parts = pieces(indices, height)
         for rows in parts:
             outputs = self._rows.products(rows, self._weights)
             if self._offset is not None:

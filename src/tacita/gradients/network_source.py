@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from tacita import _validate
+from tacita._row_numbers import RowNumbers
 from tacita.gradients.batches import flatten, tensors_in, to_device
 from tacita.gradients.chunked import Chunk, ChunkedEngine
 from tacita.gradients.data import Request, as_rows, requests
@@ -117,6 +118,10 @@ class NetworkSource(GradientSource):
         return self._rows.num_rows
 
     @property
+    def takes_row_numbers(self) -> bool:  # type: ignore[override]
+        return self.num_workers == 0 and self.ranks.size == 1
+
+    @property
     def method(self) -> str:
         """``"ghost"``, ``"vmap"`` or ``"loop"``: the engine that serves the network."""
         return self._choice.method
@@ -129,7 +134,12 @@ class NetworkSource(GradientSource):
         return ("loss_fn, which is compiled code and cannot be looked into, keeps nothing from one call to the next",)
 
     def engine(
-        self, params: Mapping[str, Tensor], indices: np.ndarray, *, query: int | None = None, seed: int | None = None
+        self,
+        params: Mapping[str, Tensor],
+        indices: np.ndarray | RowNumbers,
+        *,
+        query: int | None = None,
+        seed: int | None = None,
     ) -> ChunkedEngine:
         """Return the engine of one batch (:meth:`tacita.gradients.engine.GradientSource.engine`); labels are indices.
 
@@ -143,10 +153,11 @@ class NetworkSource(GradientSource):
             self._refuse(params)
         if _modes(self.model) != self._tried:  # the model may compute something else now
             self._try_again(params)
-        indices = np.ascontiguousarray(self.ranks.share(np.asarray(indices)), dtype=np.int64)
+        if not isinstance(indices, RowNumbers):
+            indices = np.ascontiguousarray(self.ranks.share(np.asarray(indices)), dtype=np.int64)
         device = next(iter(params.values())).device
         chunks = _BatchChunks(self, indices, query, self._seed_of(query) if seed is None else seed, device)
-        engine = self._kind(self.model, self.loss_fn, params, chunks, torch.from_numpy(indices), seed=seed)
+        engine = self._kind(self.model, self.loss_fn, params, chunks, _labels(indices), seed=seed)
         engine.ranks = self.ranks
         if isinstance(engine, GhostEngine):
             engine.bare = self._choice.bare
@@ -173,11 +184,12 @@ class NetworkSource(GradientSource):
         if schedule is not None and self.num_workers > 0:
             self._ahead = Prefetcher(self._rows, schedule, self._seed_of, self.num_workers, self._chunk_rows)
 
-    def read(self, indices: np.ndarray, query: int | None, seed: int) -> Iterator[tuple[Request, Any]]:
+    def read(self, indices: np.ndarray | RowNumbers, query: int | None, seed: int) -> Iterator[tuple[Request, Any]]:
         """Yield the physical batches of one batch, each on the device of the data."""
         asked = requests(-1 if query is None else query, indices, seed, self._chunk_rows)
         if query is not None and self._ahead is not None:
-            yield from ((request, self._ahead.fetch(request, indices)) for request in asked)
+            batch = np.asarray(indices)
+            yield from ((request, self._ahead.fetch(request, batch)) for request in asked)
         elif self._rows.threaded:
             yield from _one_ahead(asked, lambda request: self._rows.fetch(request.indices, seed))
         else:
@@ -221,6 +233,13 @@ class NetworkSource(GradientSource):
         )
 
 
+def _labels(indices: np.ndarray | RowNumbers) -> Tensor | Callable[[], Tensor]:
+    """Return the labels of a batch, which are its indices; of many rows only when they are asked for."""
+    if isinstance(indices, RowNumbers):
+        return lambda: torch.from_numpy(np.asarray(indices))
+    return torch.from_numpy(indices)
+
+
 def _modes(model: nn.Module) -> tuple[tuple[bool, int, int], ...]:
     """Return the mode and the numbers of hooks of each module: if they change, the model may compute something else."""
     return tuple((m.training, len(m._forward_hooks), len(m._forward_pre_hooks)) for m in model.modules())
@@ -243,7 +262,7 @@ class _BatchChunks:
     """One batch in chunks, on the device of the parameters; read anew each time it is iterated."""
 
     source: NetworkSource
-    indices: np.ndarray
+    indices: np.ndarray | RowNumbers
     query: int | None
     seed: int
     device: torch.device
@@ -255,7 +274,8 @@ class _BatchChunks:
             here = all(tensor.device == self.device for tensor in tensors)
             moved = batch if here else rebuild([tensor.to(self.device) for tensor in tensors])
             lent = self.source._choice.reads_only and worth_lending(tensors)
-            yield Chunk(moved, size, self.source.ranks.number(request.number), lent)
+            labels = torch.from_numpy(request.indices) if isinstance(self.indices, RowNumbers) else None
+            yield Chunk(moved, size, self.source.ranks.number(request.number), lent, labels)
 
 
 def _checked_parameters(model: nn.Module) -> dict[str, Tensor]:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tacita._row_numbers import RowNumbers, RowRange, pieces
 from tacita.gradients.weighted_sums import round_up
 
 BLOCK_ROWS = 2**16  # the numbers of one kind, one a row, stay in a core's cache
@@ -180,8 +181,15 @@ def owned_row_blocks(table: Any) -> RowBlocks:
     return as_row_blocks(table.copy() if hasattr(table, "tocsr") else np.array(table))
 
 
-def blocks(indices: np.ndarray | None, num_rows: int, columns: int) -> Iterator[slice | np.ndarray]:
+def blocks(indices: np.ndarray | RowNumbers | None, num_rows: int, columns: int) -> Iterator[slice | np.ndarray]:
     """Yield the rows of a batch in blocks: slices where the batch is all rows in order, else arrays of indices."""
+    if isinstance(indices, RowRange):
+        for start in range(indices.start, indices.stop, BLOCK_ROWS):
+            yield slice(start, min(start + BLOCK_ROWS, indices.stop))
+        return
+    if isinstance(indices, RowNumbers):
+        yield from pieces(indices, max(1, min(BLOCK_ROWS, BLOCK_NUMBERS // max(1, columns))))
+        return
     # As many rows as there are, each greater than the one before: all rows, in order.
     if indices is None or (len(indices) == num_rows and bool((indices[1:] > indices[:-1]).all())):
         for start in range(0, num_rows, BLOCK_ROWS):

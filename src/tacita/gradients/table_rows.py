@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tacita._row_numbers import RowNumbers
 from tacita.gradients.engine import Engine, GradientSource, Groups, Rule, Shapes, Sums
 from tacita.gradients.row_blocks import CHUNK_NUMBERS, LEAST_ROWS, as_row_blocks, blocks
 from tacita.gradients.weighted_sums import group_norms, weight_arrays, weighted_sum
@@ -31,6 +32,8 @@ class TableRowsSource(GradientSource):
         >>> next(source.engine({}, np.array([0])).materialise())["row"]
         tensor([[0.5000, 1.0000, 1.0000]], dtype=torch.float64)
     """
+
+    takes_row_numbers = True
 
     def __init__(
         self,
@@ -57,13 +60,13 @@ class TableRowsSource(GradientSource):
     def engine(
         self, params: Mapping[str, Tensor], indices: np.ndarray, *, query: int | None = None, seed: int | None = None
     ) -> "TableRowsEngine":
-        return TableRowsEngine(self, np.asarray(indices, np.int64))
+        return TableRowsEngine(self, indices if isinstance(indices, RowNumbers) else np.asarray(indices, np.int64))
 
 
 class TableRowsEngine(Engine):
     """The engine of one batch of :class:`TableRowsSource`. It shows rows, and sums none."""
 
-    def __init__(self, source: TableRowsSource, indices: np.ndarray) -> None:
+    def __init__(self, source: TableRowsSource, indices: np.ndarray | RowNumbers) -> None:
         self._source, self._indices = source, indices
 
     @property
@@ -72,7 +75,7 @@ class TableRowsEngine(Engine):
 
     @property
     def labels(self) -> Tensor:
-        return torch.from_numpy(self._indices)
+        return torch.from_numpy(np.asarray(self._indices))
 
     def weighted_sums(self, rule: Rule, groups: Groups) -> Sums:
         totals: list[dict[str, Tensor]] = []
@@ -107,7 +110,7 @@ class TableRowsEngine(Engine):
         source = self._source
         height = max(LEAST_ROWS, CHUNK_NUMBERS // source.shapes[ROW].numel())
         if not len(self._indices):
-            yield self._indices
+            yield np.empty(0, np.int64)
         for rows in blocks(self._indices, source.num_rows, source._rows.shape[1]):
             if isinstance(rows, slice):
                 yield from (slice(k, min(k + height, rows.stop)) for k in range(rows.start, rows.stop, height))

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tacita._row_numbers import RowNumbers
 from tacita._tree import from_bytes, to_bytes
 from tacita.accounting import RELATIONS, NeighboringRelation
 from tacita.errors import BudgetExceededError, UnsupportedEventError
@@ -33,7 +34,7 @@ class Plan(NamedTuple):
     """What rank 0 drew for a query: its number, the rows of its batch and the seed of what the model draws itself."""
 
     query: int
-    rows: np.ndarray
+    rows: np.ndarray | RowNumbers
     seed: int
 
 
@@ -213,6 +214,6 @@ def check_alike(ranks: Ranks, settings: Mapping[str, Any], data: OracleData, est
     model = data.source.model
     ranks.agree("model", point_digest(data.source, {} if model is None else dict(model.named_parameters())))
     head, _ = ranks.told("records", {"seed": fresh_seed()} if ranks.leads else None)
-    rows = b"" if data.rows is None else data.rows.tobytes()
+    rows = b"" if data.rows is None else np.asarray(data.rows).tobytes()
     records = data.source.records_digest(head["seed"]) if isinstance(data.source, NetworkSource) else b""
     ranks.agree("records", hashlib.sha256(rows).digest() + records)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from tacita import _validate
+from tacita._row_numbers import RowNumbers
 from tacita.accounting import Part
 from tacita.estimators.estimator import Estimator, Values
 from tacita.gradients.engine import GradientSource
@@ -105,7 +106,7 @@ class GradientOracle:
         sampler: Sampler,
         ledger: Ledger | None,
         planned_queries: int,
-        rows: np.ndarray | None = None,
+        rows: np.ndarray | RowNumbers | None = None,
         part: Part | None = None,
         max_rows_per_unit: int = 1,
         planned_restarts: int = 0,

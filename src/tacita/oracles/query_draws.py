@@ -8,6 +8,8 @@ from collections.abc import Mapping
 import numpy as np
 from torch import Tensor
 
+from tacita import _row_numbers
+from tacita._row_numbers import RowNumbers, is_ascending, rows_at
 from tacita.gradients.engine import GradientSource
 from tacita.oracles.following import Plan, tell_plan
 from tacita.oracles.line import Line
@@ -27,20 +29,32 @@ class QueryDraws:
     """
 
     def __init__(
-        self, sampler: Sampler, line: Line, source: GradientSource, num_rows: int, rows: np.ndarray | None
+        self,
+        sampler: Sampler,
+        line: Line,
+        source: GradientSource,
+        num_rows: int,
+        rows: np.ndarray | RowNumbers | None,
     ) -> None:
         self.sampler, self.num_rows, self.rows = sampler, num_rows, rows
         self._line, self._source = line, source
 
-    def batch(self, query: int) -> np.ndarray:
-        """Return the rows that ``query`` reads, ascending, each once."""
-        drawn = np.asarray(self.sampler.draw(query, self._line.coins, self.num_rows))
-        inside = not drawn.size or (drawn[0] >= 0 and drawn[-1] < self.num_rows)  # -1 would index the last row again
-        if not (inside and (drawn[1:] > drawn[:-1]).all()):
+    def batch(self, query: int) -> np.ndarray | RowNumbers:
+        """Return the rows that ``query`` reads, ascending, each once; an array where the source takes nothing else."""
+        many = self.num_rows > _row_numbers.IN_MEMORY
+        drawn = (self.sampler.batch if many else self.sampler.draw)(query, self._line.coins, self.num_rows)
+        if is_ascending(drawn):  # ascending, and each once, by what they are
+            inside = drawn.end <= self.num_rows
+        else:
+            drawn = np.asarray(drawn)
+            inside = not drawn.size or (drawn[0] >= 0 and drawn[-1] < self.num_rows)  # -1 would be the last row again
+            inside = inside and bool((drawn[1:] > drawn[:-1]).all())
+        if not inside:
             raise RuntimeError(
                 f"{type(self.sampler).__name__}.draw must return ascending indices, each once, of existing rows."
             )
-        return drawn if self.rows is None else self.rows[drawn]
+        found = drawn if self.rows is None else rows_at(self.rows, drawn)
+        return found if self._source.takes_row_numbers else np.asarray(found)
 
     def seed(self, query: int) -> int:
         """Return 256 secret bits that seed what the model and the data set draw (dropout, augmentation)."""

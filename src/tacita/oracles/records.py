@@ -4,7 +4,8 @@ Place: [oracles.records] -> oracles. Rows and units are private; the kind of spl
 """
 
 import hashlib
-from collections.abc import Callable, Hashable, Sequence
+import math
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Generic, TypeVar
 
@@ -14,14 +15,17 @@ from torch import Tensor, nn
 from torch.utils.data import Subset, TensorDataset
 
 from tacita import _validate
+from tacita._row_numbers import ChosenRows, RowNumbers, RowRange, is_ascending, kept
 from tacita.accounting import NeighboringRelation, Part
 from tacita.errors import UnsupportedEventError
 from tacita.gradients import NetworkSource
-from tacita.gradients.arrays import arrays_in, is_arrays, length
+from tacita.gradients.arrays import arrays_in, is_arrays, is_sparse, length
 from tacita.gradients.engine import GradientSource
 from tacita.gradients.functional import LossFn
-from tacita.random import Key, Randomness
+from tacita.random import Key, Randomness, Stream
 from tacita.sampling.units import unit_codes, unit_words, within_cap
+
+HASHED = 2**22  # numbers that are hashed at once
 
 AnySource = TypeVar("AnySource", bound=GradientSource)
 
@@ -32,13 +36,14 @@ class Records:
 
     Attributes:
         dataset: As an oracle takes it: a map-style ``Dataset``, or arrays in a tuple, mapping or dataclass. Private.
-        rows: Indices of the rows that take part, each once, kept as int64; ``None`` for all. Private.
+        rows: Indices of the rows that take part, each once, kept as int64; ``None`` for all. Private. Of a split with
+            millions of rows they are row numbers that are not in memory, which NumPy takes as an array.
         part: The part of a split that these records form, for the ledger; ``None`` for all records.
         max_rows_per_unit: The largest number of rows that belong to one unit (a person); 1 where the unit is a row.
     """
 
     dataset: object = field(repr=False)
-    rows: np.ndarray | None = field(default=None, repr=False)
+    rows: np.ndarray | RowNumbers | None = field(default=None, repr=False)
     part: Part | None = None
     max_rows_per_unit: int = 1
 
@@ -68,10 +73,14 @@ class OracleData(Generic[AnySource]):
     """
 
     def __init__(
-        self, source: AnySource, rows: np.ndarray | None = None, part: Part | None = None, max_rows_per_unit: int = 1
+        self,
+        source: AnySource,
+        rows: np.ndarray | RowNumbers | None = None,
+        part: Part | None = None,
+        max_rows_per_unit: int = 1,
     ) -> None:
         self.source, self.part, self.max_rows_per_unit = source, part, max_rows_per_unit
-        self.rows = None if rows is None else distinct_rows(rows, source.num_rows).copy()
+        self.rows = None if rows is None else owned_rows(rows, source.num_rows)
         self.num_rows = source.num_rows if rows is None else len(rows)
         check_in_part(part, self.rows, source.num_rows)
 
@@ -134,7 +143,8 @@ def split(
     set, and each order of its rows, a ``name`` of its own.
 
     Args:
-        dataset: A map-style ``Dataset``, or arrays in a tuple, mapping or dataclass.
+        dataset: A map-style ``Dataset``, arrays in a tuple, mapping or dataclass, or a SciPy sparse matrix (or several
+            of these in a container), which stays sparse.
         sizes: Lengths that sum to the number of rows, or fractions that sum to 1.
         units: The unit of each row, a text, a number, bytes or a tuple of these; ``None`` if a row is a unit. Under
             add_or_remove_one only. Units are compared by value: 1 and 1.0 are one unit, 1 and "1" are two. A row whose
@@ -166,22 +176,38 @@ def split(
     if abs(sum(fractions) - 1) > 1e-9:
         raise ValueError(f"sizes must be fractions that sum to 1, or integers, got {list(sizes)!r}.")
     if units is None:
-        coins, kept, of = key.stream("coins").words(num_rows), np.arange(num_rows), ""
+        stream, of = key.stream("coins"), ""
+        places = [_part_by_coin(stream, num_rows, fractions, index) for index in range(len(fractions))]
     else:
         codes, names = _unit_of_each_row(units, num_rows)
-        coins, kept = unit_words(codes, names, key), np.flatnonzero(within_cap(codes, names, max_rows_per_unit, key))
+        coins, taken = unit_words(codes, names, key), np.flatnonzero(within_cap(codes, names, max_rows_per_unit, key))
+        of_unit = _parts_of(coins, fractions)
+        places = [taken[of_unit[taken] == index] for index in range(len(fractions))]
         of = _sha256(codes, names)
     drawn = f"{name}-{_tag(key, num_rows, max_rows_per_unit, of, _content(dataset), *map(repr, fractions))}"
-    part_of = np.searchsorted(np.cumsum(fractions)[:-1], coins / 2.0**64, side="right")
     return [
         Records(
             dataset=dataset,
-            rows=kept[part_of[kept] == index],
+            rows=places[index],
             part=Part(split=drawn, kind="coin", index=index, fraction=fraction, units=None if units is None else True),
             max_rows_per_unit=max_rows_per_unit,
         )
         for index, fraction in enumerate(fractions)
     ]
+
+
+def _parts_of(coins: np.ndarray, fractions: list[float]) -> np.ndarray:
+    """Return the part that each coin, a 64-bit word, falls into."""
+    return np.searchsorted(np.cumsum(fractions)[:-1], coins / 2.0**64, side="right")
+
+
+def _part_by_coin(stream: Stream, num_rows: int, fractions: list[float], index: int) -> np.ndarray | RowNumbers:
+    """Return the rows whose coin falls into one part; the coins of many rows are computed whenever they are read."""
+
+    def chosen(first: int, count: int) -> np.ndarray:
+        return _parts_of(stream.words(count, first), fractions) == index
+
+    return kept(ChosenRows(num_rows, chosen))
 
 
 def _tag(key: Key, *drawing: str | int) -> str:
@@ -198,11 +224,33 @@ def _content(dataset: Any) -> str:
         inner = f"{_content(dataset.dataset)} {list(map(int, dataset.indices))}"
         return hashlib.sha256(inner.encode()).hexdigest()
     known = dataset.tensors if isinstance(dataset, TensorDataset) else dataset
+    known = (known,) if is_sparse(known) else known
     digest = hashlib.sha256()
-    for array in arrays_in(known) if is_arrays(known) else ():
+    for array in _stored(known) if is_arrays(known) else ():
         digest.update(f"{array.dtype} {tuple(array.shape)} ".encode() if hasattr(array, "dtype") else b"")
-        digest.update(_values(array))
+        for block in _in_blocks(array):
+            digest.update(_values(block))
     return digest.hexdigest()
+
+
+def _stored(dataset: Any) -> Iterator[Any]:
+    """Yield the arrays of a container; of a sparse matrix its shape and what it stores, which stays sparse."""
+    for array in arrays_in(dataset):
+        if not is_sparse(array):
+            yield array
+            continue
+        rows = array.tocsr()
+        yield from (np.array(rows.shape), rows.data, rows.indices, rows.indptr)
+
+
+def _in_blocks(array: Any) -> Iterator[Any]:
+    """Yield an array a block of rows at a time, so that a memory map is not read into memory as a whole."""
+    if getattr(array, "ndim", 0) == 0 or getattr(array.dtype, "hasobject", False):
+        yield array
+        return
+    height = max(1, HASHED // max(1, math.prod(array.shape[1:])))
+    for start in range(0, len(array), height):
+        yield array[start : start + height]
 
 
 def _values(array: Any) -> Any:
@@ -255,14 +303,20 @@ def _by_range(dataset: object, sizes: list[int], num_rows: int, units: object, n
     return [
         Records(
             dataset=dataset,
-            rows=np.arange(stop - size, stop),
+            rows=kept(RowRange(stop - size, stop)),
             part=Part(split=name, kind="range", index=index, fraction=None, start=stop - size, stop=stop),
         )
         for index, (size, stop) in enumerate(zip(sizes, stops, strict=True))
     ]
 
 
-def distinct_rows(rows: Any, num_rows: int) -> np.ndarray:
+def owned_rows(rows: Any, num_rows: int) -> np.ndarray | RowNumbers:
+    """Return ``rows``, checked by :func:`distinct_rows`, in memory that nobody else can write."""
+    found = distinct_rows(rows, num_rows)
+    return found if isinstance(found, RowNumbers) else found.copy()
+
+
+def distinct_rows(rows: Any, num_rows: int) -> np.ndarray | RowNumbers:
     """Return ``rows`` as int64. Each must be a row of the data set, and none may stand twice.
 
     Raises:
@@ -270,6 +324,8 @@ def distinct_rows(rows: Any, num_rows: int) -> np.ndarray:
             rows. No message tells which row it is.
         TypeError: ``rows`` is not an array of integers.
     """
+    if is_ascending(rows) and rows.end <= num_rows:  # ascending, and each once, by what they are
+        return rows
     given = np.asarray(rows)
     if given.ndim != 1 or not (np.issubdtype(given.dtype, np.integer) or given.size == 0):
         raise TypeError("rows must be one axis of integers: the indices of the rows that take part.")
@@ -281,7 +337,7 @@ def distinct_rows(rows: Any, num_rows: int) -> np.ndarray:
     return found
 
 
-def check_in_part(part: Part | None, rows: np.ndarray | None, num_rows: int) -> None:
+def check_in_part(part: Part | None, rows: np.ndarray | RowNumbers | None, num_rows: int) -> None:
     """Refuse rows at other positions of the data set than those of a part by range. Coins cannot be checked.
 
     Raises:
@@ -289,7 +345,11 @@ def check_in_part(part: Part | None, rows: np.ndarray | None, num_rows: int) -> 
     """
     if part is None or part.kind != "range":
         return
-    first, last = (0, num_rows - 1) if rows is None else (rows.min(initial=num_rows), rows.max(initial=-1))
+    if isinstance(rows, RowRange):
+        first, last = rows.start, rows.stop - 1
+    else:
+        found = None if rows is None else np.asarray(rows)
+        first, last = (0, num_rows - 1) if found is None else (found.min(initial=num_rows), found.max(initial=-1))
     if num_rows and (first < (part.start or 0) or last >= (part.stop or 0)):
         raise ValueError(
             "rows must be those of the part, which stands for other positions of the data set. Hand in the Records that"

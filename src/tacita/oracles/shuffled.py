@@ -19,6 +19,7 @@ import numpy as np
 from torch import Tensor
 
 from tacita import _validate
+from tacita._row_numbers import RowNumbers
 from tacita.accounting import Part, Spend
 from tacita.accounting import epsilon as epsilon_of
 from tacita.accounting.events.shuffled import ShuffledSumEvent
@@ -265,7 +266,7 @@ class ShuffleMeanOracle1(_ShuffleOracle):
         grid: int | None = None,
         honest_fraction: float = 1.0,
         calibration: Calibration = "least",
-        rows: np.ndarray | None = None,
+        rows: np.ndarray | RowNumbers | None = None,
         part: Part | None = None,
         purpose: str = "train",
         settings: Mapping[str, Any] | None = None,
@@ -327,7 +328,7 @@ class ShuffleMeanOracle2(_ShuffleOracle):
         grid: int | None = None,
         honest_fraction: float = 1.0,
         calibration: Calibration = "least",
-        rows: np.ndarray | None = None,
+        rows: np.ndarray | RowNumbers | None = None,
         part: Part | None = None,
         purpose: str = "train",
         settings: Mapping[str, Any] | None = None,

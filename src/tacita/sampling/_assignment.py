@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from tacita._row_numbers import ChosenRows
 from tacita.random import Stream
 
 Batches = list[np.ndarray]  # the records of each batch, int64, ascending
@@ -19,6 +20,15 @@ def by_coin(stream: Stream, num_rows: int, num_batches: int, *, offset: int = 0)
     batch = stream.integers(num_rows, num_batches, offset)
     order = np.argsort(batch, kind="stable")  # stable: ascending within a batch
     return np.split(order, np.searchsorted(batch[order], np.arange(1, num_batches)))
+
+
+def coin_batch(stream: Stream, num_rows: int, num_batches: int, batch: int, *, offset: int = 0) -> ChosenRows:
+    """Return the rows that :func:`by_coin` puts into one batch; coins are computed again each time they are read."""
+
+    def chosen(first: int, count: int) -> np.ndarray:
+        return stream.integers(count, num_batches, offset + first) == batch
+
+    return ChosenRows(num_rows, chosen)
 
 
 def by_permutation(stream: Stream, num_rows: int, num_batches: int, *, offset: int = 0) -> Batches:

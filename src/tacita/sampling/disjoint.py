@@ -9,9 +9,10 @@ from typing import Literal
 
 import numpy as np
 
-from tacita import _validate
+from tacita import _row_numbers, _validate
+from tacita._row_numbers import RowNumbers, RowRange, kept
 from tacita.accounting.sampling_laws import DisjointLaw
-from tacita.sampling._assignment import LastAssignment, batches_by_coin, by_coin, slice_of
+from tacita.sampling._assignment import LastAssignment, batches_by_coin, by_coin, coin_batch, slice_of
 from tacita.sampling.sampler import Coins, Sampler
 
 
@@ -73,13 +74,22 @@ class DisjointSampler(Sampler):
 
     def draw(self, query: int, coins: Coins, num_rows: int) -> np.ndarray:
         self._check_draw(query, num_rows)
-        if self.assignment == "index":
-            return np.arange(num_rows)[slice_of(query, num_rows, self.num_batches)]
+        if self.assignment == "index" or num_rows > _row_numbers.IN_MEMORY:
+            return np.asarray(self.batch(query, coins, num_rows))
         stream = coins.for_session()
         batches = self._last.get(  # type: ignore[attr-defined]
             (stream, num_rows), lambda: by_coin(stream, num_rows, self.num_batches)
         )
         return batches[query].copy()
+
+    def batch(self, query: int, coins: Coins, num_rows: int) -> np.ndarray | RowNumbers:
+        self._check_draw(query, num_rows)
+        if self.assignment == "index":
+            rows = slice_of(query, num_rows, self.num_batches)
+            return kept(RowRange(rows.start, rows.stop))
+        if num_rows <= _row_numbers.IN_MEMORY:  # a whole assignment is kept for the queries to come
+            return self.draw(query, coins, num_rows)
+        return kept(coin_batch(coins.for_session(), num_rows, self.num_batches, query))
 
     def masks(self, query: int, coins: Coins, num_rows: int, runs: int) -> np.ndarray:
         self._check_draw(query, num_rows)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tacita import _validate
+from tacita._row_numbers import RowNumbers, RowRange, kept
 from tacita.accounting.sampling_laws import FullBatchLaw
 from tacita.sampling.sampler import Coins, Sampler
 
@@ -48,6 +49,10 @@ class FullBatchSampler(Sampler):
     def draw(self, query: int, coins: Coins, num_rows: int) -> np.ndarray:
         self._check_draw(query, num_rows)
         return np.arange(num_rows)
+
+    def batch(self, query: int, coins: Coins, num_rows: int) -> np.ndarray | RowNumbers:
+        self._check_draw(query, num_rows)
+        return kept(RowRange(0, num_rows))
 
     def masks(self, query: int, coins: Coins, num_rows: int, runs: int) -> np.ndarray:
         self._check_draw(query, num_rows)

@@ -4,16 +4,14 @@ Place: [sampling.poisson] -> gradients. Which records were drawn, and how many, 
 Source: Abadi et al. (2016), Section 3.1, https://arxiv.org/abs/1607.00133.
 """
 
-import math
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from tacita import _validate
+from tacita._row_numbers import ChosenRows, RowNumbers, kept
 from tacita.accounting.sampling_laws import PoissonLaw, PoissonUnitLaw
 from tacita.sampling.sampler import Coins, Sampler
-
-_COINS = 2**20  # tossed at once, which bounds the memory
 
 
 @dataclass(frozen=True, init=False)
@@ -59,16 +57,15 @@ class PoissonSampler(Sampler):
     def draw(self, query: int, coins: Coins, num_rows: int) -> np.ndarray:
         if query < 0:  # all that can be wrong: any number of queries, and of rows, is fine
             self._check_draw(query, num_rows)
-        stream, count = coins.for_query(query), 0
-        drawn = np.empty(_enough(num_rows, self.sample_rate), np.int64)
-        for first in range(0, num_rows, _COINS):  # only the indices of drawn rows stay in memory, once
-            coin = stream.bernoulli(min(_COINS, num_rows - first), self.sample_rate, first)
-            own = np.flatnonzero(coin)
-            if count + len(own) > len(drawn):  # more than there is room for, which is as rare as _enough says
-                drawn = np.concatenate([drawn[:count], np.empty(num_rows - count, np.int64)])
-            np.add(own, first, out=drawn[count : count + len(own)])
-            count += len(own)
-        return drawn[:count]
+        return np.asarray(self._chosen(query, coins, num_rows))
+
+    def batch(self, query: int, coins: Coins, num_rows: int) -> np.ndarray | RowNumbers:
+        self._check_draw(query, num_rows)
+        return kept(self._chosen(query, coins, num_rows))
+
+    def _chosen(self, query: int, coins: Coins, num_rows: int) -> ChosenRows:
+        stream = coins.for_query(query)  # whose words are computed a block at a time
+        return ChosenRows(num_rows, lambda first, count: stream.bernoulli(count, self.sample_rate, first))
 
     def masks(self, query: int, coins: Coins, num_rows: int, runs: int) -> np.ndarray:
         self._check_draw(query, num_rows)
@@ -108,16 +105,14 @@ class UnitPoissonSampler(Sampler):
     def draw(self, query: int, coins: Coins, num_rows: int) -> np.ndarray:
         return self._rows().draw(query, coins, num_rows)
 
+    def batch(self, query: int, coins: Coins, num_rows: int) -> np.ndarray | RowNumbers:
+        return self._rows().batch(query, coins, num_rows)
+
     def masks(self, query: int, coins: Coins, num_rows: int, runs: int) -> np.ndarray:
         return self._rows().masks(query, coins, num_rows, runs)
 
     def _rows(self) -> PoissonSampler:
         return PoissonSampler(sample_rate=self.sample_rate, num_records=self.num_records)
-
-
-def _enough(num_rows: int, sample_rate: float) -> int:
-    """Return a number of rows that is drawn at most, but for a chance of about 1e-15."""
-    return min(num_rows, math.ceil(num_rows * sample_rate + 8 * math.sqrt(num_rows * sample_rate) + 8))
 
 
 def _rate(num_records: int, sample_rate: float | None, expected_batch_size: float | None) -> float:

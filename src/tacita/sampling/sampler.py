@@ -11,6 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from tacita import _validate
+from tacita._row_numbers import RowNumbers
 from tacita.accounting.sampling_laws import SamplingLaw
 from tacita.random import Stream
 
@@ -70,6 +71,13 @@ class Sampler(ABC):
                 ``num_rows`` is not ``num_records``. Nothing else about the data raises: a data set without rows and an
                 empty batch are ordinary.
         """
+
+    def batch(self, query: int, coins: Coins, num_rows: int) -> np.ndarray | RowNumbers:
+        """Return the same rows as :meth:`draw`, as row numbers that need not be in memory where they are many.
+
+        Oracles ask this where the data have more than 2^22 rows. The default is :meth:`draw`.
+        """
+        return self.draw(query, coins, num_rows)
 
     @property
     def requires_public_count(self) -> bool:

@@ -9,9 +9,18 @@ from typing import Literal
 
 import numpy as np
 
-from tacita import _validate
+from tacita import _row_numbers, _validate
+from tacita._row_numbers import RowNumbers, kept
 from tacita.accounting.sampling_laws import ShuffledEpochsLaw
-from tacita.sampling._assignment import LastAssignment, batches_by_coin, by_coin, by_permutation, orders, slice_of
+from tacita.sampling._assignment import (
+    LastAssignment,
+    batches_by_coin,
+    by_coin,
+    by_permutation,
+    coin_batch,
+    orders,
+    slice_of,
+)
 from tacita.sampling.sampler import Coins, Sampler
 
 _EPOCH = 2**40  # words of the session's stream that belong to one epoch: one for each record
@@ -76,6 +85,8 @@ class ShuffledEpochsSampler(Sampler):
 
     def draw(self, query: int, coins: Coins, num_rows: int) -> np.ndarray:
         self._check_draw(query, num_rows)
+        if self._by_blocks(num_rows):
+            return np.asarray(self.batch(query, coins, num_rows))
         epoch, batch = divmod(query, self.batches_per_epoch)
         stream = coins.for_session()
         assign = by_coin if self.assignment == "coin" else by_permutation
@@ -84,6 +95,18 @@ class ShuffledEpochsSampler(Sampler):
             lambda: assign(stream, num_rows, self.batches_per_epoch, offset=epoch * _EPOCH),
         )
         return batches[batch].copy()
+
+    def batch(self, query: int, coins: Coins, num_rows: int) -> np.ndarray | RowNumbers:
+        self._check_draw(query, num_rows)
+        if not self._by_blocks(num_rows):
+            return self.draw(query, coins, num_rows)
+        epoch, batch = divmod(query, self.batches_per_epoch)
+        stream = coins.for_session()
+        return kept(coin_batch(stream, num_rows, self.batches_per_epoch, batch, offset=epoch * _EPOCH))
+
+    def _by_blocks(self, num_rows: int) -> bool:
+        """Return whether a batch is found block by block, because a whole assignment would be too large to keep."""
+        return self.assignment == "coin" and num_rows > _row_numbers.IN_MEMORY
 
     def masks(self, query: int, coins: Coins, num_rows: int, runs: int) -> np.ndarray:
         self._check_draw(query, num_rows)

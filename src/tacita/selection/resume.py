@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tacita.accounting import RepeatAndSelectEvent
 from tacita.errors import ResumeError
 from tacita.ledger import Ledger, settings_sha256
@@ -45,7 +47,7 @@ def bind(run: RunLifecycle, settings: Mapping[str, Any], held_out: Records) -> d
         ResumeError: The interrupted selection has other settings or records.
     """
     declared = json.dumps([settings, repr(held_out.part), held_out.max_rows_per_unit], sort_keys=True).encode()
-    rows = b"" if held_out.rows is None else held_out.rows.tobytes()
+    rows = b"" if held_out.rows is None else np.asarray(held_out.rows).tobytes()
     parts = [declared, rows, *data_parts(held_out.dataset, run.randomness.session_key("input"))]
     return {**settings, "inputs": run.bind(parts, "settings or held-out records")}
 

@@ -44,7 +44,7 @@ def data_fingerprint(oracle: GradientOracle, dataset: Any) -> str:
     key = oracle.line.session_key
     records = as_records(dataset)
     parts = data_parts(records.dataset, key)
-    rows = [] if records.rows is None else [records.rows.tobytes()]
+    rows = [] if records.rows is None else [np.asarray(records.rows).tobytes()]
     return key.tag("run", parts=chain([hashlib.sha256(settings).digest()], rows, parts))
 
 
