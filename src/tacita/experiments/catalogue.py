@@ -5,7 +5,7 @@ A new module of experiments defines a tuple ``EXPERIMENTS`` and is added to ``MO
 
 from types import ModuleType
 
-from tacita.experiments import clip21, dp_clipped_sgd, one_pass, saddles
+from tacita.experiments import clip21, clip21_logistic, clip21_networks, dp_clipped_sgd, one_pass, saddles
 from tacita.experiments.runner import Experiment
 
 MODULES: tuple[ModuleType, ...] = (
@@ -13,6 +13,8 @@ MODULES: tuple[ModuleType, ...] = (
     one_pass,
     saddles,
     clip21,
+    clip21_logistic,
+    clip21_networks,
 )  # in the order in which their experiments are listed
 
 
