@@ -18,7 +18,7 @@ from tacita.accounting import ClientMessagesEvent, ClippedSamplesEvent, Event, N
 from tacita.clipping import FlatClipper, PerLayerClipper
 from tacita.estimators.estimator import Estimator, Values
 from tacita.gradients.engine import Engine, Groups, Shapes
-from tacita.gradients.weighted_sums import group_norms
+from tacita.gradients.weighted_sums import group_norms, round_down, with_room
 from tacita.sampling import Sampler
 
 Tensors = Mapping[str, Tensor]
@@ -234,7 +234,10 @@ def _lead(vector: Tensors, shapes: Shapes) -> int:
 
 def _times(values: Tensor, weights: Tensor, axes: int) -> Tensor:
     """Return ``weights * values``; zeros where the weight is 0, whatever the values hold."""
-    column = _wide(weights.to(values.dtype), axes)
+    narrow = weights
+    if values.dtype != weights.dtype:  # the room that weights have for roundings is one of their own dtype
+        narrow = with_room(round_down(weights, values.dtype), values.dtype)
+    column = _wide(narrow, axes)
     return torch.where(column > 0, column * values, 0.0)
 
 

@@ -8,8 +8,11 @@ from tacita.federated.algorithms import (
     ServerState,
 )
 from tacita.federated.client import Client, Message
-from tacita.federated.privacy import FederatedPrivacy, LocalPrivacy, TrustedServer
+from tacita.federated.local_training import LocalTraining
+from tacita.federated.privacy import FederatedPrivacy, LocalPrivacy, RecordPrivacy, TrustedServer
 from tacita.federated.problems import ClientProblem, LogisticClients, NetworkClients, QuadraticClients
+from tacita.federated.quantile_averaging import QuantileAveraging
+from tacita.federated.server_adam import ServerAdam
 from tacita.federated.settings import SimulationSettings, read_settings, run_simulation
 from tacita.federated.simulation import Round, Simulation
 from tacita.federated.splits import split_by_label, split_by_owner, split_dirichlet, split_evenly, stacked
@@ -23,11 +26,15 @@ __all__ = [
     "FederatedAveraging",
     "FederatedPrivacy",
     "LocalPrivacy",
+    "LocalTraining",
     "LogisticClients",
     "Message",
     "NetworkClients",
     "QuadraticClients",
+    "QuantileAveraging",
+    "RecordPrivacy",
     "Round",
+    "ServerAdam",
     "ServerState",
     "Simulation",
     "SimulationSettings",

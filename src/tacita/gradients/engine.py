@@ -91,10 +91,13 @@ class GradientSource(ABC):
     Attributes:
         model: The module whose parameters a gradient is taken in; ``None`` if the source has none.
         ranks: The processes that share the rows of a batch; by default one.
+        mixes_records: Whether an engine's rows are functions of several records, such as a client's update. Only an
+            estimator of :attr:`~tacita.estimators.Estimator.any_change` may have such a source.
     """
 
     model: nn.Module | None = None
     ranks: Ranks = ALONE
+    mixes_records: bool = False
 
     @property
     @abstractmethod
