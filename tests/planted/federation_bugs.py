@@ -4,7 +4,15 @@ import torch
 
 from tacita.clipping import FlatClipper
 from tacita.estimators import clipped_difference
-from tacita.federated import ClientProblem, LocalTraining, LogisticClients, QuantileAveraging, simulation
+from tacita.federated import (
+    ClientProblem,
+    LocalPrivacy,
+    LocalTraining,
+    LogisticClients,
+    QuantileAveraging,
+    simulation,
+    views,
+)
 from tacita.federated import quantile_averaging as quantile
 from tacita.federated.client_weights import ClientWeights
 from tests.planted.plant import bug, put, swap
@@ -12,6 +20,7 @@ from tests.planted.plant import bug, put, swap
 LOCAL = "tests/federated/test_local_training.py::"
 QUANTILE = "tests/federated/test_quantile_averaging.py::"
 RECORD = "tests/federated/test_record_privacy.py::"
+VIEWS = "tests/federated/test_views.py::"
 SIMULATION = "tests/federated/test_simulation.py::"
 
 
@@ -77,5 +86,26 @@ def lost_messages_where_draws_are_counted():
 
 @bug(caught_by=[SIMULATION + "test_a_session_is_bound_to_its_settings"])
 def a_session_forgets_settings_of_its_problem():
-    """The hash of a simulation's session leaves out minibatch and regulariser, so that a resumed run may change them."""
+    """The hash of a simulation's session leaves out minibatch and regulariser, which a resumed run may change."""
     put(ClientProblem, "__repr__", lambda self: f"{type(self).__name__}(num_clients={self.num_clients})")
+
+
+@bug(20, caught_by=[VIEWS + "test_no_second_guarantee_where_none_is_proved"])
+def the_noise_of_lost_messages_is_counted():
+    """The guarantee against whoever sees the models counts the noises of messages that may be lost."""
+    whole = views.models_epsilon
+
+    def models_epsilon(run, delta):
+        before, run.loss_rate = run.loss_rate, 0.0
+        try:
+            return whole(run, delta)
+        finally:
+            run.loss_rate = before
+
+    swap(whole, models_epsilon)
+
+
+@bug(20, caught_by=[VIEWS + "test_the_models_alone_tell_less_than_the_messages"])
+def all_clients_add_noise_in_every_round():
+    """The guarantee against whoever sees the models counts a noise of each client, where only some are asked."""
+    put(LocalPrivacy, "expected_clients", lambda self, num_clients: float(num_clients))
