@@ -111,6 +111,7 @@ def test_a_run_trains():
         ({"problem": logistic(dtype=torch.float32)}, ValueError, "must be of float64"),
         ({"problem": logistic(batch_size=3)}, ValueError, "batch_size must be None"),
         ({"problem": QuadraticClients(torch.zeros(2, 3, dtype=torch.float64))}, TypeError, "has no records"),
+        ({"weights": torch.ones(5), "total_weight": 5.0}, ValueError, "weights must be None"),
         ({"algorithm": clip_sgd()}, TypeError, "algorithm must be Clip21SGDM"),
     ],
 )

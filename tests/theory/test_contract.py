@@ -70,7 +70,8 @@ OWN = {
     "plan_clip21": {"setting": FEDERATED},
     "theorem_rules": {"setting": FEDERATED},
 }
-STATEMENTS = {"plan_dp_clipped_sgd", "plan_noisy_sgd", "plan_clip21", "theorem_rules", "no_theorem", "exact_noise_multiplier", "rough_noise_multiplier",
+STATEMENTS = {"plan_dp_clipped_sgd", "plan_noisy_sgd", "plan_clip21", "theorem_rules",
+              "no_theorem", "exact_noise_multiplier", "rough_noise_multiplier",
               "stochastic_rule", "private_rule", "plan_heavy_tailed", "plan_localized", "step_cap",
               "need_strong_convexity", "check_constants"}  # fmt: skip # whose arguments were checked when built
 

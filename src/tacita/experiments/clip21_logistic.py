@@ -300,7 +300,8 @@ def _names(rows: Sequence[Row]) -> list[str]:
 
 def _notes(rounds: int, full: bool, data: Path | None) -> list[str]:
     return [
-        f"{CLIENTS} clients, minibatches, {rounds:,} rounds, mean of the last {LAST}; {'3 seeds' if full else 'one seed'}",
+        f"{CLIENTS} clients, minibatches, {rounds:,} rounds, {'3 seeds' if full else 'one seed'}",
+        f"gradient norm: mean of the last {LAST} rounds",
         "every method with its best threshold, step size and momentum weight: that tuning is not charged",
         f"epsilon at delta {DELTA:g}, local: each client against the server",
         *([] if data else ["synthetic table; --data FOLDER takes duke.npz and leukemia.npz"]),

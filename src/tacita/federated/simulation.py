@@ -115,7 +115,7 @@ class Simulation:
             session=session,
         )
         if privacy.sampling is not None:
-            _check_sampled(problem, self.loss_rate)
+            _check_sampled(problem, self.loss_rate, weights)
         if stream_per_client and isinstance(privacy, TrustedServer):
             raise ValueError("stream_per_client needs LocalPrivacy: a trusted server adds its own noise, once.")
         self._noise = RoundNoise(stream_per_client)
@@ -311,12 +311,16 @@ class Simulation:
         return f"Simulation({self.problem!r}, {self.algorithm!r}, privacy={self.privacy!r}, rounds={self.rounds})"
 
 
-def _check_sampled(problem: ClientProblem, loss_rate: float) -> None:
+def _check_sampled(problem: ClientProblem, loss_rate: float, weights: Tensor | None) -> None:
     """Raise unless the proof by the number of draws covers the simulation."""
     if loss_rate:
         raise ValueError(
             "loss_rate must be 0 with RecordPrivacy: by the number of draws of a record it is only proved for states "
             "that move with every message."
+        )
+    if weights is not None:
+        raise ValueError(
+            "weights must be None with RecordPrivacy: a weight may depend on records, beside the messages."
         )
     if problem.dtype != torch.float64:
         raise ValueError(f"the problem must be of float64 with RecordPrivacy, got {problem.dtype}.")

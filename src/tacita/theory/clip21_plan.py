@@ -41,8 +41,8 @@ class FederatedSetting:
         initial_gap: An upper bound on the objective at the start minus its infimum.
         largest_grad: An upper bound on the norm of a client's gradient at the start.
         gradient_noise: The sub-Gaussian scale sigma of a client's gradient noise.
-        max_grad_norm: Threshold C of a message; ``None`` for ``largest_grad`` over ``rounds``, the order of Corollary 1's
-            regime, in which a client can still follow its gradient.
+        max_grad_norm: Threshold C of a message; ``None`` for ``largest_grad`` over ``rounds``, the order of
+            Corollary 1's regime, in which a client can still follow its gradient.
         failure_probability: Probability with which the convergence statement may fail.
     """
 
