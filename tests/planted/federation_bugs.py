@@ -2,8 +2,9 @@
 
 import torch
 
+from tacita.accounting import gaussian_sum_event
 from tacita.clipping import FlatClipper
-from tacita.estimators import clipped_difference
+from tacita.estimators import ReleasedDifference, clipped_difference
 from tacita.federated import (
     ClientProblem,
     LocalPrivacy,
@@ -20,6 +21,7 @@ from tests.planted.plant import bug, put, swap
 LOCAL = "tests/federated/test_local_training.py::"
 QUANTILE = "tests/federated/test_quantile_averaging.py::"
 RECORD = "tests/federated/test_record_privacy.py::"
+RELEASED = "tests/federated/test_released_shift.py::"
 VIEWS = "tests/federated/test_views.py::"
 SIMULATION = "tests/federated/test_simulation.py::"
 
@@ -109,3 +111,19 @@ def the_noise_of_lost_messages_is_counted():
 def all_clients_add_noise_in_every_round():
     """The guarantee against whoever sees the models counts a noise of each client, where only some are asked."""
     put(LocalPrivacy, "expected_clients", lambda self, num_clients: float(num_clients))
+
+
+@bug(caught_by=[RELEASED + "test_a_client_moves_its_shift_by_what_it_sent"])
+def the_momentum_is_shared_with_the_shift():
+    """A client that feeds back what it released shows its momentum, which has seen raw gradients, as public."""
+    put(ReleasedDifference, "shareable", lambda self, state: dict(state))
+
+
+@bug(20, caught_by=[RELEASED + "test_it_is_charged_as_clip21"])
+def fed_back_messages_amplified_by_sampling():
+    """Messages that feed back what was released are charged as sampled sums, though the momentum remembers records."""
+
+    def event(self, sampler, noise_std, relation, shapes):
+        return gaussian_sum_event(sampler.law, (2.0,), tuple(noise_std.values()), relation)
+
+    put(ReleasedDifference, "event", event)

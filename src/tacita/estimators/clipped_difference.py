@@ -245,12 +245,17 @@ def _wide(lead: Tensor, axes: int) -> Tensor:
     return lead.reshape(*lead.shape, *[1] * axes)
 
 
-def _check(estimator: ClippedMean | ClippedDifference) -> None:
-    if not isinstance(estimator.clipper, FlatClipper | PerLayerClipper):
+def check_message(clipper: MessageClipper) -> None:
+    """Raise ``TypeError`` unless ``clipper`` projects onto balls."""
+    if not isinstance(clipper, FlatClipper | PerLayerClipper):
         raise TypeError(
-            f"clipper must be a FlatClipper or a PerLayerClipper, got {type(estimator.clipper).__name__}: a message is "
-            "projected onto balls."
+            f"clipper must be a FlatClipper or a PerLayerClipper, got {type(clipper).__name__}: a message is projected "
+            "onto balls."
         )
+
+
+def _check(estimator: ClippedMean | ClippedDifference) -> None:
+    check_message(estimator.clipper)
     object.__setattr__(estimator, "divisor", _validate.positive("divisor", estimator.divisor))
 
 

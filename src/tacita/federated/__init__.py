@@ -12,6 +12,7 @@ from tacita.federated.local_training import LocalTraining
 from tacita.federated.privacy import FederatedPrivacy, LocalPrivacy, RecordPrivacy, TrustedServer
 from tacita.federated.problems import ClientProblem, LogisticClients, NetworkClients, QuadraticClients
 from tacita.federated.quantile_averaging import QuantileAveraging
+from tacita.federated.released_shift import ReleasedShiftSGDM
 from tacita.federated.server_adam import ServerAdam
 from tacita.federated.settings import SimulationSettings, read_settings, run_simulation
 from tacita.federated.simulation import Round, Simulation
@@ -33,6 +34,7 @@ __all__ = [
     "QuadraticClients",
     "QuantileAveraging",
     "RecordPrivacy",
+    "ReleasedShiftSGDM",
     "Round",
     "ServerAdam",
     "ServerState",

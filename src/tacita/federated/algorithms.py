@@ -89,6 +89,15 @@ class FederatedAlgorithm(ABC):
         """Return the source of a client's oracle, given that of its gradients."""
         return source
 
+    @property
+    def feeds_back(self) -> bool:
+        """Whether a client's state depends on its noisy message, so that every client's own noise must be drawn."""
+        return False
+
+    def after(self, state: State, sent: Tensors) -> State:
+        """Return a client's state once its message and the noise on it are known; unchanged by default."""
+        return state
+
     def message_shapes(self, shapes: Shapes) -> Shapes:
         """Return the shapes of what a client sends, by name: by default those of the parameters."""
         return shapes

@@ -116,6 +116,10 @@ class Simulation:
         )
         if privacy.sampling is not None:
             _check_sampled(problem, self.loss_rate, weights)
+        if algorithm.feeds_back and not stream_per_client:
+            raise ValueError(
+                f"stream_per_client must be True with {type(algorithm).__name__}: each client feeds back its own noise."
+            )
         if stream_per_client and isinstance(privacy, TrustedServer):
             raise ValueError("stream_per_client needs LocalPrivacy: a trusted server adds its own noise, once.")
         self._noise = RoundNoise(stream_per_client)
@@ -195,7 +199,7 @@ class Simulation:
                 if self._line.commit(query, self._values(arrived)):  # the ledger is written: from here on it counts
                     break
             released = self._line.noisy()
-            self._clients = self._acknowledged(following, asked)
+            self._clients = self._acknowledged(self._fed_back(following, asked), asked)
         # ---- below the line: may be logged, reused, published ----
         total = {name: noisy for block in released.values() for name, noisy in block.items()}
         self.server = self.algorithm.receive(server, {name: x / self.divisor for name, x in total.items()})
@@ -261,6 +265,18 @@ class Simulation:
         """Return the bounded values by block: the sum of messages, or all of them if every client has its noise."""
         total = messages if self._noise.by_client else {name: message.sum(dim=0) for name, message in messages.items()}
         return {block: {name: total[name] for name in names} for block, names in self._groups.items()}
+
+    def _fed_back(self, following: State, asked: Asked) -> State:
+        """Return the next states of the clients that take part, given what those whose message arrived have sent."""
+        if not self.algorithm.feeds_back:
+            return following
+        places = asked.arrived.nonzero().squeeze(1)
+        taking_part = len(asked.arrived)
+        sent = {
+            name: x.new_zeros(taking_part, *x.shape[1:]).index_copy(0, places, x)
+            for name, x in self._noise.sent.items()
+        }
+        return self.algorithm.after(following, sent)
 
     def _acknowledged(self, following: State, asked: Asked) -> State:
         """Return the clients' states: those whose message arrived have moved, all others are as they were."""
