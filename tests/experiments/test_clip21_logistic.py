@@ -7,7 +7,7 @@ from torch.nn.functional import softplus
 
 import tacita
 from tacita.experiments import find
-from tacita.experiments.clip21_logistic import LAMBDA, Table, stochastic, tables
+from tacita.experiments.client_tables import LAMBDA, ClientTable, stochastic, tables
 from tacita.experiments.federated_grid import (
     CLIP21_SGD,
     CLIP21_SGDM,
@@ -104,7 +104,7 @@ def test_the_ratio_of_one_record_is_smaller_than_that_of_a_client():
 
 def test_a_table_is_dealt_and_normalised():
     rng = np.random.default_rng(1)
-    table = Table.of("x", 7 * rng.standard_normal((11, 3)), np.arange(11) % 2, 0.1, 0.5)
+    table = ClientTable.of("x", 7 * rng.standard_normal((11, 3)), np.arange(11) % 2, 0.1, 0.5)
     assert table.features.shape == (4, 2, 3)
     assert torch.allclose(table.features.norm(dim=2), torch.ones(4, 2))
 

@@ -266,16 +266,10 @@ def test_noise_is_calibrated_beside_what_is_registered_already():
     assert 1.99 < run.ledger.epsilon(1e-5) <= 2.0
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"problem": logistic(clients=6)},
-        {"problem": logistic(batch_size=3)},
-        {"problem": logistic(regularisation=0.1)},
-        {"loss_rate": 0.5},
-        {"algorithm": clip21(lr=0.2)},
-    ],
-)
+OTHERS = [{"problem": logistic(**own)} for own in ({"clients": 6}, {"batch_size": 3}, {"regularisation": 0.1})]
+
+
+@pytest.mark.parametrize("change", [*OTHERS, {"loss_rate": 0.5}, {"algorithm": clip21(lr=0.2)}])
 def test_a_session_is_bound_to_its_settings(change):
     book = ledger()
     session = simulation(logistic(), book=book).session

@@ -83,7 +83,7 @@ def records_of_a_simulated_client_are_not_clipped():
 @bug(77, caught_by=[RECORD + "test_what_is_not_proved_is_refused"])
 def lost_messages_where_draws_are_counted():
     """A simulation that charges by the draws of a record lets states go back after lost messages."""
-    put(simulation, "_check_sampled", lambda problem, loss_rate, weights: None)
+    put(simulation, "check_record_sampling", lambda problem, loss_rate, weights: None)
 
 
 @bug(caught_by=[SIMULATION + "test_a_session_is_bound_to_its_settings"])

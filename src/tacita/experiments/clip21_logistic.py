@@ -6,18 +6,16 @@ of it is public, and the grids are tuned on the data themselves, as in the paper
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from tacita.accounting import gaussian_epsilon
 from tacita.experiments import clip21_figures
+from tacita.experiments.client_tables import CLIENTS, LAMBDA, ClientTable, stochastic, tables
 from tacita.experiments.clip21 import PAPER
 from tacita.experiments.federated_grid import (
     CLIP21_SGD,
@@ -34,80 +32,14 @@ from tacita.experiments.federated_grid import (
 from tacita.experiments.runner import Check, Experiment, Progress, Result, Row
 from tacita.theory.clip21_noise import message_mu, message_noise_std
 
-CLIENTS, LAMBDA, LAST, DELTA = 4, 1e-3, 100, 1e-5
+LAST, DELTA = 100, 1e-5
 CLOSE = 1.2  # "a similar gradient norm"
 MOST = 30_000_000  # numbers in one tensor of clients' states
 Asked = tuple[str, float, float]  # method, noise-clipping ratio, and where it is shown: the ratio, or epsilon
 
 
-@dataclass(frozen=True)
-class Table:
-    """Rows of unit norm on four clients, and the two gradient noises of the paper.
-
-    Attributes:
-        name: What the table is called.
-        features: (clients, rows, d).
-        labels: -1 or 1, (clients, rows).
-        noise: Standard deviation of the Gaussian gradient noise, per coordinate. (The paper says "variance sigma".)
-        share: Share of a client's rows in a minibatch.
-    """
-
-    name: str
-    features: Tensor
-    labels: Tensor
-    noise: float
-    share: float
-
-    @classmethod
-    def of(cls, name: str, features: np.ndarray, labels: np.ndarray, noise: float, share: float) -> "Table":
-        """Normalise the rows and deal them to the clients in a fixed random order; what does not divide is left out."""
-        rows = len(features) // CLIENTS * CLIENTS
-        order = np.random.default_rng(0).permutation(len(features))[:rows]
-        unit = features[order] / np.linalg.norm(features[order], axis=1, keepdims=True)
-        signs = np.where(labels[order] > 0, 1.0, -1.0)
-        dealt = torch.from_numpy(unit).float().reshape(CLIENTS, -1, features.shape[1])
-        return cls(name, dealt, torch.from_numpy(signs).float().reshape(CLIENTS, -1), noise, share)
-
-    @property
-    def dim(self) -> int:
-        return self.features.shape[2]
-
-    def gradients(self, x: Tensor, weights: Tensor) -> Tensor:
-        """Return the clients' gradients (clients, cells, d) at points (cells, d); ``weights`` are those of the rows."""
-        margins = self.labels.unsqueeze(1) * torch.matmul(x, self.features.mT)  # (clients, cells, rows)
-        pulls = -weights * self.labels.unsqueeze(1) * torch.sigmoid(-margins)
-        regulariser = 2 * LAMBDA * x / (1 + x.square()).square()
-        return torch.baddbmm(regulariser.expand(len(pulls), -1, -1), pulls, self.features)
-
-    def full(self, x: Tensor) -> Tensor:
-        """Return the gradient of f, (cells, d)."""
-        weights = torch.full((CLIENTS, 1, 1), 1 / self.labels.shape[1])
-        return self.gradients(x, weights).mean(dim=0)
-
-
-def stochastic(table: Table, kind: str, seeds: int, seed: int) -> Any:
-    """Return noisy gradients: ``"minibatch"`` of a share of the rows, ``"Gaussian"`` noise, or ``"exact"``."""
-    rows = table.labels.shape[1]
-    generators = [torch.Generator().manual_seed(1000 * seed + one) for one in range(seeds)]
-    whole = torch.full((CLIENTS, 1, 1), 1 / rows)
-    taken = max(1, round(table.share * rows))
-
-    def minibatch() -> Tensor:
-        ranks = torch.stack([torch.rand(CLIENTS, rows, generator=one).argsort(dim=1) for one in generators], dim=1)
-        return (ranks < taken).float() / taken  # (clients, seeds, rows)
-
-    def gradients(x: Tensor, of_seed: Tensor) -> Tensor:
-        found = table.gradients(x, whole if kind != "minibatch" else minibatch()[:, of_seed])
-        if kind == "Gaussian":
-            noises = torch.stack([torch.randn(CLIENTS, table.dim, generator=one) for one in generators], dim=1)
-            found = found.add_(noises[:, of_seed], alpha=table.noise)
-        return found
-
-    return gradients
-
-
 def gradient_norms(
-    table: Table, grid: Sequence[Cell], kind: str, *, rounds: int, seed: int, say: Callable[[float], object]
+    table: ClientTable, grid: Sequence[Cell], kind: str, *, rounds: int, seed: int, say: Callable[[float], object]
 ) -> list[dict[str, Any]]:
     """Run a grid, and return a row for each setting: the mean norm of grad f over the last 100 rounds and all seeds."""
     found: list[float] = []
@@ -127,18 +59,6 @@ def gradient_norms(
         groups.setdefault((cell.method, cell.lr, cell.bound, cell.weight, cell.noise), []).append(norm)
     names = ("method", "lr", "threshold", "weight", "noise")
     return [{**dict(zip(names, key, strict=True)), "gradient norm": fmean(norms)} for key, norms in groups.items()]
-
-
-def tables(data: Path | None) -> list[Table]:
-    """Return Duke and Leukemia from a folder; without one, a synthetic table of 44 rows and 200 features."""
-    if data is None:
-        rng = np.random.default_rng(0)
-        return [Table.of("synthetic", rng.standard_normal((44, 200)), rng.standard_normal(44), 0.05, 0.5)]
-    with np.load(data / "duke.npz") as duke, np.load(data / "leukemia.npz") as leukemia:
-        return [
-            Table.of("Duke", duke["x"], duke["y"], 0.05, 0.5),
-            Table.of("Leukemia", leukemia["x_train"], leukemia["y_train"], 0.1, 0.25),
-        ]
 
 
 # --- without noise: Figures 2 and 7
@@ -242,7 +162,7 @@ def equal_epsilon(full: bool, seed: int, progress: Progress, data: Path | None) 
     epsilons = (8.0, 32.0, 128.0)
     rounds = _rounds(full, data)
 
-    def asked(table: Table) -> list[Asked]:
+    def asked(table: ClientTable) -> list[Asked]:
         found: list[Asked] = []
         for epsilon in epsilons:
             ratio = message_noise_std(epsilon=epsilon, delta=DELTA, max_grad_norm=1, messages=rounds)
@@ -269,7 +189,7 @@ def equal_epsilon(full: bool, seed: int, progress: Progress, data: Path | None) 
 
 
 def _private(
-    full: bool, seed: int, progress: Progress, data: Path | None, asked: Callable[[Table], Sequence[Asked]]
+    full: bool, seed: int, progress: Progress, data: Path | None, asked: Callable[[ClientTable], Sequence[Asked]]
 ) -> list[dict[str, Any]]:
     """Run what is asked of each table, with minibatches; return the tuned rows."""
     lrs = [2.0**k for k in (range(-10, 1) if full else range(-10, 1, 2) if data else (-6, -3, 0))]

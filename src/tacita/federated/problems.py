@@ -80,6 +80,26 @@ class ClientProblem(ABC):
         return f"{type(self).__name__}({words})"
 
 
+def check_record_sampling(problem: ClientProblem, loss_rate: float, weights: Tensor | None) -> None:
+    """Raise unless the proof by the number of draws covers the simulation."""
+    if loss_rate:
+        raise ValueError(
+            "loss_rate must be 0 with RecordPrivacy: by the number of draws of a record it is only proved for states "
+            "that move with every message."
+        )
+    if weights is not None:
+        raise ValueError(
+            "weights must be None with RecordPrivacy: a weight may depend on records, beside the messages."
+        )
+    if problem.dtype != torch.float64:
+        raise ValueError(f"the problem must be of float64 with RecordPrivacy, got {problem.dtype}.")
+    if problem.settings.get("batch_size") is not None:
+        raise ValueError(
+            "batch_size must be None with RecordPrivacy, which draws every client's records by its own rate."
+        )
+    _validate.count("num_rows", problem.num_rows)
+
+
 class LogisticClients(ClientProblem):
     r"""Logistic regression on every client: :math:`f_i(x) = \sum_j w_{ij} \ln(1 + e^{-b_{ij} a_{ij}^\top x}) + \lambda
     \sum_l \frac{x_l^2}{1 + x_l^2}`, in closed form; the regulariser of the paper is not convex.

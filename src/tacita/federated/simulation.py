@@ -23,7 +23,7 @@ from tacita.estimators.clipped_difference import State, finite_or_zero
 from tacita.federated.algorithms import FederatedAlgorithm, ServerState
 from tacita.federated.client_weights import ClientWeights
 from tacita.federated.privacy import FederatedPrivacy, TrustedServer
-from tacita.federated.problems import ClientProblem
+from tacita.federated.problems import ClientProblem, check_record_sampling
 from tacita.federated.round_noise import Asked, RoundNoise
 from tacita.ledger import Ledger, Session
 from tacita.ledger.reservations import BLOCK
@@ -115,7 +115,7 @@ class Simulation:
             session=session,
         )
         if privacy.sampling is not None:
-            _check_sampled(problem, self.loss_rate, weights)
+            check_record_sampling(problem, self.loss_rate, weights)
         if algorithm.feeds_back and not stream_per_client:
             raise ValueError(
                 f"stream_per_client must be True with {type(algorithm).__name__}: each client feeds back its own noise."
@@ -325,26 +325,6 @@ class Simulation:
 
     def __repr__(self) -> str:
         return f"Simulation({self.problem!r}, {self.algorithm!r}, privacy={self.privacy!r}, rounds={self.rounds})"
-
-
-def _check_sampled(problem: ClientProblem, loss_rate: float, weights: Tensor | None) -> None:
-    """Raise unless the proof by the number of draws covers the simulation."""
-    if loss_rate:
-        raise ValueError(
-            "loss_rate must be 0 with RecordPrivacy: by the number of draws of a record it is only proved for states "
-            "that move with every message."
-        )
-    if weights is not None:
-        raise ValueError(
-            "weights must be None with RecordPrivacy: a weight may depend on records, beside the messages."
-        )
-    if problem.dtype != torch.float64:
-        raise ValueError(f"the problem must be of float64 with RecordPrivacy, got {problem.dtype}.")
-    if problem.settings.get("batch_size") is not None:
-        raise ValueError(
-            "batch_size must be None with RecordPrivacy, which draws every client's records by its own rate."
-        )
-    _validate.count("num_rows", problem.num_rows)
 
 
 def _rows(message: Tensor, asked: Asked) -> Tensor:
