@@ -134,5 +134,7 @@ def test_data_come_from_a_folder(tmp_path):
     assert (duke.features.shape, leukemia.features.shape) == ((4, 11, 5), (4, 9, 5))
     with pytest.raises(ValueError, match="data must be a folder"):
         find("clip21-ratios")(data=tmp_path / "none")
+    with pytest.raises(ValueError, match="lacks mnist/train-images"):
+        find("clip21-mlp")(data=tmp_path)
     with pytest.raises(ValueError, match="makes its own data"):
         find("clip21-example")(data=tmp_path)

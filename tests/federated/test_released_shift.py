@@ -106,3 +106,5 @@ def test_a_message_that_was_lost_is_taken_back():
 def test_every_clients_own_noise_is_needed():
     with pytest.raises(ValueError, match="stream_per_client must be True with ReleasedShiftSGDM"):
         simulation(logistic(), released())
+    with pytest.raises(ValueError, match="weights must be None with ReleasedShiftSGDM"):
+        simulation(logistic(), released(), stream_per_client=True, weights=torch.ones(5), total_weight=5.0)

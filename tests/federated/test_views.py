@@ -9,12 +9,16 @@ import torch
 
 import tacita
 from tacita.accounting import gaussian_epsilon
-from tacita.federated import LocalPrivacy, QuadraticClients, RecordPrivacy, TrustedServer
+from tacita.federated import LocalPrivacy, QuadraticClients, RecordPrivacy, ReleasedShiftSGDM, TrustedServer
 from tacita.federated import settings as module
 from tacita.federated.settings import SimulationSettings, run_simulation
 from tacita.federated.views import models_epsilon, protected_from
-from tests.federated.runs import clip21, ledger, logistic, simulation
+from tests.federated.runs import UNIT, clip21, ledger, logistic, simulation
 
+FED_BACK = {
+    "algorithm": ReleasedShiftSGDM(clipper=UNIT, lr=0.1, momentum_weight=0.5),
+    "stream_per_client": True,
+}
 GAUSS = tacita.GaussianMechanism(noise_multiplier=4.0)
 
 
@@ -50,6 +54,7 @@ def test_two_worlds_of_models_reach_what_is_stated():
         {"book": ledger("add_or_remove_one")},
         {"loss_rate": 0.1},
         {"noise": 0.0},
+        FED_BACK,
         {"privacy": TrustedServer(mechanism=GAUSS)},
     ],
 )

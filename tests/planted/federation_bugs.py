@@ -11,6 +11,7 @@ from tacita.federated import (
     LocalTraining,
     LogisticClients,
     QuantileAveraging,
+    ReleasedShiftSGDM,
     simulation,
     views,
 )
@@ -127,3 +128,9 @@ def fed_back_messages_amplified_by_sampling():
         return gaussian_sum_event(sampler.law, (2.0,), tuple(noise_std.values()), relation)
 
     put(ReleasedDifference, "event", event)
+
+
+@bug(20, caught_by=[VIEWS + "test_no_second_guarantee_where_none_is_proved"])
+def sums_of_noise_that_is_fed_back():
+    """The guarantee against whoever sees the models is stated where messages depend on noises that sums do not fix."""
+    put(ReleasedShiftSGDM, "feeds_back", False)

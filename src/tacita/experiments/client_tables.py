@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tacita.experiments.runner import needed_files
+
 CLIENTS, LAMBDA = 4, 1e-3
 
 
@@ -85,6 +87,7 @@ def tables(data: Path | None) -> list[ClientTable]:
     if data is None:
         rng = np.random.default_rng(0)
         return [ClientTable.of("synthetic", rng.standard_normal((44, 200)), rng.standard_normal(44), 0.05, 0.5)]
+    needed_files(data, ("duke.npz", "leukemia.npz"))
     with np.load(data / "duke.npz") as duke, np.load(data / "leukemia.npz") as leukemia:
         return [
             ClientTable.of("Duke", duke["x"], duke["y"], 0.05, 0.5),

@@ -22,7 +22,7 @@ from tacita.clipping import FlatClipper
 from tacita.experiments import clip21_figures
 from tacita.experiments.clip21 import PAPER
 from tacita.experiments.federated_grid import CLIP21_SGD, CLIP21_SGDM, CLIP_SGD, METHODS, RECORD, record_ratio
-from tacita.experiments.runner import Check, Experiment, Progress, Result, Row
+from tacita.experiments.runner import Check, Experiment, Progress, Result, Row, needed_files
 from tacita.federated import Clip21SGDM, ClipSGD, FederatedAlgorithm, LocalPrivacy, NetworkClients, Simulation
 from tacita.ledger import Ledger
 from tacita.mechanisms import GaussianMechanism
@@ -75,6 +75,7 @@ def images_of(data: Path | None, count: int) -> tuple[Tensor, Tensor]:
         labels = torch.arange(count) % 10
         patterns = torch.rand(10, 1, 28, 28, generator=generator)
         return patterns[labels] + 0.3 * torch.randn(count, 1, 28, 28, generator=generator), labels
+    needed_files(data, [f"mnist/train-{name}-ubyte.gz" for name in ("images-idx3", "labels-idx1")])
     images, labels = (
         np.frombuffer(gzip.decompress((data / f"mnist/train-{name}-ubyte.gz").read_bytes()), np.uint8, offset=offset)
         for name, offset in (("images-idx3", 16), ("labels-idx1", 8))

@@ -23,6 +23,13 @@ DPI = 200
 SEED = 0  # the default; the data are public, so the same results in every run are better than new ones
 
 
+def needed_files(folder: Path, names: Sequence[str]) -> None:
+    """Raise ``ValueError`` unless the folder of ``--data`` has all files of these names."""
+    missing = [name for name in names if not (folder / name).is_file()]
+    if missing:
+        raise ValueError(f"data must be a folder with {' and '.join(names)}, and {str(folder)!r} lacks {missing[0]}.")
+
+
 def silent(share: float, what: str) -> None:
     """Show no progress."""
 

@@ -116,6 +116,8 @@ class Simulation:
         )
         if privacy.sampling is not None:
             check_record_sampling(problem, self.loss_rate, weights)
+        if algorithm.feeds_back and weights is not None:
+            raise ValueError(f"weights must be None with {type(algorithm).__name__}: shifts move by what is sent.")
         if algorithm.feeds_back and not stream_per_client:
             raise ValueError(
                 f"stream_per_client must be True with {type(algorithm).__name__}: each client feeds back its own noise."

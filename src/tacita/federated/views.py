@@ -28,7 +28,8 @@ def models_epsilon(simulation: Simulation, delta: float) -> float | None:
     The models are functions of the noisy sums. With k messages in every round the noise of a sum is :math:`s \sqrt k`,
     so that T rounds are one Gaussian query of :math:`\mu = m C \sqrt T / (s \sqrt k)`, m = 1, and 2 if a client is
     replaced. This needs a fixed number of messages: under add_or_remove_one the number of clients is a secret that the
-    noise would tell, and a lost message takes its noise along.
+    noise would tell, and a lost message takes its noise along. Nor is it proved where clients feed back their own
+    noise, which the sums do not fix.
 
     Args:
         simulation: Under :class:`~tacita.federated.LocalPrivacy`; for any other privacy the answer is ``None``.
@@ -36,6 +37,8 @@ def models_epsilon(simulation: Simulation, delta: float) -> float | None:
     """
     relation, privacy = simulation.ledger.neighboring_relation, simulation.privacy
     if not isinstance(privacy, LocalPrivacy) or relation == "add_or_remove_one" or simulation.loss_rate:
+        return None
+    if simulation.algorithm.feeds_back:  # messages depend on noises that the sums do not fix
         return None
     asked = privacy.expected_clients(simulation.problem.num_clients)
     shapes = simulation.algorithm.message_shapes(simulation.problem.shapes)
