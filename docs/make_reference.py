@@ -185,7 +185,7 @@ The statement prints the condition and no unconditional epsilon; see [second-ord
 
 | session | what it spends |
 | --- | --- |
-| `ClippedDifference`, `ClippedMean` of one client | one Gaussian query of 2 C sqrt(T) / s, whatever is sampled |
+| `ClippedDifference`, `ReleasedDifference`, `ClippedMean` | one Gaussian query of 2 C sqrt(T) / s, by any sampler |
 | the same with clipped records (`sample_clipper`) | once a session, by the number of draws of a record |
 | clients as records of a `TrustedServer` | as a clipped sum above, full batch or Poisson sampling |
 | noisy histograms, which `tacita train` buys | one Gaussian query for all of them together |

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from safetensors.torch import load_file
 
 import tacita
 from tacita.errors import DataStructureError, ResumeError
@@ -42,9 +43,9 @@ def test_a_run_writes_the_model_and_its_statement(clients, tacita_command):
     assert "PRIVACY STATEMENT" in done.out
     assert "6 of 6 planned queries made" in " ".join(done.out.split())
     run = clients / "run"
-    assert np.load(run / "model.npz")["x"].shape == (3,)
+    assert load_file(run / "model.safetensors")["x"].shape == (3,)
     assert (run / "statement.txt").read_text() == done.out[:-1]
-    assert not [*(run / "private").iterdir()]
+    assert not (run / "private").exists()
     with ledger_of(clients) as book:
         assert 7.9 < book.epsilon_spent(1e-5) <= 8.0
 
@@ -83,7 +84,7 @@ def test_an_interrupted_run_is_continued_and_charged_once(clients):
 
     with pytest.raises(KeyboardInterrupt):
         run_simulation(settings, stop)
-    assert not (clients / "run" / "model.npz").exists()
+    assert not (clients / "run" / "model.safetensors").exists()
     assert "epsilon <= " in run_simulation(settings)
     with ledger_of(clients) as book:
         assert [session.queries_made for session in book.sessions] == [6]
@@ -106,7 +107,7 @@ def test_cells_that_are_no_number_decide_no_message(clients):
     np.savez(clients / "clients.npz", features=features, labels=np.full(60, np.inf), owners=np.arange(60) % 7)
     settings = SimulationSettings.from_toml(toml(settings_of(clients)))
     assert "epsilon <= 7.9" in run_simulation(settings)
-    assert np.isfinite(np.load(clients / "run" / "model.npz")["x"]).all()
+    assert load_file(clients / "run" / "model.safetensors")["x"].isfinite().all()
 
 
 @pytest.mark.parametrize(

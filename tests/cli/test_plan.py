@@ -280,3 +280,59 @@ def test_what_is_missing_is_named_with_what_to_give(plan):
     assert "dim is missing: give --dim." in plan(dim=None).err
     typed = plan(delta=None, dleta="1e-5").err
     assert "Did you mean --delta instead of --dleta?" in typed
+
+
+FEDERATED = {
+    "--epsilon": "2", "--delta": "1e-5", "--neighboring-relation": "replace_one", "--num-records": "1000",
+    "--dim": "10", "--smoothness": "1", "--moment-scale": "0.1", "--initial-gap": "1", "--largest-grad": "1",
+    "--steps": "1000",
+}  # fmt: skip
+
+
+def test_a_plan_for_federated_clients(plan):
+    done = plan(FEDERATED, "--federated", max_grad_norm="0.01", json="plan.json")
+    assert (done.code, done.err) == (0, "written to plan.json\n")
+    assert max(map(len, done.out.splitlines())) <= 100
+    for word in ("1,000 clients", "Theorem 4", "vacuous", "noise of a message, per coordinate (exact)", "1.261"):
+        assert word in done.out, word
+    found = json.loads(Path("plan.json").read_text())
+    assert found["noise_std"] == pytest.approx(1.26100, rel=1e-4)  # spec 7.2
+    assert found["noise_multiplier"] == pytest.approx(63.05, rel=1e-4)
+    assert found["models_epsilon"] < 0.06
+    rules = {name.split(":")[0]: rule for name, rule in found["theorems"].items()}
+    assert rules["Theorem 4"]["vacuous"]
+    assert rules["Theorem 4"]["bound"] > rules["Theorem 3"]["bound"] > rules["Theorem 2"]["bound"] > 0
+
+
+def test_without_a_threshold_a_rule_decides(plan):
+    assert plan(FEDERATED, "--federated", json="plan.json").code == 0
+    assert json.loads(Path("plan.json").read_text())["max_grad_norm"] == pytest.approx(1e-3)
+
+
+def test_a_figure_of_a_federated_plan(plan):
+    pytest.importorskip("matplotlib")
+    assert plan(FEDERATED, "--federated", max_grad_norm="0.01", plot="plan.png").code == 0
+    assert Path("plan.png").stat().st_size > 10_000
+
+
+def test_a_large_threshold_leaves_theorems_that_do_not_apply(plan):
+    assert plan(FEDERATED, "--federated", max_grad_norm="3").out.count("does not apply") == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "more", "says"),
+    [
+        ({"initial_gap": None}, ("--federated",), "initial_gap is missing: --federated needs --initial-gap"),
+        ({"largest_grad": None}, ("--federated",), "largest_grad is missing: --federated needs"),
+        ({"steps": None}, ("--federated",), "steps is missing: --federated needs"),
+        ({"radius": "1"}, ("--federated",), "radius cannot be given with --federated"),
+        ({"batch_size": "4"}, ("--federated",), "batch_size cannot be given with --federated"),
+        ({}, ("--federated", "--second-order"), "second_order and its options cannot be given with --federated"),
+        ({"batch_size": "4"}, (), "can be given only with --federated"),
+        ({"max_grad_norm": "-1"}, ("--federated",), "max_grad_norm must be"),
+    ],
+)
+def test_options_of_a_federated_plan_are_refused(plan, change, more, says):
+    done = plan(FEDERATED, *more, **change)
+    assert done.code == 2
+    assert says in " ".join(done.err.split())

@@ -1,9 +1,11 @@
 """The pure functions against the paper's reference values (spec, sections 10 and 11)."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from tacita.federated import Clip21SGDM, FederatedAveraging
+from tacita.federated import Clip21SGDM, FederatedAveraging, ServerAdam
 from tests.federated.runs import UNIT, clip21, clip_sgd, logistic, rounds_of
 
 DIGITS = 5e-6
@@ -109,8 +111,7 @@ def test_federated_averaging_sends_the_clipped_update():
     assert message["x"].flatten().tolist() == pytest.approx([-1.5 * 0.19, 4.5 * 0.19])
     moved = algorithm.receive(algorithm.start(x), {"x": torch.tensor([0.2])})
     assert moved.params["x"].item() == pytest.approx(1.4)
-    with pytest.raises(NotImplementedError, match="no oracle"):
-        algorithm.estimator(1.0)
+    assert algorithm.estimator(7.0).divisor == 1.0  # the source of its client divides already
 
 
 def test_the_divisor_of_clip21_is_all_clients():
@@ -123,3 +124,25 @@ def test_the_divisor_of_clip21_is_all_clients():
 def test_settings_are_refused(change, says):
     with pytest.raises(ValueError, match=says):
         Clip21SGDM(**{"clipper": UNIT, "lr": 0.1, "momentum_weight": 0.5, **change})
+
+
+def test_adam_on_the_server():
+    """Two steps by hand; Clip21 applies it to its estimate, at the next broadcast."""
+    adam = ServerAdam(betas=(0.5, 0.9), eps=0.1)
+    algorithm = replace(clip_sgd(lr=1.0), adam=adam)
+    server, x, m, q = algorithm.start({"x": torch.zeros(1, dtype=torch.float64)}), 0.0, 0.0, 0.0
+    late = replace(clip21(lr=1.0), adam=adam)
+    other = late.start({"x": torch.zeros(1, dtype=torch.float64)})
+    total = 0.0
+    for mean in (1.0, -3.0, 0.5):
+        released = {"x": torch.tensor([mean], dtype=torch.float64)}
+        server = algorithm.receive(server, released)
+        m, q = 0.5 * m + 0.5 * mean, 0.9 * q + 0.1 * mean**2
+        x -= m / (q**0.5 + 0.1)
+        assert server.params["x"].item() == pytest.approx(x, rel=1e-12)
+        other = late.broadcast(late.receive(other, released))
+        total += mean
+        assert other.estimate["x"].item() == pytest.approx(total)
+    assert set(other.memory) == {"first moment", "second moment"}
+    with pytest.raises(ValueError, match="betas must be"):
+        ServerAdam(betas=(0.5, 1.0), eps=0.1)

@@ -266,9 +266,10 @@ def test_noise_is_calibrated_beside_what_is_registered_already():
     assert 1.99 < run.ledger.epsilon(1e-5) <= 2.0
 
 
-@pytest.mark.parametrize(
-    "change", [{"problem": logistic(clients=6)}, {"loss_rate": 0.5}, {"algorithm": clip21(lr=0.2)}]
-)
+OTHERS = [{"problem": logistic(**own)} for own in ({"clients": 6}, {"batch_size": 3}, {"regularisation": 0.1})]
+
+
+@pytest.mark.parametrize("change", [*OTHERS, {"loss_rate": 0.5}, {"algorithm": clip21(lr=0.2)}])
 def test_a_session_is_bound_to_its_settings(change):
     book = ledger()
     session = simulation(logistic(), book=book).session
@@ -336,7 +337,7 @@ def test_other_data_after_a_checkpoint_take_new_numbers():
 def test_a_stranger_sees_no_data():
     run = simulation(logistic())
     assert "tensor" not in repr(run)
-    assert repr(run).startswith("Simulation(LogisticClients(num_clients=5)")
+    assert repr(run).startswith("Simulation(LogisticClients(num_clients=5, regularisation=0.0, batch_size=None")
 
 
 @pytest.mark.parametrize(

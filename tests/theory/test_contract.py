@@ -14,6 +14,7 @@ import tacita.theory
 from tacita.theory import ConvexProblem, NonConvexProblem, PlanSetting, planner
 from tacita.theory._domains import DOMAINS, checked
 from tacita.theory.clip21 import StochasticConstants
+from tacita.theory.clip21_plan import FederatedSetting
 from tacita.theory.heavy_tailed import HeavyTailedSetting
 from tacita.theory.noisy_sgd_plan import NoisySGDSetting
 
@@ -31,6 +32,8 @@ HEAVY = HeavyTailedSetting(
     num_records=5000, dim=20, rho=0.5, diameter=2.0, smoothness=1.0, strong_convexity=0.5, initial_gap=2.0,
     risk_lipschitz=1.5, moment_bounds={2: 2.0, 4: 3.0}, uniform_moment_bounds={2: 2.0, 4: 3.0, 8: 4.0},
 )  # fmt: skip
+FEDERATED = FederatedSetting(num_clients=9, rounds=100, dim=5, epsilon=2.0, delta=1e-5, smoothness=1.0,
+                             initial_gap=1.0, largest_grad=1.0, gradient_noise=0.1)  # fmt: skip
 CONSTANTS = StochasticConstants(
     smoothness=1.0, lyapunov=1.0, max_grad_norm=1.0, largest_grad=1.0, gradient_noise=0.1, num_clients=4, steps=1000,
     failure_probability=0.05, dim=10, noise_std=0.01,
@@ -61,8 +64,14 @@ VALUES = {
 }  # fmt: skip
 HEAVY_TAILED = ("heavy_tailed_setting", "one_pass_bounds", "one_pass_theorems", "localized_phases", "localized_plan",
                 "heavy_tailed")  # fmt: skip # modules of one paper
-OWN = {"random_iterate_bound": {"problem": NON_CONVEX}, "plan_noisy_sgd": {"setting": SOSP}}
-STATEMENTS = {"plan_dp_clipped_sgd", "plan_noisy_sgd", "no_theorem", "exact_noise_multiplier", "rough_noise_multiplier",
+OWN = {
+    "random_iterate_bound": {"problem": NON_CONVEX},
+    "plan_noisy_sgd": {"setting": SOSP},
+    "plan_clip21": {"setting": FEDERATED},
+    "theorem_rules": {"setting": FEDERATED},
+}
+STATEMENTS = {"plan_dp_clipped_sgd", "plan_noisy_sgd", "plan_clip21", "theorem_rules",
+              "no_theorem", "exact_noise_multiplier", "rough_noise_multiplier",
               "stochastic_rule", "private_rule", "plan_heavy_tailed", "plan_localized", "step_cap",
               "need_strong_convexity", "check_constants"}  # fmt: skip # whose arguments were checked when built
 

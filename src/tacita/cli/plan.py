@@ -13,10 +13,12 @@ from rich.console import Console
 from tacita.accounting import NeighboringRelation
 from tacita.cli.outputs import check_figure, check_file, say_written, write_json
 from tacita.cli.working import Working
+from tacita.report.federated_plan import federated_figure, federated_record, show_federated
 from tacita.report.plan_figure import plan_figure
 from tacita.report.plan_text import as_record, show
 from tacita.report.second_order_text import second_order_record, show_second_order
 from tacita.report.style import image_kind
+from tacita.theory.clip21_plan import FederatedSetting, plan_clip21
 from tacita.theory.noisy_sgd_plan import NoisySGDSetting, plan_noisy_sgd
 from tacita.theory.plan_setting import PlanSetting, Sampling
 from tacita.theory.planner import plan_dp_clipped_sgd
@@ -27,6 +29,7 @@ GUARANTEE = Parameter(group="The guarantee", negative=())
 PROBLEM = Parameter(group="The problem (public, declared)", negative=())
 TRAINING = Parameter(group="The training", negative=())
 SECOND = Parameter(group="Second-order points (--second-order)", negative=())
+FEDERATED = Parameter(group="Federated clients (--federated)", negative=())
 OUTPUT = Parameter(group="Output", negative=())
 DPI = 200
 WIDTH = 100  # of the text when it is piped
@@ -52,7 +55,7 @@ class PlanProblem:
     """The problem, as declared from public knowledge.
 
     Attributes:
-        num_records: Public number of records.
+        num_records: Public number of records; with --federated, of clients.
         dim: Number of parameters.
         smoothness: L; the gradient changes by at most L times the distance.
         moment_scale: sigma; the root of the moment of a sample's gradient about its mean.
@@ -141,12 +144,28 @@ class SecondOrderOptions:
     no_concentration: Annotated[bool, SECOND] = False
 
 
+@dataclass(frozen=True, kw_only=True)
+class FederatedOptions:
+    """The options of a plan for federated clients.
+
+    Attributes:
+        federated: Plan Clip21-SGDM, whose clients send clipped and noisy messages; steps are rounds.
+        largest_grad: An upper bound on the norm of a client's gradient at the start.
+        max_grad_norm: Threshold C of a message. If not given, the largest gradient over the number of rounds.
+    """
+
+    federated: Annotated[bool, FEDERATED] = False
+    largest_grad: Annotated[float | None, FEDERATED] = None
+    max_grad_norm: Annotated[float | None, FEDERATED] = None
+
+
 def plan(
     *,
     guarantee: Annotated[PlanGuarantee, FLAT],
     problem: Annotated[PlanProblem, FLAT],
     training: Annotated[PlanTraining, FLAT] = PlanTraining(),
     second: Annotated[SecondOrderOptions, FLAT] = SecondOrderOptions(),
+    clients: Annotated[FederatedOptions, FLAT] = FederatedOptions(),
     plot: Annotated[str | None, OUTPUT] = None,
     json: Annotated[str | None, OUTPUT] = None,
 ) -> int:
@@ -159,6 +178,10 @@ def plan(
     paper's conditions hold, and the accountant's epsilon beside the paper's. This needs --hessian-lipschitz and
     --initial-gap; --moment-scale is then the root mean squared distance of a sample's gradient from the mean.
 
+    With --federated, plan Clip21-SGDM with local privacy: the noise of a client's message, and Theorems 2 to 4 of its
+    paper. --num-records is the number of clients; --moment-scale is the scale of a client's gradient noise. This needs
+    --initial-gap, --largest-grad and --steps.
+
     Example: tacita plan --epsilon 2 --delta 1e-6 --neighboring-relation add_or_remove_one --num-records 60000
     --dim 1000 --smoothness 1 --radius 3 --moment-scale 1 --batch-size 1200 --steps 500 --plot plan.png
 
@@ -168,7 +191,14 @@ def plan(
     """
     check_file("json", json)
     check_figure("plot", plot)
-    if second.second_order:
+    if clients.federated:
+        _check_federated(problem, training, second)
+        _federated(_federated_setting(guarantee, problem, training, clients), plot, json)
+    elif clients != FederatedOptions():
+        raise ValueError(
+            "largest_grad and max_grad_norm can be given only with --federated: add it, or leave them out."
+        )
+    elif second.second_order:
         _check_second_order(problem, training, plot)
         _second_order(_second_order_setting(guarantee, problem, training, second), json)
     else:
@@ -192,6 +222,15 @@ def _second_order(setting: NoisySGDSetting, json: str | None) -> None:
         found = plan_noisy_sgd(setting)
     show_second_order(found, _console())
     _write(json, second_order_record(found))
+
+
+def _federated(setting: FederatedSetting, plot: str | None, json: str | None) -> None:
+    found = plan_clip21(setting)
+    show_federated(found, _console())
+    _write(json, federated_record(found))
+    if plot is not None:
+        federated_figure(found).savefig(plot, format=image_kind(plot), dpi=DPI)
+        say_written(plot)
 
 
 def _setting(guarantee: PlanGuarantee, problem: PlanProblem, training: PlanTraining) -> PlanSetting:
@@ -230,10 +269,40 @@ def _second_order_setting(
     )
 
 
-def _needed(name: str, value: float | None) -> float:
+def _federated_setting(
+    guarantee: PlanGuarantee, problem: PlanProblem, training: PlanTraining, clients: FederatedOptions
+) -> FederatedSetting:
+    if training.steps is None:
+        raise ValueError("steps is missing: --federated needs --steps, the number of rounds.")
+    return FederatedSetting(
+        num_clients=problem.num_records,
+        rounds=training.steps,
+        dim=problem.dim,
+        epsilon=guarantee.epsilon,
+        delta=guarantee.delta,
+        smoothness=problem.smoothness,
+        initial_gap=_needed("initial_gap", problem.initial_gap, "federated"),
+        largest_grad=_needed("largest_grad", clients.largest_grad, "federated"),
+        gradient_noise=problem.moment_scale,
+        max_grad_norm=clients.max_grad_norm,
+        failure_probability=training.failure_probability,
+    )
+
+
+def _needed(name: str, value: float | None, plan: str = "second-order") -> float:
     if value is None:
-        raise ValueError(f"{name} is missing: --second-order needs --{name.replace('_', '-')}.")
+        raise ValueError(f"{name} is missing: --{plan} needs --{name.replace('_', '-')}.")
     return value
+
+
+def _check_federated(problem: PlanProblem, training: PlanTraining, second: SecondOrderOptions) -> None:
+    """Raise ``ValueError`` for options of the other plans, which would have no effect here."""
+    given = {"radius": problem.radius, "batch_size": training.batch_size}
+    other = [name for name, value in given.items() if value is not None]
+    other += ["moment_order"] * (problem.moment_order != 2.0) + ["sampling"] * (training.sampling != "poisson")
+    other += ["second_order and its options"] * (second != SecondOrderOptions())
+    if other:
+        raise ValueError(f"{' and '.join(other)} cannot be given with --federated: leave it out.")
 
 
 def _check_second_order(problem: PlanProblem, training: PlanTraining, plot: str | None) -> None:

@@ -23,10 +23,11 @@ def reproduce(
     output: Annotated[str | None, Parameter(name=("--output", "-o"))] = None,
     json: Annotated[bool, Parameter(negative=())] = False,
     seed: int = runs.SEED,
+    data: str | None = None,
 ) -> int:
     """Run an experiment of a paper; print its table and whether its claims hold. Without a name, list all.
 
-    Exit code 1 if a claim does not hold. All data are synthetic, so nothing here is private.
+    Exit code 1 if a claim does not hold. All data are synthetic or public, so nothing here is private.
 
     Example: tacita reproduce dp-clipped-sgd-floor --output figures
 
@@ -35,7 +36,9 @@ def reproduce(
         full: Run at the published size; without it, at a size that takes seconds.
         output: Write NAME.json, NAME.txt and the figure NAME.png to this folder (needs the extra [report]).
         json: Print JSON instead of the table.
-        seed: Seed of the synthetic data.
+        seed: Seed of the synthetic data, and of what is drawn.
+        data: Folder of public data, for the experiments of a paper that has such (clip21-thresholds: duke.npz and
+            leukemia.npz); without it, a small synthetic stand-in.
     """
     if name is None:
         return _list(json)
@@ -43,7 +46,7 @@ def reproduce(
     if output is not None:
         need_matplotlib()  # fails before the work, not after it
         check_folder("output", output)
-    result = _run(experiment, full, seed)
+    result = _run(experiment, full, seed, data)
     record = runs.as_record(experiment, result, full=full, seed=seed)
     text = report(experiment, result)
     print(runs.as_json(record) if json else text, end="")
@@ -79,8 +82,11 @@ def _list(json: bool) -> int:
     return 0
 
 
-def _run(experiment: runs.Experiment, full: bool, seed: int) -> runs.Result:
+def _run(experiment: runs.Experiment, full: bool, seed: int, data: str | None) -> runs.Result:
     with Working(experiment.name) as working:
         return experiment(
-            full=full, seed=seed, progress=lambda share, what: working.show(f"{experiment.name}, {what}", share)
+            full=full,
+            seed=seed,
+            progress=lambda share, what: working.show(f"{experiment.name}, {what}", share),
+            data=None if data is None else Path(data),
         )

@@ -13,6 +13,7 @@ from tacita.estimators.error_feedback import (
 from tacita.estimators.estimator import Estimator, Values
 from tacita.estimators.grid_sums import CappedSum, GridSum
 from tacita.estimators.median_of_means import MedianOfMeans
+from tacita.estimators.released_difference import ReleasedDifference
 from tacita.estimators.second_moment import SecondMoment, symmetric_entries, symmetric_matrix
 from tacita.estimators.stationarity_query import StationarityQuery
 from tacita.estimators.unclipped_sum import UnclippedSum
@@ -30,6 +31,7 @@ __all__ = [
     "HiddenErrorSum",
     "MedianOfMeans",
     "PrivateFeedback",
+    "ReleasedDifference",
     "ReleasedErrorSum",
     "ReleasedFeedback",
     "SecondMoment",

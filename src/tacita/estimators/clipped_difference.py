@@ -18,7 +18,7 @@ from tacita.accounting import ClientMessagesEvent, ClippedSamplesEvent, Event, N
 from tacita.clipping import FlatClipper, PerLayerClipper
 from tacita.estimators.estimator import Estimator, Values
 from tacita.gradients.engine import Engine, Groups, Shapes
-from tacita.gradients.weighted_sums import group_norms
+from tacita.gradients.weighted_sums import group_norms, round_down, with_room
 from tacita.sampling import Sampler
 
 Tensors = Mapping[str, Tensor]
@@ -234,7 +234,10 @@ def _lead(vector: Tensors, shapes: Shapes) -> int:
 
 def _times(values: Tensor, weights: Tensor, axes: int) -> Tensor:
     """Return ``weights * values``; zeros where the weight is 0, whatever the values hold."""
-    column = _wide(weights.to(values.dtype), axes)
+    narrow = weights
+    if values.dtype != weights.dtype:  # the room that weights have for roundings is one of their own dtype
+        narrow = with_room(round_down(weights, values.dtype), values.dtype)
+    column = _wide(narrow, axes)
     return torch.where(column > 0, column * values, 0.0)
 
 
@@ -242,12 +245,17 @@ def _wide(lead: Tensor, axes: int) -> Tensor:
     return lead.reshape(*lead.shape, *[1] * axes)
 
 
-def _check(estimator: ClippedMean | ClippedDifference) -> None:
-    if not isinstance(estimator.clipper, FlatClipper | PerLayerClipper):
+def check_message(clipper: MessageClipper) -> None:
+    """Raise ``TypeError`` unless ``clipper`` projects onto balls."""
+    if not isinstance(clipper, FlatClipper | PerLayerClipper):
         raise TypeError(
-            f"clipper must be a FlatClipper or a PerLayerClipper, got {type(estimator.clipper).__name__}: a message is "
-            "projected onto balls."
+            f"clipper must be a FlatClipper or a PerLayerClipper, got {type(clipper).__name__}: a message is projected "
+            "onto balls."
         )
+
+
+def _check(estimator: ClippedMean | ClippedDifference) -> None:
+    check_message(estimator.clipper)
     object.__setattr__(estimator, "divisor", _validate.positive("divisor", estimator.divisor))
 
 

@@ -7,6 +7,8 @@ from types import ModuleType
 
 from tacita.experiments import (
     clip21,
+    clip21_logistic,
+    clip21_networks,
     convex_one_pass,
     convex_rates,
     convex_structured,
@@ -24,6 +26,8 @@ MODULES: tuple[ModuleType, ...] = (
     convex_rates,
     convex_one_pass,
     convex_structured,
+    clip21_logistic,
+    clip21_networks,
 )  # in the order in which their experiments are listed
 
 

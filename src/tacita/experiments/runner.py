@@ -1,7 +1,7 @@
 """Experiments, their results (a table, checks and a figure), and the files that are written for them.
 
-An experiment is a name, a title, a source and a function. It makes its own data from a seed, so its results are not
-private.
+An experiment is a name, a title, a source and a function. Its data are public: it makes them from a seed, or reads them
+from a folder. So its results are not private.
 """
 
 import json
@@ -21,6 +21,13 @@ Progress = Callable[[float, str], None]  # the share that is done, in [0, 1], an
 
 DPI = 200
 SEED = 0  # the default; the data are public, so the same results in every run are better than new ones
+
+
+def needed_files(folder: Path, names: Sequence[str]) -> None:
+    """Raise ``ValueError`` unless the folder of ``--data`` has all files of these names."""
+    missing = [name for name in names if not (folder / name).is_file()]
+    if missing:
+        raise ValueError(f"data must be a folder with {' and '.join(names)}, and {str(folder)!r} lacks {missing[0]}.")
 
 
 def silent(share: float, what: str) -> None:
@@ -72,16 +79,32 @@ class Experiment:
         source: The paper and the place in it, or where the experiment was measured first.
         run: ``run(full, seed, progress) -> Result``. With ``full`` it has the published size; without, a size that
             takes seconds, with tolerances of its own. The same seed gives the same results.
+        reads_data: Whether ``run`` takes a folder of public data as a fourth argument, ``None`` for a small built-in
+            stand-in.
     """
 
     name: str
     title: str
     source: str
-    run: Callable[[bool, int, Progress], Result]
+    run: Callable[..., Result]
+    reads_data: bool = False
 
-    def __call__(self, *, full: bool = False, seed: int = SEED, progress: Progress = silent) -> Result:
-        """Run the experiment and return its result."""
-        return self.run(full, _validate.count("seed", seed, at_least=0), progress)
+    def __call__(
+        self, *, full: bool = False, seed: int = SEED, progress: Progress = silent, data: Path | None = None
+    ) -> Result:
+        """Run the experiment and return its result.
+
+        Raises:
+            ValueError: ``data`` is given to an experiment that makes its own data, or is no folder.
+        """
+        _validate.count("seed", seed, at_least=0)
+        if not self.reads_data:
+            if data is not None:
+                raise ValueError(f"data must be left out: {self.name} makes its own data.")
+            return self.run(full, seed, progress)
+        if data is not None and not Path(data).is_dir():
+            raise ValueError(f"data must be a folder, got {str(data)!r}.")
+        return self.run(full, seed, progress, None if data is None else Path(data))
 
 
 def as_record(experiment: Experiment, result: Result, *, full: bool, seed: int) -> dict[str, Any]:

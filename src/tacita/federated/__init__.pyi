@@ -1,18 +1,16 @@
-from .algorithms import (
-    Clip21SGDM,
-    ClipSGD,
-    FederatedAlgorithm,
-    FederatedAveraging,
-    ServerState,
-)
+from .algorithms import Clip21SGDM, ClipSGD, FederatedAlgorithm, FederatedAveraging, ServerState
 from .client import Client, Message
 from .coordinator import Coordinator, RoundReport, longest_honest_message
 from .federation import FederationSettings, joined
 from .flower import client_app, run_rounds, server_app
 from .guarded_source import GuardedSource
-from .privacy import FederatedPrivacy, LocalPrivacy, TrustedServer
+from .local_training import LocalTraining
+from .privacy import FederatedPrivacy, LocalPrivacy, RecordPrivacy, TrustedServer
 from .problems import ClientProblem, LogisticClients, NetworkClients, QuadraticClients
+from .quantile_averaging import QuantileAveraging
+from .released_shift import ReleasedShiftSGDM
 from .resident import Resident
+from .server_adam import ServerAdam
 from .settings import SimulationSettings, read_settings, run_simulation
 from .simulation import Round, Simulation
 from .splits import split_by_label, split_by_owner, split_dirichlet, split_evenly, stacked
@@ -29,13 +27,18 @@ __all__ = [
     "FederationSettings",
     "GuardedSource",
     "LocalPrivacy",
+    "LocalTraining",
     "LogisticClients",
     "Message",
     "NetworkClients",
     "QuadraticClients",
+    "QuantileAveraging",
+    "RecordPrivacy",
+    "ReleasedShiftSGDM",
     "Resident",
     "Round",
     "RoundReport",
+    "ServerAdam",
     "ServerState",
     "Simulation",
     "SimulationSettings",

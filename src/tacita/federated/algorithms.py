@@ -9,8 +9,7 @@ indexing of the main text: the server moves first, and the first message is nois
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -19,7 +18,9 @@ from tacita import _validate
 from tacita.clipping import FlatClipper, PerLayerClipper
 from tacita.estimators import ClippedDifference, ClippedMean, Estimator
 from tacita.estimators.clipped_difference import State, clipped_difference, clipped_message, no_messages
-from tacita.gradients.engine import Shapes
+from tacita.federated.local_training import LocalTraining, updated
+from tacita.federated.server_adam import Memory, ServerAdam, stepped
+from tacita.gradients.engine import GradientSource, Shapes
 
 Tensors = Mapping[str, Tensor]
 Gradient = Callable[[Tensors], dict[str, Tensor]]  # a client's gradient at a point; private
@@ -32,10 +33,12 @@ class ServerState:
     Attributes:
         params: The model x, by parameter name.
         estimate: The estimate g of the mean gradient; empty for an algorithm without one.
+        memory: What else the server remembers, by kind: Adam's moments, a threshold that adapts.
     """
 
     params: dict[str, Tensor]
     estimate: dict[str, Tensor]
+    memory: Memory = field(default_factory=dict)
 
 
 class FederatedAlgorithm(ABC):
@@ -82,6 +85,23 @@ class FederatedAlgorithm(ABC):
     def estimator(self, divisor: float) -> Estimator:
         """Return the estimator of a client's oracle over its own data; ``divisor`` is that of its gradients."""
 
+    def client_source(self, source: GradientSource, divisor: float) -> GradientSource:
+        """Return the source of a client's oracle, given that of its gradients."""
+        return source
+
+    @property
+    def feeds_back(self) -> bool:
+        """Whether a client's state depends on its noisy message, so that every client's own noise must be drawn."""
+        return False
+
+    def after(self, state: State, sent: Tensors) -> State:
+        """Return a client's state once its message and the noise on it are known; unchanged by default."""
+        return state
+
+    def message_shapes(self, shapes: Shapes) -> Shapes:
+        """Return the shapes of what a client sends, by name: by default those of the parameters."""
+        return shapes
+
 
 @dataclass(frozen=True, kw_only=True)
 class ClipSGD(FederatedAlgorithm):
@@ -90,10 +110,12 @@ class ClipSGD(FederatedAlgorithm):
     Attributes:
         clipper: Clips a client's whole gradient.
         lr: The step size gamma.
+        adam: Adam on the server; ``None`` for gradient descent.
     """
 
     clipper: FlatClipper | PerLayerClipper
     lr: float
+    adam: ServerAdam | None = None
 
     def __post_init__(self) -> None:
         _validate.positive("lr", self.lr)
@@ -111,7 +133,8 @@ class ClipSGD(FederatedAlgorithm):
         return clipped_message(gradient(params), self.clipper, shapes), state
 
     def receive(self, server: ServerState, mean: Tensors) -> ServerState:
-        return ServerState(_stepped(server.params, mean, self.lr), {})
+        params, memory = stepped(server.params, mean, self.lr, self.adam, server.memory)
+        return ServerState(params, {}, memory)
 
     def divisor(self, num_clients: int, expected_clients: float) -> float:
         return expected_clients
@@ -133,11 +156,13 @@ class Clip21SGDM(FederatedAlgorithm):
         clipper: Clips a message; its thresholds are C.
         lr: The step size gamma.
         momentum_weight: The weight beta in (0, 1] of the new gradient: torch's momentum is 1 - beta.
+        adam: Adam on the server, applied to the estimate g; ``None`` for gradient descent.
     """
 
     clipper: FlatClipper | PerLayerClipper
     lr: float
     momentum_weight: float
+    adam: ServerAdam | None = None
 
     def __post_init__(self) -> None:
         _validate.positive("lr", self.lr)
@@ -150,7 +175,8 @@ class Clip21SGDM(FederatedAlgorithm):
         return no_messages(shapes, lead, dtype)
 
     def broadcast(self, server: ServerState) -> ServerState:
-        return ServerState(_stepped(server.params, server.estimate, self.lr), server.estimate)
+        params, memory = stepped(server.params, server.estimate, self.lr, self.adam, server.memory)
+        return ServerState(params, server.estimate, memory)
 
     def message(self, state: State, params: Tensors, gradient: Gradient, shapes: Shapes) -> tuple[dict, State]:
         return clipped_difference(
@@ -158,7 +184,8 @@ class Clip21SGDM(FederatedAlgorithm):
         )
 
     def receive(self, server: ServerState, mean: Tensors) -> ServerState:
-        return ServerState(server.params, {name: g + mean[name] for name, g in server.estimate.items()})
+        moved = {name: g + mean[name] for name, g in server.estimate.items()}
+        return ServerState(server.params, moved, server.memory)
 
     def divisor(self, num_clients: int, expected_clients: float) -> float:
         return float(num_clients)
@@ -179,12 +206,14 @@ class FederatedAveraging(FederatedAlgorithm):
         lr: The server's step size; 1 averages the clients' models where nothing is clipped.
         local_steps: Number of a client's steps in a round, >= 1.
         local_lr: Size of a client's steps.
+        adam: Adam on the server; ``None`` for gradient descent along the mean update.
     """
 
     clipper: FlatClipper | PerLayerClipper
     lr: float
     local_steps: int
     local_lr: float
+    adam: ServerAdam | None = None
 
     def __post_init__(self) -> None:
         _validate.positive("lr", self.lr)
@@ -195,17 +224,11 @@ class FederatedAveraging(FederatedAlgorithm):
     receive, divisor = ClipSGD.receive, ClipSGD.divisor
 
     def message(self, state: State, params: Tensors, gradient: Gradient, shapes: Shapes) -> tuple[dict, State]:
-        at: Tensors = params
-        for _ in range(self.local_steps):
-            at = _stepped(at, gradient(at), self.local_lr)
-        return clipped_message({name: params[name] - x for name, x in at.items()}, self.clipper, shapes), state
+        update = updated(params, gradient, local_steps=self.local_steps, local_lr=self.local_lr)
+        return clipped_message(update, self.clipper, shapes), state
+
+    def client_source(self, source: GradientSource, divisor: float) -> GradientSource:
+        return LocalTraining(source, local_steps=self.local_steps, local_lr=self.local_lr, divisor=divisor)
 
     def estimator(self, divisor: float) -> Estimator:
-        raise NotImplementedError(
-            "a client of federated averaging takes several steps on its data in a round, and no oracle does that yet: "
-            "simulate it with clients as the records of a trusted server."
-        )
-
-
-def _stepped(params: Tensors, direction: Mapping[str, Any], lr: float) -> dict[str, Tensor]:
-    return {name: x - lr * direction[name] for name, x in params.items()}
+        return ClippedMean(clipper=self.clipper, divisor=1.0)  # of the one update of client_source

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from tacita.estimators import ClippedDifference, ClippedMean
+from tacita.estimators import ClippedDifference, ClippedMean, ReleasedDifference
 from tacita.oracles import GradientOracle
 
 NOTHING = -1  # the number of a message before the first
@@ -41,9 +41,9 @@ class Client:
     state is.
 
     Args:
-        oracle: The oracle over the client's data, with a :class:`~tacita.estimators.ClippedDifference` or a
-            :class:`~tacita.estimators.ClippedMean`. Build it with ``reservation=1``, so that a process that lives for
-            one round pays for one query.
+        oracle: The oracle over the client's data, with a :class:`~tacita.estimators.ClippedDifference`, a
+            :class:`~tacita.estimators.ReleasedDifference` or a :class:`~tacita.estimators.ClippedMean`. Build it with
+            ``reservation=1``, so that a process that lives for one round pays for one query.
 
     Raises:
         TypeError: The oracle has another estimator.
@@ -69,7 +69,7 @@ class Client:
 
     def __init__(self, oracle: GradientOracle) -> None:
         estimator = oracle.estimator
-        if not isinstance(estimator, ClippedDifference | ClippedMean):
+        if not isinstance(estimator, ClippedDifference | ClippedMean | ReleasedDifference):
             raise TypeError(
                 f"oracle must have a ClippedDifference or a ClippedMean, got {type(estimator).__name__}: the guarantee "
                 "of another estimator may not hold once its state is set back."

@@ -149,7 +149,7 @@ class FederationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         """Return the mechanism of a client's messages, calibrated for epsilon and delta, and its noise by block."""
         target = CalibratedGaussian(target_epsilon=self.epsilon, target_delta=self.delta)
         mechanism, noise_std, _ = LocalPrivacy(mechanism=target).resolved(
-            self.build_algorithm().clipper,
+            self.build_algorithm(),
             Ledger(neighboring_relation="replace_one", privacy_unit=UNIT),
             shapes={name: p.shape for name, p in self.build_model().named_parameters()},
             num_clients=self.clients,

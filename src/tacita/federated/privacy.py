@@ -1,6 +1,7 @@
-"""Who is trusted in a simulated federation: each client alone, or the server that adds up its clients.
+"""Who is protected from whom in a simulated federation, and the noise that follows.
 
-Each states the session that it registers. Proofs: docs/derivations/clip21.md.
+Trusted is each client alone, or the server that adds up its clients; the unit is a client, or one of its records. Each
+states the session that it registers. Proofs: docs/derivations/clip21.md.
 """
 
 from abc import ABC, abstractmethod
@@ -8,14 +9,28 @@ from dataclasses import dataclass
 
 from tacita import _validate
 from tacita.accounting import Event
-from tacita.clipping import FlatClipper, PerLayerClipper
-from tacita.estimators import ClippedMean, ClippedSum, Estimator
+from tacita.clipping import FlatClipper
+from tacita.estimators import ClippedDifference, ClippedMean, ClippedSum, Estimator
+from tacita.federated.algorithms import Clip21SGDM, FederatedAlgorithm
 from tacita.gradients.engine import Shapes
 from tacita.ledger import Ledger, Session
 from tacita.mechanisms import CalibratedGaussian, GaussianMechanism, Mechanism
 from tacita.sampling import FullBatchSampler, PoissonSampler, Sampler
 
-Clipper = FlatClipper | PerLayerClipper
+
+@dataclass(frozen=True, kw_only=True)
+class RecordSampling:
+    """How a client draws and clips its records in a round.
+
+    Attributes:
+        sample_rate: The chance of a record to be drawn, in (0, 1].
+        clipper: Clips every record's gradient, to C_s.
+        divisor: Public divisor of the sum of clipped gradients.
+    """
+
+    sample_rate: float
+    clipper: FlatClipper
+    divisor: float
 
 
 class FederatedPrivacy(ABC):
@@ -31,8 +46,13 @@ class FederatedPrivacy(ABC):
     def expected_clients(self, num_clients: int) -> float:
         """Return the public number of clients of a round: the exact one, or its mean if participation is hidden."""
 
+    @property
+    def sampling(self) -> "RecordSampling | None":
+        """How every client draws and clips its records; ``None`` if the algorithm's problem decides."""
+        return None
+
     @abstractmethod
-    def _estimator(self, clipper: Clipper) -> Estimator:
+    def _estimator(self, algorithm: FederatedAlgorithm) -> Estimator:
         """Return the estimator whose promise is that of a round."""
 
     @abstractmethod
@@ -41,7 +61,7 @@ class FederatedPrivacy(ABC):
 
     def resolved(
         self,
-        clipper: Clipper,
+        algorithm: FederatedAlgorithm,
         ledger: Ledger,
         *,
         shapes: Shapes,
@@ -56,7 +76,12 @@ class FederatedPrivacy(ABC):
         Raises:
             UnsupportedEventError: No guarantee is proved for these settings under the ledger's relation.
         """
-        relation, estimator, sampler = ledger.neighboring_relation, self._estimator(clipper), self._sampler(num_clients)
+        shapes = algorithm.message_shapes(shapes)
+        relation, estimator, sampler = (
+            ledger.neighboring_relation,
+            self._estimator(algorithm),
+            self._sampler(num_clients),
+        )
 
         def event(mechanism: Mechanism) -> Event:
             return estimator.session_event(mechanism, sampler, relation, shapes)
@@ -98,8 +123,8 @@ class LocalPrivacy(FederatedPrivacy):
             )
         return float(self.clients_per_round or num_clients)
 
-    def _estimator(self, clipper: Clipper) -> Estimator:
-        return ClippedMean(clipper=clipper, divisor=1.0)  # whose promise every client's message has
+    def _estimator(self, algorithm: FederatedAlgorithm) -> Estimator:
+        return ClippedMean(clipper=algorithm.clipper, divisor=1.0)  # whose promise every client's message has
 
     def _sampler(self, num_clients: int) -> Sampler:
         return FullBatchSampler(num_records=num_clients)
@@ -127,10 +152,62 @@ class TrustedServer(FederatedPrivacy):
     def expected_clients(self, num_clients: int) -> float:
         return self._sampler(num_clients).expected_batch_size
 
-    def _estimator(self, clipper: Clipper) -> Estimator:
-        return ClippedSum(clipper)
+    def _estimator(self, algorithm: FederatedAlgorithm) -> Estimator:
+        return ClippedSum(algorithm.clipper)
 
     def _sampler(self, num_clients: int) -> Sampler:
         if self.sample_rate == 1:
             return FullBatchSampler(num_records=num_clients)
         return PoissonSampler(sample_rate=self.sample_rate, num_records=num_clients)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordPrivacy(FederatedPrivacy):
+    r"""Every client clips its records' gradients too, and adds its own noise; the server is not trusted.
+
+    The unit is one record of one client. A record that is drawn k times moves all messages of its client together by at
+    most :math:`S_k = \min(2 C \sqrt T, 2 k \beta m C_s / b)`, with m = 1, and 2 if it is replaced: no factor for the
+    number of rounds (:class:`~tacita.accounting.ClippedSamplesEvent`). It is proved for Clip21-SGDM whose state moves
+    with every message, so no message may be lost, and all clients are asked in every round. Gradients, states and
+    messages are float64. ``noise_multiplier`` is the noise of a message over 2 C, as in :class:`LocalPrivacy`.
+
+    Attributes:
+        mechanism: The noise of one client's message.
+        sample_rate: The chance of a record to be drawn in a round, by a secret coin, in (0, 1].
+        max_sample_norm: Threshold C_s of one record's gradient.
+        divisor: Public divisor b of a client's sum; ``sample_rate`` times the public number of its records, say.
+    """
+
+    mechanism: GaussianMechanism | CalibratedGaussian
+    sample_rate: float
+    max_sample_norm: float
+    divisor: float
+
+    def __post_init__(self) -> None:
+        _validate.probability("sample_rate", self.sample_rate)
+        _validate.positive("max_sample_norm", self.max_sample_norm)
+        _validate.positive("divisor", self.divisor)
+
+    def expected_clients(self, num_clients: int) -> float:
+        return float(num_clients)
+
+    @property
+    def sampling(self) -> RecordSampling:
+        clipper = FlatClipper(max_grad_norm=self.max_sample_norm)
+        return RecordSampling(sample_rate=self.sample_rate, clipper=clipper, divisor=self.divisor)
+
+    def _estimator(self, algorithm: FederatedAlgorithm) -> Estimator:
+        if not isinstance(algorithm, Clip21SGDM):
+            raise TypeError(f"algorithm must be Clip21SGDM with RecordPrivacy, got {type(algorithm).__name__}.")
+        return ClippedDifference(
+            clipper=algorithm.clipper,
+            momentum_weight=algorithm.momentum_weight,
+            divisor=self.divisor,
+            sample_clipper=FlatClipper(max_grad_norm=self.max_sample_norm),
+        )
+
+    def _sampler(self, num_clients: int) -> Sampler:
+        guess = max(1, round(self.divisor / self.sample_rate))  # of a client's rows; no event depends on it
+        if self.sample_rate == 1:
+            return FullBatchSampler(num_records=guess)
+        return PoissonSampler(sample_rate=self.sample_rate, num_records=guess)

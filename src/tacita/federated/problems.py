@@ -13,9 +13,12 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from tacita import _validate
+from tacita.federated.privacy import RecordSampling
 from tacita.gradients.engine import Shapes
+from tacita.gradients.weighted_sums import group_norms, weighted_sum
 
 Tensors = Mapping[str, Tensor]
+ROUNDED_UP = 1 + 1e-12  # a norm that is the product of two, in float64
 
 
 class ClientProblem(ABC):
@@ -48,8 +51,53 @@ class ClientProblem(ABC):
         """Draw the rows of every client's minibatch, (n, batch); ``None`` if all rows are used."""
         return None
 
+    @property
+    def num_rows(self) -> int:
+        """The number of rows of the largest client, padding included."""
+        raise TypeError(f"{type(self).__name__} has no records of clients, which sampling them by coins needs.")
+
+    def clipped_gradients(
+        self, params: Tensors, clients: Tensor | None, drawn: Tensor, sampling: RecordSampling
+    ) -> dict[str, Tensor]:
+        r"""Return sums of clipped gradients of single records over ``sampling.divisor``, (clients, \*param) by name.
+
+        Args:
+            params, clients: As in :meth:`gradients`.
+            drawn: Which rows are drawn, bool, (n, rows) of all clients.
+            sampling: How records are clipped.
+        """
+        raise TypeError(f"{type(self).__name__} has no gradients of single records.")
+
+    @property
+    @abstractmethod
+    def settings(self) -> Mapping[str, Any]:
+        """The public settings that decide a run, but for the data: they are bound to the session's hash."""
+
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(num_clients={self.num_clients})"
+        words = ", ".join(
+            f"{name}={value!r}" for name, value in {"num_clients": self.num_clients, **self.settings}.items()
+        )
+        return f"{type(self).__name__}({words})"
+
+
+def check_record_sampling(problem: ClientProblem, loss_rate: float, weights: Tensor | None) -> None:
+    """Raise unless the proof by the number of draws covers the simulation."""
+    if loss_rate:
+        raise ValueError(
+            "loss_rate must be 0 with RecordPrivacy: by the number of draws of a record it is only proved for states "
+            "that move with every message."
+        )
+    if weights is not None:
+        raise ValueError(
+            "weights must be None with RecordPrivacy: a weight may depend on records, beside the messages."
+        )
+    if problem.dtype != torch.float64:
+        raise ValueError(f"the problem must be of float64 with RecordPrivacy, got {problem.dtype}.")
+    if problem.settings.get("batch_size") is not None:
+        raise ValueError(
+            "batch_size must be None with RecordPrivacy, which draws every client's records by its own rate."
+        )
+    _validate.count("num_rows", problem.num_rows)
 
 
 class LogisticClients(ClientProblem):
@@ -89,10 +137,35 @@ class LogisticClients(ClientProblem):
     def shapes(self) -> Shapes:
         return {"x": torch.Size([self._dim])}
 
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        return {"regularisation": self._lambda, "batch_size": self._batch_size, "dtype": str(self.dtype)}
+
+    @property
+    def num_rows(self) -> int:
+        return self._features.shape[1]
+
     def draw(self, generator: torch.Generator) -> Tensor | None:
         if self._batch_size is None:
             return None
         return torch.randint(self._features.shape[1], (self.num_clients, self._batch_size), generator=generator)
+
+    def clipped_gradients(
+        self, params: Tensors, clients: Tensor | None, drawn: Tensor, sampling: RecordSampling
+    ) -> dict[str, Tensor]:
+        present = drawn & (self._weights > 0)
+        a, b, here = (part if clients is None else part[clients] for part in (self._features, self._labels, present))
+        x = params["x"]
+        pulls = -b * torch.sigmoid(-b * (a @ x if x.ndim == 1 else torch.bmm(a, x.unsqueeze(-1)).squeeze(-1)))
+        norms = group_norms({"a": a}, {"all": ("a",)}, 2).squeeze(-1) * pulls.abs() * ROUNDED_UP
+        weights = torch.where(here, sampling.clipper.weights(norms), 0.0)
+        rows = torch.where((weights > 0).unsqueeze(-1), a, 0.0)
+        pulls = torch.where(weights > 0, weights * pulls, 0.0)
+        found = torch.bmm(pulls.unsqueeze(1), rows).squeeze(1) / sampling.divisor
+        return {"x": found + self._pull_of_regulariser(x)}
+
+    def _pull_of_regulariser(self, x: Tensor) -> Tensor | float:
+        return 2 * self._lambda * x / (1 + x.square()).square() if self._lambda else 0.0
 
     def gradients(self, params: Tensors, clients: Tensor | None, drawn: Tensor | None) -> dict[str, Tensor]:
         a, b, w = (part if clients is None else part[clients] for part in (self._features, self._labels, self._weights))
@@ -104,10 +177,7 @@ class LogisticClients(ClientProblem):
         x = params["x"]
         margins = b * (a @ x if x.ndim == 1 else torch.bmm(a, x.unsqueeze(-1)).squeeze(-1))
         pulls = -w * b * torch.sigmoid(-margins)
-        found = torch.bmm(pulls.unsqueeze(1), a).squeeze(1)
-        if self._lambda:
-            found = found + 2 * self._lambda * x / (1 + x.square()).square()
-        return {"x": found}
+        return {"x": torch.bmm(pulls.unsqueeze(1), a).squeeze(1) + self._pull_of_regulariser(x)}
 
 
 class QuadraticClients(ClientProblem):
@@ -126,6 +196,11 @@ class QuadraticClients(ClientProblem):
         self.dtype = targets.dtype
         self._targets, self._smoothness = targets, _validate.positive("smoothness", smoothness)
         self._noises = noises
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        kinds = 0 if self._noises is None else len(self._noises)
+        return {"smoothness": self._smoothness, "noises": kinds, "dtype": str(self.dtype)}
 
     @property
     def shapes(self) -> Shapes:
@@ -178,13 +253,37 @@ class NetworkClients(ClientProblem):
         self._at_once = _validate.count("clients_at_once", clients_at_once)
 
     @property
+    def settings(self) -> Mapping[str, Any]:
+        """The settings; of model and loss only the names, which a hash cannot cover."""
+        names = {"model": type(self._model).__name__, "loss_fn": getattr(self._loss_fn, "__name__", "loss_fn")}
+        sizes = {"batch_size": self._batch_size, "clients_at_once": self._at_once, "dtype": str(self.dtype)}
+        return {**names, **sizes}
+
+    @property
     def shapes(self) -> Shapes:
         return {name: p.shape for name, p in self._params.items()}
+
+    @property
+    def num_rows(self) -> int:
+        return self._rows
 
     def draw(self, generator: torch.Generator) -> Tensor | None:
         if self._batch_size is None:
             return None
         return torch.randint(self._rows, (self.num_clients, self._batch_size), generator=generator)
+
+    def clipped_gradients(
+        self, params: Tensors, clients: Tensor | None, drawn: Tensor, sampling: RecordSampling
+    ) -> dict[str, Tensor]:
+        chosen = torch.arange(self.num_clients) if clients is None else clients
+        of_rows = vmap(grad(self._row_loss), in_dims=(None, 0))
+        groups, sums = {"all": tuple(self.shapes)}, []
+        for client in chosen.tolist():  # one client's gradients of single records in memory at a time
+            here = (drawn[client] & (self._weights[client] > 0)).nonzero().squeeze(1)
+            found = of_rows(dict(params), tuple(x[client][here] for x in self._data))
+            weights = sampling.clipper.weights(group_norms(found, groups)).squeeze(-1)
+            sums.append(weighted_sum(found, weights.unsqueeze(-1), groups))
+        return {name: torch.stack([one[name] for one in sums]) / sampling.divisor for name in self.shapes}
 
     def gradients(self, params: Tensors, clients: Tensor | None, drawn: Tensor | None) -> dict[str, Tensor]:
         chosen = torch.arange(self.num_clients) if clients is None else clients
@@ -200,6 +299,9 @@ class NetworkClients(ClientProblem):
             points = {name: p[places] for name, p in params.items()} if own else dict(params)
             chunks.append(of_clients(points, batch, weights))
         return {name: torch.cat([chunk[name] for chunk in chunks]) for name in self.shapes}
+
+    def _row_loss(self, params: dict[str, Tensor], row: tuple[Tensor, ...]) -> Tensor:
+        return self._loss(params, tuple(x.unsqueeze(0) for x in row), torch.ones(1, dtype=self.dtype))
 
     def _loss(self, params: dict[str, Tensor], batch: tuple[Tensor, ...], weights: Tensor) -> Tensor:
         def model(*inputs: Any) -> Any:

@@ -43,11 +43,13 @@ class RoundNoise:
         self.by_client = by_client
         self._numbers: list[int] = []  # clients whose message arrived
         self._scale = 0.0
+        self.sent: dict[str, Tensor] = {}  # the noisy messages of the last round, if each has noise of its own
 
     def prepare(self, privacy: FederatedPrivacy, asked: Asked) -> None:
         """Take over who sends noise: every client whose message arrives, or the server once."""
         numbers = torch.arange(len(asked.arrived)) if asked.clients is None else asked.clients
         self._numbers = numbers[asked.arrived].tolist()
+        self.sent = {}
         self._scale = 1.0 if isinstance(privacy, TrustedServer) else math.sqrt(len(self._numbers))
 
     def check_paid(
@@ -68,12 +70,15 @@ class RoundNoise:
     def _one_by_one(self, block: str, messages: Mapping[str, Tensor], std: float, normals: Any) -> dict[str, Tensor]:
         """Add the noisy messages up in the order of the clients' numbers."""
         total = {name: torch.zeros_like(message[0]) for name, message in _or_empty(messages).items()}
+        each: dict[str, list[Tensor]] = {name: [] for name in messages}
         for place, client in enumerate(self._numbers):
             stream, given = normals.stream(f"{block}/client-{client}"), 0
             for name, message in messages.items():
                 draw = stream.normals(tuple(message.shape[1:]), dtype=message.dtype, offset=given)
-                total[name] = total[name] + torch.add(message[place], draw, alpha=std)
+                each[name].append(torch.add(message[place], draw, alpha=std))
+                total[name] = total[name] + each[name][-1]
                 given += draw.numel()
+        self.sent |= {name: torch.stack(found) if found else messages[name] for name, found in each.items()}
         return total
 
 

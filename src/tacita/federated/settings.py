@@ -10,7 +10,6 @@ import numpy as np
 import torch
 
 from tacita import _validate
-from tacita._files import make_folder, remove_durably, replace_durably
 from tacita.accounting import NeighboringRelation
 from tacita.clipping import FlatClipper
 from tacita.errors import DataStructureError, ResumeError
@@ -19,12 +18,13 @@ from tacita.federated.privacy import FederatedPrivacy, LocalPrivacy, TrustedServ
 from tacita.federated.problems import LogisticClients
 from tacita.federated.simulation import Simulation
 from tacita.federated.splits import Split, split_by_label, split_by_owner, split_dirichlet, split_evenly, stacked
-from tacita.ledger import Ledger, statement
+from tacita.federated.views import protected_from
+from tacita.ledger import Ledger, Statement, statement
 from tacita.mechanisms import CalibratedGaussian
 from tacita.random import Randomness
 from tacita.training.folder import RunFolder
+from tacita.training.sealed_run import TEXT, publish
 
-MODEL, STATEMENT = "model.npz", "statement.txt"
 EVERY = 100  # rounds between checkpoints
 
 
@@ -173,19 +173,21 @@ def _dealt(settings: SimulationSettings, found: list[np.ndarray]) -> Split:
 def run_simulation(settings: SimulationSettings, progress: Callable[[float], None] = lambda share: None) -> str:
     """Run what ``settings`` describe in their folder, or continue it there, and return the privacy statement.
 
-    The folder gets ``ledger.jsonl``, ``model.npz`` (the released model) and ``statement.txt``; ``private/`` holds key
-    and checkpoint until the run ends.
+    The folder gets ``ledger.jsonl``, ``model.safetensors`` (the released model), ``statement.txt`` and
+    ``statement.json``, and the ledger is sealed over them, so that ``tacita statement``, ``show`` and ``report`` check
+    them as those of any run. ``private/`` holds key and checkpoint until the run ends.
 
     Raises:
         ResumeError: The folder holds something else than an unfinished run of these settings.
     """
     folder = RunFolder(settings.output)
+    if folder.tidying:  # all is sealed but the private files are there
+        return _tidied(folder)
     unfinished = folder.unfinished
     if not (unfinished or folder.empty):
         raise ResumeError(f"output must be a new folder, or that of an unfinished simulation, got {settings.output!r}.")
     problem = read_clients(settings)
-    make_folder(folder.path)
-    make_folder(folder.private, mode=0o700)
+    folder.create()
     randomness = Randomness.load(folder.key) if unfinished else Randomness.system()
     unit = "all data of one client"
     ledger = Ledger(folder.ledger, neighboring_relation=settings.neighboring_relation, privacy_unit=unit)
@@ -198,34 +200,54 @@ def run_simulation(settings: SimulationSettings, progress: Callable[[float], Non
             rounds=settings.rounds,
             loss_rate=settings.loss_rate,
             settings={"config": {**msgspec.to_builtins(settings), "output": ""}},
-            session=ledger.sessions[0] if unfinished else None,
+            session=ledger.sessions[0] if unfinished and ledger.sessions else None,
             randomness=randomness,
         )
-        if unfinished:
+        if unfinished and folder.checkpoint.exists():
             simulation.load(folder.checkpoint)
-        while simulation.remaining_rounds:
-            simulation.save(folder.checkpoint)
-            randomness.save(folder.key)
-            simulation.run(min(EVERY, simulation.remaining_rounds), progress=progress)
-        return _finished(folder, simulation, ledger, settings)
+        _train(folder, simulation, progress)
+        _publish(ledger, simulation, settings)
     finally:
         ledger.close()
+    return _tidied(folder)
 
 
-def _finished(folder: RunFolder, simulation: Simulation, ledger: Ledger, settings: SimulationSettings) -> str:
-    """Write what may be shared, and remove what may not."""
-    ledger.sessions[0].close()
-    arrays = {name: x.numpy() for name, x in simulation.params.items()}
-    temporary = folder.private / MODEL
-    np.savez(temporary, allow_pickle=False, **arrays)
-    replace_durably(folder.path / MODEL, temporary.read_bytes())
+def _train(folder: RunFolder, simulation: Simulation, progress: Callable[[float], None]) -> None:
+    """Make all rounds; a checkpoint stands before each hundred, and after the last one."""
+    while True:
+        simulation.save(folder.checkpoint)
+        simulation.randomness.save(folder.key)
+        if not simulation.remaining_rounds:
+            return
+        simulation.run(min(EVERY, simulation.remaining_rounds), progress=progress)
+
+
+def _publish(ledger: Ledger, simulation: Simulation, settings: SimulationSettings) -> None:
+    """Write model and statement, and end the ledger with their hashes."""
+    if not simulation.session.closed:
+        simulation.session.close()
     public = settings.neighboring_relation != "add_or_remove_one"  # else the number of clients is a secret
     clients = simulation.problem.num_clients if public else None
-    text = str(statement(ledger, delta=settings.delta, num_units=clients))
-    replace_durably(folder.path / STATEMENT, text.encode())
-    for path in (temporary, folder.checkpoint):
-        remove_durably(path)
-    Randomness.destroy(folder.key)
+
+    def make_statement(hashes: dict[str, str]) -> Statement:
+        return statement(
+            ledger,
+            settings.delta,
+            num_units=clients,
+            caveats=protected_from(simulation, settings.delta),
+            model=f"{settings.algorithm} on logistic regression, {settings.rounds} rounds",
+            task="classification",
+            target="labels",
+            files=hashes,
+        )
+
+    publish(ledger, make_statement, weights=simulation.params)
+
+
+def _tidied(folder: RunFolder) -> str:
+    """Remove what may not be shared, the key last, and return the statement."""
+    text = (folder.path / TEXT).read_text(encoding="utf-8")
+    folder.finish()
     return text
 
 

@@ -21,8 +21,9 @@ from tacita import _validate
 from tacita.errors import ResumeError
 from tacita.estimators.clipped_difference import State, finite_or_zero
 from tacita.federated.algorithms import FederatedAlgorithm, ServerState
+from tacita.federated.client_weights import ClientWeights
 from tacita.federated.privacy import FederatedPrivacy, TrustedServer
-from tacita.federated.problems import ClientProblem
+from tacita.federated.problems import ClientProblem, check_record_sampling
 from tacita.federated.round_noise import Asked, RoundNoise
 from tacita.ledger import Ledger, Session
 from tacita.ledger.reservations import BLOCK
@@ -61,6 +62,9 @@ class Simulation:
         params: The first model; zeros by default. It must not depend on the data.
         loss_rate: Chance that a message is lost on its way, in [0, 1), by a public coin. Its client keeps the state it
             had; the noise of a lost message is charged.
+        weights: Weights of the clients' messages, (n,), 1 by default. Private: each is taken into [0, 1], so that a
+            message stays within its threshold; one that is no number is 0.
+        total_weight: Public divisor in place of the number of clients, such as a guess of the sum of weights.
         stream_per_client: Draw every client's own noise, and take the clients one by one.
         purpose, settings, session, randomness, reservation: As in :class:`~tacita.GradientOracle`.
 
@@ -86,6 +90,8 @@ class Simulation:
         rounds: int,
         params: Mapping[str, Tensor] | None = None,
         loss_rate: float = 0.0,
+        weights: Tensor | None = None,
+        total_weight: float | None = None,
         stream_per_client: bool = False,
         purpose: str = "train",
         settings: Mapping[str, Any] | None = None,
@@ -97,16 +103,25 @@ class Simulation:
         self.rounds = _validate.count("rounds", rounds)
         self.loss_rate = _validate.below_one("loss_rate", loss_rate)
         self.randomness = randomness or Randomness.system()
+        self._weights = ClientWeights.of(weights, total_weight, problem.num_clients)
         expected = privacy.expected_clients(problem.num_clients)
-        self.divisor = algorithm.divisor(problem.num_clients, expected)
+        self.divisor = algorithm.divisor(problem.num_clients, expected) * self._weights.share
         self.mechanism, self.noise_std, event = privacy.resolved(
-            algorithm.clipper,
+            algorithm,
             ledger,
             shapes=problem.shapes,
             num_clients=problem.num_clients,
             rounds=self.rounds,
             session=session,
         )
+        if privacy.sampling is not None:
+            check_record_sampling(problem, self.loss_rate, weights)
+        if algorithm.feeds_back and weights is not None:
+            raise ValueError(f"weights must be None with {type(algorithm).__name__}: shifts move by what is sent.")
+        if algorithm.feeds_back and not stream_per_client:
+            raise ValueError(
+                f"stream_per_client must be True with {type(algorithm).__name__}: each client feeds back its own noise."
+            )
         if stream_per_client and isinstance(privacy, TrustedServer):
             raise ValueError("stream_per_client needs LocalPrivacy: a trusted server adds its own noise, once.")
         self._noise = RoundNoise(stream_per_client)
@@ -121,7 +136,8 @@ class Simulation:
             raise ValueError(f"params must have the problem's names and shapes, got {list(given)}.")
         self.server = algorithm.start(given)
         self._clients = algorithm.client_start(problem.shapes, (problem.num_clients,), problem.dtype)
-        self._groups = algorithm.clipper.groups(problem.shapes)
+        self._message_shapes = algorithm.message_shapes(problem.shapes)
+        self._groups = algorithm.clipper.groups(self._message_shapes)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -133,6 +149,7 @@ class Simulation:
             "noise_multiplier": self.mechanism.noise_multiplier,
             "rounds": self.rounds,
             "loss_rate": self.loss_rate,
+            "total_weight": self._weights.total,
             "stream_per_client": self._noise.by_client,
             "shapes": {name: list(shape) for name, shape in self.problem.shapes.items()},
         }
@@ -178,12 +195,13 @@ class Simulation:
                 server = self.algorithm.broadcast(self.server)
                 asked = self._asked(query)
                 messages, following = self._messages(server, asked, query)
-                arrived = {name: _rows(message, asked) for name, message in messages.items()}
+                weighted = self._weights.times(messages, asked.clients)
+                arrived = {name: _rows(message, asked) for name, message in weighted.items()}
                 self._noise.prepare(self.privacy, asked)
                 if self._line.commit(query, self._values(arrived)):  # the ledger is written: from here on it counts
                     break
             released = self._line.noisy()
-            self._clients = self._acknowledged(following, asked)
+            self._clients = self._acknowledged(self._fed_back(following, asked), asked)
         # ---- below the line: may be logged, reused, published ----
         total = {name: noisy for block in released.values() for name, noisy in block.items()}
         self.server = self.algorithm.receive(server, {name: x / self.divisor for name, x in total.items()})
@@ -205,8 +223,7 @@ class Simulation:
 
     def _messages(self, server: ServerState, asked: Asked, query: int) -> tuple[dict[str, Tensor], State]:
         """Return the messages of the clients that take part, without noise, and their next states."""
-        generator = torch.Generator().manual_seed(self._line.query_stream("batch", query).seed() % 2**63)
-        drawn = self.problem.draw(generator)
+        drawn = self._drawn(query)
         state = _taken(self._clients, asked.clients)
         if not self._noise.by_client:
             return self._of(asked.clients, state, server, drawn)
@@ -217,12 +234,21 @@ class Simulation:
         ]
         if not each:
             return self._of(numbers, state, server, drawn)
-        messages = {name: torch.cat([message[name] for message, _ in each]) for name in self.problem.shapes}
+        messages = {name: torch.cat([message[name] for message, _ in each]) for name in self._message_shapes}
         following = {
             kind: {name: torch.cat([one[kind][name] for _, one in each]) for name in tensors}
             for kind, tensors in state.items()
         }
         return messages, following
+
+    def _drawn(self, query: int) -> Tensor | None:
+        """Draw the rows of every client: by secret coins if these count for the guarantee."""
+        stream, sampling = self._line.query_stream("batch", query), self.privacy.sampling
+        if sampling is None:
+            return self.problem.draw(torch.Generator().manual_seed(stream.seed() % 2**63))
+        clients, rows = self.problem.num_clients, self.problem.num_rows
+        coins = stream.bernoulli(clients * rows, sampling.sample_rate)
+        return torch.from_numpy(coins).reshape(clients, rows)
 
     def _of(
         self, clients: Tensor | None, state: State, server: ServerState, drawn: Tensor | None
@@ -230,7 +256,10 @@ class Simulation:
         shapes = self.problem.shapes
 
         def gradient(params: Mapping[str, Tensor]) -> dict[str, Tensor]:
-            return finite_or_zero(self.problem.gradients(params, clients, drawn), shapes)
+            sampling = self.privacy.sampling
+            if sampling is None or drawn is None:
+                return finite_or_zero(self.problem.gradients(params, clients, drawn), shapes)
+            return finite_or_zero(self.problem.clipped_gradients(params, clients, drawn, sampling), shapes)
 
         return self.algorithm.message(state, server.params, gradient, shapes)
 
@@ -238,6 +267,18 @@ class Simulation:
         """Return the bounded values by block: the sum of messages, or all of them if every client has its noise."""
         total = messages if self._noise.by_client else {name: message.sum(dim=0) for name, message in messages.items()}
         return {block: {name: total[name] for name in names} for block, names in self._groups.items()}
+
+    def _fed_back(self, following: State, asked: Asked) -> State:
+        """Return the next states of the clients that take part, given what those whose message arrived have sent."""
+        if not self.algorithm.feeds_back:
+            return following
+        places = asked.arrived.nonzero().squeeze(1)
+        taking_part = len(asked.arrived)
+        sent = {
+            name: x.new_zeros(taking_part, *x.shape[1:]).index_copy(0, places, x)
+            for name, x in self._noise.sent.items()
+        }
+        return self.algorithm.after(following, sent)
 
     def _acknowledged(self, following: State, asked: Asked) -> State:
         """Return the clients' states: those whose message arrived have moved, all others are as they were."""
@@ -259,6 +300,7 @@ class Simulation:
             "identity": self._line.identity,
             "params": self.server.params,
             "estimate": self.server.estimate,
+            "memory": {kind: dict(tensors) for kind, tensors in self.server.memory.items()},
             "clients": self._clients,
         }
 
@@ -271,7 +313,7 @@ class Simulation:
         if state["session"] != self.session.id:
             raise ResumeError(f"the checkpoint is of session {state['session']!r}, not of {self.session.id!r}.")
         self._line.resume(state["position"], state["generation"], state["identity"])
-        self.server = ServerState(dict(state["params"]), dict(state["estimate"]))
+        self.server = ServerState(dict(state["params"]), dict(state["estimate"]), dict(state["memory"]))
         self._clients = {kind: dict(tensors) for kind, tensors in state["clients"].items()}
 
     def save(self, path: str | Path) -> None:

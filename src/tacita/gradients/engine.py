@@ -111,11 +111,14 @@ class GradientSource(ABC):
         ranks: The processes that share the rows of a batch; by default one.
         takes_row_numbers: Whether :meth:`engine` takes many indices as row numbers that are not in memory
             (:class:`tacita._row_numbers.RowNumbers`); by default it always gets an array.
+        mixes_records: Whether an engine's rows are functions of several records, such as a client's update. Only an
+            estimator of :attr:`~tacita.estimators.Estimator.any_change` may have such a source.
     """
 
     model: nn.Module | None = None
     ranks: Ranks = ALONE
     takes_row_numbers: bool = False
+    mixes_records: bool = False
 
     @property
     @abstractmethod

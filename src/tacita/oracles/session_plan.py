@@ -49,6 +49,11 @@ class SessionPlan:
                 f"records must not be a part of a split with {type(self.estimator).__name__}: it protects all data of "
                 "a client, which may be in every part, and parts would be charged as if it were in one alone."
             )
+        if self.data.source.mixes_records and not self.estimator.any_change:
+            raise ValueError(
+                f"estimator must cover any change of the data with {type(self.data.source).__name__}, whose rows are "
+                f"functions of several records: use ClippedMean, got {type(self.estimator).__name__}."
+            )
         if self.ledger.max_delta is not None:
             self._check_delta("max_delta", self.ledger.max_delta)
         self.check_sampler()

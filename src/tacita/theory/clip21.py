@@ -101,7 +101,7 @@ def contraction_limit(eta: float, room: float) -> float:
         >>> round(contraction_limit(1 / 4.5, 1 / 4), 7), round(contraction_limit(1 / 4.5, 2 / 3), 7)
         (0.0160265, 0.0261415)
     """
-    return math.sqrt((-48 + math.sqrt(2304 + 1024 * room * eta**2)) / 512)
+    return math.sqrt(2 * room * eta**2 / (48 + math.sqrt(2304 + 1024 * room * eta**2)))  # no cancellation at small eta
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -268,7 +268,8 @@ def private_rule(constants: StochasticConstants) -> Clip21Rule:
     beta = limits[binding]
     lr = (beta / 3) ** 5 / k.smoothness
     missing = 0.0 if k.steps * lr * k.a**2 <= k.lyapunov else 2 * k.a**2
-    return Clip21Rule(lr, beta, 4 * k.lyapunov / (lr * k.steps) + missing, limits, binding)
+    first = 4 * k.lyapunov / (lr * k.steps) if lr else math.inf  # the fifth power may underflow
+    return Clip21Rule(lr, beta, first + missing, limits, binding)
 
 
 def _private_limits(k: StochasticConstants, p: float) -> dict[str, float]:

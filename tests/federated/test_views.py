@@ -1,0 +1,124 @@
+"""Two guarantees from one noise, in the words of the statement; the files of a run, checked like any other."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import tacita
+from tacita.accounting import gaussian_epsilon
+from tacita.federated import LocalPrivacy, QuadraticClients, RecordPrivacy, ReleasedShiftSGDM, TrustedServer
+from tacita.federated import settings as module
+from tacita.federated.settings import SimulationSettings, run_simulation
+from tacita.federated.views import models_epsilon, protected_from
+from tests.federated.runs import UNIT, clip21, ledger, logistic, simulation
+
+FED_BACK = {
+    "algorithm": ReleasedShiftSGDM(clipper=UNIT, lr=0.1, momentum_weight=0.5),
+    "stream_per_client": True,
+}
+GAUSS = tacita.GaussianMechanism(noise_multiplier=4.0)
+
+
+@pytest.mark.parametrize(("relation", "moved"), [("replace_one", 2), ("zero_out_one", 1)])
+def test_the_models_alone_tell_less_than_the_messages(relation, moved):
+    book = ledger(relation)
+    run = simulation(logistic(clients=9), rounds=16, book=book)
+    found = models_epsilon(run, 1e-5)
+    assert found == pytest.approx(gaussian_epsilon(moved * 4 / (8.0 * 3), 1e-5), rel=1e-6)  # C sqrt(T) / (s sqrt(n))
+    assert found < book.epsilon(1e-5)
+    asked = LocalPrivacy(mechanism=GAUSS, clients_per_round=4)
+    fewer = simulation(logistic(clients=9), rounds=16, book=ledger(relation), privacy=asked)
+    assert models_epsilon(fewer, 1e-5) == pytest.approx(gaussian_epsilon(moved * 4 / (8.0 * 2), 1e-5), rel=1e-6)
+
+
+def test_two_worlds_of_models_reach_what_is_stated():
+    """The sums of two saturated worlds are 2 C sqrt(T) apart, over a noise of s sqrt(n)."""
+    sums = []
+    for data in (1e6, -1e6):
+        problem = QuadraticClients(torch.tensor([[data], [0.0], [0.0], [0.0]], dtype=torch.float64))
+        still = clip21(1.0, lr=1e-12)  # the same broadcasts in both worlds: they are conditioned on
+        run = simulation(problem, still, noise=0.0, rounds=9)
+        sums.append([float(run.step().total["x"]) for _ in range(9)])
+    apart = float(np.linalg.norm(np.subtract(*sums)))
+    noisy = simulation(QuadraticClients(torch.zeros(4, 1, dtype=torch.float64)), clip21(1.0), noise=4.0, rounds=9)
+    assert models_epsilon(noisy, 1e-5) == pytest.approx(gaussian_epsilon(apart / (8.0 * 2), 1e-5), rel=1e-6)
+    assert apart == pytest.approx(2 * math.sqrt(9))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"book": ledger("add_or_remove_one")},
+        {"loss_rate": 0.1},
+        {"noise": 0.0},
+        FED_BACK,
+        {"privacy": TrustedServer(mechanism=GAUSS)},
+    ],
+)
+def test_no_second_guarantee_where_none_is_proved(change):
+    """A hidden number of clients would show in the noise, and a lost message takes its noise along."""
+    run = simulation(logistic(), **change)
+    assert models_epsilon(run, 1e-5) is None
+    assert "released models alone" not in " ".join(protected_from(run, 1e-5))
+
+
+def test_words_say_who_is_trusted():
+    local = " ".join(protected_from(simulation(logistic()), 1e-5))
+    assert "against the server" in local
+    assert "all data of a client is protected" in local
+    assert "Nothing is stated for secure aggregation" in local
+    record = RecordPrivacy(mechanism=GAUSS, sample_rate=0.5, max_sample_norm=1.0, divisor=6.0)
+    assert "one record of a client is protected" in " ".join(
+        protected_from(simulation(logistic(), privacy=record), 1e-5)
+    )
+    trusted = " ".join(protected_from(simulation(logistic(), privacy=TrustedServer(mechanism=GAUSS)), 1e-5))
+    assert "nothing is guaranteed against it" in trusted
+    assert "secure aggregation" not in trusted
+
+
+# -- the files of a run
+
+
+@pytest.fixture
+def config(tmp_path):
+    rng = np.random.default_rng(0)
+    features = rng.standard_normal((60, 3))
+    np.savez(tmp_path / "clients.npz", features=features, labels=features[:, 0] > 0, owners=rng.integers(0, 7, 60))
+    return SimulationSettings(
+        data=str(tmp_path / "clients.npz"), output=str(tmp_path / "run"), epsilon=8.0, delta=1e-5, trust="clients",
+        max_grad_norm=0.1, lr=0.5, rounds=6, momentum_weight=0.5,
+    )  # fmt: skip
+
+
+def test_the_commands_check_a_federated_run(config, tmp_path, tacita_command):
+    text = run_simulation(config)
+    run = str(tmp_path / "run")
+    again = tacita_command("statement", run)
+    assert (again.code, again.out) == (0, text)
+    shown = tacita_command("show", run)
+    assert shown.code == 0
+    assert "finished, verified" in shown.out
+    assert "clip21-sgdm on logistic regression, 6 rounds" in shown.out
+    assert "finished" in tacita_command("list", str(tmp_path)).out
+    assert json.loads((tmp_path / "run" / "statement.json").read_text())["files"].keys() == {"model.safetensors"}
+    if pytest.importorskip("matplotlib"):
+        page = tmp_path / "page.html"
+        assert tacita_command("report", run, "--output", str(page)).code == 0
+        assert "released models alone" in " ".join(page.read_text().split())
+    (tmp_path / "run" / "model.safetensors").write_bytes(b"x")
+    assert tacita_command("statement", run).code == 1
+
+
+@pytest.mark.parametrize("where", ["publish", "_tidied"])
+def test_a_run_that_is_killed_at_its_end_is_finished_by_its_command(config, monkeypatch, where):
+    whole = getattr(module, where)
+    monkeypatch.setattr(module, where, lambda *args, **kwargs: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        run_simulation(config)
+    monkeypatch.setattr(module, where, whole)
+    assert "epsilon <= 7.9" in run_simulation(config)
+    with pytest.raises(tacita.errors.ResumeError):
+        run_simulation(config)
