@@ -1,6 +1,6 @@
 """Write the generated pages: ``api/`` from the docstrings, ``guarantees.md`` from the table of proved cells.
 
-Run it with ``make docs``. With ``--check`` it writes nothing and fails if a page is not what the code says.
+Run it with ``make pages``. With ``--check`` it writes nothing and fails if a page is not what the code says.
 """
 
 import importlib
@@ -14,6 +14,8 @@ from typing import Any
 
 import tacita
 import tacita.theory
+from docs import paper_index
+from docs.sphinx_roles import markdown
 from tacita.accounting import (
     GaussianSumEvent,
     MedianOfMeansEvent,
@@ -26,8 +28,6 @@ from tacita.accounting.proved_events import REFUSED, table
 from tacita.accounting.relations import RELATIONS
 from tacita.accounting.sampling_laws import EVERY_LAW
 from tacita.errors import UnsupportedEventError
-
-from docs.sphinx_roles import markdown
 
 DOCS = Path(__file__).parent
 NOTE = "*This page is generated from the code by `make docs`.*"
@@ -218,8 +218,12 @@ def discrete_table() -> dict[str, dict[Any, str]]:
     }
 
 
-PAGES = {"guarantees.md": guarantees, "derivations/index.md": derivations, "api/index.md": overview} | {
-    f"api/{room}.md": partial(room_page, room, module) for room, module in documented_rooms()
+PAGES = {
+    "guarantees.md": guarantees,
+    "paper-index.md": partial(paper_index.page, NOTE),
+    "derivations/index.md": derivations,
+    "api/index.md": overview,
+    **{f"api/{room}.md": partial(room_page, room, module) for room, module in documented_rooms()},
 }
 
 

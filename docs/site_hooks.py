@@ -7,7 +7,8 @@ from typing import Any
 from latex2mathml.converter import convert
 
 FORMULA = re.compile(r'<(span|div) class="arithmatex">(.*?)</\1>', re.DOTALL)
-TO_THE_REPOSITORY = re.compile(r"\[([^\]]+)\]\((?:\.\./)+(?:README|CONTRIBUTING|CHANGELOG|src|tests|examples|benchmarks)[^)]*\)")
+OUTSIDE = "README|CONTRIBUTING|CHANGELOG|src|tests|examples|benchmarks"
+TO_THE_REPOSITORY = re.compile(rf"\[([^\]]+)\]\((?:\.\./)+(?:{OUTSIDE})[^)]*\)")
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
