@@ -9,6 +9,7 @@ import textwrap
 MATH = re.compile(r":math:`([^`]+)`")
 MATH_BLOCK = re.compile(r"^( *)\.\. math::[ ]*(.*)\n((?:\1 +.+\n|\n)*)", re.MULTILINE)
 ROLE = re.compile(r":(?:class|meth|func|mod|attr|data|exc):`~?\.?([^`<]+)`")
+AT_LEAST = re.compile(r"^( +[\w, ]+: )>", re.MULTILINE)  # "radius: > 0", which would be a quotation
 EXAMPLE = re.compile(r"^( *)Example:$", re.MULTILINE)
 CODE = re.compile(r"``([^`]+)``")
 
@@ -18,6 +19,7 @@ def markdown(doc: str) -> str:
     doc = MATH_BLOCK.sub(_block, doc + "\n")
     doc = MATH.sub(lambda found: "$" + " ".join(found[1].split()) + "$", doc)
     doc = ROLE.sub(lambda found: f"`{found[1].split('.')[-1]}`", doc)
+    doc = AT_LEAST.sub(r"\1\\>", doc)
     doc = EXAMPLE.sub(r"\1Examples:", doc)
     return CODE.sub(r"`\1`", doc).rstrip("\n")
 
