@@ -89,7 +89,7 @@ def room_page(room: str, module: Any) -> str:
     """Return the page of a room: a table of its names, and for the site the place of each full entry."""
     paths = names(room, module)
     things = {name: getattr(tacita if path.count(".") == 1 else module, name) for name, path in paths.items()}
-    lines = [f"# tacita.{room}", "", first_line(module), "", "| name | |", "| --- | --- |"]
+    lines = [f"# tacita.{room}", "", first_line(module), "", "| name | what it is |", "| --- | --- |"]
     linked = {name: f"[`{name}`](#{paths[name]})" if own_doc(thing) else f"`{name}`" for name, thing in things.items()}
     lines += [f"| {linked[name]} | {line(thing)} |" for name, thing in things.items()]
     entries = [f"::: {paths[name]}" for name, thing in things.items() if own_doc(thing)]
@@ -99,7 +99,7 @@ def room_page(room: str, module: Any) -> str:
 def overview() -> str:
     """Return the first page of the reference: the rooms."""
     lines = [f"| [tacita.{room}]({room}.md) | {first_line(module)} |" for room, module in documented_rooms()]
-    return "\n".join(["# Reference", "", NOTE, "", "| room | |", "| --- | --- |", *lines]) + "\n"
+    return "\n".join(["# Reference", "", NOTE, "", "| room | what is in it |", "| --- | --- |", *lines]) + "\n"
 
 
 def documented_rooms() -> Iterator[tuple[str, Any]]:
