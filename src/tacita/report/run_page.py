@@ -131,7 +131,8 @@ def _rest(run: RunNumbers) -> str:
         f"<details><summary>Columns</summary>{listed}</details>"
         f"<details><summary>Bought from the data</summary>{bullets(fields.get('purchases') or ['nothing'])}</details>"
         f"<details><summary>Settings chosen by tacita</summary>{bullets(fields.get('chosen_by_tacita') or ['none'])}"
-        f"</details><details open><summary>The whole statement</summary><pre tabindex="0" role="region" aria-label="The whole statement">{escape(run.text)}</pre></details>"
+        f"</details><details open><summary>The whole statement</summary><pre tabindex='0' role='region' "
+        f"aria-label='The whole statement'>{escape(run.text)}</pre></details>"
     )
 
 

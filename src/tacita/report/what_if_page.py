@@ -4,6 +4,8 @@ import json
 from collections.abc import Sequence
 from html import escape
 
+import numpy as np
+
 from tacita.ledger.text_lines import rounded_up
 from tacita.report.html_page import facts, page, table
 from tacita.theory.planner import ClippedSGDPlan
@@ -76,7 +78,7 @@ def _axes(found: Sequence[WhatIf]) -> dict[str, list[float]]:
 
 
 def _cells(plan: ClippedSGDPlan, found: Sequence[WhatIf]) -> dict[tuple[float, ...], dict[str, str]]:
-    start, dim = float(plan.setting.problem.trivial_value), float(plan.setting.problem.dim)
+    start, dim = float(plan.setting.problem.trivial_value), float(np.asarray(plan.setting.problem.dim))
     return {
         (one.setting.epsilon, one.setting.steps, one.setting.batch_size, c): {
             "noise_multiplier": rounded_up(one.noise_multiplier),
