@@ -21,7 +21,7 @@ PROCESSORS := ATEN_CPU_CAPABILITY=default ATEN_CPU_CAPABILITY=avx2 \
 ARITHMETIC := tests/gradients tests/oracles tests/clipping tests/estimators
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test quick lint format audit cpus bench bench-gpu sweep pages docs clean
+.PHONY: help setup demo test quick lint format audit cpus bench bench-gpu sweep pages docs site clean
 
 help:  ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 16
@@ -51,7 +51,7 @@ lint: $(STAMP)  ## Format, style, types and generated pages, changing nothing
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
-	$(BIN)/python docs/make_reference.py --check || { echo "pages are out of date: make pages"; exit 1; }
+	$(BIN)/python -m docs.make_reference --check || { echo "pages are out of date: make pages"; exit 1; }
 	$(BIN)/python -m tests.planted.table --check || { echo "docs/pitfalls.md is out of date: make pages"; exit 1; }
 
 format: $(STAMP)  ## Put the code into its format
@@ -80,11 +80,16 @@ sweep: $(STAMP)  ## Step time against batch, width, length and depth; writes doc
 	$(BIN)/python benchmarks/sweep.py --json docs/sweep.json --plot docs/sweep.svg --page docs/sweep.md
 
 pages: $(STAMP)  ## Write the generated pages
-	$(BIN)/python docs/make_reference.py
+	$(BIN)/python -m docs.make_reference
 	$(BIN)/python -m tests.planted.table
 
 docs: pages  ## Write the generated pages, then run every snippet
 	$(PYTEST) tests/test_docs.py tests/test_public_api.py
+
+site: pages  ## Build the documentation as a site that needs no network: build/site/index.html
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
+	@echo "build/site/index.html"
 
 clean:  ## Remove what was built, .venv included
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis

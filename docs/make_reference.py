@@ -1,6 +1,6 @@
-"""Write the generated pages: ``api.md`` from the docstrings, ``guarantees.md`` from the table of proved cells.
+"""Write the generated pages: ``api/`` from the docstrings, ``guarantees.md`` from the table of proved cells.
 
-Run it with ``make docs``. With ``--check`` it writes nothing and fails if a page is not what the code says.
+Run it with ``make pages``. With ``--check`` it writes nothing and fails if a page is not what the code says.
 """
 
 import importlib
@@ -8,11 +8,14 @@ import inspect
 import pkgutil
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import tacita
 import tacita.theory
+from docs import paper_index
+from docs.sphinx_roles import markdown
 from tacita.accounting import (
     GaussianSumEvent,
     MedianOfMeansEvent,
@@ -46,32 +49,6 @@ def rooms() -> Iterator[tuple[str, Any]]:
             yield found.name, module
 
 
-def signature(name: str, thing: Any) -> str:
-    """Return the name with its parameters and defaults, without annotations, which the docstring explains."""
-    if not callable(thing) or (inspect.isclass(thing) and issubclass(thing, BaseException)):
-        return name
-    try:
-        shown = inspect.signature(thing)
-    except (TypeError, ValueError):  # an alias of a type, say
-        return name
-    parameters = [plain(one) for one in shown.parameters.values()]
-    return name + str(shown.replace(parameters=parameters, return_annotation=inspect.Signature.empty))
-
-
-class _Word(str):
-    """A word that stands for itself in a signature."""
-
-    __repr__ = str.__str__
-
-
-def plain(parameter: inspect.Parameter) -> inspect.Parameter:
-    """Return the parameter without annotation, and a word in place of a function that is its default."""
-    default = parameter.default
-    if inspect.isroutine(default):
-        default = _Word("<function>")
-    return parameter.replace(annotation=inspect.Parameter.empty, default=default)
-
-
 def own_doc(thing: Any) -> str:
     """Return the docstring written for ``thing`` itself, not one inherited or made by ``dataclass``."""
     if not (inspect.isclass(thing) or inspect.isroutine(thing)):
@@ -94,31 +71,52 @@ def first_line(thing: Any) -> str:
     return doc.split("\n\n")[0].replace("\n", " ")
 
 
-def entry(name: str, thing: Any) -> str:
-    """Return the entry of a public name: its whole docstring, and a line for each of its members."""
-    lines = [f"### `{name}`", "", "```python", signature(name, thing), "```", "", "```text", own_doc(thing), "```", ""]
-    for member, value in members(thing):
-        shown = signature(member, value) if inspect.isroutine(value) else member
-        lines.append(f"- `.{shown}`: {first_line(getattr(thing, member))}")
-    return "\n".join(lines).rstrip() + "\n"
+def home(name: str) -> str:
+    """Return the room that a name of the face comes from."""
+    return getattr(tacita, name).__module__.split(".")[1]
 
 
-def api() -> str:
-    """Return the text of ``api.md``."""
+def names(room: str, module: Any) -> dict[str, str]:
+    """Return the path of each public name of a room, the shortest under which it can be imported."""
     face = exported(tacita)
-    pages = ["# Reference", NOTE, "## tacita", *(entry(name, getattr(tacita, name)) for name in face)]
-    for room, module in rooms():
-        rest = [name for name in exported(module) if getattr(tacita, name, None) is not getattr(module, name)]
-        if rest:
-            lines = [f"- `{signature(name, getattr(module, name))}`: {line(module, name)}" for name in rest]
-            pages += [f"## tacita.{room}", first_line(module), "\n".join(lines)]
-    return "\n\n".join(page.rstrip() for page in pages) + "\n"
+    of_room = {name for name in face if home(name) == room} | {
+        name for name in exported(module) if getattr(tacita, name, None) is not getattr(module, name)
+    }
+    return {name: f"tacita.{name}" if name in face else f"{module.__name__}.{name}" for name in sorted(of_room)}
 
 
-def line(module: Any, name: str) -> str:
+def room_page(room: str, module: Any) -> str:
+    """Return the page of a room: a table of its names, and for the site the place of each full entry."""
+    paths = names(room, module)
+    things = {name: getattr(tacita if path.count(".") == 1 else module, name) for name, path in paths.items()}
+    lines = [f"# tacita.{room}", "", first_line(module), "", "| name | what it is |", "| --- | --- |"]
+    linked = {name: f"[`{name}`](#{paths[name]})" if own_doc(thing) else f"`{name}`" for name, thing in things.items()}
+    lines += [f"| {linked[name]} | {line(thing)} |" for name, thing in things.items()]
+    entries = [f"::: {paths[name]}" for name, thing in things.items() if own_doc(thing)]
+    return "\n".join([*lines, "", "\n\n".join(entries)]).rstrip() + "\n"
+
+
+def overview() -> str:
+    """Return the first page of the reference: the rooms."""
+    lines = [f"| [tacita.{room}]({room}.md) | {first_line(module)} |" for room, module in documented_rooms()]
+    return "\n".join(["# Reference", "", NOTE, "", "| room | what is in it |", "| --- | --- |", *lines]) + "\n"
+
+
+def documented_rooms() -> Iterator[tuple[str, Any]]:
+    yield from ((room, module) for room, module in rooms() if names(room, module))
+
+
+def line(thing: Any) -> str:
     """Return one line about a name; a constant or an alias of a type has no docstring of its own."""
-    thing = getattr(module, name)
-    return first_line(thing) if own_doc(thing) else "a constant or a type."
+    return markdown(first_line(thing)).replace("|", "\\|") if own_doc(thing) else "a constant or a type."
+
+
+def derivations() -> str:
+    """Return the text of ``derivations/index.md``: the pages by their headings."""
+    pages = sorted(page for page in (DOCS / "derivations").glob("*.md") if page.name != "index.md")
+    headings = {page.name: page.read_text().split("\n", 1)[0].removeprefix("# ") for page in pages}
+    lines = [f"- [{heading}]({name})" for name, heading in headings.items()]
+    return "\n".join(["# Derivations", "", NOTE, "", "The mathematics behind each guarantee.", "", *lines]) + "\n"
 
 
 def guarantees() -> str:
@@ -131,7 +129,7 @@ def guarantees() -> str:
 The tables say what a session of queries is charged, by the way records are drawn (rows) and by the way neighbouring
 data sets differ (columns). *Amplified* means that the random choice of records is accounted for, which makes a query
 cheaper. A combination without a proof is refused when the oracle is built; the message names the relations for which
-there is a proof. The proofs are in [derivations](derivations/).
+there is a proof. The proofs are in [derivations](derivations/index.md).
 
 ## A clipped sum with Gaussian noise
 
@@ -220,7 +218,13 @@ def discrete_table() -> dict[str, dict[Any, str]]:
     }
 
 
-PAGES = {"api.md": api, "guarantees.md": guarantees}
+PAGES = {
+    "guarantees.md": guarantees,
+    "paper-index.md": partial(paper_index.page, NOTE),
+    "derivations/index.md": derivations,
+    "api/index.md": overview,
+    **{f"api/{room}.md": partial(room_page, room, module) for room, module in documented_rooms()},
+}
 
 
 def main(arguments: list[str]) -> int:

@@ -12,9 +12,8 @@ from tacita.cli.app import make_app
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-GENERATED = ROOT / "docs" / "api.md"  # its blocks are signatures and docstrings; the doctests run those
 
-BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+BLOCK = re.compile(r"^```(python|console)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
 TARGET = re.compile(r"^make ([a-z]+)", re.MULTILINE)
 COMMAND = re.compile(r"^(tacita [a-z].*)$", re.MULTILINE)
@@ -27,8 +26,19 @@ def name(page: Path) -> str:
 
 
 def code(text: str) -> str:
-    """The blocks of a page, in order; a reader may paste them one after the other."""
-    return "\n".join(BLOCK.findall(text))
+    """The blocks of a page, in order, as one script; a reader may paste them one after the other."""
+    return "\n".join(body if kind == "python" else as_calls(body) for kind, body in BLOCK.findall(text))
+
+
+def as_calls(console: str) -> str:
+    """The commands of a block, as calls of the command line within this process."""
+    return "".join(f"run_command({shlex.split(line)[1:]!r})\n" for line in console.splitlines())
+
+
+def run_command(words: list[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        make_app()(words)
+    assert not end.value.code, words
 
 
 def broken_links(page: Path, text: str) -> list[str]:
@@ -37,14 +47,14 @@ def broken_links(page: Path, text: str) -> list[str]:
     return [target for target in local if not (page.parent / target).exists()]
 
 
-SNIPPETS = [page for page in PAGES if page != GENERATED and code(page.read_text())]
+SNIPPETS = [page for page in PAGES if code(page.read_text())]
 
 
 @pytest.mark.parametrize("page", SNIPPETS, ids=name)
 def test_snippets_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
-    exec(compile(code(page.read_text()), name(page), "exec"), {"__name__": "snippet"})
+    exec(compile(code(page.read_text()), name(page), "exec"), {"__name__": "snippet", "run_command": run_command})
     if page.name == "README.md":
         assert "PRIVACY STATEMENT" in capsys.readouterr().out
 
@@ -63,6 +73,7 @@ def test_the_link_check_can_fail(tmp_path: Path):
 def test_the_snippets_are_found():
     assert ROOT / "README.md" in SNIPPETS
     assert code("a\n```python\nx = 1\n```\n```\ny\n```\n```python\nx += 1\n```\n") == "x = 1\n\nx += 1\n"
+    assert code("```console\ntacita list runs\n```\n") == "run_command(['list', 'runs'])\n"
 
 
 def test_every_make_target_of_the_pages_exists():

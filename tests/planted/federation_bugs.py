@@ -137,6 +137,8 @@ def problems_are_readable_by_all():
     """The texts of exceptions, which quote rows, are written into a file that every user may read."""
     opened = resident.os.open
     put(resident.os, "open", lambda path, flags, mode=0o777: opened(path, flags, 0o644 if mode == 0o600 else mode))
+
+
 """Bugs of federations: local training, weights, quantile clipping, clipped records, settings that no hash covers."""
 
 import torch
@@ -156,7 +158,7 @@ from tacita.federated import (
 )
 from tacita.federated import quantile_averaging as quantile
 from tacita.federated.client_weights import ClientWeights
-from tests.planted.plant import bug, put, swap
+from tests.planted.plant import bug
 
 LOCAL = "tests/federated/test_local_training.py::"
 QUANTILE = "tests/federated/test_quantile_averaging.py::"

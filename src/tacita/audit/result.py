@@ -11,8 +11,10 @@ from tacita.accounting import NeighboringRelation, gaussian_epsilon
 from tacita.audit.bounds import LowerBound
 from tacita.audit.claims import Claim
 from tacita.audit.roc import Roc
+from tacita.ledger.text_lines import rounded_down
 
 Verdict = Literal["consistent", "refuted"]
+WIDTH = 22  # of the first column of what is printed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,10 +101,28 @@ class AuditResult:
             "broken": broken and dict(zip(("epsilon", "delta_claimed", "delta_shown"), broken, strict=True)),
         }
 
+    def __str__(self) -> str:
+        percent = f"{100 * self.bound.confidence:g} % confidence"
+        runs = f"{self.runs:,} in each world, {self.queries} {'query' if self.queries == 1 else 'queries'} a run"
+        if_gaussian = f"epsilon {rounded_down(self.epsilon_of_mu)} if Gaussian"
+        rows = {
+            "audited": self.name or "an oracle",
+            "neighbours differ by": self.relation,
+            "claimed epsilon": f"{self.claim.epsilon:.4g} at delta {self.claim.delta:g}",
+            "measured epsilon": f"at least {rounded_down(self.bound.value)} ({percent})",
+            "measured mu": f"at least {rounded_down(self.mu.value)} ({percent}); {if_gaussian}",
+            "runs": runs,
+            "adversary": f"{self.adversary}; {self.statistic}",
+            "area under the ROC": f"{self.auc:.4f}",
+            "true positives": ", ".join(f"{tpr:.2%} at {fpr:g}" for fpr, tpr in self.tpr_at_fpr.items()),
+        }
+        return "\n".join([*(f"{key:<{WIDTH}}{value}" for key, value in rows.items()), "", self.words()])
+
     def words(self) -> str:
         """Return the verdict as a sentence."""
         claimed = f"epsilon {self.claim.epsilon:.4g} at delta {self.claim.delta:g}"
-        measured = f"epsilon is at least {self.bound.value:.4g} with {100 * self.bound.confidence:g} % confidence"
+        percent = f"{100 * self.bound.confidence:g} % confidence"
+        measured = f"epsilon is at least {rounded_down(self.bound.value)} with {percent}"
         if self.verdict == "consistent":
             return f"consistent with the claim of {claimed}: {measured}."
         chance = f"(a true claim is refuted in at most one audit of {1 / self.false_alarm:,.0f})"
@@ -111,7 +131,7 @@ class AuditResult:
             return f"refuted: {claimed} is claimed, and {measured} {chance}."
         return (
             f"refuted: {claimed} is claimed, which implies delta {broken[1]:.3g} at epsilon {broken[0]:.4g}, where "
-            f"delta is at least {broken[2]:.3g} {chance}; {measured}."
+            f"delta is at least {rounded_down(broken[2], 3)} {chance}; {measured}."
         )
 
 

@@ -19,7 +19,6 @@ from tacita.cli.working import Working
 from tacita.report.tradeoff import save_tradeoff
 
 CONSISTENT, REFUTED = 0, 1
-WIDTH = 22  # of the table's first column
 HELP = """Measure a lower bound on an oracle's epsilon, and compare it with its claim.
 
 Without a name, list what can be audited. These runs use synthetic data sets, which are not private.
@@ -85,7 +84,7 @@ def audit(
     found = _measured(
         ready, _noise(ready, noise), runs=runs, delta=delta, confidence=confidence, seed=seed, quiet=quiet
     )
-    print(_table(found))
+    print(found)
     if json_ is not None:
         write_json(json_, found.to_json())
     if plot is not None:
@@ -145,23 +144,6 @@ def _listed() -> str:
         "spends privacy on them. See tacita audit one-run --help.",
     )
     return "\n".join(["What can be audited (tacita audit NAME):", "", *lines, "", *yours])
-
-
-def _table(found: AuditResult) -> str:
-    runs = f"{found.runs:,} in each world, {found.queries} {'query' if found.queries == 1 else 'queries'} a run"
-    percent = f"{100 * found.bound.confidence:g} % confidence"
-    rows = {
-        "audited": found.name,
-        "neighbours differ by": found.relation,
-        "claimed epsilon": f"{found.claim.epsilon:.4g} at delta {found.claim.delta:g}",
-        "measured epsilon": f"at least {found.bound.value:.4g} ({percent})",
-        "measured mu": f"at least {found.mu.value:.4g} ({percent}); epsilon {found.epsilon_of_mu:.4g} if Gaussian",
-        "runs": runs,
-        "adversary": f"{found.adversary}; {found.statistic}",
-        "area under the ROC": f"{found.auc:.4f}",
-        "true positives": ", ".join(f"{tpr:.2%} at {fpr:g}" for fpr, tpr in found.tpr_at_fpr.items()),
-    }
-    return "\n".join([*(f"{key:<{WIDTH}}{value}" for key, value in rows.items()), "", found.words()])
 
 
 APP = App(name="audit", help=HELP, help_epilogue="")

@@ -5,11 +5,13 @@ Every number is declared by the user.
 
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 from rich.console import Console
 
+from tacita._files import replace_durably
 from tacita.accounting import NeighboringRelation
 from tacita.cli.outputs import check_figure, check_file, say_written, write_json
 from tacita.cli.working import Working
@@ -18,11 +20,13 @@ from tacita.report.plan_figure import plan_figure
 from tacita.report.plan_text import as_record, show
 from tacita.report.second_order_text import second_order_record, show_second_order
 from tacita.report.style import image_kind
+from tacita.report.what_if_page import what_if_page
 from tacita.theory.clip21_plan import FederatedSetting, plan_clip21
 from tacita.theory.noisy_sgd_plan import NoisySGDSetting, plan_noisy_sgd
 from tacita.theory.plan_setting import PlanSetting, Sampling
 from tacita.theory.planner import plan_dp_clipped_sgd
 from tacita.theory.problem import ConvexProblem, NonConvexProblem, Problem
+from tacita.theory.what_if import what_if
 
 FLAT = Parameter(name="*")  # an object's fields are options by their own names
 GUARANTEE = Parameter(group="The guarantee", negative=())
@@ -168,6 +172,7 @@ def plan(
     clients: Annotated[FederatedOptions, FLAT] = FederatedOptions(),
     plot: Annotated[str | None, OUTPUT] = None,
     json: Annotated[str | None, OUTPUT] = None,
+    html: Annotated[str | None, OUTPUT] = None,
 ) -> int:
     """Plan DP-SGD with a fixed threshold: threshold, noise, step size, expected error, and what would help.
 
@@ -188,30 +193,36 @@ def plan(
     Args:
         plot: Write a figure to this file (PNG, SVG or PDF; needs the extra [report]).
         json: Write the plan as JSON to this file.
+        html: Write a page to this file on which epsilon, steps, batch and threshold can be moved.
     """
     check_file("json", json)
+    check_file("html", html)
     check_figure("plot", plot)
     if clients.federated:
-        _check_federated(problem, training, second)
+        _check_federated(problem, training, second, html)
         _federated(_federated_setting(guarantee, problem, training, clients), plot, json)
     elif clients != FederatedOptions():
         raise ValueError(
             "largest_grad and max_grad_norm can be given only with --federated: add it, or leave them out."
         )
     elif second.second_order:
-        _check_second_order(problem, training, plot)
+        _check_second_order(problem, training, plot, html)
         _second_order(_second_order_setting(guarantee, problem, training, second), json)
     else:
         _check_first_order(second)
-        _first_order(_setting(guarantee, problem, training), plot, json)
+        _first_order(_setting(guarantee, problem, training), plot, json, html)
     return 0
 
 
-def _first_order(setting: PlanSetting, plot: str | None, json: str | None) -> None:
-    with Working("computing the noise"):
+def _first_order(setting: PlanSetting, plot: str | None, json: str | None, html: str | None) -> None:
+    with Working("computing the noise") as working:
         found = plan_dp_clipped_sgd(setting)
+        around = [] if html is None else what_if(found, working.show)
     show(found, _console())
     _write(json, as_record(found))
+    if html is not None:
+        replace_durably(Path(html), what_if_page(found, around).encode())
+        say_written(html)
     if plot is not None:
         plan_figure(found).savefig(plot, format=image_kind(plot), dpi=DPI)
         say_written(plot)
@@ -295,9 +306,11 @@ def _needed(name: str, value: float | None, plan: str = "second-order") -> float
     return value
 
 
-def _check_federated(problem: PlanProblem, training: PlanTraining, second: SecondOrderOptions) -> None:
+def _check_federated(
+    problem: PlanProblem, training: PlanTraining, second: SecondOrderOptions, html: str | None
+) -> None:
     """Raise ``ValueError`` for options of the other plans, which would have no effect here."""
-    given = {"radius": problem.radius, "batch_size": training.batch_size}
+    given = {"radius": problem.radius, "batch_size": training.batch_size, "html": html}
     other = [name for name, value in given.items() if value is not None]
     other += ["moment_order"] * (problem.moment_order != 2.0) + ["sampling"] * (training.sampling != "poisson")
     other += ["second_order and its options"] * (second != SecondOrderOptions())
@@ -305,9 +318,9 @@ def _check_federated(problem: PlanProblem, training: PlanTraining, second: Secon
         raise ValueError(f"{' and '.join(other)} cannot be given with --federated: leave it out.")
 
 
-def _check_second_order(problem: PlanProblem, training: PlanTraining, plot: str | None) -> None:
+def _check_second_order(problem: PlanProblem, training: PlanTraining, plot: str | None, html: str | None) -> None:
     """Raise ``ValueError`` for options of the other plan, which would have no effect here."""
-    given = {"steps": training.steps, "radius": problem.radius, "plot": plot}
+    given = {"steps": training.steps, "radius": problem.radius, "plot": plot, "html": html}
     other = [name for name, value in given.items() if value is not None]
     other += ["moment_order"] * (problem.moment_order != 2.0) + ["sampling"] * (training.sampling != "poisson")
     if other:

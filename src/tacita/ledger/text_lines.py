@@ -2,7 +2,7 @@
 
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from decimal import ROUND_CEILING, Context, Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import Any
 
 WIDTH = 100
@@ -64,6 +64,16 @@ def rounded_up(value: float | Decimal, digits: int = 4) -> str:
         ('1.655', '0', '73.2')
     """
     return f"{Context(prec=digits, rounding=ROUND_CEILING).create_decimal(value).normalize():f}"
+
+
+def rounded_down(value: float, digits: int = 4) -> str:
+    """Round down to a few significant digits, so that a printed "at least" is still true.
+
+    Example:
+        >>> rounded_down(1.65489), rounded_down(0.0)
+        ('1.654', '0')
+    """
+    return f"{Context(prec=digits, rounding=ROUND_FLOOR).create_decimal(value).normalize():f}"
 
 
 def in_words(value: Any, *, nested: bool = False) -> str:

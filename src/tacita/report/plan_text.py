@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tacita.accounting import moved
+from tacita.ledger.text_lines import rounded_up
 from tacita.report.plan_figure import NAMES, theorem_status
 from tacita.theory.plan_setting import PlanSetting, no_theorem
 from tacita.theory.planner import ClippedSGDPlan, OracleSettings, PlannedTheorem
@@ -109,12 +110,16 @@ def _settings_table(found: ClippedSGDPlan) -> Table:
     rows = {
         "clipping threshold C": [s.max_grad_norm for s in columns],
         "step size for the mean gradient": [s.lr for s in columns],
-        "noise multiplier (exact)": [s.noise_multiplier for s in columns],
+    }
+    noise = {  # rounded up, because a little less would not be enough
+        "noise multiplier": [s.noise_multiplier for s in columns],
         f"noise of the sum (sensitivity {moved(found.setting.relation)} C)": [s.noise_std for s in columns],
         "noise per coordinate of the mean": [s.noise_std / s.expected_batch_size for s in columns],
     }
     for name, values in rows.items():
         table.add_row(name, *map(_number, values))
+    for name, values in noise.items():
+        table.add_row(name, *map(rounded_up, values))
     table.add_row("released", *map(_released, columns))
     errors = [f"about {_number(found.thumb.estimate)}", _bound_words(found.theorem)][: len(columns)]
     table.add_row(f"error, {found.setting.problem.metric}", *errors)
@@ -133,7 +138,7 @@ def _released(settings: OracleSettings) -> str:
 def _bound_words(theorem: PlannedTheorem | None) -> str:
     if theorem is None or theorem.is_vacuous:
         return "no guarantee"
-    return f"at most {_number(float(theorem.best.bound.value))}"
+    return f"at most {rounded_up(float(theorem.best.bound.value))}"
 
 
 def _verdict(found: ClippedSGDPlan, theorem: PlannedTheorem) -> list[str]:

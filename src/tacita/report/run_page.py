@@ -1,6 +1,6 @@
 """``tacita report``: one or several runs as a page in one file, from their statements and ledgers."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -78,8 +78,22 @@ def _first(run: RunNumbers) -> str:
         f"{facts({name: value for name, value in guarantee.items() if value is not None})}"
         f"<h3>This run</h3>{facts({**{name.capitalize(): facts_of_run.get(name) for name in names}, **said})}"
         f"<h3>What is not anonymised</h3>{bullets(fields.get('not_anonymised') or ['not said'])}"
+        f"{_code(fields)}"
         '<div class="sign"><span>Name</span><span>Date</span><span>Signature</span></div>'
     )
+
+
+def _code(fields: Mapping[str, Any]) -> str:
+    """Return a QR code of the ledger's hash: who holds the printed page can compare it with the files."""
+    digest = fields.get("ledger_sha256")
+    if not isinstance(digest, str):
+        return ""
+    import segno
+
+    picture = segno.make(f"tacita ledger sha256:{digest}", error="m", micro=False)
+    drawn = picture.svg_inline(scale=2, border=4, dark="#000", light="#fff", omitsize=True)
+    label = "QR code of the SHA-256 of the ledger"
+    return f'<div class="code"><div role="img" aria-label="{label}">{drawn}</div><span>{label}</span></div>'
 
 
 def _mapping(value: Any) -> dict[str, Any]:
@@ -120,7 +134,8 @@ def _rest(run: RunNumbers) -> str:
         f"<details><summary>Columns</summary>{listed}</details>"
         f"<details><summary>Bought from the data</summary>{bullets(fields.get('purchases') or ['nothing'])}</details>"
         f"<details><summary>Settings chosen by tacita</summary>{bullets(fields.get('chosen_by_tacita') or ['none'])}"
-        f"</details><details open><summary>The whole statement</summary><pre>{escape(run.text)}</pre></details>"
+        f"</details><details open><summary>The whole statement</summary><pre tabindex='0' role='region' "
+        f"aria-label='The whole statement'>{escape(run.text)}</pre></details>"
     )
 
 

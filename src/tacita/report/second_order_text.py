@@ -7,6 +7,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from tacita.ledger.text_lines import rounded_up
 from tacita.theory.noisy_sgd_plan import MOST_STEPS, NoisySGDPlan
 
 ASSUMED = {
@@ -75,9 +76,9 @@ def _epsilon_words(found: NoisySGDPlan) -> str:
         return f"{nominal}. The accountant's was not computed, because the plan has more than {MOST_STEPS:.0e} steps."
     batches = "full batches" if setting.batch_size == setting.num_records else "Poisson batches"
     return (
-        f"{nominal}. The accountant's is {found.real_epsilon:.4g}, for SGD that clips every gradient at C, with "
-        f"{batches} under {setting.relation}. Rely on the accountant's. Without clipping, epsilon depends on a "
-        "condition."
+        f"{nominal}. The accountant's is at most {rounded_up(found.real_epsilon)}, for SGD that clips every gradient "
+        f"at C, with {batches} under {setting.relation}. Rely on the accountant's. Without clipping, epsilon depends "
+        "on a condition."
     )
 
 

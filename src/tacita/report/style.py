@@ -75,17 +75,18 @@ def new_figure(rows: int = 1, columns: int = 1, *, size: tuple[float, float]) ->
 
 
 def need_matplotlib() -> None:
-    """Raise ``TacitaError``, with the command that installs it, unless matplotlib is installed.
+    """Raise ``TacitaError``, with the command that installs it, unless the extra [report] is installed.
 
     Raises:
-        TacitaError: matplotlib is not installed.
+        TacitaError: matplotlib or segno is not installed.
     """
     try:
         import matplotlib  # noqa: F401
+        import segno  # noqa: F401
     except ImportError as error:
         raise TacitaError(
-            "a figure needs matplotlib, which is not installed: run pip install 'tacita[report]'. Everything else "
-            "works without it."
+            "figures and pages need matplotlib and segno, and one is not installed: run pip install 'tacita[report]'. "
+            "Everything else works without them."
         ) from error
 
 

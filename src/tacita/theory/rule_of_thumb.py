@@ -42,7 +42,9 @@ class RuleOfThumb:
 
 
 @checked()
-def rule_of_thumb(problem: Problem, *, steps: float, noise_ratio: float, batch_size: float = 1) -> RuleOfThumb:
+def rule_of_thumb(
+    problem: Problem, *, steps: float, noise_ratio: float, batch_size: float = 1, max_grad_norm: float | None = None
+) -> RuleOfThumb:
     r"""Return the threshold that balances the three errors, and a step size for SGD at that noise.
 
     :math:`\gamma = \min(1/L,\ \ell/\sqrt{T(V/b + d r^2C^2)})`, where :math:`\ell` is the radius or the root of
@@ -53,6 +55,7 @@ def rule_of_thumb(problem: Problem, *, steps: float, noise_ratio: float, batch_s
         steps: Number of steps T.
         noise_ratio: Noise r on a coordinate of the mean gradient, for a threshold of one.
         batch_size: Batch size b.
+        max_grad_norm: A threshold C to take in place of the best one.
 
     Example:
         >>> from tacita.theory import ConvexProblem
@@ -62,9 +65,11 @@ def rule_of_thumb(problem: Problem, *, steps: float, noise_ratio: float, batch_s
         (2.3, 0.013)
     """
     problem.check_single()
-    grid = np.geomspace(*_range(problem, steps), GRID)
-    parts = error_parts(problem, max_grad_norm=grid, steps=steps, noise_ratio=noise_ratio, batch_size=batch_size)
-    c = float(grid[np.argmin(sum(parts.values()))])
+    c = max_grad_norm
+    if c is None:
+        grid = np.geomspace(*_range(problem, steps), GRID)
+        parts = error_parts(problem, max_grad_norm=grid, steps=steps, noise_ratio=noise_ratio, batch_size=batch_size)
+        c = float(grid[np.argmin(sum(parts.values()))])
     at = error_parts(problem, max_grad_norm=c, steps=steps, noise_ratio=noise_ratio, batch_size=batch_size)
     step_noise = math.sqrt(steps) * math.hypot(at["stat"], at["dp"])  # noise of one step
     length, scale = float(problem.length), float(problem.error_scale)
