@@ -98,7 +98,7 @@ def gone_paths(page: Path, text: str) -> list[str]:
     return [path for path in PATH.findall(text) if not any((folder / path).exists() for folder in folders)]
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page != GENERATED], ids=name)
+@pytest.mark.parametrize("page", PAGES, ids=name)
 def test_files_that_the_pages_name_exist(page: Path):
     assert not gone_paths(page, page.read_text())
 
