@@ -17,7 +17,7 @@ from tacita.federated import (
 )
 from tacita.federated import quantile_averaging as quantile
 from tacita.federated.client_weights import ClientWeights
-from tests.planted.plant import bug
+from tests.planted.plant import bug, put, swap
 
 LOCAL = "tests/federated/test_local_training.py::"
 QUANTILE = "tests/federated/test_quantile_averaging.py::"
