@@ -72,6 +72,7 @@ class Line:
         self.session_id, self._planned_queries = session.id, session.planned_queries
         self._mechanism, self._in_stretches = mechanism, mechanism.in_stretches
         self._contribution, self._randomness = contribution, randomness
+        self._compared: tuple | None = None
         self._check_paid()
         self._reservations = Reservations(session, reservation)
         self._estimator, self._state, self.ranks = estimator, state, ranks
@@ -295,7 +296,12 @@ class Line:
         return released
 
     def _check_paid(self) -> None:
-        self._mechanism.check_paid(self.session.event, self.noise_std, self._contribution)
+        """Hold the noise against what is paid for, unless both are what they were when they were last compared."""
+        contribution = None if self._contribution is None else tuple(self._contribution.items())
+        asked = (self._mechanism, self.session.event, tuple(self.noise_std.items()), contribution)
+        if asked != self._compared:
+            self._mechanism.check_paid(self.session.event, self.noise_std, self._contribution)
+            self._compared = asked
 
     def _leave_used_numbers(self) -> None:
         if not self.session.event.per_query:
