@@ -11,6 +11,7 @@ import argparse
 import gzip
 import io
 import json
+import math
 import tempfile
 import time
 from dataclasses import dataclass
@@ -23,10 +24,11 @@ from results import DATA
 from torch import Tensor, nn
 
 import tacita
-from tacita.features import scattering
+from tacita.features import Scattering, scattering, typical_sizes
 
 DELTA = 1e-5
 CLASSES = 10
+IMAGE = {"mnist": (28, 28), "cifar": (32, 32, 3)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +40,7 @@ class Recipe:
         groups: Normalise each record's features in so many groups; 0 normalises by private moments instead.
         batch: Expected batch size.
         lr, epochs, epsilon: As their names say; clipping at 0.1, momentum 0.9, as in the paper.
-        mean_norm, square_norm, noise: Public thresholds and the noise multiplier of the private moments.
+        noise: The noise multiplier of the private moments, whose thresholds and scale are public rules.
     """
 
     data: str
@@ -47,8 +49,6 @@ class Recipe:
     lr: float
     epochs: int
     epsilon: float
-    mean_norm: float = 1.0
-    square_norm: float = 1.0
     noise: float = 8.0
 
 
@@ -112,9 +112,10 @@ def private(recipe: Recipe, features: np.ndarray, labels: Tensor, epsilon: float
             features,
             ledger=ledger,
             num_records=len(labels),
-            max_mean_norm=recipe.mean_norm,
-            max_square_norm=recipe.square_norm,
+            max_mean_norm=2 * math.sqrt(features.shape[1]),
+            max_square_norm=2 * math.sqrt(features.shape[1]),
             mechanism=tacita.GaussianMechanism(noise_multiplier=recipe.noise),
+            scale=typical_sizes(Scattering(shape=IMAGE[recipe.data])),
             max_physical_batch_size=512,
         )
     model = Head(features.shape[1:], None if moments is None else moments.layer)
