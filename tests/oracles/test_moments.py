@@ -42,6 +42,50 @@ def test_without_noise_they_are_the_mean_and_the_standard_deviation(shape, form)
     torch.testing.assert_close(normal.mean(axes), torch.zeros(3), atol=5e-3, rtol=0)
 
 
+SCALE = torch.tensor([1.0, 0.25, 0.001])
+
+
+def test_a_scale_gives_small_channels_the_same_precision():
+    """With noise, each channel is as wrong as its scale is large; without a scale the smallest drowns."""
+    x = torch.randn(4000, 3, 2) * SCALE.view(3, 1) + SCALE.view(3, 1)
+    settings = {"noise_multiplier": 2.0, "max_mean_norm": 4.0, "max_square_norm": 20.0}
+    with_scale, without = oracle_of(x, scale=SCALE, **settings), oracle_of(x, **settings)
+    found, drowned = with_scale.query(), without.query()
+    torch.testing.assert_close(found.mean / SCALE, x.mean((0, 2)) / SCALE, atol=6 * found.mean_noise, rtol=0)
+    torch.testing.assert_close(found.std / SCALE, x.std((0, 2)) / SCALE, atol=0.1, rtol=0)
+    assert with_scale.layer.mean.equal(found.mean)
+    assert drowned.std[2] > 10 * SCALE[2]
+
+
+def test_thresholds_bound_a_record_over_its_scale():
+    """The record is 10 scales long in each channel, and counts as one of length 2."""
+    oracle = oracle_of(10 * SCALE[None], scale=SCALE, max_mean_norm=2.0, num_records=1)
+    assert (oracle.query().mean / SCALE).norm().item() == pytest.approx(2.0, rel=1e-4)
+
+
+def test_the_scale_is_not_the_callers_memory():
+    lent = SCALE.clone()
+    oracle = oracle_of(torch.ones(5, 3) * SCALE, scale=lent)
+    lent.fill_(100.0)
+    torch.testing.assert_close(oracle.query().mean, SCALE, rtol=1e-3, atol=0)
+
+
+@pytest.mark.parametrize("wrong", [[1.0, 1.0], [1.0, 0.0, 1.0], [1.0, -1.0, 1.0], [1.0, float("nan"), 1.0]])
+def test_a_wrong_scale_is_named(wrong):
+    with pytest.raises(ValueError, match="scale must be 3"):
+        oracle_of(torch.zeros(5, 3), scale=torch.tensor(wrong))
+
+
+def test_a_session_is_bound_to_the_scale():
+    """A query that is redone with another scale would show other values under the same noise."""
+    ledger, features = ledger_of(), torch.randn(50, 3)
+    session = oracle_of(features, ledger=ledger, scale=SCALE).oracle.session
+    for other in ({"scale": 2 * SCALE}, {}):
+        with pytest.raises(LedgerError, match="registered for another"):
+            oracle_of(features, ledger=ledger, session=session, **other)
+    oracle_of(features, ledger=ledger, session=session, scale=SCALE)
+
+
 @pytest.mark.parametrize("value", [1e4, -1e4, float("nan"), float("inf")])
 def test_a_record_moves_the_sums_by_at_most_the_thresholds(value):
     x = torch.randn(50, 3, 2)
