@@ -3,10 +3,11 @@
     python benchmarks/records.py RECIPE [--runs N] [--epsilon E] [--keep FILE] [--cache FOLDER]
     python benchmarks/records.py RECIPE --ceiling [--keep FILE] [--cache FOLDER]
 
-The first trains private models, the second the same model without privacy. A recipe's settings stand in RECIPES and are fixed. Others tuned them (Tramèr and Boneh, 2021), or we did, on these
-data sets, and that is not charged. The epsilon comes from the ledger. The data folder is TACITA_DATA, or ../shared/data
-beside the repository; CIFAR-10 is there as a lossy JPEG copy. Features are computed once and kept in --cache. A line a
-run is printed and appended to the file of --keep; records_figure.py draws benchmarks/records.jsonl.
+The first trains private models, the second the same model without privacy. A recipe's settings stand in RECIPES and are
+fixed. Others tuned them (Tramèr and Boneh, 2021), or we did, on these data sets, and that is not charged. The epsilon
+comes from the ledger. The data folder is TACITA_DATA, or ../shared/data beside the repository; CIFAR-10 is there as a
+lossy JPEG copy. Features are computed once and kept in --cache. A line a run is printed and appended to the file of
+--keep; records_figure.py draws benchmarks/records.jsonl.
 """
 
 import argparse

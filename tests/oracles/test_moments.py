@@ -1,6 +1,7 @@
 """Private moments: clipped to public lengths, noisy as stated, and followed by a training."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ def ledger_of(**settings) -> tacita.Ledger:
     return tacita.Ledger(neighboring_relation=RELATION, privacy_unit="one row", **settings)
 
 
-def oracle_of(features, *, noise_multiplier: float = 1e-6, num_records: int | None = None, **settings):
+def oracle_of(features, *, noise_multiplier: float = 1e-6, num_records: int | None = None, **settings: Any):
     wanted = {"ledger": ledger_of(), "max_mean_norm": 10.0, "max_square_norm": 100.0, **settings}
     return tacita.MomentsOracle(
         features,
@@ -48,9 +49,10 @@ SCALE = torch.tensor([1.0, 0.25, 0.001])
 def test_a_scale_gives_small_channels_the_same_precision():
     """With noise, each channel is as wrong as its scale is large; without a scale the smallest drowns."""
     x = torch.randn(4000, 3, 2) * SCALE.view(3, 1) + SCALE.view(3, 1)
-    settings = {"noise_multiplier": 2.0, "max_mean_norm": 4.0, "max_square_norm": 20.0}
-    with_scale, without = oracle_of(x, scale=SCALE, **settings), oracle_of(x, **settings)
-    found, drowned = with_scale.query(), without.query()
+    thresholds = {"max_mean_norm": 4.0, "max_square_norm": 20.0}
+    with_scale = oracle_of(x, noise_multiplier=2.0, scale=SCALE, ledger=ledger_of(), **thresholds)
+    found = with_scale.query()
+    drowned = oracle_of(x, noise_multiplier=2.0, ledger=ledger_of(), **thresholds).query()
     torch.testing.assert_close(found.mean / SCALE, x.mean((0, 2)) / SCALE, atol=6 * found.mean_noise, rtol=0)
     torch.testing.assert_close(found.std / SCALE, x.std((0, 2)) / SCALE, atol=0.1, rtol=0)
     assert with_scale.layer.mean.equal(found.mean)

@@ -45,8 +45,8 @@ class Moments:
 class MomentsOracle:
     r"""One private query for the mean and the variance of each channel over all records and positions.
 
-    Record :math:`i` with features :math:`x_{i,c,p}`, each over the public scale of its channel if there is one, adds two
-    vectors over channels, each clipped to a public length:
+    Record :math:`i` with features :math:`x_{i,c,p}`, divided by the public scale of their channel if there is one, adds
+    two vectors over channels, each clipped to a public length:
 
     .. math:: m_i = \tfrac1P \sum_p x_{i,\cdot,p}, \quad \lVert m_i \rVert_2 \le C_m, \qquad
         s_i = \tfrac1P \sum_p x_{i,\cdot,p}^2, \quad \lVert s_i \rVert_2 \le C_s.
