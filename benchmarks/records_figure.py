@@ -30,6 +30,8 @@ PUBLISHED = {
 }
 PANELS = {"MNIST": "mnist-", "CIFAR-10": "cifar-"}
 NOTE = {"MNIST": "", "CIFAR-10": " (ours: on a lossy JPEG copy)"}
+LIMITS = {"MNIST": (0.95, 1.0), "CIFAR-10": (0.5, 0.85)}
+TICKS = (0.5, 1, 2, 3, 8)
 MARKERS = "s^Dv"
 
 
@@ -43,7 +45,7 @@ def draw(runs: list[dict[str, Any]], path: Path) -> None:
     from matplotlib import pyplot as plt
 
     mpl.rcParams["svg.hashsalt"] = "how-good"  # the same bytes for the same runs
-    figure, axes = plt.subplots(1, 2, figsize=(10, 4.4), layout="constrained")
+    figure, axes = plt.subplots(1, 2, figsize=(10, 5.6), layout="constrained")
     for panel, (title, prefix) in zip(axes, PANELS.items(), strict=True):
         _panel(panel, title, [run for run in runs if run["recipe"].startswith(prefix)])
     path.parent.mkdir(exist_ok=True)
@@ -58,18 +60,19 @@ def _panel(panel: Any, title: str, runs: list[dict[str, Any]]) -> None:
             found[run["recipe"]][round(run["epsilon"], 2)].append(run["test_accuracy"])
     for colour, (recipe, points) in zip(PALETTE, sorted(found.items()), strict=False):
         spent = sorted(points)
-        panel.plot(spent, [mean(points[e]) for e in spent], color=colour, label=f"tacita, {recipe} (mean, runs)")
+        panel.plot(spent, [mean(points[e]) for e in spent], color=colour)
         each = [(e, accuracy) for e in spent for accuracy in points[e]]
-        panel.plot(*zip(*each, strict=True), "o", color=colour, markersize=4)
+        panel.plot(*zip(*each, strict=True), "o", color=colour, markersize=4, label=f"tacita, {recipe}: each run")
     for marker, (epsilon, accuracy, whose) in zip(MARKERS, PUBLISHED[title], strict=False):
         panel.plot(epsilon, accuracy, marker, mfc="none", mec=INK, linestyle="none", label=f"published: {whose}")
     for run in runs:
         if run["epsilon"] is None:
             panel.axhline(run["test_accuracy"], color=FAINT, linestyle="--", label=f"without privacy, {run['recipe']}")
     panel.set(title=title + NOTE[title], xlabel="epsilon (delta = 1e-5)", ylabel="test accuracy", xscale="log")
-    ticks = (0.5, 1, 2, 3, 8)
-    panel.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-    panel.legend(loc="lower right", fontsize=7)
+    panel.set(xlim=(0.4, 10), ylim=LIMITS[title])
+    panel.set_xticks(TICKS, [f"{tick:g}" for tick in TICKS])
+    panel.set_xticks([], minor=True)
+    panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), fontsize=8)
 
 
 def main() -> None:
