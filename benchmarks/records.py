@@ -44,7 +44,8 @@ class Recipe:
         groups: Normalise each record's features in so many groups; 0 normalises by private moments instead.
         batch: Expected batch size.
         lr, epochs, epsilon: As their names say; clipping at 0.1, momentum 0.9, as in the paper.
-        noise: The noise multiplier of the private moments, whose thresholds and scale are public rules.
+        mean_norm, square_norm: Thresholds of the private moments in units of sqrt(channels), over ``typical_sizes``.
+        noise: The noise multiplier of the private moments.
         ceiling_lr, ceiling_epochs: Step size and epochs of the same model without privacy.
     """
 
@@ -55,13 +56,17 @@ class Recipe:
     lr: float
     epochs: int
     epsilon: float
+    mean_norm: float = 2.0
+    square_norm: float = 2.0
     noise: float = 8.0
     ceiling_lr: float = 3e-4
     ceiling_epochs: int = 15
 
 
-MNIST = Recipe(data="mnist", image=(28, 28), groups=0, batch=4096, lr=8, epochs=40, epsilon=2.93)
-CIFAR = Recipe(data="cifar", image=(32, 32, 3), groups=0, batch=8192, lr=4, epochs=60, epsilon=3.0)
+MNIST = Recipe(data="mnist", image=(28, 28), groups=0, batch=4096, lr=8, epochs=40, epsilon=2.93, square_norm=4.0)
+CIFAR = Recipe(
+    data="cifar", image=(32, 32, 3), groups=0, batch=8192, lr=5, epochs=32, epsilon=3.0, ceiling_epochs=10
+)
 RECIPES = {
     "mnist-moments": MNIST,
     "mnist-groups": replace(MNIST, groups=27),
@@ -122,8 +127,8 @@ def private(recipe: Recipe, features: np.ndarray, labels: Tensor, epsilon: float
             features,
             ledger=ledger,
             num_records=len(labels),
-            max_mean_norm=2 * math.sqrt(features.shape[1]),
-            max_square_norm=2 * math.sqrt(features.shape[1]),
+            max_mean_norm=recipe.mean_norm * math.sqrt(features.shape[1]),
+            max_square_norm=recipe.square_norm * math.sqrt(features.shape[1]),
             mechanism=tacita.GaussianMechanism(noise_multiplier=recipe.noise),
             scale=typical_sizes(Scattering(shape=recipe.image)),
             max_physical_batch_size=512,

@@ -2,7 +2,7 @@
 
     python benchmarks/records_figure.py [--records FILE] [--figure FILE]
 
-records.jsonl holds the lines of records.py, one a run, and all of them: none was left out.
+records.jsonl holds a line for each run of records.py with the settings that stand in it.
 """
 
 import argparse

@@ -72,7 +72,7 @@ class MomentsOracle:
         scale: A typical size of each channel, shape (channels,), > 0: public numbers again, by which the features are
             divided first. All channels get the same noise; without a scale it drowns the small ones. Scattering
             features have one that is made without data, :func:`tacita.features.typical_sizes`; with it, thresholds of
-            ``2 * sqrt(channels)`` suit natural images.
+            ``2 * sqrt(channels)`` for the mean and ``4 * sqrt(channels)`` for the squares suit images.
         mechanism: As in :class:`~tacita.ClippedGradientOracle`. The standard deviation of the noise in the mean of a
             channel is ``sqrt(2) noise_multiplier max_mean_norm / num_records``, and twice that under replace_one.
         max_physical_batch_size: Records in memory at once.
