@@ -72,10 +72,20 @@ def test_the_scale_is_not_the_callers_memory():
     torch.testing.assert_close(oracle.query().mean, SCALE, rtol=1e-3, atol=0)
 
 
-@pytest.mark.parametrize("wrong", [[1.0, 1.0], [1.0, 0.0, 1.0], [1.0, -1.0, 1.0], [1.0, float("nan"), 1.0]])
+@pytest.mark.parametrize(
+    "wrong", [[1.0, 1.0], [1.0, 0.0, 1.0], [1.0, -1.0, 1.0], [1.0, float("nan"), 1.0], [1.0, 1e-45, 1.0]]
+)
 def test_a_wrong_scale_is_named(wrong):
     with pytest.raises(ValueError, match="scale must be 3"):
         oracle_of(torch.zeros(5, 3), scale=torch.tensor(wrong))
+
+
+@pytest.mark.parametrize("scale", [1e-15, 1e15])
+def test_the_smallest_and_the_largest_scale_can_be_released(scale):
+    """A setting that is wrong must not come out after the query, when it is paid for."""
+    found = oracle_of(torch.zeros(5, 3), scale=torch.full((3,), scale)).query()
+    assert found.mean.isfinite().all()
+    assert (found.std > 0).all()
 
 
 def test_a_session_is_bound_to_the_scale():

@@ -23,6 +23,7 @@ from tacita.random import Randomness
 from tacita.sampling import FullBatchSampler
 
 SMALLEST_VARIANCE = 1e-12
+SCALES = 1e-15, 1e15  # so that float32 holds what is released, times the scale
 
 
 @dataclass(frozen=True)
@@ -162,8 +163,9 @@ def _scale_of(scale: Tensor | None, num_channels: int) -> Tensor:
     if scale is None:
         return torch.ones(num_channels)
     found = torch.as_tensor(scale).detach().to("cpu", torch.float32, copy=True)
-    if found.shape != (num_channels,) or not (found.isfinite().all() and (found > 0).all()):
-        raise ValueError(f"scale must be {num_channels} finite numbers > 0, one a channel.")
+    smallest, largest = SCALES  # written so that NaN is refused too
+    if found.shape != (num_channels,) or not ((found >= smallest) & (found <= largest)).all():
+        raise ValueError(f"scale must be {num_channels} numbers from {smallest:g} to {largest:g}, one a channel.")
     return found
 
 
