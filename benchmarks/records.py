@@ -64,9 +64,7 @@ class Recipe:
 
 
 MNIST = Recipe(data="mnist", image=(28, 28), groups=0, batch=4096, lr=8, epochs=40, epsilon=2.93, square_norm=4.0)
-CIFAR = Recipe(
-    data="cifar", image=(32, 32, 3), groups=0, batch=8192, lr=5, epochs=32, epsilon=3.0, ceiling_epochs=10
-)
+CIFAR = Recipe(data="cifar", image=(32, 32, 3), groups=0, batch=8192, lr=4, epochs=60, epsilon=3.0, ceiling_epochs=10)
 RECIPES = {
     "mnist-moments": MNIST,
     "mnist-groups": replace(MNIST, groups=27),
