@@ -1,6 +1,7 @@
 """Private moments: clipped to public lengths, noisy as stated, and followed by a training."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ def ledger_of(**settings) -> tacita.Ledger:
     return tacita.Ledger(neighboring_relation=RELATION, privacy_unit="one row", **settings)
 
 
-def oracle_of(features, *, noise_multiplier: float = 1e-6, num_records: int | None = None, **settings):
+def oracle_of(features, *, noise_multiplier: float = 1e-6, num_records: int | None = None, **settings: Any):
     wanted = {"ledger": ledger_of(), "max_mean_norm": 10.0, "max_square_norm": 100.0, **settings}
     return tacita.MomentsOracle(
         features,
@@ -40,6 +41,61 @@ def test_without_noise_they_are_the_mean_and_the_standard_deviation(shape, form)
     torch.testing.assert_close(found.std, x.std(axes, correction=0), atol=1e-3, rtol=1e-3)
     normal = oracle.layer(x)
     torch.testing.assert_close(normal.mean(axes), torch.zeros(3), atol=5e-3, rtol=0)
+
+
+SCALE = torch.tensor([1.0, 0.25, 0.001])
+
+
+def test_a_scale_gives_small_channels_the_same_precision():
+    """With noise, each channel is as wrong as its scale is large; without a scale the smallest drowns."""
+    x = torch.randn(4000, 3, 2) * SCALE.view(3, 1) + SCALE.view(3, 1)
+    thresholds = {"max_mean_norm": 4.0, "max_square_norm": 20.0}
+    with_scale = oracle_of(x, noise_multiplier=2.0, scale=SCALE, ledger=ledger_of(), **thresholds)
+    found = with_scale.query()
+    drowned = oracle_of(x, noise_multiplier=2.0, ledger=ledger_of(), **thresholds).query()
+    torch.testing.assert_close(found.mean / SCALE, x.mean((0, 2)) / SCALE, atol=6 * found.mean_noise, rtol=0)
+    torch.testing.assert_close(found.std / SCALE, x.std((0, 2)) / SCALE, atol=0.1, rtol=0)
+    assert with_scale.layer.mean.equal(found.mean)
+    assert drowned.std[2] > 10 * SCALE[2]
+
+
+def test_thresholds_bound_a_record_over_its_scale():
+    """The record is 10 scales long in each channel, and counts as one of length 2."""
+    oracle = oracle_of(10 * SCALE[None], scale=SCALE, max_mean_norm=2.0, num_records=1)
+    assert (oracle.query().mean / SCALE).norm().item() == pytest.approx(2.0, rel=1e-4)
+
+
+def test_the_scale_is_not_the_callers_memory():
+    lent = SCALE.clone()
+    oracle = oracle_of(torch.ones(5, 3) * SCALE, scale=lent)
+    lent.fill_(100.0)
+    torch.testing.assert_close(oracle.query().mean, SCALE, rtol=1e-3, atol=0)
+
+
+@pytest.mark.parametrize(
+    "wrong", [[1.0, 1.0], [1.0, 0.0, 1.0], [1.0, -1.0, 1.0], [1.0, float("nan"), 1.0], [1.0, 1e-45, 1.0]]
+)
+def test_a_wrong_scale_is_named(wrong):
+    with pytest.raises(ValueError, match="scale must be 3"):
+        oracle_of(torch.zeros(5, 3), scale=torch.tensor(wrong))
+
+
+@pytest.mark.parametrize("scale", [1e-15, 1e15])
+def test_the_smallest_and_the_largest_scale_can_be_released(scale):
+    """A setting that is wrong must not come out after the query, when it is paid for."""
+    found = oracle_of(torch.zeros(5, 3), scale=torch.full((3,), scale)).query()
+    assert found.mean.isfinite().all()
+    assert (found.std > 0).all()
+
+
+def test_a_session_is_bound_to_the_scale():
+    """A query that is redone with another scale would show other values under the same noise."""
+    ledger, features = ledger_of(), torch.randn(50, 3)
+    session = oracle_of(features, ledger=ledger, scale=SCALE).oracle.session
+    for other in ({"scale": 2 * SCALE}, {}):
+        with pytest.raises(LedgerError, match="registered for another"):
+            oracle_of(features, ledger=ledger, session=session, **other)
+    oracle_of(features, ledger=ledger, session=session, scale=SCALE)
 
 
 @pytest.mark.parametrize("value", [1e4, -1e4, float("nan"), float("inf")])

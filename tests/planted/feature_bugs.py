@@ -80,3 +80,15 @@ def moments_of_other_thresholds():
         return session_for(kept, *args, bound=bound, **rest)
 
     put(SessionOptions, "session_for", unbound)
+
+
+@bug(caught_by=[MOMENTS + "test_a_session_is_bound_to_the_scale"])
+def moments_of_another_scale():
+    """A query for moments may be redone with another scale: other values under the same noise."""
+    session_for = SessionOptions.session_for
+
+    def unbound(self, *args, bound, **rest):
+        kept = replace(self, settings={n: x for n, x in self.more_settings.items() if n != "scale"})
+        return session_for(kept, *args, bound=bound, **rest)
+
+    put(SessionOptions, "session_for", unbound)

@@ -3,3 +3,4 @@
 from tacita.features.extraction import scattering as scattering
 from tacita.features.normalization import FixedNormalization as FixedNormalization
 from tacita.features.scattering import Scattering as Scattering
+from tacita.features.typical_sizes import typical_sizes as typical_sizes

@@ -23,6 +23,7 @@ from tacita.random import Randomness
 from tacita.sampling import FullBatchSampler
 
 SMALLEST_VARIANCE = 1e-12
+SCALES = 1e-15, 1e15  # so that float32 holds what is released, times the scale
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,8 @@ class Moments:
     Attributes:
         mean: Shape (channels,).
         std: Shape (channels,), above 0.
-        mean_noise, square_noise: Standard deviation of the noise in the mean, and in the mean of squares, of a channel.
+        mean_noise, square_noise: Standard deviation of the noise in the mean, and in the mean of squares, of a channel;
+            with ``scale``, of the channel over its scale.
     """
 
     mean: Tensor
@@ -44,7 +46,8 @@ class Moments:
 class MomentsOracle:
     r"""One private query for the mean and the variance of each channel over all records and positions.
 
-    Record :math:`i` with features :math:`x_{i,c,p}` adds two vectors over channels, each clipped to a public length:
+    Record :math:`i` with features :math:`x_{i,c,p}`, divided by the public scale of their channel if there is one, adds
+    two vectors over channels, each clipped to a public length:
 
     .. math:: m_i = \tfrac1P \sum_p x_{i,\cdot,p}, \quad \lVert m_i \rVert_2 \le C_m, \qquad
         s_i = \tfrac1P \sum_p x_{i,\cdot,p}^2, \quad \lVert s_i \rVert_2 \le C_s.
@@ -67,6 +70,10 @@ class MomentsOracle:
         num_records: Public number of records, the divisor; a declared guess under add_or_remove_one.
         max_mean_norm, max_square_norm: The thresholds :math:`C_m` and :math:`C_s`, > 0: public numbers, chosen without
             looking at the data. Too small ones shrink the estimates, too large ones make them noisy.
+        scale: A typical size of each channel, shape (channels,), > 0: public numbers again, by which the features are
+            divided first. All channels get the same noise; without a scale it drowns the small ones. Scattering
+            features have one that is made without data, :func:`tacita.features.typical_sizes`; with it, thresholds of
+            ``2 * sqrt(channels)`` for the mean and ``4 * sqrt(channels)`` for the squares suit images.
         mechanism: As in :class:`~tacita.ClippedGradientOracle`. The standard deviation of the noise in the mean of a
             channel is ``sqrt(2) noise_multiplier max_mean_norm / num_records``, and twice that under replace_one.
         max_physical_batch_size: Records in memory at once.
@@ -96,6 +103,7 @@ class MomentsOracle:
         max_mean_norm: float,
         max_square_norm: float,
         mechanism: Mechanism | CalibratedGaussian,
+        scale: Tensor | None = None,
         max_physical_batch_size: int | None = None,
         purpose: str = "moments",
         settings: Mapping[str, Any] | None = None,
@@ -108,9 +116,12 @@ class MomentsOracle:
         self._mean_norm = _validate.positive("max_mean_norm", max_mean_norm)
         self._square_norm = _validate.positive("max_square_norm", max_square_norm)
         self.layer = FixedNormalization(features.shape[1])
+        self._scale = _scale_of(scale, features.shape[1])
         bound = {**(settings or {}), "max_mean_norm": self._mean_norm, "max_square_norm": self._square_norm}
+        if scale is not None:
+            bound["scale"] = self._scale.tolist()
         self.oracle = ClippedGradientOracle(
-            _Projections(features.shape[1], self._mean_norm, self._square_norm),
+            _Projections(self._scale, self._mean_norm, self._square_norm),
             lambda model, batch: model(batch[0]),
             (features,),
             ledger=ledger,
@@ -138,6 +149,7 @@ class MomentsOracle:
         mean = -self._mean_norm * release.gradient["mean"]
         square = -self._square_norm * release.gradient["square"]
         std = (square - mean.square()).clamp(min=max(square_noise, SMALLEST_VARIANCE)).sqrt()
+        mean, std = mean * self._scale.to(mean.device), std * self._scale.to(std.device)
         self.layer.set(mean, std)
         oracle.session.close()
         return Moments(mean, std, mean_noise, square_noise)
@@ -146,15 +158,29 @@ class MomentsOracle:
         return f"MomentsOracle({self.oracle!r})"
 
 
+def _scale_of(scale: Tensor | None, num_channels: int) -> Tensor:
+    """Return a copy of the scale, float32; ones if there is none."""
+    if scale is None:
+        return torch.ones(num_channels)
+    found = torch.as_tensor(scale).detach().to("cpu", torch.float32, copy=True)
+    smallest, largest = SCALES  # written so that NaN is refused too
+    if found.shape != (num_channels,) or not ((found >= smallest) & (found <= largest)).all():
+        raise ValueError(f"scale must be {num_channels} numbers from {smallest:g} to {largest:g}, one a channel.")
+    return found
+
+
 class _Projections(nn.Module):
     """A loss whose gradients are a record's mean and mean square, each over its threshold."""
 
-    def __init__(self, num_channels: int, max_mean_norm: float, max_square_norm: float) -> None:
+    scale: Tensor
+
+    def __init__(self, scale: Tensor, max_mean_norm: float, max_square_norm: float) -> None:
         super().__init__()
-        self.mean, self.square = (nn.Parameter(torch.zeros(num_channels)) for _ in range(2))
+        self.mean, self.square = (nn.Parameter(torch.zeros(len(scale))) for _ in range(2))
+        self.register_buffer("scale", scale)
         self._over = max_mean_norm, max_square_norm
 
     def forward(self, features: Tensor) -> Tensor:  # (batch, channels, ...) -> (batch,)
-        flat = features.to(torch.float32).reshape(*features.shape[:2], -1)
+        flat = features.to(torch.float32).reshape(*features.shape[:2], -1) / self.scale.unsqueeze(1)
         first, second = flat.mean(2) / self._over[0], flat.square().mean(2) / self._over[1]
         return -(first @ self.mean + second @ self.square)
