@@ -512,3 +512,11 @@ def test_a_scale_is_the_upper_edge_of_the_bin_of_its_quantile():
 def test_a_missing_label_is_no_class():
     names, counts = class_counts(np.array([1.0, math.nan, 1.0]))
     assert (names.tolist(), counts.tolist()) == ([1.0], [2])
+
+
+@pytest.mark.parametrize("estimator", [*CLASSIFIERS, *REGRESSORS, PrivateStandardScaler, PrivateMean])
+def test_no_entry_of_a_flat_array_is_quoted(estimator):
+    flat = np.full(50, 123.456)
+    with pytest.raises(ValueError, match="Reshape your data") as error:
+        estimator(epsilon=1.0, delta=DELTA).fit(flat, np.arange(50) % 2)
+    assert "123" not in str(error.value)

@@ -108,7 +108,7 @@ def one_noise_for_all_clients():
     put(RoundNoise, "prepare", prepare)
 
 
-@bug(caught_by=[SIMULATION + "test_a_trusted_servers_noise_does_not_tell_who_took_part"])
+@bug(32, caught_by=[SIMULATION + "test_a_trusted_servers_noise_does_not_tell_who_took_part"])
 def noise_tells_who_took_part():
     """A trusted server's noise grows with the number of clients that took part, which is secret."""
     before = RoundNoise.prepare
@@ -121,7 +121,7 @@ def noise_tells_who_took_part():
     put(RoundNoise, "prepare", prepare)
 
 
-@bug(caught_by=[SIMULATION + "test_a_client_is_charged_for_every_round"])
+@bug(19, caught_by=[SIMULATION + "test_a_client_is_charged_for_every_round"])
 def absent_clients_are_not_charged():
     """A client is charged for the share of rounds that it was asked in on average, not for those it may be in."""
     whole = LocalPrivacy.resolved

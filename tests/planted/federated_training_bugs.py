@@ -33,7 +33,7 @@ def an_update_counts_as_one_record():
     put(LocalTraining, "mixes_records", False)
 
 
-@bug(20, caught_by=[RECORD + "test_no_weight_takes_a_message_out_of_its_ball"])
+@bug(20, 31, caught_by=[RECORD + "test_no_weight_takes_a_message_out_of_its_ball"])
 def a_weight_beyond_one():
     """A client's weight multiplies its clipped message, and may be larger than 1."""
 
@@ -43,7 +43,7 @@ def a_weight_beyond_one():
     put(ClientWeights, "of", classmethod(of))
 
 
-@bug(20, caught_by=[QUANTILE + "test_no_client_leaves_the_ball",
+@bug(20, 23, caught_by=[QUANTILE + "test_no_client_leaves_the_ball",
                     QUANTILE + "test_a_session_is_one_query_of_the_joint_bound"])  # fmt: skip
 def the_count_of_unclipped_updates_is_free():
     """With quantile clipping only the update is charged, and not the count that is sent beside it."""

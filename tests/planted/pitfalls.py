@@ -114,8 +114,7 @@ PITFALLS = [
     Pitfall(
         19,
         "the classical Gaussian formula where it does not hold, rounds that do not compose",
-        "the exact Gaussian; a ledger for each client comes with them",
-        "federated",
+        "the exact Gaussian; each client has a ledger, and all rounds are in it, asked for or not",
     ),
     Pitfall(
         20,
@@ -135,8 +134,7 @@ PITFALLS = [
     Pitfall(
         23,
         "adaptive thresholds: a query not counted, a wrong sensitivity or sign",
-        "thresholds are settings; none is learnt from the data",
-        "adaptive clipping",
+        "thresholds are settings; the one that follows a quantile of the clients' updates pays for its count",
     ),
     Pitfall(
         24,
@@ -165,12 +163,11 @@ PITFALLS = [
         29, "norms of an earlier step kept where a layer is not used", "what a pass records lives as long as the pass"
     ),
     Pitfall(30, "a gradient used again because nobody cleared it", "`backward` assigns"),
-    Pitfall(31, "weights of an aggregation left out of its sensitivity", "comes with clients", "federated"),
+    Pitfall(31, "weights of an aggregation left out of its sensitivity", "weights are taken into [0, 1]"),
     Pitfall(
         32,
         "a cohort smaller than the noise was made for",
-        "the noise follows from the plan alone; cohorts come with clients",
-        "federated",
+        "the noise follows from the plan alone: a client's from its own, a trusted server's whoever takes part",
     ),
     Pitfall(
         33,
@@ -363,7 +360,7 @@ PITFALLS = [
     Pitfall(
         80,
         "objective perturbation without an exact minimiser",
-        "a proved tolerance, reached in every fit, or another method",
-        later="convex problems",
+        "not in use: fits release noisy sums, and no proof needs a minimiser",
+        later="objective perturbation",
     ),
 ]

@@ -20,7 +20,7 @@ from tacita.ledger.statement import main_session
 from tacita.ledger.text_lines import rounded_up
 from tacita.pipeline import train_table
 from tacita.random import Randomness
-from tacita.report.run_charts import charts_of
+from tacita.report.run_charts import charts_of, score_chart
 from tacita.report.run_numbers import RATES, RunNumbers
 from tacita.report.run_page import report_page
 
@@ -218,6 +218,13 @@ def test_the_trade_off_of_gaussian_pairs_stays_above_the_exact_one(runs):
     rates = np.linspace(1e-4, 1 - 1e-4, 50)
     exact = norm.cdf(norm.ppf(rates) + mu)
     assert np.all(replace(runs[0], by_delta=pairs).most_true_positives(rates) >= exact - 1e-12)
+
+
+def test_the_axis_of_scores_names_every_measure(runs):
+    score = runs[1].fields["holdout_score"] | {"measure": "R2"}
+    other = replace(runs[1], fields=runs[1].fields | {"holdout_score": score})
+    assert runs[0].fields["holdout_score"]["measure"] == "accuracy"
+    assert "R2, accuracy" in score_chart([runs[0], other]).svg
 
 
 def test_a_changed_run_is_not_shown_as_private(folder, tmp_path):

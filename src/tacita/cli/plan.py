@@ -191,9 +191,10 @@ def plan(
     --dim 1000 --smoothness 1 --radius 3 --moment-scale 1 --batch-size 1200 --steps 500 --plot plan.png
 
     Args:
-        plot: Write a figure to this file (PNG, SVG or PDF; needs the extra [report]).
+        plot: Write a figure to this file (PNG, SVG or PDF; needs the extra [report]); not with --second-order.
         json: Write the plan as JSON to this file.
-        html: Write a page to this file on which epsilon, steps, batch and threshold can be moved.
+        html: Write a page to this file on which epsilon, steps, batch and threshold can be moved; not
+            with --second-order or --federated.
     """
     check_file("json", json)
     check_file("html", html)

@@ -136,6 +136,11 @@ class PrivateEstimator(BaseEstimator):
 
     def _numbers(self, X: Any, **more: Any) -> Any:
         """Return ``X`` as scikit-learn reads it, float64 or float32, without its warnings of what a row holds."""
+        if getattr(X, "ndim", 2) < 2:  # scikit-learn's message would quote entries
+            raise ValueError(
+                f"Expected 2D array, got {X.ndim}D array instead. Reshape your data: X.reshape(-1, 1) if it has one "
+                "column, X.reshape(1, -1) if it is one row."
+            )
         with np.errstate(all="ignore"):
             return validate_data(self, X, dtype=[np.float64, np.float32], ensure_all_finite=False, **more)
 

@@ -118,6 +118,7 @@ def score_chart(runs: Sequence[RunNumbers]) -> RunChart | None:
     if not scores:
         return None
     rows = tuple(_score_row(name, score) for name, score in scores)
+    measures = {str(score.get("measure", "score")) for _, score in scores}
 
     def draw(axes: Any) -> None:
         places = range(len(scores))
@@ -129,7 +130,7 @@ def score_chart(runs: Sequence[RunNumbers]) -> RunChart | None:
             if isinstance(guess, dict):
                 axes.plot([guess["value"]] * 2, [place - 0.3, place + 0.3], color=PALETTE[1], linewidth=2)
         axes.set_yticks(list(places), [name for name, _ in scores])
-        axes.set(ylim=(-0.6, len(scores) - 0.4), xlabel=str(scores[0][1].get("measure", "score")))
+        axes.set(ylim=(-0.6, len(scores) - 0.4), xlabel=", ".join(sorted(measures)))
         axes.invert_yaxis()
         axes.grid(axis="y", visible=False)
 

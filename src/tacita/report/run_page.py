@@ -103,7 +103,7 @@ def _mapping(value: Any) -> dict[str, Any]:
 def _verdict_box(run: RunNumbers) -> str:
     accuracy, good = run.fields.get("attack_accuracy"), _verdict(run) == VERDICTS["private"]
     risk = (
-        f"An attacker who knows all other units and is 50 : 50 before about one of them is right at most "
+        f"An attacker who knows all other units and is 50 : 50 before about one unit is right at most "
         f"{rounded_up(100 * accuracy, 3)} % of the time after{_apart(run)}."
         if isinstance(accuracy, float) and not run.faults
         else "No limit is guaranteed to what an attacker can find out about one unit."
