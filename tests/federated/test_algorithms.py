@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tacita.federated import Clip21SGDM, FederatedAveraging, ServerAdam
+from tacita.federated import Clip21SGDM, ClipSGD, FederatedAveraging, ServerAdam
 from tests.federated.runs import UNIT, clip21, clip_sgd, logistic, rounds_of
 
 DIGITS = 5e-6
@@ -146,3 +146,9 @@ def test_adam_on_the_server():
     assert set(other.memory) == {"first moment", "second moment"}
     with pytest.raises(ValueError, match="betas must be"):
         ServerAdam(betas=(0.5, 1.0), eps=0.1)
+
+
+def test_an_algorithm_inherits_no_bound_of_its_messages():
+    """A message is bounded by the algorithm's own code, and charged by its clipper."""
+    with pytest.raises(TypeError, match="cannot be derived from ClipSGD"):
+        type("Unclipped", (ClipSGD,), {"message": lambda self, state, params, gradient, shapes: gradient(params)})

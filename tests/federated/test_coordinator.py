@@ -1,6 +1,7 @@
 """The server of a federation: what it adds up, in which order, what it refuses, and what survives a crash."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import scipy.stats
@@ -8,7 +9,7 @@ import torch
 
 from tacita.clipping import PerLayerClipper
 from tacita.errors import ResumeError
-from tacita.federated import Clip21SGDM, ClipSGD, Coordinator, longest_honest_message
+from tacita.federated import Clip21SGDM, ClipSGD, Coordinator, QuantileAveraging, ServerAdam, longest_honest_message
 from tacita.federated.wire import Answer, from_wire, to_wire, wire_tensors
 from tests.federated.runs import clip21, clip_sgd
 
@@ -99,7 +100,10 @@ def test_each_block_has_its_bound():
         Coordinator(algorithm, federation="f", params=params, rounds=2, num_clients=2, noise_std={"all": 0.1})
 
 
-@pytest.mark.parametrize("algorithm", [clip_sgd(), clip21()], ids=["clip-sgd", "clip21"])
+ADAM = replace(clip21(), adam=ServerAdam(betas=(0.9, 0.99), eps=1e-3))
+
+
+@pytest.mark.parametrize("algorithm", [clip_sgd(), clip21(), ADAM], ids=["clip-sgd", "clip21", "adam"])
 def test_a_server_goes_on_from_its_file(tmp_path, algorithm):
     def run(path, killed):
         server = coordinator(algorithm, path=path)
@@ -117,6 +121,14 @@ def test_a_server_goes_on_from_its_file(tmp_path, algorithm):
     assert whole.broadcasts([0, 2]) == resumed.broadcasts([0, 2])
     with pytest.raises(ResumeError, match="another federation"):
         coordinator(algorithm, path=tmp_path / "state", federation="others")
+
+
+def test_an_algorithm_whose_clients_send_more_is_refused():
+    algorithm = QuantileAveraging(
+        threshold=1.0, quantile=0.5, threshold_lr=0.2, count_share=0.1, lr=1.0, local_steps=1, local_lr=0.1
+    )
+    with pytest.raises(TypeError, match="algorithm must be one whose messages"):
+        coordinator(algorithm)
 
 
 def test_what_is_no_round_is_refused():

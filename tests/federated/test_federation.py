@@ -20,6 +20,7 @@ from tacita.federated import GuardedSource, Resident
 from tacita.federated.federation import UNIT, FederationSettings, joined, read_rows
 from tacita.federated.wire import Answer, Broadcast, Greeting, from_wire, to_wire, wire_tensors
 from tacita.gradients import NetworkSource
+from tacita.training import checkpoint
 from tacita.training.folder import RunFolder
 from tests.faults.calls import Counting, Killing, Stopped, Stopping, watched
 from tests.federated.federations import SETTINGS, clients_in, exchange, rows_of
@@ -286,6 +287,25 @@ def test_killed_at_every_call_of_a_message(tmp_path):
         apart, charged = crash.round(server)
         assert apart < 1e-4, number
         assert charged in (2, 3), number
+
+
+def test_the_number_after_a_crash_tells_nothing(tmp_path, monkeypatch):
+    """The line is written and the disk is full; then the server asks at another point, where the values may differ."""
+
+    def full_disk(*args):
+        raise OSError
+
+    def number_for(name, features):
+        data, first = (features, torch.zeros(10).long()), QUIET.coordinator().broadcasts([0])[0]
+        point = wire_tensors({"weight": torch.arange(6.0).reshape(2, 3), "bias": torch.zeros(2)})
+        with joined(QUIET, data, number=0, folder=tmp_path / name) as client, monkeypatch.context() as disk:
+            disk.setattr(checkpoint, "save", full_disk)
+            assert client.answer(first) == b""
+        with joined(QUIET, data, number=0, folder=tmp_path / name) as client:
+            return from_wire(client.answer(change_of(first, params=point))).number
+
+    rows = torch.ones(10, 3, dtype=torch.float64)
+    assert number_for("some", rows) == number_for("none", rows * torch.nan) == 1
 
 
 def test_killed_for_good_and_taken_up(tmp_path):

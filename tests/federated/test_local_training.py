@@ -7,6 +7,7 @@ import torch
 import tacita
 from tacita.estimators import ClippedDifference, ClippedMean
 from tacita.federated import Client, FederatedAveraging, LocalTraining
+from tacita.federated.guarded_source import GuardedSource
 from tacita.gradients import NetworkSource
 from tacita.gradients.given import GivenSource
 from tests.federated.runs import UNIT, ledger
@@ -107,6 +108,22 @@ def test_an_estimator_of_records_is_refused(estimator):
     with pytest.raises(ValueError, match="estimator must cover any change of the data with LocalTraining"):
         oracle_of(source, estimator)
     oracle_of(source, ClippedMean(clipper=UNIT, divisor=1.0))
+
+
+def test_a_client_that_trains_locally_shows_the_dtypes_of_its_model():
+    """A broadcast is float64, which a model of float32 takes only if it is converted: else the client sends zeros."""
+    model = torch.nn.Linear(3, 1)
+    source = NetworkSource(model, lambda m, batch: m(batch[0]).squeeze(1), (torch.ones(6, 3),))
+    guarded = GuardedSource(AVERAGING.client_source(source, 6.0), lambda error: None)
+    assert guarded.model is model
+
+
+def test_a_guard_does_not_hide_that_rows_mix_records():
+    source = LocalTraining(GivenSource(torch.ones(6, 1)), local_steps=2, local_lr=0.1, divisor=6.0)
+    guarded = GuardedSource(source, lambda error: None)
+    with pytest.raises(ValueError, match="estimator must cover any change of the data"):
+        oracle_of(guarded, tacita.ClippedSum(UNIT))
+    oracle_of(guarded, ClippedMean(clipper=UNIT, divisor=1.0))
 
 
 def test_a_session_is_bound_to_the_local_steps():

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import scipy.stats
 import torch
@@ -17,6 +18,7 @@ from tacita.federated import (
     NetworkClients,
     QuadraticClients,
     TrustedServer,
+    stacked,
 )
 from tacita.federated.round_noise import Asked, RoundNoise
 from tacita.theory.clip21_noise import random_walk_variance
@@ -94,6 +96,27 @@ def test_the_closed_form_is_the_gradient():
         assert found[i].tolist() == pytest.approx(expected.tolist(), rel=1e-12)
     points = x.expand(5, 4)
     assert torch.allclose(problem.gradients({"x": points}, None, None)["x"], found, rtol=1e-12)
+
+
+@pytest.mark.parametrize("network", [False, True])
+def test_the_draws_of_a_client_do_not_depend_on_the_rows_of_another(network):
+    def others(rows_of_first):
+        data = (torch.arange(1.0, 56.0, dtype=torch.float64).reshape(-1, 1), torch.ones(55, dtype=torch.float64))
+        split = [np.arange(5, 5 + rows_of_first), *np.arange(5).reshape(-1, 1)]
+        found, weights = stacked(data, split)
+        model = nn.Linear(1, 1, bias=False, dtype=torch.float64)
+        nn.init.zeros_(model.weight)
+        if network:
+            problem = NetworkClients(model, lambda m, b: m(b[0]).squeeze(1), found, weights=weights, batch_size=3)
+        else:
+            problem = LogisticClients(*found, weights=weights, batch_size=3)
+        params = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in problem.shapes.items()}
+        drawn = problem.draw(torch.Generator().manual_seed(7))
+        (gradients,) = problem.gradients(params, None, drawn).values()
+        return gradients[1:].flatten().tolist()
+
+    assert others(1) == others(50)
+    assert [abs(x) for x in others(50)] == pytest.approx([(1 if network else 0.5) * x for x in range(1, 6)])
 
 
 def test_the_regulariser_of_the_paper():

@@ -47,6 +47,14 @@ def test_stacked_rows_are_a_mean():
     assert weights[1].tolist() == [1.0, 0.0, 0.0]
 
 
+def test_a_row_that_pads_holds_nothing_of_another_client():
+    data = torch.tensor([[torch.nan], [1.0], [2.0]])
+    (rows,), weights = stacked((data,), [np.array([0]), np.array([1, 2])])
+    assert rows[0, 1].item() == weights[0, 1].item() == 0
+    (rows,), _ = stacked((data,), [np.array([1, 2]), np.array([], dtype=int)])
+    assert rows[1].isfinite().all()
+
+
 @pytest.mark.parametrize(
     ("split", "says"),
     [

@@ -14,6 +14,7 @@ from tacita.ledger import Ledger
 from tacita.ledger.hash_chain import canonical, sha256
 from tacita.ledger.statement import statement_bytes
 from tacita.pipeline import TableSettings, check_run, train_table
+from tacita.pipeline.statement_versions import compare_statements
 from tacita.training.run_facts import tacita_version
 from tests.pipeline.forging import resealed
 
@@ -244,6 +245,7 @@ UNTRUE = {
         "sessions": [{name: value for name, value in one.items() if name != "event"} for one in stated["sessions"]]
     },
     "another verdict": lambda stated: {"verdict": "not private"},
+    "a verdict under conditions": lambda stated: {"verdict": stated["verdict"] + " under conditions"},
     "a condition": lambda stated: {"conditions": ["it rains"]},
     "no list of caveats": lambda stated: {"caveats": "none"},
     "a field of its own": lambda stated: {"true_epsilon": 0.1},
@@ -261,6 +263,13 @@ def test_other_numbers_are_no_words_of_another_version(run) -> None:
         (run / "statement.json").write_bytes(statement_bytes(true))
     _by_version(run, "0.0.9")
     assert check_run(run).faults == ()
+
+
+def test_a_verdict_under_conditions_stays_one_in_other_words() -> None:
+    run = {"run": {"versions": {"tacita": "0.0.9"}}}
+    now = {**run, "verdict": "private under conditions, exact score"}
+    for verdict, changed in {"private": ("verdict",), "private under conditions": ()}.items():
+        assert compare_statements({**run, "verdict": verdict}, now, sealed=True).changed == changed
 
 
 def test_other_words_of_the_same_version_or_without_a_seal_are_a_change(run) -> None:

@@ -7,16 +7,20 @@ from tacita.clipping import FlatClipper
 from tacita.estimators import ReleasedDifference, clipped_difference
 from tacita.federated import (
     ClientProblem,
+    FederatedAlgorithm,
     LocalPrivacy,
     LocalTraining,
     LogisticClients,
     QuantileAveraging,
     ReleasedShiftSGDM,
+    problems,
     simulation,
+    splits,
     views,
 )
 from tacita.federated import quantile_averaging as quantile
 from tacita.federated.client_weights import ClientWeights
+from tacita.federated.guarded_source import GuardedSource
 from tests.planted.plant import bug, put, swap
 
 LOCAL = "tests/federated/test_local_training.py::"
@@ -25,6 +29,7 @@ RECORD = "tests/federated/test_record_privacy.py::"
 RELEASED = "tests/federated/test_released_shift.py::"
 VIEWS = "tests/federated/test_views.py::"
 SIMULATION = "tests/federated/test_simulation.py::"
+SPLITS = "tests/federated/test_splits.py::"
 
 
 @bug(20, caught_by=[LOCAL + "test_an_estimator_of_records_is_refused"])
@@ -134,3 +139,45 @@ def fed_back_messages_amplified_by_sampling():
 def sums_of_noise_that_is_fed_back():
     """The guarantee against whoever sees the models is stated where messages depend on noises that sums do not fix."""
     put(ReleasedShiftSGDM, "feeds_back", False)
+
+
+@bug(20, caught_by=[LOCAL + "test_a_guard_does_not_hide_that_rows_mix_records"])
+def a_guard_hides_local_training():
+    """A guarded source does not say that its rows are updates of clients, which then count as single records."""
+    whole = GuardedSource.__init__
+
+    def init(self, source, note):
+        whole(self, source, note)
+        self.mixes_records = False
+
+    put(GuardedSource, "__init__", init)
+
+
+@bug(20, caught_by=[SIMULATION + "test_the_draws_of_a_client_do_not_depend_on_the_rows_of_another"])
+def rows_that_pad_are_drawn():
+    """A simulated client's minibatch is drawn among padded rows, whose number the largest client decides."""
+
+    def own_rows(weights, batch_size, generator):
+        return torch.randint(weights.shape[1], (len(weights), batch_size), generator=generator)
+
+    swap(problems.own_rows, own_rows)
+
+
+@bug(20, caught_by=[SPLITS + "test_a_row_that_pads_holds_nothing_of_another_client"])
+def padding_with_a_row_of_another_client():
+    """The rows that pad a small client are copies of row 0 of the data, whose NaN silences all padded clients."""
+    whole = splits.stacked
+
+    def stacked(data, split):
+        found, weights = whole(data, split)
+        for one, given in zip(found, data, strict=True):
+            one[weights == 0] = given[0]
+        return found, weights
+
+    swap(splits.stacked, stacked)
+
+
+@bug(20, caught_by=["tests/federated/test_algorithms.py::test_an_algorithm_inherits_no_bound_of_its_messages"])
+def an_algorithm_inherits_the_bound_of_messages():
+    """A class derived from Clip-SGD sends messages that are not clipped, and is charged for clipped ones."""
+    put(FederatedAlgorithm, "__init_subclass__", classmethod(lambda cls: None))

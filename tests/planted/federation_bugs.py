@@ -4,6 +4,7 @@ from contextlib import suppress
 
 from tacita.federated import Coordinator, GuardedSource, Resident, coordinator, frames, resident
 from tacita.federated.wire import from_wire
+from tacita.oracles.line import Line
 from tests.planted.plant import bug, put, swap
 
 FEDERATION = "tests/federated/test_federation.py::"
@@ -137,3 +138,9 @@ def problems_are_readable_by_all():
     """The texts of exceptions, which quote rows, are written into a file that every user may read."""
     opened = resident.os.open
     put(resident.os, "open", lambda path, flags, mode=0o777: opened(path, flags, 0o644 if mode == 0o600 else mode))
+
+
+@bug(79, caught_by=[FEDERATION + "test_the_number_after_a_crash_tells_nothing"])
+def a_message_is_redone_after_a_crash():
+    """A client redoes a message whose line is written: its number tells the server whether the values are the same."""
+    put(Line, "redo_nothing", lambda self: None)

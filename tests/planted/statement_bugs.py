@@ -131,6 +131,12 @@ def any_epsilon_of_another_version_is_believed():
     put(statement_versions, "_reworded", believed)
 
 
+@bug(65, caught_by=["tests/pipeline/test_table_statement.py::test_a_verdict_under_conditions_stays_one_in_other_words"])
+def conditions_of_a_verdict_are_words():
+    """The verdict in a statement of another version may leave out that the guarantee is one under conditions."""
+    put(statement_versions, "CONDITIONAL", "\0")
+
+
 @bug(65, caught_by=[OTHER_VERSION + "words_of_the_same_version_or_without_a_seal_are_a_change"])
 def another_version_need_not_be_sealed():
     """A statement that names another version may have other words than its ledger was sealed with."""

@@ -50,6 +50,9 @@ class FederatedAlgorithm(ABC):
 
     clipper: FlatClipper | PerLayerClipper
 
+    def __init_subclass__(cls) -> None:
+        _validate.check_no_promise_inherited(cls, "Derive it from FederatedAlgorithm, and bound its own messages.")
+
     @abstractmethod
     def start(self, params: Tensors) -> ServerState:
         """Return the server's state before the first round."""

@@ -87,6 +87,7 @@ class Coordinator:
 
     Raises:
         ResumeError: The file is of another federation.
+        TypeError: Clients of the algorithm send more than the parameters' shapes.
     """
 
     def __init__(
@@ -106,6 +107,11 @@ class Coordinator:
         self.num_clients = _validate.count("num_clients", num_clients)
         self._server = algorithm.start({name: x.detach().double().clone() for name, x in params.items()})
         self._shapes = {name: x.shape for name, x in params.items()}
+        if algorithm.message_shapes(self._shapes) != self._shapes:
+            raise TypeError(
+                f"algorithm must be one whose messages have the parameters' shapes, got {type(algorithm).__name__}, "
+                "whose clients send more: simulate it."
+            )
         self._groups = algorithm.clipper.groups(self._shapes)
         self._divisor = algorithm.divisor(num_clients, float(num_clients))
         self._longest = self._bounds(noise_std, false_refusals)
@@ -218,6 +224,7 @@ class Coordinator:
             "round": self.round,
             "params": self._server.params,
             "estimate": self._server.estimate,
+            "memory": {kind: dict(tensors) for kind, tensors in self._server.memory.items()},
             "accepted": self._accepted,
             "seen": self._seen,
             "refused": self._refused,
@@ -229,7 +236,7 @@ class Coordinator:
         shapes = {name: x.shape for name, x in tree["params"].items()}
         if head.get("federation") != self.federation or shapes != self._shapes:
             raise ResumeError(f"{path.name} is of another federation: choose another folder.")
-        self._server = ServerState(dict(tree["params"]), dict(tree["estimate"]))
+        self._server = ServerState(dict(tree["params"]), dict(tree["estimate"]), dict(tree["memory"]))
         self._accepted, self._seen, self._refused = dict(tree["accepted"]), dict(tree["seen"]), dict(tree["refused"])
         self.round = tree["round"]
 

@@ -100,6 +100,18 @@ def check_record_sampling(problem: ClientProblem, loss_rate: float, weights: Ten
     _validate.count("num_rows", problem.num_rows)
 
 
+def own_rows(weights: Tensor, batch_size: int, generator: torch.Generator) -> Tensor:
+    """Draw rows of each client's own, those of a weight above 0, with replacement: (n, batch_size), int64.
+
+    The law of a client's draw depends on its own rows alone: rows that pad, of which the largest client decides how
+    many there are, are never drawn. A client without rows gets row 0, of weight 0.
+    """
+    own = weights > 0
+    uniform = torch.rand(len(weights), batch_size, dtype=torch.float64, generator=generator)
+    places = (uniform * own.sum(dim=1, keepdim=True)).long()
+    return own.to(torch.int8).argsort(dim=1, descending=True, stable=True).gather(1, places)
+
+
 class LogisticClients(ClientProblem):
     r"""Logistic regression on every client: :math:`f_i(x) = \sum_j w_{ij} \ln(1 + e^{-b_{ij} a_{ij}^\top x}) + \lambda
     \sum_l \frac{x_l^2}{1 + x_l^2}`, in closed form; the regulariser of the paper is not convex.
@@ -109,7 +121,7 @@ class LogisticClients(ClientProblem):
         labels: b of -1 or 1, (n, rows).
         weights: w, (n, rows); by default 1 over the number of rows. 0 for rows that pad.
         regularisation: lambda >= 0.
-        batch_size: Rows of a client's minibatch, drawn with replacement; ``None`` for all rows.
+        batch_size: Rows of a client's minibatch, drawn from its own with replacement; ``None`` for all.
     """
 
     def __init__(
@@ -148,7 +160,7 @@ class LogisticClients(ClientProblem):
     def draw(self, generator: torch.Generator) -> Tensor | None:
         if self._batch_size is None:
             return None
-        return torch.randint(self._features.shape[1], (self.num_clients, self._batch_size), generator=generator)
+        return own_rows(self._weights, self._batch_size, generator)
 
     def clipped_gradients(
         self, params: Tensors, clients: Tensor | None, drawn: Tensor, sampling: RecordSampling
@@ -171,7 +183,7 @@ class LogisticClients(ClientProblem):
         a, b, w = (part if clients is None else part[clients] for part in (self._features, self._labels, self._weights))
         if drawn is not None:
             rows = drawn if clients is None else drawn[clients]
-            scale = self._features.shape[1] / rows.shape[1]
+            scale = (w > 0).sum(dim=1, keepdim=True, dtype=self.dtype) / rows.shape[1]
             a = a.gather(1, rows.unsqueeze(-1).expand(-1, -1, self._dim))
             b, w = b.gather(1, rows), scale * w.gather(1, rows)
         x = params["x"]
@@ -227,7 +239,7 @@ class NetworkClients(ClientProblem):
         loss_fn: ``(model, batch) -> losses`` of shape (rows,); ``batch`` holds a client's rows.
         data: Tensors (n, rows, ...).
         weights: Weights of the rows, (n, rows); by default 1 over the number of rows. 0 for rows that pad.
-        batch_size: Rows of a client's minibatch, drawn with replacement; ``None`` for all rows.
+        batch_size: Rows of a client's minibatch, drawn from its own with replacement; ``None`` for all.
         clients_at_once: Number of clients whose gradients are computed together, which bounds memory.
     """
 
@@ -270,7 +282,7 @@ class NetworkClients(ClientProblem):
     def draw(self, generator: torch.Generator) -> Tensor | None:
         if self._batch_size is None:
             return None
-        return torch.randint(self._rows, (self.num_clients, self._batch_size), generator=generator)
+        return own_rows(self._weights, self._batch_size, generator)
 
     def clipped_gradients(
         self, params: Tensors, clients: Tensor | None, drawn: Tensor, sampling: RecordSampling
@@ -295,7 +307,11 @@ class NetworkClients(ClientProblem):
             rows = torch.arange(self._rows).expand(len(part), -1) if drawn is None else drawn[part]
             which = part.unsqueeze(1)
             batch = tuple(x[which, rows] for x in self._data)
-            weights = self._weights[which, rows] * (self._rows / rows.shape[1])
+            weights = self._weights[which, rows]
+            if drawn is not None:
+                weights = weights * (
+                    (self._weights[part] > 0).sum(dim=1, keepdim=True, dtype=self.dtype) / rows.shape[1]
+                )
             points = {name: p[places] for name, p in params.items()} if own else dict(params)
             chunks.append(of_clients(points, batch, weights))
         return {name: torch.cat([chunk[name] for chunk in chunks]) for name in self.shapes}

@@ -119,6 +119,7 @@ class Resident:
                 raise ResumeError("the folder is that of another federation or client: choose another folder.")
             try:
                 self._client.load_state_dict(tree)
+                self._oracle.line.redo_nothing()  # or the number sent would tell whether redone values are the same
             except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
                 raise ResumeError(f"{path.name} does not fit this client.") from error
         elif self._oracle.session.opened:

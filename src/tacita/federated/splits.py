@@ -68,7 +68,8 @@ def split_by_owner(owners: Sequence[object] | np.ndarray) -> Split:
 def stacked(data: Sequence[Tensor], split: Split) -> tuple[tuple[Tensor, ...], Tensor]:
     """Return tensors (clients, rows, ...), padded to the largest client, and the weights (clients, rows) of a mean.
 
-    A row weighs 1 over the number of its client's rows; a row that pads weighs 0 and repeats row 0 of the data.
+    A row weighs 1 over the number of its client's rows; a row that pads weighs 0 and is zero, so that no
+    client's gradient sees a row of another one.
     """
     most = max([1, *(len(part) for part in split)])
     places = torch.zeros(len(split), most, dtype=torch.int64)
@@ -76,7 +77,8 @@ def stacked(data: Sequence[Tensor], split: Split) -> tuple[tuple[Tensor, ...], T
     for client, part in enumerate(split):
         places[client, : len(part)] = torch.from_numpy(np.asarray(part, dtype=np.int64))
         weights[client, : len(part)] = 1 / max(1, len(part))
-    return tuple(one[places] for one in data), weights
+    own = weights > 0
+    return tuple(one[places].masked_fill(~own.reshape(*own.shape, *[1] * (one.ndim - 1)), 0) for one in data), weights
 
 
 def _clients(num_clients: int, num_rows: int) -> int:

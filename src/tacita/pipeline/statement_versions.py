@@ -23,7 +23,8 @@ UPPER_BOUNDS = frozenset(
         "failure_delta",
     }
 )
-PRIVATE = "private"  # verdicts that begin so differ in what they say beside it
+PRIVATE = "private"  # verdicts that begin so differ in what they say beside it, but for this:
+CONDITIONAL = "under conditions"
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,9 @@ def _reworded(name: str, stated: Mapping[str, Any], again: Mapping[str, Any]) ->
     if name in WORDS:
         return type(before) is type(now)
     if name == "verdict":
-        return all(isinstance(one, str) and one.startswith(PRIVATE) for one in (before, now))
+        if not all(isinstance(one, str) and one.startswith(PRIVATE) for one in (before, now)):
+            return False
+        return (CONDITIONAL in before) == (CONDITIONAL in now)
     if name == "sessions":
         return _as_text(_without_words(before)) == _as_text(_without_words(now))
     numbers = all(isinstance(one, int | float) and not isinstance(one, bool) for one in (before, now))
