@@ -181,7 +181,7 @@ def batch_norm(x, mean, var):
 
 
 def batch_norm_of_torch(x, mean, var):
-    return torch.batch_norm(torch.cat([x, -x]), None, None, mean, var, True, 0.1, 1e-5, False)  # noqa: FBT003 - its own
+    return torch.batch_norm(torch.cat([x, -x]), None, None, mean, var, True, 0.1, 1e-5, False)
 
 
 def instance_norm(x, mean, var):
