@@ -2,6 +2,7 @@
 
 import math
 
+import mpmath
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -66,3 +67,23 @@ def test_small_mu_where_the_formula_cancels():
     assert gaussian_delta(1e-18, 0.0) == pytest.approx(1e-18 / math.sqrt(2 * math.pi), rel=1e-12)
     for epsilon in (0.0, 1e-4, 3e-3):  # both sides of the switch agree
         assert gaussian_delta(1e-3 * (1 - 1e-12), epsilon) == pytest.approx(gaussian_delta(1e-3, epsilon), rel=1e-8)
+
+
+def exact_delta(mu, epsilon):
+    with mpmath.workdps(60):
+        mu, epsilon = mpmath.mpf(mu), mpmath.mpf(epsilon)
+        return mpmath.ncdf(mu / 2 - epsilon / mu) - mpmath.exp(epsilon) * mpmath.ncdf(-mu / 2 - epsilon / mu)
+
+
+@pytest.mark.parametrize(
+    ("mu", "delta"),
+    [
+        (0.0013522077180194243, 1.4747560846222034e-28),
+        (0.0013500506324362282, 5.889980207573571e-17),
+        (0.5420076852097395, 1.1437423313859707e-11),
+    ],
+)
+def test_epsilon_and_mu_are_on_the_safe_side_where_the_terms_cancel(mu, delta):
+    epsilon = gaussian_epsilon(mu, delta)
+    assert exact_delta(mu, epsilon) <= delta
+    assert exact_delta(gaussian_mu(epsilon, delta), epsilon) <= delta

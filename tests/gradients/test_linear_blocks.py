@@ -155,6 +155,23 @@ def test_a_hostile_row_leaves_the_others_alone(form, hostile, dtype):
         assert moved.norm() < 1e-5  # absent, up to the order of summation
 
 
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("target", [math.inf, -math.inf, math.nan])
+def test_a_row_whose_target_is_not_finite_contributes_nothing(name, target):
+    """A bounded loss has a derivative at infinity too."""
+    loss, _ = LOSSES[name]
+    source = LinearBlocksSource(torch.ones(1, 2), torch.tensor([target]), loss)
+    engine = source.engine({name: torch.zeros(shape) for name, shape in source.shapes.items()}, np.arange(1))
+    sums = engine.weighted_sums(CLIP, GROUPS[0]).values[0]
+    assert all((part == 0).all() for part in sums.values())
+
+
+def test_a_target_that_only_the_rows_dtype_cannot_hold_is_a_far_one():
+    source = LinearBlocksSource(torch.ones(1, 2), torch.tensor([1e300], dtype=torch.float64), HuberLoss(1.0))
+    engine = source.engine({name: torch.zeros(shape) for name, shape in source.shapes.items()}, np.arange(1))
+    assert (engine.weighted_sums(CLIP, GROUPS[0]).values[0]["weight"] < 0).all()
+
+
 @pytest.mark.parametrize("order", [(0, 0, 0, 1), (1, 0, 0, 0), (0, 1, 0, 0)])
 def test_an_entry_that_is_stored_in_pieces_is_clipped_as_a_whole(order):
     """A CSR matrix may store an entry in several pieces, which its products add up: their squares are no norm."""

@@ -174,3 +174,56 @@ def test_a_frozen_parameter_is_not_written_by_any_name(kind):
     with pytest.raises(UnsupportedModuleError, match="writes parameters or buffers of the model in place"):
         engine.norms({"all": tuple(params)})
     assert torch.equal(model.kept, torch.zeros(3))
+
+
+def batch_norm(x, mean, var):
+    return nn.functional.batch_norm(torch.cat([x, -x]), mean, var, training=True)
+
+
+def batch_norm_of_torch(x, mean, var):
+    return torch.batch_norm(torch.cat([x, -x]), None, None, mean, var, True, 0.1, 1e-5, False)
+
+
+def instance_norm(x, mean, var):
+    return nn.functional.instance_norm(torch.stack([x, -x], dim=2), mean, var)
+
+
+class WritesStatistics(nn.Module):
+    """Some records are kept in running statistics, whose versions PyTorch does not count up."""
+
+    def __init__(self, write):
+        super().__init__()
+        self.layer, self.write = nn.Linear(3, 1), write
+        self.register_buffer("mean", torch.zeros(3))
+        self.register_buffer("var", torch.ones(3))
+
+    def forward(self, x):
+        self.write(x, self.mean, self.var)
+        return self.layer(x).squeeze(1)
+
+
+@pytest.mark.parametrize("write", [batch_norm, batch_norm_of_torch, instance_norm])
+def test_running_statistics_are_not_written_by_a_function(write):
+    model = WritesStatistics(write)
+    params = dict(model.named_parameters())
+    engine = LoopEngine(
+        model, lambda model, batch: model(batch[0]), params, [Chunk((torch.ones(2, 3),), 2, 0)], torch.arange(2)
+    )
+    with pytest.raises(UnsupportedModuleError, match="writes parameters or buffers of the model in place"):
+        engine.norms({"all": tuple(params)})
+    assert torch.equal(model.mean, torch.zeros(3))
+
+
+@pytest.mark.parametrize("function", [nn.functional.batch_norm, nn.functional.instance_norm])
+def test_running_statistics_that_are_only_read_are_served(function):
+    switch = {"use_input_stats": False} if function is nn.functional.instance_norm else {"training": False}
+
+    def read(x, mean, var):
+        return function(x.unsqueeze(2), mean, var, **switch)
+
+    model = WritesStatistics(read)
+    params = dict(model.named_parameters())
+    engine = LoopEngine(
+        model, lambda model, batch: model(batch[0]), params, [Chunk((torch.ones(2, 3),), 2, 0)], torch.arange(2)
+    )
+    assert engine.norms({"all": tuple(params)}).isfinite().all()

@@ -2,10 +2,12 @@
 
 from contextlib import nullcontext
 
+from tacita.gradients import lent_memory, retention
 from tacita.gradients.ghost import capture, lstm_steps
 from tacita.gradients.ghost.derived import Derived
 from tests.planted.plant import bug, put
 
+LOOP = "tests/gradients/test_loop.py::"
 LENT = "tests/gradients/test_lent_memory.py::"
 LSTM = "tests/gradients/test_lstm_steps.py::"
 RULES = "tests/gradients/test_derived_weights.py::"
@@ -15,6 +17,18 @@ RULES = "tests/gradients/test_derived_weights.py::"
 def lent_memory_not_watched():
     """What a trial has not seen written is lent, and nobody looks whether a later call writes it."""
     put(capture, "nothing_lent_is_written", lambda tensors: nullcontext())
+
+
+@bug(53, caught_by=[LENT + "test_what_is_written_in_some_calls_only_is_refused_before_it_is_written"])
+def running_statistics_in_lent_memory():
+    """A batch normalisation keeps its running mean in a record, as no schema of PyTorch's tells."""
+    put(lent_memory, "_UNDECLARED", set())
+
+
+@bug(53, caught_by=[LOOP + "test_running_statistics_are_not_written_by_a_function"])
+def running_statistics_of_some_calls():
+    """A function writes running statistics into buffers for some records, and their versions stay as they are."""
+    put(retention, "_running", lambda func, args, kwargs: ())
 
 
 @bug(54, caught_by=[LSTM + "test_the_gradients_are_those_of_the_loop"])

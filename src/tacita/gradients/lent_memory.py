@@ -20,6 +20,7 @@ from tacita.errors import UnsupportedModuleError
 
 LENT_FROM = 2**22  # bytes of a batch: to copy fewer takes less time than to look at every call
 _OF_TORCH = {"aten", "prims", "prim"}  # namespaces whose schemas tell what an operator writes
+_UNDECLARED = {"running_mean", "running_var"}  # but for what batch_norm and its kin write without saying so
 
 
 def worth_lending(tensors: Iterable[Tensor]) -> bool:
@@ -63,7 +64,11 @@ def _written(func: OpOverload) -> tuple[tuple[int, str], ...]:
     """Return place and name of each argument that an operator may write."""
     trusted = func.namespace in _OF_TORCH
     arguments = enumerate(func._schema.arguments)
-    return tuple((k, a.name) for k, a in arguments if not trusted or (a.alias_info and a.alias_info.is_write))
+    return tuple(
+        (k, a.name)
+        for k, a in arguments
+        if not trusted or a.name in _UNDECLARED or (a.alias_info and a.alias_info.is_write)
+    )
 
 
 def _tensors(given: Any) -> list[Tensor]:

@@ -61,7 +61,9 @@ class LinearBlocksSource(GradientSource):
         intercept: float | None = 1.0,
     ) -> None:
         self._rows = owned_row_blocks(features)
-        self._targets = torch.as_tensor(np.asarray(targets)).to(self._rows.dtype)
+        given = torch.as_tensor(np.asarray(targets))
+        # a bounded loss has a derivative at infinity; what only float32 cannot hold is a far target, and stays one
+        self._targets = torch.where(given.isfinite(), given.to(self._rows.dtype), torch.nan)
         if self._targets.shape != self._rows.shape[:1]:
             raise ValueError(f"targets must have shape {self._rows.shape[:1]}, got {tuple(self._targets.shape)}.")
         self.loss = loss

@@ -35,7 +35,8 @@ class OutputLoss(ABC):
     def derivative(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the derivative in the outputs, (rows, outputs), from ``targets``, (rows,); may overwrite ``outputs``.
 
-        A row depends on its own output and target alone, and a target that is not finite gives one that is not.
+        A row depends on its own output and target alone, and a target that is NaN gives NaN; sources take infinite
+        targets for NaN.
         """
 
 

@@ -16,6 +16,7 @@ from weakref import ReferenceType, ref
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from tacita.errors import UnsupportedModuleError
@@ -157,7 +158,8 @@ class Marks(TorchFunctionMode):
     def check_target(self, func: Callable, args: tuple, kwargs: Mapping[str, Any]) -> Tensor | None:
         """Return the tensor that a function writes; raise ``RemembersError`` if it is protected, by whatever name."""
         target = _target(func, args, kwargs)
-        if isinstance(target, Tensor) and self._protected and _storage(target) in self._protected:
+        written = [one for one in (target, *_running(func, args, kwargs)) if isinstance(one, Tensor)]
+        if self._protected and any(_storage(one) in self._protected for one in written):
             raise RemembersError(
                 "the forward pass writes parameters or buffers of the model in place, which would remember data: take "
                 "that out."
@@ -189,6 +191,35 @@ def _target(func: Any, args: tuple, kwargs: Mapping[str, Any]) -> Any:
         known = known or (name.startswith("__i") and name.endswith("__") and name not in ("__invert__", "__index__"))
         _IN_PLACE[func] = known
     return args[0] if known and args else None
+
+
+def _running(func: Any, args: tuple, kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return the running statistics that a normalisation writes: PyTorch counts no version of them."""
+    place = _RUNNING.get(func)
+    if place is None:
+        return ()
+    given = (*args, *[None] * 6)
+    training = kwargs.get(place.switch, given[place.training])
+    found = (kwargs.get("running_mean", given[place.mean]), kwargs.get("running_var", given[place.mean + 1]))
+    return found if training or (training is None and place.default) else ()
+
+
+class _Statistics(NamedTuple):
+    """Where a function takes its running statistics, and whether it writes them."""
+
+    mean: int
+    training: int
+    switch: str
+    default: bool
+
+
+_RUNNING: dict[Any, _Statistics] = {
+    F.batch_norm: _Statistics(1, 5, "training", default=False),
+    torch.batch_norm: _Statistics(3, 5, "training", default=False),
+    torch.native_batch_norm: _Statistics(3, 5, "training", default=False),
+    F.instance_norm: _Statistics(1, 5, "use_input_stats", default=True),
+    torch.instance_norm: _Statistics(3, 5, "use_input_stats", default=True),
+}
 
 
 def _storage(tensor: Tensor) -> int:
