@@ -6,9 +6,10 @@ import pytest
 import scipy.stats
 import torch
 
+import tacita
 from tacita.clipping import PerLayerClipper
 from tacita.errors import ResumeError
-from tacita.federated import Clip21SGDM, ClipSGD, Coordinator, longest_honest_message
+from tacita.federated import Clip21SGDM, ClipSGD, Coordinator, ServerAdam, longest_honest_message
 from tacita.federated.wire import Answer, from_wire, to_wire, wire_tensors
 from tests.federated.runs import clip21, clip_sgd
 
@@ -99,7 +100,15 @@ def test_each_block_has_its_bound():
         Coordinator(algorithm, federation="f", params=params, rounds=2, num_clients=2, noise_std={"all": 0.1})
 
 
-@pytest.mark.parametrize("algorithm", [clip_sgd(), clip21()], ids=["clip-sgd", "clip21"])
+ADAM = Clip21SGDM(
+    clipper=tacita.FlatClipper(max_grad_norm=1.0),
+    lr=0.1,
+    momentum_weight=0.5,
+    adam=ServerAdam(betas=(0.9, 0.99), eps=1e-3),
+)
+
+
+@pytest.mark.parametrize("algorithm", [clip_sgd(), clip21(), ADAM], ids=["clip-sgd", "clip21", "adam"])
 def test_a_server_goes_on_from_its_file(tmp_path, algorithm):
     def run(path, killed):
         server = coordinator(algorithm, path=path)
@@ -117,6 +126,40 @@ def test_a_server_goes_on_from_its_file(tmp_path, algorithm):
     assert whole.broadcasts([0, 2]) == resumed.broadcasts([0, 2])
     with pytest.raises(ResumeError, match="another federation"):
         coordinator(algorithm, path=tmp_path / "state", federation="others")
+
+
+def test_no_message_is_added_up_twice_after_a_crash(tmp_path):
+    """A message that was read and refused before the crash is old, too."""
+    server = coordinator(path=tmp_path / "state")
+    server.broadcasts([0, 1])
+    server.receive({0: message(0, 0.1, 4), 1: message(1, math.nan, 4)})
+    server = coordinator(path=tmp_path / "state")
+    server.broadcasts([0, 1])
+    report = server.receive({0: message(0, 0.1, 4), 1: message(1, 0.1, 4)})
+    assert report.refused == {0: "an old number", 1: "an old number"}
+    assert report.accepted == ()
+
+
+def test_the_blocks_share_the_chance_of_a_false_refusal():
+    """A message of two blocks is refused if either is too long, so that each has half of the chance."""
+    params = {"a": torch.zeros(3), "b": torch.zeros(5)}
+    clipper = PerLayerClipper(max_grad_norm={"a": 1.0, "b": 1.0})
+    algorithm = Clip21SGDM(clipper=clipper, lr=1.0, momentum_weight=1.0)
+    noise_std = dict.fromkeys(clipper.max_contribution({name: x.shape for name, x in params.items()}), 2.0)
+    bound = longest_honest_message(1.0, 2.0, 3, 0.005)
+    for factor, refused in ((1 - 1e-6, {}), (1 + 1e-6, {0: "too long"})):
+        server = Coordinator(
+            algorithm,
+            federation="f",
+            params=params,
+            rounds=1,
+            num_clients=1,
+            noise_std=noise_std,
+            false_refusals=0.01,
+        )
+        server.broadcasts([0])
+        values = {"a": torch.tensor([factor * bound, 0.0, 0.0], dtype=torch.float64), "b": torch.zeros(5)}
+        assert server.receive({0: to_wire(Answer("f", 0, 0, wire_tensors(values)))}).refused == refused
 
 
 def test_what_is_no_round_is_refused():

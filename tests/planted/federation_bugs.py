@@ -71,6 +71,30 @@ def refused_messages_are_acknowledged():
     put(Coordinator, "broadcasts", broadcasts)
 
 
+@bug(77, caught_by=[SERVER + "test_no_message_is_added_up_twice_after_a_crash"])
+def a_server_forgets_the_numbers_it_has_read():
+    """After a crash the server adds up a message again that it had added up, or refused, before."""
+    whole = Coordinator._load
+
+    def load(self, path):
+        whole(self, path)
+        self._seen.clear()
+
+    put(Coordinator, "_load", load)
+
+
+@bug(caught_by=[SERVER + "test_a_server_goes_on_from_its_file[adam]"])
+def a_server_forgets_its_moments():
+    """What Adam remembers on the server is not taken from its file."""
+    whole = Coordinator._load
+
+    def load(self, path):
+        whole(self, path)
+        self._server.memory.clear()
+
+    put(Coordinator, "_load", load)
+
+
 @bug(caught_by=[FEDERATION + "test_lost_messages_restarts_and_late_joiners_lose_nothing"])
 def clients_forget_when_they_are_restarted():
     """A client's state is saved once, before its first message."""

@@ -218,6 +218,7 @@ class Coordinator:
             "round": self.round,
             "params": self._server.params,
             "estimate": self._server.estimate,
+            "memory": self._server.memory,
             "accepted": self._accepted,
             "seen": self._seen,
             "refused": self._refused,
@@ -229,7 +230,7 @@ class Coordinator:
         shapes = {name: x.shape for name, x in tree["params"].items()}
         if head.get("federation") != self.federation or shapes != self._shapes:
             raise ResumeError(f"{path.name} is of another federation: choose another folder.")
-        self._server = ServerState(dict(tree["params"]), dict(tree["estimate"]))
+        self._server = ServerState(dict(tree["params"]), dict(tree["estimate"]), dict(tree["memory"]))
         self._accepted, self._seen, self._refused = dict(tree["accepted"]), dict(tree["seen"]), dict(tree["refused"])
         self.round = tree["round"]
 
