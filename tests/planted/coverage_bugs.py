@@ -2,6 +2,9 @@
 
 from contextlib import nullcontext
 
+from torch import Tensor
+
+from tacita.gradients import lent_memory
 from tacita.gradients.ghost import capture, lstm_steps
 from tacita.gradients.ghost.derived import Derived
 from tests.planted.plant import bug, put
@@ -15,6 +18,12 @@ RULES = "tests/gradients/test_derived_weights.py::"
 def lent_memory_not_watched():
     """What a trial has not seen written is lent, and nobody looks whether a later call writes it."""
     put(capture, "nothing_lent_is_written", lambda tensors: nullcontext())
+
+
+@bug(53, caught_by=[LENT + "test_outs_and_lists_are_watched_without_vmap_too"])
+def lists_of_lent_memory_not_watched():
+    """An operator that writes a list of tensors may write lent memory, unless vmap refuses it."""
+    put(lent_memory, "_tensors", lambda given: [given] if isinstance(given, Tensor) else [])
 
 
 @bug(54, caught_by=[LSTM + "test_the_gradients_are_those_of_the_loop"])
