@@ -2,7 +2,7 @@
 
 from contextlib import suppress
 
-from tacita.federated import Coordinator, GuardedSource, Resident, coordinator, frames, resident
+from tacita.federated import Coordinator, GuardedSource, Resident, coordinator, frames, guarded_source, resident
 from tacita.federated.wire import from_wire
 from tests.planted.plant import bug, put, swap
 
@@ -29,6 +29,12 @@ def any_message_is_added_up():
 def a_failing_loss_is_answered_with_nothing():
     """A client sends nothing if its loss raises on a row: that it is silent tells that the row is there."""
     put(GuardedSource, "engine", lambda self, *args, **more: self._source.engine(*args, **more))
+
+
+@bug(79, caught_by=[FEDERATION + "test_whatever_is_asked_of_an_engine_is_guarded"])
+def only_sums_are_guarded():
+    """An engine that is asked for gradients, and not for sums, may still raise."""
+    put(guarded_source._GuardedEngine, "materialise", lambda self: self._engine.materialise())
 
 
 @bug(79, caught_by=[FEDERATION + "test_a_wrong_broadcast_costs_nothing"])
