@@ -73,7 +73,8 @@ OWN = {
 STATEMENTS = {"plan_dp_clipped_sgd", "plan_noisy_sgd", "plan_clip21", "theorem_rules",
               "no_theorem", "exact_noise_multiplier", "rough_noise_multiplier",
               "stochastic_rule", "private_rule", "plan_heavy_tailed", "plan_localized", "step_cap",
-              "need_strong_convexity", "check_constants", "neighbours", "what_if"}  # fmt: skip # whose arguments were checked when built
+              "need_strong_convexity", "check_constants",
+              "neighbours", "what_if"}  # fmt: skip # whose arguments were checked when built
 
 
 def public_functions():
