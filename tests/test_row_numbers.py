@@ -9,7 +9,7 @@ import tacita
 from tacita import _row_numbers
 from tacita._row_numbers import ChosenRows, RowNumbers, RowRange, RowsAt, is_ascending, kept, pieces, rows_at
 from tacita.estimators import MedianOfMeans
-from tacita.gradients import chunked, linear_blocks
+from tacita.gradients import linear_blocks
 from tacita.gradients.linear_blocks import LinearBlocksSource
 from tacita.gradients.linear_losses import SquaredLoss
 from tacita.oracles.records import OracleData
@@ -23,7 +23,6 @@ def many(monkeypatch):
     """From eight rows on, row numbers are not kept, and are looked at seven at a time."""
     monkeypatch.setattr(_row_numbers, "IN_MEMORY", 8)
     monkeypatch.setattr(_row_numbers, "BLOCK", 7)
-    monkeypatch.setattr(chunked, "IN_MEMORY", 8)
     monkeypatch.setattr(linear_blocks, "IN_MEMORY", 8)
 
 

@@ -7,6 +7,7 @@ import pytest
 import scipy.stats
 import torch
 
+import tacita
 from tacita.clipping import PerLayerClipper
 from tacita.errors import ResumeError
 from tacita.federated import Clip21SGDM, ClipSGD, Coordinator, QuantileAveraging, ServerAdam, longest_honest_message
@@ -129,6 +130,40 @@ def test_an_algorithm_whose_clients_send_more_is_refused():
     )
     with pytest.raises(TypeError, match="algorithm must be one whose messages"):
         coordinator(algorithm)
+
+
+def test_no_message_is_added_up_twice_after_a_crash(tmp_path):
+    """A message that was read and refused before the crash is old, too."""
+    server = coordinator(path=tmp_path / "state")
+    server.broadcasts([0, 1])
+    server.receive({0: message(0, 0.1, 4), 1: message(1, math.nan, 4)})
+    server = coordinator(path=tmp_path / "state")
+    server.broadcasts([0, 1])
+    report = server.receive({0: message(0, 0.1, 4), 1: message(1, 0.1, 4)})
+    assert report.refused == {0: "an old number", 1: "an old number"}
+    assert report.accepted == ()
+
+
+def test_the_blocks_share_the_chance_of_a_false_refusal():
+    """A message of two blocks is refused if either is too long, so that each has half of the chance."""
+    params = {"a": torch.zeros(3), "b": torch.zeros(5)}
+    clipper = PerLayerClipper(max_grad_norm={"a": 1.0, "b": 1.0})
+    algorithm = Clip21SGDM(clipper=clipper, lr=1.0, momentum_weight=1.0)
+    noise_std = dict.fromkeys(clipper.max_contribution({name: x.shape for name, x in params.items()}), 2.0)
+    bound = longest_honest_message(1.0, 2.0, 3, 0.005)
+    for factor, refused in ((1 - 1e-6, {}), (1 + 1e-6, {0: "too long"})):
+        server = Coordinator(
+            algorithm,
+            federation="f",
+            params=params,
+            rounds=1,
+            num_clients=1,
+            noise_std=noise_std,
+            false_refusals=0.01,
+        )
+        server.broadcasts([0])
+        values = {"a": torch.tensor([factor * bound, 0.0, 0.0], dtype=torch.float64), "b": torch.zeros(5)}
+        assert server.receive({0: to_wire(Answer("f", 0, 0, wire_tensors(values)))}).refused == refused
 
 
 def test_what_is_no_round_is_refused():

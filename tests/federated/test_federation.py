@@ -19,7 +19,7 @@ from tacita.errors import DataStructureError, LedgerError, ResumeError
 from tacita.federated import GuardedSource, Resident
 from tacita.federated.federation import UNIT, FederationSettings, joined, read_rows
 from tacita.federated.wire import Answer, Broadcast, Greeting, from_wire, to_wire, wire_tensors
-from tacita.gradients import NetworkSource
+from tacita.gradients import GivenSource, NetworkSource
 from tacita.training import checkpoint
 from tacita.training.folder import RunFolder
 from tests.faults.calls import Counting, Killing, Stopped, Stopping, watched
@@ -391,3 +391,28 @@ def test_rows_of_another_structure_are_refused(tmp_path):
     with pytest.raises(DataStructureError, match="must be an NPZ file") as caught:
         read_rows(path, 3)
     assert "secret" not in str(caught.value)
+
+
+class Failing(GivenSource):
+    """Makes engines that raise only when they are read, and in the middle of it."""
+
+    def engine(self, params, indices, *, query=None, seed=None):
+        engine = super().engine(params, indices, query=query, seed=seed)
+
+        def rows():
+            yield {"theta": torch.ones(1, 3)}
+            raise SystemExit("a patient")
+
+        def norms(groups):
+            raise RuntimeError("a patient")
+
+        engine.materialise, engine.norms = rows, norms
+        return engine
+
+
+def test_whatever_is_asked_of_an_engine_is_guarded():
+    errors = []
+    engine = GuardedSource(Failing(torch.ones(2, 3)), errors.append).engine({}, np.arange(2))
+    assert list(engine.materialise()) == []
+    assert engine.norms({"all": ("theta",)}).shape == (0, 1)
+    assert [str(error) for error in errors] == ["a patient"] * 2

@@ -52,6 +52,17 @@ def test_no_message_leaves_the_ball_by_rounding(dtype):
     assert float(norms.min()) > 0.999 * QUANTILE.clipper.max_grad_norm
 
 
+def test_a_count_that_is_nearly_all_leaves_the_ball_by_no_rounding():
+    """The count's own rounding to float32 is larger than the room that the clipped update leaves."""
+    given, shapes = {"x": torch.full((1, 3), 10.0)}, {"x": torch.Size([3])}
+    at = {"x": torch.zeros(3), THRESHOLD: torch.tensor(0.1)}
+    for share in (0.99 + 0.0005 * i for i in range(20)):
+        algorithm = replace(QUANTILE, count_share=share)
+        message, _ = algorithm.message({}, at, lambda params: given, shapes)
+        norm = torch.cat([message["x"], message[UNCLIPPED]], dim=1).double().norm()
+        assert 0.999 * algorithm.clipper.max_grad_norm < float(norm) <= algorithm.clipper.max_grad_norm
+
+
 def test_the_threshold_goes_to_the_quantile():
     """Five clients whose updates have lengths 1 to 5 at any point: the median is 3, and the 0.9 quantile is above 4."""
     targets = torch.arange(1.0, 6.0, dtype=torch.float64).unsqueeze(1) * 1e6  # far away, so that gradients stay put

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import numpy as np
 import pytest
@@ -63,6 +64,15 @@ def test_no_second_guarantee_where_none_is_proved(change):
     run = simulation(logistic(), **change)
     assert models_epsilon(run, 1e-5) is None
     assert "released models alone" not in " ".join(protected_from(run, 1e-5))
+
+
+def test_the_second_epsilon_is_rounded_up_in_words():
+    """At each of several lengths: to the nearest, about half of them would be stated too small."""
+    for rounds in range(3, 11):
+        run = simulation(logistic(), rounds=rounds)
+        (stated,) = re.findall(r"epsilon <= (\d+\.\d+) holds", " ".join(protected_from(run, 1e-5)))
+        found = models_epsilon(run, 1e-5)
+        assert found <= float(stated) < found * 1.001
 
 
 def test_words_say_who_is_trusted():

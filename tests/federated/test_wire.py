@@ -18,6 +18,7 @@ from tacita.federated.wire import (
     Answer,
     Broadcast,
     Greeting,
+    Introduction,
     WireError,
     WireTensor,
     from_wire,
@@ -66,10 +67,23 @@ def test_any_bytes_are_a_record_or_refused(data):
         assert from_wire(to_wire(from_wire(data))) == from_wire(data)
 
 
-def test_an_unknown_field_is_refused():
-    more = {**msgspec.to_builtins(Greeting("clinics")), "rows": 99}
+@pytest.mark.parametrize(
+    "record",
+    [Greeting("clinics"), Introduction("clinics", 1), Broadcast("clinics", 0, None, "", {}), answer()],
+    ids=lambda record: type(record).__name__,
+)
+def test_an_unknown_field_is_refused(record):
+    assert from_wire(to_wire(record)) == record
+    more = {**msgspec.msgpack.decode(to_wire(record)), "rows": 99}
     with pytest.raises(WireError):
         from_wire(msgspec.msgpack.encode(more))
+
+
+def test_an_unknown_field_of_a_tensor_is_refused():
+    record = msgspec.msgpack.decode(to_wire(answer()))
+    record["values"]["bias"]["rows"] = 99
+    with pytest.raises(WireError):
+        from_wire(msgspec.msgpack.encode(record))
 
 
 def test_records_fit_into_the_largest():

@@ -134,6 +134,11 @@ def by_running_mean(x):
     return x
 
 
+def by_two_outs(x):
+    torch.max(x, dim=0, out=(x[0], torch.empty(4, dtype=torch.int64)))
+    return x
+
+
 WRITES = {
     "running statistics": by_running_mean,
     "method": lambda x: x.mul_(2.0),
@@ -200,4 +205,16 @@ def test_a_small_batch_is_copied(monkeypatch):
     data = torch.randn(ROWS, 4)
     before = data.clone()
     written_later(data, reading(torch.relu_))
+    assert torch.equal(data, before)
+
+
+@pytest.mark.parametrize("write", [by_out, by_list, by_two_outs], ids=["out", "list", "several"])
+def test_outs_and_lists_are_watched_without_vmap_too(write):
+    """What ``vmap`` refuses today is refused by the watch itself."""
+    data = torch.randn(ROWS, 4)
+    before = data.clone()
+    with lent_memory.nothing_lent_is_written([data]):
+        assert torch.equal(by_out(data.clone()), 2 * data)  # memory of its own
+        with pytest.raises(UnsupportedModuleError, match=r"x\.clone"):
+            write(data)
     assert torch.equal(data, before)

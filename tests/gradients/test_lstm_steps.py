@@ -1,11 +1,14 @@
 """An LSTM whose steps are one node of the graph gives the loop's gradients, wherever they come from and go to."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
 from torch.nn.utils import parametrizations
 
 from tacita.gradients import NetworkSource
+from tacita.gradients.ghost import lstm_steps
 
 ROWS, STEPS, WIDTH, HIDDEN = 5, 6, 3, 4
 
@@ -137,3 +140,31 @@ def test_a_loss_that_differentiates_through_the_steps_is_served_by_the_loop():
     with pytest.warns(UserWarning, match="each record gets its own"):
         source = NetworkSource(Net(last), penalised, (data,))
     assert source.method == "loop"
+
+
+def test_what_the_steps_do_not_serve():
+    """A weight of each record's own, another dtype, autocast, and no steps at all go step by step."""
+    own = torch.zeros(4 * HIDDEN, HIDDEN)
+    batch = SimpleNamespace(understands=lambda tensor: True, differs=lambda tensor: tensor is own)
+    given, state = torch.zeros(STEPS, 4 * HIDDEN), (torch.zeros(HIDDEN), torch.zeros(HIDDEN))
+    shared, bias = torch.zeros_like(own), torch.zeros(4 * HIDDEN)
+    assert lstm_steps.serves(batch, given, state, (shared, bias))
+    assert lstm_steps.serves(batch, given, state, (shared, None))
+    assert not lstm_steps.serves(batch, given, state, (own, bias))
+    assert not lstm_steps.serves(batch, given, state, (shared.double(), bias))
+    assert not lstm_steps.serves(batch, given, (state[0], state[1].double()), (shared, bias))
+    assert not lstm_steps.serves(batch, given[:0], state, (shared, bias))
+    with torch.autocast("cpu"):
+        assert not lstm_steps.serves(batch, given, state, (shared, bias))
+
+
+def test_input_and_product_get_gradients_in_memory_of_their_own():
+    """Their rules may write what they are given."""
+    whole, product = (torch.randn(ROWS, STEPS, 4 * HIDDEN, requires_grad=True) for _ in range(2))
+    first = [torch.zeros(ROWS, HIDDEN) for _ in range(2)]
+    kept = lstm_steps._forward(whole.detach(), first, torch.randn(4 * HIDDEN, HIDDEN), None)
+    outputs, _ = lstm_steps._Steps.apply(whole, product, *first, kept)
+    one, other = torch.autograd.grad(outputs.square().sum(), [whole, product])
+    assert torch.equal(one, other)
+    assert one.abs().max() > 0
+    assert one.untyped_storage().data_ptr() != other.untyped_storage().data_ptr()

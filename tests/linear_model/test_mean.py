@@ -7,6 +7,7 @@ import pytest
 from scipy.stats import chi2
 
 from tacita.linear_model import PrivateMean
+from tacita.linear_model.clamped_rows import ClampedRows
 from tacita.linear_model.purchases import scale_counts, width_of
 
 
@@ -67,3 +68,10 @@ def test_a_declared_scale_must_be_positive_and_fit():
         mean(column_scale=[1.0, 0.0]).fit(X)
     with pytest.raises(ValueError, match="shape"):
         mean(column_scale=[1.0, 1.0, 1.0]).fit(X)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_no_entry_of_a_row_that_is_not_finite_is_left(value):
+    rows = ClampedRows(np.array([[0.5, 3.0], [value, 3.0]]), np.ones(2), squares=True)
+    assert rows.dense(slice(None))[0].tolist() == [0.5, 1.0, 0.25, 1.0]
+    assert rows.dense(slice(None))[1].isnan().all()

@@ -3,6 +3,9 @@
 from contextlib import nullcontext
 
 from tacita.gradients import lent_memory, retention
+from torch import Tensor
+
+from tacita.gradients import lent_memory
 from tacita.gradients.ghost import capture, lstm_steps
 from tacita.gradients.ghost.derived import Derived
 from tests.planted.plant import bug, put
@@ -29,6 +32,12 @@ def running_statistics_in_lent_memory():
 def running_statistics_of_some_calls():
     """A function writes running statistics into buffers for some records, and their versions stay as they are."""
     put(retention, "_running", lambda func, args, kwargs: ())
+
+
+@bug(53, caught_by=[LENT + "test_outs_and_lists_are_watched_without_vmap_too"])
+def lists_of_lent_memory_not_watched():
+    """An operator that writes a list of tensors may write lent memory, unless vmap refuses it."""
+    put(lent_memory, "_tensors", lambda given: [given] if isinstance(given, Tensor) else [])
 
 
 @bug(54, caught_by=[LSTM + "test_the_gradients_are_those_of_the_loop"])

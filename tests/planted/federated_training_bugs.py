@@ -59,6 +59,15 @@ def the_count_of_unclipped_updates_is_free():
     )
 
 
+@bug(20, caught_by=[QUANTILE + "test_a_count_that_is_nearly_all_leaves_the_ball_by_no_rounding"])
+def the_count_is_rounded_out_of_the_ball():
+    """With quantile clipping the update is clipped, and the message that holds it and the count is not."""
+    whole = quantile.clipped_message
+    swap(
+        quantile.clipped_message, lambda x, clipper, shapes: x if quantile.UNCLIPPED in x else whole(x, clipper, shapes)
+    )
+
+
 @bug(20, caught_by=[QUANTILE + "test_no_message_leaves_the_ball_by_rounding"])
 def a_message_in_float32_is_rounded_out_of_its_ball():
     """The weight that clips a message of float32 has room for the roundings of float64 alone."""

@@ -2,7 +2,7 @@
 
 from contextlib import suppress
 
-from tacita.federated import Coordinator, GuardedSource, Resident, coordinator, frames, resident
+from tacita.federated import Coordinator, GuardedSource, Resident, coordinator, frames, guarded_source, resident
 from tacita.federated.wire import from_wire
 from tacita.oracles.line import Line
 from tests.planted.plant import bug, put, swap
@@ -30,6 +30,12 @@ def any_message_is_added_up():
 def a_failing_loss_is_answered_with_nothing():
     """A client sends nothing if its loss raises on a row: that it is silent tells that the row is there."""
     put(GuardedSource, "engine", lambda self, *args, **more: self._source.engine(*args, **more))
+
+
+@bug(79, caught_by=[FEDERATION + "test_whatever_is_asked_of_an_engine_is_guarded"])
+def only_sums_are_guarded():
+    """An engine that is asked for gradients, and not for sums, may still raise."""
+    put(guarded_source._GuardedEngine, "materialise", lambda self: self._engine.materialise())
 
 
 @bug(79, caught_by=[FEDERATION + "test_a_wrong_broadcast_costs_nothing"])
@@ -70,6 +76,30 @@ def refused_messages_are_acknowledged():
         return whole(self, clients)
 
     put(Coordinator, "broadcasts", broadcasts)
+
+
+@bug(77, caught_by=[SERVER + "test_no_message_is_added_up_twice_after_a_crash"])
+def a_server_forgets_the_numbers_it_has_read():
+    """After a crash the server adds up a message again that it had added up, or refused, before."""
+    whole = Coordinator._load
+
+    def load(self, path):
+        whole(self, path)
+        self._seen.clear()
+
+    put(Coordinator, "_load", load)
+
+
+@bug(caught_by=[SERVER + "test_a_server_goes_on_from_its_file[adam]"])
+def a_server_forgets_its_moments():
+    """What Adam remembers on the server is not taken from its file."""
+    whole = Coordinator._load
+
+    def load(self, path):
+        whole(self, path)
+        self._server.memory.clear()
+
+    put(Coordinator, "_load", load)
 
 
 @bug(caught_by=[FEDERATION + "test_lost_messages_restarts_and_late_joiners_lose_nothing"])

@@ -11,6 +11,8 @@ from tacita.accounting import Spend, epsilon, gaussian_sum_event, moved
 from tacita.accounting.sampling_laws import PoissonLaw
 from tacita.report.what_if_page import MISSING, OUTPUTS, what_if_page
 from tacita.theory import ConvexProblem, PlanSetting, plan_dp_clipped_sgd
+from tacita.theory.planner import noise_ratio
+from tacita.theory.rule_of_thumb import rule_of_thumb
 from tacita.theory.what_if import FACTORS, what_if
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -44,6 +46,28 @@ def test_the_noise_that_is_shown_is_enough(poisson):
         event = gaussian_sum_event(PoissonLaw(batch / 2000), (1.0,), (shown * moved("replace_one"),), "replace_one")
         assert 0.98 * eps < epsilon([Spend(event, int(steps))], 1e-5).epsilon <= eps
         assert float(data["cells"][place]["coordinate"]) == pytest.approx(shown * 2 / batch * c, rel=1e-3)
+
+
+def test_what_follows_is_the_rule_of_thumb_of_each_cell(poisson):
+    plan, found = poisson
+    cells = json.loads(re.search(r'id="plan">(.*?)</script>', what_if_page(plan, found))[1])["cells"]
+    thresholds = sorted(found[0].by_threshold)
+    for at, one in ((0, found[0]), (2, found[-1])):
+        ratio = noise_ratio(one.setting, one.noise_multiplier)
+        for c, threshold in enumerate(thresholds):
+            rule = rule_of_thumb(
+                PROBLEM,
+                steps=one.setting.steps,
+                noise_ratio=ratio,
+                batch_size=one.setting.batch_size,
+                max_grad_norm=threshold,
+            )
+            cell = cells[f"{at} {at} {at} {c}"]
+            assert float(cell["length"]) == pytest.approx(ratio * threshold * 50**0.5, rel=6e-3)
+            assert float(cell["lr"]) == pytest.approx(rule.lr, rel=6e-3)
+            assert float(cell["estimate"]) == pytest.approx(rule.estimate, rel=6e-3)
+            share = 100 * rule.estimate / PROBLEM.trivial_value
+            assert float(cell["of_start"].removesuffix(" %")) == pytest.approx(share, rel=6e-3)
 
 
 def test_each_slider_moves_around_the_plan():

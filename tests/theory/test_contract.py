@@ -60,7 +60,7 @@ VALUES = {
     "sc_constant": 4.0, "a": 30.0, "reg_strength": 2.0, "max_coordinate": 3.0, "num_groups": 5,
     "bias": 0.1, "variance": 0.4, "distance": 1.0,
     "method": "accelerated", "schedule": "economy", "capped": True, "corrected": True, "replaced": True,
-    "mirrored": True, "concentrated": True,
+    "mirrored": True, "concentrated": True, "show": lambda what, share: None,
 }  # fmt: skip
 HEAVY_TAILED = ("heavy_tailed_setting", "one_pass_bounds", "one_pass_theorems", "localized_phases", "localized_plan",
                 "heavy_tailed")  # fmt: skip # modules of one paper
@@ -73,7 +73,8 @@ OWN = {
 STATEMENTS = {"plan_dp_clipped_sgd", "plan_noisy_sgd", "plan_clip21", "theorem_rules",
               "no_theorem", "exact_noise_multiplier", "rough_noise_multiplier",
               "stochastic_rule", "private_rule", "plan_heavy_tailed", "plan_localized", "step_cap",
-              "need_strong_convexity", "check_constants"}  # fmt: skip # whose arguments were checked when built
+              "need_strong_convexity", "check_constants",
+              "neighbours", "what_if"}  # fmt: skip # whose arguments were checked when built
 
 
 def public_functions():
