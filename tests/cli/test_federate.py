@@ -51,7 +51,7 @@ def test_a_run_writes_the_model_and_its_statement(clients, tacita_command):
 
 
 VARIANTS = [
-    {"trust": "server", "sample_rate": 0.5, "neighboring_relation": "add_or_remove_one"},
+    {"trust": "server", "sample_rate": 0.5, "neighboring_relation": "zero_out_one"},
     {"algorithm": "clip-sgd", "momentum_weight": None, "clients_per_round": 3, "loss_rate": 0.2, "batch_size": 4},
     {"algorithm": "clip21-sgd", "momentum_weight": None, "split": "label", "clients": 5},
     {"split": "dirichlet", "clients": 5, "concentration": 0.3, "regularisation": 1e-3},
@@ -66,11 +66,13 @@ def test_every_kind_of_run(clients, change):
     assert "epsilon <= " in run_simulation(settings)
 
 
-@pytest.mark.parametrize(("relation", "said"), [("replace_one", True), ("add_or_remove_one", False)])
-def test_a_delta_above_one_over_the_public_number_of_clients_is_said(clients, relation, said):
+@pytest.mark.parametrize(
+    ("trust", "relation", "said"), [("server", "replace_one", True), ("clients", "add_or_remove_one", False)]
+)
+def test_a_delta_above_one_over_the_public_number_of_clients_is_said(clients, trust, relation, said):
     features = np.random.default_rng(0).standard_normal((240, 3))
     np.savez(clients / "clients.npz", features=features, labels=features[:, 0] > 0)
-    change = {"split": "even", "clients": 120, "delta": 0.0099, "trust": "server", "neighboring_relation": relation}
+    change = {"split": "even", "clients": 120, "delta": 0.0099, "trust": trust, "neighboring_relation": relation}
     words = run_simulation(SimulationSettings.from_toml(toml(settings_of(clients, **change))))
     assert ("Delta is 0.0099, which is not below 1 / 120" in " ".join(words.split())) is said
 

@@ -7,7 +7,6 @@ import pytest
 import scipy.stats
 import torch
 
-import tacita
 from tacita.clipping import PerLayerClipper
 from tacita.errors import ResumeError
 from tacita.federated import Clip21SGDM, ClipSGD, Coordinator, QuantileAveraging, ServerAdam, longest_honest_message

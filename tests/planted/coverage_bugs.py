@@ -2,10 +2,9 @@
 
 from contextlib import nullcontext
 
-from tacita.gradients import lent_memory, retention
 from torch import Tensor
 
-from tacita.gradients import lent_memory
+from tacita.gradients import lent_memory, retention
 from tacita.gradients.ghost import capture, lstm_steps
 from tacita.gradients.ghost.derived import Derived
 from tests.planted.plant import bug, put

@@ -225,7 +225,6 @@ class Coordinator:
             "params": self._server.params,
             "estimate": self._server.estimate,
             "memory": {kind: dict(tensors) for kind, tensors in self._server.memory.items()},
-            "memory": self._server.memory,
             "accepted": self._accepted,
             "seen": self._seen,
             "refused": self._refused,

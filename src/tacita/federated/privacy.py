@@ -8,8 +8,9 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from tacita import _validate
-from tacita.accounting import Event
+from tacita.accounting import Event, NeighboringRelation
 from tacita.clipping import FlatClipper
+from tacita.errors import UnsupportedEventError
 from tacita.estimators import ClippedDifference, ClippedMean, ClippedSum, Estimator
 from tacita.federated.algorithms import Clip21SGDM, FederatedAlgorithm
 from tacita.gradients.engine import Shapes
@@ -51,6 +52,9 @@ class FederatedPrivacy(ABC):
         """How every client draws and clips its records; ``None`` if the algorithm's problem decides."""
         return None
 
+    def check_relation(self, relation: NeighboringRelation) -> None:  # noqa: B027 - most take every relation
+        """Raise ``UnsupportedEventError`` if a run would tell what ``relation`` keeps private; by default none does."""
+
     @abstractmethod
     def _estimator(self, algorithm: FederatedAlgorithm) -> Estimator:
         """Return the estimator whose promise is that of a round."""
@@ -76,6 +80,7 @@ class FederatedPrivacy(ABC):
         Raises:
             UnsupportedEventError: No guarantee is proved for these settings under the ledger's relation.
         """
+        self.check_relation(ledger.neighboring_relation)
         shapes = algorithm.message_shapes(shapes)
         relation, estimator, sampler = (
             ledger.neighboring_relation,
@@ -136,7 +141,8 @@ class TrustedServer(FederatedPrivacy):
 
     The unit is one client. A client that is absent sends nothing, so that the sum moves by at most C, and by 2 C where
     its data are replaced. With ``sample_rate`` < 1 each client takes part by a secret coin of its own in each round,
-    which amplifies: whoever is absent keeps its state, and nobody is shown who took part.
+    which amplifies: whoever is absent keeps its state, and nobody is shown who took part. The number of clients is
+    public, because it divides the sum, so add_or_remove_one is refused.
 
     Attributes:
         mechanism: The noise of the sum; it does not depend on who takes part.
@@ -151,6 +157,14 @@ class TrustedServer(FederatedPrivacy):
 
     def expected_clients(self, num_clients: int) -> float:
         return self._sampler(num_clients).expected_batch_size
+
+    def check_relation(self, relation: NeighboringRelation) -> None:
+        if relation == "add_or_remove_one":
+            raise UnsupportedEventError(
+                "neighboring_relation must be zero_out_one or replace_one with a TrustedServer, got add_or_remove_one: "
+                "under it the number of clients is private, and the server divides by it. Use zero_out_one, where a "
+                "client that is absent counts and sends nothing; it costs the same."
+            )
 
     def _estimator(self, algorithm: FederatedAlgorithm) -> Estimator:
         return ClippedSum(algorithm.clipper)

@@ -99,7 +99,8 @@ class Simulation:
         randomness: Randomness | None = None,
         reservation: int = BLOCK,
     ) -> None:
-        self.problem, self.algorithm, self.privacy, self.ledger = problem, algorithm, privacy, ledger
+        self.problem, self.ledger = problem, ledger
+        self._algorithm, self._privacy = algorithm, privacy
         self.rounds = _validate.count("rounds", rounds)
         self.loss_rate = _validate.below_one("loss_rate", loss_rate)
         self.randomness = randomness or Randomness.system()
@@ -138,6 +139,16 @@ class Simulation:
         self._clients = algorithm.client_start(problem.shapes, (problem.num_clients,), problem.dtype)
         self._message_shapes = algorithm.message_shapes(problem.shapes)
         self._groups = algorithm.clipper.groups(self._message_shapes)
+
+    @property
+    def algorithm(self) -> FederatedAlgorithm:
+        """The clients' and the server's part of a round. It was charged for, and cannot be changed."""
+        return self._algorithm
+
+    @property
+    def privacy(self) -> FederatedPrivacy:
+        """Who is trusted with what. It was charged for, and cannot be changed."""
+        return self._privacy
 
     @property
     def settings(self) -> dict[str, Any]:
