@@ -9,7 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.integrate import trapezoid
 
-from tacita.accounting import gaussian_delta, gaussian_epsilon, gaussian_mu
+from tacita.accounting import (
+    FullBatchLaw,
+    GaussianSumEvent,
+    Spend,
+    delta,
+    gaussian_delta,
+    gaussian_epsilon,
+    gaussian_mu,
+)
 
 
 @pytest.mark.parametrize(("mu", "epsilon"), [(1.0, 0.0), (1.0, 1.0), (0.3, 0.5), (3.0, 8.0), (1.0, -0.7), (9e-4, 1e-3)])
@@ -87,3 +95,13 @@ def test_epsilon_and_mu_are_on_the_safe_side_where_the_terms_cancel(mu, delta):
     epsilon = gaussian_epsilon(mu, delta)
     assert exact_delta(mu, epsilon) <= delta
     assert exact_delta(gaussian_mu(epsilon, delta), epsilon) <= delta
+
+
+@pytest.mark.parametrize("mu", [0.0013522077180194243, 0.0013500506324362282, 0.5420076852097395])
+def test_a_delta_that_is_stated_is_on_the_safe_side(mu):
+    """The ledger's delta at an epsilon, where the closed form cancels."""
+    event = GaussianSumEvent(
+        relation="zero_out_one", sampling=FullBatchLaw(), max_contribution=(1.0,), noise_std=(1 / mu,)
+    )
+    for epsilon in np.linspace(0.5, 11, 40) * mu:
+        assert delta([Spend(event, 1)], float(epsilon)).delta >= exact_delta(mu, float(epsilon))

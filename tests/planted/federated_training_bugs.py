@@ -193,7 +193,7 @@ def an_algorithm_inherits_the_bound_of_messages():
     put(FederatedAlgorithm, "__init_subclass__", classmethod(lambda cls: None))
 
 
-@bug(31, caught_by=[SIMULATION + "test_a_number_of_clients_that_is_private_is_refused"])
+@bug(6, caught_by=[SIMULATION + "test_a_number_of_clients_that_is_private_is_refused"])
 def a_trusted_server_divides_by_a_private_number():
     """A trusted server is accepted under add_or_remove_one, where its divisor, the number of clients, is private."""
     put(TrustedServer, "check_relation", lambda self, relation: None)

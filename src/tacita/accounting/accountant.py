@@ -32,7 +32,7 @@ from tacita.accounting._pld_accountant import (
     pld_epsilon,
 )
 from tacita.accounting.events import Event, Spend
-from tacita.accounting.gaussian import gaussian_delta, gaussian_epsilon
+from tacita.accounting.gaussian import delta_above, gaussian_epsilon
 from tacita.errors import UnsupportedEventError
 
 ORDERS = np.array([*rdp_privacy_accountant.DEFAULT_RDP_ORDERS, 2048.0])
@@ -164,7 +164,7 @@ def _delta(spends: tuple[Spend, ...], epsilon: float) -> Bound:
     if not all(spend.guarantee.private for spend in spends):
         return Bound(epsilon, 1.0, NON_PRIVATE)
     mu = _gaussian_mu(spends)
-    value, accountant = (gaussian_delta(mu, epsilon), CLOSED_FORM) if mu is not None else _least_delta(spends, epsilon)
+    value, accountant = (delta_above(mu, epsilon), CLOSED_FORM) if mu is not None else _least_delta(spends, epsilon)
     return Bound(epsilon, min(1.0, value + _additive(spends) + _swapped(epsilon, _gap(spends))), accountant)
 
 

@@ -51,11 +51,11 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     """
     if mu == math.inf:
         return math.inf
-    if _delta_above(mu, 0.0) <= delta:
+    if delta_above(mu, 0.0) <= delta:
         return 0.0
     tail = mu * mu / 2 + mu * math.sqrt(2 * math.log(1 / delta))  # the tail bound of the privacy loss
-    found = _root(lambda e: _delta_above(mu, e) - delta, 0.0, tail)
-    return _first_within(found, lambda e: _delta_above(mu, e) <= delta)
+    found = _root(lambda e: delta_above(mu, e) - delta, 0.0, tail)
+    return _first_within(found, lambda e: delta_above(mu, e) <= delta)
 
 
 def gaussian_mu(epsilon: float, delta: float) -> float:
@@ -68,22 +68,22 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
     if not (0 <= epsilon < math.inf) or not (0 < delta < 1):
         raise ValueError(f"epsilon must be >= 0 and finite, delta in (0, 1), got {epsilon!r} and {delta!r}.")
     high = 1.0
-    while _delta_above(high, epsilon) <= delta:
+    while delta_above(high, epsilon) <= delta:
         high *= 2
     low = high
-    while _delta_above(low, epsilon) > delta:
+    while delta_above(low, epsilon) > delta:
         low /= 2
-    found = _root(lambda mu: _delta_above(mu, epsilon) - delta, low, high)
-    return 1 / _first_within(1 / found, lambda inverse: _delta_above(1 / inverse, epsilon) <= delta)
+    found = _root(lambda mu: delta_above(mu, epsilon) - delta, low, high)
+    return 1 / _first_within(1 / found, lambda inverse: delta_above(1 / inverse, epsilon) <= delta)
 
 
 def _root(function: Callable[[float], float], low: float, high: float) -> float:
     return float(brentq(function, low, high, xtol=1e-300, rtol=1e-13, maxiter=2000))  # type: ignore[arg-type]
 
 
-def _delta_above(mu: float, epsilon: float) -> float:
+def delta_above(mu: float, epsilon: float) -> float:
     """Return a number above delta: the closed form has a relative error up to 2e-10, where its terms cancel."""
-    return gaussian_delta(mu, epsilon) * (1 + ROOM)
+    return min(1.0, gaussian_delta(mu, epsilon) * (1 + ROOM))
 
 
 def _small_mu_delta(mu: float, epsilon: float) -> float:

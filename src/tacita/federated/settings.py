@@ -23,9 +23,14 @@ from tacita.ledger import Ledger, Statement, statement
 from tacita.mechanisms import CalibratedGaussian
 from tacita.random import Randomness
 from tacita.training.folder import RunFolder
+from tacita.training.run_facts import run_facts
 from tacita.training.sealed_run import TEXT, publish
 
 EVERY = 100  # rounds between checkpoints
+NOT_ANONYMISED = (
+    "The clients' data: a run changes nothing in them, and they stay as personal as they were.",
+    "What is declared: all that the settings state is published as given.",
+)
 
 
 class SimulationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -239,6 +244,8 @@ def _publish(ledger: Ledger, simulation: Simulation, settings: SimulationSetting
             task="classification",
             target="labels",
             files=hashes,
+            run=run_facts(simulation.randomness),
+            not_anonymised=list(NOT_ANONYMISED),
         )
 
     publish(ledger, make_statement, weights=simulation.params)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tacita.accounting._pairs import GaussianPair, Part
-from tacita.accounting.gaussian import gaussian_delta
+from tacita.accounting.gaussian import delta_above
 from tacita.errors import UnsupportedEventError
 
 
@@ -65,7 +65,7 @@ def gaussian(mu: float, **other_forms: Any) -> Guarantee:
         "unsampled_mu": mu,
         "pairs": (lambda: gaussian_pairs(mu)) if mu < math.inf else None,
         "rdp": lambda orders: np.asarray(orders, dtype=float) * mu**2 / 2,
-        "delta": lambda epsilon: gaussian_delta(mu, epsilon),
+        "delta": lambda epsilon: delta_above(mu, epsilon),
     }
     return Guarantee(**{**forms, **other_forms})
 
