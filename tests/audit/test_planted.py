@@ -55,7 +55,10 @@ REFUTED = {  # bug -> the oracle that shows it
 HONEST = "the ledger states the noise that is added: less is promised, and less is claimed"
 APART = "samplers are audited apart, by the exact law of what they draw"
 INSIDE = "inside an engine, where a linear problem does not reach"
+COMPARED = "the line compares noise with the event: it shows where less noise is asked for (tests/mechanisms)"
 BEYOND = {
+    "noise_not_compared_with_the_event": COMPARED,
+    "only_the_first_block_is_compared": COMPARED,
     "sensitivity_forgotten": HONEST,
     "layers_noised_as_the_largest": HONEST,
     "noise_for_each_physical_batch": "more noise than stated is no breach of privacy",

@@ -15,6 +15,7 @@ from tacita.audit.audit import audit_oracle
 from tacita.estimators import Estimator, MedianOfMeans
 from tacita.gradients import NetworkSource
 from tacita.gradients.given import GivenEngine, GivenSource
+from tacita.oracles import Line
 from tests.audit.linear import full, given
 
 HOSTILE = [0.0, 1e30, -1e30, 1e-30, math.inf, -math.inf, math.nan]
@@ -345,5 +346,9 @@ def test_an_audit_nearly_reaches_the_claim(m, relation, sampler):
     assert found.epsilon_lower_bound > 0.6 * found.claim.epsilon
 
 
-def test_an_audit_refutes_half_of_the_sensitivity():
+def test_half_of_the_sensitivity_is_refused_and_refuted(monkeypatch):
+    """The line refuses the noise that follows; without that comparison an audit refutes the claim."""
+    with pytest.raises(tacita.LedgerError, match="less than what is spent"):
+        audited(Understated(3), "replace_one")
+    monkeypatch.setattr(Line, "_check_paid", lambda self: None)
     assert audited(Understated(3), "replace_one").verdict == "refuted"

@@ -195,7 +195,8 @@ def medians_added_over_the_ranks():
 
     class Alone:
         def __init__(self, engine):
-            self.shapes, self.labels, self.materialise = engine.shapes, engine.labels, engine.materialise
+            self.shapes, self.labels, self.labelled = engine.shapes, engine.labels, engine.labelled
+            self.materialise = engine.materialise
 
         def over_ranks(self, values):
             return values

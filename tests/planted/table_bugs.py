@@ -98,7 +98,7 @@ def texts_of_one_record_released():
 @bug(15, caught_by=[BUDGET + "test_the_event_states_the_move_of_the_worst_neighbour"])
 def purchases_by_the_row():
     """Counts are bought at the price of one row where a person has several."""
-    put(budget.PurchasePlan, "_contribution", lambda self, histograms: histograms**0.5)
+    put(budget.PurchasePlan, "contribution", lambda self, histograms: histograms**0.5)
 
 
 @bug(44, 50, caught_by=["tests/tables/test_pickles.py::test_an_object_in_an_npz_file_is_refused_and_not_run"])

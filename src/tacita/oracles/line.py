@@ -18,7 +18,7 @@ from tacita.estimators.estimator import Estimator, Values
 from tacita.gradients.process_group import ALONE, Ranks
 from tacita.ledger import Reservations, Session
 from tacita.ledger.reservations import BLOCK
-from tacita.mechanisms.mechanism import AddsNoise, Blocks
+from tacita.mechanisms.mechanism import AddsNoise, Blocks, Mechanism
 from tacita.oracles.following import hand_out, tell_again
 from tacita.random import Key, QueryCoins, Randomness, Stream
 
@@ -296,10 +296,13 @@ class Line:
         return released
 
     def _check_paid(self) -> None:
-        """Hold the noise against what is paid for, unless both are what they were when they were last compared."""
+        """Hold the noise against what is paid for: once, and again where one of both has changed.
+
+        A mechanism that compares in its own way is asked each time, because it may look at anything.
+        """
         contribution = None if self._contribution is None else tuple(self._contribution.items())
         asked = (self._mechanism, self.session.event, tuple(self.noise_std.items()), contribution)
-        if asked != self._compared:
+        if asked != self._compared or getattr(type(self._mechanism), "check_paid", None) is not Mechanism.check_paid:
             self._mechanism.check_paid(self.session.event, self.noise_std, self._contribution)
             self._compared = asked
 
