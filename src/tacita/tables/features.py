@@ -179,7 +179,7 @@ class ArrayPiece(Piece, frozen=True, tag="array"):
             out += np.float32((self.lower - self.centre) / self.scale)
 
 
-class Answer(
+class TargetColumn(
     msgspec.Struct,
     metaclass=AbstractStructMeta,
     frozen=True,
@@ -200,7 +200,7 @@ class Answer(
         """Return what a score compares with: unclipped targets, and a mask of the rows with any label, known or not."""
 
 
-class ClassTarget(Answer, frozen=True, tag="classification"):
+class ClassTarget(TargetColumn, frozen=True, tag="classification"):
     """A class, by its text. A row whose label is not among ``classes`` does not count."""
 
     classes: tuple[str, ...]
@@ -217,7 +217,7 @@ class ClassTarget(Answer, frozen=True, tag="classification"):
         return self.encode(column, missing)[0], labelled
 
 
-class NumberTarget(Answer, frozen=True, tag="regression"):
+class NumberTarget(TargetColumn, frozen=True, tag="regression"):
     """A number, clamped to [lower, upper] and standardised. A row whose target is not a number does not count.
 
     ``dates`` says that the numbers are days since 1970-01-01.
