@@ -94,8 +94,10 @@ def test_hostile_rows_leave_a_bounded_message(value):
 
 
 def test_the_number_of_rows_is_not_public():
+    """Five rows where six are declared: the oracle is built, and answers."""
     source = GivenSource(torch.ones(5, 1, dtype=torch.float64))
-    oracle_of(AVERAGING.client_source(source, 6.0), AVERAGING.estimator(6.0), rows=6)
+    oracle = oracle_of(AVERAGING.client_source(source, 6.0), AVERAGING.estimator(6.0), rows=6)
+    assert oracle.query({"theta": torch.zeros(1, dtype=torch.float64)}).gradient["theta"].isfinite().all()
 
 
 @pytest.mark.parametrize(

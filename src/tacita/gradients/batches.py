@@ -104,3 +104,12 @@ def _like_mapping(like: Mapping, values: dict) -> Mapping:
         return type(like)(values)  # type: ignore[call-arg]
     except TypeError:  # a mapping that is built otherwise
         return values
+
+
+def memory_address(tensor: Tensor) -> int:
+    """Return the address of a tensor's memory; 0 where it has none: sparse, meta, fake, or one record's view."""
+    try:
+        storage = tensor.untyped_storage()
+        return 0 if storage.device.type == "meta" else storage.data_ptr()
+    except (RuntimeError, NotImplementedError):
+        return 0

@@ -17,6 +17,7 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tacita.errors import UnsupportedModuleError
+from tacita.gradients.batches import memory_address
 
 LENT_FROM = 2**22  # bytes of a batch: to copy fewer takes less time than to look at every call
 _OF_TORCH = {"aten", "prims", "prim"}  # namespaces whose schemas tell what an operator writes
@@ -35,7 +36,7 @@ def nothing_lent_is_written(tensors: Iterable[Tensor]) -> Iterator[None]:
     Raises:
         UnsupportedModuleError: An operator of PyTorch would write it, or one of a user's own is called with it.
     """
-    memory = {address for tensor in tensors if (address := _address(tensor))}
+    memory = {address for tensor in tensors if (address := memory_address(tensor))}
     if not memory:
         yield
         return
@@ -52,7 +53,7 @@ class _Watch(TorchDispatchMode):
         kwargs = kwargs or {}
         for place, name in _written(func):
             given = args[place] if place < len(args) else kwargs.get(name)
-            if any(_address(one) in self._memory for one in _tensors(given)):
+            if any(memory_address(one) in self._memory for one in _tensors(given)):
                 raise UnsupportedModuleError(
                     "the batch is written in place in some calls only: copy it before (x.clone())."
                 )
@@ -74,11 +75,3 @@ def _written(func: OpOverload) -> tuple[tuple[int, str], ...]:
 def _tensors(given: Any) -> list[Tensor]:
     parts = given if isinstance(given, (tuple, list)) else (given,)
     return [part for part in parts if isinstance(part, Tensor)]
-
-
-def _address(tensor: Tensor) -> int:
-    """Return the address of a tensor's memory; 0 where it has none."""
-    try:
-        return tensor.untyped_storage().data_ptr()
-    except (RuntimeError, NotImplementedError):  # sparse, or of a transform
-        return 0

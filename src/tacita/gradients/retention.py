@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from tacita.errors import UnsupportedModuleError
+from tacita.gradients.batches import memory_address
 from tacita.gradients.functional import LossFn, ModuleTree
 from tacita.gradients.reachable import plain_values, reachable
 
@@ -125,7 +126,7 @@ class Marks(TorchFunctionMode):
     def __init__(self, protected: Iterable[Tensor] = (), of_a_record: Callable[[Tensor], bool] | None = None) -> None:
         super().__init__()
         self._marked: dict[int, ReferenceType[Tensor]] = {}
-        self._protected = {_storage(t) for t in protected} - {0}
+        self._protected = {memory_address(t) for t in protected} - {0}
         self._of_a_record = of_a_record
 
     def mark(self, value: Any) -> None:
@@ -159,7 +160,7 @@ class Marks(TorchFunctionMode):
         """Return the tensor that a function writes; raise ``RemembersError`` if it is protected, by whatever name."""
         target = _target(func, args, kwargs)
         written = [one for one in (target, *_running(func, args, kwargs)) if isinstance(one, Tensor)]
-        if self._protected and any(_storage(one) in self._protected for one in written):
+        if self._protected and any(memory_address(one) in self._protected for one in written):
             raise RemembersError(
                 "the forward pass writes parameters or buffers of the model in place, which would remember data: take "
                 "that out."
@@ -220,15 +221,6 @@ _RUNNING: dict[Any, _Statistics] = {
     F.instance_norm: _Statistics(1, 5, "use_input_stats", default=True),
     torch.instance_norm: _Statistics(3, 5, "use_input_stats", default=True),
 }
-
-
-def _storage(tensor: Tensor) -> int:
-    """Return the address of a tensor's memory; 0 where it has none."""
-    try:
-        storage = tensor.untyped_storage()
-        return 0 if storage.device.type == "meta" else storage.data_ptr()
-    except (RuntimeError, NotImplementedError):  # without memory of its own: fake, or one record's view of a batch
-        return 0
 
 
 @contextmanager
