@@ -16,7 +16,7 @@ NUMBER = make_encoder(Schema.loads("[target]\ncolumn='y'\nlower=0\nupper=1"))
 
 def bought(encoder, outputs, target, known, noise_std, *, generator, largest=LARGEST_ERROR) -> Score:
     """The score with noise."""
-    counts = score_counts(encoder, outputs, target, known, np.ones(len(target), dtype=bool), largest)
+    counts = score_counts(encoder, outputs, target, known, np.ones(len(target), dtype=bool), largest=largest)
     noisy = {
         block: np.rint(values.numpy() + noise_std[block] * generator.standard_normal(values.shape))
         for block, values in counts.items()

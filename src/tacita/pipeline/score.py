@@ -34,7 +34,7 @@ def exact_counts(
 
     With ``alone`` each row is predicted on its own, so that it shows in no other row's count.
     """
-    return score_counts(encoder, _outputs(model, rows, alone=alone), *_answers(rows), largest)
+    return score_counts(encoder, _outputs(model, rows, alone=alone), *_answers(rows), largest=largest)
 
 
 def exact_counts_of(

@@ -54,6 +54,7 @@ def score_counts(
     target: np.ndarray,  # (rows,): class numbers, or standardised targets as they are, not clipped
     known: np.ndarray,  # (rows,) bool: the target is one of the classes, or a number
     labelled: np.ndarray,  # (rows,) bool: the row has a label, known or not, and is scored
+    *,
     largest: float = LARGEST_ERROR,
 ) -> dict[str, Tensor]:
     """Count exactly, float64, by block. Private. ``largest`` bounds the squared errors and targets of a regression."""
