@@ -264,7 +264,7 @@ def test_help_gives_the_three_commands_one_needs(tacita_command) -> None:
 
 def test_a_process_killed_outright_goes_on(table, tacita_command) -> None:
     """SIGKILL while it trains, twice; then the same command finishes the run."""
-    command = [sys.executable, "-c", "from tacita.cli import main; main()", *TRAIN, "--sample-rate", "0.5"]
+    command = [sys.executable, "-m", "tacita", *TRAIN, "--sample-rate", "0.5"]
     command += ["--queries", "1200", "--output", "run"]
     for _ in range(2):
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -201,6 +201,24 @@ def test_dates_in_a_csv_are_declared(settings, table):
     assert declared_schema(made).target.dates
 
 
+@pytest.mark.parametrize("declared", ["column", "target"])
+def test_dates_in_a_notation_of_their_own_are_predicted_as_iso_dates(settings, table, declared):
+    days = np.datetime64("2020-01-01") + np.arange(600) % 300
+    written = [f"{day.item():%d.%m.%Y}" for day in days]
+    Path("d.csv").write_text("x,day\n" + "".join(f"{k % 300},{day}\n" for k, day in enumerate(written)))
+    schema = {
+        "column": '[columns.day]\nkind = "date"\nformat = "%d.%m.%Y"\nlower = "01.01.2020"\nupper = "01.12.2020"\n',
+        "target": '[target]\ncolumn = "day"\ndates = true\nformat = "%d.%m.%Y"\n',
+    }
+    Path("d.toml").write_text(schema[declared])
+    run = train_table(settings(data="d.csv", schema="d.toml", target="day", drop=(), queries=5, epsilon=30.0))
+    model = tacita.load(run.folder)
+    found = model.predict({"x": np.arange(300.0)})
+    assert found.dtype.kind == "M"
+    assert days.min() <= np.median(found.astype("datetime64[D]").astype(int)).astype("datetime64[D]") <= days.max()
+    assert run.fields["holdout_score"]["value"] > 0.1  # the held-out targets are read by the same format
+
+
 def test_a_prediction_beyond_the_calendar_is_its_last_day():
     assert as_dates(np.array([1e30, -1e30, np.nan]), 1.0).astype(str).tolist() == [
         "9999-12-31", "0001-01-01", "1970-01-01",

@@ -82,10 +82,11 @@ def test_the_task_is_said_where_it_is_decided(settings, table) -> None:
     assert not any(word.startswith("task =") for word in run.fields["chosen_by_tacita"])
 
 
-def test_what_the_stated_r2_bounds_is_said_in_the_units_of_the_target(settings, table) -> None:
-    run = train_table(settings(target="x", task="regression"), randomness=Randomness.insecure(0))
+@pytest.mark.parametrize(("epsilon", "deviations"), [(3.0, 2), (30.0, 3)])  # less noise, a larger bound
+def test_what_the_stated_r2_bounds_is_said_in_the_units_of_the_target(settings, table, epsilon, deviations) -> None:
+    run = train_table(settings(target="x", task="regression", epsilon=epsilon), randomness=Randomness.insecure(0))
     target = json.loads((run.folder / "preprocessing.json").read_bytes())["encoder"]["target"]
-    centre, most = target["centre"], 3 * target["scale"]
+    centre, most = target["centre"], deviations * target["scale"]
     words = (
         f"It is the R2 of bounded values: an error above {most:.4g} counts as {most:.4g}, and a target outside "
         f"{centre - most:.4g} to {centre + most:.4g} as the nearer end"

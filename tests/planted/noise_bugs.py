@@ -174,6 +174,7 @@ def one_name_for_two_oracles():
         THREADS + "test_a_state_counts_every_query",
         THREADS + "test_a_stationary_test_answers_one_thread_at_a_time",
     ],
+    may_wait=True,
 )
 def queries_of_two_threads_at_once():
     """Two threads ask one oracle, and one number's noise stands on the values of both."""

@@ -4,13 +4,16 @@ Loaded as a pytest plugin (``pytest -p tests.planted.plant FILES``). Reads lines
 with one line of JSON: test -> why it failed. Without a bug (``-``) an answer must be empty.
 """
 
+import faulthandler
 import json
 import os
+import signal
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TextIO
 
 import pytest
 import torch
@@ -19,6 +22,8 @@ from _pytest.runner import runtestprotocol
 import tacita
 
 NONE = "-"  # the name of no bug
+WAITED = "waited"  # in an answer: the tests did not end, and where their threads stood
+LONGEST = 600  # seconds after which tests are taken to wait for ever
 WRONG_REASON = ("TypeError", "AttributeError", "NameError", "ImportError", "ModuleNotFoundError")
 
 
@@ -32,6 +37,7 @@ class Bug:
         rows: Rows of the table of pitfalls.
         caught_by: Tests that must fail; of a parametrised one named without its brackets, at least one case.
         plant: Patches one function or attribute of tacita, for the rest of the process.
+        may_wait: Whether tests that wait for ever have seen it, as threads without their lock may.
     """
 
     name: str
@@ -39,19 +45,22 @@ class Bug:
     rows: tuple[int, ...]
     caught_by: tuple[str, ...]
     plant: Callable[[], None]
+    may_wait: bool = False
 
 
 BUGS: dict[str, Bug] = {}
 
 
-def bug(*rows: int, caught_by: Iterable[str]) -> Callable[[Callable[[], None]], Callable[[], None]]:
+def bug(
+    *rows: int, caught_by: Iterable[str], may_wait: bool = False
+) -> Callable[[Callable[[], None]], Callable[[], None]]:
     """Register the decorated function as a bug."""
 
     def register(plant: Callable[[], None]) -> Callable[[], None]:
         name, says = plant.__name__, " ".join((plant.__doc__ or "").split())
         assert says, f"{name} does not say what goes wrong"
         assert name not in BUGS, f"two bugs are called {name}"
-        BUGS[name] = Bug(name, says, rows, tuple(caught_by), plant)
+        BUGS[name] = Bug(name, says, rows, tuple(caught_by), plant, may_wait)
         return plant
 
     return register
@@ -119,10 +128,19 @@ def _use_once() -> None:
 
 
 def _in_a_fork(session: pytest.Session, planted: Bug | None, tests: list[str]) -> dict[str, str]:
+    with tempfile.TemporaryFile("w+") as threads:
+        return _answer_of_a_fork(session, planted, tests, threads)
+
+
+def _answer_of_a_fork(
+    session: pytest.Session, planted: Bug | None, tests: list[str], threads: TextIO
+) -> dict[str, str]:
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(reader)
+        faulthandler.register(signal.SIGALRM, file=threads, chain=True)  # says where threads stand, then dies
+        signal.alarm(LONGEST)
         try:
             answer = _failures(session.items, planted, tests)
         except BaseException:
@@ -133,8 +151,13 @@ def _in_a_fork(session: pytest.Session, planted: Bug | None, tests: list[str]) -
     os.close(writer)
     with os.fdopen(reader) as pipe:
         text = pipe.read()
-    os.waitpid(child, 0)
-    return json.loads(text) if text else {"planting": "the process died"}
+    _, status = os.waitpid(child, 0)
+    if text:
+        return json.loads(text)
+    if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGALRM:
+        threads.seek(0)
+        return {WAITED: threads.read()}
+    return {"planting": "the process died"}
 
 
 def _failures(items: list[pytest.Item], planted: Bug | None, tests: list[str]) -> dict[str, str]:
@@ -167,6 +190,8 @@ def verdict(bug: Bug, answer: Mapping[str, str]) -> str:
     """What is wrong with an answer; empty if every test saw the bug for what it is."""
     if "planting" in answer:
         return f"{bug.name} could not be planted: {answer['planting']}"
+    if WAITED in answer:
+        return "" if bug.may_wait else f"{bug.name} made its tests wait for ever: {answer[WAITED]}"
     blind = [test for test in bug.caught_by if test not in answer]
     if blind:
         return f"{bug.name} survived {', '.join(blind)}"

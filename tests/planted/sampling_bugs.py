@@ -18,7 +18,7 @@ from tacita.accounting import (
 from tacita.errors import UnsupportedEventError
 from tacita.gradients import NetworkSource
 from tacita.gradients.chunked import ChunkedEngine
-from tacita.oracles import GradientOracle, Line, records
+from tacita.oracles import GradientOracle, Line, records, splitting
 from tacita.oracles.query_draws import QueryDraws
 from tacita.oracles.session_options import SessionOptions
 from tacita.oracles.session_plan import SessionPlan
@@ -267,7 +267,7 @@ def rows_of_another_part():
 @bug(1, caught_by=[RECORDS + "test_tensors_in_other_orders_are_other_splits_in_torch_s_data_sets_too"])
 def tensors_of_a_dataset_not_compared():
     """Of torch's own data sets the length alone is compared, so that another order of the rows is the same split."""
-    swap(records._content, lambda dataset: str(len(dataset)))
+    swap(splitting._content, lambda dataset: str(len(dataset)))
 
 
 @bug(1, 15, caught_by=[RECORDS + "test_a_split_made_again_with_other_coins_is_another_split"])
@@ -297,13 +297,13 @@ def sessions_of_another_part_accepted():
 @bug(61, caught_by=[RECORDS + "test_a_drawing_is_another_if_anything_it_depends_on_is"])
 def one_name_for_every_drawing():
     """Splits under one name with other fractions or units count as one drawing, and their parts as disjoint."""
-    put(records, "_tag", lambda key, *drawing: key.tag("split", parts=[])[:16])
+    put(splitting, "_tag", lambda key, *drawing: key.tag("split", parts=[])[:16])
 
 
 @bug(61, caught_by=[RECORDS + "test_parts_of_other_data_are_not_disjoint"])
 def splits_of_other_data_taken_for_one():
     """A split of the same data in another order counts as the same drawing, whose parts share no record."""
-    swap(records._content, lambda dataset: "")
+    swap(splitting._content, lambda dataset: "")
 
 
 @bug(61, caught_by=[PARTS + "test_parts_that_are_not_of_one_drawing_are_refused"])

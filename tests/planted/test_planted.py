@@ -12,7 +12,7 @@ import pytest
 from tests.planted import table
 from tests.planted.bugs import BUGS
 from tests.planted.pitfalls import ITSELF, PITFALLS
-from tests.planted.plant import NONE, verdict
+from tests.planted.plant import NONE, WAITED, verdict
 
 ROOT = Path(__file__).parents[2]
 TESTS = sorted({test for bug in BUGS.values() for test in bug.caught_by})
@@ -54,14 +54,11 @@ def planted(request):
     process.close()
 
 
-MAY_WAIT = "queries_of_two_threads_at_once"
 SEEN = "test_a_planted_bug_is_seen["
 
 
 @pytest.mark.parametrize("bug", BUGS.values(), ids=BUGS)
 def test_a_planted_bug_is_seen(planted, bug):
-    if bug.name == MAY_WAIT and not os.environ.get("TACITA_AUDIT"):
-        pytest.skip("two threads without their lock may wait for ever: make audit runs it")
     assert not verdict(bug, planted.run(bug.name, bug.caught_by))
 
 
@@ -100,11 +97,16 @@ def test_a_bug_that_survives_is_reported(planted):
         ({"a": "TypeError: got an unexpected keyword"}, "broke the code"),
         ({"planting": "AttributeError"}, "could not be planted"),
         ({"a": "AssertionError"}, ""),
+        ({WAITED: "Thread 1"}, "wait for ever: Thread 1"),
     ],
 )
 def test_the_verdict(answer, says):
     found = verdict(survivor(caught_by=("a",)), answer)
     assert says in found if says else not found
+
+
+def test_waiting_for_ever_has_seen_a_bug_that_may_wait():
+    assert not verdict(survivor(may_wait=True), {WAITED: "Thread 1"})
 
 
 def test_a_test_that_is_not_there_is_reported(planted):

@@ -23,6 +23,12 @@ def test_a_draft_guesses_kinds_and_is_refused_until_reviewed(table_of):
         schema.require_reviewed()
 
 
+def test_the_draft_of_a_target_of_dates_declares_their_format(table_of):
+    lines = ["x,day", *(f"{i},{1 + i % 28:02}.{1 + i % 12:02}.2024" for i in range(100))]
+    target = Schema.loads(draft(table_of(*lines), target="day")).target
+    assert (target.dates, target.format) == (True, "%d.%m.%Y")
+
+
 def test_a_draft_says_what_it_is_and_holds_no_value(table_of):
     text = draft(table_of(*LINES))
     assert text.startswith("# NOT PRIVATE")

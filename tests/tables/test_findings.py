@@ -127,6 +127,16 @@ def test_dates_as_targets_are_named(checked):
     (finding,) = checked(y=[f"2024-{1 + i % 12:02}-{1 + i % 28:02}" for i in range(ROWS)])
     assert (finding.column, finding.rows) == ("y", ROWS)
     assert finding.problem.startswith("targets are dates: predictions are dates if")
+    assert not checked(
+        "[target]\ncolumn='y'\ndates=true", y=[f"2024-{1 + i % 12:02}-{1 + i % 28:02}" for i in range(ROWS)]
+    )
+
+
+def test_declared_dates_are_usable_targets(checked):
+    declared = "[target]\ncolumn='y'\ndates=true\nformat='%d.%m.%Y'"
+    assert not checked(declared, y=[f"{1 + i % 28:02}.{1 + i % 12:02}.2024" for i in range(ROWS)])
+    (finding,) = checked(declared + "\ntask='regression'", y=["1.1.2024"] * (ROWS - 3) + ["soon"] * 3)
+    assert (finding.column, finding.rows) == ("y", 3)
 
 
 @pytest.mark.parametrize(("delimiter", "found"), [(",", ";"), (",", "\t"), (";", ",")])

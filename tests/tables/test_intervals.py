@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import binom, norm
 
 from tacita.tables import Schema, intervals, make_encoder
-from tacita.tables.score import CLASSES, SCORES, Score, read_score, score_counts
+from tacita.tables.score import CLASSES, LARGEST_ERROR, SCORES, Score, largest_error, read_score, score_counts
 
 RUNS = 1500
 FEWEST = binom.ppf(1e-4, RUNS, intervals.LEVEL) / RUNS  # of so many runs, where each covers with chance 0.95
@@ -14,14 +14,14 @@ FIVE = make_encoder(Schema.loads("[target]\ncolumn='y'\nclasses=['a', 'b', 'c', 
 NUMBER = make_encoder(Schema.loads("[target]\ncolumn='y'\nlower=0\nupper=1"))
 
 
-def bought(encoder, outputs, target, known, noise_std, *, generator) -> Score:
+def bought(encoder, outputs, target, known, noise_std, *, generator, largest=LARGEST_ERROR) -> Score:
     """The score with noise."""
-    counts = score_counts(encoder, outputs, target, known, np.ones(len(target), dtype=bool))
+    counts = score_counts(encoder, outputs, target, known, np.ones(len(target), dtype=bool), largest=largest)
     noisy = {
         block: np.rint(values.numpy() + noise_std[block] * generator.standard_normal(values.shape))
         for block, values in counts.items()
     }
-    return read_score(encoder, noisy, noise_std)
+    return read_score(encoder, noisy, noise_std, largest)
 
 
 def covered(found, truth):
@@ -113,6 +113,35 @@ def test_r2(rows, truth, offset):
     assert held >= FEWEST
     assert rows == 300 or given > 0.9 * RUNS
     assert rows == 300 or width < 0.9 - 0.6 * truth
+
+
+@pytest.mark.parametrize("truth", [0.8, 0.5])
+@pytest.mark.parametrize("unit", [0.7, 1.0])
+def test_r2_of_few_rows_has_an_interval_that_says_something(truth, unit):
+    """4,000 rows at epsilon 1: 400 held out, and the noise that the budget leaves. Bounded at 9, all had none.
+
+    ``unit``: the standard deviation of the target by the bought scale.
+    """
+    generator, noise_std = np.random.default_rng(5), {SCORES: 5.5, CLASSES: 9.5}
+    largest = largest_error(noise_std, 400)
+    found = []
+
+    def pair(normals):
+        predicted = truth**0.5 * normals[0]
+        return unit * predicted, unit * (predicted + (1 - truth) ** 0.5 * normals[1])
+
+    predicted, target = pair(generator.standard_normal((2, 1_000_000)))
+    farthest = largest**0.5
+    exact = 1 - np.minimum((predicted - target) ** 2, largest).mean() / np.clip(target, -farthest, farthest).var()
+    for _ in range(RUNS):
+        predicted, target = pair(generator.standard_normal((2, generator.binomial(4000, 0.1))))
+        known = np.ones(len(target), dtype=bool)
+        score = bought(NUMBER, predicted[:, None], target, known, noise_std, generator=generator, largest=largest)
+        found.append(score.value)
+    held, given, width = covered(found, exact)
+    assert held >= FEWEST
+    assert given > 0.8 * RUNS
+    assert width < 1.0
 
 
 LAWS = {  # of mean 0 and variance 1

@@ -6,9 +6,10 @@ from tacita.oracles.line import Line
 from tacita.oracles.moments import Moments, MomentsOracle
 from tacita.oracles.network import ClippedGradientOracle, ErrorFeedbackOracle, UnclippedGradientOracle
 from tacita.oracles.queryable import Queryable
-from tacita.oracles.records import Records, cap_units, split
+from tacita.oracles.records import Records
 from tacita.oracles.shuffle_round import Analyzer, Shuffler, ShuffleRound, UserEncoder
 from tacita.oracles.shuffled import ShuffleMeanOracle1, ShuffleMeanOracle2
+from tacita.oracles.splitting import cap_units, split
 from tacita.oracles.stationary_test import StationaryTest
 from tacita.oracles.updates import trainable
 

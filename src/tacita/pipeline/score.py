@@ -17,7 +17,7 @@ from tacita.tables.encoding import Encoded, Encoder
 from tacita.tables.features import NumberTarget
 from tacita.tables.intervals import LEVEL, ScoreInterval
 from tacita.tables.released_counts import whole
-from tacita.tables.score import LARGEST_ERROR, Score, read_score, score_counts
+from tacita.tables.score import Score, read_score, score_counts
 
 Guess = tuple[str, float]  # the most common label and its share of the rows
 
@@ -27,21 +27,23 @@ def measure(encoder: Encoder) -> str:
     return "accuracy" if encoder.task == "classification" else "R2"
 
 
-def exact_counts(model: nn.Module, encoder: Encoder, rows: Encoded, *, alone: bool = False) -> dict[str, Tensor]:
+def exact_counts(
+    model: nn.Module, encoder: Encoder, rows: Encoded, *, largest: float, alone: bool = False
+) -> dict[str, Tensor]:
     """Count the score's two histograms exactly. They are private until :func:`bought` has added noise.
 
     With ``alone`` each row is predicted on its own, so that it shows in no other row's count.
     """
-    return score_counts(encoder, _outputs(model, rows, alone=alone), *_answers(rows))
+    return score_counts(encoder, _outputs(model, rows, alone=alone), *_answers(rows), largest=largest)
 
 
 def exact_counts_of(
-    model: nn.Module, encoder: Encoder, chunks: Iterable[Encoded], *, alone: bool = False
+    model: nn.Module, encoder: Encoder, chunks: Iterable[Encoded], *, largest: float, alone: bool = False
 ) -> dict[str, Tensor]:
     """Count all chunks together, as :func:`exact_counts` does; nothing of a chunk is kept but its counts."""
     total: dict[str, Tensor] = {}
     for rows in chunks:
-        for block, counts in exact_counts(model, encoder, rows, alone=alone).items():
+        for block, counts in exact_counts(model, encoder, rows, largest=largest, alone=alone).items():
             total[block] = total[block].add_(counts) if block in total else counts
     return total
 
@@ -54,10 +56,11 @@ def bought(
     randomness: Randomness,
     *,
     guess: Guess | None,
+    largest: float,
 ) -> dict[str, Any]:
-    """Buy the score on held-out rows, and return the statement's fields of it."""
+    """Buy the score on held-out rows, and return the statement's fields of it. ``largest`` is that of the counts."""
     noisy = buy_blocks(session, {block: {block: values} for block, values in counts.items()}, noise_std, randomness)
-    score = read_score(encoder, noisy, noise_std)
+    score = read_score(encoder, noisy, noise_std, largest)
     found = {
         "measure": measure(encoder),
         "value": score.value.value,
@@ -68,7 +71,7 @@ def bought(
         "private": True,
         "how": "bought in the same ledger, on rows held out by coin; the interval covers sampling and noise"
         + ("" if score.value.value is not None else "; at this noise they are too few for a number")
-        + bounded(encoder),
+        + bounded(encoder, largest),
         "noise_std": dict(noise_std),
     }
     for name, value in (("balanced_accuracy", score.balanced), ("AUC", score.auc)):
@@ -87,12 +90,12 @@ def none_for(encoder: Encoder) -> dict[str, Any]:
     }
 
 
-def bounded(encoder: Encoder) -> str:
+def bounded(encoder: Encoder, largest: float) -> str:
     """Say for a bought R2 how errors and targets are bounded, in the target's own units."""
     target = encoder.target
     if not isinstance(target, NumberTarget):
         return ""
-    most = math.sqrt(LARGEST_ERROR) * target.scale
+    most = math.sqrt(largest) * target.scale
     return (
         f". It is the R2 of bounded values: an error above {most:.4g} counts as {most:.4g}, and a target outside "
         f"{target.centre - most:.4g} to {target.centre + most:.4g} as the nearer end"

@@ -166,7 +166,8 @@ def _with_target(schema: Schema, settings: TableSettings) -> Schema:
     elif isinstance(spec, NumberSpec) and spec.complete:
         target = Target(column=column, lower=spec.lower, upper=spec.upper)
     elif isinstance(spec, DateSpec):
-        target = Target(column=column, dates=True)
+        lower, upper = spec.days
+        target = Target(column=column, dates=True, format=spec.format, lower=lower, upper=upper)
     others = {name: one for name, one in schema.columns.items() if name != column}
     return msgspec.structs.replace(schema, columns=others, target=target)
 

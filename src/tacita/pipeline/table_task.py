@@ -34,6 +34,7 @@ from tacita.random import Randomness
 from tacita.tables.encoded_file import EncodedFile
 from tacita.tables.encoder_rules import make_encoder, public_rows
 from tacita.tables.encoding import Encoded
+from tacita.tables.score import largest_error
 from tacita.tables.table import Table
 from tacita.tables.units import cap_rows
 from tacita.training.checkpoint import TrainingState
@@ -250,10 +251,19 @@ class TableTask:
         if sessions.score is None:
             how = "computed exactly on held-out rows, by --non-private-holdout"
             return score.exact(model, encoder, encoded.scored(), how, public=False)
-        with private_rows("scoring the held-out rows"):
-            together = score.exact_counts_of(model, encoder, encoded.scored(), alone=alone)
         noise_std = self.plan.score_noise_std(sessions.score)
-        found = score.bought(encoder, together, sessions.score, noise_std, self.randomness, guess=preprocessing.guess)
+        largest = largest_error(noise_std, rules.HOLDOUT * preprocessing.rows)
+        with private_rows("scoring the held-out rows"):
+            together = score.exact_counts_of(model, encoder, encoded.scored(), largest=largest, alone=alone)
+        found = score.bought(
+            encoder,
+            together,
+            sessions.score,
+            noise_std,
+            self.randomness,
+            guess=preprocessing.guess,
+            largest=largest,
+        )
         # A constant model buys a score, too, and drops it: the ledger must not show which of the two it was.
         return score.none_for(encoder) if preprocessing.constant else found
 

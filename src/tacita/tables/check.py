@@ -122,10 +122,10 @@ def _target(table: Table, schema: Schema) -> Iterator[Finding]:
         known = np.array([text in set(as_texts(target.classes)) for text in texts] or [False])[codes]
         yield from _cells(target.column, problem, table.valid & ~known, column)
     elif target.task == "regression" or target.lower is not None:
-        _, kinds = column.numbers(schema.missing)
+        _, kinds = column.numbers(schema.missing, target.format)
         yield from _cells(target.column, problem, table.valid & (kinds != NUMBER), column)
     else:
-        _, kinds = column.numbers(schema.missing)
+        _, kinds = column.numbers(schema.missing, target.format)
         absent = table.valid & (kinds == MISSING)
         if absent.any():
             yield Finding(target.column, "rows without a target: they count for nothing", int(absent.sum()), ())

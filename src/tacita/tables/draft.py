@@ -39,9 +39,7 @@ def draft(table: Table, reading: FileFormat | None = None, *, target: str | None
     require_columns(table.names, reading.delimiter)
     parts = [_TOP, _reading(reading)]
     if target is not None:
-        table.column(target)
-        hints = '# task = "classification"           # or "regression"\n# classes = ["no", "yes"]\n'
-        parts.append(f"[target]\ncolumn = {_quoted(target)}\n{hints}")
+        parts.append(f"[target]\ncolumn = {_quoted(target)}\n{_hints(table.column(target), table.valid)}")
     else:
         parts.append(_NO_TARGET)
     for name in table.names:
@@ -50,14 +48,27 @@ def draft(table: Table, reading: FileFormat | None = None, *, target: str | None
     return "\n".join(part for part in parts if part)
 
 
+def _hints(column: Column, valid: np.ndarray) -> str:
+    """Return what may be declared about the target."""
+    if date_format := _date_format(column, valid):
+        return f"dates = true\nformat = {_quoted(date_format)}\n"
+    return '# task = "classification"           # or "regression"\n# classes = ["no", "yes"]\n'
+
+
+def _date_format(column: Column, valid: np.ndarray) -> str | None:
+    """Return the format that most cells of a column of dates have, ``None`` for another column."""
+    if column.storage == "date":
+        return DATES[0]
+    texts = column.texts()[1] if isinstance(column, TextColumn) else []
+    formats = date_formats([text for text in texts if text not in DEFAULT_MISSING])
+    return next((one for one in formats if _mostly(column.numbers(DEFAULT_MISSING, one)[1][valid])), None)
+
+
 def _guess(column: Column, valid: np.ndarray) -> str:
     if isinstance(column, ArrayColumn):
         return _array(column)
-    texts = column.texts()[1] if isinstance(column, TextColumn) else []
-    formats = date_formats([text for text in texts if text not in DEFAULT_MISSING])
-    dates = [one for one in formats if _mostly(column.numbers(DEFAULT_MISSING, one)[1][valid])]
-    if column.storage == "date" or dates:
-        return f'kind = "date"\nformat = {_quoted((dates or DATES)[0])}\n# lower = ""\n# upper = ""\n'
+    if date_format := _date_format(column, valid):
+        return f'kind = "date"\nformat = {_quoted(date_format)}\n# lower = ""\n# upper = ""\n'
     kinds = column.numbers(DEFAULT_MISSING)[1][valid]
     there = kinds[kinds != MISSING]
     codes, _ = column.texts()

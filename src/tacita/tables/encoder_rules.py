@@ -240,4 +240,12 @@ def _target(target: Target, survey: Survey | None) -> ClassTarget | NumberTarget
 
 
 def _number_target(target: Target, lower: float, upper: float, centre: float, scale: float) -> NumberTarget:
-    return NumberTarget(column=target.column, lower=lower, upper=upper, centre=centre, scale=scale, dates=target.dates)
+    return NumberTarget(
+        column=target.column,
+        lower=lower,
+        upper=upper,
+        centre=centre,
+        scale=scale,
+        dates=target.dates,
+        date_format=target.format,
+    )

@@ -220,7 +220,7 @@ class ClassTarget(TargetColumn, frozen=True, tag="classification"):
 class NumberTarget(TargetColumn, frozen=True, tag="regression"):
     """A number, clamped to [lower, upper] and standardised. A row whose target is not a number does not count.
 
-    ``dates`` says that the numbers are days since 1970-01-01.
+    ``dates`` says that the numbers are days since 1970-01-01, which are read by ``date_format`` if it is given.
     """
 
     lower: float
@@ -228,6 +228,7 @@ class NumberTarget(TargetColumn, frozen=True, tag="regression"):
     centre: float
     scale: float
     dates: bool = False
+    date_format: str | None = None
 
     def __post_init__(self):
         _check_scaling(self.lower, self.upper, self.centre, self.scale)
@@ -236,13 +237,13 @@ class NumberTarget(TargetColumn, frozen=True, tag="regression"):
 
     def encode(self, column: Column, missing: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Return standardised targets, float32, 0 where there is none, and a mask of the numbers."""
-        values, kinds = column.numbers(missing)
+        values, kinds = column.numbers(missing, self.date_format)
         number = kinds == NUMBER
         scaled = (np.clip(values, self.lower, self.upper) - self.centre) / self.scale
         return np.where(number, scaled, 0.0).astype(np.float32), number
 
     def answers(self, column: Column, missing: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        values, kinds = column.numbers(missing)
+        values, kinds = column.numbers(missing, self.date_format)
         with np.errstate(over="ignore"):
             scaled = np.clip((values - self.centre) / self.scale, -LARGEST, LARGEST)
         return np.where(kinds == NUMBER, scaled, 0.0), kinds != MISSING

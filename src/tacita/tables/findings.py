@@ -132,10 +132,15 @@ def labels(table: Table, schema: Schema) -> Iterator[Finding]:
     A model that never predicts a rare class looks good by accuracy.
     """
     target = schema.target
-    if target is None or target.task == "regression" or isinstance(table.column(target.column), ArrayColumn):
+    if (
+        target is None
+        or target.task == "regression"
+        or target.dates
+        or isinstance(table.column(target.column), ArrayColumn)
+    ):
         return
     column = table.column(target.column)
-    _, kinds = column.numbers(schema.missing)
+    _, kinds = column.numbers(schema.missing, target.format)
     counts = column.counts(table.valid & (kinds != MISSING))
     rows = sum(counts.values())
     texts = table.valid & (kinds == TEXT)

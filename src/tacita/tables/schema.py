@@ -144,8 +144,9 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         task: What is predicted; decided from bought counts if it is not declared.
         classes: The labels.
         lower, upper: Bounds of a number, in days since 1970-01-01 for a date.
-        dates: Whether numbers are days since 1970-01-01, so that predictions are written as dates. A Parquet file
+        dates: Whether numbers are days since 1970-01-01, so that predictions are written as (ISO) dates. A Parquet file
             declares it by its type.
+        format: The format (strptime) of dates that are not ISO.
     """
 
     column: str
@@ -154,6 +155,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     lower: float | None = None
     upper: float | None = None
     dates: bool = False
+    format: str | None = None
 
     def __post_init__(self):
         _check_bounds(self.lower, self.upper)
@@ -162,6 +164,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             raise ValueError("classes belong to a classification: remove them, or task, lower and upper.")
         if self.dates and self.classes is not None:
             raise ValueError("dates belong to a regression: remove dates, or classes.")
+        if self.format is not None and not self.dates:
+            raise ValueError("format is that of dates: add dates = true, or remove format.")
         if self.lower is not None and self.task == "classification":
             raise ValueError("lower and upper belong to a regression: a classification has classes.")
 
@@ -261,6 +265,8 @@ class Schema(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def date_format(self, column: str) -> str | None:
         """Return the declared format of a column of dates, or ``None`` for any other column."""
+        if self.target is not None and column == self.target.column:
+            return self.target.format
         spec = self.columns.get(column)
         return spec.format if isinstance(spec, DateSpec) else None
 

@@ -48,7 +48,7 @@ def task_counts(table: Table | TableFile, schema: Schema) -> Tensor:
     assert schema.target is not None
     counts, column = np.zeros(BINS), schema.target.column
     for chunk in table.chunks((column,)):
-        values, kinds = chunk.column(column).numbers(schema.missing)
+        values, kinds = chunk.column(column).numbers(schema.missing, schema.date_format(column))
         label = (values >= SMALLEST_LABEL) & (values <= LARGEST_LABEL) & (values == np.rint(values))
         place = np.select([kinds == MISSING, kinds == TEXT, label], [0, 1, 2], default=3)
         counts += np.bincount(place[chunk.valid], minlength=BINS)
