@@ -5,7 +5,7 @@ import math
 import mpmath
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.integrate import trapezoid
 
@@ -34,12 +34,13 @@ def test_ten_queries_of_the_full_batch(mu, expected):
 
 
 @given(mu=st.floats(1e-3, 50.0), log_delta=st.floats(-100.0, -1.0))
+@example(mu=0.001953125, log_delta=-8.0)
 @settings(max_examples=60, deadline=None)
 def test_epsilon_is_an_upper_bound_and_tight(mu, log_delta):
     delta = math.exp(log_delta)
     epsilon = gaussian_epsilon(mu, delta)
     assert gaussian_delta(mu, epsilon) <= delta
-    assert epsilon == 0 or gaussian_delta(mu, epsilon * (1 - 1e-9)) > delta
+    assert epsilon == 0 or gaussian_delta(mu, epsilon * (1 - 1e-9)) > delta * (1 - 2e-9)  # the room for rounding
 
 
 @given(epsilon=st.floats(0.0, 100.0), log_delta=st.floats(-60.0, -1.0))
