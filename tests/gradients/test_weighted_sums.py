@@ -87,8 +87,9 @@ def test_a_clipped_row_stays_within_the_threshold_in_its_own_dtype(dtype):
 
 def test_a_row_that_need_not_be_clipped_is_added_as_it_is():
     rows = torch.tensor([[0.6, 0.8], [0.5, 0.0], [2.0, 0.0]])
-    threshold = norm_over([rows[:1]]).item()
-    weights = FlatClipper(max_grad_norm=threshold).weights(norm_over([rows]).unsqueeze(1))
+    norms = norm_over([rows])
+    threshold = norms[0].item()
+    weights = FlatClipper(max_grad_norm=threshold).weights(norms.unsqueeze(1))
     total = [weighted_sum({"w": rows[i : i + 1]}, weights[i : i + 1], {"all": ("w",)})["w"] for i in range(3)]
     assert torch.equal(torch.stack(total)[:2], rows[:2])
     assert total[2].norm() < threshold

@@ -37,6 +37,19 @@ def synthetic(batch: Any, rows: int, *, fill: str, seed: int) -> Any:
     return map_tensors(made, batch)
 
 
+def jittered(batch: Any) -> Any:
+    """Return the batch with each floating-point value moved by a rounding, the same ones at each call."""
+    generator = torch.Generator().manual_seed(0)
+
+    def moved(tensor: Tensor) -> Tensor:
+        if not tensor.is_floating_point():
+            return tensor
+        up = torch.randint(0, 2, tensor.shape, generator=generator).to(tensor.device, tensor.dtype)
+        return tensor * (1 + (2 * up - 1) * torch.finfo(tensor.dtype).eps)
+
+    return map_tensors(moved, batch)
+
+
 def select(batch: Any, other: Any, keep: int) -> Any:
     """Return ``other`` with its row ``keep`` replaced by that of ``batch``."""
     rows = iter(tensors_in(batch))
