@@ -9,7 +9,6 @@ import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from io import BytesIO
 from pathlib import Path
 from typing import Literal
 
@@ -19,7 +18,6 @@ import torch
 from torch import Tensor
 
 from tacita import _validate
-from tacita._files import replace_durably
 from tacita.clipping import FlatClipper
 from tacita.errors import DataStructureError
 from tacita.federated.algorithms import Clip21SGDM, ClipSGD, FederatedAlgorithm
@@ -36,7 +34,6 @@ from tacita.sampling import FullBatchSampler
 from tacita.training.folder import RunFolder
 from tacita.training.run_lifecycle import RunLifecycle
 
-MODEL = "model.npz"
 UNIT = "all data of one client"
 
 
@@ -237,10 +234,3 @@ def joined(
             reservation=1,
         )
         yield Resident(oracle, federation=settings.id, number=number, folder=place, tell=tell)
-
-
-def publish(coordinator: Coordinator, folder: Path) -> None:
-    """Write the server's model, which is released, as ``model.npz`` with an array for each parameter."""
-    buffer = BytesIO()
-    np.savez(buffer, allow_pickle=False, **{name: x.numpy() for name, x in coordinator.params.items()})
-    replace_durably(folder / MODEL, buffer.getvalue())
