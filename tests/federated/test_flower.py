@@ -170,6 +170,39 @@ def test_nodes_that_come_go_and_lie(tmp_path, flwr_app):
     assert all(one.refused == {} for one in reports)
 
 
+def test_a_node_that_says_that_it_is_another_client_takes_no_place(tmp_path, flwr_app):
+    """A resident with client 1's number and rows, but another folder, is not client 1; a restarted node of 1 is."""
+    with (
+        clients_in(tmp_path / "a") as residents,
+        clients_in(tmp_path / "impostor", numbers=[1]) as impostor,
+        serving(residents, tmp_path) as paths,
+    ):
+        place = tmp_path / "i"
+        place.mkdir()
+        with serving(impostor, place) as taken:
+            grid = fake_grid({10 + number: configuration(path) for number, path in paths.items()})
+            from tacita.federated.flower import run_rounds
+            from tacita.federated.identity import KnownClients
+
+            server, reports, told = SETTINGS.coordinator(), [], []
+
+            def report(done):
+                reports.append(done)
+                if done.number == 0:
+                    grid.nodes[66] = configuration(taken[1])
+                if done.number == 1:
+                    grid.nodes[21] = grid.nodes.pop(11)  # started anew
+
+            known = KnownClients(SETTINGS.id, SETTINGS.clients, tell=told.append)
+            run_rounds(grid, server, minimum_clients=4, clients=known, report=report)
+        assert impostor[1].ledger.sessions[0].queries_made == 0
+    assert same(server.params, in_process(tmp_path / "b"))
+    assert [one.accepted for one in reports] == [(0, 1, 2, 3)] * 4
+    assert len(told) == 1
+    assert "client 1, with another key" in told[0]
+    assert [node for exchange, node in grid.asked if node == 66] == [66]  # asked who it is, and no more
+
+
 @pytest.mark.parametrize("settings", [{}, {"socket": 3}, {"socket": "x", "seconds": "long"}, {"socket": "\0"}], ids=str)
 def test_the_client_app_raises_nothing(settings, flwr_app):
     from tacita.federated.flower import client_app, packed, unpacked

@@ -102,7 +102,7 @@ def test_a_resident_keeps_its_identity_and_makes_no_second_one(tmp_path):
             assert known.introduced(asked, residents[1].answer(asked)) == 1
             assert residents[1].answer(to_wire(greeting(challenge=b""))) == b""
     (tmp_path / "1" / "private" / IDENTITY).unlink()
-    with pytest.raises(ResumeError, match="identity.key of a client"), clients_in(tmp_path, numbers=[1]):
+    with pytest.raises(ResumeError, match=r"identity\.key of a client"), clients_in(tmp_path, numbers=[1]):
         pass
 
 

@@ -5,7 +5,6 @@ Its hash is part of the federation's id, so that a client answers only a server 
 
 import hashlib
 import json
-import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -18,9 +17,9 @@ import torch
 from torch import Tensor
 
 from tacita import _validate
-from tacita.clipping import FlatClipper
 from tacita.errors import DataStructureError
-from tacita.federated.algorithms import Clip21SGDM, ClipSGD, FederatedAlgorithm
+from tacita.federated.algorithm_settings import build_algorithm, check_algorithm, read_toml, settings_from_toml
+from tacita.federated.algorithms import FederatedAlgorithm
 from tacita.federated.coordinator import Coordinator
 from tacita.federated.guarded_source import GuardedSource
 from tacita.federated.privacy import LocalPrivacy
@@ -83,21 +82,14 @@ class FederationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
             ...
             ValueError: federation is not valid: Object missing required field `clients`.
         """
-        try:
-            settings = msgspec.convert(tomllib.loads(text), cls)
-        except (tomllib.TOMLDecodeError, msgspec.ValidationError, RecursionError) as error:
-            raise ValueError(f"federation is not valid: {error}.") from None
+        settings = settings_from_toml(cls, text, "federation")
         settings.check()
         return settings
 
     @classmethod
     def read(cls, path: str | Path) -> "FederationSettings":
         """Read a file of settings."""
-        try:
-            text = Path(path).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError):
-            raise ValueError(f"federation must be a readable text file, got {str(path)!r}.") from None
-        return cls.from_toml(text)
+        return cls.from_toml(read_toml(path, "federation"))
 
     def check(self) -> None:
         """Raise ``ValueError`` if a setting is missing or out of range."""
@@ -109,11 +101,7 @@ class FederationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
             _validate.positive(name, getattr(self, name))
         _validate.delta("delta", self.delta)
         _validate.inside("false_refusals", self.false_refusals)
-        if (self.momentum_weight is None) == (self.algorithm == "clip21-sgdm"):
-            word = "is missing: give it with" if self.momentum_weight is None else "must be left out of"
-            raise ValueError(f"momentum_weight {word} algorithm = {self.algorithm!r}.")
-        if self.momentum_weight is not None:
-            _validate.probability("momentum_weight", self.momentum_weight)
+        check_algorithm(self)
 
     @property
     def id(self) -> str:
@@ -128,10 +116,7 @@ class FederationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 
     def build_algorithm(self) -> FederatedAlgorithm:
         """Return the algorithm that is named."""
-        clipper = FlatClipper(max_grad_norm=self.max_grad_norm)
-        if self.algorithm == "clip-sgd":
-            return ClipSGD(clipper=clipper, lr=self.lr)
-        return Clip21SGDM(clipper=clipper, lr=self.lr, momentum_weight=self.momentum_weight or 1.0)
+        return build_algorithm(self)
 
     def build_model(self) -> torch.nn.Linear:
         """Return the linear classifier at zero, in float64."""

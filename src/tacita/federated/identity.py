@@ -1,7 +1,7 @@
 """Which client a node is: a key that only this client has, bound to its number when it is first introduced.
 
-Place: federated.resident (signs) <-> the wire <-> [federated.identity] (checks) <- federated.flower. A transport gives a
-node that was restarted a new number, so that the server has to ask it which client it is. A claim alone would let any
+Place: federated.resident (signs) <-> the wire <-> [federated.identity] (checks) <- federated.flower. A transport gives
+a node that was restarted a new number, so that the server has to ask it which client it is. A claim alone would let any
 node take a client's place, and use up the numbers of its messages.
 """
 
@@ -129,7 +129,9 @@ class KnownClients:
             self._keys[said.client] = said.key
             self._save()
         elif not hmac.compare_digest(known, said.key):
-            where = "" if self.path is None else f" If its folder was lost, remove its line from {os.fspath(self.path)}."
+            where = (
+                "" if self.path is None else f" If its folder was lost, remove its line from {os.fspath(self.path)}."
+            )
             self._tell(
                 f"a node said that it is client {said.client}, with another key than that client had before: it is not "
                 f"asked.{where}"
