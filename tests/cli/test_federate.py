@@ -52,6 +52,11 @@ def test_a_run_writes_the_model_and_its_statement(clients, tacita_command):
     assert load_file(run / "model.safetensors")["x"].shape == (3,)
     assert (run / "statement.txt").read_text() == done.out[:-1]
     assert not (run / "private").exists()
+    refused = tacita_command("predict", str(run), str(clients / "federation.toml"))
+    words = " ".join(refused.err.split())
+    assert refused.code
+    assert "no model of a table (clip21-sgdm on logistic regression, 6 rounds)" in words
+    assert "safetensors.torch.load_file(" in words
     with ledger_of(clients) as book:
         assert 7.9 < book.epsilon_spent(1e-5) <= 8.0
 

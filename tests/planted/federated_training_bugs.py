@@ -200,7 +200,7 @@ def a_trusted_server_divides_by_a_private_number():
     put(TrustedServer, "check_relation", lambda self, relation: None)
 
 
-@bug(20, caught_by=["tests/cli/test_federate.py::test_settings_are_refused"])
+@bug(caught_by=["tests/cli/test_federate.py::test_settings_are_refused"])
 def records_that_decide_the_client_of_others():
     """One record is protected, and its label decides which client gets the others, whose messages move too."""
     put(SimulationSettings, "_check_records", lambda self: None)
