@@ -209,6 +209,13 @@ def test_settings_are_refused(clients, change, says):
         SimulationSettings.from_toml(toml(settings_of(clients, **change)))
 
 
+def test_settings_that_were_built_in_python_are_checked_too(clients):
+    settings = SimulationSettings(**settings_of(clients, **RECORDS, split="label", clients=5))
+    with pytest.raises(ValueError, match="split = 'label' must be left out"):
+        run_simulation(settings)
+    assert not (clients / "run").exists()
+
+
 @pytest.mark.parametrize(
     ("arrays", "says"),
     [

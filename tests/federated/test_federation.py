@@ -19,6 +19,7 @@ from tacita.errors import DataStructureError, LedgerError, ResumeError
 from tacita.federated import GuardedSource, Resident
 from tacita.federated.federation import UNIT, FederationSettings, joined, read_rows
 from tacita.federated.resident import IDENTITY
+from tacita.federated.server_folder import ServerFolder
 from tacita.federated.wire import Answer, Broadcast, from_wire, to_wire, wire_tensors
 from tacita.gradients import GivenSource, NetworkSource
 from tacita.training import checkpoint
@@ -377,6 +378,20 @@ def test_settings_are_read_strictly(tmp_path):
         FederationSettings.read(tmp_path / "nothing.toml")
     with pytest.raises(ValueError, match="from 0 to 3"), joined(SETTINGS, rows_of(0), number=4, folder=tmp_path / "4"):
         pass
+
+
+def test_the_trained_classifier_is_a_linear_layer(tmp_path):
+    server, folder = QUIET.coordinator(), ServerFolder(tmp_path)
+    with clients_in(tmp_path, QUIET) as residents:
+        exchange(residents, server)
+    folder.publish(server)
+    model = QUIET.load_model(folder.model)
+    assert all(torch.equal(p, server.params[name]) for name, p in model.named_parameters())
+    for change in ({"features": 4}, {"classes": 3}):
+        with pytest.raises(DataStructureError, match=r"must be the model\.npz of this federation"):
+            msgspec.structs.replace(QUIET, **change).load_model(folder.model)
+    with pytest.raises(DataStructureError):
+        QUIET.load_model(tmp_path / "nothing.npz")
 
 
 def test_rows_of_another_structure_are_refused(tmp_path):

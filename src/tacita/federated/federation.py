@@ -126,6 +126,29 @@ class FederationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
             torch.nn.init.zeros_(parameter)
         return model
 
+    def load_model(self, path: str | Path) -> torch.nn.Linear:
+        """Return the trained classifier: the model with the weights of ``model.npz`` of the server's folder.
+
+        Args:
+            path: The file.
+
+        Raises:
+            DataStructureError: The file is not the model of such a federation.
+        """
+        model = self.build_model()
+        shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
+        try:
+            with np.load(path, allow_pickle=False) as archive:
+                found = {name: archive[name] for name in archive.files}
+            if {name: x.shape for name, x in found.items()} != shapes:
+                raise ValueError
+            model.load_state_dict({name: torch.from_numpy(x.astype(np.float64)) for name, x in found.items()})
+        except Exception:  # NumPy raises errors of many kinds
+            raise DataStructureError(
+                f"path must be the model.npz of this federation, with {shapes}, got {str(path)!r}."
+            ) from None
+        return model
+
     @cache  # noqa: B019 - settings are few, and small
     def noise(self) -> tuple[GaussianMechanism, dict[str, float]]:
         """Return the mechanism of a client's messages, calibrated for epsilon and delta, and its noise by block."""
@@ -197,6 +220,7 @@ def joined(
         LedgerError: Another process has the folder.
         ValueError: There is no such client.
     """
+    settings.check()
     if not 0 <= _validate.count("number", number, at_least=0) < settings.clients:
         raise ValueError(f"number must be from 0 to {settings.clients - 1}, got {number}.")
     place = RunFolder(folder)

@@ -90,8 +90,10 @@ def run_simulation(settings: SimulationSettings, progress: Callable[[float], Non
     them as those of any run. ``private/`` holds key and checkpoint until the run ends.
 
     Raises:
+        ValueError: A setting is missing or out of range, or does not belong to the others.
         ResumeError: The folder holds something else than an unfinished run of these settings.
     """
+    settings.check()
     folder = RunFolder(settings.output)
     if folder.tidying:  # all is sealed but the private files are there
         return _tidied(folder)
