@@ -108,7 +108,7 @@ FULL = ImageScale(
 )  # fmt: skip
 REDUCED = ImageScale(
     rounds=60, clients=4, width=0.25, side=16, images=1000, tested=1000, batch=32, lrs=(0.1, 1.0),
-    bounds=(1e-2, 1e-1, 1.0), weights=(0.5,),
+    bounds=(1e-2, 1.0), weights=(0.5,),
 )  # fmt: skip
 SMALL = ImageScale(
     rounds=2, clients=2, width=1 / 16, side=8, images=40, tested=20, batch=4, lrs=(0.5,), bounds=(1e-2, 1.0),
@@ -192,8 +192,8 @@ def accuracies(
         notes=[
             f"{scale.clients} clients, {len(given[0]):,} images of {scale.side} x {scale.side}, batches of "
             f"{scale.batch}, {scale.rounds:,} rounds, {scale.width:g} of the published channels, group normalisation",
-            f"no noise; one seed; at every threshold the best, by test accuracy, of the step sizes {_list(scale.lrs)} and "
-            f"momentum weights {_list(scale.weights)}",
+            f"no noise; one seed; at every threshold the best, by test accuracy, of the step sizes {_list(scale.lrs)} "
+            f"and momentum weights {_list(scale.weights)}",
             *([] if data is not None else ["synthetic images; --data FOLDER takes CIFAR-10"]),
         ],
         draw=partial(clip21_figures.accuracies, rows),
