@@ -1,4 +1,4 @@
-r"""What a server learns from secure sums of whole messages, to each of which its client has added discrete Gaussian noise.
+r"""What a server learns from secure sums of whole messages, each with its client's discrete Gaussian noise.
 
 Secure aggregation adds up whole numbers and shows their sum alone. A sum of discrete Gaussians is no discrete Gaussian,
 but so close to one that the difference is paid for explicitly. Proof: docs/derivations/secure-sums.md.
@@ -34,7 +34,7 @@ def discrete_sum_gap(noise_scale: float, messages: int) -> float:
 
     Example:
         >>> f"{discrete_sum_gap(1.0, 10):.2g}", f"{discrete_sum_gap(4.0, 1000):.2g}", discrete_sum_gap(1.0, 1)
-        ('0.0019', '8.5e-66', 0.0)
+        ('0.0019', '1e-65', 0.0)
     """
     if not _validate.positive("noise_scale", noise_scale) >= SMALLEST_SCALE:
         raise ValueError(
