@@ -151,9 +151,9 @@ def _no_table(folder: Path, stated: Mapping[str, Any]) -> str:
     named = stated.get("model")
     what = f" ({named})" if isinstance(named, str) else ""
     return (
-        f"{str(folder)!r} holds a finished run, but no model of a table{what}: without {PREPROCESSING} nothing says how "
-        "the columns of a file become features. Predictions are for runs of tacita train. The weights of this one are "
-        f"in {MODEL}: safetensors.torch.load_file({str(folder / MODEL)!r}) reads them."
+        f"{str(folder)!r} holds a finished run, but no model of a table{what}: without {PREPROCESSING} nothing says "
+        "how the columns of a file become features. Predictions are for runs of tacita train. The weights of this one "
+        f"are in {MODEL}: safetensors.torch.load_file({str(folder / MODEL)!r}) reads them."
     )
 
 
