@@ -14,7 +14,7 @@ from tacita.federated.server_folder import ServerFolder
 HOLD = """
 import sys
 from tacita.federated.server_folder import ServerFolder
-with getattr(ServerFolder(sys.argv[1]), sys.argv[2])():
+with ServerFolder(sys.argv[1]).serving():
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -37,10 +37,9 @@ def test_one_command_and_one_server_at_a_time(folder):
         pass
 
 
-@pytest.mark.parametrize("how", ["commanded", "serving"])
-def test_a_server_in_another_process_keeps_this_one_out_until_it_is_killed(folder, how):
+def test_a_server_in_another_process_keeps_this_one_out_until_it_is_killed(folder):
     with subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(folder.path), how], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-c", HOLD, str(folder.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"held\n"
