@@ -6,7 +6,9 @@ from safetensors.torch import load_file
 
 import tacita
 from tacita.errors import DataStructureError, ResumeError
-from tacita.federated.settings import SimulationSettings, read_clients, run_simulation
+from tacita.federated import Clip21SGDM, QuantileAveraging, RecordPrivacy, ReleasedShiftSGDM, ServerAdam
+from tacita.federated.settings import SimulationSettings
+from tacita.federated.simulated_run import UNITS, read_clients, read_weights, run_simulation
 
 PLAIN = {
     "epsilon": 8.0, "delta": 1e-5, "trust": "clients", "max_grad_norm": 0.1, "lr": 0.5, "rounds": 6,
@@ -18,8 +20,12 @@ PLAIN = {
 def clients(tmp_path):
     rng = np.random.default_rng(0)
     features = rng.standard_normal((60, 3))
-    np.savez(tmp_path / "clients.npz", features=features, labels=features[:, 0] > 0, owners=rng.integers(0, 7, 60))
+    owners, weights = rng.permutation(np.arange(60) % 7), np.linspace(0.0, 2.0, 7)
+    np.savez(tmp_path / "clients.npz", features=features, labels=features[:, 0] > 0, owners=owners, weights=weights)
     return tmp_path
+
+
+RECORDS = {"unit": "record", "max_sample_norm": 0.5, "divisor": 2.5}
 
 
 def settings_of(folder, **change):
@@ -46,6 +52,11 @@ def test_a_run_writes_the_model_and_its_statement(clients, tacita_command):
     assert load_file(run / "model.safetensors")["x"].shape == (3,)
     assert (run / "statement.txt").read_text() == done.out[:-1]
     assert not (run / "private").exists()
+    refused = tacita_command("predict", str(run), str(clients / "federation.toml"))
+    words = " ".join(refused.err.split())
+    assert refused.code
+    assert "no model of a table (clip21-sgdm on logistic regression, 6 rounds)" in words
+    assert "safetensors.torch.load_file(" in words
     with ledger_of(clients) as book:
         assert 7.9 < book.epsilon_spent(1e-5) <= 8.0
 
@@ -57,13 +68,61 @@ VARIANTS = [
     {"split": "dirichlet", "clients": 5, "concentration": 0.3, "regularisation": 1e-3},
     {"algorithm": "federated-averaging", "momentum_weight": None, "local_steps": 2, "local_lr": 0.1, "split": "even",
      "clients": 4, "trust": "server"},
+    {"algorithm": "quantile-averaging", "max_grad_norm": None, "momentum_weight": None, "threshold": 0.1,
+     "quantile": 0.5, "threshold_lr": 0.2, "count_share": 0.1, "local_steps": 2, "local_lr": 0.1},
+    {"algorithm": "released-shift-sgdm", "clients_per_round": 3, "loss_rate": 0.2},
+    {"adam_betas": [0.9, 0.99], "adam_eps": 0.1, "total_weight": 5.0},
+    {"unit": "record", "sample_rate": 0.3, "max_sample_norm": 0.5, "divisor": 2.5},
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("change", VARIANTS)
 def test_every_kind_of_run(clients, change):
     settings = SimulationSettings.from_toml(toml(settings_of(clients, **change)))
-    assert "epsilon <= " in run_simulation(settings)
+    words = " ".join(run_simulation(settings).split())
+    assert "epsilon <= " in words
+    assert UNITS[change.get("unit", "client")] in words
+
+
+@pytest.mark.parametrize(
+    ("change", "built"),
+    [
+        (VARIANTS[5], QuantileAveraging(threshold=0.1, quantile=0.5, threshold_lr=0.2, count_share=0.1, lr=0.5,
+                                        local_steps=2, local_lr=0.1)),
+        (VARIANTS[6], ReleasedShiftSGDM(clipper=tacita.FlatClipper(max_grad_norm=0.1), lr=0.5, momentum_weight=0.5)),
+        (VARIANTS[7], Clip21SGDM(clipper=tacita.FlatClipper(max_grad_norm=0.1), lr=0.5, momentum_weight=0.5,
+                                 adam=ServerAdam(betas=(0.9, 0.99), eps=0.1))),
+    ],
+)  # fmt: skip
+def test_the_algorithm_is_the_one_that_is_named(clients, change, built):
+    assert SimulationSettings.from_toml(toml(settings_of(clients, **change))).build_algorithm() == built
+
+
+def test_records_are_clipped_and_drawn_as_stated(clients):
+    settings = SimulationSettings.from_toml(toml(settings_of(clients, **VARIANTS[8])))
+    target = tacita.CalibratedGaussian(target_epsilon=8.0, target_delta=1e-5)
+    assert settings.build_privacy() == RecordPrivacy(
+        mechanism=target, sample_rate=0.3, max_sample_norm=0.5, divisor=2.5
+    )
+
+
+def test_weights_are_those_of_the_file(clients):
+    settings = SimulationSettings.from_toml(toml(settings_of(clients, total_weight=5.0)))
+    weights = read_weights(settings, 7)
+    assert weights is not None
+    assert weights.tolist() == np.linspace(0.0, 2.0, 7).tolist()
+    with pytest.raises(DataStructureError, match="one number a client, 8 in all, got an array of shape"):
+        read_weights(settings, 8)
+    assert read_weights(SimulationSettings.from_toml(toml(settings_of(clients))), 7) is None
+
+
+def test_clients_of_weight_zero_move_nothing(clients):
+    with np.load(clients / "clients.npz") as archive:
+        np.savez(clients / "clients.npz", **{**archive, "weights": np.zeros(7)})
+    for change, least, most in (({}, 1e-2, 1e2), ({"total_weight": 5.0}, 0.0, 1e-4)):
+        settings = settings_of(clients, epsilon=1e13, output=str(clients / str(least)), **change)
+        run_simulation(SimulationSettings.from_toml(toml(settings)))
+        assert least <= float(load_file(clients / str(least) / "model.safetensors")["x"].norm()) <= most
 
 
 @pytest.mark.parametrize(
@@ -115,11 +174,28 @@ def test_cells_that_are_no_number_decide_no_message(clients):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"trust": "nobody"}, "Invalid enum value"),
-        ({"epsilonn": 1.0}, "unknown field"),
+        ({"trust": "nobody"}, "trust must be one of 'clients', 'server', got 'nobody'"),
+        (
+            {"algorithm": "fedavg"},
+            "algorithm must be one of .*'federated-averaging', 'quantile-averaging'.*got 'fedavg'",
+        ),
+        ({"epsilonn": 1.0}, "config has no setting 'epsilonn': it must be one of data, output, epsilon, "),
+        ({"algorithm": "quantile-averaging"}, "max_grad_norm must be left out of .*which needs threshold, quantile"),
+        ({"adam_eps": 0.1}, "adam_betas is missing: give it with adam_eps"),
+        ({"algorithm": "released-shift-sgdm", "trust": "server"}, "needs trust = 'clients'"),
+        ({"algorithm": "released-shift-sgdm", "total_weight": 3.0}, "needs trust = 'clients' and no total_weight"),
+        ({"max_sample_norm": 0.5}, "max_sample_norm must be left out of unit = 'client'"),
+        ({"unit": "record", "max_sample_norm": 0.5}, "divisor is missing: give it with unit = 'record'"),
+        ({**RECORDS, "trust": "server"}, "unit = 'record' needs trust = 'clients'"),
+        ({**RECORDS, "algorithm": "clip-sgd", "momentum_weight": None}, "unit = 'record' needs algorithm"),
+        ({**RECORDS, "batch_size": 4}, "batch_size must be left out of unit = 'record'"),
+        ({**RECORDS, "loss_rate": 0.1}, "loss_rate must be left out of unit = 'record'"),
+        ({**RECORDS, "split": "label", "clients": 5}, "split = 'label' must be left out of unit = 'record'"),
+        ({**RECORDS, "neighboring_relation": "add_or_remove_one"}, "must be zero_out_one or replace_one with unit"),
+        ({**RECORDS, "divisor": 0.0}, "divisor must be a finite number > 0"),
         ({"epsilon": None}, "required field `epsilon`"),
         ({"rounds": "many"}, "Expected `int`"),
-        ({"momentum_weight": None}, "momentum_weight is missing: give it with algorithm"),
+        ({"momentum_weight": None}, "momentum_weight is missing: give it with algorithm = 'clip21-sgdm'"),
         ({"clients": 4}, "clients must be left out of"),
         ({"split": "even"}, "clients is missing: give it with"),
         ({"trust": "server", "clients_per_round": 3}, "clients_per_round needs"),
@@ -131,6 +207,13 @@ def test_cells_that_are_no_number_decide_no_message(clients):
 def test_settings_are_refused(clients, change, says):
     with pytest.raises(ValueError, match=says):
         SimulationSettings.from_toml(toml(settings_of(clients, **change)))
+
+
+def test_settings_that_were_built_in_python_are_checked_too(clients):
+    settings = SimulationSettings(**settings_of(clients, **RECORDS, split="label", clients=5))
+    with pytest.raises(ValueError, match="split = 'label' must be left out"):
+        run_simulation(settings)
+    assert not (clients / "run").exists()
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from tacita.federated import frames
-from tacita.federated.wire import Greeting, Introduction, from_wire, to_wire
+from tacita.federated.identity import KnownClients
+from tacita.federated.wire import from_wire
 from tests.federated.federations import SETTINGS, rows_of
 from tests.federated.test_federation import TEXT
 
@@ -42,10 +43,12 @@ def test_wrong_settings_are_refused_before_anything_starts(files, tacita_command
 
 def test_a_client_answers_until_it_is_stopped(files, tacita_command, tmp_path):
     path, said = tmp_path / "mine" / "private" / "socket", []
+    known = KnownClients(SETTINGS.id, SETTINGS.clients)
+    asked = known.greeting()
 
     def ask():
         while not said or not said[-1]:
-            said.append(frames.ask(path, to_wire(Greeting(SETTINGS.id)), seconds=60))
+            said.append(frames.ask(path, asked, seconds=60))
             time.sleep(0.01)
         broadcast = SETTINGS.coordinator().broadcasts([1])[1]
         said.append(frames.ask(path, broadcast, seconds=60))
@@ -58,7 +61,7 @@ def test_a_client_answers_until_it_is_stopped(files, tacita_command, tmp_path):
     assert outcome.code == 0
     assert "PRIVACY STATEMENT" in outcome.out
     assert "1 of 6 planned queries made" in outcome.out
-    assert from_wire(said[-2]) == Introduction(SETTINGS.id, 1)
+    assert known.introduced(asked, said[-2]) == 1
     assert from_wire(said[-1]).number == 0
     assert not path.exists()
     assert signal.getsignal(signal.SIGTERM) is before

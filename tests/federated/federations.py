@@ -6,6 +6,7 @@ import torch
 
 import tacita
 from tacita.federated.federation import FederationSettings, joined
+from tacita.federated.wire import Greeting
 
 SETTINGS = FederationSettings(
     name="clinics",
@@ -21,6 +22,11 @@ SETTINGS = FederationSettings(
     momentum_weight=0.5,
     spare_messages=2,
 )
+
+
+def greeting(federation=SETTINGS.id, challenge=b"?" * 32):
+    """What a server asks a node first."""
+    return Greeting(federation, challenge)
 
 
 def rows_of(client, rows=None, seed=0):

@@ -18,12 +18,14 @@ from tacita.accounting import gaussian_epsilon
 from tacita.errors import DataStructureError, LedgerError, ResumeError
 from tacita.federated import GuardedSource, Resident
 from tacita.federated.federation import UNIT, FederationSettings, joined, read_rows
-from tacita.federated.wire import Answer, Broadcast, Greeting, from_wire, to_wire, wire_tensors
+from tacita.federated.resident import IDENTITY
+from tacita.federated.server_folder import ServerFolder
+from tacita.federated.wire import Answer, Broadcast, from_wire, to_wire, wire_tensors
 from tacita.gradients import GivenSource, NetworkSource
 from tacita.training import checkpoint
 from tacita.training.folder import RunFolder
 from tests.faults.calls import Counting, Killing, Stopped, Stopping, watched
-from tests.federated.federations import SETTINGS, clients_in, exchange, rows_of
+from tests.federated.federations import SETTINGS, clients_in, exchange, greeting, rows_of
 
 QUIET = msgspec.structs.replace(SETTINGS, epsilon=1e13, rounds=40)  # hardly any noise: what is lost shows
 
@@ -123,8 +125,8 @@ def test_spent_is_what_was_released(tmp_path):
             exchange(residents, server, lost=[0])
             assert [spent(one) for one in residents.values()] == [t + 1] * 4
             for one in residents.values():
-                assert one.answer(b"nonsense") == one.answer(to_wire(Greeting("others"))) == b""
-                assert from_wire(one.answer(to_wire(Greeting(SETTINGS.id)))).client == one.number
+                assert one.answer(b"nonsense") == one.answer(to_wire(greeting("others"))) == b""
+                assert from_wire(one.answer(to_wire(greeting()))).client == one.number
                 assert spent(one) == t + 1
 
 
@@ -190,6 +192,7 @@ def sent(folder, features, guarded=GuardedSource):
     model = torch.nn.Linear(3, 1, dtype=torch.float64)
     place = RunFolder(folder)
     place.create()
+    (place.private / IDENTITY).write_bytes(b"7" * 32)  # drawn without the data
     errors = []
     network = NetworkSource(model, HostileLoss(), (features, torch.zeros(len(features))), method="loop")
     oracle = tacita.GradientOracle(
@@ -205,7 +208,7 @@ def sent(folder, features, guarded=GuardedSource):
         reservation=1,
     )
     resident = Resident(oracle, federation="f", number=3, folder=place)
-    replies = [resident.answer(b""), resident.answer(to_wire(Greeting("f")))]
+    replies = [resident.answer(b""), resident.answer(to_wire(greeting("f")))]
     for t in range(8):
         params = {"weight": torch.full((1, 3), 0.1 * t), "bias": torch.zeros(1)}
         replies.append(
@@ -375,6 +378,20 @@ def test_settings_are_read_strictly(tmp_path):
         FederationSettings.read(tmp_path / "nothing.toml")
     with pytest.raises(ValueError, match="from 0 to 3"), joined(SETTINGS, rows_of(0), number=4, folder=tmp_path / "4"):
         pass
+
+
+def test_the_trained_classifier_is_a_linear_layer(tmp_path):
+    server, folder = QUIET.coordinator(), ServerFolder(tmp_path)
+    with clients_in(tmp_path, QUIET) as residents:
+        exchange(residents, server)
+    folder.publish(server)
+    model = QUIET.load_model(folder.model)
+    assert all(torch.equal(p, server.params[name]) for name, p in model.named_parameters())
+    for change in ({"features": 4}, {"classes": 3}):
+        with pytest.raises(DataStructureError, match=r"must be the model\.npz of this federation"):
+            msgspec.structs.replace(QUIET, **change).load_model(folder.model)
+    with pytest.raises(DataStructureError):
+        QUIET.load_model(tmp_path / "nothing.npz")
 
 
 def test_rows_of_another_structure_are_refused(tmp_path):

@@ -1,5 +1,6 @@
 """Flower as the transport: on a fake grid whose nodes come, go and lose messages; and its own programs, on request."""
 
+import json
 import os
 import random
 import threading
@@ -9,11 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from tacita.errors import TacitaError
+from tacita.errors import ResumeError, TacitaError
 from tacita.federated import frames
 from tacita.federated.app_folder import APP
 from tacita.federated.flower_processes import Security, Serving
+from tacita.federated.server_folder import ServerFolder
 from tests.federated.federations import SETTINGS, clients_in, exchange
+from tests.federated.test_federation import TEXT
 
 AUDIT = bool(os.environ.get("TACITA_AUDIT"))
 
@@ -168,6 +171,58 @@ def test_nodes_that_come_go_and_lie(tmp_path, flwr_app):
     assert [one.accepted for one in reports] == [(0, 2), (0, 1, 2, 3), (1, 2, 3), (1, 2, 3)]
     assert charged == [2, 4, 4, 3]
     assert all(one.refused == {} for one in reports)
+
+
+def test_the_server_app_runs_a_folder_and_takes_it_alone(tmp_path, flwr_app, capsys):
+    from tacita.federated.flower import server_app
+
+    (tmp_path / "federation.toml").write_text(TEXT)
+    folder = ServerFolder(tmp_path / "server")
+    given = {"federation": str(tmp_path / "federation.toml"), "output": str(folder.path), "seconds": 60.0}
+    context = flwr_app.Context(1, 1, {}, flwr_app.RecordDict(), given)
+    with clients_in(tmp_path / "a") as residents, serving(residents, tmp_path) as paths:
+        grid = fake_grid({10 + number: configuration(path) for number, path in paths.items()})
+        with folder.serving(), pytest.raises(ResumeError, match="another server of a federation"):
+            server_app()(grid, context)
+        assert grid.exchanges == 0
+        server_app()(grid, context)
+    model = SETTINGS.load_model(folder.model)
+    assert same(dict(model.named_parameters()), in_process(tmp_path / "b"))
+    assert set(json.loads(folder.clients.read_text())["keys"]) == {"0", "1", "2", "3"}
+    assert "round 4 of 4: accepted [0, 1, 2, 3] of [0, 1, 2, 3]" in capsys.readouterr().out
+
+
+def test_a_node_that_says_that_it_is_another_client_takes_no_place(tmp_path, flwr_app):
+    """A resident with client 1's number and rows, but another folder, is not client 1; a restarted node of 1 is."""
+    with (
+        clients_in(tmp_path / "a") as residents,
+        clients_in(tmp_path / "impostor", numbers=[1]) as impostor,
+        serving(residents, tmp_path) as paths,
+    ):
+        place = tmp_path / "i"
+        place.mkdir()
+        with serving(impostor, place) as taken:
+            grid = fake_grid({10 + number: configuration(path) for number, path in paths.items()})
+            from tacita.federated.flower import run_rounds
+            from tacita.federated.identity import KnownClients
+
+            server, reports, told = SETTINGS.coordinator(), [], []
+
+            def report(done):
+                reports.append(done)
+                if done.number == 0:
+                    grid.nodes[66] = configuration(taken[1])
+                if done.number == 1:
+                    grid.nodes[21] = grid.nodes.pop(11)  # started anew
+
+            known = KnownClients(SETTINGS.id, SETTINGS.clients, tell=told.append)
+            run_rounds(grid, server, minimum_clients=4, clients=known, report=report)
+        assert impostor[1].ledger.sessions[0].queries_made == 0
+    assert same(server.params, in_process(tmp_path / "b"))
+    assert [one.accepted for one in reports] == [(0, 1, 2, 3)] * 4
+    assert len(told) == 1
+    assert "client 1, with another key" in told[0]
+    assert [node for exchange, node in grid.asked if node == 66] == [66]  # asked who it is, and no more
 
 
 @pytest.mark.parametrize("settings", [{}, {"socket": 3}, {"socket": "x", "seconds": "long"}, {"socket": "\0"}], ids=str)

@@ -11,8 +11,9 @@ import torch
 import tacita
 from tacita.accounting import gaussian_epsilon
 from tacita.federated import LocalPrivacy, QuadraticClients, RecordPrivacy, ReleasedShiftSGDM, TrustedServer
-from tacita.federated import settings as module
-from tacita.federated.settings import SimulationSettings, run_simulation
+from tacita.federated import simulated_run as module
+from tacita.federated.settings import SimulationSettings
+from tacita.federated.simulated_run import run_simulation
 from tacita.federated.views import models_epsilon, protected_from
 from tests.federated.runs import UNIT, clip21, ledger, logistic, simulation
 

@@ -69,7 +69,12 @@ def test_any_bytes_are_a_record_or_refused(data):
 
 @pytest.mark.parametrize(
     "record",
-    [Greeting("clinics"), Introduction("clinics", 1), Broadcast("clinics", 0, None, "", {}), answer()],
+    [
+        Greeting("clinics", b"?"),
+        Introduction("clinics", 1, b"k", b"s"),
+        Broadcast("clinics", 0, None, "", {}),
+        answer(),
+    ],
     ids=lambda record: type(record).__name__,
 )
 def test_an_unknown_field_is_refused(record):

@@ -1,8 +1,19 @@
 """Bugs of federations for real: what a client tells beside its message, what a server refuses, what a crash loses."""
 
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 
-from tacita.federated import Coordinator, GuardedSource, Resident, coordinator, frames, guarded_source, resident
+from tacita.federated import (
+    Coordinator,
+    GuardedSource,
+    Resident,
+    coordinator,
+    frames,
+    guarded_source,
+    identity,
+    resident,
+)
+from tacita.federated.identity import KnownClients
+from tacita.federated.server_folder import ServerFolder
 from tacita.federated.wire import from_wire
 from tacita.oracles.line import Line
 from tests.planted.plant import bug, put, swap
@@ -10,6 +21,8 @@ from tests.planted.plant import bug, put, swap
 FEDERATION = "tests/federated/test_federation.py::"
 SERVER = "tests/federated/test_coordinator.py::"
 WIRE = "tests/federated/test_wire.py::"
+IDENTITY = "tests/federated/test_identity.py::"
+FOLDER = "tests/federated/test_server_folder.py::"
 ALIKE = FEDERATION + "test_all_that_a_client_sends_is_alike_on_neighbouring_data"
 
 
@@ -174,3 +187,28 @@ def problems_are_readable_by_all():
 def a_message_is_redone_after_a_crash():
     """A client redoes a message whose line is written: its number tells the server whether the values are the same."""
     put(Line, "redo_nothing", lambda self: None)
+
+
+@bug(caught_by=[IDENTITY + "test_a_client_comes_back_and_nobody_takes_its_place"])
+def any_node_is_taken_for_any_client():
+    """A node that signs with a key of its own is taken for a client that another key was bound to."""
+    put(identity.hmac, "compare_digest", lambda known, said: True)
+
+
+@bug(caught_by=[IDENTITY + "test_what_was_overheard_serves_for_nothing",
+                IDENTITY + "test_a_claim_without_its_proof_is_refused"])  # fmt: skip
+def a_claim_is_believed():
+    """The public key that a node names is taken for a proof that it holds the private one."""
+    swap(identity._verified, lambda said, challenge: True)
+
+
+@bug(caught_by=[IDENTITY + "test_a_client_comes_back_and_nobody_takes_its_place"])
+def a_server_forgets_the_keys_of_its_clients():
+    """After a crash of the server whoever comes first is a client."""
+    put(KnownClients, "_save", lambda self: None)
+
+
+@bug(caught_by=[FOLDER + "test_one_command_and_one_server_at_a_time"])
+def two_servers_in_a_folder():
+    """Two servers ask the clients of one federation at once, and use up their messages."""
+    put(ServerFolder, "_held", lambda self, path: nullcontext())

@@ -2,7 +2,7 @@
 
 import math
 
-from tacita.theory import clip21_noise, dicesgd, noise, noisy_sgd, planner, saddle
+from tacita.theory import clip21_noise, dicesgd, noise, noisy_sgd, planner, saddle, secure_sum
 from tacita.theory.plan_setting import PlanSetting
 from tests.planted.plant import bug, put, swap
 
@@ -98,3 +98,15 @@ def conditional_delta_as_printed():
 def selection_forgets_the_relation():
     """The query that chooses a point is given the sensitivity of one absent record under replace-one."""
     put(saddle, "moved", lambda relation: 1)
+
+
+@bug(caught_by=["tests/theory/test_secure_sum.py::test_the_gap_bounds_the_ratio_of_masses"])
+def sums_of_discrete_gaussians_taken_for_one():
+    """A sum of discrete Gaussians is taken for a discrete Gaussian, which it is not."""
+    swap(secure_sum.discrete_sum_gap, lambda noise_scale, messages: 0.0)
+
+
+@bug(20, caught_by=["tests/theory/test_secure_sum.py::test_the_epsilon_of_one_sum_is_an_upper_bound"])
+def rounding_to_the_grid_forgotten():
+    """A message that is rounded to the grid is taken to be no longer than the threshold."""
+    swap(secure_sum.secure_sum_contribution, lambda max_grad_norm, step, size: max_grad_norm)

@@ -7,7 +7,8 @@ from cyclopts import App, Parameter
 from tacita.cli.federate_real import add_to
 from tacita.cli.outputs import check_folder, say_written
 from tacita.cli.working import Working
-from tacita.federated.settings import read_settings, run_simulation
+from tacita.federated.settings import read_settings
+from tacita.federated.simulated_run import run_simulation
 
 HELP = """Train over clients that send noisy messages, simulated or for real.
 

@@ -7,6 +7,7 @@ from types import ModuleType
 
 from tacita.experiments import (
     clip21,
+    clip21_images,
     clip21_logistic,
     clip21_networks,
     convex_one_pass,
@@ -28,6 +29,7 @@ MODULES: tuple[ModuleType, ...] = (
     convex_structured,
     clip21_logistic,
     clip21_networks,
+    clip21_images,
 )  # in the order in which their experiments are listed
 
 

@@ -33,6 +33,13 @@ def losses(rows: Sequence[Row], column: str, says: str) -> Any:
     return _panels(rows, column, says, "training loss", "The training loss that is reached, with noise")
 
 
+@styled
+def accuracies(rows: Sequence[Row]) -> Any:
+    """Draw the test accuracy against the threshold: a panel for each way of clipping."""
+    title = "The test accuracy that is reached, without noise"
+    return _panels(rows, "threshold", "threshold", "test accuracy", title)
+
+
 def _panels(rows: Sequence[Row], column: str, says: str, value: str, title: str) -> Any:
     names = list(dict.fromkeys(row["data"] for row in rows))
     figure, axes = new_figure(1, len(names), size=(4.2 * len(names) + 1, 3.6))

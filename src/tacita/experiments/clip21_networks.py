@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -89,20 +90,35 @@ def losses(model: Callable[[Tensor], Tensor], batch: tuple[Tensor, ...]) -> Tens
     return nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="none")
 
 
-def training_loss(
+class RunSize(Protocol):
+    """The size of a run."""
+
+    @property
+    def rounds(self) -> int:
+        """Number of rounds."""
+        ...
+
+    @property
+    def clients(self) -> int:
+        """Number of clients."""
+        ...
+
+
+def trained(
     network: nn.Module,
     data: tuple[Tensor, Tensor],
     algorithm: FederatedAlgorithm,
     *,
     ratio: float,
-    scale: Scale,
+    scale: RunSize,
+    batch: int,
     seed: int,
-) -> float:
-    """Return the loss on all images after a run with local noise of ``ratio`` times the threshold."""
+) -> Callable[[Tensor], Tensor]:
+    """Return the network after a run with local noise of ``ratio`` times the threshold."""
     rows = len(data[0]) // scale.clients
     dealt = tuple(part[: rows * scale.clients].unflatten(0, (scale.clients, rows)) for part in data)
     simulation = Simulation(
-        NetworkClients(network, losses, dealt, batch_size=BATCH),
+        NetworkClients(network, losses, dealt, batch_size=batch),
         algorithm,
         privacy=LocalPrivacy(mechanism=GaussianMechanism(noise_multiplier=ratio / 2)),
         ledger=Ledger(neighboring_relation="replace_one", privacy_unit="all images of one client"),
@@ -111,8 +127,7 @@ def training_loss(
         randomness=Randomness.insecure(seed),
     )
     params = simulation.run()
-    with torch.no_grad():
-        return float(losses(lambda x: torch.func.functional_call(network, dict(params), (x,)), data).mean())
+    return lambda x: torch.func.functional_call(network, dict(params), (x,))
 
 
 def algorithms(method: str, scale: Scale) -> list[tuple[float, float, float, FederatedAlgorithm]]:
@@ -155,8 +170,9 @@ def noise_ratios(
     for place, (method, ratio, shown, epsilon) in enumerate(work):
         progress(place / len(work), f"{method} at {shown:g}")
         found = [
-            (training_loss(network, given, algorithm, ratio=ratio, scale=scale, seed=seed), lr, bound, weight)
+            (float(losses(model, given).detach().mean()), lr, bound, weight)
             for lr, bound, weight, algorithm in algorithms(method, scale)
+            for model in [trained(network, given, algorithm, ratio=ratio, scale=scale, batch=BATCH, seed=seed)]
         ]
         loss, lr, bound, weight = min(found)
         row = {"data": build.__name__.upper(), "method": method, "ratio": shown, "epsilon": epsilon}

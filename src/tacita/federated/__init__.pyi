@@ -11,7 +11,8 @@ from .quantile_averaging import QuantileAveraging
 from .released_shift import ReleasedShiftSGDM
 from .resident import Resident
 from .server_adam import ServerAdam
-from .settings import SimulationSettings, read_settings, run_simulation
+from .settings import SimulationSettings, read_settings
+from .simulated_run import run_simulation
 from .simulation import Round, Simulation
 from .splits import split_by_label, split_by_owner, split_dirichlet, split_evenly, stacked
 

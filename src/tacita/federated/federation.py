@@ -5,11 +5,9 @@ Its hash is part of the federation's id, so that a client answers only a server 
 
 import hashlib
 import json
-import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from io import BytesIO
 from pathlib import Path
 from typing import Literal
 
@@ -19,10 +17,9 @@ import torch
 from torch import Tensor
 
 from tacita import _validate
-from tacita._files import replace_durably
-from tacita.clipping import FlatClipper
 from tacita.errors import DataStructureError
-from tacita.federated.algorithms import Clip21SGDM, ClipSGD, FederatedAlgorithm
+from tacita.federated.algorithm_settings import build_algorithm, check_algorithm, read_toml, settings_from_toml
+from tacita.federated.algorithms import FederatedAlgorithm
 from tacita.federated.coordinator import Coordinator
 from tacita.federated.guarded_source import GuardedSource
 from tacita.federated.privacy import LocalPrivacy
@@ -36,7 +33,6 @@ from tacita.sampling import FullBatchSampler
 from tacita.training.folder import RunFolder
 from tacita.training.run_lifecycle import RunLifecycle
 
-MODEL = "model.npz"
 UNIT = "all data of one client"
 
 
@@ -86,21 +82,14 @@ class FederationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
             ...
             ValueError: federation is not valid: Object missing required field `clients`.
         """
-        try:
-            settings = msgspec.convert(tomllib.loads(text), cls)
-        except (tomllib.TOMLDecodeError, msgspec.ValidationError, RecursionError) as error:
-            raise ValueError(f"federation is not valid: {error}.") from None
+        settings = settings_from_toml(cls, text, "federation")
         settings.check()
         return settings
 
     @classmethod
     def read(cls, path: str | Path) -> "FederationSettings":
         """Read a file of settings."""
-        try:
-            text = Path(path).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError):
-            raise ValueError(f"federation must be a readable text file, got {str(path)!r}.") from None
-        return cls.from_toml(text)
+        return cls.from_toml(read_toml(path, "federation"))
 
     def check(self) -> None:
         """Raise ``ValueError`` if a setting is missing or out of range."""
@@ -112,11 +101,7 @@ class FederationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
             _validate.positive(name, getattr(self, name))
         _validate.delta("delta", self.delta)
         _validate.inside("false_refusals", self.false_refusals)
-        if (self.momentum_weight is None) == (self.algorithm == "clip21-sgdm"):
-            word = "is missing: give it with" if self.momentum_weight is None else "must be left out of"
-            raise ValueError(f"momentum_weight {word} algorithm = {self.algorithm!r}.")
-        if self.momentum_weight is not None:
-            _validate.probability("momentum_weight", self.momentum_weight)
+        check_algorithm(self)
 
     @property
     def id(self) -> str:
@@ -131,10 +116,7 @@ class FederationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 
     def build_algorithm(self) -> FederatedAlgorithm:
         """Return the algorithm that is named."""
-        clipper = FlatClipper(max_grad_norm=self.max_grad_norm)
-        if self.algorithm == "clip-sgd":
-            return ClipSGD(clipper=clipper, lr=self.lr)
-        return Clip21SGDM(clipper=clipper, lr=self.lr, momentum_weight=self.momentum_weight or 1.0)
+        return build_algorithm(self)
 
     def build_model(self) -> torch.nn.Linear:
         """Return the linear classifier at zero, in float64."""
@@ -142,6 +124,29 @@ class FederationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
             model = torch.nn.Linear(self.features, self.classes, dtype=torch.float64)
         for parameter in model.parameters():
             torch.nn.init.zeros_(parameter)
+        return model
+
+    def load_model(self, path: str | Path) -> torch.nn.Linear:
+        """Return the trained classifier: the model with the weights of ``model.npz`` of the server's folder.
+
+        Args:
+            path: The file.
+
+        Raises:
+            DataStructureError: The file is not the model of such a federation.
+        """
+        model = self.build_model()
+        shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
+        try:
+            with np.load(path, allow_pickle=False) as archive:
+                found = {name: archive[name] for name in archive.files}
+            if {name: x.shape for name, x in found.items()} != shapes:
+                raise ValueError
+            model.load_state_dict({name: torch.from_numpy(x.astype(np.float64)) for name, x in found.items()})
+        except Exception:  # NumPy raises errors of many kinds
+            raise DataStructureError(
+                f"path must be the model.npz of this federation, with {shapes}, got {str(path)!r}."
+            ) from None
         return model
 
     @cache  # noqa: B019 - settings are few, and small
@@ -215,6 +220,7 @@ def joined(
         LedgerError: Another process has the folder.
         ValueError: There is no such client.
     """
+    settings.check()
     if not 0 <= _validate.count("number", number, at_least=0) < settings.clients:
         raise ValueError(f"number must be from 0 to {settings.clients - 1}, got {number}.")
     place = RunFolder(folder)
@@ -237,10 +243,3 @@ def joined(
             reservation=1,
         )
         yield Resident(oracle, federation=settings.id, number=number, folder=place, tell=tell)
-
-
-def publish(coordinator: Coordinator, folder: Path) -> None:
-    """Write the server's model, which is released, as ``model.npz`` with an array for each parameter."""
-    buffer = BytesIO()
-    np.savez(buffer, allow_pickle=False, **{name: x.numpy() for name, x in coordinator.params.items()})
-    replace_durably(folder / MODEL, buffer.getvalue())

@@ -7,19 +7,21 @@ starts a new process for the client app in every round, which imports no torch a
 
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tacita._files import make_folder
 from tacita.errors import TacitaError
 from tacita.federated.frames import LARGEST, NOTHING, ask
 
 if TYPE_CHECKING:  # an extra, and the server's part, which needs torch
     from flwr.app import Context, Message, RecordDict  # pyright: ignore[reportMissingImports]
     from flwr.clientapp import ClientApp  # pyright: ignore[reportMissingImports]
+    from flwr.common.typing import UserConfigValue  # pyright: ignore[reportMissingImports]
     from flwr.serverapp import Grid, ServerApp  # pyright: ignore[reportMissingImports]
 
     from tacita.federated.coordinator import Coordinator, RoundReport
+    from tacita.federated.federation import FederationSettings
+    from tacita.federated.identity import KnownClients
+    from tacita.federated.server_folder import ServerFolder
 
 KEY = "tacita"  # name of the record and of its array
 SERIALISED = "tacita.1"  # how Flower names the serialisation of our bytes, which it does not read
@@ -87,20 +89,17 @@ def client_app() -> "ClientApp":
 class KnownNodes:
     """Which of Flower's nodes is which client, learnt by asking each new node once.
 
-    A node that says that it is a client which another node was before takes that one's place, as a node that was
-    restarted has a new number. Who may be a node is the transport's to decide: use Flower's authentication.
+    A node that proves to be a client which another node was before takes that one's place, as a node that was restarted
+    has a new number. Who may be a node is the transport's to decide: use Flower's authentication.
 
     Args:
         grid: Flower's grid.
-        greeting: What to ask a node.
-        introduced: Returns the client's number for a node's reply; ``None`` if it is none of this federation.
+        clients: What each client has to prove, and how.
         seconds: How long to wait for the replies.
     """
 
-    def __init__(
-        self, grid: "Grid", greeting: bytes, introduced: Callable[[bytes], int | None], *, seconds: float
-    ) -> None:
-        self._grid, self._greeting, self._introduced = grid, greeting, introduced
+    def __init__(self, grid: "Grid", clients: "KnownClients", *, seconds: float) -> None:
+        self._grid, self._clients = grid, clients
         self._seconds = min(seconds, SECONDS_TO_INTRODUCE)
         self._known: set[int] = set()  # nodes that have said who they are
         self._node_of: dict[int, int] = {}
@@ -108,11 +107,11 @@ class KnownNodes:
     def live(self) -> dict[int, int]:
         """Return the node of each client that is there now, by the client's number."""
         nodes = sorted(self._grid.get_node_ids())
-        new = [node for node in nodes if node not in self._known]
-        replies = exchange(self._grid, dict.fromkeys(new, self._greeting), seconds=self._seconds) if new else {}
+        asked = {node: self._clients.greeting() for node in nodes if node not in self._known}
+        replies = exchange(self._grid, asked, seconds=self._seconds) if asked else {}
         for node, reply in sorted(replies.items()):  # a node that did not reply is asked again
             self._known.add(node)
-            client = self._introduced(reply)
+            client = self._clients.introduced(asked[node], reply)
             if client is not None:
                 self._node_of[client] = node
         return {client: node for client, node in sorted(self._node_of.items()) if node in nodes}
@@ -135,6 +134,7 @@ def run_rounds(
     coordinator: "Coordinator",
     *,
     minimum_clients: int,
+    clients: "KnownClients | None" = None,
     seconds: float = SECONDS,
     report: Callable[["RoundReport"], Any] = lambda round_report: None,
 ) -> None:
@@ -144,21 +144,14 @@ def run_rounds(
         grid: Flower's grid.
         coordinator: The server of the federation.
         minimum_clients: Number of clients to wait for before a round.
+        clients: The keys by which clients are known; by default they are learnt anew, and kept in memory.
         seconds: How long to wait for messages; those that come later are lost.
         report: Is told about each round.
     """
-    from tacita.federated.wire import Greeting, Introduction, WireError, from_wire, to_wire
+    from tacita.federated.identity import KnownClients
 
-    def introduced(reply: bytes) -> int | None:
-        try:
-            record = from_wire(reply)
-        except WireError:
-            return None
-        if not isinstance(record, Introduction) or record.federation != coordinator.federation:
-            return None
-        return record.client if 0 <= record.client < coordinator.num_clients else None
-
-    nodes = KnownNodes(grid, to_wire(Greeting(coordinator.federation)), introduced, seconds=seconds)
+    clients = clients or KnownClients(coordinator.federation, coordinator.num_clients)
+    nodes = KnownNodes(grid, clients, seconds=seconds)
     while coordinator.remaining_rounds:
         while len(live := nodes.live()) < minimum_clients:
             time.sleep(PAUSE)
@@ -173,32 +166,46 @@ def server_app() -> "ServerApp":
 
     The run's configuration names ``federation``, the file of :class:`FederationSettings`; ``output``, the folder of the
     server, which gets ``model.npz`` and from which a server that was killed goes on; and may name ``minimum-clients``
-    (by default all) and ``seconds`` to wait for messages.
+    (by default all) and ``seconds`` to wait for messages. The folder takes one server at a time.
     """
     app = flower().serverapp.ServerApp()
 
     @app.main()
     def main(grid: "Grid", context: "Context") -> None:
-        from tacita.federated.federation import FederationSettings, publish
+        from tacita.federated.federation import FederationSettings
+        from tacita.federated.server_folder import ServerFolder
 
         settings = FederationSettings.read(str(context.run_config["federation"]))
-        folder = Path(str(context.run_config["output"]))
-        make_folder(folder)
-        coordinator = settings.coordinator(folder / "server.safetensors")
-
-        def say(done: "RoundReport") -> None:
-            publish(coordinator, folder)
-            refused = f", refused {done.refused}" if done.refused else ""
-            accepted = f"accepted {list(done.accepted)} of {list(done.asked)}"
-            print(f"round {done.number + 1} of {settings.rounds}: {accepted}{refused}", flush=True)
-
-        run_rounds(
-            grid,
-            coordinator,
-            minimum_clients=int(context.run_config.get("minimum-clients", 0)) or settings.clients,
-            seconds=float(context.run_config.get("seconds", SECONDS)),
-            report=say,
-        )
-        publish(coordinator, folder)
+        folder = ServerFolder(str(context.run_config["output"]))
+        with folder.serving():
+            _serve(grid, settings, folder, context.run_config)
 
     return app
+
+
+def _serve(
+    grid: "Grid", settings: "FederationSettings", folder: "ServerFolder", config: Mapping[str, "UserConfigValue"]
+) -> None:
+    """Make all rounds that are left, print each of them, and write the model after each."""
+    from tacita.federated.identity import KnownClients
+
+    coordinator = settings.coordinator(folder.state)
+
+    def say(words: str) -> None:
+        print(words, flush=True)
+
+    def report(done: "RoundReport") -> None:
+        folder.publish(coordinator)
+        refused = f", refused {done.refused}" if done.refused else ""
+        accepted = f"accepted {list(done.accepted)} of {list(done.asked)}"
+        say(f"round {done.number + 1} of {settings.rounds}: {accepted}{refused}")
+
+    run_rounds(
+        grid,
+        coordinator,
+        minimum_clients=int(config.get("minimum-clients", 0)) or settings.clients,
+        clients=KnownClients(settings.id, settings.clients, folder.clients, tell=say),
+        seconds=float(config.get("seconds", SECONDS)),
+        report=report,
+    )
+    folder.publish(coordinator)

@@ -19,6 +19,7 @@ from tacita._files import make_folder, replace_durably
 from tacita.errors import TacitaError
 from tacita.federated.app_folder import APP
 from tacita.federated.federation import FederationSettings
+from tacita.federated.server_folder import ServerFolder
 
 SECONDS_TO_START = 120.0
 QUIETLY = {
@@ -192,8 +193,13 @@ class Serving:
         """Start SuperLink, run all rounds that are left, and end it. Rounds are printed as they are made.
 
         Raises:
+            ResumeError: Another server is running in the folder.
             TacitaError: Flower did not start, or the run ended before its last round.
         """
+        with ServerFolder(self.output).commanded():
+            self._run()
+
+    def _run(self) -> None:
         settings, superlink = FederationSettings.read(self.federation), program("flower-superlink")
         flags = [*self.security.of_server(), "--disable-runtime-dependency-installation"]
         flags += ["--enable-supernode-auth"] * bool(self.node_keys)
@@ -211,7 +217,7 @@ class Serving:
             }
             words = " ".join(f"{name}={value}" for name, value in config.items())
             self._flwr("run", str(app), "here", "--stream", "--run-config", words)
-        left = settings.coordinator(Path(self.output) / "server.safetensors").remaining_rounds
+        left = settings.coordinator(ServerFolder(self.output).state).remaining_rounds
         if left:
             raise TacitaError(
                 f"the run ended with {left} rounds left; {str(log)!r} says why. The same command goes on with them."

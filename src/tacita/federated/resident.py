@@ -19,11 +19,11 @@ from tacita.errors import ResumeError
 from tacita.federated.client import Client
 from tacita.federated.frames import NOTHING, SECONDS_TO_READ, listening, read_frame, write_frame
 from tacita.federated.guarded_source import GuardedSource
+from tacita.federated.identity import ClientIdentity
 from tacita.federated.wire import (
     Answer,
     Broadcast,
     Greeting,
-    Introduction,
     WireError,
     from_wire,
     largest_record,
@@ -36,6 +36,7 @@ from tacita.oracles import GradientOracle
 from tacita.training import checkpoint
 from tacita.training.folder import RunFolder
 
+IDENTITY = "identity.key"  # what the server knows this client by; private
 PROBLEMS = "problems.txt"  # what went wrong, in full; private
 MOST_PROBLEMS = 2**20  # bytes of that file
 SECONDS_BETWEEN_LOOKS = 0.2  # whether to stop
@@ -79,7 +80,8 @@ class Resident:
 
     Raises:
         TypeError: The oracle's source is no :class:`GuardedSource`.
-        ResumeError: The checkpoint in the folder is of another federation or client, or cannot be continued.
+        ResumeError: The checkpoint in the folder is of another federation or client, or cannot be continued, or the
+            client's identity is missing.
     """
 
     def __init__(
@@ -103,6 +105,7 @@ class Resident:
         model = oracle.source.model
         given = {} if model is None else dict(model.named_parameters())
         self._dtypes = {name: given[name].dtype if name in given else torch.float64 for name in self._shapes}
+        self._identity = ClientIdentity.at(folder.private / IDENTITY, new=not folder.checkpoint.exists())
         self._take_up()
 
     @property
@@ -140,7 +143,7 @@ class Resident:
         if not isinstance(record, Greeting | Broadcast) or record.federation != self.federation:
             raise WireError("the record is not for a client of this federation.")
         if isinstance(record, Greeting):
-            return to_wire(Introduction(self.federation, self.number))
+            return to_wire(self._identity.introduction(record, self.number))
         if record.refused:
             self._tell(f"the server has refused the last message: {record.refused[:40]!r}")
         found = tensors_of(record.params, self._shapes)

@@ -33,21 +33,27 @@ class Greeting(msgspec.Struct, frozen=True, tag="greeting", forbid_unknown_field
 
     Attributes:
         federation: The id of the federation.
+        challenge: Random bytes, which the reply signs.
     """
 
     federation: str
+    challenge: bytes
 
 
 class Introduction(msgspec.Struct, frozen=True, tag="introduction", forbid_unknown_fields=True):
-    """A node says which client it is.
+    """A node says which client it is, and proves it (:mod:`tacita.federated.identity`).
 
     Attributes:
         federation: The id of the federation.
         client: The client's number.
+        key: The client's public key.
+        signature: That key's signature of federation, number and the greeting's challenge.
     """
 
     federation: str
     client: int
+    key: bytes
+    signature: bytes
 
 
 class Broadcast(msgspec.Struct, frozen=True, tag="broadcast", forbid_unknown_fields=True):
@@ -103,8 +109,8 @@ def from_wire(data: bytes) -> Record:
         WireError: The bytes are no record. The message quotes none of them.
 
     Example:
-        >>> from_wire(to_wire(Greeting("clinics")))
-        Greeting(federation='clinics')
+        >>> from_wire(to_wire(Greeting("clinics", b"?")))
+        Greeting(federation='clinics', challenge=b'?')
     """
     try:
         return _decoder.decode(data)

@@ -112,8 +112,8 @@ def load(folder: str | Path, *, trust_code: bool = False) -> TableModel:
             it only if you would run that code. No file of a run is itself code.
 
     Raises:
-        TacitaError: There is no finished run, its files are not those that its ledger was sealed with, or its model is
-            code and ``trust_code`` is false.
+        TacitaError: There is no finished run, its files are not those that its ledger was sealed with, its model is not
+            one of a table, or is code and ``trust_code`` is false.
 
     Example::
 
@@ -127,6 +127,8 @@ def load(folder: str | Path, *, trust_code: bool = False) -> TableModel:
             f"{str(folder)!r} holds no model: the number of runs drawn was 0 (see its statement). Train again, with a "
             "budget of its own."
         )
+    if not run.holds(PREPROCESSING):
+        raise TacitaError(_no_table(folder, run.stated))
     preprocessing = Preprocessing.from_bytes(run.read(PREPROCESSING))
     spec = preprocessing.model
     if spec != ModelSpec.of(spec.name, spec.width, preprocessing.encoder):
@@ -142,6 +144,17 @@ def load(folder: str | Path, *, trust_code: bool = False) -> TableModel:
     except (OSError, RuntimeError, MemoryError, OverflowError, safetensors.SafetensorError):
         raise TacitaError(f"{MODEL} does not fit the model {preprocessing.model.name!r}.") from None
     return TableModel(model, preprocessing.encoder, run.stated, folder)
+
+
+def _no_table(folder: Path, stated: Mapping[str, Any]) -> str:
+    """Return what a run is that was not trained on a table, and how its weights are read."""
+    named = stated.get("model")
+    what = f" ({named})" if isinstance(named, str) else ""
+    return (
+        f"{str(folder)!r} holds a finished run, but no model of a table{what}: without {PREPROCESSING} nothing says "
+        "how the columns of a file become features. Predictions are for runs of tacita train. The weights of this one "
+        f"are in {MODEL}: safetensors.torch.load_file({str(folder / MODEL)!r}) reads them."
+    )
 
 
 def as_dates(days: np.ndarray, scale: float) -> np.ndarray:

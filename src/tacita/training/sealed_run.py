@@ -181,6 +181,10 @@ class SealedRun:
             raise TacitaError(f"{str(self.folder)!r}: {name} is not a file that its ledger was sealed with.")
         return data
 
+    def holds(self, name: str) -> bool:
+        """Return whether a file of that name was sealed."""
+        return name in self._files
+
     def _stated(self) -> dict[str, Any]:
         try:
             stated = json.loads((self.folder / STATEMENT).read_bytes())

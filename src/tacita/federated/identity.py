@@ -1,0 +1,176 @@
+"""Which client a node is: a key that only this client has, bound to its number when it is first introduced.
+
+Place: federated.resident (signs) <-> the wire <-> [federated.identity] (checks) <- federated.flower. A transport gives
+a node that was restarted a new number, so that the server has to ask it which client it is. A claim alone would let any
+node take a client's place, and use up the numbers of its messages.
+"""
+
+import hmac
+import json
+import os
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from tacita._files import replace_durably
+from tacita.errors import ResumeError
+from tacita.federated.wire import Greeting, Introduction, WireError, from_wire, to_wire
+
+KEY_BYTES = 32  # of an Ed25519 key, private or public
+CHALLENGE_BYTES = 32
+_SIGNED_AS = "tacita introduction 1"  # so that the signature serves for nothing else
+
+
+class ClientIdentity:
+    """The private signing key of one client, in a file of mode 0600. It has nothing to do with data or noise."""
+
+    def __init__(self, key: Ed25519PrivateKey) -> None:
+        self._key = key
+
+    @classmethod
+    def at(cls, path: Path, *, new: bool) -> "ClientIdentity":
+        """Return the identity in the file ``path``; make one of the system's randomness if there is none.
+
+        Args:
+            path: The file, in a folder that only its owner may enter.
+            new: Whether an identity may be made: whether the client was never introduced.
+
+        Raises:
+            ResumeError: The file is missing, though ``new`` is false, or is no such file.
+        """
+        if not path.exists():
+            if not new:
+                raise ResumeError(
+                    f"{path.name} of a client that has sent messages is missing: restore it. The server knows this "
+                    "client by it."
+                )
+            replace_durably(path, Ed25519PrivateKey.generate().private_bytes_raw(), mode=0o600)
+        data = path.read_bytes()
+        if len(data) != KEY_BYTES:
+            raise ResumeError(f"{path.name} is no key of a client: restore it.")
+        return cls(Ed25519PrivateKey.from_private_bytes(data))
+
+    def introduction(self, greeting: Greeting, client: int) -> Introduction:
+        """Return the reply to a server's greeting: the client's number, its public key, and its signature.
+
+        Raises:
+            WireError: The greeting has no challenge of the right length.
+        """
+        if len(greeting.challenge) != CHALLENGE_BYTES:
+            raise WireError("the greeting has no challenge.")
+        signature = self._key.sign(_signed(greeting.federation, client, greeting.challenge))
+        key = self._key.public_key().public_bytes_raw()
+        return Introduction(greeting.federation, client, key, signature)
+
+    def __repr__(self) -> str:
+        return "ClientIdentity()"  # the key is private
+
+
+class KnownClients:
+    """The public key of each client of a federation: learnt at its first introduction, and kept in a file.
+
+    Guarantee: once a client was introduced, a node is taken for this client only if it holds the client's private key.
+    Every greeting has a fresh challenge, so that an introduction that somebody has overheard serves for nothing. Who
+    comes *first* under a number is not checked: for that, let the transport authenticate its nodes.
+
+    Args:
+        federation: The id of the federation.
+        num_clients: Number of clients.
+        path: The file of the keys, which are public; ``None`` to keep them in memory.
+        tell: Is told about every introduction that is refused, in words that are public.
+
+    Raises:
+        ResumeError: The file is that of another federation, or cannot be read.
+    """
+
+    def __init__(
+        self,
+        federation: str,
+        num_clients: int,
+        path: Path | None = None,
+        *,
+        tell: Callable[[str], None] = lambda words: None,
+    ) -> None:
+        self.federation, self.num_clients, self.path = federation, num_clients, path
+        self._tell = tell
+        self._keys: dict[int, bytes] = {}
+        if path is not None and path.exists():
+            self._load(path)
+
+    def greeting(self) -> bytes:
+        """Return what to ask a node, with a challenge of its own."""
+        return to_wire(Greeting(self.federation, secrets.token_bytes(CHALLENGE_BYTES)))
+
+    def introduced(self, greeting: bytes, reply: bytes) -> int | None:
+        """Return the number of the client that ``reply`` proves to be, and remember its key; ``None`` if it is none.
+
+        Args:
+            greeting: What the node was asked: what :meth:`greeting` returned, once for each node.
+            reply: What the node has replied.
+        """
+        asked = from_wire(greeting)
+        try:
+            said = from_wire(reply)
+        except WireError:
+            return None
+        if not (isinstance(asked, Greeting) and isinstance(said, Introduction)):
+            return None
+        if said.federation != self.federation or not 0 <= said.client < self.num_clients:
+            return None
+        if not _verified(said, asked.challenge):
+            self._tell(f"a node said that it is client {said.client}, and could not prove it: it is not asked.")
+            return None
+        known = self._keys.get(said.client)
+        if known is None:
+            self._keys[said.client] = said.key
+            self._save()
+        elif not hmac.compare_digest(known, said.key):
+            where = (
+                "" if self.path is None else f" If its folder was lost, remove its line from {os.fspath(self.path)}."
+            )
+            self._tell(
+                f"a node said that it is client {said.client}, with another key than that client had before: it is not "
+                f"asked.{where}"
+            )
+            return None
+        return said.client
+
+    def _save(self) -> None:
+        """Write the keys before a client is asked for anything."""
+        if self.path is not None:
+            keys = {str(client): key.hex() for client, key in sorted(self._keys.items())}
+            text = json.dumps({"federation": self.federation, "keys": keys}, indent=2)
+            replace_durably(self.path, text.encode())
+
+    def _load(self, path: Path) -> None:
+        try:
+            found = json.loads(path.read_bytes())
+            keys = {int(client): bytes.fromhex(key) for client, key in found["keys"].items()}
+            federation = found["federation"]
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            raise ResumeError(f"{path.name} cannot be read: restore it, or remove it to learn the keys anew.") from None
+        if federation != self.federation:
+            raise ResumeError(f"{path.name} is of another federation: choose another folder.")
+        self._keys = keys
+
+    def __repr__(self) -> str:
+        return f"KnownClients(federation={self.federation!r}, clients={sorted(self._keys)})"
+
+
+def _signed(federation: str, client: int, challenge: bytes) -> bytes:
+    """Return the bytes that are signed: every part with its length, so that no two claims have the same ones."""
+    return msgspec.msgpack.encode((_SIGNED_AS, federation, client, challenge))
+
+
+def _verified(said: Introduction, challenge: bytes) -> bool:
+    """Return whether the signature is that of the key, the claim and the challenge."""
+    try:
+        key = Ed25519PublicKey.from_public_bytes(said.key)
+        key.verify(said.signature, _signed(said.federation, said.client, challenge))
+    except (InvalidSignature, ValueError):
+        return False
+    return True

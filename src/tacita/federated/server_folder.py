@@ -1,0 +1,79 @@
+"""The folder of a federation's server: its state, its clients' public keys, its model. Nothing in it is private."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+
+from tacita._files import make_folder, replace_durably
+from tacita._lock import HeldLock
+from tacita.errors import ResumeError
+from tacita.federated.coordinator import Coordinator
+
+
+class ServerFolder:
+    """The files of a server, and the locks that keep a second server out.
+
+    Two servers of one federation would each ask the clients for every round, so that the clients' messages would be
+    used up, and overwrite each other's state.
+
+    Attributes:
+        path: The folder.
+        state: The server's state, from which one that was killed goes on.
+        clients: The public keys of the clients.
+        model: The released model.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.state = self.path / "server.safetensors"
+        self.clients = self.path / "clients.json"
+        self.model = self.path / "model.npz"
+
+    @contextmanager
+    def commanded(self) -> Iterator[None]:
+        """Hold the folder for the command that starts the server, for the block.
+
+        Raises:
+            ResumeError: Another command holds it, or a server is running in it.
+        """
+        make_folder(self.path)
+        with self._held(self.path):
+            with self.serving():  # let go again: the server that is started takes it
+                pass
+            yield
+
+    @contextmanager
+    def serving(self) -> Iterator[None]:
+        """Hold the folder for the server itself, for the block, whoever has started it.
+
+        Raises:
+            ResumeError: Another server holds it.
+        """
+        make_folder(self.path)
+        lock = self.path / "server.lock"
+        lock.touch()
+        with self._held(lock):
+            yield
+
+    @contextmanager
+    def _held(self, path: Path) -> Iterator[None]:
+        try:
+            lock = HeldLock(path, wait=False)
+        except BlockingIOError:
+            raise ResumeError(
+                f"another server of a federation is running in {str(self.path)!r}: wait until it ends, or stop it. "
+                "Another federation needs a folder of its own."
+            ) from None
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def publish(self, coordinator: Coordinator) -> None:
+        """Write the server's model, which is released, with an array for each parameter."""
+        buffer = BytesIO()
+        np.savez(buffer, allow_pickle=False, **{name: x.numpy() for name, x in coordinator.params.items()})
+        replace_durably(self.model, buffer.getvalue())

@@ -1,0 +1,171 @@
+"""A simulated federation in a folder of its own: what a TOML file describes, run, continued, sealed."""
+
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+import torch
+
+from tacita.errors import DataStructureError, ResumeError
+from tacita.federated.problems import LogisticClients
+from tacita.federated.settings import SimulationSettings
+from tacita.federated.simulation import Simulation
+from tacita.federated.splits import Split, split_by_label, split_by_owner, split_dirichlet, split_evenly, stacked
+from tacita.federated.views import protected_from
+from tacita.ledger import Ledger, Statement, statement
+from tacita.random import Randomness
+from tacita.training.folder import RunFolder
+from tacita.training.run_facts import run_facts
+from tacita.training.sealed_run import TEXT, publish
+
+EVERY = 100  # rounds between checkpoints
+NOT_ANONYMISED = (
+    "The clients' data: a run changes nothing in them, and they stay as personal as they were.",
+    "What is declared: all that the settings state is published as given.",
+)
+UNITS = {"client": "all data of one client", "record": "one record of one client"}
+
+
+def read_clients(settings: SimulationSettings) -> LogisticClients:
+    """Read the data and deal them to clients. No message quotes a value.
+
+    Raises:
+        DataStructureError: The file is not such an NPZ file.
+    """
+    found = _arrays(settings, "features", "labels", *(("owners",) if settings.split == "owner" else ()))
+    features, labels = found[:2]
+    numbers = all(array.dtype.kind in "biuf" for array in (features, labels))
+    if features.ndim != 2 or not numbers or any(len(array) != len(features) or array.ndim != 1 for array in found[1:]):
+        raise DataStructureError("data must hold numbers: features (rows, d), and one label (and owner) a row.")
+    signs = torch.from_numpy(np.where(labels > 0, 1.0, -1.0))
+    rows, weights = stacked((torch.from_numpy(features.astype(np.float64)), signs), _dealt(settings, found))
+    return LogisticClients(
+        *rows, weights=weights, regularisation=settings.regularisation, batch_size=settings.batch_size
+    )
+
+
+def read_weights(settings: SimulationSettings, num_clients: int) -> torch.Tensor | None:
+    """Read the weights of the clients; ``None`` if they count alike. No message quotes a value.
+
+    Raises:
+        DataStructureError: The file has no such array.
+    """
+    if settings.total_weight is None:
+        return None
+    (weights,) = _arrays(settings, "weights")
+    if weights.shape != (num_clients,) or weights.dtype.kind not in "biuf":
+        raise DataStructureError(
+            f"data must hold weights with one number a client, {num_clients} in all, got an array of shape "
+            f"{weights.shape}."
+        )
+    return torch.from_numpy(weights.astype(np.float64))
+
+
+def _arrays(settings: SimulationSettings, *names: str) -> list[np.ndarray]:
+    try:
+        with np.load(settings.data, allow_pickle=False) as archive:
+            return [archive[name] for name in names]
+    except Exception:  # NumPy raises errors of many kinds, whose words may quote the file
+        raise DataStructureError(
+            f"data must be an NPZ file with the arrays {', '.join(names)}, got {settings.data!r}."
+        ) from None
+
+
+def _dealt(settings: SimulationSettings, found: list[np.ndarray]) -> Split:
+    rng, clients = np.random.default_rng(settings.split_seed), settings.clients or 0
+    if settings.split == "owner":
+        return split_by_owner(found[2])
+    if settings.split == "label":
+        return split_by_label(found[1], clients, rng)
+    if settings.split == "dirichlet":
+        return split_dirichlet(found[1], clients, rng, concentration=settings.concentration or 0.0)
+    return split_evenly(len(found[0]), clients, rng)
+
+
+def run_simulation(settings: SimulationSettings, progress: Callable[[float], None] = lambda share: None) -> str:
+    """Run what ``settings`` describe in their folder, or continue it there, and return the privacy statement.
+
+    The folder gets ``ledger.jsonl``, ``model.safetensors`` (the released model), ``statement.txt`` and
+    ``statement.json``, and the ledger is sealed over them, so that ``tacita statement``, ``show`` and ``report`` check
+    them as those of any run. ``private/`` holds key and checkpoint until the run ends.
+
+    Raises:
+        ValueError: A setting is missing or out of range, or does not belong to the others.
+        ResumeError: The folder holds something else than an unfinished run of these settings.
+    """
+    settings.check()
+    folder = RunFolder(settings.output)
+    if folder.tidying:  # all is sealed but the private files are there
+        return _tidied(folder)
+    unfinished = folder.unfinished
+    if not (unfinished or folder.empty):
+        raise ResumeError(f"output must be a new folder, or that of an unfinished simulation, got {settings.output!r}.")
+    problem = read_clients(settings)
+    weights = read_weights(settings, problem.num_clients)
+    folder.create()
+    randomness = Randomness.load(folder.key) if unfinished else Randomness.system()
+    relation, unit = settings.neighboring_relation, UNITS[settings.unit]
+    ledger = Ledger(folder.ledger, neighboring_relation=relation, privacy_unit=unit)
+    try:
+        simulation = Simulation(
+            problem,
+            settings.build_algorithm(),
+            privacy=settings.build_privacy(),
+            ledger=ledger,
+            rounds=settings.rounds,
+            loss_rate=settings.loss_rate,
+            weights=weights,
+            total_weight=settings.total_weight,
+            stream_per_client=settings.algorithm == "released-shift-sgdm",
+            settings={"config": {**msgspec.to_builtins(settings), "output": ""}},
+            session=ledger.sessions[0] if unfinished and ledger.sessions else None,
+            randomness=randomness,
+        )
+        if unfinished and folder.checkpoint.exists():
+            simulation.load(folder.checkpoint)
+        _train(folder, simulation, progress)
+        _publish(ledger, simulation, settings)
+    finally:
+        ledger.close()
+    return _tidied(folder)
+
+
+def _train(folder: RunFolder, simulation: Simulation, progress: Callable[[float], None]) -> None:
+    """Make all rounds; a checkpoint stands before each hundred, and after the last one."""
+    while True:
+        simulation.save(folder.checkpoint)
+        simulation.randomness.save(folder.key)
+        if not simulation.remaining_rounds:
+            return
+        simulation.run(min(EVERY, simulation.remaining_rounds), progress=progress)
+
+
+def _publish(ledger: Ledger, simulation: Simulation, settings: SimulationSettings) -> None:
+    """Write model and statement, and end the ledger with their hashes."""
+    if not simulation.session.closed:
+        simulation.session.close()
+    public = settings.neighboring_relation != "add_or_remove_one"  # else the number of clients is a secret
+    clients = simulation.problem.num_clients if public and settings.unit == "client" else None
+
+    def make_statement(hashes: dict[str, str]) -> Statement:
+        return statement(
+            ledger,
+            settings.delta,
+            num_units=clients,
+            caveats=protected_from(simulation, settings.delta),
+            model=f"{settings.algorithm} on logistic regression, {settings.rounds} rounds",
+            task="classification",
+            target="labels",
+            files=hashes,
+            run=run_facts(simulation.randomness),
+            not_anonymised=list(NOT_ANONYMISED),
+        )
+
+    publish(ledger, make_statement, weights=simulation.params)
+
+
+def _tidied(folder: RunFolder) -> str:
+    """Remove what may not be shared, the key last, and return the statement."""
+    text = (folder.path / TEXT).read_text(encoding="utf-8")
+    folder.finish()
+    return text
