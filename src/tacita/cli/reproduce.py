@@ -60,13 +60,13 @@ def report(experiment: runs.Experiment, result: runs.Result) -> str:
     """Return title, table, notes and checks as plain text."""
     console = Console(width=160, no_color=True, highlight=False, markup=False)
     with console.capture() as captured:
-        console.print(f"{experiment.title}\n{experiment.source}")
+        console.print(f"{experiment.title}\n{runs.sentence(experiment.source)}")
         if result.rows:
             console.print(runs.as_table(result))
         for note in result.notes:
-            console.print(note)
+            console.print(runs.sentence(note))
         for check in result.checks:
-            console.print(f"{'holds ' if check.held else 'FAILS '} {check.says}")
+            console.print(f"{'holds ' if check.held else 'FAILS '} {runs.sentence(check.says)}")
     return "\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n"
 
 

@@ -14,12 +14,16 @@ from tacita.experiments import (
     convex_structured,
     dp_clipped_sgd,
     one_pass,
+    regime_tables,
     saddles,
+    threshold_claims,
 )
 from tacita.experiments.runner import Experiment
 
 MODULES: tuple[ModuleType, ...] = (
     dp_clipped_sgd,
+    regime_tables,
+    threshold_claims,
     one_pass,
     saddles,
     clip21,

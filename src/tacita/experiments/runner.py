@@ -30,6 +30,16 @@ def needed_files(folder: Path, names: Sequence[str]) -> None:
         raise ValueError(f"data must be a folder with {' and '.join(names)}, and {str(folder)!r} lacks {missing[0]}.")
 
 
+def sentence(text: str) -> str:
+    """Return the text with a full stop at its end, unless it ends a sentence already.
+
+    Example:
+        >>> sentence("it holds"), sentence("Does it hold?")
+        ('it holds.', 'Does it hold?')
+    """
+    return text if text.endswith((".", "!", "?", ":")) else f"{text}."
+
+
 def silent(share: float, what: str) -> None:
     """Show no progress."""
 
@@ -116,8 +126,8 @@ def as_record(experiment: Experiment, result: Result, *, full: bool, seed: int) 
         "full": full,
         "seed": seed,
         "rows": [{name: _plain(value) for name, value in row.items()} for row in result.rows],
-        "checks": [{"says": check.says, "held": bool(check.held)} for check in result.checks],
-        "notes": list(result.notes),
+        "checks": [{"says": sentence(check.says), "held": bool(check.held)} for check in result.checks],
+        "notes": [sentence(note) for note in result.notes],
     }
 
 
