@@ -1,7 +1,7 @@
 """The networks of the noisy SGD paper, with group normalisation, at any width; and a small transformer for CoLA.
 
 The paper's networks have batch normalisation, which mixes records, so no per-sample gradient exists: one record changes
-every gradient of the batch, and running statistics would be released without noise. Group normalisation takes its place.
+every gradient of the batch, and running statistics would be released without noise. Group normalisation replaces it.
 Source: "Noise is All You Need: Private Second-Order Convergence of Noisy SGD", appendix A.
 """
 
@@ -36,8 +36,8 @@ class Times(nn.Module):
 
 
 def normalised(channels: int) -> nn.Module:
-    """Return group normalisation in at most 32 groups."""
-    return nn.GroupNorm(math.gcd(GROUPS, channels), channels)
+    """Return group normalisation in at most 32 groups, of at least two channels each."""
+    return nn.GroupNorm(math.gcd(GROUPS, channels // 2), channels)
 
 
 def conv(inside: int, out: int, kernel: int = 3, stride: int = 1, padding: int = 1) -> nn.Module:

@@ -5,6 +5,8 @@ below 1/2 and far too little above 2. Only :func:`unsafe_formula_1_noise` gives 
 Source: "Noise is All You Need: Private Second-Order Convergence of Noisy SGD", Theorems 3.1 and 3.3 and section 4.
 """
 
+from functools import cache
+
 from tacita import _validate
 from tacita.accounting import GaussianSumEvent, PoissonLaw, Spend, calibrate, epsilon
 from tacita.clipping import FlatClipper
@@ -43,11 +45,13 @@ def clipped_event(noise_multiplier: float, sample_rate: float) -> GaussianSumEve
     )
 
 
+@cache
 def real_epsilon(noise_multiplier: float, *, sample_rate: float, steps: int, delta: float) -> float:
     """Return the accountant's epsilon of Algorithm 1; of Algorithm 2 only where no gradient exceeds the threshold."""
     return epsilon([Spend(clipped_event(noise_multiplier, sample_rate), steps)], delta).epsilon
 
 
+@cache
 def needed_multiplier(*, epsilon: float, delta: float, sample_rate: float, steps: int) -> float:
     """Return the least noise multiplier with which Algorithm 1 has the epsilon."""
     return calibrate(
