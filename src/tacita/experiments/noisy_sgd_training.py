@@ -51,7 +51,7 @@ FULL = FigureScale(
     records=50_000, tests=10_000, width=1.0, batch_size=512, epochs=24, lr=0.1, epsilons=EPSILONS, seeds=10
 )
 REDUCED = FigureScale(
-    records=3000, tests=1000, width=1 / 8, batch_size=32, epochs=4, lr=0.1, epsilons=(1 / 8, 1.0, 8.0), seeds=2
+    records=3000, tests=1000, width=1 / 8, batch_size=32, epochs=3, lr=0.1, epsilons=(1 / 8, 1.0, 8.0), seeds=2
 )
 SMALL = FigureScale(records=128, tests=64, width=1 / 8, batch_size=32, epochs=4, lr=0.5, epsilons=(1 / 8, 8.0), seeds=1)
 SENTENCES = {"full": (8551, 527, 128, 4), "reduced": (3000, 527, 32, 1), "small": (128, 64, 16, 1)}
