@@ -1,4 +1,4 @@
-"""Formula (1)'s noise: only through a wrapper that says what it guarantees, and the table of nominal and real epsilon."""
+"""Formula (1)'s noise: only through a wrapper that says what it guarantees; nominal and real epsilon in a table."""
 
 import pytest
 import torch
@@ -94,9 +94,15 @@ def test_a_claim_that_holds_is_not_called_refuted():
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        (dict(relation="replace_one"), "oracle must have Poisson sampling under add_or_remove_one"),
+        (
+            dict(relation="zero_out_one", sampler=tacita.PoissonSampler(sample_rate=0.1, num_records=20)),
+            "oracle must have Poisson sampling under add_or_remove_one",
+        ),
         (dict(sampler=tacita.FullBatchSampler(num_records=20)), "oracle must have Poisson sampling"),
-        (dict(clipper=tacita.AutomaticClipper(max_grad_norm=1.0)), "a ClippedGradientOracle with a FlatClipper"),
+        (
+            dict(clipper=tacita.AutomaticClipper(max_grad_norm=1.0, gamma=0.1)),
+            "a ClippedGradientOracle with a FlatClipper",
+        ),
         (dict(clipped=False, debug_monitor=True), "without a monitor"),
         (dict(clipped=False, monitor_weight=0.5), "without a monitor"),
     ],
