@@ -8,6 +8,7 @@ import io
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -148,7 +149,7 @@ def _oracle_steps(task: NoisySGDTask, model: nn.Module, method: str, nominal: fl
 def oracle_of(task: NoisySGDTask, model: nn.Module, method: str, nominal: float, seed: int) -> GradientOracle:
     """Return the oracle of a method; the paper's noise comes through the unsafe wrapper where its claim is false."""
     multiplier = multiplier_of(task, method, nominal)
-    common = dict(
+    common: dict[str, Any] = dict(
         ledger=Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one row"),
         sampler=PoissonSampler(sample_rate=task.sample_rate, num_records=task.records),
         mechanism=GaussianMechanism(noise_multiplier=multiplier),
