@@ -18,12 +18,12 @@ def accuracies(rows: Sequence[Row], part: str, title: str) -> Any:
     for panel, method in zip([axes] if len(methods) == 1 else axes, methods, strict=True):
         mine = plain + [row for row in rows if row["method"] == method]
         for row, color in zip(mine, (INK, *PALETTE, INK), strict=False):
-            named = "SGD" if row["nominal epsilon"] is None else f"ε = {row['nominal epsilon']:g}"
+            named = "SGD" if row["nominal epsilon"] is None else f"nominal ε = {row['nominal epsilon']:g}"
             means = [row[f"{part} after {share:.0%}"] for share in SHARES]
             panel.plot(SHARES, means, marker="o", color=color, ls="--" if row in plain else "-", label=named)
             low, high = ([row[f"{part}, {end}"]] for end in ("least", "most"))
             panel.fill_between([0.97, 1.0], low * 2, high * 2, color=color, alpha=0.2, lw=0)
-        panel.set(title=method, xlabel="share of the steps", ylabel=f"{part} accuracy", ylim=(0, 1))
-        panel.legend(fontsize=8)
+        panel.set(title=method, xlabel="share of the steps", ylabel=f"{part} accuracy", ylim=(0, None))
+        panel.legend(fontsize=8, loc="upper left")
     heading(figure, title)
     return figure
