@@ -46,6 +46,6 @@ def test_strange_lines_and_other_versions_are_not_used(tmp_path, monkeypatch):
     KeptRuns(path)({"seed": 1}, counted(calls, 0.1))
     path.write_text(path.read_text() + "[]\n3\n{}\n\n")
     assert KeptRuns(path)({"seed": 1}, counted(calls, 9.0)) == {"loss": 0.1}
-    monkeypatch.setattr(kept_runs, "version", lambda package: "another")
+    monkeypatch.setattr(kept_runs, "tacita_version", lambda: "another")
     assert KeptRuns(path)({"seed": 1}, counted(calls, 0.2)) == {"loss": 0.2}
     assert len([json.loads(line) for line in path.read_text().splitlines() if line]) == 5

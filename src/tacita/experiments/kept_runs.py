@@ -2,9 +2,10 @@
 
 import json
 from collections.abc import Callable, Mapping
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+from tacita.training.run_facts import tacita_version
 
 
 class KeptRuns:
@@ -31,7 +32,7 @@ class KeptRuns:
 
     def __call__(self, settings: Mapping[str, Any], compute: Callable[[], dict[str, float]]) -> dict[str, float]:
         """Return the result that is known for these settings, or compute and keep it."""
-        key = json.dumps({**settings, "version": version("tacita")}, sort_keys=True)
+        key = json.dumps({**settings, "version": tacita_version()}, sort_keys=True)
         if key not in self._known:
             self._known[key] = result = compute()
             if self.path is not None:
