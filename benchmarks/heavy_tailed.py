@@ -43,7 +43,7 @@ def main() -> None:
     ]
     for one in records:
         rows = [{name: in_words(value) for name, value in row.items()} for row in one["rows"]]
-        lines += ["", f"### {one['title']}", "", " ".join(one["notes"]), "", *markdown_table(rows)]
+        lines += ["", f"### {one['title'].removesuffix('.')}", "", " ".join(one["notes"]), "", *markdown_table(rows)]
     write_section(SCRIPT, [*lines, ""])
 
 

@@ -44,14 +44,14 @@ def test_a_table_and_what_held(toys, tacita_command):
     done = tacita_command("reproduce", "good")
     assert done.code == 0
     assert "small" in done.out
-    assert "holds  it holds" in done.out
+    assert "holds  it holds.\n" in done.out
     assert not list(Path().iterdir())
 
 
 def test_a_claim_that_fails_is_exit_code_1(toys, tacita_command):
     done = tacita_command("reproduce", "bad")
     assert done.code == 1
-    assert "FAILS  it holds" in done.out
+    assert "FAILS  it holds.\n" in done.out
 
 
 def test_json_has_size_and_seed(toys, tacita_command):

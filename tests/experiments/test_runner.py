@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from tacita.experiments import Check, Experiment, Result, catalogue, find
-from tacita.experiments.runner import as_json, as_record, as_table, in_words, write
+from tacita.experiments.runner import as_json, as_record, as_table, in_words, sentence, write
 from tacita.report.style import new_figure, styled
 
 ROWS = [{"method": "a", "gap": 0.123456}, {"method": "b", "gap": float("inf")}]
@@ -29,8 +29,8 @@ def test_the_record_is_json_whatever_the_figures():
     record = as_record(experiment, experiment(), full=False, seed=3)
     read = json.loads(as_json(record))
     assert read["rows"] == [{"method": "a", "gap": 0.123456}, {"method": "b", "gap": "inf"}]
-    assert read["checks"] == [{"says": "a is small", "held": True}]
-    assert (read["seed"], read["full"], read["notes"]) == (3, False, ["medians"])
+    assert read["checks"] == [{"says": "a is small.", "held": True}]
+    assert (read["seed"], read["full"], read["notes"]) == (3, False, ["medians."])
 
 
 def test_run_is_given_size_seed_and_progress():
@@ -95,6 +95,14 @@ def test_names_are_found_and_unknown_ones_say_what_there_is():
         assert experiment.source
     with pytest.raises(ValueError, match=r"experiment must be one of .*, got 'nothing'"):
         find("nothing")
+
+
+def test_what_is_listed_and_shown_ends_like_a_sentence():
+    for experiment in catalogue().values():
+        assert experiment.title == sentence(experiment.title), experiment.name
+    shown = as_record(toy(), Result(rows=[], checks=[Check("it holds", True)], notes=["one run"]), full=False, seed=0)
+    assert shown["checks"][0]["says"] == "it holds."
+    assert shown["notes"] == ["one run."]
 
 
 def test_two_experiments_of_one_name_are_an_error(monkeypatch):

@@ -7,6 +7,7 @@ import torch
 
 from tacita.accounting import AboveThresholdEvent, ConditionalEvent, CoupledEvent, accountant, moved
 from tacita.estimators import StationarityQuery, UnclippedSum, stationarity_query
+from tacita.experiments import noisy_sgd_noise
 from tacita.gradients import hessian, lanczos_error, randomness_check
 from tacita.mechanisms.above_threshold import AboveThreshold
 from tacita.methods import RandomIterate
@@ -23,6 +24,7 @@ HESSIAN = "tests/gradients/test_hessian.py::"
 THRESHOLD = "tests/mechanisms/test_above_threshold.py::"
 TEST = "tests/oracles/test_stationary_test.py::"
 ITERATE = "tests/methods/test_random_iterate.py::"
+FORMULA = "tests/experiments/test_noisy_sgd_noise.py::"
 
 
 # -- couplings
@@ -532,3 +534,25 @@ def iterate_behind_the_gap():
 def scales_not_compared_with_the_event():
     """Answers have whatever noise the test's mechanism names, whether or not the session's event promises more."""
     put(ThresholdAnswer, "check_paid", lambda self, *_: None)
+
+
+# -- the paper's noise
+
+
+@bug(caught_by=[FORMULA + "test_a_claim_that_holds_is_not_called_refuted"])
+def true_claims_of_formula_1_called_refuted():
+    """The noise of formula (1) is said to be too little where it is more than enough."""
+    put(noisy_sgd_noise, "MARGIN", 0.0)
+
+
+@bug(caught_by=[FORMULA + "test_what_the_theorems_are_not_about_is_refused"])
+def formula_1_for_any_sampling():
+    """The claim is said to be false of batches and relations for which nobody proved or claimed it."""
+    swap(noisy_sgd_noise._claim, lambda oracle, nominal_delta: ("the paper's Theorem 3.1", nominal_delta))
+
+
+@bug(caught_by=[FORMULA + "test_without_clipping_no_epsilon_is_stated"])
+def conditional_claim_of_formula_1_called_unconditional():
+    """What is printed of an unclipped oracle does not say that its epsilon rests on the declared bound."""
+    swap(noisy_sgd_noise._unclipped, lambda oracle: False)
+    swap(noisy_sgd_noise._claim, lambda oracle, nominal_delta: ("the paper's Theorem 3.3", 2 * nominal_delta))

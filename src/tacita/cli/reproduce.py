@@ -34,7 +34,8 @@ def reproduce(
     Args:
         name: Name of the experiment.
         full: Run at the published size; without it, at a size that takes seconds.
-        output: Write NAME.json, NAME.txt and the figure NAME.png to this folder (needs the extra [report]).
+        output: Write NAME.json, NAME.txt and the figure NAME.png to this folder (needs the extra [report]). The figures
+            of noisy SGD keep their single runs there, so that the command goes on after an interruption.
         json: Print JSON instead of the table.
         seed: Seed of the synthetic data, and of what is drawn.
         data: Folder of public data, for the experiments of a paper that has such (clip21-thresholds: duke.npz and
@@ -46,7 +47,8 @@ def reproduce(
     if output is not None:
         need_matplotlib()  # fails before the work, not after it
         check_folder("output", output)
-    result = _run(experiment, full, seed, data)
+    kept = None if output is None else Path(output) / "runs.jsonl"
+    result = _run(experiment, full, seed, data, kept)
     record = runs.as_record(experiment, result, full=full, seed=seed)
     text = report(experiment, result)
     print(runs.as_json(record) if json else text, end="")
@@ -60,13 +62,13 @@ def report(experiment: runs.Experiment, result: runs.Result) -> str:
     """Return title, table, notes and checks as plain text."""
     console = Console(width=160, no_color=True, highlight=False, markup=False)
     with console.capture() as captured:
-        console.print(f"{experiment.title}\n{experiment.source}")
+        console.print(f"{experiment.title}\n{runs.sentence(experiment.source)}")
         if result.rows:
             console.print(runs.as_table(result))
         for note in result.notes:
-            console.print(note)
+            console.print(runs.sentence(note))
         for check in result.checks:
-            console.print(f"{'holds ' if check.held else 'FAILS '} {check.says}")
+            console.print(f"{'holds ' if check.held else 'FAILS '} {runs.sentence(check.says)}")
     return "\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n"
 
 
@@ -82,11 +84,12 @@ def _list(json: bool) -> int:
     return 0
 
 
-def _run(experiment: runs.Experiment, full: bool, seed: int, data: str | None) -> runs.Result:
+def _run(experiment: runs.Experiment, full: bool, seed: int, data: str | None, kept: Path | None) -> runs.Result:
     with Working(experiment.name) as working:
         return experiment(
             full=full,
             seed=seed,
             progress=lambda share, what: working.show(f"{experiment.name}, {what}", share),
             data=None if data is None else Path(data),
+            kept=kept,
         )

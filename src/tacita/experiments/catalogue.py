@@ -14,15 +14,23 @@ from tacita.experiments import (
     convex_rates,
     convex_structured,
     dp_clipped_sgd,
+    noisy_sgd_noise,
+    noisy_sgd_training,
     one_pass,
+    regime_tables,
     saddles,
+    threshold_claims,
 )
 from tacita.experiments.runner import Experiment
 
 MODULES: tuple[ModuleType, ...] = (
     dp_clipped_sgd,
+    regime_tables,
+    threshold_claims,
     one_pass,
     saddles,
+    noisy_sgd_noise,
+    noisy_sgd_training,
     clip21,
     convex_rates,
     convex_one_pass,

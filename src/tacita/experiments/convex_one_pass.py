@@ -251,19 +251,19 @@ def _acceleration_checks(rows: list[Row], full: bool) -> list[Check]:
 EXPERIMENTS = (
     Experiment(
         name="heavy-tailed-clipping",
-        title="A threshold from a second moment learns where one for the largest gradient does not",
+        title="A threshold from a second moment learns where one for the largest gradient does not.",
         source=SOURCE,
         run=clipping,
     ),
     Experiment(
         name="heavy-tailed-moments",
-        title="Which moment to declare: order 4 beats 2 and 8 on log-normal features",
+        title="Which moment to declare: order 4 beats 2 and 8 on log-normal features.",
         source=SOURCE,
         run=moments,
     ),
     Experiment(
         name="heavy-tailed-acceleration",
-        title="Acceleration pays in one pass over an ill-conditioned problem",
+        title="Acceleration pays in one pass over an ill-conditioned problem.",
         source=SOURCE,
         run=acceleration,
     ),

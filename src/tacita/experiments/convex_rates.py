@@ -270,13 +270,13 @@ def _range(values: list[float]) -> str:
 EXPERIMENTS = (
     Experiment(
         name="heavy-tailed-rates",
-        title="The excess risk falls with the records as the theory says, faster for larger orders of the moment",
+        title="The excess risk falls with the records as the theory says, faster for larger orders of the moment.",
         source=f"{SOURCE}, Theorems 31 and 34 on the instance of Theorems 7 and 8; measured here",
         run=rates,
     ),
     Experiment(
         name="heavy-tailed-shuffle",
-        title="A mean without a trusted curator costs little more noise than with one",
+        title="A mean without a trusted curator costs little more noise than with one.",
         source=f"{SOURCE}, Algorithms 1 and 10; measured here",
         run=shuffle,
     ),

@@ -257,13 +257,13 @@ def _lasso_checks(rows: list[Row], sizes: tuple[int, ...], wanted: int) -> list[
 EXPERIMENTS = (
     Experiment(
         name="heavy-tailed-localized",
-        title="Not smooth: the localized method keeps up with one pass on a friendly problem",
+        title="Not smooth: the localized method keeps up with one pass on a friendly problem.",
         source=f"{SOURCE}, Algorithm 4; measured here",
         run=not_smooth,
     ),
     Experiment(
         name="heavy-tailed-lasso",
-        title="A private lasso has exact zeros",
+        title="A private lasso has exact zeros.",
         source=f"{SOURCE}, Algorithm 8; measured here",
         run=lasso,
     ),

@@ -233,7 +233,7 @@ def _notes(size: Size) -> list[str]:
 EXPERIMENTS = (
     Experiment(
         name="error-feedback-one-pass",
-        title="Where error feedback wins at equal epsilon: one pass, no secret sampling",
+        title="Where error feedback wins at equal epsilon: one pass, no secret sampling.",
         source="measured first for this library; docs/derivations/dicesgd.md, bounded residuals",
         run=one_pass,
     ),

@@ -81,7 +81,7 @@ def unsafe_paper_noise(
     noise_std = float(sum_noise_std(mean_std, divisor=oracle.divisor))
     mechanism = GaussianMechanism(noise_multiplier=noise_std / sensitivity)
     rigorous = _rigorous(oracle, claimed, mechanism)
-    unsafe = _with_noise(oracle, claimed, mechanism)
+    unsafe = with_noise(oracle, claimed, mechanism)
     print(
         f"Noise {noise_std:.6g} on the sum by {CLAIMS[formula]}: claimed epsilon {nominal_epsilon:g}, rigorous epsilon "
         f"{rigorous.epsilon:.6g} at delta {nominal_delta:g} ({rigorous.accountant}). {unsafe.event.disclaimer}."
@@ -113,7 +113,7 @@ def _rigorous(oracle: GradientOracle, claimed: "ClaimedNoise", mechanism: Gaussi
     """
 
     def bound(estimator: Estimator) -> Bound:
-        event = _session_event(oracle, estimator, mechanism)
+        event = session_event(oracle, estimator, mechanism)
         return epsilon([Spend(event, oracle.planned_queries)], claimed.claimed_delta)
 
     charged, least = bound(claimed), math.inf
@@ -129,19 +129,20 @@ def _rigorous(oracle: GradientOracle, claimed: "ClaimedNoise", mechanism: Gaussi
     return charged
 
 
-def _by_first_draw(estimator: HiddenErrorSum) -> HiddenErrorSum:
+def _by_first_draw(estimator: Estimator) -> HiddenErrorSum:
     """Return the estimator with its tightest accounting."""
+    assert isinstance(estimator, HiddenErrorSum)
     return replace(estimator, feedback=replace(estimator.feedback, first_draw=True))
 
 
-def _session_event(oracle: GradientOracle, estimator: Estimator, mechanism: GaussianMechanism) -> Event:
+def session_event(oracle: GradientOracle, estimator: Estimator, mechanism: GaussianMechanism) -> Event:
     relation = oracle.ledger.neighboring_relation
     return estimator.session_event(mechanism, oracle.sampler, relation, oracle.source.shapes)
 
 
-def _with_noise(oracle: GradientOracle, claimed: "ClaimedNoise", mechanism: GaussianMechanism) -> GradientOracle:
+def with_noise(oracle: GradientOracle, claimed: "ClaimedNoise", mechanism: GaussianMechanism) -> GradientOracle:
     """Return the oracle with another noise. Its old session is withdrawn only if the new one is accepted."""
-    event = _session_event(oracle, claimed, mechanism)
+    event = session_event(oracle, claimed, mechanism)
     named = {"estimator": repr(claimed), "mechanism": repr(mechanism)}
     settings = {**oracle.settings, **oracle._options.more_settings, **named}
     session = oracle.ledger._replace(oracle.session, event, settings)
@@ -172,7 +173,7 @@ class ClaimedNoise(Estimator):
         claimed_delta: The delta of the claim.
     """
 
-    inner: HiddenErrorSum
+    inner: Estimator
     claim: str
     claimed_epsilon: float
     claimed_delta: float

@@ -30,6 +30,16 @@ def needed_files(folder: Path, names: Sequence[str]) -> None:
         raise ValueError(f"data must be a folder with {' and '.join(names)}, and {str(folder)!r} lacks {missing[0]}.")
 
 
+def sentence(text: str) -> str:
+    """Return the text with a full stop at its end, unless it ends a sentence already.
+
+    Example:
+        >>> sentence("it holds"), sentence("Does it hold?")
+        ('it holds.', 'Does it hold?')
+    """
+    return text if text.endswith((".", "!", "?", ":")) else f"{text}."
+
+
 def silent(share: float, what: str) -> None:
     """Show no progress."""
 
@@ -81,6 +91,8 @@ class Experiment:
             takes seconds, with tolerances of its own. The same seed gives the same results.
         reads_data: Whether ``run`` takes a folder of public data as a fourth argument, ``None`` for a small built-in
             stand-in.
+        resumes: Whether ``run`` takes as a last argument the file in which it keeps the results of its single runs,
+            ``None`` to keep nothing.
     """
 
     name: str
@@ -88,9 +100,16 @@ class Experiment:
     source: str
     run: Callable[..., Result]
     reads_data: bool = False
+    resumes: bool = False
 
     def __call__(
-        self, *, full: bool = False, seed: int = SEED, progress: Progress = silent, data: Path | None = None
+        self,
+        *,
+        full: bool = False,
+        seed: int = SEED,
+        progress: Progress = silent,
+        data: Path | None = None,
+        kept: Path | None = None,
     ) -> Result:
         """Run the experiment and return its result.
 
@@ -98,13 +117,12 @@ class Experiment:
             ValueError: ``data`` is given to an experiment that makes its own data, or is no folder.
         """
         _validate.count("seed", seed, at_least=0)
-        if not self.reads_data:
-            if data is not None:
-                raise ValueError(f"data must be left out: {self.name} makes its own data.")
-            return self.run(full, seed, progress)
+        more: list[Path | None] = [None if data is None else Path(data)] if self.reads_data else []
+        if data is not None and not more:
+            raise ValueError(f"data must be left out: {self.name} makes its own data.")
         if data is not None and not Path(data).is_dir():
             raise ValueError(f"data must be a folder, got {str(data)!r}.")
-        return self.run(full, seed, progress, None if data is None else Path(data))
+        return self.run(full, seed, progress, *more, *([kept] if self.resumes else []))
 
 
 def as_record(experiment: Experiment, result: Result, *, full: bool, seed: int) -> dict[str, Any]:
@@ -116,8 +134,8 @@ def as_record(experiment: Experiment, result: Result, *, full: bool, seed: int) 
         "full": full,
         "seed": seed,
         "rows": [{name: _plain(value) for name, value in row.items()} for row in result.rows],
-        "checks": [{"says": check.says, "held": bool(check.held)} for check in result.checks],
-        "notes": list(result.notes),
+        "checks": [{"says": sentence(check.says), "held": bool(check.held)} for check in result.checks],
+        "notes": [sentence(note) for note in result.notes],
     }
 
 
