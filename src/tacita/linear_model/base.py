@@ -223,7 +223,7 @@ class PrivateLinearModel(PrivateEstimator):
         if self.steps is not None:
             _validate.count("steps", self.steps)
         if self.max_grad_norm is not None:
-            clip = _validate.positive("max_grad_norm", self.max_grad_norm)
+            clip = _validate.threshold("max_grad_norm", self.max_grad_norm)
             if clip > MOST_CLIP:
                 raise ValueError(f"max_grad_norm must be at most {MOST_CLIP:g}, got {clip:g}: sums may overflow.")
 
