@@ -40,8 +40,8 @@ class UnclippedSum(Estimator):
     private.
 
     Attributes:
-        declared_max_grad_norm: C, finite and >= 2^-100, in the gradient's units: a public constant, never a number observed
-            in the run.
+        declared_max_grad_norm: C, finite and >= 2^-100, in the gradient's units: a public constant, never a number
+            observed in the run.
         failure_probability: p in [0, 1), for the whole run.
         because: Why the bound holds, for the statement.
         monitor_weight: w >= 0; noise grows by :math:`\sqrt{1 + w^2}`, and the count's own noise is that over w C.
