@@ -1,9 +1,9 @@
 r"""Rows of a linear model's Hessian: vectors whose outer products add up to a matrix above the Hessian at a point.
 
-The Hessian of row i is :math:`\ell''(z_i, y_i)\, x_i x_i^\top`. With a curvature :math:`c_i` in place of the second
-derivative that makes a quadratic above the loss (:meth:`OutputLoss.majorant`), it is the outer product of
-:math:`\sqrt{c_i}\, x_i` with itself, so that the second moments of these vectors are the matrix of a Newton step that
-never overshoots.
+The Hessian of row i is :math:`\ell''(z_i, y_i)\, x_i x_i^\top`. With a curvature :math:`c_i \le \kappa` in place of the
+second derivative that makes a quadratic above the loss (:meth:`OutputLoss.majorant`), it is :math:`\kappa` times the outer
+product of :math:`\sqrt{c_i / \kappa}\, x_i` with itself. So the second moments of these vectors, times :math:`\kappa`, are
+the matrix of a Newton step that never overshoots.
 
 Everything here is private.
 """
@@ -22,12 +22,11 @@ from tacita.gradients.table_rows import ROW, ShownRows, TableRowsEngine, TableRo
 
 
 class HessianRowsSource(GradientSource):
-    r"""Make engines whose "per-sample gradients" are :math:`\sqrt{c_i}\,(s \circ x_i, c)`, for second moments.
+    r"""Make engines whose "per-sample gradients" are :math:`\sqrt{c_i / \kappa}\,(s \circ x_i, c)`, for second moments.
 
-    The point at which an oracle is queried, "weight" (outputs, columns) and "bias" (outputs,), decides
-    :math:`c_i = ` ``loss.majorant(z_i, y_i)``. No c is larger than ``loss.curvature``, so that
-    :class:`~tacita.estimators.SecondMoment` with ``max_row_norm`` = :math:`R \sqrt{\text{curvature}}` clips rows longer
-    than R and no others. Nothing rests on that: a vector that is longer is clipped.
+    The point at which an oracle is queried, "weight" (outputs, columns) and "bias" (outputs,), decides :math:`c_i`, which
+    is ``loss.majorant``; :math:`\kappa` is ``loss.curvature``, a bound on it. So no vector is longer than its row.
+    Nothing rests on that: :class:`~tacita.estimators.SecondMoment` clips a vector that is.
 
     Args:
         features: (rows, columns), as for :class:`~tacita.gradients.LinearBlocksSource`.
@@ -39,7 +38,7 @@ class HessianRowsSource(GradientSource):
     Example:
         >>> from tacita.gradients.linear_losses import HuberLoss
         >>> source = HessianRowsSource(torch.tensor([[4.0]]), torch.tensor([0.0]), HuberLoss(1.0), intercept=None)
-        >>> next(source.engine({"weight": torch.ones(1, 1)}, np.array([0])).materialise())["row"]
+        >>> next(source.engine({"weight": torch.ones(1, 1)}, np.array([0])).materialise())["row"]  # c = 1/4, kappa = 1
         tensor([[2.]], dtype=torch.float64)
     """
 
@@ -104,5 +103,6 @@ class HessianRowsEngine(ShownRows):
         """Yield the vectors in chunks; one that no finite number can say is NaN, and counts as zero."""
         for chunk in self._rows.materialise():
             rows, targets = chunk[ROW][:, :-1], chunk[ROW][:, -1]
-            curvature = self._source.loss.majorant(rows @ self._weight.t(), targets)
-            yield {ROW: curvature.sqrt().unsqueeze(1) * rows}
+            loss = self._source.loss
+            share = loss.majorant(rows @ self._weight.t(), targets) / loss.curvature
+            yield {ROW: share.sqrt().unsqueeze(1) * rows}

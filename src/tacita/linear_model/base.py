@@ -150,10 +150,10 @@ class LinearPlan:
     """What a fit was planned to do, from public numbers and the settings alone.
 
     Attributes:
-        method: "descent" or "moments".
+        method: The solver, "preconditioned", "newton" or "momentum"; "moments" where second moments give the solution.
         steps: Gradients asked for; 0 with "moments".
         max_grad_norm: Clipping threshold, in scaled units; 0 with "moments".
-        damping: lambda of the steps; 0 with "moments".
+        damping: lambda of the steps; 0 with "moments" and with "momentum".
         data_norm: The row norm that was declared or bought.
         target_scale: What targets were divided by; 1 for classes.
     """
@@ -174,6 +174,7 @@ class PrivateLinearModel(PrivateEstimator):
     data_norm: float | None
     steps: int | None = None
     max_grad_norm: float | None = None
+    solver: str | None = None
     coef_: np.ndarray
     intercept_: Any
 
@@ -220,6 +221,7 @@ class PrivateLinearModel(PrivateEstimator):
                     "may overflow. Scale the columns by public numbers."
                 )
         _validate.non_negative("alpha", self.alpha)
+        rules.chosen_solver(self.solver)
         if self.steps is not None:
             _validate.count("steps", self.steps)
         if self.max_grad_norm is not None:

@@ -68,9 +68,9 @@ class PrivateRegressor(RegressorMixin, PrivateLinearModel, ABC):
         self.coef_ = weight[0] * size
         self.intercept_ = float(bias[0]) * size + centre
         steps, clip = (rule.steps, rule.max_grad_norm) if rule else (0, 0.0)
-        self.plan_ = LinearPlan("descent" if rule else "moments", steps, clip, damping, data_norm, size)
+        self.plan_ = LinearPlan(rule.solver if rule else "moments", steps, clip, damping, data_norm, size)
         chosen = [f"{name} (bought)" for name in ("data_norm", "target_range") if getattr(self, name) is None]
-        self._said(paying, chosen + ([f"steps = {steps}", f"max_grad_norm = {clip:g}"] if rule else []))
+        self._said(paying, chosen + (rule.in_words() if rule else []))
         return self
 
     def _range(self) -> tuple[float, float] | None:

@@ -11,7 +11,7 @@ from tacita.accounting import NeighboringRelation
 from tacita.gradients.linear_losses import HuberLoss, MultipliedLoss, OutputLoss, QuantileLoss
 from tacita.ledger import Ledger
 from tacita.linear_model import rules
-from tacita.linear_model.fitting import Paying, ScaledTable, fit_by_descent
+from tacita.linear_model.fitting import Descent, Paying, ScaledTable
 from tacita.linear_model.regression import PrivateRegressor, Solution
 
 LEAST_THRESHOLD, MOST_THRESHOLD = 1e-6, 1e6  # in units of the scale of the targets
@@ -26,7 +26,7 @@ class DescentRegressor(PrivateRegressor):
 
     @property
     def _moments_share(self) -> float:
-        return rules.MOMENTS
+        return rules.MATRICES[rules.chosen_solver(self.solver)]
 
     @property
     @abstractmethod
@@ -43,9 +43,13 @@ class DescentRegressor(PrivateRegressor):
 
     def _register(self, paying: Paying, columns: int) -> Any:
         rule = rules.descent_rule(
-            max_derivative=self._max_derivative, share=rules.WHOLE, steps=self.steps, max_grad_norm=self.max_grad_norm
+            solver=rules.chosen_solver(self.solver),
+            max_derivative=self._max_derivative,
+            share=rules.WHOLE,
+            steps=self.steps,
+            max_grad_norm=self.max_grad_norm,
         )
-        return rule, (paying.moments_session(columns), paying.gradients_session(rule))
+        return rule, paying.descent_sessions(rule, columns)
 
     def _solve(
         self, paying: Paying, registered: Any, table: ScaledTable, targets: np.ndarray, target_scale: float
@@ -53,9 +57,8 @@ class DescentRegressor(PrivateRegressor):
         rule, sessions = registered
         loss, unit = self._scaled_loss(target_scale)
         penalty = self._penalty(paying, table) * target_scale**2 / unit
-        found, damping = fit_by_descent(
-            paying, sessions, table, targets, loss=loss, rule=rule, penalty=penalty, curvatures=self._curvatures()
-        )
+        descent = Descent(paying, sessions, table, targets, loss, rule, penalty, self._curvatures())
+        found, damping = descent.fit()
         return found, rule, damping
 
 
@@ -77,6 +80,7 @@ class PrivateHuberRegressor(DescentRegressor):
         alpha: L2 penalty >= 0: :math:`\frac{\alpha}{2} \lVert w \rVert^2` beside the sum of losses.
         steps, max_grad_norm: Number and clipping threshold of the gradients (of the loss divided by h, in scaled
             units), by a public rule if ``None``.
+        solver: "preconditioned", "newton" or "momentum", by a public rule if ``None``.
         target_range: Public (low, high) of most targets. If it is ``None``, their size is bought. The model starts in
             the middle, and targets far from 0 compared to their spread need it.
         epsilon, delta, rho, fit_intercept, data_norm, neighboring_relation, privacy_unit, ledger, insecure_seed: As in
@@ -108,6 +112,7 @@ class PrivateHuberRegressor(DescentRegressor):
         target_range: tuple[float, float] | None = None,
         steps: int | None = None,
         max_grad_norm: float | None = None,
+        solver: str | None = None,
         neighboring_relation: NeighboringRelation = "zero_out_one",
         privacy_unit: str = "one row",
         ledger: Ledger | None = None,
@@ -166,6 +171,7 @@ class PrivateQuantileRegressor(DescentRegressor):
         target_range: tuple[float, float] | None = None,
         steps: int | None = None,
         max_grad_norm: float | None = None,
+        solver: str | None = None,
         neighboring_relation: NeighboringRelation = "zero_out_one",
         privacy_unit: str = "one row",
         ledger: Ledger | None = None,
