@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tacita._row_numbers import RowNumbers
 from tacita.gradients.engine import GradientSource, Shapes
 from tacita.gradients.linear_losses import OutputLoss
 from tacita.gradients.table_rows import ROW, ShownRows, TableRowsEngine, TableRowsSource
