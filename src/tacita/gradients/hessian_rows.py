@@ -1,9 +1,9 @@
 r"""Rows of a linear model's Hessian: vectors whose outer products add up to a matrix above the Hessian at a point.
 
-The Hessian of row i is :math:`\ell''(z_i, y_i)\, x_i x_i^\top`. With a curvature :math:`c_i \le \kappa` in place of the
-second derivative that makes a quadratic above the loss (:meth:`OutputLoss.majorant`), it is :math:`\kappa` times the outer
-product of :math:`\sqrt{c_i / \kappa}\, x_i` with itself. So the second moments of these vectors, times :math:`\kappa`, are
-the matrix of a Newton step that never overshoots.
+The Hessian of row i is :math:`\ell''(z_i, y_i)\, x_i x_i^\top`. In place of the second derivative stands the curvature
+:math:`c_i \le \kappa` of a quadratic above the loss (:meth:`OutputLoss.majorant`). The matrix is then :math:`\kappa`
+times the outer product of :math:`\sqrt{c_i / \kappa}\, x_i` with itself. So the second moments of these vectors, times
+:math:`\kappa`, are the matrix of a Newton step that never overshoots.
 
 Everything here is private.
 """
@@ -23,9 +23,9 @@ from tacita.gradients.table_rows import ROW, ShownRows, TableRowsEngine, TableRo
 class HessianRowsSource(GradientSource):
     r"""Make engines whose "per-sample gradients" are :math:`\sqrt{c_i / \kappa}\,(s \circ x_i, c)`, for second moments.
 
-    The point at which an oracle is queried, "weight" (outputs, columns) and "bias" (outputs,), decides :math:`c_i`, which
-    is ``loss.majorant``; :math:`\kappa` is ``loss.curvature``, a bound on it. So no vector is longer than its row.
-    Nothing rests on that: :class:`~tacita.estimators.SecondMoment` clips a vector that is.
+    The point at which an oracle is queried, "weight" (outputs, columns) and "bias" (outputs,), decides :math:`c_i`,
+    which is ``loss.majorant``; :math:`\kappa` is ``loss.curvature``, a bound on it. So no vector is longer than its
+    row. Nothing rests on that: :class:`~tacita.estimators.SecondMoment` clips a vector that is.
 
     Args:
         features: (rows, columns), as for :class:`~tacita.gradients.LinearBlocksSource`.
