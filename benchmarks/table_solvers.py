@@ -2,9 +2,9 @@
 
     python benchmarks/table_solvers.py [--runs 3] [--only NAME ...]
 
-Tables, splits and scores are those of benchmarks/small_tables.py, classifications alone. A run of `tacita train` makes the
-features. Then the estimator is fitted to those features of the rows to train on, with the budget that the purchases of
-the run leave and the labels that it bought; the row norm is bought out of it. The figures go to docs/results.md.
+Tables, splits and scores are those of benchmarks/small_tables.py, classifications alone. A run of `tacita train` makes
+the features. Then the estimator is fitted to those features of the rows to train on, with the budget that the purchases
+of the run leave and the labels that it bought; the row norm is bought out of it. The figures go to docs/results.md.
 """
 
 import argparse

@@ -101,6 +101,17 @@ def test_the_noise_of_many_steps_with_momentum_stays_small():
     assert rules.momentum_lr(num_records=10**9, curvature=0.25, rule=rule, budget=budget) == 4.0
 
 
+def test_the_rule_for_quantiles_is_one_of_public_numbers():
+    """mu n / d: at epsilon 1, 3 columns and 400 rows it is 32."""
+    for rows, solver in ((300, "newton"), (400, "preconditioned")):
+        for hostile in (1.0, math.nan):
+            x, y = data(PrivateQuantileRegressor, rows, 3)
+            x[0, 0] = hostile
+            model = made(PrivateQuantileRegressor, None, steps=3).fit(x, y)
+            assert model.plan_.method == solver
+    assert made(PrivateHuberRegressor, None, steps=3).fit(x[:300], y[:300]).plan_.method == "preconditioned"
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_another_solver_is_refused(kind):
     with pytest.raises(ValueError, match="solver must be one of preconditioned, newton, momentum, or None"):

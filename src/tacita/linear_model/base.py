@@ -124,6 +124,13 @@ class PrivateEstimator(BaseEstimator):
         named = {name: repr(value) for name, value in self.get_params().items() if name != "ledger"}
         return Paying(ledger, budget, num_records, randomness, {"estimator": type(self).__name__, **named})
 
+    def _size(self, table: RowBlocks) -> float:
+        r"""Return :math:`\mu n / d`, a public number: how much the budget says about each weight."""
+        assert self.delta is not None, "it was just checked"
+        relation = self.neighboring_relation
+        budget = FitBudget(epsilon=self.epsilon, delta=self.delta, rho=self.rho, relation=relation)
+        return budget.mu * table.shape[0] / table.shape[1]
+
     def _said(self, paying: Paying, chosen: list[str]) -> None:
         """Set ``statement_``."""
         self.statement_ = str(

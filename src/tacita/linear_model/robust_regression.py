@@ -24,9 +24,12 @@ class DescentRegressor(PrivateRegressor):
     classifiers' smaller threshold would move the minimum: clipping shrinks the larger side of a quantile's loss more.
     """
 
-    @property
-    def _moments_share(self) -> float:
-        return rules.MATRICES[rules.chosen_solver(self.solver)]
+    def _solver(self, size: float) -> rules.SolverName:
+        """Return the solver that was asked for, else that of the public rule."""
+        return rules.chosen_solver(self.solver)
+
+    def _moments_share(self, size: float) -> float:
+        return rules.MATRICES[self._solver(size)]
 
     @property
     @abstractmethod
@@ -41,9 +44,9 @@ class DescentRegressor(PrivateRegressor):
         """Return kappa of each of several phases; none to take the loss's own bound."""
         return ()
 
-    def _register(self, paying: Paying, columns: int) -> Any:
+    def _register(self, paying: Paying, columns: int, size: float) -> Any:
         rule = rules.descent_rule(
-            solver=rules.chosen_solver(self.solver),
+            solver=self._solver(size),
             max_derivative=self._max_derivative,
             share=rules.WHOLE,
             steps=self.steps,
@@ -140,7 +143,8 @@ class PrivateQuantileRegressor(DescentRegressor):
 
     The loss of a residual :math:`r = y - z` is :math:`\max(q r, (q - 1) r)`, whose kink is rounded over a tenth of the
     scale of the targets. It is fitted as :class:`PrivateHuberRegressor` is, whose other parameters, attributes and
-    guarantee it has.
+    guarantee it has. With a small budget for its rows and columns, the default is Newton steps
+    (:class:`~tacita.methods.NewtonDescent`).
 
     Args:
         quantile: q in (0, 1).
@@ -186,6 +190,9 @@ class PrivateQuantileRegressor(DescentRegressor):
     @property
     def _max_derivative(self) -> float:
         return max(self.quantile, 1 - self.quantile)
+
+    def _solver(self, size: float) -> rules.SolverName:
+        return rules.chosen_solver(self.solver, rules.quantile_solver(size))
 
     def _curvatures(self) -> Sequence[float]:
         return rules.QUANTILE_CURVATURES

@@ -26,6 +26,7 @@ DAMPING = 0.5  # in units of the expected size of the noise
 WHOLE = 1.0  # C over the largest derivative, for losses whose minimum a smaller threshold would move
 HUBER = 0.15  # threshold of the Huber loss, in units of the scale of the targets
 WIDTH = 0.05  # smoothing of the quantile loss, in the same units
+QUANTILE_SIZE = 30.0  # mu n / d below which quantiles are found by Newton steps
 QUANTILE_CURVATURES = (1.0, 3.0, 10.0)  # of its phases: the last one is the bound 1 / (2 WIDTH)
 
 
@@ -58,14 +59,23 @@ class DescentRule:
         return [f"solver = {self.solver}", f"steps = {self.steps}", f"max_grad_norm = {self.max_grad_norm:g}"]
 
 
-def chosen_solver(given: str | None) -> SolverName:
-    """Return the solver that was asked for, or that of the public rule."""
+def chosen_solver(given: str | None, default: SolverName = "preconditioned") -> SolverName:
+    """Return the solver that was asked for, else ``default``."""
     if given is None:
-        return "preconditioned"
+        return default
     for solver in SOLVERS:
         if given == solver:
             return solver
     raise ValueError(f"solver must be one of {', '.join(SOLVERS)}, or None, got {given!r}.")
+
+
+def quantile_solver(size: float) -> SolverName:
+    r"""Return the solver for quantiles: Newton steps where :math:`\mu n / d`, ``size``, is small.
+
+    The loss of a quantile has no useful bound on its curvature, so that preconditioned steps start with a guess, which a
+    small budget turns into far too long steps.
+    """
+    return "newton" if size < QUANTILE_SIZE else "preconditioned"
 
 
 def descent_rule(
