@@ -91,7 +91,19 @@ def norms_of_the_pieces_of_an_entry():
 @bug(25, caught_by=[BLOCKS + "test_a_hostile_row_leaves_the_others_alone"])
 def rows_that_are_not_finite_stay_in_products():
     """A row of NaN has weight 0, and 0 times NaN is NaN: the whole sum is."""
-    put(DenseBlocks, "forget", lambda self, rows: None)
+    put(DenseBlocks, "without", lambda self, rows: self)
+
+
+@bug(20, 25, caught_by=[MOVES])
+def a_row_that_one_source_forgets_is_a_constant_in_another():
+    """Gradients replace a row that is not finite by zeros, in a table that second moments share: they add its constant."""
+    without = DenseBlocks.without
+
+    def everywhere(self, rows):
+        self.__dict__.update(without(self, rows).__dict__)
+        return self
+
+    put(DenseBlocks, "without", everywhere)
 
 
 @bug(25, caught_by=[BLOCKS + "test_targets_that_are_not_finite_are_absent"])

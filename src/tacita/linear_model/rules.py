@@ -72,8 +72,8 @@ def chosen_solver(given: str | None, default: SolverName = "preconditioned") -> 
 def quantile_solver(size: float) -> SolverName:
     r"""Return the solver for quantiles: Newton steps where :math:`\mu n / d`, ``size``, is small.
 
-    The loss of a quantile has no useful bound on its curvature, so that preconditioned steps start with a guess, which a
-    small budget turns into far too long steps.
+    The loss of a quantile has no useful bound on its curvature, so that preconditioned steps start with a guess, with
+    which a small budget makes far too long steps.
     """
     return "newton" if size < QUANTILE_SIZE else "preconditioned"
 
