@@ -82,11 +82,11 @@ def main() -> None:
             lines.append({"table": name, "rows x columns": rows, "epsilon": f"{epsilon:g}", **values})
             print(lines[-1], flush=True)
     words = (
-        f"`python {SCRIPT}`: accuracy on a fifth of the rows that was set aside, mean of {options.runs} runs, "
-        "nothing declared but the target and its task. `tacita train`: SGD with momentum on Poisson batches, 400 queries. The "
-        "others: `PrivateLogisticRegression` on the features that this very run made, with the budget that its purchases "
-        "left and the labels that it bought; the row norm is bought out of it. With fewer than two labels all are a "
-        "constant."
+        f"`python {SCRIPT}`: accuracy on a fifth of the rows that was set aside, mean of {options.runs} runs, nothing "
+        "declared but the target and its task. `tacita train`: SGD with momentum on Poisson batches, 400 queries. "
+        "The others: `PrivateLogisticRegression` on the features that this very run made, with the budget that its "
+        "purchases left and the labels that it bought; the row norm is bought out of it. With fewer than two labels "
+        "all are a constant."
     )
     title = "## `tacita train` beside the solvers of the estimators"
     write_section(SCRIPT, [title, "", words, "", *markdown_table(lines)])

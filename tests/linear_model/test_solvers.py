@@ -107,8 +107,9 @@ def test_the_rule_for_quantiles_is_one_of_public_numbers():
         for hostile in (1.0, math.nan):
             x, y = data(PrivateQuantileRegressor, rows, 3)
             x[0, 0] = hostile
-            model = made(PrivateQuantileRegressor, None, steps=3).fit(x, y)
-            assert model.plan_.method == solver
+            for quantile, chosen in ((0.9, solver), (0.1, solver), (0.5, "preconditioned")):
+                model = made(PrivateQuantileRegressor, None, steps=3, quantile=quantile).fit(x, y)
+                assert model.plan_.method == chosen
     assert made(PrivateHuberRegressor, None, steps=3).fit(x[:300], y[:300]).plan_.method == "preconditioned"
 
 

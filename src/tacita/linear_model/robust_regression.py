@@ -143,7 +143,7 @@ class PrivateQuantileRegressor(DescentRegressor):
 
     The loss of a residual :math:`r = y - z` is :math:`\max(q r, (q - 1) r)`, whose kink is rounded over a tenth of the
     scale of the targets. It is fitted as :class:`PrivateHuberRegressor` is, whose other parameters, attributes and
-    guarantee it has. With a small budget for its rows and columns, the default is Newton steps
+    guarantee it has. Far from the median, and with a small budget for its rows and columns, the default is Newton steps
     (:class:`~tacita.methods.NewtonDescent`).
 
     Args:
@@ -192,7 +192,7 @@ class PrivateQuantileRegressor(DescentRegressor):
         return max(self.quantile, 1 - self.quantile)
 
     def _solver(self, size: float) -> rules.SolverName:
-        return rules.chosen_solver(self.solver, rules.quantile_solver(size))
+        return rules.chosen_solver(self.solver, rules.quantile_solver(size, self.quantile))
 
     def _curvatures(self) -> Sequence[float]:
         return rules.QUANTILE_CURVATURES

@@ -26,7 +26,7 @@ DAMPING = 0.5  # in units of the expected size of the noise
 WHOLE = 1.0  # C over the largest derivative, for losses whose minimum a smaller threshold would move
 HUBER = 0.15  # threshold of the Huber loss, in units of the scale of the targets
 WIDTH = 0.05  # smoothing of the quantile loss, in the same units
-QUANTILE_SIZE = 30.0  # mu n / d below which quantiles are found by Newton steps
+QUANTILE_SIZE, QUANTILE_FAR = 30.0, 0.25  # mu n / d below which quantiles so far from 1/2 are found by Newton steps
 QUANTILE_CURVATURES = (1.0, 3.0, 10.0)  # of its phases: the last one is the bound 1 / (2 WIDTH)
 
 
@@ -69,13 +69,14 @@ def chosen_solver(given: str | None, default: SolverName = "preconditioned") -> 
     raise ValueError(f"solver must be one of {', '.join(SOLVERS)}, or None, got {given!r}.")
 
 
-def quantile_solver(size: float) -> SolverName:
-    r"""Return the solver for quantiles: Newton steps where :math:`\mu n / d`, ``size``, is small.
+def quantile_solver(size: float, quantile: float) -> SolverName:
+    r"""Return the solver for a quantile: Newton steps where it is far from 1/2 and :math:`\mu n / d`, ``size``, small.
 
     The loss of a quantile has no useful bound on its curvature, so that preconditioned steps start with a guess, with
     which a small budget makes far too long steps.
     """
-    return "newton" if size < QUANTILE_SIZE else "preconditioned"
+    far = abs(quantile - 0.5) > QUANTILE_FAR
+    return "newton" if far and size < QUANTILE_SIZE else "preconditioned"
 
 
 def descent_rule(
