@@ -2,8 +2,8 @@
 
     python benchmarks/quantile_solvers.py [--runs 3]
 
-The score is the pinball loss on a fifth of the rows that was held out, over that of the best constant of the other rows:
-1 is a constant. The figures go to docs/results.md.
+The score is the pinball loss on a fifth of the rows that was held out, over that of the best constant of the other
+rows: 1 is a constant. The figures go to docs/results.md.
 """
 
 import argparse
@@ -81,10 +81,10 @@ def main() -> None:
             lines.append(line)
             print(line, flush=True)
     words = (
-        f"`python {SCRIPT}`: pinball loss on a fifth of the rows that was held out, over that of the best constant, mean "
-        f"of {runs} runs; less is better, and 1 is a constant. (epsilon, 1e-6), zero_out_one, 30 steps. The row norm was "
-        "declared; columns were standardised by, and the range of targets taken from, the data, which leaks and is in no "
-        "epsilon, for both alike."
+        f"`python {SCRIPT}`: pinball loss on a fifth of the rows that was held out over that of the best constant, "
+        f"mean of {runs} runs; less is better, and 1 is a constant. (epsilon, 1e-6), zero_out_one, 30 steps. The row "
+        "norm was declared; columns were standardised by, and the range of targets taken from, the data, which leaks "
+        "and is in no epsilon, for both alike."
     )
     write_section(SCRIPT, ["## Solvers of quantile regression", "", words, "", *markdown_table(lines)])
 

@@ -485,7 +485,7 @@ def test_one_record_moves_each_release_by_what_its_event_states(kind, row, monke
 
 
 def stated_bounds(ledger, *, matrices):
-    """Return how far one record may move each query, in the order of the sessions: of those of matrices, or the others."""
+    """Return how far one record may move each query of the sessions that release matrices, or of the others."""
     sessions = [s for s in ledger.sessions if isinstance(s.event, SecondMomentEvent) == matrices]
     return [s.event.max_contribution[0] for s in sessions for _ in range(s.queries_made)]
 

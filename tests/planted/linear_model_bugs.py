@@ -96,7 +96,7 @@ def rows_that_are_not_finite_stay_in_products():
 
 @bug(20, 25, caught_by=[MOVES])
 def a_row_that_one_source_forgets_is_a_constant_in_another():
-    """Gradients replace a row that is not finite by zeros, in a table that second moments share: they add its constant."""
+    """Gradients put zeros for a row that is not finite, in the table of second moments too: they add its constant."""
     without = DenseBlocks.without
 
     def everywhere(self, rows):
