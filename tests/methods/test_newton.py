@@ -1,6 +1,7 @@
 """Newton steps: exact minima without noise, when Hessians are asked for, resumption."""
 
 import itertools
+from typing import Any
 
 import pytest
 import torch
@@ -38,7 +39,7 @@ def problem(name):
     return rows, targets, start
 
 
-def solver(name, steps, refresh=1, from_far=0.0, **more):
+def solver(name, steps, refresh=1, from_far=0.0, **more) -> Any:
     rows, targets, start = problem(name)
     start["weight"] += from_far
     gradients = Exact(LinearBlocksSource(rows, targets, LOSSES[name]))
