@@ -7,10 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from tacita import _validate
+from tacita import _validate, clipping, estimators
+from tacita.linear_model import PrivateLogisticRegression
+from tacita.pipeline.settings import TableSettings
 
 CHECKS = [
     _validate.positive,
+    _validate.threshold,
     _validate.non_negative,
     _validate.probability,
     _validate.below_one,
@@ -30,3 +33,44 @@ def test_what_is_no_such_number_is_refused_by_name(check, value):
 @pytest.mark.parametrize("value", [0.5, np.float32(0.5), torch.tensor(0.5), Fraction(1, 2)])
 def test_numbers_of_any_kind_are_taken(check, value):
     assert check("target_epsilon", value) == 0.5
+
+
+@pytest.mark.parametrize("value", [Fraction(1, 10**400), np.longdouble("1e-4000"), 10**400])
+def test_a_number_that_no_float_holds_is_refused_by_name(value):
+    """As a float it would be 0, or no number at all, after a check of the value that was given."""
+    with pytest.raises(ValueError, match="lr must be a finite number > 0"):
+        _validate.positive("lr", value)
+
+
+@pytest.mark.parametrize("value", [5e-324, 1e-45, 1e-39, 2.0**-126, np.nextafter(2.0**-100, 0)])
+def test_a_threshold_too_small_for_float32_is_refused(value):
+    with pytest.raises(ValueError, match=r"max_grad_norm must be >= 2\^-100"):
+        _validate.threshold("max_grad_norm", value)
+
+
+def test_the_least_threshold_leaves_room_for_subnormal_coordinates():
+    """Room 3 u C of a clip weight, against half a step of the subnormal grid in each of d coordinates."""
+    least, u, half_step = _validate.threshold("C", 2.0**-100), 2.0**-24, 2.0**-150
+    assert half_step * 2.0**26 < 3 * u * least  # d = 2^52
+    assert half_step * 2.0**26 > 3 * u * 2.0**-126  # the smallest normal number would not do
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda c: clipping.FlatClipper(max_grad_norm=c),
+        lambda c: clipping.AutomaticClipper(max_grad_norm=c, gamma=0.01),
+        lambda c: clipping.PerLayerClipper(max_grad_norm=c),
+        lambda c: clipping.PerLayerClipper(max_grad_norm={"": c}),
+        lambda c: estimators.SecondMoment(max_row_norm=c),
+        lambda c: estimators.UnclippedSum(declared_max_grad_norm=c, failure_probability=1e-7),
+        lambda c: estimators.ReleasedFeedback(max_feedback_norm=1.0, max_residual_norm=c),
+        lambda c: estimators.BoundedFeedback(max_feedback_norm=1.0, max_residual_norm=c),
+        lambda c: TableSettings(data="a", output="b", epsilon=1.0, delta=1e-6, max_grad_norm=c),
+        lambda c: PrivateLogisticRegression(epsilon=1.0, delta=1e-6, max_grad_norm=c).fit(np.zeros((9, 1)), [0] * 9),
+    ],
+)
+def test_whatever_clips_refuses_a_threshold_that_float32_cannot_serve(build):
+    for tiny in (1e-39, 5e-324):
+        with pytest.raises(ValueError, match=r"must be >= 2\^-100"):
+            build(tiny)

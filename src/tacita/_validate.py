@@ -6,11 +6,29 @@ Conditions are written as ``not (x > 0)`` so that NaN is refused too. A ``hint``
 import inspect
 import math
 
+LEAST_THRESHOLD = 2.0**-100  # 7.9e-31, of a clipping threshold
+
 
 def positive(name: str, value: float, *, hint: str = "") -> float:
     """Return ``value`` if it is a finite number > 0."""
-    if not _is_number(value) or not (value > 0) or not math.isfinite(value):
+    if not _is_number(value) or not (0 < _as_float(value) < math.inf):
         raise ValueError(f"{name} must be a finite number > 0, got {value!r}.{_tail(hint)}")
+    return float(value)
+
+
+def threshold(name: str, value: float) -> float:
+    r"""Return ``value`` if it is a finite number >= 2^-100, about 7.9e-31: a clipping threshold C.
+
+    Below the smallest normal number of float32, :math:`2^{-126}`, a product rounds by up to :math:`2^{-150}`, whatever
+    its size. Over d coordinates that moves a clipped vector by up to :math:`2^{-150} \sqrt d`, and clip weights leave
+    room for :math:`3 \cdot 2^{-24} C` (:func:`~tacita.clipping.bounded_quotient`), which is more for every
+    :math:`d < 2^{54}`. Noise in proportion to C is a multiple of :math:`2^{-149}`, far finer than C.
+    """
+    if positive(name, value) < LEAST_THRESHOLD:
+        raise ValueError(
+            f"{name} must be >= 2^-100 = {LEAST_THRESHOLD:.2g}, got {float(value):g}: float32 has no numbers fine "
+            "enough for sums clipped to it, nor for their noise. Multiply the loss by a public number."
+        )
     return float(value)
 
 
@@ -89,6 +107,14 @@ def check_no_promise_inherited(cls: type, way_out: str) -> None:
 def _is_number(value: object) -> bool:
     """Return whether the value can be compared with a number. Comparing a text raises an error without a name."""
     return hasattr(value, "__float__") and not isinstance(value, bool)
+
+
+def _as_float(value: float) -> float:
+    """Return ``value`` as it will be used: a fraction > 0 may be too small for a float, and become 0."""
+    try:
+        return float(value)
+    except OverflowError:  # a whole number that is too large
+        return math.inf
 
 
 def _tail(hint: str) -> str:

@@ -46,7 +46,7 @@ def test_masses_are_those_of_scipy_and_nothing_is_lost():
     assert outside < 1e-40
 
 
-def test_values_of_the_specification():
+def test_v18_values_of_the_specification():
     """V18: the hockey-stick epsilon of the whole shift, and delta on both sides of the least number of bits."""
     assert shift_epsilon(2612 * 100, 0.49991546572250367, 10, 1e-6) == pytest.approx(0.145610, abs=1e-6)
     assert shift_deltas(72 * 100, 0.5, 10, np.array([1.0]))[0] == pytest.approx(9.27049e-7, rel=1e-5)

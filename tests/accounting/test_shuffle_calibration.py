@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from tacita.accounting import DisjointLaw, FullBatchLaw, ShuffledSumEvent, Spend, epsilon
+from tacita.accounting import DisjointLaw, FullBatchLaw, ShuffledSumEvent, Spend, epsilon, gaussian_mu
 from tacita.accounting.shuffle_calibration import (
     least,
     least_noise_bits,
@@ -62,6 +62,8 @@ def test_v19_vectors():
     allowed = math.sqrt(2 * vector_rho(1.0, 1e-6))
     assert allowed / (1 + 2 * math.sqrt(10) / 23) == pytest.approx(0.143176, abs=1e-6)
     assert allowed / (23 + math.sqrt(10)) == pytest.approx(0.00697748, abs=1e-8)
+    central = 10 * (2.0 / (500 * gaussian_mu(1.0, 1e-6))) ** 2  # a curator's noise on the mean, in all coordinates
+    assert central == pytest.approx(0.00285567, abs=1e-8)
 
 
 def test_v20_the_split_for_medians_and_what_it_refuses():

@@ -5,7 +5,7 @@ from fractions import Fraction
 import pytest
 import torch
 
-from tacita.clipping import FlatClipper, bounded_quotient
+from tacita.clipping import FlatClipper, bounded_quotient, clip_weights
 
 
 def test_weight_is_the_papers_factor():
@@ -62,7 +62,7 @@ def test_a_weight_is_below_the_exact_quotient_and_one_exactly_up_to_the_threshol
     ]
     wide = near * torch.logspace(-3, 6, 400, dtype=torch.float64).to(dtype)
     norms = torch.cat([torch.stack(around), wide, torch.tensor([0.0, torch.inf, torch.nan, limits.max], dtype=dtype)])
-    weights = FlatClipper(max_grad_norm=threshold).weights(norms.unsqueeze(1))[:, 0]
+    weights = clip_weights(threshold, norms.unsqueeze(1))[:, 0]
     assert weights.dtype == dtype
     for weight, norm in zip(weights.tolist(), norms.tolist(), strict=True):
         if norm <= threshold:

@@ -279,6 +279,8 @@ def test_rows_that_one_source_forgets_stay_forgotten():
     for source in sources:
         (values,) = source.engine(params, np.arange(ROWS)).weighted_sums(CLIP, GROUPS[0]).values
         assert values["weight"].isfinite().all()
+    (shown,) = TableRowsSource(rows, intercept=1.0).engine({}, np.array([3])).materialise()
+    assert shown["row"].isnan().any()  # and not zeros with a constant, which would count
 
 
 def test_rows_of_a_table_with_a_constant_and_more(monkeypatch):

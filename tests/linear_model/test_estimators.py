@@ -451,7 +451,7 @@ class Spy:
     seen: ClassVar[list] = []
 
 
-@pytest.mark.parametrize("kind", [*KINDS, "declared range", "declared norm"])
+@pytest.mark.parametrize("kind", [*KINDS, "declared range", "declared norm", "newton"])
 @pytest.mark.parametrize("row", [[1e9, -1e9, 3.0, 0.0], [0.1, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0]])
 def test_one_record_moves_each_release_by_what_its_event_states(kind, row, monkeypatch):
     """Exact values of all releases, with a record and with it zeroed out, against the sessions' events."""
@@ -460,7 +460,8 @@ def test_one_record_moves_each_release_by_what_its_event_states(kind, row, monke
     monkeypatch.setattr(GaussianMechanism, "__call__", keep)
     X, labels, numbers = data(60)
     declared = {"declared range": {"target_range": (-20.0, 20.0)}, "declared norm": {"data_norm": 2.0}}.get(kind)
-    kind = kind if declared is None else PrivateRidge
+    newton = {"solver": "newton", "steps": 17} if kind == "newton" else {}
+    kind = PrivateHuberRegressor if newton else kind if declared is None else PrivateRidge
     y = targets_of(kind, X, labels, numbers)
     X[5] = row
     more = {"classes": [0, 1]} if kind in CLASSIFIERS else declared or {}
@@ -472,14 +473,21 @@ def test_one_record_moves_each_release_by_what_its_event_states(kind, row, monke
     runs = []
     for table, targets in ((X, y), (without, absent)):
         Spy.seen = []
-        model = made(kind, **more).fit(table, targets)
+        model = made(kind, **{**more, **newton}).fit(table, targets)
         runs.append(Spy.seen)
     assert len(runs[0]) == len(runs[1]) == sum(session.queries_made for session in model.ledger_.sessions)
-    stated = [s.event.max_contribution for s in model.ledger_.sessions for _ in range(s.queries_made)]
-    for (one, other), (bound,) in zip(zip(*runs, strict=True), stated, strict=True):
+    stated = {matrices: stated_bounds(model.ledger_, matrices=matrices) for matrices in (True, False)}
+    for one, other in zip(*runs, strict=True):
+        bound = stated["entries" in one].pop(0)  # Newton steps ask for gradients and matrices in turn
         moved = math.sqrt(sum(float((one[name] - other[name]).square().sum()) for name in one))
         assert moved <= bound * (1 + 1e-9)
     assert any(isinstance(s.event, SecondMomentEvent) for s in model.ledger_.sessions) == (kind in MODELS)
+
+
+def stated_bounds(ledger, *, matrices):
+    """Return how far one record may move each query of the sessions that release matrices, or of the others."""
+    sessions = [s for s in ledger.sessions if isinstance(s.event, SecondMomentEvent) == matrices]
+    return [s.event.max_contribution[0] for s in sessions for _ in range(s.queries_made)]
 
 
 def keep(self, values, noise_std, normals):

@@ -30,33 +30,33 @@ def at(operator, z, step=1.0):
 # -- V16, the specification's reference values
 
 
-def test_soft_thresholding():
+def test_v16_soft_thresholding():
     assert at(L1(weight=0.5), Z) == [1.0, 0.0, 0.0, -1.5]
     assert at(L1(weight=0.25), Z, 2.0) == [1.0, 0.0, 0.0, -1.5]  # only weight x step matters
 
 
-def test_soft_thresholding_then_the_unit_ball():
+def test_v16_soft_thresholding_then_the_unit_ball():
     assert at(L1(weight=0.5) + Ball(radius=1.0), Z) == pytest.approx([0.554700, 0, 0, -0.832050], abs=5e-7)
     wrong = at(L1(weight=0.5), at(Ball(radius=1.0), Z))
     assert wrong != pytest.approx([0.554700, 0, 0, -0.832050], abs=0.1)  # the other order is another point
 
 
-def test_ridge_and_elastic_net():
+def test_v16_ridge_and_elastic_net():
     assert at(ElasticNet(l1=0.0, l2=0.5), Z) == pytest.approx((Z / 1.5).tolist())
     assert at(ElasticNet(l1=0.5, l2=0.5), Z) == pytest.approx([0.666667, 0, 0, -1.0], abs=5e-7)
 
 
-def test_group_lasso():
+def test_v16_group_lasso():
     assert at(GroupLasso(weight=1.0, groups=((0, 1),)), [3.0, 4.0]) == pytest.approx([2.4, 3.2])
     assert at(GroupLasso(weight=6.0, groups=((0, 1),)), [3.0, 4.0, 7.0]) == [0.0, 0.0, 7.0]  # 7 is in no group
 
 
-def test_simplex_and_l1_ball():
+def test_v16_simplex_and_l1_ball():
     assert at(Simplex(), [0.5, 1.2, -0.3]) == pytest.approx([0.15, 0.85, 0.0])
     assert at(L1Ball(radius=2.0), Z) == pytest.approx([0.75, 0.0, 0.0, -1.25])
 
 
-def test_two_balls():
+def test_v16_two_balls():
     a, b = Ball(radius=1.0), Ball(radius=0.5, center={"w": torch.tensor([1.0, 0.0])})
     point = [2.0, 2.0]
     assert at(a + b, point) == pytest.approx([0.875, 0.484123], abs=5e-7)

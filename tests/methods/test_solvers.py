@@ -35,7 +35,7 @@ SOLVERS = {
 # -- V6: the trace of Algorithm 2
 
 
-def test_the_trace_of_accelerated_sgd():
+def test_v6_the_trace_of_accelerated_sgd():
     """f = w^2 / 2 on [-1, 1] from 1, eta = 2, so lr = 1 / (2 eta) = 1/4."""
     oracle = ExactOracle(quadratic)
     solver = AcceleratedSGD(oracle, start(1.0), steps=5, lr=0.25, domain=Box(low=-1.0, high=1.0))
@@ -51,7 +51,7 @@ def test_the_trace_of_accelerated_sgd():
     assert seen[2][1] ** 2 / 2 <= 4 * 2 * 2**2 / (3 * 4)  # Proposition 30 without noise and bias
 
 
-def test_the_weights_of_accelerated_sgd_are_those_of_its_recursion():
+def test_v6_the_weights_of_accelerated_sgd_are_those_of_its_recursion():
     """gamma_t = (1 - alpha_t) gamma_(t-1) with gamma_1 = 1 is 2 / (t (t+1)): 1, 1/3, 1/6, 1/10."""
     gamma, found = 1.0, [1.0]
     for t in range(2, 5):
@@ -277,7 +277,7 @@ def test_releases_alone_enter_the_iterates():
 # -- V11 and V25: every record in one batch
 
 
-def test_the_batches_of_algorithm_6_hold_every_record_once():
+def test_v11_the_batches_of_algorithm_6_hold_every_record_once():
     """1000 records and T = 9 are 10 batches of 100: 9 batches for 10 queries are refused."""
     oracle, w = regression(1000, batches=10)
     sizes = [len(oracle.draws.batch(query)) for query in range(10)]
@@ -288,7 +288,7 @@ def test_the_batches_of_algorithm_6_hold_every_record_once():
     del w
 
 
-def test_sessions_add_up_unless_no_record_is_in_two():
+def test_v25_sessions_add_up_unless_no_record_is_in_two():
     def spent(parts, queries):
         ledger = tacita.Ledger(neighboring_relation="replace_one", privacy_unit="one row")
         x = torch.zeros(100, 2)
@@ -308,7 +308,7 @@ def test_sessions_add_up_unless_no_record_is_in_two():
     assert spent(1, 3) == pytest.approx(tacita.accounting.gaussian_epsilon(0.5 * math.sqrt(3), 1e-6))  # 3 rho
 
 
-def test_batches_by_index_are_refused_where_a_record_may_be_absent():
+def test_v25_batches_by_index_are_refused_where_a_record_may_be_absent():
     ledger = tacita.Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one row")
     with pytest.raises(tacita.UnsupportedEventError):
         regression(100, batches=10, ledger=ledger)

@@ -7,21 +7,27 @@ import numpy as np
 import scipy.sparse
 import torch
 
+from tacita import _validate
 from tacita.accounting import SecondMomentEvent
 from tacita.clipping import flat
 from tacita.estimators import SecondMoment, clipped_sum, second_moment
 from tacita.gradients import row_blocks
+from tacita.gradients.hessian_rows import HessianRowsEngine
 from tacita.gradients.linear_blocks import LinearBlocksEngine
+from tacita.gradients.linear_losses import LogisticLoss
 from tacita.gradients.row_blocks import DenseBlocks, SparseBlocks
 from tacita.linear_model import answers, budget, classification, mean, purchases
 from tacita.linear_model.base import PrivateEstimator
 from tacita.linear_model.budget import FitBudget
+from tacita.linear_model.fitting import Paying
 from tests.planted.plant import bug, put, swap
 
 MOMENT = "tests/estimators/test_second_moment.py::"
 BLOCKS = "tests/gradients/test_linear_blocks.py::"
 FITS = "tests/linear_model/test_estimators.py::"
 CHARGED = FITS + "test_the_whole_budget_is_spent_and_no_more"
+HESSIANS = "tests/gradients/test_hessian_rows.py::"
+SOLVERS = "tests/linear_model/test_solvers.py::"
 MOVES = FITS + "test_one_record_moves_each_release_by_what_its_event_states"
 
 
@@ -85,7 +91,19 @@ def norms_of_the_pieces_of_an_entry():
 @bug(25, caught_by=[BLOCKS + "test_a_hostile_row_leaves_the_others_alone"])
 def rows_that_are_not_finite_stay_in_products():
     """A row of NaN has weight 0, and 0 times NaN is NaN: the whole sum is."""
-    put(DenseBlocks, "forget", lambda self, rows: None)
+    put(DenseBlocks, "without", lambda self, rows: self)
+
+
+@bug(20, 25, caught_by=[MOVES])
+def a_row_that_one_source_forgets_is_a_constant_in_another():
+    """Gradients put zeros for a row that is not finite, in the table of second moments too: they add its constant."""
+    without = DenseBlocks.without
+
+    def everywhere(self, rows):
+        self.__dict__.update(without(self, rows).__dict__)
+        return self
+
+    put(DenseBlocks, "without", everywhere)
 
 
 @bug(25, caught_by=[BLOCKS + "test_targets_that_are_not_finite_are_absent"])
@@ -260,3 +278,53 @@ def thresholds_near_the_largest_number():
 def a_threshold_rounded_to_the_nearest_float32():
     """Norms of float32 are compared with a threshold that was rounded up: one just above it is not clipped."""
     put(flat, "_rounded_down", lambda value, dtype: value.to(dtype))
+
+
+@bug(11, caught_by=[SOLVERS + "test_the_whole_budget_is_spent_and_no_more"])
+def the_first_hessian_is_paid_and_the_others_are_not():
+    """All Hessians of a fit get the noise that one of them would get alone, and one of them is registered."""
+    session, mechanism = Paying.moments_session, Paying.mechanism
+    put(Paying, "moments_session", lambda self, columns, queries=1: session(self, columns))
+    put(Paying, "mechanism", lambda self, share, queries=1: mechanism(self, share, 1 if queries == 2 else queries))
+
+
+@bug(20, caught_by=[HESSIANS + "test_one_record_moves_the_sum_by_at_most_one"])
+def hessians_of_rows_that_are_not_clipped():
+    """The curvature multiplies the matrix of the row as it is, and not a row that is clipped to R."""
+
+    def unclipped(self, chunk, shapes):
+        (rows,) = chunk.values()
+        kept = rows.double().nan_to_num(0.0, 0.0, 0.0)
+        return kept.transpose(-1, -2) @ kept
+
+    put(SecondMoment, "_products", unclipped)
+
+
+@bug(25, caught_by=[HESSIANS + "test_a_target_that_is_missing_makes_its_row_absent"])
+def a_row_without_a_target_counts_in_the_hessian():
+    """A row whose target is missing adds to the Hessian, as if its curvature were the largest."""
+    shown = HessianRowsEngine.materialise
+
+    def counted(self):
+        for chunk, rows in zip(shown(self), self._rows.materialise(), strict=True):
+            yield {"row": chunk["row"].where(chunk["row"].isfinite(), rows["row"][:, :-1])}
+
+    put(HessianRowsEngine, "materialise", counted)
+
+
+@bug(45, caught_by=[HESSIANS + "test_the_quadratic_touches_the_loss_and_is_nowhere_below_it",
+                    "tests/methods/test_newton.py::test_no_exact_step_increases_the_risk"])  # fmt: skip
+def the_second_derivative_is_taken_for_a_bound():
+    """Newton steps use the second derivative of the logistic loss, which falls to 0: steps overshoot."""
+
+    def derivative(self, outputs, targets):
+        share = outputs.squeeze(1).sigmoid()
+        return share * (1 - share) + 0.0 * targets
+
+    put(LogisticLoss, "majorant", derivative)
+
+
+@bug(26, caught_by=["tests/test_validate.py::test_whatever_clips_refuses_a_threshold_that_float32_cannot_serve"])
+def thresholds_among_subnormal_numbers():
+    """A clipping threshold may be so small that float32 rounds what is clipped to it to a multiple of 1e-45."""
+    put(_validate, "LEAST_THRESHOLD", 0.0)

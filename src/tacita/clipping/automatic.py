@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tacita._validate import positive
+from tacita._validate import positive, threshold
 from tacita.clipping.clipper import Clipper
 from tacita.clipping.flat import bounded_quotient
 
@@ -24,8 +24,8 @@ class AutomaticClipper(Clipper):
     gradients are scaled *up*, by at most :math:`C / \gamma`.
 
     Attributes:
-        max_grad_norm: The norm C to which large gradients are scaled, finite and > 0. If the learning rate is tuned,
-            C is only a unit, and 1 will do.
+        max_grad_norm: The norm C to which large gradients are scaled, finite and >= 2^-100. If the learning rate is
+            tuned, C is only a unit, and 1 will do.
         gamma: Stability constant, > 0, in the gradient's units; the paper uses 0.01.
 
     Example:
@@ -39,7 +39,7 @@ class AutomaticClipper(Clipper):
     gamma: float
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "max_grad_norm", positive("max_grad_norm", self.max_grad_norm))
+        object.__setattr__(self, "max_grad_norm", threshold("max_grad_norm", self.max_grad_norm))
         object.__setattr__(self, "gamma", positive("gamma", self.gamma, hint="The paper uses 0.01."))
 
     def groups(self, shapes: Mapping[str, torch.Size]) -> dict[str, tuple[str, ...]]:

@@ -38,7 +38,7 @@ class SecondMoment(Estimator):
     may have negative eigenvalues.
 
     Attributes:
-        max_row_norm: R, finite and > 0, in the units of the rows.
+        max_row_norm: R, finite and >= 2^-100, in the units of the rows.
 
     Example:
         >>> from tacita.gradients.given import GivenEngine
@@ -51,7 +51,7 @@ class SecondMoment(Estimator):
     max_row_norm: float
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "max_row_norm", _validate.positive("max_row_norm", self.max_row_norm))
+        object.__setattr__(self, "max_row_norm", _validate.threshold("max_row_norm", self.max_row_norm))
 
     def sensitivity(self, relation: NeighboringRelation, shapes: Shapes) -> dict[str, float]:
         return {BLOCK: math.sqrt(moved(relation)) * self.max_row_norm**2}

@@ -55,7 +55,8 @@ class StationarityQuery:
 
     def __post_init__(self) -> None:
         for name in ("alpha", "hessian_lipschitz", "max_grad_norm", "declared_max_hessian_norm"):
-            object.__setattr__(self, name, _validate.positive(name, getattr(self, name)))
+            checked = _validate.threshold if name == "max_grad_norm" else _validate.positive
+            object.__setattr__(self, name, checked(name, getattr(self, name)))
         object.__setattr__(self, "num_records", _validate.count("num_records", self.num_records))
         object.__setattr__(self, "eigenvalue_error", _validate.non_negative("eigenvalue_error", self.eigenvalue_error))
 

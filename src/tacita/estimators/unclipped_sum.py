@@ -40,8 +40,8 @@ class UnclippedSum(Estimator):
     private.
 
     Attributes:
-        declared_max_grad_norm: C, finite and > 0, in the gradient's units: a public constant, never a number observed
-            in the run.
+        declared_max_grad_norm: C, finite and >= 2^-100, in the gradient's units: a public constant, never a number
+            observed in the run.
         failure_probability: p in [0, 1), for the whole run.
         because: Why the bound holds, for the statement.
         monitor_weight: w >= 0; noise grows by :math:`\sqrt{1 + w^2}`, and the count's own noise is that over w C.
@@ -56,7 +56,7 @@ class UnclippedSum(Estimator):
 
     def __post_init__(self) -> None:
         object.__setattr__(
-            self, "declared_max_grad_norm", _validate.positive("declared_max_grad_norm", self.declared_max_grad_norm)
+            self, "declared_max_grad_norm", _validate.threshold("declared_max_grad_norm", self.declared_max_grad_norm)
         )
         object.__setattr__(self, "monitor_weight", _validate.non_negative("monitor_weight", self.monitor_weight))
         if isinstance(self.failure_probability, bool) or not 0 <= self.failure_probability < 1:

@@ -199,7 +199,7 @@ class RecordPrivacy(FederatedPrivacy):
 
     def __post_init__(self) -> None:
         _validate.probability("sample_rate", self.sample_rate)
-        _validate.positive("max_sample_norm", self.max_sample_norm)
+        _validate.threshold("max_sample_norm", self.max_sample_norm)
         _validate.positive("divisor", self.divisor)
 
     def expected_clients(self, num_clients: int) -> float:

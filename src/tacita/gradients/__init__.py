@@ -5,6 +5,7 @@ from tacita.gradients.explain import Explanation, ParameterPlan, explain
 from tacita.gradients.ghost import GhostEngine, register_rule
 from tacita.gradients.given import GivenEngine, GivenSource
 from tacita.gradients.hessian import Hessian, batch_hessian
+from tacita.gradients.hessian_rows import HessianRowsSource
 from tacita.gradients.lanczos import Ritz, lanczos, lanczos_error, lanczos_steps
 from tacita.gradients.linear_blocks import LinearBlocksSource
 from tacita.gradients.linear_losses import (
@@ -35,6 +36,7 @@ __all__ = [
     "GradientSource",
     "Groups",
     "Hessian",
+    "HessianRowsSource",
     "HuberLoss",
     "LinearBlocksSource",
     "LinearSource",

@@ -70,7 +70,7 @@ class LinearBlocksSource(GradientSource):
         self._scale = torch.as_tensor(scale, dtype=torch.float64).expand(self._rows.shape[1])
         self._constant = 0.0 if intercept is None else _validate.positive("intercept", intercept)
         norms = self._rows.norms(self._scale, self._constant)
-        self._rows.forget(np.flatnonzero(~norms.isfinite().numpy()))
+        self._rows = self._rows.without(np.flatnonzero(~norms.isfinite().numpy()))
         room = (
             1 + 8 * torch.finfo(self._rows.dtype).eps
         )  # for the product with an error, a weight and a row: see the engine

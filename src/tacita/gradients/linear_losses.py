@@ -39,6 +39,19 @@ class OutputLoss(ABC):
         targets for NaN.
         """
 
+    def majorant(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        r"""Return the curvature c of a quadratic above the loss that touches it at ``outputs``, (rows,).
+
+        :math:`\ell(u, y) \le \ell(z, y) + \ell'(z, y)^\top (u - z) + \frac{c}{2} \lVert u - z \rVert^2` for every u,
+        so that a step to the minimum of the quadratic never overshoots. By default c is ``curvature``. Where the loss
+        is, but for a linear term, an even function :math:`f` of a residual r with :math:`f'(r) / r` falling in
+        :math:`|r|`, c is :math:`f'(r) / r`, the least there is (de Leeuw and Lange, 2009, Theorem 4.5,
+        https://doi.org/10.1016/j.csda.2009.01.002).
+
+        A row depends on its own outputs and target alone, and a target that is NaN gives NaN.
+        """
+        return torch.full_like(targets, self.curvature) + 0.0 * targets
+
 
 @dataclass(frozen=True)
 class LogisticLoss(OutputLoss):
@@ -49,6 +62,13 @@ class LogisticLoss(OutputLoss):
 
     def derivative(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return outputs.sigmoid_().sub_(targets.unsqueeze(1))
+
+    def majorant(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        r"""Return :math:`\tanh(z / 2) / (2 z)`: the loss is :math:`\log(2 \cosh(z / 2))` and a linear term."""
+        z = outputs.squeeze(1)
+        near = z.abs() < 1e-3  # where the quotient would lose digits: its series, to 1e-15
+        quotient = torch.tanh(z / 2) / torch.where(near, 1.0, 2 * z)
+        return torch.where(near, 0.25 - z.square() / 48, quotient) + 0.0 * targets
 
 
 @dataclass(frozen=True)
@@ -110,6 +130,10 @@ class HuberLoss(OutputLoss):
     def derivative(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return outputs.sub_(targets.unsqueeze(1)).clamp_(-self.threshold, self.threshold)
 
+    def majorant(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        r"""Return :math:`\delta / \max(\delta, |r|)`."""
+        return self.threshold / (outputs.squeeze(1) - targets).abs().clamp(min=self.threshold)
+
 
 @dataclass(frozen=True)
 class QuantileLoss(OutputLoss):
@@ -139,6 +163,10 @@ class QuantileLoss(OutputLoss):
     def derivative(self, outputs: Tensor, targets: Tensor) -> Tensor:
         residual = outputs.sub_(targets.unsqueeze(1)).mul_(1 / (2 * self.width))
         return residual.add_(0.5).clamp_(0.0, 1.0).sub_(self.quantile)
+
+    def majorant(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        r"""Return :math:`1 / (2 \max(h, |r|))`: the derivative is odd in r, but for the constant 1/2 - q."""
+        return 0.5 / (outputs.squeeze(1) - targets).abs().clamp(min=self.width)
 
 
 @dataclass(frozen=True)
@@ -200,3 +228,6 @@ class MultipliedLoss(OutputLoss):
 
     def derivative(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return self.loss.derivative(outputs, targets).mul_(self.factor)
+
+    def majorant(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return self.factor * self.loss.majorant(outputs, targets)

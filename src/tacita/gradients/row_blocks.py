@@ -4,6 +4,7 @@ Everything here is private. A row that holds a number which is not finite is zer
 nan; its norm is infinite, so that a clipper gives it weight 0.
 """
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any
@@ -44,8 +45,11 @@ class RowBlocks(ABC):
         """Return these rows, (rows, columns), a copy or a view that must not be written to."""
 
     @abstractmethod
-    def forget(self, rows: np.ndarray) -> None:
-        """Treat these rows as zeros from now on."""
+    def without(self, rows: np.ndarray) -> "RowBlocks":
+        """Return the table with zeros in place of these rows; it shares memory with this one, which stays as it is.
+
+        Another source may show a constant beside each row, and must go on to see that a row is not finite.
+        """
 
     def norms(self, scale: Tensor, constant: float) -> Tensor:
         """Return upper bounds of the norms of (scale * row, constant), float64; ``inf`` where a row is not finite."""
@@ -86,8 +90,10 @@ class DenseBlocks(RowBlocks):
         gone = _within(self._gone, rows)
         return block if not len(gone) else block.index_fill(0, torch.from_numpy(gone), 0.0)
 
-    def forget(self, rows: np.ndarray) -> None:
-        self._gone = np.union1d(self._gone, rows)
+    def without(self, rows: np.ndarray) -> "DenseBlocks":
+        found = copy.copy(self)
+        found._gone = np.union1d(self._gone, rows)
+        return found
 
 
 class SparseBlocks(RowBlocks):
@@ -116,10 +122,13 @@ class SparseBlocks(RowBlocks):
     def dense(self, rows: slice | np.ndarray) -> Tensor:
         return torch.from_numpy(self._block(rows).toarray())
 
-    def forget(self, rows: np.ndarray) -> None:
-        self._data = self._data.copy()
+    def without(self, rows: np.ndarray) -> "SparseBlocks":
+        found = copy.copy(self)
+        if len(rows):
+            found._data = self._data.copy()
         for row in rows.tolist():
-            self._data[self._starts[row] : self._starts[row + 1]] = 0
+            found._data[self._starts[row] : self._starts[row + 1]] = 0
+        return found
 
     def norms(self, scale: Tensor, constant: float) -> Tensor:
         summed = np.zeros(self.shape[0])

@@ -63,19 +63,8 @@ class TableRowsSource(GradientSource):
         return TableRowsEngine(self, indices if isinstance(indices, RowNumbers) else np.asarray(indices, np.int64))
 
 
-class TableRowsEngine(Engine):
-    """The engine of one batch of :class:`TableRowsSource`. It shows rows, and sums none."""
-
-    def __init__(self, source: TableRowsSource, indices: np.ndarray | RowNumbers) -> None:
-        self._source, self._indices = source, indices
-
-    @property
-    def shapes(self) -> Shapes:
-        return self._source.shapes
-
-    @property
-    def labels(self) -> Tensor:
-        return torch.from_numpy(np.asarray(self._indices))
+class ShownRows(Engine):
+    """An engine that shows vectors chunk by chunk, and sums and measures them as they are shown."""
 
     def weighted_sums(self, rule: Rule, groups: Groups) -> Sums:
         totals: list[dict[str, Tensor]] = []
@@ -89,6 +78,21 @@ class TableRowsEngine(Engine):
 
     def norms(self, groups: Groups) -> Tensor:
         return torch.cat([group_norms(grads, groups) for grads in self.materialise()])
+
+
+class TableRowsEngine(ShownRows):
+    """The engine of one batch of :class:`TableRowsSource`."""
+
+    def __init__(self, source: TableRowsSource, indices: np.ndarray | RowNumbers) -> None:
+        self._source, self._indices = source, indices
+
+    @property
+    def shapes(self) -> Shapes:
+        return self._source.shapes
+
+    @property
+    def labels(self) -> Tensor:
+        return torch.from_numpy(np.asarray(self._indices))
 
     def materialise(self) -> Iterator[dict[str, Tensor]]:
         """Yield the rows in chunks that stay in the cache; an empty batch gives one empty chunk."""

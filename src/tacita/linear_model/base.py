@@ -124,6 +124,13 @@ class PrivateEstimator(BaseEstimator):
         named = {name: repr(value) for name, value in self.get_params().items() if name != "ledger"}
         return Paying(ledger, budget, num_records, randomness, {"estimator": type(self).__name__, **named})
 
+    def _size(self, table: RowBlocks) -> float:
+        r"""Return :math:`\mu n / d`, a public number: how much the budget says about each weight."""
+        assert self.delta is not None, "it was just checked"
+        relation = self.neighboring_relation
+        budget = FitBudget(epsilon=self.epsilon, delta=self.delta, rho=self.rho, relation=relation)
+        return budget.mu * table.shape[0] / table.shape[1]
+
     def _said(self, paying: Paying, chosen: list[str]) -> None:
         """Set ``statement_``."""
         self.statement_ = str(
@@ -150,10 +157,10 @@ class LinearPlan:
     """What a fit was planned to do, from public numbers and the settings alone.
 
     Attributes:
-        method: "descent" or "moments".
+        method: The solver, "preconditioned", "newton" or "momentum"; "moments" where second moments give the solution.
         steps: Gradients asked for; 0 with "moments".
         max_grad_norm: Clipping threshold, in scaled units; 0 with "moments".
-        damping: lambda of the steps; 0 with "moments".
+        damping: lambda of the steps; 0 with "moments" and with "momentum".
         data_norm: The row norm that was declared or bought.
         target_scale: What targets were divided by; 1 for classes.
     """
@@ -174,6 +181,7 @@ class PrivateLinearModel(PrivateEstimator):
     data_norm: float | None
     steps: int | None = None
     max_grad_norm: float | None = None
+    solver: str | None = None
     coef_: np.ndarray
     intercept_: Any
 
@@ -220,10 +228,11 @@ class PrivateLinearModel(PrivateEstimator):
                     "may overflow. Scale the columns by public numbers."
                 )
         _validate.non_negative("alpha", self.alpha)
+        rules.chosen_solver(self.solver)
         if self.steps is not None:
             _validate.count("steps", self.steps)
         if self.max_grad_norm is not None:
-            clip = _validate.positive("max_grad_norm", self.max_grad_norm)
+            clip = _validate.threshold("max_grad_norm", self.max_grad_norm)
             if clip > MOST_CLIP:
                 raise ValueError(f"max_grad_norm must be at most {MOST_CLIP:g}, got {clip:g}: sums may overflow.")
 

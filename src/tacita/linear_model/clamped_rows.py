@@ -1,5 +1,6 @@
 """Rows whose entries are clamped, made block by block; the scaler and the mean release sums of them. Private."""
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -40,9 +41,11 @@ class ClampedRows(RowBlocks):
     def sums(self, rows: slice | np.ndarray, factors: torch.Tensor) -> torch.Tensor:
         return self.dense(rows).t() @ factors
 
-    def forget(self, rows: np.ndarray) -> None:
-        self._rows = self._rows.copy()
-        self._rows[rows] = 0
+    def without(self, rows: np.ndarray) -> "ClampedRows":
+        found = copy.copy(self)
+        found._rows = self._rows.copy()
+        found._rows[rows] = 0
+        return found
 
 
 def declared_scale(column_scale: Any, columns: int) -> np.ndarray | None:

@@ -12,7 +12,7 @@ from tacita.ledger import Ledger
 from tacita.linear_model import rules
 from tacita.linear_model.answers import named_classes, read_labels
 from tacita.linear_model.base import LinearPlan, PrivateLinearModel
-from tacita.linear_model.fitting import Paying, fit_by_descent
+from tacita.linear_model.fitting import Descent, Paying
 from tacita.linear_model.purchases import buy_counts, class_counts, class_numbers
 
 
@@ -43,17 +43,20 @@ class PrivateClassifier(ClassifierMixin, PrivateLinearModel, ABC):
             "scales": rules.SCALES if self.data_norm is None else 0.0,
             "classes": rules.CLASSES if self.classes is None else 0.0,
         }
-        shares["moments"] = rules.MOMENTS * (1 - sum(shares.values()))
+        solver = rules.chosen_solver(self.solver)
+        shares["moments"] = rules.MATRICES[solver] * (1 - sum(shares.values()))
         paying = self._paying(table.shape[0], **shares)
         # The classes are not known yet. No event depends on their number: a gradient has one threshold for all classes.
         if self.classes is not None and len(set(self.classes)) < 2:
             raise ValueError(f"classes must hold at least 2 labels, got {list(self.classes)!r}.")
         few = self._loss(2 if self.classes is None else len(self.classes))
-        rule = rules.descent_rule(max_derivative=few.max_derivative, steps=self.steps, max_grad_norm=self.max_grad_norm)
+        rule = rules.descent_rule(
+            solver=solver, max_derivative=few.max_derivative, steps=self.steps, max_grad_norm=self.max_grad_norm
+        )
         budget = paying.budget
         for_scales = paying.register(budget.scales_event(1), 1, "bounds") if shares["scales"] else None
         for_classes = paying.register(budget.classes_event(), 1, "classes") if shares["classes"] else None
-        sessions = paying.moments_session(table.shape[1] + self.fit_intercept), paying.gradients_session(rule)
+        sessions = paying.descent_sessions(rule, table.shape[1] + self.fit_intercept)
         if for_classes is None:
             self.classes_ = known = np.unique(np.asarray(self.classes))
         else:
@@ -62,13 +65,12 @@ class PrivateClassifier(ClassifierMixin, PrivateLinearModel, ABC):
         scaled = self._scaled(table, data_norm)
         loss = self._loss(max(2, len(self.classes_)))
         numbers = class_numbers(labels, known)
-        found, damping = fit_by_descent(
-            paying, sessions, scaled, numbers, loss=loss, rule=rule, penalty=self._penalty(paying, scaled)
-        )
+        penalty = self._penalty(paying, scaled)
+        found, damping = Descent(paying, sessions, scaled, numbers, loss, rule, penalty).fit()
         self.coef_, self.intercept_ = self._unscaled(found, scaled)
         self.n_iter_ = rule.steps
-        self.plan_ = LinearPlan("descent", rule.steps, rule.max_grad_norm, damping, data_norm, 1.0)
-        self._said(paying, [f"steps = {rule.steps}", f"max_grad_norm = {rule.max_grad_norm:g}"])
+        self.plan_ = LinearPlan(rule.solver, rule.steps, rule.max_grad_norm, damping, data_norm, 1.0)
+        self._said(paying, rule.in_words())
         return self
 
     def _bought_classes(self, paying: Paying, session: Any, labels: np.ndarray) -> np.ndarray:
@@ -99,7 +101,7 @@ class PrivateLogisticRegression(PrivateClassifier):
 
     Second moments of clipped rows are released once. Then full-batch gradients, clipped and noisy, are stepped with the
     inverse of those moments, and the last half of the iterates is averaged
-    (:class:`~tacita.methods.PreconditionedDescent`).
+    (:class:`~tacita.methods.PreconditionedDescent`). Other solvers release Hessians, or no matrix.
 
     Guarantee: everything that ``fit`` sets is (epsilon, delta)-private together, by the ledger ``ledger_``; the number
     of rows is public. Nothing has to be true of the data: longer rows are clipped.
@@ -113,6 +115,8 @@ class PrivateLogisticRegression(PrivateClassifier):
         classes: The labels. If they are ``None``, those that are frequent enough are bought.
         data_norm: A public guess of how long rows are; rows may be longer. If it is ``None``, it is bought.
         steps, max_grad_norm: Number and clipping threshold of the gradients, by a public rule if ``None``.
+        solver: "preconditioned", "newton" (:class:`~tacita.methods.NewtonDescent`) or "momentum"
+            (:class:`~tacita.methods.MomentumDescent`), by a public rule if ``None``.
         neighboring_relation: "zero_out_one" or "replace_one".
         privacy_unit: What one row is, for the statement.
         ledger: The ledger that pays; ``None`` makes one with epsilon as its cap.
@@ -146,6 +150,7 @@ class PrivateLogisticRegression(PrivateClassifier):
         data_norm: float | None = None,
         steps: int | None = None,
         max_grad_norm: float | None = None,
+        solver: str | None = None,
         neighboring_relation: NeighboringRelation = "zero_out_one",
         privacy_unit: str = "one row",
         ledger: Ledger | None = None,
@@ -199,6 +204,7 @@ class PrivateLinearSVC(PrivateClassifier):
         data_norm: float | None = None,
         steps: int | None = None,
         max_grad_norm: float | None = None,
+        solver: str | None = None,
         neighboring_relation: NeighboringRelation = "zero_out_one",
         privacy_unit: str = "one row",
         ledger: Ledger | None = None,

@@ -12,6 +12,7 @@ from torch import Tensor
 from tacita.clipping import FlatClipper
 from tacita.estimators import ClippedSum, Estimator, SecondMoment
 from tacita.gradients.engine import GradientSource
+from tacita.gradients.hessian_rows import HessianRowsSource
 from tacita.gradients.linear_blocks import LinearBlocksSource
 from tacita.gradients.linear_losses import OutputLoss
 from tacita.gradients.row_blocks import RowBlocks
@@ -21,12 +22,19 @@ from tacita.linear_model import rules
 from tacita.linear_model.budget import FitBudget
 from tacita.linear_model.rules import DescentRule
 from tacita.mechanisms import GaussianMechanism
-from tacita.methods import PreconditionedDescent, adaptive_elastic_net, adaptive_ridge
+from tacita.methods import (
+    MomentumDescent,
+    NewtonDescent,
+    PreconditionedDescent,
+    adaptive_elastic_net,
+    adaptive_ridge,
+)
 from tacita.oracles import GradientOracle
 from tacita.random import Randomness
 from tacita.sampling import FullBatchSampler
 
 ROW_NORM = 1.0
+DescentSessions = tuple[Session | None, Session]  # of the matrices, if the solver has any; of the gradients
 
 
 @dataclass(frozen=True)
@@ -62,17 +70,12 @@ class Paying:
             secure_randomness=self.randomness.secure,
         )
 
-    def moments_session(self, columns: int) -> Session:
-        """Register the release of second moments."""
+    def moments_session(self, columns: int, queries: int = 1) -> Session:
+        """Register the release of second moments, or of so many Hessians."""
         shapes = {"row": torch.Size([columns])}
-        estimator, mechanism = SecondMoment(max_row_norm=ROW_NORM), self.moments_mechanism
+        estimator, mechanism = SecondMoment(max_row_norm=ROW_NORM), self.mechanism(self.budget.moments, queries)
         event = estimator.session_event(mechanism, self.sampler, self.budget.relation, shapes)
-        return self.register(event, 1, "moments")
-
-    @property
-    def moments_mechanism(self) -> GaussianMechanism:
-        """The noise of the second moments."""
-        return self.mechanism(self.budget.moments)
+        return self.register(event, queries, "moments")
 
     def bounded_session(self, columns: int, share: float) -> Session:
         """Register one release of the sum of rows whose entries are in [-1, 1], with this share of the budget."""
@@ -80,9 +83,14 @@ class Paying:
         event = bounded_rows(columns).session_event(self.mechanism(share), self.sampler, self.budget.relation, shapes)
         return self.register(event, 1, "moments")
 
-    def mechanism(self, share: float) -> GaussianMechanism:
-        """The noise of one release with this share of the budget."""
-        return GaussianMechanism(noise_multiplier=self.budget.noise_multiplier(share))
+    def mechanism(self, share: float, queries: int = 1) -> GaussianMechanism:
+        """Return the noise of each of ``queries`` releases that together have this share of the budget."""
+        return GaussianMechanism(noise_multiplier=self.budget.noise_multiplier(share, queries))
+
+    def descent_sessions(self, rule: DescentRule, columns: int) -> "DescentSessions":
+        """Register the matrices that the solver needs, and the gradients."""
+        matrices = self.moments_session(columns, rule.matrices) if rule.matrices else None
+        return matrices, self.gradients_session(rule)
 
     def gradients_session(self, rule: DescentRule) -> Session:
         """Register the gradients."""
@@ -94,7 +102,12 @@ class Paying:
 
     def gradients_mechanism(self, rule: DescentRule) -> GaussianMechanism:
         """Return the mechanism that adds the noise of each gradient."""
-        return GaussianMechanism(noise_multiplier=self.budget.noise_multiplier(self.budget.rest, rule.steps))
+        return self.mechanism(self.budget.rest, rule.steps)
+
+    def matrices_oracle(self, session: Session, source: GradientSource) -> GradientOracle:
+        """Return the oracle of the session of second moments, or of Hessians."""
+        mechanism = self.mechanism(self.budget.moments, session.planned_queries)
+        return self.oracle(session, source, SecondMoment(max_row_norm=ROW_NORM), mechanism)
 
     def oracle(
         self, session: Session, source: GradientSource, estimator: Estimator, mechanism: GaussianMechanism
@@ -130,7 +143,7 @@ def released_mean(paying: Paying, session: Session, rows: RowBlocks, share: floa
 
 def released_moments(paying: Paying, session: Session, source: TableRowsSource) -> tuple[Tensor, float]:
     """Return the noisy mean of the second moments of the rows, and the noise on its released numbers."""
-    oracle = paying.oracle(session, source, SecondMoment(max_row_norm=ROW_NORM), paying.moments_mechanism)
+    oracle = paying.matrices_oracle(session, source)
     release = oracle.query({})
     session.close()
     return release.gradient["matrix"], oracle.noise_std["second_moment"] / oracle.divisor
@@ -151,58 +164,99 @@ class ScaledTable:
     constant: float | None
 
 
-def fit_by_descent(
-    paying: Paying,
-    sessions: tuple[Session, Session],
-    table: ScaledTable,
-    targets: np.ndarray,
-    *,
-    loss: OutputLoss,
-    rule: DescentRule,
-    penalty: float,
-    curvatures: Sequence[float] = (),
-) -> tuple[dict[str, Tensor], float]:
-    """Return the weight and the bias, in scaled units, after preconditioned steps on clipped gradients; and lambda.
+@dataclass(frozen=True)
+class Descent:
+    """A descent on clipped gradients of a linear model, in scaled units, and what its solver needs.
 
-    Args:
+    Attributes:
         paying: What pays.
-        sessions: The session of the second moments, and that of the gradients.
+        sessions: The sessions of the matrices and of the gradients.
         table: The rows.
         targets: (rows,), as the loss takes them. Private.
         loss: The loss.
-        rule: T and C.
+        rule: Solver, T and C.
         penalty: alpha, in scaled units.
-        curvatures: kappa of each of several phases that share the steps, in place of the loss's own bound.
+        curvatures: kappa of each of several phases that share the steps of the preconditioned solver, in place of the
+            loss's own bound.
     """
-    moment, _ = released_moments(
-        paying, sessions[0], TableRowsSource(table.features, scale=table.scale, intercept=table.constant)
-    )
-    source = LinearBlocksSource(table.features, targets, loss, scale=table.scale, intercept=table.constant)
-    estimator = ClippedSum(FlatClipper(max_grad_norm=rule.max_grad_norm))
-    oracle = paying.oracle(sessions[1], source, estimator, paying.gradients_mechanism(rule))
-    found = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in source.shapes.items()}
-    phases = tuple(curvatures[-rule.steps :]) or (loss.curvature,)
-    damping = 0.0
-    for phase, curvature in enumerate(phases):
-        damping = rules.damping(
-            num_records=paying.num_records,
-            dim=len(moment),
-            outputs=loss.num_outputs(),
-            curvature=curvature,
-            max_grad_norm=rule.max_grad_norm,
-            budget=paying.budget,
+
+    paying: Paying
+    sessions: DescentSessions
+    table: ScaledTable
+    targets: np.ndarray
+    loss: OutputLoss
+    rule: DescentRule
+    penalty: float
+    curvatures: Sequence[float] = ()
+
+    def fit(self) -> tuple[dict[str, Tensor], float]:
+        """Return the weight and the bias, in scaled units, and lambda; 0 with momentum, which has none."""
+        table = self.table
+        source = LinearBlocksSource(
+            table.features, self.targets, self.loss, scale=table.scale, intercept=table.constant
         )
-        found = PreconditionedDescent(
+        estimator = ClippedSum(FlatClipper(max_grad_norm=self.rule.max_grad_norm))
+        oracle = self.paying.oracle(self.sessions[1], source, estimator, self.paying.gradients_mechanism(self.rule))
+        start = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in source.shapes.items()}
+        solve = {"preconditioned": self._preconditioned, "newton": self._newton, "momentum": self._momentum}
+        found = solve[self.rule.solver](oracle, start)
+        self.sessions[1].close()
+        return found
+
+    def _preconditioned(self, oracle: GradientOracle, found: dict[str, Tensor]) -> tuple[dict[str, Tensor], float]:
+        table, steps, damping = self.table, self.rule.steps, 0.0
+        assert self.sessions[0] is not None, "registered by descent_sessions"
+        rows = TableRowsSource(table.features, scale=table.scale, intercept=table.constant)
+        moment, _ = released_moments(self.paying, self.sessions[0], rows)
+        phases = tuple(self.curvatures[-steps:]) or (self.loss.curvature,)
+        for phase, curvature in enumerate(phases):
+            damping = self._damping(len(moment), curvature)
+            found = PreconditionedDescent(
+                oracle,
+                found,
+                steps=(phase + 1) * steps // len(phases) - phase * steps // len(phases),
+                second_moment=moment,
+                curvature=curvature,
+                damping=damping,
+                penalty=self.penalty,
+            ).run()
+        return found, damping
+
+    def _newton(self, oracle: GradientOracle, start: dict[str, Tensor]) -> tuple[dict[str, Tensor], float]:
+        table, session, curvature = self.table, self.sessions[0], self.loss.curvature
+        assert session is not None, "registered by descent_sessions"
+        rows = HessianRowsSource(table.features, self.targets, self.loss, scale=table.scale, intercept=table.constant)
+        damping = self._damping(rows.shapes["row"].numel(), curvature)
+        found = NewtonDescent(
             oracle,
-            found,
-            steps=(phase + 1) * rule.steps // len(phases) - phase * rule.steps // len(phases),
-            second_moment=moment,
+            start,
+            steps=self.rule.steps,
+            hessians=self.paying.matrices_oracle(session, rows),
+            refresh=rules.REFRESH,
             curvature=curvature,
             damping=damping,
-            penalty=penalty,
+            penalty=self.penalty,
         ).run()
-    sessions[1].close()
-    return found, damping
+        session.close()
+        return found, damping
+
+    def _momentum(self, oracle: GradientOracle, start: dict[str, Tensor]) -> tuple[dict[str, Tensor], float]:
+        paying, rule = self.paying, self.rule
+        lr = rules.momentum_lr(
+            num_records=paying.num_records, curvature=self.loss.curvature, rule=rule, budget=paying.budget
+        )
+        solver = MomentumDescent(oracle, start, steps=rule.steps, lr=lr, momentum=rules.MOMENTUM, penalty=self.penalty)
+        return solver.run(), 0.0
+
+    def _damping(self, columns: int, curvature: float) -> float:
+        return rules.damping(
+            num_records=self.paying.num_records,
+            dim=columns,
+            outputs=self.loss.num_outputs(),
+            curvature=curvature,
+            rule=self.rule,
+            budget=self.paying.budget,
+        )
 
 
 def fit_by_moments(

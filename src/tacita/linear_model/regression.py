@@ -24,13 +24,12 @@ class PrivateRegressor(RegressorMixin, PrivateLinearModel, ABC):
 
     target_range: tuple[float, float] | None
 
-    @property
     @abstractmethod
-    def _moments_share(self) -> float:
-        """The share of the budget for second moments, of what purchases leave."""
+    def _moments_share(self, size: float) -> float:
+        """Return the share of the budget for second moments, of what purchases leave; ``size`` is mu n / d."""
 
     @abstractmethod
-    def _register(self, paying: Paying, columns: int) -> Any:
+    def _register(self, paying: Paying, columns: int, size: float) -> Any:
         """Register the sessions of a fit on so many columns, constant included, before its first release."""
 
     @abstractmethod
@@ -55,22 +54,23 @@ class PrivateRegressor(RegressorMixin, PrivateLinearModel, ABC):
         declared = self._range()
         bought = (self.data_norm is None) + (declared is None)
         scales = rules.SCALES if bought else 0.0
-        paying = self._paying(table.shape[0], scales=scales, moments=self._moments_share * (1.0 - scales))
+        size = self._size(table)
+        paying = self._paying(table.shape[0], scales=scales, moments=self._moments_share(size) * (1.0 - scales))
         for_scales = paying.register(paying.budget.scales_event(bought), 1, "bounds") if bought else None
-        registered = self._register(paying, table.shape[1] + self.fit_intercept)
-        data_norm, size = self._bought_scales(paying, for_scales, table, targets if declared is None else None)
-        centre, size = declared or (0.0, size)
+        registered = self._register(paying, table.shape[1] + self.fit_intercept, size)
+        data_norm, width = self._bought_scales(paying, for_scales, table, targets if declared is None else None)
+        centre, width = declared or (0.0, width)
         scaled = self._scaled(table, data_norm)
         with np.errstate(all="ignore"):  # a warning would tell what a target is
-            targets = (targets - centre) / size
-        found, rule, damping = self._solve(paying, registered, scaled, targets, size)
+            targets = (targets - centre) / width
+        found, rule, damping = self._solve(paying, registered, scaled, targets, width)
         weight, bias = self._unscaled(found, scaled)
-        self.coef_ = weight[0] * size
-        self.intercept_ = float(bias[0]) * size + centre
+        self.coef_ = weight[0] * width
+        self.intercept_ = float(bias[0]) * width + centre
         steps, clip = (rule.steps, rule.max_grad_norm) if rule else (0, 0.0)
-        self.plan_ = LinearPlan("descent" if rule else "moments", steps, clip, damping, data_norm, size)
+        self.plan_ = LinearPlan(rule.solver if rule else "moments", steps, clip, damping, data_norm, width)
         chosen = [f"{name} (bought)" for name in ("data_norm", "target_range") if getattr(self, name) is None]
-        self._said(paying, chosen + ([f"steps = {steps}", f"max_grad_norm = {clip:g}"] if rule else []))
+        self._said(paying, chosen + (rule.in_words() if rule else []))
         return self
 
     def _range(self) -> tuple[float, float] | None:
@@ -88,11 +88,10 @@ class PrivateRegressor(RegressorMixin, PrivateLinearModel, ABC):
 class MomentsRegressor(PrivateRegressor):
     """What least squares with any penalty share: second moments of rows and targets are the only release."""
 
-    @property
-    def _moments_share(self) -> float:
+    def _moments_share(self, size: float) -> float:
         return 1.0
 
-    def _register(self, paying: Paying, columns: int) -> Any:
+    def _register(self, paying: Paying, columns: int, size: float) -> Any:
         return paying.moments_session(columns + 1)
 
     def _solve(

@@ -11,7 +11,7 @@ from tacita.accounting import NeighboringRelation
 from tacita.gradients.linear_losses import HuberLoss, MultipliedLoss, OutputLoss, QuantileLoss
 from tacita.ledger import Ledger
 from tacita.linear_model import rules
-from tacita.linear_model.fitting import Paying, ScaledTable, fit_by_descent
+from tacita.linear_model.fitting import Descent, Paying, ScaledTable
 from tacita.linear_model.regression import PrivateRegressor, Solution
 
 LEAST_THRESHOLD, MOST_THRESHOLD = 1e-6, 1e6  # in units of the scale of the targets
@@ -24,9 +24,12 @@ class DescentRegressor(PrivateRegressor):
     classifiers' smaller threshold would move the minimum: clipping shrinks the larger side of a quantile's loss more.
     """
 
-    @property
-    def _moments_share(self) -> float:
-        return rules.MOMENTS
+    def _solver(self, size: float) -> rules.SolverName:
+        """Return the solver that was asked for, else that of the public rule."""
+        return rules.chosen_solver(self.solver)
+
+    def _moments_share(self, size: float) -> float:
+        return rules.MATRICES[self._solver(size)]
 
     @property
     @abstractmethod
@@ -41,11 +44,15 @@ class DescentRegressor(PrivateRegressor):
         """Return kappa of each of several phases; none to take the loss's own bound."""
         return ()
 
-    def _register(self, paying: Paying, columns: int) -> Any:
+    def _register(self, paying: Paying, columns: int, size: float) -> Any:
         rule = rules.descent_rule(
-            max_derivative=self._max_derivative, share=rules.WHOLE, steps=self.steps, max_grad_norm=self.max_grad_norm
+            solver=self._solver(size),
+            max_derivative=self._max_derivative,
+            share=rules.WHOLE,
+            steps=self.steps,
+            max_grad_norm=self.max_grad_norm,
         )
-        return rule, (paying.moments_session(columns), paying.gradients_session(rule))
+        return rule, paying.descent_sessions(rule, columns)
 
     def _solve(
         self, paying: Paying, registered: Any, table: ScaledTable, targets: np.ndarray, target_scale: float
@@ -53,9 +60,8 @@ class DescentRegressor(PrivateRegressor):
         rule, sessions = registered
         loss, unit = self._scaled_loss(target_scale)
         penalty = self._penalty(paying, table) * target_scale**2 / unit
-        found, damping = fit_by_descent(
-            paying, sessions, table, targets, loss=loss, rule=rule, penalty=penalty, curvatures=self._curvatures()
-        )
+        descent = Descent(paying, sessions, table, targets, loss, rule, penalty, self._curvatures())
+        found, damping = descent.fit()
         return found, rule, damping
 
 
@@ -77,6 +83,7 @@ class PrivateHuberRegressor(DescentRegressor):
         alpha: L2 penalty >= 0: :math:`\frac{\alpha}{2} \lVert w \rVert^2` beside the sum of losses.
         steps, max_grad_norm: Number and clipping threshold of the gradients (of the loss divided by h, in scaled
             units), by a public rule if ``None``.
+        solver: "preconditioned", "newton" or "momentum", by a public rule if ``None``.
         target_range: Public (low, high) of most targets. If it is ``None``, their size is bought. The model starts in
             the middle, and targets far from 0 compared to their spread need it.
         epsilon, delta, rho, fit_intercept, data_norm, neighboring_relation, privacy_unit, ledger, insecure_seed: As in
@@ -108,6 +115,7 @@ class PrivateHuberRegressor(DescentRegressor):
         target_range: tuple[float, float] | None = None,
         steps: int | None = None,
         max_grad_norm: float | None = None,
+        solver: str | None = None,
         neighboring_relation: NeighboringRelation = "zero_out_one",
         privacy_unit: str = "one row",
         ledger: Ledger | None = None,
@@ -135,7 +143,8 @@ class PrivateQuantileRegressor(DescentRegressor):
 
     The loss of a residual :math:`r = y - z` is :math:`\max(q r, (q - 1) r)`, whose kink is rounded over a tenth of the
     scale of the targets. It is fitted as :class:`PrivateHuberRegressor` is, whose other parameters, attributes and
-    guarantee it has.
+    guarantee it has. Far from the median, and with a small budget for its rows and columns, the default is Newton steps
+    (:class:`~tacita.methods.NewtonDescent`).
 
     Args:
         quantile: q in (0, 1).
@@ -166,6 +175,7 @@ class PrivateQuantileRegressor(DescentRegressor):
         target_range: tuple[float, float] | None = None,
         steps: int | None = None,
         max_grad_norm: float | None = None,
+        solver: str | None = None,
         neighboring_relation: NeighboringRelation = "zero_out_one",
         privacy_unit: str = "one row",
         ledger: Ledger | None = None,
@@ -180,6 +190,9 @@ class PrivateQuantileRegressor(DescentRegressor):
     @property
     def _max_derivative(self) -> float:
         return max(self.quantile, 1 - self.quantile)
+
+    def _solver(self, size: float) -> rules.SolverName:
+        return rules.chosen_solver(self.solver, rules.quantile_solver(size, self.quantile))
 
     def _curvatures(self) -> Sequence[float]:
         return rules.QUANTILE_CURVATURES

@@ -7,13 +7,18 @@ whatever T is; so T may be large, and the damping is chosen for that noise.
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 from tacita.linear_model.budget import FitBudget
 
 SCALES = 0.1  # share of mu^2 for scales, where they are bought
 CLASSES = 0.1  # ... for classes
 MOMENTS = 0.1  # ... of what is left, for second moments
+HESSIANS = 0.2  # ... or for Hessians
 STEPS = 30
+REFRESH = 15  # steps that one Hessian serves
+MOMENTUM = 0.9
+WANDERING = 1.0  # how far the noise of all steps with momentum may move a weight, in scaled units
 MAX_GRAD_NORM = 0.35  # of the largest derivative that the loss has, or of 1
 MOST = 0.95  # ... of the entries of a column
 QUANTILE = 0.9  # of row norms (or absolute targets): what is longer is clipped
@@ -21,38 +26,89 @@ DAMPING = 0.5  # in units of the expected size of the noise
 WHOLE = 1.0  # C over the largest derivative, for losses whose minimum a smaller threshold would move
 HUBER = 0.15  # threshold of the Huber loss, in units of the scale of the targets
 WIDTH = 0.05  # smoothing of the quantile loss, in the same units
+QUANTILE_SIZE, QUANTILE_FAR = 30.0, 0.25  # mu n / d below which quantiles so far from 1/2 are found by Newton steps
 QUANTILE_CURVATURES = (1.0, 3.0, 10.0)  # of its phases: the last one is the bound 1 / (2 WIDTH)
+
+
+SolverName = Literal["preconditioned", "newton", "momentum"]
+SOLVERS: tuple[SolverName, ...] = ("preconditioned", "newton", "momentum")
+MATRICES = {"preconditioned": MOMENTS, "newton": HESSIANS, "momentum": 0.0}  # share of released matrices
 
 
 @dataclass(frozen=True, kw_only=True)
 class DescentRule:
-    """The settings of a preconditioned descent that its sessions are registered with.
+    """The settings of a descent that its sessions are registered with.
 
     Attributes:
+        solver: The method: "preconditioned", "newton" or "momentum".
         steps: T.
         max_grad_norm: C, in units of scaled rows.
     """
 
+    solver: SolverName
     steps: int
     max_grad_norm: float
 
+    @property
+    def matrices(self) -> int:
+        """The number of matrices that are released: second moments, or Hessians."""
+        return {"preconditioned": 1, "newton": math.ceil(self.steps / REFRESH), "momentum": 0}[self.solver]
+
+    def in_words(self) -> list[str]:
+        """Return the settings as the statement says them."""
+        return [f"solver = {self.solver}", f"steps = {self.steps}", f"max_grad_norm = {self.max_grad_norm:g}"]
+
+
+def chosen_solver(given: str | None, default: SolverName = "preconditioned") -> SolverName:
+    """Return the solver that was asked for, else ``default``."""
+    if given is None:
+        return default
+    for solver in SOLVERS:
+        if given == solver:
+            return solver
+    raise ValueError(f"solver must be one of {', '.join(SOLVERS)}, or None, got {given!r}.")
+
+
+def quantile_solver(size: float, quantile: float) -> SolverName:
+    r"""Return the solver for a quantile: Newton steps where it is far from 1/2 and :math:`\mu n / d`, ``size``, small.
+
+    The loss of a quantile has no useful bound on its curvature, so that preconditioned steps start with a guess, with
+    which a small budget makes far too long steps.
+    """
+    far = abs(quantile - 0.5) > QUANTILE_FAR
+    return "newton" if far and size < QUANTILE_SIZE else "preconditioned"
+
 
 def descent_rule(
-    *, max_derivative: float, share: float = MAX_GRAD_NORM, steps: int | None = None, max_grad_norm: float | None = None
+    *,
+    solver: SolverName,
+    max_derivative: float,
+    share: float = MAX_GRAD_NORM,
+    steps: int | None = None,
+    max_grad_norm: float | None = None,
 ) -> DescentRule:
     """Return T and C, where C is ``share`` of the largest derivative that the loss has."""
     clip = max_grad_norm or share * (max_derivative if math.isfinite(max_derivative) else 1.0)
-    return DescentRule(steps=steps or STEPS, max_grad_norm=clip)
+    return DescentRule(solver=solver, steps=steps or STEPS, max_grad_norm=clip)
+
+
+def momentum_lr(*, num_records: int, curvature: float, rule: DescentRule, budget: FitBudget) -> float:
+    r"""Return the step size with momentum: :math:`1 / \kappa`, and less where noise would carry the weights away.
+
+    T noisy gradients with momentum m move a weight by noise of standard deviation :math:`\eta C T / ((1 - m) n \mu)`.
+    """
+    noise = rule.max_grad_norm * rule.steps * budget.noise_multiplier(budget.rest) / num_records
+    return min(1 / curvature, WANDERING * (1 - MOMENTUM) / noise)
 
 
 def damping(
-    *, num_records: int, dim: int, outputs: int, curvature: float, max_grad_norm: float, budget: FitBudget
+    *, num_records: int, dim: int, outputs: int, curvature: float, rule: DescentRule, budget: FitBudget
 ) -> float:
     r"""Return :math:`\lambda = \frac12 (\kappa s \sqrt{2 d} + C \sqrt{d} / \mu) / n`.
 
-    The two terms are the noise of the second moments, whose spectral norm is about :math:`s \sqrt{2 d}`, and that of
-    the gradients.
+    The two terms are the noise of a matrix, whose spectral norm is about :math:`s \sqrt{2 d}`, and that of the
+    gradients.
     """
-    moments = budget.noise_multiplier(budget.moments) * math.sqrt(2 * dim)
-    gradients = budget.noise_multiplier(budget.rest) * max_grad_norm * math.sqrt(dim * outputs)
+    moments = budget.noise_multiplier(budget.moments, rule.matrices) * math.sqrt(2 * dim)
+    gradients = budget.noise_multiplier(budget.rest) * rule.max_grad_norm * math.sqrt(dim * outputs)
     return max(DAMPING * (curvature * moments + gradients) / num_records, 1e-9)

@@ -5,6 +5,7 @@ from tacita.methods.adaptive_ridge import adaptive_elastic_net, adaptive_ridge
 from tacita.methods.averaged import ExponentialAverage, SuffixAverage
 from tacita.methods.domains import Ball, Box, L1Ball, Simplex
 from tacita.methods.localized import LocalizedSubgradient, Phase
+from tacita.methods.newton import NewtonDescent
 from tacita.methods.penalties import L1, ElasticNet, GroupLasso, NuclearNorm
 from tacita.methods.preconditioned import MomentumDescent, PreconditionedDescent
 from tacita.methods.proximal import ProximalSGD, RegularizedSubgradient, WeightedSGD
@@ -23,6 +24,7 @@ __all__ = [
     "L1Ball",
     "LocalizedSubgradient",
     "MomentumDescent",
+    "NewtonDescent",
     "NuclearNorm",
     "Phase",
     "PreconditionedDescent",

@@ -95,21 +95,12 @@ class PreconditionedDescent(HalfAveraged):
         super().__init__(oracle, params, steps=steps, domain=None, penalty=penalty)
         curvature = _validate.positive("curvature", curvature)
         damping = _validate.positive("damping", damping)
-        columns = sum(part.shape[1] for part in _as_columns(self._iterate))
-        if second_moment.shape != (columns, columns):
-            raise ValueError(
-                f"second_moment must have shape {(columns, columns)}, got {tuple(second_moment.shape)}: the columns of "
-                "the weight, then the constant of the bias."
-            )
-        values, vectors = torch.linalg.eigh(second_moment.double())
-        scaled = curvature * values.clamp(min=0.0) + damping + self.penalty
-        self._inverse = (vectors / scaled) @ vectors.t()
+        self._inverse = damped_inverse(
+            curvature * second_moment.double(), damping + self.penalty, columns_of(self._iterate), "second_moment"
+        )
 
     def _next(self, gradient: Tensors) -> Tensors:
-        joint = torch.cat(_as_columns(gradient), dim=1).double() @ self._inverse
-        width = gradient["weight"].shape[1]
-        step = {"weight": joint[:, :width], "bias": joint[:, -1]}
-        return {name: tensor - step[name].to(tensor) for name, tensor in self._iterate.items()}
+        return joint_step(self._iterate, gradient, self._inverse)
 
 
 class MomentumDescent(HalfAveraged):
@@ -145,6 +136,33 @@ class MomentumDescent(HalfAveraged):
 
     def _kept(self) -> dict[str, Tensors]:
         return {**super()._kept(), "velocity": self._velocity}
+
+
+def damped_inverse(matrix: Tensor, added: float, columns: int, name: str) -> Tensor:
+    r"""Return :math:`(A_+ + a I)^{-1}`, float64, for a symmetric A, (columns, columns), and a = ``added`` > 0.
+
+    ``name`` is that of the matrix in an error.
+    """
+    if matrix.shape != (columns, columns):
+        raise ValueError(
+            f"{name} must have shape {(columns, columns)}, got {tuple(matrix.shape)}: the columns of the "
+            "weight, then the constant of the bias."
+        )
+    values, vectors = torch.linalg.eigh(matrix.double())
+    return (vectors / (values.clamp(min=0.0) + added)) @ vectors.t()
+
+
+def joint_step(point: Tensors, gradient: Tensors, inverse: Tensor) -> Tensors:
+    """Return ``point`` less the gradient times ``inverse``, the bias taken as one more column of the weight."""
+    joint = torch.cat(_as_columns(gradient), dim=1).double() @ inverse
+    width = gradient["weight"].shape[1]
+    step = {"weight": joint[:, :width], "bias": joint[:, -1]}
+    return {name: tensor - step[name].to(tensor) for name, tensor in point.items()}
+
+
+def columns_of(params: Tensors) -> int:
+    """Return the number of columns of the weight, and one more for a bias."""
+    return sum(part.shape[1] for part in _as_columns(params))
 
 
 def _as_columns(params: Tensors) -> list[Tensor]:

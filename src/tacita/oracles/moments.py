@@ -113,8 +113,8 @@ class MomentsOracle:
     ) -> None:
         if features.ndim < 2:
             raise ValueError(f"features must have the axes (records, channels, ...), got {features.ndim}.")
-        self._mean_norm = _validate.positive("max_mean_norm", max_mean_norm)
-        self._square_norm = _validate.positive("max_square_norm", max_square_norm)
+        self._mean_norm = _validate.threshold("max_mean_norm", max_mean_norm)
+        self._square_norm = _validate.threshold("max_square_norm", max_square_norm)
         self.layer = FixedNormalization(features.shape[1])
         self._scale = _scale_of(scale, features.shape[1])
         bound = {**(settings or {}), "max_mean_norm": self._mean_norm, "max_square_norm": self._square_norm}

@@ -69,7 +69,7 @@ class ShuffleRound:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
             raise ValueError(f"name must be a text, got {type(self.name).__name__}.")
-        _validate.positive("half_range", self.half_range)
+        _validate.threshold("half_range", self.half_range)
         self._event("replace_one", FullBatchLaw())  # checks the rest
 
     @property

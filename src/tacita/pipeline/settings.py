@@ -123,9 +123,10 @@ class TableSettings:
         _validate.positive("epsilon", self.epsilon)
         _validate.delta("delta", self.delta)
         check_relation(self.neighboring_relation)
-        for name in ("max_grad_norm", "lr"):
-            if getattr(self, name) is not None:
-                _validate.positive(name, getattr(self, name))
+        if self.lr is not None:
+            _validate.positive("lr", self.lr)
+        if self.max_grad_norm is not None:
+            _validate.threshold("max_grad_norm", self.max_grad_norm)
         for name in ("width", "rows", "max_rows_per_unit", "queries"):
             if getattr(self, name) is not None:
                 _validate.count(name, getattr(self, name))

@@ -59,7 +59,7 @@ class BoundedFeedback(Feedback):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "max_residual_norm", _validate.positive("max_residual_norm", self.max_residual_norm))
+        object.__setattr__(self, "max_residual_norm", _validate.threshold("max_residual_norm", self.max_residual_norm))
         object.__setattr__(self, "injected_share", checked_share(self.injected_share))
         if self.injected_share < 1 and math.isfinite(self.max_feedback_norm):
             raise ValueError(

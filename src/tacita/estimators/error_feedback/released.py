@@ -50,7 +50,7 @@ class ReleasedFeedback(Feedback):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "max_residual_norm", _validate.positive("max_residual_norm", self.max_residual_norm))
+        object.__setattr__(self, "max_residual_norm", _validate.threshold("max_residual_norm", self.max_residual_norm))
         object.__setattr__(self, "every", _validate.count("every", self.every))
         check_allocation(self.allocation)
 
