@@ -104,5 +104,5 @@ def main(folder: Path, trackers: Sequence[Tracker]) -> tacita.Run:
 
 if __name__ == "__main__":
     place = Path(tempfile.mkdtemp())
-    main(place / "run", [TensorBoard(place / "tensorboard"), MLflow(str(place / "mlflow"), "private")])
+    main(place / "run", [TensorBoard(place / "tensorboard"), MLflow(f"sqlite:///{place}/mlflow.db", "private")])
     print(f"written to {place}")
