@@ -244,6 +244,7 @@ def _publish(ledger: Ledger, simulation: Simulation, settings: SimulationSetting
             task="classification",
             target="labels",
             files=hashes,
+            rows={"value": clients, "how": "public" if public else "protected", "of": "clients"},
             run=run_facts(simulation.randomness),
             not_anonymised=list(NOT_ANONYMISED),
         )
