@@ -120,7 +120,7 @@ def test_wrong_settings_raise_before_anything_is_spent(tmp_path, wrong, message)
     ("unknown", "message"),
     [
         ("num_worker", r"fit\(\) has no argument 'num_worker'. Did you mean 'num_workers'"),
-        ("bogus", r"fit\(\) has no argument 'bogus'. Its arguments are model, loss_fn, .*, randomness\."),
+        ("qqqq", r"fit\(\) has no argument 'qqqq'. Its arguments are model, loss_fn, .*, randomness\."),
         ("planned_restarts", r"fit\(\) has no argument 'planned_restarts': .*\(planned_restarts=.*your-own-loop.md"),
         ("sampler", r"fit\(\) has no argument 'sampler': .*write your own loop"),
     ],
