@@ -6,6 +6,8 @@ The records are the oracle's. Lightning's loader counts steps, ``training_step``
 the schedule, other callbacks and the checkpoints are Lightning's as ever.
 """
 
+from typing import Any
+
 import lightning  # pyright: ignore[reportMissingImports]
 import torch
 from torch import Tensor, nn
@@ -29,7 +31,8 @@ class PrivateGradients(lightning.Callback):
 
     def __init__(self, oracle: tacita.GradientOracle):
         self.oracle = oracle
-        self._loader = DataLoader(range(oracle.planned_queries), batch_size=None)
+        steps: Any = range(oracle.planned_queries)
+        self._loader = DataLoader(steps, batch_size=None)
 
     def loader(self) -> DataLoader:
         """Return a loader of step numbers: one epoch of it is the plan."""

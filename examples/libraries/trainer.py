@@ -6,6 +6,8 @@ The records are the oracle's. The Trainer is handed none: its loader counts step
 checkpoints work on what the oracle released. It computes no loss of the records, and none is logged.
 """
 
+from typing import Any
+
 import torch
 import transformers  # pyright: ignore[reportMissingImports]
 from torch import Tensor, nn
@@ -40,7 +42,8 @@ class PrivateTrainer(transformers.Trainer):
 
     def get_train_dataloader(self) -> DataLoader:
         """Count steps, in place of reading records."""
-        return DataLoader([{} for _ in range(self.oracle.planned_queries)], batch_size=None)
+        steps: Any = [{} for _ in range(self.oracle.planned_queries)]
+        return DataLoader(steps, batch_size=None)
 
     def train(self, resume_from_checkpoint=None, **others):
         """Train to the end of the plan. A Trainer's checkpoint knows nothing of a ledger, and cannot be continued."""
@@ -56,7 +59,9 @@ class PrivateTrainer(transformers.Trainer):
 
     def log(self, logs: dict[str, float], *others, **named) -> None:
         """Log what is public: the constant in place of a loss is left out."""
-        super().log({name: value for name, value in logs.items() if name not in ("loss", "train_loss")}, *others, **named)
+        super().log(
+            {name: value for name, value in logs.items() if name not in ("loss", "train_loss")}, *others, **named
+        )
 
 
 def _check(args: transformers.TrainingArguments) -> None:

@@ -1,4 +1,4 @@
-"""Chromium without a window, and axe-core in it: what a page's markup and colours keep from people. Needs no network."""
+"""Chromium without a window, and axe-core in it: what a page's markup and colours keep from people. No network."""
 
 import importlib.util
 import json

@@ -295,7 +295,9 @@ def test_nothing_on_the_page_is_kept_from_anyone(runs, tmp_path, dark, width):
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
 @pytest.mark.skipif(axe_script() is None, reason="axe-core is not installed (axe-core-python)")
 def test_the_check_of_a_page_can_fail(text, tmp_path):
-    pale = text.replace("--ink: #1d2329", "--ink: #bbbbbb").replace('role="img" aria-label="', 'role="img" title="" x="')
+    pale = text.replace("--ink: #1d2329", "--ink: #bbbbbb").replace(
+        'role="img" aria-label="', 'role="img" title="" x="'
+    )
     _, broken = accessibility(pale, tmp_path / "pale.html")
     assert {"color-contrast", "role-img-alt"} <= set(broken)
 

@@ -256,7 +256,7 @@ def as_rows(dataset: Any, collate_fn: Callable[[list], Any] | None) -> IndexedRo
 
 
 def _as_tensors(dataset: Any) -> Any:
-    """Return a ``datasets.Dataset`` of Hugging Face so that its rows are tensors, where they would be Python's lists."""
+    """Return a ``datasets.Dataset`` of Hugging Face so that its rows are tensors where they would be lists."""
     form = getattr(dataset, "format", None)
     if hasattr(dataset, "with_format") and isinstance(form, Mapping) and form.get("type", "") is None:
         return dataset.with_format("torch", columns=form.get("columns"))

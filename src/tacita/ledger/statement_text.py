@@ -266,11 +266,8 @@ def _delta(delta: float, rows: Any) -> str:
     value = rows.get("value") if isinstance(rows, Mapping) else None
     if not isinstance(value, int | float) or value < 1:
         return f"{words}. So it must be far below 1 / (number of units)."
-    about = "about " if rows.get("how") == "bought" else ""
-    return (
-        f"{words}: among {about}{value:,.0f} {rows.get('of', 'rows')}, one or more with probability {_percent_up(min(1.0, delta * value))} "
-        "at most."
-    )
+    among = f"{'about ' if rows.get('how') == 'bought' else ''}{value:,.0f} {rows.get('of', 'rows')}"
+    return f"{words}: among {among}, one or more with probability {_percent_up(min(1.0, delta * value))} at most."
 
 
 def _percent_up(chance: float) -> str:

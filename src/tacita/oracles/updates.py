@@ -105,7 +105,7 @@ def _state(tensor: Tensor) -> State:
 
 @cache
 def _count_fused_steps() -> None:
-    """Raise the versions of the parameters that a fused optimizer updates, from now on; other steps do so themselves."""
+    """Raise the versions of the parameters that a fused optimizer updates, from now on; other kernels do so."""
     register_optimizer_step_post_hook(_after_step)
 
 

@@ -40,12 +40,14 @@ def _comparison(runs: Sequence[RunNumbers]) -> str:
     rows = [(run.folder.name, _verdict(run), _epsilon(run), f"{run.fields.get('delta')}", _score(run)) for run in runs]
     header = ("run", "verdict", "epsilon", "delta", "score")
     chart = score_chart(runs)
-    shown = "" if chart is None else f'<div class="charts">{_figure(chart, "all")}</div>'
+    shown = "" if chart is None else f'<div class="charts">{_figure(chart, "all", "all runs")}</div>'
     return f"<h2>Comparison</h2>{table(header, rows, 'Runs beside each other')}{shown}"
 
 
 def _section(run: RunNumbers, place: int) -> str:
-    charts = "".join(_figure(chart, f"{place}-{number}") for number, chart in enumerate(charts_of(run)))
+    charts = "".join(
+        _figure(chart, f"{place}-{number}", run.folder.name) for number, chart in enumerate(charts_of(run))
+    )
     note = ""
     if not run.guaranteed:
         note = "<p>There are no curves of epsilon, because nothing is guaranteed.</p>"
@@ -136,7 +138,7 @@ def _rest(run: RunNumbers) -> str:
         f"<details><summary>Bought from the data</summary>{bullets(fields.get('purchases') or ['nothing'])}</details>"
         f"<details><summary>Settings chosen by tacita</summary>{bullets(fields.get('chosen_by_tacita') or ['none'])}"
         f"</details><details open><summary>The whole statement</summary><pre tabindex='0' role='region' "
-        f"aria-label='The whole statement'>{escape(run.text)}</pre></details>"
+        f'aria-label="The whole statement of {escape(run.folder.name)}">{escape(run.text)}</pre></details>'
     )
 
 
@@ -149,9 +151,9 @@ def _audit(audit: RunAudit | None) -> str:
     return f"<h2>Audit</h2><p>{escape(audit.words)}</p>{details}{folder}"
 
 
-def _figure(chart: RunChart, name: str) -> str:
-    """Return a chart above the table of its numbers; ``name`` keeps the ids of several pictures apart."""
-    numbers = table(chart.header, chart.rows, f"{chart.title}: numbers")
+def _figure(chart: RunChart, name: str, of: str) -> str:
+    """Return a chart above the table of its numbers; ``name`` keeps ids apart, ``of`` what a screen reader calls it."""
+    numbers = table(chart.header, chart.rows, f"{chart.title}: numbers of {of}")
     return (
         f'<figure><h3>{escape(chart.title)}</h3><div role="img" aria-label="{escape(f"{chart.title}. {chart.says}")}">'
         f"{with_own_ids(chart.svg, name)}</div><figcaption>{escape(chart.says)}</figcaption>"

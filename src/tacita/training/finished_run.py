@@ -47,7 +47,7 @@ def finished_run(run: RunLifecycle, state: TrainingState, public: bool, delta: f
     facts |= {PUBLIC_LOSSES: [list(pair) for pair in state.public_losses]} if public else {}
 
     def make_statement(hashes: dict[str, str]) -> Statement:
-        files = {"files": hashes} if hashes else {}
+        files: dict[str, Any] = {"files": hashes} if hashes else {}
         return statement(ledger, delta, caveats=caveats, **said, **facts, **files)
 
     ledger.flush()  # no weights leave before the lines of their queries
