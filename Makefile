@@ -21,7 +21,7 @@ PROCESSORS := ATEN_CPU_CAPABILITY=default ATEN_CPU_CAPABILITY=avx2 \
 ARITHMETIC := tests/gradients tests/oracles tests/clipping tests/estimators
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test quick lint format audit cpus bench bench-gpu sweep pages docs site clean
+.PHONY: help setup demo test quick lint format audit cpus bench bench-gpu sweep pages docs site package clean
 
 help:  ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 16
@@ -90,6 +90,9 @@ site: pages  ## Build the documentation as a site that needs no network: build/s
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 	@echo "build/site/index.html"
+
+package: $(STAMP)  ## Build wheel and sdist, and try the wheel in a clean environment: build/package
+	.ci/package
 
 clean:  ## Remove what was built, .venv included
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis

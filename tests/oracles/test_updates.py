@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+from tacita.oracles import updates
+
 
 def grads(model):
     return {name: p.grad.clone() for name, p in model.named_parameters()}
@@ -142,3 +144,33 @@ def test_gradients_are_not_kept_alive(problem, make_oracle):
     kept = weakref.ref(model.weight.grad)
     model.zero_grad(set_to_none=True)
     assert kept() is None
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW])
+def test_a_fused_optimizer_updates_too(problem, make_oracle, kind):
+    """PyTorch's fused kernels do not raise the versions by which an update is seen."""
+    model, oracle = problem[0], make_oracle()
+    optimizer = kind(model.parameters(), lr=0.1, fused=True)
+    for _ in range(2):
+        oracle.backward()
+        optimizer.step()
+    alone = oracle.backward(accumulate=True)  # a step was made: there is nothing to add to
+    assert all(torch.equal(p.grad, alone.gradient[name]) for name, p in model.named_parameters())
+
+
+def test_a_fused_optimizer_of_some_parameters_is_still_refused(problem, make_oracle):
+    model, oracle = problem[0], make_oracle()
+    oracle.backward()
+    torch.optim.SGD([model.weight], lr=0.1, fused=True).step()
+    with pytest.raises(RuntimeError, match=r"not updated after the first step: bias\."):
+        oracle.backward()
+
+
+def test_fused_steps_of_other_models_are_left_alone(monkeypatch, make_oracle):
+    make_oracle().backward()
+    raised = []
+    monkeypatch.setattr(updates, "increment_version", raised.append)
+    bystander = torch.nn.Parameter(torch.ones(3))
+    bystander.grad = torch.ones(3)
+    torch.optim.SGD([bystander], lr=0.1, fused=True).step()
+    assert not raised

@@ -6,7 +6,6 @@ import math
 import os
 import re
 import shutil
-import subprocess
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -20,13 +19,14 @@ from tacita.ledger.statement import main_session
 from tacita.ledger.text_lines import rounded_up
 from tacita.pipeline import train_table
 from tacita.random import Randomness
+from tacita.report.run_audit import UNREADABLE, RunAudit
 from tacita.report.run_charts import charts_of, score_chart
 from tacita.report.run_numbers import RATES, RunNumbers
 from tacita.report.run_page import report_page
+from tests.report.browser import CHROMIUM, accessibility, axe_script, opened
 
 pytest.importorskip("matplotlib")
 segno = pytest.importorskip("segno")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 HOSTILE = '<script>alert("x")</script> & "quoted"'
 
 
@@ -276,11 +276,30 @@ def test_the_command_writes_the_page(folder, tmp_path, tacita_command):
 def test_a_browser_shows_it_without_complaints(text, tmp_path):
     path = tmp_path / "report.html"
     path.write_text(text)
-    assert CHROMIUM is not None
-    quiet = ["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", f"--user-data-dir={tmp_path}/c"]
-    shown = subprocess.run([CHROMIUM, *quiet, "--dump-dom", path.as_uri()], capture_output=True, text=True, check=True)
+    shown = opened(path)
     assert shown.stdout.count("<svg") == len(Page(text).of("svg"))
     assert "CONSOLE" not in shown.stderr
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+@pytest.mark.skipif(axe_script() is None, reason="axe-core is not installed (axe-core-python)")
+@pytest.mark.parametrize(("dark", "width"), [(False, 1200), (True, 390)], ids=["light", "dark on a phone"])
+def test_nothing_on_the_page_is_kept_from_anyone(runs, tmp_path, dark, width):
+    """Names of charts, order of headings, colours, regions that scroll: the rules of axe-core."""
+    run = audited(replace(runs[0], folder=tmp_path / "first"))
+    held, broken = accessibility(report_page([run, runs[1]]), tmp_path / "report.html", dark=dark, width=width)
+    assert {"color-contrast", "heading-order", "role-img-alt", "html-has-lang", "document-title"} <= held
+    assert not broken
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+@pytest.mark.skipif(axe_script() is None, reason="axe-core is not installed (axe-core-python)")
+def test_the_check_of_a_page_can_fail(text, tmp_path):
+    pale = text.replace("--ink: #1d2329", "--ink: #bbbbbb").replace(
+        'role="img" aria-label="', 'role="img" title="" x="'
+    )
+    _, broken = accessibility(pale, tmp_path / "pale.html")
+    assert {"color-contrast", "role-img-alt"} <= set(broken)
 
 
 def test_printed_bounds_are_never_below_the_computed_ones(runs):
@@ -304,3 +323,133 @@ def test_printed_bounds_are_never_below_the_computed_ones(runs):
 
 def test_infinite_epsilons_are_left_out_of_curves(runs):
     assert all(math.isfinite(value) for run in runs for _, value in run.by_delta)
+
+
+# --- what lies beside a run, or is stated by some runs only ----------------------------------------------------------
+
+
+def audited(run, **changes):
+    """A run with an audit's file beside it; ``changes`` go into the audit's result."""
+    at = {"delta": 1e-11, "epsilon_claimed": 9.00001, "epsilon_lower_bound": 0.69999, **changes.pop("verdict_at", {})}
+    audit = {
+        "verdict": "consistent", "epsilon_claimed": 3.50001, "epsilon_lower_bound": 1.23459, "delta": 1e-3,
+        "confidence": 0.95, "correct_guesses": 70, "guesses": 100, "canaries": 1000, "adversary": HOSTILE,
+        "epsilon_of_the_audit": None, "verdict_at": {"largest_possible_lower_bound": 5.0, **at},
+    }  # fmt: skip
+    of = {name: run.fields[name] for name in ("neighboring_relation", "privacy_unit")}
+    of |= changes.pop("of", {})
+    place = run.folder.with_name(f"{run.folder.name}-audit")
+    place.mkdir(exist_ok=True)
+    (place / "audit.json").write_text(json.dumps({**of, "audit": {**audit, **changes}}))
+    return with_what_lies_beside(run)
+
+
+def with_what_lies_beside(run):
+    return replace(run, audit=RunAudit.beside(run.folder, run.fields))
+
+
+@pytest.fixture
+def alone(runs, tmp_path):
+    return replace(runs[1], folder=tmp_path / "alone")
+
+
+def test_an_audit_beside_the_run_is_shown(alone):
+    assert alone.audit is None
+    assert "Audit" not in Page(report_page([alone])).text
+    run = audited(alone)
+    shown = Page(report_page([run])).text
+    assert "epsilon is at least 1.234 with confidence 0.95, and at most 3.501 is claimed" in shown
+    assert "epsilon at least 0.6999 measured, at most 9.001 claimed" in shown
+    assert "It says nothing of this model, is not covered by the seal" in shown
+    assert "epsilon at most infinity at delta 0.001" in shown
+    assert HOSTILE in shown
+    assert "Private, as stated" in shown
+    assert run.guaranteed
+
+
+@pytest.mark.parametrize(
+    "changes", [{"verdict": "refuted"}, {"verdict": "sure"}, {"verdict_at": {"epsilon_lower_bound": 9.1}}]
+)
+def test_a_refuted_run_is_not_shown_as_private(alone, changes):
+    run = audited(alone, **changes)
+    shown = Page(report_page([run])).text
+    assert "REFUTED: an audit measured more than is claimed No limit is guaranteed" in shown
+    assert "Epsilon refuted (at most " in shown
+    assert "Private, as stated" not in shown
+    assert not run.guaranteed
+
+
+def test_the_command_says_that_an_audit_refuted(folder, runs, tmp_path, tacita_command):
+    run = replace(runs[1], folder=Path(shutil.copytree(folder / "second", tmp_path / "alone")))
+    audited(run, verdict="refuted")
+    path = tmp_path / "a.html"
+    assert tacita_command("report", str(run.folder), "--output", str(path)).code == 1
+    assert "REFUTED: an audit measured" in Page(path.read_text()).text
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"epsilon_lower_bound": math.nan},
+        {"epsilon_claimed": -1.0},
+        {"epsilon_claimed": "small"},
+        {"correct_guesses": None},
+        {"verdict_at": {"epsilon_claimed": True}},
+    ],
+)
+def test_an_audit_that_cannot_be_read_is_named_as_such(alone, changes):
+    run = audited(alone, **changes)
+    assert (run.audit.refuted, run.audit.words) == (None, UNREADABLE)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "[" * 100_000, '{"audit": 3}'])
+def test_a_broken_audit_stops_no_page(alone, text):
+    place = alone.folder.with_name("alone-audit")
+    place.mkdir()
+    (place / "audit.json").write_text(text)
+    assert with_what_lies_beside(alone).audit.words == UNREADABLE
+
+
+def test_an_audit_of_something_else_is_not_taken_for_one_of_this(alone):
+    run = audited(alone, of={"neighboring_relation": "replace_one"}, verdict="refuted")
+    assert not run.refuted
+    assert "is about another neighboring relation" in Page(report_page([run])).text
+
+
+def test_losses_on_public_rows_are_a_chart(runs):
+    losses = [[1, 0.75], [2, 0.5], [3, "nan"], [4, 0.25]]
+    run = replace(runs[1], fields={**runs[1].fields, "public_losses": losses})
+    (chart,) = [one for one in charts_of(run) if one.title == "Loss on public rows"]
+    assert chart.rows == (("1", "0.75"), ("2", "0.5"), ("4", "0.25"))
+    assert chart.svg.count('class="tip"') == 3
+    assert runs[1].public_losses == []
+    for broken in (None, "x", [1, 2], [["a", "b"]], [[1, math.inf], [2, 1.0]]):
+        odd = replace(runs[1], fields={**runs[1].fields, "public_losses": broken})
+        assert len(odd.public_losses) < 2
+
+
+def test_a_federation_has_clients_and_rounds(tmp_path):
+    from tacita.federated.settings import SimulationSettings, run_simulation
+
+    rng = np.random.default_rng(0)
+    features = rng.standard_normal((60, 3))
+    np.savez(tmp_path / "clients.npz", features=features, labels=features[:, 0] > 0, owners=rng.integers(0, 7, 60))
+    settings = {"epsilon": 8.0, "delta": 1e-5, "trust": "clients", "max_grad_norm": 0.1, "lr": 0.5, "rounds": 6}
+    for relation, clients in (("replace_one", "7 clients (public)"), ("add_or_remove_one", "clients, whose number is")):
+        place = tmp_path / relation
+        run_simulation(
+            SimulationSettings(
+                data=str(tmp_path / "clients.npz"), output=str(place), neighboring_relation=relation,
+                momentum_weight=0.5, **settings,
+            )
+        )  # fmt: skip
+        run = RunNumbers.of(place)
+        assert run.faults == ()
+        assert f"Data: {clients}" in " ".join(run.text.split())
+        shown = Page(report_page([run])).text.split("The whole statement")[0]
+        assert f"Clients {clients}" in shown
+        assert not re.search(r"\b(Columns|steps?|rows|records?)\b", shown.replace("with several rows is", ""))
+    steps = replace(run, by_steps=[(1, 1.0), (6, 2.0)])
+    (chart,) = [one for one in charts_of(steps) if one.header[0] == "rounds"]
+    assert chart.title == "Epsilon against rounds"
+    assert "for a client that takes part" in chart.says

@@ -11,6 +11,7 @@ import safetensors.torch
 import torch
 
 import tacita
+from tacita.pipeline import check_run
 from tacita.training import callbacks
 
 SETTINGS = dict(
@@ -119,7 +120,7 @@ def test_wrong_settings_raise_before_anything_is_spent(tmp_path, wrong, message)
     ("unknown", "message"),
     [
         ("num_worker", r"fit\(\) has no argument 'num_worker'. Did you mean 'num_workers'"),
-        ("bogus", r"fit\(\) has no argument 'bogus'. Its arguments are model, loss_fn, .*, randomness\."),
+        ("qqqq", r"fit\(\) has no argument 'qqqq'. Its arguments are model, loss_fn, .*, randomness\."),
         ("planned_restarts", r"fit\(\) has no argument 'planned_restarts': .*\(planned_restarts=.*your-own-loop.md"),
         ("sampler", r"fit\(\) has no argument 'sampler': .*write your own loop"),
     ],
@@ -297,3 +298,31 @@ def test_the_ledger_is_on_disk_before_a_loss_is_shown(monkeypatch):
     assert seen.count("shown") == 16
     assert all(before == "flushed" for before, what in itertools.pairwise(seen) if what == "shown")
     assert seen[0] == "flushed"
+
+
+def test_the_statement_names_the_run_and_says_what_it_is_for(tmp_path):
+    about = {"responsible": "Ward analytics", "purpose": "to plan beds"}
+    run = tacita.fit(*problem(), **SETTINGS, about=about, folder=tmp_path / "run")
+    stated = run.statement.to_json()
+    assert stated["about"] == about
+    assert set(stated["run"]) == {"id", "date", "versions"}
+    assert "Ward analytics" in run.statement.text
+    assert check_run(tmp_path / "run").faults == ()
+    with pytest.raises(ValueError, match="about must hold responsible"):
+        tacita.fit(*problem(), **SETTINGS, about={"who": "me"}, folder=tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_run_that_was_sealed_and_not_tidied_says_the_same_again(tmp_path, monkeypatch):
+    """The process was killed after the seal: the next call has the statement, the public losses and the model."""
+    public = problem(seed=1)[2]
+    settings = {**SETTINGS, "folder": tmp_path / "run", "public_data": public, "about": {"contact": "a@example.org"}}
+    with monkeypatch.context() as patched:
+        patched.setattr("tacita.training.run_lifecycle.RunLifecycle.finish", lambda self: None)
+        first = tacita.fit(*problem(), **settings)
+    again = tacita.fit(*problem(), **settings)
+    assert again.statement.text == first.statement.text == (tmp_path / "run" / "statement.txt").read_text()
+    assert again.public_losses == first.public_losses
+    assert again.statement.to_json()["public_losses"] == [list(pair) for pair in first.public_losses]
+    assert torch.equal(again.model.weight, first.model.weight)
+    assert check_run(tmp_path / "run").faults == ()

@@ -18,7 +18,8 @@ def report(*runs: str, output: Annotated[str, Parameter(name=("--output", "-o"))
     """Write a page about finished runs: verdict and signature, charts with their numbers, the whole statement.
 
     It is one HTML file that loads nothing, for a browser, a phone or a printer (needs the extra [report]).
-    Exit code 1 if something was changed in a run since it was finished.
+    An audit in one run that lies beside a run (RUN-audit) is shown with it. Exit code 1 if something was changed in a
+    run since it was finished, or if an audit refuted its claim.
 
     Example: tacita report runs/adult --output adult.html
 
@@ -33,4 +34,4 @@ def report(*runs: str, output: Annotated[str, Parameter(name=("--output", "-o"))
     found = [RunNumbers.of(run) for run in runs]
     replace_durably(Path(output), report_page(found).encode())
     say_written(output)
-    return CHANGED if any(run.faults for run in found) else 0
+    return CHANGED if any(run.faults or run.refuted for run in found) else 0

@@ -145,18 +145,19 @@ def _publish(ledger: Ledger, simulation: Simulation, settings: SimulationSetting
     if not simulation.session.closed:
         simulation.session.close()
     public = settings.neighboring_relation != "add_or_remove_one"  # else the number of clients is a secret
-    clients = simulation.problem.num_clients if public and settings.unit == "client" else None
+    clients = simulation.problem.num_clients if public else None
 
     def make_statement(hashes: dict[str, str]) -> Statement:
         return statement(
             ledger,
             settings.delta,
-            num_units=clients,
+            num_units=clients if settings.unit == "client" else None,
             caveats=protected_from(simulation, settings.delta),
             model=f"{settings.algorithm} on logistic regression, {settings.rounds} rounds",
             task="classification",
             target="labels",
             files=hashes,
+            rows={"value": clients, "how": "public" if public else "protected", "of": "clients"},
             run=run_facts(simulation.randomness),
             not_anonymised=list(NOT_ANONYMISED),
         )

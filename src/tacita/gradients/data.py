@@ -6,7 +6,7 @@ who lacks the secret knows it.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -232,6 +232,8 @@ def _copied(row: Any) -> Any:
 def as_rows(dataset: Any, collate_fn: Callable[[list], Any] | None) -> IndexedRows:
     """Return the records of a map-style dataset or of arrays; an :class:`IndexedRows` is returned as it is.
 
+    A ``datasets.Dataset`` without a format of its own is read as tensors, unless a ``collate_fn`` makes them.
+
     Raises:
         ValueError: ``dataset`` is neither, or its arrays differ in length or have a dtype that torch lacks.
     """
@@ -250,7 +252,15 @@ def as_rows(dataset: Any, collate_fn: Callable[[list], Any] | None) -> IndexedRo
             f"dataset must be a map-style Dataset (__getitem__ and __len__) or tensors or NumPy arrays in a tuple, "
             f"mapping or dataclass, got {type(dataset).__name__}. A DataLoader or an iterable cannot be read by index."
         )
-    return ItemRows(dataset, collate_fn)
+    return ItemRows(_as_tensors(dataset) if collate_fn is None else dataset, collate_fn)
+
+
+def _as_tensors(dataset: Any) -> Any:
+    """Return a ``datasets.Dataset`` of Hugging Face so that its rows are tensors where they would be lists."""
+    form = getattr(dataset, "format", None)
+    if hasattr(dataset, "with_format") and isinstance(form, Mapping) and form.get("type", "") is None:
+        return dataset.with_format("torch", columns=form.get("columns"))
+    return dataset
 
 
 def _joined(batches: list[Any]) -> Any:

@@ -18,7 +18,8 @@ HEADLINE = "headline"  # a further field that stands in the first line, if a fro
 CHOSEN = "chosen_among"  # a further field: the number of runs of which somebody chose this one
 ABOUT, RUN, ROWS, COLUMNS = "about", "run", "rows", "columns"
 LEAVES, NOT_ANONYMISED, DATASET = "files_policy", "not_anonymised", "dataset"
-PLACED = (HEADLINE, LEAVES, NOT_ANONYMISED, COLUMNS)  # further fields with a place of their own
+PUBLIC_LOSSES = "public_losses"  # pairs of queries made and the loss on public data; in the JSON, not in the text
+PLACED = (HEADLINE, LEAVES, NOT_ANONYMISED, COLUMNS, PUBLIC_LOSSES)  # further fields with a place of their own
 OF_A_RUN = (RUN, ABOUT, ROWS, DATASET)  # ... if there is a field ``run``
 
 GIVEN = {  # what whoever makes the run may say of it -> its name on the page
@@ -215,11 +216,16 @@ def rows_in_words(rows: Any) -> str:
     Example:
         >>> rows_in_words({"value": 3051, "how": "bought"})
         'about 3,051 rows (bought)'
+        >>> rows_in_words({"value": None, "how": "protected", "of": "clients"})
+        'clients, whose number is protected'
     """
+    what = rows.get("of", "rows") if isinstance(rows, Mapping) else "rows"
+    if isinstance(rows, Mapping) and rows.get("how") == "protected":
+        return f"{what}, whose number is protected"
     if not isinstance(rows, Mapping) or not isinstance(rows.get("value"), int | float):
         return f"rows: {in_words(rows)}"
     about = "about " if rows.get("how") == "bought" else ""
-    return f"{about}{rows['value']:,.0f} rows ({rows.get('how')})"
+    return f"{about}{rows['value']:,.0f} {what} ({rows.get('how')})"
 
 
 def other_runs_in_words(dataset: Mapping[str, Any]) -> str:
@@ -260,11 +266,8 @@ def _delta(delta: float, rows: Any) -> str:
     value = rows.get("value") if isinstance(rows, Mapping) else None
     if not isinstance(value, int | float) or value < 1:
         return f"{words}. So it must be far below 1 / (number of units)."
-    about = "about " if rows.get("how") == "bought" else ""
-    return (
-        f"{words}: among {about}{value:,.0f} rows, one or more with probability {_percent_up(min(1.0, delta * value))} "
-        "at most."
-    )
+    among = f"{'about ' if rows.get('how') == 'bought' else ''}{value:,.0f} {rows.get('of', 'rows')}"
+    return f"{words}: among {among}, one or more with probability {_percent_up(min(1.0, delta * value))} at most."
 
 
 def _percent_up(chance: float) -> str:

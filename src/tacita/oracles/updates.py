@@ -2,14 +2,20 @@
 
 Place: [oracles.updates] -> oracles.gradient_oracle. This is below the line: it sees releases and public version
 counters only. An in-place update raises a parameter's version whatever the data are, so nothing here depends on them.
+PyTorch's fused optimizers leave it as it is; a hook after their steps raises it.
 """
 
 import weakref
 from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Any
 
 from torch import Tensor, nn
+from torch.autograd.graph import increment_version
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 State = tuple[int, int]  # identity and version of a tensor
+_SERVED: "weakref.WeakValueDictionary[int, Tensor]" = weakref.WeakValueDictionary()  # those with a private gradient
 
 
 def trainable(model: nn.Module) -> dict[str, Tensor]:
@@ -62,7 +68,9 @@ class Updates:
 
     def assign(self, params: Mapping[str, Tensor], gradients: Mapping[str, Tensor], accumulate: bool) -> None:
         """Assign each gradient to its parameter after a query, and ``None`` to the other parameters."""
+        _count_fused_steps()
         for name, parameter in params.items():
+            _SERVED[id(parameter)] = parameter
             found = gradients.get(name)
             if found is not None and accumulate and self._waits(name, parameter) and parameter.grad is not None:
                 found = parameter.grad + found
@@ -93,3 +101,16 @@ class Updates:
 
 def _state(tensor: Tensor) -> State:
     return id(tensor), tensor._version
+
+
+@cache
+def _count_fused_steps() -> None:
+    """Raise the versions of the parameters that a fused optimizer updates, from now on; other kernels do so."""
+    register_optimizer_step_post_hook(_after_step)
+
+
+def _after_step(optimizer: Optimizer, *_: Any) -> None:
+    for group in optimizer.param_groups:
+        for parameter in group["params"] if group.get("fused") else ():
+            if parameter.grad is not None and _SERVED.get(id(parameter)) is parameter:
+                increment_version(parameter)

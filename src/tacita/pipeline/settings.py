@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from tacita import _validate
 from tacita.accounting import NeighboringRelation, check_relation
-from tacita.pipeline.about import check_about
+from tacita.ledger.about import check_about
 from tacita.tables.readers import FileFormat
 
 Task = Literal["classification", "regression"]

@@ -35,7 +35,7 @@ EXTRAS = (
 UNKNOWN = "unknown"  # the prediction of a model without a class
 NOISE_OF = "one count; its ratio to what a unit can add is that of the session"
 MOST_NAMED = 10  # columns that a line on the way names; the statement names all
-IF_ANY = ("selection", "chosen_among", "dataset", "about")  # ... if they apply
+IF_ANY = ("selection", "chosen_among", "dataset", "about", "public_losses")  # ... if they apply
 PRIVATE_RELEASES = (
     "the weights in model.safetensors",
     "what preprocessing.json says of the columns and the target (kinds, bounds, categories, classes, counts)",

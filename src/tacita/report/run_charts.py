@@ -38,7 +38,7 @@ class RunChart:
 def charts_of(run: RunNumbers) -> list[RunChart]:
     """Return the charts that the run has numbers for; without a guarantee there are none of epsilon."""
     curves = (_by_delta, _tradeoff, _by_steps, _by_session) if run.guaranteed else ()
-    found = (*(curve(run) for curve in curves), score_chart([run]))
+    found = (*(curve(run) for curve in curves), _public_losses(run), score_chart([run]))
     return [chart for chart in found if chart is not None]
 
 
@@ -83,14 +83,32 @@ def _tradeoff(run: RunNumbers) -> RunChart | None:
 def _by_steps(run: RunNumbers) -> RunChart | None:
     if len(run.by_steps) < 2:
         return None
-    rows = tuple((f"{steps:,.0f}", rounded_up(value)) for steps, value in run.by_steps)
+    rows = tuple((f"{made:,.0f}", rounded_up(value)) for made, value in run.by_steps)
 
     def draw(axes: Any) -> None:
-        _line(axes, run.by_steps, [f"epsilon {value} after {steps} steps" for steps, value in rows])
-        axes.set(xlabel="steps of the training", ylabel="epsilon", xlim=(0, None), ylim=(0, None))
+        _line(axes, run.by_steps, [f"epsilon {value} after {made} {steps}" for made, value in rows])
+        axes.set(xlabel=f"{steps} of the training", ylabel="epsilon", xlim=(0, None), ylim=(0, None))
 
-    says = "Epsilon of the same plan with fewer steps, other purchases included, for a record that is trained on."
-    return RunChart("Epsilon against steps", says, _svg(draw), ("steps", "epsilon at most"), rows)
+    steps, who = ("rounds", "client that takes part") if run.clients else ("steps", "record that is trained on")
+    says = f"Epsilon of the same plan with fewer {steps}, other purchases included, for a {who}."
+    return RunChart(f"Epsilon against {steps}", says, _svg(draw), (steps, "epsilon at most"), rows)
+
+
+def _public_losses(run: RunNumbers) -> RunChart | None:
+    """Return the loss on public rows along the run: it follows from releases, so that the guarantee covers it."""
+    if len(run.public_losses) < 2:
+        return None
+    rows = tuple((f"{made:,.0f}", f"{loss:.4g}") for made, loss in run.public_losses)
+
+    def draw(axes: Any) -> None:
+        _line(axes, run.public_losses, [f"loss {loss} after {made} steps" for made, loss in rows])
+        axes.set(xlabel="steps of the training", ylabel="loss on public rows", xlim=(0, None))
+
+    says = (
+        "The loss on rows that were declared public, as the training went on. It follows from what was released, so "
+        "that the guarantee covers it, if those rows are public."
+    )
+    return RunChart("Loss on public rows", says, _svg(draw), ("steps", "loss"), rows)
 
 
 def _by_session(run: RunNumbers) -> RunChart | None:

@@ -14,8 +14,10 @@ from tacita.accounting import Spend, epsilon
 from tacita.errors import LedgerError, UnsupportedEventError
 from tacita.ledger import Ledger
 from tacita.ledger.statement import main_session
+from tacita.ledger.statement_text import PUBLIC_LOSSES
 from tacita.pipeline import check_run
 from tacita.report.one_run import allowed
+from tacita.report.run_audit import RunAudit
 from tacita.training.sealed_run import LEDGER, SealedRun
 
 DELTAS = tuple(10.0**exponent for exponent in range(-10, -1))
@@ -36,6 +38,7 @@ class RunNumbers:
         by_delta: Pairs of delta and epsilon of the plan.
         by_steps: Pairs of a number of training steps, and the plan's epsilon if it had only so many.
         by_session: The epsilon of each session alone, by its id.
+        audit: The audit that lies beside the run; ``None`` if there is none.
     """
 
     folder: Path
@@ -45,6 +48,7 @@ class RunNumbers:
     by_delta: Points
     by_steps: Points
     by_session: dict[str, float]
+    audit: RunAudit | None = None
 
     @classmethod
     def of(cls, folder: str | Path) -> "RunNumbers":
@@ -62,12 +66,32 @@ class RunNumbers:
             curves = (_by_delta(ledger, delta), _by_steps(ledger, delta), _by_session(ledger, delta))
         except (LedgerError, LookupError, TypeError, ValueError):  # it was changed, and ``faults`` says so
             curves = (none, none, {})
-        return cls(Path(folder), fields, checked.text, checked.faults, *curves)
+        audit = RunAudit.beside(Path(folder), fields)
+        return cls(Path(folder), fields, checked.text, checked.faults, *curves, audit)
+
+    @property
+    def clients(self) -> bool:
+        """Whether the units are clients of a federation, and the steps its rounds."""
+        rows = self.fields.get("rows")
+        return isinstance(rows, dict) and rows.get("of") == "clients"
+
+    @property
+    def public_losses(self) -> Points:
+        """Pairs of a number of queries and the loss on rows that were declared public."""
+        given = self.fields.get(PUBLIC_LOSSES)
+        pairs = [one for one in given if isinstance(one, list) and len(one) == 2] if isinstance(given, list) else []
+        numbers = [pair for pair in pairs if all(isinstance(one, int | float) for one in pair)]
+        return [(float(made), float(loss)) for made, loss in numbers if math.isfinite(made) and math.isfinite(loss)]
+
+    @property
+    def refuted(self) -> bool:
+        """Whether the audit that lies beside the run measured more than is claimed."""
+        return self.audit is not None and bool(self.audit.refuted)
 
     @property
     def guaranteed(self) -> bool:
-        """Whether anything is: nothing was changed, and the verdict is private, with conditions or without."""
-        return not self.faults and str(self.fields.get("verdict")).startswith("private")
+        """Whether anything is: nothing was changed or refuted, and the verdict is private, if only under conditions."""
+        return not self.faults and not self.refuted and str(self.fields.get("verdict")).startswith("private")
 
     def most_true_positives(self, rates: np.ndarray) -> np.ndarray:
         """Return the largest true positive rate of any attack at each false positive rate.

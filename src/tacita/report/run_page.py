@@ -7,6 +7,7 @@ from typing import Any
 from tacita.ledger.statement_text import GIVEN, other_runs_in_words, rows_in_words
 from tacita.ledger.text_lines import rounded_up
 from tacita.report.html_page import bullets, facts, page, table, words
+from tacita.report.run_audit import UNSEALED, RunAudit
 from tacita.report.run_charts import RunChart, charts_of, score_chart, with_own_ids
 from tacita.report.run_numbers import RunNumbers
 
@@ -19,6 +20,7 @@ VERDICTS = {
     "not private": "NOT PRIVATE",
     "ledger not intact": "NOT VERIFIED: the ledger is not intact",
 }
+REFUTED = "REFUTED: an audit measured more than is claimed"
 
 
 def report_page(runs: Sequence[RunNumbers]) -> str:
@@ -38,12 +40,14 @@ def _comparison(runs: Sequence[RunNumbers]) -> str:
     rows = [(run.folder.name, _verdict(run), _epsilon(run), f"{run.fields.get('delta')}", _score(run)) for run in runs]
     header = ("run", "verdict", "epsilon", "delta", "score")
     chart = score_chart(runs)
-    shown = "" if chart is None else f'<div class="charts">{_figure(chart, "all")}</div>'
+    shown = "" if chart is None else f'<div class="charts">{_figure(chart, "all", "all runs")}</div>'
     return f"<h2>Comparison</h2>{table(header, rows, 'Runs beside each other')}{shown}"
 
 
 def _section(run: RunNumbers, place: int) -> str:
-    charts = "".join(_figure(chart, f"{place}-{number}") for number, chart in enumerate(charts_of(run)))
+    charts = "".join(
+        _figure(chart, f"{place}-{number}", run.folder.name) for number, chart in enumerate(charts_of(run))
+    )
     note = ""
     if not run.guaranteed:
         note = "<p>There are no curves of epsilon, because nothing is guaranteed.</p>"
@@ -68,9 +72,10 @@ def _first(run: RunNumbers) -> str:
         "Neighbours": fields.get("neighboring_relation"),
         "Conditions": fields.get("conditions") or "none",
         "Score": _score(run),
-        "Rows": None if fields.get("rows") is None else rows_in_words(fields["rows"]),
+        "Clients" if run.clients else "Rows": None if fields.get("rows") is None else rows_in_words(fields["rows"]),
         "Data set": dataset.get("name"),
         "Other runs": other_runs_in_words(dataset) if "other_runs" in dataset and "list" in dataset else None,
+        "Audit": None if run.audit is None else run.audit.words,
         "SHA-256 of the ledger": fields.get("ledger_sha256"),
     }
     return (
@@ -105,7 +110,7 @@ def _verdict_box(run: RunNumbers) -> str:
     risk = (
         f"An attacker who knows all other units and is 50 : 50 before about one unit is right at most "
         f"{rounded_up(100 * accuracy, 3)} % of the time after{_apart(run)}."
-        if isinstance(accuracy, float) and not run.faults
+        if isinstance(accuracy, float) and not run.faults and not run.refuted
         else "No limit is guaranteed to what an attacker can find out about one unit."
     )
     faults = bullets(run.faults) if run.faults else ""
@@ -124,24 +129,31 @@ def _apart(run: RunNumbers) -> str:
 def _rest(run: RunNumbers) -> str:
     fields = run.fields
     columns = fields.get("columns")
-    listed = (
-        facts({name.replace("_", " "): ", ".join(map(str, found)) for name, found in columns.items()})
-        if isinstance(columns, dict)
-        else "<p>not said</p>"
-    )
+    listed = ""
+    if isinstance(columns, dict):
+        names = {name.replace("_", " "): ", ".join(map(str, found)) for name, found in columns.items()}
+        listed = f"<details><summary>Columns</summary>{facts(names)}</details>"
     return (
-        f"<h2>Caveats</h2>{bullets(fields.get('caveats') or ['none'])}"
-        f"<details><summary>Columns</summary>{listed}</details>"
+        f"<h2>Caveats</h2>{bullets(fields.get('caveats') or ['none'])}{_audit(run.audit)}{listed}"
         f"<details><summary>Bought from the data</summary>{bullets(fields.get('purchases') or ['nothing'])}</details>"
         f"<details><summary>Settings chosen by tacita</summary>{bullets(fields.get('chosen_by_tacita') or ['none'])}"
         f"</details><details open><summary>The whole statement</summary><pre tabindex='0' role='region' "
-        f"aria-label='The whole statement'>{escape(run.text)}</pre></details>"
+        f'aria-label="The whole statement of {escape(run.folder.name)}">{escape(run.text)}</pre></details>'
     )
 
 
-def _figure(chart: RunChart, name: str) -> str:
-    """Return a chart above the table of its numbers; ``name`` keeps the ids of several pictures apart."""
-    numbers = table(chart.header, chart.rows, f"{chart.title}: numbers")
+def _audit(audit: RunAudit | None) -> str:
+    """Return what an audit measured, beside what was claimed."""
+    if audit is None:
+        return ""
+    details = f"{facts(audit.details)}<p>{escape(UNSEALED)}</p>" if audit.details else ""
+    folder = f"<p>From the folder {escape(audit.folder)}.</p>"
+    return f"<h2>Audit</h2><p>{escape(audit.words)}</p>{details}{folder}"
+
+
+def _figure(chart: RunChart, name: str, of: str) -> str:
+    """Return a chart above the table of its numbers; ``name`` keeps ids apart, ``of`` what a screen reader calls it."""
+    numbers = table(chart.header, chart.rows, f"{chart.title}: numbers of {of}")
     return (
         f'<figure><h3>{escape(chart.title)}</h3><div role="img" aria-label="{escape(f"{chart.title}. {chart.says}")}">'
         f"{with_own_ids(chart.svg, name)}</div><figcaption>{escape(chart.says)}</figcaption>"
@@ -152,6 +164,8 @@ def _figure(chart: RunChart, name: str) -> str:
 def _verdict(run: RunNumbers) -> str:
     if run.faults:
         return "TAMPERED: something was changed since the run was finished"
+    if run.refuted:
+        return REFUTED
     return VERDICTS.get(str(run.fields.get("verdict")), "no verdict was stated")
 
 
@@ -161,6 +175,8 @@ def _epsilon(run: RunNumbers) -> str:
     value, under = run.fields.get("epsilon"), run.fields.get("conditional_epsilon")
     if isinstance(value, int | float):
         bound = f"at most {rounded_up(value)}"
+        if run.refuted:
+            return f"refuted ({bound} was claimed)"
         return bound if run.guaranteed else f"none ({bound} if the noise were secret)"
     return f"at most {rounded_up(under)} (under conditions)" if isinstance(under, int | float) else "infinity"
 

@@ -4,7 +4,7 @@
 chooses epsilon or delta.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -22,6 +22,7 @@ from tacita.gradients import SeveralViews, mean_over_views
 from tacita.gradients.functional import LossFn
 from tacita.gradients.process_group import Ranks
 from tacita.ledger import Ledger, Session, Share
+from tacita.ledger.about import check_about
 from tacita.ledger.reservations import BLOCK
 from tacita.mechanisms import CalibratedGaussian, form_of
 from tacita.oracles import ClippedGradientOracle, ErrorFeedbackOracle, GradientOracle
@@ -74,6 +75,7 @@ def fit(
     augment: Callable[[Any], Any] | None = None,
     neighboring_relation: NeighboringRelation = "add_or_remove_one",
     privacy_unit: str | None = None,
+    about: Mapping[str, str] | None = None,
     ledger: Ledger | None = None,
     share: Share | None = None,
     folder: str | Path | None = None,
@@ -124,6 +126,8 @@ def fit(
             query's secret seeds, and looks at its record alone.
         neighboring_relation: How neighbouring data sets differ.
         privacy_unit: The caller's words for what is protected. ``None`` lets tacita write "one record".
+        about: What the statement says as given, which nobody checks: any of ``responsible``, ``contact``,
+            ``data_period``, ``purpose``, ``recipients`` and ``retention``, as in ``tacita train``.
         ledger: Pays, in place of a ledger of the run's own, and sets relation and unit: for a training that follows
             other sessions on the same records. It goes without ``folder``, and the caller closes and seals it.
         share: The share of ``ledger`` to pay from, which was set aside before the first release
@@ -170,6 +174,7 @@ def fit(
         True
     """
     _check_variants(average, feedback, hardened, early_stop)
+    check_about({} if about is None else about)
     relation, unit = relation_and_unit(ledger, share, folder, neighboring_relation, privacy_unit)
     watching = Watching(loss_fn, as_callbacks(callbacks), public_data, collate_fn, public_every, early_stop)
     chosen = ChosenSettings()
@@ -199,7 +204,8 @@ def fit(
         run = RunLifecycle.start(None if folder is None else RunFolder(folder), randomness)
         with _paying(run, ledger, relation, chosen.filled("privacy_unit", unit, "one record")) as (paying, begun):
             state = state_of(oracle_of(ledger=paying, session=begun, randomness=run.randomness), average)
-            finished = _finished(run, state, watching, data["dataset"], delta=target_delta, chosen=chosen, bar=progress)
+            said = {"chosen_by_tacita": chosen.words} | ({"about": dict(about)} if about else {})
+            finished = _finished(run, state, watching, data["dataset"], delta=target_delta, said=said, bar=progress)
     run.finish()
     return finished
 
@@ -268,7 +274,7 @@ def _finished(
     dataset: Any,
     *,
     delta: float,
-    chosen: ChosenSettings,
+    said: Mapping[str, Any],
     bar: bool,
 ) -> Run:
     """Train, or take what an earlier process had trained and sealed; every rank ends with rank 0's weights."""
@@ -277,12 +283,12 @@ def _finished(
     delta = stated_delta(delta, oracle)
     oracle.source.ranks.told(SEALED, {"sealed": run.sealed})
     if run.sealed:
-        finished = restored_run(run, state, delta, chosen.words)
+        finished = restored_run(run, state, delta, said)
     else:
         progress = Progress(oracle.ledger, delta=delta, total=oracle.planned_queries) if bar else None
         watch = Watch(state, watching, delta=delta, bar=progress)
         _train(state, _checkpoints(run, oracle, dataset), watch, progress)
-        finished = finished_run(run, state, watching.public_data is not None, delta, chosen.words)
+        finished = finished_run(run, state, watching.public_data is not None, delta, said)
     same_weights(oracle.source.ranks, state.model)
     return finished
 
