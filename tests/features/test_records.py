@@ -30,9 +30,10 @@ def images(rows: int, seed: int) -> tuple[np.ndarray, torch.Tensor]:
     return drawn.astype(np.uint8), torch.from_numpy(labels)
 
 
-@pytest.mark.parametrize("name", ["mnist-groups", "mnist-moments"])
-def test_a_recipe_learns_within_its_budget(records: ModuleType, name: str):
-    recipe = replace(records.RECIPES[name], image=(12, 12), batch=100, epochs=4, lr=2, ceiling_epochs=6)
+@pytest.mark.parametrize(("name", "ceiling_lr"), [("mnist-groups", 3e-4), ("mnist-moments", 3e-4), ("cifar-cnn", 3e-3)])
+def test_a_recipe_learns_within_its_budget(records: ModuleType, name: str, ceiling_lr: float):
+    recipe = replace(records.RECIPES[name], image=(12, 12), batch=100, epochs=4, lr=2)
+    recipe = replace(recipe, ceiling_lr=ceiling_lr, ceiling_epochs=6)
     pixels, labels = images(400, 0)
     features = scattering(pixels, groups=recipe.groups or None)
     model, told = records.private(recipe, features, labels, 8.0)
@@ -46,6 +47,27 @@ def test_a_recipe_learns_within_its_budget(records: ModuleType, name: str):
         assert (
             records.accuracy(records.Head(features.shape[1:], None), test, truth) > 0.8
         )  # a model that learned nothing
+
+
+def test_mirrored_features_are_the_same_for_an_image_and_its_mirror_image(
+    records: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    colours = np.random.default_rng(3).integers(0, 256, (5, 12, 12, 3), np.uint8)
+    recipe = replace(records.RECIPES["cifar-mirrored"], image=(12, 12, 3))
+    found = []
+    for shown in (colours, colours[:, :, ::-1]):
+        monkeypatch.setattr(records, "cifar", lambda part, shown=shown: (shown, np.arange(5)))
+        found.append(records.load(recipe, tmp_path, "train")[0])
+    np.testing.assert_array_equal(*found)
+    once = records.load(replace(recipe, mirrored=False), tmp_path, "train")[0].astype(np.float32)
+    other = scattering(colours).astype(np.float32)  # `once` is of the mirror images
+    np.testing.assert_allclose(found[0], (once + other) / 2, rtol=1e-3)
+    assert np.abs(once - other).max() > 0.01
+
+
+def test_the_small_network_is_that_of_the_paper(records: ModuleType):
+    network = records.small_network((243, 8, 8))
+    assert sum(p.numel() for p in network.parameters()) == 187_210  # (243 + 64) 64 9 + 128, and 1024 10 + 10
 
 
 def test_exact_moments_are_those_of_the_data(records: ModuleType):

@@ -55,6 +55,42 @@ def test_groups_are_normalised_by_each_row_alone(groups: int):
     assert features(piece, np.delete(given, 3, 0)).tobytes() == np.delete(found, 3, 0).tobytes()
 
 
+@pytest.mark.parametrize(
+    ("shape", "groups"),
+    [
+        ((81, 7, 7), 27),
+        ((64, 8, 8), 16),
+        ((83, 7, 7), 1),  # no other divisor
+        ((27, 4, 6), 9),  # 27 groups would have 24 numbers each
+        ((6, 2, 5), None),  # 60 numbers in all
+        ((28, 28), None),
+        ((3, 32, 32), None),
+        ((32, 32, 3), None),
+        ((784,), None),
+    ],
+)
+def test_feature_maps_are_normalised_by_default(shape: tuple[int, ...], groups: int | None):
+    text = SCHEMA.replace("shape = [10, 12]", f"shape = {list(shape)}")
+    (piece,) = make_encoder(Schema.loads(text)).pieces
+    assert isinstance(piece, ArrayPiece)
+    assert (piece.groups, piece.centre, piece.scale) == (groups, None, None)
+    (declared,) = make_encoder(Schema.loads(text + "groups = 2" * (shape[0] % 2 == 0))).pieces
+    assert isinstance(declared, ArrayPiece)
+    assert declared.groups == (2 if shape[0] % 2 == 0 else groups)
+    (scaled,) = make_encoder(Schema.loads(text + "centre = 0.0\nscale = 1.0")).pieces
+    assert isinstance(scaled, ArrayPiece)
+    assert (scaled.groups, scaled.centre, scaled.scale) == (None, 0.0, 1.0)
+
+
+def test_a_map_of_features_far_from_the_middle_of_its_bounds_is_centred():
+    text = SCHEMA.replace("shape = [10, 12]", "shape = [10, 5, 5]")
+    (piece,) = make_encoder(Schema.loads(text)).pieces
+    maps = np.random.default_rng(2).normal(200, 20, (40, 10, 5, 5)).astype(np.float32)
+    grouped = piece.encode(ArrayColumn(maps), ()).reshape(40, 2, -1).astype(float)  # 125 numbers a group
+    np.testing.assert_allclose(grouped.mean(2), 0, atol=1e-4)
+    np.testing.assert_allclose(grouped.std(2), 1, atol=1e-2)
+
+
 @pytest.mark.parametrize("line", ["", "centre = 9.0\nscale = 3.0", "groups = 3", 'features = "scattering"'])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e30, -1e30])
 def test_any_content_becomes_finite_numbers(line: str, value: float):

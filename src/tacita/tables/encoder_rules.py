@@ -31,6 +31,8 @@ ROWS_PER_STEP = 20  # steps of bought numbers only if all features, steps includ
 MISSING_SHARE = 0.01  # an indicator of missing cells if their count passes max(4 s, 1 % of the rows)
 MISSING_NOISE = 4
 DECLARED_STEPS = 12  # powers of two below the larger declared bound that become steps
+NUMBERS_PER_GROUP = 64  # numbers of a feature map that are normalised together, at least
+MOST_COLOURS = 4  # channels of an image; arrays with more are feature maps
 
 Piece = NumberPiece | CategoryPiece | ArrayPiece | ScatteringPiece
 
@@ -121,7 +123,23 @@ def _declared_array(name: str, spec: ArraySpec) -> ArrayPiece | ScatteringPiece:
     of = {"column": name, "shape": spec.shape, "lower": spec.lower, "upper": spec.upper}
     if spec.features == "scattering":
         return ScatteringPiece(**of, groups=GROUPS if spec.groups is None else spec.groups)
-    return ArrayPiece(**of, centre=spec.centre, scale=spec.scale, groups=spec.groups)
+    declared = spec.centre is not None or spec.groups is not None
+    groups = spec.groups if declared else feature_map_groups(spec.shape)
+    return ArrayPiece(**of, centre=spec.centre, scale=spec.scale, groups=groups)
+
+
+def feature_map_groups(shape: tuple[int, ...]) -> int | None:
+    """Return in how many groups of channels a feature map is normalised by default, or ``None`` for other arrays.
+
+    A feature map has the shape (channels, height, width) with more than 4 entries at both ends, so that it is not an
+    image. Its features are seldom centred in their bounds. The groups are at most 27, as for scattering features, and
+    hold at least ``NUMBERS_PER_GROUP`` numbers each.
+    """
+    if len(shape) != 3 or min(shape[0], shape[2]) <= MOST_COLOURS:
+        return None
+    width = math.prod(shape)
+    fits = (g for g in range(GROUPS, 0, -1) if shape[0] % g == 0 and width // g >= NUMBERS_PER_GROUP)
+    return next(fits, None)
 
 
 def _both(lower: float | None, upper: float | None) -> tuple[float, float]:

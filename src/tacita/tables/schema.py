@@ -91,9 +91,11 @@ class ArraySpec(Declared, frozen=True, tag="array"):
 
     Attributes:
         shape, lower, upper: The shape, and bounds that values are clamped to.
-        centre, scale: Public numbers; a value x becomes ``(x - centre) / scale``. By default a public rule chooses.
+        centre, scale: Public numbers; a value x becomes ``(x - centre) / scale``.
         groups: Number of equal runs of a row's array that each get mean 0 and variance 1, by the row alone, in place of
-            ``centre`` and ``scale``; with ``features``, of groups of channels.
+            ``centre`` and ``scale``; with ``features``, of groups of channels. If none of the three is declared, a
+            public rule on the shape chooses: groups for a feature map, of shape (channels, height, width) with more
+            than 4 channels, and else [lower, upper] is mapped to [0, 1].
         features: "scattering" for an image: fixed features in place of the values.
     """
 
