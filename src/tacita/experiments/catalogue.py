@@ -12,6 +12,7 @@ from tacita.experiments import (
     convex_one_pass,
     convex_rates,
     convex_structured,
+    dicesgd,
     dp_clipped_sgd,
     one_pass,
     saddles,
@@ -28,6 +29,7 @@ MODULES: tuple[ModuleType, ...] = (
     convex_structured,
     clip21_logistic,
     clip21_networks,
+    dicesgd,
 )  # in the order in which their experiments are listed
 
 
