@@ -33,13 +33,13 @@ def linear(inputs: int, classes: int) -> nn.Module:
 def small_cnn(channels: int, side: int, classes: int) -> nn.Module:
     """Return two convolutions of stride 2, an average over 2 x 2, and a linear layer."""
     return nn.Sequential(
-        nn.Conv2d(channels, 16, 5, stride=2, padding=2),
+        nn.Conv2d(channels, 8, 5, stride=2, padding=2),
         nn.Tanh(),
-        nn.Conv2d(16, 32, 3, stride=2, padding=1),
+        nn.Conv2d(8, 16, 3, stride=2, padding=1),
         nn.Tanh(),
         nn.AvgPool2d(2),
         nn.Flatten(),
-        nn.Linear(32 * (side // 8) ** 2, classes),
+        nn.Linear(16 * (side // 8) ** 2, classes),
     )
 
 
