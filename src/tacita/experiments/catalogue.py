@@ -13,6 +13,7 @@ from tacita.experiments import (
     convex_rates,
     convex_structured,
     dicesgd,
+    dicesgd_ablations,
     dp_clipped_sgd,
     one_pass,
     saddles,
@@ -30,6 +31,7 @@ MODULES: tuple[ModuleType, ...] = (
     clip21_logistic,
     clip21_networks,
     dicesgd,
+    dicesgd_ablations,
 )  # in the order in which their experiments are listed
 
 

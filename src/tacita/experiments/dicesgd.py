@@ -21,10 +21,10 @@ from tacita.experiments.dicesgd_runs import (
     PAPER,
     PLAIN,
     RIGOROUS,
-    DiceRun,
     DiceSetting,
     DiceTask,
     best,
+    last,
     repeated,
     spread,
     verdict,
@@ -58,12 +58,8 @@ def compared(task: DiceTask, arms: Arms, say: Any) -> tuple[list[Row], list[Chec
         ]
         row, runs = best(task, [repeated(task, setting, arms.seeds) for setting in settings])
         rows.append(row | {"claimed epsilon": task.epsilon if method == CLAIMED else None})
-        found[method, row["C1"]] = _last(runs)
+        found[method, row["C1"]] = last(runs)
     return rows, checks(task, arms.optimizer, rows, found)
-
-
-def _last(runs: Sequence[DiceRun]) -> list[float]:
-    return [one.measures[-1] for one in runs]
 
 
 def checks(task: DiceTask, optimizer: str, rows: Sequence[Row], found: Found) -> list[Check]:

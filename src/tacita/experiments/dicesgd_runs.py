@@ -193,7 +193,7 @@ def repeated(
 ) -> tuple[dict[str, Any], list[DiceRun]]:
     """Run a setting with each seed; return a row of the table, with mean and spread, and the runs."""
     runs = [run(task, setting, seed, marks=marks)[0] for seed in seeds]
-    last = [one.measures[-1] for one in runs]
+    ends = last(runs)
     row = {
         "data": task.name,
         "method": setting.method,
@@ -201,8 +201,8 @@ def repeated(
         "C1": None if setting.method == PLAIN else setting.max_grad_norm,
         "C2": None if setting.method in (PLAIN, CLIPPED, EQUAL) else setting.feedback_ratio * setting.max_grad_norm,
         "step": setting.lr,
-        "mean": fmean(last),
-        "s.d.": stdev(last) if len(last) > 1 and all(map(math.isfinite, last)) else None,
+        "mean": fmean(ends),
+        "s.d.": stdev(ends) if len(ends) > 1 and all(map(math.isfinite, ends)) else None,
         "noise": runs[0].noise,
         "epsilon": runs[0].epsilon,
     }
@@ -218,6 +218,11 @@ def best(task: DiceTask, found: Sequence[tuple[dict[str, Any], list[DiceRun]]]) 
         return sign * mean if math.isfinite(mean) else -math.inf
 
     return max(found, key=value)
+
+
+def last(runs: Sequence[DiceRun]) -> list[float]:
+    """Return the last measure of each run."""
+    return [one.measures[-1] for one in runs]
 
 
 def verdict(first: Sequence[float], second: Sequence[float]) -> str:
