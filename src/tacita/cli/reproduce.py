@@ -34,7 +34,8 @@ def reproduce(
     Args:
         name: Name of the experiment.
         full: Run at the published size; without it, at a size that takes seconds.
-        output: Write NAME.json, NAME.txt and the figure NAME.png to this folder (needs the extra [report]).
+        output: Write NAME.json, NAME.txt and the figure NAME.png to this folder (needs the extra [report]). A dicesgd
+            experiment also keeps its single runs there, in NAME.runs.jsonl, and goes on with them when it is repeated.
         json: Print JSON instead of the table.
         seed: Seed of the synthetic data, and of what is drawn.
         data: Folder of public data, for the experiments of a paper that has such (clip21-thresholds: duke.npz and
@@ -46,7 +47,8 @@ def reproduce(
     if output is not None:
         need_matplotlib()  # fails before the work, not after it
         check_folder("output", output)
-    result = _run(experiment, full, seed, data)
+    kept = Path(output) / f"{experiment.name}.runs.jsonl" if output is not None else None
+    result = _run(experiment, full, seed, data, kept)
     record = runs.as_record(experiment, result, full=full, seed=seed)
     text = report(experiment, result)
     print(runs.as_json(record) if json else text, end="")
@@ -82,11 +84,12 @@ def _list(json: bool) -> int:
     return 0
 
 
-def _run(experiment: runs.Experiment, full: bool, seed: int, data: str | None) -> runs.Result:
+def _run(experiment: runs.Experiment, full: bool, seed: int, data: str | None, kept: Path | None) -> runs.Result:
     with Working(experiment.name) as working:
         return experiment(
             full=full,
             seed=seed,
             progress=lambda share, what: working.show(f"{experiment.name}, {what}", share),
             data=None if data is None else Path(data),
+            kept=kept,
         )

@@ -63,7 +63,10 @@ def cifar(data: Path | None, **more: Any) -> list[DiceTask]:
     found = []
     for name, file, classes in CIFAR:
         with np.load(data / file) as arrays:
-            train, test = (image_rows(arrays, part) for part in ("train", "test"))
+            train, test = (
+                tuple(rows[:most] for rows in image_rows(arrays, part))
+                for part, most in (("train", 5000), ("test", 1000))
+            )
         build = partial(small_cnn, 3, 32, classes)
         found.append(DiceTask(name=f"{name}, CNN", build=build, train=train, test=test, **common))
     return found

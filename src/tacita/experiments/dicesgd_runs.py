@@ -9,7 +9,7 @@ import io
 import math
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from statistics import fmean, stdev
 from typing import Any
 
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from tacita.clipping import FlatClipper
 from tacita.estimators import PrivateFeedback, ReleasedFeedback
+from tacita.experiments.kept import Kept
 from tacita.experiments.paper_noise import unsafe_paper_noise
 from tacita.ledger import Ledger
 from tacita.mechanisms import CalibratedGaussian, GaussianMechanism
@@ -57,6 +58,7 @@ class DiceTask:
         epsilon: The nominal epsilon.
         delta: The delta of every epsilon.
         max_physical_batch_size: Rows in memory at once.
+        scores: What else is measured at the end, by name.
     """
 
     name: str
@@ -71,6 +73,22 @@ class DiceTask:
     epsilon: float = 2.0
     delta: float = 1e-5
     max_physical_batch_size: int | None = None
+    scores: Callable[[nn.Module], dict[str, float]] | None = None
+
+    @property
+    def sign(self) -> int:
+        """1 if a larger measure is better, else -1."""
+        return 1 if self.larger_is_better else -1
+
+    def better(self, first: Sequence[float], second: Sequence[float]) -> str:
+        """Say whether the first runs are better than the second ones of the same seeds, as :func:`verdict` does."""
+        return verdict(*([self.sign * one for one in runs] for runs in (first, second)))
+
+    @property
+    def key(self) -> str:
+        """Everything public that a run's result follows from, but its setting and seed."""
+        size = f"{len(self.train[0])} and {len(self.test[0])} rows"
+        return f"{self.name}, {size}, {self.steps} steps of rate {self.sample_rate}, ({self.epsilon}, {self.delta})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,15 +122,17 @@ class DiceRun:
         measures: The task's measure, at equal distances.
         epsilon: The epsilon of the ledger at the task's delta.
         noise: Standard deviation of the noise on each coordinate of the mean gradient.
+        scores: The task's scores at the end.
     """
 
-    measures: tuple[float, ...]
+    measures: list[float]
     epsilon: float
     noise: float
+    scores: dict[str, float]
 
 
-def run(task: DiceTask, setting: DiceSetting, seed: int, *, marks: int = 1) -> tuple[DiceRun, nn.Module]:
-    """Train a network, and return what was measured at ``marks`` equally distant queries, and the network."""
+def run(task: DiceTask, setting: DiceSetting, seed: int, *, marks: int = 1) -> DiceRun:
+    """Train a network, and return what was measured at ``marks`` equally distant queries and at the end."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = task.build()
@@ -127,7 +147,8 @@ def run(task: DiceTask, setting: DiceSetting, seed: int, *, marks: int = 1) -> t
             with torch.no_grad():
                 found.append(task.measures(network, task.test))
     noise = max(oracle.noise_std.values()) / oracle.divisor
-    return DiceRun(tuple(found), oracle.ledger.epsilon(task.delta), noise), network
+    scores = {} if task.scores is None else task.scores(network)
+    return DiceRun(found, oracle.ledger.epsilon(task.delta), noise, scores)
 
 
 def oracle_of(task: DiceTask, setting: DiceSetting, network: nn.Module, seed: int) -> GradientOracle:
@@ -189,10 +210,15 @@ def _optimizer(setting: DiceSetting, network: nn.Module, steps: int) -> tuple[An
 
 
 def repeated(
-    task: DiceTask, setting: DiceSetting, seeds: Sequence[int], *, marks: int = 1
+    task: DiceTask, setting: DiceSetting, seeds: Sequence[int], kept: Kept, *, marks: int = 1
 ) -> tuple[dict[str, Any], list[DiceRun]]:
-    """Run a setting with each seed; return a row of the table, with mean and spread, and the runs."""
-    runs = [run(task, setting, seed, marks=marks)[0] for seed in seeds]
+    """Run a setting with each seed, or take kept runs; return the table's row, with mean and spread, and the runs."""
+
+    def one(seed: int) -> DiceRun:
+        key = f"{task.key}, {setting}, {marks} marks, seed {seed}"
+        return DiceRun(**kept.result(key, lambda: asdict(run(task, setting, seed, marks=marks))))
+
+    runs = [one(seed) for seed in seeds]
     ends = last(runs)
     row = {
         "data": task.name,
@@ -211,11 +237,10 @@ def repeated(
 
 def best(task: DiceTask, found: Sequence[tuple[dict[str, Any], list[DiceRun]]]) -> tuple[dict[str, Any], list[DiceRun]]:
     """Return the row, with its runs, of the best mean: the paper's grid search, which no epsilon covers."""
-    sign = 1 if task.larger_is_better else -1
 
     def value(one: tuple[dict[str, Any], list[DiceRun]]) -> float:
         mean = one[0]["mean"]
-        return sign * mean if math.isfinite(mean) else -math.inf
+        return task.sign * mean if math.isfinite(mean) else -math.inf
 
     return max(found, key=value)
 

@@ -15,6 +15,7 @@ from rich import box
 from rich.table import Table
 
 from tacita import _validate
+from tacita.experiments.kept import Kept
 
 Row = Mapping[str, Any]
 Progress = Callable[[float, str], None]  # the share that is done, in [0, 1], and the current task
@@ -81,6 +82,7 @@ class Experiment:
             takes seconds, with tolerances of its own. The same seed gives the same results.
         reads_data: Whether ``run`` takes a folder of public data as a fourth argument, ``None`` for a small built-in
             stand-in.
+        resumes: Whether ``run`` takes a :class:`Kept` as its last argument, and keeps the result of each single run.
     """
 
     name: str
@@ -88,23 +90,31 @@ class Experiment:
     source: str
     run: Callable[..., Result]
     reads_data: bool = False
+    resumes: bool = False
 
     def __call__(
-        self, *, full: bool = False, seed: int = SEED, progress: Progress = silent, data: Path | None = None
+        self,
+        *,
+        full: bool = False,
+        seed: int = SEED,
+        progress: Progress = silent,
+        data: Path | None = None,
+        kept: Path | None = None,
     ) -> Result:
-        """Run the experiment and return its result.
+        """Run the experiment and return its result; one that resumes takes single runs from the file ``kept``.
 
         Raises:
             ValueError: ``data`` is given to an experiment that makes its own data, or is no folder.
         """
         _validate.count("seed", seed, at_least=0)
+        more = (Kept(kept),) if self.resumes else ()
         if not self.reads_data:
             if data is not None:
                 raise ValueError(f"data must be left out: {self.name} makes its own data.")
-            return self.run(full, seed, progress)
+            return self.run(full, seed, progress, *more)
         if data is not None and not Path(data).is_dir():
             raise ValueError(f"data must be a folder, got {str(data)!r}.")
-        return self.run(full, seed, progress, None if data is None else Path(data))
+        return self.run(full, seed, progress, None if data is None else Path(data), *more)
 
 
 def as_record(experiment: Experiment, result: Result, *, full: bool, seed: int) -> dict[str, Any]:
