@@ -14,6 +14,7 @@ from tacita.experiments import (
     convex_structured,
     dicesgd,
     dicesgd_ablations,
+    dicesgd_text,
     dp_clipped_sgd,
     one_pass,
     saddles,
@@ -32,6 +33,7 @@ MODULES: tuple[ModuleType, ...] = (
     clip21_networks,
     dicesgd,
     dicesgd_ablations,
+    dicesgd_text,
 )  # in the order in which their experiments are listed
 
 

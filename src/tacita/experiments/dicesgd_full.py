@@ -5,21 +5,27 @@ Source: Zhang, Bu, Wu, Hong (DiceSGD), section 4.
 """
 
 import importlib
+import itertools
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import nn
+from torch import Tensor, nn
 
 from tacita.experiments.clip21_networks import losses
 from tacita.experiments.dicesgd_images import accuracy, image_rows
 from tacita.experiments.dicesgd_runs import DiceTask
+from tacita.experiments.dicesgd_texts import pairs_of, text_task
 from tacita.experiments.runner import needed_files
 
 VIT = "vit_small_patch16_224"
 VISION = (("CIFAR-10", "cifar10.npz", 10), ("CIFAR-100", "cifar100.npz", 100))
-AT_ONCE = 50  # images in memory at once
+AT_ONCE = 50  # rows in memory at once
+GPT_2 = ("config.json", "model.safetensors", "tokenizer.json")
+TEXTS = ("trainset.csv", "testset_w_refs.csv")
+LENGTH = 128  # tokens of a meaning and its text; a longer one is cut
 
 
 def given(data: Path | None) -> Path:
@@ -84,3 +90,61 @@ def vision(data: Path | None, *, epochs: int) -> list[DiceTask]:
             )
         )
     return found
+
+
+class GPTTokenizer:
+    """GPT-2's own tokenizer. Its end mark stands between a meaning and its text as well, as both are one sequence."""
+
+    length = LENGTH
+
+    def __init__(self, folder: Path) -> None:
+        self._inner = package("transformers").GPT2TokenizerFast.from_pretrained(str(folder), local_files_only=True)
+        self.size = len(self._inner)
+
+    def pair(self, meaning: str, text: str | None) -> tuple[list[int], int]:
+        end = self._inner.eos_token_id
+        start = [*self._inner.encode(meaning), end]
+        return start + ([] if text is None else [*self._inner.encode(" " + text), end]), len(start)
+
+    def text(self, tokens: Sequence[int]) -> str:
+        end = self._inner.eos_token_id
+        return self._inner.decode(list(itertools.takewhile(lambda token: token != end, tokens)))
+
+
+class Logits(nn.Module):
+    """A network of transformers that returns its logits alone."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return the logits of each next token."""
+        return self.network(tokens, use_cache=False).logits
+
+
+def gpt_2(folder: Path) -> nn.Module:
+    """Return GPT-2 with pretrained weights, without dropout."""
+    kind = package("transformers").GPT2LMHeadModel
+    network = kind.from_pretrained(str(folder), local_files_only=True)
+    return Logits(network.eval())
+
+
+def language(data: Path | None, **more: Any) -> DiceTask:
+    """Return the paper's task on E2E.
+
+    Args:
+        data: A folder with ``e2e/trainset.csv`` and ``e2e/testset_w_refs.csv``, and GPT-2 in ``gpt2/`` as transformers
+            saves it (``config.json``, ``model.safetensors``, ``tokenizer.json``).
+        more: Steps, sampling rate and guarantee.
+
+    Raises:
+        ValueError: Something of it is missing, or transformers is.
+    """
+    folder = given(data)
+    needed_files(folder, [*(f"gpt2/{name}" for name in GPT_2), *(f"e2e/{name}" for name in TEXTS)])
+    tokenizer = GPTTokenizer(folder / "gpt2")
+    train, test = (pairs_of(folder / "e2e" / name) for name in TEXTS)
+    return text_task(
+        "E2E, GPT-2", partial(gpt_2, folder / "gpt2"), tokenizer, train, test, max_physical_batch_size=AT_ONCE, **more
+    )

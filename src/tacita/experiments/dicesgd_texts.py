@@ -110,7 +110,7 @@ def text_losses(network: Callable[[Tensor], Tensor], batch: Rows) -> Tensor:
     return (found * counted[:, 1:]).sum(dim=1) / counted.sum(dim=1).clamp(min=1)
 
 
-def test_loss(network: nn.Module, rows: Rows) -> float:
+def loss_of(network: nn.Module, rows: Rows) -> float:
     """Return the mean loss of all rows."""
     parts = zip(*(tensor.split(AT_ONCE) for tensor in rows), strict=True)
     return sum(float(text_losses(network, part).sum()) for part in parts) / len(rows[0])
@@ -144,25 +144,42 @@ def made_up(count: int) -> list[tuple[str, str]]:
     return list(itertools.islice(itertools.cycle(known), count))
 
 
-def restaurants(data: Path | None, **more: Any) -> tuple[DiceTask, Tokenizer, Pairs]:
-    """Return the small transformer's task, its tokenizer, and the test pairs; made-up places without a folder."""
+def restaurants(data: Path | None, **more: Any) -> DiceTask:
+    """Return the small transformer's task; made-up places without a folder."""
     if data is None:
-        train, test = made_up(240), made_up(24)
+        train, test, name = made_up(240), made_up(24), "made-up places, transformer"
     else:
         needed_files(data, ("e2e/devset.csv", "e2e/testset_w_refs.csv"))
         train, test = (pairs_of(data / "e2e" / name) for name in ("devset.csv", "testset_w_refs.csv"))
+        name = "E2E, transformer"
     tokenizer = WordTokenizer.of(train)
-    task = DiceTask(
-        name="E2E, transformer" if data is not None else "made-up places, transformer",
-        build=partial(SmallTransformer, tokenizer.size, LENGTH),
+    build = partial(SmallTransformer, tokenizer.size, LENGTH)
+    return text_task(name, build, tokenizer, train, test, tested=500, described=100, **more)
+
+
+def text_task(
+    name: str,
+    build: Callable[[], nn.Module],
+    tokenizer: Tokenizer,
+    train: Pairs,
+    test: Pairs,
+    *,
+    tested: int | None = None,
+    described: int | None = None,
+    **more: Any,
+) -> DiceTask:
+    """Return a task: the test loss is that of ``tested`` pairs, the scores are those of ``described`` meanings."""
+    return DiceTask(
+        name=name,
+        build=build,
         losses=text_losses,
         train=text_rows(train, tokenizer),
-        test=text_rows(test, tokenizer),
-        measures=test_loss,
+        test=text_rows(test[:tested], tokenizer),
+        measures=loss_of,
         larger_is_better=False,
+        scores=partial(scores, pairs=test, tokenizer=tokenizer, most=described),
         **more,
     )
-    return task, tokenizer, test
 
 
 def written(network: nn.Module, meanings: Sequence[str], tokenizer: Tokenizer) -> list[str]:
@@ -185,7 +202,7 @@ def written(network: nn.Module, meanings: Sequence[str], tokenizer: Tokenizer) -
     ]  # words after the end do not count
 
 
-def scores(network: nn.Module, pairs: Pairs, tokenizer: Tokenizer, most: int) -> dict[str, float]:
+def scores(network: nn.Module, pairs: Pairs, tokenizer: Tokenizer, most: int | None) -> dict[str, float]:
     """Return the scores of the texts for the first ``most`` different meanings, against all their references."""
     known: dict[str, list[list[str]]] = {}
     for meaning, text in pairs:
