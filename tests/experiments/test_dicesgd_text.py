@@ -24,11 +24,11 @@ from tacita.experiments.dicesgd_texts import (
 )
 from tacita.experiments.text_scores import bleu, cider, nist, rouge_l
 
-CAT = "the cat sat on the mat".split()
+CAT = ["the", "cat", "sat", "on", "the", "mat"]
 
 
 def test_a_text_that_is_a_reference_has_the_best_scores():
-    dog = "a dog ran in a park".split()
+    dog = ["a", "dog", "ran", "in", "a", "park"]
     texts, references = [CAT, dog], [[CAT, dog[:3]], [dog]]
     assert bleu(texts, references) == rouge_l(texts, references) == pytest.approx(1.0)
     assert nist(texts, references) > nist([CAT, CAT], references)
@@ -40,7 +40,7 @@ def test_bleu_clips_counts_and_punishes_short_texts():
     assert bleu([["the"] * 7], [[CAT]]) == 0.0
     half = bleu([CAT[:4]], [[CAT]])
     assert half == pytest.approx(2.718281828 ** (1 - 6 / 4))  # all n-grams match; four words for six
-    first = "a b c d x".split()  # precisions 4/5, 3/4, 2/3, 1/2
+    first = ["a", "b", "c", "d", "x"]  # precisions 4/5, 3/4, 2/3, 1/2
     assert bleu([first], [["a", "b", "c", "d", "e"]]) == pytest.approx((0.8 * 0.75 * 2 / 3 * 0.5) ** 0.25)
 
 
