@@ -116,7 +116,7 @@ def reproduced(
             *notes,
         ],
         draw=lambda: figures.lines(
-            [row | {"data": f"{row['data']}, {row['optimizer']}"} for row in rows], "C1", "method", SAYS, title
+            [{**row, "data": f"{row['data']}, {row['optimizer']}"} for row in rows], "C1", "method", SAYS, title
         ),
     )
 

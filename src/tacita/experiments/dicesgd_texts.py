@@ -32,8 +32,15 @@ Pairs = Sequence[tuple[str, str]]  # meaning, text
 class Tokenizer(Protocol):
     """Text to numbers and back."""
 
-    size: int
-    length: int
+    @property
+    def size(self) -> int:
+        """How many numbers there are."""
+        ...
+
+    @property
+    def length(self) -> int:
+        """The longest sequence; a longer one is cut."""
+        ...
 
     def pair(self, meaning: str, text: str | None) -> tuple[list[int], int]:
         """Return the numbers of a meaning, of what separates it, and of a text; and where the text begins."""
@@ -83,6 +90,9 @@ def asked(meaning: str) -> list[str]:
 
 class SmallTransformer(nn.Module):
     """A causal transformer with fixed positions: tokens (batch, length) -> logits (batch, length, size)."""
+
+    positions: Tensor
+    mask: Tensor
 
     def __init__(self, size: int, length: int, *, width: int = 48, layers: int = 1) -> None:
         super().__init__()
