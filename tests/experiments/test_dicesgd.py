@@ -30,7 +30,7 @@ from tacita.experiments.dicesgd_runs import (
 from tacita.experiments.kept import Kept
 from tacita.theory.dicesgd import paper_automatic, paper_theorem_3_7
 
-TASK = mnist(None, 200, 60, steps=5)
+TASK = mnist(None, 200, 60, steps=20)
 
 
 def charged(method, **more):
@@ -50,7 +50,7 @@ def test_every_method_says_what_it_is_charged():
 
 
 def test_the_papers_noise_is_its_formula():
-    common = dict(num_records=200, steps=5, epsilon=2.0, delta=1e-5)
+    common = dict(num_records=200, steps=20, epsilon=2.0, delta=1e-5)
     assert charged(CLAIMED)[1] == pytest.approx(float(paper_automatic(**common, max_grad_norm=1.0)))
     assert charged(CLAIMED, max_grad_norm=0.1)[1] == pytest.approx(charged(CLAIMED)[1] / 10)
     task = replace(TASK, steps=100)

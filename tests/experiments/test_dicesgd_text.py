@@ -41,7 +41,7 @@ def test_bleu_clips_counts_and_punishes_short_texts():
     half = bleu([CAT[:4]], [[CAT]])
     assert half == pytest.approx(2.718281828 ** (1 - 6 / 4))  # all n-grams match; four words for six
     first = ["a", "b", "c", "d", "x"]  # precisions 4/5, 3/4, 2/3, 1/2
-    assert bleu([first], [["a", "b", "c", "d", "e"]]) == pytest.approx((0.8 * 0.75 * 2 / 3 * 0.5) ** 0.25)
+    assert bleu([first], [[["a", "b", "c", "d", "e"]]]) == pytest.approx((0.8 * 0.75 * 2 / 3 * 0.5) ** 0.25)
 
 
 def test_nist_of_two_thirds_of_the_length_is_half():
@@ -84,7 +84,8 @@ def test_a_loss_counts_the_text_alone_and_sees_nothing_that_comes_later():
     with torch.no_grad():
         first, other = network(batch[0]), network(torch.cat((batch[0][:, :5], tokens[:, 5:].flip(1)), dim=1))
     assert torch.allclose(first[:, :5], other[:, :5], atol=1e-6)
-    assert loss_of(network, batch) == pytest.approx(float(losses.mean()), rel=1e-5)
+    with torch.no_grad():
+        assert loss_of(network, batch) == pytest.approx(float(losses.mean()), rel=1e-5)
 
 
 def test_the_transformer_learns_to_write():
@@ -105,6 +106,7 @@ def test_small_runs_show_a_table_and_their_claims(tmp_path):
     assert not result.checks[-1].held
     assert len([json.loads(line) for line in (tmp_path / "runs.jsonl").read_text().splitlines()]) == len(METHODS)
     pytest.importorskip("matplotlib")
+    assert result.draw is not None
     result.draw()
 
 

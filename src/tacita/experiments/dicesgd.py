@@ -124,7 +124,7 @@ def reproduced(
 def headline(full: bool, seed: int, progress: Progress, data: Path | None, kept: Kept) -> Result:
     """Compare on a linear model of MNIST: with Adam as in the paper, and with SGD on steps relative to C1."""
     if data is None:
-        task, seeds = mnist(None, 300, 100, steps=5), range(seed, seed + 1)
+        task, seeds = mnist(None, 300, 100, steps=20), range(seed, seed + 1)
     else:
         task = mnist(data, 60_000 if full else 10_000, 10_000)
         seeds = range(seed, seed + (5 if full else 3))
@@ -148,7 +148,7 @@ def table_2(full: bool, seed: int, progress: Progress, data: Path | None, kept: 
         tasks, lrs, seeds = cifar(data), ADAM_HERE, range(seed, seed + 2)
         notes = ["a small convolutional network from scratch, on 5,000 images of each; --full: ViT-small on all"]
     else:
-        tasks, lrs, seeds = cifar(None, steps=5), (1e-2,), range(seed, seed + 1)
+        tasks, lrs, seeds = cifar(None, steps=20), (1e-2,), range(seed, seed + 1)
         notes = ["synthetic images; --data FOLDER takes cifar10_subset.npz and cifar100_subset.npz"]
     arms = Arms(optimizer="Adam", lrs=lrs, seeds=seeds)
     return reproduced([(task, arms) for task in tasks], notes, "Table 2, with every epsilon", progress, kept)

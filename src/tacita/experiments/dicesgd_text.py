@@ -46,7 +46,7 @@ def known_of(full: bool, data: Path | None, seed: int, *, epochs: int) -> Known:
             range(seed, seed + 3),
             ["GPT-2 with pretrained weights, on the whole training set"],
         )
-    task = restaurants(data, sample_rate=rate, steps=5 if data is None else round(epochs / rate / 6), **GUARANTEE)
+    task = restaurants(data, sample_rate=rate, steps=20 if data is None else round(epochs / rate / 6), **GUARANTEE)
     note = "a transformer of one layer from scratch on the development set: 4,672 pairs, a vocabulary of their words"
     if data is None:
         note = "made-up places; --data FOLDER takes the files of e2e/"
