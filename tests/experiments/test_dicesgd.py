@@ -2,13 +2,14 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from tacita.experiments import find
-from tacita.experiments.dicesgd import checks
+from tacita.experiments.dicesgd import Found, checks
 from tacita.experiments.dicesgd_ablations import ratio_checks, step_checks
 from tacita.experiments.dicesgd_images import cifar, mnist
 from tacita.experiments.dicesgd_runs import (
@@ -79,7 +80,9 @@ def test_the_step_of_sgd_is_relative_to_the_threshold():
     for threshold in (1e-3, 1e-4):
         setting = DiceSetting(method=CLIPPED, optimizer="SGD", lr=1.0, max_grad_norm=threshold)
         found = []
-        task = replace(TASK, measures=lambda network, rows, found=found: found.append(network[1].weight.clone()) or 0.0)
+        task = replace(
+            TASK, steps=2, measures=lambda network, rows, found=found: found.append(network[1].weight.clone()) or 0.0
+        )
         run(task, setting, 0)
         moved.append(found[-1])
     assert torch.allclose(*moved, atol=1e-5)
@@ -118,7 +121,7 @@ def test_the_best_mean_is_chosen_and_nothing_infinite():
 
 def test_claims_follow_from_the_numbers():
     good, bad = (0.9, 0.91, 0.9), (0.5, 0.52, 0.51)
-    found = {(method, c): list(good if method == CLAIMED else bad) for method in METHODS for c in (1.0, 0.1)}
+    found: Found = {(method, c): list(good if method == CLAIMED else bad) for method in METHODS for c in (1.0, 0.1)}
     rows = [{"method": CLAIMED, "epsilon": 1e5}]
     held = [check.held for check in checks(TASK, "Adam", rows, found)]
     assert held == [True, False, True, False, False]
@@ -173,8 +176,11 @@ def test_small_runs_show_a_table_and_their_claims(name):
 def test_cifar_comes_from_a_folder(tmp_path):
     rng = np.random.default_rng(0)
     for name in ("cifar10", "cifar100"):
-        images = {f"x_{part}": rng.integers(0, 256, (20, 3, 32, 32), np.uint8) for part in ("train", "test")}
-        np.savez(tmp_path / f"{name}_subset.npz", **images, **{f"y_{p}": np.arange(20) % 10 for p in ("train", "test")})
+        images: dict[str, Any] = {
+            f"x_{part}": rng.integers(0, 256, (20, 3, 32, 32), np.uint8) for part in ("train", "test")
+        }
+        labels = np.arange(20) % 10
+        np.savez(tmp_path / f"{name}_subset.npz", y_train=labels, y_test=labels, **images)
     first, second = cifar(tmp_path, steps=2, sample_rate=0.5)
     assert first.train[0].shape == (20, 3, 32, 32)
     assert -1 <= float(first.train[0].min()) < float(first.train[0].max()) <= 1
