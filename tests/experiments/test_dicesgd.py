@@ -31,6 +31,7 @@ from tacita.experiments.dicesgd_runs import (
 from tacita.experiments.kept import Kept
 from tacita.theory.dicesgd import paper_automatic, paper_theorem_3_7
 
+WEIGHT = "1.weight"  # of the linear layer
 TASK = mnist(None, 200, 60, steps=20)
 
 
@@ -51,7 +52,7 @@ def test_every_method_says_what_it_is_charged():
 
 
 def test_the_papers_noise_is_its_formula():
-    common = dict(num_records=200, steps=20, epsilon=2.0, delta=1e-5)
+    common: dict[str, Any] = dict(num_records=200, steps=20, epsilon=2.0, delta=1e-5)
     assert charged(CLAIMED)[1] == pytest.approx(float(paper_automatic(**common, max_grad_norm=1.0)))
     assert charged(CLAIMED, max_grad_norm=0.1)[1] == pytest.approx(charged(CLAIMED)[1] / 10)
     task = replace(TASK, steps=100)
@@ -81,12 +82,16 @@ def test_the_step_of_sgd_is_relative_to_the_threshold():
         setting = DiceSetting(method=CLIPPED, optimizer="SGD", lr=1.0, max_grad_norm=threshold)
         found = []
         task = replace(
-            TASK, steps=2, measures=lambda network, rows, found=found: found.append(network[1].weight.clone()) or 0.0
+            TASK,
+            steps=2,
+            measures=lambda network, rows, found=found: (
+                found.append(dict(network.named_parameters())[WEIGHT].detach().clone()) or 0.0
+            ),
         )
         run(task, setting, 0)
         moved.append(found[-1])
     assert torch.allclose(*moved, atol=1e-5)
-    assert not torch.allclose(moved[0], TASK.build()[1].weight)
+    assert not torch.allclose(moved[0], dict(TASK.build().named_parameters())[WEIGHT])
 
 
 def test_the_schedule_rises_and_falls_to_zero():

@@ -8,7 +8,6 @@ Source: Zhang, Bu, Wu, Hong (DiceSGD), section 4.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tacita.experiments import dicesgd_figures as figures
 from tacita.experiments.dicesgd_full import vision
@@ -48,7 +47,7 @@ class Arms:
 
 def compared(task: DiceTask, arms: Arms, say: Progress, kept: Kept) -> tuple[list[Row], list[Check]]:
     """Return a row for each method and threshold, with its best step size, and the verdicts on the paper's claims."""
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     found: Found = {}
     work = [(method, c) for method in METHODS for c in (THRESHOLDS if method != PLAIN else THRESHOLDS[:1])]
     for place, (method, threshold) in enumerate(work):
