@@ -34,8 +34,9 @@ def reproduce(
     Args:
         name: Name of the experiment.
         full: Run at the published size; without it, at a size that takes seconds.
-        output: Write NAME.json, NAME.txt and the figure NAME.png to this folder (needs the extra [report]). The figures
-            of noisy SGD keep their single runs there, so that the command goes on after an interruption.
+        output: Write NAME.json, NAME.txt and the figure NAME.png to this folder (needs the extra [report]). The
+            experiments dicesgd-* and noisy-sgd-figure-* also keep their single runs there, in NAME.runs.jsonl, and go
+            on with them when they are repeated.
         json: Print JSON instead of the table.
         seed: Seed of the synthetic data, and of what is drawn.
         data: Folder of public data, for the experiments of a paper that has such (clip21-thresholds: duke.npz and
@@ -47,7 +48,7 @@ def reproduce(
     if output is not None:
         need_matplotlib()  # fails before the work, not after it
         check_folder("output", output)
-    kept = None if output is None else Path(output) / "runs.jsonl"
+    kept = Path(output) / f"{experiment.name}.runs.jsonl" if output is not None else None
     result = _run(experiment, full, seed, data, kept)
     record = runs.as_record(experiment, result, full=full, seed=seed)
     text = report(experiment, result)

@@ -13,6 +13,9 @@ from tacita.experiments import (
     convex_one_pass,
     convex_rates,
     convex_structured,
+    dicesgd,
+    dicesgd_ablations,
+    dicesgd_text,
     dp_clipped_sgd,
     noisy_sgd_noise,
     noisy_sgd_training,
@@ -38,6 +41,9 @@ MODULES: tuple[ModuleType, ...] = (
     clip21_logistic,
     clip21_networks,
     clip21_images,
+    dicesgd,
+    dicesgd_ablations,
+    dicesgd_text,
 )  # in the order in which their experiments are listed
 
 

@@ -6,6 +6,7 @@ constants; networks have group normalisation in place of batch normalisation, an
 Source: "Noise is All You Need: Private Second-Order Convergence of Noisy SGD", section 4 and appendix A.
 """
 
+import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from pathlib import Path
 from torch import nn
 
 from tacita.experiments import noisy_sgd_figures as figures
-from tacita.experiments.kept_runs import KeptRuns
+from tacita.experiments.kept import Kept
 from tacita.experiments.noisy_sgd_data import WORDS, LabelledData, cifar, cola
 from tacita.experiments.noisy_sgd_networks import Transformer, convnet, resnet18
 from tacita.experiments.noisy_sgd_noise import DELTA, EPSILONS, PAPER, THRESHOLD, real_epsilon
@@ -116,19 +117,21 @@ class PaperFigure:
     part: str = "test"
 
 
-def run_figure(shown: PaperFigure, full: bool, seed: int, progress: Progress, *places: Path | None) -> Result:
+def run_figure(  # noqa: PLR0917
+    shown: PaperFigure, full: bool, seed: int, progress: Progress, data: Path | None, kept: Kept
+) -> Result:
     """Train at every nominal epsilon, in every way and for every seed.
 
     Args:
         shown: The figure.
         full, seed, progress: As in :class:`Experiment`.
-        places: The folder of the data, and the file in which runs are kept.
+        data: The folder of the data.
+        kept: Results of single runs.
     """
-    data, kept = places
     if full and data is None:
         raise ValueError(f"data must be given for the full size of {shown.name}: the folder with the paper's data set.")
     scale = FULL if full else REDUCED if data is not None else SMALL
-    task, runs, part = shown.make(scale, data), KeptRuns(kept), shown.part
+    task, part = shown.make(scale, data), shown.part
     asked = [(SGD, None), *((method, value) for method in (PAPER_NOISE, EXACT) for value in scale.epsilons)]
     rows: list[Row] = []
     for place, (method, nominal) in enumerate(asked):
@@ -138,7 +141,7 @@ def run_figure(shown: PaperFigure, full: bool, seed: int, progress: Progress, *p
             progress((place + repeat / scale.seeds) / len(asked), said)
             once = partial(one_run, task, method, nominal, seed + repeat)
             settings = {"task": task.settings, "method": method, "epsilon": nominal, "seed": seed + repeat}
-            found.append(runs(settings, once))
+            found.append(kept.result(json.dumps(settings, sort_keys=True), once))
         rows.append(_row(task, method, nominal, found, part))
     return Result(
         rows=rows,

@@ -15,6 +15,7 @@ from rich import box
 from rich.table import Table
 
 from tacita import _validate
+from tacita.experiments.kept import Kept
 
 Row = Mapping[str, Any]
 Progress = Callable[[float, str], None]  # the share that is done, in [0, 1], and the current task
@@ -91,8 +92,7 @@ class Experiment:
             takes seconds, with tolerances of its own. The same seed gives the same results.
         reads_data: Whether ``run`` takes a folder of public data as a fourth argument, ``None`` for a small built-in
             stand-in.
-        resumes: Whether ``run`` takes as a last argument the file in which it keeps the results of its single runs,
-            ``None`` to keep nothing.
+        resumes: Whether ``run`` takes a :class:`Kept` as its last argument, and keeps the result of each single run.
     """
 
     name: str
@@ -111,18 +111,18 @@ class Experiment:
         data: Path | None = None,
         kept: Path | None = None,
     ) -> Result:
-        """Run the experiment and return its result.
+        """Run the experiment and return its result; one that resumes takes single runs from the file ``kept``.
 
         Raises:
             ValueError: ``data`` is given to an experiment that makes its own data, or is no folder.
         """
         _validate.count("seed", seed, at_least=0)
-        more: list[Path | None] = [None if data is None else Path(data)] if self.reads_data else []
-        if data is not None and not more:
+        if data is not None and not self.reads_data:
             raise ValueError(f"data must be left out: {self.name} makes its own data.")
         if data is not None and not Path(data).is_dir():
             raise ValueError(f"data must be a folder, got {str(data)!r}.")
-        return self.run(full, seed, progress, *more, *([kept] if self.resumes else []))
+        more: list[Any] = [None if data is None else Path(data)] if self.reads_data else []
+        return self.run(full, seed, progress, *more, *([Kept(kept)] if self.resumes else []))
 
 
 def as_record(experiment: Experiment, result: Result, *, full: bool, seed: int) -> dict[str, Any]:

@@ -1,0 +1,52 @@
+"""Results of single runs, kept in a file, so that an experiment that was stopped goes on where it was."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tacita.training.run_facts import tacita_version
+
+
+class Kept:
+    """Results by key: a JSON line each, appended and flushed as soon as it is there.
+
+    A key names everything that the result follows from; the versions of tacita and torch belong to it. A line that
+    does not parse (the last one, after a crash) is left out, and its run is made again.
+
+    Args:
+        path: The file; ``None`` keeps nothing.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path
+        self._known: dict[str, Any] = {}
+        if path is not None and path.exists():
+            for line in path.read_text(encoding="utf-8").splitlines():
+                try:
+                    one = json.loads(line)
+                    self._known[one["key"]] = one["value"]
+                except (ValueError, KeyError, TypeError):
+                    continue
+
+    def result(self, key: str, make: Callable[[], Any]) -> Any:
+        """Return the result that is kept under ``key``, or make it and keep it. It is plain data for JSON."""
+        whole = f"tacita {tacita_version()}, torch {torch.__version__}: {key}"
+        if whole not in self._known:
+            self._known[whole] = make()
+            if self.path is not None:
+                self._append({"key": whole, "value": self._known[whole]})
+        return self._known[whole]
+
+    def _append(self, line: dict[str, Any]) -> None:
+        assert self.path is not None
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("a+b") as file:
+            if file.tell() and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":
+                file.write(b"\n")  # after a torn line
+            file.write(json.dumps(line).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())

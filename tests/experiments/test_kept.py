@@ -1,0 +1,49 @@
+"""Results of single runs: computed once, read again, whatever an interruption left."""
+
+import math
+
+from tacita.experiments import kept
+from tacita.experiments.kept import Kept
+
+
+def counted(calls, value):
+    return lambda: calls.append(value) or {"loss": value}
+
+
+def test_a_result_is_computed_once_and_read_by_the_next_run(tmp_path):
+    path, calls = tmp_path / "deep" / "runs.jsonl", []
+    runs = Kept(path)
+    for _ in range(2):
+        assert runs.result("one", counted(calls, 0.1)) == {"loss": 0.1}
+    assert runs.result("two", counted(calls, math.inf)) == {"loss": math.inf}
+    again = Kept(path)
+    assert again.result("one", counted(calls, 9.0)) == {"loss": 0.1}
+    assert again.result("two", counted(calls, 9.0)) == {"loss": math.inf}
+    assert calls == [0.1, math.inf]
+
+
+def test_nothing_is_kept_without_a_file():
+    calls = []
+    Kept().result("one", counted(calls, 0.1))
+    Kept().result("one", counted(calls, 0.1))
+    assert calls == [0.1, 0.1]
+
+
+def test_a_line_that_is_cut_off_is_computed_again(tmp_path):
+    path, calls = tmp_path / "runs.jsonl", []
+    Kept(path).result("one", counted(calls, 0.1))
+    Kept(path).result("two", counted(calls, 0.2))
+    path.write_text(path.read_text()[:-20])
+    assert Kept(path).result("two", counted(calls, 0.3)) == {"loss": 0.3}
+    last = Kept(path)
+    assert last.result("one", counted(calls, 9.0)) == {"loss": 0.1}
+    assert last.result("two", counted(calls, 9.0)) == {"loss": 0.3}
+
+
+def test_strange_lines_and_other_versions_are_not_used(tmp_path, monkeypatch):
+    path, calls = tmp_path / "runs.jsonl", []
+    Kept(path).result("one", counted(calls, 0.1))
+    path.write_text(path.read_text() + "[]\n3\n{}\n\n")
+    assert Kept(path).result("one", counted(calls, 9.0)) == {"loss": 0.1}
+    monkeypatch.setattr(kept, "tacita_version", lambda: "another")
+    assert Kept(path).result("one", counted(calls, 0.2)) == {"loss": 0.2}
