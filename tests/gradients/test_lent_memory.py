@@ -9,6 +9,8 @@ from torch import nn
 
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients import NetworkSource, lent_memory
+from tacita.gradients.ghost.linear import LinearRule
+from tacita.gradients.ghost.registry import RULES
 
 ROWS = 6
 
@@ -218,3 +220,98 @@ def test_outs_and_lists_are_watched_without_vmap_too(write):
         with pytest.raises(UnsupportedModuleError, match=r"x\.clone"):
             write(data)
     assert torch.equal(data, before)
+
+
+# --- after the backward pass -----------------------------------------------------------------------------------------
+
+
+class Echo(torch.autograd.Function):
+    """Returns what it was given beside its input as the gradient of that."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(found, x):
+        return found.clone()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(inputs[1])
+
+    @staticmethod
+    def backward(ctx, grad):
+        return ctx.saved_tensors[0], None
+
+
+def echoing(model, batch):
+    return Echo.apply(model(batch[0]), batch[0]).flatten(1).sum(dim=1)
+
+
+def added(model, batch):
+    return Echo.apply(batch[0] + model.bias, batch[0]).flatten(1).sum(dim=1)
+
+
+def engine_of(model, loss_fn, x, method="ghost"):
+    source = NetworkSource(model, loss_fn, (x, torch.ones(len(x))), method=method)
+    return source.engine(dict(model.named_parameters()), np.arange(len(x)), query=0)
+
+
+ECHOED = {
+    "linear": (lambda: nn.Linear(4, 4), (4,)),
+    "linear of positions": (lambda: nn.Linear(4, 4), (3, 4)),
+    "layer norm": (lambda: nn.LayerNorm(4), (4,)),
+    "group norm": (lambda: nn.GroupNorm(2, 4), (4, 5)),
+    "convolution": (lambda: nn.Conv1d(4, 4, 3, padding=1), (4, 5)),
+}
+
+
+@pytest.mark.parametrize("kind", ECHOED)
+def test_no_rule_writes_a_gradient_that_is_the_batch_itself(kind):
+    make, shape = ECHOED[kind]
+    model, x = make(), torch.randn(ROWS, *shape)
+    before, groups = x.clone(), {"all": tuple(dict(model.named_parameters()))}
+    engine, definition = engine_of(model, echoing, x), engine_of(model, echoing, x.clone(), "loop")
+    found = engine.weighted_sums(lambda norms: norms.reciprocal(), groups)
+    for values in (found.values, engine.weighted_sums(torch.ones_like, groups).values, [*engine.materialise()]):
+        assert values
+    engine.norms(groups)
+    assert torch.equal(x, before)
+    expected = definition.weighted_sums(lambda norms: norms.reciprocal(), groups)
+    for name, value in expected.values[0].items():
+        torch.testing.assert_close(found.values[0][name], value, rtol=1e-4, atol=1e-5)
+
+
+def test_gradients_that_are_handed_out_are_not_the_batch_itself():
+    model, x = nn.Linear(4, 4), torch.randn(ROWS, 4)
+    before = x.clone()
+    (grads,) = engine_of(model, added, x).materialise()
+    torch.testing.assert_close(grads["bias"], x)
+    grads["bias"].zero_()
+    assert torch.equal(x, before)
+
+
+WRITING = {
+    "split": lambda use: use.x.relu_(),
+    "grads": lambda use: use.x.mul_(2.0),
+    "squared_norms": lambda use: use.grad.mul_(2.0),
+    "sums": lambda use: use.x.zero_(),
+}
+
+
+@pytest.mark.parametrize("method", WRITING)
+def test_a_rule_of_the_users_own_never_writes_the_data(method, monkeypatch):
+    later = []
+
+    def writing(self, use, *given, **switches):
+        if later:  # the trial has seen no writing, so that memory is lent
+            WRITING[method](use)
+        return getattr(LinearRule, method)(self, use, *given, **switches)
+
+    monkeypatch.setitem(RULES, nn.functional.linear, type("Writing", (LinearRule,), {method: writing})())
+    x = torch.randn(ROWS, 4)
+    before, engine = x.clone(), engine_of(nn.Linear(4, 4), echoing, x)
+    later.append(True)
+    with pytest.raises(UnsupportedModuleError, match="written in place"):
+        engine.weighted_sums(torch.ones_like, {"all": ("weight", "bias")})
+        [*engine.materialise()]
+    assert torch.equal(x, before)

@@ -156,7 +156,7 @@ def table_2(full: bool, seed: int, progress: Progress, data: Path | None, kept: 
 EXPERIMENTS = (
     Experiment(
         name="dicesgd-mnist",
-        title="DiceSGD and clipping at the paper's noise, and at equal real epsilon",
+        title="DiceSGD and clipping at the paper's noise, and at equal real epsilon.",
         source=f"{PAPER}, section 4; measured here",
         run=headline,
         reads_data=True,
@@ -164,7 +164,7 @@ EXPERIMENTS = (
     ),
     Experiment(
         name="dicesgd-table-2",
-        title="Test accuracy on CIFAR-10 and CIFAR-100, nominal and real epsilon side by side",
+        title="Test accuracy on CIFAR-10 and CIFAR-100, nominal and real epsilon side by side.",
         source=f"{PAPER}, Table 2",
         run=table_2,
         reads_data=True,

@@ -152,7 +152,7 @@ def _smaller(task: DiceTask, values: dict[float, list[float]], how: str) -> Chec
 EXPERIMENTS = (
     Experiment(
         name="dicesgd-figure-2",
-        title="DiceSGD with the paper's noise: accuracy for each pair of thresholds",
+        title="DiceSGD with the paper's noise: accuracy for each pair of thresholds.",
         source=f"{PAPER}, Figure 2",
         run=figure_2,
         reads_data=True,
@@ -160,7 +160,7 @@ EXPERIMENTS = (
     ),
     Experiment(
         name="dicesgd-figure-3",
-        title="DiceSGD with the paper's noise: accuracy for each threshold and step size",
+        title="DiceSGD with the paper's noise: accuracy for each threshold and step size.",
         source=f"{PAPER}, Figure 3",
         run=figure_3,
         reads_data=True,

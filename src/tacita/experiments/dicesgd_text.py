@@ -139,7 +139,7 @@ def figure_5(full: bool, seed: int, progress: Progress, data: Path | None, kept:
 EXPERIMENTS = (
     Experiment(
         name="dicesgd-table-3",
-        title="Generated text and its test loss, nominal and real epsilon side by side",
+        title="Generated text and its test loss, nominal and real epsilon side by side.",
         source=f"{PAPER}, Table 3 and Figure 4",
         run=table_3,
         reads_data=True,
@@ -147,7 +147,7 @@ EXPERIMENTS = (
     ),
     Experiment(
         name="dicesgd-figure-5",
-        title="DiceSGD with the paper's noise on text: test loss for each threshold and step size",
+        title="DiceSGD with the paper's noise on text: test loss for each threshold and step size.",
         source=f"{PAPER}, Figure 5",
         run=figure_5,
         reads_data=True,

@@ -103,7 +103,8 @@ def capture(
         if not unseen:
             break
         bare |= unseen
-    return _uses(recorder.calls, edges, dict(zip(copies, of_copies, strict=True))), bare
+    with nothing_lent_is_written(lent):
+        return _uses(recorder.calls, edges, dict(zip(copies, of_copies, strict=True))), bare
 
 
 def capture_without_values(

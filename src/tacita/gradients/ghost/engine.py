@@ -7,13 +7,15 @@ https://arxiv.org/abs/2110.05679. Differs from them in three points: norms are u
 a parameter is counted in the graph before any number leaves.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
 import torch
 from torch import Tensor
 
+from tacita.gradients.batches import memory_address, tensors_in
 from tacita.gradients.chunked import Chunk, ChunkedEngine
 from tacita.gradients.engine import Groups, Rule
 from tacita.gradients.ghost.capture import capture
@@ -22,6 +24,7 @@ from tacita.gradients.ghost.factors import gram_serves, squares_of_factors
 from tacita.gradients.ghost.outer import HELD
 from tacita.gradients.ghost.rounding import add_radius, gamma
 from tacita.gradients.ghost.rule import LayerUse, NamedUse, RowWeights, squared_norm_of
+from tacita.gradients.lent_memory import nothing_lent_is_written
 from tacita.gradients.weighted_sums import full_precision, round_down, round_up, weight_arrays, wide
 
 
@@ -40,22 +43,31 @@ class GhostEngine(ChunkedEngine):
 
     def _chunk_sums(self, chunk: Chunk, rule: Rule, groups: Groups) -> tuple[list[dict[str, Tensor]], Tensor]:
         uses = Uses(self, chunk)
-        with full_precision(self._device):
+        with self._arithmetic(uses, chunk):
             norms = uses.norms(groups)
             return uses.sums(weight_arrays(rule, norms), norms, groups), norms
 
     def _chunk_norms(self, chunk: Chunk, groups: Groups) -> Tensor:
         uses = Uses(self, chunk)
-        with full_precision(self._device):
+        with self._arithmetic(uses, chunk):
             return uses.norms(groups)
 
     def _chunk_grads(self, chunk: Chunk) -> dict[str, Tensor]:
         uses = Uses(self, chunk)
-        with full_precision(self._device):
-            return {
+        with self._arithmetic(uses, chunk):
+            grads = {
                 name: uses.grads(name) if uses.meeting(name) else self._zeros_for(name, chunk.size)
                 for name in self.params
             }
+        lent = {memory_address(one) for one in _lent(chunk)}  # a backward of the user's own may return it as a gradient
+        return {name: grad.clone() if memory_address(grad) in lent else grad for name, grad in grads.items()}
+
+    @contextmanager
+    def _arithmetic(self, uses: "Uses", chunk: Chunk) -> Iterator[None]:
+        """Run rules in full precision. One of the user's own may not write the memory that a data set lends."""
+        ours = all(type(named.rule).__module__.startswith("tacita.") for named in uses.found)
+        with full_precision(self._device), nothing_lent_is_written([] if ours else _lent(chunk)):
+            yield
 
     def _zeros_for(self, name: str, *lead: int) -> Tensor:
         p = self.params[name]
@@ -176,6 +188,10 @@ class Uses:
         squares = squared_norm_of(sum(parts[1:], parts[0]), rounding_margin=rounding_margin)
         norms = sum((squared_norm_of(part).sqrt_() for part in parts), torch.zeros_like(squares))
         return squares, norms.mul_(2 * gamma(len(parts) - 1, parts[0].dtype))
+
+
+def _lent(chunk: Chunk) -> list[Tensor]:
+    return tensors_in(chunk.batch) if chunk.lent else []
 
 
 def _meeting(found: list[NamedUse]) -> dict[str, list[tuple[NamedUse, str]]]:
