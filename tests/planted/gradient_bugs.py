@@ -691,3 +691,9 @@ def operators_see_the_batch():
 def a_backward_pass_is_not_guarded():
     """A function with a vmap rule of its own is refused in a forward pass alone."""
     put(capture, "rules_guarded", nullcontext)
+
+
+@bug(58, caught_by=["tests/gradients/test_record_fields.py::test_a_record_names_its_fields_in_an_order_of_its_own"])
+def fields_in_the_order_of_the_first_record():
+    """The first record of a batch decides in which order a model's code meets the fields of all others."""
+    put(data.ItemRows, "_arranged", lambda self, batch: batch)

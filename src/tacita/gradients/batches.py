@@ -94,6 +94,38 @@ def stacked(items: Sequence[Any]) -> Any:
     return default_collate(list(items))
 
 
+def arranged(batch: Any, like: Any) -> Any:
+    """Return ``batch`` in the containers of ``like``, with the keys of mappings in its order.
+
+    A model's code may ask in which order the fields of a batch stand. No record may decide that for the others.
+
+    Raises:
+        ValueError: It has other fields. No message tells which.
+    """
+    if isinstance(like, Mapping):
+        _check_fields(isinstance(batch, Mapping) and batch.keys() == like.keys())
+        return _like_mapping(like, {key: arranged(batch[key], value) for key, value in like.items()})
+    if isinstance(like, (tuple, list)):
+        _check_fields(isinstance(batch, (tuple, list)) and len(batch) == len(like))
+        values = [arranged(*pair) for pair in zip(batch, like, strict=True)]
+        return type(like)(*values) if hasattr(like, "_fields") else type(like)(values)
+    if dataclasses.is_dataclass(like) and not isinstance(like, type):
+        _check_fields(type(batch) is type(like))
+        given = [one.name for one in dataclasses.fields(like) if one.init]
+        return dataclasses.replace(
+            like, **{name: arranged(getattr(batch, name), getattr(like, name)) for name in given}
+        )
+    _check_fields(isinstance(batch, Tensor) if isinstance(like, Tensor) else type(batch) is type(like))
+    return batch
+
+
+def _check_fields(same: bool) -> None:
+    if not same:
+        raise ValueError(
+            "every record must have the same fields as the first one of the data set: dataset, collate_fn."
+        )
+
+
 def to_device(batch: Any, device: torch.device) -> Any:
     """Return ``batch`` with its tensors on ``device``."""
     return map_tensors(lambda tensor: tensor.to(device), batch)

@@ -17,7 +17,7 @@ from torch.utils.data import TensorDataset, default_collate
 
 from tacita._row_numbers import RowNumbers, pieces
 from tacita.gradients.arrays import arrays_in, check_arrays, is_arrays, map_arrays
-from tacita.gradients.batches import flatten, map_tensors, stacked, tensors_in
+from tacita.gradients.batches import arranged, flatten, map_tensors, stacked, tensors_in
 from tacita.gradients.seeds import derived_seed, fresh_seed, generators_kept, seed_generators
 
 _FIRST = np.zeros(1, dtype=np.int64)  # the indices of a batch of the first row alone
@@ -158,6 +158,7 @@ class ItemRows(IndexedRows):
     def __init__(self, dataset: Any, collate_fn: Callable[[list], Any] | None):
         self._dataset = dataset
         self._collate_fn = collate_fn
+        self._like: Any = None  # a batch of one row, once it has been asked for: all others have its containers
 
     @property
     def num_rows(self) -> int:
@@ -166,11 +167,16 @@ class ItemRows(IndexedRows):
     def fetch(self, indices: np.ndarray, seed: int) -> Any:
         with generators_kept():
             if self._collate_fn is None:  # stacks records as they are, without changing any by another
-                return stacked([self._item(int(i), seed) for i in indices])
-            return _joined([self._collated(int(i), seed, self._collate_fn) for i in indices])
+                return self._arranged(stacked([self._item(int(i), seed) for i in indices]))
+            return _joined([self._arranged(self._collated(int(i), seed, self._collate_fn)) for i in indices])
 
     def like(self) -> Any | None:
-        return self.fetch(_FIRST, fresh_seed()) if self.num_rows else None
+        if self._like is None and self.num_rows:
+            self._like = self.fetch(_FIRST, fresh_seed())
+        return self._like
+
+    def _arranged(self, batch: Any) -> Any:
+        return batch if self._like is None else arranged(batch, self._like)
 
     def _collated(self, index: int, seed: int, collate_fn: Callable[[list], Any]) -> Any:
         """Return one record as a batch: ``collate_fn`` sees no other record, and cannot pad it to another's length."""
