@@ -429,7 +429,8 @@ def test_losses_on_public_rows_are_a_chart(runs):
 
 
 def test_a_federation_has_clients_and_rounds(tmp_path):
-    from tacita.federated.settings import SimulationSettings, run_simulation
+    from tacita.federated.settings import SimulationSettings
+    from tacita.federated.simulated_run import run_simulation
 
     rng = np.random.default_rng(0)
     features = rng.standard_normal((60, 3))

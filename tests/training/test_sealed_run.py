@@ -166,7 +166,7 @@ def test_only_sealed_bytes_are_read(run):
 
 
 def test_a_run_without_preprocessing_predicts_no_table(run):
-    with pytest.raises(tacita.TacitaError, match=r"preprocessing.json is not a file that its ledger was sealed with"):
+    with pytest.raises(tacita.TacitaError, match=r"no model of a table: without preprocessing.json"):
         tacita.load(run)
 
 

@@ -50,6 +50,8 @@ DOMAINS: dict[str, Domain] = {
     **dict.fromkeys(("moment_order",), ORDER),
     **dict.fromkeys(("order",), AT_LEAST_TWO),
     **dict.fromkeys(("messages", "rounds", "candidates", "blocks", "shares", "num_groups"), COUNT),
+    **dict.fromkeys(("size", "honest_messages"), COUNT),
+    **dict.fromkeys(("step", "noise_scale"), POSITIVE),
     **dict.fromkeys(
         (
             *("bias", "variance", "distance"),
@@ -86,6 +88,7 @@ NO_NUMBERS = (
     *("schedule", "method"),  # one of a few words; checked by the function
     *("problem", "setting", "other", "plan", "constants"),  # checked when they are built
     "draws",  # measurements; any value is allowed
+    "neighboring_relation",  # checked by the function
     *("sharper", "capped", "corrected", "replaced", "mirrored", "concentrated"),
 )
 

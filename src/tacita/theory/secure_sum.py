@@ -12,6 +12,7 @@ import math
 from tacita import _validate
 from tacita.accounting import FullBatchLaw, NeighboringRelation, Spend, discrete, epsilon, gaussian_sum_event
 from tacita.errors import UnsupportedEventError
+from tacita.theory._domains import checked
 
 __all__ = ["discrete_sum_gap", "secure_sum_contribution", "secure_sum_epsilon"]
 
@@ -19,6 +20,7 @@ SMALLEST_SCALE = 0.5  # steps of noise of a message; below it the sum is far fro
 ROUNDED_UP = 1 + 1e-9
 
 
+@checked()
 def discrete_sum_gap(noise_scale: float, messages: int) -> float:
     r"""Return a bound on how far a sum of discrete Gaussians is from one: the logarithm of the ratio of their masses.
 
@@ -46,6 +48,7 @@ def discrete_sum_gap(noise_scale: float, messages: int) -> float:
     return 2 * (_validate.count("messages", messages) - 1) * math.atanh(rho) * ROUNDED_UP
 
 
+@checked()
 def secure_sum_contribution(max_grad_norm: float, step: float, size: int) -> float:
     r"""Return the most that a clipped message has as norm once it is rounded to the grid, :math:`C + g \sqrt d / 2`.
 
@@ -63,6 +66,7 @@ def secure_sum_contribution(max_grad_norm: float, step: float, size: int) -> flo
     return (norm + step * math.sqrt(size) / 2) * ROUNDED_UP
 
 
+@checked()
 def secure_sum_epsilon(
     *,
     max_grad_norm: float,
