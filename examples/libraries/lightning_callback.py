@@ -1,6 +1,6 @@
 """A Lightning callback that puts an oracle's private gradients before each step of the optimizer.
 
-    pip install "tacita[lightning]"; python examples/libraries/lightning_callback.py
+    pip install '.[lightning]'; python examples/libraries/lightning_callback.py
 
 The records are the oracle's. Lightning's loader counts steps, ``training_step`` returns ``None``, and the optimizer,
 the schedule, other callbacks and the checkpoints are Lightning's as ever.

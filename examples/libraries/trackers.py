@@ -1,6 +1,6 @@
 """Callbacks that write a run into MLflow or TensorBoard: releases, public losses and epsilon, and no times.
 
-    pip install "tacita[trackers]"; python examples/libraries/trackers.py
+    pip install '.[trackers]'; python examples/libraries/trackers.py
 
 Both keep the time of every number. How long a step takes depends on how many records it drew, so the number of the step
 is handed in for the time. MLflow still notes when a run began and ended: the time of the run as a whole.

@@ -1,6 +1,6 @@
 """A ``transformers.Trainer`` whose gradients come from a private oracle.
 
-    pip install "tacita[transformers]"; python examples/libraries/trainer.py
+    pip install '.[transformers]'; python examples/libraries/trainer.py
 
 The records are the oracle's. The Trainer is handed none: its loader counts steps, and its schedule, callbacks, logs and
 checkpoints work on what the oracle released. It computes no loss of the records, and none is logged.

@@ -54,6 +54,16 @@ def test_a_claim_that_fails_is_exit_code_1(toys, tacita_command):
     assert "FAILS  it holds.\n" in done.out
 
 
+def test_a_claim_that_is_not_decided_does_not_say_that_it_fails(toys, tacita_command, monkeypatch):
+    open_one = Result(rows=[{"size": 1}], checks=[Check("one beats two", False, undecided=True)])
+    entry = Experiment(name="open", title="Open.", source="nowhere", run=lambda *_: open_one)
+    monkeypatch.setattr(sys.modules["tacita.experiments.catalogue"].MODULES[0], "EXPERIMENTS", (entry,))
+    done = tacita_command("reproduce", "open")
+    assert done.code == 1
+    assert "depends one beats two.\n" in done.out
+    assert "FAILS" not in done.out
+
+
 def test_json_has_size_and_seed(toys, tacita_command):
     done = tacita_command("reproduce", "good", "--json", "--full", "--seed", "5")
     assert json.loads(done.out)["rows"] == [{"size": "full", "seed": 5}]

@@ -133,7 +133,7 @@ def test_claims_follow_from_the_numbers():
     found[CLAIMED, 0.1] = [0.95, 0.97, 0.96]
     assert checks(TASK, "Adam", rows, found)[3].held
     found[CLIPPED, 1.0] = [0.99, 0.98, 0.99]
-    assert "depends" in checks(TASK, "Adam", rows, found)[0].says
+    assert checks(TASK, "Adam", rows, found)[0].verdict == "depends"
 
 
 def test_claims_of_the_ablations():

@@ -29,7 +29,7 @@ def test_the_record_is_json_whatever_the_figures():
     record = as_record(experiment, experiment(), full=False, seed=3)
     read = json.loads(as_json(record))
     assert read["rows"] == [{"method": "a", "gap": 0.123456}, {"method": "b", "gap": "inf"}]
-    assert read["checks"] == [{"says": "a is small.", "held": True}]
+    assert read["checks"] == [{"says": "a is small.", "held": True, "verdict": "holds"}]
     assert (read["seed"], read["full"], read["notes"]) == (3, False, ["medians."])
 
 

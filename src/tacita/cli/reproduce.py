@@ -27,7 +27,9 @@ def reproduce(
 ) -> int:
     """Run an experiment of a paper; print its table and whether its claims hold. Without a name, list all.
 
-    Exit code 1 if a claim does not hold. All data are synthetic or public, so nothing here is private.
+    Exit code 1 if a claim does not hold, or if the results do not decide it ("depends"). A claim of the paper may well
+    fail: the documentation page "Results" says what was found. All data are synthetic or public, so nothing here is
+    private.
 
     Example: tacita reproduce dp-clipped-sgd-floor --output figures
 
@@ -69,7 +71,7 @@ def report(experiment: runs.Experiment, result: runs.Result) -> str:
         for note in result.notes:
             console.print(runs.sentence(note))
         for check in result.checks:
-            console.print(f"{'holds ' if check.held else 'FAILS '} {runs.sentence(check.says)}")
+            console.print(f"{check.verdict:6} {runs.sentence(check.says)}")
     return "\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n"
 
 

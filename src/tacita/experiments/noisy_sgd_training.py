@@ -189,8 +189,8 @@ def _checks(rows: Sequence[Row], scale: FigureScale, task: NoisySGDTask, part: s
             last[end] >= plain[end] - slack,
         ),
         Check(
-            f"at nominal epsilon {last['nominal epsilon']:g} the real one is {last['real epsilon']:.4g} at best, "
-            "over ten times as much",
+            f"at nominal epsilon {last['nominal epsilon']:g} the real one is over ten times as much: "
+            f"{last['real epsilon']:.4g} at best",
             last["real epsilon"] > 10 * last["nominal epsilon"],
         ),
         Check(
@@ -204,7 +204,7 @@ def _notes(task: NoisySGDTask, scale: FigureScale, data: Path | None) -> list[st
     size = sum(p.numel() for p in task.build().parameters())
     return [
         f"{task.data.name}; {size:,} parameters, group normalisation; Poisson batches of {task.batch_size}, "
-        f"{task.steps:,} steps of SGD at lr {task.lr:g}; C {task.max_grad_norm:.3g}; {scale.seeds} runs of each kind",
+        f"{task.steps:,} steps of SGD at lr {task.lr:g}; C {task.max_grad_norm:.3g}; runs of each kind: {scale.seeds}",
         f"epsilon at delta {DELTA:g}, which is the paper's; without clipping the real one holds only if no gradient is "
         "longer than C, with a delta above it",
         "'largest gradient', and the share of gradients 'longer than C': of the first 256 training records at five "

@@ -52,10 +52,17 @@ class Check:
     Attributes:
         says: The claim, one sentence.
         held: Whether the results support it.
+        undecided: Whether the results neither support nor contradict it; then it is not held.
     """
 
     says: str
     held: bool
+    undecided: bool = False
+
+    @property
+    def verdict(self) -> str:
+        """The verdict as a word: ``holds``, ``depends`` if it is undecided, or ``FAILS``."""
+        return "holds" if self.held else "depends" if self.undecided else "FAILS"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +141,10 @@ def as_record(experiment: Experiment, result: Result, *, full: bool, seed: int) 
         "full": full,
         "seed": seed,
         "rows": [{name: _plain(value) for name, value in row.items()} for row in result.rows],
-        "checks": [{"says": sentence(check.says), "held": bool(check.held)} for check in result.checks],
+        "checks": [
+            {"says": sentence(check.says), "held": bool(check.held), "verdict": check.verdict}
+            for check in result.checks
+        ],
         "notes": [sentence(note) for note in result.notes],
     }
 
