@@ -23,7 +23,7 @@ from tacita.accounting import (
     epsilon,
     moved,
 )
-from tacita.ledger.text_lines import rounded_up
+from tacita.ledger.text_lines import percent_up, rounded_up
 
 PLAIN = Parameter(negative=())
 WIDTH = 16  # of the table's first column
@@ -148,7 +148,7 @@ def _bound(value: float | None) -> str:
 
 def _table(record: dict[str, Any]) -> str:
     relation = record["neighboring_relation"]
-    risk = f"{rounded_up(100 * record['attack_accuracy'], 3)} %"
+    risk = percent_up(record["attack_accuracy"])
     sensitivity = "2 C" if moved(relation) == 2 else "C"
     rows = {
         "epsilon": f"{_bound(record['epsilon'])} at delta {record['delta']:g}",

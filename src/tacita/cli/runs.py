@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tacita.errors import TacitaError
-from tacita.ledger.text_lines import rounded_up
+from tacita.ledger.text_lines import percent_up, rounded_up
 from tacita.pipeline import check_run
 from tacita.pipeline.overview import RunOverview, overview_of, runs_in
 from tacita.training.sealed_run import STATEMENT
@@ -85,7 +85,7 @@ def _summary(run: RunOverview, faults: tuple[str, ...]) -> dict[str, str]:
         bound = "not verified"
     elif _is_number(epsilon) and fields.get("verdict") == "not private":  # a seed
         bound = f"none; if the noise were secret, {bound}"
-    risk = f"{rounded_up(100 * accuracy, 3)} %" if _is_number(accuracy) and not faults else "100 %"
+    risk = percent_up(accuracy) if _is_number(accuracy) and not faults else "100 %"
     return {
         "run": f"{run.folder} ({_part(fields, 'run', 'id')}, {_part(fields, 'run', 'date')})",
         "state": "finished, verified" if not faults else f"CHANGED: {'; '.join(faults)}",

@@ -250,7 +250,7 @@ def _round_off(model: nn.Module, loss_fn: LossFn, probe: Any, others: Tensor, ro
     """
     losses, moved = (trial(model, loss_fn, batch)[0] for batch in (probe, jittered(probe)))
     eps = torch.finfo(losses.dtype).eps
-    most = min(100, 0.1 / eps) * (moved - losses).abs().nan_to_num(0.0, 0.0).max().item()
+    most = min(8, 0.1 / eps) * (moved - losses).abs().nan_to_num(0.0, 0.0).max().item()
     return torch.allclose(others[rows], losses[rows], rtol=0, atol=most, equal_nan=True)
 
 

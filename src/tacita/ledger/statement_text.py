@@ -11,7 +11,7 @@ from typing import Any
 from tacita.accounting import attack_accuracy
 from tacita.accounting.relations import NeighboringRelation
 from tacita.ledger.statement_appendix import Appendix
-from tacita.ledger.text_lines import TextLines, in_words, rounded_up
+from tacita.ledger.text_lines import TextLines, in_words, percent_up, rounded_up
 from tacita.ledger.verdict import exact_score
 
 HEADLINE = "headline"  # a further field that stands in the first line, if a front end gives it
@@ -251,13 +251,13 @@ def _risk(fields: Mapping[str, Any]) -> str:
         return f"{before} may be right 100 % of the time after: no limit is guaranteed."
     conditions = ", if the conditions hold" if fields["conditions"] else ""
     return (
-        f"{before} is right at most {_percent_up(accuracy)} of the time after seeing {_released(fields)}"
+        f"{before} is right at most {percent_up(accuracy)} of the time after seeing {_released(fields)}"
         f"{conditions} (50 % is mere guessing)."
     )
 
 
 def _scale(delta: float) -> str:
-    points = ", ".join(f"{epsilon:g}: {_percent_up(attack_accuracy(epsilon, delta))}" for epsilon in SCALE)
+    points = ", ".join(f"{epsilon:g}: {percent_up(attack_accuracy(epsilon, delta))}" for epsilon in SCALE)
     return f"that risk by epsilon is 0: 50 %, {points}. One published scale calls epsilon {TIERS}."
 
 
@@ -267,17 +267,7 @@ def _delta(delta: float, rows: Any) -> str:
     if not isinstance(value, int | float) or value < 1:
         return f"{words}. So it must be far below 1 / (number of units)."
     among = f"{'about ' if rows.get('how') == 'bought' else ''}{value:,.0f} {rows.get('of', 'rows')}"
-    return f"{words}: among {among}, one or more with probability {_percent_up(min(1.0, delta * value))} at most."
-
-
-def _percent_up(chance: float) -> str:
-    """Return a percentage rounded up to three digits.
-
-    Example:
-        >>> _percent_up(0.7310614), _percent_up(0.9996652), _percent_up(3.059e-2)
-        ('73.2 %', '100 %', '3.06 %')
-    """
-    return f"{rounded_up(100 * chance, 3)} %"
+    return f"{words}: among {among}, one or more with probability {percent_up(min(1.0, delta * value))} at most."
 
 
 def _score(score: Any) -> str:

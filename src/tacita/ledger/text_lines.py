@@ -66,6 +66,17 @@ def rounded_up(value: float | Decimal, digits: int = 4) -> str:
     return f"{Context(prec=digits, rounding=ROUND_CEILING).create_decimal(value).normalize():f}"
 
 
+def percent_up(share: float) -> str:
+    """Round a share up to three digits of percent, or to as many as it takes to keep it below 100 %.
+
+    Example:
+        >>> percent_up(0.731061), percent_up(0.99966), percent_up(1.0)
+        ('73.2 %', '99.97 %', '100 %')
+    """
+    found = next((found for digits in range(3, 16) if (found := rounded_up(100 * share, digits)) != "100"), "100")
+    return f"{found} %"
+
+
 def rounded_down(value: float, digits: int = 4) -> str:
     """Round down to a few significant digits, so that a printed "at least" is still true.
 

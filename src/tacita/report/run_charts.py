@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tacita.ledger.text_lines import rounded_up
+from tacita.ledger.text_lines import percent_up, rounded_up
 from tacita.report.run_numbers import DELTAS, RATES, RunNumbers
 from tacita.report.style import PALETTE, new_figure, plain_log, styled
 
@@ -63,7 +63,7 @@ def _tradeoff(run: RunNumbers) -> RunChart | None:
     rates = np.geomspace(1e-4, 1.0, 200)
     most = run.most_true_positives(rates)
     shown = run.most_true_positives(np.array(RATES))
-    rows = tuple((f"{rate:g}", f"{rounded_up(100 * value, 3)} %") for rate, value in zip(RATES, shown, strict=True))
+    rows = tuple((f"{rate:g}", percent_up(value)) for rate, value in zip(RATES, shown, strict=True))
 
     def draw(axes: Any) -> None:
         axes.fill_between(rates, rates, most, color=PALETTE[0], alpha=0.15, linewidth=0)

@@ -5,7 +5,7 @@ from html import escape
 from typing import Any
 
 from tacita.ledger.statement_text import GIVEN, other_runs_in_words, rows_in_words
-from tacita.ledger.text_lines import rounded_up
+from tacita.ledger.text_lines import percent_up, rounded_up
 from tacita.report.html_page import bullets, facts, page, table, words
 from tacita.report.run_audit import UNSEALED, RunAudit
 from tacita.report.run_charts import RunChart, charts_of, score_chart, with_own_ids
@@ -109,7 +109,7 @@ def _verdict_box(run: RunNumbers) -> str:
     accuracy, good = run.fields.get("attack_accuracy"), _verdict(run) == VERDICTS["private"]
     risk = (
         f"An attacker who knows all other units and is 50 : 50 before about one unit is right at most "
-        f"{rounded_up(100 * accuracy, 3)} % of the time after{_apart(run)}."
+        f"{percent_up(accuracy)} of the time after{_apart(run)}."
         if isinstance(accuracy, float) and not run.faults and not run.refuted
         else "No limit is guaranteed to what an attacker can find out about one unit."
     )
