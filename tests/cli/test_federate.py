@@ -125,15 +125,13 @@ def test_clients_of_weight_zero_move_nothing(clients):
         assert least <= float(load_file(clients / str(least) / "model.safetensors")["x"].norm()) <= most
 
 
-@pytest.mark.parametrize(
-    ("trust", "relation", "said"), [("server", "replace_one", True), ("clients", "add_or_remove_one", False)]
-)
-def test_a_delta_above_one_over_the_public_number_of_clients_is_said(clients, trust, relation, said):
+@pytest.mark.parametrize("trust", ["server", "clients"])
+def test_a_delta_above_one_over_the_public_number_of_clients_is_said(clients, trust):
     features = np.random.default_rng(0).standard_normal((240, 3))
     np.savez(clients / "clients.npz", features=features, labels=features[:, 0] > 0)
-    change = {"split": "even", "clients": 120, "delta": 0.0099, "trust": trust, "neighboring_relation": relation}
+    change = {"split": "even", "clients": 120, "delta": 0.0099, "trust": trust}
     words = run_simulation(SimulationSettings.from_toml(toml(settings_of(clients, **change))))
-    assert ("Delta is 0.0099, which is not below 1 / 120" in " ".join(words.split())) is said
+    assert "Delta is 0.0099, which is not below 1 / 120" in " ".join(words.split())
 
 
 def test_an_interrupted_run_is_continued_and_charged_once(clients):
@@ -192,6 +190,11 @@ def test_cells_that_are_no_number_decide_no_message(clients):
         ({**RECORDS, "loss_rate": 0.1}, "loss_rate must be left out of unit = 'record'"),
         ({**RECORDS, "split": "label", "clients": 5}, "split = 'label' must be left out of unit = 'record'"),
         ({**RECORDS, "neighboring_relation": "add_or_remove_one"}, "must be zero_out_one or replace_one with unit"),
+        (
+            {"neighboring_relation": "add_or_remove_one"},
+            "with LocalPrivacy, got add_or_remove_one: under it the number",
+        ),
+        ({"trust": "server", "neighboring_relation": "add_or_remove_one"}, "with a TrustedServer, got add_or_remove"),
         ({**RECORDS, "divisor": 0.0}, "divisor must be a finite number > 0"),
         ({"epsilon": None}, "required field `epsilon`"),
         ({"rounds": "many"}, "Expected `int`"),

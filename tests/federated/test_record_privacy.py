@@ -88,7 +88,7 @@ def test_one_draw_moves_all_messages_by_less_than_its_charge(beta):
 
 def test_a_session_is_charged_by_the_draws_of_a_record():
     """No factor for the rounds, and far less than what covers all data of a client."""
-    small, whole = ledger("add_or_remove_one"), ledger("add_or_remove_one")
+    small, whole = ledger("zero_out_one"), ledger("zero_out_one")
     simulation(logistic(), privacy=record_privacy(), rounds=100, book=small)
     simulation(logistic(), noise=4.0, rounds=100, book=whole)
     assert small.epsilon(1e-5) < whole.epsilon(1e-5) / 4

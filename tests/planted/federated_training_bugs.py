@@ -200,6 +200,12 @@ def a_trusted_server_divides_by_a_private_number():
     put(TrustedServer, "check_relation", lambda self, relation: None)
 
 
+@bug(6, caught_by=[SIMULATION + "test_a_number_of_clients_that_is_private_is_refused"])
+def clients_that_add_noise_are_divided_by_a_private_number():
+    """Clients that add their own noise are accepted under add_or_remove_one: divisor and noise tell their number."""
+    put(LocalPrivacy, "check_relation", lambda self, relation: None)
+
+
 @bug(caught_by=["tests/cli/test_federate.py::test_settings_are_refused"])
 def records_that_decide_the_client_of_others():
     """One record is protected, and its label decides which client gets the others, whose messages move too."""

@@ -35,8 +35,8 @@ class SimulationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         trust: "clients" for local privacy, "server" for a server that adds up its clients.
         unit: "client" for all data of one client, or "record" for one record, with trust in clients alone and an
             algorithm of Clip21: :class:`~tacita.federated.RecordPrivacy`.
-        neighboring_relation: How neighbours differ. With the unit "client" and trust in clients alone nothing depends
-            on it.
+        neighboring_relation: "replace_one" or "zero_out_one"; the number of clients is public. With the unit "client"
+            and trust in clients alone the noise does not depend on it.
         algorithm: "clip21-sgdm", "clip21-sgd", "clip-sgd", "federated-averaging", "quantile-averaging" or
             "released-shift-sgdm".
         lr: The server's step size.
@@ -129,7 +129,7 @@ class SimulationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
                 "algorithm = 'released-shift-sgdm' needs trust = 'clients' and no total_weight: each client feeds back "
                 "its own noise, on the message that it has sent."
             )
-        self.build_privacy()  # checks the ranges
+        self.build_privacy().check_relation(self.neighboring_relation)  # and the ranges
 
     def _check_given(self, name: str, wanted: bool, because: str) -> None:
         """Raise unless the setting ``name`` is given exactly if it is ``wanted``, given the setting ``because``."""
