@@ -12,6 +12,7 @@ from tacita.accounting import Event, NeighboringRelation
 from tacita.clipping import FlatClipper
 from tacita.errors import UnsupportedEventError
 from tacita.estimators import ClippedDifference, ClippedMean, ClippedSum, Estimator
+from tacita.estimators.clipped_difference import check_sums_are_finite
 from tacita.federated.algorithms import Clip21SGDM, FederatedAlgorithm
 from tacita.gradients.engine import Shapes
 from tacita.ledger import Ledger, Session
@@ -209,7 +210,7 @@ class RecordPrivacy(FederatedPrivacy):
     def __post_init__(self) -> None:
         _validate.probability("sample_rate", self.sample_rate)
         _validate.threshold("max_sample_norm", self.max_sample_norm)
-        _validate.positive("divisor", self.divisor)
+        check_sums_are_finite(self.max_sample_norm, _validate.positive("divisor", self.divisor))
 
     def expected_clients(self, num_clients: int) -> float:
         return float(num_clients)

@@ -114,6 +114,7 @@ class SimulationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         _validate.positive("epsilon", self.epsilon)
         _validate.delta("delta", self.delta)
         check_algorithm(self)
+        self._check_ranges()
         for name, wanted in {"clients": self.split != "owner", "concentration": self.split == "dirichlet"}.items():
             self._check_given(name, wanted, "split")
         for name in OF_RECORDS:
@@ -130,6 +131,19 @@ class SimulationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
                 "its own noise, on the message that it has sent."
             )
         self.build_privacy().check_relation(self.neighboring_relation)  # and the ranges
+
+    def _check_ranges(self) -> None:
+        """Raise unless the numbers of the simulation are in range, before the run's folder is made."""
+        _validate.count("rounds", self.rounds)
+        _validate.count("split_seed", self.split_seed, at_least=0)
+        _validate.below_one("loss_rate", self.loss_rate)
+        _validate.non_negative("regularisation", self.regularisation)
+        for name in ("clients", "batch_size"):
+            if getattr(self, name) is not None:
+                _validate.count(name, getattr(self, name))
+        for name in ("concentration", "total_weight"):
+            if getattr(self, name) is not None:
+                _validate.positive(name, getattr(self, name))
 
     def _check_given(self, name: str, wanted: bool, because: str) -> None:
         """Raise unless the setting ``name`` is given exactly if it is ``wanted``, given the setting ``because``."""

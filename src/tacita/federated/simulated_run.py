@@ -104,6 +104,7 @@ def run_simulation(settings: SimulationSettings, progress: Callable[[float], Non
     weights = read_weights(settings, problem.num_clients)
     folder.create()
     randomness = Randomness.load(folder.key) if unfinished else Randomness.system()
+    randomness.save(folder.key)  # before there is a ledger, so that a run that is killed from here on is continued
     relation, unit = settings.neighboring_relation, UNITS[settings.unit]
     ledger = Ledger(folder.ledger, neighboring_relation=relation, privacy_unit=unit)
     try:
