@@ -105,8 +105,8 @@ def check_record_sampling(
     if problem.settings.get("regularisation", 0.0) > most:
         raise ValueError(
             f"regularisation must be at most {MOST_REGULARISATION:g} times the share of a record, its threshold over "
-            f"the divisor, with RecordPrivacy: {most:g}. Beside a larger one, a record's gradient would be rounded up to "
-            "far more than it is charged for."
+            f"the divisor, with RecordPrivacy: {most:g}. Beside a larger one, a record's gradient would be rounded up "
+            "to far more than it is charged for."
         )
 
 
