@@ -202,13 +202,13 @@ def a_trusted_server_divides_by_a_private_number():
     put(TrustedServer, "check_relation", lambda self, relation: None)
 
 
-@bug(6, caught_by=[RECORD + "test_a_sum_of_records_that_would_have_no_norm_is_refused"])
+@bug(caught_by=[RECORD + "test_a_sum_of_records_that_would_have_no_norm_is_refused"])
 def one_record_takes_all_others_away():
     """A client's sum overflows by one record more, and counts as zero: the record takes away what others added."""
     put(clipped_difference, "MOST_OF_A_RECORD", math.inf)
 
 
-@bug(6, caught_by=[RECORD + "test_a_regulariser_that_rounds_records_is_refused"])
+@bug(caught_by=[RECORD + "test_a_regulariser_that_rounds_records_is_refused"])
 def a_record_is_rounded_up_beside_the_regulariser():
     """One record's gradient is added to a number so much larger that rounding makes it far more than its charge."""
     put(problems, "MOST_REGULARISATION", math.inf)
