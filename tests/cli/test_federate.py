@@ -1,12 +1,21 @@
 """``tacita federate simulate``: a run from a TOML file, continued after an interruption, and what is refused."""
 
+import math
+
 import numpy as np
 import pytest
 from safetensors.torch import load_file
 
 import tacita
 from tacita.errors import DataStructureError, ResumeError
-from tacita.federated import Clip21SGDM, QuantileAveraging, RecordPrivacy, ReleasedShiftSGDM, ServerAdam
+from tacita.federated import (
+    Clip21SGDM,
+    QuantileAveraging,
+    RecordPrivacy,
+    ReleasedShiftSGDM,
+    ServerAdam,
+    simulated_run,
+)
 from tacita.federated.settings import SimulationSettings
 from tacita.federated.simulated_run import UNITS, read_clients, read_weights, run_simulation
 
@@ -125,15 +134,13 @@ def test_clients_of_weight_zero_move_nothing(clients):
         assert least <= float(load_file(clients / str(least) / "model.safetensors")["x"].norm()) <= most
 
 
-@pytest.mark.parametrize(
-    ("trust", "relation", "said"), [("server", "replace_one", True), ("clients", "add_or_remove_one", False)]
-)
-def test_a_delta_above_one_over_the_public_number_of_clients_is_said(clients, trust, relation, said):
+@pytest.mark.parametrize("trust", ["server", "clients"])
+def test_a_delta_above_one_over_the_public_number_of_clients_is_said(clients, trust):
     features = np.random.default_rng(0).standard_normal((240, 3))
     np.savez(clients / "clients.npz", features=features, labels=features[:, 0] > 0)
-    change = {"split": "even", "clients": 120, "delta": 0.0099, "trust": trust, "neighboring_relation": relation}
+    change = {"split": "even", "clients": 120, "delta": 0.0099, "trust": trust}
     words = run_simulation(SimulationSettings.from_toml(toml(settings_of(clients, **change))))
-    assert ("Delta is 0.0099, which is not below 1 / 120" in " ".join(words.split())) is said
+    assert "Delta is 0.0099, which is not below 1 / 120" in " ".join(words.split())
 
 
 def test_an_interrupted_run_is_continued_and_charged_once(clients):
@@ -151,6 +158,20 @@ def test_an_interrupted_run_is_continued_and_charged_once(clients):
         assert [session.queries_made for session in book.sessions] == [6]
     with pytest.raises(ResumeError, match="output must be a new folder"):
         run_simulation(settings)
+
+
+def test_a_run_that_stopped_before_its_first_round_is_continued(clients, monkeypatch):
+    settings = SimulationSettings.from_toml(toml(settings_of(clients)))
+
+    def stop(*args, **options):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(simulated_run, "Simulation", stop)  # where noise is calibrated, which takes seconds
+        with pytest.raises(KeyboardInterrupt):
+            run_simulation(settings)
+    assert (clients / "run" / "ledger.jsonl").exists()
+    assert "6 of 6 planned queries made" in " ".join(run_simulation(settings).split())
 
 
 def test_an_interrupted_run_keeps_its_settings(clients):
@@ -192,7 +213,21 @@ def test_cells_that_are_no_number_decide_no_message(clients):
         ({**RECORDS, "loss_rate": 0.1}, "loss_rate must be left out of unit = 'record'"),
         ({**RECORDS, "split": "label", "clients": 5}, "split = 'label' must be left out of unit = 'record'"),
         ({**RECORDS, "neighboring_relation": "add_or_remove_one"}, "must be zero_out_one or replace_one with unit"),
+        (
+            {"neighboring_relation": "add_or_remove_one"},
+            "with LocalPrivacy, got add_or_remove_one: under it the number",
+        ),
+        ({"trust": "server", "neighboring_relation": "add_or_remove_one"}, "with a TrustedServer, got add_or_remove"),
         ({**RECORDS, "divisor": 0.0}, "divisor must be a finite number > 0"),
+        ({**RECORDS, "max_sample_norm": 1e153, "divisor": 1.0}, "the threshold of a record's gradient must be at most"),
+        ({"rounds": 0}, "^rounds must be an integer >= 1"),
+        ({"loss_rate": math.nan}, "^loss_rate must be"),
+        ({"regularisation": math.inf}, "^regularisation must be"),
+        ({"total_weight": 0.0}, "^total_weight must be"),
+        ({"batch_size": 0}, "^batch_size must be"),
+        ({"split": "even", "clients": 0}, "^clients must be"),
+        ({"split": "dirichlet", "clients": 5, "concentration": -1.0}, "^concentration must be"),
+        ({"split_seed": -1}, "^split_seed must be"),
         ({"epsilon": None}, "required field `epsilon`"),
         ({"rounds": "many"}, "Expected `int`"),
         ({"momentum_weight": None}, "momentum_weight is missing: give it with algorithm = 'clip21-sgdm'"),

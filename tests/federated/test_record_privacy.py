@@ -6,6 +6,8 @@ import pytest
 import torch
 
 import tacita
+from tacita.estimators import ClippedDifference
+from tacita.estimators.clipped_difference import clipped_difference, finite_or_zero
 from tacita.federated import LogisticClients, NetworkClients, QuadraticClients, RecordPrivacy
 from tacita.federated.privacy import RecordSampling
 from tests.federated.runs import clip21, clip_sgd, ledger, logistic, simulation
@@ -88,13 +90,64 @@ def test_one_draw_moves_all_messages_by_less_than_its_charge(beta):
 
 def test_a_session_is_charged_by_the_draws_of_a_record():
     """No factor for the rounds, and far less than what covers all data of a client."""
-    small, whole = ledger("add_or_remove_one"), ledger("add_or_remove_one")
+    small, whole = ledger("zero_out_one"), ledger("zero_out_one")
     simulation(logistic(), privacy=record_privacy(), rounds=100, book=small)
     simulation(logistic(), noise=4.0, rounds=100, book=whole)
     assert small.epsilon(1e-5) < whole.epsilon(1e-5) / 4
     event = small.sessions[0].event
     assert type(event).__name__ == "ClippedSamplesEvent"
     assert event.momentum_weight == clip21().momentum_weight
+
+
+def messages_of(gradients, *, C):
+    """The message of a client after one round over given gradients of one coordinate, each below the threshold."""
+    problem = LogisticClients(
+        torch.tensor(gradients, dtype=torch.float64).reshape(1, -1, 1) * 2, torch.ones(1, len(gradients))
+    )
+    state = clip21().client_start(problem.shapes, (1,))
+    found = problem.clipped_gradients(
+        {"x": torch.zeros(1, dtype=torch.float64)},
+        None,
+        torch.ones(1, len(gradients), dtype=torch.bool),
+        RecordSampling(sample_rate=1.0, clipper=tacita.FlatClipper(max_grad_norm=1.25e152), divisor=1.0),
+    )
+    return clipped_difference(
+        state, finite_or_zero(found, problem.shapes), momentum_weight=1.0,
+        clipper=tacita.FlatClipper(max_grad_norm=C), shapes=problem.shapes,
+    )[0]["x"]  # fmt: skip
+
+
+def test_a_sum_of_records_that_would_have_no_norm_is_refused():
+    """Such a sum counts as zero, so that one record more would take away what all others have added."""
+    few, more = (messages_of([1.2e152] * n, C=5e153) for n in (111, 112))
+    assert float((few - more).abs()) > 10 * 2 * 1.25e152  # what a draw is charged for
+    for norm, divisor in ((1.25e152, 1.0), (1.0, 1e-152)):
+        with pytest.raises(ValueError, match="the norm of a sum would not be finite"):
+            record_privacy(max_sample_norm=norm, divisor=divisor)
+        with pytest.raises(ValueError, match="the norm of a sum would not be finite"):
+            ClippedDifference(
+                clipper=tacita.FlatClipper(max_grad_norm=1.0), momentum_weight=0.5, divisor=divisor,
+                sample_clipper=tacita.FlatClipper(max_grad_norm=norm),
+            )  # fmt: skip
+    record_privacy(max_sample_norm=1e120, divisor=1.0)
+
+
+def test_a_regulariser_that_rounds_records_is_refused():
+    """A record of 0.01 beside 75 others and a pull of 2e15 moves the gradient by 0.5, its last digit."""
+    features = torch.zeros(2, 76, 1, dtype=torch.float64)
+    features[0], features[1, :75] = 1.0, 1.0
+    problem = LogisticClients(features, torch.ones(2, 76), regularisation=2.0**52)
+    found = problem.clipped_gradients(
+        {"x": torch.tensor([-0.3033898174762726], dtype=torch.float64)},
+        None,
+        torch.ones(2, 76, dtype=torch.bool),
+        RecordSampling(sample_rate=1.0, clipper=tacita.FlatClipper(max_grad_norm=0.01), divisor=1.0),
+    )["x"]
+    assert float((found[0] - found[1]).abs()) > 40 * 0.01
+    share = 0.3 / 3.0
+    with pytest.raises(ValueError, match="regularisation must be at most 1e\\+06 times the share of a record"):
+        simulation(LogisticClients(features, torch.ones(2, 76), regularisation=1.1e6 * share), privacy=record_privacy())
+    simulation(LogisticClients(features, torch.ones(2, 76), regularisation=0.9e6 * share), privacy=record_privacy())
 
 
 def test_a_run_trains():

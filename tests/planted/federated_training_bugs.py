@@ -1,5 +1,7 @@
 """Bugs of federations: local training, weights, quantile clipping, clipped records, settings that no hash covers."""
 
+import math
+
 import torch
 
 from tacita.accounting import gaussian_sum_event
@@ -100,7 +102,7 @@ def records_of_a_simulated_client_are_not_clipped():
 @bug(77, caught_by=[RECORD + "test_what_is_not_proved_is_refused"])
 def lost_messages_where_draws_are_counted():
     """A simulation that charges by the draws of a record lets states go back after lost messages."""
-    put(simulation, "check_record_sampling", lambda problem, loss_rate, weights: None)
+    put(simulation, "check_record_sampling", lambda problem, sampling, loss_rate, weights: None)
 
 
 @bug(caught_by=[SIMULATION + "test_a_session_is_bound_to_its_settings"])
@@ -198,6 +200,24 @@ def an_algorithm_inherits_the_bound_of_messages():
 def a_trusted_server_divides_by_a_private_number():
     """A trusted server is accepted under add_or_remove_one, where its divisor, the number of clients, is private."""
     put(TrustedServer, "check_relation", lambda self, relation: None)
+
+
+@bug(caught_by=[RECORD + "test_a_sum_of_records_that_would_have_no_norm_is_refused"])
+def one_record_takes_all_others_away():
+    """A client's sum overflows by one record more, and counts as zero: the record takes away what others added."""
+    put(clipped_difference, "MOST_OF_A_RECORD", math.inf)
+
+
+@bug(caught_by=[RECORD + "test_a_regulariser_that_rounds_records_is_refused"])
+def a_record_is_rounded_up_beside_the_regulariser():
+    """One record's gradient is added to a number so much larger that rounding makes it far more than its charge."""
+    put(problems, "MOST_REGULARISATION", math.inf)
+
+
+@bug(6, caught_by=[SIMULATION + "test_a_number_of_clients_that_is_private_is_refused"])
+def clients_that_add_noise_are_divided_by_a_private_number():
+    """Clients that add their own noise are accepted under add_or_remove_one: divisor and noise tell their number."""
+    put(LocalPrivacy, "check_relation", lambda self, relation: None)
 
 
 @bug(caught_by=["tests/cli/test_federate.py::test_settings_are_refused"])

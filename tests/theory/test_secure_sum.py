@@ -87,6 +87,14 @@ def test_more_of_what_costs_costs_more():
         assert at(**change) > at()
 
 
+def test_a_number_of_single_precision_is_rounded_nowhere():
+    """NumPy's float32 keeps products in float32, where rounding would make the noise larger than it is."""
+    for honest in range(2, 20):
+        assert at(noise_std=np.float32(1.1), honest_messages=honest) == at(
+            noise_std=float(np.float32(1.1)), honest_messages=honest
+        )
+
+
 def test_the_gap_is_paid_for_in_every_coordinate_and_round(monkeypatch):
     coarse = {"step": 1.0, "noise_std": 1.2, "size": 10, "rounds": 10}
     gap, found = 100 * discrete_sum_gap(1.2, 10), at(**coarse)

@@ -22,6 +22,7 @@ from tacita.gradients.weighted_sums import group_norms, round_down, with_room
 from tacita.sampling import Sampler
 
 Tensors = Mapping[str, Tensor]
+MOST_OF_A_RECORD = 2.0**400  # 2.6e120, of a record's threshold, also over the divisor: 1e30 of them have a finite norm
 MessageClipper = FlatClipper | PerLayerClipper  # projections onto a ball, or onto a product of balls
 State = dict[str, Any]  # "momentum" and "shift": name -> (..., *param), float64
 
@@ -165,6 +166,8 @@ class ClippedDifference(Estimator):
         _validate.probability("momentum_weight", self.momentum_weight)
         if not isinstance(self.sample_clipper, FlatClipper | None):
             raise TypeError(f"sample_clipper must be a FlatClipper or None, got {type(self.sample_clipper).__name__}.")
+        if self.sample_clipper is not None:
+            check_sums_are_finite(self.sample_clipper.max_grad_norm, self.divisor)
 
     @property
     def any_change(self) -> bool:
@@ -257,6 +260,19 @@ def check_message(clipper: MessageClipper) -> None:
 def _check(estimator: ClippedMean | ClippedDifference) -> None:
     check_message(estimator.clipper)
     object.__setattr__(estimator, "divisor", _validate.positive("divisor", estimator.divisor))
+
+
+def check_sums_are_finite(max_sample_norm: float, divisor: float) -> None:
+    """Raise unless a client's sum of clipped gradients has a norm: one that has none counts as zero.
+
+    One record more would then take away what all others have added, which is more than its own share.
+    """
+    if not max(max_sample_norm, max_sample_norm / divisor) <= MOST_OF_A_RECORD:
+        raise ValueError(
+            f"the threshold of a record's gradient must be at most 2^400 = {MOST_OF_A_RECORD:.2g}, also over the "
+            f"divisor, got {max_sample_norm:g} over {divisor:g}: the norm of a sum would not be finite. Multiply the "
+            "loss by a public number."
+        )
 
 
 def _apart(clipper: MessageClipper, shapes: Shapes) -> dict[str, float]:

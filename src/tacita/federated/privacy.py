@@ -12,6 +12,7 @@ from tacita.accounting import Event, NeighboringRelation
 from tacita.clipping import FlatClipper
 from tacita.errors import UnsupportedEventError
 from tacita.estimators import ClippedDifference, ClippedMean, ClippedSum, Estimator
+from tacita.estimators.clipped_difference import check_sums_are_finite
 from tacita.federated.algorithms import Clip21SGDM, FederatedAlgorithm
 from tacita.gradients.engine import Shapes
 from tacita.ledger import Ledger, Session
@@ -105,9 +106,10 @@ class FederatedPrivacy(ABC):
 class LocalPrivacy(FederatedPrivacy):
     r"""Every client adds its own noise to every message; the server and the wire are not trusted.
 
-    The unit is all data of one client: T messages are one Gaussian query of :math:`\mu = 2 C \sqrt T / s` under every
-    relation, and every client is charged for every round, whether it takes part or not. ``noise_multiplier`` is s over
-    2 C, half of the paper's noise-clipping ratio.
+    The unit is all data of one client: T messages are one Gaussian query of :math:`\mu = 2 C \sqrt T / s` whatever
+    its data are, and every client is charged for every round, whether it takes part or not. ``noise_multiplier`` is s
+    over 2 C, half of the paper's noise-clipping ratio. The number of clients is public, because it divides the sum and
+    decides the noise in it, so add_or_remove_one is refused.
 
     Attributes:
         mechanism: The noise of one client's message.
@@ -120,6 +122,14 @@ class LocalPrivacy(FederatedPrivacy):
     def __post_init__(self) -> None:
         if self.clients_per_round is not None:
             _validate.count("clients_per_round", self.clients_per_round)
+
+    def check_relation(self, relation: NeighboringRelation) -> None:
+        if relation == "add_or_remove_one":
+            raise UnsupportedEventError(
+                "neighboring_relation must be zero_out_one or replace_one with LocalPrivacy, got add_or_remove_one: "
+                "under it the number of clients is private, and the server divides by it; the noise of a sum tells it, "
+                "too. Use zero_out_one, where a client that is absent counts and sends noise; it costs the same."
+            )
 
     def expected_clients(self, num_clients: int) -> float:
         if self.clients_per_round is not None and self.clients_per_round > num_clients:
@@ -200,7 +210,7 @@ class RecordPrivacy(FederatedPrivacy):
     def __post_init__(self) -> None:
         _validate.probability("sample_rate", self.sample_rate)
         _validate.threshold("max_sample_norm", self.max_sample_norm)
-        _validate.positive("divisor", self.divisor)
+        check_sums_are_finite(self.max_sample_norm, _validate.positive("divisor", self.divisor))
 
     def expected_clients(self, num_clients: int) -> float:
         return float(num_clients)

@@ -18,6 +18,7 @@ from tacita.gradients.engine import Shapes
 from tacita.gradients.weighted_sums import group_norms, weighted_sum
 
 Tensors = Mapping[str, Tensor]
+MOST_REGULARISATION = 1e6  # over the share of one record: the sum of both is rounded to 2^-53 of the larger
 ROUNDED_UP = 1 + 1e-12  # a norm that is the product of two, in float64
 
 
@@ -80,7 +81,9 @@ class ClientProblem(ABC):
         return f"{type(self).__name__}({words})"
 
 
-def check_record_sampling(problem: ClientProblem, loss_rate: float, weights: Tensor | None) -> None:
+def check_record_sampling(
+    problem: ClientProblem, sampling: RecordSampling, loss_rate: float, weights: Tensor | None
+) -> None:
     """Raise unless the proof by the number of draws covers the simulation."""
     if loss_rate:
         raise ValueError(
@@ -98,6 +101,13 @@ def check_record_sampling(problem: ClientProblem, loss_rate: float, weights: Ten
             "batch_size must be None with RecordPrivacy, which draws every client's records by its own rate."
         )
     _validate.count("num_rows", problem.num_rows)
+    most = MOST_REGULARISATION * sampling.clipper.max_grad_norm / sampling.divisor
+    if problem.settings.get("regularisation", 0.0) > most:
+        raise ValueError(
+            f"regularisation must be at most {MOST_REGULARISATION:g} times the share of a record, its threshold over "
+            f"the divisor, with RecordPrivacy: {most:g}. Beside a larger one, a record's gradient would be rounded up "
+            "to far more than it is charged for."
+        )
 
 
 def own_rows(weights: Tensor, batch_size: int, generator: torch.Generator) -> Tensor:

@@ -35,8 +35,8 @@ class SimulationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         trust: "clients" for local privacy, "server" for a server that adds up its clients.
         unit: "client" for all data of one client, or "record" for one record, with trust in clients alone and an
             algorithm of Clip21: :class:`~tacita.federated.RecordPrivacy`.
-        neighboring_relation: How neighbours differ. With the unit "client" and trust in clients alone nothing depends
-            on it.
+        neighboring_relation: "replace_one" or "zero_out_one"; the number of clients is public. With the unit "client"
+            and trust in clients alone the noise does not depend on it.
         algorithm: "clip21-sgdm", "clip21-sgd", "clip-sgd", "federated-averaging", "quantile-averaging" or
             "released-shift-sgdm".
         lr: The server's step size.
@@ -114,6 +114,7 @@ class SimulationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         _validate.positive("epsilon", self.epsilon)
         _validate.delta("delta", self.delta)
         check_algorithm(self)
+        self._check_ranges()
         for name, wanted in {"clients": self.split != "owner", "concentration": self.split == "dirichlet"}.items():
             self._check_given(name, wanted, "split")
         for name in OF_RECORDS:
@@ -129,7 +130,20 @@ class SimulationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
                 "algorithm = 'released-shift-sgdm' needs trust = 'clients' and no total_weight: each client feeds back "
                 "its own noise, on the message that it has sent."
             )
-        self.build_privacy()  # checks the ranges
+        self.build_privacy().check_relation(self.neighboring_relation)  # and the ranges
+
+    def _check_ranges(self) -> None:
+        """Raise unless the numbers of the simulation are in range, before the run's folder is made."""
+        _validate.count("rounds", self.rounds)
+        _validate.count("split_seed", self.split_seed, at_least=0)
+        _validate.below_one("loss_rate", self.loss_rate)
+        _validate.non_negative("regularisation", self.regularisation)
+        for name in ("clients", "batch_size"):
+            if getattr(self, name) is not None:
+                _validate.count(name, getattr(self, name))
+        for name in ("concentration", "total_weight"):
+            if getattr(self, name) is not None:
+                _validate.positive(name, getattr(self, name))
 
     def _check_given(self, name: str, wanted: bool, because: str) -> None:
         """Raise unless the setting ``name`` is given exactly if it is ``wanted``, given the setting ``because``."""

@@ -104,6 +104,7 @@ def run_simulation(settings: SimulationSettings, progress: Callable[[float], Non
     weights = read_weights(settings, problem.num_clients)
     folder.create()
     randomness = Randomness.load(folder.key) if unfinished else Randomness.system()
+    randomness.save(folder.key)  # before there is a ledger, so that a run that is killed from here on is continued
     relation, unit = settings.neighboring_relation, UNITS[settings.unit]
     ledger = Ledger(folder.ledger, neighboring_relation=relation, privacy_unit=unit)
     try:
@@ -144,8 +145,7 @@ def _publish(ledger: Ledger, simulation: Simulation, settings: SimulationSetting
     """Write model and statement, and end the ledger with their hashes."""
     if not simulation.session.closed:
         simulation.session.close()
-    public = settings.neighboring_relation != "add_or_remove_one"  # else the number of clients is a secret
-    clients = simulation.problem.num_clients if public else None
+    clients = simulation.problem.num_clients  # public: no relation under which it is a secret is accepted
 
     def make_statement(hashes: dict[str, str]) -> Statement:
         return statement(
@@ -157,7 +157,7 @@ def _publish(ledger: Ledger, simulation: Simulation, settings: SimulationSetting
             task="classification",
             target="labels",
             files=hashes,
-            rows={"value": clients, "how": "public" if public else "protected", "of": "clients"},
+            rows={"value": clients, "how": "public", "of": "clients"},
             run=run_facts(simulation.randomness),
             not_anonymised=list(NOT_ANONYMISED),
         )

@@ -116,7 +116,7 @@ class Simulation:
             session=session,
         )
         if privacy.sampling is not None:
-            check_record_sampling(problem, self.loss_rate, weights)
+            check_record_sampling(problem, privacy.sampling, self.loss_rate, weights)
         if algorithm.feeds_back and weights is not None:
             raise ValueError(f"weights must be None with {type(algorithm).__name__}: shifts move by what is sent.")
         if algorithm.feeds_back and not stream_per_client:

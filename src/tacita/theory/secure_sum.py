@@ -119,7 +119,8 @@ def secure_sum_epsilon(
             "client that is missing takes its noise along. Use zero_out_one, where it sends noise alone."
         )
     contribution = secure_sum_contribution(max_grad_norm, step, size)
-    scale = _validate.positive("noise_std", noise_std) / step
+    noise_std = _validate.positive("noise_std", noise_std)  # as a float64: NumPy's float32 would round the root below
+    scale = noise_std / _validate.positive("step", step)
     gap = discrete_sum_gap(scale, honest_messages) * size * _validate.count("rounds", rounds)
     whole = noise_std * math.sqrt(honest_messages) / ROUNDED_UP
     event = discrete(gaussian_sum_event(FullBatchLaw(), (contribution,), (whole,), neighboring_relation))
