@@ -318,3 +318,43 @@ def test_a_rule_of_the_users_own_never_writes_the_data(method, monkeypatch):
     with pytest.raises(UnsupportedModuleError, match="written in place"):
         both()
     assert torch.equal(x, before)
+
+
+class Turned(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4, 4))
+
+    def forward(self, x):
+        return nn.functional.linear(x, self.weight.t())
+
+
+class Twice(nn.Linear):
+    def forward(self, x):
+        return super().forward(x) + super().forward(x)
+
+
+@pytest.mark.parametrize(
+    ("kind", "method"), [(Turned, "grads"), (Turned, "squared_norms"), (Turned, "sums"), (Twice, "merged")]
+)
+def test_a_rule_of_the_users_own_never_writes_the_data_for_a_rule_of_ours(kind, method, monkeypatch):
+    """Ours passes calls on where a weight is turned; calls of a layer that is used twice are merged before."""
+    later = []
+
+    def writing(self, use, *given, **switches):
+        for one in use if isinstance(use, list) else [use]:
+            if later:
+                one.x.mul_(2.0)
+        return getattr(LinearRule, method)(self, use, *given, **switches)
+
+    monkeypatch.setitem(RULES, nn.functional.linear, type("Writing", (LinearRule,), {method: writing})())
+    x, model = torch.randn(ROWS, 4), kind() if kind is Turned else kind(4, 4)
+    before, engine = x.clone(), engine_of(model, lambda model, batch: model(batch[0]).square().sum(dim=1), x)
+    later.append(True)
+
+    def both():
+        return engine.weighted_sums(torch.ones_like, {"all": ("weight",)}), [*engine.materialise()]
+
+    with pytest.raises(UnsupportedModuleError, match="written in place"):
+        both()
+    assert torch.equal(x, before)

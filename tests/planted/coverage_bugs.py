@@ -5,7 +5,7 @@ from contextlib import nullcontext
 from torch import Tensor
 
 from tacita.gradients import lent_memory, retention
-from tacita.gradients.ghost import capture, lstm_steps
+from tacita.gradients.ghost import capture, engine, lstm_steps
 from tacita.gradients.ghost.derived import Derived
 from tests.planted.plant import bug, put
 
@@ -37,6 +37,18 @@ def running_statistics_of_some_calls():
 def lists_of_lent_memory_not_watched():
     """An operator that writes a list of tensors may write lent memory, unless vmap refuses it."""
     put(lent_memory, "_tensors", lambda given: [given] if isinstance(given, Tensor) else [])
+
+
+@bug(53, caught_by=[LENT + "test_a_rule_of_the_users_own_never_writes_the_data_for_a_rule_of_ours"])
+def rule_behind_a_rule_not_watched():
+    """A rule of tacita's that passes calls on to one of the user's is taken for one that writes nothing."""
+    put(engine, "_is_ours", lambda rule: type(rule).__module__.startswith("tacita."))
+
+
+@bug(53, caught_by=[LENT + "test_a_rule_of_the_users_own_never_writes_the_data_for_a_rule_of_ours"])
+def merging_not_watched():
+    """Nobody looks whether a rule of the user's own writes lent memory while it merges calls."""
+    put(engine, "_lent_to", lambda found, chunk: [])
 
 
 @bug(54, caught_by=[LSTM + "test_the_gradients_are_those_of_the_loop"])

@@ -155,3 +155,18 @@ def test_target_and_unit_must_be_there_for_training_only(table_of):
     schema.check_structure(table, with_target=False)
     with pytest.raises(DataStructureError, match="'y'"):
         schema.check_structure(table)
+
+
+@pytest.mark.parametrize("where", ["[columns.a]\nkind = 'date'", "[target]\ncolumn = 'y'\ndates = true"])
+@pytest.mark.parametrize("wrong", ["%Q", "%d %d", "%d.%m.%", "", "dd.mm.yyyy", "%G-%V"])
+def test_a_format_in_which_no_date_can_be_read_is_refused_where_it_is_declared(where, wrong):
+    """Every cell would be a text, and "%d %d" would raise another error amid the survey."""
+    with pytest.raises(ValueError, match=r"format must be one of strptime"):
+        Schema.loads(f"{where}\nformat = '{wrong}'")
+
+
+@pytest.mark.parametrize(
+    "right", ["%y%m%d", "%d %b %Y %I:%M %p", "%Y-%m-%dT%H:%M:%S.%f%z", "%Y-%j", "%G-W%V-%u", "%H:%M"]
+)
+def test_other_formats_are_taken(right):
+    assert Schema.loads(f"[target]\ncolumn = 'y'\ndates = true\nformat = '{right}'").date_format("y") == right

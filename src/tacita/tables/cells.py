@@ -120,6 +120,26 @@ def parse_date(cell: str, date_format: str) -> float | None:
     return _days(moment)
 
 
+def check_date_format(date_format: str) -> None:
+    """Raise ``ValueError`` unless a date that is written in the format can be read in it.
+
+    Example:
+        >>> check_date_format("%d.%m.%Y")
+        >>> check_date_format("%d.%m.%Q")
+        Traceback (most recent call last):
+        ValueError: format must be one of strptime, "%d.%m.%Y" say, got '%d.%m.%Q': no date can be read in it.
+    """
+    try:
+        datetime.strptime(datetime(2001, 2, 3, 4, 5, 6, tzinfo=UTC).strftime(date_format), date_format)
+        readable = "%" in date_format
+    except (ValueError, OverflowError, re.error):  # the last one: a directive that stands twice
+        readable = False
+    if not readable:
+        raise ValueError(
+            f'format must be one of strptime, "%d.%m.%Y" say, got {date_format!r}: no date can be read in it.'
+        )
+
+
 def number_text(value: float) -> str:
     """Write a typed number as a cell: an integer without a point, so that the label 1 is ``"1"`` in every file format.
 

@@ -14,7 +14,7 @@ import msgspec
 
 from tacita.errors import DataStructureError
 from tacita.features import Scattering
-from tacita.tables.cells import DEFAULT_MISSING, parse_date
+from tacita.tables.cells import DEFAULT_MISSING, check_date_format, parse_date
 from tacita.tables.features import ArrayPiece, check_array, evenly_spread
 from tacita.tables.readers import FileFormat
 from tacita.tables.table import ArrayColumn, Table
@@ -57,6 +57,7 @@ class DateSpec(Declared, frozen=True, tag="date"):
     upper: str | None = None
 
     def __post_init__(self):
+        check_date_format(self.format)
         for name, bound in (("lower", self.lower), ("upper", self.upper)):
             if bound is not None and parse_date(bound, self.format) is None:
                 raise ValueError(f"{name} must be a date in the format {self.format!r}, got {bound!r}.")
@@ -168,6 +169,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             raise ValueError("dates belong to a regression: remove dates, or classes.")
         if self.format is not None and not self.dates:
             raise ValueError("format is that of dates: add dates = true, or remove format.")
+        if self.format is not None:
+            check_date_format(self.format)
         if self.lower is not None and self.task == "classification":
             raise ValueError("lower and upper belong to a regression: a classification has classes.")
 

@@ -19,11 +19,12 @@ from tacita.gradients.batches import memory_address, tensors_in
 from tacita.gradients.chunked import Chunk, ChunkedEngine
 from tacita.gradients.engine import Groups, Rule
 from tacita.gradients.ghost.capture import capture
-from tacita.gradients.ghost.derived import apart
+from tacita.gradients.ghost.derived import RearrangedRule, apart
 from tacita.gradients.ghost.factors import gram_serves, squares_of_factors
 from tacita.gradients.ghost.outer import HELD
 from tacita.gradients.ghost.rounding import add_radius, gamma
-from tacita.gradients.ghost.rule import LayerUse, NamedUse, RowWeights, squared_norm_of
+from tacita.gradients.ghost.rule import LayerRule, LayerUse, NamedUse, RowWeights, squared_norm_of
+from tacita.gradients.ghost.transposed import TransposedRule
 from tacita.gradients.lent_memory import nothing_lent_is_written
 from tacita.gradients.weighted_sums import full_precision, round_down, round_up, weight_arrays, wide
 
@@ -65,8 +66,7 @@ class GhostEngine(ChunkedEngine):
     @contextmanager
     def _arithmetic(self, uses: "Uses", chunk: Chunk) -> Iterator[None]:
         """Run rules in full precision. One of the user's own may not write the memory that a data set lends."""
-        ours = all(type(named.rule).__module__.startswith("tacita.") for named in uses.found)
-        with full_precision(self._device), nothing_lent_is_written([] if ours else _lent(chunk)):
+        with full_precision(self._device), nothing_lent_is_written(_lent_to(uses.found, chunk)):
             yield
 
     def _zeros_for(self, name: str, *lead: int) -> Tensor:
@@ -88,7 +88,8 @@ class Uses:
         self._engine, self._size = engine, chunk.size
         self.found, self._meeting = found, _meeting(found)
         if any(len(uses) > 1 for uses in self._meeting.values()):
-            self.found = _merged(found)
+            with nothing_lent_is_written(_lent_to(found, chunk)):
+                self.found = _merged(found)
             self._meeting = _meeting(self.found)
 
     def meeting(self, name: str) -> list[tuple[NamedUse, str]]:
@@ -192,6 +193,20 @@ class Uses:
 
 def _lent(chunk: Chunk) -> list[Tensor]:
     return tensors_in(chunk.batch) if chunk.lent else []
+
+
+def _lent_to(found: list[NamedUse], chunk: Chunk) -> list[Tensor]:
+    """Return the lent tensors that a rule of the user's own may meet."""
+    return [] if all(_is_ours(named.rule) for named in found) else _lent(chunk)
+
+
+def _is_ours(rule: LayerRule) -> bool:
+    """Return whether a rule is tacita's, and those that it passes calls on to, too."""
+    while isinstance(rule, RearrangedRule | TransposedRule):
+        if not type(rule).__module__.startswith("tacita."):
+            return False
+        rule = rule.plain
+    return type(rule).__module__.startswith("tacita.")
 
 
 def _meeting(found: list[NamedUse]) -> dict[str, list[tuple[NamedUse, str]]]:
