@@ -2,14 +2,23 @@
 
 import math
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from tacita import _validate, clipping, estimators
+from tacita import GaussianMechanism, Ledger, MomentsOracle, StationarityQuery, _validate, clipping, estimators
 from tacita.linear_model import PrivateLogisticRegression
 from tacita.pipeline.settings import TableSettings
+
+QUERY: dict[str, Any] = {
+    "alpha": 0.1, "hessian_lipschitz": 1.0, "max_grad_norm": 1.0, "declared_max_hessian_norm": 1.0, "num_records": 9,
+}  # fmt: skip
+MOMENTS: dict[str, Any] = {
+    "num_records": 9, "mechanism": GaussianMechanism(noise_multiplier=1.0), "max_mean_norm": 1.0,
+    "max_square_norm": 1.0, "ledger": Ledger(neighboring_relation="zero_out_one", privacy_unit="one row"),
+}  # fmt: skip
 
 CHECKS = [
     _validate.positive,
@@ -66,6 +75,9 @@ def test_the_least_threshold_leaves_room_for_subnormal_coordinates():
         lambda c: estimators.UnclippedSum(declared_max_grad_norm=c, failure_probability=1e-7),
         lambda c: estimators.ReleasedFeedback(max_feedback_norm=1.0, max_residual_norm=c),
         lambda c: estimators.BoundedFeedback(max_feedback_norm=1.0, max_residual_norm=c),
+        lambda c: StationarityQuery(**{**QUERY, "max_grad_norm": c}),
+        lambda c: MomentsOracle(torch.ones(9, 2), **{**MOMENTS, "max_mean_norm": c}),
+        lambda c: MomentsOracle(torch.ones(9, 2), **{**MOMENTS, "max_square_norm": c}),
         lambda c: TableSettings(data="a", output="b", epsilon=1.0, delta=1e-6, max_grad_norm=c),
         lambda c: PrivateLogisticRegression(epsilon=1.0, delta=1e-6, max_grad_norm=c).fit(np.zeros((9, 1)), [0] * 9),
     ],

@@ -134,13 +134,20 @@ def test_clients_of_weight_zero_move_nothing(clients):
         assert least <= float(load_file(clients / str(least) / "model.safetensors")["x"].norm()) <= most
 
 
-@pytest.mark.parametrize("trust", ["server", "clients"])
-def test_a_delta_above_one_over_the_public_number_of_clients_is_said(clients, trust):
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"trust": "server", "neighboring_relation": "replace_one"}, True),
+        ({"trust": "clients"}, True),
+        ({"sample_rate": 0.3, **RECORDS}, False),  # the unit is no client, and the number of records is not public
+    ],
+)
+def test_a_delta_above_one_over_the_public_number_of_clients_is_said(clients, change, said):
     features = np.random.default_rng(0).standard_normal((240, 3))
     np.savez(clients / "clients.npz", features=features, labels=features[:, 0] > 0)
-    change = {"split": "even", "clients": 120, "delta": 0.0099, "trust": trust}
-    words = run_simulation(SimulationSettings.from_toml(toml(settings_of(clients, **change))))
-    assert "Delta is 0.0099, which is not below 1 / 120" in " ".join(words.split())
+    settings = settings_of(clients, split="even", clients=120, delta=0.0099, **change)
+    words = run_simulation(SimulationSettings.from_toml(toml(settings)))
+    assert ("Delta is 0.0099, which is not below 1 / 120" in " ".join(words.split())) is said
 
 
 def test_an_interrupted_run_is_continued_and_charged_once(clients):

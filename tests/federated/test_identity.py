@@ -5,11 +5,12 @@ import stat
 
 import msgspec
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tacita.errors import ResumeError
 from tacita.federated.identity import ClientIdentity, KnownClients
 from tacita.federated.resident import IDENTITY
-from tacita.federated.wire import WireError, from_wire, to_wire
+from tacita.federated.wire import Introduction, WireError, from_wire, to_wire
 from tests.federated.federations import SETTINGS, clients_in, greeting
 
 
@@ -70,6 +71,17 @@ def test_of_another_federation_or_without_a_number_it_is_none(two):
     assert introduce(known, two[0], 3) is introduce(known, two[0], -1) is None
     for reply in (b"", b"nonsense", to_wire(greeting("clinics"))):
         assert known.introduced(known.greeting(), reply) is None
+
+
+@pytest.mark.parametrize(
+    ("words", "client"), [(("tacita introduction 1",), 0), ((), None), (("tacita message 1",), None)]
+)
+def test_a_signature_that_was_made_for_something_else_is_none(words, client):
+    known, key = KnownClients("clinics", 3), Ed25519PrivateKey.generate()
+    asked = known.greeting()
+    signature = key.sign(msgspec.msgpack.encode((*words, "clinics", 0, from_wire(asked).challenge)))
+    said = Introduction("clinics", 0, key.public_key().public_bytes_raw(), signature)
+    assert known.introduced(asked, to_wire(said)) is client
 
 
 def test_every_greeting_has_a_challenge_of_its_own(two):

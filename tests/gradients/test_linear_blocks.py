@@ -271,16 +271,19 @@ def test_a_memory_map_that_may_be_written_is_refused(tmp_path):
         LinearBlocksSource(np.load(tmp_path / "x.npy", mmap_mode="r+"), y, SquaredLoss())
 
 
-def test_rows_that_one_source_forgets_stay_forgotten():
+@pytest.mark.parametrize("convert", [np.asarray, scipy.sparse.csr_matrix], ids=["dense", "sparse"])
+def test_rows_that_one_source_forgets_stay_forgotten(convert):
     x, y, params = problem("squared")
     x[3, 0] = math.nan
-    rows = row_blocks.as_row_blocks(x)
+    given = convert(x)
+    rows = row_blocks.as_row_blocks(given)
     sources = [LinearBlocksSource(rows, y, SquaredLoss()) for _ in range(2)]
     for source in sources:
         (values,) = source.engine(params, np.arange(ROWS)).weighted_sums(CLIP, GROUPS[0]).values
         assert values["weight"].isfinite().all()
     (shown,) = TableRowsSource(rows, intercept=1.0).engine({}, np.array([3])).materialise()
     assert shown["row"].isnan().any()  # and not zeros with a constant, which would count
+    np.testing.assert_array_equal(given if convert is np.asarray else given.toarray(), x)  # the caller's own table
 
 
 def test_rows_of_a_table_with_a_constant_and_more(monkeypatch):

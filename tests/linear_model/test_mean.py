@@ -70,6 +70,16 @@ def test_a_declared_scale_must_be_positive_and_fit():
         mean(column_scale=[1.0, 1.0, 1.0]).fit(X)
 
 
+def test_clamped_rows_that_are_left_out_are_zeros_and_stay_in_the_table_itself():
+    given = np.array([[0.5, 3.0], [math.nan, 3.0], [2.0, 4.0]], np.float32)
+    rows = ClampedRows(given, np.full(2, 4.0), center=np.array([0.1, 0.2]))
+    left = rows.without(np.array([1])).dense(slice(None))
+    assert left[1].tolist() == [0.0, 0.0]
+    assert rows.dense(slice(None))[1].isnan().all()
+    assert left[[0, 2]].tolist() == rows.dense(slice(None))[[0, 2]].tolist()
+    assert np.isnan(given[1, 0])
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_no_entry_of_a_row_that_is_not_finite_is_left(value):
     rows = ClampedRows(np.array([[0.5, 3.0], [value, 3.0]]), np.ones(2), squares=True)

@@ -101,6 +101,17 @@ def test_the_noise_of_many_steps_with_momentum_stays_small():
     assert rules.momentum_lr(num_records=10**9, curvature=0.25, rule=rule, budget=budget) == 4.0
 
 
+@pytest.mark.parametrize(("solver", "matrices"), [("preconditioned", 1), ("newton", 7)])
+def test_the_damping_knows_how_many_matrices_share_their_budget(solver, matrices):
+    """One of seven Hessians has sqrt(7) times the noise of one that has the whole share to itself."""
+    budget = FitBudget(epsilon=1.0, delta=DELTA, relation="zero_out_one", moments=0.2)
+    rule = rules.descent_rule(solver=solver, max_derivative=1.0, steps=7 * rules.REFRESH - 1)
+    found = rules.damping(num_records=500, dim=8, outputs=2, curvature=0.25, rule=rule, budget=budget)
+    of_matrix = 0.25 * 4 / (budget.mu * math.sqrt(0.2 / matrices))
+    of_gradients = 0.35 * 4 / (budget.mu * math.sqrt(0.8))
+    assert found == pytest.approx(0.5 * (of_matrix + of_gradients) / 500)
+
+
 def test_the_rule_for_quantiles_is_one_of_public_numbers():
     """mu n / d: at epsilon 1, 3 columns and 400 rows it is 32."""
     for rows, solver in ((300, "newton"), (400, "preconditioned")):

@@ -83,15 +83,17 @@ def risk(name, rows, targets, params):
     return float((even + (0.5 - q) * r).mean())
 
 
-def test_with_one_hessian_at_zero_it_steps_with_the_bound_on_the_curvature():
-    """At zero the quadratic above the logistic loss has the curvature 1/4 everywhere: preconditioned descent."""
+@pytest.mark.parametrize("penalty", [0.0, 0.5])
+def test_with_one_hessian_at_zero_it_steps_with_the_bound_on_the_curvature(penalty):
+    """At zero the quadratic above the logistic loss has the curvature 1/4 everywhere, and that of the penalty more."""
     rows, _, start = problem("logistic")
-    one = solver("logistic", 3, refresh=3)
+    one = solver("logistic", 3, refresh=3, penalty=penalty)
     gradient = one.oracle.query(start).gradient
     one.step()
     joint = torch.cat([rows, torch.ones(300, 1, dtype=torch.float64)], dim=1)
     step = torch.cat([gradient["weight"], gradient["bias"].unsqueeze(1)], dim=1)
-    expected = -step @ torch.linalg.inv(joint.t() @ joint / 1200 + 1e-9 * torch.eye(4, dtype=torch.float64))
+    added = (1e-9 + penalty) * torch.eye(4, dtype=torch.float64)
+    expected = -step @ torch.linalg.inv(joint.t() @ joint / 1200 + added)
     torch.testing.assert_close(one._iterate["weight"], expected[:, :3], rtol=1e-9, atol=0)
     torch.testing.assert_close(one._iterate["bias"], expected[:, 3], rtol=1e-9, atol=0)
 

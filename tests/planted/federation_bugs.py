@@ -2,6 +2,8 @@
 
 from contextlib import nullcontext, suppress
 
+from msgspec.msgpack import encode
+
 from tacita.federated import (
     Coordinator,
     GuardedSource,
@@ -200,6 +202,12 @@ def any_node_is_taken_for_any_client():
 def a_claim_is_believed():
     """The public key that a node names is taken for a proof that it holds the private one."""
     swap(identity._verified, lambda said, challenge: True)
+
+
+@bug(caught_by=[IDENTITY + "test_a_signature_that_was_made_for_something_else_is_none"])
+def a_signature_serves_for_anything():
+    """What is signed does not say that it is an introduction."""
+    swap(identity._signed, lambda federation, client, challenge: encode((federation, client, challenge)))
 
 
 @bug(caught_by=[IDENTITY + "test_a_client_comes_back_and_nobody_takes_its_place"])

@@ -110,3 +110,9 @@ def sums_of_discrete_gaussians_taken_for_one():
 def rounding_to_the_grid_forgotten():
     """A message that is rounded to the grid is taken to be no longer than the threshold."""
     swap(secure_sum.secure_sum_contribution, lambda max_grad_norm, step, size: max_grad_norm)
+
+
+@bug(20, caught_by=["tests/theory/test_secure_sum.py::test_what_is_accounted_for_is_rounded_against_the_claim"])
+def a_secure_sum_rounded_towards_the_claim():
+    """More noise, and a shorter message, are accounted for than there are: by a billionth."""
+    put(secure_sum, "ROUNDED_UP", 1 - 1e-9)

@@ -410,10 +410,17 @@ def test_a_broken_audit_stops_no_page(alone, text):
     assert with_what_lies_beside(alone).audit.words == UNREADABLE
 
 
-def test_an_audit_of_something_else_is_not_taken_for_one_of_this(alone):
-    run = audited(alone, of={"neighboring_relation": "replace_one"}, verdict="refuted")
+@pytest.mark.parametrize(
+    ("of", "words"),
+    [
+        ({"neighboring_relation": "replace_one"}, "is about another neighboring relation."),
+        ({"privacy_unit": "one person"}, "is about another privacy unit."),
+    ],
+)
+def test_an_audit_of_something_else_is_not_taken_for_one_of_this(alone, of, words):
+    run = audited(alone, of=of, verdict="refuted")
     assert not run.refuted
-    assert "is about another neighboring relation" in Page(report_page([run])).text
+    assert words in Page(report_page([run])).text
 
 
 def test_losses_on_public_rows_are_a_chart(runs):

@@ -4,7 +4,16 @@ import numpy as np
 import pytest
 
 from tacita.tables import Schema, make_encoder
-from tacita.tables.score import CLASSES, ERROR_BINS, ODDS, SCORES, read_score, score_counts
+from tacita.tables.score import (
+    CLASSES,
+    ERROR_BINS,
+    LARGEST_ERROR,
+    ODDS,
+    SCORES,
+    SMALLER_ERROR,
+    read_score,
+    score_counts,
+)
 from tests.tables.buying import buy_score
 
 THREE = make_encoder(Schema.loads("[target]\ncolumn='y'\nclasses=['a', 'b', 'c']"))
@@ -95,6 +104,18 @@ def test_r2_is_near_the_exact_one(normals):
         assert bought.value.value == pytest.approx(exact, abs=0.06)
         assert bought.value.lower < exact < bought.value.upper
         assert bought.rows == pytest.approx(20_000, abs=150)
+
+
+@pytest.mark.parametrize("largest", [LARGEST_ERROR, SMALLER_ERROR])
+def test_without_noise_r2_is_that_of_values_bounded_as_counted(largest):
+    none = {SCORES: 0.0, CLASSES: 0.0}
+    target = np.random.default_rng(0).standard_normal(20_000)
+    for predicted in (0.7 * target + 0.1, 0 * target, 0.3 - 0.2 * target):
+        counts = score_counts(NUMBER, predicted[:, None], target, all_of(target), all_of(target), largest=largest)
+        found = read_score(NUMBER, {block: values.numpy() for block, values in counts.items()}, none, largest).value
+        errors = np.minimum((predicted - target) ** 2, largest)
+        exact = 1 - errors.mean() / np.minimum(target**2, largest).mean()
+        assert found.value == pytest.approx(exact, abs=0.06)
 
 
 def test_a_target_all_on_one_side_of_its_bounds_scores_no_r2(normals):

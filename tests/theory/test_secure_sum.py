@@ -1,6 +1,7 @@
 """Sums of discrete Gaussians against their exact masses, and the epsilon of secure sums against the exact one."""
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -101,6 +102,28 @@ def test_the_gap_is_paid_for_in_every_coordinate_and_round(monkeypatch):
     assert at(**{**coarse, "size": 10**9}) == math.inf
     monkeypatch.setattr(secure_sum, "discrete_sum_gap", lambda noise_scale, messages: 0.0)
     assert found == pytest.approx(at(**coarse, delta=1e-5 * math.exp(-gap)) + 2 * gap, rel=1e-9)
+
+
+@pytest.mark.parametrize("messages", [2, 3, 7, 1000])
+def test_what_is_accounted_for_is_rounded_against_the_claim(monkeypatch, messages):
+    """Floating point rounds to nearest: less noise and a larger contribution are accounted for than there are."""
+    event, seen = secure_sum.gaussian_sum_event, []
+    monkeypatch.setattr(
+        secure_sum, "gaussian_sum_event", lambda law, *numbers: seen.append(numbers) or event(law, *numbers)
+    )
+    at(honest_messages=messages, noise_std=1.1, size=10, step=2**-4)
+    (((contribution,), (noise,), _),) = seen
+    assert Fraction(noise) ** 2 < messages * Fraction(1.1) ** 2
+    assert (Fraction(contribution) - 1) ** 2 > 10 * Fraction(2**-4) ** 2 / 4
+    assert (contribution, noise) == pytest.approx((1 + 2**-5 * math.sqrt(10), 1.1 * math.sqrt(messages)), rel=1e-8)
+
+
+@pytest.mark.parametrize(("scale", "messages"), [(0.5, 2), (1.0, 10)])
+def test_the_gap_is_the_formula_that_is_proved(scale, messages):
+    """It is no smaller, even where the masses of a few messages would allow that."""
+    q = math.exp(-((math.pi * scale) ** 2))
+    proved = 2 * (messages - 1) * math.atanh(2 * q / (1 - q**3))
+    assert proved < discrete_sum_gap(scale, messages) < proved * (1 + 1e-8)
 
 
 def test_what_is_refused():

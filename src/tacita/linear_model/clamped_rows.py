@@ -43,8 +43,8 @@ class ClampedRows(RowBlocks):
 
     def without(self, rows: np.ndarray) -> "ClampedRows":
         found = copy.copy(self)
-        found._rows = self._rows.copy()
-        found._rows[rows] = 0
+        found._rows = self._rows.astype(np.float64)
+        found._rows[rows] = self._center  # which is shown as zeros
         return found
 
 
