@@ -47,3 +47,5 @@ def test_strange_lines_and_other_versions_are_not_used(tmp_path, monkeypatch):
     assert Kept(path).result("one", counted(calls, 9.0)) == {"loss": 0.1}
     monkeypatch.setattr(kept, "tacita_version", lambda: "another")
     assert Kept(path).result("one", counted(calls, 0.2)) == {"loss": 0.2}
+    monkeypatch.setattr(kept.torch, "__version__", "another")
+    assert Kept(path).result("one", counted(calls, 0.4)) == {"loss": 0.4}

@@ -336,3 +336,10 @@ def test_tensors_in_other_orders_are_other_splits_in_torch_s_data_sets_too(sizes
         assert not first[0].part.overlaps(same[1].part)
         assert first[0].part.overlaps(flipped[1].part)
         assert first[0].part.overlaps(tacita.split(orders[0](x), sizes, randomness=key)[1].part)
+
+
+@pytest.mark.parametrize("sizes", [(0.5, 0.49), (0.5, 0.51), (0.99,), (0.3, 0.3, 0.3)])
+def test_fractions_that_do_not_sum_to_one_are_refused(sizes):
+    """Each part states its fraction, and all rows belong to one of them."""
+    with pytest.raises(ValueError, match="sizes must be fractions that sum to 1"):
+        tacita.split((torch.zeros(10, 1),), sizes)

@@ -170,3 +170,8 @@ def test_a_format_in_which_no_date_can_be_read_is_refused_where_it_is_declared(w
 )
 def test_other_formats_are_taken(right):
     assert Schema.loads(f"[target]\ncolumn = 'y'\ndates = true\nformat = '{right}'").date_format("y") == right
+
+
+def test_a_format_belongs_to_dates():
+    with pytest.raises(ValueError, match="format is that of dates: add dates = true"):
+        Schema.loads("[target]\ncolumn = 'y'\nformat = '%d.%m.%Y'")
