@@ -23,7 +23,7 @@ import tacita
 
 NONE = "-"  # the name of no bug
 WAITED = "waited"  # in an answer: the tests did not end, and where their threads stood
-LONGEST = 600  # seconds after which tests are taken to wait for ever
+LONGEST, MAY_WAIT = 600, 60  # seconds after which tests are taken to wait for ever; of a bug that may make them
 WRONG_REASON = ("TypeError", "AttributeError", "NameError", "ImportError", "ModuleNotFoundError")
 
 
@@ -37,7 +37,8 @@ class Bug:
         rows: Rows of the table of pitfalls.
         caught_by: Tests that must fail; of a parametrised one named without its brackets, at least one case.
         plant: Patches one function or attribute of tacita, for the rest of the process.
-        may_wait: Whether tests that wait for ever have seen it, as threads without their lock may.
+        may_wait: Whether tests that take a minute have seen it. Eight threads that switch every microsecond and have no
+            lock spend minutes in copying the states of generators, on two cores that others use too.
     """
 
     name: str
@@ -140,7 +141,7 @@ def _answer_of_a_fork(
     if child == 0:
         os.close(reader)
         faulthandler.register(signal.SIGALRM, file=threads, chain=True)  # says where threads stand, then dies
-        signal.alarm(LONGEST)
+        signal.alarm(MAY_WAIT if planted is not None and planted.may_wait else LONGEST)
         try:
             answer = _failures(session.items, planted, tests)
         except BaseException:
