@@ -36,8 +36,8 @@ STABLE = 0.05  # of test accuracy, that a method may lose between the largest an
 Images = tuple[Tensor, Tensor]  # (n, 3, side, side) in [-1, 1], labels
 
 
-class Residual(nn.Module):
-    """A block of ResNet20: two convolutions, and what came in is added; the shortcut has no parameters."""
+class ResNet20Block(nn.Module):
+    """A block of ResNet-20: two convolutions, and what came in is added; the shortcut has no parameters."""
 
     def __init__(self, inside: int, outside: int) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ def resnet20(share: float) -> nn.Module:
     """Return ResNet20 for CIFAR-10 (He et al. 2016) with a ``share`` of its channels, 16 in the first stage."""
     width = round(16 * share)
     sizes = [width] * 4 + [2 * width] * 3 + [4 * width] * 3
-    blocks = [Residual(inside, outside) for inside, outside in pairwise(sizes)]
+    blocks = [ResNet20Block(inside, outside) for inside, outside in pairwise(sizes)]
     first = [nn.Conv2d(3, width, 3, 1, 1, bias=False), nn.GroupNorm(min(4, width), width), nn.ReLU()]
     return nn.Sequential(*first, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4 * width, 10))
 

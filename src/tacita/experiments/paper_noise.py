@@ -136,6 +136,7 @@ def _by_first_draw(estimator: Estimator) -> HiddenErrorSum:
 
 
 def session_event(oracle: GradientOracle, estimator: Estimator, mechanism: GaussianMechanism) -> Event:
+    """Return what a session of the oracle spends with another estimator and the noise of ``mechanism``."""
     relation = oracle.ledger.neighboring_relation
     return estimator.session_event(mechanism, oracle.sampler, relation, oracle.source.shapes)
 
