@@ -75,7 +75,7 @@ def ratio(
     total_noise, error_noise = targets_noise * _norm(deviations), errors_noise * _norm(squares)
     spreads = _spread(errors, squares, errors_noise, rows), _spread(targets, deviations, targets_noise, number)
     levels = np.concatenate([np.linspace(0, 2, 4001), np.geomspace(2, FARTHEST, 2000)])
-    shifted = (targets_noise * _norm(means[0] - mean)) ** 2 / number  # what noise in the mean takes from the sum
+    shifted = (Z * targets_noise * _norm(means[0] - mean)) ** 2 / number  # the most that noise in the mean takes away
     bins = BIN_ERROR * (max(all_errors, 0.0) + levels * max(total, 0.0)) + levels * shifted
     off = np.maximum(np.abs(all_errors - levels * total) - bins, 0.0)
     sampling = max(rows, number) * (spreads[0] + levels * spreads[1]) ** 2
