@@ -4,7 +4,7 @@ A batch of such a data set has the same container, with the drawn rows in each o
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -42,11 +42,6 @@ def arrays_in(dataset: Any) -> list[Any]:
     found: list[Any] = []
     map_leaves(lambda leaf: found.append(leaf) or leaf, dataset)
     return found
-
-
-def map_arrays(function: Callable[[Any], Any], dataset: Any) -> Any:
-    """Return a container of the same kind, with ``function`` applied to each array."""
-    return map_leaves(function, dataset)
 
 
 def length(dataset: Any) -> int:

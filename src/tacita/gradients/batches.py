@@ -28,30 +28,36 @@ def flatten(batch: Any, size: int) -> tuple[list[Tensor], Rebuild]:
 
     def rebuild(others: Sequence[Tensor]) -> Any:
         remaining = iter(others)
-        return map_tensors(lambda _: next(remaining), batch)
+        return map_leaves(lambda _: next(remaining), batch)
 
     return tensors, rebuild
 
 
 def tensors_in(batch: Any) -> list[Tensor]:
-    """Return the tensors of ``batch`` in order."""
-    found: list[Tensor] = []
-    map_tensors(lambda tensor: found.append(tensor) or tensor, batch)
-    return found
+    """Return the tensors of ``batch`` in order.
 
-
-def map_tensors(function: Callable[[Tensor], Tensor], batch: Any) -> Any:
-    """Apply ``function`` to each tensor of ``batch``; containers keep their type."""
-
-    def mapped(leaf: Any) -> Any:
+    Raises:
+        UnsupportedModuleError: Something in it is neither a tensor nor ``None``.
+    """
+    found: list[Any] = []
+    map_leaves(lambda leaf: found.append(leaf) or leaf, batch)
+    for leaf in found:
         if not isinstance(leaf, Tensor):
             raise UnsupportedModuleError(
                 f"a batch may hold tensors, tuples, lists, mappings and dataclasses of them, and None; found "
                 f"{type(leaf).__name__}. Encode it as a tensor, or drop it, in collate_fn."
             )
-        return function(leaf)
+    return found
 
-    return map_leaves(mapped, batch)
+
+def map_tensors(function: Callable[[Tensor], Tensor], batch: Any) -> Any:
+    """Apply ``function`` to each tensor of ``batch``; containers keep their type.
+
+    Raises:
+        UnsupportedModuleError: Something in it is neither a tensor nor ``None``.
+    """
+    tensors_in(batch)  # raises
+    return map_leaves(function, batch)
 
 
 def map_leaves(function: Callable[[Any], Any], batch: Any) -> Any:

@@ -18,6 +18,7 @@ from tacita.errors import UnsupportedModuleError
 
 _VMAP_RULE = custom_function_call.functorch_table[TransformType.Vmap]  # as PyTorch has it
 _ONE_AT_A_TIME = threading.RLock()  # the switch belongs to the process
+OPERATORS = (OpOverload, OpOverloadPacket)
 _OF_TORCH = ("aten::", "prims::", "prim::")  # operators whose batching rules are PyTorch's
 _has_batching_rule = torch._C._dispatch_has_kernel_for_dispatch_key  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -44,7 +45,7 @@ def check_operator(function: Any) -> None:
     Raises:
         UnsupportedModuleError: It has one.
     """
-    if not isinstance(function, OpOverload | OpOverloadPacket):
+    if not isinstance(function, OPERATORS):
         return
     names = [function.name()] if isinstance(function, OpOverload) else _overloads(function)
     if any(not name.startswith(_OF_TORCH) and _has_batching_rule(name, "FuncTorchBatched") for name in names):

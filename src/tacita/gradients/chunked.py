@@ -108,7 +108,7 @@ class ChunkedEngine(Engine):
         if not values:
             values = [self._zeros(groups) for _ in weight_arrays(rule, norms[:0])]  # the rule sees zero rows
         found = norms[:place] if kept else partial(self.norms, groups)
-        return Sums(values=tuple(self.over_ranks(values)), norms=found)
+        return Sums(values=tuple(self.over_ranks(values) if self.ranks.size > 1 else values), norms=found)
 
     def norms(self, groups: Groups) -> Tensor:
         norms, place = self._no_norms(groups, len(self.labels)), 0

@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.utils.data import TensorDataset, default_collate
 
 from tacita._row_numbers import RowNumbers, pieces
-from tacita.gradients.arrays import arrays_in, check_arrays, is_arrays, map_arrays
-from tacita.gradients.batches import arranged, flatten, map_tensors, stacked, tensors_in
+from tacita.gradients.arrays import arrays_in, check_arrays, is_arrays
+from tacita.gradients.batches import arranged, flatten, map_leaves, map_tensors, stacked, tensors_in
 from tacita.gradients.seeds import derived_seed, fresh_seed, generators_kept, seed_generators
 
 _FIRST = np.zeros(1, dtype=np.int64)  # the indices of a batch of the first row alone
@@ -41,7 +41,11 @@ class Request:
 def requests(query: int, batch: np.ndarray | RowNumbers, seed: int, chunk_size: int | None) -> Iterator[Request]:
     """Yield the chunks of one batch in order; an empty batch has none."""
     size = chunk_size or max(1, len(batch))
-    for number, indices in enumerate(pieces(batch, size)):
+    if isinstance(batch, RowNumbers):
+        parts = pieces(batch, size)
+    else:
+        parts = (batch[first : first + size] for first in range(0, len(batch), size))
+    for number, indices in enumerate(parts):
         yield Request(query, number, indices, seed)
 
 
@@ -115,15 +119,15 @@ class ArrayRows(IndexedRows):
         return tuple(self._arrays)
 
     def fetch(self, indices: np.ndarray, seed: int) -> Any:
-        return map_arrays(lambda array: _take(array, indices), self._dataset)
+        return map_leaves(lambda array: _take(array, indices), self._dataset)
 
     def view(self, indices: np.ndarray) -> Any | None:
         if not (_side_by_side(indices) and all(_may_be_viewed(array) for array in self._arrays)):
             return None
-        return map_arrays(lambda array: _stretch(array, indices), self._dataset)
+        return map_leaves(lambda array: _stretch(array, indices), self._dataset)
 
     def like(self) -> Any:
-        return map_arrays(lambda array: _take(_one_row(array), _FIRST), self._dataset)
+        return map_leaves(lambda array: _take(_one_row(array), _FIRST), self._dataset)
 
 
 class BatchRows(IndexedRows):
@@ -202,7 +206,7 @@ class ZippedRows(ItemRows):
         return tuple(arrays_in(self._arrays))
 
     def like(self) -> Any:
-        record = RecordsOfArrays(map_arrays(_one_row, self._arrays))[0]
+        record = RecordsOfArrays(map_leaves(_one_row, self._arrays))[0]
         try:
             with generators_kept():
                 return self._collate([record])
@@ -228,7 +232,7 @@ class RecordsOfArrays:
         return self._rows
 
     def __getitem__(self, index: int) -> Any:
-        return map_arrays(lambda array: _copied(array[index]), self._arrays)  # an augmentation may work in place
+        return map_leaves(lambda array: _copied(array[index]), self._arrays)  # an augmentation may work in place
 
 
 def _copied(row: Any) -> Any:

@@ -19,14 +19,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients.batches import memory_address
 
-LENT_FROM = 2**22  # bytes of a batch: to copy fewer takes less time than to look at every call
+LENT_FROM = 2**22  # bytes of a batch that is lent: to copy fewer takes less time than to look at every call
 _OF_TORCH = {"aten", "prims", "prim"}  # namespaces whose schemas tell what an operator writes
 _UNDECLARED = {"running_mean", "running_var"}  # but for what batch_norm and its kin write without saying so
-
-
-def worth_lending(tensors: Iterable[Tensor]) -> bool:
-    """Return whether a batch is so large that it is lent in place of copied, where its rows lie side by side."""
-    return sum(tensor.nbytes for tensor in tensors) >= LENT_FROM
 
 
 @contextmanager

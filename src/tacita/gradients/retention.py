@@ -159,7 +159,8 @@ class Marks(TorchFunctionMode):
     def check_target(self, func: Callable, args: tuple, kwargs: Mapping[str, Any]) -> Tensor | None:
         """Return the tensor that a function writes; raise ``RemembersError`` if it is protected, by whatever name."""
         target = _target(func, args, kwargs)
-        written = [one for one in (target, *_running(func, args, kwargs)) if isinstance(one, Tensor)]
+        running = _running(func, args, kwargs) if func in _RUNNING else ()
+        written = [one for one in (target, *running) if isinstance(one, Tensor)]
         if self._protected and any(memory_address(one) in self._protected for one in written):
             raise RemembersError(
                 "the forward pass writes parameters or buffers of the model in place, which would remember data: take "
@@ -196,9 +197,7 @@ def _target(func: Any, args: tuple, kwargs: Mapping[str, Any]) -> Any:
 
 def _running(func: Any, args: tuple, kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return the running statistics that a normalisation writes: PyTorch counts no version of them."""
-    place = _RUNNING.get(func)
-    if place is None:
-        return ()
+    place = _RUNNING[func]
     given = (*args, *[None] * 6)
     training = kwargs.get(place.switch, given[place.training])
     found = (kwargs.get("running_mean", given[place.mean]), kwargs.get("running_var", given[place.mean + 1]))

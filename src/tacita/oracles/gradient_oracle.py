@@ -234,9 +234,9 @@ class GradientOracle:
             released = self.line.noisy(self._dtypes(params) if self._rounded_last else None)
         # ---- below the line: may be logged, reused, published ----
         return Release(
-            gradient=self.estimator.gradient(released, self.divisor),
+            gradient=self.estimator.gradient(released, self._divisor),
             released=released,
-            divisor=self.divisor,
+            divisor=self._divisor,
             noise_std=self.noise_std,
             session=self.line.session_id,
             query=query,

@@ -5,7 +5,7 @@ it has them only after :meth:`Line.commit` has written the ledger. So no code pa
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -126,7 +126,7 @@ class Line:
         Raises:
             RuntimeError: A query of the same line is asked for within one, by its model, loss or data set.
         """
-        with self._randomness.query_lock, self.ranks.together():
+        with self._randomness.query_lock, self.ranks.together() if self.ranks.size > 1 else nullcontext():
             if self._asking:
                 raise RuntimeError(
                     f"session {self.session.id!r} was asked for a query from within one: the model, the loss and the "
@@ -232,7 +232,8 @@ class Line:
             False if the query was released with other values before. Then nothing has changed, :meth:`begin` leaves
             its number behind, and the query is made again under the next one.
         """
-        self.ranks.check_added_up()
+        if self.ranks.size > 1:
+            self.ranks.check_added_up()
         state, self._unreleased = self.state, None
         tag, written = self._fingerprint(query, values), self.session.lookup(query)
         if written is not None and (not tag or written != tag):
@@ -301,7 +302,7 @@ class Line:
         A mechanism that compares in its own way is asked each time, because it may look at anything.
         """
         contribution = None if self._contribution is None else tuple(self._contribution.items())
-        asked = (self._mechanism, self.session.event, tuple(self.noise_std.items()), contribution)
+        asked = (self._mechanism, self.session, tuple(self.noise_std.items()), contribution)
         if asked != self._compared or getattr(type(self._mechanism), "check_paid", None) is not Mechanism.check_paid:
             self._mechanism.check_paid(self.session.event, self.noise_std, self._contribution)
             self._compared = asked

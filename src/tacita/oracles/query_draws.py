@@ -43,7 +43,7 @@ class QueryDraws:
         """Return the rows that ``query`` reads, ascending, each once; an array where the source takes nothing else."""
         many = self.num_rows > _row_numbers.IN_MEMORY
         drawn = (self.sampler.batch if many else self.sampler.draw)(query, self._line.coins, self.num_rows)
-        if is_ascending(drawn):  # ascending, and each once, by what they are
+        if not isinstance(drawn, np.ndarray) and is_ascending(drawn):  # and each once, by what they are
             inside = drawn.end <= self.num_rows
         else:
             drawn = np.asarray(drawn)

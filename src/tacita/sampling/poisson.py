@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tacita import _validate
-from tacita._row_numbers import ChosenRows, RowNumbers, kept
+from tacita._row_numbers import IN_MEMORY, ChosenRows, RowNumbers, kept
 from tacita.accounting.sampling_laws import PoissonLaw, PoissonUnitLaw
 from tacita.sampling.sampler import Coins, Sampler
 
@@ -57,7 +57,9 @@ class PoissonSampler(Sampler):
     def draw(self, query: int, coins: Coins, num_rows: int) -> np.ndarray:
         if query < 0:  # all that can be wrong: any number of queries, and of rows, is fine
             self._check_draw(query, num_rows)
-        return np.asarray(self._chosen(query, coins, num_rows))
+        if num_rows > IN_MEMORY:  # whose coins are drawn a block at a time
+            return np.asarray(self._chosen(query, coins, num_rows))
+        return np.flatnonzero(coins.for_query(query).bernoulli(num_rows, self.sample_rate))
 
     def batch(self, query: int, coins: Coins, num_rows: int) -> np.ndarray | RowNumbers:
         self._check_draw(query, num_rows)

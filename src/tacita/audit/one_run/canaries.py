@@ -22,7 +22,8 @@ from torch.utils.data import ConcatDataset, Dataset, Subset, default_collate
 
 from tacita import _validate
 from tacita.accounting import NeighboringRelation, check_relation
-from tacita.gradients.arrays import arrays_in, is_arrays, length, map_arrays
+from tacita.gradients.arrays import arrays_in, is_arrays, length
+from tacita.gradients.batches import map_leaves
 from tacita.gradients.functional import LossFn
 from tacita.oracles import Records
 from tacita.random import Randomness
@@ -86,7 +87,7 @@ def planted_loss(loss_fn: LossFn, canaries: int, *, like: Any = None) -> LossFn:
 def _planted_loss(loss_fn: LossFn, canaries: int, like: Any, model: Any, batch: Any) -> Tensor:
     *rest, own, weight = batch
     arrays = iter(rest)
-    losses = loss_fn(model.model, rest[0] if like is None else map_arrays(lambda _: next(arrays), like))
+    losses = loss_fn(model.model, rest[0] if like is None else map_leaves(lambda _: next(arrays), like))
     planted = STRENGTH * weight * model.canaries(own).squeeze(-1)
     return torch.where(own == canaries, losses, 0.0) + planted.to(losses.dtype)
 
@@ -127,7 +128,7 @@ def plant(
     weights = _weights(included, relation)
     data: Any = records.dataset
     planted = _planted_arrays(arrays_in(data), weights) if flat else _PlantedItems(data, weights)
-    like = map_arrays(lambda array: _tensor(array[:0]).clone(), data) if flat else None
+    like = map_leaves(lambda array: _tensor(array[:0]).clone(), data) if flat else None
     chosen = np.flatnonzero(included) if relation == "add_or_remove_one" else np.arange(canaries)
     return CanaryTrial(
         model=PlantedModel(model, canaries),
@@ -248,7 +249,7 @@ def _with_rows(records: Records, dataset: Any, canaries: np.ndarray) -> Records:
 
 def _taken(dataset: Any, rows: np.ndarray) -> Any:
     if is_arrays(dataset):
-        return map_arrays(lambda array: _tensor(array)[torch.from_numpy(rows)], dataset)
+        return map_leaves(lambda array: _tensor(array)[torch.from_numpy(rows)], dataset)
     return Subset(dataset, rows.tolist())
 
 
@@ -260,5 +261,5 @@ def _as_records(dataset: Any) -> Records:
 def _joined(parts: Sequence[Any]) -> Any:
     if all(is_arrays(part) for part in parts):
         columns = zip(*(arrays_in(part) for part in parts), strict=True)
-        return map_arrays(lambda _: torch.cat([_tensor(array) for array in next(columns)]), parts[0])
+        return map_leaves(lambda _: torch.cat([_tensor(array) for array in next(columns)]), parts[0])
     return ConcatDataset(parts)

@@ -9,9 +9,10 @@ other way is *bare*: it enters as one copy a record, so that autograd gives its 
 Everything here is private. Proof: docs/derivations/per-record-engine.md.
 """
 
-import contextlib
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -21,7 +22,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients.batches import flatten, map_tensors, tensors_in
-from tacita.gradients.batching_rules import WritesUnseen, check_operator, rules_guarded
+from tacita.gradients.batching_rules import OPERATORS, WritesUnseen, check_operator, rules_guarded
 from tacita.gradients.chunked import Chunk
 from tacita.gradients.functional import LossFn, ModuleTree, losses_at
 from tacita.gradients.ghost.derived import Derivations, Derived, derived
@@ -89,12 +90,12 @@ def capture(
         UnsupportedModuleError: The input of a recorded call is modified in place afterwards, or the code would write a
             chunk that is lent.
     """
-    lent = tensors_in(chunk.batch) if chunk.lent else []
+    unwritten = partial(nothing_lent_is_written, tensors_in(chunk.batch)) if chunk.lent else nullcontext
     while True:
         tree = ModuleTree(model)
         leaves = {name: p.detach().requires_grad_() for name, p in params.items() if name not in bare}
         copies = {n: params[n].detach().expand(chunk.size, *params[n].shape).requires_grad_() for n in sorted(bare)}
-        with rules_guarded(), nothing_is_written(tree, params), nothing_lent_is_written(lent), torch.enable_grad():
+        with rules_guarded(), nothing_is_written(tree, params), unwritten(), torch.enable_grad():
             losses, recorder = _forward(tree, loss_fn, leaves, copies, chunk)
             edges, of_leaves, of_copies = _backward(losses, recorder.calls, leaves, copies)
         del losses
@@ -103,7 +104,7 @@ def capture(
         if not unseen:
             break
         bare |= unseen
-    with nothing_lent_is_written(lent):
+    with unwritten():
         return _uses(recorder.calls, edges, dict(zip(copies, of_copies, strict=True))), bare
 
 
@@ -181,29 +182,29 @@ class _Recorder(Marks):
     def __torch_function__(self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         if func in _FACTS:
             return func(*args, **(kwargs or {}))
-        check_operator(func)
+        if isinstance(func, OPERATORS):
+            check_operator(func)
         kwargs, result = kwargs or {}, NotImplemented
         rule, replacement = RULES.get(func), REPLACEMENTS.get(func)
         if rule is not None and self.batch.innermost():
             result = self._by_rule(func, rule, args, kwargs)
         if result is NotImplemented and replacement is not None and self.batch.innermost():
-            with contextlib.nullcontext() if func in KERNELS else self:  # the calls of others are seen one by one
+            with nullcontext() if func in KERNELS else self:  # the calls of others are seen one by one
                 result = replacement(self.batch, *args, **kwargs)
         if result is NotImplemented:
             target = self.check_target(func, args, kwargs)
             if target is not None and id(target) in self._made and self._any_differs(args, kwargs):
                 self.batch.spread(target)
                 self.mark(target)
-            result = self._call(func, args, kwargs)
+            result = self._without_values(func, args, kwargs) if self.without_values else func(*args, **kwargs)
             if isinstance(result, Tensor) and not self.batch.differs(result):
                 self._made.add(id(result))
         self.mark(result)
         return result
 
-    def _call(self, func: Callable, args: tuple, kwargs: dict) -> Any:
-        """Call a function. In a pass without values, constants have theirs, so that code may look at its own masks."""
-        given = _tensors(args, kwargs) if self.without_values else []
-        if self.without_values and not any(isinstance(t, FakeTensor) or self.batch.differs(t) for t in given):
+    def _without_values(self, func: Callable, args: tuple, kwargs: dict) -> Any:
+        """Call a function in a pass without values. Constants have theirs, so that code may look at its own masks."""
+        if not any(isinstance(t, FakeTensor) or self.batch.differs(t) for t in _tensors(args, kwargs)):
             with unset_fake_temporarily():
                 return func(*args, **kwargs)
         return func(*args, **kwargs)
@@ -290,7 +291,7 @@ def _uses(
         of_copies: The per-sample gradients of the bare parameters, by name.
     """
     found: list[NamedUse] = []
-    through = Derivations()
+    through: Derivations | None = None
     edges.reverse()
     for call in calls:
         grad = edges.pop()  # this list no longer holds it: the rule may hold a copy of its own
@@ -311,8 +312,9 @@ def _uses(
                 found.append(NamedUse(part.only(tuple(names)), call.function, names, call.rule))
             for local in part.names:
                 if local in call.derived:
+                    through = through or Derivations()
                     found += through.uses(part.only((local,)), call.rule, call.function, call.derived[local])
-    found += through.pulled_uses()
+    found += through.pulled_uses() if through is not None else []
     for name, grad in of_copies.items():
         if grad is not None:
             found.append(named_autograd_use(name, grad))

@@ -8,7 +8,7 @@ a parameter is counted in the graph before any number leaves.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 
@@ -66,7 +66,8 @@ class GhostEngine(ChunkedEngine):
     @contextmanager
     def _arithmetic(self, uses: "Uses", chunk: Chunk) -> Iterator[None]:
         """Run rules in full precision. One of the user's own may not write the memory that a data set lends."""
-        with full_precision(self._device), nothing_lent_is_written(_lent_to(uses.found, chunk)):
+        watched = nothing_lent_is_written(_lent_to(uses.found, chunk)) if chunk.lent else nullcontext()
+        with full_precision(self._device), watched:
             yield
 
     def _zeros_for(self, name: str, *lead: int) -> Tensor:
@@ -100,7 +101,8 @@ class Uses:
         """Return the norms by group, (rows, groups), float64: upper bounds unless the engine's margin is off."""
         margin, chosen = self._engine.rounding_margin, {name for names in groups.values() for name in names}
         squares: dict[str, list[Tensor]] = {}
-        together = {name for name in self._meeting if self._is_shared(name)}
+        several = {name: [named.rule for named, _ in uses] for name, uses in self._meeting.items() if len(uses) > 1}
+        together = {name for name, rules in several.items() if not apart(rules)}  # uses meet in a coordinate
         for named in self.found:
             alone = {k: n for k, n in named.parameters.items() if n in chosen and n not in together}
             if alone:
@@ -149,11 +151,6 @@ class Uses:
             kept = named.use.kept.get(local)
             parts.append(named.rule.grads(named.use.rows(rows).only((local,)))[local] if kept is None else kept[rows])
         return parts
-
-    def _is_shared(self, name: str) -> bool:
-        """Return whether several uses of a parameter meet in one of its coordinates."""
-        meeting = self._meeting[name]
-        return len(meeting) > 1 and not apart([named.rule for named, _ in meeting])
 
     def _shared(self, name: str, rounding_margin: bool) -> Tensor:
         """Return the squared norms of a parameter in which several uses meet, cross terms included.
