@@ -214,6 +214,26 @@ def test_running_statistics_are_not_written_by_a_function(write):
     assert torch.equal(model.mean, torch.zeros(3))
 
 
+def added_in_a_list(x, mean, var):
+    torch._foreach_add_([mean.data], [x.detach().sum(0)])
+
+
+def maximum_in_two_outs(x, mean, var):
+    torch.max(x.detach(), dim=0, out=(mean.data, torch.zeros(3, dtype=torch.int64)))
+
+
+@pytest.mark.parametrize("write", [added_in_a_list, maximum_in_two_outs])
+def test_lists_of_buffers_are_not_written_by_any_name(write):
+    model = WritesStatistics(write)
+    params = dict(model.named_parameters())
+    engine = LoopEngine(
+        model, lambda model, batch: model(batch[0]), params, [Chunk((torch.ones(2, 3),), 2, 0)], torch.arange(2)
+    )
+    with pytest.raises(UnsupportedModuleError, match="writes parameters or buffers of the model in place"):
+        engine.norms({"all": tuple(params)})
+    assert torch.equal(model.mean, torch.zeros(3))
+
+
 @pytest.mark.parametrize("function", [nn.functional.batch_norm, nn.functional.instance_norm])
 def test_running_statistics_that_are_only_read_are_served(function):
     switch = {"use_input_stats": False} if function is nn.functional.instance_norm else {"training": False}

@@ -9,6 +9,7 @@ docs/threat-model.md for what remains.
 import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from operator import is_
 from typing import Any, NamedTuple
 from weakref import ReferenceType, ref
@@ -149,24 +150,25 @@ class Marks(TorchFunctionMode):
 
     def __torch_function__(self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
-        self.check_target(func, args, kwargs)
+        targets = self.check_targets(func, args, kwargs)
         result = func(*args, **kwargs)
         if self.marked(args) or self.marked(tuple(kwargs.values())):
             self.mark(result)
-            self.mark(_target(func, args, kwargs))
+            self.mark(targets)
         return result
 
-    def check_target(self, func: Callable, args: tuple, kwargs: Mapping[str, Any]) -> Tensor | None:
-        """Return the tensor that a function writes; raise ``RemembersError`` if it is protected, by whatever name."""
-        target = _target(func, args, kwargs)
+    def check_targets(self, func: Callable, args: tuple, kwargs: Mapping[str, Any]) -> list[Tensor]:
+        """Return the tensors that a function writes; raise ``RemembersError`` if one is protected, by whatever name."""
+        given = kwargs["out"] if "out" in kwargs else args[0] if args and _writes_first(func) else ()
+        targets = [one for one in (given if isinstance(given, (tuple, list)) else (given,)) if isinstance(one, Tensor)]
         running = _running(func, args, kwargs) if func in _RUNNING else ()
-        written = [one for one in (target, *running) if isinstance(one, Tensor)]
+        written = [*targets, *(one for one in running if isinstance(one, Tensor))]
         if self._protected and any(memory_address(one) in self._protected for one in written):
             raise RemembersError(
                 "the forward pass writes parameters or buffers of the model in place, which would remember data: take "
                 "that out."
             )
-        return target if isinstance(target, Tensor) else None
+        return targets
 
     def check_nothing_is_kept(self) -> None:
         """Raise ``RemembersError`` if a marked tensor is still alive."""
@@ -179,20 +181,12 @@ class Marks(TorchFunctionMode):
             )
 
 
-_IN_PLACE: dict[Any, bool] = {}  # torch function -> whether it writes its first argument
-
-
-def _target(func: Any, args: tuple, kwargs: Mapping[str, Any]) -> Any:
-    """Return the tensor that a torch function writes in place, or ``None``."""
-    if "out" in kwargs:
-        return kwargs["out"]
-    known = _IN_PLACE.get(func)
-    if known is None:
-        name = getattr(func, "__name__", "")
-        known = (name.endswith("_") and not name.endswith("__")) or name == "__setitem__"
-        known = known or (name.startswith("__i") and name.endswith("__") and name not in ("__invert__", "__index__"))
-        _IN_PLACE[func] = known
-    return args[0] if known and args else None
+@cache
+def _writes_first(func: Any) -> bool:
+    """Return whether a torch function writes its first argument in place: a tensor, or a list of tensors."""
+    name = getattr(func, "__name__", "")
+    in_place = (name.endswith("_") and not name.endswith("__")) or name == "__setitem__"
+    return in_place or (name.startswith("__i") and name.endswith("__") and name not in ("__invert__", "__index__"))
 
 
 def _running(func: Any, args: tuple, kwargs: Mapping[str, Any]) -> tuple[Any, ...]:

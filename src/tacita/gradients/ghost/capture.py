@@ -192,10 +192,10 @@ class _Recorder(Marks):
             with nullcontext() if func in KERNELS else self:  # the calls of others are seen one by one
                 result = replacement(self.batch, *args, **kwargs)
         if result is NotImplemented:
-            target = self.check_target(func, args, kwargs)
-            if target is not None and id(target) in self._made and self._any_differs(args, kwargs):
-                self.batch.spread(target)
-                self.mark(target)
+            for target in self.check_targets(func, args, kwargs):
+                if id(target) in self._made and self._any_differs(args, kwargs):
+                    self.batch.spread(target)
+                    self.mark(target)
             result = self._without_values(func, args, kwargs) if self.without_values else func(*args, **kwargs)
             if isinstance(result, Tensor) and not self.batch.differs(result):
                 self._made.add(id(result))
