@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from tacita.gradients.ghost.fused_kernels import REPLACEMENTS
-from tacita.gradients.ghost.record_batch import records
+from tacita.gradients.record_batch import records
 
 T, D = 5, 4
 

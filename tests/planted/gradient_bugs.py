@@ -16,18 +16,18 @@ from tacita.gradients import (
     NetworkSource,
     VmapEngine,
     batches,
-    batching_rules,
     data,
     engine_choice,
     functional,
     network_source,
+    record_batch,
     retention,
     scan,
     seeds,
     weighted_sums,
 )
 from tacita.gradients.chunked import Chunk, ChunkedEngine
-from tacita.gradients.ghost import capture, convolution, group_norm, outer, patch_gram, record_batch, rounding
+from tacita.gradients.ghost import capture, convolution, group_norm, outer, patch_gram, rounding
 from tacita.gradients.ghost import engine as ghost
 from tacita.oracles import GradientOracle, gradient_oracle
 from tacita.oracles.updates import Updates
@@ -613,7 +613,7 @@ def tensors_of_records_may_be_kept():
 @bug(54, caught_by=[HOSTILE_MODELS + "[own_vmap_rule-ghost-unscanned]"])
 def vmap_rules_of_users_accepted():
     """A function of the user's has a vmap rule of its own, which sees the batch."""
-    swap(batching_rules._guarded, batching_rules._VMAP_RULE)
+    swap(record_batch._guarded, record_batch._VMAP_RULE)
 
 
 @bug(52, caught_by=["tests/gradients/test_engine_choice.py::test_an_engine_that_differs_from_the_loop_is_not_used"])
@@ -649,7 +649,7 @@ def memory_of_any_order_lent():
 @bug(53, caught_by=[LENT + "test_what_may_write_without_being_counted_gets_a_copy"])
 def uncounted_writes_forgotten():
     """The trial looks at versions alone, which inference mode and operators of a user's own leave as they are."""
-    put(batching_rules.WritesUnseen, "__torch_function__", lambda self, func, types, args=(), kwargs=None: func(
+    put(record_batch.WritesUnseen, "__torch_function__", lambda self, func, types, args=(), kwargs=None: func(
         *args, **(kwargs or {})
     ))  # fmt: skip
 
@@ -696,7 +696,7 @@ def saved_tensors_shown_to_hooks():
 @bug(54, caught_by=[RULES + "[WithOperator-ghost]"])
 def operators_see_the_batch():
     """An operator of the user's has a batching rule of its own."""
-    swap(batching_rules.check_operator, lambda function: None)
+    swap(record_batch.check_operator, lambda function: None)
 
 
 @bug(54, caught_by=[RULES + "[MixedBackward-ghost]"])

@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.func import grad, vmap
 
 from tacita.gradients.batches import flatten
-from tacita.gradients.batching_rules import check_operator, rules_guarded
 from tacita.gradients.chunked import Chunk, ChunkedEngine
 from tacita.gradients.functional import ModuleTree, losses_at
+from tacita.gradients.record_batch import check_operator, rules_guarded
 from tacita.gradients.retention import Marks, nothing_is_written
 
 

@@ -22,16 +22,23 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients.batches import flatten, map_tensors, tensors_in
-from tacita.gradients.batching_rules import OPERATORS, WritesUnseen, check_operator, rules_guarded
 from tacita.gradients.chunked import Chunk
 from tacita.gradients.functional import LossFn, ModuleTree, losses_at
 from tacita.gradients.ghost.derived import Derivations, Derived, derived
 from tacita.gradients.ghost.fused_kernels import KERNELS, REPLACEMENTS
 from tacita.gradients.ghost.products import PRODUCTS
-from tacita.gradients.ghost.record_batch import RecordBatch, outside, records
 from tacita.gradients.ghost.registry import RULES
 from tacita.gradients.ghost.rule import Call, LayerRule, LayerUse, NamedUse, named_autograd_use
 from tacita.gradients.lent_memory import nothing_lent_is_written
+from tacita.gradients.record_batch import (
+    OPERATORS,
+    RecordBatch,
+    WritesUnseen,
+    check_operator,
+    outside,
+    records,
+    rules_guarded,
+)
 from tacita.gradients.retention import Marks, nothing_is_written
 from tacita.gradients.weighted_sums import wide
 

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tacita.gradients.batching_rules import rules_guarded
 from tacita.gradients.ghost.rule import (
     UNDERNEATH,
     Factors,
@@ -25,6 +24,7 @@ from tacita.gradients.ghost.rule import (
     RowWeights,
     named_autograd_use,
 )
+from tacita.gradients.record_batch import rules_guarded
 from tacita.gradients.weighted_sums import wide
 
 AT_ONCE = 2**18  # elements of gradients that are pulled back at once: they stay in a cache over all steps of the way

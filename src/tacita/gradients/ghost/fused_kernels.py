@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tacita.gradients.ghost.products import PRODUCTS
-from tacita.gradients.ghost.record_batch import RecordBatch, outside
 from tacita.gradients.ghost.recurrent import RECURRENT
+from tacita.gradients.record_batch import RecordBatch, outside
 
 
 def _cross_entropy(  # noqa: PLR0917 - the arguments of the torch function

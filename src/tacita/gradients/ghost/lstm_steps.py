@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from tacita.gradients.ghost.record_batch import RecordBatch, outside
+from tacita.gradients.record_batch import RecordBatch, outside
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tacita.gradients.ghost.record_batch import RecordBatch
+from tacita.gradients.record_batch import RecordBatch
 
 
 def _is_weight(batch: RecordBatch, operand: Any) -> bool:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tacita.gradients.ghost import lstm_steps
-from tacita.gradients.ghost.record_batch import RecordBatch
+from tacita.gradients.record_batch import RecordBatch
 
 State = tuple[Tensor, ...]
 Cell = Callable[[Tensor, State, Callable[[Tensor], Tensor]], State]  # (input's part, state, state's part) -> state

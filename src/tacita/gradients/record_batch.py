@@ -1,11 +1,14 @@
-"""One record's tensors, and the batch behind them.
+"""One record's tensors, and the batch behind them, where a model's code runs under ``vmap``.
 
-Under ``vmap`` a model's code sees one record. Behind each of its tensors stands a *physical* tensor with the batch axis
-first; :class:`RecordBatch` goes from one to the other. This file and ``batching_rules.py`` alone use private names of
-PyTorch's ``functorch``.
+The code sees one record. Behind each of its tensors stands a *physical* tensor with the batch axis first;
+:class:`RecordBatch` goes from one to the other. Batching rules of a user's own would see the whole batch and may mix
+records: they are refused. This file alone uses private names of PyTorch's ``functorch``.
+
+Place: [gradients.record_batch] -> the engines that run a model's code under ``vmap``.
 """
 
 import contextlib
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,12 +18,16 @@ import torch
 import torch.utils.checkpoint
 from torch import Tensor
 from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]
+from torch._C._functorch import TransformType
+from torch._functorch.autograd_function import custom_function_call, has_overridden_vmap_rule
 from torch._functorch.predispatch import lazy_load_decompositions
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch._functorch.vmap import vmap_increment_nesting
+from torch._ops import OpOverload, OpOverloadPacket
 from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.overrides import TorchFunctionMode
 
-from tacita.gradients.batching_rules import rules_guarded
+from tacita.errors import UnsupportedModuleError
 
 outside = temporarily_clear_interpreter_stack  # in it, kernels run on physical tensors, and autograd records them
 
@@ -28,6 +35,12 @@ _RECOMPUTE = "_checkpoint_without_reentrant_generator"  # the function by which 
 _NO_HOOKS = (
     'saved_tensors_hooks see the tensors of the whole batch, and may mix records. Leave them out, or use method="loop".'
 )
+
+_VMAP_RULE = custom_function_call.functorch_table[TransformType.Vmap]  # as PyTorch has it
+_ONE_AT_A_TIME = threading.RLock()  # the switch belongs to the process
+OPERATORS = (OpOverload, OpOverloadPacket)
+_OF_TORCH = ("aten::", "prims::", "prim::")  # operators whose batching rules are PyTorch's
+_has_batching_rule = torch._C._dispatch_has_kernel_for_dispatch_key  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @dataclass(frozen=True)
@@ -109,3 +122,68 @@ def records(size: int) -> Iterator[RecordBatch]:
         finally:
             torch.compiler._is_compiling_flag = compiling
             setattr(checkpoint, _RECOMPUTE, recompute)
+
+
+@contextmanager
+def rules_guarded() -> Iterator[None]:
+    """Refuse an ``autograd.Function`` with a ``vmap`` rule of its own meanwhile, in a forward or a backward pass.
+
+    The switch belongs to the process, so threads take turns.
+    """
+    kind, rules = TransformType.Vmap, custom_function_call.functorch_table
+    with _ONE_AT_A_TIME:
+        before = rules[kind]
+        try:
+            rules[kind] = _guarded
+            yield
+        finally:
+            rules[kind] = before
+
+
+def check_operator(function: Any) -> None:
+    """Refuse an operator of ``torch.library`` with a batching rule of its own, which sees the batch.
+
+    Raises:
+        UnsupportedModuleError: It has one.
+    """
+    if not isinstance(function, OPERATORS):
+        return
+    names = [function.name()] if isinstance(function, OpOverload) else _overloads(function)
+    if any(not name.startswith(_OF_TORCH) and _has_batching_rule(name, "FuncTorchBatched") for name in names):
+        raise UnsupportedModuleError(
+            f"the operator {names[0]} has a vmap rule of its own, which sees the whole batch and may mix records. "
+            'Leave out register_vmap, or use method="loop".'
+        )
+
+
+class WritesUnseen(TorchFunctionMode):
+    """Watch whether the code inside may write a tensor without a change of its version.
+
+    PyTorch counts no writes in inference mode, nor those of an operator of a user's own that does not declare them.
+
+    Attributes:
+        possible: It could.
+    """
+
+    possible = False
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        names = [func.name()] if isinstance(func, OpOverload) else []
+        names = _overloads(func) if isinstance(func, OpOverloadPacket) else names
+        of_users = any(not name.startswith(_OF_TORCH) for name in names)
+        self.possible = self.possible or of_users or torch.is_inference_mode_enabled()
+        return func(*args, **(kwargs or {}))
+
+
+def _overloads(packet: OpOverloadPacket) -> list[str]:
+    return [getattr(packet, name).name() for name in packet.overloads()]
+
+
+def _guarded(interpreter: Any, function: Any, *operands: Any, **kwargs: Any) -> Any:
+    """Run an ``autograd.Function``; refuse one with a ``vmap`` of its own, which sees the batch and may mix records."""
+    if has_overridden_vmap_rule(function):
+        raise UnsupportedModuleError(
+            f"{function.__name__} has a vmap rule of its own, which sees the whole batch and may mix records. Set "
+            'generate_vmap_rule=True in its place, or use method="loop".'
+        )
+    return _VMAP_RULE(interpreter, function, *operands, **kwargs)
