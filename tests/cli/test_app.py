@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 import tacita.cli
-import tacita.cli.train as train_command
 import tacita.pipeline.purchases as purchases_module
 from tacita.cli.app import COMMANDS, make_app, run
 
@@ -199,7 +198,7 @@ def test_an_error_of_our_own_is_not_quoted_either(table, tacita_command, monkeyp
     def broken(*_: object, **__: object) -> None:
         raise KeyError("SECRET")
 
-    monkeypatch.setattr(train_command, "train_table", broken)
+    monkeypatch.setattr("tacita.pipeline.train_table", broken)
     outcome = tacita_command(*QUICK)
     assert outcome.code == 70
     assert "internal error (KeyError)" in _one_line(outcome.err)
@@ -213,7 +212,7 @@ def test_interrupted_it_says_how_to_go_on(table, tacita_command, monkeypatch) ->
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(train_command, "train_table", interrupted)
+    monkeypatch.setattr("tacita.pipeline.train_table", interrupted)
     outcome = tacita_command(*QUICK)
     assert outcome.code == 130
     assert "repeat the same command" in outcome.err
@@ -254,6 +253,28 @@ def test_every_command_has_help_with_an_example(tacita_command, command: str) ->
     assert f"Example: tacita {command}" in words
     assert "In short" not in words  # the whole command line's
     assert command in tacita_command("--help").out
+
+
+def test_no_help_waits_for_torch() -> None:
+    """Nor for SciPy: both take seconds to import. One process shows the help of every command, nested ones included."""
+    program = """
+import sys
+from tacita.cli.app import COMMANDS, make_app
+
+commands = [[], *([name] for name in COMMANDS), ["audit", "one-run"]]
+commands += [["federate", name] for name in ("simulate", "serve", "join")]
+for words in commands:
+    make_app()([*words, "--help"], result_action="return_value")
+    slow = {"torch", "scipy", "numpy"} & set(sys.modules)
+    assert not slow, f"tacita {' '.join(words)} --help imports {slow}"
+    print("shown:", *words)
+make_app()(["epsilon", "--sample-rate", "1", "--steps", "1", "--noise-multiplier", "9", "--delta", "1e-5"])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("shown:") == len(COMMANDS) + 5
+    assert "Usage: tacita federate serve" in done.stdout
+    assert "epsilon           <=" in done.stdout  # what is imported late is imported where it is used
 
 
 def test_help_gives_the_three_commands_one_needs(tacita_command) -> None:

@@ -47,7 +47,7 @@ def plan(tacita_command, monkeypatch, tmp_path):
     ],
 )
 def test_where_results_go_is_looked_at_first(plan, monkeypatch, more, says):
-    monkeypatch.setattr("tacita.cli.plan.plan_dp_clipped_sgd", None)  # would fail otherwise
+    monkeypatch.setattr("tacita.cli.planning.plan_dp_clipped_sgd", None)  # would fail otherwise
     done = plan(BASE, *more)
     assert (done.code, done.out) == (2, "")
     assert says in done.err

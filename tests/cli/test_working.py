@@ -99,8 +99,8 @@ PLAN = (
 @pytest.mark.parametrize(
     ("slow", "words", "says"),
     [
-        ("audit.audit_oracle", "audit dicesgd --noise automatic", "dicesgd: trying adversaries"),
-        ("plan.plan_dp_clipped_sgd", f"plan {PLAN}", "computing the noise"),
+        ("audit.audit.audit_oracle", "audit dicesgd --noise automatic", "dicesgd: trying adversaries"),
+        ("cli.planning.plan_dp_clipped_sgd", f"plan {PLAN}", "computing the noise"),
     ],
 )
 def test_a_slow_command_says_that_it_works(tacita_command, monkeypatch, log, *, slow, words, says):
@@ -108,7 +108,7 @@ def test_a_slow_command_says_that_it_works(tacita_command, monkeypatch, log, *, 
         wait_for_a_line(log)
         raise ValueError("enough")
 
-    monkeypatch.setattr(f"tacita.cli.{slow}", work)
+    monkeypatch.setattr(f"tacita.{slow}", work)
     assert tacita_command(*words.split()).code == 2
     assert log.getvalue().startswith(f"tacita: {says}: ")
 
@@ -121,6 +121,6 @@ def test_an_experiment_says_how_far_it_is(monkeypatch, tacita_command, log):
         raise ValueError("enough")
 
     slow = Experiment(name="slow", title="Slow.", source="nowhere", run=work)
-    monkeypatch.setattr("tacita.cli.reproduce.find", lambda name: slow)
+    monkeypatch.setattr("tacita.experiments.find", lambda name: slow)
     assert tacita_command("reproduce", "slow").code == 2
     assert "tacita: slow, noise 2: 50%" in log.getvalue()

@@ -3,9 +3,10 @@
 The factor 2 of replace-one is written here and nowhere else.
 """
 
-from typing import Literal, get_args
+from typing import get_args
 
-NeighboringRelation = Literal["add_or_remove_one", "replace_one", "zero_out_one"]
+from tacita._choices import NeighboringRelation
+
 RELATIONS: tuple[NeighboringRelation, ...] = get_args(NeighboringRelation)
 
 

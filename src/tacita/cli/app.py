@@ -57,7 +57,8 @@ tacita statement runs/adult
 
 
 # The module of each command, and its line in the list of commands, which is the first line of its docstring. A command
-# is imported only when it is used, so that the list needs neither torch nor most of this library.
+# is imported only when it is used. Its module imports what it computes with inside of its functions, so that no help
+# waits for torch.
 COMMANDS = {
     "train": (
         "tacita.cli.train:train",
@@ -145,7 +146,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     if arguments is None:  # in a process of its own
         keep_freed_memory()
     words = list(sys.argv[1:] if arguments is None else arguments)
-    # A command's own help is its docstring, which needs its module and thus torch; a list of commands does not.
+    # A command's own help is its docstring, which needs its module; the list of commands needs none.
     app = make_app(summaries=not any(word in COMMANDS for word in words))
     sys.exit(run(lambda: app(words, result_action="return_value")))
 

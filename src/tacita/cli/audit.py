@@ -5,18 +5,18 @@ Audits by name run on synthetic data sets, which are not private.
 
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
 from tacita import _validate
-from tacita.audit.audit import audit_oracle
-from tacita.audit.named_audits import READY, ReadyAudit
-from tacita.audit.result import AuditResult
 from tacita.cli.audit_one_run import CONFIDENCE, one_run
 from tacita.cli.outputs import check_figure, check_file, say_written, write_json
 from tacita.cli.working import Working
-from tacita.report.tradeoff import save_tradeoff
+
+if TYPE_CHECKING:
+    from tacita.audit.named_audits import ReadyAudit
+    from tacita.audit.result import AuditResult
 
 CONSISTENT, REFUTED = 0, 1
 HELP = """Measure a lower bound on an oracle's epsilon, and compare it with its claim.
@@ -88,6 +88,8 @@ def audit(
     if json_ is not None:
         write_json(json_, found.to_json())
     if plot is not None:
+        from tacita.report.tradeoff import save_tradeoff
+
         save_tradeoff(found, plot)
     for path in (json_, plot):
         if path is not None and not quiet:
@@ -96,8 +98,10 @@ def audit(
 
 
 def _measured(
-    ready: ReadyAudit, noise: str, *, runs: int, delta: float, confidence: float, seed: int, quiet: bool
-) -> AuditResult:
+    ready: "ReadyAudit", noise: str, *, runs: int, delta: float, confidence: float, seed: int, quiet: bool
+) -> "AuditResult":
+    from tacita.audit.audit import audit_oracle
+
     made = 0
     with Working(f"{ready.name}: trying adversaries", quiet=quiet) as working:
 
@@ -121,13 +125,15 @@ def _measured(
         )
 
 
-def _ready(name: str) -> ReadyAudit:
+def _ready(name: str) -> "ReadyAudit":
+    from tacita.audit.named_audits import READY
+
     if name not in READY:
         raise ValueError(f"name must be one of {', '.join(READY)}, got {name!r}.")
     return READY[name]
 
 
-def _noise(ready: ReadyAudit, noise: str | None) -> str:
+def _noise(ready: "ReadyAudit", noise: str | None) -> str:
     chosen = ready.noises[0] if noise is None else noise
     if chosen not in ready.noises:
         raise ValueError(f"noise must be one of {', '.join(ready.noises)} for {ready.name}, got {noise!r}.")
@@ -135,6 +141,8 @@ def _noise(ready: ReadyAudit, noise: str | None) -> str:
 
 
 def _listed() -> str:
+    from tacita.audit.named_audits import READY
+
     wide = max(map(len, READY)) + 2
     lines = []
     for ready in READY.values():

@@ -10,10 +10,6 @@ from tacita import _validate
 from tacita.cli.outputs import check_figure, check_file, say_written, write_json
 from tacita.cli.trust import check_code
 from tacita.cli.working import Working
-from tacita.pipeline import TableSettings
-from tacita.pipeline.settings import parse_toml, read_text
-from tacita.pipeline.table_audit import audit_table
-from tacita.report.one_run import save_one_run
 
 REFUTED = 1
 CONFIDENCE = "95 % is 0.95."
@@ -65,6 +61,10 @@ def one_run(
         trust_code: Allow importing and calling the model's code that the config names.
         quiet: Print no progress on standard error.
     """
+    from tacita.pipeline import TableSettings
+    from tacita.pipeline.settings import parse_toml, read_text
+    from tacita.pipeline.table_audit import audit_table
+
     path = Path(config) / "config.toml" if Path(config).is_dir() else Path(config)
     configured = parse_toml(read_text("config", str(path)))
     check_code(configured, trusted=trust_code)
@@ -87,6 +87,8 @@ def one_run(
     if json_file is not None:
         write_json(json_file, audit.result.to_json())
     if plot is not None:
+        from tacita.report.one_run import save_one_run
+
         save_one_run(audit.result, plot)
     if not quiet:
         for written in (json_file, plot):

@@ -5,25 +5,15 @@ Both say under which neighbouring relation they count, and what the same noise m
 
 import json as json_module
 import math
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
 from tacita import _validate
-from tacita.accounting import (
-    RELATIONS,
-    FullBatchLaw,
-    GaussianSumEvent,
-    NeighboringRelation,
-    PoissonLaw,
-    Spend,
-    attack_accuracy,
-    calibrate,
-    check_relation,
-    epsilon,
-    moved,
-)
-from tacita.ledger.text_lines import percent_up, rounded_up
+from tacita._choices import NeighboringRelation
+
+if TYPE_CHECKING:
+    from tacita.accounting import GaussianSumEvent
 
 PLAIN = Parameter(negative=())
 WIDTH = 16  # of the table's first column
@@ -56,6 +46,8 @@ def epsilon_of(
         neighboring_relation: How neighbouring data sets differ.
         json: Print JSON instead of the table.
     """
+    from tacita.accounting import check_relation
+
     _validate.positive("noise_multiplier", noise_multiplier)
     relation = check_relation(neighboring_relation)
     _show(noise_multiplier, relation, sample_rate=sample_rate, steps=steps, delta=delta, as_json=json)
@@ -83,6 +75,9 @@ def noise_for(
         neighboring_relation: How neighbouring data sets differ.
         json: Print JSON instead of the table.
     """
+    from tacita.accounting import calibrate, check_relation, moved
+    from tacita.ledger.text_lines import rounded_up
+
     relation = check_relation(neighboring_relation)
     _validate.positive("epsilon", epsilon)
     _check(sample_rate, steps, delta)
@@ -104,8 +99,10 @@ def _check(sample_rate: float, steps: int, delta: float) -> None:
     _validate.delta("delta", delta)
 
 
-def _event(relation: NeighboringRelation, sample_rate: float, noise_std: float) -> GaussianSumEvent:
+def _event(relation: NeighboringRelation, sample_rate: float, noise_std: float) -> "GaussianSumEvent":
     """Return the event of a session of sums whose contributions have norm at most 1."""
+    from tacita.accounting import FullBatchLaw, GaussianSumEvent, PoissonLaw
+
     law = FullBatchLaw() if sample_rate == 1 else PoissonLaw(sample_rate)
     return GaussianSumEvent(relation=relation, sampling=law, max_contribution=(1.0,), noise_std=(noise_std,))
 
@@ -119,6 +116,8 @@ def _show(
     delta: float,
     as_json: bool,
 ) -> None:
+    from tacita.accounting import RELATIONS, Spend, attack_accuracy, epsilon, moved
+
     _check(sample_rate, steps, delta)
     noise_std = noise_multiplier * moved(relation)
     bounds = {one: epsilon([Spend(_event(one, sample_rate, noise_std), steps)], delta) for one in RELATIONS}
@@ -143,10 +142,15 @@ def _finite(value: float) -> float | None:
 
 
 def _bound(value: float | None) -> str:
+    from tacita.ledger.text_lines import rounded_up
+
     return "= infinity" if value is None else f"<= {rounded_up(value)}"
 
 
 def _table(record: dict[str, Any]) -> str:
+    from tacita.accounting import moved
+    from tacita.ledger.text_lines import percent_up, rounded_up
+
     relation = record["neighboring_relation"]
     risk = percent_up(record["attack_accuracy"])
     sensitivity = "2 C" if moved(relation) == 2 else "C"

@@ -7,8 +7,6 @@ from cyclopts import App, Parameter
 from tacita.cli.federate_real import add_to
 from tacita.cli.outputs import check_folder, say_written
 from tacita.cli.working import Working
-from tacita.federated.settings import read_settings
-from tacita.federated.simulated_run import run_simulation
 
 HELP = """Train over clients that send noisy messages, simulated or for real.
 
@@ -27,6 +25,9 @@ def simulate(config: str, /, *, quiet: Annotated[bool, Parameter(negative=())] =
         config: The TOML file.
         quiet: Show no progress.
     """
+    from tacita.federated.settings import read_settings
+    from tacita.federated.simulated_run import run_simulation
+
     settings = read_settings(config)
     check_folder("output", settings.output)
     with Working("federated rounds", quiet=quiet) as working:

@@ -12,9 +12,6 @@ from cyclopts import Parameter
 
 from tacita._files import make_folder
 from tacita.cli.outputs import check_folder, say_written
-from tacita.federated.federation import FederationSettings, joined, read_rows
-from tacita.federated.flower_processes import Security, Serving, program, running, supernode
-from tacita.ledger import statement
 
 STOP = (signal.SIGINT, signal.SIGTERM)
 Flag = Annotated[bool, Parameter(negative=())]
@@ -54,6 +51,9 @@ def serve(
         minimum_clients: Number of clients to wait for before a round; 0 for all.
         seconds: How long to wait for the messages of a round.
     """
+    from tacita.federated.federation import FederationSettings
+    from tacita.federated.flower_processes import Security, Serving
+
     security = Security(insecure=insecure, certificate=certificate, key=key, authority=authority)
     security.of_server()
     check_folder("--output", output)
@@ -105,6 +105,10 @@ def join(
         node_key: File of this node's private key, if the server authenticates nodes.
         socket: Path of the Unix socket, in a folder of mode 0700; by default in the private folder.
     """
+    from tacita.federated.federation import FederationSettings, joined, read_rows
+    from tacita.federated.flower_processes import Security, program, running, supernode
+    from tacita.ledger import statement
+
     security = Security(insecure=insecure, authority=authority)
     if superlink is not None:
         security.of_client()

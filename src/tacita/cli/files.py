@@ -2,19 +2,14 @@
 
 import sys
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 from cyclopts import Parameter
 
 from tacita.cli.outputs import say_written, write_bytes
-from tacita.pipeline import check_run, load, predict_file
-from tacita.pipeline.predict import predicted_pieces
-from tacita.pipeline.settings import read_text
-from tacita.tables.check import check as look
-from tacita.tables.draft import draft
-from tacita.tables.readers import FileFormat, read_table
-from tacita.tables.schema import Schema, Target
+
+if TYPE_CHECKING:
+    from tacita.tables.readers import FileFormat
 
 FLAT = Parameter(name="*")  # an object's fields are options by their own names
 FAULTY = 1
@@ -43,8 +38,10 @@ class TextFormat:
     encoding: str | None = None
     decimal: str | None = None
 
-    def resolve(self) -> FileFormat:
+    def resolve(self) -> "FileFormat":
         """Return the format with defaults for what was not given."""
+        from tacita.tables.readers import FileFormat
+
         names = () if self.columns is None else tuple(part.strip() for part in self.columns.split(","))
         default = FileFormat()
         return FileFormat(
@@ -78,6 +75,9 @@ def predict(
         output: File to write; after an error it is unchanged, while standard output may have its beginning.
         trust_code: Import and call the model's code, if it was trained with --model package.module:callable.
     """
+    from tacita.pipeline import load, predict_file
+    from tacita.pipeline.predict import predicted_pieces
+
     model = load(run, trust_code=trust_code)
     if output is None:
         write_bytes(predicted_pieces(model, data))
@@ -95,6 +95,8 @@ def statement(run: str, /) -> int:
     Args:
         run: Folder of a finished run.
     """
+    from tacita.pipeline import check_run
+
     checked = check_run(run)
     if checked.faults:
         print("TAMPERED: what follows does not hold, because something was changed:")
@@ -127,6 +129,9 @@ def schema(
         data: The table: CSV (compressed or not), Parquet or NPZ.
         target: The column to predict.
     """
+    from tacita.tables.draft import draft
+    from tacita.tables.readers import read_table
+
     reading = text.resolve()
     print(draft(read_table(data, reading), reading, target=target), end="")
     return 0
@@ -151,6 +156,13 @@ def check(
         schema: TOML file with what is declared; without it, only what the file itself shows is checked.
         target: The column to predict.
     """
+    import msgspec
+
+    from tacita.pipeline.settings import read_text
+    from tacita.tables.check import check as look
+    from tacita.tables.readers import FileFormat, read_table
+    from tacita.tables.schema import Schema, Target
+
     declared = Schema() if schema is None else Schema.loads(read_text("schema", schema))
     given = text.resolve()
     reading = declared.reading if given == FileFormat() else given

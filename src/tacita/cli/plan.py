@@ -3,30 +3,13 @@
 Every number is declared by the user.
 """
 
-import sys
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from cyclopts import Parameter
-from rich.console import Console
 
-from tacita._files import replace_durably
-from tacita.accounting import NeighboringRelation
-from tacita.cli.outputs import check_figure, check_file, say_written, write_json
-from tacita.cli.working import Working
-from tacita.report.federated_plan import federated_figure, federated_record, show_federated
-from tacita.report.plan_figure import plan_figure
-from tacita.report.plan_text import as_record, show
-from tacita.report.second_order_text import second_order_record, show_second_order
-from tacita.report.style import image_kind
-from tacita.report.what_if_page import what_if_page
-from tacita.theory.clip21_plan import FederatedSetting, plan_clip21
-from tacita.theory.noisy_sgd_plan import NoisySGDSetting, plan_noisy_sgd
-from tacita.theory.plan_setting import PlanSetting, Sampling
-from tacita.theory.planner import plan_dp_clipped_sgd
-from tacita.theory.problem import ConvexProblem, NonConvexProblem, Problem
-from tacita.theory.what_if import what_if
+from tacita._choices import NeighboringRelation, PlannedSampling
+from tacita.cli.outputs import check_figure, check_file
 
 FLAT = Parameter(name="*")  # an object's fields are options by their own names
 GUARANTEE = Parameter(group="The guarantee", negative=())
@@ -35,8 +18,6 @@ TRAINING = Parameter(group="The training", negative=())
 SECOND = Parameter(group="Second-order points (--second-order)", negative=())
 FEDERATED = Parameter(group="Federated clients (--federated)", negative=())
 OUTPUT = Parameter(group="Output", negative=())
-DPI = 200
-WIDTH = 100  # of the text when it is piped
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,23 +57,6 @@ class PlanProblem:
     radius: Annotated[float | None, PROBLEM] = None
     initial_gap: Annotated[float | None, PROBLEM] = None
 
-    def resolve(self) -> Problem:
-        """Return the theory's problem; raise ``ValueError`` unless exactly one of radius and gap is given."""
-        shared: dict[str, Any] = {
-            "smoothness": self.smoothness,
-            "moment_scale": self.moment_scale,
-            "moment_order": self.moment_order,
-            "dim": self.dim,
-        }
-        if self.radius is not None and self.initial_gap is None:
-            return ConvexProblem(radius=self.radius, **shared)
-        if self.initial_gap is not None and self.radius is None:
-            return NonConvexProblem(initial_gap=self.initial_gap, **shared)
-        raise ValueError(
-            "give --radius for a convex problem (distance from the start to a minimiser) or --initial-gap for a "
-            "non-convex one (objective at the start minus its infimum), and not both."
-        )
-
 
 @dataclass(frozen=True, kw_only=True)
 class PlanTraining:
@@ -108,7 +72,7 @@ class PlanTraining:
 
     batch_size: Annotated[int | None, TRAINING] = None
     steps: Annotated[int | None, TRAINING] = None
-    sampling: Annotated[Sampling, TRAINING] = "poisson"
+    sampling: Annotated[PlannedSampling, TRAINING] = "poisson"
     failure_probability: Annotated[float, TRAINING] = 0.05
 
     def batch(self, num_records: int) -> int:
@@ -196,115 +160,25 @@ def plan(
         html: Write a page to this file on which epsilon, steps, batch and threshold can be moved; not
             with --second-order or --federated.
     """
+    from tacita.cli import planning
+
     check_file("json", json)
     check_file("html", html)
     check_figure("plot", plot)
     if clients.federated:
         _check_federated(problem, training, second, html)
-        _federated(_federated_setting(guarantee, problem, training, clients), plot, json)
+        planning.federated(planning.federated_setting(guarantee, problem, training, clients), plot, json)
     elif clients != FederatedOptions():
         raise ValueError(
             "largest_grad and max_grad_norm can be given only with --federated: add it, or leave them out."
         )
     elif second.second_order:
         _check_second_order(problem, training, plot, html)
-        _second_order(_second_order_setting(guarantee, problem, training, second), json)
+        planning.second_order(planning.second_order_setting(guarantee, problem, training, second), json)
     else:
         _check_first_order(second)
-        _first_order(_setting(guarantee, problem, training), plot, json, html)
+        planning.first_order(planning.first_order_setting(guarantee, problem, training), plot, json, html)
     return 0
-
-
-def _first_order(setting: PlanSetting, plot: str | None, json: str | None, html: str | None) -> None:
-    with Working("computing the noise") as working:
-        found = plan_dp_clipped_sgd(setting)
-        around = [] if html is None else what_if(found, working.show)
-    show(found, _console())
-    _write(json, as_record(found))
-    if html is not None:
-        replace_durably(Path(html), what_if_page(found, around).encode())
-        say_written(html)
-    if plot is not None:
-        plan_figure(found).savefig(plot, format=image_kind(plot), dpi=DPI)
-        say_written(plot)
-
-
-def _second_order(setting: NoisySGDSetting, json: str | None) -> None:
-    with Working("computing epsilon"):
-        found = plan_noisy_sgd(setting)
-    show_second_order(found, _console())
-    _write(json, second_order_record(found))
-
-
-def _federated(setting: FederatedSetting, plot: str | None, json: str | None) -> None:
-    found = plan_clip21(setting)
-    show_federated(found, _console())
-    _write(json, federated_record(found))
-    if plot is not None:
-        federated_figure(found).savefig(plot, format=image_kind(plot), dpi=DPI)
-        say_written(plot)
-
-
-def _setting(guarantee: PlanGuarantee, problem: PlanProblem, training: PlanTraining) -> PlanSetting:
-    if training.steps is None:
-        raise ValueError("steps is missing: give --steps (with --second-order it follows from the accuracy).")
-    return PlanSetting(
-        problem=problem.resolve(),
-        num_records=problem.num_records,
-        batch_size=training.batch(problem.num_records),
-        steps=training.steps,
-        epsilon=guarantee.epsilon,
-        delta=guarantee.delta,
-        relation=guarantee.neighboring_relation,
-        sampling=training.sampling,
-        failure_probability=training.failure_probability,
-    )
-
-
-def _second_order_setting(
-    guarantee: PlanGuarantee, problem: PlanProblem, training: PlanTraining, second: SecondOrderOptions
-) -> NoisySGDSetting:
-    return NoisySGDSetting(
-        num_records=problem.num_records,
-        dim=problem.dim,
-        batch_size=training.batch(problem.num_records),
-        epsilon=guarantee.epsilon,
-        delta=guarantee.delta,
-        relation=guarantee.neighboring_relation,
-        smoothness=problem.smoothness,
-        hessian_lipschitz=_needed("hessian_lipschitz", second.hessian_lipschitz),
-        initial_gap=_needed("initial_gap", problem.initial_gap),
-        gradient_noise=problem.moment_scale,
-        accuracy=second.accuracy,
-        gradient_bound=second.gradient_bound,
-        concentrated=not second.no_concentration,
-    )
-
-
-def _federated_setting(
-    guarantee: PlanGuarantee, problem: PlanProblem, training: PlanTraining, clients: FederatedOptions
-) -> FederatedSetting:
-    if training.steps is None:
-        raise ValueError("steps is missing: --federated needs --steps, the number of rounds.")
-    return FederatedSetting(
-        num_clients=problem.num_records,
-        rounds=training.steps,
-        dim=problem.dim,
-        epsilon=guarantee.epsilon,
-        delta=guarantee.delta,
-        smoothness=problem.smoothness,
-        initial_gap=_needed("initial_gap", problem.initial_gap, "federated"),
-        largest_grad=_needed("largest_grad", clients.largest_grad, "federated"),
-        gradient_noise=problem.moment_scale,
-        max_grad_norm=clients.max_grad_norm,
-        failure_probability=training.failure_probability,
-    )
-
-
-def _needed(name: str, value: float | None, plan: str = "second-order") -> float:
-    if value is None:
-        raise ValueError(f"{name} is missing: --{plan} needs --{name.replace('_', '-')}.")
-    return value
 
 
 def _check_federated(
@@ -333,13 +207,3 @@ def _check_first_order(second: SecondOrderOptions) -> None:
     other = [name for name, value in vars(second).items() if value is not None and value is not False]
     if other:
         raise ValueError(f"{' and '.join(other)} can be given only with --second-order: add it, or leave it out.")
-
-
-def _console() -> Console:
-    return Console() if sys.stdout.isatty() else Console(width=WIDTH, no_color=True)
-
-
-def _write(json: str | None, record: dict[str, Any]) -> None:
-    if json is not None:
-        write_json(json, record)
-        say_written(json)

@@ -7,8 +7,6 @@ from cyclopts import Parameter
 
 from tacita._files import replace_durably
 from tacita.cli.outputs import check_file, say_written
-from tacita.report.run_numbers import RunNumbers
-from tacita.report.run_page import report_page
 from tacita.report.style import need_matplotlib
 
 CHANGED = 1
@@ -27,6 +25,9 @@ def report(*runs: str, output: Annotated[str, Parameter(name=("--output", "-o"))
         runs: Folders of finished runs.
         output: HTML file to write.
     """
+    from tacita.report.run_numbers import RunNumbers
+    from tacita.report.run_page import report_page
+
     if not runs:
         raise ValueError("runs must name one folder of a finished run, or more: tacita list shows them.")
     check_file("output", output)

@@ -1,16 +1,17 @@
 """``tacita reproduce``: run an experiment of a paper, and check whether its claims hold."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 from rich.console import Console
 
 from tacita.cli.outputs import check_folder, say_written
 from tacita.cli.working import Working
-from tacita.experiments import catalogue, find
-from tacita.experiments import runner as runs
 from tacita.report.style import need_matplotlib
+
+if TYPE_CHECKING:
+    from tacita.experiments.runner import Experiment, Result
 
 CHECK_FAILED = 1
 
@@ -22,7 +23,7 @@ def reproduce(
     full: Annotated[bool, Parameter(negative=())] = False,
     output: Annotated[str | None, Parameter(name=("--output", "-o"))] = None,
     json: Annotated[bool, Parameter(negative=())] = False,
-    seed: int = runs.SEED,
+    seed: int | None = None,
     data: str | None = None,
 ) -> int:
     """Run an experiment of a paper; print its table and whether its claims hold. Without a name, list all.
@@ -40,12 +41,16 @@ def reproduce(
             experiments dicesgd-* and noisy-sgd-figure-* also keep their single runs there, in NAME.runs.jsonl, and go
             on with them when they are repeated.
         json: Print JSON instead of the table.
-        seed: Seed of the synthetic data, and of what is drawn.
+        seed: Seed of the synthetic data, and of what is drawn; by default the same in every run.
         data: Folder of public data, for the experiments of a paper that has such (clip21-thresholds: duke.npz and
             leukemia.npz); without it, a small synthetic stand-in.
     """
+    from tacita.experiments import find
+    from tacita.experiments import runner as runs
+
     if name is None:
         return _list(json)
+    seed = runs.SEED if seed is None else seed
     experiment = find(name)
     if output is not None:
         need_matplotlib()  # fails before the work, not after it
@@ -61,8 +66,10 @@ def reproduce(
     return 0 if result.holds else CHECK_FAILED
 
 
-def report(experiment: runs.Experiment, result: runs.Result) -> str:
+def report(experiment: "Experiment", result: "Result") -> str:
     """Return title, table, notes and checks as plain text."""
+    from tacita.experiments import runner as runs
+
     console = Console(width=160, no_color=True, highlight=False, markup=False)
     with console.capture() as captured:
         console.print(f"{experiment.title}\n{runs.sentence(experiment.source)}")
@@ -76,6 +83,9 @@ def report(experiment: runs.Experiment, result: runs.Result) -> str:
 
 
 def _list(json: bool) -> int:
+    from tacita.experiments import catalogue
+    from tacita.experiments import runner as runs
+
     known = catalogue().values()
     if json:
         rows = [{"name": e.name, "title": e.title, "source": e.source} for e in known]
@@ -87,7 +97,7 @@ def _list(json: bool) -> int:
     return 0
 
 
-def _run(experiment: runs.Experiment, full: bool, seed: int, data: str | None, kept: Path | None) -> runs.Result:
+def _run(experiment: "Experiment", full: bool, seed: int, data: str | None, kept: Path | None) -> "Result":
     with Working(experiment.name) as working:
         return experiment(
             full=full,

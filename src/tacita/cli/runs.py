@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any, TypeGuard
+from typing import TYPE_CHECKING, Annotated, Any, TypeGuard
 
 from cyclopts import Parameter
 from rich import box
@@ -10,10 +10,9 @@ from rich.console import Console
 from rich.table import Table
 
 from tacita.errors import TacitaError
-from tacita.ledger.text_lines import percent_up, rounded_up
-from tacita.pipeline import check_run
-from tacita.pipeline.overview import RunOverview, overview_of, runs_in
-from tacita.training.sealed_run import STATEMENT
+
+if TYPE_CHECKING:
+    from tacita.pipeline.overview import RunOverview
 
 CHANGED = 1
 WIDTH = 12  # of the first column of ``show``
@@ -28,6 +27,8 @@ def list_runs(folder: str = ".", /) -> int:
     Args:
         folder: Folder that holds the folders of runs; the current one by default.
     """
+    from tacita.pipeline.overview import runs_in
+
     found = list(runs_in(folder))
     if not found:
         print(f"no runs in {folder}", file=sys.stderr)
@@ -48,6 +49,10 @@ def show_run(run: str, /, *, json: Annotated[bool, FLAG] = False) -> int:
         run: Folder of a run.
         json: Print the statement's fields as JSON instead.
     """
+    from tacita.pipeline import check_run
+    from tacita.pipeline.overview import overview_of
+    from tacita.training.sealed_run import STATEMENT
+
     found = overview_of(run)
     if found is None:
         raise TacitaError(f"{run!r} holds no run: give the --output of a training.")
@@ -62,7 +67,9 @@ def show_run(run: str, /, *, json: Annotated[bool, FLAG] = False) -> int:
     return CHANGED if faults else 0
 
 
-def _row(run: RunOverview) -> tuple[str, ...]:
+def _row(run: "RunOverview") -> tuple[str, ...]:
+    from tacita.ledger.text_lines import rounded_up
+
     fields, score = run.fields, run.score
     epsilon, delta, value = fields.get("epsilon"), fields.get("delta"), score.get("value")
     return (
@@ -77,7 +84,9 @@ def _row(run: RunOverview) -> tuple[str, ...]:
     )
 
 
-def _summary(run: RunOverview, faults: tuple[str, ...]) -> dict[str, str]:
+def _summary(run: "RunOverview", faults: tuple[str, ...]) -> dict[str, str]:
+    from tacita.ledger.text_lines import percent_up, rounded_up
+
     fields, score = run.fields, run.score
     epsilon, accuracy, value = fields.get("epsilon"), fields.get("attack_accuracy"), score.get("value")
     bound = f"epsilon <= {rounded_up(epsilon)}" if _is_number(epsilon) else "no unconditional epsilon"
@@ -99,7 +108,7 @@ def _summary(run: RunOverview, faults: tuple[str, ...]) -> dict[str, str]:
     }
 
 
-def _guaranteed(run: RunOverview) -> bool:
+def _guaranteed(run: "RunOverview") -> bool:
     return run.state == "finished" and run.fields.get("verdict") != "not private"
 
 

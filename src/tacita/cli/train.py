@@ -6,17 +6,15 @@ The flags are the settings of :class:`~tacita.pipeline.TableSettings`; they over
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from tacita.accounting import NeighboringRelation
+from tacita._choices import NeighboringRelation
 from tacita.cli.trust import check_code
-from tacita.pipeline import TableSettings, train_table
-from tacita.pipeline.dry_run import plan_in_words
-from tacita.pipeline.settings import LISTS, parse_toml, read_text
-from tacita.pipeline.table_statement import no_run
-from tacita.selection import sweep_table
+
+if TYPE_CHECKING:
+    from tacita.pipeline import TableSettings
 
 DATA = Parameter(group="The table", negative=())
 PRIVACY = Parameter(group="The guarantee", negative=())
@@ -157,14 +155,19 @@ def train(
     flags["about"] = {name: value for name, value in asdict(about).items() if value is not None}
     settings = _settings(flags, config, trust_code=trust_code)
     if dry_run:
+        from tacita.pipeline.dry_run import plan_in_words
+
         print(plan_in_words(settings), end="")
     else:
         _train(settings, quiet=quiet)
     return 0
 
 
-def _settings(flags: dict[str, Any], config: str | None, *, trust_code: bool) -> TableSettings:
+def _settings(flags: dict[str, Any], config: str | None, *, trust_code: bool) -> "TableSettings":
     """Return the settings of the config file, overridden by those given as flags."""
+    from tacita.pipeline import TableSettings
+    from tacita.pipeline.settings import LISTS, parse_toml, read_text
+
     given = dict(flags)
     if "sweep" in given:
         given["sweep"] = read_text("sweep", given["sweep"])
@@ -180,8 +183,12 @@ def _settings(flags: dict[str, Any], config: str | None, *, trust_code: bool) ->
     return TableSettings.from_dict({**configured, **given})
 
 
-def _train(settings: TableSettings, *, quiet: bool) -> None:
+def _train(settings: "TableSettings", *, quiet: bool) -> None:
     """Train, print the statement, and say on standard error what to do next."""
+    from tacita.pipeline import train_table
+    from tacita.pipeline.table_statement import no_run
+    from tacita.selection import sweep_table
+
     training = train_table if settings.sweep is None else sweep_table
     try:
         run = training(settings, say=(lambda words: None) if quiet else _say, progress=not quiet)

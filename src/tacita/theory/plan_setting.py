@@ -4,14 +4,14 @@ Every input is public and declared before any data are read.
 """
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import get_args
 
 from tacita import _validate
+from tacita._choices import PlannedSampling
 from tacita.accounting import NeighboringRelation, check_relation
 from tacita.theory.problem import Problem
 
-Sampling = Literal["poisson", "full_batch", "one_pass"]
-SAMPLINGS: tuple[Sampling, ...] = get_args(Sampling)
+SAMPLINGS: tuple[PlannedSampling, ...] = get_args(PlannedSampling)
 
 NO_FIXED_SIZE = (
     "The theorem's proof needs every step to average a fixed number of fresh, independent records; {why}. The mean of "
@@ -48,7 +48,7 @@ class PlanSetting:
     epsilon: float
     delta: float
     relation: NeighboringRelation
-    sampling: Sampling = "poisson"
+    sampling: PlannedSampling = "poisson"
     failure_probability: float = 0.05
 
     def __post_init__(self) -> None:
