@@ -9,7 +9,8 @@ from tacita.ledger import Ledger
 from tacita.mechanisms import CalibratedGaussian
 from tacita.pipeline.plan import TablePlan
 from tacita.pipeline.source import TableSource
-from tacita.tables.schema import CategorySpec, NumberSpec, Schema, Target
+from tacita.tables.column_specs import CategorySpec, NumberSpec
+from tacita.tables.schema import Schema, Target
 from tacita.tables.table import NumberColumn, Table, TextColumn
 
 CLASSES = Target(column="label", classes=("no", "yes"))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tacita.errors import DataStructureError
 from tacita.tables import FileFormat, Schema, read_table
 from tacita.tables.cells import NUMBER
-from tacita.tables.schema import CategorySpec
+from tacita.tables.column_specs import CategorySpec
 from tacita.tables.survey import (
     BINS,
     ZERO,

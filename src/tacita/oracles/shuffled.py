@@ -192,22 +192,20 @@ class _ShuffleOracle(ABC):
 
     def _check(self, delta: float) -> None:
         """Raise ``ValueError`` or ``UnsupportedEventError`` unless sampler, records and relation fit together."""
-        relation = self.ledger.neighboring_relation
-        check_units(relation, self._data.max_rows_per_unit)
+        check_units(self.ledger.neighboring_relation, self._data.max_rows_per_unit)
         check_sampling(self.sampler, self._data, self.planned_queries, public_count=True)
         _validate.delta_below("target_delta", delta, self._data.num_rows)
         if self.source.ranks.size > 1:
             raise ValueError("process_group must be None: users add their noise themselves, on one rank.")
 
     def _event(self, sums: ShuffledSums) -> ShuffledSumEvent:
-        dim, fraction = dim_of(self.source.shapes), sums.honest_fraction
         return sums.bits.event(
             self.ledger.neighboring_relation,
             self.sampler.law,
             users=sums.users,
-            coordinates=dim,
+            coordinates=dim_of(self.source.shapes),
             l2_bounded=sums.l2_bounded,
-            honest_fraction=fraction,
+            honest_fraction=sums.honest_fraction,
         )
 
 

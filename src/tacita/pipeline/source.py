@@ -15,8 +15,9 @@ import numpy as np
 
 from tacita.errors import DataStructureError, TacitaError
 from tacita.pipeline.settings import TableSettings, check_delta, read_text
+from tacita.tables.column_specs import ArraySpec, CategorySpec, DateSpec, NumberSpec
 from tacita.tables.readers import open_table, read_table
-from tacita.tables.schema import ArraySpec, CategorySpec, DateSpec, NumberSpec, Schema, Target
+from tacita.tables.schema import Schema, Target
 from tacita.tables.table import NO_COLUMN_HINT, ArrayColumn, Table
 from tacita.tables.table_file import TableFile
 

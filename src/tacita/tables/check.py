@@ -11,9 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from tacita.tables.cells import MISSING, NUMBER, TEXT
+from tacita.tables.column_specs import ArraySpec, CategorySpec, DateSpec, NumberSpec, as_texts
 from tacita.tables.findings import Finding, labels, structure, worth
 from tacita.tables.notation import require_columns
-from tacita.tables.schema import ArraySpec, CategorySpec, DateSpec, NumberSpec, Schema, as_texts
+from tacita.tables.schema import Schema
 from tacita.tables.table import ArrayColumn, Column, Table
 
 EXAMPLES = 3

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tacita.tables.column_specs import ArraySpec, CategorySpec, DateSpec, NumberSpec, Spec, as_texts
 from tacita.tables.encoding import Encoder
 from tacita.tables.features import (
     ArrayPiece,
@@ -20,7 +21,7 @@ from tacita.tables.features import (
 )
 from tacita.tables.image_features import GROUPS, ScatteringPiece
 from tacita.tables.refinement import bounds
-from tacita.tables.schema import ArraySpec, CategorySpec, DateSpec, NumberSpec, Schema, Spec, Target, as_texts
+from tacita.tables.schema import Schema, Target
 from tacita.tables.survey import Bin, Facts, Survey, mean_and_std
 
 COVER = 0.9  # a number has few values only if its released values hold this share of the rows

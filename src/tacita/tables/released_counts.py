@@ -8,8 +8,9 @@ from collections.abc import Mapping
 import msgspec
 import numpy as np
 
+from tacita.tables.column_specs import CategorySpec, DateSpec, NumberSpec
 from tacita.tables.lean_survey import read_lean, read_scales, window
-from tacita.tables.schema import CategorySpec, DateSpec, NumberSpec, Schema
+from tacita.tables.schema import Schema
 from tacita.tables.survey import Facts, Kind, Survey, SurveyCounts, read_survey
 from tacita.tables.task import Task
 

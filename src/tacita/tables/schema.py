@@ -4,7 +4,6 @@ A column that is declared in full, with bounds or values, needs no purchase; wha
 drafted schema carries ``reviewed = false`` until a person has read it, and training refuses it.
 """
 
-import math
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -13,130 +12,24 @@ from typing import Any, Literal
 import msgspec
 
 from tacita.errors import DataStructureError
-from tacita.features import Scattering
-from tacita.tables.cells import DEFAULT_MISSING, check_date_format, parse_date
-from tacita.tables.features import ArrayPiece, check_array, evenly_spread
+from tacita.tables.cells import DEFAULT_MISSING, check_date_format
+from tacita.tables.column_specs import (
+    STORAGES,
+    ArraySpec,
+    CategorySpec,
+    DateSpec,
+    IdentifierSpec,
+    Spec,
+    TextSpec,
+    check_bounds,
+    check_values,
+    declared_column,
+    strict,
+)
 from tacita.tables.readers import FileFormat
 from tacita.tables.table import ArrayColumn, Table
 
 Task = Literal["classification", "regression"]
-LONGEST_REASON = 500  # characters of a message, because names and values in it may be of any length
-
-
-class Declared(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"):
-    """The declaration of one column: one TOML table, read strictly."""
-
-    @property
-    def complete(self) -> bool:
-        """Whether the column can be encoded without looking at the data."""
-        return True
-
-
-class NumberSpec(Declared, frozen=True, tag="number"):
-    """A number, clamped to [lower, upper]; ``steps`` are public thresholds, by default chosen by a public rule."""
-
-    lower: float | None = None
-    upper: float | None = None
-    steps: tuple[float, ...] | None = None
-
-    def __post_init__(self):
-        _check_bounds(self.lower, self.upper)
-        if self.steps is not None and not all(map(math.isfinite, self.steps)):
-            raise ValueError(f"steps must be finite numbers, got {list(self.steps)}.")
-
-    @property
-    def complete(self) -> bool:
-        return self.lower is not None
-
-
-class DateSpec(Declared, frozen=True, tag="date"):
-    """A date in a declared ``format`` (strptime), between two dates in that format; read as days since 1970-01-01."""
-
-    format: str
-    lower: str | None = None
-    upper: str | None = None
-
-    def __post_init__(self):
-        check_date_format(self.format)
-        for name, bound in (("lower", self.lower), ("upper", self.upper)):
-            if bound is not None and parse_date(bound, self.format) is None:
-                raise ValueError(f"{name} must be a date in the format {self.format!r}, got {bound!r}.")
-        _check_bounds(*self.days)
-
-    @property
-    def days(self) -> tuple[float | None, float | None]:
-        """The bounds as days since 1970-01-01."""
-        lower, upper = (None if b is None else parse_date(b, self.format) for b in (self.lower, self.upper))
-        return lower, upper
-
-    @property
-    def complete(self) -> bool:
-        return self.lower is not None
-
-
-class CategorySpec(Declared, frozen=True, tag="category"):
-    """A category: one of ``values``, or else "other"."""
-
-    values: tuple[str | int, ...] | None = None
-
-    def __post_init__(self):
-        _check_values("values", self.values, at_least=1)
-
-    @property
-    def complete(self) -> bool:
-        return self.values is not None
-
-
-class ArraySpec(Declared, frozen=True, tag="array"):
-    """An array in each row of an NPZ file; ``shape`` is that of one row.
-
-    Attributes:
-        shape, lower, upper: The shape, and bounds that values are clamped to.
-        centre, scale: Public numbers; a value x becomes ``(x - centre) / scale``.
-        groups: Number of equal runs of a row's array that each get mean 0 and variance 1, by the row alone, in place of
-            ``centre`` and ``scale``; with ``features``, of groups of channels. If none of the three is declared, a
-            public rule on the shape chooses: groups for a feature map, of shape (channels, height, width) with more
-            than 4 channels, and else [lower, upper] is mapped to [0, 1].
-        features: "scattering" for an image: fixed features in place of the values.
-    """
-
-    shape: tuple[int, ...]
-    lower: float
-    upper: float
-    centre: float | None = None
-    scale: float | None = None
-    groups: int | None = None
-    features: Literal["scattering"] | None = None
-
-    def __post_init__(self):
-        _check_bounds(self.lower, self.upper)
-        check_array(self.shape, self.lower, self.upper)
-        if self.features is None:
-            scaling = {"centre": self.centre, "scale": self.scale, "groups": self.groups}
-            ArrayPiece(column="", shape=self.shape, lower=self.lower, upper=self.upper, **scaling)  # raises if wrong
-        elif self.centre is not None or self.scale is not None:
-            raise ValueError("centre and scale belong to values: leave them out with features, which have groups.")
-        else:
-            Scattering(shape=self.shape, groups=self.groups)  # raises unless it is an image
-
-
-class TextSpec(Declared, frozen=True, tag="text"):
-    """Free text, which is not used."""
-
-
-class IdentifierSpec(Declared, frozen=True, tag="identifier"):
-    """A name, number or code of a person, which is never a feature."""
-
-
-Spec = NumberSpec | DateSpec | CategorySpec | ArraySpec | TextSpec | IdentifierSpec
-_STORAGES: dict[type, tuple[str, ...]] = {  # the storage that a file may have for each kind
-    NumberSpec: ("cells", "string", "number"),
-    DateSpec: ("cells", "string", "date"),
-    CategorySpec: ("cells", "string", "number"),
-    ArraySpec: ("array",),
-    TextSpec: ("cells", "string", "number", "date", "array"),
-    IdentifierSpec: ("cells", "string", "number", "date", "array"),
-}
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -161,8 +54,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     format: str | None = None
 
     def __post_init__(self):
-        _check_bounds(self.lower, self.upper)
-        _check_values("classes", self.classes, at_least=2)
+        check_bounds(self.lower, self.upper)
+        check_values("classes", self.classes, at_least=2)
         if self.classes is not None and (self.task == "regression" or self.lower is not None):
             raise ValueError("classes belong to a classification: remove them, or task, lower and upper.")
         if self.dates and self.classes is not None:
@@ -244,7 +137,7 @@ class Schema(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """Make a schema from plain values, strictly."""
         columns = settings.get("columns", {})
         if isinstance(columns, Mapping):  # one by one, so that the message names the column
-            columns = {name: _declared(name, spec) for name, spec in columns.items()}
+            columns = {name: declared_column(name, spec) for name, spec in columns.items()}
         return strict({**settings, "columns": columns}, cls, "schema")
 
     def to_dict(self) -> dict[str, Any]:
@@ -292,7 +185,7 @@ class Schema(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             if isinstance(spec, (TextSpec, IdentifierSpec)):
                 continue
             column = table.column(name)
-            if column.storage not in _STORAGES[type(spec)]:
+            if column.storage not in STORAGES[type(spec)]:
                 raise DataStructureError(
                     f"Column {name!r} is declared as {msgspec.to_builtins(spec)['kind']!r}, "
                     f"but the file declares its type as {column.storage!r}: change one of them."
@@ -302,60 +195,3 @@ class Schema(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         for name in (self.target and self.target.column, self.unit) if with_target else ():
             if name is not None and table.column(name).storage == "array":
                 raise DataStructureError(f"Column {name!r} is the target or the unit, but holds arrays.")
-
-
-def _declared(name: str, spec: Any) -> Any:
-    """Read one column's declaration; the message about an unknown kind lists the known ones."""
-    kinds = list(map(_kind, _STORAGES))
-    kind = spec.get("kind") if isinstance(spec, Mapping) else None
-    if isinstance(kind, str) and kind not in kinds and kind.isprintable():
-        raise ValueError(f"kind of column {name!r} must be one of {', '.join(kinds)}, got {kind[:LONGEST_REASON]!r}.")
-    return strict(spec, Spec, f"column {name!r}")
-
-
-def _kind(spec: type) -> str:
-    return spec.__struct_config__.tag  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def as_texts(values: Iterable[str | int]) -> tuple[str, ...]:
-    """Return declared values as cells hold them: 1 is ``"1"``."""
-    return tuple(str(value).strip() for value in values)
-
-
-def strict(settings: Any, kind: Any, where: str) -> Any:
-    """Convert ``settings`` to a ``kind``, or raise a ``ValueError`` of one line that says what is wrong with ``where``.
-
-    Example:
-        >>> strict({"kind": "text"}, Spec, "column 'x'")
-        TextSpec()
-    """
-    try:
-        return msgspec.convert(settings, kind)
-    except msgspec.ValidationError as error:
-        why = " ".join(str(error).split()).rstrip(".")  # names in it may hold line breaks
-    except UnicodeEncodeError:
-        why = "it holds half a character, which no text file can hold"
-    raise ValueError(f"The {where} is not valid: {why[:LONGEST_REASON]}.")
-
-
-def _check_bounds(lower: float | None, upper: float | None) -> None:
-    if (lower is None) != (upper is None):
-        raise ValueError(f"lower and upper go together, got {lower!r} and {upper!r}.")
-    if (
-        lower is not None
-        and upper is not None
-        and not (math.isfinite(lower) and math.isfinite(upper) and lower < upper)
-    ):
-        raise ValueError(f"lower must be below upper, both finite, got {lower!r} and {upper!r}.")
-    if lower is not None and upper is not None:
-        centre, scale = evenly_spread(lower, upper)
-        if not (math.isfinite(centre) and 0 < scale < math.inf):
-            raise ValueError(f"lower and upper are too close, or too large, to tell apart: {lower!r} and {upper!r}.")
-
-
-def _check_values(name: str, values: tuple[str | int, ...] | None, at_least: int) -> None:
-    if values is None:
-        return
-    texts = as_texts(values)
-    if len(texts) < at_least or len(set(texts)) < len(texts):
-        raise ValueError(f"{name} must hold at least {at_least} distinct values, got {list(values)}.")
