@@ -159,6 +159,7 @@ ENCODER = make_encoder(Schema.loads(SCHEMA)).to_dict()
 
 @fuzz(60)
 @given(chosen=edits)
+@example(chosen=[("token", 0, 0, 8)])  # a line break before it all, which is surely read
 @example(chosen=[("token", 0, 1, 4)])  # nested too deeply
 def test_encoder_bytes(tmp_path_factory, outcomes, chosen):
     path = tmp_path_factory.mktemp("fuzz") / "encoder.json"

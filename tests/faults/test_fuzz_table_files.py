@@ -18,7 +18,7 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 import safetensors.torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
@@ -57,6 +57,7 @@ def run(tmp_path_factory):
 
 @fuzz(50)
 @given(chosen=edits)
+@example(chosen=[("token", 0, 0, 8)])  # a line break before it all, which is surely read
 def test_preprocessing_bytes(run, tmp_path_factory, outcomes, chosen):
     path = tmp_path_factory.mktemp("fuzz") / "preprocessing.json"
     path.write_bytes(with_edits((run / "preprocessing.json").read_bytes(), chosen))
