@@ -180,7 +180,9 @@ def test_a_full_disk_is_one_line(table, tacita_command, monkeypatch) -> None:
         outcome = tacita_command(*QUICK)
     assert outcome.code == 2
     assert "No space left on device" in _one_line(outcome.err)
-    assert outcome.err.endswith("Free space first. A training goes on where it was: repeat the same command.\n")
+    assert outcome.err.endswith(
+        "Free space first. To continue the training where it stopped, repeat the same command.\n"
+    )
     assert tacita_command(*QUICK).code == 0
 
 
@@ -237,7 +239,7 @@ def test_what_the_system_refuses_comes_with_its_way_out(capsys, number: int, say
     err = _one_line(capsys.readouterr().err)
     assert says in err
     assert "'there'" in err
-    assert "training goes on" not in err  # nothing was trained
+    assert "continue the training" not in err  # nothing was trained
 
 
 @pytest.mark.parametrize("command", ["statement", "predict"])

@@ -222,8 +222,12 @@ def maximum_in_two_outs(x, mean, var):
     torch.max(x.detach(), dim=0, out=(mean.data, torch.zeros(3, dtype=torch.int64)))
 
 
-@pytest.mark.parametrize("write", [added_in_a_list, maximum_in_two_outs])
-def test_lists_of_buffers_are_not_written_by_any_name(write):
+def added_by_keyword(x, mean, var):
+    torch.ops.aten.add_(self=mean.data, other=x.detach().sum(0))
+
+
+@pytest.mark.parametrize("write", [added_in_a_list, maximum_in_two_outs, added_by_keyword])
+def test_buffers_are_not_written_by_unusual_calls(write):
     model = WritesStatistics(write)
     params = dict(model.named_parameters())
     engine = LoopEngine(

@@ -183,7 +183,7 @@ def frozen_parameters_written():
     put(retention.Marks, "check_targets", lambda self, func, args, kwargs: [])
 
 
-@bug(24, caught_by=[LOOP + "test_lists_of_buffers_are_not_written_by_any_name"])
+@bug(24, caught_by=[LOOP + "test_buffers_are_not_written_by_unusual_calls"])
 def buffers_written_in_lists():
     """A function that writes a list of tensors adds records to a buffer: only single ones are looked at."""
     whole = retention.Marks.check_targets

@@ -339,7 +339,7 @@ def test_the_command_says_that_there_is_no_model(table, tacita_command, monkeypa
     flags = "--target label --epsilon 20 --delta 1e-3 --drop patient --sample-rate 0.5 --queries 4"
     done = tacita_command(*f"train table.csv {flags} --sweep grid.toml --output run".split())
     assert done.code == 0
-    assert "no run: the number drawn was 0" in done.err
+    assert "no model was trained: the secret number of runs came out as 0" in done.err
     refused = tacita_command("predict", "run", "table.csv", "--output", "scored.csv")
     assert refused.code == 2
     assert "holds no model" in refused.err

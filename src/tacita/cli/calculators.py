@@ -160,7 +160,7 @@ def _table(record: dict[str, Any]) -> str:
         "noise multiplier": f"{record['noise_multiplier']:.6g} x sensitivity {sensitivity}, a noise_std of "
         f"{rounded_up(record['noise_std_over_max_grad_norm'], 6)} C (C: clipping threshold of one record)",
         "steps": f"{record['steps']:,}, each with a sample rate of {record['sample_rate']:g} (Poisson sampling)",
-        "risk": f"who is 50 : 50 before about one record is right at most {risk} of the time",
+        "risk": f"an attacker who is 50 : 50 before about one record is right at most {risk} of the time after",
         "accountant": f"{record['accountant']}, an upper bound",
     }
     lines = [f"{name:<{WIDTH}}  {words}" for name, words in rows.items()]

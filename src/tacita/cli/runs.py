@@ -57,7 +57,7 @@ def show_run(run: str, /, *, json: Annotated[bool, FLAG] = False) -> int:
     if found is None:
         raise TacitaError(f"{run!r} holds no run: give the --output of a training.")
     if found.state == "unfinished":
-        print(f"{'state':<{WIDTH}}unfinished: repeat the command of its training, and it goes on")
+        print(f"{'state':<{WIDTH}}unfinished: repeat the command of its training to continue it")
         return 0
     faults = check_run(run).faults
     if json:
@@ -101,7 +101,7 @@ def _summary(run: "RunOverview", faults: tuple[str, ...]) -> dict[str, str]:
         "verdict": str(fields.get("verdict", "-")),
         "guarantee": f"{bound} at delta {fields.get('delta')}, {fields.get('neighboring_relation')}, "
         f"{fields.get('privacy_unit')}",
-        "risk": f"who is 50 : 50 before about one unit is right at most {risk} of the time",
+        "risk": f"an attacker who is 50 : 50 before about one unit is right at most {risk} of the time after",
         "model": f"{fields.get('model', '-')}, {fields.get('task', '-')} of {fields.get('target', '-')}",
         "score": f"{score.get('measure')} {value:.3f}" if _is_number(value) else "none",
         "more": f"tacita statement {run.folder}",

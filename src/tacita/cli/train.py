@@ -96,7 +96,7 @@ def train(
 ) -> int:
     """Train a private model on a table. What is not declared is bought from the rows, out of the same epsilon.
 
-    A run that was stopped goes on where it was if you repeat the command.
+    To continue a run that was stopped, repeat the same command.
 
     Example: tacita train adult.csv --target income --epsilon 1 --delta 1e-5 --output runs/adult
 
@@ -193,13 +193,13 @@ def _train(settings: "TableSettings", *, quiet: bool) -> None:
     try:
         run = training(settings, say=(lambda words: None) if quiet else _say, progress=not quiet)
     except (Exception, KeyboardInterrupt) as error:
-        error.add_note("A training goes on where it was: repeat the same command.")
+        error.add_note("To continue the training where it stopped, repeat the same command.")
         raise
     print(run.statement, end="")
     if no_run(run.fields):
         _say(
-            f"no run: the number drawn was 0, so that {settings.output} holds no model. What the selection may spend "
-            "is spent: training again needs a budget of its own"
+            f"no model was trained: the secret number of runs came out as 0, so that {settings.output} holds no model. "
+            "The selection's budget is spent all the same: training again needs a budget of its own"
         )
     elif not quiet:
         _say(f"written to {settings.output}; tacita predict {settings.output} FILE --output scored.csv uses the model")

@@ -159,7 +159,9 @@ class Marks(TorchFunctionMode):
 
     def check_targets(self, func: Callable, args: tuple, kwargs: Mapping[str, Any]) -> list[Tensor]:
         """Return the tensors that a function writes; raise ``RemembersError`` if one is protected, by whatever name."""
-        given = kwargs["out"] if "out" in kwargs else args[0] if args and _writes_first(func) else ()
+        given = kwargs.get("out", ())
+        if "out" not in kwargs and _writes_first(func):
+            given = args[0] if args else next((kwargs[name] for name in _FIRST if name in kwargs), ())
         targets = [one for one in (given if isinstance(given, (tuple, list)) else (given,)) if isinstance(one, Tensor)]
         running = _running(func, args, kwargs) if func in _RUNNING else ()
         written = [*targets, *(one for one in running if isinstance(one, Tensor))]
@@ -179,6 +181,9 @@ class Marks(TorchFunctionMode):
                 "the model or the loss keeps a tensor that it computed from a record (in an attribute, a list, a "
                 "global), and the next query would meet it: do not store it, or store a public value."
             )
+
+
+_FIRST = ("self", "input", "tensor")  # what torch calls the first argument of a function that writes it
 
 
 @cache
