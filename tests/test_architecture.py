@@ -12,6 +12,7 @@ PACKAGE = Path(__file__).parents[1] / "src" / "tacita"
 # From the ground up. A room is a package or a module directly under tacita; the ground's modules may know each other.
 GROUND = {
     "errors",
+    "_choices",
     "_validate",
     "_files",
     "_lock",

@@ -55,7 +55,7 @@ def losses_at(
         UnsupportedModuleError: ``loss_fn`` did not return one loss a sample.
     """
     tree = model if isinstance(model, ModuleTree) else ModuleTree(model)
-    with with_tensors(tree, params), _WHOLE_GRAPHS:
+    with with_tensors(tree, params), _WHOLE_GRAPHS():
         losses = loss_fn(tree.model, batch)
     if not is_per_sample(losses, size):
         refuse_losses(losses, size)
@@ -72,17 +72,19 @@ class _WholeGraphs:
     def __init__(self) -> None:
         self._lock, self._inside, self._before = threading.Lock(), 0, checkpoint.CheckpointFunction
 
-    def __enter__(self) -> None:
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
         with self._lock:
             if self._inside == 0:
                 self._before, checkpoint.CheckpointFunction = checkpoint.CheckpointFunction, _CallsOnly
             self._inside += 1
-
-    def __exit__(self, *error: object) -> None:
-        with self._lock:
-            self._inside -= 1
-            if self._inside == 0:
-                checkpoint.CheckpointFunction = self._before
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._inside -= 1
+                if self._inside == 0:
+                    checkpoint.CheckpointFunction = self._before
 
 
 class _CallsOnly:

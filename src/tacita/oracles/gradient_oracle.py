@@ -233,10 +233,11 @@ class GradientOracle:
                     break
             released = self.line.noisy(self._dtypes(params) if self._rounded_last else None)
         # ---- below the line: may be logged, reused, published ----
+        divisor = self.divisor
         return Release(
-            gradient=self.estimator.gradient(released, self._divisor),
+            gradient=self.estimator.gradient(released, divisor),
             released=released,
-            divisor=self._divisor,
+            divisor=divisor,
             noise_std=self.noise_std,
             session=self.line.session_id,
             query=query,
