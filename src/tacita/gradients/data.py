@@ -76,7 +76,9 @@ class IndexedRows(ABC):
 
     @abstractmethod
     def fetch(self, indices: np.ndarray, seed: int) -> Any:
-        """Return the batch of these records (at least one), on the CPU or where the data is.
+        """Return a copy of the batch of these records (at least one), on the CPU or where the data is.
+
+        It shares no memory with the records, because a model may write its batch.
 
         Args:
             indices: The indices of the records.
