@@ -13,7 +13,7 @@ from tacita.gradients.ghost.capture import capture
 from tacita.gradients.ghost.engine import row_weights
 from tacita.gradients.ghost.normalization import GROUP_NORM
 from tacita.gradients.ghost.outer import gram_squares, row_norms, with_margin
-from tacita.gradients.ghost.rounding import gamma
+from tacita.gradients.ghost.rounding import gamma, unit
 from tacita.gradients.ghost.rule import LayerUse, RowWeights
 from tacita.gradients.loop import LoopEngine
 from tests.gradients.test_ghost_engine import engine
@@ -132,6 +132,16 @@ def test_the_radius_pays_for_the_norms_sum_of_products_and_for_the_sums(name):
         once = gamma(rule.positions(use), torch.float32) * reach[parameter]
         assert (radius[parameter] >= 2 * once).all()
         assert (radius[parameter] <= 5 * once).all()
+
+
+def test_the_radius_of_a_held_gradient_pays_for_weighing_and_adding_it():
+    x, grad = torch.randn(5, 30, 6), torch.randn(5, 30, 6)
+    rule, use = recorded(nn.LayerNorm(6), x, grad)
+    radius, held = rule.radius(use), rule.grads(use)
+    for parameter, rows in held.items():
+        norms = rows.double().norm(dim=1)
+        assert (radius[parameter] >= 2 * unit(torch.float32) * norms).all()
+        assert (radius[parameter] <= 10 * unit(torch.float32) * norms).all()
 
 
 def of_group_norm(module, x, grad):
