@@ -44,3 +44,12 @@ def test_a_gradient_that_is_one_number_everywhere_is_read_within_its_memory():
     model, x = nn.GroupNorm(2, 4).double(), torch.randn(1, 4, 40, dtype=torch.float64)
     found = clipped(model, lambda model, batch: model(batch[0]).flatten(1).sum(1), x, threshold=1e9)
     torch.testing.assert_close(found[4:], torch.full((4,), 40.0, dtype=torch.float64))
+
+
+def test_each_image_has_the_scale_of_its_record():
+    def loss_fn(model, batch):
+        z = model(batch[0].flatten(0, 1))
+        return (z * z.detach().cos()).unflatten(0, (-1, 3)).flatten(1).sum(1)
+
+    model, x = nn.GroupNorm(2, 4).double(), torch.randn(5, 3, 4, 7, dtype=torch.float64)
+    torch.testing.assert_close(clipped(model, loss_fn, x), clipped(model, loss_fn, x, "loop"), rtol=1e-10, atol=1e-10)

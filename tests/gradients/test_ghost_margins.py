@@ -11,10 +11,9 @@ from tacita.gradients.functional import trainable
 from tacita.gradients.ghost import GhostEngine
 from tacita.gradients.ghost.capture import capture
 from tacita.gradients.ghost.engine import row_weights
-from tacita.gradients.ghost.group_norm import ChannelMoments
 from tacita.gradients.ghost.normalization import GROUP_NORM
 from tacita.gradients.ghost.outer import gram_squares, row_norms, with_margin
-from tacita.gradients.ghost.rounding import gamma
+from tacita.gradients.ghost.rounding import gamma, unit
 from tacita.gradients.ghost.rule import LayerUse, RowWeights
 from tacita.gradients.loop import LoopEngine
 from tests.gradients.test_ghost_engine import engine
@@ -75,6 +74,8 @@ SHARED = {
     "tied": lambda: (Tied(), tied_data()),
 }
 
+HELD = {"group_norm", "layer_norm", "linear"}  # as rounded in float32, and added as they are held
+
 
 def shortest(name, margin):
     """The smallest (norm / exact norm, norm / what the row adds) of any row and parameter, in float32."""
@@ -96,8 +97,8 @@ def shortest(name, margin):
 @pytest.mark.parametrize("name", SHARED)
 def test_norms_of_a_shared_parameter_are_upper_bounds_where_its_uses_cancel(name):
     of_exact, of_added = shortest(name, margin=True)
-    assert of_exact >= 1
     assert of_added >= 1
+    assert of_exact >= 1 or name in HELD
 
 
 @pytest.mark.parametrize("name", SHARED)
@@ -133,57 +134,42 @@ def test_the_radius_pays_for_the_norms_sum_of_products_and_for_the_sums(name):
         assert (radius[parameter] <= 5 * once).all()
 
 
-def test_the_radius_of_a_scale_or_shift_is_the_rounding_of_its_sum():
-    module, x, grad = nn.LayerNorm(6), torch.randn(5, 300, 6), torch.randn(5, 300, 6)
-    rule, use = recorded(module, x, grad)
-    radius = rule.radius(use)
-    for parameter, terms in (("weight", grad * module(x).detach()), ("bias", grad)):
-        once = gamma(300, torch.float32) * terms.double().norm(dim=2).sum(dim=1)
-        assert (radius[parameter] >= once).all()
-        assert (radius[parameter] <= 1.3 * once).all()
+def test_the_radius_of_a_held_gradient_pays_for_weighing_and_adding_it():
+    x, grad = torch.randn(5, 30, 6), torch.randn(5, 30, 6)
+    rule, use = recorded(nn.LayerNorm(6), x, grad)
+    radius, held = rule.radius(use), rule.grads(use)
+    for parameter, rows in held.items():
+        norms = rows.double().norm(dim=1)
+        assert (radius[parameter] >= 2 * unit(torch.float32) * norms).all()
+        assert (radius[parameter] <= 10 * unit(torch.float32) * norms).all()
 
 
-@pytest.mark.parametrize("offset", [0.0, 3.0, -1e3])
-def test_the_radius_of_a_group_norm_is_the_rounding_of_its_two_sums(offset):
-    """r (sum d x - m sum d), each sum over 300 positions; the group has three channels, whose squares add up."""
-    x, grad = offset + torch.randn(5, 6, 15, 20), torch.randn(5, 6, 15, 20)
-    rule, use = recorded(nn.GroupNorm(2, 6), x, grad)
-    assert use.settings.moments is not None
-    radius, (wide, d) = rule.radius(use), (t.double().flatten(2) for t in (x, grad))
-    groups = wide.view(5, 2, -1)
-    mean, deviation = (t.repeat_interleave(3, dim=1) for t in (groups.mean(dim=2), groups.std(dim=2)))
-    scale = (d * wide).abs().sum(dim=2) + mean.abs() * d.abs().sum(dim=2)
-    for parameter, sizes, looseness in (("weight", scale / deviation, 3.0), ("bias", d.abs().sum(dim=2), 1.3)):
-        once = gamma(300, torch.float32) * sizes.norm(dim=1)
-        assert (radius[parameter] >= once).all()
-        assert (radius[parameter] <= looseness * once).all()
+def of_group_norm(module, x, grad):
+    """The per-sample gradients of scale and shift of a group norm whose output has the gradient ``grad``."""
+    uses, _ = capture(module, inner_product, trainable(module), Chunk((x, grad), len(x), 0))
+    found = {}
+    for named in uses:
+        grads = named.rule.grads(named.use)
+        found |= {name: grads[local] for local, name in named.parameters.items()}
+    return found
 
 
 @pytest.mark.parametrize("shape", [(6, 15, 20), (8, 4), (4, 2, 3, 2)])
-def test_a_group_norm_from_the_moments_equals_the_plain_rule(shape):
+def test_a_group_norm_with_copies_a_record_equals_the_plain_rule(shape):
     x, grad = 2.0 + torch.randn(5, *shape).double(), torch.randn(5, *shape).double()
-    rule, use = recorded(nn.GroupNorm(2, shape[0]).double(), x, grad)
-    some = use.rows(slice(1, 4))  # other rows than those that the moments are of: the plain rule serves them
-    for mine, rows in ((rule.grads(use), use), (rule.grads(some), some)):
-        torch.testing.assert_close(mine, GROUP_NORM.grads(rows), rtol=1e-11, atol=1e-11)
-
-
-def test_moments_are_of_their_own_rows_alone():
-    x, other = torch.randn(2, 4, 6, 5, 5)
-    first, last = (ChannelMoments(rows, rows[:, 0, 0], rows[:, 0, 0]) for rows in (x[:2], x[2:]))
-    assert first.are_of(x[:2])
-    assert last.are_of(x[2:])
-    for rows in (x[2:], x[:1], other[:2], x[:2].clone(), x[:2].double()):
-        assert not first.are_of(rows)
+    module = nn.GroupNorm(2, shape[0]).double()
+    settings = GROUP_NORM.read(x, 2, module.weight, module.bias).settings
+    shapes = {"weight": torch.Size(shape[:1]), "bias": torch.Size(shape[:1])}
+    plain = GROUP_NORM.grads(LayerUse(settings, shapes, ("weight", "bias"), x.unsqueeze(1), grad.unsqueeze(1)))
+    torch.testing.assert_close(of_group_norm(module, x, grad), plain, rtol=1e-11, atol=1e-11)
 
 
 def test_what_a_row_of_a_group_norm_adds_does_not_depend_on_its_companions():
-    x, grad = torch.randn(4, 6, 5, 5), torch.randn(4, 6, 5, 5)
-    (rule, use), hostile = recorded(nn.GroupNorm(2, 6), x, grad), x.clone()
+    x, grad, module = torch.randn(4, 6, 5, 5), torch.randn(4, 6, 5, 5), nn.GroupNorm(2, 6)
+    mine, hostile = of_group_norm(module, x, grad), x.clone()
     for bad in (torch.nan, torch.inf, 1e30):
         hostile[1:] = bad
-        _, other = recorded(nn.GroupNorm(2, 6), hostile, grad)
-        mine, others = rule.grads(use), rule.grads(other)
+        others = of_group_norm(module, hostile, grad)
         assert all(torch.equal(mine[name][0], others[name][0]) for name in ("weight", "bias"))
 
 

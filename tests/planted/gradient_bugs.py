@@ -2,7 +2,6 @@
 
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from types import SimpleNamespace
 
 import torch
 from torch import Tensor
@@ -654,17 +653,10 @@ def uncounted_writes_forgotten():
     ))  # fmt: skip
 
 
-@bug(56, caught_by=[MARGINS + "test_the_radius_of_a_group_norm_is_the_rounding_of_its_two_sums"])
-def offset_of_a_group_left_out():
-    """The radius of a group norm's scale forgets the mean, whose product with the shift is taken off."""
-
-    def without_mean(use):
-        moments = use.settings.moments
-        plain = SimpleNamespace(groups=use.settings.groups, moments=replace(moments, mean=0 * moments.mean))
-        return radii(replace(use, settings=plain))
-
-    radii = group_norm._radii
-    swap(radii, without_mean)
+@bug(54, caught_by=[GROUP_NORM + "test_each_image_has_the_scale_of_its_record"])
+def scales_of_a_group_norm_in_the_order_of_images():
+    """Copies of a group norm's scale stand first image by first image, so that records hold each other's gradients."""
+    swap(group_norm._for_each_image, lambda copy, images: copy.repeat(images, 1).flatten())
 
 
 @bug(54, caught_by=[GROUP_NORM + "test_a_record_moves_its_share_whatever_the_strides"])

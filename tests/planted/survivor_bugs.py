@@ -22,8 +22,8 @@ from tacita.estimators.error_feedback import bounded, error
 from tacita.gradients.ghost import engine as ghost
 from tacita.gradients.ghost import outer
 from tacita.gradients.ghost.linear import LinearRule
-from tacita.gradients.ghost.normalization import ScaleAndShiftRule
 from tacita.gradients.ghost.rounding import add_radius, gamma
+from tacita.gradients.ghost.rule import LayerRule
 from tacita.oracles import Line
 from tacita.selection import best_of
 from tacita.tables import budget, released_counts, units
@@ -44,10 +44,11 @@ def shared_parameters_without_margin():
     put(ghost, "add_radius", lambda squares, radius: squares)
 
 
-@bug(47, 56, caught_by=[MARGINS + "test_the_radius_of_a_scale_or_shift_is_the_rounding_of_its_sum"])
+@bug(47, 56, caught_by=[MARGINS + "test_the_radius_of_a_held_gradient_pays_for_weighing_and_adding_it"])
 def shared_scales_without_margin():
-    """A scale or shift that is used twice has the norm of its rounded sums."""
-    put(ScaleAndShiftRule, "radius", lambda self, use: dict.fromkeys(use.names, 0.0))
+    """A scale or shift that is used several times has the norm of its sum, and weighing the uses rounds nothing."""
+    own = LayerRule.radius
+    put(LayerRule, "radius", lambda self, use: {name: 0 * radius for name, radius in own(self, use).items()})
 
 
 @bug(39, 47, caught_by=[MARGINS + "test_the_margin_of_a_product_is_twice_its_rounding"])

@@ -28,7 +28,15 @@ from tacita.gradients.ghost.derived import Derivations, Derived, derived
 from tacita.gradients.ghost.fused_kernels import KERNELS, REPLACEMENTS
 from tacita.gradients.ghost.products import PRODUCTS
 from tacita.gradients.ghost.registry import RULES
-from tacita.gradients.ghost.rule import Call, LayerRule, LayerUse, NamedUse, named_autograd_use
+from tacita.gradients.ghost.rule import (
+    AUTOGRAD_RULE,
+    Call,
+    LayerRule,
+    LayerUse,
+    NamedUse,
+    autograd_use,
+    named_autograd_use,
+)
 from tacita.gradients.lent_memory import nothing_lent_is_written
 from tacita.gradients.record_batch import (
     OPERATORS,
@@ -60,7 +68,13 @@ class _RecordedCall(NamedTuple):
     shapes: dict[str, torch.Size]
     x: Tensor
     version: int  # of x, to see whether it is modified later
+    copies: dict[str, Tensor]  # whose gradients are the per-sample gradients; then no other is wanted
     edge: GradientEdge
+
+    @property
+    def wanted(self) -> list[Any]:
+        """Where autograd has to give gradients."""
+        return [*self.copies.values()] or [self.edge]
 
 
 class PassWithoutValues(NamedTuple):
@@ -104,7 +118,7 @@ def capture(
         copies = {n: params[n].detach().expand(chunk.size, *params[n].shape).requires_grad_() for n in sorted(bare)}
         with rules_guarded(), nothing_is_written(tree, params), unwritten(), torch.enable_grad():
             losses, recorder = _forward(tree, loss_fn, leaves, copies, chunk)
-            edges, of_leaves, of_copies = _backward(losses, recorder.calls, leaves, copies)
+            of_calls, of_leaves, of_copies = _backward(losses, recorder.calls, leaves, copies)
         del losses
         recorder.check_nothing_is_kept()
         unseen = {name for name, grad in zip(leaves, of_leaves, strict=True) if grad is not None}
@@ -112,7 +126,7 @@ def capture(
             break
         bare |= unseen
     with unwritten():
-        return _uses(recorder.calls, edges, dict(zip(copies, of_copies, strict=True))), bare
+        return _uses(recorder.calls, of_calls, dict(zip(copies, of_copies, strict=True))), bare
 
 
 def capture_without_values(
@@ -164,12 +178,13 @@ def _forward(
 def _backward(
     losses: Tensor, calls: list[_RecordedCall], leaves: Mapping[str, Tensor], copies: Mapping[str, Tensor]
 ) -> tuple[list, list, list]:
-    """Return the gradients of the summed losses in the outputs of calls, in the parameters, and in their copies."""
-    wanted: list[Any] = [*(call.edge for call in calls), *leaves.values(), *copies.values()]
+    """Return the gradients of the summed losses where calls want them, in the parameters, and in their copies."""
+    of_calls = [one for call in calls for one in call.wanted]
+    wanted: list[Any] = [*of_calls, *leaves.values(), *copies.values()]
     grads: list[Tensor | None] = [None] * len(wanted)
     if losses.requires_grad:
         grads = [*torch.autograd.grad(losses, wanted, torch.ones_like(losses), allow_unused=True)]
-    first, second = len(calls), len(calls) + len(leaves)
+    first, second = len(of_calls), len(of_calls) + len(leaves)
     return grads[:first], grads[first:second], grads[second:]
 
 
@@ -262,8 +277,11 @@ class _Recorder(Marks):
                     {local: values[local].shape for local in given if local in met},
                     get_gradient_edge(output),
                 )
+                copies = {local: call.copies[local] for local in shapes if local in call.copies}
                 self.calls.append(
-                    _RecordedCall(func.__name__, rule, call.settings, names, made, shapes, x.detach(), x._version, edge)
+                    _RecordedCall(
+                        func.__name__, rule, call.settings, names, made, shapes, x.detach(), x._version, copies, edge
+                    )
                 )
         return self.batch.one(output)
 
@@ -288,41 +306,54 @@ class _InGraph(torch.autograd.Function):
 
 
 def _uses(
-    calls: list[_RecordedCall], edges: list[Tensor | None], of_copies: dict[str, Tensor | None]
+    calls: list[_RecordedCall], grads: list[Tensor | None], of_copies: dict[str, Tensor | None]
 ) -> list[NamedUse]:
     """Return the uses that recorded calls stand for, and those of bare parameters, where a gradient has come back.
 
     Args:
         calls: The recorded calls.
-        edges: The gradients of their outputs; emptied.
+        grads: The gradients that they want; emptied.
         of_copies: The per-sample gradients of the bare parameters, by name.
     """
     found: list[NamedUse] = []
     through: Derivations | None = None
-    edges.reverse()
+    grads.reverse()
     for call in calls:
-        grad = edges.pop()  # this list no longer holds it: the rule may hold a copy of its own
-        if grad is None:
+        mine = [grads.pop() for _ in call.wanted]  # this list no longer holds them: the rule may hold a copy of its own
+        if all(grad is None for grad in mine):
             continue
-        if call.x._version != call.version or any(d.tensor._version != d.version for d in call.derived.values()):
-            listed = ", ".join(
-                map(repr, [*call.parameters.values(), *(n for d in call.derived.values() for n in d.leaves)])
-            )
-            raise UnsupportedModuleError(
-                f'the input of the call with {listed} is modified in place afterwards. Use method="loop".'
-            )
-        x = call.x.to(wide(call.x.dtype)) if call.x.is_floating_point() else call.x
-        use = LayerUse(call.settings, call.shapes, tuple(call.shapes), x, grad.to(wide(grad.dtype)))
-        for part in call.rule.split(use):
+        _check_untouched(call)
+        for part, rule in _parts(call, mine):
             names = {local: call.parameters[local] for local in part.names if local in call.parameters}
             if names:
-                found.append(NamedUse(part.only(tuple(names)), call.function, names, call.rule))
+                found.append(NamedUse(part.only(tuple(names)), call.function, names, rule))
             for local in part.names:
                 if local in call.derived:
                     through = through or Derivations()
-                    found += through.uses(part.only((local,)), call.rule, call.function, call.derived[local])
+                    found += through.uses(part.only((local,)), rule, call.function, call.derived[local])
     found += through.pulled_uses() if through is not None else []
     for name, grad in of_copies.items():
         if grad is not None:
             found.append(named_autograd_use(name, grad))
     return found
+
+
+def _check_untouched(call: _RecordedCall) -> None:
+    if call.x._version == call.version and all(d.tensor._version == d.version for d in call.derived.values()):
+        return
+    names = [*call.parameters.values(), *(n for d in call.derived.values() for n in d.leaves)]
+    raise UnsupportedModuleError(
+        f'the input of the call with {", ".join(map(repr, names))} is modified in place afterwards. Use method="loop".'
+    )
+
+
+def _parts(call: _RecordedCall, grads: list[Tensor | None]) -> list[tuple[LayerUse, LayerRule]]:
+    """Return the uses that a call stands for, each with its rule: autograd's where it gave the per-sample gradients."""
+    if call.copies:
+        of_copies = zip(call.copies, grads, strict=True)
+        return [(autograd_use(grad, local), AUTOGRAD_RULE) for local, grad in of_copies if grad is not None]
+    (grad,) = grads
+    assert grad is not None
+    x = call.x.to(wide(call.x.dtype)) if call.x.is_floating_point() else call.x
+    use = LayerUse(call.settings, call.shapes, tuple(call.shapes), x, grad.to(wide(grad.dtype)))
+    return [(part, call.rule) for part in call.rule.split(use)]

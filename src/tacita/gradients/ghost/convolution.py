@@ -29,11 +29,12 @@ from tacita.gradients.ghost.outer import (
 )
 from tacita.gradients.ghost.patch_gram import cost as patch_gram_cost
 from tacita.gradients.ghost.patch_gram import patch_gram
-from tacita.gradients.ghost.rounding import LONGEST_WORST_CASE, add_radius, gamma
+from tacita.gradients.ghost.rounding import gamma
 from tacita.gradients.ghost.rule import Call, LayerRule, LayerUse, Parameters, RowWeights, squared_norm_of
 from tacita.gradients.ghost.transposed import TransposedRule
 
 VECTOR = 8  # channels that a CPU kernel takes at once
+PATCHES = 2**18  # elements of patches that are formed at once: they are read again while they are in a cache
 AT_ONCE = 2**19  # elements of gradients that are formed for their norms alone: they fit a cache and reuse memory
 Ints = int | Sequence[int]
 
@@ -84,9 +85,7 @@ class ConvolutionRule(LayerRule):
         found = {"weight": _weight_squares(use, rounding_margin)} if "weight" in use.names else {}
         if "bias" in use.names:
             use.kept["bias"] = _bias_grads(use)
-            squares = squared_norm_of(use.kept["bias"], rounding_margin=rounding_margin)
-            worst_case = rounding_margin and _positions(use) <= LONGEST_WORST_CASE
-            found["bias"] = add_radius(squares, _bias_radius(use)) if worst_case else squares
+            found["bias"] = squared_norm_of(use.kept["bias"], rounding_margin=rounding_margin)
         return found
 
     def sums(self, use: LayerUse, weights: RowWeights) -> dict[str, Tensor]:
@@ -176,10 +175,7 @@ def _weight_squares(use: LayerUse, rounding_margin: bool) -> Tensor:
     room = max(HELD // 2**9, use.x[0].numel() + use.grad[0].numel())
     if use.x.shape[1] > 1 or shape.numel() <= room:
         use.kept["weight"] = _weight_grads(use)  # takes no more memory than its factors, and serves the sums
-        squares = squared_norm_of(use.kept["weight"], rounding_margin=rounding_margin)
-        if not rounding_margin or positions > LONGEST_WORST_CASE:
-            return squares
-        return with_margin(squares, _sum_of_products(use), positions, use.x.dtype, roundings=1)
+        return squared_norm_of(use.kept["weight"], rounding_margin=rounding_margin)
     if positions == 1 or gram_is_cheaper(positions, shape[1:].numel(), shape[0] // use.settings.groups):
         patches, grads = _patches(use, use.x.flatten(0, 1)), _grouped(use, use.grad.flatten(0, 1))
         squares = squared_norms(patches, grads, rounding_margin=rounding_margin)
@@ -234,7 +230,7 @@ def _weight_grads(use: LayerUse) -> Tensor:
         found = _from_kernel(use, x, grad)
     else:
         held = grad[0, 0].numel() * shape[1:].numel() * use.settings.groups
-        height = max(1, HELD // max(1, held))
+        height = max(1, PATCHES // max(1, held))
         pairs = zip(x.split(height), grad.split(height), strict=True)
         found = torch.cat([outer_grads(_patches(use, a), _grouped(use, d)).reshape(len(a), *shape) for a, d in pairs])
     return found if images == 1 else found.view(-1, images, *shape).sum(dim=1)

@@ -8,16 +8,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tacita.gradients.ghost.outer import (
-    Lengths,
     gram_is_cheaper,
     outer_grads,
     row_norms,
-    squares_and_lengths,
+    squared_norms,
     sum_of_products,
     weight_is_small,
-    with_margin,
 )
-from tacita.gradients.ghost.rounding import add_radius, gamma, squared_row_norms
+from tacita.gradients.ghost.rounding import gamma, squared_row_norms
 from tacita.gradients.ghost.rule import Call, Factors, LayerRule, LayerUse, Parameters, RowWeights, squared_norm_of
 
 FEW = range(2, 5)  # outputs, which a CPU finds two to three times as fast as rows of the transposed output
@@ -51,15 +49,10 @@ class LinearRule(LayerRule):
             if "weight" in use.names:
                 found["weight"] = squared_row_norms(a.squeeze(1), rounding_margin=rounding_margin).mul_(bias)
             return found
-        found, lengths = {}, None
-        if "weight" in use.names:
-            found["weight"], (_, lengths) = self._weight(use, a, d, rounding_margin)
+        found = {"weight": self._weight(use, a, d, rounding_margin)} if "weight" in use.names else {}
         if "bias" in use.names:
-            lengths = row_norms(d) if lengths is None else lengths
             use.kept["bias"] = d.sum(dim=1)
-            squares = squared_norm_of(use.kept["bias"], rounding_margin=rounding_margin)
-            radius = lengths.sum(dim=1).mul_(gamma(d.shape[1] + 4, d.dtype))
-            found["bias"] = add_radius(squares, radius) if rounding_margin else squares
+            found["bias"] = squared_norm_of(use.kept["bias"], rounding_margin=rounding_margin)
         return found
 
     def sums(self, use: LayerUse, weights: RowWeights) -> dict[str, Tensor]:
@@ -108,18 +101,12 @@ class LinearRule(LayerRule):
         x, grad = torch.cat([use.x for use in uses], dim=1), torch.cat([use.grad for use in uses], dim=1)
         return replace(uses[0], x=x, grad=grad, kept={})
 
-    def _weight(self, use: LayerUse, a: Tensor, d: Tensor, rounding_margin: bool) -> tuple[Tensor, Lengths]:
-        """Return the weight's squared norms, and upper bounds of the norms of each position's a and d."""
+    def _weight(self, use: LayerUse, a: Tensor, d: Tensor, rounding_margin: bool) -> Tensor:
         shape = a.shape[1], a.shape[2], d.shape[2]
         if not weight_is_small(*shape) or gram_is_cheaper(*shape):
-            return squares_and_lengths(a, d, rounding_margin=rounding_margin)
+            return squared_norms(a, d, rounding_margin=rounding_margin)
         use.kept["weight"] = outer_grads(a, d)  # serves the sums too
-        lengths = row_norms(a), row_norms(d)
-        squares = squared_norm_of(use.kept["weight"], rounding_margin=rounding_margin)
-        if rounding_margin:
-            reach = (lengths[0] * lengths[1]).sum(dim=1)
-            squares = with_margin(squares, reach, a.shape[1], a.dtype, roundings=1)
-        return squares, lengths
+        return squared_norm_of(use.kept["weight"], rounding_margin=rounding_margin)
 
 
 def _linear(x: Tensor, parameters: Parameters) -> Tensor:

@@ -4,18 +4,15 @@ Scale and shift are vectors. Their per-sample gradients are smaller than the act
 are taken from them.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tacita.gradients.ghost.rounding import LONGEST_WORST_CASE, add_radius, gamma
-from tacita.gradients.ghost.rule import Call, LayerRule, LayerUse, Parameters, squared_norm_of
+from tacita.gradients.ghost.rule import Call, LayerRule, LayerUse, Parameters
 
 
 @dataclass(frozen=True)
@@ -38,25 +35,6 @@ class ScaleAndShiftRule(LayerRule):
     def grads(self, use: LayerUse) -> dict[str, Tensor]:
         return {name: self._summed(use, self._terms(use, name)) for name in use.names}
 
-    def squared_norms(self, use: LayerUse, *, rounding_margin: bool = True) -> dict[str, Tensor]:
-        found = {}
-        for name in use.names:
-            terms = self._terms(use, name)
-            use.kept[name] = self._summed(use, terms)
-            squares = squared_norm_of(use.kept[name], rounding_margin=rounding_margin)
-            found[name] = add_radius(squares, self._radius_of(use, terms)) if rounding_margin else squares
-        return found
-
-    def radius(self, use: LayerUse) -> dict[str, Tensor]:
-        """Bound the rounding of the sum over positions, plus that of :meth:`sums`, which adds the rounded gradient."""
-        added = super().radius(use)
-        return {name: added[name] + self._radius_of(use, self._terms(use, name)) for name in use.names}
-
-    def _radius_of(self, use: LayerUse, terms: Tensor) -> Tensor:
-        positions = math.prod(terms.shape[axis] for axis in self.shared_axes(use.x, use.settings))
-        worst_case = 1 < positions <= LONGEST_WORST_CASE
-        return _radius(terms, positions) if worst_case else terms.new_zeros(len(terms), dtype=torch.float64)
-
     def _terms(self, use: LayerUse, name: str) -> Tensor:
         if name != "weight":
             return use.grad
@@ -67,11 +45,6 @@ class ScaleAndShiftRule(LayerRule):
         axes = self.shared_axes(use.x, use.settings)
         summed = terms.sum(dim=axes) if axes else terms
         return summed.reshape(len(use.x), *use.shapes[use.names[0]])
-
-
-def _radius(terms: Tensor, positions: int) -> Tensor:
-    r"""Bound the rounding of a sum of T terms: :math:`\gamma_T \sum_t |p_t| \le \gamma_T \sqrt{T} \lVert p \rVert`."""
-    return squared_norm_of(terms).mul_(positions).sqrt_().mul_(gamma(positions + 4, terms.dtype))
 
 
 def _call(function: Callable, x: Tensor, weight: Tensor | None, bias: Tensor | None, settings: Any) -> Call:

@@ -47,20 +47,15 @@ def squared_norms(a: Tensor, d: Tensor, *, rounding_margin: bool = True) -> Tens
     if a.shape[1] == 1:
         left, right = (squared_row_norms(m[:, 0], rounding_margin=rounding_margin) for m in (a, d))
         return left.mul_(right)
-    return squares_and_lengths(a, d, rounding_margin=rounding_margin)[0]
-
-
-def squares_and_lengths(a: Tensor, d: Tensor, *, rounding_margin: bool = True) -> tuple[Tensor, Lengths]:
-    """Return :func:`squared_norms` in Gram or direct form, and upper bounds of the norms of each position's a and d."""
     gram = gram_is_cheaper(a.shape[1], a.shape[2], d.shape[2])
     if gram:
         squares, lengths = gram_squares(a, d, rounding_margin=rounding_margin)
     else:
         squares, lengths = direct_squares(a, d, rounding_margin=rounding_margin), (row_norms(a), row_norms(d))
     if not rounding_margin:
-        return squares, lengths
+        return squares
     reach = (lengths[0] * lengths[1]).sum(dim=1)
-    return with_margin(squares, reach, a.shape[1], a.dtype, roundings=1 if gram else 2), lengths
+    return with_margin(squares, reach, a.shape[1], a.dtype, roundings=1 if gram else 2)
 
 
 def with_margin(squares: Tensor, reach: Tensor, positions: int, dtype: torch.dtype, *, roundings: int = 2) -> Tensor:

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 LONGEST_ROW = 2**14  # a row of at most so many squares is summed in its own dtype, a longer float32 row in float64
-LONGEST_WORST_CASE = 1024  # up to so many positions, held gradients carry the worst case of their own summation
 
 
 def unit(dtype: torch.dtype) -> float:

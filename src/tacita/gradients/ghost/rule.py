@@ -32,12 +32,15 @@ class Call:
         parameters: The arguments that may be parameters, by the rule's name for them ("weight", "bias").
         run: ``(physical x, parameters) -> physical output``: the same computation for the whole batch.
         settings: What else the rule must know: strides, numbers of groups.
+        copies: Copies of the parameters, one a record, that ``run`` has computed with. If it fills this, autograd gives
+            the per-sample gradients, and the rule is not asked for them.
     """
 
     x: Tensor
     parameters: Parameters
     run: Callable[[Tensor, Parameters], Tensor]
     settings: Any = field(default_factory=SimpleNamespace)
+    copies: dict[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -238,16 +241,16 @@ class AutogradRule(LayerRule):
         return None
 
     def grads(self, use: LayerUse) -> dict[str, Tensor]:
-        return {VALUE: use.grad}
+        return {name: use.grad for name in use.names}
 
 
 AUTOGRAD_RULE = AutogradRule()
 
 
-def autograd_use(gradients: Tensor) -> LayerUse:
+def autograd_use(gradients: Tensor, local: str = VALUE) -> LayerUse:
     """Return the use of a parameter whose per-sample gradients are ``gradients``, (rows, *param)."""
-    shapes = {VALUE: gradients.shape[1:]}
-    return LayerUse(None, shapes, (VALUE,), gradients, gradients, kept={VALUE: gradients})
+    gradients = gradients.to(wide(gradients.dtype))
+    return LayerUse(None, {local: gradients.shape[1:]}, (local,), gradients, gradients, kept={local: gradients})
 
 
 @dataclass(frozen=True)
@@ -269,7 +272,7 @@ class NamedUse:
 
 def named_autograd_use(name: str, grads: Tensor) -> NamedUse:
     """Return the use of the model's parameter ``name`` whose per-sample gradients are ``grads``."""
-    return NamedUse(autograd_use(grads.to(wide(grads.dtype))), "autograd", {VALUE: name}, AUTOGRAD_RULE)
+    return NamedUse(autograd_use(grads), "autograd", {VALUE: name}, AUTOGRAD_RULE)
 
 
 def squared_norm_of(grads: Tensor, *, rounding_margin: bool = True) -> Tensor:
