@@ -5,8 +5,8 @@ turns in one process, so that other work on the machine slows all of them; media
 and their ratios. The hand-vectorised round draws every client's noise with ``torch.randn`` and has no ledger; the
 simulation draws the noise of the sum from its secret key, and writes the ledger. pfl-research (``pip install pfl``, in
 an environment of its own; left out where it is missing) has no error feedback, so that its round does less: one local
-step a client, clipped, with Gaussian noise on every message. With ``--flower`` the arms take turns inside the server app
-of Flower's simulation, which is one of them (``benchmarks/federated_flower.py``).
+step a client, clipped, with Gaussian noise on every message. With ``--flower`` the arms take turns inside the
+server app of Flower's simulation, which is one of them (``benchmarks/federated_flower.py``).
 """
 
 import argparse

@@ -3,6 +3,7 @@
 import os
 import signal
 import stat
+import zipfile
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import count
@@ -404,6 +405,11 @@ def test_rows_of_another_structure_are_refused(tmp_path):
         np.savez(path, **{**good, **change})
         with pytest.raises(DataStructureError):
             read_rows(path, 3)
+    with zipfile.ZipFile(path, "w") as archive:  # members that are no arrays
+        for name in good:
+            archive.writestr(name, b"secret")
+    with pytest.raises(DataStructureError, match="must be an NPZ file"):
+        read_rows(path, 3)
     path.write_bytes(b"secret")
     with pytest.raises(DataStructureError, match="must be an NPZ file") as caught:
         read_rows(path, 3)
