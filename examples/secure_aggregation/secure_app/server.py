@@ -1,8 +1,8 @@
 """The server's part: SecAgg+ shows it the sum of a round's noisy messages, and it takes one step.
 
 Clients must remember nothing (``algorithm = "clip-sgd"``): whose message was lost, and has to be rolled back, is known
-message by message, and here there are only sums. No central guarantee is stated: SecAgg+ rounds every message, and a sum
-of rounded messages is no Gaussian sum. What holds is each client's own statement, which its resident prints.
+message by message, and here there are only sums. No central guarantee is stated: SecAgg+ rounds every message, and a
+sum of rounded messages is no Gaussian sum. What holds is each client's own statement, which its resident prints.
 """
 
 from pathlib import Path

@@ -81,8 +81,8 @@ def check_algorithm(settings: Any) -> None:
     for name in ("max_grad_norm", "threshold"):
         if (getattr(settings, name, None) or 0) > MOST_OF_A_RECORD:
             raise ValueError(
-                f"{name} must be at most 2^400 = {MOST_OF_A_RECORD:.2g}, got {getattr(settings, name):g}: the square of "
-                "a message's norm would not be finite. Multiply the loss by a public number."
+                f"{name} must be at most 2^400 = {MOST_OF_A_RECORD:.2g}, got {getattr(settings, name):g}: the square "
+                "of a message's norm would not be finite. Multiply the loss by a public number."
             )
     build_algorithm(settings)  # checks the ranges
 
