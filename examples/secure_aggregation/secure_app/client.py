@@ -4,6 +4,7 @@ The guarantee is the resident's own, that of local privacy: its message is priva
 SecAgg+ does to it (clip each coordinate, round it, mask it) is post-processing. Nothing else here depends on data: the
 number of examples is the constant 1, and whatever goes wrong is one constant error.
 """
+# pyright: reportMissingImports=false
 
 import msgspec
 import numpy as np

@@ -4,6 +4,7 @@ Clients must remember nothing (``algorithm = "clip-sgd"``): whose message was lo
 message by message, and here there are only sums. No central guarantee is stated: SecAgg+ rounds every message, and a
 sum of rounded messages is no Gaussian sum. What holds is each client's own statement, which its resident prints.
 """
+# pyright: reportMissingImports=false
 
 from pathlib import Path
 
@@ -87,5 +88,7 @@ def main(grid: Grid, context: Context) -> None:
     DefaultWorkflow(fit_workflow=secure)(grid, LegacyContext(context, config=rounds, strategy=strategy))
     output = Path(str(context.run_config["output"]))
     output.mkdir(parents=True, exist_ok=True)
-    np.savez(output / "model.npz", **{name: x.numpy() for name, x in strategy.server.params.items()})
+    np.savez(
+        output / "model.npz", allow_pickle=False, **{name: x.numpy() for name, x in strategy.server.params.items()}
+    )
     print(f"{strategy.made} of {settings.rounds} rounds; the clients' own statements hold, and no other", flush=True)
