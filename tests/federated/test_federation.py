@@ -375,6 +375,8 @@ def test_settings_are_read_strictly(tmp_path):
             FederationSettings.from_toml(text)
     with pytest.raises(ValueError, match="momentum_weight must be left out"):
         FederationSettings.from_toml(TEXT + 'algorithm = "clip-sgd"')
+    with pytest.raises(ValueError, match="expected_rows must be a finite number"):  # in Python: TOML has no such number
+        msgspec.structs.replace(SETTINGS, expected_rows=10**400).check()
     with pytest.raises(ValueError, match="readable text file"):
         FederationSettings.read(tmp_path / "nothing.toml")
     with pytest.raises(ValueError, match="from 0 to 3"), joined(SETTINGS, rows_of(0), number=4, folder=tmp_path / "4"):

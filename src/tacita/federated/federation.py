@@ -98,7 +98,7 @@ class FederationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
             _validate.count(name, getattr(self, name))
         _validate.count("classes", self.classes, at_least=2)
         _validate.count("spare_messages", self.spare_messages, at_least=0)
-        for name in ("epsilon", "lr"):
+        for name in ("epsilon", "lr", "expected_rows"):  # which are used as floats
             _validate.positive(name, getattr(self, name))
         _validate.threshold("max_grad_norm", self.max_grad_norm)
         _validate.delta("delta", self.delta)
