@@ -1,11 +1,12 @@
-"""CPU time of a simulated round of Clip21-SGDM, beside a hand-vectorised round and a round of pfl-research.
+"""CPU time of a simulated round of Clip21-SGDM, beside a hand-vectorised round, pfl-research and Flower.
 
 ``python benchmarks/federated.py``: logistic regression on 1000 clients of 100 rows, d = 500, float32. The arms take
 turns in one process, so that other work on the machine slows all of them; medians of the CPU times of single rounds,
 and their ratios. The hand-vectorised round draws every client's noise with ``torch.randn`` and has no ledger; the
 simulation draws the noise of the sum from its secret key, and writes the ledger. pfl-research (``pip install pfl``, in
 an environment of its own; left out where it is missing) has no error feedback, so that its round does less: one local
-step a client, clipped, with Gaussian noise on every message.
+step a client, clipped, with Gaussian noise on every message. With ``--flower`` the arms take turns inside the
+server app of Flower's simulation, which is one of them (``benchmarks/federated_flower.py``).
 """
 
 import argparse
@@ -21,6 +22,7 @@ import tacita
 from tacita.federated import Clip21SGDM, LocalPrivacy, LogisticClients, Simulation
 
 LR, WEIGHT, NOISE = 0.1, 0.1, 8.0
+OURS = "simulated"
 
 
 def by_hand(features: torch.Tensor, labels: torch.Tensor) -> Callable[[], None]:
@@ -106,12 +108,30 @@ def with_pfl(features: torch.Tensor, labels: torch.Tensor) -> Callable[[], objec
     return step
 
 
+def turns(steps: dict[str, Callable[[], object]], clocks: dict[str, Callable[[], float]], rounds: int) -> None:
+    """Let the arms take turns, and print the ratios of ours to the others; a clock is ``process_time`` by default."""
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    for made in range(rounds + 2):
+        for name, step in steps.items():
+            clock = clocks.get(name, time.process_time)
+            start = clock()
+            step()
+            if made >= 2:  # the first two warm up
+                times[name].append(clock() - start)
+    ours = times.pop(OURS)
+    for name, others in times.items():
+        medians = statistics.median(ours) / statistics.median(others)
+        pairs = statistics.median(b / a for a, b in zip(others, ours, strict=True))
+        print(f"simulated over {name}: {medians:.4g} (medians), {pairs:.4g} (median of ratios)", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--clients", type=int, default=1000)
     parser.add_argument("--rows", type=int, default=100)
     parser.add_argument("--size", type=int, default=500)
     parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--flower", action="store_true", help="with Flower's simulation")
     settings = parser.parse_args()
     torch.set_num_threads(1)
     features = torch.randn(settings.clients, settings.rows, settings.size)
@@ -119,23 +139,23 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         steps: dict[str, Callable[[], object]] = {
             "by hand": by_hand(features, labels),
-            "simulated": simulated(features, labels, settings.rounds + 2, Path(folder) / "ledger.jsonl"),
+            OURS: simulated(features, labels, settings.rounds + 2, Path(folder) / "ledger.jsonl"),
         }
         peer = with_pfl(features, labels)
         if peer is not None:
             steps["pfl-research"] = peer
-        times: dict[str, list[float]] = {name: [] for name in steps}
-        for made in range(settings.rounds + 2):
-            for name, step in steps.items():
-                start = time.process_time()
-                step()
-                if made >= 2:  # the first two warm up
-                    times[name].append(time.process_time() - start)
-    ours = times.pop("simulated")
-    for name, others in times.items():
-        medians = statistics.median(ours) / statistics.median(others)
-        pairs = statistics.median(b / a for a, b in zip(others, ours, strict=True))
-        print(f"simulated over {name}: {medians:.4g} (medians), {pairs:.4g} (median of ratios)")
+        if not settings.flower:
+            return turns(steps, {}, settings.rounds)
+        from federated_flower import NAME, cpu_seconds, inside_flower
+
+        inside_flower(
+            features,
+            labels,
+            Path(folder),
+            lr=LR,
+            noise_std=2 * NOISE,
+            measure=lambda step: turns(steps | {NAME: step}, {NAME: cpu_seconds}, settings.rounds),
+        )
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ GROUND = {
     "_validate",
     "_files",
     "_lock",
+    "_npz",
     "_tree",
     "_box_muller",
     "_row_numbers",

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tacita import GaussianMechanism, Ledger, MomentsOracle, StationarityQuery, _validate, clipping, estimators
+from tacita.accounting import gaussian_epsilon
 from tacita.linear_model import PrivateLogisticRegression
 from tacita.pipeline.settings import TableSettings
 
@@ -49,6 +50,13 @@ def test_a_number_that_no_float_holds_is_refused_by_name(value):
     """As a float it would be 0, or no number at all, after a check of the value that was given."""
     with pytest.raises(ValueError, match="lr must be a finite number > 0"):
         _validate.positive("lr", value)
+
+
+@pytest.mark.parametrize("value", [5e-324, 1e-310, np.nextafter(1e-300, 0), Fraction(1, 10**400)])
+def test_a_delta_too_small_for_float64_is_refused(value):
+    with pytest.raises(ValueError, match="delta must be >= 1e-300"):
+        _validate.delta("delta", value)
+    assert gaussian_epsilon(1.0, _validate.delta("delta", 1e-300)) > 30
 
 
 @pytest.mark.parametrize("value", [5e-324, 1e-45, 1e-39, 2.0**-126, np.nextafter(2.0**-100, 0)])

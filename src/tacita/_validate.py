@@ -7,6 +7,7 @@ import inspect
 import math
 
 LEAST_THRESHOLD = 2.0**-100  # 7.9e-31, of a clipping threshold
+LEAST_DELTA = 1e-300  # below it float64 loses digits: sums and differences of deltas are not held to 1e-9 any more
 
 
 def positive(name: str, value: float, *, hint: str = "") -> float:
@@ -62,8 +63,13 @@ def inside(name: str, value: float, *, hint: str = "") -> float:
 
 
 def delta(name: str, value: float) -> float:
-    """Return ``value`` if it is in (0, 1)."""
-    return inside(name, value, hint="It should be well below 1 / (number of records).")
+    """Return ``value`` if it is in (0, 1), and not so small that float64 cannot compute with it."""
+    found = inside(name, value, hint="It should be well below 1 / (number of records).")
+    if found < LEAST_DELTA:
+        raise ValueError(
+            f"{name} must be >= {LEAST_DELTA:g}, got {value!r}: float64 has no numbers fine enough below it."
+        )
+    return found
 
 
 def delta_below(name: str, value: float, num_records: int) -> float:

@@ -170,7 +170,11 @@ def test_an_interrupted_run_is_continued_and_charged_once(clients):
 def test_a_run_that_stopped_before_its_first_round_is_continued(clients, monkeypatch):
     settings = SimulationSettings.from_toml(toml(settings_of(clients)))
 
+    real = simulated_run.Simulation
+
     def stop(*args, **options):
+        if options["ledger"].path is None:  # the one in memory, before there is a folder
+            return real(*args, **options)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
@@ -255,6 +259,23 @@ def test_settings_that_were_built_in_python_are_checked_too(clients):
     settings = SimulationSettings(**settings_of(clients, **RECORDS, split="label", clients=5))
     with pytest.raises(ValueError, match="split = 'label' must be left out"):
         run_simulation(settings)
+    assert not (clients / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"delta": 5e-324}, "delta must be >= 1e-300"),
+        ({"max_grad_norm": 1e308}, r"max_grad_norm must be at most 2\^400"),
+        ({"max_grad_norm": 1e-200}, r"max_grad_norm must be >= 2\^-100"),
+        ({**VARIANTS[5], "threshold": 1e308}, r"threshold must be at most 2\^400"),
+        ({**VARIANTS[5], "threshold": 1e-200}, r"threshold must be >= 2\^-100"),
+        ({"clients_per_round": 8}, "clients_per_round must be at most the number of clients, 7"),
+    ],
+)
+def test_what_has_no_noise_is_refused_before_there_is_a_folder(clients, change, says):
+    with pytest.raises(ValueError, match=says):
+        run_simulation(SimulationSettings(**settings_of(clients, **change)))
     assert not (clients / "run").exists()
 
 

@@ -41,6 +41,20 @@ def test_wrong_settings_are_refused_before_anything_starts(files, tacita_command
     assert not {"server", "mine"} & set(os.listdir())
 
 
+@pytest.mark.parametrize("line", ["delta = 5e-324", "max_grad_norm = 1e308"])
+@pytest.mark.parametrize("words", [["serve", "--output", "server", "--insecure"], ["join", "--output", "mine"]])
+def test_a_federation_that_has_no_noise_leaves_no_folder(files, tacita_command, words, line):
+    name = line.split(" = ")[0]
+    changed = [line if old.startswith(f"{name} =") else old for old in TEXT.splitlines()]
+    with open("federation.toml", "w") as file:
+        file.write("\n".join(changed))
+    more = ["rows.npz", "--client", "1"] if words[0] == "join" else []
+    outcome = tacita_command("federate", words[0], "federation.toml", *more, *words[1:])
+    assert outcome.code == 2
+    assert f"{name} must be" in outcome.err
+    assert not {"server", "mine"} & set(os.listdir())
+
+
 def test_a_client_answers_until_it_is_stopped(files, tacita_command, tmp_path):
     path, said = tmp_path / "mine" / "private" / "socket", []
     known = KnownClients(SETTINGS.id, SETTINGS.clients)

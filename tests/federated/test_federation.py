@@ -3,6 +3,7 @@
 import os
 import signal
 import stat
+import zipfile
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import count
@@ -374,6 +375,8 @@ def test_settings_are_read_strictly(tmp_path):
             FederationSettings.from_toml(text)
     with pytest.raises(ValueError, match="momentum_weight must be left out"):
         FederationSettings.from_toml(TEXT + 'algorithm = "clip-sgd"')
+    with pytest.raises(ValueError, match="expected_rows must be a finite number"):  # in Python: TOML has no such number
+        msgspec.structs.replace(SETTINGS, expected_rows=10**400).check()
     with pytest.raises(ValueError, match="readable text file"):
         FederationSettings.read(tmp_path / "nothing.toml")
     with pytest.raises(ValueError, match="from 0 to 3"), joined(SETTINGS, rows_of(0), number=4, folder=tmp_path / "4"):
@@ -404,6 +407,11 @@ def test_rows_of_another_structure_are_refused(tmp_path):
         np.savez(path, **{**good, **change})
         with pytest.raises(DataStructureError):
             read_rows(path, 3)
+    with zipfile.ZipFile(path, "w") as archive:  # members that are no arrays
+        for name in good:
+            archive.writestr(name, b"secret")
+    with pytest.raises(DataStructureError, match="must be an NPZ file"):
+        read_rows(path, 3)
     path.write_bytes(b"secret")
     with pytest.raises(DataStructureError, match="must be an NPZ file") as caught:
         read_rows(path, 3)

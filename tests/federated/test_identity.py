@@ -118,6 +118,49 @@ def test_a_resident_keeps_its_identity_and_makes_no_second_one(tmp_path):
         pass
 
 
+def test_a_key_that_others_may_read_is_its_owners_alone_again(tmp_path):
+    path = tmp_path / "identity.key"
+    identity(tmp_path, path.name)
+    path.chmod(0o666)
+    ClientIdentity.at(path, new=False)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(ResumeError, match="cannot be read: Is a directory"):
+        ClientIdentity.at(path, new=False)
+
+
+KEY = "ab" * 32
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        f'{{"0": "{KEY[2:]}"}}',
+        f'{{"0": "{KEY}ab"}}',
+        f'{{"00": "{KEY}"}}',
+        f'{{"0": "{KEY}", "00": "{KEY}"}}',
+        f'{{"0": "{KEY}", "0": "{KEY}"}}',
+        f'{{"3": "{KEY}"}}',
+        f'{{"-1": "{KEY}"}}',
+        f'{{"\u0660": "{KEY}"}}',  # a zero, to int()
+        '{"0": 7}',
+        "[]",
+    ],
+)
+def test_a_key_of_no_client_or_two_keys_of_one_are_refused(tmp_path, keys):
+    path = tmp_path / "clients.json"
+    path.write_text(f'{{"federation": "clinics", "keys": {keys}}}')
+    with pytest.raises(ResumeError, match="cannot be read"):
+        KnownClients("clinics", 3, path)
+    path.write_text(f'{{"federation": "clinics", "keys": {{"0": "{KEY}", "2": "{KEY}"}}}}')
+    assert "[0, 2]" in repr(KnownClients("clinics", 3, path))
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(ResumeError, match="cannot be read"):
+        KnownClients("clinics", 3, path)
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"federation": "clinics", "keys": {"0": "no"}}', "[" * 100_000])
 def test_a_file_of_keys_that_cannot_be_read_is_refused(tmp_path, text):
     path = tmp_path / "clients.json"

@@ -137,7 +137,13 @@ def test_a_run_is_resumed_with_its_threshold(tmp_path):
 
 
 def test_settings_are_refused():
-    for change in ({"quantile": 1.0}, {"count_share": 0.0}, {"threshold": 0.0}, {"local_steps": 0}):
+    for change in (
+        {"quantile": 1.0},
+        {"count_share": 0.0},
+        {"threshold": 0.0},
+        {"threshold": 1e-200},
+        {"local_steps": 0},
+    ):
         with pytest.raises(ValueError, match=next(iter(change))):
             replace(QUANTILE, **change)
     with pytest.raises(TypeError, match="simulate it"):

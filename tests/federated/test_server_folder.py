@@ -10,6 +10,7 @@ import pytest
 from tacita.errors import ResumeError
 from tacita.federated.flower_processes import Security, Serving
 from tacita.federated.server_folder import ServerFolder
+from tests.federated.federations import SETTINGS
 
 HOLD = """
 import sys
@@ -52,3 +53,21 @@ def test_a_server_in_another_process_keeps_this_one_out_until_it_is_killed(folde
         process.wait()
         with folder.commanded(), folder.serving():
             pass
+
+
+def test_a_server_whose_lock_is_gone_ends_before_it_publishes(folder):
+    server = SETTINGS.coordinator()
+    with folder.serving():
+        folder.publish(server)
+        folder.model.unlink()
+        (folder.path / "server.lock").unlink()
+        with pytest.raises(ResumeError, match="another server can have started there"):
+            folder.publish(server)
+        second = ServerFolder(folder.path)
+        with second.serving():
+            second.publish(server)
+            folder.model.unlink()
+            with pytest.raises(ResumeError, match="another server can have started there"):
+                folder.publish(server)
+    assert not folder.model.exists()
+    folder.publish(server)  # no server is running

@@ -1,5 +1,6 @@
 """Bugs of federations for real: what a client tells beside its message, what a server refuses, what a crash loses."""
 
+import os
 from contextlib import nullcontext, suppress
 
 from msgspec.msgpack import encode
@@ -219,4 +220,23 @@ def a_server_forgets_the_keys_of_its_clients():
 @bug(caught_by=[FOLDER + "test_one_command_and_one_server_at_a_time"])
 def two_servers_in_a_folder():
     """Two servers ask the clients of one federation at once, and use up their messages."""
-    put(ServerFolder, "_held", lambda self, path: nullcontext())
+    put(ServerFolder, "_held", lambda self, path, handle=None: nullcontext())
+
+
+@bug(caught_by=[FOLDER + "test_a_server_whose_lock_is_gone_ends_before_it_publishes"])
+def a_server_goes_on_without_its_lock():
+    """A server whose lock file was removed goes on beside the one that was started since."""
+    put(ServerFolder, "_check_held", lambda self: None)
+
+
+@bug(caught_by=[IDENTITY + "test_a_key_of_no_client_or_two_keys_of_one_are_refused"])
+def the_last_of_two_keys_counts():
+    """In the server's file of keys, a second key of a client, written as "00", takes the place of the first."""
+    put(KnownClients, "_number", lambda self, text: int(text))
+
+
+@bug(caught_by=[IDENTITY + "test_a_key_that_others_may_read_is_its_owners_alone_again"])
+def anybody_may_read_a_clients_key():
+    """A signing key that was restored with another mode stays readable for all users."""
+    real = os.chmod
+    put(identity.os, "chmod", lambda path, mode, **more: None if mode == 0o600 else real(path, mode, **more))

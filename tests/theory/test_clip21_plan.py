@@ -26,3 +26,9 @@ def test_the_theorems_ask_for_gradients_beyond_the_threshold():
     for largest, served in ((0.5, set()), (1.5, {PRIVATE}), (1.6, {EXACT, STOCHASTIC, PRIVATE})):
         rules = theorem_rules(replace(SETTING, largest_grad=largest))
         assert {name for name, rule in rules.items() if rule is not None} == served
+
+
+@pytest.mark.parametrize("change", [{"max_grad_norm": 1e-200}, {"max_grad_norm": None, "largest_grad": 1e-200}])
+def test_a_threshold_that_no_clipper_takes_is_refused(change):
+    with pytest.raises(ValueError, match=r"must be >= 2\^-100"):
+        replace(SETTING, **change)

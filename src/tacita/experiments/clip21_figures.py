@@ -37,23 +37,26 @@ def losses(rows: Sequence[Row], column: str, says: str) -> Any:
 def accuracies(rows: Sequence[Row]) -> Any:
     """Draw the test accuracy against the threshold: a panel for each way of clipping."""
     title = "The test accuracy that is reached, without noise"
-    return _panels(rows, "threshold", "threshold", "test accuracy", title)
+    return _panels(rows, "threshold", "threshold", "test accuracy", title, linear=True)
 
 
-def _panels(rows: Sequence[Row], column: str, says: str, value: str, title: str) -> Any:
+def _panels(rows: Sequence[Row], column: str, says: str, value: str, title: str, *, linear: bool = False) -> Any:
     names = list(dict.fromkeys(row["data"] for row in rows))
     figure, axes = new_figure(1, len(names), size=(4.2 * len(names) + 1, 3.6))
     for place, (panel, name) in enumerate(zip([axes] if len(names) == 1 else axes, names, strict=True)):
-        _curves(panel, [row for row in rows if row["data"] == name], column, value, label=place == 0)
+        inside = [row for row in rows if row["data"] == name]
+        _curves(panel, inside, column, value, label=place == 0, linear=linear)
         panel.set(title=name, xlabel=says, ylabel=value if not place else "")
-    figure.legend(loc="outside lower center", ncols=4)
+    figure.legend(loc="outside lower center", ncols=min(4, 2 * len(names)))  # a panel is as wide as two names
     heading(figure, title)
     return figure
 
 
-def _curves(axes: Any, rows: Sequence[Row], column: str, value: str, *, label: bool) -> None:
+def _curves(axes: Any, rows: Sequence[Row], column: str, value: str, *, label: bool, linear: bool = False) -> None:
     for color, method in zip(PALETTE, dict.fromkeys(row["method"] for row in rows), strict=False):
         mine = sorted((row[column], row[value]) for row in rows if row["method"] == method)
-        axes.loglog(*zip(*mine, strict=True), "o-", color=color, label=method if label else None)
+        draw = axes.semilogx if linear else axes.loglog
+        draw(*zip(*mine, strict=True), "o-", color=color, label=method if label else None)
     plain_log(axes.xaxis, sorted({row[column] for row in rows}))
-    plain_log(axes.yaxis)
+    if not linear:
+        plain_log(axes.yaxis)

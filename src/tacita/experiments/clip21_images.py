@@ -107,7 +107,7 @@ FULL = ImageScale(
     bounds=(1e-3, 1e-2, 1e-1, 1.0), weights=(0.1, 0.5, 0.9),
 )  # fmt: skip
 REDUCED = ImageScale(
-    rounds=60, clients=4, width=0.25, side=16, images=1000, tested=1000, batch=32, lrs=(0.1, 1.0),
+    rounds=300, clients=4, width=0.25, side=16, images=1000, tested=1000, batch=32, lrs=(0.1, 1.0),
     bounds=(1e-2, 1.0), weights=(0.5,),
 )  # fmt: skip
 SMALL = ImageScale(

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 import msgspec
 
 from tacita.clipping import FlatClipper
+from tacita.estimators.clipped_difference import MOST_OF_A_RECORD
 from tacita.federated.algorithms import Clip21SGDM, ClipSGD, FederatedAlgorithm, FederatedAveraging
 from tacita.federated.quantile_averaging import QuantileAveraging
 from tacita.federated.released_shift import ReleasedShiftSGDM
@@ -77,6 +78,12 @@ def check_algorithm(settings: Any) -> None:
             )
         if name in needed and not given:
             raise ValueError(f"{name} is missing: give it with algorithm = {settings.algorithm!r}.")
+    for name in ("max_grad_norm", "threshold"):
+        if (getattr(settings, name, None) or 0) > MOST_OF_A_RECORD:
+            raise ValueError(
+                f"{name} must be at most 2^400 = {MOST_OF_A_RECORD:.2g}, got {getattr(settings, name):g}: the square "
+                "of a message's norm would not be finite. Multiply the loss by a public number."
+            )
     build_algorithm(settings)  # checks the ranges
 
 

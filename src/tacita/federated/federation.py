@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from tacita import _validate
+from tacita._npz import read_arrays
 from tacita.errors import DataStructureError
 from tacita.federated.algorithm_settings import build_algorithm, check_algorithm, read_toml, settings_from_toml
 from tacita.federated.algorithms import FederatedAlgorithm
@@ -92,17 +93,18 @@ class FederationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         return cls.from_toml(read_toml(path, "federation"))
 
     def check(self) -> None:
-        """Raise ``ValueError`` if a setting is missing or out of range."""
+        """Raise ``ValueError`` if a setting is missing or out of range, or there is no noise for all of them."""
         for name in ("clients", "features", "expected_rows", "rounds"):
             _validate.count(name, getattr(self, name))
         _validate.count("classes", self.classes, at_least=2)
         _validate.count("spare_messages", self.spare_messages, at_least=0)
-        for name in ("epsilon", "lr"):
+        for name in ("epsilon", "lr", "expected_rows"):  # which are used as floats
             _validate.positive(name, getattr(self, name))
         _validate.threshold("max_grad_norm", self.max_grad_norm)
         _validate.delta("delta", self.delta)
         _validate.inside("false_refusals", self.false_refusals)
         check_algorithm(self)
+        self.noise()
 
     @property
     def id(self) -> str:
@@ -137,17 +139,12 @@ class FederationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
             DataStructureError: The file is not the model of such a federation.
         """
         model = self.build_model()
-        shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
-        try:
-            with np.load(path, allow_pickle=False) as archive:
-                found = {name: archive[name] for name in archive.files}
-            if {name: x.shape for name, x in found.items()} != shapes:
-                raise ValueError
-            model.load_state_dict({name: torch.from_numpy(x.astype(np.float64)) for name, x in found.items()})
-        except Exception:  # NumPy raises errors of many kinds
-            raise DataStructureError(
-                f"path must be the model.npz of this federation, with {shapes}, got {str(path)!r}."
-            ) from None
+        shapes = {name: (tuple(p.shape), "float64") for name, p in model.named_parameters()}
+        says = f"path must be the model.npz of this federation, with {shapes}"
+        found = read_arrays(path, says, lambda names: names)
+        if {name: (x.shape, str(x.dtype)) for name, x in found.items()} != shapes:
+            raise DataStructureError(f"{says}, got {str(path)!r}.")
+        model.load_state_dict({name: torch.from_numpy(x) for name, x in found.items()})
         return model
 
     @cache  # noqa: B019 - settings are few, and small
@@ -184,11 +181,8 @@ def read_rows(path: str | Path, features: int) -> tuple[Tensor, Tensor]:
     Raises:
         DataStructureError: The file is not such an NPZ file. The message quotes no value.
     """
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            rows, labels = archive["features"], archive["labels"]
-    except Exception:  # NumPy raises errors of many kinds, whose words may quote the file
-        raise DataStructureError(f"data must be an NPZ file with features and labels, got {str(path)!r}.") from None
+    wanted = ("features", "labels")
+    rows, labels = read_arrays(path, "data must be an NPZ file with features and labels", lambda _: wanted).values()
     if rows.dtype.kind not in "biuf" or rows.ndim != 2 or rows.shape[1] != features:
         raise DataStructureError(f"features must be numbers of shape (rows, {features}).")
     if labels.dtype.kind not in "biu" or labels.shape != rows.shape[:1]:

@@ -11,6 +11,7 @@ import os
 import secrets
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from cryptography.exceptions import InvalidSignature
@@ -39,8 +40,10 @@ class ClientIdentity:
             path: The file, in a folder that only its owner may enter.
             new: Whether an identity may be made: whether the client was never introduced.
 
+        The mode of a file that is there is set back to 0600, as :meth:`tacita.Randomness.load` does.
+
         Raises:
-            ResumeError: The file is missing, though ``new`` is false, or is no such file.
+            ResumeError: The file is missing, though ``new`` is false, or is no such file, or cannot be read.
         """
         if not path.exists():
             if not new:
@@ -49,7 +52,11 @@ class ClientIdentity:
                     "client by it."
                 )
             replace_durably(path, Ed25519PrivateKey.generate().private_bytes_raw(), mode=0o600)
-        data = path.read_bytes()
+        try:
+            data = path.read_bytes()
+            os.chmod(path, 0o600)
+        except OSError as error:
+            raise ResumeError(f"{path.name} of the client cannot be read: {error.strerror}.") from None
         if len(data) != KEY_BYTES:
             raise ResumeError(f"{path.name} is no key of a client: restore it.")
         return cls(Ed25519PrivateKey.from_private_bytes(data))
@@ -148,17 +155,38 @@ class KnownClients:
 
     def _load(self, path: Path) -> None:
         try:
-            found = json.loads(path.read_bytes())
-            keys = {int(client): bytes.fromhex(key) for client, key in found["keys"].items()}
-            federation = found["federation"]
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            found = json.loads(path.read_bytes(), object_pairs_hook=_without_repeats)
+            if found["federation"] == self.federation:
+                self._keys = {self._number(client): _key(text) for client, text in found["keys"].items()}
+                return
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise ResumeError(f"{path.name} cannot be read: restore it, or remove it to learn the keys anew.") from None
-        if federation != self.federation:
-            raise ResumeError(f"{path.name} is of another federation: choose another folder.")
-        self._keys = keys
+        raise ResumeError(f"{path.name} is of another federation: choose another folder.")
+
+    def _number(self, text: str) -> int:
+        """Return a client's number, which is written in one way only: "00" beside "0" would be a second key of it."""
+        number = int(text)
+        if str(number) != text or not 0 <= number < self.num_clients:
+            raise ValueError
+        return number
 
     def __repr__(self) -> str:
         return f"KnownClients(federation={self.federation!r}, clients={sorted(self._keys)})"
+
+
+def _key(text: str) -> bytes:
+    key = bytes.fromhex(text)
+    if len(key) != KEY_BYTES:
+        raise ValueError
+    return key
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object as a dictionary; one with a repeated name is refused, because only the last would count."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError
+    return found
 
 
 def _signed(federation: str, client: int, challenge: bytes) -> bytes:

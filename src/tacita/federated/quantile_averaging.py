@@ -60,7 +60,8 @@ class QuantileAveraging(FederatedAlgorithm):
     adam: ServerAdam | None = None
 
     def __post_init__(self) -> None:
-        for name in ("threshold", "threshold_lr", "lr", "local_lr"):
+        _validate.threshold("threshold", self.threshold)
+        for name in ("threshold_lr", "lr", "local_lr"):
             _validate.positive(name, getattr(self, name))
         for name in ("quantile", "count_share"):
             _validate.inside(name, getattr(self, name))

@@ -1,5 +1,6 @@
 """The folder of a federation's server: its state, its clients' public keys, its model. Nothing in it is private."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BytesIO
@@ -31,6 +32,8 @@ class ServerFolder:
         self.state = self.path / "server.safetensors"
         self.clients = self.path / "clients.json"
         self.model = self.path / "model.npz"
+        self._lock = self.path / "server.lock"
+        self._serving: os.stat_result | None = None  # of the lock file, while it is held
 
     @contextmanager
     def commanded(self) -> Iterator[None]:
@@ -53,15 +56,21 @@ class ServerFolder:
             ResumeError: Another server holds it.
         """
         make_folder(self.path)
-        lock = self.path / "server.lock"
-        lock.touch()
-        with self._held(lock):
-            yield
+        handle = os.open(self._lock, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            with self._held(self._lock, handle):
+                self._serving = os.fstat(handle)
+                try:
+                    yield
+                finally:
+                    self._serving = None
+        finally:
+            os.close(handle)
 
     @contextmanager
-    def _held(self, path: Path) -> Iterator[None]:
+    def _held(self, path: Path, handle: int | None = None) -> Iterator[None]:
         try:
-            lock = HeldLock(path, wait=False)
+            lock = HeldLock(path, wait=False, handle=handle)
         except BlockingIOError:
             raise ResumeError(
                 f"another server of a federation is running in {str(self.path)!r}: wait until it ends, or stop it. "
@@ -72,8 +81,27 @@ class ServerFolder:
         finally:
             lock.release()
 
+    def _check_held(self) -> None:
+        """Raise ``ResumeError`` if the lock that this server holds is no longer the one in the folder."""
+        if self._serving is None:
+            return
+        try:
+            there = os.path.samestat(self._lock.stat(), self._serving)
+        except OSError:
+            there = False
+        if not there:
+            raise ResumeError(
+                f"{self._lock.name} of {str(self.path)!r} was removed or replaced while the server was running, so "
+                "that another server can have started there: this one ends. Start one of them again."
+            )
+
     def publish(self, coordinator: Coordinator) -> None:
-        """Write the server's model, which is released, with an array for each parameter."""
+        """Write the server's model, which is released, with an array for each parameter.
+
+        Raises:
+            ResumeError: The lock that :meth:`serving` holds was removed, so that another server may be running here.
+        """
+        self._check_held()
         buffer = BytesIO()
         np.savez(buffer, allow_pickle=False, **{name: x.numpy() for name, x in coordinator.params.items()})
         replace_durably(self.model, buffer.getvalue())

@@ -34,7 +34,7 @@ class SimulationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         epsilon, delta: What the whole run may spend.
         trust: "clients" for local privacy, "server" for a server that adds up its clients.
         unit: "client" for all data of one client, or "record" for one record, with trust in clients alone and an
-            algorithm of Clip21: :class:`~tacita.federated.RecordPrivacy`.
+            algorithm of Clip21: :class:`~tacita.federated.RecordPrivacy`. Whose record it is counts as public.
         neighboring_relation: "replace_one" or "zero_out_one"; the number of clients is public. With the unit "client"
             and trust in clients alone the noise does not depend on it.
         algorithm: "clip21-sgdm", "clip21-sgd", "clip-sgd", "federated-averaging", "quantile-averaging" or

@@ -6,6 +6,7 @@ import msgspec
 import numpy as np
 import torch
 
+from tacita._npz import read_arrays
 from tacita.errors import DataStructureError, ResumeError
 from tacita.federated.problems import LogisticClients
 from tacita.federated.settings import SimulationSettings
@@ -62,13 +63,8 @@ def read_weights(settings: SimulationSettings, num_clients: int) -> torch.Tensor
 
 
 def _arrays(settings: SimulationSettings, *names: str) -> list[np.ndarray]:
-    try:
-        with np.load(settings.data, allow_pickle=False) as archive:
-            return [archive[name] for name in names]
-    except Exception:  # NumPy raises errors of many kinds, whose words may quote the file
-        raise DataStructureError(
-            f"data must be an NPZ file with the arrays {', '.join(names)}, got {settings.data!r}."
-        ) from None
+    says = f"data must be an NPZ file with the arrays {', '.join(names)}"
+    return list(read_arrays(settings.data, says, lambda _: names).values())
 
 
 def _dealt(settings: SimulationSettings, found: list[np.ndarray]) -> Split:
@@ -102,26 +98,14 @@ def run_simulation(settings: SimulationSettings, progress: Callable[[float], Non
         raise ResumeError(f"output must be a new folder, or that of an unfinished simulation, got {settings.output!r}.")
     problem = read_clients(settings)
     weights = read_weights(settings, problem.num_clients)
+    if not unfinished:  # what is refused when a simulation is built leaves no folder
+        _built(settings, problem, weights, _ledger(settings), Randomness.system())
     folder.create()
     randomness = Randomness.load(folder.key) if unfinished else Randomness.system()
     randomness.save(folder.key)  # before there is a ledger, so that a run that is killed from here on is continued
-    relation, unit = settings.neighboring_relation, UNITS[settings.unit]
-    ledger = Ledger(folder.ledger, neighboring_relation=relation, privacy_unit=unit)
+    ledger = _ledger(settings, folder)
     try:
-        simulation = Simulation(
-            problem,
-            settings.build_algorithm(),
-            privacy=settings.build_privacy(),
-            ledger=ledger,
-            rounds=settings.rounds,
-            loss_rate=settings.loss_rate,
-            weights=weights,
-            total_weight=settings.total_weight,
-            stream_per_client=settings.algorithm == "released-shift-sgdm",
-            settings={"config": {**msgspec.to_builtins(settings), "output": ""}},
-            session=ledger.sessions[0] if unfinished and ledger.sessions else None,
-            randomness=randomness,
-        )
+        simulation = _built(settings, problem, weights, ledger, randomness)
         if unfinished and folder.checkpoint.exists():
             simulation.load(folder.checkpoint)
         _train(folder, simulation, progress)
@@ -129,6 +113,36 @@ def run_simulation(settings: SimulationSettings, progress: Callable[[float], Non
     finally:
         ledger.close()
     return _tidied(folder)
+
+
+def _ledger(settings: SimulationSettings, folder: RunFolder | None = None) -> Ledger:
+    """Return the ledger of the folder; one in memory without a folder."""
+    path = None if folder is None else folder.ledger
+    return Ledger(path, neighboring_relation=settings.neighboring_relation, privacy_unit=UNITS[settings.unit])
+
+
+def _built(
+    settings: SimulationSettings,
+    problem: LogisticClients,
+    weights: torch.Tensor | None,
+    ledger: Ledger,
+    randomness: Randomness,
+) -> Simulation:
+    """Return the simulation at its start, in the ledger's session if there is one."""
+    return Simulation(
+        problem,
+        settings.build_algorithm(),
+        privacy=settings.build_privacy(),
+        ledger=ledger,
+        rounds=settings.rounds,
+        loss_rate=settings.loss_rate,
+        weights=weights,
+        total_weight=settings.total_weight,
+        stream_per_client=settings.algorithm == "released-shift-sgdm",
+        settings={"config": {**msgspec.to_builtins(settings), "output": ""}},
+        session=ledger.sessions[0] if ledger.sessions else None,
+        randomness=randomness,
+    )
 
 
 def _train(folder: RunFolder, simulation: Simulation, progress: Callable[[float], None]) -> None:

@@ -3,11 +3,12 @@
 The content is private, except for the names and types of the columns. All arrays are in memory.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from tacita._npz import read_arrays
 from tacita.errors import DataStructureError
 from tacita.tables.table import ArrayColumn, Column, NumberColumn, Table, TextColumn
 from tacita.tables.table_file import ROWS, TableFile, places
@@ -17,14 +18,13 @@ class ArrayFile(TableFile):
     """A table in an NPZ file, read into memory when it is opened."""
 
     def __init__(self, path: Path, only: Sequence[str] | None):
-        try:
-            with np.load(path, allow_pickle=False) as archive:
-                names = archive.files
-                arrays = {name: archive[name] for name in places(names, only)}
-        except DataStructureError:
-            raise
-        except Exception:  # a damaged header makes NumPy raise errors of many kinds, whose words may quote the file
-            raise DataStructureError(f"data must be a readable NPZ file without objects, got {str(path)!r}.") from None
+        names: list[str] = []
+
+        def wanted(found: list[str]) -> Iterable[str]:
+            names.extend(found)
+            return places(found, only)
+
+        arrays = read_arrays(path, "data must be a readable NPZ file of arrays without objects", wanted)
         self._table = Table({name: _from_array(name, values) for name, values in arrays.items()})
         nothing = np.zeros(0, np.int64)
         super().__init__(path, {name: self._table.column(name).take(nothing) for name in self._table.names}, names)
@@ -38,9 +38,7 @@ class ArrayFile(TableFile):
             yield table.take(np.arange(first, min(first + ROWS, table.num_rows)))
 
 
-def _from_array(name: str, values: np.ndarray | bytes) -> Column:
-    if isinstance(values, bytes):  # a member of the archive that is not an array
-        raise DataStructureError("data must be an NPZ file of arrays: it holds a member that is not an array.")
+def _from_array(name: str, values: np.ndarray) -> Column:
     if values.ndim == 0 or values.dtype.kind not in "biufUS":
         raise DataStructureError(f"Array {name!r} must hold a number, an array of numbers or a text for each row.")
     if values.ndim > 1:

@@ -66,7 +66,8 @@ class FederatedSetting:
         _validate.delta("delta", self.delta)
         _validate.inside("failure_probability", self.failure_probability)
         if self.max_grad_norm is not None:
-            _validate.positive("max_grad_norm", self.max_grad_norm)
+            _validate.threshold("max_grad_norm", self.max_grad_norm)
+        _validate.threshold("largest_grad / rounds", self.threshold)
 
     @property
     def threshold(self) -> float:

@@ -1,0 +1,31 @@
+"""Arrays of an NPZ file, read without objects, and with errors that quote nothing of the file."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+
+from tacita.errors import DataStructureError
+
+
+def read_arrays(path: str | Path, says: str, choose: Callable[[list[str]], Iterable[str]]) -> dict[str, np.ndarray]:
+    """Return arrays of an NPZ file by name.
+
+    Args:
+        path: The file.
+        says: What the file must be, for the message: ``"data must be an NPZ file with features"``, say.
+        choose: Returns the names that are wanted, given those in the file. Its ``DataStructureError`` propagates.
+
+    Raises:
+        DataStructureError: The file is not such a file, a name is not in it, or a member is not an array.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            found = {name: archive[name] for name in choose(archive.files)}
+        if not all(isinstance(values, np.ndarray) for values in found.values()):  # bytes, of a member of another kind
+            raise TypeError
+    except DataStructureError:
+        raise
+    except Exception:  # NumPy raises errors of many kinds, whose words may quote the file
+        raise DataStructureError(f"{says}, got {str(path)!r}.") from None
+    return found

@@ -1,0 +1,55 @@
+"""Arrays of an NPZ file: those that are chosen, and one error without a word of the file for everything else."""
+
+import zipfile
+
+import numpy as np
+import pytest
+
+from tacita._npz import read_arrays
+from tacita.errors import DataStructureError
+
+SAYS = "data must be such a file"
+
+
+@pytest.fixture
+def path(tmp_path):
+    np.savez(tmp_path / "file.npz", a=np.arange(3), b=np.zeros((2, 2)))
+    return tmp_path / "file.npz"
+
+
+def test_the_chosen_arrays_are_read_in_their_order(path):
+    found = read_arrays(path, SAYS, reversed)
+    assert list(found) == ["b", "a"]
+    assert found["a"].tolist() == [0, 1, 2]
+    assert not read_arrays(path, SAYS, lambda names: ())
+
+
+def test_what_the_choice_refuses_is_said(path):
+    def choose(names):
+        raise DataStructureError("there must be a column c.")
+
+    with pytest.raises(DataStructureError, match="a column c"):
+        read_arrays(path, SAYS, choose)
+
+
+@pytest.mark.parametrize("kind", ["missing", "text", "folder", "single", "objects", "no array", "another name"])
+def test_everything_else_is_one_error(path, kind):
+    path.unlink()
+    if kind == "text":
+        path.write_bytes(b"secret")
+    if kind == "folder":
+        path.mkdir()
+    if kind == "single":
+        with path.open("wb") as file:
+            np.save(file, np.zeros(3))
+    if kind == "objects":
+        np.savez(path, a=np.array(["secret", None], dtype=object))
+    if kind == "no array":
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("a", b"secret")
+    if kind == "another name":
+        np.savez(path, secret=np.zeros(3))
+    with pytest.raises(DataStructureError, match=rf"^{SAYS}, got '.*file\.npz'\.$") as caught:
+        read_arrays(path, SAYS, lambda names: ["a"])
+    assert "secret" not in str(caught.value)
+    assert caught.value.__suppress_context__
