@@ -17,6 +17,7 @@ GROUND = {
     "_lock",
     "_tree",
     "_box_muller",
+    "_near_names",
     "_row_numbers",
     "_stream",
     "_integer_noise",

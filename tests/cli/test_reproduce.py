@@ -91,10 +91,13 @@ def test_folders_above_are_made(toys, tacita_command):
     assert Path("a/b/good.png").exists()
 
 
-def test_an_unknown_name_lists_the_known(toys, tacita_command):
-    done = tacita_command("reproduce", "ugly")
+@pytest.mark.parametrize(
+    ("name", "end"), [("ugly", "The known ones are good, bad."), ("god", "Did you mean 'good'?")]
+)
+def test_an_unknown_name_says_which_there_are(toys, tacita_command, name, end):
+    done = tacita_command("reproduce", name)
     assert done.code == 2
-    assert done.err == "tacita: error: experiment must be one of good, bad, got 'ugly'.\n"
+    assert done.err == f"tacita: error: experiment must be a name that tacita reproduce lists, got {name!r}. {end}\n"
 
 
 def test_a_missing_matplotlib_is_said_before_the_work(toys, tacita_command, monkeypatch):

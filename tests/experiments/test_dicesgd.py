@@ -164,6 +164,16 @@ def test_single_runs_are_kept(tmp_path):
     repeated(replace(task, epsilon=3.0), setting, range(1), Kept(path))
     repeated(task, replace(setting, lr=0.2), range(1), Kept(path))
     assert len(made) == 5
+    images, labels = task.train
+    others: list[dict[str, Any]] = [
+        {"train": (images, labels.roll(1))},
+        {"test": (images, labels)},
+        {"references": ["a text"]},
+        {"build": lambda: torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 10, bias=False))},
+    ]
+    for place, other in enumerate(others):  # the same name and number of rows
+        repeated(replace(task, **other), setting, range(1), Kept(path))
+        assert len(made) == 6 + place
     assert first[1] == [DiceRun([0.5], math.inf, 0.0, {})] * 2
 
 

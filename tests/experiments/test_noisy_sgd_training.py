@@ -1,6 +1,7 @@
 """Figures 1 to 3 of the noisy SGD paper on tiny data: networks, data, the ways to train, and that runs are kept."""
 
 import csv
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -131,6 +132,10 @@ def test_another_network_or_threshold_is_another_run():
     assert task.settings == tiny().settings
     assert task.settings != tiny(max_grad_norm=1.0).settings
     assert task.settings != tiny(build=lambda: torch.nn.Linear(2, 2)).settings
+    images, labels = task.data.train
+    for part in ("train", "test"):
+        other = replace(task.data, **{part: (images, labels.roll(1))})
+        assert task.settings != replace(task, data=other).settings
 
 
 @pytest.mark.parametrize("name", names())

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 
 from tacita import _validate
+from tacita._near_names import did_you_mean
 from tacita.audit.audit import audit_oracle
 from tacita.audit.named_audits import READY, ReadyAudit
 from tacita.audit.result import AuditResult
@@ -123,7 +124,7 @@ def _measured(
 
 def _ready(name: str) -> ReadyAudit:
     if name not in READY:
-        raise ValueError(f"name must be one of {', '.join(READY)}, got {name!r}.")
+        raise ValueError(f"name must be one of {', '.join(READY)}, got {name!r}.{did_you_mean(name, READY)}")
     return READY[name]
 
 

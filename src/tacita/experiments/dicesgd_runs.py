@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from statistics import fmean, stdev
 from typing import Any
 
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 
 from tacita.clipping import FlatClipper
 from tacita.estimators import PrivateFeedback, ReleasedFeedback
-from tacita.experiments.kept import Kept
+from tacita.experiments.kept import Kept, data_hash
 from tacita.experiments.paper_noise import unsafe_paper_noise
 from tacita.ledger import Ledger
 from tacita.mechanisms import CalibratedGaussian, GaussianMechanism
@@ -59,6 +60,7 @@ class DiceTask:
         delta: The delta of every epsilon.
         max_physical_batch_size: Rows in memory at once.
         scores: What else is measured at the end, by name.
+        references: Texts that the scores compare with.
     """
 
     name: str
@@ -74,6 +76,7 @@ class DiceTask:
     delta: float = 1e-5
     max_physical_batch_size: int | None = None
     scores: Callable[[nn.Module], dict[str, float]] | None = None
+    references: Sequence[str] = ()
 
     @property
     def sign(self) -> int:
@@ -84,11 +87,16 @@ class DiceTask:
         """Say whether the first runs are better than the second ones of the same seeds, as :func:`verdict` does."""
         return verdict(*([self.sign * one for one in runs] for runs in (first, second)))
 
-    @property
+    @cached_property
     def key(self) -> str:
         """Everything public that a run's result follows from, but its setting and seed."""
         size = f"{len(self.train[0])} and {len(self.test[0])} rows"
-        return f"{self.name}, {size}, {self.steps} steps of rate {self.sample_rate}, ({self.epsilon}, {self.delta})"
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            start = self.build().state_dict()
+        hashed = data_hash([*self.train, *self.test, *start.values()], self.references)
+        plan = f"{self.steps} steps of rate {self.sample_rate}, ({self.epsilon}, {self.delta})"
+        return f"{self.name}, {size}, data and network {hashed}, {plan}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,7 @@ import io
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 from tacita.clipping import FlatClipper
 from tacita.estimators.clipped_sum import clipped_gradient_sum
+from tacita.experiments.kept import data_hash
 from tacita.experiments.noisy_sgd_data import LabelledData
 from tacita.experiments.noisy_sgd_figures import SHARES
 from tacita.experiments.noisy_sgd_noise import (
@@ -56,10 +58,11 @@ class NoisySGDTask:
     epochs: int
     most_rows: int | None = None
 
-    @property
+    @cached_property
     def settings(self) -> str:
-        """What decides the result of a run: the network, the data and the settings of SGD."""
-        parts = (self.build(), self.data.name, self.max_grad_norm, self.lr, self.batch_size, self.epochs)
+        """What decides the result of a run: the network, the data, with their hash, and the settings of SGD."""
+        hashed = data_hash([*self.data.train, *self.data.test])
+        parts = (self.build(), self.data.name, hashed, self.max_grad_norm, self.lr, self.batch_size, self.epochs)
         return " ".join(" ".join(map(str, parts)).split())
 
     @property

@@ -9,7 +9,7 @@ Source: "Noise is All You Need: Private Second-Order Convergence of Noisy SGD", 
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -86,7 +86,7 @@ def pessimistic(scale: FigureScale, data: Path | None) -> NoisySGDTask:
         steps=task.steps,
         delta=DELTA,
     )
-    return NoisySGDTask(**{**vars(task), "max_grad_norm": float(bound)})
+    return replace(task, max_grad_norm=float(bound))
 
 
 def _task(build: Callable[[], nn.Module], data: LabelledData, scale: FigureScale) -> NoisySGDTask:

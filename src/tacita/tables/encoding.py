@@ -19,7 +19,7 @@ from torch import Tensor
 from tacita.tables.features import ArrayPiece, CategoryPiece, ClassTarget, NumberPiece, NumberTarget
 from tacita.tables.image_features import ScatteringPiece
 from tacita.tables.readers import FileFormat
-from tacita.tables.schema import strict
+from tacita.tables.strict import strict
 from tacita.tables.table import Table
 
 FORMAT = 1
