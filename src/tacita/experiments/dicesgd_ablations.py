@@ -16,6 +16,7 @@ from tacita.experiments.dicesgd_full import vision
 from tacita.experiments.dicesgd_images import cifar, mnist
 from tacita.experiments.dicesgd_runs import (
     CLAIMED,
+    JUDGED,
     PAPER,
     DiceSetting,
     DiceTask,
@@ -101,8 +102,7 @@ def _result(known: Known, rows: Sequence[Row], claims: Sequence[Check], across: 
             f"mean: {SAYS} over seeds ({len(seeds)}); SGD whose step is 'step' / C1; {first.steps} Poisson batches of "
             f"rate {first.sample_rate:g}; nominal epsilon {first.epsilon:g} at delta {first.delta:g}, and the real one",
             "the noise that is proved is far larger: tacita reproduce dicesgd-mnist shows it",
-            "a verdict counts differences of the same seed beyond two standard errors; else, or with one seed,"
-            " it 'depends'",
+            JUDGED,
             *notes,
         ],
         draw=lambda: figures.lines(rows, across, "C1", SAYS, title),

@@ -38,6 +38,10 @@ PLAIN, CLIPPED, CLAIMED, RIGOROUS, RELEASED, EQUAL = METHODS = (
 )
 NO_CLIPPING = 1e12  # as a threshold: far above every gradient here, and without noise nothing is scaled by it
 SURE = 2.0  # standard errors of a mean difference, beyond which it counts
+JUDGED = (
+    "a verdict counts mean differences of the same seeds beyond two standard errors of the seeds and, for an accuracy, "
+    "of the test rows; else, or with one seed, it 'depends'"
+)
 
 Rows = tuple[Tensor, ...]
 
@@ -54,6 +58,7 @@ class DiceTask:
         test: The rows that are measured.
         measures: (network, test rows) -> a number.
         larger_is_better: Whether a larger number is a better one.
+        is_share: Whether the number is a share of the test rows: it has the standard error of such a share.
         steps: Number of queries T.
         sample_rate: Share q of the rows in a batch.
         epsilon: The nominal epsilon.
@@ -70,6 +75,7 @@ class DiceTask:
     test: Rows
     measures: Callable[[nn.Module, Rows], float]
     larger_is_better: bool = True
+    is_share: bool = False
     steps: int = 150
     sample_rate: float = 0.02
     epsilon: float = 2.0
@@ -84,8 +90,16 @@ class DiceTask:
         return 1 if self.larger_is_better else -1
 
     def better(self, first: Sequence[float], second: Sequence[float]) -> str:
-        """Say whether the first runs are better than the second ones of the same seeds, as :func:`verdict` does."""
-        return verdict(*([self.sign * one for one in runs] for runs in (first, second)))
+        """Say whether the first runs are better than the second ones of the same seeds, as :func:`verdict` does.
+
+        All seeds share the test rows, so more of them do not make the error of a share smaller. It is taken for that
+        of two independent shares: two networks that often fail on the same row differ by less.
+        """
+        least = 0.0
+        if self.is_share and first and second:
+            spread_of = sum(share * (1 - share) for share in (fmean(first), fmean(second)))
+            least = SURE * math.sqrt(spread_of / len(self.test[0]))
+        return verdict(*([self.sign * one for one in runs] for runs in (first, second)), least=least)
 
     @cached_property
     def key(self) -> str:
@@ -258,15 +272,15 @@ def last(runs: Sequence[DiceRun]) -> list[float]:
     return [one.measures[-1] for one in runs]
 
 
-def verdict(first: Sequence[float], second: Sequence[float]) -> str:
+def verdict(first: Sequence[float], second: Sequence[float], *, least: float = 0.0) -> str:
     """Say whether the first numbers are larger than the second ones of the same seeds: holds, depends or does not.
 
-    ``"depends"`` means that the mean difference is at most two of its standard errors.
+    ``"depends"`` means that the mean difference is at most two of its standard errors, or at most ``least``.
     """
     apart = [one - other for one, other in zip(first, second, strict=True)]
     if not all(map(math.isfinite, apart)) or len(apart) < 2:
         return "depends"
-    error = SURE * stdev(apart) / math.sqrt(len(apart))
+    error = max(SURE * stdev(apart) / math.sqrt(len(apart)), least)
     mean = fmean(apart)
     return "holds" if mean > error else "does not" if mean < -error else "depends"
 
