@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tacita.experiments import Check, Experiment, Result
+from tacita.experiments import Check, Experiment, Result, catalogue
+from tacita.experiments.cpu_seconds import CPU_SECONDS
 from tacita.report.style import new_figure, styled
 
 
@@ -27,17 +28,32 @@ def toys(monkeypatch, tmp_path):
     class Module:
         EXPERIMENTS = (
             Experiment(name="good", title="Good.", source="nowhere", run=run(True, draw)),
-            Experiment(name="bad", title="Bad.", source="nowhere", run=run(False, None)),
+            Experiment(name="bad", title="Bad.", source="nowhere", run=lambda *_: run(False, None)(*_[:3]), reads_data=True),
         )
 
     monkeypatch.setattr(sys.modules["tacita.experiments.catalogue"], "MODULES", (Module,))
+    monkeypatch.setattr("tacita.cli.reproduce.CPU_SECONDS", {"good": (2.0, None), "bad": (90.0, None)})
     monkeypatch.chdir(tmp_path)
 
 
 def test_without_a_name_it_lists(toys, tacita_command):
-    assert tacita_command("reproduce").out == "good  Good.\nbad   Bad.\n"
+    header, *lines, empty, first, second = tacita_command("reproduce").out.splitlines()
+    assert header.split() == ["name", "CPU", "min", "--data", "what", "it", "shows"]
+    assert [line.split() for line in lines] == [["good", "<0.1", "-", "Good."], ["bad", "1.5", "?", "Bad."]]
+    assert (empty, "minutes of one core" in first, "not measured" in second) == ("", True, True)
     listed = json.loads(tacita_command("reproduce", "--json").out)["experiments"]
     assert [entry["name"] for entry in listed] == ["good", "bad"]
+    assert [entry["reads_data"] for entry in listed] == [False, True]
+    assert [entry["cpu_seconds"] for entry in listed] == [2.0, 90.0]
+    assert [entry["cpu_seconds_with_data"] for entry in listed] == [None, None]
+
+
+def test_every_experiment_has_a_measured_time():
+    assert list(CPU_SECONDS) == list(catalogue())
+    for name, experiment in catalogue().items():
+        alone, with_data = CPU_SECONDS[name]
+        assert alone is not None and alone > 0, name
+        assert with_data is None or (experiment.reads_data and with_data > 0), name
 
 
 def test_a_table_and_what_held(toys, tacita_command):

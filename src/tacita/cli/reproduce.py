@@ -10,9 +10,13 @@ from tacita.cli.outputs import check_folder, say_written
 from tacita.cli.working import Working
 from tacita.experiments import catalogue, find
 from tacita.experiments import runner as runs
+from tacita.experiments.cpu_seconds import CPU_SECONDS
 from tacita.report.style import need_matplotlib
 
 CHECK_FAILED = 1
+LEGEND = """
+CPU min: minutes of one core without --data and --full, about; --data: the same with --data FOLDER, which takes the data
+of the paper ("-": the experiment makes its own; "?": not measured). --full is the published size, and takes far longer."""
 
 
 def reproduce(
@@ -35,7 +39,7 @@ def reproduce(
 
     Args:
         name: Name of the experiment.
-        full: Run at the published size; without it, at a size that takes seconds.
+        full: Run at the published size; without it, at a reduced one, which takes the minutes that the list says.
         output: Write NAME.json, NAME.txt and the figure NAME.png to this folder (needs the extra [report]). The
             experiments dicesgd-* and noisy-sgd-figure-* also keep their single runs there, in NAME.runs.jsonl, and go
             on with them when they are repeated.
@@ -78,13 +82,27 @@ def report(experiment: runs.Experiment, result: runs.Result) -> str:
 def _list(json: bool) -> int:
     known = catalogue().values()
     if json:
-        rows = [{"name": e.name, "title": e.title, "source": e.source} for e in known]
+        rows = []
+        for e in known:
+            alone, with_data = CPU_SECONDS.get(e.name, (None, None))
+            row = {"name": e.name, "title": e.title, "source": e.source, "reads_data": e.reads_data}
+            rows.append({**row, "cpu_seconds": alone, "cpu_seconds_with_data": with_data})
         print(runs.as_json({"experiments": rows}), end="")
         return 0
     width = max((len(e.name) for e in known), default=0)
-    for experiment in known:
-        print(f"{experiment.name:{width}}  {experiment.title}")
+    print(f"{'name':{width}}  CPU min  --data  what it shows")
+    for e in known:
+        alone, with_data = CPU_SECONDS.get(e.name, (None, None))
+        second = _minutes(with_data) if e.reads_data else "-"
+        print(f"{e.name:{width}}  {_minutes(alone):>7}  {second:>6}  {e.title}")
+    print(LEGEND)
     return 0
+
+
+def _minutes(seconds: float | None) -> str:
+    if seconds is None:
+        return "?"
+    return f"{seconds / 60:.1f}" if seconds >= 6 else "<0.1"
 
 
 def _run(experiment: runs.Experiment, full: bool, seed: int, data: str | None, kept: Path | None) -> runs.Result:
