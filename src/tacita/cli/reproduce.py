@@ -15,8 +15,8 @@ from tacita.report.style import need_matplotlib
 
 CHECK_FAILED = 1
 LEGEND = """
-CPU min: minutes of one core without --data and --full, about; --data: the same with --data FOLDER, which takes the data
-of the paper ("-": the experiment makes its own; "?": not measured). --full is the published size, and takes far longer."""
+CPU min: about so many minutes of one core, without --data and --full. --data: the same with --data FOLDER, a folder of
+the public data ("-": the experiment makes its own data; "?": not measured). --full takes far longer."""
 
 
 def reproduce(

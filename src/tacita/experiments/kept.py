@@ -21,7 +21,7 @@ def data_hash(tensors: Iterable[Tensor], texts: Iterable[str] = ()) -> str:
     found = hashlib.sha256()
     for tensor in tensors:
         found.update(f"{tensor.dtype} {tuple(tensor.shape)};".encode())
-        found.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+        found.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     for text in texts:
         found.update(f"text {len(text)}; {text}".encode())
     return found.hexdigest()[:16]

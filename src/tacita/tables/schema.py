@@ -310,8 +310,10 @@ def _declared(name: str, spec: Any) -> Any:
     kinds = list(map(_kind, _STORAGES))
     kind = spec.get("kind") if isinstance(spec, Mapping) else None
     if isinstance(kind, str) and kind not in kinds and kind.isprintable():
-        raise ValueError(f"kind of column {name!r} must be one of {', '.join(kinds)}, got {kind[:LONGEST_REASON]!r}."
-            f"{did_you_mean(kind, kinds)}")
+        raise ValueError(
+            f"kind of column {name!r} must be one of {', '.join(kinds)}, got {kind[:LONGEST_REASON]!r}."
+            f"{did_you_mean(kind, kinds)}"
+        )
     return strict(spec, Spec, f"column {name!r}")
 
 
