@@ -1,4 +1,4 @@
-"""Measure the CPU seconds of `tacita reproduce NAME` at the reduced size, and write src/tacita/experiments/cpu_seconds.py.
+"""Measure the CPU seconds of `tacita reproduce NAME` at the reduced size; write tacita/experiments/cpu_seconds.py.
 
     OMP_NUM_THREADS=1 python benchmarks/experiment_times.py [NAME...] [--data]
 
