@@ -38,9 +38,9 @@ def toys(monkeypatch, tmp_path):
 
 def test_without_a_name_it_lists(toys, tacita_command):
     header, *lines, empty, first, second = tacita_command("reproduce").out.splitlines()
-    assert header.split() == ["name", "CPU", "min", "--data", "what", "it", "shows"]
-    assert [line.split() for line in lines] == [["good", "<0.1", "-", "Good."], ["bad", "1.5", "?", "Bad."]]
-    assert (empty, "minutes of one core" in first, "not measured" in second) == ("", True, True)
+    assert header.split() == ["name", "CPU", "time", "--data", "what", "it", "shows"]
+    assert [line.split() for line in lines] == [["good", "2", "s", "-", "Good."], ["bad", "1.5", "min", "?", "Bad."]]
+    assert (empty, "that of one core" in first, "not measured" in second) == ("", True, True)
     listed = json.loads(tacita_command("reproduce", "--json").out)["experiments"]
     assert [entry["name"] for entry in listed] == ["good", "bad"]
     assert [entry["reads_data"] for entry in listed] == [False, True]

@@ -15,8 +15,8 @@ from tacita.report.style import need_matplotlib
 
 CHECK_FAILED = 1
 LEGEND = """
-CPU min: about so many minutes of one core, without --data and --full. --data: the same with --data FOLDER, a folder of
-the public data ("-": the experiment makes its own data; "?": not measured). --full takes far longer."""
+CPU time: about that of one core, without --data and --full; --data: the same with --data FOLDER, a folder of the public
+data ("-": the experiment makes its own data; "?": not measured). --full takes far longer."""
 
 
 def reproduce(
@@ -90,19 +90,22 @@ def _list(json: bool) -> int:
         print(runs.as_json({"experiments": rows}), end="")
         return 0
     width = max((len(e.name) for e in known), default=0)
-    print(f"{'name':{width}}  CPU min  --data  what it shows")
+    print(f"{'name':{width}}  CPU time    --data  what it shows")
     for e in known:
         alone, with_data = CPU_SECONDS.get(e.name, (None, None))
-        second = _minutes(with_data) if e.reads_data else "-"
-        print(f"{e.name:{width}}  {_minutes(alone):>7}  {second:>6}  {e.title}")
+        second = _about(with_data) if e.reads_data else "-"
+        print(f"{e.name:{width}}  {_about(alone):>8}  {second:>8}  {e.title}")
     print(LEGEND)
     return 0
 
 
-def _minutes(seconds: float | None) -> str:
+def _about(seconds: float | None) -> str:
+    """Return a time in words; ``?`` if it was not measured."""
     if seconds is None:
         return "?"
-    return f"{seconds / 60:.1f}" if seconds >= 6 else "<0.1"
+    if seconds < 1:
+        return "<1 s"
+    return f"{seconds:.0f} s" if seconds < 60 else f"{seconds / 60:.1f} min"
 
 
 def _run(experiment: runs.Experiment, full: bool, seed: int, data: str | None, kept: Path | None) -> runs.Result:

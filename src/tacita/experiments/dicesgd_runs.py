@@ -15,6 +15,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 import torch
+from scipy.stats import t as student
 from torch import Tensor, nn
 
 from tacita.clipping import FlatClipper
@@ -37,10 +38,11 @@ PLAIN, CLIPPED, CLAIMED, RIGOROUS, RELEASED, EQUAL = METHODS = (
     "DPSGD-GC, DiceSGD's real epsilon",
 )
 NO_CLIPPING = 1e12  # as a threshold: far above every gradient here, and without noise nothing is scaled by it
-SURE = 2.0  # standard errors of a mean difference, beyond which it counts
+SURE = 0.95  # of an interval for a mean difference over seeds, outside which it counts
+ROWS_SURE = 2.0  # standard errors of the test rows, beyond which a difference counts
 JUDGED = (
-    "a verdict counts mean differences of the same seeds beyond two standard errors of the seeds and, for an accuracy, "
-    "of the test rows; else, or with one seed, it 'depends'"
+    "a verdict counts mean differences of the same seeds outside their 95 % interval (Student's t) and, for an accuracy, "
+    "beyond two standard errors of the test rows; else, or with one seed, it 'depends'"
 )
 
 Rows = tuple[Tensor, ...]
@@ -98,7 +100,7 @@ class DiceTask:
         least = 0.0
         if self.is_share and first and second:
             spread_of = sum(share * (1 - share) for share in (fmean(first), fmean(second)))
-            least = SURE * math.sqrt(spread_of / len(self.test[0]))
+            least = ROWS_SURE * math.sqrt(spread_of / len(self.test[0]))
         return verdict(*([self.sign * one for one in runs] for runs in (first, second)), least=least)
 
     @cached_property
@@ -275,12 +277,14 @@ def last(runs: Sequence[DiceRun]) -> list[float]:
 def verdict(first: Sequence[float], second: Sequence[float], *, least: float = 0.0) -> str:
     """Say whether the first numbers are larger than the second ones of the same seeds: holds, depends or does not.
 
-    ``"depends"`` means that the mean difference is at most two of its standard errors, or at most ``least``.
+    ``"depends"`` means that the 95 % interval of the mean difference, by Student's t, has zero in it, or that the
+    difference is at most ``least``. Of two seeds the interval is 12.7 standard errors wide, on either side.
     """
     apart = [one - other for one, other in zip(first, second, strict=True)]
     if not all(map(math.isfinite, apart)) or len(apart) < 2:
         return "depends"
-    error = max(SURE * stdev(apart) / math.sqrt(len(apart)), least)
+    quantile = float(student.ppf(0.5 + SURE / 2, len(apart) - 1))
+    error = max(quantile * stdev(apart) / math.sqrt(len(apart)), least)
     mean = fmean(apart)
     return "holds" if mean > error else "does not" if mean < -error else "depends"
 

@@ -36,6 +36,7 @@ from tacita.sampling import PoissonSampler
 SGD, PAPER_NOISE, EXACT = "SGD", "the paper's noise, not clipped", "clipped, exact noise"
 PROBED = 256  # training records whose gradients are measured
 AT_ONCE = 500  # test records
+MEASURED = 1000  # training records whose accuracy is measured
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +105,7 @@ def one_run(task: NoisySGDTask, method: str, nominal: float | None, seed: int) -
         if t in marks:
             found[f"test after {marks[t]:.0%}"] = accuracy(model, task.data.test)
             found[f"train after {marks[t]:.0%}"] = accuracy(
-                model, (task.data.train[0][:1000], task.data.train[1][:1000])
+                model, (task.data.train[0][:MEASURED], task.data.train[1][:MEASURED])
             )
             norms.append(gradient_norms(task, model))
     longer = torch.cat(norms) > task.max_grad_norm
