@@ -41,7 +41,7 @@ NO_CLIPPING = 1e12  # as a threshold: far above every gradient here, and without
 SURE = 0.95  # of an interval for a mean difference over seeds, outside which it counts
 ROWS_SURE = 2.0  # standard errors of the test rows, beyond which a difference counts
 JUDGED = (
-    "a verdict counts mean differences of the same seeds outside their 95 % interval (Student's t) and, for accuracies, "
+    "a verdict counts mean differences of the same seeds beyond their 95 % interval (Student's t) and, for accuracies, "
     "beyond two standard errors of the test rows; else, or with one seed, it 'depends'"
 )
 
