@@ -19,6 +19,7 @@ GROUND = {
     "_npz",
     "_tree",
     "_box_muller",
+    "_near_names",
     "_row_numbers",
     "_stream",
     "_integer_noise",

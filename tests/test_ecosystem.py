@@ -5,7 +5,10 @@ these libraries: tests/gradients/test_coverage.py.
 """
 
 import importlib
+import runpy
+import sys
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -23,6 +26,23 @@ def example(name, *needs):
     for library in needs:
         pytest.importorskip(library)
     return importlib.import_module(f"examples.libraries.{name}")
+
+
+@pytest.mark.parametrize(
+    ("name", "library", "extra"),
+    [
+        ("trainer", "transformers", "transformers"),
+        ("lightning_callback", "lightning", "lightning"),
+        ("trackers", "tensorboard", "trackers"),
+    ],
+)
+def test_an_example_without_its_library_says_what_to_install(name, library, extra, monkeypatch):
+    monkeypatch.setitem(sys.modules, library, None)  # an import of it fails
+    monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
+    path = Path(__file__).parents[1] / "examples" / "libraries" / f"{name}.py"
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(path), run_name="__main__")
+    assert ended.value.code == f'{library} is not installed: pip install "tacita[{extra}]"'
 
 
 def network(library, name):

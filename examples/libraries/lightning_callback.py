@@ -8,12 +8,18 @@ the schedule, other callbacks and the checkpoints are Lightning's as ever.
 
 from typing import Any
 
-import lightning  # pyright: ignore[reportMissingImports]
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 import tacita
+
+try:
+    import lightning  # pyright: ignore[reportMissingImports]
+except ModuleNotFoundError as missing:
+    if __name__ != "__main__":
+        raise
+    raise SystemExit(f'{missing.name} is not installed: pip install "tacita[lightning]"') from missing
 
 
 class PrivateGradients(lightning.Callback):

@@ -104,5 +104,9 @@ def main(folder: Path, trackers: Sequence[Tracker]) -> tacita.Run:
 
 if __name__ == "__main__":
     place = Path(tempfile.mkdtemp())
-    main(place / "run", [TensorBoard(place / "tensorboard"), MLflow(f"sqlite:///{place}/mlflow.db", "private")])
+    try:
+        both = [TensorBoard(place / "tensorboard"), MLflow(f"sqlite:///{place}/mlflow.db", "private")]
+    except ModuleNotFoundError as missing:
+        raise SystemExit(f'{missing.name} is not installed: pip install "tacita[trackers]"') from missing
+    main(place / "run", both)
     print(f"written to {place}")

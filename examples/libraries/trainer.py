@@ -9,11 +9,17 @@ checkpoints work on what the oracle released. It computes no loss of the records
 from typing import Any
 
 import torch
-import transformers  # pyright: ignore[reportMissingImports]
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 import tacita
+
+try:
+    import transformers  # pyright: ignore[reportMissingImports]
+except ModuleNotFoundError as missing:
+    if __name__ != "__main__":
+        raise
+    raise SystemExit(f'{missing.name} is not installed: pip install "tacita[transformers]"') from missing
 
 
 class PrivateTrainer(transformers.Trainer):

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tacita.experiments import Check, Experiment, Result
+from tacita.experiments import Check, Experiment, Result, catalogue
+from tacita.experiments.cpu_seconds import CPU_SECONDS
 from tacita.report.style import new_figure, styled
 
 
@@ -20,24 +21,39 @@ def toys(monkeypatch, tmp_path):
         return new_figure(size=(2, 1))[0]
 
     def run(held, drawn):
-        return lambda full, seed, progress: Result(
+        return lambda full, seed, progress, data=None: Result(
             rows=[{"size": "full" if full else "small", "seed": seed}], checks=[Check("it holds", held)], draw=drawn
         )
 
     class Module:
         EXPERIMENTS = (
             Experiment(name="good", title="Good.", source="nowhere", run=run(True, draw)),
-            Experiment(name="bad", title="Bad.", source="nowhere", run=run(False, None)),
+            Experiment(name="bad", title="Bad.", source="nowhere", run=run(False, None), reads_data=True),
         )
 
     monkeypatch.setattr(sys.modules["tacita.experiments.catalogue"], "MODULES", (Module,))
+    monkeypatch.setattr("tacita.cli.reproduce.CPU_SECONDS", {"good": (2.0, None), "bad": (90.0, None)})
     monkeypatch.chdir(tmp_path)
 
 
 def test_without_a_name_it_lists(toys, tacita_command):
-    assert tacita_command("reproduce").out == "good  Good.\nbad   Bad.\n"
+    header, *lines, empty, first, second = tacita_command("reproduce").out.splitlines()
+    assert header.split() == ["name", "CPU", "time", "--data", "what", "it", "shows"]
+    assert [line.split() for line in lines] == [["good", "2", "s", "-", "Good."], ["bad", "1.5", "min", "?", "Bad."]]
+    assert (empty, "that of one core" in first, "not measured" in second) == ("", True, True)
     listed = json.loads(tacita_command("reproduce", "--json").out)["experiments"]
     assert [entry["name"] for entry in listed] == ["good", "bad"]
+    assert [entry["reads_data"] for entry in listed] == [False, True]
+    assert [entry["cpu_seconds"] for entry in listed] == [2.0, 90.0]
+    assert [entry["cpu_seconds_with_data"] for entry in listed] == [None, None]
+
+
+def test_every_experiment_has_a_measured_time():
+    assert list(CPU_SECONDS) == list(catalogue())
+    for name, experiment in catalogue().items():
+        alone, with_data = CPU_SECONDS[name]
+        assert alone, name
+        assert experiment.reads_data or with_data is None, name
 
 
 def test_a_table_and_what_held(toys, tacita_command):
@@ -91,10 +107,11 @@ def test_folders_above_are_made(toys, tacita_command):
     assert Path("a/b/good.png").exists()
 
 
-def test_an_unknown_name_lists_the_known(toys, tacita_command):
-    done = tacita_command("reproduce", "ugly")
+@pytest.mark.parametrize(("name", "end"), [("ugly", "The known ones are good, bad."), ("god", "Did you mean 'good'?")])
+def test_an_unknown_name_says_which_there_are(toys, tacita_command, name, end):
+    done = tacita_command("reproduce", name)
     assert done.code == 2
-    assert done.err == "tacita: error: experiment must be one of good, bad, got 'ugly'.\n"
+    assert done.err == f"tacita: error: experiment must be a name that tacita reproduce lists, got {name!r}. {end}\n"
 
 
 def test_a_missing_matplotlib_is_said_before_the_work(toys, tacita_command, monkeypatch):

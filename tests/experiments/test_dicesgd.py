@@ -33,6 +33,7 @@ from tacita.theory.dicesgd import paper_automatic, paper_theorem_3_7
 
 WEIGHT = "1.weight"  # of the linear layer
 TASK = mnist(None, 200, 60, steps=20)
+WELL_TESTED = replace(TASK, test=(torch.zeros(10**5, 1), torch.zeros(10**5)))  # rows that are only counted
 
 
 def charged(method, **more):
@@ -114,8 +115,21 @@ def test_verdicts_count_differences_beyond_their_error():
     assert verdict([0.9], [0.1]) == "depends"
     assert verdict([0.9, math.nan], [0.1, 0.2]) == "depends"
     assert verdict([0.5, 0.5], [0.5, 0.5]) == "depends"
+    assert verdict([0.9, 0.91, 0.92], [0.8, 0.82, 0.81], least=0.12) == "depends"
     assert spread([0.5, 0.7]) == "0.6000 +- 0.1414"
     assert spread([math.inf, 1.0]) == "not finite"
+
+
+def test_a_share_of_few_test_rows_decides_nothing():
+    """Two seeds may differ by the same row twice: no spread, and no evidence."""
+    rows = {tested: replace(TASK, test=(torch.zeros(tested, 1), torch.zeros(tested))) for tested in (1000, 10**6)}
+    first, second = [0.060, 0.057], [0.059, 0.056]
+    assert rows[1000].better(first, second) == rows[1000].better(second, first) == "depends"
+    assert (rows[10**6].better(first, second), rows[10**6].better(second, first)) == ("holds", "does not")
+    apart = 2 * math.sqrt(2 * 0.9 * 0.1 / 1000)  # near enough: both shares are near 0.9
+    assert rows[1000].better([0.9 + 0.98 * apart] * 2, [0.9] * 2) == "holds"  # the larger share has the smaller error
+    assert rows[1000].better([0.9 + 0.8 * apart] * 2, [0.9] * 2) == "depends"
+    assert replace(rows[1000], is_share=False).better(first, second) == "holds"
 
 
 def test_the_best_mean_is_chosen_and_nothing_infinite():
@@ -128,27 +142,29 @@ def test_claims_follow_from_the_numbers():
     good, bad = (0.9, 0.91, 0.9), (0.5, 0.52, 0.51)
     found: Found = {(method, c): list(good if method == CLAIMED else bad) for method in METHODS for c in (1.0, 0.1)}
     rows = [{"method": CLAIMED, "epsilon": 1e5}]
-    held = [check.held for check in checks(TASK, "Adam", rows, found)]
+    held = [check.held for check in checks(WELL_TESTED, "Adam", rows, found)]
     assert held == [True, False, True, False, False]
     found[CLAIMED, 0.1] = [0.95, 0.97, 0.96]
-    assert checks(TASK, "Adam", rows, found)[3].held
+    assert checks(WELL_TESTED, "Adam", rows, found)[3].held
+    assert checks(TASK, "Adam", rows, found)[3].verdict == "depends"  # 60 rows are too few
     found[CLIPPED, 1.0] = [0.99, 0.98, 0.99]
-    assert checks(TASK, "Adam", rows, found)[0].verdict == "depends"
+    assert checks(WELL_TESTED, "Adam", rows, found)[0].verdict == "depends"
 
 
 def test_claims_of_the_ablations():
+    task = replace(TASK, is_share=False)
     values = {
         (c, ratio): [0.9 - 0.01 * c - 0.02 * ratio + 0.001 * one for one in range(3)]
         for c in (1.0, 10.0)
         for ratio in (1.0, 3.0)
     }
-    assert [check.held for check in ratio_checks(TASK, values)] == [True, True]
+    assert [check.held for check in ratio_checks(task, values)] == [True, True]
     worse = {key: [-one for one in runs] for key, runs in values.items()}
-    assert [check.held for check in ratio_checks(TASK, worse)] == [False, False]
-    assert [check.held for check in ratio_checks(replace(TASK, larger_is_better=False), worse)] == [True, True]
+    assert [check.held for check in ratio_checks(task, worse)] == [False, False]
+    assert [check.held for check in ratio_checks(replace(task, larger_is_better=False), worse)] == [True, True]
     peak = {(c, step): [1 - abs(step - 0.3) - c / 100] * 2 for c in (1.0, 10.0) for step in (0.1, 0.3, 1.0)}
-    assert step_checks(TASK, peak)[1].held
-    assert not step_checks(TASK, {key: value for key, value in peak.items() if key[1] > 0.2})[1].held
+    assert step_checks(task, peak)[1].held
+    assert not step_checks(task, {key: value for key, value in peak.items() if key[1] > 0.2})[1].held
 
 
 def test_single_runs_are_kept(tmp_path):
@@ -164,6 +180,16 @@ def test_single_runs_are_kept(tmp_path):
     repeated(replace(task, epsilon=3.0), setting, range(1), Kept(path))
     repeated(task, replace(setting, lr=0.2), range(1), Kept(path))
     assert len(made) == 5
+    images, labels = task.train
+    others: list[dict[str, Any]] = [
+        {"train": (images, labels.roll(1))},
+        {"test": (images, labels)},
+        {"references": ["a text"]},
+        {"build": lambda: torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 10, bias=False))},
+    ]
+    for place, other in enumerate(others):  # the same name and number of rows
+        repeated(replace(task, **other), setting, range(1), Kept(path))
+        assert len(made) == 6 + place
     assert first[1] == [DiceRun([0.5], math.inf, 0.0, {})] * 2
 
 

@@ -2,8 +2,11 @@
 
 import math
 
+import pytest
+import torch
+
 from tacita.experiments import kept
-from tacita.experiments.kept import Kept
+from tacita.experiments.kept import Kept, data_hash
 
 
 def counted(calls, value):
@@ -49,3 +52,35 @@ def test_strange_lines_and_other_versions_are_not_used(tmp_path, monkeypatch):
     assert Kept(path).result("one", counted(calls, 0.2)) == {"loss": 0.2}
     monkeypatch.setattr(kept.torch, "__version__", "another")
     assert Kept(path).result("one", counted(calls, 0.4)) == {"loss": 0.4}
+
+
+ROWS = (torch.arange(6.0).reshape(2, 3), torch.tensor([0, 1]))
+
+
+@pytest.mark.parametrize(
+    ("tensors", "texts"),
+    [
+        ((ROWS[0] + torch.tensor([0.0, 0.0, 1e-6]), ROWS[1]), ()),
+        ((ROWS[0].reshape(3, 2), ROWS[1]), ()),
+        ((ROWS[0].view(torch.int32), ROWS[1]), ()),
+        ((ROWS[0], ROWS[1].flip(0)), ()),
+        (ROWS[::-1], ()),
+        (ROWS[:1], ()),
+        (ROWS, ("a",)),
+        (ROWS, ("",)),
+    ],
+)
+def test_other_data_have_another_hash(tensors, texts):
+    assert data_hash(tensors, texts) != data_hash(ROWS)
+
+
+def test_the_hash_is_that_of_the_values_whatever_their_strides():
+    strided = ROWS[0].t().contiguous().t()
+    assert data_hash((strided, ROWS[1])) == data_hash(ROWS)
+    assert data_hash(ROWS) == data_hash(list(ROWS)) == "7a92d2c290e9acdb"  # as files of runs hold it
+    assert data_hash([], ["ab", "c"]) != data_hash([], ["a", "bc"])
+
+
+@pytest.mark.parametrize("tensor", [torch.tensor(3.0), torch.zeros(0, 2), torch.zeros(2, dtype=torch.bfloat16)])
+def test_scalars_nothing_and_short_floats_have_a_hash(tensor):
+    assert len(data_hash([tensor])) == 16

@@ -1,6 +1,7 @@
 """Figures 1 to 3 of the noisy SGD paper on tiny data: networks, data, the ways to train, and that runs are kept."""
 
 import csv
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from tacita.experiments import find
 from tacita.experiments.noisy_sgd_data import WORDS, cifar, cola
 from tacita.experiments.noisy_sgd_networks import Transformer, convnet, resnet18
 from tacita.experiments.noisy_sgd_runs import EXACT, PAPER_NOISE, SGD, NoisySGDTask, accuracy, multiplier_of, oracle_of
-from tacita.experiments.noisy_sgd_training import FULL, REDUCED, SMALL, pessimistic, sentences
+from tacita.experiments.noisy_sgd_training import FULL, REDUCED, SMALL, _checks, pessimistic, sentences
 
 FIGURES = ["1a", "1b", "2a", "2b", "3a", "3b"]
 
@@ -103,7 +104,7 @@ def test_a_figure_has_a_line_for_each_way_and_epsilon(small):
         if row["method"] == EXACT:
             assert 0.99 * row["nominal epsilon"] < row["real epsilon"] <= row["nominal epsilon"]
     assert result.rows[2]["real epsilon"] > 8 > result.rows[1]["real epsilon"]
-    assert len(result.checks) == 4
+    assert [check.verdict for check in result.checks] == ["depends"] * 3 + ["FAILS"] * 2  # one run of each kind
 
 
 def test_a_figure_is_drawn(small, tmp_path):
@@ -126,11 +127,43 @@ def test_runs_that_are_kept_are_not_made_again(small, monkeypatch):
         find("noisy-sgd-figure-2b")(kept=kept, seed=1)
 
 
+@pytest.mark.parametrize(
+    ("plain", "with_noise", "verdicts"),
+    [
+        (0.60, (0.30, 0.45, 0.59), ["holds"] * 3),
+        (0.60, (0.30, 0.45, 0.50), ["holds", "holds", "FAILS"]),
+        (0.60, (0.59, 0.58, 0.59), ["holds", "depends", "holds"]),  # flat: neither rises nor falls
+        (0.60, (0.59, 0.45, 0.60), ["holds", "FAILS", "holds"]),
+        (0.26, (0.25, 0.25, 0.26), ["depends"] * 3),  # SGD is a guess among four classes
+    ],
+)
+def test_accuracies_are_judged_only_where_sgd_learns(plain, with_noise, verdicts):
+    labels = torch.arange(4000) % 4
+    data = replace(tiny().data, test=(torch.zeros(4000, 1), labels))
+    entries = [(SGD, None, plain), *((PAPER_NOISE, 2.0**place, value) for place, value in enumerate(with_noise))]
+    rows = [
+        {
+            "method": method, "nominal epsilon": nominal, "real epsilon": 100.0, "largest gradient": 1.0,
+            "test after 100%": value, "test, least": value - 0.01, "test, most": value + 0.01,
+        }
+        for method, nominal, value in entries
+    ]  # fmt: skip
+    found = _checks(rows, REDUCED, tiny(data=data), "test")
+    assert [check.verdict for check in found][:3] == verdicts
+    assert [check.verdict for check in found][3:] == ["holds", "holds"]
+    once = _checks(rows, replace(REDUCED, seeds=1), tiny(data=data), "test")
+    assert [check.verdict for check in once][:3] == ["depends"] * 3
+
+
 def test_another_network_or_threshold_is_another_run():
     task = tiny()
     assert task.settings == tiny().settings
     assert task.settings != tiny(max_grad_norm=1.0).settings
     assert task.settings != tiny(build=lambda: torch.nn.Linear(2, 2)).settings
+    images, labels = task.data.train
+    for part in ("train", "test"):
+        other = replace(task.data, **{part: (images, labels.roll(1))})
+        assert task.settings != replace(task, data=other).settings
 
 
 @pytest.mark.parametrize("name", names())

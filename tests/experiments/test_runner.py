@@ -93,8 +93,10 @@ def test_names_are_found_and_unknown_ones_say_what_there_is():
         assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name)
         assert experiment.title
         assert experiment.source
-    with pytest.raises(ValueError, match=r"experiment must be one of .*, got 'nothing'"):
+    with pytest.raises(ValueError, match=r"lists, got 'nothing'\. The known ones are dp-clipped-sgd-floor, "):
         find("nothing")
+    with pytest.raises(ValueError, match=r"got 'dicesgd-figure2'\. Did you mean 'dicesgd-figure-2' or .*\?$"):
+        find("dicesgd-figure2")
 
 
 def test_what_is_listed_and_shown_ends_like_a_sentence():

@@ -73,8 +73,10 @@ def test_a_large_delta_is_accepted_when_asked_for() -> None:
 
 
 def test_config_is_strict() -> None:
-    with pytest.raises(ValueError, match="unknown setting 'epsilom'"):
+    with pytest.raises(ValueError, match=r"unknown setting 'epsilom'\. Did you mean 'epsilon'\?$"):
         TableSettings.from_dict({**BASE, "epsilom": 1.0})
+    with pytest.raises(ValueError, match=r"unknown setting 'x'\.$"):
+        TableSettings.from_dict({**BASE, "x": 1.0})
     with pytest.raises(ValueError, match="delta is missing: give --delta"):
         TableSettings.from_dict({name: value for name, value in BASE.items() if name != "delta"})
     with pytest.raises(ValueError, match="config must be a TOML file"):

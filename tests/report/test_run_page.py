@@ -185,7 +185,7 @@ def test_printed_numbers_are_still_bounds(runs):
         fields={**runs[0].fields, "epsilon": 1.23401},
         by_delta=[(1e-9, 3.00001), (1e-5, 2.00001)],
         by_steps=[(1, 1.00001), (4, 2.00001)],
-        by_session={"one": 1.50001},
+        by_session={"one": 1.50001, "two": 0.50001},
     )
     assert "at most 1.235" in Page(report_page([run])).text
     curves = {
@@ -309,16 +309,26 @@ def test_printed_bounds_are_never_below_the_computed_ones(runs):
         runs[0],
         by_delta=[(1e-5, 1.00004), (1e-3, 0.50004)],
         by_steps=[(1.0, 0.50004), (2.0, 1.00004)],
-        by_session={"train-1": 1.00004},
+        by_session={"train-1": 1.00004, "score-1": 0.20004},
     )
     titles = {}
     for chart in charts_of(run):
         titles[chart.title] = chart.rows
     assert titles["Epsilon against delta"] == (("1e-05", "1.001"), ("0.001", "0.5001"))
     assert titles["Epsilon against steps"] == (("1", "0.5001"), ("2", "1.001"))
-    assert titles["Where the budget went"] == (("train-1", "1.001"),)
+    assert titles["Where the budget went"] == (("train-1", "1.001"), ("score-1", "0.2001"))
     rates = [float(words.removesuffix(" %")) / 100 for _, words in titles["What an attack can find"]]
     assert np.all(np.array(rates) >= run.most_true_positives(np.array([1e-4, 1e-3, 1e-2, 0.1, 0.5])))
+
+
+def test_the_bars_of_sessions_are_left_out_where_there_is_only_one(runs):
+    def titles(run):
+        return [chart.title for chart in charts_of(run)]
+
+    several = {"purchases": 0.1, "train-1": 1.0}
+    alone = titles(replace(runs[0], by_session={"train-1": 1.0}))
+    assert titles(replace(runs[0], by_session=several)) == [*alone[:3], "Where the budget went", *alone[3:]]
+    assert "Where the budget went" not in alone
 
 
 def test_infinite_epsilons_are_left_out_of_curves(runs):
@@ -360,7 +370,9 @@ def test_an_audit_beside_the_run_is_shown(alone):
     shown = Page(report_page([run])).text
     assert "epsilon is at least 1.234 with confidence 0.95, and at most 3.501 is claimed" in shown
     assert "epsilon at least 0.6999 measured, at most 9.001 claimed" in shown
-    assert "It says nothing of this model, is not covered by the seal" in shown
+    assert "It says nothing of this model, and spent the privacy stated here in addition." in shown
+    assert "is claimed of the training, at delta 0.001. It is not part of the sealed ledger." in shown
+    assert "whoever can write its file can change it, and no check of this run would notice." in shown
     assert "epsilon at most infinity at delta 0.001" in shown
     assert HOSTILE in shown
     assert "Private, as stated" in shown
@@ -407,7 +419,9 @@ def test_a_broken_audit_stops_no_page(alone, text):
     place = alone.folder.with_name("alone-audit")
     place.mkdir()
     (place / "audit.json").write_text(text)
-    assert with_what_lies_beside(alone).audit.words == UNREADABLE
+    run = with_what_lies_beside(alone)
+    assert run.audit.words == UNREADABLE
+    assert "is not part of this run's sealed ledger" in Page(report_page([run])).text
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def test_a_file():
         ("mean_runs =", "must be the text of a TOML file"),
         ("[grid]\nlr = [1]", "mean_runs is missing"),
         ("mean_runs = 5", "grid is missing"),
-        ("mean_runs = 5\nmean = 3\n[grid]\nlr = [1]", "unknown key 'mean'"),
+        ("mean_runs = 5\nmean = 3\n[grid]\nlr = [1]", r"unknown key 'mean'; .*\. Did you mean 'mean_runs'\?$"),
         ("mean_runs = '5'\n[grid]\nlr = [1]", "mean_runs must be a number"),
         ("mean_runs = true\n[grid]\nlr = [1]", "mean_runs must be a number"),
         ("mean_runs = 0.5\n[grid]\nlr = [1]", "mean_runs must be in"),

@@ -83,6 +83,10 @@ def test_an_incomplete_target_is_bought_last():
         ("unit = 'y'\nmax_rows_per_unit = 1\n[target]\ncolumn = 'y'", "unit"),
         ("columns = 3", "columns"),
         ("not toml", "TOML"),
+        ("[columns.a]\nkind = 'numbr'", r"got 'numbr'\. Did you mean 'number'\?$"),
+        ("[columns.a]\nkind = 'number'\nlowr = 1", r"unknown field `lowr`\. Did you mean 'lower'( or .*)?\?$"),
+        ("[target]\ncolum = 'y'", r"unknown field `colum` - at `\$\.target`\. Did you mean 'column'( or .*)?\?$"),
+        ("privacyunit = 'row'", r"unknown field `privacyunit`\. Did you mean 'privacy_unit'\?$"),
         ('"a\\nb" = 1', "^The schema is not valid: Object contains unknown field `a b`.$"),
     ],
 )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import App, Parameter
 
 from tacita import _validate
+from tacita._near_names import did_you_mean
 from tacita.cli.audit_one_run import CONFIDENCE, one_run
 from tacita.cli.outputs import check_figure, check_file, say_written, write_json
 from tacita.cli.working import Working
@@ -129,7 +130,7 @@ def _ready(name: str) -> "ReadyAudit":
     from tacita.audit.named_audits import READY
 
     if name not in READY:
-        raise ValueError(f"name must be one of {', '.join(READY)}, got {name!r}.")
+        raise ValueError(f"name must be one of {', '.join(READY)}, got {name!r}.{did_you_mean(name, READY)}")
     return READY[name]
 
 

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from tacita.experiments.runner import Experiment, Result
 
 CHECK_FAILED = 1
+LEGEND = """
+CPU time: about that of one core, without --data and --full; --data: the same with --data FOLDER, a folder of the public
+data ("-": the experiment makes its own data; "?": not measured). --full takes far longer."""
 
 
 def reproduce(
@@ -36,7 +39,7 @@ def reproduce(
 
     Args:
         name: Name of the experiment.
-        full: Run at the published size; without it, at a size that takes seconds.
+        full: Run at the published size; without it, at a reduced one, which takes the minutes that the list says.
         output: Write NAME.json, NAME.txt and the figure NAME.png to this folder (needs the extra [report]). The
             experiments dicesgd-* and noisy-sgd-figure-* also keep their single runs there, in NAME.runs.jsonl, and go
             on with them when they are repeated.
@@ -85,16 +88,34 @@ def report(experiment: "Experiment", result: "Result") -> str:
 def _list(json: bool) -> int:
     from tacita.experiments import catalogue
     from tacita.experiments import runner as runs
+    from tacita.experiments.cpu_seconds import CPU_SECONDS
 
     known = catalogue().values()
     if json:
-        rows = [{"name": e.name, "title": e.title, "source": e.source} for e in known]
+        rows = []
+        for e in known:
+            alone, with_data = CPU_SECONDS.get(e.name, (None, None))
+            row = {"name": e.name, "title": e.title, "source": e.source, "reads_data": e.reads_data}
+            rows.append({**row, "cpu_seconds": alone, "cpu_seconds_with_data": with_data})
         print(runs.as_json({"experiments": rows}), end="")
         return 0
     width = max((len(e.name) for e in known), default=0)
-    for experiment in known:
-        print(f"{experiment.name:{width}}  {experiment.title}")
+    print(f"{'name':{width}}  CPU time    --data  what it shows")
+    for e in known:
+        alone, with_data = CPU_SECONDS.get(e.name, (None, None))
+        second = _about(with_data) if e.reads_data else "-"
+        print(f"{e.name:{width}}  {_about(alone):>8}  {second:>8}  {e.title}")
+    print(LEGEND)
     return 0
+
+
+def _about(seconds: float | None) -> str:
+    """Return a time in words; ``?`` if it was not measured."""
+    if seconds is None:
+        return "?"
+    if seconds < 1:
+        return "<1 s"
+    return f"{seconds:.0f} s" if seconds < 60 else f"{seconds / 60:.1f} min"
 
 
 def _run(experiment: "Experiment", full: bool, seed: int, data: str | None, kept: Path | None) -> "Result":

@@ -5,6 +5,7 @@ A new module of experiments defines a tuple ``EXPERIMENTS`` and is added to ``MO
 
 from types import ModuleType
 
+from tacita._near_names import did_you_mean
 from tacita.experiments import (
     clip21,
     clip21_images,
@@ -62,9 +63,10 @@ def find(name: str) -> Experiment:
     """Return the experiment with the given name.
 
     Raises:
-        ValueError: There is none; the message lists the known names.
+        ValueError: There is none; the message has the names that are near, or else all of them.
     """
     known = catalogue()
     if name not in known:
-        raise ValueError(f"experiment must be one of {', '.join(known)}, got {name!r}.")
+        near = did_you_mean(name, known) or f" The known ones are {', '.join(known)}."
+        raise ValueError(f"experiment must be a name that tacita reproduce lists, got {name!r}.{near}")
     return known[name]

@@ -16,6 +16,7 @@ from tacita.experiments.dicesgd_runs import (
     CLAIMED,
     CLIPPED,
     EQUAL,
+    JUDGED,
     METHODS,
     PAPER,
     PLAIN,
@@ -111,8 +112,7 @@ def reproduced(
             "accuracy: that tuning is not charged",
             f"Poisson batches of rate {first.sample_rate:g}, {first.steps} steps, delta {first.delta:g}, C2 = C1; "
             "noise: standard deviation on each coordinate of the mean gradient; epsilon: what the ledger charges",
-            "a verdict counts differences of the same seed beyond two standard errors; else, or with one seed,"
-            " it 'depends'",
+            JUDGED,
             *notes,
         ],
         draw=lambda: figures.lines(

@@ -84,6 +84,7 @@ def vision(data: Path | None, *, epochs: int) -> list[DiceTask]:
                 train=train,
                 test=test,
                 measures=accuracy,
+                is_share=True,
                 sample_rate=rate,
                 steps=round(epochs / rate),
                 max_physical_batch_size=AT_ONCE,

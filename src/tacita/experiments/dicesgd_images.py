@@ -47,14 +47,15 @@ def mnist(data: Path | None, count: int, tested: int, **more: Any) -> DiceTask:
     """Return the linear model of MNIST, or of noise around ten patterns."""
     train, test = images_of(data, count), images_of(data, tested, "t10k")
     name = "MNIST, linear" if data is not None else "patterns, linear"
+    build = partial(linear, 784, 10)
     return DiceTask(
-        name=name, build=partial(linear, 784, 10), losses=losses, train=train, test=test, measures=accuracy, **more
+        name=name, build=build, losses=losses, train=train, test=test, measures=accuracy, is_share=True, **more
     )
 
 
 def cifar(data: Path | None, **more: Any) -> list[DiceTask]:
     """Return a small network's tasks on subsets of CIFAR-10 and CIFAR-100, or one on noise around ten patterns."""
-    common: dict[str, Any] = dict(losses=losses, measures=accuracy, **more)
+    common: dict[str, Any] = dict(losses=losses, measures=accuracy, is_share=True, **more)
     if data is None:
         build = partial(small_cnn, 1, 28, 10)
         train, test = images_of(None, 300), images_of(None, 100, "t10k")

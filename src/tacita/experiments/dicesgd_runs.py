@@ -10,15 +10,17 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from statistics import fmean, stdev
 from typing import Any
 
 import torch
+from scipy.stats import t as student
 from torch import Tensor, nn
 
 from tacita.clipping import FlatClipper
 from tacita.estimators import PrivateFeedback, ReleasedFeedback
-from tacita.experiments.kept import Kept
+from tacita.experiments.kept import Kept, data_hash
 from tacita.experiments.paper_noise import unsafe_paper_noise
 from tacita.ledger import Ledger
 from tacita.mechanisms import CalibratedGaussian, GaussianMechanism
@@ -36,7 +38,12 @@ PLAIN, CLIPPED, CLAIMED, RIGOROUS, RELEASED, EQUAL = METHODS = (
     "DPSGD-GC, DiceSGD's real epsilon",
 )
 NO_CLIPPING = 1e12  # as a threshold: far above every gradient here, and without noise nothing is scaled by it
-SURE = 2.0  # standard errors of a mean difference, beyond which it counts
+SURE = 0.95  # of an interval for a mean difference over seeds, outside which it counts
+ROWS_SURE = 2.0  # standard errors of the test rows, beyond which a difference counts
+JUDGED = (
+    "a verdict counts mean differences of the same seeds beyond their 95 % interval (Student's t) and, for accuracies, "
+    "beyond two standard errors of the test rows; else, or with one seed, it 'depends'"
+)
 
 Rows = tuple[Tensor, ...]
 
@@ -53,12 +60,14 @@ class DiceTask:
         test: The rows that are measured.
         measures: (network, test rows) -> a number.
         larger_is_better: Whether a larger number is a better one.
+        is_share: Whether the number is a share of the test rows: it has the standard error of such a share.
         steps: Number of queries T.
         sample_rate: Share q of the rows in a batch.
         epsilon: The nominal epsilon.
         delta: The delta of every epsilon.
         max_physical_batch_size: Rows in memory at once.
         scores: What else is measured at the end, by name.
+        references: Texts that the scores compare with.
     """
 
     name: str
@@ -68,12 +77,14 @@ class DiceTask:
     test: Rows
     measures: Callable[[nn.Module, Rows], float]
     larger_is_better: bool = True
+    is_share: bool = False
     steps: int = 150
     sample_rate: float = 0.02
     epsilon: float = 2.0
     delta: float = 1e-5
     max_physical_batch_size: int | None = None
     scores: Callable[[nn.Module], dict[str, float]] | None = None
+    references: Sequence[str] = ()
 
     @property
     def sign(self) -> int:
@@ -81,14 +92,27 @@ class DiceTask:
         return 1 if self.larger_is_better else -1
 
     def better(self, first: Sequence[float], second: Sequence[float]) -> str:
-        """Say whether the first runs are better than the second ones of the same seeds, as :func:`verdict` does."""
-        return verdict(*([self.sign * one for one in runs] for runs in (first, second)))
+        """Say whether the first runs are better than the second ones of the same seeds, as :func:`verdict` does.
 
-    @property
+        All seeds share the test rows, so more of them do not make the error of a share smaller. It is taken for that
+        of two independent shares: two networks that often fail on the same row differ by less.
+        """
+        least = 0.0
+        if self.is_share and first and second:
+            spread_of = sum(share * (1 - share) for share in (fmean(first), fmean(second)))
+            least = ROWS_SURE * math.sqrt(spread_of / len(self.test[0]))
+        return verdict(*([self.sign * one for one in runs] for runs in (first, second)), least=least)
+
+    @cached_property
     def key(self) -> str:
         """Everything public that a run's result follows from, but its setting and seed."""
         size = f"{len(self.train[0])} and {len(self.test[0])} rows"
-        return f"{self.name}, {size}, {self.steps} steps of rate {self.sample_rate}, ({self.epsilon}, {self.delta})"
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            start = self.build().state_dict()
+        hashed = data_hash([*self.train, *self.test, *start.values()], self.references)
+        plan = f"{self.steps} steps of rate {self.sample_rate}, ({self.epsilon}, {self.delta})"
+        return f"{self.name}, {size}, data and network {hashed}, {plan}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,15 +274,17 @@ def last(runs: Sequence[DiceRun]) -> list[float]:
     return [one.measures[-1] for one in runs]
 
 
-def verdict(first: Sequence[float], second: Sequence[float]) -> str:
+def verdict(first: Sequence[float], second: Sequence[float], *, least: float = 0.0) -> str:
     """Say whether the first numbers are larger than the second ones of the same seeds: holds, depends or does not.
 
-    ``"depends"`` means that the mean difference is at most two of its standard errors.
+    ``"depends"`` means that the 95 % interval of the mean difference, by Student's t, has zero in it, or that the
+    difference is at most ``least``. Of two seeds the interval is 12.7 standard errors wide, on either side.
     """
     apart = [one - other for one, other in zip(first, second, strict=True)]
     if not all(map(math.isfinite, apart)) or len(apart) < 2:
         return "depends"
-    error = SURE * stdev(apart) / math.sqrt(len(apart))
+    quantile = float(student.ppf(0.5 + SURE / 2, len(apart) - 1))
+    error = max(quantile * stdev(apart) / math.sqrt(len(apart)), least)
     mean = fmean(apart)
     return "holds" if mean > error else "does not" if mean < -error else "depends"
 

@@ -188,6 +188,7 @@ def text_task(
         measures=loss_of,
         larger_is_better=False,
         scores=partial(scores, pairs=test, tokenizer=tokenizer, most=described),
+        references=[f"{described} meanings", *(text for pair in test for text in pair)],
         **more,
     )
 

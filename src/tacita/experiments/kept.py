@@ -1,21 +1,38 @@
 """Results of single runs, kept in a file, so that an experiment that was stopped goes on where it was."""
 
+import hashlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from tacita.training.run_facts import tacita_version
+
+
+def data_hash(tensors: Iterable[Tensor], texts: Iterable[str] = ()) -> str:
+    """Return 16 hexadecimal digits of a SHA-256 hash of all dtypes, shapes, values and texts, in their order.
+
+    It belongs into the key of a run: another file with the same number of records is other data.
+    """
+    found = hashlib.sha256()
+    for tensor in tensors:
+        found.update(f"{tensor.dtype} {tuple(tensor.shape)};".encode())
+        found.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    for text in texts:
+        found.update(f"text {len(text)}; {text}".encode())
+    return found.hexdigest()[:16]
 
 
 class Kept:
     """Results by key: a JSON line each, appended and flushed as soon as it is there.
 
-    A key names everything that the result follows from; the versions of tacita and torch belong to it. A line that
-    does not parse (the last one, after a crash) is left out, and its run is made again.
+    A key names everything that the result follows from, with the :func:`data_hash` of its records; the versions of
+    tacita and torch are added to it here. A line that does not parse (the last one, after a crash) is left out, and its
+    run is made again.
 
     Args:
         path: The file; ``None`` keeps nothing.

@@ -8,6 +8,7 @@ import io
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 from tacita.clipping import FlatClipper
 from tacita.estimators.clipped_sum import clipped_gradient_sum
+from tacita.experiments.kept import data_hash
 from tacita.experiments.noisy_sgd_data import LabelledData
 from tacita.experiments.noisy_sgd_figures import SHARES
 from tacita.experiments.noisy_sgd_noise import (
@@ -34,6 +36,7 @@ from tacita.sampling import PoissonSampler
 SGD, PAPER_NOISE, EXACT = "SGD", "the paper's noise, not clipped", "clipped, exact noise"
 PROBED = 256  # training records whose gradients are measured
 AT_ONCE = 500  # test records
+MEASURED = 1000  # training records whose accuracy is measured
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,10 +59,11 @@ class NoisySGDTask:
     epochs: int
     most_rows: int | None = None
 
-    @property
+    @cached_property
     def settings(self) -> str:
-        """What decides the result of a run: the network, the data and the settings of SGD."""
-        parts = (self.build(), self.data.name, self.max_grad_norm, self.lr, self.batch_size, self.epochs)
+        """What decides the result of a run: the network, the data, with their hash, and the settings of SGD."""
+        hashed = data_hash([*self.data.train, *self.data.test])
+        parts = (self.build(), self.data.name, hashed, self.max_grad_norm, self.lr, self.batch_size, self.epochs)
         return " ".join(" ".join(map(str, parts)).split())
 
     @property
@@ -101,7 +105,7 @@ def one_run(task: NoisySGDTask, method: str, nominal: float | None, seed: int) -
         if t in marks:
             found[f"test after {marks[t]:.0%}"] = accuracy(model, task.data.test)
             found[f"train after {marks[t]:.0%}"] = accuracy(
-                model, (task.data.train[0][:1000], task.data.train[1][:1000])
+                model, (task.data.train[0][:MEASURED], task.data.train[1][:MEASURED])
             )
             norms.append(gradient_norms(task, model))
     longer = torch.cat(norms) > task.max_grad_norm

@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
+from tacita._near_names import did_you_mean
 from tacita.clipping import FlatClipper
 from tacita.estimators.clipped_difference import MOST_OF_A_RECORD
 from tacita.federated.algorithms import Clip21SGDM, ClipSGD, FederatedAlgorithm, FederatedAveraging
@@ -57,7 +58,8 @@ def settings_from_toml(cls: type[_Settings], text: str, kind: str) -> _Settings:
     hints = get_type_hints(cls)
     for name, value in found.items():
         if name not in hints:
-            raise ValueError(f"{kind} has no setting {name!r}: it must be one of {', '.join(hints)}.")
+            known = f"it must be one of {', '.join(hints)}"
+            raise ValueError(f"{kind} has no setting {name!r}: {known}.{did_you_mean(name, hints)}")
         choices = get_args(hints[name]) if get_origin(hints[name]) is Literal else ()
         if choices and value not in choices:
             raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}.")

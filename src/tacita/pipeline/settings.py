@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tacita import _validate
+from tacita._near_names import did_you_mean
 from tacita.accounting import NeighboringRelation, check_relation
 from tacita.ledger.about import check_about
 from tacita.tables.readers import FileFormat
@@ -235,7 +236,7 @@ class TableSettings:
         known = {field.name: field for field in dataclasses.fields(cls)}
         for name in values:
             if name not in known:
-                raise ValueError(f"config has the unknown setting {name!r}: check its spelling.")
+                raise ValueError(f"config has the unknown setting {name!r}.{did_you_mean(name, known)}")
         for name, field in known.items():
             required = field.default is field.default_factory is dataclasses.MISSING
             if required and name not in values:

@@ -16,8 +16,12 @@ from tacita.pipeline.table_audit import RESULT
 SAME = ("neighboring_relation", "privacy_unit")  # without which an audit is about something else
 UNREADABLE = "A file of an audit lies beside this run and cannot be read, so nothing is said of it."
 UNSEALED = (
-    "The audit trained the configuration again. It says nothing of this model, is not covered by the seal of this "
-    "run, and spent the privacy stated here in addition."
+    "An audit is not part of this run's sealed ledger: whoever can write its file can change it, and no check of this "
+    "run would notice."
+)
+ANOTHER = (
+    "The audit trained the configuration again. It says nothing of this model, and spent the privacy stated here in "
+    "addition."
 )
 
 

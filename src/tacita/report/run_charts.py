@@ -112,7 +112,8 @@ def _public_losses(run: RunNumbers) -> RunChart | None:
 
 
 def _by_session(run: RunNumbers) -> RunChart | None:
-    if not run.by_session:
+    """Return the bars of the sessions; ``None`` for fewer than two, since a single bar would repeat the epsilon."""
+    if len(run.by_session) < 2:
         return None
     rows = tuple((name, rounded_up(value)) for name, value in run.by_session.items())
 

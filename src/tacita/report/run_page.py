@@ -7,7 +7,7 @@ from typing import Any
 from tacita.ledger.statement_text import GIVEN, other_runs_in_words, rows_in_words
 from tacita.ledger.text_lines import percent_up, rounded_up
 from tacita.report.html_page import bullets, facts, page, table, words
-from tacita.report.run_audit import UNSEALED, RunAudit
+from tacita.report.run_audit import ANOTHER, UNSEALED, RunAudit
 from tacita.report.run_charts import RunChart, charts_of, score_chart, with_own_ids
 from tacita.report.run_numbers import RunNumbers
 
@@ -20,6 +20,7 @@ VERDICTS = {
     "not private": "NOT PRIVATE",
     "ledger not intact": "NOT VERIFIED: the ledger is not intact",
 }
+OUTSIDE = "It is not part of the sealed ledger."
 REFUTED = "REFUTED: an audit measured more than is claimed"
 
 
@@ -75,7 +76,7 @@ def _first(run: RunNumbers) -> str:
         "Clients" if run.clients else "Rows": None if fields.get("rows") is None else rows_in_words(fields["rows"]),
         "Data set": dataset.get("name"),
         "Other runs": other_runs_in_words(dataset) if "other_runs" in dataset and "list" in dataset else None,
-        "Audit": None if run.audit is None else run.audit.words,
+        "Audit": None if run.audit is None else f"{run.audit.words} {OUTSIDE}",
         "SHA-256 of the ledger": fields.get("ledger_sha256"),
     }
     return (
@@ -143,12 +144,12 @@ def _rest(run: RunNumbers) -> str:
 
 
 def _audit(audit: RunAudit | None) -> str:
-    """Return what an audit measured, beside what was claimed."""
+    """Return what an audit measured, beside what was claimed, and that no seal covers it."""
     if audit is None:
         return ""
-    details = f"{facts(audit.details)}<p>{escape(UNSEALED)}</p>" if audit.details else ""
-    folder = f"<p>From the folder {escape(audit.folder)}.</p>"
-    return f"<h2>Audit</h2><p>{escape(audit.words)}</p>{details}{folder}"
+    details = f"{facts(audit.details)}<p>{escape(ANOTHER)}</p>" if audit.details else ""
+    where = f"<p>{escape(UNSEALED)}</p><p>From the folder {escape(audit.folder)}.</p>"
+    return f"<h2>Audit</h2><p>{escape(audit.words)}</p>{details}{where}"
 
 
 def _figure(chart: RunChart, name: str, of: str) -> str:

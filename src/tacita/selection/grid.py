@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from tacita import _validate
+from tacita._near_names import did_you_mean
 from tacita.random import Stream
 from tacita.selection.number_of_runs import NumberOfRuns
 
@@ -120,7 +121,8 @@ class Sweep:
             raise ValueError(f"sweep must be the text of a TOML file: {error}.") from None
         for name in found:
             if name not in SWEEP_KEYS:
-                raise ValueError(f"sweep has the unknown key {name!r}; it may have {', '.join(sorted(SWEEP_KEYS))}.")
+                known = f"it may have {', '.join(sorted(SWEEP_KEYS))}"
+                raise ValueError(f"sweep has the unknown key {name!r}; {known}.{did_you_mean(name, SWEEP_KEYS)}")
         for name in ("mean_runs", "grid"):
             if name not in found:
                 raise ValueError(f"{name} is missing in the sweep: say {_EXAMPLES[name]}.")

@@ -9,11 +9,11 @@ from typing import Any, Literal
 
 import msgspec
 
+from tacita._near_names import did_you_mean
 from tacita.features import Scattering
 from tacita.tables.cells import check_date_format, parse_date
 from tacita.tables.features import ArrayPiece, check_array, evenly_spread
-
-LONGEST_REASON = 500  # characters of a message, because names and values in it may be of any length
+from tacita.tables.strict import LONGEST_REASON, strict
 
 
 class Declared(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"):
@@ -137,7 +137,10 @@ def declared_column(name: str, spec: Any) -> Any:
     kinds = list(map(_kind, STORAGES))
     kind = spec.get("kind") if isinstance(spec, Mapping) else None
     if isinstance(kind, str) and kind not in kinds and kind.isprintable():
-        raise ValueError(f"kind of column {name!r} must be one of {', '.join(kinds)}, got {kind[:LONGEST_REASON]!r}.")
+        raise ValueError(
+            f"kind of column {name!r} must be one of {', '.join(kinds)}, got {kind[:LONGEST_REASON]!r}."
+            f"{did_you_mean(kind, kinds)}"
+        )
     return strict(spec, Spec, f"column {name!r}")
 
 
@@ -148,22 +151,6 @@ def _kind(spec: type) -> str:
 def as_texts(values: Iterable[str | int]) -> tuple[str, ...]:
     """Return declared values as cells hold them: 1 is ``"1"``."""
     return tuple(str(value).strip() for value in values)
-
-
-def strict(settings: Any, kind: Any, where: str) -> Any:
-    """Convert ``settings`` to a ``kind``, or raise a ``ValueError`` of one line that says what is wrong with ``where``.
-
-    Example:
-        >>> strict({"kind": "text"}, Spec, "column 'x'")
-        TextSpec()
-    """
-    try:
-        return msgspec.convert(settings, kind)
-    except msgspec.ValidationError as error:
-        why = " ".join(str(error).split()).rstrip(".")  # names in it may hold line breaks
-    except UnicodeEncodeError:
-        why = "it holds half a character, which no text file can hold"
-    raise ValueError(f"The {where} is not valid: {why[:LONGEST_REASON]}.")
 
 
 def check_bounds(lower: float | None, upper: float | None) -> None:

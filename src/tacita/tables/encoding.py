@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tacita.tables.column_specs import strict
 from tacita.tables.features import ArrayPiece, CategoryPiece, ClassTarget, NumberPiece, NumberTarget
 from tacita.tables.image_features import ScatteringPiece
 from tacita.tables.readers import FileFormat
+from tacita.tables.strict import strict
 from tacita.tables.table import Table
 
 FORMAT = 1

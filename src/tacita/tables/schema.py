@@ -24,9 +24,9 @@ from tacita.tables.column_specs import (
     check_bounds,
     check_values,
     declared_column,
-    strict,
 )
 from tacita.tables.readers import FileFormat
+from tacita.tables.strict import strict
 from tacita.tables.table import ArrayColumn, Table
 
 Task = Literal["classification", "regression"]

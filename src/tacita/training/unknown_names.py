@@ -1,11 +1,11 @@
 """Refuse an argument that a function does not have, and name the way out: one that is near, or where it belongs."""
 
-import difflib
 from collections.abc import Callable
 from functools import wraps
 from inspect import signature
 from typing import ParamSpec, TypeVar
 
+from tacita._near_names import did_you_mean
 from tacita.oracles import ClippedGradientOracle
 
 P = ParamSpec("P")
@@ -33,5 +33,4 @@ def _way_out(name: str, names: list[str]) -> str:
             f"To set {name}, build a tacita.ClippedGradientOracle({name}=...) and write your own loop "
             "(docs/your-own-loop.md)."
         )
-    near = [repr(one) for one in difflib.get_close_matches(name, names)]
-    return f". Did you mean {' or '.join(near)}?" if near else f". Its arguments are {', '.join(names)}."
+    return "." + (did_you_mean(name, names) or f" Its arguments are {', '.join(names)}.")
