@@ -88,8 +88,11 @@ class SecondMoment(Estimator):
         weights = clip_weights(self.max_row_norm, norm_over([rows], lead=rows.ndim - 1))
         factors = round_down(with_room(weights, rows.dtype), rows.dtype)
         kept = (factors.unsqueeze(-1) * rows).double()  # products of two numbers of float32 may overflow it
+        found = _outer_products(kept)
+        if found.isfinite().all():
+            return found
         kept[~(weights > 0)] = 0.0  # 0 * nan is nan
-        return kept.transpose(-1, -2) @ kept
+        return _outer_products(kept)
 
 
 def symmetric_entries(matrix: Tensor) -> Tensor:
@@ -130,6 +133,14 @@ def symmetric_matrix(entries: Tensor) -> Tensor:
     matrix[..., rows, columns] = values
     matrix[..., columns, rows] = values
     return matrix
+
+
+def _outer_products(rows: Tensor) -> Tensor:
+    """Return ``rows.T @ rows``, (..., d, d), without the products of its lower left quarter, which are known."""
+    half = rows.shape[-1] // 2
+    above, right = rows[..., :half].mT @ rows, rows[..., half:]
+    below = torch.cat([above[..., half:].mT, right.mT @ right], dim=-1)
+    return torch.cat([above, below], dim=-2)
 
 
 def _scales(on_diagonal: Tensor, like: Tensor) -> Tensor:
