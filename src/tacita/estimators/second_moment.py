@@ -89,7 +89,7 @@ class SecondMoment(Estimator):
         factors = round_down(with_room(weights, rows.dtype), rows.dtype)
         kept = (factors.unsqueeze(-1) * rows).double()  # products of two numbers of float32 may overflow it
         found = _outer_products(kept)
-        if found.isfinite().all():
+        if found.diagonal(dim1=-2, dim2=-1).isfinite().all():  # of a column that holds one, the sum of squares is not
             return found
         kept[~(weights > 0)] = 0.0  # 0 * nan is nan
         return _outer_products(kept)

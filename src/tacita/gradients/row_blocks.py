@@ -7,7 +7,6 @@ nan; its norm is infinite, so that a clipper gives it weight 0.
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from mmap import mmap
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,6 @@ BLOCK_ROWS = 2**16  # the numbers of one kind, one a row, stay in a core's cache
 BLOCK_NUMBERS = 2**23  # elements of a block that is not a view
 CHUNK_NUMBERS, LEAST_ROWS = 2**17, 256  # elements of a chunk that is widened to float64, and the rows it has at least
 RUN = 64  # rows whose float32 terms are added up in float32; sums of runs are added in float64
-NARROW_NUMBERS = 2**22  # elements from which a table in memory is worth a copy in float32
 
 
 class RowBlocks(ABC):
@@ -57,21 +55,14 @@ class RowBlocks(ABC):
         Another source may show a constant beside each row, and must go on to see that a row is not finite.
         """
 
-    def narrowed(self) -> "RowBlocks":
-        """Return a large dense table in memory as float32, in which passes take half the time; any other as it is.
-
-        Entries move by at most 6e-8 of themselves. A number that float32 cannot hold is infinite.
-        """
-        return self
-
     def norms(self, scale: Tensor, constant: float) -> Tensor:
         """Return upper bounds of the norms of (scale * row, constant), float64; ``inf`` where a row is not finite."""
         found = torch.empty(self.shape[0], dtype=torch.float64)
         height = max(LEAST_ROWS, CHUNK_NUMBERS // max(1, self.shape[1]))
         for start in range(0, self.shape[0], height):
             rows = slice(start, min(start + height, self.shape[0]))
-            squares = self.dense(rows).to(torch.float64).mul(scale).square_().sum(dim=1)
-            found[rows] = squares.add_(constant**2).sqrt_()
+            lengths = torch.linalg.vector_norm(self.dense(rows).to(torch.float64).mul(scale), dim=1)
+            found[rows] = lengths.square_().add_(constant**2).sqrt_()
         return round_up(found, self.shape[1] + 4).nan_to_num(torch.inf, torch.inf)
 
 
@@ -104,16 +95,6 @@ class DenseBlocks(RowBlocks):
         block = block.to(self.dtype)
         gone = _within(self._gone, rows)
         return block if not len(gone) else block.index_fill(0, torch.from_numpy(gone), 0.0)
-
-    def narrowed(self) -> "RowBlocks":
-        table = self._table
-        if self.dtype == torch.float32 or self.shape[0] * self.shape[1] < NARROW_NUMBERS or _is_mapped(table):
-            return self
-        found = copy.copy(self)
-        with np.errstate(all="ignore"):  # a warning would tell what a row holds
-            found._table = table.float() if isinstance(table, Tensor) else table.astype(np.float32, order="C")
-        found.dtype = torch.float32
-        return found
 
     def without(self, rows: np.ndarray) -> "DenseBlocks":
         found = copy.copy(self)
@@ -244,14 +225,6 @@ def _summed_by_runs(block: Tensor, factors: Tensor) -> Tensor:
     for some, weight in zip(runs.split(height), weights.split(height), strict=True):
         total += torch.bmm(weight, some).sum(dim=0, dtype=torch.float64).t()
     return total.add_(block[whole:].t() @ factors[whole:])
-
-
-def _is_mapped(table: Tensor | np.ndarray) -> bool:
-    """Return whether the table's memory is that of a file, which may be larger than what there is."""
-    owner: Any = table
-    while isinstance(owner, np.ndarray) and not isinstance(owner, np.memmap):
-        owner = owner.base
-    return isinstance(owner, np.memmap | mmap)
 
 
 def _within(gone: np.ndarray, rows: slice | np.ndarray) -> np.ndarray:

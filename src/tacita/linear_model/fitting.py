@@ -192,8 +192,9 @@ class Descent:
     def fit(self) -> tuple[dict[str, Tensor], float]:
         """Return the weight and the bias, in scaled units, and lambda; 0 with momentum, which has none."""
         table = self.table
-        features = table.features.narrowed()
-        source = LinearBlocksSource(features, self.targets, self.loss, scale=table.scale, intercept=table.constant)
+        source = LinearBlocksSource(
+            table.features, self.targets, self.loss, scale=table.scale, intercept=table.constant
+        )
         estimator = ClippedSum(FlatClipper(max_grad_norm=self.rule.max_grad_norm))
         oracle = self.paying.oracle(self.sessions[1], source, estimator, self.paying.gradients_mechanism(self.rule))
         start = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in source.shapes.items()}
