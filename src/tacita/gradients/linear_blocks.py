@@ -155,11 +155,14 @@ class LinearBlocksEngine(Engine):
         parts = blocks(indices, count, columns)
         if height is not None:
             parts = pieces(indices, height)
+        start = not self._weights.any()  # where a fit starts: half of a pass is known
         for rows in parts:
-            outputs = self._rows.products(rows, self._weights)
+            targets = source._targets[rows]
+            zeros = (len(targets), self._weights.shape[1])
+            outputs = targets.new_zeros(zeros) if start else self._rows.products(rows, self._weights)
             if self._offset is not None:
                 outputs = outputs.add_(self._offset)
-            yield rows, source.loss.derivative(outputs, source._targets[rows])
+            yield rows, source.loss.derivative(outputs, targets)
 
     def _norms_of(self, rows: Any, errors: Tensor, groups: Groups) -> Tensor:
         r"""Return upper bounds of :math:`\lVert e_i \rVert \, \lVert (s \circ x_i, c) \rVert`, (rows, groups).

@@ -59,9 +59,13 @@ class RowBlocks(ABC):
         """Return upper bounds of the norms of (scale * row, constant), float64; ``inf`` where a row is not finite."""
         found = torch.empty(self.shape[0], dtype=torch.float64)
         height = max(LEAST_ROWS, CHUNK_NUMBERS // max(1, self.shape[1]))
+        one = len(scale) > 0 and bool((scale == scale[0]).all())
         for start in range(0, self.shape[0], height):
             rows = slice(start, min(start + height, self.shape[0]))
-            lengths = torch.linalg.vector_norm(self.dense(rows).to(torch.float64).mul(scale), dim=1)
+            dense = self.dense(rows).to(torch.float64)
+            lengths = torch.linalg.vector_norm(dense, dim=1).mul_(scale[0]) if one else torch.tensor(torch.inf)
+            if not lengths.isfinite().all():  # also where squares overflow before they are scaled
+                lengths = torch.linalg.vector_norm(dense.mul(scale), dim=1)
             found[rows] = lengths.square_().add_(constant**2).sqrt_()
         return round_up(found, self.shape[1] + 4).nan_to_num(torch.inf, torch.inf)
 
