@@ -247,8 +247,8 @@ def test_float32_sums_of_any_number_of_rows_are_those_of_float64():
     rng = np.random.default_rng(0)
     for rows in (1, row_blocks.RUN - 1, row_blocks.RUN, 3 * row_blocks.RUN + 5):
         x, factors = rng.standard_normal((rows, 3)), torch.from_numpy(rng.standard_normal((rows, 2)))
-        for order in "CF":
-            narrow = row_blocks.DenseBlocks(np.asarray(x, np.float32, order=order))
+        for wide in (np.ascontiguousarray(x), np.asfortranarray(x)):
+            narrow = row_blocks.DenseBlocks(wide.astype(np.float32))
             found = narrow.sums(slice(0, rows), factors.float())
             assert found.dtype == torch.float64
             torch.testing.assert_close(found, torch.from_numpy(x).t() @ factors, rtol=1e-5, atol=1e-4)
@@ -269,7 +269,7 @@ def test_no_product_is_needed_at_the_start(name):
         torch.testing.assert_close(first[one], second[one], rtol=1e-8, atol=1e-8)
 
 
-def test_norms_under_one_scale_are_those_under_many(monkeypatch):
+def test_norms_under_one_scale_are_those_under_many():
     x = np.random.default_rng(0).standard_normal((ROWS, COLUMNS))
     x[3] = 1e200  # whose square overflows before it is scaled
     x[4, 1] = np.inf
@@ -278,7 +278,8 @@ def test_norms_under_one_scale_are_those_under_many(monkeypatch):
     many[0] *= 1 + 1e-15
     found, expected = (row_blocks.DenseBlocks(x).norms(scale, 0.5) for scale in (one, many))
     torch.testing.assert_close(found, expected, rtol=1e-14, atol=0)
-    assert found[3] > 1e140 and found[4] == math.inf
+    assert found[3] > 1e139
+    assert found[4] == math.inf
     assert found.isfinite().sum() == ROWS - 1
 
 

@@ -201,8 +201,9 @@ class LinearBlocksEngine(Engine):
 def _room(dtype: torch.dtype) -> float:
     r"""Return the factor on norms of rows that pays for all that is rounded between them and the sum.
 
-    16 u are for a row's own term: see :meth:`LinearBlocksEngine._norms_of`. A sum of m terms of norm at most C is off by
-    at most :math:`m u \cdot m C`, in any order; one record moves one run of float32, in each of two neighbouring tables.
+    16 u are for a row's own term: see :meth:`LinearBlocksEngine._norms_of`. A sum of m terms of norm at most C is off
+    by at most :math:`m u \cdot m C`, in any order; one record moves one run of float32, in each of two neighbouring
+    tables.
     """
     eps = torch.finfo(dtype).eps  # 2 u
     return 1 + 8 * eps + (RUN**2 * eps if dtype == torch.float32 else 0.0)

@@ -60,7 +60,12 @@ class DescentRule:
     def in_words(self) -> list[str]:
         """Return the settings as the statement says them."""
         momentum = [f"momentum = {self.momentum:g}"] if self.momentum else []
-        return [f"solver = {self.solver}", f"steps = {self.steps}", *momentum, f"max_grad_norm = {self.max_grad_norm:g}"]
+        return [
+            f"solver = {self.solver}",
+            f"steps = {self.steps}",
+            *momentum,
+            f"max_grad_norm = {self.max_grad_norm:g}",
+        ]
 
 
 def chosen_solver(given: str | None, default: SolverName = "preconditioned") -> SolverName:
@@ -92,7 +97,7 @@ def descent_rule(
     max_grad_norm: float | None = None,
     few: bool = False,
 ) -> DescentRule:
-    """Return T and C, where C is ``share`` of the largest derivative that the loss has; ``few`` is :func:`few_steps`."""
+    """Return T, C and beta. C is ``share`` of the largest derivative that the loss has; ``few``: :func:`few_steps`."""
     clip = max_grad_norm or share * (max_derivative if math.isfinite(max_derivative) else 1.0)
     usual, momentum = (FEW_STEPS, FEW_MOMENTUM) if few else (STEPS, 0.0)
     return DescentRule(solver=solver, steps=steps or usual, max_grad_norm=clip, momentum=momentum)
