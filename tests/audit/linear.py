@@ -31,6 +31,7 @@ from tacita import (
 )
 from tacita.errors import UnsupportedEventError
 from tacita.estimators import ClippedDifference, Estimator, MedianOfMeans, SecondMoment
+from tacita.gradients import HessianRowsSource, HuberLoss
 from tacita.gradients.given import GivenSource
 
 FLAT = FlatClipper(max_grad_norm=1.0)
@@ -179,12 +180,30 @@ def feedback(kind, sampler, relation, *, method, **more):
     return network(sampler, relation, method=method, kind=ErrorFeedbackOracle, feedback=kind, **more)
 
 
+class HessiansAtTheStart(HessianRowsSource):
+    """Hessians at weights of zero and targets of zero, where the vector of a Huber loss is the row itself."""
+
+    def __init__(self, rows):
+        super().__init__(rows, torch.zeros(len(rows)), HuberLoss(1.0), intercept=None)
+
+    def engine(self, params, indices, **options):
+        return super().engine({"weight": torch.zeros(1, self.shapes["row"].numel())}, indices, **options)
+
+
 def given(
-    sampler, *, clipper=FLAT, noise_multiplier=1.0, queries=2, mechanism=None, kind=GradientOracle, estimator=ClippedSum
+    sampler,
+    *,
+    clipper=FLAT,
+    noise_multiplier=1.0,
+    queries=2,
+    mechanism=None,
+    kind=GradientOracle,
+    estimator=ClippedSum,
+    source=GivenSource,
 ):
     def make_oracle(rows, ledger):
         return kind(
-            GivenSource(rows),
+            source(rows),
             estimator=estimator(clipper),
             mechanism=mechanism or GaussianMechanism(noise_multiplier=noise_multiplier),
             sampler=declared(rows, ledger, sampler),
@@ -252,6 +271,15 @@ ORACLES = {
     "second-moment": under(
         "add_or_remove_one",
         given(full, noise_multiplier=2.0, estimator=lambda clipper: SecondMoment(max_row_norm=1.0)),
+    ),
+    "hessian": under(
+        "zero_out_one",
+        given(
+            full,
+            noise_multiplier=2.0,
+            estimator=lambda clipper: SecondMoment(max_row_norm=1.0),
+            source=HessiansAtTheStart,
+        ),
     ),
     "clipped-difference": under(
         "add_or_remove_one", given(full, noise_multiplier=2.0, queries=4, estimator=difference)

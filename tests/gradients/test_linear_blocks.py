@@ -222,6 +222,67 @@ def test_rounding_carries_no_row_past_the_threshold(name, dtype):
                 assert math.sqrt(sum(float(part.square().sum()) for part in sums.values())) <= threshold
 
 
+@pytest.mark.parametrize("form", ["array", "csr"])
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_rounding_of_a_float32_sum_hides_no_more_than_the_norms_pay_for(form, outputs):
+    """One record moves a sum of 2^16 aligned terms by at most C: in one run over all rows it moves it by 1.005 C."""
+    x = (1 + 0.3 * np.random.default_rng(1).random((2**16, 1))).astype(np.float32)
+    loss = LogisticLoss() if outputs == 1 else MultinomialLoss(2)
+    zeros = {"weight": torch.zeros(outputs, 1, dtype=torch.float64), "bias": torch.zeros(outputs, dtype=torch.float64)}
+
+    def joint(y):
+        engine = LinearBlocksSource(FORMS[form](x), y, loss).engine(zeros, np.arange(len(x)))
+        sums = engine.weighted_sums(CLIP, GROUPS[0]).values[0]
+        return torch.cat([sums["weight"].ravel(), sums["bias"]]).double()
+
+    y = np.zeros(len(x))
+    whole = joint(y)
+    for row in (0, len(x) // 2, len(x) - 1):
+        without = y.copy()
+        without[row] = np.nan
+        assert 0.999 * 0.4 < float((whole - joint(without)).norm()) <= 0.4
+
+
+def test_float32_sums_of_any_number_of_rows_are_those_of_float64():
+    rng = np.random.default_rng(0)
+    for rows in (1, row_blocks.RUN - 1, row_blocks.RUN, 3 * row_blocks.RUN + 5):
+        x, factors = rng.standard_normal((rows, 3)), torch.from_numpy(rng.standard_normal((rows, 2)))
+        for wide in (np.ascontiguousarray(x), np.asfortranarray(x)):
+            narrow = row_blocks.DenseBlocks(wide.astype(np.float32))
+            found = narrow.sums(slice(0, rows), factors.float())
+            assert found.dtype == torch.float64
+            torch.testing.assert_close(found, torch.from_numpy(x).t() @ factors, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", sorted(LOSSES))
+def test_no_product_is_needed_at_the_start(name):
+    """At weights of zero a pass leaves the first product out; a tiny weight does not, and answers the same."""
+    x, y, params = problem(name)
+    source = LinearBlocksSource(x, y, LOSSES[name][0])
+    bias = params["bias"]
+    found = [
+        source.engine({"weight": torch.full_like(params["weight"], w), "bias": bias}, np.arange(ROWS))
+        for w in (0.0, 1e-12)
+    ]
+    first, second = (engine.weighted_sums(CLIP, GROUPS[0]).values[0] for engine in found)
+    for one in params:
+        torch.testing.assert_close(first[one], second[one], rtol=1e-8, atol=1e-8)
+
+
+def test_norms_under_one_scale_are_those_under_many():
+    x = np.random.default_rng(0).standard_normal((ROWS, COLUMNS))
+    x[3] = 1e200  # whose square overflows before it is scaled
+    x[4, 1] = np.inf
+    one = torch.full((COLUMNS,), 1e-60, dtype=torch.float64)
+    many = one.clone()
+    many[0] *= 1 + 1e-15
+    found, expected = (row_blocks.DenseBlocks(x).norms(scale, 0.5) for scale in (one, many))
+    torch.testing.assert_close(found, expected, rtol=1e-14, atol=0)
+    assert found[3] > 1e139
+    assert found[4] == math.inf
+    assert found.isfinite().sum() == ROWS - 1
+
+
 def test_an_empty_batch_and_a_model_without_bias():
     x, y, params = problem("multinomial")
     source = LinearBlocksSource(x, y, MultinomialLoss(3), intercept=None)

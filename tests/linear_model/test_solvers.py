@@ -58,8 +58,12 @@ def test_every_solver_finds_the_direction(kind, solver):
     assert found @ true / np.linalg.norm(found) / np.linalg.norm(true) > 0.99
 
 
-def test_newton_steps_are_ahead_where_the_curvature_of_the_loss_falls():
-    """At a steep minimum most rows are far from the boundary, where the bound 1/4 is far too large: short steps."""
+def test_newton_steps_are_ahead_where_the_curvature_of_the_loss_falls(monkeypatch):
+    """At a steep minimum most rows are far from the boundary, where the bound 1/4 is far too large: short steps.
+
+    Momentum would make up for them.
+    """
+    monkeypatch.setattr(rules, "FEW_SIZE", math.inf)
     x, y = data(PrivateLogisticRegression)
     true = LogisticRegression(C=np.inf).fit(x, y).coef_
     far = {}
@@ -128,3 +132,22 @@ def test_the_rule_for_quantiles_is_one_of_public_numbers():
 def test_another_solver_is_refused(kind):
     with pytest.raises(ValueError, match="solver must be one of preconditioned, newton, momentum, or None"):
         made(kind, "lbfgs").fit(*data(kind, 50))
+
+
+def test_much_data_takes_few_steps_with_momentum_and_pays_for_no_more():
+    """mu n / d decides, a public number: 4000 rows of 4 columns are enough at epsilon 3, and not at epsilon 1."""
+    x, y = data(PrivateLogisticRegression)
+    few = made(PrivateLogisticRegression, None, epsilon=3.0).fit(x, y)
+    many = made(PrivateLogisticRegression, None, epsilon=1.0).fit(x, y)
+    for model, steps, mu in ((few, rules.FEW_STEPS, 3.0), (many, rules.STEPS, 1.0)):
+        budget = FitBudget(epsilon=mu, delta=DELTA, relation="zero_out_one")
+        assert (budget.mu * 4000 / 4 >= rules.FEW_SIZE) == (model is few)
+        assert model.plan_.steps == model.n_iter_ == steps
+        assert [s.queries_made for s in model.ledger_.sessions] == [1, steps]
+        assert 0.999 * mu < model.ledger_.epsilon(DELTA) <= mu
+        assert ("momentum = 0.7" in model.statement_) == (model is few)
+    again = made(PrivateLogisticRegression, None, epsilon=3.0).fit(100 * x[::-1], 1 - y)
+    assert again.plan_ == few.plan_, "the rule reads public numbers alone"
+    assert made(PrivateLogisticRegression, None, epsilon=3.0, steps=12).fit(x, y).plan_.steps == 12
+    for kind, solver in ((PrivateLinearSVC, None), (PrivateLogisticRegression, "momentum")):
+        assert made(kind, solver, epsilon=3.0).fit(*data(kind)).plan_.steps == rules.STEPS

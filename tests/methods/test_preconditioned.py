@@ -66,6 +66,47 @@ def test_the_first_step_is_the_inverse_times_the_gradient():
     assert found["bias"].numpy() == pytest.approx(-step[:, 3])
 
 
+@pytest.mark.parametrize("penalty", [0.0, 0.3])
+def test_with_momentum_the_gradient_is_that_ahead_of_the_iterate(penalty):
+    """Five steps, each by hand; the answer is the mean of the last three iterates."""
+    rows, targets, joint, start = problem(1)
+    matrix, beta = joint.t() @ joint / 200, 0.6
+    inverse = torch.linalg.inv(2.0 * matrix + (0.1 + penalty) * torch.eye(4, dtype=torch.float64))
+    shrink = penalty * torch.diag(torch.tensor([1.0, 1.0, 1.0, 0.0], dtype=torch.float64))
+    last = ahead = torch.zeros(4, 1, dtype=torch.float64)
+    iterates = []
+    for _ in range(5):
+        gradient = joint.t() @ (joint @ ahead - targets) / 200 + shrink @ ahead
+        found = ahead - inverse @ gradient
+        last, ahead = found, found + beta * (found - last)
+        iterates.append(found)
+    solver = PreconditionedDescent(
+        Exact(rows, targets), start, steps=5, second_moment=matrix, curvature=2.0, damping=0.1, penalty=penalty,
+        momentum=beta,
+    )  # fmt: skip
+    answer = solver.run()
+    expected = torch.stack(iterates[2:]).mean(0)
+    torch.testing.assert_close(answer["weight"], expected[:3].t())
+    torch.testing.assert_close(answer["bias"], expected[3])
+
+
+def test_momentum_needs_fewer_steps_where_the_loss_is_flatter_than_its_bound():
+    rows, targets, joint, start = problem()
+    best = least_squares(joint, targets)
+
+    def error(beta):
+        solver = PreconditionedDescent(
+            Exact(rows, targets), start, steps=16, second_moment=joint.t() @ joint / 200, curvature=4.0, damping=1e-9,
+            momentum=beta,
+        )  # fmt: skip
+        found = solver.run()
+        return float((torch.cat([found["weight"], found["bias"].unsqueeze(1)], dim=1) - best).norm())
+
+    assert error(0.7) < 0.5 * error(0.0)
+    with pytest.raises(ValueError, match="momentum must be in"):
+        error(1.0)
+
+
 def momentum(oracle, start, steps, **more):
     return MomentumDescent(oracle, start, steps=steps, lr=0.05, momentum=0.9, **more)
 
@@ -94,15 +135,17 @@ def test_momentum_is_that_of_torch():
     torch.testing.assert_close(solver.run()["weight"], torch.stack(seen[2:]).mean(0))  # of 5, those after the first 2
 
 
-@pytest.mark.parametrize("kind", [momentum, None])
-def test_a_resumed_run_equals_the_whole_one(kind):
+@pytest.mark.parametrize(("kind", "beta"), [(momentum, 0.9), (None, 0.0), (None, 0.6)])
+def test_a_resumed_run_equals_the_whole_one(kind, beta):
     rows, targets, joint, start = problem()
 
     def solver(oracle, steps=7):
         if kind:
             return kind(oracle, start, steps)
         moments = joint.t() @ joint / 200
-        return PreconditionedDescent(oracle, start, steps=steps, second_moment=moments, curvature=1.0, damping=0.1)
+        return PreconditionedDescent(
+            oracle, start, steps=steps, second_moment=moments, curvature=1.0, damping=0.1, momentum=beta
+        )
 
     whole = solver(Exact(rows, targets, 0.1)).run()
     oracle = Exact(rows, targets, 0.1)

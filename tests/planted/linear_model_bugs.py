@@ -118,6 +118,12 @@ def targets_that_are_not_finite_stay_in_sums():
     put(LinearBlocksEngine, "_add", spoiled)
 
 
+@bug(20, caught_by=[BLOCKS + "test_rounding_of_a_float32_sum_hides_no_more_than_the_norms_pay_for"])
+def float32_sums_over_all_rows():
+    """A sum of float32 over 65,536 rows: one record moves what all later additions round, and so more than C."""
+    put(row_blocks, "RUN", 2**16)
+
+
 @bug(3, caught_by=[CHARGED])
 def every_query_gets_the_share_of_its_session():
     """A session of k queries has noise as if it made one."""

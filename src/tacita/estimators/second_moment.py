@@ -73,23 +73,37 @@ class SecondMoment(Estimator):
     def __call__(self, engine: Engine, state: None) -> tuple[Values, None]:
         columns = _columns(engine.shapes)
         total = torch.zeros(columns, columns, dtype=torch.float64)
+        kept = torch.zeros(0, dtype=torch.float64)
         for chunk in engine.materialise():
-            total = total + self._products(chunk, engine.shapes)
+            rows = _joined(chunk, engine.shapes)
+            if kept.shape != rows.shape:
+                kept = torch.empty(rows.shape, dtype=torch.float64, device=rows.device)  # memory that is new is slow
+            total = total + self._products(rows, kept)
         (summed,) = engine.over_ranks([{NAME: symmetric_entries(total)}])
         return {BLOCK: summed}, state
 
     def gradient(self, released: Values, divisor: float) -> dict[str, Tensor]:
         return {"matrix": symmetric_matrix(released[BLOCK][NAME]) / divisor}
 
-    def _products(self, chunk: Mapping[str, Tensor], shapes: Shapes) -> Tensor:
-        """Return the sum over the rows of a chunk, (..., d, d), float64. A row becomes at most R long, rounding too."""
-        parts = [rows.flatten(rows.ndim - len(shapes[name])) for name, rows in chunk.items()]
-        rows = parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
+    def _products(self, rows: Tensor, kept: Tensor) -> Tensor:
+        """Return the sum over rows, (..., d, d), float64. A row becomes at most R long, rounding too.
+
+        ``kept`` is overwritten: float64, of the shape of ``rows``.
+        """
         weights = clip_weights(self.max_row_norm, norm_over([rows], lead=rows.ndim - 1))
         factors = round_down(with_room(weights, rows.dtype), rows.dtype)
-        kept = (factors.unsqueeze(-1) * rows).double()  # products of two numbers of float32 may overflow it
+        torch.mul(factors.unsqueeze(-1), rows, out=kept)  # float64, because their products may overflow float32
+        found = _outer_products(kept)
+        if found.diagonal(dim1=-2, dim2=-1).isfinite().all():  # of a column that holds one, the sum of squares is not
+            return found
         kept[~(weights > 0)] = 0.0  # 0 * nan is nan
-        return kept.transpose(-1, -2) @ kept
+        return _outer_products(kept)
+
+
+def _joined(chunk: Mapping[str, Tensor], shapes: Shapes) -> Tensor:
+    """Return the rows of a chunk as vectors, (..., rows, d)."""
+    parts = [rows.flatten(rows.ndim - len(shapes[name])) for name, rows in chunk.items()]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
 
 
 def symmetric_entries(matrix: Tensor) -> Tensor:
@@ -130,6 +144,14 @@ def symmetric_matrix(entries: Tensor) -> Tensor:
     matrix[..., rows, columns] = values
     matrix[..., columns, rows] = values
     return matrix
+
+
+def _outer_products(rows: Tensor) -> Tensor:
+    """Return ``rows.T @ rows``, (..., d, d), without the products of its lower left quarter, which are known."""
+    half = rows.shape[-1] // 2
+    above, right = rows[..., :half].mT @ rows, rows[..., half:]
+    below = torch.cat([above[..., half:].mT, right.mT @ right], dim=-1)
+    return torch.cat([above, below], dim=-2)
 
 
 def _scales(on_diagonal: Tensor, like: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from tacita import _validate
 from tacita._row_numbers import IN_MEMORY, RowNumbers, pieces
 from tacita.gradients.engine import Engine, GradientSource, Groups, Rule, Shapes, Sums
 from tacita.gradients.linear_losses import OutputLoss
-from tacita.gradients.row_blocks import blocks, owned_row_blocks
+from tacita.gradients.row_blocks import RUN, blocks, owned_row_blocks
 from tacita.gradients.weighted_sums import full_precision, weight_arrays
 
 WEIGHT, BIAS = "weight", "bias"
@@ -71,10 +71,7 @@ class LinearBlocksSource(GradientSource):
         self._constant = 0.0 if intercept is None else _validate.positive("intercept", intercept)
         norms = self._rows.norms(self._scale, self._constant)
         self._rows = self._rows.without(np.flatnonzero(~norms.isfinite().numpy()))
-        room = (
-            1 + 8 * torch.finfo(self._rows.dtype).eps
-        )  # for the product with an error, a weight and a row: see the engine
-        self._norms = (norms * room).to(self._rows.dtype)
+        self._norms = (norms * _room(self._rows.dtype)).to(self._rows.dtype)
 
     @property
     def shapes(self) -> Shapes:
@@ -158,11 +155,14 @@ class LinearBlocksEngine(Engine):
         parts = blocks(indices, count, columns)
         if height is not None:
             parts = pieces(indices, height)
+        start = not self._weights.any()  # where a fit starts: half of a pass is known
         for rows in parts:
-            outputs = self._rows.products(rows, self._weights)
+            targets = source._targets[rows]
+            zeros = (len(targets), self._weights.shape[1])
+            outputs = targets.new_zeros(zeros) if start else self._rows.products(rows, self._weights)
             if self._offset is not None:
                 outputs = outputs.add_(self._offset)
-            yield rows, source.loss.derivative(outputs, source._targets[rows])
+            yield rows, source.loss.derivative(outputs, targets)
 
     def _norms_of(self, rows: Any, errors: Tensor, groups: Groups) -> Tensor:
         r"""Return upper bounds of :math:`\lVert e_i \rVert \, \lVert (s \circ x_i, c) \rVert`, (rows, groups).
@@ -190,9 +190,20 @@ class LinearBlocksEngine(Engine):
             if name == WEIGHT:
                 part.add_(self._rows.sums(rows, kept))
             if name == BIAS or place.get(BIAS) == place[name]:
-                total[-1] += kept.sum(dim=0)
+                total[-1] += kept.sum(dim=0, dtype=torch.float64)
 
     def _named(self, total: Tensor, groups: Groups) -> dict[str, Tensor]:
         found = {WEIGHT: (total[:-1] * self._source._scale.unsqueeze(1)).t(), BIAS: total[-1] * self._source._constant}
         asked = {name for names in groups.values() for name in names}
         return {name: found[name] for name in self.shapes if name in asked}
+
+
+def _room(dtype: torch.dtype) -> float:
+    r"""Return the factor on norms of rows that pays for all that is rounded between them and the sum.
+
+    16 u are for a row's own term: see :meth:`LinearBlocksEngine._norms_of`. A sum of m terms of norm at most C is off
+    by at most :math:`m u \cdot m C`, in any order; one record moves one run of float32, in each of two neighbouring
+    tables.
+    """
+    eps = torch.finfo(dtype).eps  # 2 u
+    return 1 + 8 * eps + (RUN**2 * eps if dtype == torch.float32 else 0.0)

@@ -18,7 +18,8 @@ from tacita.gradients.weighted_sums import round_up
 
 BLOCK_ROWS = 2**16  # the numbers of one kind, one a row, stay in a core's cache
 BLOCK_NUMBERS = 2**23  # elements of a block that is not a view
-CHUNK_NUMBERS, LEAST_ROWS = 2**18, 256  # elements of a chunk that is widened to float64, and the rows it has at least
+CHUNK_NUMBERS, LEAST_ROWS = 2**17, 256  # elements of a chunk that is widened to float64, and the rows it has at least
+RUN = 64  # rows whose float32 terms are added up in float32; sums of runs are added in float64
 
 
 class RowBlocks(ABC):
@@ -38,7 +39,10 @@ class RowBlocks(ABC):
 
     @abstractmethod
     def sums(self, rows: "slice | np.ndarray", factors: Tensor) -> Tensor:
-        """Return ``X[rows].T @ factors``, (columns, outputs), for factors (rows, outputs)."""
+        """Return ``X[rows].T @ factors``, (columns, outputs), for factors (rows, outputs).
+
+        At most ``RUN`` terms are added up in float32, so that the rounding of a sum hides less than one row's term.
+        """
 
     @abstractmethod
     def dense(self, rows: "slice | np.ndarray") -> Tensor:
@@ -55,10 +59,14 @@ class RowBlocks(ABC):
         """Return upper bounds of the norms of (scale * row, constant), float64; ``inf`` where a row is not finite."""
         found = torch.empty(self.shape[0], dtype=torch.float64)
         height = max(LEAST_ROWS, CHUNK_NUMBERS // max(1, self.shape[1]))
+        one = len(scale) > 0 and bool((scale == scale[0]).all())
         for start in range(0, self.shape[0], height):
             rows = slice(start, min(start + height, self.shape[0]))
-            squares = self.dense(rows).to(torch.float64).mul(scale).square_().sum(dim=1)
-            found[rows] = squares.add_(constant**2).sqrt_()
+            dense = self.dense(rows).to(torch.float64)
+            lengths = torch.linalg.vector_norm(dense, dim=1).mul_(scale[0]) if one else torch.tensor(torch.inf)
+            if not lengths.isfinite().all():  # also where squares overflow before they are scaled
+                lengths = torch.linalg.vector_norm(dense.mul(scale), dim=1)
+            found[rows] = lengths.square_().add_(constant**2).sqrt_()
         return round_up(found, self.shape[1] + 4).nan_to_num(torch.inf, torch.inf)
 
 
@@ -78,6 +86,8 @@ class DenseBlocks(RowBlocks):
 
     def sums(self, rows: slice | np.ndarray, factors: Tensor) -> Tensor:
         block = self.dense(rows)
+        if self.dtype == torch.float32:
+            return _summed_by_runs(block, factors)
         return torch.mv(block.t(), factors[:, 0]).unsqueeze(1) if factors.shape[1] == 1 else block.t() @ factors
 
     def dense(self, rows: slice | np.ndarray) -> Tensor:
@@ -117,7 +127,7 @@ class SparseBlocks(RowBlocks):
         return torch.from_numpy(self._block(rows) @ weights.numpy())
 
     def sums(self, rows: slice | np.ndarray, factors: Tensor) -> Tensor:
-        return torch.from_numpy(self._block(rows).T @ factors.numpy())
+        return torch.from_numpy(self._block(rows).T @ factors.double().numpy())  # SciPy adds in the wider dtype
 
     def dense(self, rows: slice | np.ndarray) -> Tensor:
         return torch.from_numpy(self._block(rows).toarray())
@@ -207,6 +217,18 @@ def blocks(indices: np.ndarray | RowNumbers | None, num_rows: int, columns: int)
     height = max(1, min(BLOCK_ROWS, BLOCK_NUMBERS // max(1, columns)))
     for start in range(0, len(indices), height):
         yield indices[start : start + height]
+
+
+def _summed_by_runs(block: Tensor, factors: Tensor) -> Tensor:
+    """Return ``block.T @ factors``, float64: products, and sums of ``RUN`` rows, are float32."""
+    total = torch.zeros(block.shape[1], factors.shape[1], dtype=torch.float64)
+    whole = len(block) - len(block) % RUN
+    runs = block[:whole].unflatten(0, (-1, RUN))
+    weights = factors[:whole].unflatten(0, (-1, RUN)).mT
+    height = max(1, BLOCK_NUMBERS // max(1, total.numel()))
+    for some, weight in zip(runs.split(height), weights.split(height), strict=True):
+        total += torch.bmm(weight, some).sum(dim=0, dtype=torch.float64).t()
+    return total.add_(block[whole:].t() @ factors[whole:])
 
 
 def _within(gone: np.ndarray, rows: slice | np.ndarray) -> np.ndarray:

@@ -56,7 +56,8 @@ def _squared_norms(rows: Tensor) -> Tensor:
     for columns in flat.split(BLOCK, dim=1):
         height = max(1, BLOCK // max(1, columns.shape[1]))
         for top in range(0, flat.shape[0], height):
-            total[top : top + height] += columns[top : top + height].double().square().sum(dim=-1)
+            block = columns[top : top + height].double()
+            total[top : top + height] += torch.linalg.vector_norm(block, dim=-1).square_()
     return total.reshape(rows.shape[:-1])
 
 

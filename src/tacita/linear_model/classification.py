@@ -25,6 +25,10 @@ class PrivateClassifier(ClassifierMixin, PrivateLinearModel, ABC):
     def _loss(self, num_classes: int) -> OutputLoss:
         """Return the loss for this number of classes."""
 
+    def _few_steps(self, size: float, solver: rules.SolverName) -> bool:
+        r"""Return whether few steps do, by a public rule of :math:`\mu n / d`, ``size``."""
+        return False
+
     def fit(self, X: Any, y: Any) -> Any:
         """Fit to the rows of ``X``, (rows, columns), dense or CSR, with one label each in ``y``.
 
@@ -49,9 +53,13 @@ class PrivateClassifier(ClassifierMixin, PrivateLinearModel, ABC):
         # The classes are not known yet. No event depends on their number: a gradient has one threshold for all classes.
         if self.classes is not None and len(set(self.classes)) < 2:
             raise ValueError(f"classes must hold at least 2 labels, got {list(self.classes)!r}.")
-        few = self._loss(2 if self.classes is None else len(self.classes))
+        loss = self._loss(2 if self.classes is None else len(self.classes))
         rule = rules.descent_rule(
-            solver=solver, max_derivative=few.max_derivative, steps=self.steps, max_grad_norm=self.max_grad_norm
+            solver=solver,
+            max_derivative=loss.max_derivative,
+            steps=self.steps,
+            max_grad_norm=self.max_grad_norm,
+            few=self._few_steps(self._size(table), solver),
         )
         budget = paying.budget
         for_scales = paying.register(budget.scales_event(1), 1, "bounds") if shares["scales"] else None
@@ -160,6 +168,9 @@ class PrivateLogisticRegression(PrivateClassifier):
 
     def _loss(self, num_classes: int) -> OutputLoss:
         return LogisticLoss() if num_classes == 2 else MultinomialLoss(num_classes)
+
+    def _few_steps(self, size: float, solver: rules.SolverName) -> bool:
+        return rules.few_steps(size, solver)
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return the probabilities of the classes, (rows, classes)."""

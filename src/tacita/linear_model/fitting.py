@@ -219,6 +219,7 @@ class Descent:
                 curvature=curvature,
                 damping=damping,
                 penalty=self.penalty,
+                momentum=self.rule.momentum,
             ).run()
         return found, damping
 

@@ -16,6 +16,7 @@ CLASSES = 0.1  # ... for classes
 MOMENTS = 0.1  # ... of what is left, for second moments
 HESSIANS = 0.2  # ... or for Hessians
 STEPS = 30
+FEW_STEPS, FEW_MOMENTUM, FEW_SIZE = 8, 0.7, 300.0  # of a logistic regression from this mu n / d on
 REFRESH = 15  # steps that one Hessian serves
 MOMENTUM = 0.9
 WANDERING = 1.0  # how far the noise of all steps with momentum may move a weight, in scaled units
@@ -43,11 +44,13 @@ class DescentRule:
         solver: The method: "preconditioned", "newton" or "momentum".
         steps: T.
         max_grad_norm: C, in units of scaled rows.
+        momentum: beta of preconditioned steps.
     """
 
     solver: SolverName
     steps: int
     max_grad_norm: float
+    momentum: float = 0.0
 
     @property
     def matrices(self) -> int:
@@ -56,7 +59,13 @@ class DescentRule:
 
     def in_words(self) -> list[str]:
         """Return the settings as the statement says them."""
-        return [f"solver = {self.solver}", f"steps = {self.steps}", f"max_grad_norm = {self.max_grad_norm:g}"]
+        momentum = [f"momentum = {self.momentum:g}"] if self.momentum else []
+        return [
+            f"solver = {self.solver}",
+            f"steps = {self.steps}",
+            *momentum,
+            f"max_grad_norm = {self.max_grad_norm:g}",
+        ]
 
 
 def chosen_solver(given: str | None, default: SolverName = "preconditioned") -> SolverName:
@@ -86,10 +95,21 @@ def descent_rule(
     share: float = MAX_GRAD_NORM,
     steps: int | None = None,
     max_grad_norm: float | None = None,
+    few: bool = False,
 ) -> DescentRule:
-    """Return T and C, where C is ``share`` of the largest derivative that the loss has."""
+    """Return T, C and beta. C is ``share`` of the largest derivative that the loss has; ``few``: :func:`few_steps`."""
     clip = max_grad_norm or share * (max_derivative if math.isfinite(max_derivative) else 1.0)
-    return DescentRule(solver=solver, steps=steps or STEPS, max_grad_norm=clip)
+    usual, momentum = (FEW_STEPS, FEW_MOMENTUM) if few else (STEPS, 0.0)
+    return DescentRule(solver=solver, steps=steps or usual, max_grad_norm=clip, momentum=momentum)
+
+
+def few_steps(size: float, solver: SolverName) -> bool:
+    r"""Return whether a logistic regression takes few steps with momentum: where :math:`\mu n / d`, ``size``, is large.
+
+    The noise is then small beside what further steps gain, and momentum makes up for them. Where it is not, many steps
+    are better, because they average the clipped gradients of many points.
+    """
+    return solver == "preconditioned" and size >= FEW_SIZE
 
 
 def momentum_lr(*, num_records: int, curvature: float, rule: DescentRule, budget: FitBudget) -> float:

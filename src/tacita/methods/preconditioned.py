@@ -40,7 +40,7 @@ class HalfAveraged(Solver):
 
     def _move(self, gradient: Tensors) -> None:
         if self.penalty and "weight" in gradient:  # never the bias
-            gradient["weight"] = gradient["weight"] + self.penalty * self._iterate["weight"]
+            gradient["weight"] = gradient["weight"] + self.penalty * self._asked()["weight"]
         self._iterate = self._next(gradient)
         averaged = self.made + 1 - self.steps // 2
         if averaged >= 1:
@@ -55,8 +55,10 @@ class HalfAveraged(Solver):
 
 
 class PreconditionedDescent(HalfAveraged):
-    r"""Steps :math:`w_{t+1} = w_t - (\kappa M_+ + \lambda I)^{-1} g_t` with released second moments M; no step size.
+    r"""Steps :math:`w_{t+1} = v_t - (\kappa M_+ + \lambda I)^{-1} g(v_t)` with released second moments M; no step size.
 
+    The gradient is asked for at :math:`v_t = w_t + \beta (w_t - w_{t-1})` (Nesterov, 1983); with :math:`\beta = 0`, the
+    default, at the iterate itself.
     With :math:`\kappa` a bound on the second derivative of the loss, :math:`\kappa M` bounds the Hessian of a linear
     model, so that a full step never overshoots where M is exact. :math:`M_+` is M without its negative eigenvalues,
     which noise makes. :math:`\lambda` keeps the noise of gradients small in directions in which the data say little.
@@ -69,6 +71,7 @@ class PreconditionedDescent(HalfAveraged):
         curvature: kappa > 0.
         damping: lambda > 0.
         penalty: alpha >= 0 of :math:`\frac{\alpha}{2} \lVert w \rVert^2` on the weight, not on the bias.
+        momentum: beta in [0, 1). Fewer steps then reach the minimum where the loss is flatter than :math:`\kappa` says.
 
     Example:
         >>> from tacita.oracles import Release
@@ -91,16 +94,29 @@ class PreconditionedDescent(HalfAveraged):
         curvature: float,
         damping: float,
         penalty: float = 0.0,
+        momentum: float = 0.0,
     ) -> None:
         super().__init__(oracle, params, steps=steps, domain=None, penalty=penalty)
+        self.momentum = _validate.below_one("momentum", momentum)
         curvature = _validate.positive("curvature", curvature)
         damping = _validate.positive("damping", damping)
         self._inverse = damped_inverse(
             curvature * second_moment.double(), damping + self.penalty, columns_of(self._iterate), "second_moment"
         )
 
+        self._ahead = {name: tensor.clone() for name, tensor in self._iterate.items()}
+
+    def _asked(self) -> Tensors:
+        return self._ahead
+
     def _next(self, gradient: Tensors) -> Tensors:
-        return joint_step(self._iterate, gradient, self._inverse)
+        found = joint_step(self._ahead, gradient, self._inverse)
+        for name, tensor in found.items():
+            self._ahead[name] = torch.lerp(self._iterate[name], tensor, 1 + self.momentum)
+        return found
+
+    def _kept(self) -> dict[str, Tensors]:
+        return {**super()._kept(), "ahead": self._ahead}
 
 
 class MomentumDescent(HalfAveraged):
