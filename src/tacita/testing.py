@@ -103,6 +103,8 @@ def check_layer_rule(
       each parameter frozen.
     * Norms in float32 are upper bounds of the exact norm and of a row's contribution, within 1 % for ordinary rows.
       They are still bounds where positions cancel, and where three uses of the layer cancel.
+    * No method of the rule writes the input of a call or the gradient of its output, in place: other calls may have
+      the same tensors.
     * A row that holds NaN, inf or 1e30 does not affect the others, contributes at most the threshold to the clipped
       sum, and the norms of the other rows stay the same.
 
@@ -133,6 +135,7 @@ def check_layer_rule(
     _check_bounds(layer, layer.batch(4), slack=1e-6, excess=0.01)
     _check_bounds(layer, layer.canary(4, canary_offset), slack=canary_slack, excess=torch.inf)
     _check_three_uses(layer)
+    _check_nothing_is_written(layer)
     for hostile in (torch.nan, torch.inf, 1e30):
         _check_isolation(layer, hostile)
 
@@ -262,6 +265,41 @@ def _check_three_uses(layer: _Layer) -> None:
         sums = single.weighted_sums(lambda norms: torch.full_like(norms, 0.7), groups)  # a weight that rounds products
         added = torch.stack([sums.values[0][name].double().norm() for name in groups])
         assert (0.7 * sums.norms[0] >= added * (1 - 1e-12)).all(), f"three uses add more than the norm: {added}"
+
+
+def _check_nothing_is_written(layer: _Layer) -> None:
+    """Check that input and output gradient are as they were after each of a rule's methods, for one use and three."""
+    x, grad = layer.batch(4)
+    hostile = torch.cat([x[:3], torch.full_like(x[3:], torch.nan)]) if x.is_floating_point() else x
+    groups: Groups = {name: (name,) for name in layer.parameters}
+    rules = dict(RULES)
+    try:
+        RULES.update({function: _WatchedRule(rule) for function, rule in rules.items()})
+        for batch, loss_fn in (((hostile, grad), _inner_product), ((x, grad, grad, -grad), _three_inner_products)):
+            given = [part.clone() for part in batch]
+            ghost = layer.engine(GhostEngine, batch, dtype=torch.float32, loss_fn=loss_fn)
+            ghost.weighted_sums(_clip_and_sum, groups)
+            list(ghost.materialise())
+            assert all(map(_same_numbers, given, batch)), "the rule's forward pass writes its input in place"
+    finally:
+        RULES.update(rules)
+
+
+class _WatchedRule(LayerRule):
+    """A rule that fails where a method of the one inside writes the tensors of a use."""
+
+    def __init__(self, rule: LayerRule) -> None:
+        self._rule = rule
+
+    def read(self, *args: Any, **kwargs: Any) -> Call | None:
+        return self._rule.read(*args, **kwargs)
+
+    def grads(self, use: LayerUse) -> dict[str, Tensor]:
+        return self._watched("grads", [use], use)
+
+
+def _same_numbers(one: Tensor, other: Tensor) -> bool:
+    return torch.equal(one.isnan(), other.isnan()) and torch.equal(one.nan_to_num(), other.nan_to_num())
 
 
 def _check_isolation(layer: _Layer, hostile: float) -> None:
