@@ -6,6 +6,7 @@ Imported by tests only. Each check raises ``AssertionError`` with the failure.
 import copy
 from collections.abc import Callable, Mapping
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,10 +21,15 @@ from tacita.gradients.chunked import Chunk, ChunkedEngine
 from tacita.gradients.engine import Groups, Sums
 from tacita.gradients.explain import explain
 from tacita.gradients.functional import LossFn, trainable
-from tacita.gradients.ghost import GhostEngine, LayerRule, register_rule
+from tacita.gradients.ghost import GhostEngine, LayerRule, LayerUse, register_rule
+from tacita.gradients.ghost.registry import RULES
 from tacita.gradients.loop import LoopEngine
 
 __all__ = ["check_clipper", "check_event", "check_layer_rule", "check_oracle", "check_sampler"]
+
+_TAKING_USES = (  # the methods of a rule that are given uses
+    "split", "grads", "squared_norms", "sums", "several_sums", "radius", "positions", "reach", "factors", "merged",
+)  # fmt: skip
 
 
 def check_clipper(clipper: Clipper, shapes: Mapping[str, torch.Size], *, extra_norms: Tensor | None = None) -> None:
@@ -274,7 +280,7 @@ def _check_nothing_is_written(layer: _Layer) -> None:
     groups: Groups = {name: (name,) for name in layer.parameters}
     rules = dict(RULES)
     try:
-        RULES.update({function: _WatchedRule(rule) for function, rule in rules.items()})
+        RULES.update({function: _watched(rule) for function, rule in rules.items()})
         for batch, loss_fn in (((hostile, grad), _inner_product), ((x, grad, grad, -grad), _three_inner_products)):
             given = [part.clone() for part in batch]
             ghost = layer.engine(GhostEngine, batch, dtype=torch.float32, loss_fn=loss_fn)
@@ -285,17 +291,21 @@ def _check_nothing_is_written(layer: _Layer) -> None:
         RULES.update(rules)
 
 
-class _WatchedRule(LayerRule):
-    """A rule that fails where a method of the one inside writes the tensors of a use."""
+def _watched(rule: LayerRule) -> LayerRule:
+    """Return a copy of a rule whose methods fail if they write the tensors of a use."""
 
-    def __init__(self, rule: LayerRule) -> None:
-        self._rule = rule
+    def unwritten(method: Callable, use: Any, *args: Any, **kwargs: Any) -> Any:
+        given = [tensor for one in ([use] if isinstance(use, LayerUse) else use) for tensor in (one.x, one.grad)]
+        before = [tensor.clone() for tensor in given]
+        found = method(use, *args, **kwargs)
+        assert all(map(_same_numbers, before, given)), (
+            f"{method.__name__}() writes the input of a call, or the gradient of its output, in place"
+        )
+        return found
 
-    def read(self, *args: Any, **kwargs: Any) -> Call | None:
-        return self._rule.read(*args, **kwargs)
-
-    def grads(self, use: LayerUse) -> dict[str, Tensor]:
-        return self._watched("grads", [use], use)
+    one = copy.copy(rule)
+    vars(one).update({name: partial(unwritten, getattr(rule, name)) for name in _TAKING_USES})  # it may be frozen
+    return one
 
 
 def _same_numbers(one: Tensor, other: Tensor) -> bool:

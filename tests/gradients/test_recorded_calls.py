@@ -1,4 +1,4 @@
-"""Norms that are taken during the backward pass are those of after it, and nothing that they replace stays in memory."""
+"""Norms taken during the backward pass equal those taken after it, and nothing that they replace stays in memory."""
 
 import gc
 
