@@ -45,6 +45,7 @@ def engine(cell: Cell) -> Step:
     rows = numpy.arange(cell.batch)
 
     def step() -> None:
+        optimizer.zero_grad()
         values, _ = estimator(source.engine(params, rows), None)
         for block in values.values():
             for name, value in block.items():

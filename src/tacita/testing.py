@@ -6,6 +6,7 @@ Imported by tests only. Each check raises ``AssertionError`` with the failure.
 import copy
 from collections.abc import Callable, Mapping
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,11 +21,16 @@ from tacita.gradients.chunked import Chunk, ChunkedEngine
 from tacita.gradients.engine import Groups, Sums
 from tacita.gradients.explain import explain
 from tacita.gradients.functional import LossFn, trainable
-from tacita.gradients.ghost import GhostEngine, LayerRule, register_rule
+from tacita.gradients.ghost import GhostEngine, LayerRule, LayerUse, register_rule
 from tacita.gradients.ghost.capture import capture
+from tacita.gradients.ghost.registry import RULES
 from tacita.gradients.loop import LoopEngine
 
 __all__ = ["check_clipper", "check_event", "check_layer_rule", "check_oracle", "check_sampler"]
+
+_TAKING_USES = (  # the methods of a rule that are given uses
+    "split", "grads", "squared_norms", "sums", "several_sums", "radius", "positions", "reach", "factors", "merged",
+)  # fmt: skip
 
 
 def check_clipper(clipper: Clipper, shapes: Mapping[str, torch.Size], *, extra_norms: Tensor | None = None) -> None:
@@ -105,6 +111,8 @@ def check_layer_rule(
     * Norms in float32 are upper bounds of the exact norm and of a row's contribution, within 1 % for ordinary rows.
       Where positions cancel, and where three uses of the layer cancel, they still bound what a row adds; and the exact
       norm, unless the gradient is held, which is added as it was rounded.
+    * No method of the rule writes the input of a call or the gradient of its output, in place: other calls may have
+      the same tensors.
     * A row that holds NaN, inf or 1e30 does not affect the others, contributes at most the threshold to the clipped
       sum, and the norms of the other rows stay the same.
 
@@ -135,6 +143,7 @@ def check_layer_rule(
     _check_bounds(layer, layer.batch(4), slack=1e-6, excess=0.01)
     _check_bounds(layer, layer.canary(4, canary_offset), slack=canary_slack, excess=torch.inf)
     _check_three_uses(layer)
+    _check_nothing_is_written(layer)
     for hostile in (torch.nan, torch.inf, 1e30):
         _check_isolation(layer, hostile)
 
@@ -275,6 +284,45 @@ def _check_three_uses(layer: _Layer) -> None:
         sums = single.weighted_sums(lambda norms: torch.full_like(norms, 0.7), groups)  # a weight that rounds products
         added = torch.stack([sums.values[0][name].double().norm() for name in groups])
         assert (0.7 * sums.norms[0] >= added * (1 - 1e-12)).all(), f"three uses add more than the norm: {added}"
+
+
+def _check_nothing_is_written(layer: _Layer) -> None:
+    """Check that input and output gradient are as they were after each of a rule's methods, for one use and three."""
+    x, grad = layer.batch(4)
+    hostile = torch.cat([x[:3], torch.full_like(x[3:], torch.nan)]) if x.is_floating_point() else x
+    groups: Groups = {name: (name,) for name in layer.parameters}
+    rules = dict(RULES)
+    try:
+        RULES.update({function: _watched(rule) for function, rule in rules.items()})
+        for batch, loss_fn in (((hostile, grad), _inner_product), ((x, grad, grad, -grad), _three_inner_products)):
+            given = [part.clone() for part in batch]
+            ghost = layer.engine(GhostEngine, batch, dtype=torch.float32, loss_fn=loss_fn)
+            ghost.weighted_sums(_clip_and_sum, groups)
+            list(ghost.materialise())
+            assert all(map(_same_numbers, given, batch)), "the rule's forward pass writes its input in place"
+    finally:
+        RULES.update(rules)
+
+
+def _watched(rule: LayerRule) -> LayerRule:
+    """Return a copy of a rule whose methods fail if they write the tensors of a use."""
+
+    def unwritten(method: Callable, use: Any, *args: Any, **kwargs: Any) -> Any:
+        given = [tensor for one in ([use] if isinstance(use, LayerUse) else use) for tensor in (one.x, one.grad)]
+        before = [tensor.clone() for tensor in given]
+        found = method(use, *args, **kwargs)
+        assert all(map(_same_numbers, before, given)), (
+            f"{method.__name__}() writes the input of a call, or the gradient of its output, in place"
+        )
+        return found
+
+    one = copy.copy(rule)
+    vars(one).update({name: partial(unwritten, getattr(rule, name)) for name in _TAKING_USES})  # it may be frozen
+    return one
+
+
+def _same_numbers(one: Tensor, other: Tensor) -> bool:
+    return torch.equal(one.isnan(), other.isnan()) and torch.equal(one.nan_to_num(), other.nan_to_num())
 
 
 def _check_isolation(layer: _Layer, hostile: float) -> None:

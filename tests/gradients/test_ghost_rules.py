@@ -200,7 +200,11 @@ class PlantedRule(LayerRule):
         return Call(x, {"weight": weight, "bias": bias}, run)
 
     def split(self, use):
-        return [replace(use, x=use.x.flatten(1, -2), grad=use.grad.flatten(1, -2))]
+        part = replace(use, x=use.x.flatten(1, -2), grad=use.grad.flatten(1, -2))
+        if self.bug == "doubles_grad":
+            part = replace(part, grad=part.grad.clone())
+            use.grad.mul_(2.0)
+        return [part]
 
     def grads(self, use):
         grad = use.grad.mean(dim=1, keepdim=True).expand_as(use.grad) if self.bug == "mean_grad" else use.grad
@@ -209,6 +213,8 @@ class PlantedRule(LayerRule):
 
     def squared_norms(self, use, *, rounding_margin=True):
         found = super().squared_norms(use, rounding_margin=rounding_margin)
+        if self.bug == "squares_in_place":
+            use.grad.square_()
         if self.bug == "gram_cancels" and "weight" in found:
             gram = (use.x @ use.x.mT) * (use.grad @ use.grad.mT)
             found["weight"] = gram.sum(dim=(1, 2)).clamp(min=0.0).double()
@@ -245,6 +251,16 @@ BUGS = ["mean_grad", "gram_cancels", "misses_bias", "loose", "zero_times_nan", "
 @pytest.mark.parametrize("bug", BUGS)
 def test_the_contract_can_fail(check_planted, bug):
     with pytest.raises(AssertionError):
+        check_planted(bug)
+
+
+@pytest.mark.parametrize(
+    ("bug", "method"),
+    [("squares_in_place", "squared_norms"), ("doubles_grad", "split")],
+)
+def test_a_rule_that_writes_what_it_is_given_does_not_pass(check_planted, bug, method):
+    """Two calls with one input, or whose outputs are added, share these tensors."""
+    with pytest.raises(AssertionError, match=rf"{method}\(\) writes the input of a call"):
         check_planted(bug)
 
 

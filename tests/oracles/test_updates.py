@@ -174,3 +174,14 @@ def test_fused_steps_of_other_models_are_left_alone(monkeypatch, make_oracle):
     bystander.grad = torch.ones(3)
     torch.optim.SGD([bystander], lr=0.1, fused=True).step()
     assert not raised
+
+
+def test_the_last_gradients_are_gone_when_a_query_begins(monkeypatch, problem, make_oracle):
+    """Their memory serves the query; after one that raises there is nothing left to step on."""
+    model, oracle = problem[0], make_oracle()
+    oracle.backward()
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+    monkeypatch.setattr(oracle, "query", lambda params: (_ for _ in ()).throw(OSError("the disk is full")))
+    with pytest.raises(OSError, match="the disk is full"):
+        oracle.backward()
+    assert all(p.grad is None for p in model.parameters())

@@ -36,7 +36,7 @@ from tacita.oracles.query_draws import QueryDraws
 from tacita.oracles.records import OracleData
 from tacita.oracles.session_options import SessionOptions
 from tacita.oracles.session_plan import SessionPlan
-from tacita.oracles.updates import Updates, complex_refused, names_of, trainable
+from tacita.oracles.updates import Updates, complex_refused, forget, names_of, trainable
 from tacita.random import Randomness
 from tacita.sampling import Sampler, as_sampler
 
@@ -247,7 +247,8 @@ class GradientOracle:
         """Make one query at the model's own parameters, and assign the gradient to their ``.grad``.
 
         The release's ``gradient`` and ``.grad`` may share memory, so that an optimizer that changes one may change the
-        other.
+        other. Without ``accumulate`` the last ``.grad`` is gone before the query begins, which uses its memory: if the
+        query raises, ``.grad`` is ``None``.
 
         By default every parameter must be updated before the next call. This is checked until each of them was updated
         once. Two arguments ask for something else; both cost a query like any other:
@@ -289,6 +290,8 @@ class GradientOracle:
         named = [*params] if updates is None else names_of(updates, params)
         with self.randomness.query_lock:
             self._updates.check(params, accumulate)
+            if not accumulate:
+                forget(params)
             release = self.query(params)
             gradients = {name: release.gradient[name].to(params[name].dtype) for name in named}
             self._updates.assign(params, gradients, accumulate)

@@ -18,25 +18,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
-from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from tacita.errors import UnsupportedModuleError
 from tacita.gradients.batches import flatten, map_tensors, tensors_in
 from tacita.gradients.chunked import Chunk
 from tacita.gradients.functional import LossFn, ModuleTree, losses_at
 from tacita.gradients.ghost.derived import Derivations, Derived, derived
 from tacita.gradients.ghost.fused_kernels import KERNELS, REPLACEMENTS
 from tacita.gradients.ghost.products import PRODUCTS
+from tacita.gradients.ghost.recorded_calls import ANCHOR, EarlyNorms, RecordedCall, TakeNorms, in_graph
 from tacita.gradients.ghost.registry import RULES
-from tacita.gradients.ghost.rule import (
-    AUTOGRAD_RULE,
-    Call,
-    LayerRule,
-    LayerUse,
-    NamedUse,
-    autograd_use,
-    named_autograd_use,
-)
+from tacita.gradients.ghost.rule import Call, LayerRule, NamedUse, named_autograd_use
 from tacita.gradients.lent_memory import nothing_lent_is_written
 from tacita.gradients.record_batch import (
     OPERATORS,
@@ -48,33 +39,13 @@ from tacita.gradients.record_batch import (
     rules_guarded,
 )
 from tacita.gradients.retention import Marks, nothing_is_written
-from tacita.gradients.weighted_sums import wide
 
 RECORDS = 2  # of a pass without values
 _UNSAFE_VIEW = torch.ops.aten._unsafe_view.default
-_ANCHOR = torch.empty(0, requires_grad=True)  # no gradient reaches it
 _FACTS = {  # what code asks of a tensor that is no tensor, and the same for all records
     *(getattr(torch.Tensor, name).__get__ for name in ("shape", "ndim", "dtype", "device", "layout", "requires_grad")),
     *(getattr(torch.Tensor, name) for name in ("size", "dim", "numel", "stride", "is_floating_point", "is_contiguous")),
 }
-
-
-class _RecordedCall(NamedTuple):
-    function: str
-    rule: LayerRule
-    settings: Any
-    parameters: dict[str, str]
-    derived: dict[str, Derived]
-    shapes: dict[str, torch.Size]
-    x: Tensor
-    version: int  # of x, to see whether it is modified later
-    copies: dict[str, Tensor]  # whose gradients are the per-sample gradients; then no other is wanted
-    edge: GradientEdge
-
-    @property
-    def wanted(self) -> list[Any]:
-        """Where autograd has to give gradients."""
-        return [*self.copies.values()] or [self.edge]
 
 
 class PassWithoutValues(NamedTuple):
@@ -90,7 +61,13 @@ class PassWithoutValues(NamedTuple):
 
 
 def capture(
-    model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], chunk: Chunk, bare: frozenset[str] = frozenset()
+    model: nn.Module,
+    loss_fn: LossFn,
+    params: Mapping[str, Tensor],
+    chunk: Chunk,
+    bare: frozenset[str] = frozenset(),
+    *,
+    take_norms: TakeNorms | None = None,
 ) -> tuple[list[NamedUse], frozenset[str]]:
     """Run ``chunk`` forward and backward, and return every use of a parameter that the losses depend on.
 
@@ -103,9 +80,10 @@ def capture(
         params: The point, by parameter name.
         chunk: At least one record.
         bare: Names of parameters that enter as one copy a record, so that any use of them is served.
+        take_norms: Takes the norms of a use, where that frees memory during the backward pass.
 
     Returns:
-        The uses, and the names of all bare parameters.
+        The uses, or what ``take_norms`` left of them; and the names of all bare parameters.
 
     Raises:
         UnsupportedModuleError: The input of a recorded call is modified in place afterwards, or the code would write a
@@ -117,8 +95,9 @@ def capture(
         leaves = {name: p.detach().requires_grad_() for name, p in params.items() if name not in bare}
         copies = {n: params[n].detach().expand(chunk.size, *params[n].shape).requires_grad_() for n in sorted(bare)}
         with rules_guarded(), nothing_is_written(tree, params), unwritten(), torch.enable_grad():
-            losses, recorder = _forward(tree, loss_fn, leaves, copies, chunk)
-            of_calls, of_leaves, of_copies = _backward(losses, recorder.calls, leaves, copies)
+            early = None if take_norms is None else EarlyNorms(take_norms)
+            losses, recorder = _forward(tree, loss_fn, leaves, copies, chunk, early)
+            of_leaves, of_copies = _backward(losses, recorder, leaves, copies)
         del losses
         recorder.check_nothing_is_kept()
         unseen = {name for name, grad in zip(leaves, of_leaves, strict=True) if grad is not None}
@@ -126,7 +105,7 @@ def capture(
             break
         bare |= unseen
     with unwritten():
-        return _uses(recorder.calls, of_calls, dict(zip(copies, of_copies, strict=True))), bare
+        return _uses(recorder.calls, dict(zip(copies, of_copies, strict=True))), bare
 
 
 def capture_without_values(
@@ -161,41 +140,59 @@ def capture_without_values(
         logger.disabled = before
 
 
-def _forward(
-    tree: ModuleTree, loss_fn: LossFn, leaves: Mapping[str, Tensor], copies: Mapping[str, Tensor], chunk: Chunk
+def _forward(  # noqa: PLR0917
+    tree: ModuleTree,
+    loss_fn: LossFn,
+    leaves: Mapping[str, Tensor],
+    copies: Mapping[str, Tensor],
+    chunk: Chunk,
+    early: EarlyNorms | None,
 ) -> tuple[Tensor, "_Recorder"]:
     """Return the losses of the chunk, (rows,), and the recorder that saw the calls."""
     tensors, rebuild = flatten(chunk.batch, chunk.size)
     with records(chunk.size) as all_records:
         seen = {name: all_records.one(copy) for name, copy in copies.items()}
         one = [all_records.one(t.unsqueeze(1)) for t in tensors]
-        with _Recorder(all_records, leaves, tree) as recorder:
+        with _Recorder(all_records, leaves, tree, early) as recorder:
             recorder.mark(one)
             losses = losses_at(tree, loss_fn, {**leaves, **seen}, rebuild(one), 1)
         return all_records.result(losses[0]), recorder
 
 
 def _backward(
-    losses: Tensor, calls: list[_RecordedCall], leaves: Mapping[str, Tensor], copies: Mapping[str, Tensor]
-) -> tuple[list, list, list]:
-    """Return the gradients of the summed losses where calls want them, in the parameters, and in their copies."""
-    of_calls = [one for call in calls for one in call.wanted]
-    wanted: list[Any] = [*of_calls, *leaves.values(), *copies.values()]
+    losses: Tensor, recorder: "_Recorder", leaves: Mapping[str, Tensor], copies: Mapping[str, Tensor]
+) -> tuple[list, list]:
+    """Give the recorded calls the gradients of the summed losses that they want.
+
+    Returns:
+        The gradients in the parameters, and in their copies.
+    """
+    wanted: list[Any] = [one for call in recorder.calls for one in call.wanted]
+    wanted += [*leaves.values(), *copies.values()]
     grads: list[Tensor | None] = [None] * len(wanted)
     if losses.requires_grad:
+        if recorder.early is not None and not all(call.wanted for call in recorder.calls):
+            recorder.early.begin(recorder.calls)
+            wanted.append(ANCHOR)  # the pass reaches every watched call
         grads = [*torch.autograd.grad(losses, wanted, torch.ones_like(losses), allow_unused=True)]
-    first, second = len(of_calls), len(of_calls) + len(leaves)
-    return grads[:first], grads[first:second], grads[second:]
+    first = 0
+    for call in recorder.calls:
+        call.grads = grads[first : first + len(call.wanted)]
+        first += len(call.wanted)
+    second = first + len(leaves)
+    return grads[first:second], grads[second : second + len(copies)]
 
 
 class _Recorder(Marks):
     """Runs calls that a rule knows on the whole batch and records them; marks tensors that differ between records."""
 
-    def __init__(self, batch: RecordBatch, leaves: Mapping[str, Tensor], tree: ModuleTree) -> None:
+    def __init__(
+        self, batch: RecordBatch, leaves: Mapping[str, Tensor], tree: ModuleTree, early: EarlyNorms | None
+    ) -> None:
         super().__init__([*leaves.values(), *tree.tensors], of_a_record=batch.differs)
-        self.batch = batch
+        self.batch, self.early = batch, early
         self.names = {id(leaf): name for name, leaf in leaves.items()}
-        self.calls: list[_RecordedCall] = []
+        self.calls: list[RecordedCall] = []
         self._made: set[int] = (
             set()
         )  # tensors of this pass that are the same for all records; what is older is no one's
@@ -271,18 +268,13 @@ class _Recorder(Marks):
             if output._is_view():  # a view's history is rewritten by what the model does in place, and its edge lost
                 output = _UNSAFE_VIEW(output, output.shape)
             if met and torch.is_grad_enabled():
-                if not output.requires_grad:
-                    output = _InGraph.apply(output, _ANCHOR)
-                shapes, edge = (
-                    {local: values[local].shape for local in given if local in met},
-                    get_gradient_edge(output),
-                )
+                shapes = {local: values[local].shape for local in given if local in met}
                 copies = {local: call.copies[local] for local in shapes if local in call.copies}
-                self.calls.append(
-                    _RecordedCall(
-                        func.__name__, rule, call.settings, names, made, shapes, x.detach(), x._version, copies, edge
-                    )
+                one = RecordedCall(
+                    func.__name__, rule, call.settings, names, made, shapes, x.detach(), x._version, copies
                 )
+                output = in_graph(one, output, self.early)
+                self.calls.append(one)
         return self.batch.one(output)
 
 
@@ -292,68 +284,17 @@ def _tensors(args: tuple, kwargs: Mapping[str, Any]) -> list[Tensor]:
     return [one for one in given if isinstance(one, Tensor)]
 
 
-class _InGraph(torch.autograd.Function):
-    """Put a tensor into the graph although nothing that it was computed from needs a gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, output: Tensor, anchor: Tensor) -> Tensor:
-        ctx.mark_dirty(output)
-        return output
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> tuple[None, None]:
-        return None, None
-
-
-def _uses(
-    calls: list[_RecordedCall], grads: list[Tensor | None], of_copies: dict[str, Tensor | None]
-) -> list[NamedUse]:
+def _uses(calls: list[RecordedCall], of_copies: dict[str, Tensor | None]) -> list[NamedUse]:
     """Return the uses that recorded calls stand for, and those of bare parameters, where a gradient has come back.
 
     Args:
         calls: The recorded calls.
-        grads: The gradients that they want; emptied.
         of_copies: The per-sample gradients of the bare parameters, by name.
     """
-    found: list[NamedUse] = []
-    through: Derivations | None = None
-    grads.reverse()
-    for call in calls:
-        mine = [grads.pop() for _ in call.wanted]  # this list no longer holds them: the rule may hold a copy of its own
-        if all(grad is None for grad in mine):
-            continue
-        _check_untouched(call)
-        for part, rule in _parts(call, mine):
-            names = {local: call.parameters[local] for local in part.names if local in call.parameters}
-            if names:
-                found.append(NamedUse(part.only(tuple(names)), call.function, names, rule))
-            for local in part.names:
-                if local in call.derived:
-                    through = through or Derivations()
-                    found += through.uses(part.only((local,)), rule, call.function, call.derived[local])
+    through = Derivations() if any(call.derived for call in calls) else None
+    found = [use for call in calls for use in call.uses(through)]
     found += through.pulled_uses() if through is not None else []
     for name, grad in of_copies.items():
         if grad is not None:
             found.append(named_autograd_use(name, grad))
     return found
-
-
-def _check_untouched(call: _RecordedCall) -> None:
-    if call.x._version == call.version and all(d.tensor._version == d.version for d in call.derived.values()):
-        return
-    names = [*call.parameters.values(), *(n for d in call.derived.values() for n in d.leaves)]
-    raise UnsupportedModuleError(
-        f'the input of the call with {", ".join(map(repr, names))} is modified in place afterwards. Use method="loop".'
-    )
-
-
-def _parts(call: _RecordedCall, grads: list[Tensor | None]) -> list[tuple[LayerUse, LayerRule]]:
-    """Return the uses that a call stands for, each with its rule: autograd's where it gave the per-sample gradients."""
-    if call.copies:
-        of_copies = zip(call.copies, grads, strict=True)
-        return [(autograd_use(grad, local), AUTOGRAD_RULE) for local, grad in of_copies if grad is not None]
-    (grad,) = grads
-    assert grad is not None
-    x = call.x.to(wide(call.x.dtype)) if call.x.is_floating_point() else call.x
-    use = LayerUse(call.settings, call.shapes, tuple(call.shapes), x, grad.to(wide(grad.dtype)))
-    return [(part, call.rule) for part in call.rule.split(use)]

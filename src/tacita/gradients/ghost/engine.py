@@ -23,7 +23,15 @@ from tacita.gradients.ghost.derived import RearrangedRule, apart
 from tacita.gradients.ghost.factors import gram_serves, squares_of_factors
 from tacita.gradients.ghost.outer import HELD
 from tacita.gradients.ghost.rounding import add_radius, gamma
-from tacita.gradients.ghost.rule import LayerRule, LayerUse, NamedUse, RowWeights, squared_norm_of
+from tacita.gradients.ghost.rule import (
+    VALUE,
+    LayerRule,
+    LayerUse,
+    NamedUse,
+    RowWeights,
+    named_autograd_use,
+    squared_norm_of,
+)
 from tacita.gradients.ghost.transposed import TransposedRule
 from tacita.gradients.lent_memory import nothing_lent_is_written
 from tacita.gradients.weighted_sums import full_precision, round_down, round_up, weight_arrays, wide
@@ -43,13 +51,13 @@ class GhostEngine(ChunkedEngine):
     bare: frozenset[str] = frozenset()  # parameters known to be used where no rule sees them
 
     def _chunk_sums(self, chunk: Chunk, rule: Rule, groups: Groups) -> tuple[list[dict[str, Tensor]], Tensor]:
-        uses = Uses(self, chunk)
+        uses = Uses(self, chunk, groups)
         with self._arithmetic(uses, chunk):
             norms = uses.norms(groups)
             return uses.sums(weight_arrays(rule, norms), norms, groups), norms
 
     def _chunk_norms(self, chunk: Chunk, groups: Groups) -> Tensor:
-        uses = Uses(self, chunk)
+        uses = Uses(self, chunk, groups)
         with self._arithmetic(uses, chunk):
             return uses.norms(groups)
 
@@ -80,12 +88,20 @@ class Uses:
 
     The pass is made when this is built. It may find more bare parameters, which the engine remembers.
 
+    Args:
+        engine: The engine.
+        chunk: At least one record.
+        groups: The groups that norms and sums will be asked for; none if gradients will.
+
     Attributes:
         found: The uses.
     """
 
-    def __init__(self, engine: GhostEngine, chunk: Chunk):
-        found, engine.bare = capture(engine.model, engine.loss_fn, engine.params, chunk, engine.bare)
+    def __init__(self, engine: GhostEngine, chunk: Chunk, groups: Groups | None = None):
+        take = (
+            None if groups is None else partial(_norms_taken, engine, {n for names in groups.values() for n in names})
+        )
+        found, engine.bare = capture(engine.model, engine.loss_fn, engine.params, chunk, engine.bare, take_norms=take)
         self._engine, self._size = engine, chunk.size
         self.found, self._meeting = found, _meeting(found)
         if any(len(uses) > 1 for uses in self._meeting.values()):
@@ -106,7 +122,8 @@ class Uses:
         for named in self.found:
             alone = {k: n for k, n in named.parameters.items() if n in chosen and n not in together}
             if alone:
-                found = named.rule.squared_norms(named.use.only(tuple(alone)), rounding_margin=margin)
+                use = named.use.only(tuple(alone))
+                found = named.squares or named.rule.squared_norms(use, rounding_margin=margin)
                 for local, name in alone.items():
                     squares.setdefault(name, []).append(found[local])
         squares |= {name: [self._shared(name, margin)] for name in self._meeting if name in chosen & together}
@@ -186,6 +203,24 @@ class Uses:
         squares = squared_norm_of(sum(parts[1:], parts[0]), rounding_margin=rounding_margin)
         norms = sum((squared_norm_of(part).sqrt_() for part in parts), torch.zeros_like(squares))
         return squares, norms.mul_(2 * gamma(len(parts) - 1, parts[0].dtype))
+
+
+def _norms_taken(engine: GhostEngine, chosen: set[str], named: NamedUse) -> list[NamedUse]:
+    """Take the norms of a use whose parameters no other use meets; return it with them.
+
+    If its per-sample gradients are kept, they alone remain: the sums add them as they are. A rule of the user's own
+    waits until the backward pass is over.
+    """
+    mine = {local: name for local, name in named.parameters.items() if name in chosen}
+    if not mine or not _is_ours(named.rule):
+        return [named]
+    use = named.use.only(tuple(mine))
+    with full_precision(engine._device):
+        squares = named.rule.squared_norms(use, rounding_margin=engine.rounding_margin)
+    if not all(local in use.kept for local in mine):
+        return [replace(named, squares=squares)]
+    left = {local: named_autograd_use(name, use.kept[local]) for local, name in mine.items()}
+    return [replace(one, function=named.function, squares={VALUE: squares[local]}) for local, one in left.items()]
 
 
 def _lent(chunk: Chunk) -> list[Tensor]:

@@ -262,12 +262,14 @@ class NamedUse:
         function: Name of the torch function.
         parameters: The rule's own name -> the model's.
         rule: The rule of the function.
+        squares: The squared norms, by the rule's names, where they were taken during the backward pass.
     """
 
     use: LayerUse
     function: str
     parameters: dict[str, str]
     rule: LayerRule
+    squares: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 def named_autograd_use(name: str, grads: Tensor) -> NamedUse:

@@ -1,0 +1,186 @@
+"""Norms taken during the backward pass equal those taken after it, and nothing that they replace stays in memory."""
+
+import gc
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from tacita.clipping import FlatClipper, PerLayerClipper
+from tacita.errors import UnsupportedModuleError
+from tacita.gradients import GhostEngine, LoopEngine
+from tacita.gradients.chunked import Chunk
+from tacita.gradients.functional import trainable
+from tacita.gradients.ghost import recorded_calls
+
+
+class Net(nn.Module):
+    """Convolutions and normalisations, by the steps of a test's own."""
+
+    def __init__(self, steps):
+        super().__init__()
+        self.first, self.second = nn.Conv2d(2, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)
+        self.norm, self.other, self.head = nn.GroupNorm(2, 4), nn.LayerNorm(5), nn.Linear(4, 3)
+        self.scale = nn.Parameter(torch.ones(5))
+        self.steps = steps
+
+    def forward(self, x):
+        return self.head(self.steps(self, x).mean(dim=(2, 3)))
+
+
+def dropped(m, x):
+    m.norm(m.second(m.first(x)))
+    return m.norm(m.first(x))
+
+
+STEPS = {
+    "chain": lambda m, x: m.other(m.second(m.norm(m.first(x)).relu())),
+    "residual": lambda m, x: m.first(x) + m.other(m.second(m.norm(m.first(x)).relu_())),
+    "one_use_of_two_dropped": dropped,
+    "layer_without_effect": lambda m, x: m.norm(m.first(x)) + 0 * m.second(m.first(x)).detach(),
+    "input_that_needs_no_gradient": lambda m, x: m.other(x).mean(1, keepdim=True) + m.norm(m.first(x)),
+    "used_bare_too": lambda m, x: m.other(m.first(x)) * m.other.weight,
+    "bare_alone": lambda m, x: m.scale * m.norm(m.first(x)),
+    "derived_weight": lambda m, x: F.layer_norm(m.first(x), (5,), m.other.weight * 2, m.scale[:5]),
+    "output_changed_in_place": lambda m, x: m.norm(m.first(x)).mul_(2.0).sigmoid_(),
+    "no_watched_call_upstream": lambda m, x: m.second(x.repeat(1, 2, 1, 1)),
+}
+
+
+def losses(model, batch):
+    return F.cross_entropy(model(batch[0]), batch[1], reduction="none")
+
+
+def engine(kind, steps, dtype=torch.float64, height=6):
+    torch.manual_seed(2)
+    model = Net(steps).to(dtype)
+    batch = torch.randn(6, 2, 5, 5, dtype=dtype), torch.arange(6) % 3
+    parts = zip(*(t.split(height) for t in batch), strict=True)
+    chunks = [Chunk(part, len(part[0]), k) for k, part in enumerate(parts)]
+    return kind(model, losses, trainable(model), chunks, torch.arange(6), seed=1)
+
+
+@pytest.fixture
+def watched(monkeypatch):
+    monkeypatch.setattr(recorded_calls, "WATCHED_FROM", 0)
+
+
+@pytest.fixture
+def taken(monkeypatch):
+    """What watched calls left."""
+    left, plain = [], recorded_calls.EarlyNorms.reached
+
+    def reached(self, call, grad):
+        plain(self, call, grad)
+        left.extend(call.remains or ())
+
+    monkeypatch.setattr(recorded_calls.EarlyNorms, "reached", reached)
+    return left
+
+
+def outcome(made, clipper):
+    groups = clipper.groups(made.shapes)
+    return made.weighted_sums(lambda norms: (clipper.weights(norms), torch.ones_like(norms)), groups)
+
+
+@pytest.mark.parametrize("clipper", [FlatClipper(max_grad_norm=0.3), PerLayerClipper(max_grad_norm=0.3)], ids=repr)
+@pytest.mark.parametrize("steps", STEPS.values(), ids=STEPS)
+def test_norms_and_sums_equal_the_loops(watched, steps, clipper):
+    mine = engine(GhostEngine, steps, height=4)
+    mine.rounding_margin = False
+    found, expected = outcome(mine, clipper), outcome(engine(LoopEngine, steps), clipper)
+    torch.testing.assert_close(found.norms, expected.norms, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(mine.norms(clipper.groups(mine.shapes)), expected.norms, rtol=1e-10, atol=1e-12)
+    for a, b in zip(found.values, expected.values, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("steps", STEPS.values(), ids=STEPS)
+def test_no_bit_depends_on_when_norms_are_taken(monkeypatch, taken, steps):
+    clipper = FlatClipper(max_grad_norm=0.3)
+    late = outcome(engine(GhostEngine, steps, torch.float32), clipper)
+    assert not taken
+    monkeypatch.setattr(recorded_calls, "WATCHED_FROM", 0)
+    early = outcome(engine(GhostEngine, steps, torch.float32), clipper)
+    assert bool(taken) == (steps is not dropped)  # there each call's parameters are met twice
+    assert torch.equal(early.norms, late.norms)
+    for a, b in zip(early.values, late.values, strict=True):
+        assert list(a) == list(b)
+        assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_some_parameters_alone(watched):
+    """Of a call whose weight alone is asked for, nothing of the bias is looked at."""
+    groups = {"some": ("first.weight", "norm.bias")}
+    found = engine(GhostEngine, STEPS["chain"]).weighted_sums(torch.ones_like, groups)
+    expected = engine(LoopEngine, STEPS["chain"]).weighted_sums(torch.ones_like, groups)
+    torch.testing.assert_close(found.values[0], expected.values[0], rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(found.norms, expected.norms, rtol=1e-6, atol=0)
+
+
+def test_calls_that_meet_in_a_parameter_wait_for_each_other(watched, taken):
+    engine(GhostEngine, STEPS["residual"]).norms({"all": ("first.weight", "norm.weight", "second.bias")})
+    left = {name for one in taken for name in one.parameters.values() if one.squares}
+    assert left == {"norm.weight", "second.bias"}  # first is used twice
+
+
+def test_a_hostile_row_leaves_the_others_alone(watched):
+    made = engine(GhostEngine, STEPS["chain"], torch.float32)
+    (chunk,) = made._chunks
+    clipper = FlatClipper(max_grad_norm=0.5)
+    rest = [0, 1, 3, 4, 5]
+    x, y = chunk.batch
+    made._chunks = [Chunk((x[rest], y[rest]), 5, 0)]
+    expected = outcome(made, clipper).values[0]
+    for hostile in (torch.nan, torch.inf, 1e30):
+        bad = x.clone()
+        bad[2] = hostile
+        made._chunks = [Chunk((bad, y), 6, 0)]
+        found = outcome(made, clipper)
+        assert found.norms[2, 0] > 0.5 or not found.norms[2, 0].isfinite()
+        moved = torch.stack([(found.values[0][n] - expected[n]).norm() for n in expected]).norm()
+        assert moved <= 0.5 * (1 + 1e-5)
+
+
+def test_input_and_output_gradient_are_forgotten(watched, monkeypatch):
+    """What remains of a chain in which every gradient is smaller than its activations: gradients alone."""
+    names = []
+    plain = recorded_calls.EarlyNorms.reached
+
+    def reached(self, call, grad):
+        names.append(call.function)
+        plain(self, call, grad)
+        assert call.grad is None
+        assert not call.x.numel()
+        assert call.settings is None
+
+    monkeypatch.setattr(recorded_calls.EarlyNorms, "reached", reached)
+    engine(GhostEngine, STEPS["chain"]).norms({"all": ("first.weight", "second.weight", "norm.weight", "other.weight")})
+    assert names == ["layer_norm", "conv2d", "group_norm", "conv2d"]
+
+
+def test_an_input_that_is_modified_afterwards_is_refused(watched):
+    def modified(m, x):
+        x = x * 1.0
+        y = m.norm(m.first(x))
+        x.mul_(0.5)
+        return y
+
+    with pytest.raises(UnsupportedModuleError, match=r"'first\.weight'.*in place"):
+        engine(GhostEngine, modified).norms({"all": ("first.weight",)})
+
+
+def test_a_pass_leaves_nothing_behind(watched):
+    """Nothing waits for the garbage collector: input and gradients are gone when the engine has answered."""
+    made = engine(GhostEngine, dropped)
+    gc.collect()
+    gc.disable()
+    try:
+        made.norms({"all": tuple(made.shapes)})
+        before = sum(type(one) is torch.Tensor for one in gc.get_objects())
+        for _ in range(3):
+            made.norms({"all": tuple(made.shapes)})
+        assert sum(type(one) is torch.Tensor for one in gc.get_objects()) == before
+    finally:
+        gc.enable()
