@@ -103,7 +103,8 @@ def test_no_bit_depends_on_when_norms_are_taken(monkeypatch, taken, steps):
     assert not taken
     monkeypatch.setattr(recorded_calls, "WATCHED_FROM", 0)
     early = outcome(engine(GhostEngine, steps, torch.float32), clipper)
-    assert bool(taken) == (steps is not dropped)  # there each call's parameters are met twice
+    met_twice = steps in (STEPS["one_use_of_two_dropped"], STEPS["layer_without_effect"])  # each that is watched
+    assert bool(taken) != met_twice
     assert torch.equal(early.norms, late.norms)
     for a, b in zip(early.values, late.values, strict=True):
         assert list(a) == list(b)
@@ -120,9 +121,9 @@ def test_some_parameters_alone(watched):
 
 
 def test_calls_that_meet_in_a_parameter_wait_for_each_other(watched, taken):
-    engine(GhostEngine, STEPS["residual"]).norms({"all": ("first.weight", "norm.weight", "second.bias")})
+    engine(GhostEngine, STEPS["residual"]).norms({"all": ("first.weight", "other.weight", "second.bias")})
     left = {name for one in taken for name in one.parameters.values() if one.squares}
-    assert left == {"norm.weight", "second.bias"}  # first is used twice
+    assert left == {"other.weight", "second.bias"}  # first is used twice
 
 
 def test_a_hostile_row_leaves_the_others_alone(watched):
@@ -151,13 +152,13 @@ def test_input_and_output_gradient_are_forgotten(watched, monkeypatch):
     def reached(self, call, grad):
         names.append(call.function)
         plain(self, call, grad)
-        assert call.grad is None
+        assert not call.grads
         assert not call.x.numel()
         assert call.settings is None
 
     monkeypatch.setattr(recorded_calls.EarlyNorms, "reached", reached)
     engine(GhostEngine, STEPS["chain"]).norms({"all": ("first.weight", "second.weight", "norm.weight", "other.weight")})
-    assert names == ["layer_norm", "conv2d", "group_norm", "conv2d"]
+    assert names == ["layer_norm", "conv2d", "conv2d"]  # autograd gives a group norm's own
 
 
 def test_an_input_that_is_modified_afterwards_is_refused(watched):

@@ -177,7 +177,7 @@ def _backward(
         grads = [*torch.autograd.grad(losses, wanted, torch.ones_like(losses), allow_unused=True)]
     first = 0
     for call in recorder.calls:
-        call.grads = grads[first : first + len(call.wanted)]
+        call.grads += grads[first : first + len(call.wanted)]  # a watched call has its own already
         first += len(call.wanted)
     second = first + len(leaves)
     return grads[first:second], grads[second : second + len(copies)]
