@@ -32,7 +32,7 @@ def toys(monkeypatch, tmp_path):
         )
 
     monkeypatch.setattr(sys.modules["tacita.experiments.catalogue"], "MODULES", (Module,))
-    monkeypatch.setattr("tacita.cli.reproduce.CPU_SECONDS", {"good": (2.0, None), "bad": (90.0, None)})
+    monkeypatch.setattr("tacita.experiments.cpu_seconds.CPU_SECONDS", {"good": (2.0, None), "bad": (90.0, None)})
     monkeypatch.chdir(tmp_path)
 
 

@@ -26,7 +26,7 @@ class Net(nn.Module):
         self.steps = steps
 
     def forward(self, x):
-        return self.head(self.steps(self, x).mean(dim=(2, 3)))
+        return self.head(self.steps(self, x).tanh().mean(dim=(2, 3)))
 
 
 def dropped(m, x):
