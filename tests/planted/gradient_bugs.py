@@ -537,6 +537,26 @@ def norms_taken_early_without_margin():
     swap(whole, careless)
 
 
+@bug(56, caught_by=[RECORDED + "test_a_backward_that_writes_its_gradient_moves_nothing_that_has_a_norm[held]"])
+def gradients_with_a_norm_share_memory():
+    """Held gradients whose norm was taken during the backward pass share memory that the rest of it may write."""
+    put(ghost, "memory_address", id)
+
+
+@bug(56, caught_by=[RECORDED + "test_a_backward_that_writes_its_gradient_moves_nothing_that_has_a_norm[product]"])
+def norms_of_gradients_still_written():
+    """A norm is taken during the backward pass, and the sum reads the output's gradient after it."""
+    whole = ghost._norms_taken
+
+    def hasty(engine, chosen, named):
+        left = whole(engine, chosen, named)
+        if left[0] is not named:
+            return left
+        return [replace(named, squares=named.rule.squared_norms(named.use, rounding_margin=engine.rounding_margin))]
+
+    swap(whole, hasty)
+
+
 @bug(28, caught_by=[GHOST_RULES + "test_contract[linear_gram]"])
 def shared_gradients_weighted_in_place():
     """A rule weighs an output gradient in place, and the next call that has the same gradient weighs it again."""
