@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 
+from tacita.errors import UnsupportedModuleError
 from tacita.gradients.batches import flatten, map_tensors, tensors_in
 from tacita.gradients.chunked import Chunk
 from tacita.gradients.functional import LossFn, ModuleTree, losses_at
@@ -87,11 +88,12 @@ def capture(
 
     Raises:
         UnsupportedModuleError: The input of a recorded call is modified in place afterwards, or the code would write a
-            chunk that is lent.
+            chunk that is lent, or a module has a backward hook.
     """
     unwritten = partial(nothing_lent_is_written, tensors_in(chunk.batch)) if chunk.lent else nullcontext
     while True:
         tree = ModuleTree(model)
+        _check_backward_hooks(tree)
         leaves = {name: p.detach().requires_grad_() for name, p in params.items() if name not in bare}
         copies = {n: params[n].detach().expand(chunk.size, *params[n].shape).requires_grad_() for n in sorted(bare)}
         with rules_guarded(), nothing_is_written(tree, params), unwritten(), torch.enable_grad():
@@ -138,6 +140,16 @@ def capture_without_values(
             return PassWithoutValues(bare, as_it_was and not unseen.possible)
     finally:
         logger.disabled = before
+
+
+def _check_backward_hooks(tree: ModuleTree) -> None:
+    """Refuse backward hooks of modules: under ``vmap`` PyTorch leaves them out, and they may change a gradient."""
+    for name, module in tree.modules:
+        if module._backward_hooks or module._backward_pre_hooks:
+            raise UnsupportedModuleError(
+                f"the module {name!r} has a backward hook, which only the loop calls. Remove the hook, or use "
+                'method="loop".'
+            )
 
 
 def _forward(  # noqa: PLR0917
