@@ -563,6 +563,17 @@ def backward_hooks_left_out():
     put(capture, "_check_backward_hooks", lambda tree: None)
 
 
+@bug(52, caught_by=[GHOST + "test_a_tensor_that_is_written_by_another_name_is_not_left_empty[by_detach]"])
+def other_names_of_memory_overlooked():
+    """A tensor that is written under another name is taken for the one that its own name shows: zeros."""
+
+    def careless(self, result, args, kwargs):
+        if isinstance(result, Tensor) and not self.batch.differs(result):
+            self._made.add(id(result))
+
+    put(capture._Recorder, "_remember_made", careless)
+
+
 @bug(28, caught_by=[GHOST_RULES + "test_contract[linear_gram]"])
 def shared_gradients_weighted_in_place():
     """A rule weighs an output gradient in place, and the next call that has the same gradient weighs it again."""

@@ -23,7 +23,7 @@ from tacita.errors import UnsupportedModuleError
 from tacita.gradients.batches import flatten, map_tensors, tensors_in
 from tacita.gradients.chunked import Chunk
 from tacita.gradients.functional import LossFn, ModuleTree, losses_at
-from tacita.gradients.ghost.derived import Derivations, Derived, derived
+from tacita.gradients.ghost.derived import Derivations, Derived, derived, memory_key
 from tacita.gradients.ghost.fused_kernels import KERNELS, REPLACEMENTS
 from tacita.gradients.ghost.products import PRODUCTS
 from tacita.gradients.ghost.recorded_calls import ANCHOR, EarlyNorms, RecordedCall, TakeNorms, in_graph
@@ -228,8 +228,7 @@ class _Recorder(Marks):
                     self.batch.spread(target)
                     self.mark(target)
             result = self._without_values(func, args, kwargs) if self.without_values else func(*args, **kwargs)
-            if isinstance(result, Tensor) and not self.batch.differs(result):
-                self._made.add(id(result))
+            self._remember_made(result, args, kwargs)
         self.mark(result)
         return result
 
@@ -239,6 +238,20 @@ class _Recorder(Marks):
             with unset_fake_temporarily():
                 return func(*args, **kwargs)
         return func(*args, **kwargs)
+
+    def _remember_made(self, result: Any, args: tuple, kwargs: Mapping[str, Any]) -> None:
+        """Remember a new tensor that is the same for all records, if no other name refers to its memory.
+
+        PyTorch knows the names that are views; ``detach()`` and ``.data`` give names that nothing tells of.
+        """
+        if not isinstance(result, Tensor) or self.batch.differs(result):
+            return
+        given = [one for one in _tensors(args, kwargs) if not self.batch.differs(one)]
+        sharing = [one for one in given if one is result or memory_key(one) == memory_key(result)]
+        if not sharing:
+            self._made.add(id(result))
+        elif not result._is_view() and all(one is not result for one in sharing):
+            self._made -= {id(one) for one in sharing}
 
     def _any_differs(self, args: tuple, kwargs: Mapping[str, Any]) -> bool:
         return any(self.batch.differs(one) for one in _tensors(args, kwargs))
