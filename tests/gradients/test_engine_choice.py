@@ -46,6 +46,18 @@ def test_dropout_does_not_hide_a_difference_and_modes_are_kept(with_dropout, mon
     assert "does not give" in obstacle("vmap", *arguments)
 
 
+@pytest.mark.parametrize("kind", ["register_full_backward_hook", "register_full_backward_pre_hook"])
+def test_a_module_with_a_backward_hook_has_the_loop(probed, kind):
+    """PyTorch leaves such a hook out under ``vmap``, and the gradient would be another one than the loop's."""
+    model = probed[0]
+    handle = getattr(model[-1], kind)(lambda module, grads, *_: tuple(None if g is None else 2 * g for g in grads))
+    found = choose("auto", probed, like=probed[-1])
+    assert found.method == "loop"
+    assert "backward hook" in found.why_not_ghost
+    handle.remove()
+    assert choose("auto", probed, like=probed[-1]).method == "ghost"
+
+
 def test_loop_serves_whatever_autograd_serves(probed):
     assert obstacle("loop", *probed) == ""
     assert choose("loop", probed, like=probed[-1]).method == "loop"

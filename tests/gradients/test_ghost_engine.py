@@ -13,6 +13,7 @@ from tacita.gradients.chunked import Chunk
 from tacita.gradients.functional import trainable
 from tacita.gradients.ghost import GhostEngine
 from tacita.gradients.loop import LoopEngine
+from tacita.gradients.network_source import NetworkSource
 
 
 def classify(model, batch):
@@ -359,3 +360,31 @@ def test_no_gradient_of_a_parameter_is_computed():
     calls = {event.key: event.count for event in profile.key_averages()}
     assert calls["aten::addmm"] == 3  # forward
     assert calls["aten::mm"] == 2  # backward, to the outputs of the first two layers: no third, no weights
+
+
+def by_data(x):
+    z = torch.zeros(1, 4)
+    z.data.copy_(x)
+    return z
+
+
+def by_detach(x):
+    z = torch.zeros(1, 4)
+    z.detach().copy_(x)
+    return z
+
+
+def detached_before(x):
+    z = torch.zeros(1, 4)
+    other = z.detach()
+    z.copy_(x)
+    return other
+
+
+@pytest.mark.parametrize("fill", [by_data, by_detach, detached_before])
+def test_a_tensor_that_is_written_by_another_name_is_not_left_empty(fill):
+    """The ghost engine may refuse such a model, but not give the gradient of one whose input is zeros."""
+    model = nn.Linear(4, 1)
+    data = torch.arange(12.0).reshape(3, 4), torch.ones(3)
+    with pytest.raises(UnsupportedModuleError, match="writes a record's values"):
+        NetworkSource(model, lambda m, b: m(fill(b[0])).squeeze(1) * b[1], data, method="ghost")

@@ -243,6 +243,18 @@ def test_rounding_of_a_float32_sum_hides_no_more_than_the_norms_pay_for(form, ou
         assert 0.999 * 0.4 < float((whole - joint(without)).norm()) <= 0.4
 
 
+@pytest.mark.parametrize("size", [2.0e38, 2.5e38, 2.9e38])
+@pytest.mark.parametrize("max_grad_norm", [1e-3, 1e-5, 3e-6])
+def test_a_share_too_small_to_be_rounded_well_is_absent(size, max_grad_norm):
+    """A share of 4e-44 of a row of 2e38: float32 rounds it by percents, and the row would add more than C."""
+    x = torch.tensor([[size, 0.0]])
+    source = LinearBlocksSource(x, torch.tensor([1.0]), LogisticLoss())
+    engine = source.engine({"weight": torch.zeros(1, 2), "bias": torch.tensor([14.0])}, np.array([0]))
+    weights = FlatClipper(max_grad_norm=max_grad_norm).weights
+    found = engine.weighted_sums(weights, {"all": ("weight", "bias")}).values[0]
+    assert torch.cat([one.flatten() for one in found.values()]).norm() <= max_grad_norm
+
+
 def test_float32_sums_of_any_number_of_rows_are_those_of_float64():
     rng = np.random.default_rng(0)
     for rows in (1, row_blocks.RUN - 1, row_blocks.RUN, 3 * row_blocks.RUN + 5):

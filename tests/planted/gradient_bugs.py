@@ -537,6 +537,43 @@ def norms_taken_early_without_margin():
     swap(whole, careless)
 
 
+@bug(56, caught_by=[RECORDED + "test_a_backward_that_writes_its_gradient_moves_nothing_that_has_a_norm[held]"])
+def gradients_with_a_norm_share_memory():
+    """Held gradients whose norm was taken during the backward pass share memory that the rest of it may write."""
+    put(ghost, "memory_address", id)
+
+
+@bug(56, caught_by=[RECORDED + "test_a_backward_that_writes_its_gradient_moves_nothing_that_has_a_norm[product]"])
+def norms_of_gradients_still_written():
+    """A norm is taken during the backward pass, and the sum reads the output's gradient after it."""
+    whole = ghost._norms_taken
+
+    def hasty(engine, chosen, named):
+        left = whole(engine, chosen, named)
+        if left[0] is not named:
+            return left
+        return [replace(named, squares=named.rule.squared_norms(named.use, rounding_margin=engine.rounding_margin))]
+
+    swap(whole, hasty)
+
+
+@bug(52, caught_by=["tests/gradients/test_engine_choice.py::test_a_module_with_a_backward_hook_has_the_loop"])
+def backward_hooks_left_out():
+    """A module's backward hook, which changes the gradient, is not called, and nobody is told."""
+    put(capture, "_check_backward_hooks", lambda tree: None)
+
+
+@bug(52, caught_by=[GHOST + "test_a_tensor_that_is_written_by_another_name_is_not_left_empty[by_detach]"])
+def other_names_of_memory_overlooked():
+    """A tensor that is written under another name is taken for the one that its own name shows: zeros."""
+
+    def careless(self, result, args, kwargs):
+        if isinstance(result, Tensor) and not self.batch.differs(result):
+            self._made.add(id(result))
+
+    put(capture._Recorder, "_remember_made", careless)
+
+
 @bug(28, caught_by=[GHOST_RULES + "test_contract[linear_gram]"])
 def shared_gradients_weighted_in_place():
     """A rule weighs an output gradient in place, and the next call that has the same gradient weighs it again."""

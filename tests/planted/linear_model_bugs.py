@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import scipy.sparse
@@ -11,7 +12,7 @@ from tacita import _validate
 from tacita.accounting import SecondMomentEvent
 from tacita.clipping import flat
 from tacita.estimators import SecondMoment, clipped_sum, second_moment
-from tacita.gradients import row_blocks
+from tacita.gradients import linear_blocks, row_blocks
 from tacita.gradients.hessian_rows import HessianRowsEngine
 from tacita.gradients.linear_blocks import LinearBlocksEngine
 from tacita.gradients.linear_losses import LogisticLoss
@@ -43,6 +44,12 @@ def a_replaced_row_moves_one_matrix():
 def norms_of_rows_that_others_write():
     """Norms are taken once of rows that the caller goes on writing."""
     swap(row_blocks.owned_row_blocks, row_blocks.as_row_blocks)
+
+
+@bug(20, caught_by=[BLOCKS + "test_a_share_too_small_to_be_rounded_well_is_absent[1e-05-2.5e+38]"])
+def subnormal_shares_kept():
+    """A subnormal share of a huge row is rounded up by percents."""
+    put(linear_blocks, "F", SimpleNamespace(hardshrink=lambda shares, least: shares))
 
 
 @bug(20, caught_by=[MOMENT + "test_it_is_charged_as_a_sum_that_moves_as_far"])

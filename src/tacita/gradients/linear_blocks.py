@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from tacita import _validate
 from tacita._row_numbers import IN_MEMORY, RowNumbers, pieces
@@ -186,7 +187,9 @@ class LinearBlocksEngine(Engine):
             if name not in place or (name == BIAS and place.get(WEIGHT) == place[BIAS]):
                 continue
             column = weights[:, place[name], None]
-            kept = (column.to(errors.dtype) * errors).nan_to_num_(0.0, torch.inf, -torch.inf)  # 0 * nan: absent
+            least = torch.finfo(errors.dtype).tiny  # below it no relative error bounds a rounding: such a row is absent
+            shares = F.hardshrink(column.to(errors.dtype), least) * errors
+            kept = F.hardshrink(shares, least).nan_to_num_(0.0, torch.inf, -torch.inf)  # 0 * nan: absent
             if name == WEIGHT:
                 part.add_(self._rows.sums(rows, kept))
             if name == BIAS or place.get(BIAS) == place[name]:

@@ -19,10 +19,11 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 
+from tacita.errors import UnsupportedModuleError
 from tacita.gradients.batches import flatten, map_tensors, tensors_in
 from tacita.gradients.chunked import Chunk
 from tacita.gradients.functional import LossFn, ModuleTree, losses_at
-from tacita.gradients.ghost.derived import Derivations, Derived, derived
+from tacita.gradients.ghost.derived import Derivations, Derived, derived, memory_key
 from tacita.gradients.ghost.fused_kernels import KERNELS, REPLACEMENTS
 from tacita.gradients.ghost.products import PRODUCTS
 from tacita.gradients.ghost.recorded_calls import ANCHOR, EarlyNorms, RecordedCall, TakeNorms, in_graph
@@ -87,11 +88,12 @@ def capture(
 
     Raises:
         UnsupportedModuleError: The input of a recorded call is modified in place afterwards, or the code would write a
-            chunk that is lent.
+            chunk that is lent, or a module has a backward hook.
     """
     unwritten = partial(nothing_lent_is_written, tensors_in(chunk.batch)) if chunk.lent else nullcontext
     while True:
         tree = ModuleTree(model)
+        _check_backward_hooks(tree)
         leaves = {name: p.detach().requires_grad_() for name, p in params.items() if name not in bare}
         copies = {n: params[n].detach().expand(chunk.size, *params[n].shape).requires_grad_() for n in sorted(bare)}
         with rules_guarded(), nothing_is_written(tree, params), unwritten(), torch.enable_grad():
@@ -138,6 +140,16 @@ def capture_without_values(
             return PassWithoutValues(bare, as_it_was and not unseen.possible)
     finally:
         logger.disabled = before
+
+
+def _check_backward_hooks(tree: ModuleTree) -> None:
+    """Refuse backward hooks of modules: under ``vmap`` PyTorch leaves them out, and they may change a gradient."""
+    for name, module in tree.modules:
+        if module._backward_hooks or module._backward_pre_hooks:
+            raise UnsupportedModuleError(
+                f"the module {name!r} has a backward hook, which only the loop calls. Remove the hook, or use "
+                'method="loop".'
+            )
 
 
 def _forward(  # noqa: PLR0917
@@ -216,8 +228,7 @@ class _Recorder(Marks):
                     self.batch.spread(target)
                     self.mark(target)
             result = self._without_values(func, args, kwargs) if self.without_values else func(*args, **kwargs)
-            if isinstance(result, Tensor) and not self.batch.differs(result):
-                self._made.add(id(result))
+            self._remember_made(result, args, kwargs)
         self.mark(result)
         return result
 
@@ -227,6 +238,20 @@ class _Recorder(Marks):
             with unset_fake_temporarily():
                 return func(*args, **kwargs)
         return func(*args, **kwargs)
+
+    def _remember_made(self, result: Any, args: tuple, kwargs: Mapping[str, Any]) -> None:
+        """Remember a new tensor that is the same for all records, if no other name refers to its memory.
+
+        PyTorch knows the names that are views; ``detach()`` and ``.data`` give names that nothing tells of.
+        """
+        if not isinstance(result, Tensor) or self.batch.differs(result):
+            return
+        given = [one for one in _tensors(args, kwargs) if not self.batch.differs(one)]
+        sharing = [one for one in given if one is result or memory_key(one) == memory_key(result)]
+        if not sharing:
+            self._made.add(id(result))
+        elif not result._is_view() and all(one is not result for one in sharing):
+            self._made -= {id(one) for one in sharing}
 
     def _any_differs(self, args: tuple, kwargs: Mapping[str, Any]) -> bool:
         return any(self.batch.differs(one) for one in _tensors(args, kwargs))

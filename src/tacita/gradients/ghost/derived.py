@@ -121,7 +121,7 @@ def derived(tensor: Tensor, names: Mapping[int, str]) -> Derived | None:
     if not leaves:
         return None
     leaf, rearranged = next(iter(leaves.values())), rearranged and len(leaves) == 1
-    view = rearranged and _memory(tensor) == _memory(leaf) and _length(leaf) == leaf.numel()
+    view = rearranged and memory_key(tensor) == memory_key(leaf) and _length(leaf) == leaf.numel()
     rearranged = rearranged and (view or tensor.dtype == wide(tensor.dtype))  # autograd would round what it pulls back
     return Derived(tensor, leaves, rearranged, view, tensor._version)
 
@@ -233,8 +233,12 @@ def apart(rules: Sequence[LayerRule]) -> bool:
     return all(before[1] <= after[0] for before, after in pairwise(ordered))
 
 
-def _memory(tensor: Tensor) -> int:
-    return tensor.untyped_storage()._cdata
+def memory_key(tensor: Tensor) -> int:
+    """Return what two tensors have in common while both live if they share memory, with values or without."""
+    try:
+        return tensor.untyped_storage()._cdata
+    except (RuntimeError, NotImplementedError):  # it has no memory of its own: sparse, or a transform's
+        return id(tensor)
 
 
 def _length(tensor: Tensor) -> int:

@@ -208,8 +208,9 @@ class Uses:
 def _norms_taken(engine: GhostEngine, chosen: set[str], named: NamedUse) -> list[NamedUse]:
     """Take the norms of a use whose parameters no other use meets; return it with them.
 
-    If its per-sample gradients are kept, they alone remain: the sums add them as they are. A rule of the user's own
-    waits until the backward pass is over.
+    Its per-sample gradients alone remain, in memory of their own: the sums add them as they are. What the sums would
+    read again from input and output gradient waits, because a backward of the user's own may still write these. So does
+    a rule of the user's own.
     """
     mine = {local: name for local, name in named.parameters.items() if name in chosen}
     if not mine or not _is_ours(named.rule):
@@ -218,8 +219,11 @@ def _norms_taken(engine: GhostEngine, chosen: set[str], named: NamedUse) -> list
     with full_precision(engine._device):
         squares = named.rule.squared_norms(use, rounding_margin=engine.rounding_margin)
     if not all(local in use.kept for local in mine):
-        return [replace(named, squares=squares)]
-    left = {local: named_autograd_use(name, use.kept[local]) for local, name in mine.items()}
+        return [named]
+    others = {memory_address(use.x), memory_address(use.grad)}
+    kept = {local: use.kept[local] for local in mine}
+    own = {local: g.clone() if memory_address(g) in others else g for local, g in kept.items()}
+    left = {local: named_autograd_use(name, own[local]) for local, name in mine.items()}
     return [replace(one, function=named.function, squares={VALUE: squares[local]}) for local, one in left.items()]
 
 
