@@ -52,6 +52,7 @@ def test_a_refuted_claim_exits_with_1(capsys, tmp_path):
     [
         (["gauss"], "name must be one of gaussian"),
         (["gaussian", "--noise", "none"], "noise must be one of stated, half"),
+        (["gaussian", "--noise", "haf"], "Did you mean 'half'?"),
         (["gaussian", "--delta", "0"], "delta must be in"),
         (["gaussian", "--confidence", "95"], "confidence must be in"),
         (["gaussian", "--runs", "3"], "runs must be an integer >= 20"),

@@ -59,7 +59,9 @@ def test_the_table_says_the_relation(tacita_command):
 
 def test_a_printed_noise_is_never_less_than_what_was_computed(tacita_command):
     done = tacita_command("epsilon", *SETTING, "--noise-multiplier", "1.00000004")
-    assert "a noise_std of 1.00001 C" in done.out
+    assert "noise multiplier  1.00001 x sensitivity C, a noise_std of 1.00001 C" in done.out
+    given = tacita_command("epsilon", *SETTING, "--noise-multiplier", "1.1")
+    assert "noise multiplier  1.1 x sensitivity C, a noise_std of 1.1 C" in given.out  # as docs/statement.md has it
 
 
 def test_next_to_no_noise_has_an_enormous_epsilon_and_no_error(tacita_command):

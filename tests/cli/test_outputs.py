@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tacita.cli.outputs import check_figure, check_file, check_folder, write_json
+from tacita.cli.outputs import check_figure, check_file, check_folder, check_page, write_json
 
 
 @pytest.fixture(autouse=True)
@@ -51,6 +51,17 @@ def test_pictures_have_an_ending():
             check_figure("plot", path)
     with pytest.raises(ValueError, match="plot must be in a folder that exists"):
         check_figure("plot", "nowhere/a.png")
+
+
+def test_pages_end_like_pages():
+    for path in (None, "a.html", "a.HTM", Path("folder/a.html")):
+        check_page("output", path)
+    for path in ("a", "a.pdf", "html"):
+        with pytest.raises(ValueError, match=r"output must end in .html or .htm, got"):
+            check_page("output", path)
+    for path in ("nowhere/a.html", "folder"):
+        with pytest.raises(ValueError, match=r"output must be (in a folder that exists|a file)"):
+            check_page("output", path)
 
 
 def test_folders_are_made_later_and_files_are_none():

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -194,3 +195,14 @@ def test_rows_of_numpy_draw_the_same_matrix():
     expected = rows / np.maximum(1, np.linalg.norm(rows, axis=1, keepdims=True))
     found = symmetric_matrix(entries(torch.from_numpy(rows))).numpy()
     assert found == pytest.approx(expected.T @ expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_no_row_is_longer_than_its_bound_after_rounding(dtype):
+    """The trace of a row's outer product is its squared length, summed here without rounding of its own."""
+    rows = 3 + 10 * torch.rand(4000, 1, 2, dtype=dtype)
+    kept = torch.empty(rows.shape, dtype=torch.float64)
+    SecondMoment(max_row_norm=1.0)._products(rows, kept)
+    lengths = [Fraction(a) ** 2 + Fraction(b) ** 2 for a, b in kept[:, 0].tolist()]
+    assert max(lengths) <= 1
+    assert min(lengths) > 1 - 1e-5

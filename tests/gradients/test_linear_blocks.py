@@ -295,6 +295,12 @@ def test_norms_under_one_scale_are_those_under_many():
     assert found.isfinite().sum() == ROWS - 1
 
 
+def test_a_norm_counts_where_squares_underflow_before_they_are_scaled():
+    x, scale = np.array([[1e-170, 0.0], [0.0, 2e-170]]), torch.full((2,), 1e170, dtype=torch.float64)
+    found = row_blocks.DenseBlocks(x).norms(scale, 0.0)
+    torch.testing.assert_close(found, torch.tensor([1.0, 2.0], dtype=torch.float64), rtol=1e-12, atol=0)
+
+
 def test_an_empty_batch_and_a_model_without_bias():
     x, y, params = problem("multinomial")
     source = LinearBlocksSource(x, y, MultinomialLoss(3), intercept=None)

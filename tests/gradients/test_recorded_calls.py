@@ -111,6 +111,17 @@ def test_no_bit_depends_on_when_norms_are_taken(monkeypatch, taken, steps):
         assert all(torch.equal(a[name], b[name]) for name in a)
 
 
+def test_autocast_around_a_query_reaches_no_norm(monkeypatch, taken):
+    """Norms are taken in full precision during the backward pass, too, which runs in the caller's autocast."""
+    groups = {"all": ("first.weight", "second.weight", "other.weight")}
+    with torch.autocast("cpu", torch.bfloat16):
+        late = engine(GhostEngine, STEPS["chain"], torch.float32).norms(groups)
+        monkeypatch.setattr(recorded_calls, "WATCHED_FROM", 0)
+        early = engine(GhostEngine, STEPS["chain"], torch.float32).norms(groups)
+    assert taken
+    assert torch.equal(early, late)
+
+
 def test_some_parameters_alone(watched):
     """Of a call whose weight alone is asked for, nothing of the bias is looked at."""
     groups = {"some": ("first.weight", "norm.bias")}
@@ -118,6 +129,16 @@ def test_some_parameters_alone(watched):
     expected = engine(LoopEngine, STEPS["chain"]).weighted_sums(torch.ones_like, groups)
     torch.testing.assert_close(found.values[0], expected.values[0], rtol=1e-10, atol=1e-12)
     torch.testing.assert_close(found.norms, expected.norms, rtol=1e-6, atol=0)
+
+
+def test_a_call_waits_for_a_weight_derived_from_its_parameter(watched, taken):
+    def steps(m, x):
+        return m.other(m.first(x)) + F.layer_norm(m.second(m.norm(x.repeat(1, 2, 1, 1))), (5,), m.other.weight * 2)
+
+    engine(GhostEngine, steps).norms({"all": ("first.weight", "other.weight", "other.bias")})
+    left = {name for one in taken for name in one.parameters.values()}
+    assert "first.weight" in left
+    assert "other.weight" not in left
 
 
 def test_calls_that_meet_in_a_parameter_wait_for_each_other(watched, taken):
@@ -170,6 +191,19 @@ def test_an_input_that_is_modified_afterwards_is_refused(watched):
 
     with pytest.raises(UnsupportedModuleError, match=r"'first\.weight'.*in place"):
         engine(GhostEngine, modified).norms({"all": ("first.weight",)})
+
+
+def test_a_derived_weight_that_is_modified_afterwards_is_refused():
+    """Its gradient would be pulled back through what was done to it later."""
+
+    def modified(m, x):
+        weight = m.other.weight * 2
+        y = F.linear(x, weight.unsqueeze(0))
+        weight.mul_(3.0)
+        return m.norm(y.repeat(1, 2, 1, 1))
+
+    with pytest.raises(UnsupportedModuleError, match=r"'other\.weight'.*in place"):
+        engine(GhostEngine, modified).norms({"all": ("other.weight",)})
 
 
 def test_a_pass_leaves_nothing_behind(watched):

@@ -574,6 +574,21 @@ def other_names_of_memory_overlooked():
     put(capture._Recorder, "_remember_made", careless)
 
 
+@bug(26, 39, caught_by=[RECORDED + "test_autocast_around_a_query_reaches_no_norm"])
+def norms_taken_early_in_low_precision():
+    """Norms that are taken during the backward pass are in bfloat16 or TF32 where the user's training loop is."""
+    whole = ghost._norms_taken
+
+    def careless(engine, chosen, named):
+        exact = put(ghost, "full_precision", lambda device: nullcontext())
+        try:
+            return whole(engine, chosen, named)
+        finally:
+            put(ghost, "full_precision", exact)
+
+    swap(whole, careless)
+
+
 @bug(28, caught_by=[GHOST_RULES + "test_contract[linear_gram]"])
 def shared_gradients_weighted_in_place():
     """A rule weighs an output gradient in place, and the next call that has the same gradient weighs it again."""

@@ -131,6 +131,12 @@ def float32_sums_over_all_rows():
     put(row_blocks, "RUN", 2**16)
 
 
+@bug(39, caught_by=[BLOCKS + "test_a_norm_counts_where_squares_underflow_before_they_are_scaled"])
+def norms_that_underflow_before_they_are_scaled():
+    """A row's squares become 0, and its norm with them, although the row is long once it is scaled."""
+    put(row_blocks, "LARGEST_FACTOR", float("inf"))
+
+
 @bug(3, caught_by=[CHARGED])
 def every_query_gets_the_share_of_its_session():
     """A session of k queries has noise as if it made one."""

@@ -137,7 +137,8 @@ def _ready(name: str) -> "ReadyAudit":
 def _noise(ready: "ReadyAudit", noise: str | None) -> str:
     chosen = ready.noises[0] if noise is None else noise
     if chosen not in ready.noises:
-        raise ValueError(f"noise must be one of {', '.join(ready.noises)} for {ready.name}, got {noise!r}.")
+        near = did_you_mean(chosen, ready.noises)
+        raise ValueError(f"noise must be one of {', '.join(ready.noises)} for {ready.name}, got {noise!r}.{near}")
     return chosen
 
 

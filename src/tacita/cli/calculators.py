@@ -147,9 +147,17 @@ def _bound(value: float | None) -> str:
     return "= infinity" if value is None else f"<= {rounded_up(value)}"
 
 
+def _noise(value: float) -> str:
+    """Return six digits: as they were given, if that is all there is, or rounded up, so that they are enough noise."""
+    from tacita.ledger.text_lines import rounded_up
+
+    short = f"{value:.6g}"
+    return short if float(short) == value else rounded_up(value, 6)
+
+
 def _table(record: dict[str, Any]) -> str:
     from tacita.accounting import moved
-    from tacita.ledger.text_lines import percent_up, rounded_up
+    from tacita.ledger.text_lines import percent_up
 
     relation = record["neighboring_relation"]
     risk = percent_up(record["attack_accuracy"])
@@ -157,8 +165,8 @@ def _table(record: dict[str, Any]) -> str:
     rows = {
         "epsilon": f"{_bound(record['epsilon'])} at delta {record['delta']:g}",
         "relation": f"{relation}: {NEIGHBOURS[relation]}",
-        "noise multiplier": f"{record['noise_multiplier']:.6g} x sensitivity {sensitivity}, a noise_std of "
-        f"{rounded_up(record['noise_std_over_max_grad_norm'], 6)} C (C: clipping threshold of one record)",
+        "noise multiplier": f"{_noise(record['noise_multiplier'])} x sensitivity {sensitivity}, a noise_std of "
+        f"{_noise(record['noise_std_over_max_grad_norm'])} C (C: clipping threshold of one record)",
         "steps": f"{record['steps']:,}, each with a sample rate of {record['sample_rate']:g} (Poisson sampling)",
         "risk": f"an attacker who is 50 : 50 before about one record is right at most {risk} of the time after",
         "accountant": f"{record['accountant']}, an upper bound",

@@ -10,6 +10,8 @@ from typing import Any
 from tacita._files import replace_durably
 from tacita.report.style import image_kind, need_matplotlib
 
+PAGES = (".html", ".htm")
+
 
 def check_file(name: str, path: str | os.PathLike[str] | None) -> None:
     """Raise ``ValueError`` unless the file can be written; ``None`` means that no file is wanted.
@@ -43,6 +45,17 @@ def check_figure(name: str, path: str | os.PathLike[str] | None) -> None:
         return
     image_kind(path)
     need_matplotlib()
+    check_file(name, path)
+
+
+def check_page(name: str, path: str | os.PathLike[str] | None) -> None:
+    """Raise ``ValueError`` unless a page can be written to the file: its ending is .html or .htm.
+
+    Raises:
+        ValueError: As :func:`check_file`, or the file has another ending.
+    """
+    if path is not None and Path(path).suffix.lower() not in PAGES and not Path(path).is_dir():
+        raise ValueError(f"{name} must end in {' or '.join(PAGES)}, got {str(path)!r}: a page is HTML.")
     check_file(name, path)
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from tacita._choices import NeighboringRelation, PlannedSampling
-from tacita.cli.outputs import check_figure, check_file
+from tacita.cli.outputs import check_figure, check_file, check_page
 
 FLAT = Parameter(name="*")  # an object's fields are options by their own names
 GUARANTEE = Parameter(group="The guarantee", negative=())
@@ -163,7 +163,7 @@ def plan(
     from tacita.cli import planning
 
     check_file("json", json)
-    check_file("html", html)
+    check_page("html", html)
     check_figure("plot", plot)
     if clients.federated:
         _check_federated(problem, training, second, html)

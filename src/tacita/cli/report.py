@@ -6,7 +6,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from tacita._files import replace_durably
-from tacita.cli.outputs import check_file, say_written
+from tacita.cli.outputs import check_page, say_written
 from tacita.report.style import need_matplotlib
 
 CHANGED = 1
@@ -30,7 +30,7 @@ def report(*runs: str, output: Annotated[str, Parameter(name=("--output", "-o"))
 
     if not runs:
         raise ValueError("runs must name one folder of a finished run, or more: tacita list shows them.")
-    check_file("output", output)
+    check_page("output", output)
     need_matplotlib()  # fails before the work, not after it
     found = [RunNumbers.of(run) for run in runs]
     replace_durably(Path(output), report_page(found).encode())

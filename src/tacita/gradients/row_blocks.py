@@ -19,6 +19,7 @@ from tacita.gradients.weighted_sums import round_up
 BLOCK_ROWS = 2**16  # the numbers of one kind, one a row, stay in a core's cache
 BLOCK_NUMBERS = 2**23  # elements of a block that is not a view
 CHUNK_NUMBERS, LEAST_ROWS = 2**17, 256  # elements of a chunk that is widened to float64, and the rows it has at least
+LARGEST_FACTOR = 2.0**100  # of a norm that is scaled after its squares, below 2^-1074, were lost; 2^-437 is no length
 RUN = 64  # rows whose float32 terms are added up in float32; sums of runs are added in float64
 
 
@@ -59,7 +60,7 @@ class RowBlocks(ABC):
         """Return upper bounds of the norms of (scale * row, constant), float64; ``inf`` where a row is not finite."""
         found = torch.empty(self.shape[0], dtype=torch.float64)
         height = max(LEAST_ROWS, CHUNK_NUMBERS // max(1, self.shape[1]))
-        one = len(scale) > 0 and bool((scale == scale[0]).all())
+        one = len(scale) > 0 and bool((scale == scale[0]).all()) and bool(scale[0].abs() <= LARGEST_FACTOR)
         for start in range(0, self.shape[0], height):
             rows = slice(start, min(start + height, self.shape[0]))
             dense = self.dense(rows).to(torch.float64)

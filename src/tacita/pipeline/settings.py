@@ -156,7 +156,8 @@ class TableSettings:
         if self.task not in (None, "classification", "regression"):
             raise ValueError(f"task must be classification or regression, got {self.task!r}.")
         if self.model not in MODELS and ":" not in self.model:
-            raise ValueError(f"model must be linear, mlp or package.module:callable, got {self.model!r}.")
+            near = did_you_mean(self.model, MODELS)
+            raise ValueError(f"model must be linear, mlp or package.module:callable, got {self.model!r}.{near}")
         if self.hardened not in (None, "rounded", "discrete"):
             raise ValueError(f"hardened must be rounded or discrete, got {self.hardened!r}.")
         if self.average not in (None, "last", "half", "ema"):
