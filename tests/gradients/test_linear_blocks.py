@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from tacita.clipping import FlatClipper
-from tacita.gradients import NetworkSource, row_blocks
+from tacita.gradients import NetworkSource, linear_blocks, row_blocks
 from tacita.gradients.linear_blocks import LinearBlocksSource
 from tacita.gradients.linear_losses import (
     HuberLoss,
@@ -419,3 +419,12 @@ def test_norms_of_rows_are_upper_bounds(form):
         square = sum((Fraction(entry) * Fraction(0.7)) ** 2 for entry in row) + Fraction(0.3) ** 2
         assert Fraction(norm) ** 2 >= square
         assert norm == pytest.approx(math.sqrt(square), rel=1e-14)
+
+
+def test_the_room_pays_for_one_run_in_each_of_two_neighbouring_tables():
+    """A sum of 64 terms of norm at most C passes 63 additions, each off by at most u times a partial sum of 64 C."""
+    u = 2.0**-24
+    room = linear_blocks._room(torch.float32) - 1
+    assert room >= 16 * u + 2 * 64 * 64 * u
+    assert room <= 2.0**-11 + 32 * u
+    assert linear_blocks._room(torch.float64) - 1 >= 16 * 2.0**-53
