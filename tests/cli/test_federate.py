@@ -232,6 +232,7 @@ def test_cells_that_are_no_number_decide_no_message(clients):
         ({**RECORDS, "divisor": 0.0}, "divisor must be a finite number > 0"),
         ({**RECORDS, "max_sample_norm": 1e153, "divisor": 1.0}, "the threshold of a record's gradient must be at most"),
         ({"rounds": 0}, "^rounds must be an integer >= 1"),
+        ({"rounds": 10**10}, "^rounds must be at most 1000000000"),
         ({"loss_rate": math.nan}, "^loss_rate must be"),
         ({"regularisation": math.inf}, "^regularisation must be"),
         ({"total_weight": 0.0}, "^total_weight must be"),

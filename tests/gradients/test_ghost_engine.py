@@ -388,3 +388,16 @@ def test_a_tensor_that_is_written_by_another_name_is_not_left_empty(fill):
     data = torch.arange(12.0).reshape(3, 4), torch.ones(3)
     with pytest.raises(UnsupportedModuleError, match="writes a record's values"):
         NetworkSource(model, lambda m, b: m(fill(b[0])).squeeze(1) * b[1], data, method="ghost")
+
+
+@pytest.mark.parametrize("x", [1e18, *torch.logspace(36, 38.4, 12).tolist()])
+@pytest.mark.parametrize("threshold", [1e-6, 1e-3, 1.0])
+def test_a_very_long_row_is_not_carried_past_a_small_threshold(x, threshold):
+    """A weight that is a normal number times a small output gradient is subnormal, and its rounding meets the input."""
+    model = nn.Linear(1, 2)
+    nn.init.zeros_(model.weight)
+    model.bias.data = torch.tensor([0.0, 14.0])
+    data = torch.tensor([[x]]), torch.tensor([1])
+    made = engine(GhostEngine, model, data, margin=True)
+    sums = made.weighted_sums(FlatClipper(max_grad_norm=threshold).weights, {"all": ("weight", "bias")}).values[0]
+    assert torch.stack([part.double().norm() for part in sums.values()]).norm() <= threshold

@@ -734,6 +734,12 @@ def uncounted_writes_forgotten():
     ))  # fmt: skip
 
 
+@bug(20, caught_by=[GHOST + "test_a_very_long_row_is_not_carried_past_a_small_threshold"])
+def long_rows_beside_what_underflows():
+    """A weight times an output gradient is a subnormal number, rounded up, and the input that it meets is 1e37 long."""
+    put(rounding, "LARGEST_SQUARE", torch.inf)
+
+
 @bug(54, caught_by=[GROUP_NORM + "test_each_image_has_the_scale_of_its_record"])
 def scales_of_a_group_norm_in_the_order_of_images():
     """Copies of a group norm's scale stand first image by first image, so that records hold each other's gradients."""

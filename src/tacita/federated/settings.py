@@ -21,6 +21,7 @@ from tacita.federated.server_adam import ServerAdam
 from tacita.mechanisms import CalibratedGaussian
 
 OF_RECORDS = ("max_sample_norm", "divisor")  # what a guarantee for single records needs
+MOST_ROUNDS = 10**9  # each has its line in the ledger
 NOT_FOR_RECORDS = ("clients_per_round", "batch_size", "total_weight")
 
 
@@ -134,7 +135,8 @@ class SimulationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 
     def _check_ranges(self) -> None:
         """Raise unless the numbers of the simulation are in range, before the run's folder is made."""
-        _validate.count("rounds", self.rounds)
+        if _validate.count("rounds", self.rounds) > MOST_ROUNDS:
+            raise ValueError(f"rounds must be at most {MOST_ROUNDS}, got {self.rounds}.")
         _validate.count("split_seed", self.split_seed, at_least=0)
         _validate.below_one("loss_rate", self.loss_rate)
         _validate.non_negative("regularisation", self.regularisation)

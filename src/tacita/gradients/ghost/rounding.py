@@ -7,6 +7,8 @@ from torch import Tensor
 
 LONGEST_ROW = 2**14  # a row of at most so many squares is summed in its own dtype, a longer float32 row in float64
 
+LARGEST_SQUARE = 2.0**126  # a longer float32 row counts as infinite: it would make much of a factor that underflows
+
 
 def unit(dtype: torch.dtype) -> float:
     """Return the unit roundoff u of ``dtype``: an operation rounded to nearest has a relative error of at most u."""
@@ -28,6 +30,8 @@ def squared_row_norms(rows: Tensor, *, rounding_margin: bool = True) -> Tensor:
     The sum of n squares and the root in ``rows.dtype`` have a relative error of at most :math:`\gamma_{n + 4}` on the
     square. A square that underflows loses at most the smallest normal number, which the second term adds. Six more
     units cover the roundings of a contribution (weight times output gradient times activation) in the weighted sum.
+    A weighted factor that is subnormal is off by up to :math:`2^{-150}` whatever its size, and the other factor
+    multiplies that: so a float32 row of norm :math:`2^{63}` or more counts as infinite.
     """
     length = rows.shape[-1]
     if length > LONGEST_ROW:
@@ -37,7 +41,8 @@ def squared_row_norms(rows: Tensor, *, rounding_margin: bool = True) -> Tensor:
     if not rounding_margin:
         return squares
     factor, underflow = _margin(length, rows.dtype)
-    return squares.mul_(factor).add_(underflow)
+    squares = squares.mul_(factor).add_(underflow)
+    return squares if rows.dtype == torch.float64 else torch.where(squares < LARGEST_SQUARE, squares, torch.inf)
 
 
 @cache
