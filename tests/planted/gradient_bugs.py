@@ -734,7 +734,7 @@ def uncounted_writes_forgotten():
     ))  # fmt: skip
 
 
-@bug(20, caught_by=[GHOST + "test_a_very_long_row_is_not_carried_past_a_small_threshold"])
+@bug(56, caught_by=[GHOST + "test_a_very_long_row_is_not_carried_past_a_small_threshold"])
 def long_rows_beside_what_underflows():
     """A weight times an output gradient is a subnormal number, rounded up, and the input that it meets is 1e37 long."""
     put(rounding, "LARGEST_SQUARE", torch.inf)
