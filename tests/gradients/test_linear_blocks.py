@@ -187,7 +187,8 @@ def test_an_entry_that_is_stored_in_pieces_is_clipped_as_a_whole(order):
         sums = engine.weighted_sums(CLIP, {"all": ("weight",)})
         assert float(sums.values[0]["weight"].norm()) <= 0.4
         found.append((sums.norms, *source._rows.dense(slice(0, 1))))
-    assert torch.equal(torch.cat([x.flatten() for x in found[0]]), torch.cat([x.flatten() for x in found[1]]))
+    assert all(map(torch.equal, found[0][1:], found[1][1:]))
+    torch.testing.assert_close(found[0][0], found[1][0], rtol=1e-15, atol=0)  # a square may be rounded another way
     assert table.nnz == 4  # the caller's matrix is as it was
 
 
