@@ -28,6 +28,7 @@ WIDTH = 100  # of the text when it is piped
 
 
 def first_order(setting: PlanSetting, plot: str | None, json: str | None, html: str | None) -> None:
+    """Show the plan of DP-Clipped-SGD, and write it to the files that are asked for."""
     with Working("computing the noise") as working:
         found = plan_dp_clipped_sgd(setting)
         around = [] if html is None else what_if(found, working.show)
@@ -42,6 +43,7 @@ def first_order(setting: PlanSetting, plot: str | None, json: str | None, html: 
 
 
 def second_order(setting: NoisySGDSetting, json: str | None) -> None:
+    """Show the plan of noisy SGD to a second-order point, and write it if a file is asked for."""
     with Working("computing epsilon"):
         found = plan_noisy_sgd(setting)
     show_second_order(found, _console())
@@ -49,6 +51,7 @@ def second_order(setting: NoisySGDSetting, json: str | None) -> None:
 
 
 def federated(setting: FederatedSetting, plot: str | None, json: str | None) -> None:
+    """Show the plan of a federation with Clip21-SGDM, and write it to the files that are asked for."""
     found = plan_clip21(setting)
     show_federated(found, _console())
     _write(json, federated_record(found))
@@ -58,6 +61,7 @@ def federated(setting: FederatedSetting, plot: str | None, json: str | None) -> 
 
 
 def first_order_setting(guarantee: PlanGuarantee, problem: PlanProblem, training: PlanTraining) -> PlanSetting:
+    """Return what the options say to the first plan; raise ``ValueError`` where one is missing."""
     if training.steps is None:
         raise ValueError("steps is missing: give --steps (with --second-order it follows from the accuracy).")
     return PlanSetting(
@@ -76,6 +80,7 @@ def first_order_setting(guarantee: PlanGuarantee, problem: PlanProblem, training
 def second_order_setting(
     guarantee: PlanGuarantee, problem: PlanProblem, training: PlanTraining, second: SecondOrderOptions
 ) -> NoisySGDSetting:
+    """Return what the options say to the second-order plan; raise ``ValueError`` where one is missing."""
     return NoisySGDSetting(
         num_records=problem.num_records,
         dim=problem.dim,
@@ -96,6 +101,7 @@ def second_order_setting(
 def federated_setting(
     guarantee: PlanGuarantee, problem: PlanProblem, training: PlanTraining, clients: FederatedOptions
 ) -> FederatedSetting:
+    """Return what the options say to the federated plan; raise ``ValueError`` where one is missing."""
     if training.steps is None:
         raise ValueError("steps is missing: --federated needs --steps, the number of rounds.")
     return FederatedSetting(
