@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ from tacita.gradients.ghost.outer import (
 from tacita.gradients.ghost.rounding import gamma, squared_row_norms
 from tacita.gradients.ghost.rule import Call, Factors, LayerRule, LayerUse, Parameters, RowWeights, squared_norm_of
 
-FEW = range(2, 5)  # outputs, which a CPU finds two to three times as fast as rows of the transposed output
+FEW = range(2, 5)  # outputs, which Intel's kernels find two to three times as fast as rows of the transposed output
 NARROW = 64  # a product with fewer outputs takes as long as reading its input, which several products may share
 
 
@@ -112,11 +113,16 @@ class LinearRule(LayerRule):
 def _linear(x: Tensor, parameters: Parameters) -> Tensor:
     weight, bias = parameters["weight"], parameters.get("bias")
     assert weight is not None
-    if len(weight) not in FEW or x.device.type != "cpu":
+    if len(weight) not in FEW or x.device.type != "cpu" or not _on_intel():
         return F.linear(x, weight, bias)
     columns = x.reshape(-1, x.shape[-1]).mT
     found = weight @ columns if bias is None else torch.addmm(bias.unsqueeze(1), weight, columns)
     return found.mT.contiguous().view(*x.shape[:-1], len(weight))
+
+
+@cache
+def _on_intel() -> bool:
+    return "Intel" in torch.cpu.get_capabilities().get("cpu_name", "")
 
 
 def _bias_radius(d: Tensor) -> Tensor:
