@@ -309,7 +309,8 @@ def _lent(array: Tensor | np.ndarray, indices: np.ndarray) -> Tensor:
     """
     if isinstance(array, Tensor) and array.layout == torch.strided and array.is_contiguous():
         with suppress(RuntimeError):  # memory of NumPy's, say
-            return torch._lazy_clone(array.detach()[int(indices[0]) : int(indices[-1]) + 1])
+            rows = array.detach()[int(indices[0]) : int(indices[-1]) + 1]
+            return torch._lazy_clone(rows)  # pyright: ignore[reportPrivateImportUsage]
     return _take(array, indices)
 
 
