@@ -82,6 +82,7 @@ sweep: $(STAMP)  ## Step time against batch, width, length and depth; writes doc
 pages: $(STAMP)  ## Write the generated pages
 	$(BIN)/python -m docs.make_reference
 	$(BIN)/python -m tests.planted.table
+	$(BIN)/python -m docs.make_figures
 
 docs: pages  ## Write the generated pages, then run every snippet
 	$(PYTEST) tests/test_docs.py tests/test_public_api.py

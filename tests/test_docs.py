@@ -118,3 +118,17 @@ def test_every_page_that_the_code_mentions_exists():
         if not (ROOT / page).exists()
     }
     assert not gone, "\n".join(sorted(gone))
+
+
+def test_the_pictures_of_the_concepts_are_those_that_are_drawn(tmp_path: Path):
+    pytest.importorskip("matplotlib")
+    from docs.make_figures import draw
+
+    draw(tmp_path)
+    shown = {
+        Path(target).name
+        for target in LINK.findall((ROOT / "docs" / "concepts.md").read_text())
+        if "figures/" in target
+    }
+    assert shown == {path.name for path in tmp_path.iterdir()}
+    assert "99.97 %" in (tmp_path / "epsilon.svg").read_text()  # rounded up, and never to 100 %
