@@ -105,6 +105,13 @@ def test_the_map_is_the_pull_back_of_autograd(name, overwrite):
     assert overwrite or torch.equal(given, rows)
 
 
+@pytest.mark.parametrize("name", [name for name in NONE if "hook" not in name])
+def test_the_graph_alone_tells_what_may_mix_channels(name, monkeypatch):
+    monkeypatch.setattr(ghost.channel_map, "_agrees", lambda made, tensor, leaves: True)
+    weight, leaves = made(*NONE[name])
+    assert channel_map(weight, leaves) is None
+
+
 @pytest.mark.parametrize("name", NONE)
 def test_what_may_mix_channels_has_no_map(name):
     weight, leaves = made(*NONE[name])

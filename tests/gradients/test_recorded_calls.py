@@ -13,6 +13,7 @@ from tacita.gradients import GhostEngine, LoopEngine
 from tacita.gradients.chunked import Chunk
 from tacita.gradients.functional import trainable
 from tacita.gradients.ghost import recorded_calls
+from tacita.gradients.ghost.linear import LinearRule
 
 
 class Net(nn.Module):
@@ -259,3 +260,22 @@ def test_a_backward_that_writes_its_gradient_moves_nothing_that_has_a_norm(watch
     for k in range(5):
         found = made.weighted_sums(lambda norms, k=k: (rows == k).unsqueeze(1) / norms, groups).values[0]
         assert all(one.norm() <= 1 + 1e-6 for one in found.values())
+
+
+@pytest.mark.parametrize("inputs", [3, (2, 3)], ids=["one position", "positions"])
+def test_norms_are_taken_once(watched, monkeypatch, inputs):
+    """Where the sums read input and output gradient again, norms taken during the backward pass would be lost."""
+    taken, plain = [], LinearRule.squared_norms
+
+    def squared_norms(self, use, **settings):
+        taken.append(use.names)
+        return plain(self, use, **settings)
+
+    monkeypatch.setattr(LinearRule, "squared_norms", squared_norms)
+    shape = (inputs,) if isinstance(inputs, int) else inputs
+    model, x = nn.Linear(3, 1, bias=False), torch.randn(6, *shape)
+    made = GhostEngine(
+        model, lambda m, b: m(b[0]).flatten(1).sum(1), trainable(model), [Chunk((x,), 6, 0)], torch.arange(6), seed=1
+    )
+    outcome(made, FlatClipper(max_grad_norm=0.3))
+    assert taken == [("weight",)]

@@ -69,7 +69,7 @@ def pulled_back_in_another_order():
     put(Derived, "pulled", turned)
 
 
-@bug(54, caught_by=[MAPS + "test_what_may_mix_channels_has_no_map"])
+@bug(54, caught_by=[MAPS + "test_the_graph_alone_tells_what_may_mix_channels"])
 def means_taken_for_means_of_a_channel():
     """Any mean that a weight is normalised by counts as one over the numbers of a channel, and only a trial decides."""
     put(channel_map, "_by_channel", lambda small, whole: True)

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor
 
+from tacita import _validate
 from tacita.clipping import FlatClipper, PerLayerClipper, flat
 from tacita.errors import UnsupportedModuleError
 from tacita.estimators import ClippedSum
@@ -557,6 +558,21 @@ def norms_of_gradients_still_written():
     swap(whole, hasty)
 
 
+@bug(52, caught_by=["tests/gradients/test_engine_choice.py::test_a_backward_hook_on_all_modules_has_the_loop"])
+def backward_hooks_on_all_modules_left_out():
+    """A backward hook that is registered for all modules at once is not called, and nobody is told."""
+    check = capture._check_backward_hooks
+
+    def of_each(tree):
+        try:
+            check(tree)
+        except UnsupportedModuleError as error:
+            if "for all modules" not in str(error):
+                raise
+
+    put(capture, "_check_backward_hooks", of_each)
+
+
 @bug(52, caught_by=["tests/gradients/test_engine_choice.py::test_a_module_with_a_backward_hook_has_the_loop"])
 def backward_hooks_left_out():
     """A module's backward hook, which changes the gradient, is not called, and nobody is told."""
@@ -738,6 +754,12 @@ def uncounted_writes_forgotten():
 def long_rows_beside_what_underflows():
     """A weight times an output gradient is a subnormal number, rounded up, and the input that it meets is 1e37 long."""
     put(rounding, "LARGEST_SQUARE", torch.inf)
+
+
+@bug(39, caught_by=[GHOST + "test_no_threshold_lets_subnormal_factors_pass"])
+def thresholds_as_small_as_subnormal_factors():
+    """A threshold is so small that a weighted factor of a gradient is subnormal, and the other factor 2^63 long."""
+    put(_validate, "LEAST_THRESHOLD", 2.0**-100)
 
 
 @bug(54, caught_by=[GROUP_NORM + "test_each_image_has_the_scale_of_its_record"])

@@ -144,6 +144,12 @@ def capture_without_values(
 
 def _check_backward_hooks(tree: ModuleTree) -> None:
     """Refuse backward hooks of modules: under ``vmap`` PyTorch leaves them out, and they may change a gradient."""
+    of_all = torch.nn.modules.module
+    if of_all._global_backward_hooks or of_all._global_backward_pre_hooks:
+        raise UnsupportedModuleError(
+            "a backward hook is registered for all modules (register_module_full_backward_hook or one like it), which "
+            'only the loop calls. Remove the hook, or use method="loop".'
+        )
     for name, module in tree.modules:
         if module._backward_hooks or module._backward_pre_hooks:
             raise UnsupportedModuleError(
