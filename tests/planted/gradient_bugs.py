@@ -28,7 +28,16 @@ from tacita.gradients import (
     weighted_sums,
 )
 from tacita.gradients.chunked import Chunk, ChunkedEngine
-from tacita.gradients.ghost import capture, convolution, group_norm, outer, patch_gram, rounding, rule
+from tacita.gradients.ghost import (
+    capture,
+    convolution,
+    group_norm,
+    outer,
+    patch_gram,
+    recorded_calls,
+    rounding,
+    rule,
+)
 from tacita.gradients.ghost import engine as ghost
 from tacita.oracles import GradientOracle, gradient_oracle
 from tacita.oracles.updates import Updates
@@ -556,6 +565,12 @@ def norms_of_gradients_still_written():
         return [replace(named, squares=named.rule.squared_norms(named.use, rounding_margin=engine.rounding_margin))]
 
     swap(whole, hasty)
+
+
+@bug(52, caught_by=[RECORDED + "test_a_backward_that_writes_the_gradient_of_another_call_has_the_loop"])
+def written_gradients_believed():
+    """A backward of the user's own writes a gradient after a call was given it, and nobody looks."""
+    put(recorded_calls.RecordedCall, "check_gradient", lambda self: None)
 
 
 @bug(52, caught_by=["tests/gradients/test_engine_choice.py::test_a_backward_hook_on_all_modules_has_the_loop"])

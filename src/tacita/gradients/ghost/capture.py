@@ -101,6 +101,8 @@ def capture(
             losses, recorder = _forward(tree, loss_fn, leaves, copies, chunk, early)
             of_leaves, of_copies = _backward(losses, recorder, leaves, copies)
         del losses
+        for call in recorder.calls:
+            call.check_gradient()
         recorder.check_nothing_is_kept()
         unseen = {name for name, grad in zip(leaves, of_leaves, strict=True) if grad is not None}
         if not unseen:
@@ -305,6 +307,8 @@ class _Recorder(Marks):
                     func.__name__, rule, call.settings, names, made, shapes, x.detach(), x._version, copies
                 )
                 output = in_graph(one, output, self.early)
+                if self.without_values:
+                    output.register_hook(one.gradient_seen)
                 self.calls.append(one)
         return self.batch.one(output)
 
