@@ -5,10 +5,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from tacita.gradients import ghost
 from tacita.gradients.ghost.channel_map import channel_map
+from tacita.gradients.ghost.convolution import ConvolutionRule
 from tacita.gradients.ghost.derived import Derivations, derived
-from tacita.gradients.ghost.registry import RULES
 from tacita.gradients.ghost.rule import LayerUse
 
 AXES = (1, 2, 3)
@@ -107,7 +106,7 @@ def test_the_map_is_the_pull_back_of_autograd(name, overwrite):
 
 @pytest.mark.parametrize("name", [name for name in NONE if "hook" not in name])
 def test_the_graph_alone_tells_what_may_mix_channels(name, monkeypatch):
-    monkeypatch.setattr(ghost.channel_map, "_agrees", lambda made, tensor, leaves: True)
+    monkeypatch.setattr("tacita.gradients.ghost.channel_map._agrees", lambda made, tensor, leaves: True)
     weight, leaves = made(*NONE[name])
     assert channel_map(weight, leaves) is None
 
@@ -130,7 +129,7 @@ def test_a_row_that_is_not_finite_leaves_the_others_alone():
         assert not one[[2, 4]].isfinite().all(1).any() if one.ndim == 2 else not one[2].isfinite().any()
 
 
-class Lender(type(RULES[F.conv2d])):
+class Lender(ConvolutionRule):
     """A rule of a user's own that returns a gradient in memory that is not its own."""
 
     lent = torch.ones(ROWS, *W)
@@ -140,10 +139,11 @@ class Lender(type(RULES[F.conv2d])):
 
 
 def test_memory_that_a_rule_of_the_users_own_returns_is_not_written(monkeypatch):
-    monkeypatch.setattr(ghost.derived, "WORTHWHILE", 0)
+    monkeypatch.setattr("tacita.gradients.ghost.derived.WORTHWHILE", 0)
     w = nn.Parameter(torch.rand(W))
     weight = of_unit_length(w)
     source, through = derived(weight, {id(w): "w"}), Derivations()
+    assert source is not None
     use = LayerUse(None, {"weight": weight.shape}, ("weight",), torch.zeros(ROWS, 1), torch.zeros(ROWS, 1))
     through.uses(use, Lender(F.conv2d, 2), "conv2d", source)
     through.pulled_uses()
