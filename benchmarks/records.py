@@ -44,8 +44,7 @@ class Recipe:
         data: "mnist" or "cifar".
         image: The shape of an image.
         groups: Normalise each record's features in so many groups; 0 normalises by private moments instead.
-        mirrored: Take the mean of the features of each image and of its mirror image: a public rule for one record, for
-            pictures whose class stays the same in a mirror.
+        mirrored: As in :class:`~tacita.features.Scattering`.
         network: "linear", or "cnn" for the small convolutional network of the paper.
         batch: Expected batch size.
         lr, epochs, epsilon: As their names say; clipping at 0.1, momentum 0.9, as in the paper.
@@ -140,21 +139,9 @@ def load(recipe: Recipe, cache: Path, part: str) -> tuple[np.ndarray, Tensor]:
     """Return features and labels."""
     images, labels = (mnist if recipe.data == "mnist" else cifar)(part)
     groups = recipe.groups or None
-    name = f"{recipe.data}-{part}-{groups}.safetensors"
-    features = scattering(images, groups=groups, cache=cache / name)
-    if recipe.mirrored:
-        mirrored = np.ascontiguousarray(images[:, :, ::-1])
-        features = mean_of(features, scattering(mirrored, groups=groups, cache=cache / f"mirrored-{name}"))
+    name = f"{'mirrored-' if recipe.mirrored else ''}{recipe.data}-{part}-{groups}.safetensors"
+    features = scattering(images, groups=groups, mirrored=recipe.mirrored, cache=cache / name)
     return features, torch.from_numpy(labels)
-
-
-def mean_of(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Return the mean of two arrays, float16."""
-    found = np.empty(first.shape, np.float16)
-    for start in range(0, len(first), SLICE):
-        rows = slice(start, start + SLICE)
-        found[rows] = (first[rows].astype(np.float32) + second[rows]) / 2
-    return found
 
 
 def private(recipe: Recipe, features: np.ndarray, labels: Tensor, epsilon: float) -> tuple[Head, dict]:

@@ -59,17 +59,18 @@ def test_a_delta_too_small_for_float64_is_refused(value):
     assert gaussian_epsilon(1.0, _validate.delta("delta", 1e-300)) > 30
 
 
-@pytest.mark.parametrize("value", [5e-324, 1e-45, 1e-39, 2.0**-126, np.nextafter(2.0**-100, 0)])
+@pytest.mark.parametrize("value", [5e-324, 1e-45, 1e-39, 2.0**-126, 2.0**-100, np.nextafter(2.0**-40, 0)])
 def test_a_threshold_too_small_for_float32_is_refused(value):
-    with pytest.raises(ValueError, match=r"max_grad_norm must be >= 2\^-100"):
+    with pytest.raises(ValueError, match=r"max_grad_norm must be >= 2\^-40"):
         _validate.threshold("max_grad_norm", value)
 
 
 def test_the_least_threshold_leaves_room_for_subnormal_coordinates():
-    """Room 3 u C of a clip weight, against half a step of the subnormal grid in each of d coordinates."""
-    least, u, half_step = _validate.threshold("C", 2.0**-100), 2.0**-24, 2.0**-150
-    assert half_step * 2.0**26 < 3 * u * least  # d = 2^52
-    assert half_step * 2.0**26 > 3 * u * 2.0**-126  # the smallest normal number would not do
+    """Room 2 u C of a clip weight, against half a step of the subnormal grid in each of d coordinates of T products."""
+    least, u, half_step = _validate.threshold("C", 2.0**-40), 2.0**-24, 2.0**-150
+    longest = 2.0**63  # of what multiplies the coordinates; a longer row counts as infinite
+    assert half_step * longest * 2.0**24 <= 2 * u * least  # T sqrt(d) = 2^24
+    assert half_step * longest * 2.0**24 > 2 * u * least / 2  # half the threshold would not do
 
 
 @pytest.mark.parametrize(
@@ -92,5 +93,5 @@ def test_the_least_threshold_leaves_room_for_subnormal_coordinates():
 )
 def test_whatever_clips_refuses_a_threshold_that_float32_cannot_serve(build):
     for tiny in (1e-39, 5e-324):
-        with pytest.raises(ValueError, match=r"must be >= 2\^-100"):
+        with pytest.raises(ValueError, match=r"must be >= 2\^-40"):
             build(tiny)

@@ -6,7 +6,7 @@ Conditions are written as ``not (x > 0)`` so that NaN is refused too. A ``hint``
 import inspect
 import math
 
-LEAST_THRESHOLD = 2.0**-100  # 7.9e-31, of a clipping threshold
+LEAST_THRESHOLD = 2.0**-40  # 9.1e-13, of a clipping threshold
 LEAST_DELTA = 1e-300  # below it float64 loses digits: sums and differences of deltas are not held to 1e-9 any more
 
 
@@ -18,16 +18,18 @@ def positive(name: str, value: float, *, hint: str = "") -> float:
 
 
 def threshold(name: str, value: float) -> float:
-    r"""Return ``value`` if it is a finite number >= 2^-100, about 7.9e-31: a clipping threshold C.
+    r"""Return ``value`` if it is a finite number >= 2^-40, about 9.1e-13: a clipping threshold C.
 
     Below the smallest normal number of float32, :math:`2^{-126}`, a product rounds by up to :math:`2^{-150}`, whatever
-    its size. Over d coordinates that moves a clipped vector by up to :math:`2^{-150} \sqrt d`, and clip weights leave
-    room for :math:`3 \cdot 2^{-24} C` (:func:`~tacita.clipping.bounded_quotient`), which is more for every
-    :math:`d < 2^{54}`. Noise in proportion to C is a multiple of :math:`2^{-149}`, far finer than C.
+    its size. Over d coordinates a clipped vector moves by up to :math:`2^{-150} \sqrt d`. Where a gradient is a sum
+    of T products, and a factor of d coordinates is weighted, the other factors multiply that. They are shorter than
+    :math:`2^{63}`, so that the sum moves by up to :math:`2^{-87} T \sqrt d`. Clip weights leave room for
+    :math:`2 \cdot 2^{-24} C` (:func:`~tacita.clipping.bounded_quotient`), which is no less for :math:`T \sqrt d \le
+    2^{24}`. Noise in proportion to C is a multiple of :math:`2^{-149}`, far finer than C.
     """
     if positive(name, value) < LEAST_THRESHOLD:
         raise ValueError(
-            f"{name} must be >= 2^-100 = {LEAST_THRESHOLD:.2g}, got {float(value):g}: float32 has no numbers fine "
+            f"{name} must be >= 2^-40 = {LEAST_THRESHOLD:.2g}, got {float(value):g}: float32 has no numbers fine "
             "enough for sums clipped to it, nor for their noise. Multiply the loss by a public number."
         )
     return float(value)

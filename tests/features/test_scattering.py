@@ -51,6 +51,20 @@ def test_groups_are_those_of_torch():
     torch.testing.assert_close(grouped, expected, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize(("shape", "width"), [((16, 20), 1), ((3, 16, 20), 2), ((16, 20, 3), 1)])
+@pytest.mark.parametrize("groups", [None, 27])
+def test_an_image_and_its_mirror_image_have_the_same_mirrored_features(shape, width, groups):
+    transform = Scattering(shape=shape, groups=groups, mirrored=True)
+    image = torch.rand(shape)
+    assert transform(image).equal(transform(image.flip(width)))
+    assert not transform(image).equal(transform(image.flip(1 - width % 2)))  # upside down
+    plain = Scattering(shape=shape)
+    expected = (plain(image) + plain(image.flip(width))) / 2
+    if groups is not None:
+        expected = torch.nn.functional.group_norm(expected[None], groups, eps=1e-5)[0]
+    torch.testing.assert_close(transform(image), expected, atol=1e-4, rtol=1e-4)
+
+
 @pytest.mark.parametrize("value", [0.0, 1.0])
 def test_an_image_of_one_grey_is_an_ordinary_image(value: float):
     found = Scattering(shape=(28, 28), groups=27)(torch.full((28, 28), value))

@@ -2,6 +2,7 @@ import warnings
 
 import pytest
 import torch
+from torch import nn
 
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients import NetworkSource, VmapEngine, engine_choice
@@ -55,6 +56,18 @@ def test_a_module_with_a_backward_hook_has_the_loop(probed, kind):
     assert found.method == "loop"
     assert "backward hook" in found.why_not_ghost
     handle.remove()
+    assert choose("auto", probed, like=probed[-1]).method == "ghost"
+
+
+@pytest.mark.parametrize("kind", ["register_module_full_backward_hook", "register_module_full_backward_pre_hook"])
+def test_a_backward_hook_on_all_modules_has_the_loop(probed, kind):
+    handle = getattr(nn.modules.module, kind)(lambda module, grads, *_: tuple(g if g is None else 2 * g for g in grads))
+    try:
+        found = choose("auto", probed, like=probed[-1])
+    finally:
+        handle.remove()
+    assert found.method == "loop"
+    assert "for all modules" in found.why_not_ghost
     assert choose("auto", probed, like=probed[-1]).method == "ghost"
 
 

@@ -401,3 +401,24 @@ def test_a_very_long_row_is_not_carried_past_a_small_threshold(x, threshold):
     made = engine(GhostEngine, model, data, margin=True)
     sums = made.weighted_sums(FlatClipper(max_grad_norm=threshold).weights, {"all": ("weight", "bias")}).values[0]
     assert torch.stack([part.double().norm() for part in sums.values()]).norm() <= threshold
+
+
+@pytest.mark.parametrize("exponent", [-99, -82.07, -81.07, -60, -40, -35])
+def test_no_threshold_lets_subnormal_factors_pass(exponent):
+    """A weighted output gradient meets an input 2^63 long. At 2^-82.07 its coordinates round to twice their size."""
+    width, x, threshold = 1024, 2.0**62.9, 2.0**exponent
+    model = nn.Linear(1, width)  # with a bias, so that the output gradient is weighted, not the input
+    nn.init.zeros_(model.weight)
+    nn.init.zeros_(model.bias)
+
+    def loss_fn(model, batch):
+        return 2.0**-40 * model(batch[0]).sum(dim=1)
+
+    made = engine(GhostEngine, model, (torch.tensor([[x]]),), loss_fn=loss_fn, margin=True)
+    try:
+        clipper = FlatClipper(max_grad_norm=threshold)
+    except ValueError:
+        assert exponent < -40
+        return
+    sums = made.weighted_sums(clipper.weights, {"all": ("weight", "bias")}).values[0]
+    assert torch.stack([part.double().norm() for part in sums.values()]).norm() <= threshold

@@ -1,5 +1,6 @@
 """Norms taken during the backward pass equal those taken after it, and nothing that they replace stays in memory."""
 
+import contextlib
 import gc
 
 import pytest
@@ -9,10 +10,11 @@ from torch.nn import functional as F
 
 from tacita.clipping import FlatClipper, PerLayerClipper
 from tacita.errors import UnsupportedModuleError
-from tacita.gradients import GhostEngine, LoopEngine
+from tacita.gradients import GhostEngine, LoopEngine, NetworkSource
 from tacita.gradients.chunked import Chunk
 from tacita.gradients.functional import trainable
 from tacita.gradients.ghost import recorded_calls
+from tacita.gradients.ghost.linear import LinearRule
 
 
 class Net(nn.Module):
@@ -259,3 +261,52 @@ def test_a_backward_that_writes_its_gradient_moves_nothing_that_has_a_norm(watch
     for k in range(5):
         found = made.weighted_sums(lambda norms, k=k: (rows == k).unsqueeze(1) / norms, groups).values[0]
         assert all(one.norm() <= 1 + 1e-6 for one in found.values())
+
+
+class Sum(nn.Module):
+    """A layer behind a function whose backward writes its gradient, plus a layer that is given the same gradient."""
+
+    def __init__(self, last, last_first):
+        super().__init__()
+        self.first, self.last, self.last_first = nn.Linear(6, last(torch.zeros(6)).numel()), last, last_first
+
+    def forward(self, x):
+        before = self.last(x) if self.last_first else 0.0
+        return InPlace.apply(self.first(x)) + (before if self.last_first else self.last(x))
+
+
+@pytest.mark.parametrize("last_first", [False, True])
+@pytest.mark.parametrize("make", [lambda: nn.Linear(6, 1, bias=False), lambda: nn.LayerNorm(6)])
+def test_a_backward_that_writes_the_gradient_of_another_call_has_the_loop(make, last_first):
+    """Seen before any data is used. Where the call is reached after the writing, the loop gives that gradient, too."""
+    torch.manual_seed(3)
+    model, data = Sum(make(), last_first).double(), (torch.randn(5, 6).double(), torch.randn(5).double())
+
+    def sums(method):
+        source = NetworkSource(model, lambda m, b: m(b[0]).square().flatten(1).sum(1) * b[1], data, method=method)
+        made = source.engine(dict(model.named_parameters()), torch.arange(5).numpy(), seed=1)
+        return source.method, made.weighted_sums(torch.ones_like, {n: (n,) for n in source.shapes}).values[0]
+
+    with contextlib.nullcontext() if last_first else pytest.warns(UserWarning, match="writes the gradient that it is"):
+        method, found = sums("auto")
+    assert method == ("ghost" if last_first else "loop")
+    torch.testing.assert_close(found, sums("loop")[1])
+
+
+@pytest.mark.parametrize("inputs", [3, (2, 3)], ids=["one position", "positions"])
+def test_norms_are_taken_once(watched, monkeypatch, inputs):
+    """Where the sums read input and output gradient again, norms taken during the backward pass would be lost."""
+    taken, plain = [], LinearRule.squared_norms
+
+    def squared_norms(self, use, **settings):
+        taken.append(use.names)
+        return plain(self, use, **settings)
+
+    monkeypatch.setattr(LinearRule, "squared_norms", squared_norms)
+    shape = (inputs,) if isinstance(inputs, int) else inputs
+    model, x = nn.Linear(3, 1, bias=False), torch.randn(6, *shape)
+    made = GhostEngine(
+        model, lambda m, b: m(b[0]).flatten(1).sum(1), trainable(model), [Chunk((x,), 6, 0)], torch.arange(6), seed=1
+    )
+    outcome(made, FlatClipper(max_grad_norm=0.3))
+    assert taken == [("weight",)]

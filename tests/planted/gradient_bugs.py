@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor
 
+from tacita import _validate
 from tacita.clipping import FlatClipper, PerLayerClipper, flat
 from tacita.errors import UnsupportedModuleError
 from tacita.estimators import ClippedSum
@@ -27,7 +28,16 @@ from tacita.gradients import (
     weighted_sums,
 )
 from tacita.gradients.chunked import ChunkedEngine
-from tacita.gradients.ghost import capture, convolution, group_norm, outer, patch_gram, rounding, rule
+from tacita.gradients.ghost import (
+    capture,
+    convolution,
+    group_norm,
+    outer,
+    patch_gram,
+    recorded_calls,
+    rounding,
+    rule,
+)
 from tacita.gradients.ghost import engine as ghost
 from tacita.oracles import GradientOracle, gradient_oracle
 from tacita.oracles.updates import Updates
@@ -557,6 +567,27 @@ def norms_of_gradients_still_written():
     swap(whole, hasty)
 
 
+@bug(52, caught_by=[RECORDED + "test_a_backward_that_writes_the_gradient_of_another_call_has_the_loop"])
+def written_gradients_believed():
+    """A backward of the user's own writes a gradient after a call was given it, and nobody looks."""
+    put(recorded_calls.RecordedCall, "check_gradient", lambda self: None)
+
+
+@bug(52, caught_by=["tests/gradients/test_engine_choice.py::test_a_backward_hook_on_all_modules_has_the_loop"])
+def backward_hooks_on_all_modules_left_out():
+    """A backward hook that is registered for all modules at once is not called, and nobody is told."""
+    check = capture._check_backward_hooks
+
+    def of_each(tree):
+        try:
+            check(tree)
+        except UnsupportedModuleError as error:
+            if "for all modules" not in str(error):
+                raise
+
+    put(capture, "_check_backward_hooks", of_each)
+
+
 @bug(52, caught_by=["tests/gradients/test_engine_choice.py::test_a_module_with_a_backward_hook_has_the_loop"])
 def backward_hooks_left_out():
     """A module's backward hook, which changes the gradient, is not called, and nobody is told."""
@@ -724,6 +755,12 @@ def data_set_lent_to_models_that_write():
 def long_rows_beside_what_underflows():
     """A weight times an output gradient is a subnormal number, rounded up, and the input that it meets is 1e37 long."""
     put(rounding, "LARGEST_SQUARE", torch.inf)
+
+
+@bug(39, caught_by=[GHOST + "test_no_threshold_lets_subnormal_factors_pass"])
+def thresholds_as_small_as_subnormal_factors():
+    """A threshold is so small that a weighted factor of a gradient is subnormal, and the other factor 2^63 long."""
+    put(_validate, "LEAST_THRESHOLD", 2.0**-100)
 
 
 @bug(54, caught_by=[GROUP_NORM + "test_each_image_has_the_scale_of_its_record"])

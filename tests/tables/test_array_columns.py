@@ -110,7 +110,23 @@ def test_scattering_takes_the_place_of_the_values():
     assert (piece.width, len(piece.names), piece.names[1]) == (found.shape[1], found.shape[1], "image scattering[1]")
 
 
-@pytest.mark.parametrize("line", ["", "centre = 9.0\nscale = 3.0", "groups = 3", 'features = "scattering"'])
+def test_mirrored_features_are_declared_beside_them():
+    found = features(piece_of('features = "scattering"\nmirrored = true'), images())
+    expected = scattering(images(), groups=GROUPS, mirrored=True).reshape(40, -1)
+    assert np.array_equal(found, expected.astype(np.float32))
+    assert not np.array_equal(found, features(piece_of('features = "scattering"'), images()))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "centre = 9.0\nscale = 3.0",
+        "groups = 3",
+        'features = "scattering"',
+        'features = "scattering"\nmirrored = true',
+    ],
+)
 def test_what_is_encoded_is_read_back_exactly_and_so_is_the_encoder(tmp_path: Path, line: str):
     encoder = make_encoder(Schema.loads(SCHEMA + line))
     encoder.save(tmp_path / "encoder.json")
@@ -146,6 +162,7 @@ def test_an_encoder_from_before_these_settings_is_read_as_it_was_meant():
         ('features = "wavelets"', "wavelets"),
         ('features = "scattering"\ncentre = 1.0\nscale = 1.0', "centre and scale belong to values"),
         ('features = "scattering"\ngroups = 10', "groups must divide the 81 channels"),
+        ("mirrored = true", "mirrored belongs to features"),
         ('shape = [120]\nfeatures = "scattering"', "shape must be that of an image"),
     ],
 )

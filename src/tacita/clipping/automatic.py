@@ -24,7 +24,7 @@ class AutomaticClipper(Clipper):
     gradients are scaled *up*, by at most :math:`C / \gamma`.
 
     Attributes:
-        max_grad_norm: The norm C to which large gradients are scaled, finite and >= 2^-100. If the learning rate is
+        max_grad_norm: The norm C to which large gradients are scaled, finite and >= 2^-40. If the learning rate is
             tuned, C is only a unit, and 1 will do.
         gamma: Stability constant, > 0, in the gradient's units; the paper uses 0.01.
 

@@ -25,7 +25,7 @@ class FlatClipper(Clipper):
     holds; the rounding of the weight and of its product with the gradient is included.
 
     Attributes:
-        max_grad_norm: Clipping threshold C, finite and >= 2^-100, in the gradient's units.
+        max_grad_norm: Clipping threshold C, finite and >= 2^-40, in the gradient's units.
 
     Example:
         >>> FlatClipper(max_grad_norm=1.0).weights(torch.tensor([[0.5], [4.0], [torch.inf]]))
@@ -59,8 +59,8 @@ def bounded_quotient(threshold: Tensor | float, norms: Tensor, dtype: torch.dtyp
     :math:`(1 - 8u)(1 + u)^5 < 1`, the rounded vector has :math:`\lVert \mathrm{fl}(w g) \rVert \le C`, and
     :math:`\mathrm{fl}(w \, n) \le C` likewise.
 
-    This holds for normal numbers (``threshold`` included; clippers take none below 2^-100, where subnormal coordinates
-    of the product would need more room). A subnormal weight has no such bound on its relative error,
+    This holds for normal numbers (``threshold`` included; clippers take none below 2^-40, where a subnormal
+    product would need more room). A subnormal weight has no such bound on its relative error,
     so it becomes 0, and so does the weight of a norm that is not finite. A quotient too large for ``dtype`` becomes the
     largest number of ``dtype``.
 

@@ -38,7 +38,7 @@ class SecondMoment(Estimator):
     may have negative eigenvalues.
 
     Attributes:
-        max_row_norm: R, finite and >= 2^-100, in the units of the rows.
+        max_row_norm: R, finite and >= 2^-40, in the units of the rows.
 
     Example:
         >>> from tacita.gradients.given import GivenEngine

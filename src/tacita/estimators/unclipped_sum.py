@@ -40,7 +40,7 @@ class UnclippedSum(Estimator):
     private.
 
     Attributes:
-        declared_max_grad_norm: C, finite and >= 2^-100, in the gradient's units: a public constant, never a number
+        declared_max_grad_norm: C, finite and >= 2^-40, in the gradient's units: a public constant, never a number
             observed in the run.
         failure_probability: p in [0, 1), for the whole run.
         because: Why the bound holds, for the statement.

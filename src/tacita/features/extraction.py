@@ -30,6 +30,7 @@ def scattering(
     num_scales: int = 2,
     num_orientations: int = 8,
     groups: int | None = None,
+    mirrored: bool = False,
     cache: str | os.PathLike[str] | None = None,
 ) -> np.ndarray:
     r"""Return the scattering features of images, float16, one image at a time (:class:`Scattering`).
@@ -42,7 +43,7 @@ def scattering(
         images: Shape (rows, height, width), or with 1, 3 or 4 channels before or after these two; an array, a memory
             map or a tensor.
         lower, upper: The public range of a pixel; 0 and 255 by default for bytes. Never take it from the images.
-        num_scales, num_orientations, groups: As in :class:`Scattering`.
+        num_scales, num_orientations, groups, mirrored: As in :class:`Scattering`.
         cache: A file that keeps the features (safetensors, readable by its owner alone); the result is then a
             read-only memory map, and memory does not grow with the number of images. It is made again if images or
             settings are not those it was made of. Keep it as you keep the images, and choose its name without looking
@@ -62,7 +63,11 @@ def scattering(
     pixels: np.ndarray = found.detach().cpu().numpy() if isinstance(found, Tensor) else np.asanyarray(found)
     lower, upper = pixel_range(pixels.dtype, lower, upper)
     transform = Scattering(
-        shape=pixels.shape[1:], num_scales=num_scales, num_orientations=num_orientations, groups=groups
+        shape=pixels.shape[1:],
+        num_scales=num_scales,
+        num_orientations=num_orientations,
+        groups=groups,
+        mirrored=mirrored,
     )
     shape = (len(pixels), *transform.feature_shape)
     if cache is None:

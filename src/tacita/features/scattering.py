@@ -43,6 +43,9 @@ class Scattering:
         groups: Normalise each of so many groups of the image's channels to mean 0 and variance 1 over the group's
             coefficients, as ``torch.nn.GroupNorm`` does: a rule for one record, which costs no privacy. It must divide
             the number of channels; ``None`` leaves the coefficients as they are.
+        mirrored: Take the mean of the coefficients of the image and of its mirror image, left and right exchanged,
+            before groups are normalised: again a rule for one record. For pictures whose meaning stays the same in a
+            mirror: photographs, not digits.
 
     Raises:
         ValueError: A setting is wrong, or the image is too small for the scales.
@@ -59,6 +62,7 @@ class Scattering:
     num_scales: int = 2
     num_orientations: int = 8
     groups: int | None = None
+    mirrored: bool = False
 
     def __post_init__(self) -> None:
         _validate.count("num_scales", self.num_scales)
@@ -103,7 +107,11 @@ class Scattering:
         pixels = image.to(torch.float32)
         if tuple(self.shape) != (channels, height, width):
             pixels = pixels[None] if len(self.shape) == 2 else pixels.permute(2, 0, 1)
-        found = _filters((height, width), self.num_scales, self.num_orientations)(pixels.contiguous())
+        bank = _filters((height, width), self.num_scales, self.num_orientations)
+        pixels = pixels.contiguous()
+        found = bank(pixels)
+        if self.mirrored:
+            found = (found + bank(pixels.flip(-1))) / 2
         features = found.reshape(self.feature_shape)
         return features if self.groups is None else group_normalised(features, self.groups)
 

@@ -91,6 +91,8 @@ class ArraySpec(Declared, frozen=True, tag="array"):
             public rule on the shape chooses: groups for a feature map, of shape (channels, height, width) with more
             than 4 channels, and else [lower, upper] is mapped to [0, 1].
         features: "scattering" for an image: fixed features in place of the values.
+        mirrored: With ``features``, the mean of those of the image and of its mirror image: for photographs, whose
+            class stays the same in a mirror.
     """
 
     shape: tuple[int, ...]
@@ -100,10 +102,13 @@ class ArraySpec(Declared, frozen=True, tag="array"):
     scale: float | None = None
     groups: int | None = None
     features: Literal["scattering"] | None = None
+    mirrored: bool = False
 
     def __post_init__(self):
         check_bounds(self.lower, self.upper)
         check_array(self.shape, self.lower, self.upper)
+        if self.mirrored and self.features is None:
+            raise ValueError('mirrored belongs to features: declare features = "scattering" with it, or leave it out.')
         if self.features is None:
             scaling = {"centre": self.centre, "scale": self.scale, "groups": self.groups}
             ArrayPiece(column="", shape=self.shape, lower=self.lower, upper=self.upper, **scaling)  # raises if wrong

@@ -123,7 +123,7 @@ def _declared_array(name: str, spec: ArraySpec) -> ArrayPiece | ScatteringPiece:
     """Return the scattering features if they are asked for; else the values, scaled as declared or by the rule."""
     of = {"column": name, "shape": spec.shape, "lower": spec.lower, "upper": spec.upper}
     if spec.features == "scattering":
-        return ScatteringPiece(**of, groups=GROUPS if spec.groups is None else spec.groups)
+        return ScatteringPiece(**of, groups=GROUPS if spec.groups is None else spec.groups, mirrored=spec.mirrored)
     declared = spec.centre is not None or spec.groups is not None
     groups = spec.groups if declared else feature_map_groups(spec.shape)
     return ArrayPiece(**of, centre=spec.centre, scale=spec.scale, groups=groups)

@@ -23,6 +23,7 @@ class ScatteringPiece(Piece, frozen=True, tag="scattering"):
         lower, upper: Public bounds of its values.
         num_scales, num_orientations: Settings of the transform.
         groups: Number of groups of channels that each get mean 0 and variance 1 by the row alone; ``None`` for none.
+        mirrored: Whether features are the mean of those of the image and of its mirror image.
     """
 
     shape: tuple[int, ...]
@@ -31,6 +32,7 @@ class ScatteringPiece(Piece, frozen=True, tag="scattering"):
     num_scales: int = 2
     num_orientations: int = 8
     groups: int | None = GROUPS
+    mirrored: bool = False
 
     def __post_init__(self):
         check_array(self.shape, self.lower, self.upper)
@@ -44,6 +46,7 @@ class ScatteringPiece(Piece, frozen=True, tag="scattering"):
             num_scales=self.num_scales,
             num_orientations=self.num_orientations,
             groups=self.groups,
+            mirrored=self.mirrored,
         )
 
     @property

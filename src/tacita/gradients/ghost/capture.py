@@ -97,6 +97,8 @@ def capture(
             losses, recorder = _forward(tree, loss_fn, leaves, copies, chunk, early)
             of_leaves, of_copies = _backward(losses, recorder, leaves, copies)
         del losses
+        for call in recorder.calls:
+            call.check_gradient()
         recorder.check_nothing_is_kept()
         unseen = {name for name, grad in zip(leaves, of_leaves, strict=True) if grad is not None}
         if not unseen:
@@ -137,6 +139,12 @@ def capture_without_values(
 
 def _check_backward_hooks(tree: ModuleTree) -> None:
     """Refuse backward hooks of modules: under ``vmap`` PyTorch leaves them out, and they may change a gradient."""
+    of_all = torch.nn.modules.module
+    if of_all._global_backward_hooks or of_all._global_backward_pre_hooks:
+        raise UnsupportedModuleError(
+            "a backward hook is registered for all modules (register_module_full_backward_hook or one like it), which "
+            'only the loop calls. Remove the hook, or use method="loop".'
+        )
     for name, module in tree.modules:
         if module._backward_hooks or module._backward_pre_hooks:
             raise UnsupportedModuleError(
@@ -292,6 +300,8 @@ class _Recorder(Marks):
                     func.__name__, rule, call.settings, names, made, shapes, x.detach(), x._version, copies
                 )
                 output = in_graph(one, output, self.early)
+                if self.without_values:
+                    output.register_hook(one.gradient_seen)
                 self.calls.append(one)
         return self.batch.one(output)
 

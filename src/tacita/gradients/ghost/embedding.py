@@ -55,6 +55,9 @@ class EmbeddingRule(LayerRule):
         squares = squared_row_norms(rows, rounding_margin=rounding_margin).sum(dim=1)
         return {"weight": add_radius(squares, _radius(grad)) if rounding_margin else squares}
 
+    def holds(self, use: LayerUse) -> bool:
+        return False
+
     def sums(self, use: LayerUse, weights: RowWeights) -> dict[str, Tensor]:
         _, weighted = use.weighted(weights)
         index, grad = _positions(replace(use, grad=weighted))

@@ -201,9 +201,9 @@ def _norms_taken(engine: GhostEngine, chosen: set[str], named: NamedUse) -> list
     a rule of the user's own.
     """
     mine = {local: name for local, name in named.parameters.items() if name in chosen}
-    if not mine or not _is_ours(named.rule):
-        return [named]
     use = named.use.only(tuple(mine))
+    if not mine or not _is_ours(named.rule) or not named.rule.holds(use):
+        return [named]
     with full_precision(engine._device):
         squares = named.rule.squared_norms(use, rounding_margin=engine.rounding_margin)
     if not all(local in use.kept for local in mine):

@@ -56,6 +56,9 @@ class LinearRule(LayerRule):
             found["bias"] = squared_norm_of(use.kept["bias"], rounding_margin=rounding_margin)
         return found
 
+    def holds(self, use: LayerUse) -> bool:
+        return use.x.shape[1] > 1 and ("weight" not in use.names or _is_held(use))
+
     def sums(self, use: LayerUse, weights: RowWeights) -> dict[str, Tensor]:
         kept = {n: weights.sum(use.kept[n]) for n in use.names if n in use.kept}
         if len(kept) == len(use.names):
@@ -103,8 +106,7 @@ class LinearRule(LayerRule):
         return replace(uses[0], x=x, grad=grad, kept={})
 
     def _weight(self, use: LayerUse, a: Tensor, d: Tensor, rounding_margin: bool) -> Tensor:
-        shape = a.shape[1], a.shape[2], d.shape[2]
-        if not weight_is_small(*shape) or gram_is_cheaper(*shape):
+        if not _is_held(use):
             return squared_norms(a, d, rounding_margin=rounding_margin)
         use.kept["weight"] = outer_grads(a, d)  # serves the sums too
         return squared_norm_of(use.kept["weight"], rounding_margin=rounding_margin)
@@ -123,6 +125,11 @@ def _linear(x: Tensor, parameters: Parameters) -> Tensor:
 @cache
 def _on_intel() -> bool:
     return "Intel" in torch.cpu.get_capabilities().get("cpu_name", "")
+
+
+def _is_held(use: LayerUse) -> bool:
+    shape = use.x.shape[1], use.x.shape[2], use.grad.shape[2]
+    return weight_is_small(*shape) and not gram_is_cheaper(*shape)
 
 
 def _bias_radius(d: Tensor) -> Tensor:

@@ -42,6 +42,7 @@ class RecordedCall:
         edge: Of the output, in autograd's graph; ``None`` if the call is watched.
         grads: What the backward pass gave for ``wanted``; ``None`` where the losses do not depend on it.
         remains: The uses that a watched call left when its norms were taken.
+        seen: In a pass without values: the gradient of the output and its version, when it was first known.
     """
 
     function: str
@@ -56,6 +57,7 @@ class RecordedCall:
     edge: GradientEdge | None = None
     grads: list[Tensor | None] = field(default_factory=list)
     remains: list[NamedUse] | None = None
+    seen: tuple[Tensor, int] | None = None
 
     def names(self) -> list[str]:
         """Return the names of the parameters that the call meets, one for each time."""
@@ -103,6 +105,24 @@ class RecordedCall:
         x = self.x.to(wide(self.x.dtype)) if self.x.is_floating_point() else self.x
         use = LayerUse(self.settings, self.shapes, tuple(self.shapes), x, grad.to(wide(grad.dtype)))
         return [(part, self.rule) for part in self.rule.split(use)]
+
+    def gradient_seen(self, grad: Tensor) -> None:
+        """Remember the gradient of the output, to see whether the rest of the backward pass writes it."""
+        self.seen = grad, grad._version
+
+    def check_gradient(self) -> None:
+        """Refuse a backward of the user's own that has written the gradient which the call was given.
+
+        Raises:
+            UnsupportedModuleError: It has.
+        """
+        seen, self.seen = self.seen, None
+        if seen is not None and seen[0]._version != seen[1]:
+            raise UnsupportedModuleError(
+                f"the backward of an autograd.Function writes the gradient that it is given, and with it that of the "
+                f"call with {', '.join(map(repr, self.names()))}. Let it return a new tensor (grad * 2, not "
+                'grad.mul_(2)), or use method="loop".'
+            )
 
     def _check_untouched(self) -> None:
         if self.x._version == self.version and all(d.tensor._version == d.version for d in self.derived.values()):

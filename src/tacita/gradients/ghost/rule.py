@@ -180,6 +180,10 @@ class LayerRule(ABC):
         use.kept.update(self.grads(use))
         return {n: squared_norm_of(use.kept[n], rounding_margin=rounding_margin) for n in use.names}
 
+    def holds(self, use: LayerUse) -> bool:
+        """Return whether :meth:`squared_norms` keeps per-sample gradients in ``use.kept`` that the sums add."""
+        return True
+
     def sums(self, use: LayerUse, weights: RowWeights) -> dict[str, Tensor]:
         """Return the weighted sums of the gradients of ``use.names``, each of the parameter's shape."""
         grads = use.kept if all(n in use.kept for n in use.names) else self.grads(use)

@@ -28,6 +28,9 @@ class StackedRule(LayerRule):
         squares = squared_norms(use.x.flatten(0, 1), use.grad.flatten(0, 1), rounding_margin=rounding_margin)
         return {"weight": squares.view(len(use.x), -1).sum(dim=1)}
 
+    def holds(self, use: LayerUse) -> bool:
+        return False
+
     def sums(self, use: LayerUse, weights: RowWeights) -> dict[str, Tensor]:
         x, grad = (t.transpose(0, 1).flatten(1, 2) for t in use.weighted_once(weights))
         return {"weight": x.mT @ grad}

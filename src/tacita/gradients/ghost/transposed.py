@@ -41,6 +41,9 @@ class TransposedRule(LayerRule):
     def squared_norms(self, use: LayerUse, *, rounding_margin: bool = True) -> dict[str, Tensor]:
         return self.plain.squared_norms(use, rounding_margin=rounding_margin)
 
+    def holds(self, use: LayerUse) -> bool:
+        return self.plain.holds(use)
+
     def sums(self, use: LayerUse, weights: RowWeights) -> dict[str, Tensor]:
         return self.plain.sums(use, weights)
 
