@@ -13,7 +13,7 @@ import torch
 from tacita.errors import ResumeError, TacitaError
 from tacita.federated import frames
 from tacita.federated.app_folder import APP
-from tacita.federated.flower_processes import Security, Serving
+from tacita.federated.flower_processes import Security, Serving, environment
 from tacita.federated.server_folder import ServerFolder
 from tests.federated.federations import SETTINGS, clients_in, exchange
 from tests.federated.test_federation import TEXT
@@ -261,6 +261,12 @@ def test_the_app_has_no_data(tmp_path):
     for name, text in APP.items():  # the example has comments and docstrings besides
         assert [line for line in text.splitlines() if line not in kept[name].splitlines()] == []
     assert "insecure = true" in (tmp_path / "flower" / "config.toml").read_text()
+
+
+def test_flower_is_told_to_install_nothing_and_to_report_nothing(tmp_path):
+    told = environment(tmp_path)
+    assert told["FLWR_TELEMETRY_ENABLED"] == "0"
+    assert told["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"] == "1"
 
 
 def test_without_flower_it_says_so(monkeypatch, tmp_path):

@@ -15,7 +15,6 @@ from tacita.federated.frames import LARGEST, NOTHING, ask
 if TYPE_CHECKING:  # an extra, and the server's part, which needs torch
     from flwr.app import Context, Message, RecordDict  # pyright: ignore[reportMissingImports]
     from flwr.clientapp import ClientApp  # pyright: ignore[reportMissingImports]
-    from flwr.common.typing import UserConfigValue  # pyright: ignore[reportMissingImports]
     from flwr.serverapp import Grid, ServerApp  # pyright: ignore[reportMissingImports]
 
     from tacita.federated.coordinator import Coordinator, RoundReport
@@ -55,9 +54,8 @@ def packed(payload: bytes) -> "RecordDict":
 
 def unpacked(message: "Message") -> bytes:
     """Return the bytes of a message; :data:`NOTHING` if it is an error, or holds something else."""
-    if not message.has_content():
-        return NOTHING
-    record = message.content.get(KEY)
+    content: Any = message.content if message.has_content() else {}
+    record = content.get(KEY)
     array = record.get(KEY) if isinstance(record, flower().app.ArrayRecord) else None
     return array.data if array is not None and array.stype == SERIALISED and len(array.data) <= LARGEST else NOTHING
 
@@ -183,9 +181,7 @@ def server_app() -> "ServerApp":
     return app
 
 
-def _serve(
-    grid: "Grid", settings: "FederationSettings", folder: "ServerFolder", config: Mapping[str, "UserConfigValue"]
-) -> None:
+def _serve(grid: "Grid", settings: "FederationSettings", folder: "ServerFolder", config: Mapping[str, Any]) -> None:
     """Make all rounds that are left, print each of them, and write the model after each."""
     from tacita.federated.identity import KnownClients
 

@@ -11,12 +11,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from tacita._files import make_folder, replace_durably
 from tacita.errors import TacitaError
+from tacita.federated import tied_process
 from tacita.federated.app_folder import APP
 from tacita.federated.federation import FederationSettings
 from tacita.federated.server_folder import ServerFolder
@@ -88,25 +89,31 @@ def environment(home: Path) -> dict[str, str]:
 
 
 @contextmanager
-def running(command: Sequence[str], *, home: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a program for the block, and end it and what it started; its output goes to the file ``log``."""
-    with log.open("ab") as file:
-        process = subprocess.Popen(
-            command, env=environment(home), stdout=file, stderr=file, stdin=subprocess.DEVNULL, start_new_session=True
+def running(command: Sequence[str], *, home: Path, log: Path | None = None) -> Iterator["subprocess.Popen[bytes]"]:
+    """Run a program for the block, and end it and what it started, also if this process is killed.
+
+    Args:
+        command: The program and its arguments.
+        home: Where Flower's programs keep their files.
+        log: The file that its output is added to; by default it goes where this process's does.
+    """
+    tied = [sys.executable, "-I", "-S", tied_process.__file__, *command]
+    with ExitStack() as stack:
+        file = None if log is None else stack.enter_context(log.open("ab"))
+        process = subprocess.Popen(  # the pipe closes when this process ends, however it does
+            tied, env=environment(home), stdout=file, stderr=file, stdin=subprocess.PIPE, start_new_session=True
         )
     try:
         yield process
     finally:
-        for name in (signal.SIGTERM, signal.SIGKILL):
-            try:
-                os.killpg(process.pid, name)  # its own session: these are its children alone
-            except ProcessLookupError:
-                break
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                continue
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(10)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # its own session: these are its children alone
         process.wait()
+        assert process.stdin is not None
+        process.stdin.close()
 
 
 def free_port() -> int:
@@ -224,6 +231,7 @@ class Serving:
             )
 
     def _flwr(self, *arguments: str) -> None:
-        done = subprocess.run([program("flwr"), *arguments], env=environment(self._home), check=False)
-        if done.returncode:
+        with running([program("flwr"), *arguments], home=self._home) as process:
+            failed = process.wait()
+        if failed:
             raise TacitaError(f"flwr {' '.join(arguments[:2])} failed: its words are above.")
