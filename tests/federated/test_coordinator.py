@@ -11,6 +11,7 @@ from tacita.clipping import PerLayerClipper
 from tacita.errors import ResumeError
 from tacita.federated import Clip21SGDM, ClipSGD, Coordinator, QuantileAveraging, ServerAdam, longest_honest_message
 from tacita.federated.wire import Answer, from_wire, to_wire, wire_tensors
+from tacita.training import checkpoint
 from tests.federated.runs import clip21, clip_sgd
 
 SIZE = 4
@@ -121,6 +122,13 @@ def test_a_server_goes_on_from_its_file(tmp_path, algorithm):
     assert whole.broadcasts([0, 2]) == resumed.broadcasts([0, 2])
     with pytest.raises(ResumeError, match="another federation"):
         coordinator(algorithm, path=tmp_path / "state", federation="others")
+
+
+@pytest.mark.parametrize("tree", [{}, {"oracle": {}}, {"params": 3}, {"params": {"x": torch.zeros(2)}}], ids=str)
+def test_a_file_that_is_no_state_of_a_server_is_refused(tmp_path, tree):
+    checkpoint.save(tmp_path / "state", tree, {"federation": "clinics"})
+    with pytest.raises(ResumeError, match=r"is not the state of a federation's server|of another federation"):
+        coordinator(path=tmp_path / "state")
 
 
 def test_an_algorithm_whose_clients_send_more_is_refused():

@@ -135,23 +135,34 @@ def run_rounds(
     clients: "KnownClients | None" = None,
     seconds: float = SECONDS,
     report: Callable[["RoundReport"], Any] = lambda round_report: None,
+    waiting: Callable[[int], Any] = lambda there: None,
 ) -> None:
     """Make all rounds that are left: ask the clients that are there, and add up what they send.
 
     Args:
         grid: Flower's grid.
         coordinator: The server of the federation.
-        minimum_clients: Number of clients to wait for before a round.
+        minimum_clients: Number of clients to wait for before a round, from 1 to all.
         clients: The keys by which clients are known; by default they are learnt anew, and kept in memory.
         seconds: How long to wait for messages; those that come later are lost.
         report: Is told about each round.
+        waiting: Is told how many clients are there, whenever that number changes while there are too few.
+
+    Raises:
+        ValueError: ``minimum_clients`` is out of range: the server would wait for ever, or make rounds of nobody.
     """
     from tacita.federated.identity import KnownClients
 
+    if not 1 <= minimum_clients <= coordinator.num_clients:
+        raise ValueError(f"minimum_clients must be from 1 to {coordinator.num_clients}, got {minimum_clients}.")
     clients = clients or KnownClients(coordinator.federation, coordinator.num_clients)
     nodes = KnownNodes(grid, clients, seconds=seconds)
     while coordinator.remaining_rounds:
-        while len(live := nodes.live()) < minimum_clients:
+        told = -1
+        while (there := len(live := nodes.live())) < minimum_clients:
+            if there != told:
+                waiting(there)
+            told = there
             time.sleep(PAUSE)
         broadcasts = coordinator.broadcasts(live)
         replies = exchange(grid, {live[client]: data for client, data in broadcasts.items()}, seconds=seconds)
@@ -196,12 +207,14 @@ def _serve(grid: "Grid", settings: "FederationSettings", folder: "ServerFolder",
         accepted = f"accepted {list(done.accepted)} of {list(done.asked)}"
         say(f"round {done.number + 1} of {settings.rounds}: {accepted}{refused}")
 
+    minimum = int(config.get("minimum-clients", 0)) or settings.clients
     run_rounds(
         grid,
         coordinator,
-        minimum_clients=int(config.get("minimum-clients", 0)) or settings.clients,
+        minimum_clients=minimum,
         clients=KnownClients(settings.id, settings.clients, folder.clients, tell=say),
         seconds=float(config.get("seconds", SECONDS)),
         report=report,
+        waiting=lambda there: say(f"waiting for clients: {there} of {minimum} are there"),
     )
     folder.publish(coordinator)
