@@ -44,8 +44,17 @@ def test_a_broadcast_names_the_last_message_that_was_added_up():
         said.append(from_wire(server.broadcasts([0])[0]))
         server.receive(replies)
     said.append(from_wire(server.broadcasts([0])[0]))
-    assert [one.accepted for one in said] == [None, 3, 3, 3, 9, 9]
-    assert [one.refused for one in said] == ["", "", "", "", "", "an old number"]
+    server.receive({0: message(0, 0.1, 10)})
+    said.append(from_wire(server.broadcasts([0])[0]))
+    assert [one.accepted for one in said] == [None, 3, 3, 3, 9, 9, 10]
+    assert [one.refused for one in said] == ["", "", "", "", "", "an old number", ""]
+
+
+def test_clients_are_asked_and_added_up_in_the_order_of_their_numbers():
+    """Not in that of a set, where 8 may come before 1."""
+    server = coordinator(clients=10)
+    assert [*server.broadcasts([9, 8, 1, 8])] == [1, 8, 9]
+    assert server.receive({client: message(client, 0.1) for client in (9, 8, 1)}).accepted == (1, 8, 9)
 
 
 @pytest.mark.parametrize(
