@@ -59,7 +59,7 @@ format: $(STAMP)  ## Put the code into its format
 	$(BIN)/ruff check --fix .
 
 audit: $(STAMP) cpus  ## The tests again with TACITA_AUDIT=1: more kill points, runs, examples, Opacus' grids; writes docs/audit.md
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[bench,federated]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[bench]'
 	TACITA_AUDIT=1 $(PYTEST)
 	$(BIN)/python docs/make_audit.py
 

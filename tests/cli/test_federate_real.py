@@ -4,15 +4,18 @@ import os
 import signal
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tacita.federated import frames
+from tacita.federated import flower_processes, frames
 from tacita.federated.identity import KnownClients
 from tacita.federated.wire import from_wire
 from tests.federated.federations import SETTINGS, rows_of
 from tests.federated.test_federation import TEXT
+
+SERVE = ["serve", "federation.toml", "--output", "server", "--insecure"]
 
 
 @pytest.fixture
@@ -30,6 +33,10 @@ def files(tmp_path, monkeypatch):
     [
         (["serve", "federation.toml", "--output", "server"], "certificate and key and authority must be given"),
         (["serve", "nothing.toml", "--output", "server", "--insecure"], "federation must be a readable text file"),
+        ([*SERVE, "--minimum-clients", "5"], "minimum_clients must be at most 4"),
+        ([*SERVE, "--minimum-clients", "-1"], "minimum_clients must be an integer >= 0, got -1"),
+        ([*SERVE, "--seconds", "nan"], "seconds must be"),
+        ([*SERVE, "--port", "0"], "port must be from 1 to 65535"),
         (["join", "federation.toml", "rows.npz", "--client", "4", "--output", "mine"], "number must be from 0 to 3"),
         (["join", "federation.toml", "federation.toml", "--client", "1", "--output", "mine"], "must be an NPZ file"),
     ],
@@ -79,3 +86,15 @@ def test_a_client_answers_until_it_is_stopped(files, tacita_command, tmp_path):
     assert from_wire(said[-1]).number == 0
     assert not path.exists()
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_client_whose_supernode_has_ended_does_not_wait_in_vain(files, tacita_command, monkeypatch):
+    """As one whose server is another version's, or cannot be reached for good."""
+    monkeypatch.setattr(flower_processes, "program", lambda name: "flower")
+    monkeypatch.setattr(flower_processes, "supernode", lambda *_, **__: ["sh", "-c", "echo no such server; exit 3"])
+    words = ["--client", "1", "--output", "mine", "--superlink", "127.0.0.1:1", "--insecure"]
+    outcome = tacita_command("federate", "join", *files, *words)
+    assert outcome.code == 2
+    assert "the SuperNode has ended; 'mine/supernode.log' says why" in outcome.err
+    assert "0 of 6 planned queries made" in outcome.out
+    assert Path("mine/supernode.log").read_text() == "no such server\n"

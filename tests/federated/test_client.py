@@ -72,6 +72,17 @@ def test_a_number_that_was_not_sent_is_refused(accepted):
         client.answer(POINT, accepted=accepted)
 
 
+@pytest.mark.parametrize("accepted", [None, 0, True, 3])
+def test_a_server_that_has_forgotten_what_it_accepted_is_not_answered(accepted):
+    """Nothing but the last message and the one accepted before it: True is not the number 1."""
+    client, last = Client(oracle_of()), None
+    for _ in range(3):
+        last = client.answer(POINT, accepted=last).number
+    with pytest.raises(ValueError, match="accepted must be the number of the last message"):
+        client.answer(POINT, accepted=accepted)
+    assert client.answer(POINT, accepted=1).number == 3
+
+
 def test_restarts_cost_the_messages_that_were_made(tmp_path):
     """A process for each round: the ledger charges as many releases as there were, and the messages are the same."""
     path, kept, sent, accepted = tmp_path / "ledger.jsonl", None, [], None

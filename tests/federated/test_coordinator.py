@@ -11,6 +11,7 @@ from tacita.clipping import PerLayerClipper
 from tacita.errors import ResumeError
 from tacita.federated import Clip21SGDM, ClipSGD, Coordinator, QuantileAveraging, ServerAdam, longest_honest_message
 from tacita.federated.wire import Answer, from_wire, to_wire, wire_tensors
+from tacita.training import checkpoint
 from tests.federated.runs import clip21, clip_sgd
 
 SIZE = 4
@@ -43,8 +44,17 @@ def test_a_broadcast_names_the_last_message_that_was_added_up():
         said.append(from_wire(server.broadcasts([0])[0]))
         server.receive(replies)
     said.append(from_wire(server.broadcasts([0])[0]))
-    assert [one.accepted for one in said] == [None, 3, 3, 3, 9, 9]
-    assert [one.refused for one in said] == ["", "", "", "", "", "an old number"]
+    server.receive({0: message(0, 0.1, 10)})
+    said.append(from_wire(server.broadcasts([0])[0]))
+    assert [one.accepted for one in said] == [None, 3, 3, 3, 9, 9, 10]
+    assert [one.refused for one in said] == ["", "", "", "", "", "an old number", ""]
+
+
+def test_clients_are_asked_and_added_up_in_the_order_of_their_numbers():
+    """Not in that of a set, where 8 may come before 1."""
+    server = coordinator(clients=10)
+    assert [*server.broadcasts([9, 8, 1, 8])] == [1, 8, 9]
+    assert server.receive({client: message(client, 0.1) for client in (9, 8, 1)}).accepted == (1, 8, 9)
 
 
 @pytest.mark.parametrize(
@@ -121,6 +131,13 @@ def test_a_server_goes_on_from_its_file(tmp_path, algorithm):
     assert whole.broadcasts([0, 2]) == resumed.broadcasts([0, 2])
     with pytest.raises(ResumeError, match="another federation"):
         coordinator(algorithm, path=tmp_path / "state", federation="others")
+
+
+@pytest.mark.parametrize("tree", [{}, {"oracle": {}}, {"params": 3}, {"params": {"x": torch.zeros(2)}}], ids=str)
+def test_a_file_that_is_no_state_of_a_server_is_refused(tmp_path, tree):
+    checkpoint.save(tmp_path / "state", tree, {"federation": "clinics"})
+    with pytest.raises(ResumeError, match=r"is not the state of a federation's server|of another federation"):
+        coordinator(path=tmp_path / "state")
 
 
 def test_an_algorithm_whose_clients_send_more_is_refused():

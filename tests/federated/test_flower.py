@@ -4,6 +4,7 @@ import json
 import os
 import random
 import threading
+import tomllib
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import torch
 from tacita.errors import ResumeError, TacitaError
 from tacita.federated import frames
 from tacita.federated.app_folder import APP
-from tacita.federated.flower_processes import Security, Serving
+from tacita.federated.flower_processes import Security, Serving, environment
 from tacita.federated.server_folder import ServerFolder
 from tests.federated.federations import SETTINGS, clients_in, exchange
 from tests.federated.test_federation import TEXT
@@ -261,6 +262,58 @@ def test_the_app_has_no_data(tmp_path):
     for name, text in APP.items():  # the example has comments and docstrings besides
         assert [line for line in text.splitlines() if line not in kept[name].splitlines()] == []
     assert "insecure = true" in (tmp_path / "flower" / "config.toml").read_text()
+
+
+@pytest.mark.parametrize("name", ["plain", "two words", "back\\slash", "don't", "a=b,c", "\u00e9"])
+def test_a_path_reaches_flower_as_it_is(name, tmp_path):
+    """Flower takes apart the words of its configuration itself."""
+    pytest.importorskip("flwr")
+    from flwr.common.config import parse_config_args
+
+    folder = tmp_path / name
+    server = Serving(
+        federation=str(folder / "f.toml"), output=str(folder), host="::1", port=1, security=Security(authority="a.pem")
+    )
+    found = parse_config_args([server.run_config()])
+    assert (found["federation"], found["output"]) == (str(folder / "f.toml"), str(folder))
+    folder.mkdir()
+    server.write_app()
+    assert tomllib.loads((folder / "flower" / "config.toml").read_text())["superlink"]["here"]["address"] == "::1:1"
+
+
+@pytest.mark.parametrize("name", ['a" output="/etc', "line\n", "\udcff"])
+def test_a_path_that_flower_would_take_for_something_else_is_refused(name):
+    with pytest.raises(ValueError, match="output must have no quotation mark"):
+        Serving(federation="f.toml", output=name, host="h", port=1, security=Security(insecure=True)).run_config()
+
+
+def test_numbers_that_a_server_would_wait_for_ever_with_are_refused(flwr_app):
+    from tacita.federated.flower import run_rounds
+
+    for number in (0, -1, 5):
+        with pytest.raises(ValueError, match="minimum_clients must be from 1 to 4"):
+            run_rounds(fake_grid({}), SETTINGS.coordinator(), minimum_clients=number)
+
+
+def test_it_is_told_how_many_clients_are_waited_for(tmp_path, flwr_app):
+    from tacita.federated.flower import run_rounds
+
+    told = []
+    with clients_in(tmp_path) as residents, serving(residents, tmp_path) as paths:
+        grid = fake_grid({10: configuration(paths[0])})
+
+        def waiting(there):
+            told.append(there)
+            grid.nodes |= {10 + number: configuration(paths[number]) for number in range(min(there + 2, 4))}
+
+        run_rounds(grid, SETTINGS.coordinator(), minimum_clients=4, waiting=waiting)
+    assert told == [1, 3]
+
+
+def test_flower_is_told_to_install_nothing_and_to_report_nothing(tmp_path):
+    told = environment(tmp_path)
+    assert told["FLWR_TELEMETRY_ENABLED"] == "0"
+    assert told["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"] == "1"
 
 
 def test_without_flower_it_says_so(monkeypatch, tmp_path):

@@ -71,3 +71,17 @@ def test_a_server_whose_lock_is_gone_ends_before_it_publishes(folder):
                 folder.publish(server)
     assert not folder.model.exists()
     folder.publish(server)  # no server is running
+
+
+def test_a_server_that_has_lost_its_state_is_not_started_anew(folder):
+    """Clients that remember a message would not answer it, and every round would be one of nobody."""
+    server = SETTINGS.coordinator(folder.state)
+    with folder.serving():
+        server.broadcasts([0])
+        server.receive({})
+        folder.publish(server)
+    with folder.serving():
+        pass
+    folder.state.unlink()
+    with pytest.raises(ResumeError, match="is missing, and a round was made there"), folder.serving():
+        pass

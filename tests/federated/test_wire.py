@@ -181,3 +181,16 @@ def test_the_client_app_needs_no_torch():
     script = "import sys; from tacita.federated import frames; print(*sys.modules)"
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert not {"torch", "numpy", "flwr"} & set(ran.stdout.split())
+
+
+def test_tensors_have_the_same_bytes_on_every_machine():
+    one = wire_tensors({"x": torch.tensor([[1.0], [-2.0]], dtype=torch.float32)})["x"]
+    assert one.shape == (2, 1)
+    assert one.data == bytes.fromhex("000000000000f03f00000000000000c0")
+
+
+def test_what_is_read_may_be_written_to():
+    """In memory of its own: the bytes of a record do not change."""
+    record = wire_tensors({"x": torch.zeros(2)})
+    tensors_of(record, {"x": torch.Size([2])})["x"].add_(1)
+    assert record["x"].data == bytes(16)

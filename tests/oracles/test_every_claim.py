@@ -78,6 +78,15 @@ every_claim = pytest.mark.parametrize("name", CLAIMS)
 pytestmark = pytest.mark.filterwarnings("ignore:declared_max_grad_norm is 1, and the noise")
 
 
+class NeverEnough:
+    """A mechanism that refuses whatever is paid for."""
+
+    in_stretches = False
+
+    def check_paid(self, event, noise_std, contribution):
+        raise LedgerError("never enough")
+
+
 class Watched:
     """An oracle of a claim, and the bounded values that each of its queries was paid for with."""
 
@@ -250,6 +259,22 @@ def test_noise_below_what_is_paid_for_is_refused(problem, name):
         oracle.line.noise_std[block] = math.nan
         with pytest.raises(LedgerError, match="is nan"):
             oracle.query(trainable(problem[0]))
+
+
+@pytest.mark.parametrize("part", ["session", "contribution", "mechanism"])
+def test_the_noise_is_compared_anew_with_whatever_has_changed(problem, part):
+    """A comparison that was right once says nothing of another session, contribution or mechanism."""
+    oracle = Watched(problem, "clipped").oracle
+    oracle.query(trainable(problem[0]))
+    if part == "session":
+        noisier = Watched(problem, "clipped", mechanism=tacita.GaussianMechanism(noise_multiplier=2.0)).session
+        oracle.line.session = noisier
+    elif part == "contribution":
+        oracle.line._contribution = {"all": 1.5}
+    else:
+        oracle.line._mechanism = NeverEnough()
+    with pytest.raises(LedgerError, match=r"is .* event promises|never enough"):
+        oracle.line.begin()
 
 
 @pytest.mark.parametrize("factor", [0.5, 1.0])

@@ -38,7 +38,7 @@ class SumOfMessages(FedAvg):
         start = {name: p.detach() for name, p in settings.build_model().named_parameters()}
         self.server, self.made = self.algorithm.start(start), 0
 
-    def initialize_parameters(self, client_manager: ClientManager) -> Parameters:
+    def initialize_parameters(self, client_manager: ClientManager | None) -> Parameters:
         """Return arrays of the model's shapes, in the order of their names."""
         return ndarrays_to_parameters([self.server.params[name].numpy() for name in sorted(self.server.params)])
 

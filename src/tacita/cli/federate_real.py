@@ -6,12 +6,16 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
 from tacita._files import make_folder
 from tacita.cli.outputs import check_folder, say_written
+from tacita.errors import TacitaError
+
+if TYPE_CHECKING:
+    from subprocess import Popen
 
 STOP = (signal.SIGINT, signal.SIGTERM)
 Flag = Annotated[bool, Parameter(negative=())]
@@ -57,9 +61,7 @@ def serve(
     security = Security(insecure=insecure, certificate=certificate, key=key, authority=authority)
     security.of_server()
     check_folder("--output", output)
-    FederationSettings.read(federation)
-    make_folder(Path(output))
-    Serving(
+    server = Serving(
         federation=federation,
         output=output,
         host=host,
@@ -68,7 +70,10 @@ def serve(
         node_keys=node_key,
         minimum_clients=minimum_clients,
         seconds=seconds,
-    ).run()
+    )
+    server.check(FederationSettings.read(federation))
+    make_folder(Path(output))
+    server.run()
     say_written(output)
     return 0
 
@@ -119,16 +124,21 @@ def join(
         stopped = stack.enter_context(_signals())
         resident = stack.enter_context(joined(settings, rows, number=client, folder=output, tell=_say))
         path = Path(socket or Path(output) / "private" / "socket").resolve()
+        nodes, log = list["Popen[bytes]"](), Path(output) / "supernode.log"
 
         def ready() -> None:
             _say(f"client {client} of {settings.name!r} answers at {os.fspath(path)}")
             if superlink is not None:
                 command = supernode(superlink, path, security, key=node_key)
-                log = Path(output) / "supernode.log"
-                stack.enter_context(running(command, home=Path(output).resolve() / "flower", log=log))
+                nodes.append(stack.enter_context(running(command, home=Path(output).resolve() / "flower", log=log)))
 
-        resident.serve(path, until=lambda: bool(stopped), ready=ready)
+        def over() -> bool:
+            return bool(stopped) or any(node.poll() is not None for node in nodes)
+
+        resident.serve(path, until=over, ready=ready)
         print(statement(resident.ledger, delta=settings.delta))
+        if not stopped:
+            raise TacitaError(f"the SuperNode has ended; {os.fspath(log)!r} says why. The same command goes on.")
     return 0
 
 

@@ -88,6 +88,11 @@ class Client:
         """Number of planned messages that are left."""
         return self._oracle.remaining_queries
 
+    @property
+    def remembers(self) -> bool:
+        """Whether a message depends on those before it, as that of a clipped difference does."""
+        return self._oracle.state_dict()["estimator_state"] is not None
+
     def answer(self, params: Mapping[str, Tensor], *, accepted: int | None) -> Message:
         """Return the message to a broadcast. Save :meth:`state_dict` before you send it.
 

@@ -233,12 +233,19 @@ class Coordinator:
 
     def _load(self, path: Path) -> None:
         tree, head = checkpoint.load(path)
-        shapes = {name: x.shape for name, x in tree["params"].items()}
-        if head.get("federation") != self.federation or shapes != self._shapes:
-            raise ResumeError(f"{path.name} is of another federation: choose another folder.")
-        self._server = ServerState(dict(tree["params"]), dict(tree["estimate"]), dict(tree["memory"]))
-        self._accepted, self._seen, self._refused = dict(tree["accepted"]), dict(tree["seen"]), dict(tree["refused"])
-        self.round = tree["round"]
+        try:
+            shapes = {name: x.shape for name, x in tree["params"].items()}
+            if head.get("federation") != self.federation or shapes != self._shapes:
+                raise ResumeError(f"{path.name} is of another federation: choose another folder.")
+            self._server = ServerState(dict(tree["params"]), dict(tree["estimate"]), dict(tree["memory"]))
+            self._accepted, self._seen, self._refused = (
+                dict(tree["accepted"]),
+                dict(tree["seen"]),
+                dict(tree["refused"]),
+            )
+            self.round = tree["round"]
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise ResumeError(f"{path.name} is not the state of a federation's server: restore it.") from error
 
     def __repr__(self) -> str:
         return f"Coordinator(federation={self.federation!r}, round={self.round} of {self.rounds})"

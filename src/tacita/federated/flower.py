@@ -15,7 +15,6 @@ from tacita.federated.frames import LARGEST, NOTHING, ask
 if TYPE_CHECKING:  # an extra, and the server's part, which needs torch
     from flwr.app import Context, Message, RecordDict  # pyright: ignore[reportMissingImports]
     from flwr.clientapp import ClientApp  # pyright: ignore[reportMissingImports]
-    from flwr.common.typing import UserConfigValue  # pyright: ignore[reportMissingImports]
     from flwr.serverapp import Grid, ServerApp  # pyright: ignore[reportMissingImports]
 
     from tacita.federated.coordinator import Coordinator, RoundReport
@@ -55,9 +54,8 @@ def packed(payload: bytes) -> "RecordDict":
 
 def unpacked(message: "Message") -> bytes:
     """Return the bytes of a message; :data:`NOTHING` if it is an error, or holds something else."""
-    if not message.has_content():
-        return NOTHING
-    record = message.content.get(KEY)
+    content: Any = message.content if message.has_content() else {}
+    record = content.get(KEY)
     array = record.get(KEY) if isinstance(record, flower().app.ArrayRecord) else None
     return array.data if array is not None and array.stype == SERIALISED and len(array.data) <= LARGEST else NOTHING
 
@@ -137,23 +135,34 @@ def run_rounds(
     clients: "KnownClients | None" = None,
     seconds: float = SECONDS,
     report: Callable[["RoundReport"], Any] = lambda round_report: None,
+    waiting: Callable[[int], Any] = lambda there: None,
 ) -> None:
     """Make all rounds that are left: ask the clients that are there, and add up what they send.
 
     Args:
         grid: Flower's grid.
         coordinator: The server of the federation.
-        minimum_clients: Number of clients to wait for before a round.
+        minimum_clients: Number of clients to wait for before a round, from 1 to all.
         clients: The keys by which clients are known; by default they are learnt anew, and kept in memory.
         seconds: How long to wait for messages; those that come later are lost.
         report: Is told about each round.
+        waiting: Is told how many clients are there, whenever that number changes while there are too few.
+
+    Raises:
+        ValueError: ``minimum_clients`` is out of range: the server would wait for ever, or make rounds of nobody.
     """
     from tacita.federated.identity import KnownClients
 
+    if not 1 <= minimum_clients <= coordinator.num_clients:
+        raise ValueError(f"minimum_clients must be from 1 to {coordinator.num_clients}, got {minimum_clients}.")
     clients = clients or KnownClients(coordinator.federation, coordinator.num_clients)
     nodes = KnownNodes(grid, clients, seconds=seconds)
     while coordinator.remaining_rounds:
-        while len(live := nodes.live()) < minimum_clients:
+        told = -1
+        while (there := len(live := nodes.live())) < minimum_clients:
+            if there != told:
+                waiting(there)
+            told = there
             time.sleep(PAUSE)
         broadcasts = coordinator.broadcasts(live)
         replies = exchange(grid, {live[client]: data for client, data in broadcasts.items()}, seconds=seconds)
@@ -183,9 +192,7 @@ def server_app() -> "ServerApp":
     return app
 
 
-def _serve(
-    grid: "Grid", settings: "FederationSettings", folder: "ServerFolder", config: Mapping[str, "UserConfigValue"]
-) -> None:
+def _serve(grid: "Grid", settings: "FederationSettings", folder: "ServerFolder", config: Mapping[str, Any]) -> None:
     """Make all rounds that are left, print each of them, and write the model after each."""
     from tacita.federated.identity import KnownClients
 
@@ -200,12 +207,14 @@ def _serve(
         accepted = f"accepted {list(done.accepted)} of {list(done.asked)}"
         say(f"round {done.number + 1} of {settings.rounds}: {accepted}{refused}")
 
+    minimum = int(config.get("minimum-clients", 0)) or settings.clients
     run_rounds(
         grid,
         coordinator,
-        minimum_clients=int(config.get("minimum-clients", 0)) or settings.clients,
+        minimum_clients=minimum,
         clients=KnownClients(settings.id, settings.clients, folder.clients, tell=say),
         seconds=float(config.get("seconds", SECONDS)),
         report=report,
+        waiting=lambda there: say(f"waiting for clients: {there} of {minimum} are there"),
     )
     folder.publish(coordinator)

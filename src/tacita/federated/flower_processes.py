@@ -3,6 +3,7 @@
 Nothing is installed at run time, and Flower's telemetry is off. Whether the connection is encrypted has no default.
 """
 
+import json
 import os
 import shutil
 import signal
@@ -11,17 +12,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from tacita import _validate
 from tacita._files import make_folder, replace_durably
 from tacita.errors import TacitaError
+from tacita.federated import tied_process
 from tacita.federated.app_folder import APP
 from tacita.federated.federation import FederationSettings
 from tacita.federated.server_folder import ServerFolder
 
 SECONDS_TO_START = 120.0
+LAST_PORT = 65535
 QUIETLY = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -88,25 +92,31 @@ def environment(home: Path) -> dict[str, str]:
 
 
 @contextmanager
-def running(command: Sequence[str], *, home: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a program for the block, and end it and what it started; its output goes to the file ``log``."""
-    with log.open("ab") as file:
-        process = subprocess.Popen(
-            command, env=environment(home), stdout=file, stderr=file, stdin=subprocess.DEVNULL, start_new_session=True
+def running(command: Sequence[str], *, home: Path, log: Path | None = None) -> Iterator["subprocess.Popen[bytes]"]:
+    """Run a program for the block, and end it and what it started, also if this process is killed.
+
+    Args:
+        command: The program and its arguments.
+        home: Where Flower's programs keep their files.
+        log: The file that its output is added to; by default it goes where this process's does.
+    """
+    tied = [sys.executable, "-I", "-S", tied_process.__file__, *command]
+    with ExitStack() as stack:
+        file = None if log is None else stack.enter_context(log.open("ab"))
+        process = subprocess.Popen(  # the pipe closes when this process ends, however it does
+            tied, env=environment(home), stdout=file, stderr=file, stdin=subprocess.PIPE, start_new_session=True
         )
     try:
         yield process
     finally:
-        for name in (signal.SIGTERM, signal.SIGKILL):
-            try:
-                os.killpg(process.pid, name)  # its own session: these are its children alone
-            except ProcessLookupError:
-                break
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                continue
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(10)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # its own session: these are its children alone
         process.wait()
+        assert process.stdin is not None
+        process.stdin.close()
 
 
 def free_port() -> int:
@@ -133,6 +143,17 @@ def wait_for_port(host: str, port: int, process: subprocess.Popen[bytes], log: P
     raise TacitaError(f"Flower did not start at {host}:{port}: {str(log)!r} says why.")
 
 
+def quoted(name: str, value: str) -> str:
+    """Return a string as Flower's configuration has it, between quotation marks.
+
+    Raises:
+        ValueError: It holds a quotation mark, which Flower takes for the end, or what cannot be printed.
+    """
+    if '"' in value or not value.isprintable():
+        raise ValueError(f"{name} must have no quotation mark and no control character, got {value!r}: rename it.")
+    return json.dumps(value, ensure_ascii=False)
+
+
 def supernode(address: str, path: Path, security: Security, *, key: str | None = None) -> list[str]:
     """Return the command of a SuperNode that hands broadcasts to the resident at the socket ``path``.
 
@@ -145,7 +166,8 @@ def supernode(address: str, path: Path, security: Security, *, key: str | None =
     mine = [] if key is None else ["--auth-supernode-private-key", str(Path(key).resolve())]
     return [
         *(program("flower-supernode"), "--superlink", address, *security.of_client(), *mine),
-        *("--host", "127.0.0.1", "--port", str(free_port()), "--node-config", f'socket="{path.resolve()}"'),
+        *("--host", "127.0.0.1", "--port", str(free_port()), "--node-config"),
+        f"socket={quoted('socket', str(path.resolve()))}",
     ]
 
 
@@ -183,9 +205,11 @@ class Serving:
             make_folder((folder / name).parent)
             replace_durably(folder / name, text.encode())
         make_folder(self._home)
-        secure = self.security.insecure or f"root-certificates = '{Path(self.security.authority or '').resolve()}'"
-        words = f"[superlink]\ndefault = 'here'\n[superlink.here]\naddress = '{self.host}:{self.port}'\n"
-        words += "insecure = true\n" if secure is True else f"{secure}\n"
+        words = "[superlink]\ndefault = 'here'\n[superlink.here]\n"
+        words += f"address = {quoted('host', f'{self.host}:{self.port}')}\n"
+        authority = str(Path(self.security.authority or "").resolve())
+        secure = f"root-certificates = {quoted('authority', authority)}\n"
+        words += "insecure = true\n" if self.security.insecure else secure
         replace_durably(self._home / "config.toml", words.encode())
         return folder
 
@@ -194,13 +218,37 @@ class Serving:
 
         Raises:
             ResumeError: Another server is running in the folder.
+            ValueError: A number is out of range, or a path cannot be told to Flower.
             TacitaError: Flower did not start, or the run ended before its last round.
         """
         with ServerFolder(self.output).commanded():
-            self._run()
+            settings = FederationSettings.read(self.federation)
+            self.check(settings)
+            self._run(settings, self.run_config())
 
-    def _run(self) -> None:
-        settings, superlink = FederationSettings.read(self.federation), program("flower-superlink")
+    def check(self, settings: FederationSettings) -> None:
+        """Raise ``ValueError`` if a number is out of range: a server would wait for ever, or for nobody."""
+        if _validate.count("minimum_clients", self.minimum_clients, at_least=0) > settings.clients:
+            raise ValueError(
+                f"minimum_clients must be at most {settings.clients}, the clients of the federation, got "
+                f"{self.minimum_clients}."
+            )
+        _validate.positive("seconds", self.seconds)
+        if not 1 <= self.port <= LAST_PORT:
+            raise ValueError(f"port must be from 1 to {LAST_PORT}, got {self.port}.")
+
+    def run_config(self) -> str:
+        """Return what ``flwr run`` tells the app."""
+        config: Mapping[str, object] = {
+            "federation": quoted("federation", str(Path(self.federation).resolve())),
+            "output": quoted("output", str(Path(self.output).resolve())),
+            "minimum-clients": self.minimum_clients,
+            "seconds": float(self.seconds),
+        }
+        return " ".join(f"{name}={value}" for name, value in config.items())
+
+    def _run(self, settings: FederationSettings, words: str) -> None:
+        superlink = program("flower-superlink")
         flags = [*self.security.of_server(), "--disable-runtime-dependency-installation"]
         flags += ["--enable-supernode-auth"] * bool(self.node_keys)
         app, log = self.write_app(), Path(self.output) / "superlink.log"
@@ -209,13 +257,6 @@ class Serving:
             wait_for_port(self.host, self.port, process, log)
             for key in self.node_keys:
                 self._flwr("supernode", "register", str(Path(key).resolve()), "here")
-            config: Mapping[str, object] = {
-                "federation": f'"{Path(self.federation).resolve()}"',
-                "output": f'"{Path(self.output).resolve()}"',
-                "minimum-clients": self.minimum_clients,
-                "seconds": float(self.seconds),
-            }
-            words = " ".join(f"{name}={value}" for name, value in config.items())
             self._flwr("run", str(app), "here", "--stream", "--run-config", words)
         left = settings.coordinator(ServerFolder(self.output).state).remaining_rounds
         if left:
@@ -224,6 +265,7 @@ class Serving:
             )
 
     def _flwr(self, *arguments: str) -> None:
-        done = subprocess.run([program("flwr"), *arguments], env=environment(self._home), check=False)
-        if done.returncode:
+        with running([program("flwr"), *arguments], home=self._home) as process:
+            failed = process.wait()
+        if failed:
             raise TacitaError(f"flwr {' '.join(arguments[:2])} failed: its words are above.")

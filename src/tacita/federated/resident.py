@@ -39,6 +39,7 @@ from tacita.training.folder import RunFolder
 IDENTITY = "identity.key"  # what the server knows this client by; private
 PROBLEMS = "problems.txt"  # what went wrong, in full; private
 MOST_PROBLEMS = 2**20  # bytes of that file
+MOST_STRANGERS = 8  # other federations that are told of
 SECONDS_BETWEEN_LOOKS = 0.2  # whether to stop
 
 
@@ -105,6 +106,8 @@ class Resident:
         model = oracle.source.model
         given = {} if model is None else dict(model.named_parameters())
         self._dtypes = {name: given[name].dtype if name in given else torch.float64 for name in self._shapes}
+        self._round = 0  # of the last broadcast that was answered
+        self._strangers: set[str] = set()  # federations that were asked for, and are not this one
         self._identity = ClientIdentity.at(folder.private / IDENTITY, new=not folder.checkpoint.exists())
         self._take_up()
 
@@ -122,6 +125,7 @@ class Resident:
                 raise ResumeError("the folder is that of another federation or client: choose another folder.")
             try:
                 self._client.load_state_dict(tree)
+                self._round = int(tree["round"])
                 self._oracle.line.redo_nothing()  # or the number sent would tell whether redone values are the same
             except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
                 raise ResumeError(f"{path.name} does not fit this client.") from error
@@ -141,21 +145,41 @@ class Resident:
     def _answer(self, request: bytes) -> bytes:
         record = from_wire(request)
         if not isinstance(record, Greeting | Broadcast) or record.federation != self.federation:
+            self._say_other(getattr(record, "federation", self.federation))
             raise WireError("the record is not for a client of this federation.")
         if isinstance(record, Greeting):
             return to_wire(self._identity.introduction(record, self.number))
         if record.refused:
             self._tell(f"the server has refused the last message: {record.refused[:40]!r}")
+        if record.round < self._round and self._client.remembers:
+            raise WireError(
+                "the broadcast is of a round that is over: what it says of the last message is out of date."
+            )
         found = tensors_of(record.params, self._shapes)
         params = {name: x.to(self._dtypes[name]) for name, x in found.items()}
         message = self._client.answer(params, accepted=record.accepted)
+        self._round = record.round
         self._save()
         return to_wire(Answer(self.federation, self.number, message.number, wire_tensors(message.values)))
+
+    def _say_other(self, federation: str) -> None:
+        """Tell, once for each, which other federation a server has asked for, so that nobody waits in vain."""
+        if (
+            federation != self.federation
+            and len(self._strangers) < MOST_STRANGERS
+            and federation not in self._strangers
+        ):
+            self._strangers.add(federation)
+            self._tell(
+                f"a server asks for the federation {federation[:80]!r}, and this client is of {self.federation!r}: it "
+                "is not answered. Server and clients need the same file of settings."
+            )
 
     def _save(self) -> None:
         """Put ledger, checkpoint and the next key on disk, in this order."""
         self._oracle.session.flush()
         tree: dict[str, Any] = self._client.state_dict()
+        tree["round"] = self._round
         tree["oracle"] = {**tree["oracle"], "generation": tree["oracle"]["generation"] + 1}
         checkpoint.save(self._folder.checkpoint, tree, {"federation": self.federation, "client": self.number})
         self._oracle.ratchet()

@@ -60,6 +60,7 @@ class ServerFolder:
         try:
             with self._held(self._lock, handle):
                 self._serving = os.fstat(handle)
+                self._check_state()
                 try:
                     yield
                 finally:
@@ -80,6 +81,15 @@ class ServerFolder:
             yield
         finally:
             lock.release()
+
+    def _check_state(self) -> None:
+        """Raise ``ResumeError`` if the server had made a round here, and its state is gone."""
+        if self.model.exists() and not self.state.exists():
+            raise ResumeError(
+                f"{self.state.name} of {os.fspath(self.path)!r} is missing, and a round was made there: restore it. "
+                "Clients that remember a message would not answer a server that has forgotten it. A new federation "
+                "needs a folder and a name of its own."
+            )
 
     def _check_held(self) -> None:
         """Raise ``ResumeError`` if the lock that this server holds is no longer the one in the folder."""
