@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tacita.clipping import FlatClipper
-from tacita.experiments.runner import Check, Experiment, Progress, Result, Row
+from tacita.experiments.runner import Check, Progress, Result, Row
 from tacita.federated import Clip21SGDM, ClipSGD, FederatedAlgorithm
 from tacita.theory.clip21_example import geometric_median, toy_noise
 
@@ -125,20 +125,3 @@ def example_1(full: bool, seed: int, progress: Progress) -> Result:
         ],
         notes=["exact gradients, step 0.1, threshold 1; momentum weight 0.5"],
     )
-
-
-PAPER = "Momentum and Error Feedback for Clipping with Fast Rates and Differential Privacy"
-EXPERIMENTS = (
-    Experiment(
-        name="clip21-example",
-        title="Clients that differ: clipped SGD stops anywhere between them, Clip21 does not.",
-        source=f"{PAPER}, Example 1",
-        run=example_1,
-    ),
-    Experiment(
-        name="clip21-figure-1",
-        title="Minibatch noise biases Clip21-SGD at every threshold and number of clients; momentum repairs it.",
-        source=f"{PAPER}, Theorem 1 and Figure 1",
-        run=figure_1,
-    ),
-)

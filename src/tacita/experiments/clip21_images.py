@@ -20,10 +20,9 @@ from torch import Tensor, nn
 
 from tacita.clipping import FlatClipper, PerLayerClipper
 from tacita.experiments import clip21_figures
-from tacita.experiments.clip21 import PAPER
 from tacita.experiments.clip21_networks import losses, trained
 from tacita.experiments.federated_grid import CLIP21_SGD, CLIP21_SGDM, CLIP_SGD, METHODS
-from tacita.experiments.runner import Check, Experiment, Progress, Result, Row, needed_files
+from tacita.experiments.runner import Check, Progress, Result, Row, needed_files
 from tacita.federated import Clip21SGDM, ClipSGD, FederatedAlgorithm
 
 GLOBAL, LAYERS = CLIPPINGS = ("global clipping", "layer-wise clipping")
@@ -228,13 +227,4 @@ def _checks(rows: Sequence[Row], bounds: Sequence[float]) -> list[Check]:
     ]
 
 
-EXPERIMENTS = tuple(
-    Experiment(
-        name=f"clip21-{build.__name__}",
-        title=f"Without noise, {says} on CIFAR-10: the test accuracy at each threshold.",
-        source=f"{PAPER}, Figures 3 and 4",
-        run=partial(accuracies, build),
-        reads_data=True,
-    )
-    for build, says in ((resnet20, "ResNet20"), (vgg16, "VGG16"))
-)
+resnet20_accuracies, vgg16_accuracies = partial(accuracies, resnet20), partial(accuracies, vgg16)

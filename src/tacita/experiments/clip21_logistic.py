@@ -16,7 +16,6 @@ import torch
 from tacita.accounting import gaussian_epsilon
 from tacita.experiments import clip21_figures
 from tacita.experiments.client_tables import CLIENTS, LAMBDA, ClientTable, stochastic, tables
-from tacita.experiments.clip21 import PAPER
 from tacita.experiments.federated_grid import (
     CLIP21_SGD,
     CLIP21_SGDM,
@@ -29,7 +28,7 @@ from tacita.experiments.federated_grid import (
     iterates,
     record_ratio,
 )
-from tacita.experiments.runner import Check, Experiment, Progress, Result, Row
+from tacita.experiments.runner import Check, Progress, Result, Row
 from tacita.theory.clip21_noise import message_mu, message_noise_std
 
 LAST, DELTA = 100, 1e-5
@@ -244,28 +243,3 @@ def _with_noise(rows: Sequence[Row], name: str, column: str, values: Sequence[fl
             norms[CLIP21_SGD, least_noise] > CLOSE * norms[CLIP21_SGDM, least_noise],
         ),
     ]
-
-
-EXPERIMENTS = (
-    Experiment(
-        name="clip21-thresholds",
-        title="Without noise: the gradient norm that each method reaches, against the clipping threshold.",
-        source=f"{PAPER}, Figures 2 and 7",
-        run=thresholds,
-        reads_data=True,
-    ),
-    Experiment(
-        name="clip21-ratios",
-        title="With noise: the gradient norm that each method reaches, at equal noise-clipping ratio.",
-        source=f"{PAPER}, Figure 5",
-        run=noise_ratios,
-        reads_data=True,
-    ),
-    Experiment(
-        name="clip21-epsilons",
-        title="With noise: the gradient norm that each method reaches, at equal epsilon.",
-        source=f"{PAPER}, Figure 5, at equal privacy",
-        run=equal_epsilon,
-        reads_data=True,
-    ),
-)

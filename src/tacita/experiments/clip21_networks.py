@@ -21,9 +21,8 @@ from torch import Tensor, nn
 from tacita.accounting import gaussian_epsilon
 from tacita.clipping import FlatClipper
 from tacita.experiments import clip21_figures
-from tacita.experiments.clip21 import PAPER
 from tacita.experiments.federated_grid import CLIP21_SGD, CLIP21_SGDM, CLIP_SGD, METHODS, RECORD, record_ratio
-from tacita.experiments.runner import Check, Experiment, Progress, Result, Row, needed_files
+from tacita.experiments.runner import Check, Progress, Result, Row, needed_files
 from tacita.federated import Clip21SGDM, ClipSGD, FederatedAlgorithm, LocalPrivacy, NetworkClients, Simulation
 from tacita.ledger import Ledger
 from tacita.mechanisms import GaussianMechanism
@@ -217,13 +216,4 @@ def _checks(rows: Sequence[Row], ratios: Sequence[float]) -> list[Check]:
     ]
 
 
-EXPERIMENTS = tuple(
-    Experiment(
-        name=f"clip21-{build.__name__}",
-        title=f"With noise, {says} on MNIST: the training loss at each noise-clipping ratio.",
-        source=f"{PAPER}, Figure 6",
-        run=partial(noise_ratios, build),
-        reads_data=True,
-    )
-    for build, says in ((mlp, "a network with one hidden layer"), (cnn, "a convolutional network"))
-)
+mlp_losses, cnn_losses = partial(noise_ratios, mlp), partial(noise_ratios, cnn)

@@ -27,10 +27,9 @@ from tacita.experiments.convex_runs import (
     slope,
     with_threshold,
 )
-from tacita.experiments.runner import Check, Experiment, Progress, Result, Row
+from tacita.experiments.runner import Check, Progress, Result, Row
 from tacita.theory.heavy_tailed import HeavyTailedSetting, accelerated_bound, plan_heavy_tailed
 
-SOURCE = "Private Stochastic Optimization with Large Worst-Case Lipschitz Parameter, Algorithm 2; measured here"
 RISK, ERROR = "excess risk", "s.e."
 CLIPPING = ("theorem", "planner", "C = L_f", "not private")
 LARGEST_SQUARED, LARGEST_LOGISTIC = 1.658e7, 1e4  # largest gradients: of the truncated squared loss; taken for L_f
@@ -246,25 +245,3 @@ def _acceleration_checks(rows: list[Row], full: bool) -> list[Check]:
             says = f"mu {mu:g}: acceleration wins by 1.3 to 2 times at the best T: {gain:.2f}"
             checks.append(Check(says, 1.3 <= gain <= 2.0))
     return checks
-
-
-EXPERIMENTS = (
-    Experiment(
-        name="heavy-tailed-clipping",
-        title="A threshold from a second moment learns where one for the largest gradient does not.",
-        source=SOURCE,
-        run=clipping,
-    ),
-    Experiment(
-        name="heavy-tailed-moments",
-        title="Which moment to declare: order 4 beats 2 and 8 on log-normal features.",
-        source=SOURCE,
-        run=moments,
-    ),
-    Experiment(
-        name="heavy-tailed-acceleration",
-        title="Acceleration pays in one pass over an ill-conditioned problem.",
-        source=SOURCE,
-        run=acceleration,
-    ),
-)

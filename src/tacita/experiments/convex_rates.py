@@ -21,7 +21,7 @@ from tacita.clipping import FlatClipper
 from tacita.estimators import ClippedSum
 from tacita.experiments import convex_figures as figures
 from tacita.experiments.convex_runs import mean_and_error, slope
-from tacita.experiments.runner import Check, Experiment, Progress, Result, Row
+from tacita.experiments.runner import Check, Progress, Result, Row
 from tacita.gradients.given import DEFAULT_NAME, GivenSource
 from tacita.ledger import Ledger
 from tacita.mechanisms import GaussianMechanism
@@ -36,7 +36,6 @@ from tacita.theory.heavy_tailed import (
     strongly_convex_theorem,
 )
 
-SOURCE = "Private Stochastic Optimization with Large Worst-Case Lipschitz Parameter"
 ORDERS = (2, 4, 8)
 NAME = "w"
 
@@ -265,19 +264,3 @@ def _shuffle_checks(rows: list[Row], sizes: tuple[int, ...]) -> list[Check]:
 
 def _range(values: list[float]) -> str:
     return f"{min(values):.2f} to {max(values):.2f}"
-
-
-EXPERIMENTS = (
-    Experiment(
-        name="heavy-tailed-rates",
-        title="The excess risk falls with the records as the theory says, faster for larger orders of the moment.",
-        source=f"{SOURCE}, Theorems 31 and 34 on the instance of Theorems 7 and 8; measured here",
-        run=rates,
-    ),
-    Experiment(
-        name="heavy-tailed-shuffle",
-        title="A mean without a trusted curator costs little more noise than with one.",
-        source=f"{SOURCE}, Algorithms 1 and 10; measured here",
-        run=shuffle,
-    ),
-)

@@ -25,7 +25,7 @@ from tacita.experiments.convex_runs import (
     planned,
     repeated,
 )
-from tacita.experiments.runner import Check, Experiment, Progress, Result, Row
+from tacita.experiments.runner import Check, Progress, Result, Row
 from tacita.gradients.engine import GradientSource
 from tacita.ledger import Ledger
 from tacita.mechanisms import GaussianMechanism
@@ -43,9 +43,6 @@ from tacita.theory.heavy_tailed import (
     plan_localized,
     proximal_theorem,
 )
-
-SOURCE = "Private Stochastic Optimization with Large Worst-Case Lipschitz Parameter"
-
 
 # -- Not smooth
 
@@ -252,19 +249,3 @@ def _lasso_checks(rows: list[Row], sizes: tuple[int, ...], wanted: int) -> list[
             all(risk_of(rows, LASSO[3], n=n) > 1.425 for n in sizes),
         ),
     ]
-
-
-EXPERIMENTS = (
-    Experiment(
-        name="heavy-tailed-localized",
-        title="Not smooth: the localized method keeps up with one pass on a friendly problem.",
-        source=f"{SOURCE}, Algorithm 4; measured here",
-        run=not_smooth,
-    ),
-    Experiment(
-        name="heavy-tailed-lasso",
-        title="A private lasso has exact zeros.",
-        source=f"{SOURCE}, Algorithm 8; measured here",
-        run=lasso,
-    ),
-)

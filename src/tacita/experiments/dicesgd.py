@@ -18,7 +18,6 @@ from tacita.experiments.dicesgd_runs import (
     EQUAL,
     JUDGED,
     METHODS,
-    PAPER,
     PLAIN,
     RIGOROUS,
     DiceSetting,
@@ -29,7 +28,7 @@ from tacita.experiments.dicesgd_runs import (
     spread,
 )
 from tacita.experiments.kept import Kept
-from tacita.experiments.runner import Check, Experiment, Progress, Result, Row
+from tacita.experiments.runner import Check, Progress, Result, Row
 
 THRESHOLDS = (1.0, 0.1)
 ADAM, ADAM_HERE, SGD = (1e-2, 1e-3, 1e-4), (1e-2, 1e-3), (10.0, 3.0, 1.0, 0.3, 0.1)
@@ -152,23 +151,3 @@ def table_2(full: bool, seed: int, progress: Progress, data: Path | None, kept: 
         notes = ["synthetic images; --data FOLDER takes cifar10_subset.npz and cifar100_subset.npz"]
     arms = Arms(optimizer="Adam", lrs=lrs, seeds=seeds)
     return reproduced([(task, arms) for task in tasks], notes, "Table 2, with every epsilon", progress, kept)
-
-
-EXPERIMENTS = (
-    Experiment(
-        name="dicesgd-mnist",
-        title="DiceSGD and clipping at the paper's noise, and at equal real epsilon.",
-        source=f"{PAPER}, section 4; measured here",
-        run=headline,
-        reads_data=True,
-        resumes=True,
-    ),
-    Experiment(
-        name="dicesgd-table-2",
-        title="Test accuracy on CIFAR-10 and CIFAR-100, nominal and real epsilon side by side.",
-        source=f"{PAPER}, Table 2",
-        run=table_2,
-        reads_data=True,
-        resumes=True,
-    ),
-)

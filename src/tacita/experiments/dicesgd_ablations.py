@@ -17,7 +17,6 @@ from tacita.experiments.dicesgd_images import cifar, mnist
 from tacita.experiments.dicesgd_runs import (
     CLAIMED,
     JUDGED,
-    PAPER,
     DiceSetting,
     DiceTask,
     last,
@@ -25,7 +24,7 @@ from tacita.experiments.dicesgd_runs import (
     spread,
 )
 from tacita.experiments.kept import Kept
-from tacita.experiments.runner import Check, Experiment, Progress, Result, Row
+from tacita.experiments.runner import Check, Progress, Result, Row
 
 THRESHOLDS, RATIOS, STEPS = (100.0, 10.0, 1.0, 0.1), (1.0, 3.0, 10.0, 30.0), (3.0, 1.0, 0.3, 0.1, 0.03, 0.01)
 FIXED_STEP = 0.3  # eta C1 of Figure 2, which the paper does not print
@@ -155,23 +154,3 @@ def _smaller(task: DiceTask, values: dict[float, list[float]], how: str) -> Chec
         found == "holds",
         undecided=found == "depends",
     )
-
-
-EXPERIMENTS = (
-    Experiment(
-        name="dicesgd-figure-2",
-        title="DiceSGD with the paper's noise: accuracy for each pair of thresholds.",
-        source=f"{PAPER}, Figure 2",
-        run=figure_2,
-        reads_data=True,
-        resumes=True,
-    ),
-    Experiment(
-        name="dicesgd-figure-3",
-        title="DiceSGD with the paper's noise: accuracy for each threshold and step size.",
-        source=f"{PAPER}, Figure 3",
-        run=figure_3,
-        reads_data=True,
-        resumes=True,
-    ),
-)

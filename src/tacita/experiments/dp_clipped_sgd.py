@@ -13,11 +13,10 @@ from scipy.optimize import brentq
 from tacita.experiments import dp_clipped_sgd_figures as figures
 from tacita.experiments.clipped_sgd import run
 from tacita.experiments.heavy_tails import AlphaStable, Array, NoisyQuadratic, OneSidedPareto, StudentT
-from tacita.experiments.runner import Check, Experiment, Progress, Result
+from tacita.experiments.runner import Check, Progress, Result
 from tacita.theory import average_iterate_bound, convergence_bound, one_pass_noise
 from tacita.theory.thresholds import growing_threshold
 
-SOURCE = "DP-Clipped-SGD: High-Probability Convergence with Arbitrary Clipping Level (its theory; measured here)"
 SKEW = OneSidedPareto(tail=1.5)
 DELTA = 1e-5
 
@@ -240,26 +239,6 @@ def theorem(full: bool, seed: int, progress: Progress) -> Result:
         f"Gaussian noise of total standard deviation 0.001, C = 4, lr {bound.lr:.4g} ({bound.binding_term} binds)."
     ]
     return Result(rows=rows, checks=checks, notes=notes)
-
-
-EXPERIMENTS = tuple(
-    Experiment(name=f"dp-clipped-sgd-{name}", title=title, source=SOURCE, run=function)
-    for name, title, function in (
-        ("floor", "A fixed threshold leaves a floor that shrinks as the threshold grows.", floor),
-        (
-            "trade-off",
-            "With privacy the error is a U in the threshold; its bottom moves right with epsilon.",
-            trade_off,
-        ),
-        ("quantiles", "Clipping removes the tail of the error that plain SGD has.", quantiles),
-        (
-            "rate",
-            "A fixed threshold reaches its floor like 1 / sqrt(steps); a growing one has none, but needs more noise.",
-            rate,
-        ),
-        ("theorem", "The exact theorem holds where it is not vacuous, and is loose.", theorem),
-    )
-)
 
 
 def _one_pass(epsilon: float) -> float:

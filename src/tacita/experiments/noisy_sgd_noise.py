@@ -12,12 +12,11 @@ from tacita.accounting import GaussianSumEvent, PoissonLaw, Spend, calibrate, ep
 from tacita.clipping import FlatClipper
 from tacita.estimators import ClippedSum, UnclippedSum
 from tacita.experiments.paper_noise import ClaimedNoise, with_noise
-from tacita.experiments.runner import Check, Experiment, Progress, Result, Row
+from tacita.experiments.runner import Check, Progress, Result, Row
 from tacita.mechanisms import GaussianMechanism
 from tacita.oracles import GradientOracle
 from tacita.theory.noisy_sgd import honest_delta, paper_mean_noise_std
 
-PAPER = "Noise is All You Need: Private Second-Order Convergence of Noisy SGD"
 EPSILONS = (1 / 8, 1 / 4, 1 / 2, 1.0, 2.0, 4.0, 8.0)
 DELTA = 0.01  # the paper's
 RECORDS, BATCH, STEPS, THRESHOLD = 50_000, 512, 24 * 97, 2.5  # CIFAR-10, 24 epochs: only the threshold is the paper's
@@ -184,13 +183,3 @@ def nominal(full: bool, seed: int, progress: Progress) -> Result:
             "delta; the paper says 2 delta",
         ],
     )
-
-
-EXPERIMENTS = (
-    Experiment(
-        name="noisy-sgd-nominal",
-        title="The noise of formula (1): the nominal epsilon of Figures 1 to 3 beside the real one.",
-        source=f"{PAPER}, Theorem 3.1 and the settings of Figure 1",
-        run=nominal,
-    ),
-)

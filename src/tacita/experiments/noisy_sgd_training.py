@@ -20,9 +20,9 @@ from tacita.experiments import noisy_sgd_figures as figures
 from tacita.experiments.kept import Kept
 from tacita.experiments.noisy_sgd_data import WORDS, LabelledData, cifar, cola
 from tacita.experiments.noisy_sgd_networks import Transformer, convnet, resnet18
-from tacita.experiments.noisy_sgd_noise import DELTA, EPSILONS, PAPER, THRESHOLD, real_epsilon
+from tacita.experiments.noisy_sgd_noise import DELTA, EPSILONS, THRESHOLD, real_epsilon
 from tacita.experiments.noisy_sgd_runs import EXACT, MEASURED, PAPER_NOISE, SGD, NoisySGDTask, multiplier_of, one_run
-from tacita.experiments.runner import Check, Experiment, Progress, Result, Row
+from tacita.experiments.runner import Check, Progress, Result, Row
 from tacita.theory.noisy_sgd import gradient_norm_bound
 
 
@@ -230,26 +230,13 @@ def _notes(task: NoisySGDTask, scale: FigureScale, data: Path | None) -> list[st
     ]
 
 
-def _entry(name: str, title: str, make: Callable[[FigureScale, Path | None], NoisySGDTask], part: str) -> Experiment:
-    shown = PaperFigure(f"noisy-sgd-figure-{name}", make, part)
-    return Experiment(
-        name=shown.name,
-        title=f"{title}, at nominal and real epsilon.",
-        source=f"{PAPER}, Figure {name[0]}({name[1]})",
-        run=partial(run_figure, shown),
-        reads_data=True,
-        resumes=True,
-    )
+def _figure(name: str, make: Callable[[FigureScale, Path | None], NoisySGDTask], part: str) -> Callable[..., Result]:
+    return partial(run_figure, PaperFigure(f"noisy-sgd-figure-{name}", make, part))
 
 
-EXPERIMENTS = tuple(
-    _entry(name, f"{part.capitalize()} accuracy of {says}", make, part)
-    for name, part, says, make in (
-        ("1a", "test", "the convolutional network on CIFAR-10", partial(images, convnet, 10)),
-        ("1b", "test", "ResNet-18 on CIFAR-10", partial(images, resnet18, 10)),
-        ("2a", "test", "ResNet-18 on CIFAR-100", partial(images, resnet18, 100)),
-        ("2b", "test", "a transformer on CoLA", sentences),
-        ("3a", "train", "the convolutional network on CIFAR-10", partial(images, convnet, 10)),
-        ("3b", "test", "the convolutional network on CIFAR-10, C by Lemma 3.2", pessimistic),
-    )
-)
+figure_1a = _figure("1a", partial(images, convnet, 10), "test")
+figure_1b = _figure("1b", partial(images, resnet18, 10), "test")
+figure_2a = _figure("2a", partial(images, resnet18, 100), "test")
+figure_2b = _figure("2b", sentences, "test")
+figure_3a = _figure("3a", partial(images, convnet, 10), "train")
+figure_3b = _figure("3b", pessimistic, "test")

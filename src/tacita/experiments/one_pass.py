@@ -16,7 +16,7 @@ from tacita.accounting import Event
 from tacita.clipping import FlatClipper
 from tacita.estimators import BoundedFeedback, ClippedSum, Estimator
 from tacita.experiments import one_pass_figures
-from tacita.experiments.runner import Check, Experiment, Progress, Result
+from tacita.experiments.runner import Check, Progress, Result
 from tacita.gradients.given import DEFAULT_NAME, GivenEngine
 from tacita.mechanisms import CalibratedGaussian
 from tacita.sampling import DisjointSampler, PoissonSampler, Sampler
@@ -228,13 +228,3 @@ def _notes(size: Size) -> list[str]:
         f"'{POISSON}' needs secret sampling and is amplified by it; the other methods do not. Feedback here is another "
         "way to correlate the noise; a matrix mechanism (DP-FTRL) should do at least as well.",
     ]
-
-
-EXPERIMENTS = (
-    Experiment(
-        name="error-feedback-one-pass",
-        title="Where error feedback wins at equal epsilon: one pass, no secret sampling.",
-        source="measured first for this library; docs/derivations/dicesgd.md, bounded residuals",
-        run=one_pass,
-    ),
-)

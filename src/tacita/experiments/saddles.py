@@ -15,10 +15,9 @@ import numpy as np
 
 from tacita.accounting import gaussian_delta, gaussian_mu
 from tacita.experiments import saddle_figures as figures
-from tacita.experiments.runner import Check, Experiment, Progress, Result
+from tacita.experiments.runner import Check, Progress, Result
 from tacita.theory.noisy_sgd import gradient_norm_bound, paper_mean_noise_std
 
-SOURCE = "Noise is All You Need: Private Second-Order Convergence of Noisy SGD (its theory; measured here)"
 Array = np.ndarray
 DELTA = 1e-5
 
@@ -243,14 +242,3 @@ def exposed(full: bool, seed: int, progress: Progress) -> Result:
     ]
     notes = [f"One query on 100 records, claimed (1, 1e-5); noise {std:.7f} by the paper's formula, {exact:.7f} exact."]
     return Result(rows=rows, checks=checks, notes=notes)
-
-
-EXPERIMENTS = tuple(
-    Experiment(name=f"noisy-sgd-{name}", title=title, source=SOURCE, run=function)
-    for name, title, function in (
-        ("escape", "Noise leaves a strict saddle; gradient descent without it does not.", escape),
-        ("private", "Private noisy gradient descent leaves the saddle; quality falls with privacy.", private),
-        ("large-noise", "The bound that replaces clipping fails when the noise is large.", large_noise),
-        ("exposed", "Without clipping one record is exposed.", exposed),
-    )
-)

@@ -14,12 +14,11 @@ import numpy as np
 
 from tacita.experiments.clipped_sgd import run
 from tacita.experiments.heavy_tails import Array, NoisyQuadratic, OneSidedPareto
-from tacita.experiments.runner import Check, Experiment, Progress, Result, Row
+from tacita.experiments.runner import Check, Progress, Result, Row
 from tacita.theory import ConvexProblem, asymptotic_rate, one_pass_noise
 from tacita.theory.dp_clipped_sgd_paper import printed_threshold_large, printed_threshold_small
 from tacita.theory.thresholds import balanced_threshold_large, balanced_threshold_small, d_log_factor
 
-PAPER = "Differentially Private Clipped-SGD: High-Probability Convergence with Arbitrary Clipping Level"
 ORDER, TAIL, BETA, DELTA, STEPS = 1.4, 1.5, 0.05, 1e-5, 1000
 DIMS = (1, 4, 16, 64)
 EPSILONS = (2.0, 8.0, 32.0)
@@ -227,19 +226,3 @@ def noise_terms(noise_std: float, dim: int, steps: int, *, corrected: bool) -> t
         first / (noise_std * math.sqrt(dim / steps)),
         second / (noise_std**2 * dim / steps),
     )
-
-
-EXPERIMENTS = (
-    Experiment(
-        name="dp-clipped-sgd-corollary-4-3",
-        title="The best threshold with privacy falls with the root of the dimension, not with the dimension.",
-        source=f"{PAPER}, Corollary 4.3",
-        run=corollary_4_3,
-    ),
-    Experiment(
-        name="dp-clipped-sgd-koloskova",
-        title="Beside the bound of Koloskova et al.: where it is smaller, and that the noise terms agree.",
-        source=f"{PAPER}, the comparison after Table 2",
-        run=koloskova,
-    ),
-)
