@@ -28,7 +28,7 @@ def main() -> None:
     found = [folder / f"heavy-tailed-{name}.json" for name in NAMES]
     records = [json.loads(path.read_text(encoding="utf-8")) for path in found if path.exists()]
     claims = [
-        {"experiment": f"`{one['name']}`", "claim, and what was measured": check["says"],
+        {"experiment": f"`{one['name']}`", "claim": check["says"], "found": check["found"],
          "verdict": "holds" if check["held"] else "**fails**"}
         for one in records for check in one["checks"]
     ]  # fmt: skip

@@ -214,14 +214,18 @@ def _checks(rows: Sequence[Row], bounds: Sequence[float]) -> list[Check]:
             Check(
                 f"{clipping}: Clip-SGD deteriorates at the smallest threshold",
                 lost[clipping, CLIP_SGD] > STABLE,
+                found=f"{found[clipping, CLIP_SGD, high]:.3f} at {high:g}, "
+                f"{found[clipping, CLIP_SGD, low]:.3f} at {low:g}; one seed",
             ),
             Check(
                 f"{clipping}: Clip21-SGD and Clip21-SGDM lose less than Clip-SGD does",
                 max(lost[clipping, CLIP21_SGD], lost[clipping, CLIP21_SGDM]) < lost[clipping, CLIP_SGD],
+                found=", ".join(f"{method} loses {lost[clipping, method]:.3f}" for method in METHODS),
             ),
             Check(
                 f"{clipping}: Clip21-SGDM is the best at the smallest threshold",
                 found[clipping, CLIP21_SGDM, low] >= max(found[clipping, method, low] for method in METHODS),
+                found=", ".join(f"{method} {found[clipping, method, low]:.3f}" for method in METHODS) + "; one seed",
             ),
         )
     ]

@@ -28,7 +28,7 @@ from tacita.experiments.federated_grid import (
     iterates,
     record_ratio,
 )
-from tacita.experiments.runner import Check, Progress, Result, Row
+from tacita.experiments.runner import Check, Progress, Result, Row, span
 from tacita.theory.clip21_noise import message_mu, message_noise_std
 
 LAST, DELTA = 100, 1e-5
@@ -110,19 +110,28 @@ def _without_noise(rows: Sequence[Row], name: str, kind: str) -> list[Check]:
     least = {bound: min(found[bound] for found in of.values()) for bound in bounds}
     small = bounds[0]
     others = min(of[CLIP_SGD][small], of[CLIP21_SGD][small])
+    over = [of[CLIP21_SGDM][bound] / least[bound] for bound in bounds]
+    apart = [of[CLIP21_SGD][bound] / of[CLIP21_SGDM][bound] for bound in bounds]
     return [
         Check(
             f"{where}Clip21-SGDM has the least gradient norm, or one at most {CLOSE:g} times that, at every threshold",
             all(of[CLIP21_SGDM][bound] <= CLOSE * least[bound] for bound in bounds),
+            found=f"{span(over)} times the least",
         ),
-        Check(f"{where}at the smallest threshold it is clearly the best", of[CLIP21_SGDM][small] < others / CLOSE),
+        Check(
+            f"{where}at the smallest threshold it is clearly the best",
+            of[CLIP21_SGDM][small] < others / CLOSE,
+            found=", ".join(f"{method} {of[method][small]:.3g}" for method in METHODS),
+        ),
         Check(
             f"{where}Clip-SGD needs a large threshold",
             of[CLIP_SGD][small] > 2 * min(of[CLIP_SGD].values()),
+            found=f"{of[CLIP_SGD][small]:.3g} at {small:g}, {min(of[CLIP_SGD].values()):.3g} at its best",
         ),
         Check(
             f"{where}Clip21-SGD stays at least {CLOSE:g} times above Clip21-SGDM",
             all(of[CLIP21_SGD][bound] > CLOSE * of[CLIP21_SGDM][bound] for bound in bounds),
+            found=f"{span(apart)} times",
         ),
     ]
 
@@ -235,11 +244,13 @@ def _with_noise(rows: Sequence[Row], name: str, column: str, values: Sequence[fl
             Check(
                 f"{name}: Clip21-SGDM beats Clip-SGD at {column} {value:g}",
                 norms[CLIP21_SGDM, value] < norms[CLIP_SGD, value],
+                found=f"{norms[CLIP21_SGDM, value]:.3g} against {norms[CLIP_SGD, value]:.3g}",
             )
             for value in values
         ),
         Check(
             f"{name}: Clip21-SGD stays {CLOSE:g} times above Clip21-SGDM even with the least noise",
             norms[CLIP21_SGD, least_noise] > CLOSE * norms[CLIP21_SGDM, least_noise],
+            found=f"{norms[CLIP21_SGD, least_noise]:.3g} against {norms[CLIP21_SGDM, least_noise]:.3g}",
         ),
     ]

@@ -200,18 +200,26 @@ def noise_ratios(
 
 def _checks(rows: Sequence[Row], ratios: Sequence[float]) -> list[Check]:
     loss = {(row["method"], row["ratio"]): row["training loss"] for row in rows}
+    ends = {
+        ratio: f"Clip-SGD {loss[CLIP_SGD, ratio]:.4g}, Clip21-SGDM {loss[CLIP21_SGDM, ratio]:.4g}; one seed"
+        for ratio in (ratios[0], ratios[-1])
+    }
+    beaten = [r for r in ratios if max(loss[CLIP_SGD, r], loss[CLIP21_SGDM, r]) < loss[CLIP21_SGD, r]]
     return [
         Check(
             f"at ratio {ratios[-1]:g} Clip-SGD has the smaller loss of the two",
             loss[CLIP_SGD, ratios[-1]] < loss[CLIP21_SGDM, ratios[-1]],
+            found=ends[ratios[-1]],
         ),
         Check(
             f"at ratio {ratios[0]:g} Clip21-SGDM has the smaller loss of the two",
             loss[CLIP21_SGDM, ratios[0]] < loss[CLIP_SGD, ratios[0]],
+            found=ends[ratios[0]],
         ),
         Check(
             "both beat Clip21-SGD at every ratio",
-            all(max(loss[CLIP_SGD, r], loss[CLIP21_SGDM, r]) < loss[CLIP21_SGD, r] for r in ratios),
+            beaten == list(ratios),
+            found=f"at the ratios {', '.join(f'{r:g}' for r in beaten)}" if beaten else "at none",
         ),
     ]
 

@@ -29,6 +29,7 @@ from tacita.experiments.dicesgd_runs import (
 )
 from tacita.experiments.kept import Kept
 from tacita.experiments.runner import Check, Progress, Result, Row
+from tacita.ledger.text_lines import rounded_up
 
 THRESHOLDS = (1.0, 0.1)
 ADAM, ADAM_HERE, SGD = (1e-2, 1e-3, 1e-4), (1e-2, 1e-3), (10.0, 3.0, 1.0, 0.3, 0.1)
@@ -79,7 +80,11 @@ def checks(task: DiceTask, optimizer: str, rows: Sequence[Row], found: Found) ->
     return [
         *stated,
         _judged(task, f"{where}DiceSGD is better at C {small:g} than at {large:g}", smaller),
-        Check(f"{where}the paper's noise is worth epsilon {task.epsilon:g}: it is {real:,.0f}", real <= task.epsilon),
+        Check(
+            f"{where}the paper's noise is worth epsilon {task.epsilon:g}",
+            real <= task.epsilon,
+            found=f"{rounded_up(real)} is proved",
+        ),
     ]
 
 
@@ -88,7 +93,7 @@ def _judged(task: DiceTask, claim: str, compared: Sequence[tuple[str, Sequence[f
     words = {task.better(one, other) for _, one, other in compared}
     found = words.pop() if len(words) == 1 else "depends"
     numbers = "; ".join(f"{where} {spread(one)} against {spread(other)}".strip() for where, one, other in compared)
-    return Check(f"{claim}: {numbers}", found == "holds", undecided=found == "depends")
+    return Check(claim, found == "holds", undecided=found == "depends", found=numbers)
 
 
 def reproduced(

@@ -120,10 +120,11 @@ def ratio_checks(task: DiceTask, values: Cells) -> list[Check]:
     )
     return [
         Check(
-            f"{task.name}: C2 = C1 is better than the best larger C2 in most cases: at {of['holds']} thresholds of "
-            f"{len(bounds)} it is, at {of['does not']} it is worse, at {of['depends']} it depends",
+            f"{task.name}: C2 = C1 is better than the best larger C2 in most cases",
             of["holds"] > len(bounds) / 2,
             undecided=max(of["holds"], of["does not"]) <= len(bounds) / 2,
+            found=f"at {of['holds']} thresholds of {len(bounds)} it is, at {of['does not']} it is worse, at "
+            f"{of['depends']} it depends",
         ),
         _smaller(task, {c: values[c, 1.0] for c in bounds}, "with C2 = C1"),
     ]
@@ -138,9 +139,10 @@ def step_checks(task: DiceTask, values: Cells) -> list[Check]:
     return [
         _smaller(task, {c: values[c, best[c]] for c in bounds}, "at its best step"),
         Check(
-            f"{task.name}: the best eta C1 is inside the grid at every C1: {where}",
+            f"{task.name}: the best eta C1 is inside the grid at every C1",
             inside == len(bounds),
             undecided=inside < len(bounds),  # beyond the grid nothing is known
+            found=where,
         ),
     ]
 
@@ -150,7 +152,8 @@ def _smaller(task: DiceTask, values: dict[float, list[float]], how: str) -> Chec
     found = task.better(values[min(values)], values[max(values)])
     numbers = "; ".join(f"C1 {c:g} {spread(values[c])}" for c in sorted(values))
     return Check(
-        f"{task.name}: the smallest C1 is better than the largest {how}: {numbers}",
+        f"{task.name}: the smallest C1 is better than the largest {how}",
         found == "holds",
         undecided=found == "depends",
+        found=numbers,
     )

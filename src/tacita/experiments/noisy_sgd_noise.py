@@ -13,6 +13,7 @@ from tacita.clipping import FlatClipper
 from tacita.estimators import ClippedSum, UnclippedSum
 from tacita.experiments.paper_noise import ClaimedNoise, with_noise
 from tacita.experiments.runner import Check, Progress, Result, Row
+from tacita.ledger.text_lines import rounded_up
 from tacita.mechanisms import GaussianMechanism
 from tacita.oracles import GradientOracle
 from tacita.theory.noisy_sgd import honest_delta, paper_mean_noise_std
@@ -160,18 +161,25 @@ def nominal(full: bool, seed: int, progress: Progress) -> Result:
                     (row["real epsilon, delta 0.01"] <= row["nominal epsilon"]) == (row["nominal epsilon"] < 1)
                     for row in rows
                 ),
+                found="; ".join(
+                    f"nominal {row['nominal epsilon']:g}, real {rounded_up(row['real epsilon, delta 0.01'], 3)}"
+                    for row in rows
+                ),
             ),
             Check(
-                f"at nominal epsilon 8 the real one is over 800: {last['real epsilon, delta 0.01']:.4g}",
+                "at nominal epsilon 8 the real one is over 800",
                 last["real epsilon, delta 0.01"] > 800,
+                found=rounded_up(last["real epsilon, delta 0.01"]),
             ),
             Check(
-                f"the theorem's own condition, epsilon < c1 T B^2 / n^2 = {valid:.3g} c1, fails from 1/4 on for c1 = 1",
+                "the theorem's own condition, epsilon < c1 T B^2 / n^2, fails from 1/4 on for c1 = 1",
                 all((value < valid) == (value < 1 / 4) for value in EPSILONS),
+                found=f"T B^2 / n^2 is {valid:.3g}",
             ),
             Check(
                 "without clipping delta is 1 from epsilon 8 on, if gradients exceed C with probability 0.01",
                 last["delta without clipping"] == 1 > rows[0]["delta without clipping"],
+                found=", ".join(f"{row['delta without clipping']:.3g} at {row['nominal epsilon']:g}" for row in rows),
             ),
         ],
         notes=[

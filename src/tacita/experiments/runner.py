@@ -4,7 +4,7 @@ An experiment is a name, a title, a source and a function. Its data are public: 
 from a folder. So its results are not private.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -33,6 +33,18 @@ def sentence(text: str) -> str:
         ('it holds.', 'Does it hold?')
     """
     return text if text.endswith((".", "!", "?", ":")) else f"{text}."
+
+
+def span(values: Iterable[float]) -> str:
+    """Return the least and the most of some values, to three digits.
+
+    Example:
+        >>> span([0.4321, 0.1, 0.2]), span([0.5])
+        ('0.1 to 0.432', '0.5')
+    """
+    found = list(values)
+    low, high = f"{min(found):.3g}", f"{max(found):.3g}"
+    return low if low == high else f"{low} to {high}"
 
 
 def silent(share: float, what: str) -> None:
