@@ -112,7 +112,8 @@ def test_wrong_structure_raises_without_a_word_of_the_file(settings, table, chan
 def test_a_mistyped_column_is_answered_with_a_declared_one(settings, table, changes, says) -> None:
     """A schema's names are public; without one nothing is suggested, because the file's own are in no message."""
     Path("named.toml").write_text(
-        "[columns.label]\nkind = 'category'\nvalues = ['no', 'yes']\n[columns.patient]\nkind = 'category'\nvalues = ['a', 'b']"
+        "[columns.label]\nkind = 'category'\nvalues = ['no', 'yes']\n"
+        "[columns.patient]\nkind = 'category'\nvalues = ['a', 'b']"
         "\n[columns.x]\nkind = 'number'\nlower = 0\nupper = 9\n"
     )
     chosen = settings(schema="named.toml", **{"drop": (), **changes})
