@@ -52,7 +52,7 @@ def test_every_experiment_has_a_measured_time():
     for name, experiment in catalogue().items():
         alone, with_data = CPU_SECONDS[name]
         assert alone, name
-        assert experiment.reads_data or with_data is None, name
+        assert bool(with_data) == experiment.reads_data, name
 
 
 def test_a_table_and_what_held(toys, tacita_command):

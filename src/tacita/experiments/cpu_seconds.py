@@ -1,8 +1,8 @@
 """How long the reduced experiments take: the CPU seconds that ``benchmarks/experiment_times.py`` measured last.
 
 One thread of a server beside other work; another machine differs by a factor of two or so. The order is that of the
-catalogue. ``None`` was not measured, or takes no data. Where runs were kept from before, or not all were
-made, the number is scaled by runs (dicesgd-mnist: 60 of 264). noisy-sgd-figure-3a makes the runs of noisy-sgd-figure-1a.
+catalogue. ``None`` was not measured, or takes no data. Where runs were kept from before, or not all were made, the
+number is scaled by runs (dicesgd-mnist: 60 of 264). noisy-sgd-figure-3a makes the runs of noisy-sgd-figure-1a.
 """
 
 CPU_SECONDS: dict[str, tuple[float | None, float | None]] = {  # name -> without --data, with it
@@ -22,7 +22,7 @@ CPU_SECONDS: dict[str, tuple[float | None, float | None]] = {  # name -> without
     "noisy-sgd-nominal": (0.85, None),
     "noisy-sgd-figure-1a": (7.9, 200.0),
     "noisy-sgd-figure-1b": (15.0, 510.0),
-    "noisy-sgd-figure-2a": (16.0, None),
+    "noisy-sgd-figure-2a": (16.0, 510.0),
     "noisy-sgd-figure-2b": (3.4, 63.0),
     "noisy-sgd-figure-3a": (6.8, 200.0),
     "noisy-sgd-figure-3b": (6.8, 210.0),

@@ -16,8 +16,8 @@ from tacita.report.html_page import bullets, facts, page, table
 
 PUBLIC = (
     "All data are synthetic or public, so nothing here is private. An epsilon says what the method would guarantee for "
-    "data that are not public. “Nominal” or “claimed” is what the paper calls it; “real” is an upper bound that an "
-    "accountant proves, rounded up."
+    "data that are not public. “Nominal” or “claimed” is what the paper calls it; every other one is an upper bound "
+    "that an accountant proves, rounded up, under the conditions that the settings above name."
 )
 NO_EPSILON = "The table states no epsilon."
 NAMING = ("data", "method", "optimizer")  # columns that say whose epsilon it is
