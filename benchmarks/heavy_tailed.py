@@ -15,7 +15,7 @@ from pathlib import Path
 
 from results import markdown_table, write_section
 
-from tacita.experiments.runner import in_words
+from tacita.experiments.result_cells import in_words
 
 SCRIPT = "benchmarks/heavy_tailed.py"
 NAMES = ("rates", "clipping", "moments", "acceleration", "localized", "lasso", "shuffle")
@@ -28,7 +28,7 @@ def main() -> None:
     found = [folder / f"heavy-tailed-{name}.json" for name in NAMES]
     records = [json.loads(path.read_text(encoding="utf-8")) for path in found if path.exists()]
     claims = [
-        {"experiment": f"`{one['name']}`", "claim, and what was measured": check["says"],
+        {"experiment": f"`{one['name']}`", "claim": check["says"], "found": check["found"],
          "verdict": "holds" if check["held"] else "**fails**"}
         for one in records for check in one["checks"]
     ]  # fmt: skip

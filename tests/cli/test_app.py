@@ -258,7 +258,10 @@ def test_every_command_has_help_with_an_example(tacita_command, command: str) ->
 
 
 def test_no_help_waits_for_torch() -> None:
-    """Nor for SciPy: both take seconds to import. One process shows the help of every command, nested ones included."""
+    """Nor for SciPy: both take seconds to import. One process shows the help of every command, nested ones included.
+
+    The list of experiments waits for neither.
+    """
     program = """
 import sys
 from tacita.cli.app import COMMANDS, make_app
@@ -270,6 +273,9 @@ for words in commands:
     slow = {"torch", "scipy", "numpy"} & set(sys.modules)
     assert not slow, f"tacita {' '.join(words)} --help imports {slow}"
     print("shown:", *words)
+make_app()(["reproduce"], result_action="return_value")
+slow = {"torch", "scipy", "numpy"} & set(sys.modules)
+assert not slow, f"the list of experiments imports {slow}"
 make_app()(["epsilon", "--sample-rate", "1", "--steps", "1", "--noise-multiplier", "9", "--delta", "1e-5"])
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

@@ -106,3 +106,21 @@ def test_nothing_is_chosen_for_the_user(tacita_command, gone):
     done = tacita_command(*words[:i], *words[i + 2 :])
     assert done.code == 2
     assert "is missing: give" in done.err
+
+
+@pytest.mark.parametrize("steps", ["1e3", "1_000", "1000", "1E+3", "1000.0"])
+def test_a_whole_number_may_have_an_exponent(tacita_command, steps):
+    asked = ["--sample-rate", "0.01", "--noise-multiplier", "1.1", "--delta", "1e-5"]
+    done = tacita_command("epsilon", *asked, "--steps", steps)
+    assert done.code == 0
+    assert "1,000, each with a sample rate" in done.out
+    noise = tacita_command("noise", "--sample-rate", "0.01", "--epsilon", "2", "--delta", "1e-5", "--steps", steps)
+    assert "1,000, each with a sample rate" in noise.out
+
+
+@pytest.mark.parametrize("steps", ["1e2.5", "1.5", "many", "1e999", "nan", "inf", "1e-3"])
+def test_what_is_no_whole_number_is_refused_with_words(tacita_command, steps):
+    asked = ["--sample-rate", "0.01", "--noise-multiplier", "1.1", "--delta", "1e-5"]
+    done = tacita_command("epsilon", *asked, "--steps", steps)
+    assert done.code == 2
+    assert f"--steps: it must be a whole number, such as 1000 or 1e3, got {steps!r}." in done.err

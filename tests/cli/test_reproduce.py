@@ -2,13 +2,13 @@
 
 import builtins
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
 from tacita.experiments import Check, Experiment, Result, catalogue
 from tacita.experiments.cpu_seconds import CPU_SECONDS
+from tacita.experiments.runner import Paper
 from tacita.report.style import new_figure, styled
 
 
@@ -25,22 +25,21 @@ def toys(monkeypatch, tmp_path):
             rows=[{"size": "full" if full else "small", "seed": seed}], checks=[Check("it holds", held)], draw=drawn
         )
 
-    class Module:
-        EXPERIMENTS = (
-            Experiment(name="good", title="Good.", source="nowhere", run=run(True, draw)),
-            Experiment(name="bad", title="Bad.", source="nowhere", run=run(False, None), reads_data=True),
-        )
-
-    monkeypatch.setattr(sys.modules["tacita.experiments.catalogue"], "MODULES", (Module,))
+    good = Experiment(name="good", title="Good.", source="nowhere", run=run(True, draw))
+    bad = Experiment(name="bad", title="Bad.", source="nowhere", run=run(False, None), reads_data=True)
+    lacks = ("The rest, for lack of it.",)
+    papers = (Paper(name="toys", title="On toys", experiments=(good, bad), not_reproduced=lacks),)
+    monkeypatch.setattr("tacita.experiments.papers.PAPERS", papers)
     monkeypatch.setattr("tacita.experiments.cpu_seconds.CPU_SECONDS", {"good": (2.0, None), "bad": (90.0, None)})
     monkeypatch.chdir(tmp_path)
 
 
 def test_without_a_name_it_lists(toys, tacita_command):
-    header, *lines, empty, first, second = tacita_command("reproduce").out.splitlines()
+    header, *lines, empty, first, second, papers = tacita_command("reproduce").out.splitlines()
     assert header.split() == ["name", "CPU", "time", "--data", "what", "it", "shows"]
     assert [line.split() for line in lines] == [["good", "2", "s", "-", "Good."], ["bad", "1.5", "min", "?", "Bad."]]
     assert (empty, "that of one core" in first, "not measured" in second) == ("", True, True)
+    assert papers == "Papers, for --report: toys."
     listed = json.loads(tacita_command("reproduce", "--json").out)["experiments"]
     assert [entry["name"] for entry in listed] == ["good", "bad"]
     assert [entry["reads_data"] for entry in listed] == [False, True]
@@ -53,7 +52,7 @@ def test_every_experiment_has_a_measured_time():
     for name, experiment in catalogue().items():
         alone, with_data = CPU_SECONDS[name]
         assert alone, name
-        assert experiment.reads_data or with_data is None, name
+        assert bool(with_data) == experiment.reads_data, name
 
 
 def test_a_table_and_what_held(toys, tacita_command):
@@ -73,7 +72,8 @@ def test_a_claim_that_fails_is_exit_code_1(toys, tacita_command):
 def test_a_claim_that_is_not_decided_does_not_say_that_it_fails(toys, tacita_command, monkeypatch):
     open_one = Result(rows=[{"size": 1}], checks=[Check("one beats two", False, undecided=True)])
     entry = Experiment(name="open", title="Open.", source="nowhere", run=lambda *_: open_one)
-    monkeypatch.setattr(sys.modules["tacita.experiments.catalogue"].MODULES[0], "EXPERIMENTS", (entry,))
+    papers = (Paper(name="toys", title="On toys", experiments=(entry,)),)
+    monkeypatch.setattr("tacita.experiments.papers.PAPERS", papers)
     done = tacita_command("reproduce", "open")
     assert done.code == 1
     assert "depends one beats two.\n" in done.out
@@ -88,8 +88,45 @@ def test_json_has_size_and_seed(toys, tacita_command):
 def test_a_folder_of_files(toys, tacita_command):
     pytest.importorskip("matplotlib")
     done = tacita_command("reproduce", "good", "--output", "figures")
-    assert sorted(path.name for path in Path("figures").iterdir()) == ["good.json", "good.png", "good.txt"]
+    assert sorted(path.name for path in Path("figures").iterdir()) == ["good.html", "good.json", "good.png", "good.txt"]
     assert Path("figures/good.txt").read_text() == done.out
+
+
+def test_one_page_about_all_results_of_a_paper(toys, tacita_command):
+    pytest.importorskip("matplotlib")
+    tacita_command("reproduce", "bad", "--output", "figures")
+    done = tacita_command("reproduce", "toys", "--report", "--output", "figures")
+    assert (done.code, done.out, done.err) == (0, "", "written to figures/toys.html\n")
+    page = Path("figures/toys.html").read_text()
+    assert "<h1>Reproduction: On toys</h1>" in page
+    assert "0 of 1 claims hold; 1 fails" in page
+    assert "The rest, for lack of it." in page
+    assert "good has no result in this folder: run tacita reproduce good." in page
+    tacita_command("reproduce", "good", "--output", "figures")
+    tacita_command("reproduce", "toys", "--report", "--output", "figures")
+    page = Path("figures/toys.html").read_text()
+    assert "has no result in this folder" not in page
+    assert "All experiments of this page" in page
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--report"], "name is missing: with --report, give the name of a paper, one of toys."),
+        (["toys", "--report"], "output is missing: with --report, give --output FOLDER, the folder with the results."),
+        (
+            ["toy", "--report", "-o", "f"],
+            "paper must be a name that tacita reproduce lists, got 'toy'. Did you mean 'toys'?",
+        ),
+        (["toys", "--report", "-o", "f"], "has none: run tacita reproduce good --output f first."),
+        (["toys", "--report", "-o", "f", "--full"], "report cannot be given with full, json, seed or data:"),
+        (["toys"], "toys is a paper: give one of its experiments, good, bad; or add --report for a page about it."),
+    ],
+)
+def test_what_a_report_needs(toys, tacita_command, words, says):
+    done = tacita_command("reproduce", *words)
+    assert (done.code, done.out) == (2, "")
+    assert says in done.err
 
 
 def test_a_folder_that_cannot_be_made_is_said_before_the_work(toys, tacita_command):

@@ -19,7 +19,7 @@ from tacita.experiments.convex_problems import (
 )
 from tacita.experiments.convex_rates import CountedOracle, HardInstance
 from tacita.experiments.convex_runs import Steps, averaged, mean_and_error, one_pass_oracle, slope, with_threshold
-from tacita.experiments.runner import as_json, as_record
+from tacita.experiments.result_files import as_json, as_record
 from tacita.gradients.given import GivenSource
 from tacita.theory.heavy_tailed import HeavyTailedSetting, accelerated_bound
 

@@ -144,6 +144,7 @@ def test_accuracies_are_judged_only_where_sgd_learns(plain, with_noise, verdicts
     rows = [
         {
             "method": method, "nominal epsilon": nominal, "real epsilon": 100.0, "largest gradient": 1.0,
+            "longer than C": 0.0,
             "test after 100%": value, "test, least": value - 0.01, "test, most": value + 0.01,
         }
         for method, nominal, value in entries

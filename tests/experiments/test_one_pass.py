@@ -9,7 +9,7 @@ import torch
 from tacita.accounting import gaussian_mu
 from tacita.experiments import find, one_pass
 from tacita.experiments.one_pass import DELTA, METHODS, PLAIN, POISSON, SMALL, Method, Regression
-from tacita.experiments.runner import as_json, as_record
+from tacita.experiments.result_files import as_json, as_record
 
 BY_NAME = {method.name: method for method in METHODS}
 

@@ -2,19 +2,22 @@
 
 import json
 import re
-import sys
 
 import pytest
 
 from tacita.experiments import Check, Experiment, Result, catalogue, find
-from tacita.experiments.runner import as_json, as_record, as_table, in_words, sentence, write
+from tacita.experiments.catalogue import find_paper, paper_of
+from tacita.experiments.papers import PAPERS
+from tacita.experiments.result_cells import as_table, cell, in_words
+from tacita.experiments.result_files import as_json, as_record, write
+from tacita.experiments.runner import Paper, sentence
 from tacita.report.style import new_figure, styled
 
 ROWS = [{"method": "a", "gap": 0.123456}, {"method": "b", "gap": float("inf")}]
 
 
 def toy(held=True, draw=None):
-    result = Result(rows=ROWS, checks=[Check("a is small", held)], notes=["medians"], draw=draw)
+    result = Result(rows=ROWS, checks=[Check("a is small", held, found="0.1 (0.02)")], notes=["medians"], draw=draw)
     return Experiment(name="toy", title="A toy.", source="nowhere", run=lambda full, seed, progress: result)
 
 
@@ -29,7 +32,7 @@ def test_the_record_is_json_whatever_the_figures():
     record = as_record(experiment, experiment(), full=False, seed=3)
     read = json.loads(as_json(record))
     assert read["rows"] == [{"method": "a", "gap": 0.123456}, {"method": "b", "gap": "inf"}]
-    assert read["checks"] == [{"says": "a is small.", "held": True, "verdict": "holds"}]
+    assert read["checks"] == [{"says": "a is small.", "found": "0.1 (0.02)", "held": True, "verdict": "holds"}]
     assert (read["seed"], read["full"], read["notes"]) == (3, False, ["medians."])
 
 
@@ -59,8 +62,8 @@ def test_files_of_a_result(tmp_path):
     experiment = toy(draw=draw)
     result = experiment()
     record = as_record(experiment, result, full=False, seed=0)
-    paths = write(tmp_path / "deep" / "folder", experiment, result, record, "text\n")
-    assert [path.name for path in paths] == ["toy.json", "toy.txt", "toy.png"]
+    paths = write(tmp_path / "deep" / "folder", record, "text\n", result.draw)
+    assert [path.name for path in paths] == ["toy.json", "toy.txt", "toy.png", "toy.html"]
     assert json.loads(paths[0].read_text())["name"] == "toy"
     assert paths[1].read_text() == "text\n"
     assert paths[2].read_bytes().startswith(b"\x89PNG")
@@ -69,7 +72,8 @@ def test_files_of_a_result(tmp_path):
 def test_no_figure_no_png(tmp_path):
     experiment = toy()
     result = experiment()
-    assert len(write(tmp_path, experiment, result, as_record(experiment, result, full=False, seed=0), "")) == 2
+    paths = write(tmp_path, as_record(experiment, result, full=False, seed=0), "", None)
+    assert [path.suffix for path in paths] == [".json", ".txt", ".html"]
 
 
 @pytest.mark.parametrize(
@@ -99,6 +103,32 @@ def test_names_are_found_and_unknown_ones_say_what_there_is():
         find("dicesgd-figure2")
 
 
+def test_every_experiment_is_in_one_paper_and_has_a_function():
+    for name, experiment in catalogue().items():
+        paper = paper_of(name)
+        assert paper is not None
+        assert find_paper(paper.name) is paper
+        assert name.startswith(paper.name) or name == "error-feedback-one-pass"
+        assert isinstance(experiment.run, str)
+        assert callable(experiment._function()), name
+    assert all(paper.not_reproduced for paper in PAPERS)
+    assert all(text.endswith(".") for paper in PAPERS for text in paper.not_reproduced)
+    assert paper_of("toy") is None
+    with pytest.raises(ValueError, match=r"got 'dicesgdd'\. Did you mean 'dicesgd'\?"):
+        find_paper("dicesgdd")
+    with pytest.raises(ValueError, match="dicesgd is a paper: give one of its experiments, dicesgd-mnist, "):
+        find("dicesgd")
+
+
+def test_a_printed_epsilon_is_still_a_bound():
+    assert cell("real epsilon, delta 0.01", 1.00001) == "1.001"
+    assert cell("epsilon", 0.125) == "0.125"
+    assert cell("accuracy", 1.00001) == "1"
+    assert cell("delta at epsilon 1", 1.00001) == "1"
+    assert cell("epsilon", float("inf")) == "inf"
+    assert cell("claimed epsilon", None) == "–"
+
+
 def test_what_is_listed_and_shown_ends_like_a_sentence():
     for experiment in catalogue().values():
         assert experiment.title == sentence(experiment.title), experiment.name
@@ -108,9 +138,7 @@ def test_what_is_listed_and_shown_ends_like_a_sentence():
 
 
 def test_two_experiments_of_one_name_are_an_error(monkeypatch):
-    class Module:
-        EXPERIMENTS = (toy(), toy())
-
-    monkeypatch.setattr(sys.modules["tacita.experiments.catalogue"], "MODULES", (Module,))
+    twice = Paper(name="toys", title="Toys", experiments=(toy(), toy()))
+    monkeypatch.setattr("tacita.experiments.papers.PAPERS", (twice,))
     with pytest.raises(AssertionError, match="two experiments are called toy"):
         catalogue()

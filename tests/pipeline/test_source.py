@@ -102,6 +102,31 @@ def test_wrong_structure_raises_without_a_word_of_the_file(settings, table, chan
         assert name not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"target": "lable"}, "no column 'lable', which the settings name. Did you mean 'label'? Check the spelling"),
+        ({"drop": ("patiend",)}, "no column 'patiend', which drop names. Did you mean 'patient'? Check the spelling"),
+    ],
+)
+def test_a_mistyped_column_is_answered_with_a_declared_one(settings, table, changes, says) -> None:
+    """A schema's names are public; without one nothing is suggested, because the file's own are in no message."""
+    Path("named.toml").write_text(
+        "[columns.label]\nkind = 'category'\nvalues = ['no', 'yes']\n"
+        "[columns.patient]\nkind = 'category'\nvalues = ['a', 'b']"
+        "\n[columns.x]\nkind = 'number'\nlower = 0\nupper = 9\n"
+    )
+    chosen = settings(schema="named.toml", **{"drop": (), **changes})
+    with pytest.raises(DataStructureError) as error:
+        open_source(chosen, declared_schema(chosen))
+    assert says in str(error.value)
+    bare = settings(**changes)
+    with pytest.raises(DataStructureError) as error:
+        open_source(bare, declared_schema(bare))
+    assert "Did you mean" not in str(error.value)
+    assert "tacita schema FILE shows the names" in str(error.value)
+
+
 def test_the_first_row_of_a_headerless_file_reaches_no_message(settings, table) -> None:
     table.write_text("SECRET,4,red,p1,yes\n")
     with pytest.raises(DataStructureError) as error:

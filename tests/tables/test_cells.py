@@ -59,8 +59,30 @@ def test_dates_never_raise(cell):
     assert value is None or math.isfinite(value)
 
 
-def test_dates_with_a_zone_keep_their_wall_time():
-    assert parse_date("1970-01-02 00:00+0500", "%Y-%m-%d %H:%M%z") == 1.0
+@pytest.mark.parametrize(
+    ("cell", "days"),
+    [
+        ("1970-01-02 06:00+0600", 1.0),
+        ("1970-01-01 18:00-0600", 1.0),
+        ("1970-01-02 00:00+00:00", 1.0),
+        ("1970-01-02 00:00Z", 1.0),
+        ("1970-01-02 00:30+0030", 1.0),
+        ("0001-01-01 00:00+0100", None),  # before the calendar's first day
+        ("9999-12-31 23:30-0100", None),
+        ("1970-01-02 00:00", None),
+    ],
+)
+def test_dates_with_an_offset_are_those_of_utc(cell, days):
+    assert parse_date(cell, "%Y-%m-%d %H:%M%z") == days
+    assert days is None or parse_number(cell) in {days, None}  # as an ISO date with an offset is read
+
+
+def test_a_zone_changes_nothing_but_the_offset():
+    """The same moment, written in two zones, is one number; an hour between them is 1/24."""
+    written = "%d/%b/%Y:%H:%M:%S %z"
+    here, there = (parse_date(cell, written) for cell in ("10/Oct/2000:13:55:36 -0700", "10/Oct/2000:22:55:36 +0200"))
+    assert here == there
+    assert parse_date("10/Oct/2000:22:55:36 +0100", written) - there == pytest.approx(1 / 24, abs=1e-9)
 
 
 @pytest.mark.parametrize(

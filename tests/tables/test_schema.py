@@ -176,6 +176,22 @@ def test_other_formats_are_taken(right):
     assert Schema.loads(f"[target]\ncolumn = 'y'\ndates = true\nformat = '{right}'").date_format("y") == right
 
 
+@pytest.mark.parametrize("where", ["[columns.a]\nkind = 'date'", "[target]\ncolumn = 'y'\ndates = true"])
+def test_names_of_time_zones_are_refused(where):
+    """strptime reads those of the machine alone, and drops them."""
+    with pytest.raises(ValueError, match=r"format must have no %Z, got '%Y-%m-%d %H:%M %Z'.*Use %z for offsets"):
+        Schema.loads(f"{where}\nformat = '%Y-%m-%d %H:%M %Z'")
+    Schema.loads(f"{where}\nformat = '%Y-%m-%d %%Z'")  # the letters themselves
+
+
+def test_bounds_with_an_offset_are_those_of_utc():
+    schema = Schema.loads(
+        "[columns.a]\nkind = 'date'\nformat = '%Y-%m-%d %H:%M %z'\n"
+        "lower = '1970-01-02 06:00 +0600'\nupper = '1970-01-02 18:00 -0600'"
+    )
+    assert schema.columns["a"].days == (1.0, 2.0)
+
+
 def test_a_format_belongs_to_dates():
     with pytest.raises(ValueError, match="format is that of dates: add dates = true"):
         Schema.loads("[target]\ncolumn = 'y'\nformat = '%d.%m.%Y'")

@@ -11,6 +11,7 @@ from cyclopts import Parameter
 
 from tacita import _validate
 from tacita._choices import NeighboringRelation
+from tacita.cli.whole_numbers import WHOLE
 
 if TYPE_CHECKING:
     from tacita.accounting import GaussianSumEvent
@@ -27,7 +28,7 @@ NEIGHBOURS: dict[NeighboringRelation, str] = {
 def epsilon_of(
     *,
     sample_rate: float,
-    steps: int,
+    steps: Annotated[int, WHOLE],
     noise_multiplier: float,
     delta: float,
     neighboring_relation: NeighboringRelation = "add_or_remove_one",
@@ -57,7 +58,7 @@ def epsilon_of(
 def noise_for(
     *,
     sample_rate: float,
-    steps: int,
+    steps: Annotated[int, WHOLE],
     epsilon: float,
     delta: float,
     neighboring_relation: NeighboringRelation = "add_or_remove_one",

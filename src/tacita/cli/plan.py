@@ -10,6 +10,7 @@ from cyclopts import Parameter
 
 from tacita._choices import NeighboringRelation, PlannedSampling
 from tacita.cli.outputs import check_figure, check_file, check_page
+from tacita.cli.whole_numbers import WHOLE
 
 FLAT = Parameter(name="*")  # an object's fields are options by their own names
 GUARANTEE = Parameter(group="The guarantee", negative=())
@@ -49,8 +50,8 @@ class PlanProblem:
         initial_gap: For a non-convex problem, an upper bound on the objective at the start minus its infimum.
     """
 
-    num_records: Annotated[int, PROBLEM]
-    dim: Annotated[int, PROBLEM]
+    num_records: Annotated[int, PROBLEM, WHOLE]
+    dim: Annotated[int, PROBLEM, WHOLE]
     smoothness: Annotated[float, PROBLEM]
     moment_scale: Annotated[float, PROBLEM]
     moment_order: Annotated[float, PROBLEM] = 2.0
@@ -70,8 +71,8 @@ class PlanTraining:
             depend on it.
     """
 
-    batch_size: Annotated[int | None, TRAINING] = None
-    steps: Annotated[int | None, TRAINING] = None
+    batch_size: Annotated[int | None, TRAINING, WHOLE] = None
+    steps: Annotated[int | None, TRAINING, WHOLE] = None
     sampling: Annotated[PlannedSampling, TRAINING] = "poisson"
     failure_probability: Annotated[float, TRAINING] = 0.05
 
@@ -190,7 +191,7 @@ def _check_federated(
     other += ["moment_order"] * (problem.moment_order != 2.0) + ["sampling"] * (training.sampling != "poisson")
     other += ["second_order and its options"] * (second != SecondOrderOptions())
     if other:
-        raise ValueError(f"{' and '.join(other)} cannot be given with --federated: leave it out.")
+        raise ValueError(f"{_listed(other)} cannot be given with --federated: leave out {_these(other)}.")
 
 
 def _check_second_order(problem: PlanProblem, training: PlanTraining, plot: str | None, html: str | None) -> None:
@@ -199,11 +200,22 @@ def _check_second_order(problem: PlanProblem, training: PlanTraining, plot: str 
     other = [name for name, value in given.items() if value is not None]
     other += ["moment_order"] * (problem.moment_order != 2.0) + ["sampling"] * (training.sampling != "poisson")
     if other:
-        raise ValueError(f"{' and '.join(other)} cannot be given with --second-order: leave it out.")
+        raise ValueError(f"{_listed(other)} cannot be given with --second-order: leave out {_these(other)}.")
 
 
 def _check_first_order(second: SecondOrderOptions) -> None:
     """Raise ``ValueError`` for options of a second-order plan, which would have no effect here."""
     other = [name for name, value in vars(second).items() if value is not None and value is not False]
     if other:
-        raise ValueError(f"{' and '.join(other)} can be given only with --second-order: add it, or leave it out.")
+        raise ValueError(
+            f"{_listed(other)} can be given only with --second-order: add --second-order, or leave out {_these(other)}."
+        )
+
+
+def _listed(options: list[str]) -> str:
+    *first, last = options
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def _these(options: list[str]) -> str:
+    return "these options" if len(options) > 1 or "options" in options[0] else options[0]

@@ -1,58 +1,20 @@
-"""The list of all experiments by name.
+"""Look-up of experiments and papers by name."""
 
-A new module of experiments defines a tuple ``EXPERIMENTS`` and is added to ``MODULES`` here.
-"""
-
-from types import ModuleType
+from collections.abc import Mapping
+from typing import TypeVar
 
 from tacita._near_names import did_you_mean
-from tacita.experiments import (
-    clip21,
-    clip21_images,
-    clip21_logistic,
-    clip21_networks,
-    convex_one_pass,
-    convex_rates,
-    convex_structured,
-    dicesgd,
-    dicesgd_ablations,
-    dicesgd_text,
-    dp_clipped_sgd,
-    noisy_sgd_noise,
-    noisy_sgd_training,
-    one_pass,
-    regime_tables,
-    saddles,
-    threshold_claims,
-)
-from tacita.experiments.runner import Experiment
+from tacita.experiments import papers
+from tacita.experiments.runner import Experiment, Paper
 
-MODULES: tuple[ModuleType, ...] = (
-    dp_clipped_sgd,
-    regime_tables,
-    threshold_claims,
-    one_pass,
-    saddles,
-    noisy_sgd_noise,
-    noisy_sgd_training,
-    clip21,
-    convex_rates,
-    convex_one_pass,
-    convex_structured,
-    clip21_logistic,
-    clip21_networks,
-    clip21_images,
-    dicesgd,
-    dicesgd_ablations,
-    dicesgd_text,
-)  # in the order in which their experiments are listed
+T = TypeVar("T")
 
 
 def catalogue() -> dict[str, Experiment]:
-    """Return all experiments by name, in the order of the modules."""
+    """Return all experiments by name, in the order of the papers."""
     found: dict[str, Experiment] = {}
-    for module in MODULES:
-        for experiment in module.EXPERIMENTS:
+    for paper in papers.PAPERS:
+        for experiment in paper.experiments:
             if experiment.name in found:
                 raise AssertionError(f"two experiments are called {experiment.name}")
             found[experiment.name] = experiment
@@ -65,8 +27,33 @@ def find(name: str) -> Experiment:
     Raises:
         ValueError: There is none; the message has the names that are near, or else all of them.
     """
-    known = catalogue()
+    if any(name == paper.name for paper in papers.PAPERS):
+        some = ", ".join(one.name for one in find_paper(name).experiments)
+        raise ValueError(
+            f"{name} is a paper: give one of its experiments, {some}; or add --report for a page about it."
+        )
+    return _found("experiment", name, catalogue())
+
+
+def find_paper(name: str) -> Paper:
+    """Return the paper with the given name.
+
+    Raises:
+        ValueError: There is none; the message has the names that are near, or else all of them.
+    """
+    return _found("paper", name, {paper.name: paper for paper in papers.PAPERS})
+
+
+def paper_of(experiment: str) -> Paper | None:
+    """Return the paper whose experiment has this name; ``None`` if it is in none."""
+    for paper in papers.PAPERS:
+        if any(one.name == experiment for one in paper.experiments):
+            return paper
+    return None
+
+
+def _found(kind: str, name: str, known: Mapping[str, T]) -> T:
     if name not in known:
         near = did_you_mean(name, known) or f" The known ones are {', '.join(known)}."
-        raise ValueError(f"experiment must be a name that tacita reproduce lists, got {name!r}.{near}")
+        raise ValueError(f"{kind} must be a name that tacita reproduce lists, got {name!r}.{near}")
     return known[name]

@@ -16,7 +16,6 @@ import torch
 from tacita.accounting import gaussian_epsilon
 from tacita.experiments import clip21_figures
 from tacita.experiments.client_tables import CLIENTS, LAMBDA, ClientTable, stochastic, tables
-from tacita.experiments.clip21 import PAPER
 from tacita.experiments.federated_grid import (
     CLIP21_SGD,
     CLIP21_SGDM,
@@ -29,7 +28,7 @@ from tacita.experiments.federated_grid import (
     iterates,
     record_ratio,
 )
-from tacita.experiments.runner import Check, Experiment, Progress, Result, Row
+from tacita.experiments.runner import Check, Progress, Result, Row, span
 from tacita.theory.clip21_noise import message_mu, message_noise_std
 
 LAST, DELTA = 100, 1e-5
@@ -111,19 +110,28 @@ def _without_noise(rows: Sequence[Row], name: str, kind: str) -> list[Check]:
     least = {bound: min(found[bound] for found in of.values()) for bound in bounds}
     small = bounds[0]
     others = min(of[CLIP_SGD][small], of[CLIP21_SGD][small])
+    over = [of[CLIP21_SGDM][bound] / least[bound] for bound in bounds]
+    apart = [of[CLIP21_SGD][bound] / of[CLIP21_SGDM][bound] for bound in bounds]
     return [
         Check(
             f"{where}Clip21-SGDM has the least gradient norm, or one at most {CLOSE:g} times that, at every threshold",
             all(of[CLIP21_SGDM][bound] <= CLOSE * least[bound] for bound in bounds),
+            found=f"{span(over)} times the least",
         ),
-        Check(f"{where}at the smallest threshold it is clearly the best", of[CLIP21_SGDM][small] < others / CLOSE),
+        Check(
+            f"{where}at the smallest threshold it is clearly the best",
+            of[CLIP21_SGDM][small] < others / CLOSE,
+            found=", ".join(f"{method} {of[method][small]:.3g}" for method in METHODS),
+        ),
         Check(
             f"{where}Clip-SGD needs a large threshold",
             of[CLIP_SGD][small] > 2 * min(of[CLIP_SGD].values()),
+            found=f"{of[CLIP_SGD][small]:.3g} at {small:g}, {min(of[CLIP_SGD].values()):.3g} at its best",
         ),
         Check(
             f"{where}Clip21-SGD stays at least {CLOSE:g} times above Clip21-SGDM",
             all(of[CLIP21_SGD][bound] > CLOSE * of[CLIP21_SGDM][bound] for bound in bounds),
+            found=f"{span(apart)} times",
         ),
     ]
 
@@ -236,36 +244,13 @@ def _with_noise(rows: Sequence[Row], name: str, column: str, values: Sequence[fl
             Check(
                 f"{name}: Clip21-SGDM beats Clip-SGD at {column} {value:g}",
                 norms[CLIP21_SGDM, value] < norms[CLIP_SGD, value],
+                found=f"{norms[CLIP21_SGDM, value]:.3g} against {norms[CLIP_SGD, value]:.3g}",
             )
             for value in values
         ),
         Check(
             f"{name}: Clip21-SGD stays {CLOSE:g} times above Clip21-SGDM even with the least noise",
             norms[CLIP21_SGD, least_noise] > CLOSE * norms[CLIP21_SGDM, least_noise],
+            found=f"{norms[CLIP21_SGD, least_noise]:.3g} against {norms[CLIP21_SGDM, least_noise]:.3g}",
         ),
     ]
-
-
-EXPERIMENTS = (
-    Experiment(
-        name="clip21-thresholds",
-        title="Without noise: the gradient norm that each method reaches, against the clipping threshold.",
-        source=f"{PAPER}, Figures 2 and 7",
-        run=thresholds,
-        reads_data=True,
-    ),
-    Experiment(
-        name="clip21-ratios",
-        title="With noise: the gradient norm that each method reaches, at equal noise-clipping ratio.",
-        source=f"{PAPER}, Figure 5",
-        run=noise_ratios,
-        reads_data=True,
-    ),
-    Experiment(
-        name="clip21-epsilons",
-        title="With noise: the gradient norm that each method reaches, at equal epsilon.",
-        source=f"{PAPER}, Figure 5, at equal privacy",
-        run=equal_epsilon,
-        reads_data=True,
-    ),
-)

@@ -18,7 +18,6 @@ from tacita.experiments.dicesgd_runs import (
     EQUAL,
     JUDGED,
     METHODS,
-    PAPER,
     PLAIN,
     RIGOROUS,
     DiceSetting,
@@ -29,7 +28,8 @@ from tacita.experiments.dicesgd_runs import (
     spread,
 )
 from tacita.experiments.kept import Kept
-from tacita.experiments.runner import Check, Experiment, Progress, Result, Row
+from tacita.experiments.runner import Check, Progress, Result, Row
+from tacita.ledger.text_lines import rounded_up
 
 THRESHOLDS = (1.0, 0.1)
 ADAM, ADAM_HERE, SGD = (1e-2, 1e-3, 1e-4), (1e-2, 1e-3), (10.0, 3.0, 1.0, 0.3, 0.1)
@@ -80,7 +80,11 @@ def checks(task: DiceTask, optimizer: str, rows: Sequence[Row], found: Found) ->
     return [
         *stated,
         _judged(task, f"{where}DiceSGD is better at C {small:g} than at {large:g}", smaller),
-        Check(f"{where}the paper's noise is worth epsilon {task.epsilon:g}: it is {real:,.0f}", real <= task.epsilon),
+        Check(
+            f"{where}the paper's noise is worth epsilon {task.epsilon:g}",
+            real <= task.epsilon,
+            found=f"{rounded_up(real)} is proved",
+        ),
     ]
 
 
@@ -89,7 +93,7 @@ def _judged(task: DiceTask, claim: str, compared: Sequence[tuple[str, Sequence[f
     words = {task.better(one, other) for _, one, other in compared}
     found = words.pop() if len(words) == 1 else "depends"
     numbers = "; ".join(f"{where} {spread(one)} against {spread(other)}".strip() for where, one, other in compared)
-    return Check(f"{claim}: {numbers}", found == "holds", undecided=found == "depends")
+    return Check(claim, found == "holds", undecided=found == "depends", found=numbers)
 
 
 def reproduced(
@@ -152,23 +156,3 @@ def table_2(full: bool, seed: int, progress: Progress, data: Path | None, kept: 
         notes = ["synthetic images; --data FOLDER takes cifar10_subset.npz and cifar100_subset.npz"]
     arms = Arms(optimizer="Adam", lrs=lrs, seeds=seeds)
     return reproduced([(task, arms) for task in tasks], notes, "Table 2, with every epsilon", progress, kept)
-
-
-EXPERIMENTS = (
-    Experiment(
-        name="dicesgd-mnist",
-        title="DiceSGD and clipping at the paper's noise, and at equal real epsilon.",
-        source=f"{PAPER}, section 4; measured here",
-        run=headline,
-        reads_data=True,
-        resumes=True,
-    ),
-    Experiment(
-        name="dicesgd-table-2",
-        title="Test accuracy on CIFAR-10 and CIFAR-100, nominal and real epsilon side by side.",
-        source=f"{PAPER}, Table 2",
-        run=table_2,
-        reads_data=True,
-        resumes=True,
-    ),
-)

@@ -28,7 +28,6 @@ from tacita.oracles import ClippedGradientOracle, ErrorFeedbackOracle, GradientO
 from tacita.random import Randomness
 from tacita.sampling import PoissonSampler
 
-PAPER = "Differentially Private SGD Without Clipping Bias: An Error-Feedback Approach"
 PLAIN, CLIPPED, CLAIMED, RIGOROUS, RELEASED, EQUAL = METHODS = (
     "SGD",
     "DPSGD-GC",

@@ -20,9 +20,10 @@ from tacita.experiments import noisy_sgd_figures as figures
 from tacita.experiments.kept import Kept
 from tacita.experiments.noisy_sgd_data import WORDS, LabelledData, cifar, cola
 from tacita.experiments.noisy_sgd_networks import Transformer, convnet, resnet18
-from tacita.experiments.noisy_sgd_noise import DELTA, EPSILONS, PAPER, THRESHOLD, real_epsilon
+from tacita.experiments.noisy_sgd_noise import DELTA, EPSILONS, THRESHOLD, real_epsilon
 from tacita.experiments.noisy_sgd_runs import EXACT, MEASURED, PAPER_NOISE, SGD, NoisySGDTask, multiplier_of, one_run
-from tacita.experiments.runner import Check, Experiment, Progress, Result, Row
+from tacita.experiments.runner import Check, Progress, Result, Row
+from tacita.ledger.text_lines import rounded_up
 from tacita.theory.noisy_sgd import gradient_norm_bound
 
 
@@ -188,31 +189,41 @@ def _checks(rows: Sequence[Row], scale: FigureScale, task: NoisySGDTask, part: s
     learned = plain[end] > guess + slack and scale.seeds > 1
     rising = all(a[end] <= b[end] + slack for a, b in pairwise(paper))
     rises, close = rising and last[end] > first[end] + slack, last[end] >= plain[end] - slack
+
+    def said(row: Row) -> str:
+        of = "" if row["nominal epsilon"] is None else f" at {row['nominal epsilon']:g}"
+        return f"{row[end]:.3f} ({row[f'{part}, least']:.3f} to {row[f'{part}, most']:.3f}){of}"
+
     return [
         Check(
             f"SGD beats the most frequent class, {guess:.3g}, by more than {slack:.2g} in several runs, so that the "
             "next two are decided",
             learned,
             undecided=not learned,
+            found=said(plain),
         ),
         Check(
             "the paper: accuracy rises with epsilon, by more than the spread of runs and two standard errors",
             learned and rises,
             undecided=not learned or (rising and not rises),
+            found="; ".join(said(row) for row in paper),
         ),
         Check(
             f"the paper: at nominal epsilon {last['nominal epsilon']:g} accuracy is close to SGD's",
             learned and close,
             undecided=not learned,
+            found=f"{said(last)}; SGD {said(plain)}",
         ),
         Check(
-            f"at nominal epsilon {last['nominal epsilon']:g} the real one is over ten times as much: "
-            f"{last['real epsilon']:.4g} at best",
+            f"at nominal epsilon {last['nominal epsilon']:g} the real one is over ten times as much",
             last["real epsilon"] > 10 * last["nominal epsilon"],
+            found=f"{rounded_up(last['real epsilon'])} at best",
         ),
         Check(
             f"the paper: no gradient is longer than C = {task.max_grad_norm:.3g}, as far as was measured",
             max(row["largest gradient"] for row in rows) <= task.max_grad_norm,
+            found=f"up to {max(row['largest gradient'] for row in rows):.3g}; longer than C are "
+            f"{min(row['longer than C'] for row in rows):.0%} to {max(row['longer than C'] for row in rows):.0%}",
         ),
     ]
 
@@ -230,26 +241,13 @@ def _notes(task: NoisySGDTask, scale: FigureScale, data: Path | None) -> list[st
     ]
 
 
-def _entry(name: str, title: str, make: Callable[[FigureScale, Path | None], NoisySGDTask], part: str) -> Experiment:
-    shown = PaperFigure(f"noisy-sgd-figure-{name}", make, part)
-    return Experiment(
-        name=shown.name,
-        title=f"{title}, at nominal and real epsilon.",
-        source=f"{PAPER}, Figure {name[0]}({name[1]})",
-        run=partial(run_figure, shown),
-        reads_data=True,
-        resumes=True,
-    )
+def _figure(name: str, make: Callable[[FigureScale, Path | None], NoisySGDTask], part: str) -> Callable[..., Result]:
+    return partial(run_figure, PaperFigure(f"noisy-sgd-figure-{name}", make, part))
 
 
-EXPERIMENTS = tuple(
-    _entry(name, f"{part.capitalize()} accuracy of {says}", make, part)
-    for name, part, says, make in (
-        ("1a", "test", "the convolutional network on CIFAR-10", partial(images, convnet, 10)),
-        ("1b", "test", "ResNet-18 on CIFAR-10", partial(images, resnet18, 10)),
-        ("2a", "test", "ResNet-18 on CIFAR-100", partial(images, resnet18, 100)),
-        ("2b", "test", "a transformer on CoLA", sentences),
-        ("3a", "train", "the convolutional network on CIFAR-10", partial(images, convnet, 10)),
-        ("3b", "test", "the convolutional network on CIFAR-10, C by Lemma 3.2", pessimistic),
-    )
-)
+figure_1a = _figure("1a", partial(images, convnet, 10), "test")
+figure_1b = _figure("1b", partial(images, resnet18, 10), "test")
+figure_2a = _figure("2a", partial(images, resnet18, 100), "test")
+figure_2b = _figure("2b", sentences, "test")
+figure_3a = _figure("3a", partial(images, convnet, 10), "train")
+figure_3b = _figure("3b", pessimistic, "test")

@@ -10,18 +10,18 @@ Level".
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from tacita.experiments.clipped_sgd import run
 from tacita.experiments.heavy_tails import Array, NoisyQuadratic, OneSidedPareto
-from tacita.experiments.runner import Check, Experiment, Progress, Result, Row
+from tacita.experiments.runner import Check, Progress, Result, Row
 from tacita.theory import ConvexProblem, NonConvexProblem, asymptotic_rate
 from tacita.theory.problem import Problem
 from tacita.theory.regimes import regime
 from tacita.theory.thresholds import growing_threshold
 
-PAPER = "Differentially Private Clipped-SGD: High-Probability Convergence with Arbitrary Clipping Level"
 ORDER, TAIL = 1.4, 1.5  # the moment that is declared, and the tail of the simulated noise
 BETA, STEPS = 0.05, 10**6
 CONSTANT = 10.0  # an expression holds if its ratio to the minimum moves by less than this
@@ -289,12 +289,4 @@ def _notes(number: str, full: bool) -> list[str]:
     return notes
 
 
-EXPERIMENTS = tuple(
-    Experiment(
-        name=f"dp-clipped-sgd-table-{number}",
-        title=f"The best thresholds of Table {number} ({kind}), a row for each regime, and what is left there.",
-        source=f"{PAPER}, Table {number}",
-        run=lambda full, seed, progress, number=number: table(number, full, seed, progress),
-    )
-    for number, kind in (("1", "convex"), ("2", "non-convex"))
-)
+table_1, table_2 = partial(table, "1"), partial(table, "2")

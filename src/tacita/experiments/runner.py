@@ -1,26 +1,20 @@
-"""Experiments, their results (a table, checks and a figure), and the files that are written for them.
+"""Papers, their experiments, and an experiment's result: a table, checks and a figure.
 
 An experiment is a name, a title, a source and a function. Its data are public: it makes them from a seed, or reads them
 from a folder. So its results are not private.
 """
 
-import json
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from rich import box
-from rich.table import Table
-
 from tacita import _validate
-from tacita.experiments.kept import Kept
 
 Row = Mapping[str, Any]
 Progress = Callable[[float, str], None]  # the share that is done, in [0, 1], and the current task
 
-DPI = 200
 SEED = 0  # the default; the data are public, so the same results in every run are better than new ones
 
 
@@ -41,6 +35,18 @@ def sentence(text: str) -> str:
     return text if text.endswith((".", "!", "?", ":")) else f"{text}."
 
 
+def span(values: Iterable[float]) -> str:
+    """Return the least and the most of some values, to three digits.
+
+    Example:
+        >>> span([0.4321, 0.1, 0.2]), span([0.5])
+        ('0.1 to 0.432', '0.5')
+    """
+    found = list(values)
+    low, high = f"{min(found):.3g}", f"{max(found):.3g}"
+    return low if low == high else f"{low} to {high}"
+
+
 def silent(share: float, what: str) -> None:
     """Show no progress."""
 
@@ -53,16 +59,23 @@ class Check:
         says: The claim, one sentence.
         held: Whether the results support it.
         undecided: Whether the results neither support nor contradict it; then it is not held.
+        found: The numbers that decided it, with their spread where there are several runs; empty if ``says`` has them.
     """
 
     says: str
     held: bool
     undecided: bool = False
+    found: str = ""
 
     @property
     def verdict(self) -> str:
         """The verdict as a word: ``holds``, ``depends`` if it is undecided, or ``FAILS``."""
         return "holds" if self.held else "depends" if self.undecided else "FAILS"
+
+    @property
+    def words(self) -> str:
+        """The claim, and the numbers that decided it, in one sentence."""
+        return sentence(f"{self.says}: {self.found}" if self.found else self.says)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +109,8 @@ class Experiment:
         title: The experiment's finding, in one line.
         source: The paper and the place in it, or where the experiment was measured first.
         run: ``run(full, seed, progress) -> Result``. With ``full`` it has the published size; without, a size that
-            takes seconds, with tolerances of its own. The same seed gives the same results.
+            takes seconds, with tolerances of its own. The same seed gives the same results. A string
+            ``"module:function"`` names a function in a module of this package, which is imported when it is run.
         reads_data: Whether ``run`` takes a folder of public data as a fourth argument, ``None`` for a small built-in
             stand-in.
         resumes: Whether ``run`` takes a :class:`Kept` as its last argument, and keeps the result of each single run.
@@ -105,7 +119,7 @@ class Experiment:
     name: str
     title: str
     source: str
-    run: Callable[..., Result]
+    run: Callable[..., Result] | str
     reads_data: bool = False
     resumes: bool = False
 
@@ -129,66 +143,32 @@ class Experiment:
         if data is not None and not Path(data).is_dir():
             raise ValueError(f"data must be a folder, got {str(data)!r}.")
         more: list[Any] = [None if data is None else Path(data)] if self.reads_data else []
-        return self.run(full, seed, progress, *more, *([Kept(kept)] if self.resumes else []))
+        if self.resumes:
+            from tacita.experiments.kept import Kept  # needs torch, which the list of experiments does not
+
+            more.append(Kept(kept))
+        return self._function()(full, seed, progress, *more)
+
+    def _function(self) -> Callable[..., Result]:
+        """Return the function behind ``run``."""
+        if not isinstance(self.run, str):
+            return self.run
+        module, _, name = self.run.partition(":")
+        return getattr(import_module(f"tacita.experiments.{module}"), name)
 
 
-def as_record(experiment: Experiment, result: Result, *, full: bool, seed: int) -> dict[str, Any]:
-    """Return everything but the figure as plain data for JSON; NaN and infinity become strings."""
-    return {
-        "name": experiment.name,
-        "title": experiment.title,
-        "source": experiment.source,
-        "full": full,
-        "seed": seed,
-        "rows": [{name: _plain(value) for name, value in row.items()} for row in result.rows],
-        "checks": [
-            {"says": sentence(check.says), "held": bool(check.held), "verdict": check.verdict}
-            for check in result.checks
-        ],
-        "notes": [sentence(note) for note in result.notes],
-    }
+@dataclass(frozen=True, kw_only=True)
+class Paper:
+    """A paper, its experiments, and what of it is not reproduced.
 
+    Attributes:
+        name: The name for ``tacita reproduce NAME --report``, in lower case, with hyphens.
+        title: The paper's title.
+        experiments: Its experiments, in the order in which they are listed.
+        not_reproduced: What the experiments do not show of the paper, and why: a sentence or two each.
+    """
 
-def as_json(record: Mapping[str, Any]) -> str:
-    """Return an indented JSON document that ends with a newline."""
-    return json.dumps(record, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
-
-
-def as_table(result: Result) -> Table:
-    """Return the rows as a table for a terminal, with numbers to four digits."""
-    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    columns = list(result.rows[0]) if result.rows else []
-    for name in columns:
-        numbers = all(isinstance(row[name], int | float) or row[name] is None for row in result.rows)
-        shown.add_column(name, justify="right" if numbers else "left")
-    for row in result.rows:
-        shown.add_row(*(in_words(row[name]) for name in columns))
-    return shown
-
-
-def in_words(value: Any) -> str:
-    """Return a cell's text: numbers to four digits, yes or no, a dash for ``None``."""
-    if value is None:
-        return "–"
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return "yes" if value is True else "no" if value is False else str(value)
-    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
-
-
-def write(folder: Path, experiment: Experiment, result: Result, record: Mapping[str, Any], text: str) -> list[Path]:
-    """Write ``NAME.json``, ``NAME.txt`` and, if there is a figure, ``NAME.png``; return their paths."""
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / f"{experiment.name}.json", folder / f"{experiment.name}.txt"]
-    paths[0].write_text(as_json(record), encoding="utf-8", newline="\n")
-    paths[1].write_text(text, encoding="utf-8", newline="\n")
-    if result.draw is not None:
-        paths.append(folder / f"{experiment.name}.png")
-        result.draw().savefig(paths[-1], dpi=DPI)
-    return paths
-
-
-def _plain(value: Any) -> Any:
-    if value is None or isinstance(value, str | bool | int):
-        return value
-    number = float(value)
-    return number if math.isfinite(number) else str(number)
+    name: str
+    title: str
+    experiments: tuple[Experiment, ...]
+    not_reproduced: tuple[str, ...] = ()

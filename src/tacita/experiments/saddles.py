@@ -15,10 +15,9 @@ import numpy as np
 
 from tacita.accounting import gaussian_delta, gaussian_mu
 from tacita.experiments import saddle_figures as figures
-from tacita.experiments.runner import Check, Experiment, Progress, Result
+from tacita.experiments.runner import Check, Progress, Result, span
 from tacita.theory.noisy_sgd import gradient_norm_bound, paper_mean_noise_std
 
-SOURCE = "Noise is All You Need: Private Second-Order Convergence of Noisy SGD (its theory; measured here)"
 Array = np.ndarray
 DELTA = 1e-5
 
@@ -124,10 +123,16 @@ def escape(full: bool, seed: int, progress: Progress) -> Result:
             }
         )
     checks = [
-        Check("without noise no iterate is stationary", rows[0]["max"] == 0),
-        Check("with noise 0.1 at least half of the iterates of every run are stationary", rows[2]["min"] >= 0.5),
+        Check("without noise no iterate is stationary", rows[0]["max"] == 0, found=f"a share of {rows[0]['max']:g}"),
         Check(
-            "tiny noise leaves the saddle too, later", rows[1]["min"] > 0.4 and rows[1]["latest"] > rows[2]["latest"]
+            "with noise 0.1 at least half of the iterates of every run are stationary",
+            rows[2]["min"] >= 0.5,
+            found=f"shares of {rows[2]['min']:.3g} to {rows[2]['max']:.3g}",
+        ),
+        Check(
+            "tiny noise leaves the saddle too, later",
+            rows[1]["min"] > 0.4 and rows[1]["latest"] > rows[2]["latest"],
+            found=f"at step {rows[1]['latest']} at the latest, with noise 0.1 at step {rows[2]['latest']}",
         ),
     ]
     notes = ["(x1^2 - 1)^2 / 4 + |x2..10|^2 / 2 from the saddle 0; lr 0.02, 2000 steps, alpha 0.1, rho 9."]
@@ -161,14 +166,31 @@ def private(full: bool, seed: int, progress: Progress) -> Result:
     norms, values = ([row[name] for row in noisy] for name in ("mean gradient norm", "f(last)"))
     enough = [row["share of stationary iterates"] for row in noisy if row["epsilon"] >= 0.5]
     checks = [
-        Check("without noise no iterate is stationary", rows[0]["share of stationary iterates"] == 0),
-        Check("the mean gradient norm falls with epsilon", all(a > b for a, b in pairwise(norms))),
+        Check(
+            "without noise no iterate is stationary",
+            rows[0]["share of stationary iterates"] == 0,
+            found=f"a share of {rows[0]['share of stationary iterates']:g}",
+        ),
+        Check(
+            "the mean gradient norm falls with epsilon",
+            all(a > b for a, b in pairwise(norms)),
+            found=f"from {norms[0]:.3g} to {norms[-1]:.3g}",
+        ),
         Check(
             "f at the end does not rise with epsilon",
             all(a >= b - 5e-5 for a, b in pairwise(values)),
+            found=f"from {values[0]:.4g} to {values[-1]:.4g}",
         ),
-        Check("from epsilon 1/2 on at least half of the iterates are stationary", min(enough) >= 0.5),
-        Check("no record's gradient comes near the threshold", largest < threshold),
+        Check(
+            "from epsilon 1/2 on at least half of the iterates are stationary",
+            min(enough) >= 0.5,
+            found=f"shares of {span(enough)}",
+        ),
+        Check(
+            "no record's gradient comes near the threshold",
+            largest < threshold,
+            found=f"at most {largest:.3g}, the threshold is {threshold:g}",
+        ),
     ]
     notes = [
         "-x^T S x / 2 + |x|^4 / 4 from the saddle 0, S the mean of 20 000 records; full batch, replace-one, delta "
@@ -209,8 +231,12 @@ def large_noise(full: bool, seed: int, progress: Progress) -> Result:
     ]
     sure = abs(found / (std * math.sqrt(dim)) - 1) < 6 / math.sqrt(2 * dim)
     checks = [
-        Check("after one step every record's gradient is longer than the bound", found > bound),
-        Check("its length is that of the noise", sure),
+        Check(
+            "after one step every record's gradient is longer than the bound",
+            found > bound,
+            found=f"{found:.3g}, {found / bound:.3g} times the bound",
+        ),
+        Check("its length is that of the noise", sure, found=f"{found:.4g}, expected {std * math.sqrt(dim):.4g}"),
     ]
     notes = ["f_i = |x|^2 / 2 for all i, from its minimum 0, step 1 / L = 1, epsilon 1, delta 1e-5, constants 1."]
     return Result(rows=rows, checks=checks, notes=notes)
@@ -234,23 +260,18 @@ def exposed(full: bool, seed: int, progress: Progress) -> Result:
         Check(
             "with constant 1 the paper's noise is too small for a gradient of length 1",
             rows[0]["delta at epsilon 1"] > DELTA,
+            found=f"delta {rows[0]['delta at epsilon 1']:.3g} at epsilon 1, claimed {DELTA:g}",
         ),
-        Check("a gradient of 1000 is exposed", rows[2]["delta at epsilon 1"] > 1 - 1e-12),
+        Check(
+            "a gradient of 1000 is exposed",
+            rows[2]["delta at epsilon 1"] > 1 - 1e-12,
+            found=f"delta {rows[2]['delta at epsilon 1']:.3g} at epsilon 1",
+        ),
         Check(
             "with clipping and exact noise no gradient is exposed",
             all(row["clipped, exact noise"] <= DELTA * (1 + 1e-9) for row in rows),
+            found=f"delta {span(row['clipped, exact noise'] for row in rows)} at epsilon 1",
         ),
     ]
     notes = [f"One query on 100 records, claimed (1, 1e-5); noise {std:.7f} by the paper's formula, {exact:.7f} exact."]
     return Result(rows=rows, checks=checks, notes=notes)
-
-
-EXPERIMENTS = tuple(
-    Experiment(name=f"noisy-sgd-{name}", title=title, source=SOURCE, run=function)
-    for name, title, function in (
-        ("escape", "Noise leaves a strict saddle; gradient descent without it does not.", escape),
-        ("private", "Private noisy gradient descent leaves the saddle; quality falls with privacy.", private),
-        ("large-noise", "The bound that replaces clipping fails when the noise is large.", large_noise),
-        ("exposed", "Without clipping one record is exposed.", exposed),
-    )
-)

@@ -36,7 +36,7 @@ from tacita.oracles.query_draws import QueryDraws
 from tacita.oracles.records import OracleData
 from tacita.oracles.session_options import SessionOptions
 from tacita.oracles.session_plan import SessionPlan
-from tacita.oracles.updates import Updates, complex_refused, forget, names_of, trainable
+from tacita.oracles.updates import Updates, complex_refused, names_of, trainable
 from tacita.random import Randomness
 from tacita.sampling import Sampler, as_sampler
 
@@ -290,8 +290,8 @@ class GradientOracle:
         named = [*params] if updates is None else names_of(updates, params)
         with self.randomness.query_lock:
             self._updates.check(params, accumulate)
-            if not accumulate:
-                forget(params)
+            for parameter in () if accumulate else params.values():
+                parameter.grad = None  # the next one replaces it, and the query needs its memory
             release = self.query(params)
             gradients = {name: release.gradient[name].to(params[name].dtype) for name in named}
             self._updates.assign(params, gradients, accumulate)

@@ -40,12 +40,6 @@ def names_of(updates: Iterable[Tensor], params: Mapping[str, Tensor]) -> list[st
     return named
 
 
-def forget(params: Mapping[str, Tensor]) -> None:
-    """Let go of the last gradients: the next ones replace them, and a query needs their memory."""
-    for parameter in params.values():
-        parameter.grad = None
-
-
 class Updates:
     """Checks that the optimizer updates exactly the parameters that got a private gradient, each of them once."""
 

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from tacita._near_names import did_you_mean
 from tacita.errors import DataStructureError, TacitaError
 from tacita.pipeline.settings import TableSettings, check_delta, read_text
 from tacita.tables.column_specs import ArraySpec, CategorySpec, DateSpec, NumberSpec
@@ -130,7 +131,8 @@ def open_source(settings: TableSettings, schema: Schema) -> TableSource:
         table.column(name)
     for name in settings.drop:
         if name not in table.all_names:
-            raise DataStructureError(f"The data have no column {name!r}, which drop names. {NO_COLUMN_HINT}")
+            near = did_you_mean(name, schema.columns)  # declared names alone: those of the file may be a record
+            raise DataStructureError(f"The data have no column {name!r}, which drop names.{near} {NO_COLUMN_HINT}")
     # A schema that declares columns also chooses them: a column of the file that it does not name takes no part.
     offered = [
         name for name in table.names if name not in settings.drop and (not schema.columns or name in schema.columns)

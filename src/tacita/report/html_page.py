@@ -27,6 +27,7 @@ h1 { margin: 1.2rem 0 .2rem; line-height: 1.2; } h2 { margin: 2.4rem 0 .4rem; } 
 dl { display: grid; grid-template-columns: minmax(8rem, 14rem) 1fr; gap: .2rem 1rem; margin: .4rem 0; }
 dt { font-weight: 600; } dd { margin: 0; overflow-wrap: anywhere; }
 .charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); gap: 1.2rem; }
+img { max-width: 100%; height: auto; background: #fff; }
 figure { margin: 0; } figcaption { font-size: .92rem; } svg { width: 100%; height: auto; } .tip:hover { opacity: .6; }
 .wide { overflow-x: auto; } table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: .25rem .8rem .25rem 0; border-bottom: 1px solid var(--line); }

@@ -109,15 +109,18 @@ def numbers_of(cells, decimal: str = ".") -> tuple[np.ndarray, np.ndarray]:
 def parse_date(cell: str, date_format: str) -> float | None:
     """Return a date in the declared format as days since 1970-01-01, or ``None`` if the cell is not such a date.
 
+    A date with an offset from UTC (``%z``) is converted to UTC, as an ISO date with one is.
+
     Example:
         >>> parse_date("1970-01-02 12:00", "%Y-%m-%d %H:%M"), parse_date("yesterday", "%Y-%m-%d")
         (1.5, None)
+        >>> parse_date("1970-01-02 12:00 +0600", "%Y-%m-%d %H:%M %z")
+        1.25
     """
     try:
-        moment = datetime.strptime(cell, date_format).replace(tzinfo=None)
+        return _days(_in_utc(datetime.strptime(cell, date_format)))
     except (ValueError, OverflowError):
         return None
-    return _days(moment)
 
 
 def check_date_format(date_format: str) -> None:
@@ -129,6 +132,12 @@ def check_date_format(date_format: str) -> None:
         Traceback (most recent call last):
         ValueError: format must be one of strptime, "%d.%m.%Y" say, got '%d.%m.%Q': no date can be read in it.
     """
+    if "%Z" in date_format.replace("%%", ""):
+        raise ValueError(
+            f"format must have no %Z, got {date_format!r}: which names of time zones can be read depends on the "
+            "machine, and none is converted to UTC. Use %z for offsets (+0100), or write a name that never changes as "
+            "it is (UTC)."
+        )
     try:
         datetime.strptime(datetime(2001, 2, 3, 4, 5, 6, tzinfo=UTC).strftime(date_format), date_format)
         readable = "%" in date_format
@@ -173,10 +182,14 @@ def _as_floats(cells) -> np.ndarray:
 def _parse_date(cell: str) -> float | None:
     """Return the days of a cell that looks like an ISO date; ``None`` for a day that no calendar has (2024-02-30)."""
     try:
-        moment = datetime.fromisoformat(cell)
-        return _days(moment.astimezone(UTC).replace(tzinfo=None) if moment.tzinfo else moment)
+        return _days(_in_utc(datetime.fromisoformat(cell)))
     except (ValueError, OverflowError):
         return None
+
+
+def _in_utc(moment: datetime) -> datetime:
+    """Return a moment without its offset, after converting it to UTC if it has one."""
+    return moment.astimezone(UTC).replace(tzinfo=None) if moment.tzinfo else moment
 
 
 def _days(moment: datetime) -> float:

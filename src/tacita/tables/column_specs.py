@@ -43,7 +43,10 @@ class NumberSpec(Declared, frozen=True, tag="number"):
 
 
 class DateSpec(Declared, frozen=True, tag="date"):
-    """A date in a declared ``format`` (strptime), between two dates in that format; read as days since 1970-01-01."""
+    """A date in a declared ``format`` (strptime), between two dates in that format; read as days since 1970-01-01.
+
+    A date with an offset (``%z``) is converted to UTC.
+    """
 
     format: str
     lower: str | None = None

@@ -315,5 +315,5 @@ def _taken(cells: Any, rows: np.ndarray) -> Any:
 
 NO_COLUMN_HINT = (
     'Check the spelling, the delimiter (--delimiter; "," if not given), and whether the file has a header line '
-    "(--columns names the columns of one without)."
+    "(--columns names the columns of one without). tacita schema FILE shows the names, to the holder of the data alone."
 )

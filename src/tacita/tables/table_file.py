@@ -14,6 +14,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from tacita._near_names import did_you_mean
 from tacita.errors import DataStructureError
 from tacita.tables.table import NO_COLUMN_HINT, Column, Table, joined
 
@@ -109,11 +110,19 @@ def one_ahead(items: Generator[Item, None, None]) -> Generator[Item, None, None]
 
 
 def places(names: Sequence[str], only: Sequence[str] | None) -> dict[str, int]:
-    """Return the positions in the file of the columns ``only`` (``None`` means all), by name."""
+    """Return the positions in the file of the columns ``only`` (``None`` means all), by name.
+
+    Raises:
+        DataStructureError: One is missing. The message may name others of ``only``, which are declared, and none of the
+            file's own: the first line of a file without a header is a record.
+    """
     found = {name: i for i, name in enumerate(names)}
     for name in only or ():
         if name not in found:
-            raise DataStructureError(f"The data have no column {name!r}, which the settings name. {NO_COLUMN_HINT}")
+            near = did_you_mean(name, [other for other in only or () if other in found])
+            raise DataStructureError(
+                f"The data have no column {name!r}, which the settings name.{near} {NO_COLUMN_HINT}"
+            )
     return found if only is None else {name: found[name] for name in only}
 
 
