@@ -206,7 +206,7 @@ class Descent:
     def _preconditioned(self, oracle: GradientOracle, found: dict[str, Tensor]) -> tuple[dict[str, Tensor], float]:
         table, steps, damping = self.table, self.rule.steps, 0.0
         assert self.sessions[0] is not None, "registered by descent_sessions"
-        rows = TableRowsSource(table.features, scale=table.scale, intercept=table.constant)
+        rows = TableRowsSource(table.features, scale=table.scale, intercept=table.constant, places_kept=True)
         moment, _ = released_moments(self.paying, self.sessions[0], rows)
         phases = tuple(self.curvatures[-steps:]) or (self.loss.curvature,)
         for phase, curvature in enumerate(phases):
@@ -279,7 +279,7 @@ def fit_by_moments(
         l1, l2: Penalties of :func:`~tacita.methods.adaptive_elastic_net`, in scaled units; not on the bias.
     """
     more = torch.from_numpy(np.asarray(targets, np.float64)).unsqueeze(1)
-    source = TableRowsSource(table.features, scale=table.scale, intercept=table.constant, more=more)
+    source = TableRowsSource(table.features, scale=table.scale, intercept=table.constant, more=more, places_kept=True)
     moment, noise_std = released_moments(paying, session, source)
     columns = table.features.shape[1]
     penalised = torch.ones(len(moment) - 1, dtype=torch.float64)
