@@ -279,7 +279,7 @@ def fit_by_moments(
         l1, l2: Penalties of :func:`~tacita.methods.adaptive_elastic_net`, in scaled units; not on the bias.
     """
     more = torch.from_numpy(np.asarray(targets, np.float64)).unsqueeze(1)
-    source = TableRowsSource(table.features, scale=table.scale, intercept=table.constant, more=more, places_kept=True)
+    source = TableRowsSource(table.features, scale=table.scale, intercept=table.constant, more=more)
     moment, noise_std = released_moments(paying, session, source)
     columns = table.features.shape[1]
     penalised = torch.ones(len(moment) - 1, dtype=torch.float64)
