@@ -201,11 +201,9 @@ def test_rows_of_numpy_draw_the_same_matrix():
 
 
 def engines(rows):
-    """The engines of the same rows: a tensor, tables in one unit and in one for each column, float32 sums."""
+    """Engines of two columns: a tensor, and tables in one unit, in two, with a constant, with further entries."""
     scale = torch.tensor([0.37, 0.37, 0.61], dtype=torch.float64)
-    tables = [
-        TableRowsSource(as_row_blocks(rows), scale=scale[k:2], intercept=None, places_kept=k == 1) for k in (0, 1)
-    ]
+    tables = [TableRowsSource(as_row_blocks(rows), scale=scale[k:2], intercept=None) for k in (0, 1)]
     more = TableRowsSource(rows[:, :1], scale=0.3, intercept=0.7, more=rows[:, 1:].double())
     uneven = TableRowsSource(rows, scale=scale[1:], intercept=0.1)
     return [GivenEngine(rows), *(source.engine({}, np.arange(len(rows))) for source in (*tables, more, uneven))]
@@ -220,60 +218,23 @@ def test_no_row_is_longer_than_its_bound_after_rounding(dtype, kind):
     assert len(clipped) == 1, "a chunk's memory serves the next one"
     lengths = [sum(Fraction(entry) ** 2 for entry in row) for row in clipped[0].tolist()]
     assert max(lengths) <= 1
-    assert min(lengths) > 1 - 1e-2
+    assert min(lengths) > 1 - 1e-5
 
 
 @pytest.mark.parametrize("more", [None, torch.rand(700, 2, dtype=torch.float64)])
 @pytest.mark.parametrize("scale", [0.4, torch.tensor([0.3, 0.5, 0.7])])
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-2), (torch.float64, 1e-9)])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.float64, 1e-9)])
 def test_a_table_gives_the_matrix_of_its_rows(dtype, tolerance, scale, more, monkeypatch):
     monkeypatch.setattr(row_blocks, "BLOCK_ROWS", 300)
     monkeypatch.setattr(table_rows, "CHUNK_NUMBERS", 0)
     rows = torch.randn(700, 3, dtype=dtype)
     rows[17, 1], rows[450, 0] = math.nan, math.inf
-    source = TableRowsSource(rows, scale=scale, intercept=0.2, more=more, places_kept=True)
+    source = TableRowsSource(rows, scale=scale, intercept=0.2, more=more)
     for chosen in (np.arange(700), np.arange(0, 700, 3), np.empty(0, np.int64)):
         shown = torch.cat([chunk["row"] for chunk in source.engine({}, chosen).materialise()])
         found, _ = SecondMoment(max_row_norm=1.0)(source.engine({}, chosen), None)
         expected = entries(shown)
         torch.testing.assert_close(found["second_moment"]["entries"], expected, rtol=tolerance, atol=10 * tolerance)
-
-
-def moved_by_one_record(rows, places_kept=True):
-    """The largest change of the values that a record makes which is zeroed out, in units of the one that is stated."""
-    estimator = SecondMoment(max_row_norm=0.7)
-
-    def value(table):
-        source = TableRowsSource(table, scale=1.0, intercept=None, places_kept=places_kept)
-        return estimator(source.engine({}, np.arange(len(table))), None)[0]["second_moment"]["entries"]
-
-    whole = value(rows)
-    changes = []
-    for record in range(len(rows)):
-        without = rows.clone()
-        without[record] = 0.0
-        changes.append(float((whole - value(without)).norm()))
-    return max(changes) / 0.7**2
-
-
-def test_sums_of_float32_move_no_farther_than_stated():
-    rows = 2 + torch.rand(table_rows.MOMENT_RUN, 1, generator=torch.Generator().manual_seed(0))
-    assert 0.99 < moved_by_one_record(rows) <= 1.0
-    assert moved_by_one_record(rows, places_kept=False) > 0.999999
-
-
-def test_the_check_of_float32_sums_can_fail(monkeypatch):
-    monkeypatch.setattr(table_rows, "_room", lambda dtype: 1.0)
-    rows = 2 + torch.rand(table_rows.MOMENT_RUN, 1, generator=torch.Generator().manual_seed(0))
-    assert moved_by_one_record(rows) > 1.0
-
-
-def test_rows_of_float32_keep_float64_where_float32_would_not_hold_their_squares():
-    rows = torch.tensor([[3e25, 4e25]], dtype=torch.float32)
-    source = TableRowsSource(rows, intercept=None, places_kept=True)
-    for bound in (1e30, 1e-25):
-        found, _ = SecondMoment(max_row_norm=bound)(source.engine({}, np.arange(1)), None)
-        assert float(found["second_moment"]["entries"].norm()) == pytest.approx(min(5e25, bound) ** 2, rel=1e-5)
 
 
 def test_an_array_that_changes_between_queries_is_measured_again():

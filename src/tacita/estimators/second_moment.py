@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
 import torch
 from scipy.linalg.blas import dsyrk
 from torch import Tensor
@@ -22,7 +21,7 @@ from tacita.accounting import Event, NeighboringRelation, SecondMomentEvent, mov
 from tacita.clipping.flat import clip_weights
 from tacita.estimators.estimator import Estimator, Values
 from tacita.gradients.engine import Engine, Shapes
-from tacita.gradients.table_rows import MOMENT_RUN, TableRowsEngine
+from tacita.gradients.table_rows import TableRowsEngine
 from tacita.gradients.weighted_sums import norm_over, round_down, with_room
 from tacita.sampling import Sampler
 
@@ -88,8 +87,7 @@ class SecondMoment(Estimator):
     def _clipped(self, engine: Engine) -> Iterator[Tensor]:
         """Yield the clipped rows in chunks, (..., rows, d), float64; a row is at most R long, rounding too."""
         if isinstance(engine, TableRowsEngine):  # which knows the norms
-            narrow = 2**-30 <= self.max_row_norm <= 2**30
-            yield from engine.weighted_rows(partial(clip_weights, self.max_row_norm), narrow=narrow)
+            yield from engine.weighted_rows(partial(clip_weights, self.max_row_norm))
             return
         for chunk in engine.materialise():
             rows = _joined(chunk, engine.shapes)
@@ -149,13 +147,7 @@ def symmetric_matrix(entries: Tensor) -> Tensor:
 
 
 def _outer_products(rows: Tensor) -> Tensor:
-    """Return ``rows.T @ rows``, (..., d, d), float64; maybe without what is below the diagonal.
-
-    float32 rows: products, and sums of ``MOMENT_RUN`` rows, are float32.
-    """
-    if rows.dtype == torch.float32:
-        parts = (part.T @ part for part in np.split(rows.numpy(), range(MOMENT_RUN, len(rows), MOMENT_RUN)))
-        return torch.from_numpy(sum(parts, np.zeros((rows.shape[1], rows.shape[1]))))
+    """Return ``rows.T @ rows``, (..., d, d), float64; maybe without what is below the diagonal."""
     if rows.ndim > 2 or not len(rows) or rows.device.type != "cpu":
         return rows.mT @ rows
     return torch.from_numpy(dsyrk(1.0, rows.numpy().T))  # half of the products

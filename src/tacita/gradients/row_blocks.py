@@ -59,7 +59,7 @@ class RowBlocks(ABC):
     _kept: "tuple[Tensor, float, Tensor] | None" = None
 
     def kept_norms(self, scale: Tensor, constant: float) -> Tensor:
-        """Return :meth:`norms`, taken once for all who share these rows, which nobody writes as long as they are read."""
+        """Return :meth:`norms`, taken once: nobody writes these rows as long as they are read."""
         if self._kept is None or self._kept[1] != constant or not torch.equal(self._kept[0], scale):
             self._kept = scale.clone(), constant, self.norms(scale, constant)
         return self._kept[2]

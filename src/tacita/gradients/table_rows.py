@@ -17,7 +17,7 @@ from tacita.gradients.row_blocks import CHUNK_NUMBERS, LEAST_ROWS, as_row_blocks
 from tacita.gradients.weighted_sums import UNIT, group_norms, round_up, weight_arrays, weighted_sum
 
 ROW = "row"
-MOMENT_RUN = 256  # rows whose outer products may be added up in float32; sums of runs are added in float64
+TINY = torch.finfo(torch.float64).tiny
 
 
 class TableRowsSource(GradientSource):
@@ -28,8 +28,6 @@ class TableRowsSource(GradientSource):
         scale: As there.
         intercept: c > 0, a constant last entry; ``None`` for none.
         more: Further entries, (rows, k), such as scaled targets; they come last.
-        places_kept: Whether neighbouring tables hold all other rows at the same places, as under zero_out_one and
-            replace_one: second moments of a float32 table are then summed in float32, run by run.
 
     Example:
         >>> source = TableRowsSource(torch.tensor([[1.0, 2.0]]), scale=0.5, intercept=1.0)
@@ -46,14 +44,12 @@ class TableRowsSource(GradientSource):
         scale: float | Tensor = 1.0,
         intercept: float | None = 1.0,
         more: Tensor | None = None,
-        places_kept: bool = False,
     ) -> None:
         self._rows = as_row_blocks(features)
         self._shared = features is self._rows  # with other sources, which take the same norms
         self._scale = torch.as_tensor(scale, dtype=torch.float64).expand(self._rows.shape[1])
         self._constant = intercept
         self._more = more
-        self._narrow = places_kept and self._rows.dtype == torch.float32
 
     @property
     def shapes(self) -> Shapes:
@@ -68,7 +64,6 @@ class TableRowsSource(GradientSource):
         self, params: Mapping[str, Tensor], indices: np.ndarray, *, query: int | None = None, seed: int | None = None
     ) -> "TableRowsEngine":
         return TableRowsEngine(self, indices if isinstance(indices, RowNumbers) else np.asarray(indices, np.int64))
-
 
     def row_norms(self) -> Tensor:
         """Return upper bounds of the norms of the rows, (rows,), float64."""
@@ -126,31 +121,31 @@ class TableRowsEngine(ShownRows):
                 found[:, width - source._more.shape[1] :] = source._more[place]
             yield {ROW: found}
 
-    def weighted_rows(self, weight: Callable[[Tensor], Tensor], *, narrow: bool) -> Iterator[Tensor]:
-        """Yield the rows times their weights in chunks, (rows, columns), whose outer products may be summed.
+    def weighted_rows(self, weight: Callable[[Tensor], Tensor]) -> Iterator[Tensor]:
+        """Yield the rows times their weights in chunks, (rows, columns), float64; a row of weight 0 is zeros.
 
-        Rounding included, no row is longer than its weight times the norm that the weight was taken for. They are
-        float64. With ``narrow`` they are float32 if the table is and its rows keep their places: then norms have room
-        for what sums of ``MOMENT_RUN`` outer products in float32 round. A row of weight 0 is zeros. A chunk's memory
-        serves the next one.
+        Rounding included, no row is longer than its weight times the norm that the weight was taken for. A chunk's
+        memory serves the next one.
 
         Args:
             weight: Gives the weights, (rows,), for upper bounds of norms, (rows,), float64.
-            narrow: Whether the squared lengths of weighted rows are normal numbers of float32, and far from its ends.
         """
         source, columns = self._source, self._source._rows.shape[1]
-        dtype = torch.float32 if narrow and source._narrow else torch.float64
-        (width,), norms, scale = source.shapes[ROW], source.row_norms().mul(_room(dtype)), source._scale
+        (width,), norms, scale = source.shapes[ROW], source.row_norms() * (1 + 16 * UNIT), source._scale
         one = bool((scale == scale[:1]).all())
         height = max(LEAST_ROWS, CHUNK_NUMBERS // width)
-        kept = torch.empty(min(height, len(self._indices)), width, dtype=dtype)  # memory that is new is slow
+        kept = torch.empty(min(height, len(self._indices)), width, dtype=torch.float64)  # memory that is new is slow
         for block in blocks(self._indices, source.num_rows, columns):
             places = np.arange(block.start, block.stop) if isinstance(block, slice) else block
             weights = weight(norms[places]).unsqueeze(1)
-            factors = F.hardshrink((weights * scale[:1]).to(dtype), torch.finfo(dtype).tiny) if one else weights
+            factors = F.hardshrink(weights * scale[:1], TINY) if one else weights  # below it, no relative precision
             for start in range(0, len(places), height):
                 some = slice(start, min(start + height, len(places)))
-                rows = slice(block.start + some.start, block.start + some.stop) if isinstance(block, slice) else block[some]
+                rows = (
+                    slice(block.start + some.start, block.start + some.stop)
+                    if isinstance(block, slice)
+                    else block[some]
+                )
                 dense, found = source._rows.dense(rows), kept[: some.stop - some.start]
                 torch.mul(dense if one else dense * scale, factors[some], out=found[:, :columns])
                 if source._constant is not None:
@@ -174,14 +169,3 @@ class TableRowsEngine(ShownRows):
                 yield from (slice(k, min(k + height, rows.stop)) for k in range(rows.start, rows.stop, height))
             else:
                 yield from (rows[k : k + height] for k in range(0, len(rows), height))
-
-
-def _room(dtype: torch.dtype) -> float:
-    r"""Return the factor on norms that pays for the rounding of rows, and of runs of outer products in float32.
-
-    16 u are for a row's own entries. A run of m rows of norm at most R, in any order, is off by at most
-    :math:`\gamma_m m R^2`, :math:`\gamma_m = m u / (1 - m u)`, in each of two neighbouring tables; with
-    :math:`R^2 (1 + 2 m \gamma_m)` in place of :math:`R^2`, half of it on the norm.
-    """
-    eps = torch.finfo(dtype).eps  # 2 u
-    return 1 + 8 * eps + (MOMENT_RUN**2 * eps / 2 * 1.01 if dtype == torch.float32 else 0.0)

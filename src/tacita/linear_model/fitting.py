@@ -206,7 +206,7 @@ class Descent:
     def _preconditioned(self, oracle: GradientOracle, found: dict[str, Tensor]) -> tuple[dict[str, Tensor], float]:
         table, steps, damping = self.table, self.rule.steps, 0.0
         assert self.sessions[0] is not None, "registered by descent_sessions"
-        rows = TableRowsSource(table.features, scale=table.scale, intercept=table.constant, places_kept=True)
+        rows = TableRowsSource(table.features, scale=table.scale, intercept=table.constant)
         moment, _ = released_moments(self.paying, self.sessions[0], rows)
         phases = tuple(self.curvatures[-steps:]) or (self.loss.curvature,)
         for phase, curvature in enumerate(phases):
