@@ -245,3 +245,13 @@ def test_an_array_that_changes_between_queries_is_measured_again():
     rows[:] = 100.0
     found, _ = estimator(source.engine({}, np.arange(5)), None)
     assert float(found["second_moment"]["entries"].norm()) <= 5.0
+
+
+def test_norms_that_are_kept_are_those_of_the_scale_and_the_constant():
+    """Several sources share the rows of a fit, each in units of its own."""
+    rows = as_row_blocks(torch.randn(20, 2, dtype=torch.float64))
+    for scale in (torch.tensor([0.5, 2.0]), torch.tensor([0.5, 3.0])):
+        for constant in (0.0, 1.0, 0.0):
+            expected = rows.norms(scale.double(), constant)
+            for _ in range(2):
+                assert torch.equal(rows.kept_norms(scale.double(), constant), expected)

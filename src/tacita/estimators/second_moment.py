@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
-from scipy.linalg.blas import dsyrk
+from scipy.linalg.blas import dsyrk  # pyright: ignore[reportAttributeAccessIssue] - made by f2py
 from torch import Tensor
 
 from tacita import _validate
