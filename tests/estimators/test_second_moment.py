@@ -13,7 +13,10 @@ from tacita.accounting import RELATIONS, GaussianSumEvent, SecondMomentEvent, Sp
 from tacita.audit.adversaries import CONSTANT
 from tacita.audit.audit import audit_oracle
 from tacita.estimators import Estimator, SecondMoment, symmetric_entries, symmetric_matrix
+from tacita.gradients import row_blocks, table_rows
 from tacita.gradients.given import GivenEngine, GivenSource
+from tacita.gradients.row_blocks import as_row_blocks
+from tacita.gradients.table_rows import TableRowsSource
 from tacita.oracles import Line
 from tests.audit.linear import full, given
 
@@ -197,12 +200,58 @@ def test_rows_of_numpy_draw_the_same_matrix():
     assert found == pytest.approx(expected.T @ expected, rel=1e-9)
 
 
+def engines(rows):
+    """Engines of two columns: a tensor, and tables in one unit, in two, with a constant, with further entries."""
+    scale = torch.tensor([0.37, 0.37, 0.61], dtype=torch.float64)
+    tables = [TableRowsSource(as_row_blocks(rows), scale=scale[k:2], intercept=None) for k in (0, 1)]
+    more = TableRowsSource(rows[:, :1], scale=0.3, intercept=0.7, more=rows[:, 1:].double())
+    uneven = TableRowsSource(rows, scale=scale[1:], intercept=0.1)
+    return [GivenEngine(rows), *(source.engine({}, np.arange(len(rows))) for source in (*tables, more, uneven))]
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_no_row_is_longer_than_its_bound_after_rounding(dtype):
-    """The trace of a row's outer product is its squared length, summed here without rounding of its own."""
-    rows = 3 + 10 * torch.rand(4000, 1, 2, dtype=dtype)
-    kept = torch.empty(rows.shape, dtype=torch.float64)
-    SecondMoment(max_row_norm=1.0)._products(rows, kept)
-    lengths = [Fraction(a) ** 2 + Fraction(b) ** 2 for a, b in kept[:, 0].tolist()]
+@pytest.mark.parametrize("kind", range(5))
+def test_no_row_is_longer_than_its_bound_after_rounding(dtype, kind):
+    """Lengths are summed without rounding of their own."""
+    rows = 3 + 10 * torch.rand(4000, 2, dtype=dtype)
+    clipped = list(SecondMoment(max_row_norm=1.0)._clipped(engines(rows)[kind]))
+    assert len(clipped) == 1, "a chunk's memory serves the next one"
+    lengths = [sum(Fraction(entry) ** 2 for entry in row) for row in clipped[0].tolist()]
     assert max(lengths) <= 1
     assert min(lengths) > 1 - 1e-5
+
+
+@pytest.mark.parametrize("more", [None, torch.rand(700, 2, dtype=torch.float64)])
+@pytest.mark.parametrize("scale", [0.4, torch.tensor([0.3, 0.5, 0.7])])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.float64, 1e-9)])
+def test_a_table_gives_the_matrix_of_its_rows(dtype, tolerance, scale, more, monkeypatch):
+    monkeypatch.setattr(row_blocks, "BLOCK_ROWS", 300)
+    monkeypatch.setattr(table_rows, "CHUNK_NUMBERS", 0)
+    rows = torch.randn(700, 3, dtype=dtype)
+    rows[17, 1], rows[450, 0] = math.nan, math.inf
+    source = TableRowsSource(rows, scale=scale, intercept=0.2, more=more)
+    for chosen in (np.arange(700), np.arange(0, 700, 3), np.empty(0, np.int64)):
+        shown = torch.cat([chunk["row"] for chunk in source.engine({}, chosen).materialise()])
+        found, _ = SecondMoment(max_row_norm=1.0)(source.engine({}, chosen), None)
+        expected = entries(shown)
+        torch.testing.assert_close(found["second_moment"]["entries"], expected, rtol=tolerance, atol=10 * tolerance)
+
+
+def test_an_array_that_changes_between_queries_is_measured_again():
+    rows = np.full((5, 2), 0.1)
+    source = TableRowsSource(rows, intercept=None)
+    estimator = SecondMoment(max_row_norm=1.0)
+    estimator(source.engine({}, np.arange(5)), None)
+    rows[:] = 100.0
+    found, _ = estimator(source.engine({}, np.arange(5)), None)
+    assert float(found["second_moment"]["entries"].norm()) <= 5.0
+
+
+def test_norms_that_are_kept_are_those_of_the_scale_and_the_constant():
+    """Several sources share the rows of a fit, each in units of its own."""
+    rows = as_row_blocks(torch.randn(20, 2, dtype=torch.float64))
+    for scale in (torch.tensor([0.5, 2.0]), torch.tensor([0.5, 3.0])):
+        for constant in (0.0, 1.0, 0.0):
+            expected = rows.norms(scale.double(), constant)
+            for _ in range(2):
+                assert torch.equal(rows.kept_norms(scale.double(), constant), expected)

@@ -135,11 +135,11 @@ def test_another_solver_is_refused(kind):
 
 
 def test_much_data_takes_few_steps_with_momentum_and_pays_for_no_more():
-    """mu n / d decides, a public number: 4000 rows of 4 columns are enough at epsilon 3, and not at epsilon 1."""
+    """mu n / d decides, a public number: 4000 rows of 4 columns are enough at epsilon 3, and not at 0.5."""
     x, y = data(PrivateLogisticRegression)
     few = made(PrivateLogisticRegression, None, epsilon=3.0).fit(x, y)
-    many = made(PrivateLogisticRegression, None, epsilon=1.0).fit(x, y)
-    for model, steps, mu in ((few, rules.FEW_STEPS, 3.0), (many, rules.STEPS, 1.0)):
+    many = made(PrivateLogisticRegression, None, epsilon=0.5).fit(x, y)
+    for model, steps, mu in ((few, rules.FEW_STEPS, 3.0), (many, rules.STEPS, 0.5)):
         budget = FitBudget(epsilon=mu, delta=DELTA, relation="zero_out_one")
         assert (budget.mu * 4000 / 4 >= rules.FEW_SIZE) == (model is few)
         assert model.plan_.steps == model.n_iter_ == steps

@@ -119,6 +119,62 @@ def test_parquet_and_npz(settings, table) -> None:
     assert (model.predict({"image": pixels}) == np.array(["0", "1"] * 200, dtype=object)).mean() > 0.9
 
 
+@pytest.fixture
+def decoded(settings, table, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[int]]:
+    """Runs on a Parquet file with small row groups: the row groups that were decoded while training, in order."""
+    cells = pyarrow.csv.read_csv("table.csv")
+    pyarrow.parquet.write_table(cells, "table.parquet", row_group_size=100)
+    seen: list[int] = []
+
+    class Counting(pyarrow.parquet.ParquetFile):
+        def iter_batches(self, *args: Any, row_groups: Any = None, **more: Any) -> Any:
+            for group in range(self.num_row_groups) if row_groups is None else row_groups:
+                seen.append(group)
+                yield from super().iter_batches(*args, row_groups=[group], **more)
+
+        def read_row_group(self, i: int, *args: Any, **more: Any) -> Any:
+            seen.append(i)
+            return super().read_row_group(i, *args, **more)
+
+        def read_row_groups(self, row_groups: Any, *args: Any, **more: Any) -> Any:
+            seen.extend(row_groups)
+            return super().read_row_groups(row_groups, *args, **more)
+
+        def read(self, *args: Any, **more: Any) -> Any:
+            seen.extend(range(self.num_row_groups))
+            return super().read(*args, **more)
+
+    monkeypatch.setattr(pyarrow.parquet, "ParquetFile", Counting)
+
+    def of(queries: int, output: str) -> list[int]:
+        seen.clear()
+        train_table(settings(data="table.parquet", output=output, queries=queries, sample_rate=0.1))
+        return seen.copy()
+
+    return of
+
+
+def test_random_batches_of_a_parquet_file_decode_no_row_group_again(decoded) -> None:
+    """A file is decoded to buy bounds and to encode its rows; Poisson batches then read the encoded rows."""
+    few, many = decoded(2, "few"), decoded(20, "many")
+    assert few == many
+    counts = {group: few.count(group) for group in few}
+    assert len(counts) == 4
+    assert len(set(counts.values())) == 1
+    assert max(counts.values()) <= 6  # to check, count, survey, refine, encode; never for a batch
+
+
+def test_the_count_of_row_groups_sees_a_file_that_is_decoded_for_every_batch(decoded, monkeypatch) -> None:
+    fetch = EncodedFile.fetch
+
+    def converted_again(self: EncodedFile, indices: np.ndarray, seed: int) -> Any:
+        read_table("table.parquet")
+        return fetch(self, indices, seed)
+
+    monkeypatch.setattr(EncodedFile, "fetch", converted_again)
+    assert len(decoded(20, "many")) > len(decoded(2, "few")) + 60
+
+
 def test_a_public_test_file_takes_no_row_from_the_training(settings, table) -> None:
     Path("test.csv").write_text(table.read_text())
     run = train_table(settings(test_file="test.csv"))

@@ -311,12 +311,11 @@ def the_first_hessian_is_paid_and_the_others_are_not():
 def hessians_of_rows_that_are_not_clipped():
     """The curvature multiplies the matrix of the row as it is, and not a row that is clipped to R."""
 
-    def unclipped(self, chunk, shapes):
-        (rows,) = chunk.values()
-        kept = rows.double().nan_to_num(0.0, 0.0, 0.0)
-        return kept.transpose(-1, -2) @ kept
+    def unclipped(self, engine):
+        for chunk in engine.materialise():
+            yield chunk["row"].double().nan_to_num(0.0, 0.0, 0.0)
 
-    put(SecondMoment, "_products", unclipped)
+    put(SecondMoment, "_clipped", unclipped)
 
 
 @bug(25, caught_by=[HESSIANS + "test_a_target_that_is_missing_makes_its_row_absent"])

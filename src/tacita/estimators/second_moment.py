@@ -8,10 +8,12 @@ vector is s on the diagonal of the matrix and s / sqrt(2) elsewhere.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
+from scipy.linalg.blas import dsyrk  # pyright: ignore[reportAttributeAccessIssue] - made by f2py
 from torch import Tensor
 
 from tacita import _validate
@@ -19,6 +21,7 @@ from tacita.accounting import Event, NeighboringRelation, SecondMomentEvent, mov
 from tacita.clipping.flat import clip_weights
 from tacita.estimators.estimator import Estimator, Values
 from tacita.gradients.engine import Engine, Shapes
+from tacita.gradients.table_rows import TableRowsEngine
 from tacita.gradients.weighted_sums import norm_over, round_down, with_room
 from tacita.sampling import Sampler
 
@@ -73,31 +76,28 @@ class SecondMoment(Estimator):
     def __call__(self, engine: Engine, state: None) -> tuple[Values, None]:
         columns = _columns(engine.shapes)
         total = torch.zeros(columns, columns, dtype=torch.float64)
-        kept = torch.zeros(0, dtype=torch.float64)
-        for chunk in engine.materialise():
-            rows = _joined(chunk, engine.shapes)
-            if kept.shape != rows.shape:
-                kept = torch.empty(rows.shape, dtype=torch.float64, device=rows.device)  # memory that is new is slow
-            total = total + self._products(rows, kept)
+        for rows in self._clipped(engine):
+            total = total + _outer_products(rows)
         (summed,) = engine.over_ranks([{NAME: symmetric_entries(total)}])
         return {BLOCK: summed}, state
 
     def gradient(self, released: Values, divisor: float) -> dict[str, Tensor]:
         return {"matrix": symmetric_matrix(released[BLOCK][NAME]) / divisor}
 
-    def _products(self, rows: Tensor, kept: Tensor) -> Tensor:
-        """Return the sum over rows, (..., d, d), float64. A row becomes at most R long, rounding too.
-
-        ``kept`` is overwritten: float64, of the shape of ``rows``.
-        """
-        weights = clip_weights(self.max_row_norm, norm_over([rows], lead=rows.ndim - 1))
-        factors = round_down(with_room(weights, rows.dtype), rows.dtype)
-        torch.mul(factors.unsqueeze(-1), rows, out=kept)  # float64, because their products may overflow float32
-        found = _outer_products(kept)
-        if found.diagonal(dim1=-2, dim2=-1).isfinite().all():  # of a column that holds one, the sum of squares is not
-            return found
-        kept[~(weights > 0)] = 0.0  # 0 * nan is nan
-        return _outer_products(kept)
+    def _clipped(self, engine: Engine) -> Iterator[Tensor]:
+        """Yield the clipped rows in chunks, (..., rows, d), float64; a row is at most R long, rounding too."""
+        if isinstance(engine, TableRowsEngine):  # which knows the norms
+            yield from engine.weighted_rows(partial(clip_weights, self.max_row_norm))
+            return
+        for chunk in engine.materialise():
+            rows = _joined(chunk, engine.shapes)
+            weights = clip_weights(self.max_row_norm, norm_over([rows], lead=rows.ndim - 1))
+            factors = round_down(with_room(weights, rows.dtype), rows.dtype)
+            clipped = factors.unsqueeze(-1).double() * rows  # in float64, because their products may overflow float32
+            absent = weights == 0
+            if absent.any():
+                clipped[absent] = 0.0  # 0 * nan is nan
+            yield clipped
 
 
 def _joined(chunk: Mapping[str, Tensor], shapes: Shapes) -> Tensor:
@@ -147,11 +147,10 @@ def symmetric_matrix(entries: Tensor) -> Tensor:
 
 
 def _outer_products(rows: Tensor) -> Tensor:
-    """Return ``rows.T @ rows``, (..., d, d), without the products of its lower left quarter, which are known."""
-    half = rows.shape[-1] // 2
-    above, right = rows[..., :half].mT @ rows, rows[..., half:]
-    below = torch.cat([above[..., half:].mT, right.mT @ right], dim=-1)
-    return torch.cat([above, below], dim=-2)
+    """Return ``rows.T @ rows``, (..., d, d), float64; maybe without what is below the diagonal."""
+    if rows.ndim > 2 or not len(rows) or rows.device.type != "cpu":
+        return rows.mT @ rows
+    return torch.from_numpy(dsyrk(1.0, rows.numpy().T))  # half of the products
 
 
 def _scales(on_diagonal: Tensor, like: Tensor) -> Tensor:

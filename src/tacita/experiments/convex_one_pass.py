@@ -220,7 +220,9 @@ def acceleration(full: bool, seed: int, progress: Progress) -> Result:
         "Squared loss, 30 Student-t features with variances 1 (3) and 0.02 (27), the optimum 9 away in the flat ones, "
         f"ball of radius 10, {n:,} records, k = 2, r_2 = 4, the theorem's threshold for each T. Mean excess risk of "
         f"{repeats} runs at the best of {len(tuning.multiples)} step sizes, which are chosen on the same runs; 0.81 at "
-        "the start."
+        "the start.",
+        "The band of 1.3 to 2 comes from 5 data sets of a prototype. On 120 data sets the ratio at mu 2 was 1.22: "
+        "noise, which acceleration amplifies, is more than half of its excess there.",
     ], draw=lambda: figures.acceleration(rows))  # fmt: skip
 
 

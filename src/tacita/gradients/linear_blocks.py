@@ -70,7 +70,7 @@ class LinearBlocksSource(GradientSource):
         self.loss = loss
         self._scale = torch.as_tensor(scale, dtype=torch.float64).expand(self._rows.shape[1])
         self._constant = 0.0 if intercept is None else _validate.positive("intercept", intercept)
-        norms = self._rows.norms(self._scale, self._constant)
+        norms = self._rows.kept_norms(self._scale, self._constant)
         self._rows = self._rows.without(np.flatnonzero(~norms.isfinite().numpy()))
         self._norms = (norms * _room(self._rows.dtype)).to(self._rows.dtype)
 

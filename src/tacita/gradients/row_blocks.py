@@ -16,9 +16,9 @@ from torch import Tensor
 from tacita._row_numbers import RowNumbers, RowRange, pieces
 from tacita.gradients.weighted_sums import round_up
 
-BLOCK_ROWS = 2**16  # the numbers of one kind, one a row, stay in a core's cache
+BLOCK_ROWS = 2**15  # the numbers of one kind, one a row, stay in a core's cache, and torch takes one thread
 BLOCK_NUMBERS = 2**23  # elements of a block that is not a view
-CHUNK_NUMBERS, LEAST_ROWS = 2**17, 256  # elements of a chunk that is widened to float64, and the rows it has at least
+CHUNK_NUMBERS, LEAST_ROWS = 2**18, 256  # elements of a chunk that is widened to float64, and the rows it has at least
 LARGEST_FACTOR = 2.0**100  # of a norm that is scaled after its squares, below 2^-1074, were lost; 2^-437 is no length
 RUN = 64  # rows whose float32 terms are added up in float32; sums of runs are added in float64
 
@@ -56,6 +56,14 @@ class RowBlocks(ABC):
         Another source may show a constant beside each row, and must go on to see that a row is not finite.
         """
 
+    _kept: "tuple[Tensor, float, Tensor] | None" = None
+
+    def kept_norms(self, scale: Tensor, constant: float) -> Tensor:
+        """Return :meth:`norms`, taken once: nobody writes these rows as long as they are read."""
+        if self._kept is None or self._kept[1] != constant or not torch.equal(self._kept[0], scale):
+            self._kept = scale.clone(), constant, self.norms(scale, constant)
+        return self._kept[2]
+
     def norms(self, scale: Tensor, constant: float) -> Tensor:
         """Return upper bounds of the norms of (scale * row, constant), float64; ``inf`` where a row is not finite."""
         found = torch.empty(self.shape[0], dtype=torch.float64)
@@ -82,14 +90,14 @@ class DenseBlocks(RowBlocks):
         self._gone = np.zeros(0, np.int64)
 
     def products(self, rows: slice | np.ndarray, weights: Tensor) -> Tensor:
-        block = self.dense(rows)
-        return torch.mv(block, weights[:, 0]).unsqueeze(1) if weights.shape[1] == 1 else block @ weights
+        with np.errstate(all="ignore"):  # a warning would tell what a row holds
+            return torch.from_numpy(self.dense(rows).numpy() @ weights.numpy())
 
     def sums(self, rows: slice | np.ndarray, factors: Tensor) -> Tensor:
-        block = self.dense(rows)
-        if self.dtype == torch.float32:
-            return _summed_by_runs(block, factors)
-        return torch.mv(block.t(), factors[:, 0]).unsqueeze(1) if factors.shape[1] == 1 else block.t() @ factors
+        block, terms = self.dense(rows).numpy(), factors.numpy()
+        with np.errstate(all="ignore"):
+            found = _summed_by_runs(block, terms) if self.dtype == torch.float32 else block.T @ terms
+        return torch.from_numpy(found)
 
     def dense(self, rows: slice | np.ndarray) -> Tensor:
         if isinstance(self._table, Tensor):
@@ -220,16 +228,17 @@ def blocks(indices: np.ndarray | RowNumbers | None, num_rows: int, columns: int)
         yield indices[start : start + height]
 
 
-def _summed_by_runs(block: Tensor, factors: Tensor) -> Tensor:
+def _summed_by_runs(block: np.ndarray, factors: np.ndarray) -> np.ndarray:
     """Return ``block.T @ factors``, float64: products, and sums of ``RUN`` rows, are float32."""
-    total = torch.zeros(block.shape[1], factors.shape[1], dtype=torch.float64)
+    columns, outputs = block.shape[1], factors.shape[1]
     whole = len(block) - len(block) % RUN
-    runs = block[:whole].unflatten(0, (-1, RUN))
-    weights = factors[:whole].unflatten(0, (-1, RUN)).mT
-    height = max(1, BLOCK_NUMBERS // max(1, total.numel()))
-    for some, weight in zip(runs.split(height), weights.split(height), strict=True):
-        total += torch.bmm(weight, some).sum(dim=0, dtype=torch.float64).t()
-    return total.add_(block[whole:].t() @ factors[whole:])
+    total = (block[whole:].T @ factors[whole:]).astype(np.float64)
+    height = max(1, BLOCK_NUMBERS // max(1, columns * outputs)) * RUN
+    for start in range(0, whole, height):
+        some = slice(start, min(start + height, whole))
+        runs, weights = block[some].reshape(-1, RUN, columns), factors[some].reshape(-1, RUN, outputs)
+        total += np.matmul(weights.swapaxes(1, 2), runs).sum(axis=0, dtype=np.float64).T
+    return total
 
 
 def _within(gone: np.ndarray, rows: slice | np.ndarray) -> np.ndarray:
