@@ -29,7 +29,8 @@ from tacita.gradients.loop import LoopEngine
 __all__ = ["check_clipper", "check_event", "check_layer_rule", "check_oracle", "check_sampler"]
 
 _TAKING_USES = (  # the methods of a rule that are given uses
-    "split", "grads", "squared_norms", "sums", "several_sums", "radius", "positions", "reach", "factors", "merged",
+    "split", "grads", "squared_norms", "holds", "sums", "several_sums", "radius", "positions", "reach", "factors",
+    "merged",
 )  # fmt: skip
 
 
