@@ -8,7 +8,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 import tacita
 from tacita.errors import UnsupportedModuleError
-from tacita.gradients import GhostEngine, LoopEngine, NetworkSource, VmapEngine
+from tacita.gradients import GhostEngine, LoopEngine, NetworkSource, VmapEngine, lent_memory
 from tacita.gradients.data import BatchRows
 from tests.rounding import assert_close_in
 
@@ -546,28 +546,36 @@ def test_an_object_with_length_and_items_is_a_dataset(model):
 def memory_of(source, indices):
     """Where the first tensor of each physical batch lies."""
     engine = source.engine({n: p for n, p in source.model.named_parameters()}, np.asarray(indices, np.int64))
-    return [torch._C._data_address(chunk.batch[0]) for chunk in engine._chunks]
+    return [chunk.batch[0].data_ptr() for chunk in engine._chunks]
 
 
-def test_rows_side_by_side_are_read_where_they_lie(model):
+@pytest.fixture
+def small_batches_lent(monkeypatch):
+    monkeypatch.setattr(lent_memory, "LENT_FROM", 0)
+
+
+@pytest.mark.usefixtures("small_batches_lent")
+@pytest.mark.parametrize("as_array", [False, True])
+def test_rows_side_by_side_are_read_where_they_lie(model, as_array):
     x, y = torch.randn(12, 4), torch.randn(12)
-    source = NetworkSource(model, squared, (x, y), max_physical_batch_size=5)
-    places = [torch._C._data_address(row) for row in x]
-    assert memory_of(source, range(12)) == [places[k] for k in (0, 5, 10)]
+    source = NetworkSource(model, squared, (x.numpy(), y.numpy()) if as_array else (x, y), max_physical_batch_size=5)
+    assert memory_of(source, range(12)) == [x[k].data_ptr() for k in (0, 5, 10)]
     for copied in ([3, 5, 6], [4, 3], [0, 0, 2]):
-        assert memory_of(source, copied)[0] not in places
+        assert memory_of(source, copied)[0] not in [row.data_ptr() for row in x]
     whole = NetworkSource(model, squared, (x, y), method="loop")
     torch.testing.assert_close(sums_of(source, range(12))[0], sums_of(whole, range(12))[0])
 
 
-@pytest.mark.parametrize("as_tensor", [False, True])
-def test_memory_that_pytorch_has_not_allocated_is_copied(model, tmp_path, as_tensor):
-    on_disk, y = np.memmap(tmp_path / "x", np.float32, "w+", shape=(6, 4)), np.ones(6, np.float32)
-    for x in (on_disk, np.ones((6, 4), np.float32)):
-        source = NetworkSource(model, squared, (torch.from_numpy(x) if as_tensor else x, y))
-        assert memory_of(source, range(6)) != [x.ctypes.data]
+@pytest.mark.usefixtures("small_batches_lent")
+def test_rows_on_disk_and_rows_that_nobody_may_write_are_copied(model, tmp_path):
+    x, y = np.memmap(tmp_path / "x", np.float32, "w+", shape=(6, 4)), np.ones(6, np.float32)
+    assert memory_of(NetworkSource(model, squared, (x, y)), range(6)) != [x.ctypes.data]
+    x = np.ones((6, 4), np.float32)
+    x.flags.writeable = False
+    assert memory_of(NetworkSource(model, squared, (x, y)), range(6)) != [x.ctypes.data]
 
 
+@pytest.mark.usefixtures("small_batches_lent")
 def test_a_model_that_writes_its_batch_leaves_the_data_set_as_it_is(model):
     x, y = torch.randn(12, 4), torch.randn(12)
     before = x.clone()

@@ -145,14 +145,8 @@ def _like_mapping(like: Mapping, values: dict) -> Mapping:
 
 
 def memory_address(tensor: Tensor) -> int:
-    """Return the address of a tensor's memory; 0 where it has none: sparse, meta, fake, or one record's view.
-
-    Of memory that is lent it is the address of what PyTorch knows of it: to be asked for the memory itself, PyTorch
-    would make the copy.
-    """
+    """Return the address of a tensor's memory; 0 where it has none: sparse, meta, fake, or one record's view."""
     try:
-        if torch._C._is_cow_tensor(tensor):  # pyright: ignore[reportAttributeAccessIssue]
-            return torch._C._storage_address(tensor)  # pyright: ignore[reportAttributeAccessIssue]
         storage = tensor.untyped_storage()
         return 0 if storage.device.type == "meta" else storage.data_ptr()
     except (RuntimeError, NotImplementedError):

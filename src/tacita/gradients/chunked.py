@@ -29,12 +29,14 @@ class Chunk:
         batch: The batch that ``loss_fn`` takes, on the parameters' device: tensors of ``size`` rows each, maybe nested.
         size: Number of rows, >= 1.
         number: Position of the chunk in its batch, from 0; seeds the model's own randomness.
+        lent: The tensors may share the memory of the data set, so nobody may write them.
         labels: A stable label of each row, (size,), int64; ``None`` if the engine was given all labels.
     """
 
     batch: Any
     size: int
     number: int
+    lent: bool = False
     labels: Tensor | None = None
 
 

@@ -7,7 +7,6 @@ who lacks the secret knows it.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -86,10 +85,10 @@ class IndexedRows(ABC):
             seed: The secret from which, with the indices, the records' own randomness follows.
         """
 
-    def lend(self, indices: np.ndarray) -> Any | None:
-        """Return the batch of records that lie side by side, in their own memory; ``None`` where that cannot be done.
+    def view(self, indices: np.ndarray) -> Any | None:
+        """Return the batch of these records as views of the arrays that hold them; ``None`` if that takes a copy.
 
-        PyTorch makes the copy when something writes the batch (copy on write), so that nothing can write the records.
+        Nobody may write what this returns.
         """
         return None
 
@@ -124,8 +123,10 @@ class ArrayRows(IndexedRows):
     def fetch(self, indices: np.ndarray, seed: int) -> Any:
         return map_leaves(lambda array: _take(array, indices), self._dataset)
 
-    def lend(self, indices: np.ndarray) -> Any | None:
-        return map_leaves(lambda array: _lent(array, indices), self._dataset) if _side_by_side(indices) else None
+    def view(self, indices: np.ndarray) -> Any | None:
+        if not (_side_by_side(indices) and all(_may_be_viewed(array) for array in self._arrays)):
+            return None
+        return map_leaves(lambda array: _stretch(array, indices), self._dataset)
 
     def like(self) -> Any:
         return map_leaves(lambda array: _take(_one_row(array), _FIRST), self._dataset)
@@ -148,8 +149,10 @@ class BatchRows(IndexedRows):
     def fetch(self, indices: np.ndarray, seed: int) -> Any:
         return map_tensors(lambda tensor: _take(tensor, indices), self._batch)
 
-    def lend(self, indices: np.ndarray) -> Any | None:
-        return map_tensors(lambda tensor: _lent(tensor, indices), self._batch) if _side_by_side(indices) else None
+    def view(self, indices: np.ndarray) -> Any | None:
+        if not (_side_by_side(indices) and all(_may_be_viewed(tensor) for tensor in tensors_in(self._batch))):
+            return None
+        return map_tensors(lambda tensor: _stretch(tensor, indices), self._batch)
 
     def like(self) -> Any:
         return map_tensors(lambda tensor: _take(_one_row(tensor), _FIRST), self._batch)
@@ -302,16 +305,21 @@ def _side_by_side(indices: np.ndarray) -> bool:
     return ends and bool((np.diff(indices) == 1).all())
 
 
-def _lent(array: Tensor | np.ndarray, indices: np.ndarray) -> Tensor:
-    """Return rows side by side as a tensor that PyTorch copies when it is written; a copy where PyTorch cannot do that.
+def _may_be_viewed(array: Tensor | np.ndarray) -> bool:
+    """Return whether the rows of an array are in memory; those of a memory map are read.
 
-    It can do that with memory that it has allocated itself.
+    They must also lie there in order, as in the trial without values that showed what the model writes: it may copy
+    what is not in order, and then write the copy. And PyTorch must count what is written, as it does outside of
+    inference mode.
     """
-    if isinstance(array, Tensor) and array.layout == torch.strided and array.is_contiguous():
-        with suppress(RuntimeError):  # memory of NumPy's, say
-            rows = array.detach()[int(indices[0]) : int(indices[-1]) + 1]
-            return torch._lazy_clone(rows)  # pyright: ignore[reportPrivateImportUsage]
-    return _take(array, indices)
+    if isinstance(array, Tensor):
+        return array.layout == torch.strided and array.is_contiguous() and not array.is_inference()
+    return type(array) is np.ndarray and array.flags.writeable and array.flags.c_contiguous and array.flags.aligned
+
+
+def _stretch(array: Tensor | np.ndarray, indices: np.ndarray) -> Tensor:
+    first, last = int(indices[0]), int(indices[-1]) + 1
+    return array.detach()[first:last] if isinstance(array, Tensor) else torch.from_numpy(array[first:last])
 
 
 def _one_row(array: Tensor | np.ndarray) -> Tensor | np.ndarray:

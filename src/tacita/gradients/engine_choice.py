@@ -31,8 +31,8 @@ class MethodChoice:
         method: ``"ghost"``, ``"vmap"`` or ``"loop"``.
         bare: For the ghost engine, the parameters that are used where no rule sees them.
         why_not_ghost: Why the ghost engine does not serve the network; empty if it does or was not tried.
-        reads_only: The ghost engine serves the network, which has not written its batch, so that it is worth lending
-            it the data set's own memory.
+        reads_only: The ghost engine serves the network, which writes nothing into its batch, so that it may get the
+            data set's own memory.
     """
 
     method: str

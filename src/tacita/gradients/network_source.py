@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from tacita import _validate
 from tacita._row_numbers import RowNumbers
-from tacita.gradients.batches import flatten, to_device
+from tacita.gradients import lent_memory
+from tacita.gradients.batches import flatten, tensors_in, to_device
 from tacita.gradients.chunked import Chunk, ChunkedEngine
 from tacita.gradients.data import Request, as_rows, requests
 from tacita.gradients.engine import GradientSource, Schedule, Shapes
@@ -100,6 +101,7 @@ class NetworkSource(GradientSource):
         self._shapes = {name: p.shape for name, p in params.items()}
         self.takes_row_numbers = num_workers == 0 and self.ranks.size == 1
         self._trial_row = self._like(params)
+        self._row_bytes = sum(one.nbytes for one in tensors_in(self._trial_row))
         self._probe = scan(model, loss_fn, self._trial_row).check().probe
         self._choice = choose_method(method, model, loss_fn, params, like=self._trial_row, probe=self._probe)
         warn_of_the_loop(self._choice)
@@ -172,7 +174,7 @@ class NetworkSource(GradientSource):
         count, arrays = self.num_rows, self._arrays
         if arrays is None:
             chosen = np.array(sorted(Random(seed).sample(range(count), min(SAMPLED_ROWS, count))), np.int64)
-            batches = (flatten(batch, len(one.indices))[0] for one, batch in self.read(chosen, None, seed))
+            batches = (flatten(batch, len(one.indices))[0] for one, batch, _ in self.read(chosen, None, seed))
             arrays = [tensor for batch in batches for tensor in batch] if count else []
         on_cpu = (array.cpu() if isinstance(array, Tensor) else array for array in arrays)  # in full, order and all
         return tensors_digest((f"{count} {k}", array) for k, array in enumerate(on_cpu))
@@ -184,21 +186,27 @@ class NetworkSource(GradientSource):
         if schedule is not None and self.num_workers > 0:
             self._ahead = Prefetcher(self._rows, schedule, self._seed_of, self.num_workers, self._chunk_rows)
 
-    def read(self, indices: np.ndarray | RowNumbers, query: int | None, seed: int) -> Iterator[tuple[Request, Any]]:
-        """Yield the physical batches of one batch, each on the device of the data.
+    def read(
+        self, indices: np.ndarray | RowNumbers, query: int | None, seed: int
+    ) -> Iterator[tuple[Request, Any, bool]]:
+        """Yield the physical batches of one batch, each on the device of the data, and whether its memory is lent.
 
-        A batch of rows that lie side by side is lent where the trial has not seen the model write it: no copy is made.
+        A large batch of rows that lie side by side is lent where the model only reads it: that takes no copy.
         """
         asked = requests(-1 if query is None else query, indices, seed, self._chunk_rows)
         if query is not None and self._ahead is not None:
             batch = np.asarray(indices)
-            yield from ((request, self._ahead.fetch(request, batch)) for request in asked)
+            yield from ((request, self._ahead.fetch(request, batch), False) for request in asked)
         elif self._rows.threaded:
             yield from _one_ahead(asked, lambda request: self._rows.fetch(request.indices, seed))
         else:
             for request in asked:
-                lent = self._rows.lend(request.indices) if self._choice.reads_only else None
-                yield request, self._rows.fetch(request.indices, request.seed) if lent is None else lent
+                worth = self._choice.reads_only and len(request.indices) * self._row_bytes >= lent_memory.LENT_FROM
+                lent = self._rows.view(request.indices) if worth else None
+                if lent is not None:
+                    yield request, lent, True
+                else:
+                    yield request, self._rows.fetch(request.indices, request.seed), False
 
     def __repr__(self) -> str:
         return (
@@ -237,16 +245,16 @@ def _modes(model: nn.Module) -> tuple[tuple[bool, int, int], ...]:
     return tuple((m.training, len(m._forward_hooks), len(m._forward_pre_hooks)) for m in model.modules())
 
 
-def _one_ahead(asked: Iterator[Request], fetch: Callable[[Request], Any]) -> Iterator[tuple[Request, Any]]:
+def _one_ahead(asked: Iterator[Request], fetch: Callable[[Request], Any]) -> Iterator[tuple[Request, Any, bool]]:
     """Fetch a copy for each request, the next one in a thread while the caller works on the present one."""
     with ThreadPoolExecutor(1) as pool:
         coming: tuple[Request, Any] | None = None
         for request in asked:
             now, coming = coming, (request, pool.submit(fetch, request))
             if now is not None:
-                yield now[0], now[1].result()
+                yield now[0], now[1].result(), False
         if coming is not None:
-            yield coming[0], coming[1].result()
+            yield coming[0], coming[1].result(), False
 
 
 @dataclass(frozen=True)
@@ -261,14 +269,14 @@ class _BatchChunks:
 
     def __iter__(self) -> Iterator[Chunk]:
         ranks = self.source.ranks
-        for request, batch in self.source.read(self.indices, self.query, self.seed):
+        for request, batch, lent in self.source.read(self.indices, self.query, self.seed):
             size = len(request.indices)
             tensors, rebuild = flatten(batch, size)  # raises if a tensor has not that many rows
             here = all(tensor.device == self.device for tensor in tensors)
             moved = batch if here else rebuild([tensor.to(self.device) for tensor in tensors])
             labels = torch.from_numpy(request.indices) if isinstance(self.indices, RowNumbers) else None
             number = request.number if ranks.size == 1 else ranks.number(request.number)
-            yield Chunk(moved, size, number, labels)
+            yield Chunk(moved, size, number, lent, labels)
 
 
 def _checked_parameters(model: nn.Module) -> dict[str, Tensor]:

@@ -12,6 +12,7 @@ Everything here is private. Proof: docs/derivations/per-record-engine.md.
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -28,9 +29,11 @@ from tacita.gradients.ghost.products import PRODUCTS
 from tacita.gradients.ghost.recorded_calls import ANCHOR, EarlyNorms, RecordedCall, TakeNorms, in_graph
 from tacita.gradients.ghost.registry import RULES
 from tacita.gradients.ghost.rule import Call, LayerRule, NamedUse, named_autograd_use
+from tacita.gradients.lent_memory import nothing_lent_is_written
 from tacita.gradients.record_batch import (
     OPERATORS,
     RecordBatch,
+    WritesUnseen,
     check_operator,
     outside,
     records,
@@ -51,7 +54,7 @@ class PassWithoutValues(NamedTuple):
 
     Attributes:
         bare: Parameters that are used where no rule sees them.
-        reads_only: Nothing has written a tensor of the batch in place, as far as PyTorch counts it.
+        reads_only: Nothing writes a tensor of the batch in place, nor could without PyTorch's counting it.
     """
 
     bare: frozenset[str]
@@ -84,15 +87,16 @@ def capture(
         The uses, or what ``take_norms`` left of them; and the names of all bare parameters.
 
     Raises:
-        UnsupportedModuleError: The input of a recorded call is modified in place afterwards, or a module has a backward
-            hook.
+        UnsupportedModuleError: The input of a recorded call is modified in place afterwards, or the code would write a
+            chunk that is lent, or a module has a backward hook.
     """
+    unwritten = partial(nothing_lent_is_written, tensors_in(chunk.batch)) if chunk.lent else nullcontext
     while True:
         tree = ModuleTree(model)
         _check_backward_hooks(tree)
         leaves = {name: p.detach().requires_grad_() for name, p in params.items() if name not in bare}
         copies = {n: params[n].detach().expand(chunk.size, *params[n].shape).requires_grad_() for n in sorted(bare)}
-        with rules_guarded(), nothing_is_written(tree, params), torch.enable_grad():
+        with rules_guarded(), nothing_is_written(tree, params), unwritten(), torch.enable_grad():
             early = None if take_norms is None else EarlyNorms(take_norms)
             losses, recorder = _forward(tree, loss_fn, leaves, copies, chunk, early)
             of_leaves, of_copies = _backward(losses, recorder, leaves, copies)
@@ -104,7 +108,8 @@ def capture(
         if not unseen:
             break
         bare |= unseen
-    return _uses(recorder.calls, dict(zip(copies, of_copies, strict=True))), bare
+    with unwritten():
+        return _uses(recorder.calls, dict(zip(copies, of_copies, strict=True))), bare
 
 
 def capture_without_values(
@@ -131,8 +136,10 @@ def capture_without_values(
             batch = map_tensors(lambda t: torch.empty(RECORDS, *t.shape[1:], dtype=t.dtype, device=t.device), like)
             points = {name: fakes.from_tensor(p.detach()) for name, p in params.items()}
             versions = [t._version for t in tensors_in(batch)]
-            _, bare = capture(model, loss_fn, points, Chunk(batch, RECORDS, 0))
-            return PassWithoutValues(bare, [t._version for t in tensors_in(batch)] == versions)
+            with WritesUnseen() as unseen:
+                _, bare = capture(model, loss_fn, points, Chunk(batch, RECORDS, 0))
+            as_it_was = [t._version for t in tensors_in(batch)] == versions
+            return PassWithoutValues(bare, as_it_was and not unseen.possible)
     finally:
         logger.disabled = before
 

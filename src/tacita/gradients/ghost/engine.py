@@ -7,14 +7,15 @@ https://arxiv.org/abs/2110.05679. Differs from them in three points: norms are u
 a parameter is counted in the graph before any number leaves.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from tacita.gradients.batches import memory_address
+from tacita.gradients.batches import memory_address, tensors_in
 from tacita.gradients.chunked import Chunk, ChunkedEngine
 from tacita.gradients.engine import Groups, Rule
 from tacita.gradients.ghost.capture import capture
@@ -32,6 +33,7 @@ from tacita.gradients.ghost.rule import (
     squared_norm_of,
 )
 from tacita.gradients.ghost.transposed import TransposedRule
+from tacita.gradients.lent_memory import nothing_lent_is_written
 from tacita.gradients.weighted_sums import full_precision, round_down, round_up, weight_arrays, wide
 
 
@@ -50,22 +52,31 @@ class GhostEngine(ChunkedEngine):
 
     def _chunk_sums(self, chunk: Chunk, rule: Rule, groups: Groups) -> tuple[list[dict[str, Tensor]], Tensor]:
         uses = Uses(self, chunk, groups)
-        with full_precision(self._device):
+        with self._arithmetic(uses, chunk):
             norms = uses.norms(groups)
             return uses.sums(weight_arrays(rule, norms), norms, groups), norms
 
     def _chunk_norms(self, chunk: Chunk, groups: Groups) -> Tensor:
         uses = Uses(self, chunk, groups)
-        with full_precision(self._device):
+        with self._arithmetic(uses, chunk):
             return uses.norms(groups)
 
     def _chunk_grads(self, chunk: Chunk) -> dict[str, Tensor]:
         uses = Uses(self, chunk)
-        with full_precision(self._device):
-            return {
+        with self._arithmetic(uses, chunk):
+            grads = {
                 name: uses.grads(name) if uses.meeting(name) else self._zeros_for(name, chunk.size)
                 for name in self.params
             }
+        lent = {memory_address(one) for one in _lent(chunk)}  # a backward of the user's own may return it as a gradient
+        return {name: grad.clone() if memory_address(grad) in lent else grad for name, grad in grads.items()}
+
+    @contextmanager
+    def _arithmetic(self, uses: "Uses", chunk: Chunk) -> Iterator[None]:
+        """Run rules in full precision. One of the user's own may not write the memory that a data set lends."""
+        watched = nothing_lent_is_written(_lent_to(uses.found, chunk)) if chunk.lent else nullcontext()
+        with full_precision(self._device), watched:
+            yield
 
     def _zeros_for(self, name: str, *lead: int) -> Tensor:
         p = self.params[name]
@@ -94,7 +105,8 @@ class Uses:
         self._engine, self._size = engine, chunk.size
         self.found, self._meeting = found, _meeting(found)
         if any(len(uses) > 1 for uses in self._meeting.values()):
-            self.found = _merged(found)
+            with nothing_lent_is_written(_lent_to(found, chunk)):
+                self.found = _merged(found)
             self._meeting = _meeting(self.found)
 
     def meeting(self, name: str) -> list[tuple[NamedUse, str]]:
@@ -213,6 +225,15 @@ def _norms_taken(engine: GhostEngine, chosen: set[str], named: NamedUse) -> list
     own = {local: g.clone() if memory_address(g) in others else g for local, g in kept.items()}
     left = {local: named_autograd_use(name, own[local]) for local, name in mine.items()}
     return [replace(one, function=named.function, squares={VALUE: squares[local]}) for local, one in left.items()]
+
+
+def _lent(chunk: Chunk) -> list[Tensor]:
+    return tensors_in(chunk.batch) if chunk.lent else []
+
+
+def _lent_to(found: list[NamedUse], chunk: Chunk) -> list[Tensor]:
+    """Return the lent tensors that a rule of the user's own may meet."""
+    return [] if all(_is_ours(named.rule) for named in found) else _lent(chunk)
 
 
 def _is_ours(rule: LayerRule) -> bool:
