@@ -1,5 +1,6 @@
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -57,6 +58,56 @@ def test_a_module_with_a_backward_hook_has_the_loop(probed, kind):
     assert "backward hook" in found.why_not_ghost
     handle.remove()
     assert choose("auto", probed, like=probed[-1]).method == "ghost"
+
+
+MASK = torch.arange(36.0).reshape(6, 6)
+HOOKS = {
+    "of the parameter": lambda weight: (weight.register_hook(lambda grad: grad * MASK), weight)[1],
+    "of a view": lambda weight: hooked(weight.t()).reshape(6, 6).t(),
+    "of a product": lambda weight: hooked(weight * 1.0),
+    "of a node": lambda weight: by_node(weight.t()),
+}
+
+
+def hooked(tensor):
+    tensor.register_hook(lambda grad: grad * MASK)
+    return tensor
+
+
+def by_node(tensor):
+    tensor.grad_fn.register_prehook(lambda grads: (grads[0] * MASK,))
+    return tensor
+
+
+@pytest.mark.parametrize("kind", HOOKS)
+def test_a_hook_on_a_weight_has_the_loop(kind):
+    """What the engine does with a weight's gradient passes by the hooks of the weight."""
+
+    def loss_fn(model, batch):
+        return nn.functional.linear(batch[0], HOOKS[kind](model.weight)).square().sum(dim=1)
+
+    sums = {}
+    for method in ("auto", "loop"):
+        torch.manual_seed(0)
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            source = NetworkSource(nn.Linear(6, 6, bias=False), loss_fn, (torch.randn(4, 6),), method=method)
+        engine = source.engine(dict(source.model.named_parameters()), np.arange(4))
+        sums[method] = engine.weighted_sums(torch.ones_like, {"all": ("weight",)}).values[0]["weight"]
+        assert source.method == "loop"
+        assert any("a hook is put on a parameter" in str(one.message) for one in said) == (method == "auto")
+    torch.testing.assert_close(sums["auto"], sums["loop"])
+
+
+@pytest.mark.parametrize("kind", ["register_hook", "register_post_accumulate_grad_hook"])
+def test_a_parameter_with_a_hook_of_its_own_is_refused(kind):
+    model = nn.Sequential(nn.Linear(4, 1))
+    handle = getattr(model[0].weight, kind)(lambda given: None)
+    data, loss_fn = (torch.ones(3, 4),), lambda model, batch: model(batch[0]).squeeze(1)
+    with pytest.raises(UnsupportedModuleError, match=r"hook on a parameter \(weight\).*after backward"):
+        NetworkSource(model, loss_fn, data)
+    handle.remove()
+    NetworkSource(model, loss_fn, data)
 
 
 @pytest.mark.parametrize("kind", ["register_module_full_backward_hook", "register_module_full_backward_pre_hook"])

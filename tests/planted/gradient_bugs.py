@@ -588,6 +588,12 @@ def backward_hooks_on_all_modules_left_out():
     put(capture, "_check_backward_hooks", of_each)
 
 
+@bug(52, caught_by=["tests/gradients/test_engine_choice.py::test_a_hook_on_a_weight_has_the_loop"])
+def hooks_on_weights_left_out():
+    """A hook that the model's code puts on a weight, to freeze some of its numbers, is not called; nobody is told."""
+    put(capture, "_HOOKING", set())
+
+
 @bug(52, caught_by=["tests/gradients/test_engine_choice.py::test_a_module_with_a_backward_hook_has_the_loop"])
 def backward_hooks_left_out():
     """A module's backward hook, which changes the gradient, is not called, and nobody is told."""

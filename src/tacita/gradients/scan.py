@@ -96,7 +96,7 @@ def check_modules(model: nn.Module) -> None:
 
 
 def _refused(name: str, module: nn.Module) -> Refusal | None:
-    checks = (_wrapper, _sharded, _lazy, _complex, _batch_norm, _instance_norm, _known_mixer)
+    checks = (_wrapper, _sharded, _lazy, _hooked, _complex, _batch_norm, _instance_norm, _known_mixer)
     found = (check(name, module) for check in checks)
     return next((refusal for refusal in found if refusal is not None), None)
 
@@ -122,6 +122,20 @@ def _sharded(name: str, module: nn.Module) -> Refusal | None:
 def _lazy(name: str, module: nn.Module) -> Refusal | None:
     if any(is_lazy(p) for p in module.parameters(recurse=False)):
         return Refusal(name, "has parameters without a shape yet", "run one forward pass first")
+    return None
+
+
+def _hooked(name: str, module: nn.Module) -> Refusal | None:
+    hooks = {
+        key: (p._backward_hooks, p._post_accumulate_grad_hooks) for key, p in module.named_parameters(recurse=False)
+    }
+    found = [key for key, of_one in hooks.items() if any(of_one)]
+    if found:
+        return Refusal(
+            name,
+            f"has a hook on a parameter ({', '.join(found)}), which a private gradient does not call",
+            "remove it, and do the same to .grad after backward(): what is done to a released gradient is free",
+        )
     return None
 
 

@@ -47,6 +47,11 @@ _FACTS = {  # what code asks of a tensor that is no tensor, and the same for all
     *(getattr(torch.Tensor, name).__get__ for name in ("shape", "ndim", "dtype", "device", "layout", "requires_grad")),
     *(getattr(torch.Tensor, name) for name in ("size", "dim", "numel", "stride", "is_floating_point", "is_contiguous")),
 }
+_HOOKING = {  # gives hooks to a tensor, or the node of the graph that takes them
+    torch.Tensor.register_hook,
+    torch.Tensor.register_post_accumulate_grad_hook,
+    getattr(torch.Tensor, "grad_fn").__get__,  # noqa: B009 - its type is that of a tensor's attribute
+}
 
 
 class PassWithoutValues(NamedTuple):
@@ -223,6 +228,11 @@ class _Recorder(Marks):
             return func(*args, **(kwargs or {}))
         if isinstance(func, OPERATORS):
             check_operator(func)
+        if func in _HOOKING and args[0].requires_grad and not self.batch.differs(args[0]):
+            raise UnsupportedModuleError(
+                "a hook is put on a parameter, or on what was computed from parameters alone, which only the loop "
+                'calls. Leave it out, or use method="loop".'
+            )
         kwargs, result = kwargs or {}, NotImplemented
         rule, replacement = RULES.get(func), REPLACEMENTS.get(func)
         if rule is not None and self.batch.innermost():
