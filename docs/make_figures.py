@@ -126,7 +126,7 @@ def clipping() -> Any:
         axes[2].plot(*(total + cloud).T, ".", color=colour, markersize=3, alpha=0.5)
         axes[2].plot(*total, "o", color=colour, markeredgecolor=INK, label=label)
     right, up = sums[1]
-    axes[2].set(xlim=(right - 6, right + 6), ylim=(up - 4.8, up + 4.8))
+    axes[2].set(xlim=(right - 7, right + 7), ylim=(up - 6.4, up + 4.8))
     axes[2].legend(loc="lower right")
     return figure
 
@@ -136,8 +136,8 @@ def plan_and_spent() -> Any:
     queries = np.array([0, 1, 5, *range(20, 501, 20)])
     figure, axes = new_figure(size=(7.2, 3.8))
     sessions = {
-        "1 % of the records a query (Poisson sampling), noise C": (PoissonLaw(sample_rate=0.01), 1.0),
-        "all records in every query, noise 40 C": (FullBatchLaw(), 40.0),
+        "1 % of the records a query (Poisson sampling), noise multiplier 1": (PoissonLaw(sample_rate=0.01), 1.0),
+        "all records in every query, noise multiplier 40": (FullBatchLaw(), 40.0),
     }
     for colour, (words, (law, noise)) in zip((BLUE, RED), sessions.items(), strict=True):
         event = GaussianSumEvent(
