@@ -155,21 +155,13 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 def run(command: Callable[[], int | None]) -> int:
     """Run ``command``, print an error as one line, and return the exit code."""
     try:
-        code = command() or 0
-        sys.stdout.flush()
-        return code
-    except SystemExit as error:
-        if isinstance(error.__context__, BrokenPipeError):  # rich ends so, with the code of a failed check
-            return NO_READER
-        raise
+        return _written(command)
     except CycloptsError as error:
         return _fail(_usage(error))
     except (TacitaError, ValueError, TypeError) as error:
         return _fail(str(error))
     except OSError as error:
-        if isinstance(error, BrokenPipeError) and drop_output():
-            return NO_READER
-        return _fail(_words(error))
+        return NO_READER if isinstance(error, BrokenPipeError) and drop_output() else _fail(_words(error))
     except KeyboardInterrupt as error:
         print(f"\ntacita: interrupted.{_advice(error)}", file=sys.stderr)
         return INTERRUPTED
@@ -181,6 +173,18 @@ def run(command: Callable[[], int | None]) -> int:
             f"{_advice(error)}"
         )
         return INTERNAL
+
+
+def _written(command: Callable[[], int | None]) -> int:
+    """Run ``command`` and write out what it printed."""
+    try:
+        code = command() or 0
+        sys.stdout.flush()
+        return code
+    except SystemExit as error:
+        if isinstance(error.__context__, BrokenPipeError):  # rich ends so, with the code of a failed check
+            return NO_READER
+        raise
 
 
 def _fail(message: str) -> int:

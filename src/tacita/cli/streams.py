@@ -1,6 +1,7 @@
 """Standard output that nobody reads any more, as after ``| head``."""
 
 import os
+import select
 import sys
 from typing import TextIO
 
@@ -14,13 +15,18 @@ def drop_output() -> bool:
 
 
 def _is_closed(stream: TextIO) -> bool:
-    """Return whether nobody reads a stream; what could not be written is still in its buffer."""
+    """Return whether a stream is a pipe that nobody reads."""
     try:
-        stream.write("")
-        stream.flush()
+        stream.flush()  # what could not be written may still be in its buffer
+        if not hasattr(select, "poll"):
+            return False
+        poll = select.poll()
+        poll.register(stream.fileno(), 0)  # an error is reported, whatever is asked for
+        return any(event & select.POLLERR for _, event in poll.poll(0))
     except BrokenPipeError:
         return True
-    return False
+    except (OSError, ValueError):  # it has no file, or was closed
+        return False
 
 
 def _drop(stream: TextIO) -> bool:
