@@ -133,7 +133,7 @@ def open_source(settings: TableSettings, schema: Schema) -> TableSource:
         if name not in table.all_names:
             near = did_you_mean(name, schema.columns)  # declared names alone: those of the file may be a record
             raise DataStructureError(
-                f"The data have no column {name!r}, which drop names.{near} {COMMA_HINT} {NO_COLUMN_HINT}"
+                f"The data have no column {name!r}, which drop names.{near} {NO_COLUMN_HINT} {COMMA_HINT}"
             )
     # A schema that declares columns also chooses them: a column of the file that it does not name takes no part.
     offered = [
