@@ -213,7 +213,7 @@ def test_a_callback_that_would_fail_or_never_be_called_is_refused_before_a_relea
         def on_end(self):
             raise AssertionError
 
-    ledger = Ledger(neighboring_relation="zero_out_one", privacy_unit="row")
+    ledger = Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one row = one patient")
     for callback, says in [
         (Misspelt(), "callback Misspelt has a method 'on_step_end', which is never called. Did you mean 'on_step'"),
         (Short(), r"Short.on_end must take \(spent\), got \(\)"),
