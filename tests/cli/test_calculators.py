@@ -124,3 +124,11 @@ def test_what_is_no_whole_number_is_refused_with_words(tacita_command, steps):
     done = tacita_command("epsilon", *asked, "--steps", steps)
     assert done.code == 2
     assert f"--steps: it must be a whole number, such as 1000 or 1e3, got {steps!r}." in done.err
+
+
+@pytest.mark.filterwarnings("error")
+def test_an_absurd_number_of_steps_warns_of_nothing(tacita_command):
+    words = ("--sample-rate", "0.01", "--steps", str(10**18), "--delta", "1e-5", "--noise-multiplier", "1")
+    done = tacita_command("epsilon", *words)
+    assert (done.code, done.err) == (0, "")
+    assert "may be right more than 99.99 % of the time afterwards, having seen everything" in done.out

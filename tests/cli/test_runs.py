@@ -2,14 +2,18 @@
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 import tacita.pipeline.table_task as module
+from tacita.cli.app import run
 from tacita.cli.outputs import write_bytes
 from tacita.pipeline import train_table
+from tacita.report.run_numbers import RunNumbers
+from tacita.report.run_page import report_page
 
 
 @pytest.fixture
@@ -63,6 +67,10 @@ def test_show_says_the_guarantee_and_checks_everything(runs, tacita_command):
     changed = tacita_command("show", "runs/done")
     assert changed.code == 1
     assert "CHANGED: statement.json is not the statement that the ledger was sealed with" in changed.out
+    assert "verdict     not verified\n" in changed.out
+    listed = tacita_command("list", "runs").out
+    assert "not verified" in listed
+    assert "private" not in listed
 
 
 def test_a_seeded_run_shows_no_guarantee(settings, table, tacita_command):
@@ -92,3 +100,68 @@ def test_a_reader_that_wants_no_more_is_no_error(monkeypatch):
         write_bytes(asked.append(i) or bytes(2**16) for i in range(100))
         assert len(asked) < 100
         print("what follows goes nowhere")
+
+
+def test_an_enormous_epsilon_is_not_shown_as_a_promise(settings, table, tacita_command):
+    train_table(settings(epsilon=500.0))
+    page = report_page([RunNumbers.of("run")])
+    shown, listed = tacita_command("show", "run").out, tacita_command("list", ".").out
+    for text in (shown, " ".join(listed.split()), page):
+        assert "promises next" in text
+    assert "verdict     private, but epsilon promises next to nothing" in shown
+    assert "Private, as stated, but epsilon promises next to nothing" in page
+    assert 'class="verdict good"' not in page
+    for text in (shown, page, " ".join(Path("run/statement.txt").read_text().split())):
+        assert "may be right more than 99.99 % of the time" in text
+        assert "at most 100 %" not in text
+    assert json.loads(Path("run/statement.json").read_text())["verdict"] == "private"
+
+
+def test_classes_are_said_as_they_are_given(settings, table, tacita_command):
+    says = "Classes as given: no, yess. Rows whose target is none of them contribute nothing, and no message tells"
+    words = ("train", "table.csv", "--target", "label", "--epsilon", "20", "--delta", "1e-3", "--classes", "no,yess")
+    quick = (*words, "--drop", '"patient",kind', "--sample-rate", "0.5", "--queries", "2", "--output", "run")
+    assert says in tacita_command(*quick, "--dry-run").out
+    done = tacita_command(*quick)
+    assert says in done.err
+    assert says in " ".join(done.out.split())
+    assert "Classes as given" not in " ".join(train_table(settings(output="bought")).statement.split())
+
+
+def test_a_name_that_holds_a_comma_is_quoted(table, tacita_command):
+    Path("comma.csv").write_text(Path("table.csv").read_text().replace("x,y,kind", 'x,y,"kind, old"', 1))
+    words = ("train", "comma.csv", "--target", "label", "--epsilon", "20", "--delta", "1e-3", "--output", "run")
+    done = tacita_command(*words, "--drop", '"kind, old", patient', "--sample-rate", "0.5", "--queries", "2")
+    assert done.code == 0
+    assert json.loads(Path("run/statement.json").read_text())["columns"]["dropped_by_option"] == [
+        "kind, old",
+        "patient",
+    ]
+    assert 'dropped by option (2): "kind, old", patient' in " ".join(done.out.split())
+    assert "drop must hold names separated by commas" in tacita_command(*words, "--drop", '"kind, old').err
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(
+    "words", [("--help",), ("epsilon", "--steps=9", "--sample-rate=1", "--noise-multiplier=9", "--delta=1e-5")]
+)
+def test_a_closed_pipe_ends_a_command_without_a_word(words, unbuffered):
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-m", "tacita", *words],
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        check=False,
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_a_pipe_of_its_own_that_breaks_is_an_error(capsys):
+    def broken():
+        raise BrokenPipeError(32, "Broken pipe")
+
+    assert run(broken) == 2
+    assert "Broken pipe" in capsys.readouterr().err

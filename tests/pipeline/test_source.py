@@ -120,6 +120,7 @@ def test_a_mistyped_column_is_answered_with_a_declared_one(settings, table, chan
     with pytest.raises(DataStructureError) as error:
         open_source(chosen, declared_schema(chosen))
     assert says in str(error.value)
+    assert ("--drop '\"one, two\",three'" in str(error.value)) == ("drop" in changes)
     bare = settings(**changes)
     with pytest.raises(DataStructureError) as error:
         open_source(bare, declared_schema(bare))

@@ -257,7 +257,7 @@ def test_a_seeded_run_is_not_shown_as_private(settings, table):
 def test_an_exact_score_is_left_out_of_the_risk(settings, table):
     train_table(settings(non_private_holdout=True))
     assert (
-        "of the time after seeing everything that was released but the score."
+        "of the time afterwards, having seen everything that was released but the score."
         in Page(report_page([RunNumbers.of("run")])).text
     )
 

@@ -202,3 +202,23 @@ def test_the_numbers_in_words():
     run(callbacks=[lambda releases, spent: found.append(repr(spent))])
     assert found[2] == "Spent(3 of 16 queries, delta=0.001)"
     assert math.isfinite(float(found[2].split("=")[1][:-1]))
+
+
+def test_a_callback_that_would_fail_or_never_be_called_is_refused_before_a_release():
+    class Misspelt(tacita.Callback):
+        def on_step_end(self, releases, spent):
+            raise AssertionError
+
+    class Short(tacita.Callback):
+        def on_end(self):
+            raise AssertionError
+
+    ledger = Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one row = one patient")
+    for callback, says in [
+        (Misspelt(), "callback Misspelt has a method 'on_step_end', which is never called. Did you mean 'on_step'"),
+        (Short(), r"Short.on_end must take \(spent\), got \(\)"),
+        (lambda releases: None, r"a function in callbacks must take \(releases, spent\), got \(releases\)"),
+    ]:
+        with pytest.raises(TypeError, match=says):
+            run(callbacks=[callback], ledger=ledger)
+    assert not ledger.sessions

@@ -128,7 +128,9 @@ class MixturePair(LinePair):
         """Invert log(1 - q + q exp(s x - s^2/2))."""
         shift, chance = self.shifts[1], self.chances[1]
         with np.errstate(invalid="ignore", divide="ignore"):
-            x = np.log1p(np.expm1(losses) / chance) / shift + shift / 2
+            near = np.log1p(np.expm1(np.minimum(losses, LARGEST_LOSS)) / chance)
+        # Beyond, exp(losses) has no number, and what is left out is below exp(-LARGEST_LOSS).
+        x = np.where(losses > LARGEST_LOSS, losses - np.log(chance), near) / shift + shift / 2
         return np.where(np.isnan(x), -np.inf, x), 0.0
 
     def _by_newton(self, losses: np.ndarray) -> tuple[np.ndarray, float]:

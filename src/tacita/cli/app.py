@@ -14,9 +14,10 @@ from typing import NoReturn
 from cyclopts import App, CycloptsError, MissingArgumentError
 
 from tacita.cli.memory import keep_freed_memory
+from tacita.cli.streams import drop_output
 from tacita.errors import TacitaError
 
-BAD_INPUT, INTERNAL, INTERRUPTED = 2, 70, 130
+BAD_INPUT, INTERNAL, INTERRUPTED, NO_READER = 2, 70, 130, 141
 
 WRONG_PATH = {
     errno.ENOENT: "There is no such file or folder: give a path that exists.",
@@ -140,7 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit.
 
     Exit codes: 0 success; 1 a check failed (for example, the ledger was changed); 2 a setting or a file's structure is
-    wrong; 70 an internal error; 130 interrupted.
+    wrong; 70 an internal error; 130 interrupted; 141 the program that reads the output wants no more (``head``).
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a scheduler's stop is handled like Ctrl-C
     if arguments is None:  # in a process of its own
@@ -154,13 +155,13 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 def run(command: Callable[[], int | None]) -> int:
     """Run ``command``, print an error as one line, and return the exit code."""
     try:
-        return command() or 0
+        return _written(command)
     except CycloptsError as error:
         return _fail(_usage(error))
     except (TacitaError, ValueError, TypeError) as error:
         return _fail(str(error))
     except OSError as error:
-        return _fail(_words(error))
+        return NO_READER if isinstance(error, BrokenPipeError) and drop_output() else _fail(_words(error))
     except KeyboardInterrupt as error:
         print(f"\ntacita: interrupted.{_advice(error)}", file=sys.stderr)
         return INTERRUPTED
@@ -172,6 +173,18 @@ def run(command: Callable[[], int | None]) -> int:
             f"{_advice(error)}"
         )
         return INTERNAL
+
+
+def _written(command: Callable[[], int | None]) -> int:
+    """Run ``command`` and write out what it printed."""
+    try:
+        code = command() or 0
+        sys.stdout.flush()
+        return code
+    except SystemExit as error:
+        if isinstance(error.__context__, BrokenPipeError):  # rich ends so, with the code of a failed check
+            return NO_READER
+        raise
 
 
 def _fail(message: str) -> int:

@@ -158,10 +158,10 @@ def _noise(value: float) -> str:
 
 def _table(record: dict[str, Any]) -> str:
     from tacita.accounting import moved
-    from tacita.ledger.text_lines import percent_up
+    from tacita.ledger.text_lines import right_in_words
 
     relation = record["neighboring_relation"]
-    risk = percent_up(record["attack_accuracy"])
+    risk = right_in_words(record["attack_accuracy"])
     sensitivity = "2 C" if moved(relation) == 2 else "C"
     rows = {
         "epsilon": f"{_bound(record['epsilon'])} at delta {record['delta']:g}",
@@ -169,7 +169,8 @@ def _table(record: dict[str, Any]) -> str:
         "noise multiplier": f"{_noise(record['noise_multiplier'])} x sensitivity {sensitivity}, a noise_std of "
         f"{_noise(record['noise_std_over_max_grad_norm'])} C (C: clipping threshold of one record)",
         "steps": f"{record['steps']:,}, each with a sample rate of {record['sample_rate']:g} (Poisson sampling)",
-        "risk": f"an attacker who is 50 : 50 before about one record is right at most {risk} of the time after",
+        "risk": f"an attacker who is 50 : 50 before about one record {risk} afterwards, having seen everything that "
+        "was released",
         "accountant": f"{record['accountant']}, an upper bound",
     }
     lines = [f"{name:<{WIDTH}}  {words}" for name, words in rows.items()]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from tacita.cli.names import names_of
 from tacita.cli.outputs import say_written, write_bytes
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ class TextFormat:
     """The format of a file of text.
 
     Attributes:
-        columns: Names of the columns of a file without a header line, separated by commas.
+        columns: Names of the columns of a file without a header line, separated by commas; quote a name that holds one.
         delimiter: Character between cells.
         quote: Character around a cell that holds the delimiter.
         encoding: Encoding of the file; utf-8 by default.
@@ -42,7 +43,7 @@ class TextFormat:
         """Return the format with defaults for what was not given."""
         from tacita.tables.readers import FileFormat
 
-        names = () if self.columns is None else tuple(part.strip() for part in self.columns.split(","))
+        names = () if self.columns is None else names_of("columns", self.columns, keep_empty=True)
         default = FileFormat()
         return FileFormat(
             delimiter=default.delimiter if self.delimiter is None else self.delimiter,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tacita._files import replace_durably
+from tacita.cli.streams import drop_output
 from tacita.report.style import image_kind, need_matplotlib
 
 PAGES = (".html", ".htm")
@@ -87,7 +88,8 @@ def write_bytes(pieces: Iterable[bytes]) -> None:
             sys.stdout.buffer.write(piece)
         sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it ends
+        if not drop_output():
+            raise
 
 
 def say_written(path: str | os.PathLike[str]) -> None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tacita.pipeline.overview import RunOverview
 
 CHANGED = 1
+NOT_VERIFIED = "not verified"
 WIDTH = 12  # of the first column of ``show``
 FLAG = Parameter(negative=())
 
@@ -69,6 +70,7 @@ def show_run(run: str, /, *, json: Annotated[bool, FLAG] = False) -> int:
 
 def _row(run: "RunOverview") -> tuple[str, ...]:
     from tacita.ledger.text_lines import rounded_up
+    from tacita.ledger.verdict import verdict_in_words
 
     fields, score = run.fields, run.score
     epsilon, delta, value = fields.get("epsilon"), fields.get("delta"), score.get("value")
@@ -77,7 +79,7 @@ def _row(run: "RunOverview") -> tuple[str, ...]:
         run.state,
         str(_part(fields, "run", "date")),
         str(_part(fields, "dataset", "name")),
-        str(fields.get("verdict", "-")),
+        verdict_in_words(fields) if run.state != "changed" else NOT_VERIFIED,
         rounded_up(epsilon) if _is_number(epsilon) and _guaranteed(run) else "-",
         f"{delta:g}" if _is_number(delta) else "-",
         f"{score.get('measure')} {value:.3f}" if _is_number(value) else "-",
@@ -85,27 +87,34 @@ def _row(run: "RunOverview") -> tuple[str, ...]:
 
 
 def _summary(run: "RunOverview", faults: tuple[str, ...]) -> dict[str, str]:
-    from tacita.ledger.text_lines import percent_up, rounded_up
+    from tacita.ledger.text_lines import right_in_words, rounded_up
+    from tacita.ledger.verdict import verdict_in_words
 
     fields, score = run.fields, run.score
     epsilon, accuracy, value = fields.get("epsilon"), fields.get("attack_accuracy"), score.get("value")
     bound = f"epsilon <= {rounded_up(epsilon)}" if _is_number(epsilon) else "no unconditional epsilon"
     if faults:
-        bound = "not verified"
+        bound = NOT_VERIFIED
     elif _is_number(epsilon) and fields.get("verdict") == "not private":  # a seed
         bound = f"none; if the noise were secret, {bound}"
-    risk = percent_up(accuracy) if _is_number(accuracy) and not faults else "100 %"
+    risk = right_in_words(accuracy if _is_number(accuracy) and not faults else None)
     return {
         "run": f"{run.folder} ({_part(fields, 'run', 'id')}, {_part(fields, 'run', 'date')})",
         "state": "finished, verified" if not faults else f"CHANGED: {'; '.join(faults)}",
-        "verdict": str(fields.get("verdict", "-")),
+        "verdict": verdict_in_words(fields) if not faults else NOT_VERIFIED,
         "guarantee": f"{bound} at delta {fields.get('delta')}, {fields.get('neighboring_relation')}, "
         f"{fields.get('privacy_unit')}",
-        "risk": f"an attacker who is 50 : 50 before about one unit is right at most {risk} of the time after",
+        "risk": f"an attacker who is 50 : 50 before about one unit {risk} afterwards, having seen everything that was "
+        f"released{_apart(run)}",
         "model": f"{fields.get('model', '-')}, {fields.get('task', '-')} of {fields.get('target', '-')}",
         "score": f"{score.get('measure')} {value:.3f}" if _is_number(value) else "none",
         "more": f"tacita statement {run.folder}",
     }
+
+
+def _apart(run: "RunOverview") -> str:
+    """Say that an exact score is outside the guarantee."""
+    return " but the score" if run.score.get("private") is False else ""
 
 
 def _guaranteed(run: "RunOverview") -> bool:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from tacita._choices import NeighboringRelation
+from tacita.cli.names import names_of
 from tacita.cli.trust import check_code
 
 if TYPE_CHECKING:
@@ -105,8 +106,8 @@ def train(
     Args:
         data: The table: CSV (compressed or not), Parquet or NPZ.
         target: The column to predict.
-        columns: Names of the columns of a file without a header line, separated by commas.
-        drop: Columns to leave out, separated by commas.
+        columns: Names of the columns of a file without a header line, separated by commas; quote a name that holds one.
+        drop: Columns to leave out, separated by commas; quote a name that holds one: '"blood pressure, sys",age'.
         delimiter: Character between cells; "," by default, never guessed from the rows.
         quote: Character around a cell that holds the delimiter.
         encoding: Encoding of the file; utf-8 by default.
@@ -121,6 +122,7 @@ def train(
         hardened: Close attacks on floating-point noise; give it alone, or with the kind of noise, rounded or discrete.
         schema: TOML file with what is public about the columns; "tacita schema FILE" drafts one.
         classes: The labels of the target, separated by commas, if they are public; a small table needs this most.
+            Rows whose target is none of them contribute nothing, and no message tells how many: check the spelling.
         rows: The public number of rows (a declared guess).
         test_file: A table that you declare public: the score is computed on it exactly, outside the guarantee.
         non_private_holdout: Score held-out rows exactly, outside the guarantee; the statement says so.
@@ -175,7 +177,7 @@ def _settings(flags: dict[str, Any], config: str | None, *, trust_code: bool) ->
     check_code(configured, trusted=trust_code, given=given)
     for name in LISTS:
         if name in given:
-            given[name] = tuple(part.strip() for part in given[name].split(",") if part.strip())
+            given[name] = names_of(name, given[name])
     if isinstance(configured.get("about"), Mapping):  # single entries of the table are overridden
         given["about"] = {**configured["about"], **given["about"]}
     elif "about" in configured and not given["about"]:

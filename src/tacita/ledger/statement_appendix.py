@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tacita.ledger.glossary import explained
-from tacita.ledger.text_lines import TextLines, in_words, rounded_up
+from tacita.ledger.text_lines import TextLines, in_words, names_in_words, rounded_up
 
 
 class Appendix:
@@ -62,7 +62,7 @@ class Appendix:
         if isinstance(columns, Mapping):
             self._lines.heading("Columns")
             for name, found in columns.items():
-                listed = ", ".join(str(column) for column in found) or "none"
+                listed = names_in_words(found) or "none"
                 self._lines.entries([f"{name.replace('_', ' ')} ({len(found)}): {listed}"])
 
     def _ledger(self) -> None:

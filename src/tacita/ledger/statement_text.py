@@ -11,8 +11,8 @@ from typing import Any
 from tacita.accounting import attack_accuracy
 from tacita.accounting.relations import NeighboringRelation
 from tacita.ledger.statement_appendix import Appendix
-from tacita.ledger.text_lines import TextLines, in_words, percent_up, rounded_up
-from tacita.ledger.verdict import exact_score
+from tacita.ledger.text_lines import TextLines, in_words, percent_up, right_in_words, rounded_up
+from tacita.ledger.verdict import NEXT_TO_NOTHING, exact_score
 
 HEADLINE = "headline"  # a further field that stands in the first line, if a front end gives it
 CHOSEN = "chosen_among"  # a further field: the number of runs of which somebody chose this one
@@ -248,12 +248,9 @@ def _risk(fields: Mapping[str, Any]) -> str:
     accuracy, guessed = fields["attack_accuracy"], GUESSED[fields["neighboring_relation"]]
     before = f"an attacker who knows all other units and is 50 : 50 before about {guessed}"
     if accuracy is None:
-        return f"{before} may be right 100 % of the time after: no limit is guaranteed."
+        return f"{before} {right_in_words(None)} afterwards: no limit is guaranteed."
     conditions = ", if the conditions hold" if fields["conditions"] else ""
-    return (
-        f"{before} is right at most {percent_up(accuracy)} of the time after seeing {_released(fields)}"
-        f"{conditions} (50 % is mere guessing)."
-    )
+    return f"{before} {right_in_words(accuracy)} after seeing {_released(fields)}{conditions} (50 % is mere guessing)."
 
 
 def _scale(delta: float) -> str:
@@ -307,7 +304,7 @@ def _released(fields: Mapping[str, Any]) -> str:
 
 
 def _odds(epsilon: float, delta: float, released: str) -> str:
-    if epsilon >= 20:
+    if epsilon >= NEXT_TO_NOTHING:
         return (
             f"an epsilon of {rounded_up(epsilon)} promises next to nothing: the probability of a conclusion may differ "
             f"e^{rounded_up(epsilon)}-fold between data sets that differ in one unit."

@@ -77,6 +77,34 @@ def percent_up(share: float) -> str:
     return f"{found} %"
 
 
+def right_in_words(share: float | None) -> str:
+    """Say how often a guess is right; 100 % only where no limit is guaranteed, never by rounding.
+
+    Example:
+        >>> right_in_words(0.731061)
+        'is right at most 73.2 % of the time'
+        >>> right_in_words(1.0)
+        'may be right more than 99.99 % of the time'
+        >>> right_in_words(None)
+        'may be right 100 % of the time'
+    """
+    if share is None:
+        return "may be right 100 % of the time"
+    most = percent_up(share)
+    return f"{'may be right more than 99.99 %' if most == '100 %' else f'is right at most {most}'} of the time"
+
+
+def names_in_words(names: Iterable[Any]) -> str:
+    """List names; one that holds a comma or a quote is quoted, as in a CSV file.
+
+    Example:
+        >>> names_in_words(["age", "blood pressure, sys"])
+        'age, "blood pressure, sys"'
+    """
+    quoted = ('"' + text.replace('"', '""') + '"' if set(text) & set(',"') else text for text in map(str, names))
+    return ", ".join(quoted)
+
+
 def rounded_down(value: float, digits: int = 4) -> str:
     """Round down to a few significant digits, so that a printed "at least" is still true.
 

@@ -5,6 +5,9 @@ from typing import Any
 
 from tacita.accounting import attack_accuracy
 
+NEXT_TO_NOTHING = 20.0  # from this epsilon on, the statement calls its promise by this name
+BUT_NEXT_TO_NOTHING = ", but epsilon promises next to nothing"
+
 
 def verdict(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Sum the guarantee up for programs, and say what it lets an attacker guess who is undecided before."""
@@ -21,6 +24,31 @@ def verdict(fields: Mapping[str, Any]) -> dict[str, Any]:
     if epsilon is not None and found.startswith("private"):
         accuracy = attack_accuracy(epsilon, fields["delta"])
     return {"verdict": found, "attack_accuracy": accuracy}
+
+
+def promises_next_to_nothing(fields: Mapping[str, Any]) -> bool:
+    """Return whether a guarantee, under its conditions if it has any, has so large an epsilon that it is one in name.
+
+    Example:
+        >>> promises_next_to_nothing({"epsilon": 500.0}), promises_next_to_nothing({"epsilon": 8.0})
+        (True, False)
+    """
+    epsilon = fields.get("conditional_epsilon") if fields.get("conditions") else fields.get("epsilon")
+    return isinstance(epsilon, int | float) and epsilon >= NEXT_TO_NOTHING
+
+
+def verdict_in_words(fields: Mapping[str, Any]) -> str:
+    """Return the verdict for people, who are told beside "private" of an epsilon that promises next to nothing.
+
+    Example:
+        >>> verdict_in_words({"verdict": "private", "epsilon": 500.0})
+        'private, but epsilon promises next to nothing'
+        >>> verdict_in_words({"verdict": "private", "epsilon": 1.0})
+        'private'
+    """
+    found = str(fields.get("verdict", "-"))
+    vacuous = found.startswith("private") and promises_next_to_nothing(fields)
+    return f"{found}{BUT_NEXT_TO_NOTHING if vacuous else ''}"
 
 
 def exact_score(fields: Mapping[str, Any]) -> bool:

@@ -121,6 +121,8 @@ class PrivateLogisticRegression(PrivateClassifier):
             scikit-learn.
         fit_intercept: Whether the model has a constant.
         classes: The labels. If they are ``None``, those that are frequent enough are bought.
+            A row whose label is none of those given contributes nothing, and no message tells how many there are: check
+            the spelling.
         data_norm: A public guess of how long rows are; rows may be longer. If it is ``None``, it is bought.
         steps, max_grad_norm: Number and clipping threshold of the gradients, by a public rule if ``None``.
         solver: "preconditioned", "newton" (:class:`~tacita.methods.NewtonDescent`) or "momentum"

@@ -9,6 +9,7 @@ from tacita.pipeline.models import check_model
 from tacita.pipeline.plan import TablePlan
 from tacita.pipeline.settings import TableSettings
 from tacita.pipeline.source import declared_schema, open_source, read_test, unit_in_words
+from tacita.pipeline.table_statement import classes_as_given
 from tacita.tables.lean_survey import GROUP_STANDS_OUT
 from tacita.tables.survey import LEAN
 
@@ -39,6 +40,7 @@ def plan_in_words(settings: TableSettings) -> str:
         f"epsilon {settings.epsilon:g} at delta {settings.delta:g} for everything together; the unit: "
         f"{unit_in_words(source.schema)}",
         f"target: {target.column!r}, task: {task or 'bought: give --task to decide it yourself'}; {columns}",
+        *classes_as_given(source),
         f"rows: {'bought' if source.schema.rows is None else source.schema.rows}",
         *(f"{one.id}: {one.event.describe()}; {_queries(one.planned_queries)}" for one in ledger.sessions),
         f"purchases: {plan.purchases_share:.2g} of the total mu^2",

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tacita.ledger import Ledger, Statement, statement
+from tacita.ledger.text_lines import names_in_words
 from tacita.pipeline import rules, run_list
 from tacita.pipeline.disclosure import FILES_POLICY, columns_field, not_anonymised
 from tacita.pipeline.plan import TablePlan
@@ -276,8 +277,20 @@ def caveats(source: TableSource, preprocessing: Preprocessing, score: Mapping[st
         words.append(f"{kept[0].upper()}{kept[1:]}.")
     if encoder.task == "classification" and len(encoder.classes) < 2:
         words.append("Fewer than two classes stood out of the noise: the model's prediction is a constant.")
+    words += classes_as_given(source)
     words.append("The names of the columns, and the format of the file, are taken to be public.")
     return words
+
+
+def classes_as_given(source: TableSource) -> list[str]:
+    """Say what becomes of rows whose target is none of the classes that were given; no message may count them."""
+    target = source.schema.target
+    if target is None or not target.classes:
+        return []
+    return [
+        f"Classes as given: {names_in_words(target.classes)}. Rows whose target is none of them contribute nothing, "
+        "and no message tells how many: check the spelling."
+    ]
 
 
 def large_delta(delta: float, rows: float) -> list[str]:

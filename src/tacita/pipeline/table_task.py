@@ -29,7 +29,7 @@ from tacita.pipeline.run_list import recorded
 from tacita.pipeline.settings import CONFIG, TableSettings, bound_settings
 from tacita.pipeline.source import TableSource, private_rows
 from tacita.pipeline.table_oracle import make_table_oracle
-from tacita.pipeline.table_statement import PREPROCESSING, Selected, make_statement, what_was_bought
+from tacita.pipeline.table_statement import PREPROCESSING, Selected, classes_as_given, make_statement, what_was_bought
 from tacita.random import Randomness
 from tacita.tables.encoded_file import EncodedFile
 from tacita.tables.encoder_rules import make_encoder, public_rows
@@ -109,7 +109,7 @@ class TableTask:
             f"plan: {training.queries} queries at sample rate {training.sample_rate:g}, clipping threshold "
             f"{training.max_grad_norm:g}; epsilon {asked:g} at delta {self.settings.delta:g} for everything together"
         )
-        for words in what_survives(self.plan):
+        for words in (*what_survives(self.plan), *classes_as_given(self.source)):
             self.say(words)
         return sessions
 

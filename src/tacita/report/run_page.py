@@ -5,7 +5,8 @@ from html import escape
 from typing import Any
 
 from tacita.ledger.statement_text import GIVEN, other_runs_in_words, rows_in_words
-from tacita.ledger.text_lines import percent_up, rounded_up
+from tacita.ledger.text_lines import names_in_words, right_in_words, rounded_up
+from tacita.ledger.verdict import BUT_NEXT_TO_NOTHING, promises_next_to_nothing
 from tacita.report.html_page import bullets, facts, page, table, words
 from tacita.report.run_audit import ANOTHER, UNSEALED, RunAudit
 from tacita.report.run_charts import RunChart, charts_of, score_chart, with_own_ids
@@ -71,7 +72,7 @@ def _first(run: RunNumbers) -> str:
         "Delta": fields.get("delta"),
         "For whom": fields.get("privacy_unit"),
         "Neighbours": fields.get("neighboring_relation"),
-        "Conditions": fields.get("conditions") or "none",
+        "Conditions that nobody enforces": fields.get("conditions") or "none",
         "Score": _score(run),
         "Clients" if run.clients else "Rows": None if fields.get("rows") is None else rows_in_words(fields["rows"]),
         "Data set": dataset.get("name"),
@@ -109,8 +110,8 @@ def _mapping(value: Any) -> dict[str, Any]:
 def _verdict_box(run: RunNumbers) -> str:
     accuracy, good = run.fields.get("attack_accuracy"), _verdict(run) == VERDICTS["private"]
     risk = (
-        f"An attacker who knows all other units and is 50 : 50 before about one unit is right at most "
-        f"{percent_up(accuracy)} of the time after{_apart(run)}."
+        f"An attacker who knows all other units and is 50 : 50 before about one unit {right_in_words(accuracy)} "
+        f"afterwards, having seen everything that was released{_apart(run)}."
         if isinstance(accuracy, float) and not run.faults and not run.refuted
         else "No limit is guaranteed to what an attacker can find out about one unit."
     )
@@ -124,7 +125,7 @@ def _verdict_box(run: RunNumbers) -> str:
 def _apart(run: RunNumbers) -> str:
     """Say that an exact score is outside the guarantee."""
     private = _mapping(run.fields.get("holdout_score")).get("private")
-    return " seeing everything that was released but the score" if private is False else ""
+    return " but the score" if private is False else ""
 
 
 def _rest(run: RunNumbers) -> str:
@@ -132,7 +133,7 @@ def _rest(run: RunNumbers) -> str:
     columns = fields.get("columns")
     listed = ""
     if isinstance(columns, dict):
-        names = {name.replace("_", " "): ", ".join(map(str, found)) for name, found in columns.items()}
+        names = {name.replace("_", " "): names_in_words(found) for name, found in columns.items()}
         listed = f"<details><summary>Columns</summary>{facts(names)}</details>"
     return (
         f"<h2>Caveats</h2>{bullets(fields.get('caveats') or ['none'])}{_audit(run.audit)}{listed}"
@@ -167,7 +168,8 @@ def _verdict(run: RunNumbers) -> str:
         return "TAMPERED: something was changed since the run was finished"
     if run.refuted:
         return REFUTED
-    return VERDICTS.get(str(run.fields.get("verdict")), "no verdict was stated")
+    said = VERDICTS.get(str(run.fields.get("verdict")), "no verdict was stated")
+    return f"{said}{BUT_NEXT_TO_NOTHING}" if run.guaranteed and promises_next_to_nothing(run.fields) else said
 
 
 def _epsilon(run: RunNumbers) -> str:

@@ -313,6 +313,7 @@ def _taken(cells: Any, rows: np.ndarray) -> Any:
     return cells.filter(pa.array(rows)) if rows.dtype == bool else cells.take(pa.array(rows, pa.int64()))
 
 
+COMMA_HINT = "A name that holds a comma is quoted: --drop '\"one, two\",three'."
 NO_COLUMN_HINT = (
     'Check the spelling, the delimiter (--delimiter; "," if not given), and whether the file has a header line '
     "(--columns names the columns of one without). tacita schema FILE shows the names, to the holder of the data alone."

@@ -6,11 +6,13 @@ Whatever it computes from them is post-processing. Place: oracles -> training lo
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from tacita import _validate
+from tacita._near_names import did_you_mean
 from tacita.gradients.functional import LossFn
 from tacita.ledger import Ledger
 from tacita.methods import RandomIterate
@@ -45,6 +47,13 @@ class Spent:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.queries} of {self.planned_queries} queries, delta={self.delta:g})"
+
+
+HOOKS = {  # what is called of a callback, and with what
+    "on_step": ("releases", "spent"),
+    "on_public_loss": ("loss", "spent"),
+    "on_end": ("spent",),
+}
 
 
 class Callback:
@@ -90,24 +99,52 @@ class _OnStep(Callback):
     """A function as a callback."""
 
     def __init__(self, function: Callable[[Sequence[Release], Spent], Any]) -> None:
-        self._function = function
+        self.function = function
 
     def on_step(self, releases: Sequence[Release], spent: Spent) -> Any:
-        return self._function(releases, spent)
+        return self.function(releases, spent)
 
 
 def as_callbacks(callbacks: Iterable[Any]) -> tuple[Callback, ...]:
     """Return callbacks; a function stands for its ``on_step``.
 
     Raises:
-        TypeError: One is neither a :class:`Callback` nor a function.
+        TypeError: One is neither a :class:`Callback` nor a function, has a method ``on_...`` that nobody calls, or does
+            not take the arguments that it is called with.
     """
     if isinstance(callbacks, Callback) or callable(callbacks):
         raise TypeError("callbacks must be a list of callbacks: write callbacks=[...].")
     found = tuple(one if isinstance(one, Callback) else _OnStep(_callable(one)) for one in callbacks)
     for one in found:
         _validate.count("every", one.every)
+        _check_hooks(one)
     return found
+
+
+def _check_hooks(callback: Callback) -> None:
+    """Refuse what would go wrong only once a release was paid for: a hook of another name, or of other arguments."""
+    if isinstance(callback, _OnStep):
+        _check_arguments("a function in callbacks", callback.function, HOOKS["on_step"])
+        return
+    kind = type(callback).__name__
+    for name in dir(callback):
+        if name.startswith("on_") and name not in HOOKS and callable(getattr(callback, name)):
+            near = did_you_mean(name, HOOKS) or f" The methods that are called are {', '.join(HOOKS)}."
+            raise TypeError(f"callback {kind} has a method {name!r}, which is never called.{near}")
+    for name, given in HOOKS.items():
+        _check_arguments(f"{kind}.{name}", getattr(callback, name), given)
+
+
+def _check_arguments(what: str, function: Any, given: Sequence[str]) -> None:
+    """Refuse a function that cannot be called with as many arguments as are ``given``."""
+    try:
+        taken = signature(function)
+    except (TypeError, ValueError):  # a function in C may not say what it takes
+        return
+    try:
+        taken.bind(*given)
+    except TypeError as error:
+        raise TypeError(f"{what} must take ({', '.join(given)}), got {taken}: {error}.") from None
 
 
 def _callable(one: Any) -> Callable:
