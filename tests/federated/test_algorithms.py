@@ -1,11 +1,13 @@
 """The pure functions against the paper's reference values (spec, sections 10 and 11)."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from tacita.federated import Clip21SGDM, ClipSGD, FederatedAveraging, ServerAdam
+from tacita.federated.algorithm_settings import check_algorithm
 from tests.federated.runs import UNIT, clip21, clip_sgd, logistic, rounds_of
 
 DIGITS = 5e-6
@@ -152,3 +154,20 @@ def test_an_algorithm_inherits_no_bound_of_its_messages():
     """A message is bounded by the algorithm's own code, and charged by its clipper."""
     with pytest.raises(TypeError, match="cannot be derived from ClipSGD"):
         type("Unclipped", (ClipSGD,), {"message": lambda self, state, params, gradient, shapes: gradient(params)})
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"algorithm": "clip-sgd", "max_grad_norm": 1e200},
+        {"algorithm": "quantile-averaging", "threshold": 1e200, "quantile": 0.5, "threshold_lr": 0.1,
+         "count_share": 0.1, "local_steps": 1, "local_lr": 0.1},
+    ],
+    ids=["max_grad_norm", "threshold"],
+)  # fmt: skip
+def test_a_threshold_whose_square_is_infinite_is_refused(given):
+    """The square of 1e200 is no float: a server could not tell an honest message from another."""
+    name = "threshold" if "threshold" in given else "max_grad_norm"
+    with pytest.raises(ValueError, match=rf"{name} must be at most 2\^400"):
+        check_algorithm(SimpleNamespace(lr=0.1, **given))
+    check_algorithm(SimpleNamespace(lr=0.1, **{**given, name: 1e100}))

@@ -1,6 +1,7 @@
 """Federations for real over a transport that fails: nothing is lost, and what is spent is what was released."""
 
 import os
+import shutil
 import signal
 import stat
 import zipfile
@@ -136,6 +137,7 @@ def test_a_plan_that_is_used_up_is_answered_with_nothing(tmp_path):
     with clients_in(tmp_path, numbers=[1]) as residents:
         broadcast = server.broadcasts([1])[1]
         replies = [residents[1].answer(broadcast) for _ in range(8)]  # a message that is sent again is a new query
+        assert 0.99 * SETTINGS.epsilon <= residents[1].ledger.epsilon_spent(SETTINGS.delta) <= SETTINGS.epsilon
     assert [bool(reply) for reply in replies] == [True] * 6 + [False] * 2
     assert len({*replies[:6]}) == 6
 
@@ -160,6 +162,24 @@ def test_a_wrong_broadcast_costs_nothing(tmp_path, change):
         assert residents[0].answer(change_of(broadcast, **change)) == b""
         assert residents[0].answer(to_wire(from_wire(broadcast))[:-1]) == b""
         assert spent(residents[0]) == 0
+
+
+@pytest.mark.parametrize("restarted", [False, True], ids=["going on", "restarted"])
+def test_a_broadcast_of_a_round_that_is_over_is_not_answered(tmp_path, restarted):
+    """It says that message 1 was accepted, of which the client still keeps the state before it: it would move."""
+    server = SETTINGS.coordinator()
+    with clients_in(tmp_path, numbers=[0]) as residents:
+        for _ in range(2):
+            (broadcast,) = server.broadcasts([0]).values()
+            server.receive({0: residents[0].answer(broadcast)})
+        over, again = (change_of(broadcast, round=t, accepted=1) for t in (0, 1))
+        if not restarted:
+            assert residents[0].answer(over) == b""
+            assert residents[0].answer(again) != b""
+    if restarted:
+        with clients_in(tmp_path, numbers=[0]) as residents:
+            assert residents[0].answer(over) == b""
+            assert residents[0].answer(again) != b""
 
 
 @pytest.mark.parametrize("point", [torch.nan, torch.inf, 1e38])
@@ -291,6 +311,31 @@ def test_killed_at_every_call_of_a_message(tmp_path):
         apart, charged = crash.round(server)
         assert apart < 1e-4, number
         assert charged in (2, 3), number
+
+
+def test_what_is_on_disk_when_a_message_is_sent(tmp_path):
+    """Ledger line, checkpoint and the next key, in this order. A client that is killed there has paid for it alone."""
+    server, keys = QUIET.coordinator(), []
+    with clients_in(tmp_path, QUIET, [0]) as residents:
+        for _ in range(3):
+            calls = []
+
+            def noted(call, calls=calls):
+                calls.append((call.name, Path(call.arguments[1]) if call.name == "replace" else call.path))
+                return call.do()
+
+            (broadcast,) = server.broadcasts([0]).values()
+            with watched(tmp_path, noted):
+                server.receive({0: residents[0].answer(broadcast)})
+            place = residents[0]._folder
+            last = {one: k for k, one in enumerate(calls)}
+            line, synced = last["write", place.ledger], last["fsync", place.ledger]
+            assert line < synced < last["replace", place.checkpoint] < last["replace", place.key]
+            keys.append(place.key.read_bytes())
+        shutil.copytree(tmp_path / "0", tmp_path / "killed" / "0")
+    assert len({*keys}) == 3  # noise that was sent cannot be drawn again from what is there
+    with clients_in(tmp_path / "killed", QUIET, [0]) as residents:
+        assert spent(residents[0]) == 3
 
 
 def test_the_number_after_a_crash_tells_nothing(tmp_path, monkeypatch):

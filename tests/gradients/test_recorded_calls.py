@@ -13,7 +13,7 @@ from tacita.errors import UnsupportedModuleError
 from tacita.gradients import GhostEngine, LoopEngine, NetworkSource
 from tacita.gradients.chunked import Chunk
 from tacita.gradients.functional import trainable
-from tacita.gradients.ghost import recorded_calls
+from tacita.gradients.ghost import recorded_calls, registry
 from tacita.gradients.ghost.linear import LinearRule
 
 
@@ -310,3 +310,51 @@ def test_norms_are_taken_once(watched, monkeypatch, inputs):
     )
     outcome(made, FlatClipper(max_grad_norm=0.3))
     assert taken == [("weight",)]
+
+
+class Noting(torch.autograd.Function):
+    """Notes that a backward pass has come here."""
+
+    generate_vmap_rule = True
+    notes: list[str] = []  # noqa: RUF012 - a test's own
+
+    @staticmethod
+    def forward(x):
+        return x.clone()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, grad):
+        Noting.notes.append("backward")
+        return grad.clone()
+
+
+@pytest.mark.parametrize("ours", [False, True], ids=["a user's", "tacita's"])
+def test_a_rule_of_the_users_own_waits_for_the_end_of_the_backward_pass(watched, monkeypatch, ours):
+    """Its code may write what a backward of the user's own reads. The same rule of tacita's takes norms on the way."""
+
+    class Own(LinearRule):
+        def squared_norms(self, use, **settings):
+            Noting.notes.append("norms")
+            return super().squared_norms(use, **settings)
+
+    class Chain(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 3)
+
+        def forward(self, x):
+            return self.last(Noting.apply(self.first(x)))
+
+    Own.__module__ = LinearRule.__module__ if ours else __name__
+    monkeypatch.setitem(registry.RULES, F.linear, Own())
+    monkeypatch.setattr(Noting, "notes", [])
+    model, batch = Chain(), (torch.randn(5, 20, 4),)
+    made = GhostEngine(
+        model, lambda m, b: m(b[0]).square().sum((1, 2)), trainable(model), [Chunk(batch, 5, 0)], torch.arange(5)
+    )
+    made.norms({"all": tuple(made.shapes)})
+    assert Noting.notes == (["norms", "backward", "norms"] if ours else ["backward", "norms", "norms"])

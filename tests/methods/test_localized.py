@@ -66,6 +66,16 @@ def test_any_domain_serves():
     assert boxed.run()["w"].tolist() == pytest.approx([0.5, 0.5])
 
 
+def test_a_start_outside_the_domain_is_moved_into_it():
+    """The first query is made there, and the first phase is pulled back to it, within its radius of it."""
+    oracle, given = ExactOracle(lambda params: {"w": 0 * params["w"]}), start(3.0, 4.0)
+    LocalizedSubgradient(
+        lambda part, phase: oracle, ["a"], [Terms(2, 0.5, 1.0, 0.25)], given, domain=Ball(radius=1.0)
+    ).run()
+    assert oracle.asked[0]["w"].tolist() == oracle.asked[1]["w"].tolist() == pytest.approx([0.6, 0.8])
+    assert given["w"].tolist() == [3.0, 4.0]
+
+
 def test_parts_are_one_a_phase():
     with pytest.raises(ValueError, match="parts must be one a phase, 2, got 1"):
         LocalizedSubgradient(towards(1.0), ["a"], [Terms(1, 0.5, 0.0)] * 2, start(0.0), domain=None)

@@ -240,3 +240,15 @@ def anybody_may_read_a_clients_key():
     """A signing key that was restored with another mode stays readable for all users."""
     real = os.chmod
     put(identity.os, "chmod", lambda path, mode, **more: None if mode == 0o600 else real(path, mode, **more))
+
+
+@bug(77, caught_by=[FEDERATION + "test_a_broadcast_of_a_round_that_is_over_is_not_answered"])
+def a_restarted_client_forgets_its_round():
+    """After a restart a client answers a broadcast of a round that is over, which is wrong about its last message."""
+    whole = Resident._take_up
+
+    def take_up(self):
+        whole(self)
+        self._round = 0
+
+    put(Resident, "_take_up", take_up)

@@ -8,7 +8,7 @@ from pyarrow import parquet
 from tacita.errors import DataStructureError
 from tacita.pipeline import predict as predict_module
 from tacita.tables.readers import FileFormat, open_table
-from tacita.tables.table_file import one_ahead
+from tacita.tables.table_file import one_ahead, places
 
 
 def test_the_items_come_in_their_order_and_none_twice():
@@ -67,3 +67,12 @@ def test_a_parquet_file_is_read_in_memory_that_does_not_grow_with_it(tmp_path, r
         del chunk
     assert len(held) > 10
     assert max(held) < 0.4 * numbers.nbytes
+
+
+def test_a_mistyped_column_is_answered_with_none_of_the_files_own_names():
+    """In a file without a header the first line is a record; a name that is declared and there may be suggested."""
+    with pytest.raises(DataStructureError, match="no column 'alice_cancr'") as error:
+        places(["alice_cancer", "x"], ["alice_cancr", "x"])
+    assert "alice_cancer" not in str(error.value)
+    with pytest.raises(DataStructureError, match="Did you mean 'label'"):
+        places(["label", "x"], ["lable", "label"])
