@@ -186,7 +186,7 @@ def nominal(full: bool, seed: int, progress: Progress) -> Result:
             f"Poisson batches of {BATCH} of {RECORDS:,} records, {STEPS:,} steps, C {THRESHOLD:g}, "
             "add_or_remove_one; c2 = 1. The paper states C and delta, not the batch size, the steps or c2, so this "
             "does not say what its authors ran.",
-            "the real epsilon is the accountant's upper bound, which is close to exact for these queries, not an attack",
+            "the real epsilon is the accountant's upper bound, which is close to exact for these queries; no attack",
             "delta 0.01 is far above 1 / 50,000: a record may be published with probability 0.01 under it",
             "'delta without clipping': delta + (1 + e^epsilon) delta where C bounds the gradients but with probability "
             "delta; the paper says 2 delta",
