@@ -117,7 +117,7 @@ def test_a_seed_repeats_a_run_and_is_not_private(table, tacita_command):
     done = tacita_command(*QUICK, "--output", "a", "--seed", "7")
     assert done.code == 0
     assert done.out.startswith("NOT PRIVATE (test streams): the noise of a session came from a seed")
-    assert "may be right 100 % of the time after: no limit is guaranteed" in " ".join(done.out.split())
+    assert "may be right 100 % of the time afterwards: no limit is guaranteed" in " ".join(done.out.split())
     tacita_command(*QUICK, "--output", "b", "--seed", "7")
     tacita_command(*QUICK, "--output", "c", "--seed", "8")
     models = [Path(run, "model.safetensors").read_bytes() for run in "abc"]
