@@ -84,7 +84,11 @@ def test_parquet_goes_through_memory_piece_by_piece(model, table, monkeypatch, o
         lambda path, given: replace(path, (pieces.append(len(piece)) or piece for piece in given)),
     )
     predict_file(model, "new.parquet", output)
-    assert _read(output).equals(whole)
+    found = _read(output)
+    chances = [name for name in whole.column_names if name.startswith("probability_")]
+    assert found.drop_columns(chances).equals(whole.drop_columns(chances))
+    for name in chances:  # a processor may round a product of 50 rows otherwise than one of all
+        np.testing.assert_allclose(found[name].to_numpy(), whole[name].to_numpy(), rtol=1e-4)
     assert whole["label"].to_pylist() == cells["label"].to_pylist()
     assert len(pieces) > 8
     assert max(pieces) < sum(pieces) / 3
