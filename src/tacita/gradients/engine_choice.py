@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,10 +16,12 @@ from tacita.gradients.loop import LoopEngine
 from tacita.gradients.probe import ROWS, evaluating
 from tacita.gradients.randomness_check import draws_at_random
 from tacita.gradients.retention import RemembersError
+from tacita.gradients.traced import TracedEngine, check_traceable
 from tacita.gradients.vmap import VmapEngine
 from tacita.gradients.weighted_sums import wide
 
-METHODS = ("loop", "vmap", "ghost", "auto")
+METHODS = ("loop", "vmap", "ghost", "traced", "auto")
+GHOSTS = ("ghost", "traced")  # methods of the ghost engine
 GRADIENT_BYTES = 2**28  # of gradients that loop and vmap hold at once if the caller sets no physical batch size
 
 
@@ -28,7 +30,7 @@ class MethodChoice:
     """The engine that serves a network.
 
     Attributes:
-        method: ``"ghost"``, ``"vmap"`` or ``"loop"``.
+        method: ``"ghost"``, ``"traced"``, ``"vmap"`` or ``"loop"``.
         bare: For the ghost engine, the parameters that are used where no rule sees them.
         why_not_ghost: Why the ghost engine does not serve the network; empty if it does or was not tried.
         reads_only: The ghost engine serves the network, which writes nothing into its batch, so that it may get the
@@ -43,7 +45,7 @@ class MethodChoice:
 
 def engine_kind(method: str) -> type[ChunkedEngine]:
     """Return the class of a method's engine."""
-    return {"loop": LoopEngine, "vmap": VmapEngine, "ghost": GhostEngine}[method]
+    return {"loop": LoopEngine, "vmap": VmapEngine, "ghost": GhostEngine, "traced": TracedEngine}[method]
 
 
 def choose_method(
@@ -67,11 +69,11 @@ def choose_method(
         raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}.")
     if method == "auto" and like is None:
         return MethodChoice("vmap")  # keeps samples apart even if it could not be tried
-    if method in ("auto", "ghost"):
+    if method in ("auto", *GHOSTS):
         choice = _ghost(model, loss_fn, params, like)
-        if method == "ghost" and choice.why_not_ghost:
+        if method != "auto" and choice.why_not_ghost:
             raise _refusal(method, choice.why_not_ghost)
-        return choice
+        return choice if method != "traced" else _traced(choice, model, loss_fn, params, like)
     if reason := obstacle(method, model, loss_fn, params, probe):
         raise _refusal(method, reason)
     return MethodChoice(method)
@@ -106,7 +108,7 @@ def obstacle(method: str, model: nn.Module, loss_fn: LossFn, params: Mapping[str
 
 def default_chunk_rows(method: str, params: Mapping[str, Tensor]) -> int | None:
     """Return how many rows are in memory at once if the caller sets no bound; ``None`` means all."""
-    if method == "ghost":
+    if method in GHOSTS:
         return None
     row_bytes = sum(p.numel() * wide(p.dtype).itemsize for p in params.values())
     return max(1, GRADIENT_BYTES // max(1, row_bytes))
@@ -122,6 +124,24 @@ def _ghost(model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], like
     except Exception as error:  # it holds no data: a trial has no values
         return MethodChoice("loop", why_not_ghost=_in_words(error))
     return MethodChoice("ghost", trial.bare, reads_only=trial.reads_only)
+
+
+def _traced(
+    choice: MethodChoice, model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], like: Any
+) -> MethodChoice:
+    """Return the choice of traced steps for what the ghost engine serves; refuse a network that cannot be traced."""
+    if like is not None:
+        engine = GhostEngine(model, loss_fn, params, [], torch.empty(0))
+        engine.bare = choice.bare
+        try:
+            check_traceable(engine, like)
+        except RemembersError:
+            raise
+        except Exception as error:  # it holds no data: a trace has no values
+            raise UnsupportedModuleError(
+                f'method="traced" cannot serve this model: {_in_words(error)}. Use method="ghost".'
+            ) from None
+    return replace(choice, method="traced")
 
 
 # A part of PyTorch's message where vmap or a trial without values stops -> a cause that a person can act on.

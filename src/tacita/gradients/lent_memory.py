@@ -49,7 +49,7 @@ class _Watch(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
-        for place, name in _written(func):
+        for place, name in written(func):
             given = args[place] if place < len(args) else kwargs.get(name)
             if any(memory_address(one) in self._memory for one in _tensors(given)):
                 raise UnsupportedModuleError(
@@ -59,7 +59,7 @@ class _Watch(TorchDispatchMode):
 
 
 @cache
-def _written(func: OpOverload) -> tuple[tuple[int, str], ...]:
+def written(func: OpOverload) -> tuple[tuple[int, str], ...]:
     """Return place and name of each argument that an operator may write."""
     trusted = func.namespace in _OF_TORCH
     arguments = enumerate(func._schema.arguments)

@@ -29,6 +29,7 @@ from tacita.gradients.randomness_check import check_draws_nothing
 from tacita.gradients.reachable import is_seen_through, reachable
 from tacita.gradients.scan import check_modules, scan
 from tacita.gradients.seeds import derived_seed, fresh_seed
+from tacita.gradients.traced import TracedEngine, TracedSteps
 from tacita.gradients.views import SeveralViews
 
 SAMPLED_ROWS = 64  # of a Dataset, where the records of several ranks are compared
@@ -54,7 +55,8 @@ class NetworkSource(GradientSource):
             that no record can be padded to another's length. Pad to a public length (:func:`tacita.pad_to`).
         num_workers: Processes that read ahead once :meth:`follow` has given the schedule. They change no bit.
         method: ``"loop"`` (the definition), ``"vmap"``, ``"ghost"``, or ``"auto"``: ghost if it serves the model, else
-            the loop; vmap if there is no record to take shapes from.
+            the loop; vmap if there is no record to take shapes from. ``"traced"`` is ghost with the model's code run
+            once for each size of a batch, which is faster (docs/traced.md).
         max_physical_batch_size: Rows in memory at once. Bounds memory, and changes nothing else but the order of
             summation. ``None``: the whole batch for ghost; for loop and vmap as many rows as have 256 MiB of gradients.
         process_group: The processes that share the rows of each batch, as in :class:`~tacita.ClippedGradientOracle`.
@@ -108,6 +110,7 @@ class NetworkSource(GradientSource):
         self._kind, self._tried = engine_kind(self._choice.method), _modes(model)
         self._outside = [one for one in reachable(loss_fn, model).values() if isinstance(one, nn.Module)]
         self._chunk_rows = max_physical_batch_size or default_chunk_rows(self.method, params)
+        self._steps = TracedSteps(model, loss_fn)
         self._ahead: Prefetcher | None = None
         self._secret = fresh_seed()  # for records of queries that come without a seed
 
@@ -121,7 +124,7 @@ class NetworkSource(GradientSource):
 
     @property
     def method(self) -> str:
-        """``"ghost"``, ``"vmap"`` or ``"loop"``: the engine that serves the network."""
+        """``"ghost"``, ``"traced"``, ``"vmap"`` or ``"loop"``: the engine that serves the network."""
         return self._choice.method
 
     @property
@@ -163,6 +166,8 @@ class NetworkSource(GradientSource):
         engine.ranks = self.ranks
         if isinstance(engine, GhostEngine):
             engine.bare = self._choice.bare
+        if isinstance(engine, TracedEngine):
+            engine.steps = self._steps
         return engine
 
     def check_draws_nothing(self) -> None:

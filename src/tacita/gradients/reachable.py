@@ -73,6 +73,12 @@ def plain_values(loss_fn: Callable[..., Any], model: nn.Module) -> dict[str, Any
     return found
 
 
+def references(loss_fn: Callable[..., Any]) -> list[Any]:
+    """Return the objects that ``loss_fn``, or the object that it is a method of, refers to directly."""
+    owner = [one for _, one in _parts(loss_fn.__self__)] if isinstance(loss_fn, types.MethodType) else []
+    return [*(one for _, one in _parts(loss_fn)), *owner]
+
+
 def is_seen_through(loss_fn: Callable[..., Any]) -> bool:
     """Return whether the references of ``loss_fn`` can be followed; those of compiled code cannot."""
     if isinstance(loss_fn, functools.partial):

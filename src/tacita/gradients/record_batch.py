@@ -25,6 +25,7 @@ from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch._functorch.vmap import vmap_increment_nesting
 from torch._ops import OpOverload, OpOverloadPacket
 from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 from torch.overrides import TorchFunctionMode
 
 from tacita.errors import UnsupportedModuleError
@@ -74,7 +75,7 @@ class RecordBatch:
         if self.differs(tensor) or tensor._is_view() or (tensor.is_leaf and tensor.requires_grad):
             return
         with outside():
-            with unset_fake_temporarily():
+            with real_values():
                 source = tensor.clone()  # a pass without values would refer to the tensor itself
             copies = source.unsqueeze(0).repeat(self.size, *(1 for _ in tensor.shape))
         with contextlib.suppress(RuntimeError):
@@ -95,6 +96,13 @@ class RecordBatch:
     def result(self, tensor: Tensor) -> Tensor:
         """Return the physical tensor of a value that a record's code returned."""
         return _functorch._remove_batch_dim(tensor, self.level, self.size, 0)
+
+
+@contextmanager
+def real_values() -> Iterator[None]:
+    """Compute what no record enters with its values, in a pass without values, too; a traced step keeps the result."""
+    with unset_fake_temporarily(), disable_proxy_modes_tracing():
+        yield
 
 
 @contextmanager

@@ -48,7 +48,7 @@ def nothing_is_written(tree: ModuleTree, params: Mapping[str, Tensor]) -> Iterat
     """
     watched = [*params.values(), *tree.tensors]
     versions = [t._version for t in watched]
-    before = [_seen(module) for _, module in tree.modules]
+    before = [seen(module) for _, module in tree.modules]
     yield
     if [t._version for t in watched] != versions:
         raise RemembersError(
@@ -56,7 +56,7 @@ def nothing_is_written(tree: ModuleTree, params: Mapping[str, Tensor]) -> Iterat
             "(max_norm of an embedding, counters, running statistics), or put its module in eval mode if that stops it."
         )
     for (prefix, module), earlier in zip(tree.modules, before, strict=True):
-        if _same_objects(after := _seen(module), earlier):
+        if same_objects(after := seen(module), earlier):
             continue
         now, then = _state(after), _state(earlier)
         if changed := sorted(key for key in {*now, *then} if now.get(key, ...) != then.get(key, ...)):
@@ -75,13 +75,14 @@ class _Seen(NamedTuple):
     inside: list[Any]  # lengths of containers, texts of plain values that may change: in the order of the attributes
 
 
-def _seen(module: nn.Module) -> _Seen:
+def seen(module: nn.Module) -> _Seen:
+    """Look at a module's plain attributes, submodules, buffers and the lengths of its containers."""
     attributes = vars(module)
     inside = [look(value) for value in attributes.values() if (look := _INSIDE[type(value)]) is not None]
     return _Seen(attributes.copy(), [*module._modules.values()], module._buffers.copy(), inside)
 
 
-def _same_objects(one: _Seen, other: _Seen) -> bool:
+def same_objects(one: _Seen, other: _Seen) -> bool:
     """Return whether two moments show the same objects, which takes a fraction of the time of comparing values."""
     if one.inside != other.inside or len(one.modules) != len(other.modules):
         return False

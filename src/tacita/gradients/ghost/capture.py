@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients.batches import flatten, map_tensors, tensors_in
@@ -36,6 +36,7 @@ from tacita.gradients.record_batch import (
     WritesUnseen,
     check_operator,
     outside,
+    real_values,
     records,
     rules_guarded,
 )
@@ -253,7 +254,7 @@ class _Recorder(Marks):
     def _without_values(self, func: Callable, args: tuple, kwargs: dict) -> Any:
         """Call a function in a pass without values. Constants have theirs, so that code may look at its own masks."""
         if not any(isinstance(t, FakeTensor) or self.batch.differs(t) for t in _tensors(args, kwargs)):
-            with unset_fake_temporarily():
+            with real_values():
                 return func(*args, **kwargs)
         return func(*args, **kwargs)
 

@@ -54,7 +54,8 @@ class GhostEngine(ChunkedEngine):
         uses = Uses(self, chunk, groups)
         with self._arithmetic(uses, chunk):
             norms = uses.norms(groups)
-            return uses.sums(weight_arrays(rule, norms), norms, groups), norms
+            weights = [row_weights(one, self.narrowest, norms) for one in weight_arrays(rule, norms)]
+            return uses.sums(weights, groups), norms
 
     def _chunk_norms(self, chunk: Chunk, groups: Groups) -> Tensor:
         uses = Uses(self, chunk, groups)
@@ -77,6 +78,12 @@ class GhostEngine(ChunkedEngine):
         watched = nothing_lent_is_written(_lent_to(uses.found, chunk)) if chunk.lent else nullcontext()
         with full_precision(self._device), watched:
             yield
+
+    @property
+    def narrowest(self) -> torch.dtype:
+        """The narrowest dtype in which a parameter's gradients are summed; weights are rounded down to it."""
+        dtypes = {wide(p.dtype) for p in self.params.values()} or {torch.float32}
+        return min(dtypes, key=lambda dtype: dtype.itemsize)
 
     def _zeros_for(self, name: str, *lead: int) -> Tensor:
         p = self.params[name]
@@ -134,11 +141,14 @@ class Uses:
             columns.append(round_up(sum(parts[1:], parts[0]).sqrt(), len(parts)))
         return torch.stack(columns, dim=-1)
 
-    def sums(self, arrays: Sequence[Tensor], norms: Tensor, groups: Groups) -> list[dict[str, Tensor]]:
-        """Return the weighted sums for each weight array, by parameter. Afterwards the uses are gone."""
-        dtypes = {wide(p.dtype) for p in self._engine.params.values()} or {torch.float32}
-        narrowest = min(dtypes, key=lambda dtype: dtype.itemsize)
-        columns = zip(*(row_weights(weights, narrowest, norms) for weights in arrays), strict=True)
+    def sums(self, arrays: Sequence[Sequence[RowWeights]], groups: Groups) -> list[dict[str, Tensor]]:
+        """Return the weighted sums for each weight array, by parameter. Afterwards the uses are gone.
+
+        Args:
+            arrays: For each weight array, the row weights of each group.
+            groups: The groups.
+        """
+        columns = zip(*arrays, strict=True)
         totals: list[dict[str, Tensor]] = [{} for _ in arrays]
         self._meeting.clear()
         for k, (column, names) in enumerate(zip(columns, groups.values(), strict=True)):

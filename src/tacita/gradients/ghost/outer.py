@@ -16,12 +16,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tacita.gradients.ghost.rare_cases import happens
 from tacita.gradients.ghost.rounding import add_radius, gamma, squared_row_norms, unit
 from tacita.gradients.ghost.rule import squared_norm_of
 
 HELD = 2**22  # elements of per-sample gradients in memory at once
 LOOSE = 0.01  # if its rounding term is a larger share of its square, a Gram norm is computed again, directly
 GRAM_TERM = 0.003  # the term's share of the square for a sample with incoherent positions; decides the blocks
+TINY = 2.0**-100  # a smaller term matters to no threshold (at least 2^-40): gradients of exactly 0 have such a term
 SMALLEST_BLOCK = 32  # narrower blocks would be all overhead
 
 Lengths = tuple[Tensor, Tensor]  # of a and d at each position: (rows, positions), float64
@@ -147,8 +149,8 @@ def squares_of_grams(
     term = (of_left + of_right + of_both).add_(underflow)
     squares = left.mul_(right).sum(dim=2, dtype=torch.float64).sum(dim=1).clamp_(min=0.0)
     bounds = squares + term if rounding_margin else squares
-    loose = term > min(LOOSE, 2**28 * unit(dtype)) * squares
-    if loose.any():
+    loose = (term > min(LOOSE, 2**28 * unit(dtype)) * squares) & (term > TINY)
+    if happens(loose.any()):
         bounds[loose] = again(loose)
     return bounds, lengths
 

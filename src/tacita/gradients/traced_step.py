@@ -1,0 +1,274 @@
+"""A private step as a straight line of PyTorch's operators, which runs without the model's code.
+
+The ghost engine's pass over a chunk (forward, backward, norms, weighted sums) is run once on tensors that have shapes
+and no values, and each operator that it calls is written down. No value of a record can be seen meanwhile, so the line
+is the same whatever the records hold. A rare case that depends on values (``ghost/rare_cases.py``) gives a flag; where
+one is up, the ordinary engine takes the chunk.
+
+Everything here is private. Proof: docs/derivations/per-record-engine.md, section 8.
+"""
+
+import logging
+import operator
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from tacita.errors import UnsupportedModuleError
+from tacita.gradients.lent_memory import written
+
+_aten = torch.ops.aten
+_SAME = {_aten.detach.default, _aten.alias.default}  # without autograd, names of the tensor that they are given
+_RESHAPES = {_aten.view.default, _aten._unsafe_view.default, _aten.expand.default, _aten.reshape.default}
+_SHARING = {_aten._unsafe_view.default, _aten.lift.default}  # share memory with what they are given, unannounced
+_BOUNDARY = _aten.lift.default  # a name of its input that no model's code makes: here the weights come in
+
+
+class _Register(NamedTuple):
+    """A place for a value while a line runs."""
+
+    number: int
+
+
+class _Instruction(NamedTuple):
+    """One operator's call.
+
+    Attributes:
+        function: The operator.
+        args: Its arguments; a ``_Register`` stands for the value in it.
+        nested: A list among them has registers in it.
+        kwargs: Its named arguments, the same.
+        result: The number of the register that takes the result.
+        forgotten: Numbers of registers that nobody reads afterwards.
+    """
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    nested: bool
+    kwargs: dict[str, Any]
+    result: int
+    forgotten: tuple[int, ...]
+
+
+@dataclass
+class Halfway:
+    """A traced step that waits for the weights of the rows.
+
+    Attributes:
+        norms: The norms by group, (rows, groups), float64.
+        flags: Each true if a rare case is there.
+    """
+
+    norms: Tensor
+    flags: list[Tensor]
+    _line: "TracedStep"
+    _values: list[Any]
+
+    def is_rare(self) -> bool:
+        """Return whether a rare case is there, so that neither norms nor sums are to be used."""
+        return any(flag.item() for flag in self.flags)
+
+    def sums(self, weights: Sequence[Tensor]) -> list[Tensor]:
+        """Return the weighted sums, in the order of the trace. Afterwards nothing is held.
+
+        Args:
+            weights: As many as were traced, each (rows,).
+        """
+        return self._line.finish(self._values, weights)
+
+
+class TracedStep:
+    """A chunk's pass as a straight line in two parts: to the norms, and from the row weights to the sums.
+
+    Args:
+        function: ``(inputs, weights) -> [norms, *flags, *sums]``. It must pass each weight through
+            :func:`weights_come_in` when it first uses one.
+        inputs: Tensors of the shapes and dtypes that the step is for; their values are not read.
+        weights: The same for the weights.
+        num_sums: How many sums there are.
+
+    Raises:
+        UnsupportedModuleError: The step cannot be written down so.
+        Exception: Whatever the model's code raises where it depends on values.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[list[Tensor], list[Tensor]], list[Tensor]],
+        inputs: Sequence[Tensor],
+        weights: Sequence[Tensor],
+        num_sums: int,
+    ) -> None:
+        with _quiet(), no_draws_outside():
+            module = make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)([*inputs], [*weights])
+        _simplify(module.graph)
+        _check(module.graph)
+        self._compile(module, len(inputs), num_sums)
+
+    def begin(self, inputs: Sequence[Tensor]) -> Halfway:
+        """Run the part up to the norms."""
+        values = [*inputs, *[None] * self._weights, *self._constants, *[None] * self._more]
+        self._run(self._first, values)
+        return Halfway(values[self._norms], [values[k] for k in self._flags], self, values)
+
+    def finish(self, values: list[Any], weights: Sequence[Tensor]) -> list[Tensor]:
+        """Run the part from the weights to the sums."""
+        values[self._inputs : self._inputs + self._weights] = weights
+        self._run(self._second, values)
+        found = [values[k] for k in self._sums]
+        values.clear()
+        return found
+
+    @staticmethod
+    def _run(instructions: Sequence[_Instruction], values: list[Any]) -> None:
+        with torch.no_grad():
+            for function, args, nested, kwargs, result, forgotten in instructions:
+                if nested:
+                    values[result] = function(*_filled(args, values), **_filled(kwargs, values))
+                else:
+                    given = [values[a.number] if type(a) is _Register else a for a in args]
+                    values[result] = function(*given, **kwargs)
+                for number in forgotten:
+                    values[number] = None
+
+    def _compile(self, module: GraphModule, inputs: int, num_sums: int) -> None:
+        """Turn a graph into instructions. Inputs take the first registers, then weights, then constants."""
+        nodes = [*module.graph.nodes]
+        places = [node for node in nodes if node.op == "placeholder"]
+        held = [node for node in nodes if node.op == "get_attr"]
+        calls = [node for node in nodes if node.op == "call_function"]
+        (output,) = (node for node in nodes if node.op == "output")
+        number = {node: k for k, node in enumerate([*places, *held, *calls])}
+        found: Any = output.args[0]
+        norms, flags, sums = found[0], found[1 : len(found) - num_sums], found[len(found) - num_sums :]
+        self._inputs, self._weights, self._more = inputs, len(places) - inputs, len(calls)
+        self._constants = [getattr(module, str(node.target)) for node in held]
+        self._norms, self._flags, self._sums = number[norms], [number[n] for n in flags], [number[n] for n in sums]
+        kept = {self._norms, *self._flags, *self._sums, *(number[node] for node in [*places, *held])}
+        last = {number[given]: node for node in calls for given in node.all_input_nodes}
+        forgotten: dict[Node, list[int]] = {node: [] for node in calls}
+        for register, node in last.items():
+            if register not in kept:
+                forgotten[node].append(register)
+        first = next((k for k, node in enumerate(calls) if node.target is _BOUNDARY), len(calls))
+        made = [_instruction(node, number, tuple(forgotten[node])) for node in calls]
+        self._first, self._second = made[:first], made[first:]
+
+
+def weights_come_in(weight: Tensor) -> Tensor:
+    """Mark, while a step is traced, where its second part begins."""
+    return _BOUNDARY(weight)
+
+
+def _instruction(node: Node, number: dict[Node, int], forgotten: tuple[int, ...]) -> _Instruction:
+    def read(given: Any) -> Any:
+        if isinstance(given, Node):
+            return _Register(number[given])
+        return [read(one) for one in given] if isinstance(given, (list, tuple)) else given
+
+    args, kwargs = tuple(read(one) for one in node.args), {name: read(one) for name, one in node.kwargs.items()}
+    lists = [one for one in (*args, *kwargs.values()) if type(one) is list]
+    nested = any(type(one) is _Register for part in lists for one in part)
+    nested = nested or any(type(one) is _Register for one in kwargs.values())
+    function: Any = node.target
+    return _Instruction(function, args, nested, kwargs, number[node], forgotten)
+
+
+def _filled(given: Any, values: list[Any]) -> Any:
+    """Return arguments with the values of registers, those in lists, too."""
+    if type(given) is _Register:
+        return values[given.number]
+    if type(given) is dict:
+        return {name: _filled(one, values) for name, one in given.items()}
+    return type(given)(_filled(one, values) for one in given) if type(given) in (list, tuple) else given
+
+
+def _simplify(graph: Graph) -> None:
+    """Take out calls that give what they are given, and those whose result nobody uses."""
+    for node in [*graph.nodes]:
+        if node.op != "call_function" or not node.args or not isinstance(node.args[0], Node):
+            continue
+        given = node.args[0]
+        same = node.target in _SAME
+        if node.target in _RESHAPES:
+            before, after = given.meta["val"], node.meta["val"]
+            same = before.shape == after.shape and before.stride() == after.stride()
+        if same:
+            node.replace_all_uses_with(given)
+            graph.erase_node(node)
+    graph.eliminate_dead_code()
+
+
+def _check(graph: Graph) -> None:
+    """Refuse operators that are not PyTorch's own, and those that write what the step was given.
+
+    Raises:
+        UnsupportedModuleError: There is one.
+    """
+    owner: dict[Any, Any] = {}  # of a view: the tensor that it may share memory with
+    for node in graph.nodes:
+        if node.op != "call_function":
+            continue
+        if node.target is operator.getitem:
+            owner[node] = owner.get(node.args[0], node.args[0])
+            continue
+        if not isinstance(node.target, OpOverload) or node.target.namespace not in ("aten", "prims"):
+            raise UnsupportedModuleError(f"{node.target} is no operator of PyTorch that a traced step knows")
+        arguments = [*node.args, *(node.kwargs.get(a.name) for a in node.target._schema.arguments[len(node.args) :])]
+        for place, _ in written(node.target):
+            one = arguments[place]
+            for target in [one] if isinstance(one, Node) else one or ():
+                if owner.get(target, target).op in ("placeholder", "get_attr"):
+                    raise UnsupportedModuleError(
+                        "the model or the loss writes in place a tensor that it was given, or a constant"
+                    )
+        shared = [a for a, spec in zip(arguments, node.target._schema.arguments, strict=True) if spec.alias_info]
+        shared = node.args[:1] if node.target in _SHARING else shared
+        if shared and isinstance(shared[0], Node):
+            owner[node] = owner.get(shared[0], shared[0])
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep PyTorch from logging a failure that the exception tells already."""
+    loggers = [logging.getLogger(name) for name in ("torch._subclasses.fake_tensor", "torch.fx.experimental")]
+    before = [one.disabled for one in loggers]
+    try:
+        for one in loggers:
+            one.disabled = True
+        yield
+    finally:
+        for one, was in zip(loggers, before, strict=True):
+            one.disabled = was
+
+
+@contextmanager
+def no_draws_outside() -> Iterator[None]:
+    """Refuse code that draws numbers at random other than by an operator on a record's tensors.
+
+    Such a draw would be made once, when the step is traced, and be the same in every step.
+
+    Raises:
+        UnsupportedModuleError: Python's, NumPy's or PyTorch's generator has moved.
+    """
+    before = _generators()
+    yield
+    if _generators() != before:
+        raise UnsupportedModuleError(
+            "the model or the loss draws numbers that do not come from a tensor of the batch (random.random(), "
+            "torch.rand(1)): torch.rand_like(x) and dropout can be traced"
+        )
+
+
+def _generators() -> tuple[Any, ...]:
+    numpy = np.random.get_state(legacy=False)
+    return random.getstate(), repr(numpy), torch.get_rng_state().numpy().tobytes()

@@ -1,0 +1,413 @@
+"""Traced steps give what the ghost engine gives, and see what changes."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import tacita
+from tacita.clipping import FlatClipper, PerLayerClipper
+from tacita.errors import UnsupportedModuleError
+from tacita.gradients import NetworkSource, traced
+from tacita.gradients.ghost import GhostEngine
+from tacita.gradients.traced import TracedEngine, filled_size
+from tacita.gradients.traced_step import no_draws_outside
+from tests.gradients.test_coverage import CASES, made
+
+ROWS = 40
+CLIP = FlatClipper(max_grad_norm=1.0)
+
+
+def rows(count=ROWS, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return 2 * torch.randn(count, 6, generator=generator), torch.randint(3, (count,), generator=generator)
+
+
+def cross_entropy(model, batch):
+    return F.cross_entropy(model(batch[0]), batch[1], reduction="none")
+
+
+class Scaled(nn.Module):
+    """A network with everything that a step reads: a buffer, a frozen parameter, a plain number, a submodule."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 8), nn.Linear(8, 3)
+        self.register_buffer("shift", torch.zeros(8))
+        self.gain = nn.Parameter(torch.ones(8), requires_grad=False)
+        self.power = 1.0
+        self.between = nn.Tanh()
+        self.drop = nn.Dropout(0.0)
+
+    def forward(self, x):
+        inner = self.between(self.first(x)) * self.gain + self.shift
+        return self.last(self.drop(inner)) * self.power
+
+
+def engine(source, numbers=None, query=0):
+    params = {name: p for name, p in source.model.named_parameters() if p.requires_grad}
+    return source.engine(params, np.arange(source.num_rows) if numbers is None else numbers, query=query, seed=5)
+
+
+def sums(source, numbers=None, clipper=CLIP, rule=None):
+    return engine(source, numbers).weighted_sums(rule or clipper.weights, clipper.groups(source.shapes))
+
+
+def pair(model, loss_fn=cross_entropy, data=None, **options):
+    """The same network under both methods."""
+    return [NetworkSource(model, loss_fn, data or rows(), method=method, **options) for method in ("ghost", "traced")]
+
+
+def same(found, expected, **tolerance):
+    exact = {"rtol": 0.0, "atol": 0.0} if not tolerance else tolerance
+    torch.testing.assert_close(found.norms, expected.norms, equal_nan=True, **exact)
+    for one, other in zip(found.values, expected.values, strict=True):
+        torch.testing.assert_close(dict(one), dict(other), **exact)
+
+
+@pytest.fixture
+def in_the_ordinary_way(monkeypatch):
+    """The list grows when a chunk of a traced engine is left to the ghost engine."""
+    left, ordinary = [], GhostEngine._chunk_sums
+
+    def seen(self, *given):
+        if isinstance(self, TracedEngine):
+            left.append(given[0].size)
+        return ordinary(self, *given)
+
+    monkeypatch.setattr(GhostEngine, "_chunk_sums", seen)
+    return left
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+@pytest.mark.filterwarnings("ignore")
+def test_it_serves_what_the_ghost_engine_serves(case, in_the_ordinary_way):
+    model, data = made(case)
+    ghost, fast = pair(model, case.loss, data)
+    assert fast.method == "traced"
+    count = filled_size(len(data[0]))
+    assert count == len(data[0]), "no row is added"
+    same(sums(fast), sums(ghost))
+    assert not in_the_ordinary_way
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 15, 16, 17, 31, 33, 39])
+def test_rows_are_added_that_count_for_nothing(count, in_the_ordinary_way):
+    ghost, fast = pair(Scaled())
+    numbers = np.arange(count)
+    same(sums(fast, numbers), sums(ghost, numbers), rtol=2e-5, atol=2e-5)
+    assert not in_the_ordinary_way
+
+
+def test_sizes_of_the_grid():
+    sizes = {filled_size(n) for n in range(1, 2000)}
+    assert sorted(sizes)[:20] == [*range(1, 17), 18, 20, 22, 24]
+    assert all(n <= filled_size(n) <= n + n / 8 for n in range(1, 2000))
+
+
+def test_the_last_chunk_adds_few_lines():
+    _, fast = pair(Scaled(), max_physical_batch_size=16)
+    for count in range(1, ROWS):
+        sums(fast, np.arange(count))
+    assert len(fast._steps._steps) == 16  # one for each size of a first chunk; those after it take one of these
+    ghost, fast = pair(Scaled(), max_physical_batch_size=14)
+    for count in range(15, ROWS):
+        same(sums(fast, np.arange(count)), sums(ghost, np.arange(count)), rtol=2e-5, atol=2e-5)
+    assert len(fast._steps._steps) == 5  # 14, and 1, 2, 4, 8 for the last
+
+
+def test_few_lines_are_remembered(monkeypatch):
+    monkeypatch.setattr(traced, "MOST_STEPS", 2)
+    ghost, fast = pair(Scaled())
+    for count in (4, 8, 12, 4):
+        same(sums(fast, np.arange(count)), sums(ghost, np.arange(count)))
+    assert len(fast._steps._steps) == 2
+
+
+def test_a_line_is_made_once(monkeypatch):
+    _, fast = pair(Scaled())
+    sums(fast)
+    monkeypatch.setattr(traced, "trace", None)
+    sums(fast, np.arange(ROWS)[::-1])
+    engine(fast).norms(CLIP.groups(fast.shapes))
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, 1e30])
+def test_rows_that_are_not_finite_go_the_ordinary_way(value, in_the_ordinary_way):
+    data = rows()
+    data[0][3, 1] = value
+    ghost, fast = pair(Scaled(), data=data)
+    same(sums(fast), sums(ghost))
+    assert sums(fast).values[0]["first.weight"].isfinite().all()
+    same(sums(fast, np.arange(4, 20)), sums(ghost, np.arange(4, 20)))  # without the row
+
+
+def test_a_first_row_that_is_not_finite_is_not_added_again():
+    data = rows()
+    data[0][0] = torch.nan
+    ghost, fast = pair(Scaled(), data=data)
+    same(sums(fast, np.arange(33)), sums(ghost, np.arange(33)))
+
+
+def test_weights_above_one_go_the_ordinary_way(in_the_ordinary_way):
+    ghost, fast = pair(Scaled())
+    double = lambda norms: torch.full_like(norms, 2.0)
+    same(sums(fast, rule=double), sums(ghost, rule=double))
+    assert in_the_ordinary_way == [ROWS]
+
+
+def test_a_norm_that_its_gram_matrix_hides_goes_the_ordinary_way(in_the_ordinary_way):
+    class Cancels(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(30, 30)
+
+        def forward(self, x):
+            return (self.layer(x) * torch.tensor([1.0, -1.0])[:, None]).sum((1, 2))
+
+    torch.manual_seed(0)
+    one = 100 * torch.randn(16, 1, 30)
+    data = (torch.cat([one, one + 1e-4 * torch.randn(16, 1, 30)], dim=1),)
+    ghost, fast = pair(Cancels(), lambda model, batch: model(batch[0]), data)
+    same(sums(fast), sums(ghost))
+    assert in_the_ordinary_way == [16]
+
+
+def test_several_weight_arrays_and_groups():
+    clipper = PerLayerClipper(max_grad_norm=1.0)
+    ghost, fast = pair(Scaled())
+    both = lambda norms: (clipper.weights(norms), 0.5 * clipper.weights(norms))
+    same(sums(fast, clipper=clipper, rule=both), sums(ghost, clipper=clipper, rule=both))
+    same(sums(fast, clipper=clipper), sums(ghost, clipper=clipper))
+
+
+def test_dropout_is_drawn_anew():
+    model = Scaled()
+    model.drop.p = 0.5
+    ghost, fast = pair(model)
+    same(sums(fast), sums(ghost))
+    params = dict(engine(fast).params)
+    one, other = (fast.engine(params, np.arange(ROWS), seed=k).norms(CLIP.groups(fast.shapes)) for k in (1, 2))
+    assert not torch.equal(one, other)
+
+
+def change_a_number(model):
+    model.power = 3.0
+
+
+def change_a_buffer(model):
+    model.shift.add_(1.0)
+
+
+def replace_a_buffer(model):
+    model.shift = torch.ones(8)
+
+
+def change_what_is_frozen(model):
+    with torch.no_grad():
+        model.gain.mul_(2.0)
+
+
+def replace_what_is_frozen(model):
+    model.gain = nn.Parameter(3 * torch.ones(8), requires_grad=False)
+
+
+def replace_a_module(model):
+    model.between = nn.ReLU()
+
+
+def change_a_parameter(model):
+    with torch.no_grad():
+        model.first.weight.mul_(2.0)
+
+
+def change_a_module(model):
+    model.drop.p = 0.9
+
+
+def add_a_hook(model):
+    model.between.register_forward_hook(lambda module, given, result: result * 2)
+
+
+def change_the_mode(model):
+    model.drop.p = 0.5
+    model.eval()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        change_a_number,
+        change_a_buffer,
+        replace_a_buffer,
+        change_what_is_frozen,
+        replace_what_is_frozen,
+        replace_a_module,
+        change_a_parameter,
+        change_a_module,
+        add_a_hook,
+        change_the_mode,
+    ],
+)
+def test_what_changes_is_seen(change):
+    torch.manual_seed(0)
+    model = Scaled()
+    ghost, fast = pair(model)
+    before = sums(fast)
+    change(model)
+    after = sums(fast)
+    same(after, sums(ghost))
+    assert change is change_the_mode or not torch.equal(before.norms, after.norms)
+
+
+def test_what_the_loss_refers_to_is_seen():
+    model, weights, factor = Scaled(), torch.ones(3), 1.0
+
+    def loss_fn(model, batch):
+        return F.cross_entropy(model(batch[0]), batch[1], weight=weights * 2, reduction="none") * factor
+
+    ghost, fast = pair(model, loss_fn)
+    before = sums(fast).norms
+    factor = 5.0
+    same(sums(fast), sums(ghost))
+    weights[1] = 7.0
+    same(sums(fast), sums(ghost))
+    weights = torch.tensor([3.0, 2.0, 1.0])
+    same(sums(fast), sums(ghost))
+    assert not torch.allclose(before, sums(fast).norms)
+
+
+class Losses:
+    """A loss as an object, whose method is the loss function."""
+
+    def __init__(self):
+        self.factor = 1.0
+
+    def __call__(self, model, batch):
+        return self.factor * cross_entropy(model, batch)
+
+    def method(self, model, batch):
+        return self(model, batch)
+
+
+@pytest.mark.parametrize("of", [lambda owner: owner, lambda owner: owner.method], ids=["object", "method"])
+def test_the_fields_of_a_loss_object_are_seen(of):
+    owner = Losses()
+    ghost, fast = pair(Scaled(), of(owner))
+    sums(fast)
+    owner.factor = 4.0
+    same(sums(fast), sums(ghost))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16])
+def test_autocast_around_a_query_is_seen(dtype):
+    ghost, fast = pair(Scaled())
+    plain = sums(fast)
+    with torch.autocast("cpu", dtype):
+        found = sums(fast)
+        same(found, sums(ghost))
+    assert not torch.equal(found.norms, plain.norms)
+    same(sums(fast), plain)
+
+
+DRAWS = {
+    "NumPy": lambda: float(np.random.rand()),
+    "PyTorch": lambda: torch.rand(1),
+}
+
+
+@pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
+def test_numbers_that_would_be_drawn_once_are_refused(draw):
+    def loss_fn(model, batch):
+        return cross_entropy(model, batch) * draw()
+
+    with pytest.raises(UnsupportedModuleError, match="draws numbers that do not come from a tensor of the batch"):
+        NetworkSource(Scaled(), loss_fn, rows(), method="traced")
+    assert NetworkSource(Scaled(), loss_fn, rows()).method == "ghost"
+
+
+def test_so_are_those_of_python():
+    with pytest.raises(UnsupportedModuleError, match="draws numbers"), no_draws_outside():
+        random.random()
+
+
+class WritesItsInput(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.layer(x.mul_(0.5))
+
+
+def test_a_model_that_writes_its_batch_is_refused():
+    with pytest.raises(UnsupportedModuleError, match=r"writes in place a tensor that it was given.*method=\"ghost\""):
+        NetworkSource(WritesItsInput(), cross_entropy, rows(), method="traced")
+
+
+def test_what_the_ghost_engine_does_not_serve_is_refused():
+    def loss_fn(model, batch):
+        losses = cross_entropy(model, batch)
+        return losses if losses.sum() > 0 else 2 * losses
+
+    with pytest.raises(UnsupportedModuleError, match=r"cannot serve this model: its code looks at values"):
+        NetworkSource(Scaled(), loss_fn, rows(), method="traced")
+
+
+def lines(source):
+    return [
+        (str(one.function), one.args, one.kwargs, one.result)
+        for step in source._steps._steps.values()
+        for one in (*step._first, *step._second)
+    ]
+
+
+def test_a_line_is_the_same_whatever_the_records_hold():
+    found = []
+    for data in (rows(), rows(seed=1), (torch.full((ROWS, 6), torch.nan), torch.zeros(ROWS, dtype=torch.long))):
+        torch.manual_seed(0)
+        _, fast = pair(Scaled(), data=data)
+        sums(fast)
+        found.append(repr(lines(fast)))
+    assert found[0] == found[1] == found[2]
+
+
+def test_a_step_holds_nothing_of_a_record():
+    _, fast = pair(Scaled())
+    sums(fast)
+    (step,) = fast._steps._steps.values()
+    assert all(one.numel() <= 1 for one in step._constants)
+
+
+def ledger():
+    return tacita.Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one row")
+
+
+@pytest.mark.parametrize("mechanism", [tacita.GaussianMechanism, tacita.DiscreteGaussian])
+def test_an_oracle_takes_it(mechanism):
+    released = []
+    for method in ("ghost", "traced"):
+        torch.manual_seed(0)
+        model = Scaled()
+        oracle = tacita.ClippedGradientOracle(
+            model,
+            cross_entropy,
+            rows(),
+            ledger=ledger(),
+            sampler=tacita.PoissonSampler(sample_rate=0.4, num_records=ROWS),
+            clipper=CLIP,
+            mechanism=mechanism(noise_multiplier=1.0),
+            planned_queries=3,
+            method=method,
+            randomness=tacita.Randomness.insecure(3),
+        )
+        for _ in range(3):
+            oracle.backward()
+            released.append({name: p.grad for name, p in model.named_parameters() if p.grad is not None})
+            model.zero_grad()
+    for one, other in zip(released[:3], released[3:], strict=True):
+        assert one
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
