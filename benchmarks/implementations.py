@@ -33,12 +33,12 @@ def plain(cell: Cell) -> Step:
     return step
 
 
-def engine(cell: Cell) -> Step:
+def engine(cell: Cell, method: str = "auto") -> Step:
     """tacita's clipped sum with noise of ``torch.randn``: no ledger, no secure noise."""
     from tacita import ClippedSum, FlatClipper, NetworkSource
 
     model = cell.model()
-    source = NetworkSource(model, losses, cell.rows(cell.batch))
+    source = NetworkSource(model, losses, cell.rows(cell.batch), method=method)
     estimator = ClippedSum(FlatClipper(max_grad_norm=CLIP))
     params = dict(model.named_parameters())
     optimizer = torch.optim.SGD(model.parameters(), lr=LR)
@@ -56,7 +56,12 @@ def engine(cell: Cell) -> Step:
     return step
 
 
-def _oracle(cell: Cell, batches: int) -> Step:
+def traced(cell: Cell) -> Step:
+    """The same, where the model's code ran once: ``method="traced"``."""
+    return engine(cell, "traced")
+
+
+def _oracle(cell: Cell, batches: int, method: str = "auto") -> Step:
     """``batches`` batches of rows; all of them a query if there is one, else a Poisson draw of the same mean size."""
     import tacita
 
@@ -75,6 +80,7 @@ def _oracle(cell: Cell, batches: int) -> Step:
         clipper=tacita.FlatClipper(max_grad_norm=CLIP),
         mechanism=tacita.GaussianMechanism(noise_multiplier=NOISE),
         planned_queries=QUERIES,
+        method=method,
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=LR)
 
@@ -88,6 +94,11 @@ def _oracle(cell: Cell, batches: int) -> Step:
 def oracle(cell: Cell) -> Step:
     """tacita whole: ledger in a file, noise of AES in counter mode; the same fixed batch."""
     return _oracle(cell, batches=1)
+
+
+def oracle_traced(cell: Cell) -> Step:
+    """The same with ``method="traced"``."""
+    return _oracle(cell, batches=1, method="traced")
 
 
 def oracle_poisson(cell: Cell) -> Step:
@@ -138,7 +149,9 @@ def opacus_ghost(cell: Cell) -> Step:
 IMPLEMENTATIONS: dict[str, Callable[[Cell], Step]] = {
     "plain PyTorch": plain,
     "tacita, engine": engine,
+    "tacita, traced engine": traced,
     "tacita, whole oracle": oracle,
+    "tacita, traced oracle": oracle_traced,
     "tacita, whole oracle, Poisson": oracle_poisson,
     "Opacus hooks": opacus_hooks,
     "Opacus ghost": opacus_ghost,

@@ -20,6 +20,7 @@ from tacita.gradients.ghost.rounding import gamma, squared_row_norms
 from tacita.gradients.ghost.rule import Call, Factors, LayerRule, LayerUse, Parameters, RowWeights, squared_norm_of
 
 FEW = range(2, 5)  # outputs, which Intel's kernels find two to three times as fast as rows of the transposed output
+MANY, BLOCKS = 1024, 8  # rows; blocks into which they are cut
 NARROW = 64  # a product with fewer outputs takes as long as reading its input, which several products may share
 
 
@@ -67,7 +68,7 @@ class LinearRule(LayerRule):
         x, grad = use.weighted(weights) if bias_alone else use.weighted_once(weights)
         grad = grad.reshape(-1, grad.shape[-1])
         if "weight" in use.names and "weight" not in kept:
-            kept["weight"] = grad.mT @ x.reshape(-1, x.shape[-1])
+            kept["weight"] = _summed_products(grad, x.reshape(-1, x.shape[-1]))
         if bias_alone:
             kept["bias"] = grad.sum(dim=0)
         return kept
@@ -120,6 +121,16 @@ def _linear(x: Tensor, parameters: Parameters) -> Tensor:
     columns = x.reshape(-1, x.shape[-1]).mT
     found = weight @ columns if bias is None else torch.addmm(bias.unsqueeze(1), weight, columns)
     return found.mT.contiguous().view(*x.shape[:-1], len(weight))
+
+
+def _summed_products(grad: Tensor, x: Tensor) -> Tensor:
+    """Return ``grad.mT @ x``; for few outputs and many rows in blocks, where one product uses one core."""
+    whole = len(x) - len(x) % BLOCKS
+    if grad.shape[1] not in FEW or whole < MANY or x.device.type != "cpu" or _on_intel():
+        return grad.mT @ x
+    blocks = [rows[:whole].view(BLOCKS, -1, rows.shape[1]) for rows in (grad.contiguous(), x)]
+    found = (blocks[0].mT @ blocks[1]).sum(dim=0)
+    return found if whole == len(x) else found.addmm_(grad[whole:].mT, x[whole:])
 
 
 @cache
