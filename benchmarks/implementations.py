@@ -38,7 +38,9 @@ def engine(cell: Cell, method: str = "auto") -> Step:
     from tacita import ClippedSum, FlatClipper, NetworkSource
 
     model = cell.model()
-    source = NetworkSource(model, losses, cell.rows(cell.batch), method=method)
+    source = NetworkSource(
+        model, losses, cell.rows(cell.batch), method=method, max_physical_batch_size=_rows_at_once(cell, method)
+    )
     estimator = ClippedSum(FlatClipper(max_grad_norm=CLIP))
     params = dict(model.named_parameters())
     optimizer = torch.optim.SGD(model.parameters(), lr=LR)
@@ -54,6 +56,10 @@ def engine(cell: Cell, method: str = "auto") -> Step:
         optimizer.step()
 
     return step
+
+
+def _rows_at_once(cell: Cell, method: str) -> int | None:
+    return cell.batch if method == "traced" else None
 
 
 def traced(cell: Cell) -> Step:
@@ -81,6 +87,7 @@ def _oracle(cell: Cell, batches: int, method: str = "auto") -> Step:
         mechanism=tacita.GaussianMechanism(noise_multiplier=NOISE),
         planned_queries=QUERIES,
         method=method,
+        max_physical_batch_size=_rows_at_once(cell, method),
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=LR)
 

@@ -1,6 +1,9 @@
-"""Traced steps give what the ghost engine gives, and see what changes."""
+"""Traced steps give what the ghost engine gives, and one line serves every batch."""
 
+import copy
 import random
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,8 +15,6 @@ import tacita
 from tacita.clipping import FlatClipper, PerLayerClipper
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients import NetworkSource, traced
-from tacita.gradients.ghost import GhostEngine
-from tacita.gradients.traced import TracedEngine, filled_size
 from tacita.gradients.traced_step import no_draws_outside
 from tests.gradients.test_coverage import CASES, made
 
@@ -58,7 +59,9 @@ def sums(source, numbers=None, clipper=CLIP, rule=None):
 
 def pair(model, loss_fn=cross_entropy, data=None, **options):
     """The same network under both methods."""
-    return [NetworkSource(model, loss_fn, data or rows(), method=method, **options) for method in ("ghost", "traced")]
+    data = data or rows()
+    options.setdefault("max_physical_batch_size", len(data[0]))
+    return [NetworkSource(model, loss_fn, data, method=method, **options) for method in ("ghost", "traced")]
 
 
 def same(found, expected, **tolerance):
@@ -68,63 +71,36 @@ def same(found, expected, **tolerance):
         torch.testing.assert_close(dict(one), dict(other), **exact)
 
 
-@pytest.fixture
-def in_the_ordinary_way(monkeypatch):
-    """The list grows when a chunk of a traced engine is left to the ghost engine."""
-    left, ordinary = [], GhostEngine._chunk_sums
-
-    def seen(self, *given):
-        if isinstance(self, TracedEngine):
-            left.append(given[0].size)
-        return ordinary(self, *given)
-
-    monkeypatch.setattr(GhostEngine, "_chunk_sums", seen)
-    return left
+ABOUT = {"rtol": 2e-5, "atol": 2e-5}
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 @pytest.mark.filterwarnings("ignore")
-def test_it_serves_what_the_ghost_engine_serves(case, in_the_ordinary_way):
+def test_it_serves_what_the_ghost_engine_serves(case):
     model, data = made(case)
     ghost, fast = pair(model, case.loss, data)
     assert fast.method == "traced"
-    count = filled_size(len(data[0]))
-    assert count == len(data[0]), "no row is added"
     same(sums(fast), sums(ghost))
-    assert not in_the_ordinary_way
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 15, 16, 17, 31, 33, 39])
-def test_rows_are_added_that_count_for_nothing(count, in_the_ordinary_way):
+@pytest.mark.parametrize("count", [1, 2, 16, 39, ROWS])
+def test_rows_are_added_that_count_for_nothing(count):
     ghost, fast = pair(Scaled())
     numbers = np.arange(count)
-    same(sums(fast, numbers), sums(ghost, numbers), rtol=2e-5, atol=2e-5)
-    assert not in_the_ordinary_way
+    same(sums(fast, numbers), sums(ghost, numbers), **ABOUT)
 
 
-def test_sizes_of_the_grid():
-    sizes = {filled_size(n) for n in range(1, 2000)}
-    assert sorted(sizes)[:20] == [*range(1, 17), 18, 20, 22, 24]
-    assert all(n <= filled_size(n) <= n + n / 8 for n in range(1, 2000))
+@pytest.mark.parametrize("size", [1, 7, 40, 64])
+def test_every_chunk_goes_by_the_one_line(size):
+    ghost, fast = pair(Scaled(), max_physical_batch_size=size)
+    for count in (0, 1, 7, 8, 40):
+        same(sums(fast, np.arange(count)), sums(ghost, np.arange(count)), **ABOUT)
+    assert len(fast._lines._lines) == 1
 
 
-def test_the_last_chunk_adds_few_lines():
-    _, fast = pair(Scaled(), max_physical_batch_size=16)
-    for count in range(1, ROWS):
-        sums(fast, np.arange(count))
-    assert len(fast._steps._steps) == 16  # one for each size of a first chunk; those after it take one of these
-    ghost, fast = pair(Scaled(), max_physical_batch_size=14)
-    for count in range(15, ROWS):
-        same(sums(fast, np.arange(count)), sums(ghost, np.arange(count)), rtol=2e-5, atol=2e-5)
-    assert len(fast._steps._steps) == 5  # 14, and 1, 2, 4, 8 for the last
-
-
-def test_few_lines_are_remembered(monkeypatch):
-    monkeypatch.setattr(traced, "MOST_STEPS", 2)
-    ghost, fast = pair(Scaled())
-    for count in (4, 8, 12, 4):
-        same(sums(fast, np.arange(count)), sums(ghost, np.arange(count)))
-    assert len(fast._steps._steps) == 2
+def test_the_size_has_to_be_given():
+    with pytest.raises(ValueError, match="needs max_physical_batch_size"):
+        NetworkSource(Scaled(), cross_entropy, rows(), method="traced")
 
 
 def test_a_line_is_made_once(monkeypatch):
@@ -136,29 +112,28 @@ def test_a_line_is_made_once(monkeypatch):
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, 1e30])
-def test_rows_that_are_not_finite_go_the_ordinary_way(value, in_the_ordinary_way):
+def test_rows_that_are_not_finite_count_for_nothing(value):
     data = rows()
     data[0][3, 1] = value
     ghost, fast = pair(Scaled(), data=data)
-    same(sums(fast), sums(ghost))
+    same(sums(fast), sums(ghost), **ABOUT)
     assert sums(fast).values[0]["first.weight"].isfinite().all()
-    same(sums(fast, np.arange(4, 20)), sums(ghost, np.arange(4, 20)))  # without the row
+    same(sums(fast, np.arange(4, 20)), sums(ghost, np.arange(4, 20)), **ABOUT)  # without the row
 
 
 def test_a_first_row_that_is_not_finite_is_not_added_again():
     data = rows()
     data[0][0] = torch.nan
     ghost, fast = pair(Scaled(), data=data)
-    same(sums(fast, np.arange(33)), sums(ghost, np.arange(33)))
+    same(sums(fast, np.arange(33)), sums(ghost, np.arange(33)), **ABOUT)
 
 
-def test_weights_above_one_go_the_ordinary_way(in_the_ordinary_way):
+def test_weights_above_one():
     ghost, fast = pair(Scaled())
     same(*(sums(one, rule=lambda norms: torch.full_like(norms, 2.0)) for one in (fast, ghost)))
-    assert in_the_ordinary_way == [ROWS]
 
 
-def test_a_norm_that_its_gram_matrix_hides_goes_the_ordinary_way(in_the_ordinary_way):
+def test_a_norm_that_its_gram_matrix_hides_stays_an_upper_bound():
     class Cancels(nn.Module):
         def __init__(self):
             super().__init__()
@@ -171,8 +146,9 @@ def test_a_norm_that_its_gram_matrix_hides_goes_the_ordinary_way(in_the_ordinary
     one = 100 * torch.randn(16, 1, 30)
     data = (torch.cat([one, one + 1e-4 * torch.randn(16, 1, 30)], dim=1),)
     ghost, fast = pair(Cancels(), lambda model, batch: model(batch[0]), data)
-    same(sums(fast), sums(ghost))
-    assert in_the_ordinary_way == [16]
+    loose, tight = sums(fast).norms, sums(ghost).norms
+    assert (loose >= tight * (1 - 1e-9)).all()
+    assert (loose > 1.5 * tight).any(), "the case is there"
 
 
 def test_several_weight_arrays_and_groups():
@@ -304,6 +280,117 @@ def test_the_fields_of_a_loss_object_are_seen(of):
     same(sums(fast), sums(ghost))
 
 
+def swap_a_hook(model):
+    assert model.between._forward_hooks
+    model.between._forward_hooks.popitem()
+    model.between.register_forward_hook(lambda module, given, result: result * 3)
+
+
+def change_a_plain_tensor(model):
+    model.fixed.mul_(5.0)
+
+
+@pytest.mark.parametrize("change", [swap_a_hook, change_a_plain_tensor])
+def test_swaps_are_seen(change):
+    class Hooked(Scaled):
+        def __init__(self):
+            super().__init__()
+            self.fixed = torch.tensor(1.0)
+            self.between.register_forward_hook(lambda module, given, result: result * 2)
+
+        def forward(self, x):
+            return super().forward(x) * float(self.fixed)
+
+    torch.manual_seed(0)
+    model = Hooked()
+    ghost, fast = pair(model)
+    before = sums(fast)
+    change(model)
+    same(sums(fast), sums(ghost))
+    assert not torch.equal(before.norms, sums(fast).norms)
+
+
+class Configured(nn.Module):
+    """A model that reads what no comparison sees: a field of an object, and a generator of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.config = nn.Linear(6, 3), SimpleNamespace(sign=SimpleNamespace(value=1.0))
+        self.own = np.random.default_rng(0)
+
+    def forward(self, x):
+        return self.layer(x) * self.config.sign.value * (1 + self.own.random())
+
+
+def moved(row, change):
+    """How far one record more moves the second query, after a change between the queries."""
+    data = rows(ROWS + 1)
+    if row is not None:
+        data[0][ROWS] = row
+    found = []
+    for count in (ROWS, ROWS + 1):
+        torch.manual_seed(0)
+        model = Configured()
+        source = NetworkSource(model, cross_entropy, data, method="traced", max_physical_batch_size=32)
+        sums(source, np.arange(ROWS if change else 0))  # the first query of one world may be empty
+        model.config.sign.value = -1.0
+        found.append(sums(source, np.arange(count)).values[0])
+    return torch.cat([(a - found[1][name]).flatten() for name, a in found[0].items()]).norm().item()
+
+
+@pytest.mark.parametrize("row", [None, torch.nan, 1e30], ids=str)
+@pytest.mark.parametrize("change", [True, False])
+def test_what_is_not_seen_is_the_same_for_all_batches(row, change):
+    assert moved(row, change) <= 1.0001
+
+
+def test_an_empty_query_makes_the_line_too():
+    _, fast = pair(Scaled())
+    sums(fast, np.arange(0))
+    assert len(fast._lines._lines) == 1
+
+
+def test_memory_that_an_operator_shares_unannounced_is_not_written():
+    class Splits(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(3, 3)
+
+        def forward(self, x):
+            first, second = x.unsafe_chunk(2, -1)
+            first.mul_(2.0)
+            return self.layer(first + second)
+
+    with pytest.raises(UnsupportedModuleError, match="writes in place a tensor that it was given"):
+        pair(Splits())
+
+
+def test_threads_take_turns_in_tracing():
+    def work(k):
+        torch.manual_seed(k)
+        ghost, fast = pair(Scaled(), data=rows(seed=k))
+        return sums(fast), sums(ghost)
+
+    with ThreadPoolExecutor(3) as pool:
+        for fast, ghost in pool.map(work, range(6)):
+            same(fast, ghost)
+    assert not torch.fx._symbolic_trace._is_fx_tracing_flag
+
+
+def test_a_source_can_be_copied():
+    _, fast = pair(Scaled())
+    expected = sums(fast)
+    same(sums(copy.deepcopy(fast)), expected)
+
+
+def test_records_of_another_shape_are_refused():
+    _, fast = pair(Scaled())
+    sums(fast)
+    (line,) = fast._lines._lines.values()
+    with pytest.raises(UnsupportedModuleError, match="records of one shape and dtype"):
+        line.begin([torch.zeros(3)])
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16])
 def test_autocast_around_a_query_is_seen(dtype):
     ghost, fast = pair(Scaled())
@@ -327,7 +414,7 @@ def test_numbers_that_would_be_drawn_once_are_refused(draw):
         return cross_entropy(model, batch) * draw()
 
     with pytest.raises(UnsupportedModuleError, match="draws numbers that do not come from a tensor of the batch"):
-        NetworkSource(Scaled(), loss_fn, rows(), method="traced")
+        NetworkSource(Scaled(), loss_fn, rows(), method="traced", max_physical_batch_size=ROWS)
     assert NetworkSource(Scaled(), loss_fn, rows()).method == "ghost"
 
 
@@ -347,7 +434,7 @@ class WritesItsInput(nn.Module):
 
 def test_a_model_that_writes_its_batch_is_refused():
     with pytest.raises(UnsupportedModuleError, match=r"writes in place a tensor that it was given.*method=\"ghost\""):
-        NetworkSource(WritesItsInput(), cross_entropy, rows(), method="traced")
+        pair(WritesItsInput())
 
 
 def test_what_the_ghost_engine_does_not_serve_is_refused():
@@ -356,14 +443,15 @@ def test_what_the_ghost_engine_does_not_serve_is_refused():
         return losses if losses.sum() > 0 else 2 * losses
 
     with pytest.raises(UnsupportedModuleError, match=r"cannot serve this model: its code looks at values"):
-        NetworkSource(Scaled(), loss_fn, rows(), method="traced")
+        NetworkSource(Scaled(), loss_fn, rows(), method="traced", max_physical_batch_size=ROWS)
 
 
 def lines(source):
     return [
         (str(one.function), one.args, one.kwargs, one.result)
-        for step in source._steps._steps.values()
-        for one in (*step._first, *step._second)
+        for line in source._lines._lines.values()
+        for part in line._parts
+        for one in part
     ]
 
 
@@ -380,8 +468,8 @@ def test_a_line_is_the_same_whatever_the_records_hold():
 def test_a_step_holds_nothing_of_a_record():
     _, fast = pair(Scaled())
     sums(fast)
-    (step,) = fast._steps._steps.values()
-    assert all(one.numel() <= 1 for one in step._constants)
+    (line,) = fast._lines._lines.values()
+    assert all(one.numel() <= 1 for one in line._constants)
 
 
 def ledger():
@@ -404,6 +492,7 @@ def test_an_oracle_takes_it(mechanism):
             mechanism=mechanism(noise_multiplier=1.0),
             planned_queries=3,
             method=method,
+            max_physical_batch_size=12,
             randomness=tacita.Randomness.insecure(3),
         )
         optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)

@@ -1,9 +1,6 @@
 """Bugs of traced steps: what a line of operators no longer sees."""
 
-import torch
-
 from tacita.gradients import traced, traced_step
-from tacita.gradients.ghost import rare_cases
 from tests.planted.plant import bug, put, swap
 
 TRACED = "tests/gradients/test_traced.py::"
@@ -12,13 +9,29 @@ TRACED = "tests/gradients/test_traced.py::"
 @bug(caught_by=[TRACED + "test_what_changes_is_seen", TRACED + "test_what_the_loss_refers_to_is_seen"])
 def a_line_is_never_made_anew():
     """The network changes, and the operators of the old one run on."""
-    put(traced.TracedSteps, "_is_as_it_was", lambda self, tree: True)
+    put(traced._State, "same", lambda self, other: True)
 
 
-@bug(caught_by=[TRACED + "test_a_norm_that_its_gram_matrix_hides_goes_the_ordinary_way"])
-def rare_cases_give_no_flag():
-    """A traced step takes every norm to be what its Gram matrix says, however much cancels in it."""
-    swap(rare_cases.happens, lambda rare: False if rare_cases._FLAGS.get() is not None else bool(rare))
+@bug(caught_by=[TRACED + "test_what_is_not_seen_is_the_same_for_all_batches"])
+def a_line_for_each_size():
+    """Each number of rows gets a line of its own when it is first drawn, so records meet code by how many they are."""
+
+    def begun(self, chunk):
+        self.lines.size = chunk.size
+        self._line = self.lines.line(self, self.groups_asked, 1)
+        tensors, _ = traced.flatten(chunk.batch, chunk.size)
+        fixed = traced.fixed_tensors(traced.ModuleTree(self.model), self.params).values()
+        return self._line.begin([*self.params.values(), *fixed, *tensors])
+
+    def line(self, engine, groups, arrays):
+        engine.groups_asked = groups
+        key = (self.size, arrays, tuple(groups.items()))
+        if key not in self._lines:
+            self._lines[key] = traced.trace(engine, self._like, self.size, groups, arrays)
+        return self._lines[key]
+
+    put(traced.TracedEngine, "_begun", begun)
+    put(traced.Lines, "line", line)
 
 
 @bug(caught_by=[TRACED + "test_rows_are_added_that_count_for_nothing"])
@@ -41,18 +54,14 @@ def a_draw_is_made_once_for_all_steps():
 @bug(caught_by=[TRACED + "test_a_model_that_writes_its_batch_is_refused"])
 def a_line_writes_what_it_was_given():
     """A model that writes its batch is traced, and halves it once more at each step."""
-    put(traced_step, "_check", lambda graph: None)
+    put(traced_step, "_check", lambda module: None)
 
 
-@bug(caught_by=[TRACED + "test_rows_that_are_not_finite_go_the_ordinary_way"])
-def a_row_that_is_not_finite_stays_in_the_line():
+@bug(caught_by=[TRACED + "test_rows_that_are_not_finite_count_for_nothing"])
+def a_row_that_is_not_finite_meets_no_mask():
     """A row of weight 0 is multiplied by 0 whatever it holds, and 0 times NaN is NaN."""
-    whole = traced.row_weights
-
-    def plain(weights, dtype, norms=None):
-        return [traced.RowWeights(one.values, plain=True) for one in whole(weights, dtype, torch.zeros_like(weights))]
-
-    put(traced, "row_weights", plain)
+    whole = traced_step.Halfway.sums
+    put(traced_step.Halfway, "sums", lambda self, weights, *, masked: whole(self, weights, masked=False))
 
 
 @bug(caught_by=[TRACED + "test_autocast_around_a_query_is_seen"])

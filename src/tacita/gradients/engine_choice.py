@@ -130,18 +130,19 @@ def _traced(
     choice: MethodChoice, model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], like: Any
 ) -> MethodChoice:
     """Return the choice of traced steps for what the ghost engine serves; refuse a network that cannot be traced."""
-    if like is not None:
-        engine = GhostEngine(model, loss_fn, params, [], torch.empty(0))
-        engine.bare = choice.bare
-        try:
-            check_traceable(engine, like)
-        except RemembersError:
-            raise
-        except Exception as error:  # it holds no data: a trace has no values
-            raise UnsupportedModuleError(
-                f'method="traced" cannot serve this model: {_in_words(error)}. Use method="ghost".'
-            ) from None
-    return replace(choice, method="traced")
+    if like is None:
+        raise UnsupportedModuleError('method="traced" needs a record, for its shapes. Use method="ghost".')
+    engine = GhostEngine(model, loss_fn, params, [], torch.empty(0))
+    engine.bare = choice.bare
+    try:
+        check_traceable(engine, like, ROWS)
+    except RemembersError:
+        raise
+    except Exception as error:  # it holds no data: a trace has no values
+        raise UnsupportedModuleError(
+            f'method="traced" cannot serve this model: {_in_words(error)}. Use method="ghost".'
+        ) from None
+    return replace(choice, method="traced", reads_only=False)  # the memory of a data set is never lent to a line
 
 
 # A part of PyTorch's message where vmap or a trial without values stops -> a cause that a person can act on.

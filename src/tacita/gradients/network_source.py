@@ -29,7 +29,7 @@ from tacita.gradients.randomness_check import check_draws_nothing
 from tacita.gradients.reachable import is_seen_through, reachable
 from tacita.gradients.scan import check_modules, scan
 from tacita.gradients.seeds import derived_seed, fresh_seed
-from tacita.gradients.traced import TracedEngine, TracedSteps
+from tacita.gradients.traced import Lines, TracedEngine
 from tacita.gradients.views import SeveralViews
 
 SAMPLED_ROWS = 64  # of a Dataset, where the records of several ranks are compared
@@ -56,7 +56,7 @@ class NetworkSource(GradientSource):
         num_workers: Processes that read ahead once :meth:`follow` has given the schedule. They change no bit.
         method: ``"loop"`` (the definition), ``"vmap"``, ``"ghost"``, or ``"auto"``: ghost if it serves the model, else
             the loop; vmap if there is no record to take shapes from. ``"traced"`` is ghost with the model's code run
-            once for each size of a batch, which is faster (docs/traced.md).
+            once, which is faster for small networks, and needs ``max_physical_batch_size`` (docs/traced.md).
         max_physical_batch_size: Rows in memory at once. Bounds memory, and changes nothing else but the order of
             summation. ``None``: the whole batch for ghost; for loop and vmap as many rows as have 256 MiB of gradients.
         process_group: The processes that share the rows of each batch, as in :class:`~tacita.ClippedGradientOracle`.
@@ -110,7 +110,13 @@ class NetworkSource(GradientSource):
         self._kind, self._tried = engine_kind(self._choice.method), _modes(model)
         self._outside = [one for one in reachable(loss_fn, model).values() if isinstance(one, nn.Module)]
         self._chunk_rows = max_physical_batch_size or default_chunk_rows(self.method, params)
-        self._steps = TracedSteps(model, loss_fn)
+        traced = self.method == "traced"
+        if traced and max_physical_batch_size is None:
+            raise ValueError(
+                'method="traced" needs max_physical_batch_size: every physical batch is filled up to that many rows. '
+                "Take somewhat more than the expected batch, or a part of it."
+            )
+        self._lines = Lines(model, loss_fn, self._trial_row, self._chunk_rows or 1) if traced else None
         self._ahead: Prefetcher | None = None
         self._secret = fresh_seed()  # for records of queries that come without a seed
 
@@ -167,7 +173,8 @@ class NetworkSource(GradientSource):
         if isinstance(engine, GhostEngine):
             engine.bare = self._choice.bare
         if isinstance(engine, TracedEngine):
-            engine.steps = self._steps
+            assert self._lines is not None
+            engine.lines = self._lines
         return engine
 
     def check_draws_nothing(self) -> None:

@@ -1,13 +1,16 @@
-"""The traced engine: the ghost engine's passes as straight lines, made once for each shape of a chunk.
+"""The traced engine: the ghost engine's pass as one straight line of operators, for physical batches of one size.
 
 For small networks most of a private step is Python: the model's code, ``vmap``, the recorder, the rules. None of it
-depends on records, so it can be done once. A line is forgotten when the network has changed: its modules, their plain
-attributes and hooks, or what the loss refers to.
+depends on records, so it can be done once. There is one line for all chunks, and nothing else serves a chunk: were
+there several, made at different times, a record that moves a batch from one to another would change what all others
+add. The line is made anew when the network has changed, at the beginning of a query, whatever the query draws.
 
 Everything here is private. Proof: docs/derivations/per-record-engine.md, section 8.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
 from operator import is_
 from typing import Any
 
@@ -16,128 +19,141 @@ from torch import Tensor, nn
 
 from tacita.gradients.batches import flatten, map_tensors
 from tacita.gradients.chunked import Chunk
-from tacita.gradients.engine import Groups, Rule
+from tacita.gradients.engine import Groups, Rule, Sums
 from tacita.gradients.functional import LossFn, ModuleTree, with_tensors
 from tacita.gradients.ghost.engine import GhostEngine, Uses, row_weights
-from tacita.gradients.ghost.rare_cases import rare_cases_flagged
+from tacita.gradients.ghost.rare_cases import rare_cases_left_out
 from tacita.gradients.ghost.rule import RowWeights
 from tacita.gradients.reachable import reachable, references
 from tacita.gradients.retention import same_objects, seen
-from tacita.gradients.traced_step import TracedStep, weights_come_in
+from tacita.gradients.traced_step import DrawsError, Halfway, TracedStep, no_draws_outside, weights_come_in
 from tacita.gradients.weighted_sums import full_precision, weight_arrays
 
-SHARES = 8  # chunks are filled up to a size of which there are so many between two powers of two
-MOST_STEPS = 32  # that are remembered at once
+_ONE_AT_A_TIME = threading.RLock()  # PyTorch's tracer has switches that belong to the process
 
 
 class TracedEngine(GhostEngine):
-    """The ghost engine on straight lines; rows beyond the grid of sizes are copies of the first, with weight 0.
-
-    The engine takes a chunk in the ordinary way where a rare case is there: a row that is not finite, a weight above 1,
-    a norm that its Gram matrix hides.
+    """The ghost engine on one straight line; rows that fill up a chunk are copies of its first, with weight 0.
 
     Attributes:
-        steps: The lines that are known, kept by whoever makes engines.
+        lines: The lines of the network, kept by whoever makes engines.
     """
 
-    steps: "TracedSteps"
-    _first_size = 0  # of the first chunk: those after it are as large, but for the last
+    lines: "Lines"
+    _line: TracedStep
+
+    def weighted_sums(self, rule: Rule, groups: Groups) -> Sums:
+        arrays = len(weight_arrays(rule, self._no_norms(groups, 0)))
+        self._line = self.lines.line(self, groups, arrays)  # before any record is read
+        return super().weighted_sums(rule, groups)
+
+    def norms(self, groups: Groups) -> Tensor:
+        self._line = self.lines.line(self, groups, 1)
+        return super().norms(groups)
 
     def _chunk_sums(self, chunk: Chunk, rule: Rule, groups: Groups) -> tuple[list[dict[str, Tensor]], Tensor]:
-        arrays = len(weight_arrays(rule, self._no_norms(groups, 0)))
-        step, given = self._step(chunk, groups, arrays)
         with full_precision(self._device):
-            begun = step.begin(given)
+            begun = self._begun(chunk)
             norms = begun.norms[: chunk.size]
-            weights = () if begun.is_rare() else weight_arrays(rule, norms)
-            filled = [filled_up(one, len(begun.norms), zeros=True) for one in weights]
-            found = [row_weights(one, self.narrowest, begun.norms) for one in filled]
-            rows = [row for one in found for row in one]
-            if rows and all(row.plain for row in rows):  # those that were added, too
-                sums = iter(begun.sums([row.values for row in rows]))
-                names = [name for names in groups.values() for name in names]
-                return [{name: next(sums) for name in names} for _ in found], norms
-            del begun
-        return super()._chunk_sums(chunk, rule, groups)
+            filled = [filled_up(one, self.lines.size, zeros=True) for one in weight_arrays(rule, norms)]
+            rows = [row for one in filled for row in row_weights(one, self.narrowest, begun.norms)]
+            plain = all(row.plain for row in rows)  # those that were added, too
+            sums = iter(begun.sums([row.values for row in rows], masked=not plain))
+        names = [name for names in groups.values() for name in names]
+        return [{name: next(sums) for name in names} for _ in filled], norms
 
     def _chunk_norms(self, chunk: Chunk, groups: Groups) -> Tensor:
-        step, given = self._step(chunk, groups, 1)
         with full_precision(self._device):
-            begun = step.begin(given)
-        return super()._chunk_norms(chunk, groups) if begun.is_rare() else begun.norms[: chunk.size]
+            return self._begun(chunk).norms[: chunk.size]
 
-    def _step(self, chunk: Chunk, groups: Groups, arrays: int) -> tuple[TracedStep, list[Tensor]]:
-        """Return the line of a chunk, and what it takes."""
-        self._first_size = self._first_size or chunk.size
-        size = filled_size(chunk.size)
-        if chunk.size < self._first_size:  # the last chunk may have any size: fewer lines serve it
-            size = min(2 ** (chunk.size - 1).bit_length(), filled_size(self._first_size))
-        return self.steps.step(self, chunk, size, groups, arrays)
+    def _begun(self, chunk: Chunk) -> Halfway:
+        """Run the line up to the norms."""
+        tensors, _ = flatten(chunk.batch, chunk.size)
+        fixed = fixed_tensors(ModuleTree(self.model), self.params).values()
+        return self._line.begin([*self.params.values(), *fixed, *(filled_up(one, self.lines.size) for one in tensors)])
 
 
-class TracedSteps:
-    """The lines of one network, by the shapes that they are for."""
+@dataclass(frozen=True)
+class _State:
+    """What a network's code is, as far as it is compared."""
 
-    def __init__(self, model: nn.Module, loss_fn: LossFn) -> None:
-        self._model, self._loss_fn = model, loss_fn
-        self._steps: dict[tuple, TracedStep] = {}
-        self._modules, self._references = list[Any](), list[Any]()
-        self._outside: list[tuple[Tensor, int]] = []  # tensors that the loss refers to, with their versions
+    modules: list[Any]
+    places: tuple
+    references: list[Any]
+    outside: list[tuple[Tensor, int]]
 
-    def step(
-        self, engine: GhostEngine, chunk: Chunk, size: int, groups: Groups, arrays: int
-    ) -> tuple[TracedStep, list[Tensor]]:
-        """Return the line of a chunk that is filled up to ``size`` rows, and what it takes. Trace it if it is new."""
+    def same(self, other: "_State") -> bool:
+        """Return whether nothing that is compared has changed."""
+        return (
+            self.places == other.places
+            and len(self.modules) == len(other.modules)
+            and all(map(same_objects, self.modules, other.modules))
+            and len(self.references) == len(other.references)
+            and all(map(is_, self.references, other.references))
+            and len(self.outside) == len(other.outside)
+            and all(a is b and v == w for (a, v), (b, w) in zip(self.outside, other.outside, strict=True))
+        )
+
+
+class Lines:
+    """The lines of one network: one for each choice of groups and of how many sums.
+
+    Args:
+        model: The network.
+        loss_fn: Its loss.
+        like: A batch of at least one row, for its shapes.
+        size: Rows of the chunks that the lines are for.
+    """
+
+    def __init__(self, model: nn.Module, loss_fn: LossFn, like: Any, size: int) -> None:
+        self._model, self._loss_fn, self.size = model, loss_fn, size
+        self._like = map_tensors(lambda one: one.new_zeros(2, *one.shape[1:]), like)
+        self._lines: dict[tuple, TracedStep] = {}
+        self._state: _State | None = None
+
+    def line(self, engine: GhostEngine, groups: Groups, arrays: int) -> TracedStep:
+        """Return the line; make it if it is not known, or if the network has changed. No record is looked at."""
+        with _ONE_AT_A_TIME:
+            state = self._present(engine)
+            if self._state is None or not state.same(self._state):
+                self._lines.clear()
+                self._state = state
+            key = (tuple(groups.items()), arrays, engine.bare, engine.rounding_margin, _switches(engine._device))
+            if key not in self._lines:
+                self._lines[key] = trace(engine, self._like, self.size, groups, arrays)
+            return self._lines[key]
+
+    def _present(self, engine: GhostEngine) -> _State:
         tree = ModuleTree(self._model)
-        if not self._is_as_it_was(tree):
-            self._steps.clear()
-        tensors, rebuild = flatten(chunk.batch, chunk.size)
-        fixed = fixed_tensors(tree, engine.params)
-        given = [*engine.params.values(), *fixed.values(), *(filled_up(one, size) for one in tensors)]
-        kinds = tuple((one.shape, one.dtype) for one in given)
-        key = (kinds, tuple(groups.items()), arrays, engine.bare, engine.rounding_margin, _switches(engine._device))
-        step = self._steps.pop(key, None)
-        if step is None:
-            step = trace(engine, given, [*fixed], rebuild, groups, arrays)
-        self._steps[key] = step  # the last one used stands last
-        if len(self._steps) > MOST_STEPS:
-            del self._steps[next(iter(self._steps))]
-        return step, given
+        index = {id(t): k for k, t in enumerate({id(t): t for t in tree.by_name.values()}.values())}
+        tied = tuple((name, index[id(one)]) for name, one in tree.by_name.items())
+        given = {**engine.params, **fixed_tensors(tree, engine.params)}
+        kinds = tuple((n, one.shape, one.dtype, one.stride(), str(one.device)) for n, one in given.items())
+        hooks = [hook for _, module in tree.modules for kept in _hooks(module) for hook in kept.values()]
+        found = [one for one in reachable(self._loss_fn, self._model).values() if isinstance(one, Tensor)]
+        found += [one for _, module in tree.modules for one in vars(module).values() if isinstance(one, Tensor)]
+        outside = [(one, one._version) for one in found]
+        modules = [seen(module) for _, module in tree.modules]
+        return _State(modules, (tied, kinds), [*references(self._loss_fn), *hooks, *_hooks_of_all()], outside)
 
-    def _is_as_it_was(self, tree: ModuleTree) -> bool:
-        """Return whether the network's code would do what was traced; if not, remember what it is now."""
-        modules, names = [seen(module) for _, module in tree.modules], references(self._loss_fn)
-        same = len(modules) == len(self._modules) and all(map(same_objects, modules, self._modules))
-        same = same and len(names) == len(self._references) and all(map(is_, names, self._references))
-        if same and all(one._version == version for one, version in self._outside):
-            return True
-        self._modules, self._references = modules, names
-        found = reachable(self._loss_fn, self._model).values()
-        self._outside = [(one, one._version) for one in found if isinstance(one, Tensor)]
-        return False
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_lines": {}, "_state": None}  # a line is made anew
 
 
-def trace(  # noqa: PLR0917
-    engine: GhostEngine,
-    given: Sequence[Tensor],
-    fixed: Sequence[str],
-    rebuild: Callable[[Sequence[Tensor]], Any],
-    groups: Groups,
-    arrays: int,
-) -> TracedStep:
+def trace(engine: GhostEngine, like: Any, size: int, groups: Groups, arrays: int) -> TracedStep:
     """Return the line of a chunk.
 
     Args:
         engine: An engine of the network.
-        given: The parameters, the other tensors of the model, and those of the batch, (size, ...): for their shapes.
-        fixed: Names of the other tensors.
-        rebuild: Makes a batch of its tensors.
+        like: A batch, for the shapes of its rows.
+        size: The rows of the chunk.
         groups: The groups.
         arrays: How many weight arrays the sums are for.
     """
+    tensors, rebuild = flatten(like, 2)
+    fixed = fixed_tensors(ModuleTree(engine.model), engine.params)
     names, first = [*engine.params], len(engine.params)
     second = first + len(fixed)
-    size = len(given[second])
     order = [name for of_group in groups.values() for name in of_group]
 
     def run(inputs: list[Tensor], weights: list[Tensor]) -> list[Tensor]:
@@ -145,28 +161,36 @@ def trace(  # noqa: PLR0917
         others = dict(zip(fixed, inputs[first:second], strict=True))
         plain = GhostEngine(engine.model, engine.loss_fn, params, [], torch.empty(0))
         plain.bare, plain.rounding_margin = engine.bare, engine.rounding_margin
-        with with_tensors(ModuleTree(engine.model), others), rare_cases_flagged() as flags:
+        with with_tensors(ModuleTree(engine.model), others), rare_cases_left_out():
             uses = Uses(plain, Chunk(rebuild(inputs[second:]), size, 0), groups)
             with full_precision(engine._device):
                 norms = uses.norms(groups)
-                rows = [RowWeights(weights_come_in(one), plain=True) for one in weights]
-                sums = uses.sums([rows[k : k + len(groups)] for k in range(0, len(rows), len(groups))], groups)
-        return [norms, *flags, *(one[name] for one in sums for name in order)]
+                sums = []
+                for plain_rows, some in ((True, uses.copy()), (False, uses)):
+                    rows = [RowWeights(weights_come_in(one), plain=plain_rows) for one in weights]
+                    sums += some.sums([rows[k : k + len(groups)] for k in range(0, len(rows), len(groups))], groups)
+        return [norms, *(one[name] for one in sums for name in order)]
 
+    given = [*engine.params.values(), *fixed.values(), *(one.new_zeros(size, *one.shape[1:]) for one in tensors)]
     weight = torch.empty(size, dtype=engine.narrowest, device=engine._device)
-    return TracedStep(run, given, [weight.clone() for _ in range(arrays * len(groups))], arrays * len(order))
+    with _ONE_AT_A_TIME:
+        return TracedStep(run, given, [weight.clone() for _ in range(arrays * len(groups))], arrays * len(order))
 
 
-def check_traceable(engine: GhostEngine, like: Any) -> None:
-    """Trace a chunk of two rows like those of ``like``.
+def check_traceable(engine: GhostEngine, like: Any, size: int) -> None:
+    """Trace a chunk of ``size`` rows, and look whether the code draws numbers that it would draw once.
 
     Raises:
         Exception: Whatever stands in the way.
     """
-    tensors, rebuild = flatten(map_tensors(lambda one: one.new_zeros(2, *one.shape[1:]), like), 2)
-    fixed = fixed_tensors(ModuleTree(engine.model), engine.params)
-    given = [*engine.params.values(), *fixed.values(), *tensors]
-    trace(engine, given, [*fixed], rebuild, {"all": tuple(engine.params)}, 1)
+    for attempt in range(3):
+        try:
+            with no_draws_outside():
+                Lines(engine.model, engine.loss_fn, like, size).line(engine, {"all": tuple(engine.params)}, 1)
+            return
+        except DrawsError:
+            if attempt == 2:  # it was no other thread
+                raise
 
 
 def fixed_tensors(tree: ModuleTree, params: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -180,29 +204,28 @@ def fixed_tensors(tree: ModuleTree, params: Mapping[str, Tensor]) -> dict[str, T
     return found
 
 
-def filled_size(size: int) -> int:
-    """Return the next size of the grid, at most an eighth more."""
-    step = max(1, 2 ** (size.bit_length() - 1) // SHARES)
-    return -(-size // step) * step
-
-
 def filled_up(tensor: Tensor, size: int, *, zeros: bool = False) -> Tensor:
     """Return a tensor with ``size`` rows: those that are added are copies of the first, or zeros."""
     missing = size - len(tensor)
     if missing == 0:
-        return tensor
+        return tensor.contiguous()
     row = torch.zeros_like(tensor[:1]) if zeros else tensor[:1]
     return torch.cat([tensor, row.expand(missing, *tensor.shape[1:])])
 
 
 def _switches(device: torch.device) -> tuple:
-    """Return what else decides what the model's code does: autocast, the default dtype, hooks on all modules."""
-    hooks = nn.modules.module
+    """Return what else decides what the model's code does: autocast and the default dtype."""
     kind = device.type
-    return (
-        torch.is_autocast_enabled(kind),
-        torch.get_autocast_dtype(kind),
-        torch.get_default_dtype(),
-        len(hooks._global_forward_hooks) + len(hooks._global_forward_pre_hooks),
-        len(hooks._global_backward_hooks) + len(hooks._global_backward_pre_hooks),
-    )
+    return torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind), torch.get_default_dtype()
+
+
+def _hooks(module: nn.Module) -> tuple[Mapping[int, Any], ...]:
+    return module._forward_hooks, module._forward_pre_hooks
+
+
+def _hooks_of_all() -> list[Any]:
+    """Return the hooks that are registered for all modules."""
+    of_all = nn.modules.module
+    forward = of_all._global_forward_hooks, of_all._global_forward_pre_hooks
+    backward = of_all._global_backward_hooks, of_all._global_backward_pre_hooks
+    return [hook for kept in (*forward, *backward) for hook in kept.values()]

@@ -2,8 +2,9 @@
 
 The ghost engine's pass over a chunk (forward, backward, norms, weighted sums) is run once on tensors that have shapes
 and no values, and each operator that it calls is written down. No value of a record can be seen meanwhile, so the line
-is the same whatever the records hold. A rare case that depends on values (``ghost/rare_cases.py``) gives a flag; where
-one is up, the ordinary engine takes the chunk.
+is the same whatever the records hold. What values decide in the ordinary pass is decided otherwise: sums are written
+down twice, with masks for rows that are not finite and without, and a norm's upper bound stays as it is where the
+ordinary pass would compute a tighter one (``ghost/rare_cases.py``).
 
 Everything here is private. Proof: docs/derivations/per-record-engine.md, section 8.
 """
@@ -29,7 +30,12 @@ from tacita.gradients.lent_memory import written
 _aten = torch.ops.aten
 _SAME = {_aten.detach.default, _aten.alias.default}  # without autograd, names of the tensor that they are given
 _RESHAPES = {_aten.view.default, _aten._unsafe_view.default, _aten.expand.default, _aten.reshape.default}
-_SHARING = {_aten._unsafe_view.default, _aten.lift.default}  # share memory with what they are given, unannounced
+_SHARING = {
+    _aten._unsafe_view.default,
+    _aten.lift.default,
+    _aten.unsafe_split.Tensor,
+    _aten.unsafe_split_with_sizes.default,
+}  # share memory with what they are given, unannounced
 _BOUNDARY = _aten.lift.default  # a name of its input that no model's code makes: here the weights come in
 
 
@@ -65,36 +71,31 @@ class Halfway:
 
     Attributes:
         norms: The norms by group, (rows, groups), float64.
-        flags: Each true if a rare case is there.
     """
 
     norms: Tensor
-    flags: list[Tensor]
     _line: "TracedStep"
     _values: list[Any]
 
-    def is_rare(self) -> bool:
-        """Return whether a rare case is there, so that neither norms nor sums are to be used."""
-        return any(flag.item() for flag in self.flags)
-
-    def sums(self, weights: Sequence[Tensor]) -> list[Tensor]:
+    def sums(self, weights: Sequence[Tensor], *, masked: bool) -> list[Tensor]:
         """Return the weighted sums, in the order of the trace. Afterwards nothing is held.
 
         Args:
             weights: As many as were traced, each (rows,).
+            masked: Rows of weight 0 may hold what is not finite.
         """
-        return self._line.finish(self._values, weights)
+        return self._line.finish(self._values, weights, masked)
 
 
 class TracedStep:
-    """A chunk's pass as a straight line in two parts: to the norms, and from the row weights to the sums.
+    """A chunk's pass as a straight line: a part up to the norms, and two from the row weights to the sums.
 
     Args:
-        function: ``(inputs, weights) -> [norms, *flags, *sums]``. It must pass each weight through
-            :func:`weights_come_in` when it first uses one.
+        function: ``(inputs, weights) -> [norms, *sums, *sums with masks]``. It passes all weights through
+            :func:`weights_come_in` where the first sums begin, and again where those with masks do.
         inputs: Tensors of the shapes and dtypes that the step is for; their values are not read.
         weights: The same for the weights.
-        num_sums: How many sums there are.
+        num_sums: How many sums there are, of each kind.
 
     Raises:
         UnsupportedModuleError: The step cannot be written down so.
@@ -108,23 +109,32 @@ class TracedStep:
         weights: Sequence[Tensor],
         num_sums: int,
     ) -> None:
-        with _quiet(), no_draws_outside():
+        with _quiet():
             module = make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)([*inputs], [*weights])
         _simplify(module.graph)
-        _check(module.graph)
+        _check(module)
         self._compile(module, len(inputs), num_sums)
 
     def begin(self, inputs: Sequence[Tensor]) -> Halfway:
-        """Run the part up to the norms."""
-        values = [*inputs, *[None] * self._weights, *self._constants, *[None] * self._more]
-        self._run(self._first, values)
-        return Halfway(values[self._norms], [values[k] for k in self._flags], self, values)
+        """Run the part up to the norms.
 
-    def finish(self, values: list[Any], weights: Sequence[Tensor]) -> list[Tensor]:
-        """Run the part from the weights to the sums."""
+        Raises:
+            UnsupportedModuleError: An input has another shape or dtype than the step was traced for.
+        """
+        if tuple((one.shape, one.dtype) for one in inputs) != self._kinds:
+            raise UnsupportedModuleError(
+                'method="traced" serves records of one shape and dtype, but a batch has others. Pad them, or use '
+                'method="ghost".'
+            )
+        values = [*inputs, *[None] * self._weights, *self._constants, *[None] * self._more]
+        self._run(self._parts[0], values)
+        return Halfway(values[self._norms], self, values)
+
+    def finish(self, values: list[Any], weights: Sequence[Tensor], masked: bool) -> list[Tensor]:
+        """Run a part from the weights to the sums."""
         values[self._inputs : self._inputs + self._weights] = weights
-        self._run(self._second, values)
-        found = [values[k] for k in self._sums]
+        self._run(self._parts[1 + masked], values)
+        found = [values[k] for k in self._sums[masked]]
         values.clear()
         return found
 
@@ -148,25 +158,35 @@ class TracedStep:
         calls = [node for node in nodes if node.op == "call_function"]
         (output,) = (node for node in nodes if node.op == "output")
         number = {node: k for k, node in enumerate([*places, *held, *calls])}
-        found: Any = output.args[0]
-        norms, flags, sums = found[0], found[1 : len(found) - num_sums], found[len(found) - num_sums :]
+        norms, *sums = (number[node] for node in output.args[0])  # pyright: ignore[reportGeneralTypeIssues, reportOptionalIterable]
         self._inputs, self._weights, self._more = inputs, len(places) - inputs, len(calls)
         self._constants = [getattr(module, str(node.target)) for node in held]
-        self._norms, self._flags, self._sums = number[norms], [number[n] for n in flags], [number[n] for n in sums]
-        kept = {self._norms, *self._flags, *self._sums, *(number[node] for node in [*places, *held])}
-        last = {number[given]: node for node in calls for given in node.all_input_nodes}
-        forgotten: dict[Node, list[int]] = {node: [] for node in calls}
-        for register, node in last.items():
-            if register not in kept:
-                forgotten[node].append(register)
-        first = next((k for k, node in enumerate(calls) if node.target is _BOUNDARY), len(calls))
-        made = [_instruction(node, number, tuple(forgotten[node])) for node in calls]
-        self._first, self._second = made[:first], made[first:]
+        self._kinds = tuple((node.meta["val"].shape, node.meta["val"].dtype) for node in places[:inputs])
+        self._norms, self._sums = norms, (sums[:num_sums], sums[num_sums:])
+        begins = [k for k, node in enumerate(calls) if node.target is _BOUNDARY]
+        first, second = begins[0], begins[len(begins) // 2]
+        parts = calls[:first], calls[first:second], calls[second:]
+        reads = [{number[given] for node in part for given in node.all_input_nodes} for part in parts]
+        if reads[2] & {number[node] for node in parts[1]}:
+            raise UnsupportedModuleError("its sums with masks read what those without have computed")
+        always = {norms, *sums, *range(len(places) + len(held))}
+        kept = always | reads[1] | reads[2], always, always
+        self._parts = [_instructions(part, number, keep) for part, keep in zip(parts, kept, strict=True)]
 
 
 def weights_come_in(weight: Tensor) -> Tensor:
     """Mark, while a step is traced, where its second part begins."""
     return _BOUNDARY(weight)
+
+
+def _instructions(calls: Sequence[Node], number: dict[Node, int], kept: set[int]) -> list[_Instruction]:
+    """Return the instructions of calls; what no later one reads is forgotten, unless it is ``kept``."""
+    last = {given: node for node in calls for given in node.all_input_nodes}
+    forgotten: dict[Node, list[int]] = {node: [] for node in calls}
+    for given, node in last.items():
+        if number[given] not in kept:
+            forgotten[node].append(number[given])
+    return [_instruction(node, number, tuple(forgotten[node])) for node in calls]
 
 
 def _instruction(node: Node, number: dict[Node, int], forgotten: tuple[int, ...]) -> _Instruction:
@@ -208,14 +228,15 @@ def _simplify(graph: Graph) -> None:
     graph.eliminate_dead_code()
 
 
-def _check(graph: Graph) -> None:
+def _check(module: GraphModule) -> None:
     """Refuse operators that are not PyTorch's own, and those that write what the step was given.
 
     Raises:
         UnsupportedModuleError: There is one.
     """
+    given = {_memory(node.meta["val"]) for node in module.graph.nodes if node.op == "placeholder"}
     owner: dict[Any, Any] = {}  # of a view: the tensor that it may share memory with
-    for node in graph.nodes:
+    for node in module.graph.nodes:
         if node.op != "call_function":
             continue
         if node.target is operator.getitem:
@@ -227,7 +248,8 @@ def _check(graph: Graph) -> None:
         for place, _ in written(node.target):
             one = arguments[place]
             for target in [one] if isinstance(one, Node) else one or ():
-                if owner.get(target, target).op in ("placeholder", "get_attr"):
+                root = owner.get(target, target)
+                if root.op in ("placeholder", "get_attr") or _memory(target.meta.get("val")) in given:
                     raise UnsupportedModuleError(
                         "the model or the loss writes in place a tensor that it was given, or a constant"
                     )
@@ -235,6 +257,11 @@ def _check(graph: Graph) -> None:
         shared = node.args[:1] if node.target in _SHARING else shared
         if shared and isinstance(shared[0], Node):
             owner[node] = owner.get(shared[0], shared[0])
+
+
+def _memory(value: Any) -> int:
+    """Return what two tensors without values have in common if they share memory; some operators do not say so."""
+    return value.untyped_storage()._cdata if isinstance(value, Tensor) else 0
 
 
 @contextmanager
@@ -251,6 +278,10 @@ def _quiet() -> Iterator[None]:
             one.disabled = was
 
 
+class DrawsError(UnsupportedModuleError):
+    """Code draws numbers at random other than by an operator on a record's tensors."""
+
+
 @contextmanager
 def no_draws_outside() -> Iterator[None]:
     """Refuse code that draws numbers at random other than by an operator on a record's tensors.
@@ -258,12 +289,12 @@ def no_draws_outside() -> Iterator[None]:
     Such a draw would be made once, when the step is traced, and be the same in every step.
 
     Raises:
-        UnsupportedModuleError: Python's, NumPy's or PyTorch's generator has moved.
+        DrawsError: Python's, NumPy's or PyTorch's generator has moved, maybe by another thread.
     """
     before = _generators()
     yield
     if _generators() != before:
-        raise UnsupportedModuleError(
+        raise DrawsError(
             "the model or the loss draws numbers that do not come from a tensor of the batch (random.random(), "
             "torch.rand(1)): torch.rand_like(x) and dropout can be traced"
         )

@@ -21,7 +21,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tacita.gradients.ghost.rare_cases import happens
 from tacita.gradients.record_batch import rules_guarded
 from tacita.gradients.weighted_sums import wide
 
@@ -138,7 +137,7 @@ def _agrees(made: ChannelMap, tensor: Tensor, leaves: Mapping[str, Tensor]) -> b
     found = made.pulled(vectors, 2**18)
     for name, one in zip(leaves, expected, strict=True):
         off, like = (found[name].flatten(1) - one.flatten(1)).norm(dim=1), one.flatten(1).norm(dim=1)
-        if happens(~(off <= LARGEST_DIFFERENCE * like).all()):
+        if not (off <= LARGEST_DIFFERENCE * like).all():
             return False
     return True
 

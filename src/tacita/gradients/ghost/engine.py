@@ -166,6 +166,14 @@ class Uses:
         unused = [name for names in groups.values() for name in names if name not in totals[0]]
         return [total | {name: self._engine._zeros_for(name) for name in unused} for total in totals]
 
+    def copy(self) -> "Uses":
+        """Return the same uses once more: :meth:`sums` uses them up."""
+        other = object.__new__(Uses)
+        other._engine, other._size = self._engine, self._size
+        other.found = [replace(one, use=replace(one.use, kept={**one.use.kept})) for one in self.found]
+        other._meeting = _meeting(other.found)
+        return other
+
     def grads(self, name: str) -> Tensor:
         """Return the per-sample gradients of one parameter, over all its uses."""
         parts = self._parts(name, slice(None))

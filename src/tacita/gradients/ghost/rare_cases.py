@@ -1,7 +1,7 @@
-"""Rare cases of a rule's arithmetic, which depend on values.
+"""Rare cases of a rule's arithmetic, which depend on values: a bound that is right, and that more work makes tighter.
 
-An ordinary pass looks whether the case is there. A traced step (``traced_step.py``) cannot branch: it is made for the
-case that is not, and its flags say whether that was right. Everything here is private.
+An ordinary pass looks whether the case is there. A traced step (``traced_step.py``) cannot branch and leaves it out.
+Everything here is private.
 """
 
 from collections.abc import Iterator
@@ -10,24 +10,19 @@ from contextvars import ContextVar
 
 from torch import Tensor
 
-_FLAGS: ContextVar[list[Tensor] | None] = ContextVar("flags", default=None)
+_LEFT_OUT: ContextVar[bool] = ContextVar("left out", default=False)
 
 
 def happens(rare: Tensor) -> bool:
-    """Return whether a rare case is there, of one element; while a step is traced: no, and remember to ask."""
-    flags = _FLAGS.get()
-    if flags is None:
-        return bool(rare)
-    flags.append(rare)
-    return False
+    """Return whether a rare case is there, of one element; never while a step is traced."""
+    return not _LEFT_OUT.get() and bool(rare)
 
 
 @contextmanager
-def rare_cases_flagged() -> Iterator[list[Tensor]]:
-    """Take no rare case to be there meanwhile. The list holds a flag for each that was asked for."""
-    flags: list[Tensor] = []
-    token = _FLAGS.set(flags)
+def rare_cases_left_out() -> Iterator[None]:
+    """Take no rare case to be there meanwhile."""
+    token = _LEFT_OUT.set(True)
     try:
-        yield flags
+        yield
     finally:
-        _FLAGS.reset(token)
+        _LEFT_OUT.reset(token)
