@@ -98,9 +98,18 @@ def test_every_chunk_goes_by_the_one_line(size):
     assert len(fast._lines._lines) == 1
 
 
-def test_the_size_has_to_be_given():
+def test_the_size_has_to_be_given_before_the_trial():
+    def loss_fn(model, batch):
+        raise AssertionError("the model is not tried")
+
     with pytest.raises(ValueError, match="needs max_physical_batch_size"):
-        NetworkSource(Scaled(), cross_entropy, rows(), method="traced")
+        NetworkSource(Scaled(), loss_fn, rows(), method="traced")
+
+
+def test_a_loss_that_no_parameter_enters():
+    ghost, fast = pair(Scaled(), lambda model, batch: batch[0].sum(1))
+    same(sums(fast), sums(ghost))
+    assert not sums(fast).norms.any()
 
 
 def test_a_line_is_made_once(monkeypatch):

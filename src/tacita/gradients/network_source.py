@@ -88,6 +88,11 @@ class NetworkSource(GradientSource):
     ):
         if max_physical_batch_size is not None:
             _validate.count("max_physical_batch_size", max_physical_batch_size)
+        elif method == "traced":
+            raise ValueError(
+                'method="traced" needs max_physical_batch_size: every physical batch is filled up to that many rows. '
+                "Take somewhat more than the expected batch, or a part of it."
+            )
         self.model: nn.Module = model
         self.loss_fn = loss_fn
         self.num_workers = _validate.count("num_workers", num_workers, at_least=0)
@@ -110,13 +115,8 @@ class NetworkSource(GradientSource):
         self._kind, self._tried = engine_kind(self._choice.method), _modes(model)
         self._outside = [one for one in reachable(loss_fn, model).values() if isinstance(one, nn.Module)]
         self._chunk_rows = max_physical_batch_size or default_chunk_rows(self.method, params)
-        traced = self.method == "traced"
-        if traced and max_physical_batch_size is None:
-            raise ValueError(
-                'method="traced" needs max_physical_batch_size: every physical batch is filled up to that many rows. '
-                "Take somewhat more than the expected batch, or a part of it."
-            )
-        self._lines = Lines(model, loss_fn, self._trial_row, self._chunk_rows or 1) if traced else None
+        traced = max_physical_batch_size if self.method == "traced" else None
+        self._lines = traced and Lines(model, loss_fn, self._trial_row, traced)
         self._ahead: Prefetcher | None = None
         self._secret = fresh_seed()  # for records of queries that come without a seed
 

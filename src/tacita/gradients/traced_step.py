@@ -163,8 +163,7 @@ class TracedStep:
         self._constants = [getattr(module, str(node.target)) for node in held]
         self._kinds = tuple((node.meta["val"].shape, node.meta["val"].dtype) for node in places[:inputs])
         self._norms, self._sums = norms, (sums[:num_sums], sums[num_sums:])
-        begins = [k for k, node in enumerate(calls) if node.target is _BOUNDARY]
-        first, second = begins[0], begins[len(begins) // 2]
+        first, second = _begins(calls, places[inputs:])
         parts = calls[:first], calls[first:second], calls[second:]
         reads = [{number[given] for node in part for given in node.all_input_nodes} for part in parts]
         if reads[2] & {number[node] for node in parts[1]}:
@@ -177,6 +176,14 @@ class TracedStep:
 def weights_come_in(weight: Tensor) -> Tensor:
     """Mark, while a step is traced, where its second part begins."""
     return _BOUNDARY(weight)
+
+
+def _begins(calls: Sequence[Node], weights: Sequence[Node]) -> list[int]:
+    """Return where the weights come in for the first time and for the second; the end, where no sum reads them."""
+    found = [k for k, node in enumerate(calls) if node.target is _BOUNDARY and node.args[0] in weights]
+    kinds = [calls[k].args[0] for k in found]
+    again = [k for k, place in enumerate(kinds) if place in kinds[:k]]
+    return [found[0], found[again[0]]] if again else [len(calls)] * 2
 
 
 def _instructions(calls: Sequence[Node], number: dict[Node, int], kept: set[int]) -> list[_Instruction]:
