@@ -2,6 +2,7 @@
 
 import copy
 import random
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
@@ -14,8 +15,8 @@ from torch.nn import functional as F
 import tacita
 from tacita.clipping import FlatClipper, PerLayerClipper
 from tacita.errors import UnsupportedModuleError
-from tacita.gradients import NetworkSource, traced
-from tacita.gradients.traced_step import no_draws_outside
+from tacita.gradients import NetworkSource, lent_memory, traced
+from tacita.gradients.traced_step import TracedStep, weights_come_in
 from tests.gradients.test_coverage import CASES, made
 
 ROWS = 40
@@ -169,6 +170,7 @@ def test_several_weight_arrays_and_groups():
 
     same(sums(fast, clipper=clipper, rule=both), sums(ghost, clipper=clipper, rule=both))
     same(sums(fast, clipper=clipper), sums(ghost, clipper=clipper))
+    same(sums(fast), sums(ghost))
 
 
 def test_dropout_is_drawn_anew():
@@ -219,6 +221,14 @@ def add_a_hook(model):
     model.between.register_forward_hook(lambda module, given, result: result * 2)
 
 
+def change_a_stride(model):
+    model.first.weight.data = model.first.weight.data.T.contiguous().T
+
+
+def change_a_dtype(model):
+    model.shift = model.shift.long()
+
+
 def change_the_mode(model):
     model.drop.p = 0.5
     model.eval()
@@ -236,6 +246,8 @@ def change_the_mode(model):
         change_a_parameter,
         change_a_module,
         add_a_hook,
+        change_a_stride,
+        change_a_dtype,
         change_the_mode,
     ],
 )
@@ -247,7 +259,28 @@ def test_what_changes_is_seen(change):
     change(model)
     after = sums(fast)
     same(after, sums(ghost))
-    assert change is change_the_mode or not torch.equal(before.norms, after.norms)
+    alike = change in {change_the_mode, change_a_stride, change_a_dtype}
+    assert alike or not torch.equal(before.norms, after.norms)
+
+
+def test_another_tie_is_seen():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one, self.other, self.last = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 6)
+            self.last.weight = self.one.weight
+            self.last.bias = None
+
+        def forward(self, x):
+            return self.last(self.other(self.one(x)).tanh())
+
+    torch.manual_seed(0)
+    model = Tied()
+    ghost, fast = pair(model)
+    before = sums(fast)
+    model.last.weight = model.other.weight
+    same(sums(fast), sums(ghost), **ABOUT)
+    assert not torch.equal(before.norms, sums(fast).norms)
 
 
 def test_what_the_loss_refers_to_is_seen():
@@ -263,6 +296,19 @@ def test_what_the_loss_refers_to_is_seen():
     weights[1] = 7.0
     same(sums(fast), sums(ghost))
     weights = torch.tensor([3.0, 2.0, 1.0])
+    same(sums(fast), sums(ghost))
+    assert not torch.allclose(before, sums(fast).norms)
+
+
+def test_what_a_container_of_the_loss_holds_is_seen():
+    held = {"weights": torch.ones(3)}
+
+    def loss_fn(model, batch):
+        return F.cross_entropy(model(batch[0]), batch[1], weight=held["weights"], reduction="none")
+
+    ghost, fast = pair(Scaled(), loss_fn)
+    before = sums(fast).norms
+    held["weights"] = torch.tensor([3.0, 2.0, 1.0])
     same(sums(fast), sums(ghost))
     assert not torch.allclose(before, sums(fast).norms)
 
@@ -374,6 +420,31 @@ def test_memory_that_an_operator_shares_unannounced_is_not_written():
         pair(Splits())
 
 
+def test_large_batches_are_lent_and_stay_as_they_are(monkeypatch):
+    monkeypatch.setattr(lent_memory, "LENT_FROM", 0)
+    data = rows()
+    before = [one.clone() for one in data]
+    ghost, fast = pair(Scaled(), data=data)
+    assert [lent for _, _, lent in fast.read(np.arange(ROWS), None, 0)] == [True]
+    same(sums(fast), sums(ghost))
+    assert all(map(torch.equal, data, before))
+
+
+def test_lent_memory_is_looked_at_before_it_is_written():
+    def function(inputs, weights):
+        norms = (inputs[0] * 1).mul_(2.0)
+        return [norms, *[(norms * weights_come_in(weights[0])).sum() for _ in range(2)]]
+
+    given, weight = torch.ones(3), torch.ones(3)
+    step = TracedStep(function, [given], [weight], 1)
+    assert step.begin([given], lent=True).sums([weight], masked=False) == [torch.tensor(6.0)]
+    (copies, *others), *rest = step._parts
+    step._parts = [[copies._replace(function=lambda one, *_: one), *others], *rest]  # an operator shares unannounced
+    with pytest.raises(UnsupportedModuleError, match="is written in place"):
+        step.begin([given], lent=True)
+    assert torch.equal(given, torch.ones(3))
+
+
 def test_threads_take_turns_in_tracing():
     def work(k):
         torch.manual_seed(k)
@@ -427,9 +498,27 @@ def test_numbers_that_would_be_drawn_once_are_refused(draw):
     assert NetworkSource(Scaled(), loss_fn, rows()).method == "ghost"
 
 
-def test_so_are_those_of_python():
-    with pytest.raises(UnsupportedModuleError, match="draws numbers"), no_draws_outside():
+def drawing(stop):
+    """Draw in another thread all the time."""
+    while not stop.is_set():
         random.random()
+
+
+@pytest.fixture
+def another_thread_draws():
+    stop = threading.Event()
+    thread = threading.Thread(target=drawing, args=(stop,))
+    thread.start()
+    yield
+    stop.set()
+    thread.join()
+
+
+@pytest.mark.usefixtures("another_thread_draws")
+def test_draws_of_another_thread_are_told_apart():
+    same(*(sums(source) for source in pair(Scaled())))
+    with pytest.raises(UnsupportedModuleError, match="draws numbers"):
+        pair(Scaled(), lambda model, batch: cross_entropy(model, batch) * DRAWS["NumPy"]())
 
 
 class WritesItsInput(nn.Module):

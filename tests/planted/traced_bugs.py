@@ -48,7 +48,7 @@ def rows_that_are_added_count():
 @bug(caught_by=[TRACED + "test_numbers_that_would_be_drawn_once_are_refused"])
 def a_draw_is_made_once_for_all_steps():
     """Numbers that the code draws by itself are drawn when a step is traced, and stay the same."""
-    put(traced_step, "_generators", lambda: ())
+    put(traced, "_generators", lambda: ())
 
 
 @bug(caught_by=[TRACED + "test_a_model_that_writes_its_batch_is_refused"])

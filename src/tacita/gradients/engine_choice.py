@@ -142,7 +142,7 @@ def _traced(
         raise UnsupportedModuleError(
             f'method="traced" cannot serve this model: {_in_words(error)}. Use method="ghost".'
         ) from None
-    return replace(choice, method="traced", reads_only=False)  # the memory of a data set is never lent to a line
+    return replace(choice, method="traced")
 
 
 # A part of PyTorch's message where vmap or a trial without values stops -> a cause that a person can act on.

@@ -24,6 +24,7 @@ from tacita.gradients.batches import memory_address
 
 LENT_FROM = 2**22  # bytes of a batch that is lent: to copy fewer takes less time than to look at every call
 _OF_TORCH = {"aten", "prims", "prim"}  # namespaces whose schemas tell what an operator writes
+WRITTEN_AFTER_ALL = "the batch is written in place in some calls only: copy it before (x.clone())."
 _UNDECLARED = {"running_mean", "running_var"}  # but for what batch_norm and its kin write without saying so
 
 
@@ -52,9 +53,7 @@ class _Watch(TorchDispatchMode):
         for place, name in written(func):
             given = args[place] if place < len(args) else kwargs.get(name)
             if any(memory_address(one) in self._memory for one in _tensors(given)):
-                raise UnsupportedModuleError(
-                    "the batch is written in place in some calls only: copy it before (x.clone())."
-                )
+                raise UnsupportedModuleError(WRITTEN_AFTER_ALL)
         return func(*args, **kwargs)
 
 

@@ -116,7 +116,7 @@ class NetworkSource(GradientSource):
         self._outside = [one for one in reachable(loss_fn, model).values() if isinstance(one, nn.Module)]
         self._chunk_rows = max_physical_batch_size or default_chunk_rows(self.method, params)
         traced = max_physical_batch_size if self.method == "traced" else None
-        self._lines = traced and Lines(model, loss_fn, self._trial_row, traced)
+        self._lines = Lines(model, loss_fn, self._trial_row, traced) if traced else None
         self._ahead: Prefetcher | None = None
         self._secret = fresh_seed()  # for records of queries that come without a seed
 

@@ -8,15 +8,18 @@ add. The line is made anew when the network has changed, at the beginning of a q
 Everything here is private. Proof: docs/derivations/per-record-engine.md, section 8.
 """
 
+import random
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from operator import is_
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from tacita.errors import UnsupportedModuleError
 from tacita.gradients.batches import flatten, map_tensors
 from tacita.gradients.chunked import Chunk
 from tacita.gradients.engine import Groups, Rule, Sums
@@ -26,10 +29,11 @@ from tacita.gradients.ghost.rare_cases import rare_cases_left_out
 from tacita.gradients.ghost.rule import RowWeights
 from tacita.gradients.reachable import reachable, references
 from tacita.gradients.retention import same_objects, seen
-from tacita.gradients.traced_step import DrawsError, Halfway, TracedStep, no_draws_outside, weights_come_in
+from tacita.gradients.traced_step import Halfway, TracedStep, weights_come_in
 from tacita.gradients.weighted_sums import full_precision, weight_arrays
 
 _ONE_AT_A_TIME = threading.RLock()  # PyTorch's tracer has switches that belong to the process
+_ATTEMPTS = 3  # at a trace in which no other thread draws
 
 
 class TracedEngine(GhostEngine):
@@ -70,7 +74,8 @@ class TracedEngine(GhostEngine):
         """Run the line up to the norms."""
         tensors, _ = flatten(chunk.batch, chunk.size)
         fixed = fixed_tensors(ModuleTree(self.model), self.params).values()
-        return self._line.begin([*self.params.values(), *fixed, *(filled_up(one, self.lines.size) for one in tensors)])
+        given = [*self.params.values(), *fixed, *(filled_up(one, self.lines.size) for one in tensors)]
+        return self._line.begin(given, lent=chunk.lent)
 
 
 @dataclass(frozen=True)
@@ -86,13 +91,14 @@ class _State:
         """Return whether nothing that is compared has changed."""
         return (
             self.places == other.places
-            and len(self.modules) == len(other.modules)
-            and all(map(same_objects, self.modules, other.modules))
-            and len(self.references) == len(other.references)
-            and all(map(is_, self.references, other.references))
-            and len(self.outside) == len(other.outside)
-            and all(a is b and v == w for (a, v), (b, w) in zip(self.outside, other.outside, strict=True))
+            and _equal(self.modules, other.modules, same_objects)
+            and _equal(self.references, other.references, is_)
+            and _equal(self.outside, other.outside, lambda one, same: one[0] is same[0] and one[1] == same[1])
         )
+
+
+def _equal(one: list[Any], other: list[Any], same: Callable[[Any, Any], bool]) -> bool:
+    return len(one) == len(other) and all(map(same, one, other))
 
 
 class Lines:
@@ -178,19 +184,31 @@ def trace(engine: GhostEngine, like: Any, size: int, groups: Groups, arrays: int
 
 
 def check_traceable(engine: GhostEngine, like: Any, size: int) -> None:
-    """Trace a chunk of ``size`` rows, and look whether the code draws numbers that it would draw once.
+    """Trace a chunk of ``size`` rows, and look whether the code draws numbers, which it would draw once for all steps.
 
     Raises:
-        Exception: Whatever stands in the way.
+        UnsupportedModuleError: Python's, NumPy's or PyTorch's generator has moved in each of three attempts; and there
+            was no other thread that could have moved it, or the three lines differ.
+        Exception: Whatever else stands in the way.
     """
-    for attempt in range(3):
-        try:
-            with no_draws_outside():
-                Lines(engine.model, engine.loss_fn, like, size).line(engine, {"all": tuple(engine.params)}, 1)
+    found: list[TracedStep] = []
+    while len(found) < _ATTEMPTS:
+        before = _generators()
+        found.append(Lines(engine.model, engine.loss_fn, like, size).line(engine, {"all": tuple(engine.params)}, 1))
+        if _generators() == before:
             return
-        except DrawsError:
-            if attempt == 2:  # it was no other thread
-                raise
+        if threading.active_count() == 1:
+            break
+    if len(found) == 1 or not all(found[0].same(one) for one in found):
+        raise UnsupportedModuleError(
+            "the model or the loss draws numbers that do not come from a tensor of the batch (random.random(), "
+            "torch.rand(1)): torch.rand_like(x) and dropout can be traced"
+        )
+
+
+def _generators() -> tuple[Any, ...]:
+    numpy = np.random.get_state(legacy=False)
+    return random.getstate(), repr(numpy), torch.get_rng_state().numpy().tobytes()
 
 
 def fixed_tensors(tree: ModuleTree, params: Mapping[str, Tensor]) -> dict[str, Tensor]:

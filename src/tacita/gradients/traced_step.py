@@ -11,13 +11,11 @@ Everything here is private. Proof: docs/derivations/per-record-engine.md, sectio
 
 import logging
 import operator
-import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
@@ -25,7 +23,8 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from tacita.errors import UnsupportedModuleError
-from tacita.gradients.lent_memory import written
+from tacita.gradients.batches import memory_address
+from tacita.gradients.lent_memory import WRITTEN_AFTER_ALL, written
 
 _aten = torch.ops.aten
 _SAME = {_aten.detach.default, _aten.alias.default}  # without autograd, names of the tensor that they are given
@@ -55,6 +54,7 @@ class _Instruction(NamedTuple):
         kwargs: Its named arguments, the same.
         result: The number of the register that takes the result.
         forgotten: Numbers of registers that nobody reads afterwards.
+        writes: Numbers of registers whose tensors it writes in place.
     """
 
     function: Callable[..., Any]
@@ -63,6 +63,7 @@ class _Instruction(NamedTuple):
     kwargs: dict[str, Any]
     result: int
     forgotten: tuple[int, ...]
+    writes: tuple[int, ...]
 
 
 @dataclass
@@ -76,6 +77,7 @@ class Halfway:
     norms: Tensor
     _line: "TracedStep"
     _values: list[Any]
+    _lent: set[int]
 
     def sums(self, weights: Sequence[Tensor], *, masked: bool) -> list[Tensor]:
         """Return the weighted sums, in the order of the trace. Afterwards nothing is held.
@@ -84,7 +86,7 @@ class Halfway:
             weights: As many as were traced, each (rows,).
             masked: Rows of weight 0 may hold what is not finite.
         """
-        return self._line.finish(self._values, weights, masked)
+        return self._line.finish(self._values, weights, masked, self._lent)
 
 
 class TracedStep:
@@ -115,11 +117,17 @@ class TracedStep:
         _check(module)
         self._compile(module, len(inputs), num_sums)
 
-    def begin(self, inputs: Sequence[Tensor]) -> Halfway:
+    def begin(self, inputs: Sequence[Tensor], *, lent: bool = False) -> Halfway:
         """Run the part up to the norms.
 
+        Args:
+            inputs: Tensors like those of the trace.
+            lent: Their memory belongs to others. No line writes it, as far as its trace tells; it is looked at again
+                before each operator that writes.
+
         Raises:
-            UnsupportedModuleError: An input has another shape or dtype than the step was traced for.
+            UnsupportedModuleError: An input has another shape or dtype than the step was traced for; or its memory
+                would be written after all.
         """
         if tuple((one.shape, one.dtype) for one in inputs) != self._kinds:
             raise UnsupportedModuleError(
@@ -127,21 +135,29 @@ class TracedStep:
                 'method="ghost".'
             )
         values = [*inputs, *[None] * self._weights, *self._constants, *[None] * self._more]
-        self._run(self._parts[0], values)
-        return Halfway(values[self._norms], self, values)
+        memory = {memory_address(one) for one in inputs} if lent else set()
+        self._run(self._parts[0], values, memory)
+        return Halfway(values[self._norms], self, values, memory)
 
-    def finish(self, values: list[Any], weights: Sequence[Tensor], masked: bool) -> list[Tensor]:
+    def finish(self, values: list[Any], weights: Sequence[Tensor], masked: bool, lent: set[int]) -> list[Tensor]:
         """Run a part from the weights to the sums."""
         values[self._inputs : self._inputs + self._weights] = weights
-        self._run(self._parts[1 + masked], values)
+        self._run(self._parts[1 + masked], values, lent)
         found = [values[k] for k in self._sums[masked]]
         values.clear()
         return found
 
+    def same(self, other: "TracedStep") -> bool:
+        """Return whether another line has the same operators and constants."""
+        constants = list(zip(self._constants, other._constants, strict=False))
+        return self._parts == other._parts and all(torch.equal(a, b) for a, b in constants)
+
     @staticmethod
-    def _run(instructions: Sequence[_Instruction], values: list[Any]) -> None:
+    def _run(instructions: Sequence[_Instruction], values: list[Any], lent: set[int]) -> None:
         with torch.no_grad():
-            for function, args, nested, kwargs, result, forgotten in instructions:
+            for function, args, nested, kwargs, result, forgotten, writes in instructions:
+                if lent and any(memory_address(values[number]) in lent for number in writes):
+                    raise UnsupportedModuleError(WRITTEN_AFTER_ALL)
                 if nested:
                     values[result] = function(*_filled(args, values), **_filled(kwargs, values))
                 else:
@@ -207,7 +223,17 @@ def _instruction(node: Node, number: dict[Node, int], forgotten: tuple[int, ...]
     nested = any(type(one) is _Register for part in lists for one in part)
     nested = nested or any(type(one) is _Register for one in kwargs.values())
     function: Any = node.target
-    return _Instruction(function, args, nested, kwargs, number[node], forgotten)
+    writes = tuple(number[one] for one in _written_by(node))
+    return _Instruction(function, args, nested, kwargs, number[node], forgotten, writes)
+
+
+def _written_by(node: Node) -> list[Node]:
+    """Return the tensors that a call writes in place."""
+    if not isinstance(node.target, OpOverload):
+        return []
+    given = [node.args[k] if k < len(node.args) else node.kwargs.get(name) for k, name in written(node.target)]
+    parts = (part if isinstance(part, (list, tuple)) else [part] for part in given)
+    return [one for part in parts for one in part if isinstance(one, Node)]
 
 
 def _filled(given: Any, values: list[Any]) -> Any:
@@ -251,15 +277,12 @@ def _check(module: GraphModule) -> None:
             continue
         if not isinstance(node.target, OpOverload) or node.target.namespace not in ("aten", "prims"):
             raise UnsupportedModuleError(f"{node.target} is no operator of PyTorch that a traced step knows")
+        for one in _written_by(node):
+            if owner.get(one, one).op in ("placeholder", "get_attr") or _memory(one.meta.get("val")) in given:
+                raise UnsupportedModuleError(
+                    "the model or the loss writes in place a tensor that it was given, or a constant"
+                )
         arguments = [*node.args, *(node.kwargs.get(a.name) for a in node.target._schema.arguments[len(node.args) :])]
-        for place, _ in written(node.target):
-            one = arguments[place]
-            for target in [one] if isinstance(one, Node) else one or ():
-                root = owner.get(target, target)
-                if root.op in ("placeholder", "get_attr") or _memory(target.meta.get("val")) in given:
-                    raise UnsupportedModuleError(
-                        "the model or the loss writes in place a tensor that it was given, or a constant"
-                    )
         shared = [a for a, spec in zip(arguments, node.target._schema.arguments, strict=True) if spec.alias_info]
         shared = node.args[:1] if node.target in _SHARING else shared
         if shared and isinstance(shared[0], Node):
@@ -283,30 +306,3 @@ def _quiet() -> Iterator[None]:
     finally:
         for one, was in zip(loggers, before, strict=True):
             one.disabled = was
-
-
-class DrawsError(UnsupportedModuleError):
-    """Code draws numbers at random other than by an operator on a record's tensors."""
-
-
-@contextmanager
-def no_draws_outside() -> Iterator[None]:
-    """Refuse code that draws numbers at random other than by an operator on a record's tensors.
-
-    Such a draw would be made once, when the step is traced, and be the same in every step.
-
-    Raises:
-        DrawsError: Python's, NumPy's or PyTorch's generator has moved, maybe by another thread.
-    """
-    before = _generators()
-    yield
-    if _generators() != before:
-        raise DrawsError(
-            "the model or the loss draws numbers that do not come from a tensor of the batch (random.random(), "
-            "torch.rand(1)): torch.rand_like(x) and dropout can be traced"
-        )
-
-
-def _generators() -> tuple[Any, ...]:
-    numpy = np.random.get_state(legacy=False)
-    return random.getstate(), repr(numpy), torch.get_rng_state().numpy().tobytes()
