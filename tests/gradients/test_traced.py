@@ -221,6 +221,10 @@ def add_a_hook(model):
     model.between.register_forward_hook(lambda module, given, result: result * 2)
 
 
+def add_a_hook_before(model):
+    model.between.register_forward_pre_hook(lambda module, given: (given[0] * 2,))
+
+
 def change_a_stride(model):
     model.first.weight.data = model.first.weight.data.T.contiguous().T
 
@@ -246,6 +250,7 @@ def change_the_mode(model):
         change_a_parameter,
         change_a_module,
         add_a_hook,
+        add_a_hook_before,
         change_a_stride,
         change_a_dtype,
         change_the_mode,
@@ -261,6 +266,32 @@ def test_what_changes_is_seen(change):
     same(after, sums(ghost))
     alike = change in {change_the_mode, change_a_stride, change_a_dtype}
     assert alike or not torch.equal(before.norms, after.norms)
+
+
+def test_a_hook_of_all_modules_is_seen():
+    ghost, fast = pair(Scaled())
+    before = sums(fast)
+    kept = nn.modules.module.register_module_forward_hook(lambda module, given, result: result * 2)
+    try:
+        same(sums(fast), sums(ghost))
+        assert not torch.equal(before.norms, sums(fast).norms)
+    finally:
+        kept.remove()
+    same(sums(fast), before)
+
+
+def test_another_default_dtype_is_seen():
+    def loss_fn(model, batch):
+        return cross_entropy(model, batch) * torch.tensor([1 / 3])
+
+    ghost, fast = pair(Scaled(), loss_fn)
+    before = sums(fast)
+    torch.set_default_dtype(torch.float64)
+    try:
+        same(sums(fast), sums(ghost))
+        assert not torch.equal(before.norms, sums(fast).norms)
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 def test_another_tie_is_seen():
