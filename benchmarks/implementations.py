@@ -3,6 +3,7 @@
 All clip at norm 1 with noise multiplier 1 and divide by the batch size. A maker gets a cell and returns its step.
 """
 
+import math
 import tempfile
 import warnings
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from torch import nn
 
 CLIP, NOISE, LR = 1.0, 1.0, 0.01
 QUERIES = 10**6  # more than any benchmark makes
+BATCHES = 20  # of which steps that gather draw one
 Step = Callable[[], None]
 
 
@@ -33,14 +35,28 @@ def plain(cell: Cell) -> Step:
     return step
 
 
+def plain_gathering(cell: Cell) -> Step:
+    """The same, where each step gathers its batch from 20 batches of rows."""
+    model = cell.model()
+    rows = cell.rows(BATCHES * cell.batch)
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR)
+
+    def step() -> None:
+        chosen = torch.randint(BATCHES * cell.batch, (cell.batch,))
+        optimizer.zero_grad()
+        losses(model, tuple(one.index_select(0, chosen) for one in rows)).mean().backward()
+        optimizer.step()
+
+    return step
+
+
 def engine(cell: Cell, method: str = "auto") -> Step:
     """tacita's clipped sum with noise of ``torch.randn``: no ledger, no secure noise."""
     from tacita import ClippedSum, FlatClipper, NetworkSource
 
     model = cell.model()
-    source = NetworkSource(
-        model, losses, cell.rows(cell.batch), method=method, max_physical_batch_size=_rows_at_once(cell, method)
-    )
+    size = cell.batch if method == "traced" else None
+    source = NetworkSource(model, losses, cell.rows(cell.batch), method=method, max_physical_batch_size=size)
     estimator = ClippedSum(FlatClipper(max_grad_norm=CLIP))
     params = dict(model.named_parameters())
     optimizer = torch.optim.SGD(model.parameters(), lr=LR)
@@ -58,10 +74,6 @@ def engine(cell: Cell, method: str = "auto") -> Step:
     return step
 
 
-def _rows_at_once(cell: Cell, method: str) -> int | None:
-    return cell.batch if method == "traced" else None
-
-
 def traced(cell: Cell) -> Step:
     """The same, where the model's code ran once: ``method="traced"``."""
     return engine(cell, "traced")
@@ -72,6 +84,7 @@ def _oracle(cell: Cell, batches: int, method: str = "auto") -> Step:
     import tacita
 
     rows = batches * cell.batch
+    most = cell.batch if batches == 1 else cell.batch + math.ceil(2 * math.sqrt(cell.batch))  # nearly all draws
     model = cell.model()
     folder = tempfile.TemporaryDirectory()
     full = tacita.FullBatchSampler(num_records=rows)
@@ -87,7 +100,7 @@ def _oracle(cell: Cell, batches: int, method: str = "auto") -> Step:
         mechanism=tacita.GaussianMechanism(noise_multiplier=NOISE),
         planned_queries=QUERIES,
         method=method,
-        max_physical_batch_size=_rows_at_once(cell, method),
+        max_physical_batch_size=most if method == "traced" else None,
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=LR)
 
@@ -110,7 +123,12 @@ def oracle_traced(cell: Cell) -> Step:
 
 def oracle_poisson(cell: Cell) -> Step:
     """The same, each batch drawn anew by secret coins from 20 batches of rows."""
-    return _oracle(cell, batches=20)
+    return _oracle(cell, batches=BATCHES)
+
+
+def oracle_poisson_traced(cell: Cell) -> Step:
+    """The same with ``method="traced"``; batches are filled up to two standard deviations above the mean."""
+    return _oracle(cell, batches=BATCHES, method="traced")
 
 
 def _opacus(cell: Cell, mode: str) -> Step:
@@ -155,11 +173,13 @@ def opacus_ghost(cell: Cell) -> Step:
 
 IMPLEMENTATIONS: dict[str, Callable[[Cell], Step]] = {
     "plain PyTorch": plain,
+    "plain PyTorch, gathering": plain_gathering,
     "tacita, engine": engine,
     "tacita, traced engine": traced,
     "tacita, whole oracle": oracle,
     "tacita, traced oracle": oracle_traced,
     "tacita, whole oracle, Poisson": oracle_poisson,
+    "tacita, traced oracle, Poisson": oracle_poisson_traced,
     "Opacus hooks": opacus_hooks,
     "Opacus ghost": opacus_ghost,
 }
