@@ -2,9 +2,9 @@
 
 Run it with ``python benchmarks/coverage.py``. Each line of the table is measured: the engine that ``method="auto"``
 chooses, the largest difference from one record at a time in float64, and the CPU time of the engine's clipped sum over
-that of a plain step, both in float32 on one thread, interleaved, medians. The networks are small, so that the fixed
-cost of a query, which a larger network does not see, is part of the ratio. Lines of a library that is not installed say
-so.
+that of a plain step, also with ``method="traced"``, in float32 on one thread, interleaved, medians. The networks are
+small, so that the fixed cost of a query, which a larger network does not see, is part of the ratio. Lines of a library
+that is not installed say so.
 
 ``python benchmarks/coverage.py timm peft`` measures these families alone and leaves the rest of the page as it is.
 """
@@ -15,6 +15,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from tests.gradients.layers import SMALL
 
 PAGE = ROOT / "docs" / "coverage.md"
 ROUNDS = 5
+COLUMNS = ("bare", "from the loop", "cost", "traced")
 CLIPPER = FlatClipper(max_grad_norm=1.0)
 
 
@@ -55,44 +57,55 @@ def difference(case: Case) -> tuple[str, int, float]:
     return sources[0].method, len(sources[0]._choice.bare), worst / scale
 
 
-def cost(case: Case) -> float:
-    """Return the CPU time of the engine's clipped sum over that of a plain step on the same rows."""
+def costs(case: Case, method: str) -> tuple[float, float]:
+    """Return the CPU time of a clipped sum over that of a plain step on the same rows: by the engine, and traced."""
     torch.manual_seed(0)
     model = case.make(case.size)
     data = case.data(case.size, torch.float32)
-    source = NetworkSource(model, case.loss, data)
-    params = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    groups = CLIPPER.groups(source.shapes)
     indices = torch.arange(len(data[0]))
+    sources = [NetworkSource(model, case.loss, data)]
+    if method == "ghost":
+        sources.append(NetworkSource(model, case.loss, data, method="traced", max_physical_batch_size=len(indices)))
+    params = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    groups = CLIPPER.groups(sources[0].shapes)
 
     def plain() -> None:
         model.zero_grad(set_to_none=True)
         case.loss(model, tuple(t[indices] for t in data)).mean().backward()
 
-    def private() -> None:
+    def private(source: NetworkSource) -> None:
         source.engine(params, indices.numpy(), seed=1).weighted_sums(CLIPPER.weights, groups)
 
-    times: dict[Callable[[], None], list[float]] = {plain: [], private: []}
-    for round_ in range(ROUNDS + 2):
-        for work, taken in times.items():
+    works: list[Callable[[], None]] = [plain, *(partial(private, source) for source in sources)]
+    times: list[list[float]] = [[] for _ in works]
+    for _ in range(ROUNDS + 2):
+        for work, taken in zip(works, times, strict=True):
             start = time.process_time()
             work()
-            if round_ >= 2:
-                taken.append(time.process_time() - start)
-    return statistics.median(times[private]) / statistics.median(times[plain])
+            taken.append(time.process_time() - start)
+    of_plain, *others = (statistics.median(taken[2:]) for taken in times)
+    return others[0] / of_plain, others[-1] / of_plain
 
 
 def measured(case: Case) -> dict[str, str]:
     """Return the line of one case."""
     cells = {"network": case.name}
     if case.missing:
-        return cells | {"engine": f"{case.missing} is not installed", "bare": "", "from the loop": "", "cost": ""}
+        return cells | {
+            "engine": f"{case.missing} is not installed",
+            "bare": "",
+            "from the loop": "",
+            "cost": "",
+            "traced": "",
+        }
     method, bare, off = difference(case)
+    cost, traced = costs(case, method)
     return cells | {
         "engine": method,
         "bare": str(bare or ""),
         "from the loop": f"{off:.0e}" if off else "0",
-        "cost": f"{cost(case):.2f}",
+        "cost": f"{cost:.2f}",
+        "traced": f"{traced:.2f}" if method == "ghost" else "",
     }
 
 
