@@ -10,6 +10,7 @@ from torch import nn
 import tacita
 from tacita.clipping import AutomaticClipper, FlatClipper, PerLayerClipper
 from tacita.gradients import NetworkSource, SeveralViews, mean_over_views
+from tests.gradients.test_coverage import CASES, made
 from tests.gradients.test_traced import ABOUT, CLIP, ROWS, Scaled, cross_entropy, ledger, pair, rows, same, sums
 from tests.oracles.ranks import results, run_ranks
 from tests.training import small_run
@@ -241,6 +242,69 @@ def without_size(kind, **more):
 def test_everything_says_that_the_size_has_to_be_given(kind, more):
     with pytest.raises(ValueError, match='method="traced" needs max_physical_batch_size'):
         without_size(kind, **more)
+
+
+# --- networks of other libraries -------------------------------------------------------------------------------------
+
+
+def scale_adapters(model):
+    for module in model.modules():
+        if isinstance(getattr(module, "scaling", None), dict):
+            module.set_scale("default", 0.25)
+
+
+def stop_dropout(model):
+    model.eval()
+
+
+def other_dropout(model):
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.6
+
+
+@pytest.mark.parametrize("change", [scale_adapters, stop_dropout, other_dropout])
+def test_what_changes_in_an_adapted_transformer_is_seen(change):
+    """A mapping instead of a tuple, dropout in attention and adapter, and a change between two queries."""
+    case = CASES["peft_LoRA_of_GPT_2"]
+    model, (tokens, mask, _) = made(case)
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.3
+
+    def loss_fn(model, batch):
+        return case.loss(model, (batch["tokens"], batch["mask"], None))
+
+    ghost, fast = (
+        NetworkSource(
+            model.train(),
+            loss_fn,
+            {"tokens": tokens, "mask": mask},
+            method=method,
+            max_physical_batch_size=len(tokens),  # no rows are added, so that both draw the same
+        )
+        for method in ("ghost", "traced")
+    )
+    before = sums(fast)
+    same(before, sums(ghost), **ABOUT)
+    change(model)
+    after = sums(fast)
+    same(after, sums(ghost), **ABOUT)
+    assert not torch.allclose(after.norms, before.norms)
+
+
+def test_dropout_of_a_library_is_drawn_anew():
+    case = CASES["timm_ViT"]
+    model, data = made(case)
+    for block in model.blocks:
+        block.drop_path1 = type(block.mlp.drop1)(0.5)
+    source = NetworkSource(model.train(), case.loss, data, method="traced", max_physical_batch_size=len(data[0]))
+    found = [
+        source.engine(trainable(model), np.arange(len(data[0])), seed=seed).norms({"all": tuple(source.shapes)})
+        for seed in (1, 1, 2)
+    ]
+    assert torch.equal(found[0], found[1])
+    assert not torch.allclose(found[0], found[2])
 
 
 # --- runs ------------------------------------------------------------------------------------------------------------
