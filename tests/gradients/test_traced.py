@@ -75,13 +75,18 @@ def same(found, expected, **tolerance):
 ABOUT = {"rtol": 2e-5, "atol": 2e-5}
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+ROUNDING = {"rtol": 1e-12, "atol": 1e-12}  # of float64
+
+
+@pytest.mark.parametrize(("name", "case"), CASES.items(), ids=CASES)
 @pytest.mark.filterwarnings("ignore")
-def test_it_serves_what_the_ghost_engine_serves(case):
+def test_it_serves_what_the_ghost_engine_serves(name, case):
     model, data = made(case)
     ghost, fast = pair(model, case.loss, data)
     assert fast.method == "traced"
-    same(sums(fast), sums(ghost))
+    # Where a tensor has no values, PyTorch gives an axis of length 1 another stride than it gives where there are
+    # some. A product without a bias is then a bmm in the line, and an mm in the ghost engine (Llama, T5).
+    same(sums(fast), sums(ghost), **(ROUNDING if name.startswith(("transformers", "peft")) else {}))
 
 
 @pytest.mark.parametrize("count", [1, 2, 16, 39, ROWS])
@@ -376,16 +381,24 @@ def change_a_plain_tensor(model):
     model.fixed.mul_(5.0)
 
 
-@pytest.mark.parametrize("change", [swap_a_hook, change_a_plain_tensor])
+def change_an_entry(model):
+    model.scaling["default"] = 4.0
+
+
+def change_a_tensor_in_a_list(model):
+    model.listed[0].mul_(5.0)
+
+
+@pytest.mark.parametrize("change", [swap_a_hook, change_a_plain_tensor, change_an_entry, change_a_tensor_in_a_list])
 def test_swaps_are_seen(change):
     class Hooked(Scaled):
         def __init__(self):
             super().__init__()
-            self.fixed = torch.tensor(1.0)
+            self.fixed, self.listed, self.scaling = torch.tensor(1.0), [torch.tensor(1.0)], {"default": 1.0}
             self.between.register_forward_hook(lambda module, given, result: result * 2)
 
         def forward(self, x):
-            return super().forward(x) * float(self.fixed)
+            return super().forward(x) * float(self.fixed) * float(self.listed[0]) * self.scaling["default"]
 
     torch.manual_seed(0)
     model = Hooked()

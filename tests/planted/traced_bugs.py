@@ -12,6 +12,12 @@ def a_line_is_never_made_anew():
     put(traced._State, "same", lambda self, other: True)
 
 
+@bug(caught_by=[TRACED + "test_swaps_are_seen"])
+def entries_of_a_modules_dictionaries_are_not_seen():
+    """An adapter gets another scale, and the line keeps the old one."""
+    put(traced, "_entries", lambda module: ())
+
+
 @bug(caught_by=[TRACED + "test_what_is_not_seen_is_the_same_for_all_batches"])
 def a_line_for_each_size():
     """Each number of rows gets a line of its own when it is first drawn, so records meet code by how many they are."""

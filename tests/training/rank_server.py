@@ -21,7 +21,7 @@ from tests.training.small_run import SETTINGS, loss_fn, rows
 NETWORK = NetworkSource.engine
 
 
-def train(folder, group, hardened):
+def train(folder, group, kind):
     model = torch.nn.Linear(3, 1)
     if group is None or group.rank() == 0:
         with torch.no_grad():
@@ -34,8 +34,9 @@ def train(folder, group, hardened):
         **SETTINGS,
         epochs=2,
         folder=folder,
-        hardened=hardened,
-        method="loop" if hardened else "auto",
+        hardened=kind == "hardened",
+        method={"hardened": "loop", "traced": "traced"}.get(kind, "auto"),
+        max_physical_batch_size=4 if kind == "traced" else None,
         randomness=tacita.Randomness.insecure(0),
         process_group=group,
     )
@@ -59,7 +60,7 @@ def rank_of(folder, rank, size, killed, last):
         store = dist.FileStore(f"{folder}.store-{size}-{killed}-{last}", size)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=300))
         group = dist.group.WORLD
-    weights = train(folder, group, hardened="hardened" in str(folder))
+    weights = train(folder, group, kind=Path(folder).name.split("-")[0])
     torch.save(weights, Path(folder).parent / f"{Path(folder).name}.rank-{rank}.pt")
     if group is not None:
         dist.destroy_process_group()

@@ -54,7 +54,11 @@ def lines(folder):
 
 
 @pytest.mark.parametrize(
-    ("name", "size"), [("hardened", 2), *(pytest.param(*case, marks=audit) for case in [("hardened", 4), ("plain", 2)])]
+    ("name", "size"),
+    [
+        ("hardened", 2),
+        *(pytest.param(*case, marks=audit) for case in [("hardened", 4), ("plain", 2), ("traced", 2), ("traced", 3)]),
+    ],
 )
 def test_processes_train_as_one(server, tmp_path, name, size):
     alone, together = tmp_path / f"{name}-alone", tmp_path / f"{name}-together"

@@ -10,7 +10,7 @@ Everything here is private. Proof: docs/derivations/per-record-engine.md, sectio
 
 import random
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import is_
 from typing import Any
@@ -34,6 +34,7 @@ from tacita.gradients.weighted_sums import full_precision, weight_arrays
 
 _ONE_AT_A_TIME = threading.RLock()  # PyTorch's tracer has switches that belong to the process
 _ATTEMPTS = 3  # at a trace in which no other thread draws
+_OF_MODULE = frozenset(vars(nn.Module()))  # the attributes that every module has
 
 
 class TracedEngine(GhostEngine):
@@ -138,9 +139,11 @@ class Lines:
         hooks = [hook for _, module in tree.modules for kept in _hooks(module) for hook in kept.values()]
         found = [one for one in reachable(self._loss_fn, self._model).values() if isinstance(one, Tensor)]
         found += [one for _, module in tree.modules for one in vars(module).values() if isinstance(one, Tensor)]
-        outside = [(one, one._version) for one in found]
+        entries = [one for _, module in tree.modules for one in _entries(module)]
+        outside = [(one, one._version) for one in (*found, *entries) if isinstance(one, Tensor)]
         modules = [seen(module) for _, module in tree.modules]
-        return _State(modules, (tied, kinds), [*references(self._loss_fn), *hooks, *_hooks_of_all()], outside)
+        named = [*references(self._loss_fn), *entries, *hooks, *_hooks_of_all()]
+        return _State(modules, (tied, kinds), named, outside)
 
     def __getstate__(self) -> dict[str, Any]:
         return vars(self) | {"_lines": {}, "_state": None}  # a line is made anew
@@ -235,6 +238,14 @@ def _switches(device: torch.device) -> tuple:
     """Return what else decides what the model's code does: autocast and the default dtype."""
     kind = device.type
     return torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind), torch.get_default_dtype()
+
+
+def _entries(module: nn.Module) -> Iterator[Any]:
+    """Yield the entries of a module's own dictionaries, lists and tuples: PEFT keeps the scale of an adapter in one."""
+    for name, one in vars(module).items():
+        if name not in _OF_MODULE and isinstance(one, dict | list | tuple):
+            yield from one
+            yield from one.values() if isinstance(one, dict) else ()
 
 
 def _hooks(module: nn.Module) -> tuple[Mapping[int, Any], ...]:
