@@ -377,6 +377,11 @@ def swap_a_hook(model):
     model.between.register_forward_hook(lambda module, given, result: result * 3)
 
 
+def swap_a_hook_before(model):
+    model.between._forward_pre_hooks.popitem()
+    model.between.register_forward_pre_hook(lambda module, given: (given[0] * 3,))
+
+
 def change_a_plain_tensor(model):
     model.fixed.mul_(5.0)
 
@@ -389,13 +394,14 @@ def change_a_tensor_in_a_list(model):
     model.listed[0].mul_(5.0)
 
 
-@pytest.mark.parametrize("change", [swap_a_hook, change_a_plain_tensor, change_an_entry, change_a_tensor_in_a_list])
+@pytest.mark.parametrize("change", [swap_a_hook, swap_a_hook_before, change_a_plain_tensor, change_an_entry, change_a_tensor_in_a_list])
 def test_swaps_are_seen(change):
     class Hooked(Scaled):
         def __init__(self):
             super().__init__()
             self.fixed, self.listed, self.scaling = torch.tensor(1.0), [torch.tensor(1.0)], {"default": 1.0}
             self.between.register_forward_hook(lambda module, given, result: result * 2)
+            self.between.register_forward_pre_hook(lambda module, given: (given[0] / 2,))
 
         def forward(self, x):
             return super().forward(x) * float(self.fixed) * float(self.listed[0]) * self.scaling["default"]
