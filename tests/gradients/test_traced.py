@@ -394,7 +394,9 @@ def change_a_tensor_in_a_list(model):
     model.listed[0].mul_(5.0)
 
 
-@pytest.mark.parametrize("change", [swap_a_hook, swap_a_hook_before, change_a_plain_tensor, change_an_entry, change_a_tensor_in_a_list])
+@pytest.mark.parametrize(
+    "change", [swap_a_hook, swap_a_hook_before, change_a_plain_tensor, change_an_entry, change_a_tensor_in_a_list]
+)
 def test_swaps_are_seen(change):
     class Hooked(Scaled):
         def __init__(self):
@@ -468,6 +470,48 @@ def test_memory_that_an_operator_shares_unannounced_is_not_written():
 
     with pytest.raises(UnsupportedModuleError, match="writes in place a tensor that it was given"):
         pair(Splits())
+
+
+HALF = torch.ones(4)
+
+
+@torch.library.custom_op("tacita_tests::doubled", mutates_args=())
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    return 2 * x
+
+
+@doubled.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+def writes_a_constant(inputs, weights):
+    part = HALF.unsafe_chunk(2)[0]  # an operator that shares memory unannounced
+    part.mul_(0.5)
+    return [inputs[0], part * weights_come_in(weights[0]), part * weights_come_in(weights[0])]
+
+
+def calls_an_operator_of_its_own(inputs, weights):
+    one = doubled(inputs[0])
+    return [one, one * weights_come_in(weights[0]), one * weights_come_in(weights[0])]
+
+
+def reads_the_other_sums(inputs, weights):
+    plain = inputs[0] * weights_come_in(weights[0])
+    return [inputs[0], plain, plain * weights_come_in(weights[0])]
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (writes_a_constant, "writes in place"),
+        (calls_an_operator_of_its_own, "no operator of PyTorch"),
+        (reads_the_other_sums, "read what those without"),
+    ],
+)
+def test_a_step_that_cannot_be_a_line_is_refused(function, words):
+    with pytest.raises(UnsupportedModuleError, match=words):
+        TracedStep(function, [torch.ones(2)], [torch.ones(2)], 1)
 
 
 def test_large_batches_are_lent_and_stay_as_they_are(monkeypatch):
