@@ -539,6 +539,49 @@ def test_lent_memory_is_looked_at_before_it_is_written():
     assert torch.equal(given, torch.ones(3))
 
 
+class Recurrent(nn.Module):
+    """PyTorch's recurrent layers keep a list of their weights, which a forward pass with other tensors renews."""
+
+    def __init__(self):
+        super().__init__()
+        self.steps, self.last = nn.GRU(6, 5, batch_first=True), nn.Linear(5, 3)
+
+    def forward(self, x):
+        return self.last(self.steps(x[:, None])[0][:, -1])
+
+
+def test_a_recurrent_network_has_one_line_and_keeps_its_weights(monkeypatch):
+    model = Recurrent()
+    _, fast = pair(model)
+    model(rows()[0])
+    listed = [*model.steps._flat_weights]
+    sums(fast)
+    assert all(one is other for one, other in zip(model.steps._flat_weights, listed, strict=True))
+    monkeypatch.setattr(traced, "trace", None)
+    for _ in range(2):
+        cross_entropy(model, rows()).sum().backward()
+        torch.optim.SGD(model.parameters(), lr=0.1).step()
+        sums(fast)
+
+
+def test_submodules_that_change_places_are_seen():
+    class Named(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.kinds = nn.Linear(6, 3), nn.ModuleDict({"one": nn.Tanh(), "other": nn.ReLU()})
+
+        def forward(self, x):
+            return self.kinds["one"](self.layer(x))
+
+    torch.manual_seed(0)
+    model = Named()
+    ghost, fast = pair(model)
+    before = sums(fast)
+    model.kinds._modules = dict(zip(("other", "one"), model.kinds._modules.values(), strict=True))
+    same(sums(fast), sums(ghost))
+    assert not torch.equal(before.norms, sums(fast).norms)
+
+
 def test_threads_take_turns_in_tracing():
     def work(k):
         torch.manual_seed(k)
@@ -613,6 +656,33 @@ def test_draws_of_another_thread_are_told_apart():
     same(*(sums(source) for source in pair(Scaled())))
     with pytest.raises(UnsupportedModuleError, match="draws numbers"):
         pair(Scaled(), lambda model, batch: cross_entropy(model, batch) * DRAWS["NumPy"]())
+
+
+@pytest.fixture
+def another_thread_waits():
+    stop = threading.Event()
+    thread = threading.Thread(target=stop.wait)
+    thread.start()
+    yield
+    stop.set()
+    thread.join()
+
+
+@pytest.mark.usefixtures("another_thread_waits")
+def test_a_thread_that_draws_nothing_excuses_no_draw():
+    def loss_fn(model, batch):
+        return cross_entropy(model, batch) * (1.0 if np.random.rand() < 0.999999 else 2.0)
+
+    with pytest.raises(UnsupportedModuleError, match="draws numbers"):
+        pair(Scaled(), loss_fn)
+
+
+@pytest.mark.usefixtures("another_thread_draws")
+def test_constants_that_are_no_numbers_are_no_draws():
+    def loss_fn(model, batch):
+        return cross_entropy(model, batch) + torch.tensor([0.0, torch.nan])[0]
+
+    assert pair(Scaled(), loss_fn)[1].method == "traced"
 
 
 class WritesItsInput(nn.Module):

@@ -14,6 +14,7 @@ from torch.utils import checkpoint
 from tacita.errors import UnsupportedModuleError
 
 LossFn = Callable[[Any, Any], Tensor]  # (model, batch) -> losses (batch,)
+IN_TURN = threading.RLock()  # while a model has other tensors than its own, other threads keep away from all models
 PER_SAMPLE = 'Pass reduction="none" and average over all axes but the first'  # what to do about a wrong shape
 
 
@@ -34,13 +35,15 @@ class ModuleTree:
         self.places: list[tuple[dict[str, Any], str, Tensor]] = []
         self.by_name: dict[str, Tensor] = {}
         seen: set[nn.Module] = set()
-        for prefix, module in model.named_modules(remove_duplicate=False):
-            held = [(d, key, t) for d in (module._parameters, module._buffers) for key, t in d.items() if t is not None]
-            self.by_name |= {f"{prefix}.{key}" if prefix else key: t for _, key, t in held}
-            if module not in seen:
-                seen.add(module)
-                self.modules.append((prefix, module))
-                self.places += held
+        with IN_TURN:  # so that the tensors are its own, not those that another thread has put in their places
+            for prefix, module in model.named_modules(remove_duplicate=False):
+                kinds = module._parameters, module._buffers
+                held = [(d, key, t) for d in kinds for key, t in d.items() if t is not None]
+                self.by_name |= {f"{prefix}.{key}" if prefix else key: t for _, key, t in held}
+                if module not in seen:
+                    seen.add(module)
+                    self.modules.append((prefix, module))
+                    self.places += held
         self.tensors = [tensor for _, _, tensor in self.places]
 
 
@@ -112,13 +115,14 @@ def with_tensors(tree: ModuleTree, tensors: Mapping[str, Tensor]) -> Iterator[No
     """
     new = {id(tree.by_name[name]): tensor for name, tensor in tensors.items()}
     places = [(held, key, old) for held, key, old in tree.places if id(old) in new]
-    try:
-        for held, key, old in places:
-            held[key] = new[id(old)]
-        yield
-    finally:
-        for held, key, old in places:
-            held[key] = old
+    with IN_TURN:
+        try:
+            for held, key, old in places:
+                held[key] = new[id(old)]
+            yield
+        finally:
+            for held, key, old in places:
+                held[key] = old
 
 
 def refuse_losses(losses: Any, size: int) -> NoReturn:

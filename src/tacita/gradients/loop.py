@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tacita.gradients.batches import flatten
 from tacita.gradients.chunked import Chunk, ChunkedEngine
-from tacita.gradients.functional import ModuleTree, losses_at
+from tacita.gradients.functional import IN_TURN, ModuleTree, losses_at
 from tacita.gradients.retention import Marks, nothing_is_written
 
 
@@ -28,11 +28,12 @@ class LoopEngine(ChunkedEngine):
 
     def _row_grads(self, rebuild: Callable[[list[Tensor]], object], row: list[Tensor]) -> dict[str, Tensor]:
         params = {name: p.detach().requires_grad_() for name, p in self.params.items()}
-        tree = ModuleTree(self.model)
-        marks = Marks([*params.values(), *tree.tensors])
-        marks.mark(row)
-        with nothing_is_written(tree, params), torch.enable_grad(), marks:
-            (loss,) = losses_at(tree, self.loss_fn, params, rebuild(row), 1)
+        with IN_TURN:
+            tree = ModuleTree(self.model)
+            marks = Marks([*params.values(), *tree.tensors])
+            marks.mark(row)
+            with nothing_is_written(tree, params), torch.enable_grad(), marks:
+                (loss,) = losses_at(tree, self.loss_fn, params, rebuild(row), 1)
         grads = self._grads_of(loss, params)
         del loss, row
         marks.check_nothing_is_kept()

@@ -41,7 +41,8 @@ def reachable(loss_fn: Callable[..., Any], model: nn.Module) -> dict[str, Tensor
         if isinstance(thing, Tensor | nn.Module):
             found[where] = thing
         if not isinstance(thing, Tensor):
-            queue.extend((f"{where}.{name}", one) for name, one in _parts(thing) if not isinstance(one, _PLAIN))
+            parts = _parts(thing, installed=thing is loss_fn)
+            queue.extend((f"{where}.{name}", one) for name, one in parts if not isinstance(one, _PLAIN))
     return found
 
 
@@ -68,15 +69,19 @@ def plain_values(loss_fn: Callable[..., Any], model: nn.Module) -> dict[str, Any
         elif not isinstance(thing, Tensor) and id(thing) not in seen:
             seen.add(id(thing))
             room = max(0, MOST - len(seen) - len(found) - len(queue))
-            parts = itertools.islice(_parts(thing), room)
+            parts = itertools.islice(_parts(thing, installed=thing is loss_fn), room)
             queue.extend((f"{where}.{name}", one) for name, one in parts if name not in _OF_TORCH)
     return found
 
 
 def references(loss_fn: Callable[..., Any]) -> list[Any]:
     """Return the objects that ``loss_fn``, or the object that it is a method of, refers to directly."""
-    owner = [one for _, one in _parts(loss_fn.__self__)] if isinstance(loss_fn, types.MethodType) else []
-    return [*(one for _, one in _parts(loss_fn)), *owner]
+    found = [one for _, one in _parts(loss_fn, installed=True)]
+    if isinstance(loss_fn, functools.partial):
+        return [*found, *loss_fn.args, *loss_fn.keywords.values(), *references(loss_fn.func)]
+    if isinstance(loss_fn, types.MethodType):
+        return [*found, *(one for _, one in _parts(loss_fn.__self__, installed=True)), *references(loss_fn.__func__)]
+    return found
 
 
 def is_seen_through(loss_fn: Callable[..., Any]) -> bool:
@@ -90,8 +95,8 @@ def is_seen_through(loss_fn: Callable[..., Any]) -> bool:
     return isinstance(inspect.getattr_static(type(loss_fn), "__call__", None), types.FunctionType)
 
 
-def _parts(thing: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the objects that ``thing`` refers to directly, with their names."""
+def _parts(thing: Any, *, installed: bool = False) -> Iterator[tuple[str, Any]]:
+    """Yield the objects that ``thing`` refers to directly, with their names; of what was installed only if told."""
     if isinstance(thing, Mapping):
         yield from ((repr(key)[:40], value) for key, value in [*thing.items()])
     elif isinstance(thing, types.SimpleNamespace):
@@ -103,14 +108,13 @@ def _parts(thing: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(thing, types.MethodType):
         yield from [("__self__", thing.__self__), ("__func__", thing.__func__)]
     elif isinstance(thing, types.FunctionType):
-        yield from _of_function(thing)
+        yield from _of_function(thing) if installed or not _is_library(thing.__module__) else ()
     elif not isinstance(thing, type | types.ModuleType | types.BuiltinFunctionType):
-        yield from _of_object(thing)
+        own = installed or isinstance(thing, nn.Module) or not _is_library(type(thing).__module__)
+        yield from _of_object(thing) if own else ()
 
 
 def _of_function(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    if _is_library(function.__module__):
-        return
     yield from _closure(function)
     names = _names(function.__code__)
     for name in names & function.__globals__.keys():
@@ -138,8 +142,6 @@ def _names(code: types.CodeType) -> set[str]:
 
 
 def _of_object(thing: Any) -> Iterator[tuple[str, Any]]:
-    if _is_library(type(thing).__module__) and not isinstance(thing, nn.Module):
-        return
     attributes = dict(getattr(thing, "__dict__", {}))
     for kind in type(thing).__mro__:
         slots = kind.__dict__.get("__slots__", ())

@@ -8,7 +8,6 @@ Place: [gradients.record_batch] -> the engines that run a model's code under ``v
 """
 
 import contextlib
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 from torch.overrides import TorchFunctionMode
 
 from tacita.errors import UnsupportedModuleError
+from tacita.gradients.functional import IN_TURN
 
 outside = temporarily_clear_interpreter_stack  # in it, kernels run on physical tensors, and autograd records them
 
@@ -38,7 +38,6 @@ _NO_HOOKS = (
 )
 
 _VMAP_RULE = custom_function_call.functorch_table[TransformType.Vmap]  # as PyTorch has it
-_ONE_AT_A_TIME = threading.RLock()  # the switch belongs to the process
 OPERATORS = (OpOverload, OpOverloadPacket)
 _OF_TORCH = ("aten::", "prims::", "prim::")  # operators whose batching rules are PyTorch's
 _has_batching_rule = torch._C._dispatch_has_kernel_for_dispatch_key  # pyright: ignore[reportAttributeAccessIssue]
@@ -139,7 +138,7 @@ def rules_guarded() -> Iterator[None]:
     The switch belongs to the process, so threads take turns.
     """
     kind, rules = TransformType.Vmap, custom_function_call.functorch_table
-    with _ONE_AT_A_TIME:
+    with IN_TURN:
         before = rules[kind]
         try:
             rules[kind] = _guarded

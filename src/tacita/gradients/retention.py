@@ -70,7 +70,7 @@ class _Seen(NamedTuple):
     """A module at one moment."""
 
     attributes: dict[str, Any]
-    modules: list[Any]
+    modules: dict[str, Any]
     buffers: dict[str, Any]
     inside: list[Any]  # lengths of containers, texts of plain values that may change: in the order of the attributes
 
@@ -79,17 +79,28 @@ def seen(module: nn.Module) -> _Seen:
     """Look at a module's plain attributes, submodules, buffers and the lengths of its containers."""
     attributes = vars(module)
     inside = [look(value) for value in attributes.values() if (look := _INSIDE[type(value)]) is not None]
-    return _Seen(attributes.copy(), [*module._modules.values()], module._buffers.copy(), inside)
+    return _Seen(attributes.copy(), module._modules.copy(), module._buffers.copy(), inside)
 
 
 def same_objects(one: _Seen, other: _Seen) -> bool:
     """Return whether two moments show the same objects, which takes a fraction of the time of comparing values."""
-    if one.inside != other.inside or len(one.modules) != len(other.modules):
-        return False
-    pairs = ((one.attributes, other.attributes), (one.buffers, other.buffers))
-    if any(a.keys() != b.keys() or not all(map(is_, a.values(), b.values())) for a, b in pairs):
-        return False
-    return all(map(is_, one.modules, other.modules))
+    pairs = ((one.attributes, other.attributes), (one.modules, other.modules), (one.buffers, other.buffers))
+    return one.inside == other.inside and all(
+        a.keys() == b.keys() and all(map(is_, a.values(), map(b.get, a))) for a, b in pairs
+    )
+
+
+@contextmanager
+def attributes_kept(model: nn.Module) -> Iterator[None]:
+    """Put back the attributes that code sets on modules, such as the weights that an LSTM lists in its forward pass."""
+    before = [(vars(module), vars(module).copy()) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for now, then in before:
+            for name in now.keys() - then.keys():
+                del now[name]
+            now |= {name: one for name, one in then.items() if now.get(name) is not one}
 
 
 def _state(seen: _Seen) -> dict[str, Any]:
@@ -100,7 +111,7 @@ def _state(seen: _Seen) -> dict[str, Any]:
             found[name] = next(inside)
         elif isinstance(value, PLAIN) or value is None:
             found[name] = value if type(value) in EXACT else repr(value)
-    found["_modules"] = [id(one) for one in seen.modules]
+    found["_modules"] = {name: id(one) for name, one in seen.modules.items()}
     found["_buffers"] = {name: id(one) for name, one in seen.buffers.items()}
     return found
 

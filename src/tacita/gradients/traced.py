@@ -10,6 +10,7 @@ Everything here is private. Proof: docs/derivations/per-record-engine.md, sectio
 
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import is_
@@ -23,16 +24,15 @@ from tacita.errors import UnsupportedModuleError
 from tacita.gradients.batches import flatten, map_tensors
 from tacita.gradients.chunked import Chunk
 from tacita.gradients.engine import Groups, Rule, Sums
-from tacita.gradients.functional import LossFn, ModuleTree, with_tensors
+from tacita.gradients.functional import IN_TURN, LossFn, ModuleTree, with_tensors
 from tacita.gradients.ghost.engine import GhostEngine, Uses, row_weights
 from tacita.gradients.ghost.rare_cases import rare_cases_left_out
 from tacita.gradients.ghost.rule import RowWeights
 from tacita.gradients.reachable import reachable, references
-from tacita.gradients.retention import same_objects, seen
+from tacita.gradients.retention import attributes_kept, same_objects, seen
 from tacita.gradients.traced_step import Halfway, TracedStep, weights_come_in
 from tacita.gradients.weighted_sums import full_precision, weight_arrays
 
-_ONE_AT_A_TIME = threading.RLock()  # PyTorch's tracer has switches that belong to the process
 _ATTEMPTS = 3  # at a trace in which no other thread draws
 _OF_MODULE = frozenset(vars(nn.Module()))  # the attributes that every module has
 
@@ -120,7 +120,7 @@ class Lines:
 
     def line(self, engine: GhostEngine, groups: Groups, arrays: int) -> TracedStep:
         """Return the line; make it if it is not known, or if the network has changed. No record is looked at."""
-        with _ONE_AT_A_TIME:
+        with IN_TURN:
             state = self._present(engine)
             if self._state is None or not state.same(self._state):
                 self._lines.clear()
@@ -136,14 +136,16 @@ class Lines:
         tied = tuple((name, index[id(one)]) for name, one in tree.by_name.items())
         given = {**engine.params, **fixed_tensors(tree, engine.params)}
         kinds = tuple((n, one.shape, one.dtype, one.stride(), str(one.device)) for n, one in given.items())
-        hooks = [hook for _, module in tree.modules for kept in _hooks(module) for hook in kept.values()]
+        hooks = [kept for _, module in tree.modules for kept in _hooks(module)] + _hooks_of_all()
+        counts = tuple(len(kept) for kept in hooks)
         found = [one for one in reachable(self._loss_fn, self._model).values() if isinstance(one, Tensor)]
         found += [one for _, module in tree.modules for one in vars(module).values() if isinstance(one, Tensor)]
         entries = [one for _, module in tree.modules for one in _entries(module)]
-        outside = [(one, one._version) for one in (*found, *entries) if isinstance(one, Tensor)]
+        own = {id(one) for one in tree.tensors}
+        outside = [(t, t._version) for t in (*found, *entries) if isinstance(t, Tensor) and id(t) not in own]
         modules = [seen(module) for _, module in tree.modules]
-        named = [*references(self._loss_fn), *entries, *hooks, *_hooks_of_all()]
-        return _State(modules, (tied, kinds), named, outside)
+        named = [*references(self._loss_fn), *entries, *(hook for kept in hooks for hook in kept.values())]
+        return _State(modules, (tied, kinds, counts), named, outside)
 
     def __getstate__(self) -> dict[str, Any]:
         return vars(self) | {"_lines": {}, "_state": None}  # a line is made anew
@@ -182,27 +184,31 @@ def trace(engine: GhostEngine, like: Any, size: int, groups: Groups, arrays: int
 
     given = [*engine.params.values(), *fixed.values(), *(one.new_zeros(size, *one.shape[1:]) for one in tensors)]
     weight = torch.empty(size, dtype=engine.narrowest, device=engine._device)
-    with _ONE_AT_A_TIME:
+    with IN_TURN, attributes_kept(engine.model):  # PyTorch's tracer has switches that belong to the process
         return TracedStep(run, given, [weight.clone() for _ in range(arrays * len(groups))], arrays * len(order))
 
 
 def check_traceable(engine: GhostEngine, like: Any, size: int) -> None:
     """Trace a chunk of ``size`` rows, and look whether the code draws numbers, which it would draw once for all steps.
 
+    Python's, NumPy's or PyTorch's generator may be moved by another thread, too. That is so where it also moves without
+    this trace, in as much time, and several lines are the same.
+
     Raises:
-        UnsupportedModuleError: Python's, NumPy's or PyTorch's generator has moved in each of three attempts; and there
-            was no other thread that could have moved it, or the three lines differ.
+        UnsupportedModuleError: The code draws numbers.
         Exception: Whatever else stands in the way.
     """
     found: list[TracedStep] = []
-    while len(found) < _ATTEMPTS:
-        before = _generators()
+    others_draw = True
+    for _ in range(_ATTEMPTS):
+        before, begun = _generators(), time.monotonic()
         found.append(Lines(engine.model, engine.loss_fn, like, size).line(engine, {"all": tuple(engine.params)}, 1))
-        if _generators() == before:
+        moved, seconds = _generators(), time.monotonic() - begun
+        if moved == before:
             return
-        if threading.active_count() == 1:
-            break
-    if len(found) == 1 or not all(found[0].same(one) for one in found):
+        time.sleep(seconds if threading.active_count() > 1 else 0)
+        others_draw = others_draw and _generators() != moved
+    if not (others_draw and all(found[0].same(one) for one in found)):
         raise UnsupportedModuleError(
             "the model or the loss draws numbers that do not come from a tensor of the batch (random.random(), "
             "torch.rand(1)): torch.rand_like(x) and dropout can be traced"
@@ -252,9 +258,9 @@ def _hooks(module: nn.Module) -> tuple[Mapping[int, Any], ...]:
     return module._forward_hooks, module._forward_pre_hooks
 
 
-def _hooks_of_all() -> list[Any]:
+def _hooks_of_all() -> list[Mapping[int, Any]]:
     """Return the hooks that are registered for all modules."""
     of_all = nn.modules.module
     forward = of_all._global_forward_hooks, of_all._global_forward_pre_hooks
     backward = of_all._global_backward_hooks, of_all._global_backward_pre_hooks
-    return [hook for kept in (*forward, *backward) for hook in kept.values()]
+    return [*forward, *backward]

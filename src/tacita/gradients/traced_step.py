@@ -149,8 +149,8 @@ class TracedStep:
 
     def same(self, other: "TracedStep") -> bool:
         """Return whether another line has the same operators and constants."""
-        constants = list(zip(self._constants, other._constants, strict=False))
-        return self._parts == other._parts and all(torch.equal(a, b) for a, b in constants)
+        alike = repr(self._parts) == repr(other._parts)  # where NaN equals itself
+        return alike and all(map(_same_values, self._constants, other._constants))
 
     @staticmethod
     def _run(instructions: Sequence[_Instruction], values: list[Any], lent: set[int]) -> None:
@@ -287,6 +287,10 @@ def _check(module: GraphModule) -> None:
         shared = node.args[:1] if node.target in _SHARING else shared
         if shared and isinstance(shared[0], Node):
             owner[node] = owner.get(shared[0], shared[0])
+
+
+def _same_values(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and bool(((one == other) | (one.isnan() & other.isnan())).all())
 
 
 def _memory(value: Any) -> int:

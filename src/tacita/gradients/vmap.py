@@ -33,8 +33,6 @@ class VmapEngine(ChunkedEngine):
 
     def _chunk_grads(self, chunk: Chunk) -> dict[str, Tensor]:
         tensors, rebuild = flatten(chunk.batch, chunk.size)
-        tree = ModuleTree(self.model)
-        marks = _BatchedMarks([*self.params.values(), *tree.tensors])
 
         def loss(params: dict[str, Tensor], *row: Tensor) -> Tensor:
             one = [t.unsqueeze(0) for t in row]
@@ -43,7 +41,10 @@ class VmapEngine(ChunkedEngine):
                 return losses_at(tree, self.loss_fn, params, rebuild(one), 1)[0]
 
         over_rows = (None, *(0 for _ in tensors))
-        with nothing_is_written(tree, self.params), rules_guarded():
-            grads = vmap(grad(loss), in_dims=over_rows, randomness="different")(self.params, *tensors)
+        with rules_guarded():
+            tree = ModuleTree(self.model)
+            marks = _BatchedMarks([*self.params.values(), *tree.tensors])
+            with nothing_is_written(tree, self.params):
+                grads = vmap(grad(loss), in_dims=over_rows, randomness="different")(self.params, *tensors)
         marks.check_nothing_is_kept()
         return grads

@@ -40,7 +40,7 @@ from tacita.gradients.record_batch import (
     records,
     rules_guarded,
 )
-from tacita.gradients.retention import Marks, nothing_is_written
+from tacita.gradients.retention import Marks, attributes_kept, nothing_is_written
 
 RECORDS = 2  # of a pass without values
 _UNSAFE_VIEW = torch.ops.aten._unsafe_view.default
@@ -98,14 +98,15 @@ def capture(
     """
     unwritten = partial(nothing_lent_is_written, tensors_in(chunk.batch)) if chunk.lent else nullcontext
     while True:
-        tree = ModuleTree(model)
-        _check_backward_hooks(tree)
         leaves = {name: p.detach().requires_grad_() for name, p in params.items() if name not in bare}
         copies = {n: params[n].detach().expand(chunk.size, *params[n].shape).requires_grad_() for n in sorted(bare)}
-        with rules_guarded(), nothing_is_written(tree, params), unwritten(), torch.enable_grad():
-            early = None if take_norms is None else EarlyNorms(take_norms)
-            losses, recorder = _forward(tree, loss_fn, leaves, copies, chunk, early)
-            of_leaves, of_copies = _backward(losses, recorder, leaves, copies)
+        with rules_guarded(), torch.enable_grad():
+            tree = ModuleTree(model)
+            _check_backward_hooks(tree)
+            with nothing_is_written(tree, params), unwritten():
+                early = None if take_norms is None else EarlyNorms(take_norms)
+                losses, recorder = _forward(tree, loss_fn, leaves, copies, chunk, early)
+                of_leaves, of_copies = _backward(losses, recorder, leaves, copies)
         del losses
         for call in recorder.calls:
             call.check_gradient()
@@ -142,7 +143,7 @@ def capture_without_values(
             batch = map_tensors(lambda t: torch.empty(RECORDS, *t.shape[1:], dtype=t.dtype, device=t.device), like)
             points = {name: fakes.from_tensor(p.detach()) for name, p in params.items()}
             versions = [t._version for t in tensors_in(batch)]
-            with WritesUnseen() as unseen:
+            with WritesUnseen() as unseen, attributes_kept(model):
                 _, bare = capture(model, loss_fn, points, Chunk(batch, RECORDS, 0))
             as_it_was = [t._version for t in tensors_in(batch)] == versions
             return PassWithoutValues(bare, as_it_was and not unseen.possible)
