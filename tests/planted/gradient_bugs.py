@@ -831,3 +831,9 @@ def a_backward_pass_is_not_guarded():
 def fields_in_the_order_of_the_first_record():
     """The first record of a batch decides in which order a model's code meets the fields of all others."""
     put(data.ItemRows, "_arranged", lambda self, batch: batch)
+
+
+@bug(caught_by=["tests/gradients/test_threads.py::test_no_thread_takes_the_tensors_of_another_for_the_model_s"])
+def threads_do_not_take_turns():
+    """A thread takes the tensors that another one has put into a model for the model's own, and leaves them there."""
+    put(functional, "IN_TURN", nullcontext())

@@ -1,8 +1,6 @@
 """Bugs of traced steps: what a line of operators no longer sees."""
 
-from contextlib import nullcontext
-
-from tacita.gradients import functional, traced, traced_step
+from tacita.gradients import traced, traced_step
 from tests.planted.plant import bug, put, swap
 
 TRACED = "tests/gradients/test_traced.py::"
@@ -76,9 +74,3 @@ def a_row_that_is_not_finite_meets_no_mask():
 def lines_do_not_ask_for_autocast():
     """A step that was traced without autocast runs under it, or the other way round."""
     put(traced, "_switches", lambda device: ())
-
-
-@bug(caught_by=["tests/gradients/test_threads.py::test_no_thread_takes_the_tensors_of_another_for_the_model_s"])
-def threads_do_not_take_turns():
-    """A thread takes the tensors that another one has put into a model for the model's own, and leaves them there."""
-    put(functional, "IN_TURN", nullcontext())
