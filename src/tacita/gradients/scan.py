@@ -114,7 +114,7 @@ def _sharded(name: str, module: nn.Module) -> Refusal | None:
             name,
             "has parameters that are spread over several ranks (DTensor, as FSDP2 and tensor parallelism make them), "
             "which is not supported",
-            "hold the whole model on every rank, and share the rows: process_group=",
+            "hold the whole model on every rank, and share the rows: process_group=, or shard it with fully_shard",
         )
     return None
 

@@ -20,6 +20,7 @@ from tacita._row_numbers import RowNumbers
 from tacita.accounting import Part
 from tacita.estimators.estimator import Estimator, Values
 from tacita.gradients.engine import GradientSource
+from tacita.gradients.sharded import shard_like
 from tacita.ledger import Ledger, Session, Share
 from tacita.ledger.reservations import BLOCK
 from tacita.mechanisms import CalibratedGaussian, Mechanism
@@ -224,14 +225,14 @@ class GradientOracle:
         """
         if any(p.is_complex() for p in params.values()):
             raise complex_refused(params)
-        with self.line.turn():
+        with self.line.turn(), self.source.whole(params) as point:
             while True:  # a redone query whose values differ is made again under the next unused number
-                query, rows, seed = self.draws.planned(self.line.begin(), params)
-                engine = self.source.engine(params, rows, query=query, seed=seed)
+                query, rows, seed = self.draws.planned(self.line.begin(), point)
+                engine = self.source.engine(point, rows, query=query, seed=seed)
                 values, seen = self.estimator.look(engine, self.line.state)
                 if self.line.commit(query, values, seen):  # the ledger is written: from here on the query counts
                     break
-            released = self.line.noisy(self._dtypes(params) if self._rounded_last else None)
+            released = self.line.noisy(self._dtypes(point) if self._rounded_last else None)
         # ---- below the line: may be logged, reused, published ----
         divisor = self.divisor
         return Release(
@@ -288,12 +289,13 @@ class GradientOracle:
             raise TypeError("backward() needs a source with a model; ask query(params) instead.")
         params = trainable(self.source.model)
         named = [*params] if updates is None else names_of(updates, params)
-        with self.randomness.query_lock:
+        with self.randomness.query_lock, self.source.ranks.together():
             self._updates.check(params, accumulate)
             for parameter in () if accumulate else params.values():
                 parameter.grad = None  # the next one replaces it, and the query needs its memory
             release = self.query(params)
-            gradients = {name: release.gradient[name].to(params[name].dtype) for name in named}
+            whole = {name: release.gradient[name].to(params[name].dtype) for name in named}
+            gradients = {name: shard_like(gradient, params[name]) for name, gradient in whole.items()}
             self._updates.assign(params, gradients, accumulate)
         return release
 

@@ -1,0 +1,459 @@
+"""An oracle on a model that FSDP2 has sharded releases what it releases on the whole model in one process."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+
+import tacita
+from tacita.errors import RankError, UnsupportedModuleError
+from tacita.gradients import sharded
+from tests.oracles.processes import run_processes
+from tests.oracles.ranks import results
+
+ROWS, QUERIES = 40, 4
+X = torch.randn(ROWS, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+Y = X.sum(1)
+
+
+class Tied(nn.Module):
+    """A network with a tied parameter, a frozen one and a buffer; 7 is divided by neither 2 nor 3."""
+
+    def __init__(self):
+        super().__init__()
+        self.enter, self.inner, self.leave = nn.Linear(5, 7), nn.Linear(7, 7), nn.Linear(7, 1)
+        self.again = nn.Linear(7, 7)
+        self.again.weight = self.inner.weight
+        self.frozen = nn.Linear(7, 7)
+        for p in self.frozen.parameters():
+            p.requires_grad_(False)
+        self.register_buffer("scale", torch.full((7,), 1.5))
+
+    def forward(self, x):
+        h = torch.tanh(self.enter(x)) * self.scale
+        return self.leave(torch.tanh(self.again(torch.tanh(self.frozen(self.inner(h))))))
+
+
+def loss_fn(model, batch):
+    return (model(batch[0]).squeeze(1) - batch[1]).square()
+
+
+def make_model(kind=Tied):
+    torch.manual_seed(1)
+    return kind().double()
+
+
+def shard(model, size, **options):
+    mesh = init_device_mesh("cpu", (size,))
+    for layer in (model.enter, model.leave):
+        fully_shard(layer, mesh=mesh, **options)
+    return fully_shard(model, mesh=mesh, **options)
+
+
+def make_oracle(model, rank=0, group=None, **more):
+    ledger = tacita.Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one row") if rank == 0 else None
+    settings = dict(
+        ledger=ledger,
+        sampler=tacita.PoissonSampler(sample_rate=0.3, num_records=ROWS),
+        clipper=tacita.FlatClipper(max_grad_norm=1.0),
+        mechanism=tacita.GaussianMechanism(noise_multiplier=1.0),
+        planned_queries=QUERIES,
+        process_group=group,
+        randomness=tacita.Randomness.insecure(0) if rank == 0 else None,
+    )
+    return tacita.ClippedGradientOracle(model, loss_fn, (X, Y), **{**settings, **more})
+
+
+OPTIMIZERS = {
+    "momentum": lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9),
+    "adam": lambda params: torch.optim.Adam(params, lr=0.05),
+    "foreach": lambda params: torch.optim.AdamW(params, lr=0.05, foreach=True),
+    "fused": lambda params: torch.optim.Adam(params, lr=0.05, fused=True),
+}
+
+
+def flat(gradient):
+    return torch.cat([gradient[name].flatten() for name in sorted(gradient)])
+
+
+def whole(model):
+    return {name: (p.full_tensor() if isinstance(p, DTensor) else p).detach() for name, p in model.named_parameters()}
+
+
+def trained(oracle, optimizer="momentum", public=False):
+    """The releases of a run, and the parameters at its end."""
+    model = oracle.source.model
+    stepped, released = OPTIMIZERS[optimizer](model.parameters()), []
+    while oracle.remaining_queries:
+        released.append(flat(oracle.backward().gradient))
+        for p in model.parameters():
+            assert (p.grad is not None) == p.requires_grad
+            if isinstance(p, DTensor) and p.requires_grad:
+                assert isinstance(p.grad, DTensor)
+                assert (p.grad.placements, p.grad.device_mesh) == (p.placements, p.device_mesh)
+                assert p.grad.to_local().shape == p.to_local().shape
+        stepped.step()
+        if public:
+            with torch.no_grad():
+                model(X[:3])  # FSDP's own forward pass, which leaves the root unsharded
+    return torch.stack(released), flat(whole(model))
+
+
+def on_shards(size, optimizer="momentum", public=False, **more):
+    def work(rank, group):
+        return trained(make_oracle(shard(make_model(), size), rank, group, **more), optimizer, public)
+
+    return results(run_processes(size, work))
+
+
+def assert_same(found, alone):
+    for released, ends in found:
+        torch.testing.assert_close(released, alone[0], rtol=1e-11, atol=1e-11)
+        torch.testing.assert_close(ends, alone[1], rtol=1e-11, atol=1e-11)
+        assert torch.equal(released, found[0][0])
+        assert torch.equal(ends, found[0][1])
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("optimizer", ["momentum", "adam"])
+def test_a_sharded_run_is_that_of_the_whole_model(size, optimizer):
+    alone = trained(make_oracle(make_model()), optimizer)
+    assert_same(on_shards(size, optimizer), alone)
+
+
+@pytest.mark.parametrize("optimizer", ["foreach", "fused"])
+def test_optimizers_for_lists_of_shards_are_seen_to_step(optimizer):
+    assert_same(on_shards(2, optimizer), trained(make_oracle(make_model()), optimizer))
+
+
+@pytest.mark.parametrize("method", ["ghost", "traced", "vmap", "loop"])
+def test_every_method_serves_shards(method):
+    more = dict(method=method, max_physical_batch_size=8)
+    assert_same(on_shards(2, **more), trained(make_oracle(make_model(), **more)))
+
+
+def test_sums_on_a_grid_and_their_noise_have_the_bits_of_one_process():
+    more = dict(method="loop", mechanism=tacita.RoundedGaussian(noise_multiplier=1.0))
+    released, ends = trained(make_oracle(make_model(), **more))
+    for found in on_shards(3, **more):
+        assert torch.equal(found[0], released)
+        assert torch.equal(found[1], ends)
+
+
+def test_without_noise_the_sum_is_that_of_the_clipped_rows():
+    more = dict(mechanism=tacita.GaussianMechanism(noise_multiplier=0.0))
+    assert_same(on_shards(2, **more), trained(make_oracle(make_model(), **more)))
+
+
+def test_a_public_forward_pass_between_queries_changes_nothing():
+    assert_same(on_shards(2, public=True), trained(make_oracle(make_model())))
+
+
+def test_ranks_without_rows_and_with_empty_shards_stay_in_step():
+    more = dict(sampler=tacita.PoissonSampler(sample_rate=0.01, num_records=ROWS), planned_queries=6)
+    assert_same(on_shards(3, **more), trained(make_oracle(make_model(), **more)))
+
+
+def test_between_queries_the_model_and_its_twin_hold_shards_alone():
+    def work(rank, group):
+        oracle = make_oracle(shard(make_model(), 2), rank, group)
+        oracle.backward()
+        model, twin = oracle.source.model, oracle.source._network
+        held = sum(p.to_local().untyped_storage().nbytes() for p in model.parameters())
+        taken = sum(p.untyped_storage().nbytes() for p in twin.parameters())
+        names = [name for name, _ in twin.named_parameters()] == [name for name, _ in model.named_parameters()]
+        return held, taken, names, any(isinstance(one, FSDPModule) for one in twin.modules())
+
+    for held, taken, names, fsdp in results(run_processes(2, work)):
+        assert held < 8 * sum(p.numel() for p in make_model().parameters()) * 0.65
+        assert taken <= 8 * 9  # one number for each parameter
+        assert names
+        assert not fsdp
+
+
+def test_modes_and_hooks_set_after_the_oracle_was_built_are_seen():
+    class Drops(Tied):
+        def __init__(self):
+            super().__init__()
+            self.drop, self.factor = nn.Dropout(0.5), 1.0
+
+        def forward(self, x):
+            return super().forward(self.drop(x)) * self.factor
+
+    def changed(rank=0, group=None):
+        model = make_model(Drops)
+        sharded = model if group is None else shard(model, 2)
+        oracle = make_oracle(sharded, rank, group)
+        oracle.backward()
+        sharded.eval()
+        sharded.factor = 0.5
+        sharded.inner.register_forward_hook(lambda module, args, output: output * 1.1)
+        sharded.scale.mul_(2)
+        return flat(oracle.backward(accumulate=True).gradient)
+
+    alone = changed()
+    for found in results(run_processes(2, changed)):
+        torch.testing.assert_close(found, alone, rtol=1e-11, atol=1e-11)
+
+
+def test_gradients_are_accumulated_and_taken_in_turns_on_shards():
+    def work(rank=0, group=None):
+        model = make_model()
+        model = model if group is None else shard(model, 2)
+        oracle = make_oracle(model, rank, group)
+        oracle.backward()
+        oracle.backward(accumulate=True)
+        total = {n: p.grad.full_tensor() if group else p.grad for n, p in model.named_parameters() if p.requires_grad}
+        total = {name: one.clone() for name, one in total.items()}
+        oracle.backward(updates=[model.enter.bias], accumulate=True)
+        with pytest.raises((RuntimeError, RankError), match="not updated|another rank failed"):
+            torch.optim.SGD(model.parameters(), lr=0.1).step()
+            oracle.backward()
+            oracle.backward()
+        return flat(total), [p.grad is None for p in model.parameters()]
+
+    alone = work()
+    for total, none in results(run_processes(2, work)):
+        torch.testing.assert_close(total, alone[0], rtol=1e-11, atol=1e-11)
+        assert none == alone[1]
+
+
+@pytest.mark.parametrize("place", ["read", "gather", "update"])
+def test_a_rank_that_fails_tells_the_others_and_the_query_can_be_asked_again(place):
+    def work(rank, group):
+        oracle = make_oracle(shard(make_model(), 2), rank, group)
+        if rank == 1:
+            owner, name = {
+                "read": (oracle.source, "read"),
+                "gather": (oracle.source._sharded, "whole"),
+                "update": (oracle._updates, "check"),
+            }[place]
+            setattr(owner, name, lambda *args: 1 / 0)
+        with pytest.raises(ZeroDivisionError if rank == 1 else RankError):
+            oracle.backward()
+        if rank == 1:
+            delattr(owner, name)
+        lines = oracle.session.queries_made if rank == 0 else 0
+        return lines, *trained(oracle)
+
+    found = results(run_processes(2, work))
+    assert [lines for lines, *_ in found] == [0, 0]
+    assert_same([one for _, *one in found], trained(make_oracle(make_model())))
+
+
+def test_a_rank_that_is_gone_while_parameters_are_gathered_is_an_error():
+    def work(rank, group):
+        oracle = make_oracle(shard(make_model(), 2), rank, group)
+        if rank == 1:
+            sharded.gathered = lambda params: (_ for _ in ()).throw(KeyboardInterrupt)
+        raised = []
+        for _ in range(2):
+            try:
+                oracle.backward()
+            except BaseException as error:
+                raised.append((type(error), "lost each other" in str(error)))
+                if rank == 1:
+                    break
+        return raised
+
+    first, second = run_processes(2, work)
+    assert first == [(RankError, True)] * 2
+    assert second == [(KeyboardInterrupt, False)]
+
+
+@pytest.mark.parametrize("differs", ["frozen", "unsharded", "values", "method"])
+def test_ranks_that_differ_are_refused_when_the_oracle_is_built(differs):
+    def work(rank, group):
+        model, more = make_model(), {}
+        if rank == 1 and differs == "frozen":
+            model.leave.bias = nn.Parameter(torch.zeros(1))  # float32
+        if not (rank == 1 and differs == "unsharded"):
+            shard(model, 2) if not (differs == "unsharded") else [
+                fully_shard(layer, mesh=init_device_mesh("cpu", (2,))) for layer in (model,)
+            ]
+        else:
+            init_device_mesh("cpu", (2,))
+        if rank == 1 and differs == "values":
+            model.scale += 1e-9
+        if rank == 1 and differs == "method":
+            more = dict(method="nonsense")
+        make_oracle(model, rank, group, **more)
+
+    first, second = run_processes(2, work)
+    assert isinstance(first, RankError)
+    assert isinstance(second, ValueError if differs == "method" else RankError)
+
+
+def test_a_run_is_resumed_from_whole_weights_on_another_number_of_ranks():
+    def first_half(rank, group):
+        model = shard(make_model(), 2)
+        oracle = make_oracle(model, rank, group)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2):
+            oracle.backward()
+            optimizer.step()
+        with pytest.raises(RuntimeError, match="rank 0") if rank else nullcontext():
+            oracle.state_dict()
+        return whole(model), oracle.remaining_queries
+
+    from contextlib import nullcontext
+
+    (weights, left), _ = results(run_processes(2, first_half))
+    assert left == QUERIES - 2
+
+    def second_half(rank, group):
+        """The same ledger, key and session in one process: the first half is made again on rank 0's side."""
+        model = make_model()
+        ledger = tacita.Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one row") if rank == 0 else None
+        randomness = tacita.Randomness.insecure(0) if rank == 0 else None
+        model = shard(model, 3)
+        oracle = make_oracle(model, rank, group, ledger=ledger, randomness=randomness)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2):
+            oracle.backward()
+            optimizer.step()
+        state = oracle.state_dict() if rank == 0 else {}
+        again = make_oracle(
+            model, rank, group, ledger=ledger, randomness=randomness, session=oracle.session if rank == 0 else None
+        )
+        again.load_state_dict(state)
+        before = whole(model)
+        while again.remaining_queries:
+            again.backward()
+            optimizer.step()
+        return before, whole(model)
+
+    alone = make_oracle(make_model())
+    optimizer = torch.optim.SGD(alone.source.model.parameters(), lr=0.1)
+    while alone.remaining_queries:
+        alone.backward()
+        optimizer.step()
+    for before, ends in results(run_processes(3, second_half)):
+        torch.testing.assert_close(flat(before), flat(weights), rtol=1e-11, atol=1e-11)
+        torch.testing.assert_close(flat(ends), flat(whole(alone.source.model)), rtol=1e-11, atol=1e-11)
+
+
+def refusal(size, build, kind, says):
+    found = run_processes(size, build)
+    assert all(isinstance(error, (kind, RankError)) for error in found), found
+    assert any(says in str(error) for error in found), found
+
+
+def test_shards_without_a_process_group_are_refused():
+    def build(rank, group):
+        make_oracle(shard(make_model(), 2), rank, None)
+
+    refusal(2, build, ValueError, "process_group must be given")
+
+
+def test_a_mesh_of_other_ranks_is_refused():
+    def build(rank, group):
+        pairs = [torch.distributed.new_group([0, 1]), torch.distributed.new_group([2])]
+        mesh = init_device_mesh("cpu", (3,))
+        model = fully_shard(make_model(), mesh=mesh)
+        make_oracle(model, 0 if rank == 2 else rank, pairs[rank == 2])
+
+    refusal(3, build, ValueError, "process_group must have the ranks of the mesh")
+
+
+def test_tensor_parallelism_is_refused():
+    def build(rank, group):
+        mesh = init_device_mesh("cpu", (2,))
+        model = make_model()
+        model.leave.weight = nn.Parameter(distribute_tensor(model.leave.weight.detach(), mesh, [Shard(1)]))
+        make_oracle(model, rank, group)
+
+    def beside(rank, group):
+        from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+
+        mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("data", "tensor"))
+        model = make_model()
+        parallelize_module(model.leave, mesh["tensor"], {"": ColwiseParallel()})
+        fully_shard(model, mesh=mesh["data"])
+        make_oracle(model, rank, group)
+
+    refusal(2, build, UnsupportedModuleError, "hold the whole model on every rank")
+    refusal(2, beside, UnsupportedModuleError, "another kind of parallelism")
+
+
+def test_a_policy_that_would_be_ignored_is_refused():
+    def build(rank, group):
+        model = shard(make_model(), 2, mp_policy=MixedPrecisionPolicy(param_dtype=torch.float32))
+        make_oracle(model, rank, group)
+
+    refusal(2, build, UnsupportedModuleError, "MixedPrecisionPolicy")
+
+
+@pytest.mark.parametrize("way", ["loss", "attribute", "global of a method"])
+def test_a_model_reached_by_another_way_is_refused(way):
+    class Listed(Tied):
+        def forward(self, x):
+            if way == "global of a method" and torch.distributed.is_initialized():
+                return hidden(x) + super().forward(x)
+            return super().forward(x)
+
+    def hidden(x):
+        return globals()["_MODEL"].enter(x).sum(1, keepdim=True)
+
+    def build(rank, group):
+        model = shard(make_model(Listed), 2)
+        globals()["_MODEL"] = model
+        if way == "attribute":
+            model.layers = [model.inner]
+        more = {}
+        if way == "loss":
+            tacita.ClippedGradientOracle(
+                model, lambda other, batch: (model(batch[0]).squeeze(1) - batch[1]).square(), (X, Y),
+                ledger=None, sampler=tacita.PoissonSampler(sample_rate=0.3, num_records=ROWS),
+                clipper=tacita.FlatClipper(max_grad_norm=1.0), planned_queries=1, process_group=group,
+                mechanism=tacita.GaussianMechanism(noise_multiplier=1.0),
+            )  # fmt: skip
+        make_oracle(model, rank, group, **more)
+
+    refusal(2, build, UnsupportedModuleError, "leads to a sharded module in another way")
+
+
+def test_fit_refuses_shards():
+    def build(rank, group):
+        tacita.fit(
+            shard(make_model(), 2), loss_fn, (X, Y), target_epsilon=3.0, target_delta=1e-4, epochs=1,
+            max_grad_norm=1.0, optimizer=lambda params: torch.optim.SGD(params, lr=0.1), privacy_unit="one row",
+            num_records=ROWS, expected_batch_size=10, process_group=group,
+        )  # fmt: skip
+
+    refusal(2, build, UnsupportedModuleError, "fit does not take a model that fully_shard has sharded")
+
+
+def test_a_shard_is_the_ranks_own_and_its_memory_too():
+    def work(rank, group):
+        mesh = init_device_mesh("cpu", (3,))
+        full = torch.arange(21.0).view(7, 3)
+        parameter = distribute_tensor(full, mesh, [Shard(0)])
+        found = sharded.shard_like(full, parameter)
+        return found.to_local(), found.full_tensor(), found.to_local().untyped_storage().nbytes()
+
+    rows = [(0, 3), (3, 6), (6, 7)]
+    for (first, last), (local, full, size) in zip(rows, results(run_processes(3, work)), strict=True):
+        assert torch.equal(local, torch.arange(21.0).view(7, 3)[first:last])
+        assert torch.equal(full, torch.arange(21.0).view(7, 3))
+        assert size == local.numel() * 4
+
+
+def test_the_model_is_left_as_it_was():
+    def work(rank, group):
+        model = shard(make_model(), 2)
+        before = [copy.copy(vars(module)) for module in model.modules()]
+        hooks = [(dict(m._forward_hooks), dict(m._forward_pre_hooks)) for m in model.modules()]
+        oracle = make_oracle(model, rank, group)
+        oracle.backward()
+        same = all(
+            a.keys() == vars(m).keys() and all(a[k] is vars(m)[k] for k in a)
+            for a, m in zip(before, model.modules(), strict=True)
+        )
+        return same, hooks == [(dict(m._forward_hooks), dict(m._forward_pre_hooks)) for m in model.modules()]
+
+    assert results(run_processes(2, work)) == [(True, True)] * 2
