@@ -30,7 +30,7 @@ from tacita.gradients.randomness_check import check_draws_nothing
 from tacita.gradients.reachable import is_seen_through, reachable
 from tacita.gradients.scan import check_modules, scan
 from tacita.gradients.seeds import derived_seed, fresh_seed
-from tacita.gradients.sharded import ShardedModel, is_sharded, refuse_sharded
+from tacita.gradients.sharded import ShardedModel, is_sharded
 from tacita.gradients.traced import Lines, TracedEngine
 from tacita.gradients.views import SeveralViews
 
@@ -62,6 +62,7 @@ class NetworkSource(GradientSource):
         max_physical_batch_size: Rows in memory at once. Bounds memory, and changes nothing else but the order of
             summation. ``None``: the whole batch for ghost; for loop and vmap as many rows as have 256 MiB of gradients.
         process_group: The processes that share the rows of each batch, as in :class:`~tacita.ClippedGradientOracle`.
+            With one, the model may be sharded by FSDP2 (``fully_shard``).
 
     Raises:
         UnsupportedModuleError: Per-sample gradients are not defined, or ``method`` cannot serve the model.
@@ -209,8 +210,7 @@ class NetworkSource(GradientSource):
 
     def check_draws_nothing(self) -> None:
         """Raise ``UnsupportedModuleError`` if the model draws at random in its present mode; no data is used."""
-        refuse_sharded(self.model, "a test of where a gradient is small")
-        check_draws_nothing(self.model, self.loss_fn, self._probe)
+        check_draws_nothing(self._network, self.loss_fn, self._probe)
 
     def records_digest(self, seed: int) -> bytes:
         """Return a digest of arrays as a whole, or of a ``Dataset``'s length and 64 rows that ``seed`` chooses."""

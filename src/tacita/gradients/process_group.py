@@ -33,8 +33,8 @@ _DIFFERS = {
     "records": "the ranks have different data sets: every rank must hand in all records, in the same order.",
     "model": "the ranks have different parameters or buffers: load the same weights on every rank (draw them under "
     "one torch.manual_seed, or broadcast rank 0's).",
-    "shards": "the ranks have parameters of other names, shapes or dtypes, or shards of other ones: call fully_shard on "
-    "the same model in the same way on every rank.",
+    "shards": "the ranks have parameters of other names, shapes or dtypes, or shards of other ones: call fully_shard "
+    "on the same model in the same way on every rank.",
 }
 
 

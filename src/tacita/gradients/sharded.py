@@ -174,18 +174,15 @@ class PlainTwin:
             UnsupportedModuleError: It does; the message says where.
         """
         apart = {"_parameters", "_buffers", "_modules", "_flat_weights"}  # the last is made anew by recurrent networks
-        attributes = [{k: v for k, v in vars(copy).items() if k not in apart} for copy in self._copies.values()]
+        attributes = {
+            f"model.{name}": {key: value for key, value in vars(module).items() if key not in apart}
+            for name, module in self.model.named_modules()
+        }
+        found = reachable(loss_fn, self.model) | reachable(partial(len, attributes), self.model)
         originals = {id(module) for module in self._copies} | {id(p) for p in self._original.parameters()}
-        for where, thing in reachable(partial(loss_fn, attributes), self.model).items():
+        for where, thing in found.items():
             if id(thing) in originals:
-                path = where.removeprefix("loss_fn.").replace("func", "loss_fn", 1)
-                if path.startswith("args.0."):  # args.0.<number of the module>.'<attribute>'
-                    number, _, attribute = path.removeprefix("args.0.").partition(".")
-                    path = f"{type(self._original_at(int(number))).__name__}.{attribute.replace(chr(39), '')}"
-                raise _reached(path)
-
-    def _original_at(self, number: int) -> nn.Module:
-        return [*self._copies.values()][number]
+                raise _reached(where.removeprefix("loss_fn.args.0."))
 
     def _fill(self, own: dict[str, Any], given: Mapping[str, Any], tensors: Mapping[int, Tensor]) -> None:
         """Make the attributes ``own`` of a copy those that its module was ``given``."""
@@ -221,8 +218,8 @@ def refuse_sharded(model: nn.Module, what: str) -> None:
     """Raise ``UnsupportedModuleError`` if the model is sharded, which ``what`` does not support."""
     if is_sharded(model):
         raise UnsupportedModuleError(
-            f"{what} does not take a model that fully_shard has sharded: build an oracle on it with process_group=, step "
-            "an optimizer in a loop of your own (docs/process-group.md), or leave the model unsharded."
+            f"{what} does not take a model that fully_shard has sharded: build an oracle on it with process_group=, "
+            "step an optimizer in a loop of your own (docs/process-group.md), or leave the model unsharded."
         )
 
 
