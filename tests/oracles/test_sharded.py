@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 import tacita
-from tacita.errors import RankError, UnsupportedModuleError
+from tacita.errors import BudgetExceededError, RankError, UnsupportedModuleError
 from tacita.gradients import sharded, traced
 from tests.oracles.processes import run_processes
 from tests.oracles.ranks import results
@@ -199,6 +199,26 @@ def test_sums_on_a_grid_and_their_noise_have_the_bits_of_one_process():
 def test_without_noise_the_sum_is_that_of_the_clipped_rows():
     more = dict(mechanism=tacita.GaussianMechanism(noise_multiplier=0.0))
     assert_same(on_shards(2, **more), trained(make_oracle(make_model(), **more)))
+
+
+def test_a_model_whose_root_is_not_sharded_is_served():
+    def work(rank, group):
+        model, mesh = make_model(), init_device_mesh("cpu", (2,))
+        for layer in (model.enter, model.frozen):
+            fully_shard(layer, mesh=mesh)
+        return trained(make_oracle(model, rank, group), public=True)
+
+    assert_same(results(run_processes(2, work)), trained(make_oracle(make_model())))
+
+
+def test_a_plan_that_is_used_up_ends_on_every_rank():
+    def work(rank, group):
+        oracle = make_oracle(shard(make_model(), 2), rank, group, planned_queries=1)
+        oracle.backward()
+        torch.optim.SGD(oracle.source.model.parameters(), lr=0.1).step()
+        oracle.backward()
+
+    assert [type(error) for error in run_processes(2, work)] == [BudgetExceededError] * 2
 
 
 def test_a_public_forward_pass_between_queries_changes_nothing():
@@ -460,6 +480,36 @@ def test_a_model_reached_by_another_way_is_refused(way):
         make_oracle(model, rank, group, **more)
 
     refusal(2, build, UnsupportedModuleError, "leads to a sharded module in another way")
+
+
+def test_a_model_that_is_sharded_after_the_oracle_was_built_is_refused():
+    def build(rank, group):
+        model = make_model()
+        oracle = make_oracle(model, rank, group)
+        shard(model, 2)
+        model(X[:2])  # its parameters look whole now
+        oracle.backward()
+
+    refusal(2, build, UnsupportedModuleError, "shard the model first")
+
+
+def test_fsdp1_is_refused():
+    def build(rank, group):
+        model = FullyShardedDataParallel(make_model(), device_id=torch.device("cpu"), use_orig_params=True)
+        make_oracle(model, rank, group)
+
+    refusal(2, build, UnsupportedModuleError, "shard the model with fully_shard")
+
+
+def test_a_stationary_test_refuses_shards():
+    def build(rank, group):
+        tacita.StationaryTest(
+            shard(make_model(), 1), loss_fn, (X, Y), num_records=ROWS, epsilon=1.0, alpha=0.1, hessian_lipschitz=1.0,
+            max_grad_norm=1.0, declared_max_hessian_norm=1.0, max_tests=1, failure_probability=0.1,
+            ledger=tacita.Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one row"),
+        )  # fmt: skip
+
+    refusal(1, build, UnsupportedModuleError, "StationaryTest does not take a model that fully_shard has sharded")
 
 
 def test_fit_refuses_shards():

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from tacita import _validate
 from tacita._row_numbers import RowNumbers
+from tacita.errors import UnsupportedModuleError
 from tacita.gradients import lent_memory
 from tacita.gradients.batches import flatten, tensors_in, to_device
 from tacita.gradients.chunked import Chunk, ChunkedEngine
@@ -144,6 +145,10 @@ class NetworkSource(GradientSource):
     def whole(self, params: Mapping[str, Tensor]) -> Iterator[Mapping[str, Tensor]]:
         """Give the whole parameters on every rank, where FSDP has sharded the model; else ``params`` as they are."""
         if self._sharded is None:
+            if is_sharded(self.model):
+                raise UnsupportedModuleError(
+                    "fully_shard was called after the oracle was built: shard the model first, then build the oracle."
+                )
             yield params
             return
         with self._sharded.whole(params) as found:

@@ -36,7 +36,7 @@ def is_dtensor(tensor: Any) -> bool:
 
 def is_sharded(model: nn.Module) -> bool:
     """Return whether ``fully_shard`` was called on the model or one of its modules."""
-    return any(_is_fsdp_module(module) for module in model.modules())
+    return FSDP in sys.modules and any(_is_fsdp_module(module) for module in model.modules())
 
 
 def reshard(model: nn.Module) -> None:
