@@ -211,6 +211,45 @@ def test_a_model_whose_root_is_not_sharded_is_served():
     assert_same(results(run_processes(2, work)), trained(make_oracle(make_model())))
 
 
+def fully(model, mesh, **options):
+    fully_shard([model.enter, model.leave], mesh=mesh)
+    return fully_shard(model, mesh=mesh, **options)
+
+
+WAYS = {
+    "several modules as one": fully,
+    "whole after a forward pass": lambda model, mesh: fully(model, mesh, reshard_after_forward=False),
+    "some parameters left whole": lambda model, mesh: fully(model, mesh, ignored_params={model.inner.bias}),
+    "the last axis": lambda model, mesh: fully_shard(
+        model, mesh=mesh, shard_placement_fn=lambda p: Shard(p.ndim - 1) if p.shape[-1] % 2 == 0 else None
+    ),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_ways_to_shard_and_a_public_backward_pass_between(way):
+    class Patched(Tied):
+        def __init__(self):
+            super().__init__()
+            self.leave = nn.Linear(7, 1)
+            self.leave.forward = type(self.leave).forward.__get__(self.leave)  # bound to the module itself
+            self.enter = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 7))
+
+    def work(rank=0, group=None):
+        model = make_model(Patched)
+        if group is not None:
+            model = WAYS[way](model, init_device_mesh("cpu", (2,)))
+        oracle = make_oracle(model, rank, group)
+        optimizer, released = torch.optim.SGD(model.parameters(), lr=0.1), []
+        while oracle.remaining_queries:
+            released.append(flat(oracle.backward().gradient))
+            optimizer.step()
+            loss_fn(model, (X[:4], Y[:4])).mean().backward()  # of public rows, through FSDP
+        return torch.stack(released), flat(whole(model))
+
+    assert_same(results(run_processes(2, work)), work())
+
+
 def test_a_plan_that_is_used_up_ends_on_every_rank():
     def work(rank, group):
         oracle = make_oracle(shard(make_model(), 2), rank, group, planned_queries=1)

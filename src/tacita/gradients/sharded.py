@@ -26,6 +26,7 @@ from tacita.gradients.reachable import reachable
 FSDP = "torch.distributed.fsdp"  # where everything is defined that FSDP attaches to a module
 _FOREIGN = ("torch.distributed.tensor", "torch.distributed._composable.replicate")  # hooks of other parallelism
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+_HELD = ("_parameters", "_buffers", "_modules", *_HOOKS)  # mappings of which a twin has its own
 _MARKS = ("_is_fsdp_managed_module", "_fsdp_use_orig_params", "_compiled_call_impl")  # the last calls the original
 
 
@@ -188,19 +189,17 @@ class PlainTwin:
         """Make the attributes ``own`` of a copy those that its module was ``given``."""
         made: dict[str, Callable[[Any], Any]] = {
             "_parameters": lambda t: tensors.get(id(t), t),
-            "_buffers": lambda t: t,
             "_modules": self._copies.get,
-            **dict.fromkeys(_HOOKS, lambda hook: hook),
         }
         before = own.copy()
         own.clear()
         for key, value in given.items():
-            if key in made:
-                held = before[key] if key in before else type(value)()
+            if key in _HELD or _holds_fsdp(value):
+                held = own[key] = before[key] if key in before else type(value)()
                 held.clear()
-                held.update({name: made[key](one) for name, one in value.items() if not _of_fsdp(one)})
-                own[key] = held
-            elif not (key in _MARKS or _holds_fsdp(value)):
+                make = made.get(key, lambda one: one)
+                held.update({name: make(one) for name, one in value.items() if not _of_fsdp(one)})
+            elif key not in _MARKS:
                 own[key] = self._bound(value, before.get(key))
 
     def _bound(self, value: Any, before: Any) -> Any:
@@ -311,9 +310,12 @@ def _home(hook: Any) -> str:
 
 
 def _of_fsdp(thing: Any) -> bool:
-    return callable(thing) and not isinstance(thing, Tensor | nn.Module) and _home(thing).startswith(FSDP)
+    """Return whether a value is a hook or the state that FSDP attaches to a module."""
+    if isinstance(thing, Tensor | nn.Module):
+        return False
+    return type(thing).__module__.startswith(FSDP) or (callable(thing) and _home(thing).startswith(FSDP))
 
 
 def _holds_fsdp(value: Any) -> bool:
-    """Return whether an attribute is the mapping in which FSDP keeps its state."""
+    """Return whether an attribute is the mapping in which FSDP keeps its state, beside those of others."""
     return isinstance(value, dict) and any(type(one).__module__.startswith(FSDP) for one in value.values())
