@@ -159,7 +159,7 @@ class PlainTwin:
             values: By the names of ``named_parameters()``; other parameters that are sharded get stand-ins.
         """
         before = self._copies
-        self._copies = {module: before.get(module) or _blank(module) for module in self._original.modules()}
+        self._copies = {module: _blank(module, before.get(module)) for module in self._original.modules()}
         tensors: dict[int, Tensor] = {}
         for name, p in self._original.named_parameters():
             if name in values or is_dtensor(p):
@@ -294,11 +294,11 @@ def _whole(tensor: Any) -> Tensor:
     return tensor.full_tensor() if is_dtensor(tensor) else tensor
 
 
-def _blank(module: nn.Module) -> nn.Module:
-    """Return a module without attributes, of the class that ``module`` had before ``fully_shard``."""
+def _blank(module: nn.Module, before: nn.Module | None) -> nn.Module:
+    """Return a module to fill, of the class that ``module`` had before ``fully_shard``: ``before`` if it has it."""
     fsdp = getattr(sys.modules.get(FSDP), "FSDPModule", ())
     kind = next(kind for kind in type(module).__mro__ if not issubclass(kind, fsdp))
-    return object.__new__(kind)
+    return before if before is not None and type(before) is kind else object.__new__(kind)
 
 
 def _home(hook: Any) -> str:
