@@ -216,6 +216,7 @@ class GradientOracle:
 
         Args:
             params: The point at which to take the gradient, by parameter name. Neither it nor the model is modified.
+                Shards of FSDP2 are gathered.
 
         Raises:
             BudgetExceededError: The plan is used up.
@@ -249,7 +250,8 @@ class GradientOracle:
 
         The release's ``gradient`` and ``.grad`` may share memory, so that an optimizer that changes one may change the
         other. Without ``accumulate`` the last ``.grad`` is gone before the query begins, which uses its memory: if the
-        query raises, ``.grad`` is ``None``.
+        query raises, ``.grad`` is ``None``. Where FSDP2 has sharded the model, ``.grad`` is this rank's shard, and the
+        release is whole.
 
         By default every parameter must be updated before the next call. This is checked until each of them was updated
         once. Two arguments ask for something else; both cost a query like any other:
