@@ -207,7 +207,7 @@ def test_a_rank_that_fails_amid_a_step_never_goes_on(step, monkeypatch):
                     steps[step]()
             except BaseException as error:
                 raised.append(type(error))
-        return raised, ranks._group.world.rounds[ranks.rank]
+        return raised, ranks.group.world.rounds[ranks.rank]
 
     def fails(*args, **options):
         raise KeyboardInterrupt

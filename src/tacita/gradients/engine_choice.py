@@ -85,7 +85,7 @@ def warn_of_the_loop(choice: MethodChoice) -> None:
         warnings.warn(
             f"each record gets its own forward and backward pass, several times to a hundred times slower: "
             f'{choice.why_not_ghost}. Take that out of the model or the loss, or pass method="loop" to accept it.',
-            stacklevel=5,  # the code that builds the oracle
+            stacklevel=6,  # the code that builds the oracle
         )
 
 

@@ -5,6 +5,7 @@ Place: sampling -> [gradients] -> clipping, estimators. The model is left unwrap
 
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from random import Random
 from typing import Any, NoReturn
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 from tacita import _validate
 from tacita._row_numbers import RowNumbers
+from tacita.errors import UnsupportedModuleError
 from tacita.gradients import lent_memory
 from tacita.gradients.batches import flatten, tensors_in, to_device
 from tacita.gradients.chunked import Chunk, ChunkedEngine
@@ -29,6 +31,7 @@ from tacita.gradients.randomness_check import check_draws_nothing
 from tacita.gradients.reachable import is_seen_through, reachable
 from tacita.gradients.scan import check_modules, scan
 from tacita.gradients.seeds import derived_seed, fresh_seed
+from tacita.gradients.sharded import ShardedModel, is_sharded
 from tacita.gradients.traced import Lines, TracedEngine
 from tacita.gradients.views import SeveralViews
 
@@ -60,6 +63,7 @@ class NetworkSource(GradientSource):
         max_physical_batch_size: Rows in memory at once. Bounds memory, and changes nothing else but the order of
             summation. ``None``: the whole batch for ghost; for loop and vmap as many rows as have 256 MiB of gradients.
         process_group: The processes that share the rows of each batch, as in :class:`~tacita.ClippedGradientOracle`.
+            With one, the model may be sharded by FSDP2 (``fully_shard``).
 
     Raises:
         UnsupportedModuleError: Per-sample gradients are not defined, or ``method`` cannot serve the model.
@@ -86,39 +90,69 @@ class NetworkSource(GradientSource):
         max_physical_batch_size: int | None = None,
         process_group: Any = None,
     ):
-        if max_physical_batch_size is not None:
-            _validate.count("max_physical_batch_size", max_physical_batch_size)
-        elif method == "traced":
-            raise ValueError(
-                'method="traced" needs max_physical_batch_size: every physical batch is filled up to that many rows. '
-                "Take somewhat more than the expected batch, or a part of it."
-            )
         self.model: nn.Module = model
         self.loss_fn = loss_fn
-        self.num_workers = _validate.count("num_workers", num_workers, at_least=0)
-        self.max_physical_batch_size = max_physical_batch_size
-        self._rows = as_rows(dataset, collate_fn)
-        self._arrays = dataset.arrays if isinstance(dataset, SeveralViews) else self._rows.arrays
-        if num_workers and not self._rows.on_cpu:
-            raise ValueError("num_workers must be 0 for data that is not on the CPU.")
-        params = _checked_parameters(model)
-        self.ranks = Ranks.of(process_group, next(iter(params.values())).device)
-        if num_workers and self.ranks.size > 1:
-            raise ValueError("num_workers must be 0 with a process_group: rank 0 alone knows what later queries read.")
+        self.ranks = Ranks.of(process_group, next(model.parameters(), torch.empty(0)).device)
+        self._sharded: ShardedModel | None = None
+        with self.ranks.together() if is_sharded(model) else nullcontext():
+            if max_physical_batch_size is not None:
+                _validate.count("max_physical_batch_size", max_physical_batch_size)
+            elif method == "traced":
+                raise ValueError(
+                    'method="traced" needs max_physical_batch_size: every physical batch is filled up to that many '
+                    "rows. Take somewhat more than the expected batch, or a part of it."
+                )
+            self.num_workers = _validate.count("num_workers", num_workers, at_least=0)
+            self.max_physical_batch_size = max_physical_batch_size
+            self._rows = as_rows(dataset, collate_fn)
+            self._arrays = dataset.arrays if isinstance(dataset, SeveralViews) else self._rows.arrays
+            if num_workers and not self._rows.on_cpu:
+                raise ValueError("num_workers must be 0 for data that is not on the CPU.")
+            if is_sharded(model):
+                self._sharded = ShardedModel(model, loss_fn, self.ranks)
+            own = _checked_parameters(self._network)
+            if num_workers and self.ranks.size > 1:
+                raise ValueError(
+                    "num_workers must be 0 with a process_group: rank 0 alone knows what later queries read."
+                )
+            self.takes_row_numbers = num_workers == 0 and self.ranks.size == 1
+            with self.whole(trainable(model) if self._sharded else own) as params:
+                self._choose(method, params)
+            self._ahead: Prefetcher | None = None
+            self._secret = fresh_seed()  # for records of queries that come without a seed
+
+    def _choose(self, method: str, params: Mapping[str, Tensor]) -> None:
+        """Try the model and the loss on synthetic rows, and choose the engine."""
+        network, loss_fn, most = self._network, self.loss_fn, self.max_physical_batch_size
         self._shapes = {name: p.shape for name, p in params.items()}
-        self.takes_row_numbers = num_workers == 0 and self.ranks.size == 1
         self._trial_row = self._like(params)
         self._row_bytes = sum(one.nbytes for one in tensors_in(self._trial_row))
-        self._probe = scan(model, loss_fn, self._trial_row).check().probe
-        self._choice = choose_method(method, model, loss_fn, params, like=self._trial_row, probe=self._probe)
+        self._probe = scan(network, loss_fn, self._trial_row).check().probe
+        self._choice = choose_method(method, network, loss_fn, params, like=self._trial_row, probe=self._probe)
         warn_of_the_loop(self._choice)
-        self._kind, self._tried = engine_kind(self._choice.method), _modes(model)
-        self._outside = [one for one in reachable(loss_fn, model).values() if isinstance(one, nn.Module)]
-        self._chunk_rows = max_physical_batch_size or default_chunk_rows(self.method, params)
-        traced = max_physical_batch_size if self.method == "traced" else None
-        self._lines = Lines(model, loss_fn, self._trial_row, traced) if traced else None
-        self._ahead: Prefetcher | None = None
-        self._secret = fresh_seed()  # for records of queries that come without a seed
+        self._kind, self._tried = engine_kind(self._choice.method), _modes(network)
+        self._outside = [one for one in reachable(loss_fn, network).values() if isinstance(one, nn.Module)]
+        self._chunk_rows = most or default_chunk_rows(self.method, params)
+        traced = most if self.method == "traced" else None
+        self._lines = Lines(network, loss_fn, self._trial_row, traced) if traced else None
+
+    @property
+    def _network(self) -> nn.Module:
+        """What engines run: the model, or its modules without FSDP."""
+        return self.model if self._sharded is None else self._sharded.twin
+
+    @contextmanager
+    def whole(self, params: Mapping[str, Tensor]) -> Iterator[Mapping[str, Tensor]]:
+        """Give the whole parameters on every rank, where FSDP has sharded the model; else ``params`` as they are."""
+        if self._sharded is None:
+            if is_sharded(self.model):
+                raise UnsupportedModuleError(
+                    "fully_shard was called after the oracle was built: shard the model first, then build the oracle."
+                )
+            yield params
+            return
+        with self._sharded.whole(params) as found:
+            yield found
 
     @property
     def shapes(self) -> Shapes:
@@ -158,7 +192,9 @@ class NetworkSource(GradientSource):
             check_modules(module)
         if {name: p.shape for name, p in params.items()} != self._shapes:
             self._refuse(params)
-        if _modes(self.model) != self._tried:  # the model may compute something else now
+        if self._sharded is not None and not self._sharded.held:
+            raise RuntimeError("a sharded model has an engine within source.whole(params) alone.")
+        if _modes(self._network) != self._tried:  # the model may compute something else now
             self._try_again(params)
         if isinstance(indices, RowNumbers):
             numbers, labels = indices, lambda: torch.from_numpy(np.asarray(numbers))  # of many rows only if asked for
@@ -168,7 +204,7 @@ class NetworkSource(GradientSource):
             labels = torch.from_numpy(indices)
         device = next(iter(params.values())).device
         chunks = _BatchChunks(self, indices, query, self._seed_of(query) if seed is None else seed, device)
-        engine = self._kind(self.model, self.loss_fn, params, chunks, labels, seed=seed)
+        engine = self._kind(self._network, self.loss_fn, params, chunks, labels, seed=seed)
         engine.ranks = self.ranks
         if isinstance(engine, GhostEngine):
             engine.bare = self._choice.bare
@@ -179,7 +215,7 @@ class NetworkSource(GradientSource):
 
     def check_draws_nothing(self) -> None:
         """Raise ``UnsupportedModuleError`` if the model draws at random in its present mode; no data is used."""
-        check_draws_nothing(self.model, self.loss_fn, self._probe)
+        check_draws_nothing(self._network, self.loss_fn, self._probe)
 
     def records_digest(self, seed: int) -> bytes:
         """Return a digest of arrays as a whole, or of a ``Dataset``'s length and 64 rows that ``seed`` chooses."""
@@ -239,9 +275,10 @@ class NetworkSource(GradientSource):
         return fresh_seed() if query is None else derived_seed(self._secret, query)
 
     def _try_again(self, params: Mapping[str, Tensor]) -> None:
-        modes = _modes(self.model)
-        check_modules(self.model)
-        choice = choose_method(self.method, self.model, self.loss_fn, params, like=self._trial_row, probe=self._probe)
+        network = self._network
+        modes = _modes(network)
+        check_modules(network)
+        choice = choose_method(self.method, network, self.loss_fn, params, like=self._trial_row, probe=self._probe)
         self._choice, self._tried = choice, modes
 
     def _refuse(self, params: Mapping[str, Tensor]) -> NoReturn:

@@ -12,7 +12,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 import torch
@@ -21,6 +21,8 @@ from cryptography.hazmat.primitives.poly1305 import Poly1305
 from torch import Tensor
 
 from tacita.errors import BudgetExceededError, RankError
+
+T = TypeVar("T")
 
 BUCKET = 2**22  # elements that are sent at once
 FAILED, NO_BUDGET = 1, 2  # what a rank says of itself in a status, where 0 is nothing
@@ -31,6 +33,8 @@ _DIFFERS = {
     "records": "the ranks have different data sets: every rank must hand in all records, in the same order.",
     "model": "the ranks have different parameters or buffers: load the same weights on every rank (draw them under "
     "one torch.manual_seed, or broadcast rank 0's).",
+    "shards": "the ranks have parameters of other names, shapes or dtypes, or shards of other ones: call fully_shard "
+    "on the same model in the same way on every rank.",
 }
 
 
@@ -45,13 +49,14 @@ class Ranks:
     Attributes:
         rank: This process's number in the group.
         size: The number of ranks.
+        group: The process group; ``None`` if there is none.
 
     Raises:
         ValueError: ``group`` is no process group, or this process is not in it.
     """
 
     def __init__(self, group: Any = None, device: torch.device | None = None) -> None:
-        self._group, self._lost, self._added = group, False, False
+        self.group, self._lost, self._added = group, False, False
         self._amid = False  # whether the other ranks wait for the rest of a step that began
         self._known = 0  # number of exceptions that all ranks were told
         if group is None:
@@ -113,6 +118,16 @@ class Ranks:
         if self.size > 1:
             self._exchange(what, what=what, own=own)
             self._amid = False
+
+    def at_once(self, what: str, own: bytes, collective: Callable[[], T]) -> T:
+        """Return what a collective of the caller's own returns, once all ranks are there with the same ``own``."""
+        if self.size == 1:
+            return collective()
+        self._exchange(what, what=what, own=own)
+        with self._or_lost():
+            found = collective()
+        self._amid = False
+        return found
 
     def add_up(self, values: Sequence[Mapping[str, Tensor]]) -> list[dict[str, Tensor]]:
         """Return the sums over all ranks of tensors by name; each rank gets all of them.
@@ -219,14 +234,14 @@ class Ranks:
         with self._or_lost():
             for bucket in _buckets(tensors):
                 flat = torch.cat([tensor.detach().reshape(-1) for tensor in bucket])  # a copy: sums may share memory
-                collective(flat, group=self._group, **options)
+                collective(flat, group=self.group, **options)
                 parts = flat.split([tensor.numel() for tensor in bucket])
                 found += [part.view(tensor.shape) for part, tensor in zip(parts, bucket, strict=True)]
         return found
 
     def _collective(self, collective: Callable[..., Any], tensor: Tensor, **options: Any) -> None:
         with self._or_lost():
-            collective(tensor, group=self._group, **options)
+            collective(tensor, group=self.group, **options)
 
     @contextmanager
     def _or_lost(self) -> Iterator[None]:

@@ -104,6 +104,9 @@ def _refused(name: str, module: nn.Module) -> Refusal | None:
 def _wrapper(name: str, module: nn.Module) -> Refusal | None:
     if isinstance(module, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
         return Refusal(name, "adds up the gradients of samples before they are clipped", "pass model.module")
+    if isinstance(module, getattr(sys.modules.get("torch.distributed.fsdp"), "FullyShardedDataParallel", ())):
+        way_out = "shard the model with fully_shard (FSDP2), and pass process_group="
+        return Refusal(name, "adds up the gradients of samples before they are clipped", way_out)
     return None
 
 
@@ -113,8 +116,9 @@ def _sharded(name: str, module: nn.Module) -> Refusal | None:
         return Refusal(
             name,
             "has parameters that are spread over several ranks (DTensor, as FSDP2 and tensor parallelism make them), "
-            "which is not supported",
-            "hold the whole model on every rank, and share the rows: process_group=",
+            "which is not supported here",
+            "hold the whole model on every rank, and share the rows: process_group=, with which an oracle also serves "
+            "a model sharded by fully_shard",
         )
     return None
 

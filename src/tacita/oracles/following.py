@@ -212,7 +212,9 @@ def check_alike(ranks: Ranks, settings: Mapping[str, Any], data: OracleData, est
     text = json.dumps([dict(settings), bounds], sort_keys=True)
     ranks.agree("settings", re.sub(r" at 0x[0-9a-fA-F]+", "", text).encode())  # the address of an object is no setting
     model = data.source.model
-    ranks.agree("model", point_digest(data.source, {} if model is None else dict(model.named_parameters())))
+    with data.source.whole({} if model is None else dict(model.named_parameters())) as point:
+        own = point_digest(data.source, point)
+    ranks.agree("model", own)
     head, _ = ranks.told("records", {"seed": fresh_seed()} if ranks.leads else None)
     rows = b"" if data.rows is None else np.asarray(data.rows).tobytes()
     records = data.source.records_digest(head["seed"]) if isinstance(data.source, NetworkSource) else b""

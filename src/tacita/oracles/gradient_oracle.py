@@ -20,6 +20,7 @@ from tacita._row_numbers import RowNumbers
 from tacita.accounting import Part
 from tacita.estimators.estimator import Estimator, Values
 from tacita.gradients.engine import GradientSource
+from tacita.gradients.sharded import shard_like
 from tacita.ledger import Ledger, Session, Share
 from tacita.ledger.reservations import BLOCK
 from tacita.mechanisms import CalibratedGaussian, Mechanism
@@ -215,6 +216,7 @@ class GradientOracle:
 
         Args:
             params: The point at which to take the gradient, by parameter name. Neither it nor the model is modified.
+                Shards of FSDP2 are gathered.
 
         Raises:
             BudgetExceededError: The plan is used up.
@@ -224,14 +226,14 @@ class GradientOracle:
         """
         if any(p.is_complex() for p in params.values()):
             raise complex_refused(params)
-        with self.line.turn():
+        with self.line.turn(), self.source.whole(params) as point:
             while True:  # a redone query whose values differ is made again under the next unused number
-                query, rows, seed = self.draws.planned(self.line.begin(), params)
-                engine = self.source.engine(params, rows, query=query, seed=seed)
+                query, rows, seed = self.draws.planned(self.line.begin(), point)
+                engine = self.source.engine(point, rows, query=query, seed=seed)
                 values, seen = self.estimator.look(engine, self.line.state)
                 if self.line.commit(query, values, seen):  # the ledger is written: from here on the query counts
                     break
-            released = self.line.noisy(self._dtypes(params) if self._rounded_last else None)
+            released = self.line.noisy(self._dtypes(point) if self._rounded_last else None)
         # ---- below the line: may be logged, reused, published ----
         divisor = self.divisor
         return Release(
@@ -248,7 +250,8 @@ class GradientOracle:
 
         The release's ``gradient`` and ``.grad`` may share memory, so that an optimizer that changes one may change the
         other. Without ``accumulate`` the last ``.grad`` is gone before the query begins, which uses its memory: if the
-        query raises, ``.grad`` is ``None``.
+        query raises, ``.grad`` is ``None``. Where FSDP2 has sharded the model, ``.grad`` is this rank's shard, and the
+        release is whole.
 
         By default every parameter must be updated before the next call. This is checked until each of them was updated
         once. Two arguments ask for something else; both cost a query like any other:
@@ -288,12 +291,13 @@ class GradientOracle:
             raise TypeError("backward() needs a source with a model; ask query(params) instead.")
         params = trainable(self.source.model)
         named = [*params] if updates is None else names_of(updates, params)
-        with self.randomness.query_lock:
+        with self.randomness.query_lock, self.source.ranks.together():
             self._updates.check(params, accumulate)
             for parameter in () if accumulate else params.values():
                 parameter.grad = None  # the next one replaces it, and the query needs its memory
             release = self.query(params)
-            gradients = {name: release.gradient[name].to(params[name].dtype) for name in named}
+            whole = {name: release.gradient[name].to(params[name].dtype) for name in named}
+            gradients = {name: shard_like(gradient, params[name]) for name, gradient in whole.items()}
             self._updates.assign(params, gradients, accumulate)
         return release
 

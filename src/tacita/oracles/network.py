@@ -54,7 +54,8 @@ class ClippedGradientOracle(GradientOracle):
         max_physical_batch_size: Rows in memory at once. It changes nothing but the order of summation.
         process_group: The processes that share the rows of each batch, such as ``torch.distributed.group.WORLD``. Every
             rank builds the oracle and makes the same calls; rank 0 draws, pays and adds the noise, so that ``ledger``
-            is ``None`` on all others. Do not wrap the model in ``DistributedDataParallel`` (docs/process-group.md).
+            is ``None`` on all others. The model may be sharded by FSDP2 (``fully_shard``). Do not wrap it in
+            ``DistributedDataParallel`` (docs/process-group.md).
         planned_restarts, purpose, settings, session, share, randomness, reservation: As in :class:`GradientOracle`.
 
     Example:

@@ -20,6 +20,7 @@ from tacita.accounting import CoupledEvent, Event
 from tacita.errors import BudgetExceededError, ResumeError
 from tacita.estimators.stationarity_query import StationarityQuery
 from tacita.gradients.functional import LossFn
+from tacita.gradients.sharded import refuse_sharded
 from tacita.ledger import Ledger, Session, Share
 from tacita.ledger.reservations import BLOCK
 from tacita.mechanisms.above_threshold import AboveThreshold
@@ -124,6 +125,7 @@ class StationaryTest:
         planned_restarts: int = 0,
         reservation: int = BLOCK,
     ) -> None:
+        refuse_sharded(model, "StationaryTest")
         data = Network(model, loss_fn, dataset, collate_fn, 0, method, max_physical_batch_size).data()
         chosen = randomness or Randomness.system()
         options = SessionOptions(purpose, settings, session, chosen, planned_restarts, reservation, share)

@@ -2,7 +2,7 @@
 
 Place: [oracles.updates] -> oracles.gradient_oracle. This is below the line: it sees releases and public version
 counters only. An in-place update raises a parameter's version whatever the data are, so nothing here depends on them.
-PyTorch's fused optimizers leave it as it is; a hook after their steps raises it.
+PyTorch's fused optimizers and those of sharded parameters may leave it as it is; a hook after their steps raises it.
 """
 
 import weakref
@@ -14,12 +14,18 @@ from torch import Tensor, nn
 from torch.autograd.graph import increment_version
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
+from tacita.gradients.sharded import is_dtensor, reshard
+
 State = tuple[int, int]  # identity and version of a tensor
 _SERVED: "weakref.WeakValueDictionary[int, Tensor]" = weakref.WeakValueDictionary()  # those with a private gradient
 
 
 def trainable(model: nn.Module) -> dict[str, Tensor]:
-    """Return the parameters that require a gradient, by name; a tied one stands once, under its first name."""
+    """Return the parameters that require a gradient, by name; a tied one stands once, under its first name.
+
+    Of a model that FSDP has sharded they are the shards.
+    """
+    reshard(model)
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
 
 
@@ -105,12 +111,13 @@ def _state(tensor: Tensor) -> State:
 
 @cache
 def _count_fused_steps() -> None:
-    """Raise the versions of the parameters that a fused optimizer updates, from now on; other kernels do so."""
+    """Raise the versions of the parameters that a fused optimizer updates, from now on, and of shards."""
     register_optimizer_step_post_hook(_after_step)
 
 
 def _after_step(optimizer: Optimizer, *_: Any) -> None:
     for group in optimizer.param_groups:
-        for parameter in group["params"] if group.get("fused") else ():
-            if parameter.grad is not None and _SERVED.get(id(parameter)) is parameter:
+        for parameter in group["params"]:
+            silent = group.get("fused") or is_dtensor(parameter)  # kernels for lists of DTensors count nothing
+            if silent and parameter.grad is not None and _SERVED.get(id(parameter)) is parameter:
                 increment_version(parameter)

@@ -21,6 +21,7 @@ from tacita.estimators.error_feedback import Feedback, as_feedback
 from tacita.gradients import SeveralViews, mean_over_views
 from tacita.gradients.functional import LossFn
 from tacita.gradients.process_group import Ranks
+from tacita.gradients.sharded import refuse_sharded
 from tacita.ledger import Ledger, Session, Share
 from tacita.ledger.about import check_about
 from tacita.ledger.reservations import BLOCK
@@ -180,6 +181,7 @@ def fit(
     chosen = ChosenSettings()
     sampler = chosen_sampler(num_records, dataset, relation, expected_batch_size, target_delta, chosen=chosen)
     data = _views(loss_fn, dataset, collate_fn, views, augment)
+    refuse_sharded(model, "fit")
     ranks = Ranks.of(process_group, next(model.parameters(), torch.empty(0)).device)
     oracle_of = partial(
         ClippedGradientOracle if feedback is None else partial(ErrorFeedbackOracle, feedback=feedback),
