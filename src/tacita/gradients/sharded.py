@@ -42,7 +42,7 @@ def is_sharded(model: nn.Module) -> bool:
 
 def reshard(model: nn.Module) -> None:
     """Put every parameter of FSDP back into its sharded form, which a forward pass may have left; sends nothing."""
-    for module in model.modules():
+    for module in model.modules() if FSDP in sys.modules else ():
         if _is_fsdp_module(module):
             module.reshard()  # type: ignore[operator]
 
