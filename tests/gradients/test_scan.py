@@ -1,4 +1,5 @@
 import functools
+import importlib
 import types
 from collections import deque
 
@@ -384,6 +385,15 @@ def test_a_loss_that_keeps_numbers_of_its_records_is_refused():
         return model(batch[0]).sum(1)
 
     assert "loss_fn.seen.'mean'" in refused(nn.Linear(4, 3), loss_fn)
+
+
+def test_a_loss_of_an_installed_package_that_keeps_numbers_is_refused(tmp_path, monkeypatch):
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    code = "seen = [0.0]\ndef loss(model, batch):\n    seen[0] += 1.0\n    return model(batch[0]).sum(1)\n"
+    (folder / "losses_of_mine.py").write_text(code)
+    monkeypatch.syspath_prepend(folder)
+    assert "'loss_fn.seen.0' is changed" in refused(nn.Linear(4, 3), importlib.import_module("losses_of_mine").loss)
 
 
 def test_a_loss_that_writes_a_tensor_past_its_version_is_refused():
