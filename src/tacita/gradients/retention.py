@@ -39,6 +39,8 @@ class RemembersError(UnsupportedModuleError):
 def nothing_is_written(tree: ModuleTree, params: Mapping[str, Tensor]) -> Iterator[None]:
     """Raise if the code inside writes parameters or buffers of a model, or changes plain attributes of its modules.
 
+    Other attributes are put back: an LSTM lists the weights of its last forward pass.
+
     Args:
         tree: The modules and tensors of the network.
         params: The point, whose tensors may be others than the model's own.
@@ -64,6 +66,10 @@ def nothing_is_written(tree: ModuleTree, params: Mapping[str, Tensor]) -> Iterat
                 f"the forward pass changes {f'{prefix}.{changed[0]}'!r} of the model, which would remember data, or "
                 "how many records there are: take that out."
             )
+        own = vars(module)
+        for name in own.keys() - earlier.attributes.keys():
+            del own[name]
+        own |= earlier.attributes
 
 
 class _Seen(NamedTuple):
@@ -88,19 +94,6 @@ def same_objects(one: _Seen, other: _Seen) -> bool:
     return one.inside == other.inside and all(
         a.keys() == b.keys() and all(map(is_, a.values(), map(b.get, a))) for a, b in pairs
     )
-
-
-@contextmanager
-def attributes_kept(model: nn.Module) -> Iterator[None]:
-    """Put back the attributes that code sets on modules, such as the weights that an LSTM lists in its forward pass."""
-    before = [(vars(module), vars(module).copy()) for module in model.modules()]
-    try:
-        yield
-    finally:
-        for now, then in before:
-            for name in now.keys() - then.keys():
-                del now[name]
-            now |= {name: one for name, one in then.items() if now.get(name) is not one}
 
 
 def _state(seen: _Seen) -> dict[str, Any]:

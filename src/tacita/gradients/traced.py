@@ -29,11 +29,11 @@ from tacita.gradients.ghost.engine import GhostEngine, Uses, row_weights
 from tacita.gradients.ghost.rare_cases import rare_cases_left_out
 from tacita.gradients.ghost.rule import RowWeights
 from tacita.gradients.reachable import reachable, references
-from tacita.gradients.retention import attributes_kept, same_objects, seen
+from tacita.gradients.retention import same_objects, seen
 from tacita.gradients.traced_step import Halfway, TracedStep, weights_come_in
 from tacita.gradients.weighted_sums import full_precision, weight_arrays
 
-_ATTEMPTS = 3  # at a trace in which no other thread draws
+_ATTEMPTS = 5  # at a trace in which no other thread draws
 _OF_MODULE = frozenset(vars(nn.Module()))  # the attributes that every module has
 
 
@@ -184,30 +184,33 @@ def trace(engine: GhostEngine, like: Any, size: int, groups: Groups, arrays: int
 
     given = [*engine.params.values(), *fixed.values(), *(one.new_zeros(size, *one.shape[1:]) for one in tensors)]
     weight = torch.empty(size, dtype=engine.narrowest, device=engine._device)
-    with IN_TURN, attributes_kept(engine.model):  # PyTorch's tracer has switches that belong to the process
+    with IN_TURN:  # PyTorch's tracer has switches that belong to the process
         return TracedStep(run, given, [weight.clone() for _ in range(arrays * len(groups))], arrays * len(order))
 
 
 def check_traceable(engine: GhostEngine, like: Any, size: int) -> None:
     """Trace a chunk of ``size`` rows, and look whether the code draws numbers, which it would draw once for all steps.
 
-    Python's, NumPy's or PyTorch's generator may be moved by another thread, too. That is so where it also moves without
-    this trace, in as much time, and several lines are the same.
+    Python's, NumPy's or PyTorch's generator may be moved by another thread, too. It is, if it moves in as much time
+    without a trace as well, and all lines are the same.
 
     Raises:
         UnsupportedModuleError: The code draws numbers.
         Exception: Whatever else stands in the way.
     """
     found: list[TracedStep] = []
-    others_draw = True
-    for _ in range(_ATTEMPTS):
-        before, begun = _generators(), time.monotonic()
-        found.append(Lines(engine.model, engine.loss_fn, like, size).line(engine, {"all": tuple(engine.params)}, 1))
-        moved, seconds = _generators(), time.monotonic() - begun
-        if moved == before:
-            return
-        time.sleep(seconds if threading.active_count() > 1 else 0)
-        others_draw = others_draw and _generators() != moved
+    others_draw = False
+    for _ in range(_ATTEMPTS if threading.active_count() > 1 else 1):
+        with IN_TURN:
+            before, begun = _generators(), time.monotonic()
+            lines = Lines(engine.model, engine.loss_fn, like, size)
+            found.append(lines.line(engine, {"all": tuple(engine.params)}, 1))
+            moved, seconds = _generators(), time.monotonic() - begun
+            if moved == before:
+                return
+            if threading.active_count() > 1:
+                time.sleep(seconds)
+            others_draw = others_draw or _generators() != moved
     if not (others_draw and all(found[0].same(one) for one in found)):
         raise UnsupportedModuleError(
             "the model or the loss draws numbers that do not come from a tensor of the batch (random.random(), "

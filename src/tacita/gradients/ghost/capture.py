@@ -40,7 +40,7 @@ from tacita.gradients.record_batch import (
     records,
     rules_guarded,
 )
-from tacita.gradients.retention import Marks, attributes_kept, nothing_is_written
+from tacita.gradients.retention import Marks, nothing_is_written
 
 RECORDS = 2  # of a pass without values
 _UNSAFE_VIEW = torch.ops.aten._unsafe_view.default
@@ -143,7 +143,7 @@ def capture_without_values(
             batch = map_tensors(lambda t: torch.empty(RECORDS, *t.shape[1:], dtype=t.dtype, device=t.device), like)
             points = {name: fakes.from_tensor(p.detach()) for name, p in params.items()}
             versions = [t._version for t in tensors_in(batch)]
-            with WritesUnseen() as unseen, attributes_kept(model):
+            with WritesUnseen() as unseen:
                 _, bare = capture(model, loss_fn, points, Chunk(batch, RECORDS, 0))
             as_it_was = [t._version for t in tensors_in(batch)] == versions
             return PassWithoutValues(bare, as_it_was and not unseen.possible)
