@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.distributed import checkpoint
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
@@ -585,3 +585,52 @@ def test_the_model_is_left_as_it_was():
         return same, hooks == [(dict(m._forward_hooks), dict(m._forward_pre_hooks)) for m in model.modules()]
 
     assert results(run_processes(2, work)) == [(True, True)] * 2
+
+
+def test_a_mesh_on_which_a_rank_would_get_the_shard_of_another_is_refused():
+    def work(rank, group):
+        model = fully_shard(make_model(), mesh=DeviceMesh("cpu", [1, 0]))
+        make_oracle(model, rank, group)
+
+    refusal(2, work, UnsupportedModuleError, "ascending order")
+
+
+def test_a_forward_pass_that_did_not_end_is_refused():
+    def work(rank, group):
+        model = shard(make_model(), 2)
+        oracle = make_oracle(model, rank, group)
+        with pytest.raises(RuntimeError):
+            model(torch.zeros(1, 99, dtype=torch.float64))
+        oracle.backward()
+
+    refusal(2, work, UnsupportedModuleError, "a forward pass outside of the oracle has not ended")
+
+
+def test_a_hook_on_a_shard_is_refused():
+    def work(rank, group):
+        model = shard(make_model(), 2)
+        oracle = make_oracle(model, rank, group)
+        model.enter.weight.register_hook(lambda gradient: 2 * gradient)
+        oracle.backward()
+
+    refusal(2, work, UnsupportedModuleError, "'enter.weight' has a hook")
+
+
+def test_ranks_that_update_different_parameters_are_refused():
+    def work(rank, group):
+        model = shard(make_model(), 2)
+        oracle = make_oracle(model, rank, group)
+        oracle.backward(updates=[model.enter.weight] if rank else [model.enter.bias])
+
+    refusal(2, work, RankError, "name different parameters")
+
+
+def test_the_model_can_be_moved_after_a_query():
+    def work(rank, group):
+        model = shard(make_model(), 2)
+        oracle = make_oracle(model, rank, group)
+        oracle.backward()
+        model.to("cpu")
+        return True
+
+    assert run_processes(2, work) == [True, True]

@@ -33,6 +33,7 @@ _DIFFERS = {
     "records": "the ranks have different data sets: every rank must hand in all records, in the same order.",
     "model": "the ranks have different parameters or buffers: load the same weights on every rank (draw them under "
     "one torch.manual_seed, or broadcast rank 0's).",
+    "updates": "the ranks name different parameters: pass the same updates= on every rank.",
     "shards": "the ranks have parameters of other names, shapes or dtypes, or shards of other ones: call fully_shard "
     "on the same model in the same way on every rank.",
 }
@@ -112,7 +113,7 @@ class Ranks:
         """Raise :class:`RankError` on every rank unless all ranks have the same ``own``.
 
         Args:
-            what: ``"settings"``, ``"records"`` or ``"model"``.
+            what: ``"settings"``, ``"records"``, ``"model"`` or ``"updates"``.
             own: What must be equal; only its hash is exchanged.
         """
         if self.size > 1:

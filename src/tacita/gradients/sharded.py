@@ -86,6 +86,7 @@ class ShardedModel:
         self._model, self._ranks, self.held = model, ranks, False
         reshard(model)
         _check_shards(model, ranks)
+        self._names = _shards(model)
         self._twin = PlainTwin(model)
         self._twin.check_alone(loss_fn)
 
@@ -103,7 +104,15 @@ class ShardedModel:
         Args:
             params: The point, by parameter name: ``DTensor`` or whole. What it does not name is taken from the model.
         """
-        known = {**dict(self._model.named_parameters()), **params}
+        own = dict(self._model.named_parameters())
+        if _shards(self._model) != self._names:
+            raise UnsupportedModuleError(
+                "FSDP holds parameters whole that were shards: a forward pass outside of the oracle has not ended. "
+                "Build the model and the oracle anew, from a checkpoint."
+            )
+        for name, p in own.items():
+            _check_hooks(name, p)
+        known = {**own, **params}
         described = [(name, *p.shape, str(p.dtype), is_dtensor(p)) for name, p in known.items()]
         values = self._ranks.at_once("shards", repr(described).encode(), lambda: gathered(known))
         try:
@@ -222,6 +231,16 @@ def refuse_sharded(model: nn.Module, what: str) -> None:
         )
 
 
+def _shards(model: nn.Module) -> set[str]:
+    """Return the names of the parameters that are shards at present."""
+    return {name for name, p in model.named_parameters() if is_dtensor(p)}
+
+
+def _check_hooks(name: str, parameter: Tensor) -> None:
+    if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
+        raise UnsupportedModuleError(f"{name!r} has a hook, which no private gradient calls: remove it.")
+
+
 def _check_shards(model: nn.Module, ranks: Ranks) -> None:
     if ranks.group is None:
         raise ValueError(
@@ -271,6 +290,12 @@ def _check_parameter(name: str, parameter: Any, group: list[int], *, managed: bo
         raise ValueError(
             f"process_group must have the ranks of the mesh that {name!r} is sharded over, "
             f"{sorted(mesh.mesh.flatten().tolist())}, got {group}."
+        )
+    place = [dist.get_rank(mesh.get_group(axis)) for axis in range(mesh.ndim)]
+    if list(mesh.get_coordinate() or ()) != place:
+        raise UnsupportedModuleError(
+            f"{name!r} is sharded over a mesh that does not name its ranks in ascending order, so that FSDP and DTensor"
+            " disagree on which shard is whose: use init_device_mesh, or sort the ranks."
         )
     if parameter.device.type != mesh.device_type:
         raise UnsupportedModuleError(

@@ -289,9 +289,11 @@ class GradientOracle:
         """
         if self.source.model is None:
             raise TypeError("backward() needs a source with a model; ask query(params) instead.")
-        params = trainable(self.source.model)
-        named = [*params] if updates is None else names_of(updates, params)
         with self.randomness.query_lock, self.source.ranks.together():
+            params = trainable(self.source.model)
+            named = [*params] if updates is None else names_of(updates, params)
+            if updates is not None:
+                self.source.ranks.agree("updates", repr(named).encode())
             self._updates.check(params, accumulate)
             for parameter in () if accumulate else params.values():
                 parameter.grad = None  # the next one replaces it, and the query needs its memory

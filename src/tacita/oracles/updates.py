@@ -6,7 +6,7 @@ PyTorch's fused optimizers and those of sharded parameters may leave it as it is
 """
 
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any
 
@@ -16,6 +16,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from tacita.gradients.sharded import is_dtensor, reshard
 
+_MARK = "_has_private_gradient"  # on a DTensor, which no weak reference may point to
 State = tuple[int, int]  # identity and version of a tensor
 _SERVED: "weakref.WeakValueDictionary[int, Tensor]" = weakref.WeakValueDictionary()  # those with a private gradient
 
@@ -52,7 +53,9 @@ class Updates:
     def __init__(self) -> None:
         self._due: dict[str, State] = {}  # parameters that the next step must update, as they were
         self._done: set[str] = set()  # parameters that were updated once, which are not checked again
-        self._given: dict[str, tuple[State, weakref.ref[Tensor], int]] = {}  # parameter, gradient, gradient's version
+        self._given: dict[
+            str, tuple[State, Callable[[], Tensor | None], int]
+        ] = {}  # parameter, gradient, gradient's version
 
     def check(self, params: Mapping[str, Tensor], accumulate: bool) -> None:
         """Check before a query that the last gradients were used, or that they can be added to.
@@ -63,7 +66,9 @@ class Updates:
         still = [name for name, state in self._due.items() if name in params and _state(params[name]) == state]
         if accumulate:
             self._check_gradients(params)
-        elif still:
+        else:
+            self._given = {}
+        if still and not accumulate:
             raise RuntimeError(
                 f"not updated after the first step: {', '.join(still)}. Give the optimizer all of model.parameters() "
                 "that require a gradient, and step it after backward(). If you mean to add up several releases, or "
@@ -76,13 +81,13 @@ class Updates:
         """Assign each gradient to its parameter after a query, and ``None`` to the other parameters."""
         _count_fused_steps()
         for name, parameter in params.items():
-            _SERVED[id(parameter)] = parameter
+            _serve(parameter)
             found = gradients.get(name)
             if found is not None and accumulate and self._waits(name, parameter) and parameter.grad is not None:
                 found = parameter.grad + found
             parameter.grad = found
         self._given = {
-            name: (_state(p), weakref.ref(p.grad), p.grad._version) for name, p in params.items() if p.grad is not None
+            name: (_state(p), _reference(p.grad), p.grad._version) for name, p in params.items() if p.grad is not None
         }
         self._due = {name: _state(params[name]) for name in gradients if name not in self._done}
 
@@ -109,6 +114,23 @@ def _state(tensor: Tensor) -> State:
     return id(tensor), tensor._version
 
 
+def _reference(tensor: Tensor) -> Callable[[], Tensor | None]:
+    """Return what gives the tensor: a weak reference, with which ``model.to()`` could not swap a ``DTensor``."""
+    return (lambda: tensor) if is_dtensor(tensor) else weakref.ref(tensor)
+
+
+def _serve(parameter: Tensor) -> None:
+    """Note that a parameter has a private gradient."""
+    if is_dtensor(parameter):
+        setattr(parameter, _MARK, True)
+    else:
+        _SERVED[id(parameter)] = parameter
+
+
+def _is_served(parameter: Tensor) -> bool:
+    return _SERVED.get(id(parameter)) is parameter or hasattr(parameter, _MARK)
+
+
 @cache
 def _count_fused_steps() -> None:
     """Raise the versions of the parameters that a fused optimizer updates, from now on, and of shards."""
@@ -119,5 +141,5 @@ def _after_step(optimizer: Optimizer, *_: Any) -> None:
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             silent = group.get("fused") or is_dtensor(parameter)  # kernels for lists of DTensors count nothing
-            if silent and parameter.grad is not None and _SERVED.get(id(parameter)) is parameter:
+            if silent and parameter.grad is not None and _is_served(parameter):
                 increment_version(parameter)
