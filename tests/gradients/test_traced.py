@@ -636,8 +636,8 @@ def test_numbers_that_would_be_drawn_once_are_refused(draw):
 
 
 def drawing(stop):
-    """Draw in another thread all the time."""
-    while not stop.is_set():
+    """Draw in another thread, again and again."""
+    while not stop.wait(0.001):
         random.random()
 
 
