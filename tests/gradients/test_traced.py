@@ -4,6 +4,7 @@ import copy
 import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import numpy as np
@@ -635,20 +636,34 @@ def test_numbers_that_would_be_drawn_once_are_refused(draw):
     assert NetworkSource(Scaled(), loss_fn, rows()).method == "ghost"
 
 
-def drawing(stop):
-    """Draw in another thread, again and again."""
+def draw_and_wait(stop):
     while not stop.wait(0.001):
         random.random()
 
 
+@contextmanager
+def beside(work):
+    """Another thread, which runs ``work(stop)`` meanwhile."""
+    stop = threading.Event()
+    thread = threading.Thread(target=work, args=(stop,))
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
 @pytest.fixture
 def another_thread_draws():
-    stop = threading.Event()
-    thread = threading.Thread(target=drawing, args=(stop,))
-    thread.start()
-    yield
-    stop.set()
-    thread.join()
+    with beside(draw_and_wait):
+        yield
+
+
+@pytest.fixture
+def another_thread_waits():
+    with beside(threading.Event.wait):
+        yield
 
 
 @pytest.mark.usefixtures("another_thread_draws")
@@ -656,16 +671,6 @@ def test_draws_of_another_thread_are_told_apart():
     same(*(sums(source) for source in pair(Scaled())))
     with pytest.raises(UnsupportedModuleError, match="draws numbers"):
         pair(Scaled(), lambda model, batch: cross_entropy(model, batch) * DRAWS["NumPy"]())
-
-
-@pytest.fixture
-def another_thread_waits():
-    stop = threading.Event()
-    thread = threading.Thread(target=stop.wait)
-    thread.start()
-    yield
-    stop.set()
-    thread.join()
 
 
 @pytest.mark.usefixtures("another_thread_waits")

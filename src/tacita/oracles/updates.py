@@ -18,6 +18,7 @@ from tacita.gradients.sharded import is_dtensor, reshard
 
 _MARK = "_has_private_gradient"  # on a DTensor, which no weak reference may point to
 State = tuple[int, int]  # identity and version of a tensor
+Reference = Callable[[], Tensor | None]  # gives a tensor, for as long as it is there
 _SERVED: "weakref.WeakValueDictionary[int, Tensor]" = weakref.WeakValueDictionary()  # those with a private gradient
 
 
@@ -53,9 +54,7 @@ class Updates:
     def __init__(self) -> None:
         self._due: dict[str, State] = {}  # parameters that the next step must update, as they were
         self._done: set[str] = set()  # parameters that were updated once, which are not checked again
-        self._given: dict[
-            str, tuple[State, Callable[[], Tensor | None], int]
-        ] = {}  # parameter, gradient, gradient's version
+        self._given: dict[str, tuple[State, Reference, int]] = {}  # parameter, gradient, gradient's version
 
     def check(self, params: Mapping[str, Tensor], accumulate: bool) -> None:
         """Check before a query that the last gradients were used, or that they can be added to.
@@ -66,14 +65,14 @@ class Updates:
         still = [name for name, state in self._due.items() if name in params and _state(params[name]) == state]
         if accumulate:
             self._check_gradients(params)
-        else:
-            self._given = {}
-        if still and not accumulate:
+        elif still:
             raise RuntimeError(
                 f"not updated after the first step: {', '.join(still)}. Give the optimizer all of model.parameters() "
                 "that require a gradient, and step it after backward(). If you mean to add up several releases, or "
                 "optimizers take turns, say so: backward(accumulate=True), backward(updates=...)."
             )
+        else:
+            self._given = {}  # those of shards hold memory
         self._done |= self._due.keys() - set(still)
         self._due = {name: self._due[name] for name in still}
 
@@ -114,7 +113,7 @@ def _state(tensor: Tensor) -> State:
     return id(tensor), tensor._version
 
 
-def _reference(tensor: Tensor) -> Callable[[], Tensor | None]:
+def _reference(tensor: Tensor) -> Reference:
     """Return what gives the tensor: a weak reference, with which ``model.to()`` could not swap a ``DTensor``."""
     return (lambda: tensor) if is_dtensor(tensor) else weakref.ref(tensor)
 
