@@ -1,9 +1,11 @@
 """The oracle: exact identities first, then what must hold whatever the data are."""
 
 import copy
+import math
 
 import numpy as np
 import pytest
+import scipy.stats
 import torch
 
 import tacita
@@ -94,6 +96,27 @@ def test_divisor_is_public_and_not_the_realised_size(problem, make_oracle):
             assert torch.equal(release.gradient[name], release.released["all"][name] / release.divisor)
 
 
+def test_the_scale_of_the_noise_does_not_tell_how_many_records_there_are(problem, make_oracle):
+    """Without a record drawn, what is released has the same bits for neighbouring data sets."""
+    params = trainable(problem[0])
+    never = tacita.PoissonSampler(sample_rate=1e-9, num_records=60)
+    fewer = tuple(tensor[:-1] for tensor in problem[2])
+    found = [make_oracle(dataset=rows, sampler=never).query(params).gradient for rows in (problem[2], fewer)]
+    for name in params:
+        assert torch.equal(found[0][name], found[1][name])
+
+
+def test_a_divisor_that_follows_the_number_of_records_tells_neighbours_apart():
+    """Noise divided by 20 or by 19, in 10,000 coordinates: the sum of squares alone is right with advantage 0.999.
+
+    The exact law: chi-squared, times the square of a scale. Claimed for one such query was epsilon 1, delta 1e-5: at most
+    (e - 1 + 2e-5) / (e + 1) = 0.462. Source: arXiv 2605.15648.
+    """
+    claimed, squares, scale = (math.e - 1 + 2e-5) / (math.e + 1), scipy.stats.chi2(10_000), 20 / 19
+    between = 2 * math.log(scale) / (1 - scale**-2) * 10_000  # where both densities are equal
+    assert squares.cdf(between) - squares.cdf(between / scale**2) > 0.998 > claimed
+
+
 @pytest.mark.parametrize("rows", [0, 1])
 def test_an_empty_batch_is_a_query_of_pure_noise(problem, make_oracle, rows):
     data = tuple(tensor[:rows] for tensor in problem[2])
@@ -126,6 +149,22 @@ def test_physical_batches_change_nothing_but_the_order_of_summation(problem, mak
             torch.testing.assert_close(chunked.gradient[name], whole.gradient[name], rtol=1e-12, atol=1e-13)
         assert chunked.noise_std == whole.noise_std
         assert chunked.divisor == whole.divisor
+
+
+def test_a_query_is_one_draw_however_many_physical_batches_it_has(problem, make_oracle):
+    """A draw for each physical batch would put a record into several of them, each time with a whole threshold."""
+    params = trainable(problem[0])
+    x, y = problem[2]
+    huge = torch.cat([x, torch.full((1, 4), 1e6, dtype=x.dtype)]), torch.cat([y, y.new_zeros(1)])
+    settings = dict(
+        sampler=tacita.PoissonSampler(sample_rate=0.9, num_records=60),
+        mechanism=FULL["mechanism"],
+        max_physical_batch_size=20,
+    )
+    with_row, without = make_oracle(dataset=huge, **settings), make_oracle(**settings)
+    for _ in range(with_row.planned_queries):
+        found, expected = (oracle.query(params).released["all"] for oracle in (with_row, without))
+        assert torch.cat([(found[n] - expected[n]).flatten() for n in params]).norm() <= 1.0 + 1e-9
 
 
 @pytest.mark.parametrize("method", ["loop", "vmap", "ghost", "auto"])

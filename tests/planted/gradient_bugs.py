@@ -371,6 +371,7 @@ def gradient_added_to_the_last():
 
 @bug(
     33,
+    98,
     caught_by=[
         SCAN + "test_a_loss_that_is_not_one_a_sample_is_refused",
         LOOP + "test_a_loss_of_the_wrong_shape_is_refused",
@@ -381,7 +382,7 @@ def mean_loss_accepted():
     swap(functional.is_per_sample, lambda losses, size: True)
 
 
-@bug(33, caught_by=[SCAN + "test_a_division_by_the_batch_size_is_refused"])
+@bug(33, 98, caught_by=[SCAN + "test_a_division_by_the_batch_size_is_refused"])
 def loss_divided_by_the_batch_accepted():
     """A loss that is divided by a count over the batch (its tokens, say) is accepted."""
     swap(scan._number_matters, lambda model, loss_fn, probe: False)
@@ -670,8 +671,10 @@ def writing_the_model_accepted():
 @bug(
     54,
     55,
+    98,
     caught_by=[
         HOSTILE_MODELS + "[sort_one_layer_only-ghost-unscanned]",
+        HOSTILE_MODELS + "[token_mean_of_the_batch-ghost-unscanned]",
         HOSTILE_MODELS + "[broadcast_loss-ghost-unscanned]",
         HOSTILE_MODELS + "[centre_by_the_batch-ghost-unscanned]",
     ],

@@ -27,6 +27,7 @@ SECTIONS = {
     "Clipping and sensitivity": range(20, 34),
     "Noise, randomness, state": range(34, 53),
     "Found in tacita": range(53, 81),
+    "Found later, in tacita and elsewhere": range(81, 99),
 }
 
 PITFALLS = [
@@ -53,7 +54,8 @@ PITFALLS = [
     Pitfall(5, "queries counted by int(1 / q) in floating point", "rational arithmetic, rounded up"),
     Pitfall(
         6,
-        "a divisor that depends on the private number of records",
+        "a divisor that depends on the private number of records: where it changes, so does the scale of the noise, and "
+        "a network has enough coordinates to see it (arXiv 2605.15648)",
         "only declared public numbers divide; under add_or_remove_one they are never compared with the data",
     ),
     Pitfall(7, "dividing by the realised batch size", "a sum is released, and divided by a constant afterwards"),
@@ -362,5 +364,17 @@ PITFALLS = [
         "objective perturbation without an exact minimiser",
         "not in use: fits release noisy sums, and no proof needs a minimiser",
         later="objective perturbation",
+    ),
+    Pitfall(
+        88,
+        "a Poisson draw for each micro-batch of a step, charged as one draw at the rate of the step (8.0 claimed, 9.5 to "
+        "10.5 true)",
+        "a query is one draw, refused if it names a row twice, and physical batches are parts of it; several releases "
+        "of one step are several queries",
+    ),
+    Pitfall(
+        98,
+        "a loss that is a mean over the tokens of the batch: each term has the others' number of tokens below it",
+        "one loss a sample is asked for, and the model's code sees one record",
     ),
 ]

@@ -15,6 +15,7 @@ from tacita.accounting import (
     ShuffledEpochsLaw,
     parts,
 )
+from tacita.accounting.events.mixtures import row_chances
 from tacita.errors import UnsupportedEventError
 from tacita.gradients import NetworkSource
 from tacita.gradients.chunked import ChunkedEngine
@@ -137,6 +138,36 @@ def drawn_more_often_than_stated():
         return np.flatnonzero(coins.for_query(query).bernoulli(num_rows, 1.05 * self.sample_rate))
 
     put(PoissonSampler, "draw", draw)
+
+
+@bug(88, caught_by=[ORACLE + "test_a_query_is_one_draw_however_many_physical_batches_it_has"])
+def a_draw_for_each_physical_batch():
+    """Each of three physical batches is a draw of its own, at a third of the rate: a record may be in all of them."""
+
+    def batch(self, query):
+        third = PoissonSampler(sample_rate=self.sampler.sample_rate / 3, num_records=self.sampler.num_records)
+        draws = [third.draw(3 * query + part, self._line.coins, self.num_rows) for part in range(3)]
+        return np.sort(np.concatenate(draws))
+
+    put(QueryDraws, "batch", batch)
+
+
+@bug(
+    88,
+    caught_by=[
+        UNITS + "test_a_draw_for_each_micro_batch_is_the_unit_event",
+        UNITS + "test_a_draw_for_each_micro_batch_costs_more_than_one_a_step",
+    ],
+)
+def several_draws_charged_as_one():
+    """What may be drawn k times at rate q in one query is charged as one draw at rate k q."""
+    swap(row_chances, lambda rows, chance: (1 - rows * chance, rows * chance, *[0.0] * (rows - 1)))
+
+
+@bug(6, caught_by=[ORACLE + "test_the_scale_of_the_noise_does_not_tell_how_many_records_there_are"])
+def divisor_cut_to_an_integer_of_the_data():
+    """The divisor is the expected batch size of the records that are there, rounded down."""
+    put(GradientOracle, "divisor", property(lambda self: 1 + int(0.3 * self._data.num_rows)))
 
 
 @bug(5, caught_by=[SAMPLER + "test_decimal_rates_mean_what_they_say"])

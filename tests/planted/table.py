@@ -28,7 +28,7 @@ def page() -> str:
     rows = {pitfall.row: pitfall for pitfall in PITFALLS}
     parts = [HEAD]
     for section, numbers in SECTIONS.items():
-        lines = [_row(rows[number]) for number in numbers]
+        lines = [_row(rows[number]) for number in numbers if number in rows]
         parts.append(_table(section, "# | pitfall | what stands in the way | planted", lines))
     parts.append(_table("Planted bugs", "bug | what goes wrong | seen by", map(_entry, _by_name())))
     return "\n".join(parts)

@@ -1,7 +1,12 @@
 """Several rows a unit: one row is the Poisson cell, more rows cost more."""
 
+import math
+
 import numpy as np
 import pytest
+from scipy import stats
+from scipy.optimize import brentq
+from scipy.special import logsumexp
 
 from tacita import accounting as acc
 from tacita.accounting.accountant import ORDERS, _rdp_epsilon
@@ -38,6 +43,35 @@ def test_a_mixture_written_out_is_the_unit_event(events):
         relation="add_or_remove_one", shifts=(0.0, 1.5, 3.0), probabilities=(0.81, 0.18, 0.01), noise_std=3.0
     )
     assert epsilon(written, 20) == pytest.approx(epsilon(events.unit(0.1, 2.0, 2), 20), rel=1e-3)
+
+
+def delta_of_one_query(rate, std, draws, epsilon):
+    """The exact delta of a sum with ``draws`` draws of one record: its likelihood ratio grows with what is seen."""
+    chances = stats.binom.pmf(range(draws + 1), draws, rate)
+
+    def excess(x):
+        return logsumexp((2 * x * np.arange(draws + 1) - np.arange(draws + 1) ** 2) / (2 * std**2), b=chances) - epsilon
+
+    edge = brentq(excess, -50 * std, 50 * std)
+    return chances @ stats.norm.sf((edge - np.arange(draws + 1)) / std) - math.exp(epsilon) * stats.norm.sf(edge / std)
+
+
+def test_a_draw_for_each_micro_batch_is_the_unit_event(events):
+    """One query, exactly: accumulating four draws of rate q is a unit of four rows, not one draw of rate 4 q."""
+    rate, std, draws = 0.025, 0.9361, 4
+    true, claimed = epsilon(events.unit(rate, std, draws), 1), epsilon(events.poisson(draws * rate, std), 1)
+    assert delta_of_one_query(rate, std, draws, true) == pytest.approx(DELTA, rel=5e-3)
+    assert delta_of_one_query(draws * rate, std, 1, claimed) == pytest.approx(DELTA, rel=5e-3)
+    assert delta_of_one_query(rate, std, draws, claimed) > 3 * DELTA, "what is charged as one draw is not private so"
+
+
+@pytest.mark.parametrize(
+    ("rate", "std", "draws", "queries", "true"), [(0.025, 0.9361, 4, 100, 9.52), (0.02, 1.0089, 8, 50, 10.49)]
+)
+def test_a_draw_for_each_micro_batch_costs_more_than_one_a_step(events, rate, std, draws, queries, true):
+    """Gradient accumulation over Poisson draws, charged as one draw of the whole rate: 8.0 is claimed."""
+    assert epsilon(events.poisson(draws * rate, std), queries) == pytest.approx(8.0, rel=2e-3)
+    assert epsilon(events.unit(rate, std, draws), queries) == pytest.approx(true, rel=2e-3)
 
 
 def test_chances_of_zero_and_shifts_of_zero():
