@@ -8,7 +8,7 @@ from pkgutil import iter_modules
 
 import lazy_loader
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # Which room a name comes from stands in __init__.pyi, which type checkers read too. A room is imported when one of its
 # names is first used: torch takes seconds, and `tacita --help` needs none of it.
