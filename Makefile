@@ -92,7 +92,7 @@ site: pages  ## Build the documentation as a site that needs no network: build/s
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 	@echo "build/site/index.html"
 
-package: $(STAMP)  ## Build wheel and sdist, and try the wheel in a clean environment: build/package
+package: $(STAMP)  ## Build wheel and sdist, install both by name with each Python that is here, run the demo
 	.ci/package
 
 clean:  ## Remove what was built, .venv included

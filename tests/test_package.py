@@ -1,15 +1,21 @@
 """What is built from this tree, and installed, works; ``make package`` tries it with dependencies of its own."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
 
+import tacita
+
 ROOT = Path(__file__).parents[1]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = PYPROJECT["project"]
 NOT_BUILT_FROM = shutil.ignore_patterns(
     ".*", "build", "dist", "*.egg-info", "__pycache__", "tests", "benchmarks", "docs"
 )
@@ -75,3 +81,29 @@ def test_the_installed_wheel_trains_a_model_and_answers_the_command(wheel, tmp_p
         "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", tmp_path / "site", wheel, cwd=tmp_path
     )
     assert "epsilon" in run("-c", USE, tmp_path / "site", cwd=tmp_path)
+
+
+# -- what it says of itself
+
+
+def test_the_version_is_the_same_everywhere():
+    """``__init__`` has it, and the build reads it from there; the citation and the changelog repeat it."""
+    assert "version" in PROJECT["dynamic"]
+    assert PYPROJECT["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "tacita.__version__"}
+    assert f"\nversion: {tacita.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+    headings = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
+    assert headings[0] == tacita.__version__
+
+
+def test_the_classifiers_are_the_pythons_that_it_is_for():
+    first, last = map(int, re.fullmatch(r">=3\.(\d+),<3\.(\d+)", PROJECT["requires-python"]).groups())
+    pythons = [f"Programming Language :: Python :: 3.{minor}" for minor in range(first, last)]
+    assert [one for one in PROJECT["classifiers"] if re.search(r":: 3\.", one)] == pythons
+    tried = re.search(r"PACKAGE_PYTHONS:-(.*?)}", (ROOT / ".ci" / "package").read_text()).group(1).split()
+    assert tried == [f"python3.{minor}" for minor in range(first, last)]
+
+
+def test_types_are_declared_and_shipped():
+    assert "Typing :: Typed" in PROJECT["classifiers"]
+    assert (Path(tacita.__file__).parent / "py.typed").exists()
+    assert {"py.typed", "*.pyi"} <= set(PYPROJECT["tool"]["setuptools"]["package-data"]["tacita"])

@@ -123,6 +123,16 @@ def test_a_gram_norm_that_cancels_is_an_upper_bound_here(method: str):
     assert found.sum["weight"].double().norm() <= 1 + 1e-5
 
 
+def test_the_divisor_of_neighbouring_data_sets_is_the_same_here():
+    x, y = table()
+    sizes = [opacus_private(nn.Linear(WIDTH, 2), data)[2].expected_batch_size for data in ((x, y), (x[1:], y[1:]))]
+    assert sizes == [BATCH, BATCH - 1]
+    sampler = tacita.PoissonSampler(sample_rate=BATCH / ROWS, num_records=ROWS)
+    assert (
+        sampler.expected_batch_size == BATCH
+    )  # known without data; tests/oracles/test_gradient_oracle.py has the release
+
+
 def batch_norm_model() -> nn.Module:
     model = nn.Sequential(nn.Linear(WIDTH, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
     model[1].requires_grad_(False)  # frozen, but left in training mode

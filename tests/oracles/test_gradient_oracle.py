@@ -109,8 +109,8 @@ def test_the_scale_of_the_noise_does_not_tell_how_many_records_there_are(problem
 def test_a_divisor_that_follows_the_number_of_records_tells_neighbours_apart():
     """Noise divided by 20 or by 19, in 10,000 coordinates: the sum of squares alone is right with advantage 0.999.
 
-    The exact law: chi-squared, times the square of a scale. Claimed for one such query was epsilon 1, delta 1e-5: at most
-    (e - 1 + 2e-5) / (e + 1) = 0.462. Source: arXiv 2605.15648.
+    The exact law is chi-squared, times the square of a scale. Where epsilon 1 and delta 1e-5 are claimed, the advantage
+    is at most (e - 1 + 2e-5) / (e + 1) = 0.462. Source: arXiv 2605.15648.
     """
     claimed, squares, scale = (math.e - 1 + 2e-5) / (math.e + 1), scipy.stats.chi2(10_000), 20 / 19
     between = 2 * math.log(scale) / (1 - scale**-2) * 10_000  # where both densities are equal

@@ -54,8 +54,8 @@ PITFALLS = [
     Pitfall(5, "queries counted by int(1 / q) in floating point", "rational arithmetic, rounded up"),
     Pitfall(
         6,
-        "a divisor that depends on the private number of records: where it changes, so does the scale of the noise, and "
-        "a network has enough coordinates to see it (arXiv 2605.15648)",
+        "a divisor that depends on the private number of records: where it changes, so does the scale of the noise, "
+        "and a network has enough coordinates to see it (arXiv 2605.15648)",
         "only declared public numbers divide; under add_or_remove_one they are never compared with the data",
     ),
     Pitfall(7, "dividing by the realised batch size", "a sum is released, and divided by a constant afterwards"),
@@ -367,8 +367,8 @@ PITFALLS = [
     ),
     Pitfall(
         88,
-        "a Poisson draw for each micro-batch of a step, charged as one draw at the rate of the step (8.0 claimed, 9.5 to "
-        "10.5 true)",
+        "a Poisson draw for each micro-batch of a step, charged as one draw at the rate of the step (8.0 claimed, 9.5 "
+        "to 10.5 true)",
         "a query is one draw, refused if it names a row twice, and physical batches are parts of it; several releases "
         "of one step are several queries",
     ),

@@ -66,10 +66,11 @@ def test_a_draw_for_each_micro_batch_is_the_unit_event(events):
 
 
 @pytest.mark.parametrize(
-    ("rate", "std", "draws", "queries", "true"), [(0.025, 0.9361, 4, 100, 9.52), (0.02, 1.0089, 8, 50, 10.49)]
+    ("micro_batches", "queries", "true"), [((0.025, 0.9361, 4), 100, 9.52), ((0.02, 1.0089, 8), 50, 10.49)]
 )
-def test_a_draw_for_each_micro_batch_costs_more_than_one_a_step(events, rate, std, draws, queries, true):
+def test_a_draw_for_each_micro_batch_costs_more_than_one_a_step(events, micro_batches, queries, true):
     """Gradient accumulation over Poisson draws, charged as one draw of the whole rate: 8.0 is claimed."""
+    rate, std, draws = micro_batches
     assert epsilon(events.poisson(draws * rate, std), queries) == pytest.approx(8.0, rel=2e-3)
     assert epsilon(events.unit(rate, std, draws), queries) == pytest.approx(true, rel=2e-3)
 
