@@ -12,6 +12,9 @@ from tacita.errors import BudgetExceededError, ResumeError, UnsupportedEventErro
 from tacita.training.checkpoint import TrainingState
 from tacita.training.folder import RunFolder
 from tacita.training.loop import Checkpoints, train
+from tests.devices import on_each_device
+
+device = on_each_device
 
 PRIVATE = tacita.PrivateFeedback(max_feedback_norm=0.5)
 BOUNDED = tacita.BoundedFeedback(max_feedback_norm=0.5, max_residual_norm=2.0)

@@ -9,6 +9,9 @@ import torch
 import tacita
 from tacita.errors import BudgetExceededError, LedgerError, UnsupportedEventError
 from tacita.oracles import trainable
+from tests.devices import on_each_device
+
+device = on_each_device
 
 FULL = dict(
     sampler=tacita.FullBatchSampler(num_records=60),

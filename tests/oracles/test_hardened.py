@@ -13,6 +13,9 @@ from tacita.errors import UnsupportedEventError
 from tacita.estimators import CappedSum, GridSum
 from tacita.gradients import GivenSource
 from tests.oracles.conftest import squared_error, trainable
+from tests.devices import on_each_device
+
+device = on_each_device
 
 ROUNDED = tacita.RoundedGaussian(noise_multiplier=1.0)
 DISCRETE = tacita.DiscreteGaussian(noise_multiplier=1.0)

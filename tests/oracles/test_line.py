@@ -10,6 +10,9 @@ from tacita.errors import LedgerError, ResumeError
 from tacita.oracles import trainable
 from tacita.oracles.line import Line
 from tests.around_mechanism import Spying
+from tests.devices import on_each_device
+
+device = on_each_device
 
 
 def crashed(make_oracle, problem, tmp_path, queries, **changes):

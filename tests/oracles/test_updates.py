@@ -4,6 +4,9 @@ import pytest
 import torch
 
 from tacita.oracles import updates
+from tests.devices import on_each_device
+
+device = on_each_device
 
 
 def grads(model):

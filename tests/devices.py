@@ -1,0 +1,21 @@
+"""The devices that a test runs on: the CPU, and one that is not the CPU."""
+
+from importlib import import_module
+
+import pytest
+import torch
+
+CPU, SIMULATED = "cpu", "simulated"
+
+
+def get_device(name: str) -> torch.device:
+    """Return a device; the simulated one is registered when a test first asks for it."""
+    if name == SIMULATED:
+        import_module("tests.simulated_device")
+    return torch.device(name)
+
+
+@pytest.fixture(params=[CPU, SIMULATED], name="device")
+def on_each_device(request: pytest.FixtureRequest) -> torch.device:
+    """A module that says ``device = on_each_device`` runs its tests on both devices."""
+    return get_device(request.param)
