@@ -6,6 +6,7 @@ import pytest
 import torch
 
 CPU, SIMULATED = "cpu", "simulated"
+gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
 
 def get_device(name: str) -> torch.device:

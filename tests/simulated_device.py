@@ -26,8 +26,25 @@ NAME = "simulated"
 _DLPACK = {"cpu": 1, NAME: 12}  # DLPack's numbers of the kinds of devices; 12 is one that PyTorch calls PrivateUse1
 
 # The host has to wait for a result that decides a shape, or that it reads.
-_WAITS = {"_local_scalar_dense", "nonzero", "masked_select", "equal", "_unique2", "unique_dim", "bincount", "unique_consecutive"}
-_VIEWS = ("as_strided", "view", "_reshape_alias", "unfold", "view.dtype", "set_.source_Tensor", "set_.source_Storage_storage_offset")
+_WAITS = {
+    "_local_scalar_dense",
+    "nonzero",
+    "masked_select",
+    "equal",
+    "_unique2",
+    "unique_dim",
+    "bincount",
+    "unique_consecutive",
+}
+_VIEWS = (
+    "as_strided",
+    "view",
+    "_reshape_alias",
+    "unfold",
+    "view.dtype",
+    "set_.source_Tensor",
+    "set_.source_Storage_storage_offset",
+)
 _ANY_ORDER = {"index_add", "index_add_", "scatter_add", "scatter_add_"}
 _TO_OTHERS = {"_copy_from", "_copy_from_and_resize"}
 
@@ -162,7 +179,9 @@ def _run(op: Any, *args: Any, **kwargs: Any) -> Any:
     hosted = _on_host(given)
     outputs = [a.name for a in schema.arguments if a.is_out and given[a.name].numel() == 0]
     hosted |= {one: torch.empty(0, dtype=given[one].dtype) for one in outputs}  # which may be resized
-    found = op(**(_shuffled(hosted) if name in _ANY_ORDER else hosted))
+    numbers = any(isinstance(hosted.get(a.name), int | float) and str(a.type) == "Tensor" for a in schema.arguments)
+    kernel = op.overloadpacket if numbers else op  # a number comes as a tensor, and is one no more in Python
+    found = kernel(**(_shuffled(hosted) if name in _ANY_ORDER else hosted))
     for one in outputs:
         given[one].set_(_at(hosted[one], NAME))
     if any(r.alias_info is not None for r in schema.returns):
@@ -187,13 +206,11 @@ def _shuffled(given: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of a sum into places with its terms in another order each time."""
     source = "src" if "src" in given else "source"
     dim, index, terms = given["dim"], given["index"], given[source]
-    length = index.shape[dim] if index.ndim else 1
-    if length < 2 or terms.ndim == 0:
+    if terms.ndim == 0:
         return given
-    order = torch.randperm(length, generator=torch.Generator().manual_seed(next(_shuffles)))
-    moved = index.index_select(0 if index.ndim == 1 else dim, order)
-    kept = terms.index_select(dim, order)
-    return {**given, "index": moved, source: kept}
+    along = 0 if index.ndim == 1 else dim
+    order = torch.randperm(index.shape[along], generator=torch.Generator().manual_seed(next(_shuffles)))
+    return {**given, "index": index.index_select(along, order), source: terms.index_select(dim, order)}
 
 
 def _empty(size: Any, **options: Any) -> Tensor:
@@ -240,14 +257,15 @@ def _convolution(*args: Any) -> Tensor:
     return _run(torch.ops.aten.convolution.default, *args)
 
 
-def _convolution_backward(grad, input, weight, stride, padding, dilation, transposed, output_padding, groups, mask):
-    settings = stride, padding, dilation, transposed, output_padding, groups, mask
-    return _run(torch.ops.aten.convolution_backward.default, grad, input, weight, [weight.shape[0]], *settings)
+def _convolution_backward(grad: Tensor, input: Tensor, weight: Tensor, *settings: Any) -> Any:
+    return _run(torch.ops.aten.convolution_backward.default, grad, input, weight, [grad.shape[1]], *settings)
 
 
 def _cloned(storage: torch.UntypedStorage) -> torch.UntypedStorage:
     """Copy a storage, as ``copy.deepcopy`` does; PyTorch would ask an allocator, which only C++ can register."""
-    return torch.empty(0, dtype=torch.uint8, device=NAME).set_(storage, 0, (storage.nbytes(),)).clone().untyped_storage()
+    return (
+        torch.empty(0, dtype=torch.uint8, device=NAME).set_(storage, 0, (storage.nbytes(),)).clone().untyped_storage()
+    )
 
 
 def _register() -> list[torch.library.Library]:

@@ -12,8 +12,8 @@ from tacita.audit.contract import check_oracle
 from tacita.errors import UnsupportedEventError
 from tacita.estimators import CappedSum, GridSum
 from tacita.gradients import GivenSource
-from tests.oracles.conftest import squared_error, trainable
 from tests.devices import on_each_device
+from tests.oracles.conftest import squared_error, trainable
 
 device = on_each_device
 

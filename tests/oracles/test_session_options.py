@@ -9,9 +9,6 @@ import tacita
 from tacita.accounting import FullBatchLaw, GaussianSumEvent
 from tacita.errors import LedgerError
 from tacita.oracles.session_options import SessionOptions
-from tests.devices import on_each_device
-
-device = on_each_device
 
 FIRST, SECOND = (part.part for part in tacita.split((torch.zeros(10),), [5, 5]))
 OWN, SETTINGS = {"shapes": [3]}, {"lr": 0.1}

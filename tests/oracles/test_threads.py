@@ -10,9 +10,6 @@ import torch
 import tacita
 from tacita.oracles import trainable
 from tests.oracles.test_stationary_test import build
-from tests.devices import on_each_device
-
-device = on_each_device
 
 THREADS, EACH = 8, 12
 

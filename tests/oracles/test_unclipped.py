@@ -11,9 +11,6 @@ from tacita.errors import BudgetExceededError
 from tacita.gradients.given import GivenSource
 from tacita.testing import check_oracle
 from tests.audit.linear import Promised
-from tests.devices import on_each_device
-
-device = on_each_device
 
 
 @pytest.fixture
