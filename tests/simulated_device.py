@@ -170,10 +170,8 @@ def _run(op: Any, *args: Any, **kwargs: Any) -> Any:
     if others and not name.startswith(("index", "_index_put")):
         raise RuntimeError(f"{name}: expected all tensors to be on the same device, found simulated and cpu.")
     _launched("masked_select" if _has_mask(name, given) else name, tensors)
-    if "generator" in (a.name for a in schema.arguments):
-        if given.get("generator") is not None:
-            raise RuntimeError(f"{name}: expected a generator of the simulated device, found one of the CPU.")
-        given["generator"] = _generator
+    if given.get("generator") is not None:
+        raise RuntimeError(f"{name}: expected a generator of the simulated device, found one of the CPU.")
     if given.get("device") is not None:
         given["device"] = torch.device("cpu")
     hosted = _on_host(given)
@@ -181,7 +179,8 @@ def _run(op: Any, *args: Any, **kwargs: Any) -> Any:
     hosted |= {one: torch.empty(0, dtype=given[one].dtype) for one in outputs}  # which may be resized
     numbers = any(isinstance(hosted.get(a.name), int | float) and str(a.type) == "Tensor" for a in schema.arguments)
     kernel = op.overloadpacket if numbers else op  # a number comes as a tensor, and is one no more in Python
-    found = kernel(**(_shuffled(hosted) if name in _ANY_ORDER else hosted))
+    with _own_generator() if torch.Tag.nondeterministic_seeded in op.tags else nullcontext():
+        found = kernel(**(_shuffled(hosted) if name in _ANY_ORDER else hosted))
     for one in outputs:
         given[one].set_(_at(hosted[one], NAME))
     if any(r.alias_info is not None for r in schema.returns):
@@ -189,6 +188,18 @@ def _run(op: Any, *args: Any, **kwargs: Any) -> Any:
         results = tuple(given[a.name] for r in schema.returns for a in schema.arguments if _same(a, r))
         return results[0] if len(schema.returns) == 1 else results
     return tree_map_only(Tensor, lambda x: _at(x, NAME), found)
+
+
+@contextmanager
+def _own_generator() -> Iterator[None]:
+    """Let the CPU's kernels draw from the device's generator."""
+    before = torch.get_rng_state()
+    torch.set_rng_state(_generator.get_state())
+    try:
+        yield
+    finally:
+        _generator.set_state(torch.get_rng_state())
+        torch.set_rng_state(before)
 
 
 def _same(argument: Any, result: Any) -> bool:

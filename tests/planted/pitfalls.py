@@ -26,7 +26,7 @@ SECTIONS = {
     "Sampling and accounting": range(1, 20),
     "Clipping and sensitivity": range(20, 34),
     "Noise, randomness, state": range(34, 53),
-    "Found in tacita": range(53, 81),
+    "Found in tacita": (*range(53, 81), 94),
 }
 
 PITFALLS = [
@@ -362,5 +362,10 @@ PITFALLS = [
         "objective perturbation without an exact minimiser",
         "not in use: fits release noisy sums, and no proof needs a minimiser",
         later="objective perturbation",
+    ),
+    Pitfall(
+        94,
+        "off the CPU no fingerprint, so nothing is redone: runs pay twice, or cannot go on",
+        "values are copied and fingerprinted; the suite runs on a simulated device, too",
     ),
 ]
