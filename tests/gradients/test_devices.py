@@ -1,5 +1,7 @@
 """What the engine computes and draws where the model lives: on a simulated device, and on a GPU if there is one."""
 
+from importlib import import_module
+
 import numpy as np
 import pytest
 import torch
@@ -53,6 +55,15 @@ def test_dropout_follows_the_seed_and_leaves_both_generators(device, method):
     torch.randn(5, device=device)
     torch.testing.assert_close(first.cpu(), sums(model, method, seed=4)[0].cpu())
     assert not torch.allclose(first.cpu(), sums(model, method, seed=5)[0].cpu())
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_device_without_float64_is_refused_before_anything_is_spent(method):
+    model = nn.Linear(4, 1).to(get_device("simulated"))
+    simulated = import_module("tests.simulated_device")
+    with simulated.without_float64(), pytest.raises(UnsupportedModuleError, match="simulated has no float64"):
+        sums(model, method)
+    sums(model, method)
 
 
 def test_a_generator_is_restored_after_an_error(device):
