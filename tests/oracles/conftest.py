@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import tacita
+from tests.devices import CPU, get_device
 
 
 def squared_error(model, batch):
@@ -12,15 +13,21 @@ def squared_error(model, batch):
 
 
 @pytest.fixture
-def problem():
-    """(model, loss_fn, dataset) of a linear regression on 60 rows, float64."""
+def device():
+    """Where the model is; ``device = on_each_device`` in a module replaces it (tests.devices)."""
+    return get_device(CPU)
+
+
+@pytest.fixture
+def problem(device):
+    """(model, loss_fn, dataset) of a linear regression on 60 rows, float64; the model is on ``device``."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(60, 4, dtype=torch.float64, generator=generator)
     model = torch.nn.Linear(4, 1).double()
     with torch.no_grad():
         for p in model.parameters():
             p.copy_(torch.randn(p.shape, dtype=p.dtype, generator=generator))
-    return model, squared_error, (x, x.sum(1))
+    return model.to(device), squared_error, (x, x.sum(1))
 
 
 @pytest.fixture

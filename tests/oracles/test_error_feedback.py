@@ -12,6 +12,9 @@ from tacita.errors import BudgetExceededError, ResumeError, UnsupportedEventErro
 from tacita.training.checkpoint import TrainingState
 from tacita.training.folder import RunFolder
 from tacita.training.loop import Checkpoints, train
+from tests.devices import gpu, on_each_device
+
+device = on_each_device
 
 PRIVATE = tacita.PrivateFeedback(max_feedback_norm=0.5)
 BOUNDED = tacita.BoundedFeedback(max_feedback_norm=0.5, max_residual_norm=2.0)
@@ -38,11 +41,12 @@ def weights(model):
 
 @pytest.mark.parametrize("method", ["loop", "vmap", "ghost"])
 @pytest.mark.parametrize("height", [None, 7])
-def test_hidden_feedback_without_noise_is_the_paper_line_by_line(make, problem, method, height):
-    model, loss_fn, (x, y) = problem
+def test_hidden_feedback_without_noise_is_the_paper_line_by_line(make, problem, device, method, height):
+    model, loss_fn, data = problem
+    x, y = (tensor.to(device) for tensor in data)
     silent = tacita.GaussianMechanism(noise_multiplier=0.0)
     oracle = make(PRIVATE, mechanism=silent, method=method, max_physical_batch_size=height)
-    error = torch.zeros(5, dtype=torch.float64)
+    error = torch.zeros(5, dtype=torch.float64, device=device)
     for query in range(4):
         rows = oracle.sampler.draw(query, oracle.line.coins, 60)
         grads = torch.stack([row_gradient(model, loss_fn, (x[i : i + 1], y[i : i + 1])) for i in rows])
@@ -323,19 +327,18 @@ def test_the_statement_names_what_it_rests_on(make, feedback):
 # --- on a device -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("device", ["simulated", pytest.param("cuda", marks=gpu)], indirect=True)
 @pytest.mark.parametrize("feedback", FEEDBACKS, ids=repr)
-def test_the_error_follows_the_parameters(make, problem, feedback):
-    model, _, _ = problem
+def test_the_error_follows_the_parameters(make, problem, device, feedback):
+    model = problem[0].cpu()
     on_cpu = make(feedback)
     expected = [on_cpu.query(dict(model.named_parameters())).gradient for _ in range(3)]
-    model.cuda()
+    model.to(device)
     on_device = make(feedback)
     for gradient in expected:
         found = on_device.query(dict(model.named_parameters())).gradient
         for name, value in gradient.items():
-            assert found[name].is_cuda
+            assert found[name].device.type == device.type
             torch.testing.assert_close(found[name].cpu(), value, rtol=1e-6, atol=1e-8)
     saved = on_device.state_dict()["estimator_state"]
-    assert all(e.is_cuda for e in saved["error"].values())
+    assert all(e.device.type == device.type for e in saved["error"].values())

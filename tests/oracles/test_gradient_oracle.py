@@ -11,6 +11,9 @@ import torch
 import tacita
 from tacita.errors import BudgetExceededError, LedgerError, UnsupportedEventError
 from tacita.oracles import trainable
+from tests.devices import on_each_device
+
+device = on_each_device
 
 FULL = dict(
     sampler=tacita.FullBatchSampler(num_records=60),
@@ -20,7 +23,8 @@ FULL = dict(
 
 
 def mean_gradient(model, loss_fn, data):
-    loss = loss_fn(model, data).mean()
+    there = next(model.parameters()).device
+    loss = loss_fn(model, [tensor.to(there) for tensor in data]).mean()
     return dict(zip(trainable(model), torch.autograd.grad(loss, list(trainable(model).values())), strict=True))
 
 
@@ -40,7 +44,7 @@ def test_without_noise_and_clipping_training_is_plain_sgd(problem, make_oracle):
         oracle.backward()
         private_sgd.step()
         plain_sgd.zero_grad()
-        loss_fn(plain, data).mean().backward()
+        loss_fn(plain, [tensor.to(plain.weight.device) for tensor in data]).mean().backward()
         plain_sgd.step()
     for ours, theirs in zip(model.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
@@ -54,7 +58,7 @@ def test_release_is_the_clipped_sum_plus_the_stated_noise(problem, make_oracle):
     randomness = tacita.Randomness.insecure(0)
     draws = randomness.key.stream("train-1", "noise", 0, "all").normals((5,), dtype=torch.float64)
     difference = torch.cat([(noisy.released["all"][n] - bare.released["all"][n]).flatten() for n in params])
-    torch.testing.assert_close(difference, 1.0 * draws, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(difference.cpu(), 1.0 * draws, rtol=1e-9, atol=1e-12)
     assert noisy.noise_std == {"all": 1.0}
 
 
@@ -123,7 +127,7 @@ def test_an_empty_batch_is_a_query_of_pure_noise(problem, make_oracle, rows):
     oracle = make_oracle(dataset=data, sampler=tacita.PoissonSampler(sample_rate=1e-9, num_records=60))
     release = oracle.query(trainable(problem[0]))
     draws = tacita.Randomness.insecure(0).key.stream("train-1", "noise", 0, "all").normals((5,), dtype=torch.float64)
-    assert torch.equal(torch.cat([g.flatten() for g in release.released["all"].values()]), draws)
+    assert torch.equal(torch.cat([g.flatten() for g in release.released["all"].values()]).cpu(), draws)
     assert oracle.ledger.sessions[0].queries_made == 1
 
 

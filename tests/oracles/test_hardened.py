@@ -12,7 +12,10 @@ from tacita.audit.contract import check_oracle
 from tacita.errors import UnsupportedEventError
 from tacita.estimators import CappedSum, GridSum
 from tacita.gradients import GivenSource
+from tests.devices import on_each_device
 from tests.oracles.conftest import squared_error, trainable
+
+device = on_each_device
 
 ROUNDED = tacita.RoundedGaussian(noise_multiplier=1.0)
 DISCRETE = tacita.DiscreteGaussian(noise_multiplier=1.0)

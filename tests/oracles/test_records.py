@@ -11,6 +11,9 @@ from tacita.gradients.given import GivenSource
 from tacita.oracles.records import Network, OracleData, Records, as_records
 from tacita.random import Key, Randomness
 from tacita.sampling.units import unit_codes, within_cap
+from tests.devices import on_each_device
+
+device = on_each_device
 
 
 def rows_within_cap(units, cap, key):

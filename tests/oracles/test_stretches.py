@@ -11,6 +11,9 @@ from tacita.oracles import line as line_module
 from tacita.oracles import trainable
 from tacita.random import Key
 from tests.around_mechanism import Spying
+from tests.devices import on_each_device
+
+device = on_each_device
 
 PRIVATE = tacita.PrivateFeedback(max_feedback_norm=0.5)
 BOUNDED = tacita.BoundedFeedback(max_feedback_norm=0.5, max_residual_norm=2.0)

@@ -4,6 +4,9 @@ import pytest
 import torch
 
 from tacita.oracles import updates
+from tests.devices import on_each_device
+
+device = on_each_device
 
 
 def grads(model):
@@ -52,13 +55,13 @@ def test_cleared_gradients_start_anew(problem, make_oracle):
 
 
 @pytest.mark.parametrize("change", ["loss", "in place", "other"])
-def test_what_somebody_else_left_in_grad_is_not_added_to(problem, make_oracle, change):
+def test_what_somebody_else_left_in_grad_is_not_added_to(problem, make_oracle, device, change):
     """A raw gradient would otherwise come out with the noise of the releases alone."""
     model, loss_fn, data = problem
     oracle = make_oracle()
     oracle.backward()
     if change == "loss":
-        loss_fn(model, data).mean().backward()
+        loss_fn(model, [tensor.to(device) for tensor in data]).mean().backward()
     elif change == "in place":
         model.bias.grad.mul_(2)
     else:
@@ -73,9 +76,9 @@ def test_what_somebody_else_left_in_grad_is_not_added_to(problem, make_oracle, c
     oracle.backward(accumulate=True)
 
 
-def test_gradients_that_were_there_before_the_first_release_are_not_added_to(problem, make_oracle):
+def test_gradients_that_were_there_before_the_first_release_are_not_added_to(problem, make_oracle, device):
     model, loss_fn, data = problem
-    loss_fn(model, data).mean().backward()
+    loss_fn(model, [tensor.to(device) for tensor in data]).mean().backward()
     with pytest.raises(RuntimeError, match="accumulate=True adds to what the last backward"):
         make_oracle().backward(accumulate=True)
 

@@ -373,6 +373,11 @@ PITFALLS = [
         "of one step are several queries",
     ),
     Pitfall(
+        94,
+        "off the CPU no fingerprint, so nothing is redone: runs pay twice, or cannot go on",
+        "values are copied and fingerprinted; the suite runs on a simulated device, too",
+    ),
+    Pitfall(
         98,
         "a loss that is a mean over the tokens of the batch: each term has the others' number of tokens below it",
         "one loss a sample is asked for, and the model's code sees one record",

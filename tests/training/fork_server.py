@@ -1,5 +1,6 @@
 """Forks training runs that kill themselves with SIGKILL at a chosen instant. Run by test_kill.py, not imported.
 
+Its argument is the device that the model is on.
 Reads lines ``folder step`` and answers each with one line: the queries whose release the run had in hand when it
 ended, and whether it finished. ``step`` is the number of the system call (write, flush, rename, remove) at which the
 run dies: before it if even, after it if odd; negative: it runs to the end.
@@ -12,13 +13,14 @@ import sys
 import torch
 
 import tacita
+from tests.devices import get_device
 from tests.training.small_run import SETTINGS, loss_fn, rows
 
 QUERY = tacita.GradientOracle.query
 
 
-def train(folder, released):
-    model = torch.nn.Linear(3, 1)
+def train(folder, released, device):
+    model = torch.nn.Linear(3, 1).to(device)
     with torch.no_grad():
         for p in model.parameters():
             p.zero_()
@@ -54,16 +56,16 @@ def die_at(step):
     return calls
 
 
-def main():
+def main(device):
     torch.set_num_threads(1)
-    train(None, os.memfd_create("released"))  # the accountant's caches are warm in every fork
+    train(None, os.memfd_create("released"), device)  # the accountant's caches are warm in every fork
     for line in sys.stdin:
         folder, step = line.rsplit(maxsplit=1)
         released = os.memfd_create("released")
         child = os.fork()
         if child == 0:
             calls = [0] if int(step) < 0 else die_at(int(step))
-            train(folder, released)
+            train(folder, released, device)
             os.pwrite(released, str(calls[0]).encode().ljust(8), 8)
             os._exit(0)
         _, status = os.waitpid(child, 0)
@@ -73,4 +75,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    main(get_device(sys.argv[1]))

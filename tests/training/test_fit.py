@@ -13,6 +13,10 @@ import torch
 import tacita
 from tacita.pipeline import check_run
 from tacita.training import callbacks
+from tests.devices import models_move_to_the_device, on_each_device
+
+pytestmark = pytest.mark.usefixtures("models_move")
+device, models_move = on_each_device, models_move_to_the_device
 
 SETTINGS = dict(
     target_epsilon=2.0,
@@ -48,7 +52,7 @@ def test_meets_its_target_and_learns():
     )  # fmt: skip
     assert run.ledger.epsilon(1e-3) <= 8.0
     assert run.ledger.epsilon(1e-3) >= 8.0 * 0.995
-    assert (model(data[0]).argmax(1) == data[1]).float().mean() > 0.8
+    assert (model.cpu()(data[0]).argmax(1) == data[1]).float().mean() > 0.8
     assert run.model is model
 
 
@@ -76,7 +80,7 @@ def test_writes_what_may_be_shared_and_removes_the_rest(tmp_path):
     names = {path.name for path in (tmp_path / "run").iterdir()}
     assert names == {"model.safetensors", "statement.txt", "statement.json", "ledger.jsonl", "ledger.head.json"}
     weights = safetensors.torch.load_file(tmp_path / "run" / "model.safetensors")
-    assert all(torch.equal(weights[name], value) for name, value in run.model.state_dict().items())
+    assert all(torch.equal(weights[name], value.cpu()) for name, value in run.model.state_dict().items())
     stated = json.loads((tmp_path / "run" / "statement.json").read_text())
     ledger = tacita.Ledger.load(tmp_path / "run" / "ledger.jsonl")
     assert stated["ledger_sha256"] == ledger.before_seal.head
@@ -280,7 +284,7 @@ def test_a_loss_curve_is_drawn_on_public_data_only_and_changes_no_bit():
     public = problem(seed=1)[2]
     key = dict(randomness=tacita.Randomness.insecure(0))
     run = tacita.fit(model, loss_fn, data, **SETTINGS, public_data=public, **key)
-    last = loss_fn(model, public).double().mean().item()
+    last = loss_fn(copy.deepcopy(model).cpu(), public).double().mean().item()
     assert run.public_losses[-1] == (16, pytest.approx(last))
     assert "declares to be public" in run.statement.text
     without = tacita.fit(*problem(), **SETTINGS, randomness=tacita.Randomness.insecure(0))

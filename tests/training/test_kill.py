@@ -11,15 +11,16 @@ import safetensors.torch
 import torch
 
 import tacita
+from tests.devices import CPU, SIMULATED
 
 POINTS = 200 if os.environ.get("TACITA_AUDIT") else 20
 LAST_STEP = 320  # a little past the last system call of the run (twice their number)
 
 
 class ForkServer:
-    def __init__(self):
+    def __init__(self, device):
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.training.fork_server"],
+            [sys.executable, "-m", "tests.training.fork_server", device],
             cwd=Path(__file__).parents[2],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -38,9 +39,9 @@ class ForkServer:
         self._process.wait()
 
 
-@pytest.fixture(scope="module")
-def server():
-    server = ForkServer()
+@pytest.fixture(scope="module", params=[CPU, SIMULATED])
+def server(request):
+    server = ForkServer(request.param)
     yield server
     server.close()
 

@@ -10,7 +10,11 @@ from torch.optim import lr_scheduler as schedules
 import tacita
 from tacita.training import checkpoint
 from tests.containers import HOLDERS, Items
+from tests.devices import models_move_to_the_device, on_each_device
 from tests.training.test_fit import SETTINGS, Stop, loss_fn, problem
+
+pytestmark = pytest.mark.usefixtures("models_move")
+device, models_move = on_each_device, models_move_to_the_device
 
 PUBLIC = problem(seed=1)[2]
 STEPS = 16

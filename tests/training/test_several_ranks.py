@@ -7,8 +7,12 @@ import tacita
 from tacita.errors import RankError, ResumeError
 from tacita.oracles import Line
 from tacita.training import checkpoint
+from tests.devices import models_move_to_the_device, on_each_device
 from tests.oracles.ranks import results, run_ranks
 from tests.training.small_run import SETTINGS, loss_fn, rows
+
+pytestmark = pytest.mark.usefixtures("models_move")
+device, models_move = on_each_device, models_move_to_the_device
 
 QUERIES = 6
 
@@ -45,7 +49,7 @@ def fit(rank, group, folder=None, *, stop=None, seed=0, **changes):
         process_group=group,
     )
     run = tacita.fit(model, loss_fn, Rows(stop), **{**settings, **changes})
-    return run, torch.cat([p.detach().flatten() for p in model.parameters()])
+    return run, torch.cat([p.detach().flatten() for p in model.parameters()]).cpu()
 
 
 @pytest.fixture(scope="module")

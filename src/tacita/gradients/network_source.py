@@ -111,6 +111,7 @@ class NetworkSource(GradientSource):
             if is_sharded(model):
                 self._sharded = ShardedModel(model, loss_fn, self.ranks)
             own = _checked_parameters(self._network)
+            _check_float64(next(iter(own.values())).device)
             if num_workers and self.ranks.size > 1:
                 raise ValueError(
                     "num_workers must be 0 with a process_group: rank 0 alone knows what later queries read."
@@ -326,6 +327,17 @@ class _BatchChunks:
             labels = torch.from_numpy(request.indices) if isinstance(self.indices, RowNumbers) else None
             number = request.number if ranks.size == 1 else ranks.number(request.number)
             yield Chunk(moved, size, number, lent, labels)
+
+
+def _check_float64(device: torch.device) -> None:
+    """Raise ``UnsupportedModuleError`` unless ``device`` has float64, in which norms and their rounding are bounded."""
+    try:
+        torch.zeros(1, dtype=torch.float64, device=device)
+    except TypeError as error:
+        raise UnsupportedModuleError(
+            f"{device.type} has no float64, in which norms and their rounding errors are bounded. Train on the CPU: "
+            'call model.to("cpu") before the oracle is built.'
+        ) from error
 
 
 def _checked_parameters(model: nn.Module) -> dict[str, Tensor]:

@@ -15,7 +15,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients.functional import LossFn
 from tacita.gradients.probe import trial
-from tacita.gradients.seeds import generators_kept
+from tacita.gradients.seeds import generator_state, generators_kept
 
 
 def check_draws_nothing(model: nn.Module, loss_fn: LossFn, probe: Any | None) -> None:
@@ -58,10 +58,12 @@ def draws_at_random(model: nn.Module, loss_fn: LossFn, probe: Any) -> bool:
     """Return whether a pass moves a global generator, or two seeds give other losses (a generator of its own)."""
     moved: list[bool] = []
 
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+
     def watched(watched_model: Any, batch: Any) -> Tensor:
-        before = _states()
+        before = _states(device)
         losses = loss_fn(watched_model, batch)
-        moved.append(_states() != before)
+        moved.append(_states(device) != before)
         return losses
 
     with generators_kept():
@@ -69,9 +71,9 @@ def draws_at_random(model: nn.Module, loss_fn: LossFn, probe: Any) -> bool:
     return any(moved) or not torch.allclose(*losses, rtol=1e-3, atol=1e-6 * losses[0].abs().max().item())
 
 
-def _states() -> tuple[Any, ...]:
-    """Return the states of the global generators: torch's, Python's and NumPy's."""
-    devices = [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else ())]
+def _states(device: torch.device) -> tuple[Any, ...]:
+    """Return the states of the global generators: torch's of the CPU and of ``device``, Python's and NumPy's."""
+    devices = [torch.get_rng_state(), generator_state(device)]
     numpy = np.random.get_state(legacy=False)
     assert isinstance(numpy, dict)
     return [state.numpy().tobytes() for state in devices], repr(random.getstate()), _of_numpy(numpy)

@@ -10,10 +10,12 @@ import hashlib
 import random
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 BITS = 256
 _FIRST, _WORDS = 24, 624  # in get_state(): the byte at which the twister's words begin; their number, 8 bytes each
@@ -36,12 +38,36 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
 
     The CPU's generator keeps all of ``seed``. A GPU's generator has a key of 64 bits and gets 63 of the seed's.
     """
-    cuda = [device.index if device.index is not None else torch.cuda.current_device()] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=cuda):
+    with torch.random.fork_rng(devices=[]):
         fill(torch.default_generator, seed)  # torch.manual_seed would also reseed devices that are not forked
-        for index in cuda:
-            torch.cuda.default_generators[index].manual_seed(seed % 2**63)
-        yield
+        before = generator_state(device)
+        with _generator_of(device) as there:
+            if there is not None:
+                there.manual_seed(seed % 2**63)
+        try:
+            yield
+        finally:
+            with _generator_of(device) as there:
+                if there is not None:
+                    there.set_rng_state(before)
+
+
+def generator_state(device: torch.device) -> Tensor:
+    """Return the state of torch's generator of ``device``, whichever kind of device it is."""
+    with _generator_of(device) as there:
+        return torch.get_rng_state() if there is None else there.get_rng_state()
+
+
+@contextmanager
+def _generator_of(device: torch.device) -> Iterator[Any]:
+    """Make ``device`` the current one; yield torch's module of its kind (``torch.cuda``, ...), ``None`` for the CPU."""
+    if device.type in ("cpu", "meta"):
+        yield None
+        return
+    module = torch.get_device_module(device)
+    several = device.index is not None and hasattr(module, "device")  # torch.mps knows one device, and no index
+    with module.device(device.index) if several else nullcontext():
+        yield module
 
 
 @contextmanager

@@ -30,6 +30,7 @@ from tacita.gradients.ghost.rare_cases import rare_cases_left_out
 from tacita.gradients.ghost.rule import RowWeights
 from tacita.gradients.reachable import reachable, references
 from tacita.gradients.retention import same_objects, seen
+from tacita.gradients.seeds import generator_state
 from tacita.gradients.traced_step import Halfway, TracedStep, weights_come_in
 from tacita.gradients.weighted_sums import full_precision, weight_arrays
 
@@ -202,15 +203,15 @@ def check_traceable(engine: GhostEngine, like: Any, size: int) -> None:
     others_draw = False
     for _ in range(_ATTEMPTS if threading.active_count() > 1 else 1):
         with IN_TURN:
-            before, begun = _generators(), time.monotonic()
+            before, begun = _generators(engine._device), time.monotonic()
             lines = Lines(engine.model, engine.loss_fn, like, size)
             found.append(lines.line(engine, {"all": tuple(engine.params)}, 1))
-            moved, seconds = _generators(), time.monotonic() - begun
+            moved, seconds = _generators(engine._device), time.monotonic() - begun
             if moved == before:
                 return
             if threading.active_count() > 1:
                 time.sleep(seconds)
-            others_draw = others_draw or _generators() != moved
+            others_draw = others_draw or _generators(engine._device) != moved
     if not (others_draw and all(found[0].same(one) for one in found)):
         raise UnsupportedModuleError(
             "the model or the loss draws numbers that do not come from a tensor of the batch (random.random(), "
@@ -218,9 +219,10 @@ def check_traceable(engine: GhostEngine, like: Any, size: int) -> None:
         )
 
 
-def _generators() -> tuple[Any, ...]:
+def _generators(device: torch.device) -> tuple[Any, ...]:
     numpy = np.random.get_state(legacy=False)
-    return random.getstate(), repr(numpy), torch.get_rng_state().numpy().tobytes()
+    states = torch.get_rng_state(), generator_state(device)
+    return random.getstate(), repr(numpy), *(state.numpy().tobytes() for state in states)
 
 
 def fixed_tensors(tree: ModuleTree, params: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -116,6 +116,26 @@ def _sum_rows(grad: Tensor, weights: Tensor, lead: int) -> Tensor:
     return total.squeeze(-2).reshape((*total.shape[:-2], *shape))
 
 
+def sums_by_index(index: Tensor, rows: Tensor, size: int) -> Tensor:
+    """Return the sums of the rows that have the same index, (size, width), in an order that does not vary.
+
+    On a GPU ``index_add_`` adds up in another order each time, so that no query could be redone bit for bit. There the
+    sum is taken as the backward pass of an embedding, which CUDA makes in a fixed order (``Embedding.cu`` in PyTorch).
+
+    Args:
+        index: Which sum a row belongs to, (rows,), int64.
+        rows: Shape (rows, width).
+        size: Number of sums; one that no row belongs to is zeros.
+
+    Example:
+        >>> sums_by_index(torch.tensor([2, 0, 2]), torch.tensor([[1.0], [2.0], [3.0]]), 3).flatten()
+        tensor([2., 0., 4.])
+    """
+    if rows.device.type == "cpu":
+        return rows.new_zeros(size, rows.shape[1]).index_add_(0, index, rows)
+    return torch.ops.aten.embedding_dense_backward(rows, index, size, -1, False)
+
+
 def _without_absent(rows: Tensor, weights: Tensor) -> Tensor:
     """Replace by zeros each row that has weight 0 and is not finite."""
     bad = ~rows.isfinite().all(dim=-1)

@@ -236,7 +236,7 @@ class Line:
             self.ranks.check_added_up()
         state, self._unreleased = self.state, None
         tag, written = self._fingerprint(query, values), self.session.lookup(query)
-        if written is not None and (not tag or written != tag):
+        if written is not None and written != tag:
             self._other_values = True
             tell_again(self.ranks)
             return False
@@ -317,11 +317,9 @@ class Line:
         self._position = max(self._position, self.session.last_query + 1)
 
     def _fingerprint(self, query: int, values: Blocks) -> str:
-        """Return a keyed one-time tag of the values; on other devices than the CPU it is empty and never matches."""
-        tensors = [value for block in values.values() for value in block.values()]
-        if any(value.device.type != "cpu" for value in tensors):
-            return ""
-        bits = (x.detach().view(torch.int16) if x.dtype == torch.bfloat16 else x.detach() for x in tensors)
+        """Return a keyed one-time tag of the values; those of another device are copied to the CPU, one by one."""
+        tensors = (value.detach().cpu() for block in values.values() for value in block.values())
+        bits = (x.view(torch.int16) if x.dtype == torch.bfloat16 else x for x in tensors)
         parts = (x.contiguous().numpy() for x in bits)
         return self._randomness.key.tag(self._name, "fingerprint", query, parts=parts)
 

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients.ghost.rounding import add_radius, gamma, squared_row_norms
 from tacita.gradients.ghost.rule import Call, Factors, LayerRule, LayerUse, Parameters, RowWeights
+from tacita.gradients.weighted_sums import sums_by_index
 
 
 class EmbeddingRule(LayerRule):
@@ -44,8 +45,8 @@ class EmbeddingRule(LayerRule):
     def grads(self, use: LayerUse) -> dict[str, Tensor]:
         index, grad = _positions(use)
         vocabulary, width = use.shapes["weight"]
-        found = grad.new_zeros(len(index), vocabulary, width)
-        return {"weight": found.scatter_add_(1, index.unsqueeze(-1).expand_as(grad), grad)}
+        found = sums_by_index(_apart(index, vocabulary), grad.reshape(-1, width), len(index) * vocabulary)
+        return {"weight": found.view(len(index), vocabulary, width)}
 
     def squared_norms(self, use: LayerUse, *, rounding_margin: bool = True) -> dict[str, Tensor]:
         index, grad = _positions(use)
@@ -61,8 +62,8 @@ class EmbeddingRule(LayerRule):
     def sums(self, use: LayerUse, weights: RowWeights) -> dict[str, Tensor]:
         _, weighted = use.weighted(weights)
         index, grad = _positions(replace(use, grad=weighted))
-        total = grad.new_zeros(use.shapes["weight"])
-        return {"weight": total.index_add_(0, index.flatten(), grad.reshape(-1, grad.shape[-1]))}
+        vocabulary, width = use.shapes["weight"]
+        return {"weight": sums_by_index(index.flatten(), grad.reshape(-1, width), vocabulary)}
 
     def radius(self, use: LayerUse) -> dict[str, Tensor]:
         return {"weight": _radius(_positions(use)[1])}
@@ -103,10 +104,13 @@ def _sum_by_index(index: Tensor, grad: Tensor) -> Tensor:
     ordered = index.gather(1, order)
     slot = torch.zeros_like(index)
     slot[:, 1:] = (ordered[:, 1:] != ordered[:, :-1]).cumsum(dim=1)
-    slots = torch.empty_like(slot).scatter_(1, order, slot)
-    slots += torch.arange(len(index), device=index.device).unsqueeze(1) * index.shape[1]
-    flat = grad.reshape(-1, grad.shape[-1])
-    return torch.zeros_like(flat).index_add_(0, slots.flatten(), flat).view(grad.shape)
+    slots = _apart(torch.empty_like(slot).scatter_(1, order, slot), index.shape[1])
+    return sums_by_index(slots, grad.reshape(-1, grad.shape[-1]), len(slots)).view(grad.shape)
+
+
+def _apart(index: Tensor, size: int) -> Tensor:
+    """Return indices (rows, positions) below ``size`` as one row of indices that no two samples share."""
+    return (index + torch.arange(len(index), device=index.device).unsqueeze(1) * size).flatten()
 
 
 def _radius(grad: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tacita.gradients.record_batch import RecordBatch
+from tacita.gradients.weighted_sums import sums_by_index
 
 
 def _is_weight(batch: RecordBatch, operand: Any) -> bool:
@@ -194,7 +195,7 @@ def _embedding_bag(  # noqa: PLR0917 - the arguments of the torch function
         bags = len(offsets) - include_last_offset
         bag = (positions.unsqueeze(1) >= offsets).sum(dim=1) - 1  # the last bag that begins at or before a position
         bag = bag.clamp(max=bags)
-        total = rows.new_zeros(bags + 1, rows.shape[1]).index_add(0, bag, rows)[:bags]
+        total = sums_by_index(bag, rows, bags + 1)[:bags]
         count = counted.new_zeros(bags + 1).index_add(0, bag, counted)[:bags]
     return total if mode == "sum" else total / count.clamp(min=1).unsqueeze(-1)
 

@@ -1,0 +1,78 @@
+"""Bugs that show only where the model is not on the CPU."""
+
+import secrets
+from contextlib import contextmanager
+
+import torch
+
+from tacita.gradients import randomness_check, seeds, weighted_sums
+from tacita.oracles import gradient_oracle
+from tacita.oracles.line import Line
+from tests.planted.plant import bug, put, swap
+
+LINE = "tests/oracles/test_line.py::"
+DEVICES = "tests/gradients/test_devices.py::"
+
+
+@bug(
+    94,
+    caught_by=[
+        LINE + "test_a_matching_line_is_the_identical_release_and_free",
+        LINE + "test_a_one_pass_session_refuses_a_line_that_does_not_match",
+        LINE + "test_an_older_key_is_ratcheted_forward",
+    ],
+)
+def no_fingerprint_off_the_cpu():
+    """Values on another device get no fingerprint that matches: a query is never redone, but paid again or refused."""
+    on_cpu = Line._fingerprint
+
+    def fingerprint(self, query, values):
+        here = all(value.device.type == "cpu" for block in values.values() for value in block.values())
+        return on_cpu(self, query, values) if here else secrets.token_hex(16)
+
+    put(Line, "_fingerprint", fingerprint)
+
+
+@bug(
+    94,
+    caught_by=[
+        DEVICES + "test_sums_by_index_have_the_same_bits_each_time",
+        DEVICES + "test_sums_and_norms_over_tokens_have_the_same_bits_each_time",
+    ],
+)
+def sums_in_an_order_that_varies():
+    """Sums over equal indices are added up by ``index_add_``, whose bits differ from call to call on a device."""
+    swap(
+        weighted_sums.sums_by_index,
+        lambda index, rows, size: rows.new_zeros(size, rows.shape[1]).index_add(0, index, rows),
+    )
+
+
+@bug(94, caught_by=[DEVICES + "test_dropout_follows_the_seed_and_leaves_both_generators"])
+def generators_of_devices_without_a_seed():
+    """The generator of a device that is neither the CPU nor CUDA is not seeded by the query, and not put back."""
+
+    @contextmanager
+    def only_the_cpus(device):
+        yield None
+
+    swap(seeds._generator_of, only_the_cpus)
+
+
+@bug(94, caught_by=[DEVICES + "test_a_draw_on_the_device_is_a_draw"])
+def draws_on_a_device_unseen():
+    """The check that a model draws nothing looks at the CPU's generators alone."""
+    put(randomness_check, "generator_state", lambda device: torch.get_rng_state())
+
+
+@bug(94, caught_by=["tests/oracles/test_launches.py::test_a_query_stays_within_its_budget"])
+def a_wait_for_the_device_more():
+    """A query looks at a value once more than it has to, and so waits for the device."""
+    query = gradient_oracle.GradientOracle.query
+
+    def looking(self, params):
+        release = query(self, params)
+        next(iter(release.gradient.values())).sum().item()
+        return release
+
+    put(gradient_oracle.GradientOracle, "query", looking)
