@@ -7,6 +7,7 @@ import pytest
 
 from tacita.accounting import (
     ConditionalEvent,
+    CoupledEvent,
     FixedSizeLaw,
     FullBatchLaw,
     GaussianSumEvent,
@@ -14,7 +15,9 @@ from tacita.accounting import (
     LaplaceEvent,
     Part,
     PoissonLaw,
+    Spend,
     attack_accuracy,
+    epsilon,
 )
 from tacita.ledger import Ledger, statement
 from tacita.ledger.statement_text import write_text
@@ -219,6 +222,29 @@ def test_test_streams_are_said_first():
     assert words.to_json()["attack_accuracy"] is None
     assert words.text.splitlines()[0].startswith("NOT PRIVATE (test streams)")
     assert words.to_json()["secure_randomness"] is False
+
+
+@pytest.mark.parametrize("secure", [(False, True), (True, False), (True, False, True)], ids=str)
+def test_one_session_with_a_test_stream_is_enough(secure):
+    ledger = book()
+    for one in secure:
+        ledger.register(TRAIN, planned_queries=10, secure_randomness=one)
+    fields = statement(ledger, DELTA).to_json()
+    assert fields["secure_randomness"] is False
+    assert fields["verdict"] == "not private"
+
+
+def test_what_failures_take_of_delta_is_of_both_data_sets_and_of_all_sessions():
+    """The text promises that it is part of delta: what is left of delta then suffices for epsilon."""
+    ledger, failures = book(), (1e-7, 3e-7)
+    for failure in failures:
+        event = CoupledEvent(relation="add_or_remove_one", inner=COUNTS, failure_probability=failure)
+        ledger.register(event, planned_queries=1)
+    fields = statement(ledger, DELTA).to_json()
+    assert fields["failure_probability"] == pytest.approx(sum(failures))
+    assert fields["failure_delta"] == pytest.approx(sum(failures) * (1 + math.exp(fields["epsilon"])))
+    without = epsilon([Spend(COUNTS, 1)] * 2, DELTA - fields["failure_delta"]).epsilon
+    assert fields["epsilon"] == pytest.approx(without, rel=1e-5)
 
 
 def test_no_noise_is_no_guarantee():
