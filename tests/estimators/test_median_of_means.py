@@ -214,6 +214,14 @@ def test_the_sensitivity_grows_with_the_square_root_of_the_dimension():
     assert moved <= bound <= moved * (1 + 1e-5)
 
 
+def test_the_sensitivity_is_that_of_all_parameters_together():
+    apart = {"a": torch.Size([2, 3]), "b": torch.Size([]), "c": torch.Size([2])}
+    estimator = MedianOfMeans(max_coordinate=2.0, num_groups=3)
+    together = estimator.sensitivity("replace_one", {"theta": torch.Size([9])})
+    assert estimator.sensitivity("replace_one", apart) == together
+    assert estimator.block_sizes(apart) == {"all": 9}
+
+
 @pytest.mark.parametrize("tau", [1e-250, 1e-20, 1e20, 1e250])
 def test_thresholds_of_any_size(tau):
     rows = torch.tensor([[1e-25, 1.0, math.nan], [0.0, 1e30, 3.0]], dtype=torch.float64)
