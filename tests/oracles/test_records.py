@@ -8,8 +8,10 @@ import torch
 from torch.utils.data import Subset, TensorDataset
 
 import tacita
+from tacita.accounting import FullBatchLaw, GaussianSumEvent
 from tacita.gradients.given import GivenSource
 from tacita.oracles.records import Network, OracleData, Records, as_records
+from tacita.oracles.session_plan import under_conditions
 from tacita.random import Key, Randomness
 from tacita.sampling.units import unit_codes, within_cap
 
@@ -369,3 +371,11 @@ def test_fractions_that_do_not_sum_to_one_are_refused(sizes):
     """Each part states its fraction, and all rows belong to one of them."""
     with pytest.raises(ValueError, match="sizes must be fractions that sum to 1"):
         tacita.split((torch.zeros(10, 1),), sizes)
+
+
+def test_every_condition_of_a_source_is_stated():
+    event = GaussianSumEvent(
+        relation="zero_out_one", sampling=FullBatchLaw(), max_contribution=(1.0,), noise_std=(2.0,)
+    )
+    assert under_conditions(event, []) is event
+    assert set(under_conditions(event, iter(["a", "b", "c"])).condition.split("; ")) == {"a", "b", "c"}

@@ -769,3 +769,29 @@ def test_answers_with_less_noise_than_is_paid_for_are_not_given(mechanism):
         test.test(SADDLE)
     test._answering._mechanism = test.mechanism
     assert not test.test(SADDLE)
+
+
+@pytest.mark.parametrize(
+    ("paid", "enough"),
+    [
+        ((1.0, 2.0, 4.0), True),
+        ((2.0, 2.0, 4.0), True),
+        ((0.9, 2.0, 4.0), False),
+        ((1.0, 2.1, 4.0), False),
+        ((1.0, 2.0, 4.1), False),
+        ((1.0, 1.9, 3.9), True),
+    ],
+    ids=str,
+)
+def test_every_scale_of_the_noise_is_held_against_the_event(paid, enough):
+    """Here the threshold has noise of scale 2, an answer of scale 4, and values a sensitivity of 1."""
+    sensitivity, threshold_scale, query_scale = paid
+    event = acc.AboveThresholdEvent(
+        relation="replace_one", sensitivity=sensitivity, threshold_scale=threshold_scale, query_scale=query_scale
+    )
+    answering = ThresholdAnswer(AboveThreshold(epsilon=1.0, sensitivity=1.0), 3.0)
+    if enough:
+        answering.check_paid(event, None, None)
+        return
+    with pytest.raises(LedgerError, match="event promises something else: AboveThreshold"):
+        answering.check_paid(event, None, None)

@@ -11,7 +11,7 @@ from tacita.accounting.calibration import calibrate
 from tacita.accounting.events.counts import stable_failure_probability
 from tacita.accounting.events.gaussian_sums import GaussianSumEvent
 from tacita.accounting.relations import RELATIONS, moved
-from tacita.accounting.sampling_laws import PoissonLaw
+from tacita.accounting.sampling_laws import FullBatchLaw, PoissonLaw
 from tacita.tables import PurchasePlan, Schema, Target
 from tacita.tables.budget import NEW_TEXTS, text_threshold
 from tacita.tables.survey import survey_counts
@@ -171,6 +171,19 @@ def test_wrong_settings_raise():
     for wrong in ({"epsilon": 0.0}, {"delta": 1.0}, {"relation": "swap"}, {"max_rows_per_unit": 0}):
         with pytest.raises(ValueError, match=f"{next(iter(wrong))}|neighboring_relation"):
             plan(**wrong)
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+def test_purchases_and_a_training_with_all_that_is_left_are_the_budget(relation):
+    """Of mu^2 and of delta: texts of one record alone take their share of it once."""
+    settings = plan(relation, max_rows_per_unit=2)
+    purchases = [settings.rows_event(), settings.survey_event(14, target=True), settings.refinement_event(14)]
+    rest = math.sqrt(settings.total_mu**2 - sum(event.query_mu**2 for event in purchases))
+    training = GaussianSumEvent(
+        relation=relation, max_contribution=(1.0,), noise_std=(moved(relation) / rest,), sampling=FullBatchLaw()
+    )
+    spent = epsilon([Spend(event, 1) for event in (*purchases, training)], settings.delta).epsilon
+    assert spent == pytest.approx(settings.epsilon, rel=1e-6)
 
 
 def test_more_budget_is_less_noise():
