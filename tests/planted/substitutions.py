@@ -28,12 +28,15 @@ from types import TracebackType
 
 import pytest
 
-from tests.slow import is_slow, names
+from tests.slow import is_slow, left_out
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "tacita"
 DATA = Path(__file__).with_suffix(".toml")
-THIRD_PARTY = ["torch", "scipy.stats", "pytest", "hypothesis", "dp_accounting", "pyarrow", "sklearn.linear_model"]
+THIRD_PARTY = [
+    *("torch", "torch._dynamo", "scipy.stats", "sklearn.linear_model", "dp_accounting", "mpmath", "pyarrow"),
+    *("pytest", "hypothesis", "cyclopts", "cryptography.hazmat.primitives.ciphers.algorithms", "msgspec", "filelock"),
+]
 LONGEST = 600.0  # seconds after which the tests of a bug are taken to wait for ever
 WRONG_REASON = ("TypeError", "AttributeError", "NameError", "ImportError", "ModuleNotFoundError", "SyntaxError")
 
@@ -197,7 +200,7 @@ def _run_tests(copy: Path, arguments: list[str], answer: Connection) -> None:
 
 def killed(bugs: Iterable[Substitution], files: Sequence[str], *, quick: bool) -> Iterator[tuple[Substitution, str]]:
     """Yield each bug with what is wrong about it, and print which tests kill it, the quickest first."""
-    slow = names()
+    slow = left_out()
     with SourceCopy() as copy:
         for bug in bugs:
             tests = files or [test for test in bug.caught_by if not (quick and is_slow(test, slow))]
