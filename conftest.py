@@ -15,7 +15,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from tests.slow import is_slow, names
+from tests.slow import is_slow, left_out
 
 SEEDED = os.environ.get("TACITA_AUDIT", "") in ("", "0")
 
@@ -45,9 +45,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out slow tests on request; refuse names that hold an address, which differ from worker to worker."""
     if config.getoption("quick"):
-        slow = names()
-        left_out = [item for item in items if is_slow(item.nodeid, slow)]
-        config.hook.pytest_deselected(items=left_out)
+        slow = left_out()
+        config.hook.pytest_deselected(items=[item for item in items if is_slow(item.nodeid, slow)])
         items[:] = [item for item in items if not is_slow(item.nodeid, slow)]
     addresses = [item.nodeid for item in items if " at 0x" in item.nodeid]
     if addresses:

@@ -1,8 +1,13 @@
-"""Which tests ``make quick`` leaves out: those that take long, and the planted bugs.
+"""Which tests ``make quick`` leaves out: those that take long, unless they alone see a planted bug; and planting.
 
-``tests/slow.txt`` names them, a file or a test a line, with the seconds that it took. ``python -m tests.slow`` runs
-every test and writes the list again. ``python -m tests.slow tests/federated`` runs these alone, and keeps the lines of
-all other files. A test that is not in the list runs, so a list that is out of date costs only time.
+``tests/slow.txt`` names those that take long, a file or a test a line, with the seconds that it took. Of the tests that
+see a planted bug (``tests/planted``) at least one is quick: where all of them take long, the cheapest one *stays*, and
+its line ends with that word. Every substitution is seen so. Of the bugs that are patches, those are whose test costs
+little.
+
+``python -m tests.slow`` runs every test and writes the list again. ``python -m tests.slow tests/federated`` runs these
+alone, and keeps the times of all other files; ``python -m tests.slow --no-run`` only chooses again which tests stay. A
+test that is not in the list runs, so a list that is out of date costs only time.
 """
 
 import json
@@ -11,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -20,12 +25,18 @@ ROOT = Path(__file__).parents[1]
 LIST = ROOT / "tests" / "slow.txt"
 TIMES = ROOT / ".pytest_cache" / "times.jsonl"
 LONG = 0.2  # seconds of CPU time of a test, all its cases together
-PLANTED = "tests/planted/test_planted.py"  # many times the other tests
+STAYS = " stays"  # ends the line of a test that takes long and runs all the same
+WORTH = 0.3  # seconds that a test may take for each planted patch that no quicker test sees
+PLANTING = (  # many times the other tests
+    "tests/planted/test_planted.py",
+    "tests/planted/test_substitutions.py::test_a_substitution_is_seen",
+)
 
 
-def names() -> frozenset[str]:
-    """Return the files and tests that are left out."""
-    return frozenset(line.split()[0] for line in LIST.read_text(encoding="utf-8").splitlines())
+def left_out() -> frozenset[str]:
+    """Return the files and tests that ``make quick`` leaves out."""
+    lines = LIST.read_text(encoding="utf-8").splitlines()
+    return frozenset(line.split()[0] for line in lines if not line.endswith(STAYS))
 
 
 def test_of(nodeid: str) -> str:
@@ -53,25 +64,61 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     return found
 
 
-def listed(times: list[tuple[str, float]], kept: Iterable[str] = ()) -> str:
-    """Return the list for the times of single cases; lines of ``kept`` stay for files that none of them is in."""
-    total: dict[str, float] = defaultdict(float)
-    for nodeid, seconds in times:
-        total[test_of(nodeid)] += seconds
-    timed = {name.split("::", maxsplit=1)[0] for name in total}
-    lines = [f"{name} {seconds:.1f}" for name, seconds in total.items() if seconds >= LONG]
-    lines += [line for line in kept if line.split("::", maxsplit=1)[0] not in timed | {PLANTED}]
-    return "\n".join([*sorted(lines), PLANTED]) + "\n"
+def listed(seconds: Mapping[str, float], bugs: Iterable[tuple[Sequence[str], bool]]) -> str:
+    """Return the list for the seconds of tests; ``bugs`` are the tests that see each, and whether it must be seen."""
+    stay = staying(seconds, bugs)
+    lines = [f"{name} {one:.1f}{STAYS * (name in stay)}" for name, one in seconds.items()]
+    return "\n".join([*sorted(lines), *PLANTING]) + "\n"
 
 
-def main(paths: list[str]) -> None:
-    """Run the tests of ``paths``, or every test but the planted bugs, and write the list."""
+def staying(seconds: Mapping[str, float], bugs: Iterable[tuple[Sequence[str], bool]]) -> set[str]:
+    """Choose, of tests that take long, those that stay: greedily the least time for a bug that is not seen yet."""
+    unseen = {
+        number: (tests, must) for number, (tests, must) in enumerate(bugs) if all(test in seconds for test in tests)
+    }
+    found: set[str] = set()
+    while unseen:
+        sees: dict[str, set[int]] = defaultdict(set)
+        for number, (tests, _) in unseen.items():
+            for test in tests:
+                sees[test].add(number)
+        test = min(sees, key=lambda one: seconds[one] / len(sees[one]))
+        if seconds[test] <= WORTH * len(sees[test]) or any(unseen[number][1] for number in sees[test]):
+            found.add(test)
+        unseen = {number: bug for number, bug in unseen.items() if number not in sees[test]}
+    return found
+
+
+def times(lines: Iterable[str]) -> dict[str, float]:
+    """Return the seconds that the list has for tests."""
+    fields = (line.removesuffix(STAYS).split() for line in lines)
+    return {name: float(seconds) for name, *rest in fields for seconds in rest}
+
+
+def measured(paths: Sequence[str]) -> dict[str, float]:
+    """Run the tests of ``paths``, or every test but planting, and return the seconds of those that take long."""
     TIMES.parent.mkdir(exist_ok=True)
     TIMES.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "pytest", "-n", "2", "-p", "tests.slow", "--ignore", PLANTED, *paths]
+    command = [sys.executable, "-m", "pytest", "-n", "2", "-p", "tests.slow", "--ignore", "tests/planted", *paths]
     subprocess.run(command, cwd=ROOT, check=False)
-    times = [tuple(json.loads(line)) for line in TIMES.read_text().splitlines()]
-    LIST.write_text(listed(times, LIST.read_text().splitlines() if paths else ()), encoding="utf-8")
+    total: dict[str, float] = defaultdict(float)
+    for nodeid, seconds in map(json.loads, TIMES.read_text().splitlines()):
+        total[test_of(nodeid)] += seconds
+    before = times(LIST.read_text().splitlines()) if paths else {}
+    timed = {name.split("::", maxsplit=1)[0] for name in total}
+    kept = {name: one for name, one in before.items() if name.split("::", maxsplit=1)[0] not in timed}
+    return kept | {name: one for name, one in total.items() if one >= LONG}
+
+
+def main(arguments: list[str]) -> None:
+    """Write the list again; see the module."""
+    from tests.planted.bugs import BUGS
+    from tests.planted.substitutions import load
+
+    before = times(LIST.read_text().splitlines())
+    seconds = before if arguments == ["--no-run"] else measured(arguments)
+    bugs = [(one.caught_by, True) for one in load().values()] + [(one.caught_by, False) for one in BUGS.values()]
+    LIST.write_text(listed(seconds, bugs), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -259,6 +259,35 @@ def test_loading_takes_the_file_back_from_others(tmp_path):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize(
+    "draw",
+    [
+        lambda randomness: randomness.key,
+        lambda randomness: randomness.session_key("before"),
+        lambda randomness: randomness.session_key("new"),
+        lambda randomness: QueryCoins(randomness, "before").for_query(0),
+        lambda randomness: QueryCoins(randomness, "before").for_session(),
+        lambda randomness: randomness.ratchet() or randomness.key,
+    ],
+    ids=["key", "session_key", "new_session_key", "for_query", "for_session", "ratchet"],
+)
+def test_a_forked_process_has_none_of_the_keys(draw):
+    """It would draw the same batches and the same noise as its parent, for other values."""
+    randomness = Randomness.insecure(0)
+    randomness.session_key("before")
+    draw(randomness)  # in its own process
+    child = os.fork()
+    if child == 0:
+        try:
+            draw(randomness)
+        except RuntimeError as error:
+            os._exit(0 if "belongs to the process it was made in" in str(error) else 2)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize(
     ("module", "call", "survivor"),
     [
         (tacita.random.json, "dumps", 1),

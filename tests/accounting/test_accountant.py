@@ -379,3 +379,37 @@ def test_a_curve_that_rounding_took_to_nothing_is_not_free():
     lost = np.where(accountant.ORDERS < 3, -1e-17, 1e-15)
     assert accountant._rdp_delta(lost, 0.0) > 1e-9
     assert accountant._rdp_delta(np.zeros(len(lost)), 0.0) == 0
+
+
+# Several sessions: what cannot be convolved is added up form by form.
+
+
+def test_curves_of_several_sessions_add_up():
+    zcdp = [acc.Spend(acc.ZCDPEvent(relation="zero_out_one", rho=rho), 1) for rho in (0.1, 0.2, 0.3)]
+    assert accountant._rdp(zcdp[:2]) == pytest.approx(accountant._rdp(zcdp[2:]))
+    apart, whole = (acc.epsilon(spends, DELTA).epsilon for spends in (zcdp[:2], zcdp[2:]))
+    assert whole <= apart <= 1.01 * whole  # the second has a closed form, the first is read on a grid of orders
+
+
+def test_additive_deltas_of_several_sessions_add_up():
+    failing = [
+        acc.Spend(
+            acc.StableCountsEvent(
+                relation="add_or_remove_one", max_contribution=(1.0,), noise_std=(std,), failure_probability=failure
+            ),
+            1,
+        )
+        for std, failure in ((20.0, 1e-6), (30.0, 3e-6))
+    ]
+    assert acc.delta(failing, 50.0).delta == pytest.approx(4e-6)
+    mu = math.hypot(1 / 20, 1 / 30)
+    assert acc.epsilon(failing, DELTA).epsilon == pytest.approx(acc.gaussian_epsilon(mu, DELTA - 4e-6))
+
+
+def test_sessions_read_without_their_sampling_are_one_gaussian(monkeypatch):
+    """Where no grid resolves the distributions. A rate next to 1 makes the exact Gaussian better than the curve."""
+    monkeypatch.setattr(accountant, "has_pld", lambda spend: False)
+    spends = tuple(acc.Spend(poisson(0.999999, std, "replace_one"), 4) for std in (3.0, 4.0))
+    value, name = min(accountant._epsilons(spends, DELTA))
+    assert value == pytest.approx(acc.gaussian_epsilon(math.hypot(4 / 3, 4 / 4), DELTA))
+    assert name == accountant.UNSAMPLED

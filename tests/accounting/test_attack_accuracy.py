@@ -64,3 +64,11 @@ def test_wrong_arguments(arguments, named):
         attack_accuracy(*arguments)
     with pytest.raises(ValueError, match="prior"):
         attack_accuracy(1.0, 1e-5, prior=1.0)
+
+
+@pytest.mark.parametrize("prior", [0.1, 0.3, 0.5, 0.999])
+def test_the_two_data_sets_are_alike(prior):
+    """Which of them is called the first says nothing, and a belief is right as often as it is sure."""
+    found = attack_accuracy(0.5, 1e-5, prior=prior)
+    assert found == pytest.approx(attack_accuracy(0.5, 1e-5, prior=1 - prior), rel=1e-12)
+    assert found >= max(prior, 1 - prior)

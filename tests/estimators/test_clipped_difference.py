@@ -248,9 +248,10 @@ def test_the_number_of_rows_is_not_public(relation):
 
 def test_a_part_of_a_split_is_refused():
     """All data of a client is in every part of it: two parts must not be charged in parallel."""
-    parts = tacita.split((torch.ones(100, 3),), [50, 50])
-    with pytest.raises(ValueError, match="records must not be a part of a split"):
-        client(torch.ones(100, 3), rows=parts[0].rows, part=parts[0].part, declared=50)
+    for sizes, relation in (([50, 50], "zero_out_one"), ([0.5, 0.5], "add_or_remove_one")):
+        first = tacita.split((torch.ones(100, 3),), sizes)[0]
+        with pytest.raises(ValueError, match="records must not be a part of a split"):
+            client(torch.ones(100, 3), relation, rows=first.rows, part=first.part, declared=50)
 
 
 def test_clipped_samples_protect_records_so_their_number_is_public():

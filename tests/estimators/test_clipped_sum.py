@@ -115,3 +115,23 @@ def test_a_threshold_whose_sums_may_be_infinite_is_refused(clipper):
             ledger=tacita.Ledger(neighboring_relation="zero_out_one", privacy_unit="one row"),
             planned_queries=1,
         )
+
+
+# -- several blocks of several parameters
+
+
+SEVERAL = {"a.weight": torch.Size([3, 2]), "a.bias": torch.Size([3]), "b.weight": torch.Size([4])}
+BLOCKS = PerLayerClipper(max_grad_norm={"a": 0.5, "b": 2.0})
+
+
+def test_a_block_has_all_coordinates_of_its_parameters():
+    assert ClippedSum(BLOCKS).block_sizes(SEVERAL) == {"a": 9, "b": 4}
+    assert ClippedSum(FlatClipper(max_grad_norm=1.0)).block_sizes(SEVERAL) == {"all": 13}
+
+
+def test_each_block_is_charged_with_its_own_noise_whatever_their_order():
+    for names in (("a", "b"), ("b", "a")):
+        noise_std = {name: {"a": 3.0, "b": 5.0}[name] for name in names}
+        event = ClippedSum(BLOCKS).event(FullBatchSampler(num_records=9), noise_std, "replace_one", SEVERAL)
+        assert (event.max_contribution, event.noise_std) == ((0.5, 2.0), (3.0, 5.0))
+        assert event.query_mu == pytest.approx(2 * math.hypot(0.5 / 3, 2 / 5))

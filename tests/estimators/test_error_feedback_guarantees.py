@@ -561,3 +561,24 @@ def test_the_stated_norm_is_never_below_the_errors(dtype, max_norm):
     for error, norm in zip(state["error"]["theta"].tolist(), state["norm"].tolist(), strict=True):
         square = sum(Fraction(x) ** 2 for x in error)
         assert square <= Fraction(norm) ** 2 <= square * Fraction(1 + 1e-5) + Fraction(1e-30)
+
+
+# --- settings reach the event and the state
+
+
+@pytest.mark.parametrize("leak", [0.0, 0.25])
+@pytest.mark.parametrize("share", [1.0, 0.2])
+def test_the_event_has_the_share_and_the_leak_of_the_settings(leak, share):
+    feedback = BoundedFeedback(max_feedback_norm=math.inf, max_residual_norm=2.0, injected_share=share, leak=leak)
+    estimator = feedback.estimator(UNIT, 10.0)
+    event = estimator.event(PoissonSampler(sample_rate=0.1, num_records=100), {"gradient": 5.0}, "replace_one", SHAPES)
+    assert (event.injected_share, event.leak) == (share, leak)
+    assert event.session_mu(1) == pytest.approx(estimator.sensitivity("replace_one", SHAPES)["gradient"] / 5.0)
+
+
+def test_the_error_of_a_sum_is_clipped_at_its_divisor_times_the_threshold_of_the_mean():
+    feedback = BoundedFeedback(max_feedback_norm=0.1, max_residual_norm=2.0, anti_windup=0.5)
+    estimator = feedback.estimator(UNIT, 10.0)
+    _, state = estimator(GivenEngine(100 * torch.ones(20, 2, dtype=torch.float64)), estimator.initial_state(SHAPES))
+    assert float(state["norm"]) == pytest.approx(10.0 * 0.5)
+    assert float(state["error"]["theta"].norm()) == pytest.approx(10.0 * 0.5)

@@ -65,6 +65,10 @@ def test_batches_that_could_overflow_are_refused_when_built():
         GridSum(CLIPPER).check_batch(1e12, SHAPES)
     with pytest.raises(ValueError, match="at most half of max_records"):
         CappedSum(CLIPPER).check_batch(40_000, SHAPES)
+    largest, large = CappedSum(CLIPPER, max_records=3_500_000, slack=1.0), {"w": torch.Size([2**37])}
+    largest.check_batch(1.4e6, large)  # 2^20.5 records fill the grid of so many coordinates
+    with pytest.raises(ValueError, match=r"to stay within 2\^52 steps"):
+        largest.check_batch(1.7e6, large)
 
 
 # -- GridSum

@@ -77,6 +77,17 @@ def test_a_row_that_is_not_finite_counts_as_zero():
         assert torch.equal(values(estimator, bad), values(estimator, zero))
 
 
+@pytest.mark.parametrize("hostile", ["first", "second", "third"])
+def test_a_row_counts_as_zero_in_every_parameter_if_any_is_not_finite(hostile):
+    grads = {name: torch.ones(5, size) for name, size in (("first", 3), ("second", 1), ("third", 2))}
+    zeroed = {name: g.clone().index_fill_(0, torch.tensor([2]), 0.0) for name, g in grads.items()}
+    grads[hostile][2, 0] = math.nan
+    estimator = MedianOfMeans(max_coordinate=0.5, num_groups=1)
+    found, expected = (estimator(GivenEngine(one), None)[0]["all"] for one in (grads, zeroed))
+    for name in grads:
+        assert torch.equal(found[name], expected[name])
+
+
 def test_several_parameters_and_many_runs_at_once():
     random = torch.Generator().manual_seed(0)
     grads = {"a": torch.randn(4, 7, 2, generator=random), "b": torch.randn(4, 7, 5, generator=random)}
@@ -201,6 +212,14 @@ def test_the_sensitivity_grows_with_the_square_root_of_the_dimension():
     bound = estimator.sensitivity("replace_one", GivenEngine(rows).shapes)["all"]
     assert moved == pytest.approx(2 * 2.0 * 3 * math.sqrt(d))
     assert moved <= bound <= moved * (1 + 1e-5)
+
+
+def test_the_sensitivity_is_that_of_all_parameters_together():
+    apart = {"a": torch.Size([2, 3]), "b": torch.Size([]), "c": torch.Size([2])}
+    estimator = MedianOfMeans(max_coordinate=2.0, num_groups=3)
+    together = estimator.sensitivity("replace_one", {"theta": torch.Size([9])})
+    assert estimator.sensitivity("replace_one", apart) == together
+    assert estimator.block_sizes(apart) == {"all": 9}
 
 
 @pytest.mark.parametrize("tau", [1e-250, 1e-20, 1e20, 1e250])

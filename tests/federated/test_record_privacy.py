@@ -9,6 +9,7 @@ import tacita
 from tacita.estimators import ClippedDifference
 from tacita.estimators.clipped_difference import clipped_difference, finite_or_zero
 from tacita.federated import LogisticClients, NetworkClients, QuadraticClients, RecordPrivacy
+from tacita.federated.client_weights import ClientWeights
 from tacita.federated.privacy import RecordSampling
 from tests.federated.runs import clip21, clip_sgd, ledger, logistic, simulation
 
@@ -197,6 +198,16 @@ def test_no_weight_takes_a_message_out_of_its_ball(hostile):
     made = run.step()
     assert made.total["x"].isfinite().all()
     assert float(made.total["x"].abs()) <= 3.0
+
+
+@pytest.mark.parametrize("clients", [None, [0, 1, 2, 3], [1, 3], [2]], ids=str)
+def test_a_client_has_its_own_weight_whoever_else_takes_part(clients):
+    values = torch.tensor([1.0, 0.25, 0.5, 0.125], dtype=torch.float64)
+    taking_part = torch.arange(4) if clients is None else torch.tensor(clients, dtype=torch.int64)
+    messages = {"w": torch.ones(len(taking_part), 2, 3), "b": torch.ones(len(taking_part))}
+    found = ClientWeights.of(values, 2.0, 4).times(messages, None if clients is None else taking_part)
+    for name, message in messages.items():
+        assert torch.equal(found[name].reshape(len(message), -1)[:, 0], values[taking_part].float())
 
 
 def test_weights_are_private_and_their_divisor_is_public():

@@ -323,6 +323,16 @@ def test_every_parameter_of_a_client_has_noise_of_its_own():
     assert not (found["all"]["weight"] == found["all"]["bias"]).any()
 
 
+def test_a_clients_noise_follows_from_its_number_whoever_else_takes_part():
+    """Of clients 1, 3 and 4 the message of 3 was lost: the others keep the streams of their numbers."""
+    noise = RoundNoise(by_client=True)
+    noise.prepare(LocalPrivacy(mechanism=GAUSS), Asked(torch.tensor([1, 3, 4]), torch.tensor([True, False, True])))
+    stream = tacita.random.Key.insecure(0).stream
+    noise({"all": {"x": torch.zeros(2, 5, dtype=torch.float64)}}, {"all": 2.0}, Noise(stream))
+    for sent, client in zip(noise.sent["x"], (1, 4), strict=True):
+        assert torch.equal(sent, 2.0 * stream(f"all/client-{client}").normals((5,), dtype=torch.float64))
+
+
 def test_one_line_a_round_and_no_more_than_the_plan():
     run = simulation(logistic(), rounds=3)
     seen = []

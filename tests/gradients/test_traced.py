@@ -515,6 +515,21 @@ def test_a_step_that_cannot_be_a_line_is_refused(function, words):
         TracedStep(function, [torch.ones(2)], [torch.ones(2)], 1)
 
 
+def weighs(inputs, weights):
+    return [inputs[0], inputs[1] * weights_come_in(weights[0]), inputs[1] * weights_come_in(weights[0])]
+
+
+def test_records_of_another_shape_or_dtype_are_refused():
+    """Operators would take most of them, in another precision than the norms' bounds are for."""
+    inputs = [torch.ones(2), torch.ones(2, dtype=torch.int64)]
+    step = TracedStep(weighs, inputs, [torch.ones(2)], 1)
+    step.begin(inputs)
+    for number, one in enumerate(inputs):
+        for other in (torch.ones(3), one[:, None], one.double(), one.half(), one.int()):
+            with pytest.raises(UnsupportedModuleError, match="records of one shape and dtype"):
+                step.begin([*inputs[:number], other, *inputs[number + 1 :]])
+
+
 def test_large_batches_are_lent_and_stay_as_they_are(monkeypatch):
     monkeypatch.setattr(lent_memory, "LENT_FROM", 0)
     data = rows()
@@ -599,14 +614,6 @@ def test_a_source_can_be_copied():
     _, fast = pair(Scaled())
     expected = sums(fast)
     same(sums(copy.deepcopy(fast)), expected)
-
-
-def test_records_of_another_shape_are_refused():
-    _, fast = pair(Scaled())
-    sums(fast)
-    (line,) = fast._lines._lines.values()
-    with pytest.raises(UnsupportedModuleError, match="records of one shape and dtype"):
-        line.begin([torch.zeros(3)])
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16])

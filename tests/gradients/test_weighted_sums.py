@@ -114,3 +114,12 @@ def test_a_row_that_is_absent_in_one_run_and_present_in_another():
 def test_a_rule_of_the_wrong_shape_is_refused():
     with pytest.raises(ValueError, match=r"rule must return weights of shape \(3, 2\), got \(3,\)"):
         weight_arrays(lambda norms: norms[:, 0], torch.ones(3, 2))
+
+
+def test_a_norm_is_of_all_parameters_of_its_group_and_a_weight_of_its_own_group():
+    grads = {"a": torch.tensor([[3.0], [0.0]]), "b": torch.tensor([[4.0], [1.0]]), "c": torch.tensor([[2.0], [5.0]])}
+    groups = {"first": ("c",), "second": ("a", "b")}
+    assert group_norms(grads, groups).tolist() == [pytest.approx([2.0, 5.0]), pytest.approx([5.0, 1.0])]
+    weights = torch.tensor([[1.0, 0.5], [0.25, 0.0]])
+    found = weighted_sum(grads, weights, groups)
+    assert {name: x.item() for name, x in found.items()} == pytest.approx({"a": 1.5, "b": 2.0, "c": 3.25}, rel=1e-5)

@@ -392,7 +392,28 @@ def test_a_share_of_a_part_pays_for_that_part():
     share = ledger.register_share(0.5, 1e-6, part=coin(0))
     with pytest.raises(LedgerError, match="set aside for one part"):
         ledger.register(full_batch(40.0), planned_queries=1, share=share)
+    with pytest.raises(LedgerError, match="set aside for one part"):
+        ledger.register(full_batch(40.0), planned_queries=1, share=share, part=coin(1))
     ledger.register(full_batch(40.0), planned_queries=1, share=share, part=coin(0))
+
+
+def test_a_cap_takes_no_condition_whoever_pays():
+    ledger = book(max_epsilon=2.0, max_delta=DELTA)
+    share = ledger.register_share(0.5, 1e-6)
+    for payer in (None, share):
+        with pytest.raises(BudgetExceededError, match="guarantees nothing unless"):
+            ledger.register(conditional(full_batch(40.0)), planned_queries=1, share=payer)
+
+
+def test_a_filter_compares_the_records_that_are_charged_most():
+    """Sessions on two parts of a split cost their maximum, and one on all records beside both costs more."""
+    ledger = filtered(order=20.0)
+    budget = ledger._registry.filter.budget
+    for part, share in ((coin(0), 0.9), (coin(1), 0.2)):
+        ledger.register(full_batch((10 / (share * budget)) ** 0.5), planned_queries=1, part=part)
+    with pytest.raises(BudgetExceededError, match="filter's budget"):
+        ledger.register(full_batch((10 / (0.2 * budget)) ** 0.5), planned_queries=1)
+    ledger.register(full_batch((10 / (0.2 * budget)) ** 0.5), planned_queries=1, part=coin(1))
 
 
 def filtered(order=20.0, cap=2.0):

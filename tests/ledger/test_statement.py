@@ -7,14 +7,19 @@ import pytest
 
 from tacita.accounting import (
     ConditionalEvent,
+    CoupledEvent,
     FixedSizeLaw,
     FullBatchLaw,
     GaussianSumEvent,
+    HardenedEvent,
     HistogramGaussianEvent,
     LaplaceEvent,
     Part,
     PoissonLaw,
+    RefutedClaimEvent,
+    Spend,
     attack_accuracy,
+    epsilon,
 )
 from tacita.ledger import Ledger, statement
 from tacita.ledger.statement_text import write_text
@@ -221,6 +226,29 @@ def test_test_streams_are_said_first():
     assert words.to_json()["secure_randomness"] is False
 
 
+@pytest.mark.parametrize("secure", [(False, True), (True, False), (True, False, True)], ids=str)
+def test_one_session_with_a_test_stream_is_enough(secure):
+    ledger = book()
+    for one in secure:
+        ledger.register(TRAIN, planned_queries=10, secure_randomness=one)
+    fields = statement(ledger, DELTA).to_json()
+    assert fields["secure_randomness"] is False
+    assert fields["verdict"] == "not private"
+
+
+def test_what_failures_take_of_delta_is_of_both_data_sets_and_of_all_sessions():
+    """The text promises that it is part of delta: what is left of delta then suffices for epsilon."""
+    ledger, failures = book(), (1e-7, 3e-7)
+    for failure in failures:
+        event = CoupledEvent(relation="add_or_remove_one", inner=COUNTS, failure_probability=failure)
+        ledger.register(event, planned_queries=1)
+    fields = statement(ledger, DELTA).to_json()
+    assert fields["failure_probability"] == pytest.approx(sum(failures))
+    assert fields["failure_delta"] == pytest.approx(sum(failures) * (1 + math.exp(fields["epsilon"])))
+    without = epsilon([Spend(COUNTS, 1)] * 2, DELTA - fields["failure_delta"]).epsilon
+    assert fields["epsilon"] == pytest.approx(without, rel=1e-5)
+
+
 def test_no_noise_is_no_guarantee():
     ledger = book()
     silent = GaussianSumEvent(
@@ -341,6 +369,27 @@ def test_parts_and_shares_are_named():
     assert "part 2 of split 'phases'" in text
     assert "paid from share-1" in text
     assert "share-1: set aside, epsilon 0.5 at delta 1e-06" in text
+
+
+def test_sessions_that_are_not_hardened_are_named_beside_one_that_is():
+    ledger = book()
+    hard = HardenedEvent(relation=TRAIN.relation, inner=TRAIN, noise="rounded", sums="alone")
+    for event, purpose in ((COUNTS, "bounds"), (hard, "train"), (COUNTS, "score")):
+        ledger.register(event, planned_queries=1, purpose=purpose)
+    (said,) = [caveat for caveat in statement(ledger, DELTA).to_json()["caveats"] if "hardened" in caveat]
+    assert "does not cover bounds-1, score-1: attacks on floating-point noise are out of scope there" in said
+
+
+def test_claims_of_withdrawn_sessions_are_not_refuted():
+    ledger = book()
+    ledger.register(TRAIN, planned_queries=10)
+    claimed = RefutedClaimEvent(
+        relation=TRAIN.relation, inner=TRAIN, claim="a paper", claimed_epsilon=0.1, claimed_delta=1e-5
+    )
+    session = ledger.register(claimed, planned_queries=10)
+    assert statement(ledger, DELTA).to_json()["disclaimers"] == [claimed.disclaimer]
+    session.withdraw()
+    assert statement(ledger, DELTA).to_json()["disclaimers"] == []
 
 
 def test_a_statement_of_a_large_epsilon_says_so():

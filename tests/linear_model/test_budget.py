@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from tacita.accounting import gaussian_epsilon, gaussian_mu
+from tacita.accounting import RELATIONS, gaussian_epsilon, gaussian_mu, moved
 from tacita.linear_model.budget import FitBudget
 
 DELTA = 1e-6
@@ -26,6 +26,21 @@ def test_shares_add_up():
     parts = (budget.scales, budget.classes, budget.moments, budget.rest)
     total = math.sqrt(sum(1 / budget.noise_multiplier(share) ** 2 for share in parts))
     assert total == pytest.approx(gaussian_mu(1.0, 0.9 * DELTA))
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+@pytest.mark.parametrize("columns", [1, 9])
+def test_counts_state_what_a_record_moves_and_spend_their_share(relation, columns):
+    """A record is in one bin of each histogram, and in two of each if it is replaced."""
+    budget = FitBudget(epsilon=1.0, delta=DELTA, relation=relation, scales=0.1, classes=0.2)
+    for event, histograms, share in (
+        (budget.scales_event(columns), columns, 0.1),
+        (budget.scales_event(columns, 0.3), columns, 0.3),
+        (budget.classes_event(), 1, 0.2),
+    ):
+        assert event.max_contribution == (math.sqrt(histograms),)
+        assert event.query_mu == pytest.approx(budget.mu * math.sqrt(share))
+        assert event.query_mu == pytest.approx(math.sqrt(moved(relation) * histograms) / event.noise_std[0])
 
 
 def test_a_rho_that_delta_covers_has_a_positive_epsilon():

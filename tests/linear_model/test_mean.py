@@ -81,7 +81,8 @@ def test_clamped_rows_that_are_left_out_are_zeros_and_stay_in_the_table_itself()
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_no_entry_of_a_row_that_is_not_finite_is_left(value):
-    rows = ClampedRows(np.array([[0.5, 3.0], [value, 3.0]]), np.ones(2), squares=True)
+@pytest.mark.parametrize("row", [[0, 1], [1, 0]], ids=["first column", "last column"])
+def test_no_entry_of_a_row_that_is_not_finite_is_left(value, row):
+    rows = ClampedRows(np.array([[0.5, 3.0], [[value, 3.0][place] for place in row]]), np.ones(2), squares=True)
     assert rows.dense(slice(None))[0].tolist() == [0.5, 1.0, 0.25, 1.0]
     assert rows.dense(slice(None))[1].isnan().all()

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from scipy.optimize import minimize
 from sklearn.linear_model import HuberRegressor, QuantileRegressor
 
@@ -94,3 +95,12 @@ def test_settings_are_refused(kind, settings, message):
     X, y = table(50)
     with pytest.raises(ValueError, match=message):
         kind(epsilon=1.0, **SETTINGS, **settings).fit(X, y)
+
+
+@pytest.mark.parametrize("quantile", [0.1, 0.5, 0.9])
+def test_gradients_are_clipped_where_the_scaled_loss_is_steepest(quantile):
+    """On both sides: a quantile below 1/2 is steeper below, and one above it is steeper above."""
+    model = PrivateQuantileRegressor(quantile=quantile)
+    loss, _ = model._scaled_loss(2.0)
+    steepest = loss.derivative(torch.tensor([[-1e3], [1e3]]), torch.zeros(2)).abs().max().item()
+    assert model._max_derivative == pytest.approx(steepest)

@@ -282,3 +282,22 @@ def test_a_registered_session_is_of_its_part_and_its_randomness(problem, make_or
         make_oracle(ledger=ledger, session=session, randomness=tacita.Randomness.system())
     with pytest.raises(LedgerError, match="secure randomness"):
         make_oracle(ledger=ledger, session=session, dataset=second)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_a_query_is_recognised_by_every_value_of_every_block(make_oracle, dtype):
+    line = make_oracle().line
+
+    def values():
+        return {
+            "first": {"a": torch.zeros(2, 3, dtype=dtype), "b": torch.zeros(4, dtype=dtype)},
+            "second": {"c": torch.zeros(1, dtype=dtype), "d": torch.zeros((), dtype=dtype)},
+        }
+
+    tags = {line._fingerprint(0, values()), line._fingerprint(1, values())}
+    for block, name in (("first", "a"), ("first", "b"), ("second", "c"), ("second", "d")):
+        other = values()
+        other[block][name].view(-1)[-1] = 1.0
+        tags.add(line._fingerprint(0, other))
+    assert len(tags) == 6
+    assert line._fingerprint(0, values()) in tags

@@ -181,6 +181,14 @@ def test_a_training_registered_before_the_query_is_calibrated_with_it():
     assert not any(name.startswith("0.") for name, _ in model.named_parameters())
 
 
+def test_moments_are_paid_from_their_share_too():
+    ledger = ledger_of()
+    share = ledger.register_share(1.5, 5e-5)
+    assert oracle_of(data()[0], noise_multiplier=10.0, ledger=ledger, share=share).oracle.session.share == share.id
+    with pytest.raises(BudgetExceededError, match="share-1, set aside"):
+        oracle_of(data()[0], noise_multiplier=0.1, ledger=ledger, share=share)
+
+
 def test_a_later_training_is_refused_and_the_way_out_is_taken():
     (x, y), ledger = data(), ledger_of()
     share = ledger.register_share(1.5, 5e-5)

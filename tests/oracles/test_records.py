@@ -2,13 +2,16 @@
 
 import numpy as np
 import pytest
+import scipy.sparse
 import scipy.stats
 import torch
 from torch.utils.data import Subset, TensorDataset
 
 import tacita
+from tacita.accounting import FullBatchLaw, GaussianSumEvent
 from tacita.gradients.given import GivenSource
 from tacita.oracles.records import Network, OracleData, Records, as_records
+from tacita.oracles.session_plan import under_conditions
 from tacita.random import Key, Randomness
 from tacita.sampling.units import unit_codes, within_cap
 from tests.devices import on_each_device
@@ -54,6 +57,15 @@ def test_all_rows_of_a_person_fall_into_one_part_whoever_else_is_there():
         randomness=tacita.Randomness.insecure(2),
     )
     assert [{fewer[row] for row in part.rows} for part in again] == [part - {"person 7"} for part in of]
+
+
+@pytest.mark.parametrize("cap", [1, 2, 5])
+def test_a_split_keeps_as_many_rows_of_a_person_as_its_cap_allows(cap):
+    units = np.array([f"person {i % 40}" for i in range(120)])  # of 3 rows each
+    parts = tacita.split((torch.zeros(120),), [0.5, 0.5], units=units, max_rows_per_unit=cap)
+    of_person = np.unique(np.concatenate([units[part.rows] for part in parts]), return_counts=True)[1]
+    assert of_person.tolist() == [min(cap, 3)] * 40
+    assert {part.max_rows_per_unit for part in parts} == {cap}
 
 
 def test_rows_beyond_the_cap_are_dropped_by_the_persons_own_coins():
@@ -161,6 +173,22 @@ def names(*args, **settings):
     parts = tacita.split(*args, randomness=tacita.Randomness.insecure(0), **settings)
     assert len({part.part.split for part in parts}) == 1
     return parts[0].part.split
+
+
+SPARSE = {"data": [1.0, 2.0, 3.0], "indices": [0, 2, 1], "indptr": [0, 2, 2, 3], "columns": 3}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"data": [1.0, 2.0, 4.0]}, {"indices": [0, 1, 1]}, {"indptr": [0, 1, 2, 3]}, {"columns": 4}],
+    ids=lambda change: next(iter(change)),
+)
+def test_a_drawing_of_sparse_rows_depends_on_each_value_and_its_place(change):
+    def drawing(data, indices, indptr, columns):
+        return names(scipy.sparse.csr_array((data, indices, indptr), shape=(3, columns)), [0.5, 0.5])
+
+    assert drawing(**SPARSE) == drawing(**SPARSE)
+    assert drawing(**SPARSE) != drawing(**{**SPARSE, **change})
 
 
 def test_a_drawing_is_another_if_anything_it_depends_on_is():
@@ -346,3 +374,11 @@ def test_fractions_that_do_not_sum_to_one_are_refused(sizes):
     """Each part states its fraction, and all rows belong to one of them."""
     with pytest.raises(ValueError, match="sizes must be fractions that sum to 1"):
         tacita.split((torch.zeros(10, 1),), sizes)
+
+
+def test_every_condition_of_a_source_is_stated():
+    event = GaussianSumEvent(
+        relation="zero_out_one", sampling=FullBatchLaw(), max_contribution=(1.0,), noise_std=(2.0,)
+    )
+    assert under_conditions(event, []) is event
+    assert set(under_conditions(event, iter(["a", "b", "c"])).condition.split("; ")) == {"a", "b", "c"}

@@ -82,6 +82,15 @@ def test_printing_options_shows_no_secret(options):
     assert "<secret>" in repr(options)
 
 
+def test_restarts_are_registered_with_the_session(options):
+    ledger = tacita.Ledger(neighboring_relation="replace_one", privacy_unit="one row")
+    share = ledger.register_share(2.0, 1e-6)
+    for paying in (options, replace(options, share=share)):
+        session = registered(replace(paying, planned_restarts=2), ledger)
+        restarts = [one for one in ledger.sessions if one.restart_of == session.id]
+        assert [one.share for one in restarts] == [session.share] * 2
+
+
 # ---- shares
 
 

@@ -152,6 +152,30 @@ def test_groups_are_of_equal_size_and_their_median_is_taken():
     assert steps[:, 0].tolist() == seen
 
 
+class Chunked(GivenSource):
+    """Its engine shows a batch in chunks of so many rows."""
+
+    def __init__(self, grads, size):
+        super().__init__(grads)
+        self.size = size
+
+    def engine(self, params, indices, *, query=None, seed=None):
+        engine = super().engine(params, indices, query=query, seed=seed)
+        (whole,) = engine.materialise()
+        engine.materialise = lambda: ({"theta": part} for part in whole["theta"].split(self.size))
+        return engine
+
+
+@pytest.mark.parametrize("size", [1, 3, 4, 7, 20])
+def test_a_users_group_follows_from_the_place_in_the_batch_whatever_the_chunks(size):
+    sums, data = median_oracle(rows(20), num_groups=4).sums, rows(20)
+    whole, chunked = (
+        sums.steps(source.engine({}, np.arange(20)), Randomness.insecure(0).key.stream("coins"))["theta"]
+        for source in (GivenSource(data), Chunked(data, size))
+    )
+    assert torch.equal(chunked, whole)
+
+
 def test_rows_that_are_not_finite_count_as_zero():
     data = torch.zeros(200, 2)
     data[3], data[4], data[5] = torch.nan, torch.inf, torch.tensor([1e30, 0.0])
@@ -163,13 +187,6 @@ def test_rows_that_are_not_finite_count_as_zero():
 
 
 def test_the_same_key_gives_the_same_release_and_chunks_do_not_show():
-    class Chunked(GivenSource):
-        def engine(self, params, indices, *, query=None, seed=None):
-            engine = super().engine(params, indices, query=query, seed=seed)
-            (whole,) = engine.materialise()
-            engine.materialise = lambda: ({"theta": part} for part in whole["theta"].split(7))
-            return engine
-
     plain = mean_oracle(rows(40)).query(POINT).released["all"]["theta"]
     settings = {
         "max_grad_norm": 1.0,
@@ -180,7 +197,9 @@ def test_the_same_key_gives_the_same_release_and_chunks_do_not_show():
         "planned_queries": 1,
         "randomness": Randomness.insecure(0),
     }
-    assert torch.equal(ShuffleMeanOracle1(Chunked(rows(40)), **settings).query(POINT).released["all"]["theta"], plain)
+    assert torch.equal(
+        ShuffleMeanOracle1(Chunked(rows(40), 7), **settings).query(POINT).released["all"]["theta"], plain
+    )
     assert not torch.equal(
         mean_oracle(rows(40), randomness=Randomness.insecure(1)).query(POINT).released["all"]["theta"], plain
     )

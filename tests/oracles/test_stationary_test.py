@@ -2,6 +2,7 @@
 
 import math
 import re
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,8 +11,10 @@ from torch import nn
 
 import tacita
 from tacita import accounting as acc
+from tacita._stream import Noise
 from tacita.errors import BudgetExceededError, LedgerError, ResumeError, UnsupportedModuleError
 from tacita.mechanisms.above_threshold import AboveThreshold
+from tacita.oracles.threshold_answer import ThresholdAnswer
 from tests.around_mechanism import Spying
 
 DIM, ROWS = 4, 500
@@ -244,6 +247,21 @@ def test_answers_are_the_mechanism_s_with_the_secret_draws(monkeypatch):
         assert threshold_draw == of_threshold
         assert query_draw == randomness.key.stream("select-1", "noise", number, "answer").laplaces(1)[0]
     assert len({draws[3] for draws in seen}) == 5
+
+
+@pytest.mark.parametrize("threshold_draw", [-1.5, 0.0, 0.75])
+def test_an_answer_has_the_noise_of_the_threshold_and_its_own(threshold_draw):
+    """The answer turns at the value that both draws, each in its own scale, carry to the threshold."""
+    mechanism = AboveThreshold(epsilon=2.0, sensitivity=0.5)
+    answering = ThresholdAnswer(mechanism, 3.0)
+    answering.threshold_draw = threshold_draw
+    for number in range(20):
+        noise = Noise(partial(tacita.Randomness.insecure(0).key.stream, "select-1", "noise", number))
+        own = 4 * 0.5 / 2.0 * noise.stream("answer").laplaces(1)[0]
+        turns = 3.0 + 2 * 0.5 / 2.0 * threshold_draw - own
+        for value, passes in ((turns - 1e-9, True), (turns + 1e-9, False)):
+            values = {"answer": {"passes": torch.tensor([value], dtype=torch.float64)}}
+            assert bool(answering(values, {}, noise)["answer"]["passes"]) == passes
 
 
 def test_no_record_is_a_data_set_like_any_other(monkeypatch):
@@ -751,3 +769,29 @@ def test_answers_with_less_noise_than_is_paid_for_are_not_given(mechanism):
         test.test(SADDLE)
     test._answering._mechanism = test.mechanism
     assert not test.test(SADDLE)
+
+
+@pytest.mark.parametrize(
+    ("paid", "enough"),
+    [
+        ((1.0, 2.0, 4.0), True),
+        ((2.0, 2.0, 4.0), True),
+        ((0.9, 2.0, 4.0), False),
+        ((1.0, 2.1, 4.0), False),
+        ((1.0, 2.0, 4.1), False),
+        ((1.0, 1.9, 3.9), True),
+    ],
+    ids=str,
+)
+def test_every_scale_of_the_noise_is_held_against_the_event(paid, enough):
+    """Here the threshold has noise of scale 2, an answer of scale 4, and values a sensitivity of 1."""
+    sensitivity, threshold_scale, query_scale = paid
+    event = acc.AboveThresholdEvent(
+        relation="replace_one", sensitivity=sensitivity, threshold_scale=threshold_scale, query_scale=query_scale
+    )
+    answering = ThresholdAnswer(AboveThreshold(epsilon=1.0, sensitivity=1.0), 3.0)
+    if enough:
+        answering.check_paid(event, None, None)
+        return
+    with pytest.raises(LedgerError, match="event promises something else: AboveThreshold"):
+        answering.check_paid(event, None, None)

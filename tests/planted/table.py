@@ -10,6 +10,7 @@ from pathlib import Path
 from tests.planted.bugs import BUGS
 from tests.planted.pitfalls import ITSELF, PITFALLS, SECTIONS, Pitfall
 from tests.planted.plant import Bug
+from tests.planted.substitutions import Substitution, load
 
 PAGE = Path(__file__).parents[2] / "docs" / "pitfalls.md"
 HEAD = """# Ways that private training goes wrong
@@ -20,6 +21,9 @@ Each row is a failure of a published library or paper, or of a prototype of ours
 impossible here, and the bugs that are planted to see whether the tests would notice. Every [planted bug](#planted-bugs)
 is put into the code by `tests/planted/test_planted.py`, and the tests named beside it must fail; without a bug the same
 tests must pass. A row marked *later* waits for a part that does not exist yet; what can be planted of it already is.
+
+The [last table](#planted-as-a-change-of-text) has bugs that are a text of a file and what stands there instead. Most of
+them concern combinations: a maximum, shares, several parameters, sessions or rounds, an argument that is passed on.
 """
 
 
@@ -30,7 +34,9 @@ def page() -> str:
     for section, numbers in SECTIONS.items():
         lines = [_row(rows[number]) for number in numbers if number in rows]
         parts.append(_table(section, "# | pitfall | what stands in the way | planted", lines))
-    parts.append(_table("Planted bugs", "bug | what goes wrong | seen by", map(_entry, _by_name())))
+    columns = "bug | what goes wrong | seen by"
+    parts.append(_table("Planted bugs", columns, map(_entry, _by_name())))
+    parts.append(_table("Planted as a change of text", f"{columns} | in", map(_text_entry, load().values())))
     return "\n".join(parts)
 
 
@@ -51,9 +57,13 @@ def _row(pitfall: Pitfall) -> str:
     return f"{pitfall.row} | {pitfall.failure} | {pitfall.answer} | {last}"
 
 
-def _entry(bug: Bug) -> str:
+def _entry(bug: Bug | Substitution) -> str:
     tests = "<br>".join(f"`{test.removeprefix('tests/')}`" for test in bug.caught_by)
     return f"`{bug.name}` | {bug.says} | {tests}"
+
+
+def _text_entry(bug: Substitution) -> str:
+    return f"{_entry(bug)} | `{bug.file}`"
 
 
 def main(arguments: list[str]) -> int:

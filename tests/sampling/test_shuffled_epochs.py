@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tacita import _row_numbers
 from tacita.sampling import ShuffledEpochsSampler
 
 BATCHES = 3
@@ -77,3 +78,12 @@ def test_a_later_epoch_needs_no_earlier_one(assignment, coins):
     late = epoch_of(sampler, 900, one, 6)
     epoch_of(sampler, 0, one, 6)
     assert epoch_of(sampler, 900, coins(), 6).tolist() == late.tolist()
+
+
+def test_epochs_of_large_data_are_those_of_small_data(coins, monkeypatch):
+    """Beyond a number of rows each batch is found block by block, without the whole assignment."""
+    sampler = shuffled("coin", 60)
+    small = [sampler.draw(query, coins(), 60).tolist() for query in range(3 * BATCHES)]
+    monkeypatch.setattr(_row_numbers, "IN_MEMORY", 8)
+    assert [np.asarray(sampler.batch(query, coins(), 60)).tolist() for query in range(3 * BATCHES)] == small
+    assert small[:BATCHES] != small[BATCHES : 2 * BATCHES] != small[2 * BATCHES :]

@@ -11,7 +11,16 @@ from tacita.accounting.accountant import ORDERS
 from tacita.errors import LedgerError, UnsupportedEventError
 from tacita.ledger import Ledger
 from tacita.selection import NumberOfRuns
-from tacita.selection.run_cost import all_of, calibrated, check_ledger, largest_mu, one_of, selection_event, worst_curve
+from tacita.selection.run_cost import (
+    all_of,
+    calibrated,
+    check_ledger,
+    free_noise_multiplier,
+    largest_mu,
+    one_of,
+    selection_event,
+    worst_curve,
+)
 
 RELATION = "add_or_remove_one"
 KEPT = acc.Part(split="s", kind="coin", index=0, fraction=0.9)
@@ -100,6 +109,24 @@ def test_a_smaller_curve_of_another_mechanism_is_refused():
 def test_a_run_that_plans_more_is_refused(sessions):
     with pytest.raises(LedgerError, match="planned more than was declared"):
         check_ledger(ledger(*sessions), one_of([training(), free_score()]))
+
+
+def test_every_class_of_records_is_compared_by_mechanism():
+    """Both parts keep to the declared curve, and one of them by a mechanism that was not declared."""
+    other = acc.Spend(acc.LaplaceEvent(relation=RELATION, l1_sensitivity=1.0, scale=1e3), 1)
+    for part, beside in ((KEPT, HELD), (HELD, KEPT)):
+        with pytest.raises(LedgerError, match="planned more than was declared"):
+            check_ledger(ledger((training(), part), (other, beside)), one_of([training(), free_score()]))
+
+
+@pytest.mark.parametrize("share", [0.01, 0.25, 1.0])
+def test_a_score_gets_its_share_of_the_curve(share):
+    spend = training()
+    curve = spend.event.guarantee(spend.queries).rdp(ORDERS)
+    noise = free_noise_multiplier(spend.event, spend.queries, share)
+    of_score = score(noise).event.guarantee(1).rdp(ORDERS)
+    assert (of_score <= share * curve).all()
+    assert (of_score * 1.01 > share * curve).any()
 
 
 def test_what_no_selection_contains_is_refused():

@@ -8,11 +8,12 @@ from scipy.stats import binom, norm
 
 from tacita.accounting.accountant import Spend, epsilon
 from tacita.accounting.calibration import calibrate
+from tacita.accounting.events.counts import stable_failure_probability
 from tacita.accounting.events.gaussian_sums import GaussianSumEvent
-from tacita.accounting.relations import RELATIONS
-from tacita.accounting.sampling_laws import PoissonLaw
+from tacita.accounting.relations import RELATIONS, moved
+from tacita.accounting.sampling_laws import FullBatchLaw, PoissonLaw
 from tacita.tables import PurchasePlan, Schema, Target
-from tacita.tables.budget import text_threshold
+from tacita.tables.budget import NEW_TEXTS, text_threshold
 from tacita.tables.survey import survey_counts
 from tacita.tables.task import task_counts
 from tests.tables.buying import buy_survey
@@ -125,6 +126,22 @@ def test_new_texts_pass_the_threshold_with_at_most_the_stated_chance(new, rows):
     assert threshold == int(threshold)
 
 
+@pytest.mark.parametrize("relation", RELATIONS)
+@pytest.mark.parametrize(("columns", "rows"), [(1, 1), (15, 1), (15, 3)])
+def test_columns_and_labels_together_fail_as_rarely_as_the_event_says(relation, columns, rows):
+    """One purchase has both thresholds, and each may take half: with all of it for either they would take 1.5 times."""
+    settings = plan(relation, epsilon=0.02, max_rows_per_unit=rows)  # much noise, so that whole counts cost little
+    chance = sum(
+        stable_failure_probability(noise_std, threshold - 0.5, new_bins=new, rows_per_unit=rows)
+        for noise_std, threshold, new in (
+            (settings.survey_noise_std(columns), settings.threshold(columns), columns),
+            (settings.target_noise_std(), settings.target_threshold(), 1),
+        )
+    )
+    stated = settings.survey_event(columns, target=True).guarantee(1).additive_delta
+    assert 0.9 * stated < moved(relation) * chance <= stated <= NEW_TEXTS * settings.delta * (1 + 1e-12)
+
+
 def test_the_threshold_counts_what_rounding_adds():
     """A count that was rounded to t was t - 1/2 at least. Noises of every size, so that no integer hides the half."""
     for noise_std in np.linspace(0.5, 40.0, 400):
@@ -154,6 +171,19 @@ def test_wrong_settings_raise():
     for wrong in ({"epsilon": 0.0}, {"delta": 1.0}, {"relation": "swap"}, {"max_rows_per_unit": 0}):
         with pytest.raises(ValueError, match=f"{next(iter(wrong))}|neighboring_relation"):
             plan(**wrong)
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+def test_purchases_and_a_training_with_all_that_is_left_are_the_budget(relation):
+    """Of mu^2 and of delta: texts of one record alone take their share of it once."""
+    settings = plan(relation, max_rows_per_unit=2)
+    purchases = [settings.rows_event(), settings.survey_event(14, target=True), settings.refinement_event(14)]
+    rest = math.sqrt(settings.total_mu**2 - sum(event.query_mu**2 for event in purchases))
+    training = GaussianSumEvent(
+        relation=relation, max_contribution=(1.0,), noise_std=(moved(relation) / rest,), sampling=FullBatchLaw()
+    )
+    spent = epsilon([Spend(event, 1) for event in (*purchases, training)], settings.delta).epsilon
+    assert spent == pytest.approx(settings.epsilon, rel=1e-6)
 
 
 def test_more_budget_is_less_noise():

@@ -3,7 +3,7 @@ import pytest
 
 from tacita.tables import Schema, Target, refined_columns
 from tacita.tables.refinement import FINE_BINS, bounds, read_refinement, refinement_counts
-from tacita.tables.released_counts import survey_of
+from tacita.tables.released_counts import survey_of, target_facts
 from tacita.tables.survey import ZERO, survey_counts
 from tests.tables.buying import buy_refinement, buy_survey
 
@@ -120,3 +120,11 @@ def test_a_text_is_released_from_the_threshold_on_and_not_one_below(table_of):
     noisy = {"bins": counts.bins.numpy(), "texts 0": np.array([39.0, 40.0, 41.0])}
     found = survey_of(counts, noisy, Schema(), noise_std=1.0, threshold=40.0)
     assert found.facts("a").values == (("y", 40.0), ("z", 41.0))
+
+
+def test_a_label_is_released_from_the_threshold_on_and_not_one_below(table_of):
+    """Labels whose noisy counts are above zero and below the threshold may be those of one record."""
+    counts = survey_counts(table_of("y", *["a"] * 3, *["b"] * 3, *["c"] * 3), Schema(), ["y"])
+    noisy = {"target texts": np.array([39.0, 40.0, 1.0])}
+    facts = target_facts(counts, noisy, "classification", noise_std=1.0, threshold=40.0)
+    assert facts.values == (("b", 40.0),)

@@ -11,6 +11,7 @@ from scipy.special import logsumexp
 from tacita import accounting as acc
 from tacita.accounting.accountant import ORDERS
 from tacita.accounting.events import bounded_residuals
+from tacita.accounting.participation_sensitivity import moved_by_shares
 from tests.accounting.events.feedback import BATCH, QUERIES, RATE, session_epsilon
 from tests.accounting.library_pld import library_pld
 
@@ -142,3 +143,25 @@ def test_everybody_in_every_query(events):
     assert session_epsilon(events.hidden(200.0, rate=1.0), 16) == pytest.approx(
         acc.gaussian_epsilon(4 * 3 / 200, 1e-5), rel=1e-9
     )
+
+
+@pytest.mark.parametrize("relation", acc.RELATIONS)
+@pytest.mark.parametrize(
+    ("law", "per_epoch"),
+    [(acc.ShuffledEpochsLaw(5, own_coin=True), 5), (acc.PoissonLaw(0.1), 1), (acc.FullBatchLaw(), 1)],
+    ids=["epochs", "Poisson", "full"],
+)
+@pytest.mark.parametrize("leak", [0.0, 0.3])
+def test_a_fixed_share_takes_relation_law_and_leak_together(relation, law, per_epoch, leak):
+    event = acc.BoundedResidualEvent(
+        relation=relation,
+        sampling=law,
+        max_contribution=1.0,
+        max_residual=2.0,
+        noise_std=7.0,
+        injected_share=0.2,
+        leak=leak,
+    )
+    for participations in (1, 2, 3, 8):
+        moves = moved_by_shares(participations, 1.0, 2.0, share=0.2, leak=leak, queries_per_epoch=per_epoch)
+        assert event.session_mu(participations) == acc.moved(relation) * moves / 7.0

@@ -101,6 +101,7 @@ def test_what_is_added_to_delta(events):
     assert worst_of(*spends).guarantee(2).additive_delta == pytest.approx(6e-7)
     gap = acc.CoupledEvent(relation=RELATION, inner=events.full(2.0), failure_probability=1e-8)
     assert composed(acc.Spend(gap, 1), acc.Spend(gap, 1)).guarantee(1).coupling_gap == pytest.approx(2e-8)
+    assert composed(acc.Spend(gap, 1), acc.Spend(gap, 1)).guarantee(3).coupling_gap == pytest.approx(6e-8)
     assert worst_of(acc.Spend(gap, 1), acc.Spend(events.full(2.0), 1)).guarantee(1).coupling_gap == pytest.approx(1e-8)
 
 
@@ -195,6 +196,18 @@ def test_turns_compose_both_events(events):
     )
     unamplified = hidden_every(5, std=20.0, relation="replace_one")
     assert unamplified.guarantee(150).mu == pytest.approx(math.sqrt(30 * 22**2 + 120 * 2**2) / 20)
+
+
+@pytest.mark.parametrize("relation", [RELATION, "replace_one"])  # sampled queries, and Gaussian ones
+def test_turns_without_noise_in_one_of_two_are_not_private(events, relation):
+    noisy, bare = (
+        acc.GaussianSumEvent(relation=relation, sampling=acc.PoissonLaw(0.5), max_contribution=(1.0,), noise_std=(std,))
+        for std in (2.0, 0.0)
+    )
+    for inner, between in ((noisy, bare), (bare, noisy)):
+        event = acc.InterleavedEvent(relation=relation, inner=inner, between=between, every=2)
+        assert not event.guarantee(4).private
+        assert session_epsilon(event) == math.inf
 
 
 def test_turns_of_residuals(events):

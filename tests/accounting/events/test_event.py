@@ -237,6 +237,15 @@ def test_turns_are_hardened_if_both_kinds_of_query_are(events):
     assert [acc.hardening(event) for event in turns] == [hard, None]
 
 
+@pytest.mark.parametrize("order", [slice(None), slice(None, None, -1)], ids=["hardened first", "hardened last"])
+def test_several_events_are_hardened_if_all_are(events, order):
+    inner = events.poisson(0.02, 1.1)
+    hard = acc.HardenedEvent(relation=inner.relation, inner=inner, noise="rounded", sums="alone")
+    for kind in (acc.ComposedEvent, acc.WorstOfEvent):
+        both = kind(relation=inner.relation, parts=(hard, inner)[order], part_queries=(1, 1))
+        assert acc.hardening(both) is None
+
+
 # A ledger names a class by its name alone, so that no second class may have it.
 
 

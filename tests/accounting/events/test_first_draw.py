@@ -67,6 +67,30 @@ def test_first_draw_is_never_above_the_queries_on_their_own(events):
     assert session_epsilon(event) < 0.86 * session_epsilon(inner)
 
 
+@pytest.mark.parametrize(
+    ("rate", "queries", "needed"), [(0.01, 2, {"forward", "backward"}), (0.3, 200, {"forward", "each query"})]
+)
+def test_the_curve_is_that_of_the_worse_direction_at_every_order(rate, queries, needed):
+    """Unless the queries on their own cost less. Which of the three it is depends on the order."""
+    step, jump, orders = 1.0, 0.1, np.array([1.5, 2.0, 4.0, 8.0, 20.0])
+    inner = acc.HiddenErrorEvent(
+        relation="add_or_remove_one",
+        sampling=acc.PoissonLaw(rate),
+        max_contribution=step,
+        max_error_change=jump,
+        noise_std=1.0,
+    )
+    bounds = {
+        "forward": forward_divergences(rate, jump, step, queries, tuple(orders.tolist())),
+        "backward": backward_divergences(rate, jump, step, queries, orders),
+        "each query": inner.guarantee(queries).rdp(orders),
+    }
+    curve = acc.FirstDrawEvent(relation="add_or_remove_one", inner=inner).guarantee(queries).rdp(orders)
+    worse = np.maximum(bounds["forward"], bounds["backward"])
+    np.testing.assert_array_equal(curve, np.minimum(worse, bounds["each query"]))
+    assert {name for name, bound in bounds.items() if (curve == bound).any()} == needed
+
+
 @pytest.mark.parametrize("std", [36.0, 38.0, 40.0, 42.0])
 def test_first_draw_is_above_a_simulation_of_itself(events, std):
     """Monte Carlo of the tight pair (4e6 runs): delta(2) = 3.30e-5, 1.28e-5, 4.9e-6, 1.9e-6."""

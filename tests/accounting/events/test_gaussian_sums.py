@@ -210,3 +210,27 @@ def test_fixed_size_is_below_the_bound_of_the_paper(events, batch, std):
     found = events.fixed(std, batch).guarantee(5).rdp(orders)
     assert np.all(found <= accountant.rdp * (1 + 1e-8))
     assert np.min(found / accountant.rdp) < 0.99
+
+
+@pytest.mark.parametrize("relation", acc.RELATIONS)
+@pytest.mark.parametrize("law", [acc.PoissonLaw(0.3), acc.PoissonLaw(1.0), acc.FixedSizeLaw(3, 10)], ids=repr)
+@pytest.mark.parametrize("blocks", [((1.0,), (2.0,)), ((1.0, 3.0), (2.0, 4.0))], ids=["a block", "two blocks"])
+def test_without_its_sampling_a_session_is_full_batches(relation, law, blocks):
+    """Whatever is read off where sampling is not counted on has both blocks, and twice the contribution if replaced."""
+    if isinstance(law, acc.FixedSizeLaw) and relation != "replace_one":
+        return
+    contribution, noise_std = blocks
+    settings = {"relation": relation, "max_contribution": contribution, "noise_std": noise_std}
+    sampled = acc.GaussianSumEvent(sampling=law, **settings).guarantee(9)
+    full = acc.GaussianSumEvent(sampling=acc.FullBatchLaw(), **settings).guarantee(9)
+    factor = 2 if relation == "replace_one" else 1
+    assert full.mu == pytest.approx(3 * factor * math.hypot(*np.divide(contribution, noise_std)))
+    assert sampled.unsampled_mu == full.mu
+    assert sampled.mu == (full.mu if law == acc.PoissonLaw(1.0) else None)
+
+
+@pytest.mark.parametrize("rate", [0.3, 1.0])
+def test_without_its_sampling_a_unit_is_all_its_rows(events, rate):
+    guarantee = events.unit(rate, 2.0, 3).guarantee(4)
+    assert guarantee.unsampled_mu == pytest.approx(2 * 3 * events.unit(rate, 2.0, 3).ratio)
+    assert guarantee.mu == (guarantee.unsampled_mu if rate == 1.0 else None)

@@ -1,0 +1,61 @@
+"""Every substitution applies, is seen by the tests that are named for it, and by one that make quick runs."""
+
+import pytest
+
+from tests.planted.bugs import BUGS
+from tests.planted.substitutions import ROOT, SOURCE, Outcome, SourceCopy, Substitution, load
+from tests.slow import is_slow, left_out
+
+BUGS_OF_TEXT = load()
+each = pytest.mark.parametrize("bug", BUGS_OF_TEXT.values(), ids=BUGS_OF_TEXT)
+
+
+@pytest.fixture(scope="module")
+def copy():
+    with SourceCopy() as copy:
+        yield copy
+
+
+@each
+def test_a_substitution_is_seen(copy, bug):
+    assert not copy.run(bug, bug.caught_by).verdict(bug)
+
+
+def test_every_substitution_applies_and_names_tests():
+    for bug in BUGS_OF_TEXT.values():
+        bug.applied((SOURCE / bug.file).read_text(encoding="utf-8"))
+        for test in bug.caught_by:
+            file, name = test.split("::")
+            assert f"def {name}(" in (ROOT / file).read_text(encoding="utf-8"), test
+    assert not BUGS_OF_TEXT.keys() & BUGS.keys()
+
+
+def test_make_quick_sees_every_substitution():
+    slow = left_out()
+    assert not [bug.name for bug in BUGS_OF_TEXT.values() if all(is_slow(test, slow) for test in bug.caught_by)]
+
+
+# -- the check can fail
+
+BUG = Substitution(name="bug", says="It is one.", file="f.py", old="one", new="two", caught_by=("a", "b"))
+
+
+@pytest.mark.parametrize("text", ["nothing", "one and one"])
+def test_a_text_that_does_not_stand_there_once_is_an_error(text):
+    with pytest.raises(ValueError, match=r"bug: [02] places in f.py read 'one'"):
+        BUG.applied(text)
+
+
+@pytest.mark.parametrize(
+    ("failed", "trouble", "says"),
+    [
+        ({"a": "AssertionError"}, "", "bug survived b"),
+        ({}, "", "bug survived a, b"),
+        ({"a": "AssertionError", "b": "NameError: x"}, "", "broke the code"),
+        ({}, "the tests did not end", "did not end"),
+        ({"a": "AssertionError", "b": "Failed: DID NOT RAISE"}, "", ""),
+    ],
+)
+def test_the_verdict(failed, trouble, says):
+    found = Outcome(failed, {}, trouble).verdict(BUG)
+    assert says in found if says else not found

@@ -1,0 +1,35 @@
+"""Which tests that take long stay in ``make quick``: the cheapest that see what no quicker test sees."""
+
+import pytest
+
+from tests.slow import STAYS, WORTH, left_out, listed, staying, times
+
+LITTLE, MUCH = 0.9 * WORTH, 10 * WORTH
+
+
+@pytest.mark.parametrize(
+    ("bugs", "stay"),
+    [
+        ([], set()),
+        ([(["cheap", "dear"], False)], {"cheap"}),
+        ([(["dear"], False)], set()),  # it is not worth its time
+        ([(["dear"], True)], {"dear"}),  # but must be seen
+        ([(["dear", "quick"], True)], set()),  # as it is already
+        ([(["dear"], False)] * 11, {"dear"}),  # one test for eleven bugs
+        ([(["cheap"], True), (["cheap", "also cheap"], True)], {"cheap"}),
+    ],
+)
+def test_the_cheapest_that_see_what_nothing_quicker_sees_stay(bugs, stay):
+    assert staying({"cheap": LITTLE, "also cheap": LITTLE, "dear": MUCH}, bugs) == stay
+
+
+def test_a_list_is_read_as_it_was_written():
+    seconds = {"a.py::test_a": 0.4, "b.py": 12.0}
+    text = listed(seconds, [(["a.py::test_a"], True)])
+    assert times(text.splitlines()) == seconds
+    assert [line for line in text.splitlines() if line.endswith(STAYS)] == [f"a.py::test_a 0.4{STAYS}"]
+
+
+def test_planting_is_left_out():
+    assert "tests/planted/test_planted.py" in left_out()
+    assert "tests/planted/test_substitutions.py::test_a_substitution_is_seen" in left_out()
