@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 NAME = "simulated"
@@ -46,7 +46,6 @@ _VIEWS = (
     "set_.source_Storage_storage_offset",
 )
 _ANY_ORDER = {"index_add", "index_add_", "scatter_add", "scatter_add_"}
-_TO_OTHERS = {"_copy_from", "_copy_from_and_resize"}
 
 
 @dataclass
@@ -165,7 +164,7 @@ def _run(op: Any, *args: Any, **kwargs: Any) -> Any:
     """Run an operation of the device as the CPU runs it, on the same memory."""
     schema, name = op._schema, op._schema.name.removeprefix("aten::")
     given = dict(zip((a.name for a in schema.arguments), args, strict=False)) | kwargs
-    tensors = [x for x in torch.utils._pytree.tree_leaves(given) if isinstance(x, Tensor)]
+    tensors = [x for x in tree_leaves(given) if isinstance(x, Tensor)]
     others = [x for x in tensors if x.device.type != NAME and x.ndim]
     if others and not name.startswith(("index", "_index_put")):
         raise RuntimeError(f"{name}: expected all tensors to be on the same device, found simulated and cpu.")
@@ -183,11 +182,10 @@ def _run(op: Any, *args: Any, **kwargs: Any) -> Any:
         found = kernel(**(_shuffled(hosted) if name in _ANY_ORDER else hosted))
     for one in outputs:
         given[one].set_(_at(hosted[one], NAME))
-    if any(r.alias_info is not None for r in schema.returns):
-        assert all(r.alias_info is not None for r in schema.returns), op
-        results = tuple(given[a.name] for r in schema.returns for a in schema.arguments if _same(a, r))
-        return results[0] if len(schema.returns) == 1 else results
-    return tree_map_only(Tensor, lambda x: _at(x, NAME), found)
+    written = tuple(given[a.name] for r in schema.returns for a in schema.arguments if _same(a, r))
+    if not written:
+        return tree_map_only(Tensor, lambda x: _at(x, NAME), found)
+    return written[0] if len(schema.returns) == 1 else written
 
 
 @contextmanager
@@ -203,7 +201,9 @@ def _own_generator() -> Iterator[None]:
 
 
 def _same(argument: Any, result: Any) -> bool:
-    return argument.alias_info is not None and argument.alias_info.before_set == result.alias_info.before_set
+    """Return whether a result of an operation is its argument, written in place."""
+    one, other = argument.alias_info, result.alias_info
+    return one is not None and other is not None and one.before_set == other.before_set
 
 
 def _has_mask(name: str, given: dict[str, Any]) -> bool:
@@ -234,7 +234,7 @@ def _empty_strided(size: Any, stride: Any, **options: Any) -> Tensor:
 
 
 def _resize(tensor: Tensor, size: Any, *, memory_format: Any = None) -> Tensor:
-    return tensor.set_(_empty(size, dtype=tensor.dtype))
+    return tensor.set_(_empty(size, dtype=tensor.dtype))  # type: ignore[arg-type]
 
 
 def _copy_from(source: Tensor, target: Tensor, non_blocking: bool = False) -> Tensor:
