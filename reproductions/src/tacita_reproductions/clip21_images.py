@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from tacita.clipping import FlatClipper, PerLayerClipper
 from tacita.federated import Clip21SGDM, ClipSGD, FederatedAlgorithm
-from tacita_reproductions import clip21_figures
+from tacita_reproductions import figures
 from tacita_reproductions.clip21_networks import losses, trained
 from tacita_reproductions.federated_grid import CLIP21_SGD, CLIP21_SGDM, CLIP_SGD, METHODS
 from tacita_reproductions.runner import Check, Progress, Result, Row, needed_files
@@ -195,7 +195,7 @@ def accuracies(
             f"and momentum weights {_list(scale.weights)}",
             *([] if data is not None else ["synthetic images; --data FOLDER takes CIFAR-10"]),
         ],
-        draw=partial(clip21_figures.accuracies, rows),
+        draw=partial(figures.tuned, rows, "test accuracy", "threshold", "threshold"),
     )
 
 

@@ -15,7 +15,7 @@ import torch
 
 from tacita.accounting import gaussian_epsilon
 from tacita.theory.clip21_noise import message_mu, message_noise_std
-from tacita_reproductions import clip21_figures
+from tacita_reproductions import figures
 from tacita_reproductions.client_tables import CLIENTS, LAMBDA, ClientTable, stochastic, tables
 from tacita_reproductions.federated_grid import (
     CLIP21_SGD,
@@ -93,7 +93,16 @@ def thresholds(full: bool, seed: int, progress: Progress, data: Path | None) -> 
             "each method with the step size (and momentum weight) of the least gradient norm at that threshold",
             "Gaussian gradient noise: the paper's 'variance sigma' is taken as a standard deviation per coordinate",
         ],
-        draw=partial(clip21_figures.thresholds, rows),
+        draw=partial(
+            figures.tuned,
+            rows,
+            "gradient norm",
+            "threshold",
+            "threshold",
+            reached="norm of the gradient",
+            of=("data", "gradient noise"),
+            width=3.6,
+        ),
     )
 
 
@@ -161,7 +170,7 @@ def noise_ratios(full: bool, seed: int, progress: Progress, data: Path | None) -
         rows=rows,
         checks=[check for name in _names(rows) for check in _with_noise(rows, name, "ratio", ratios)],
         notes=_notes(rounds, full, data),
-        draw=partial(clip21_figures.ratios, rows, "ratio", "noise-clipping ratio"),
+        draw=partial(figures.tuned, rows, "gradient norm", "ratio", "noise-clipping ratio"),
     )
 
 
@@ -192,7 +201,7 @@ def equal_epsilon(full: bool, seed: int, progress: Progress, data: Path | None) 
             f"'{RECORD}': noise for the same epsilon of one record, were minibatches Poisson samples",
             "momentum and shift remember every record, so that the Clip21 methods have no such saving",
         ],
-        draw=partial(clip21_figures.ratios, rows, "epsilon", "epsilon"),
+        draw=partial(figures.tuned, rows, "gradient norm", "epsilon", "epsilon"),
     )
 
 

@@ -25,7 +25,7 @@ from tacita.ledger import Ledger
 from tacita.mechanisms import GaussianMechanism
 from tacita.random import Randomness
 from tacita.theory.clip21_noise import message_mu
-from tacita_reproductions import clip21_figures
+from tacita_reproductions import figures
 from tacita_reproductions.federated_grid import CLIP21_SGD, CLIP21_SGDM, CLIP_SGD, METHODS, RECORD, record_ratio
 from tacita_reproductions.runner import Check, Progress, Result, Row, needed_files
 
@@ -194,7 +194,7 @@ def noise_ratios(
             "every method with its best threshold, step size and momentum weight: that tuning is not charged",
             *([] if data is not None else ["synthetic images; --data FOLDER takes the files of mnist/"]),
         ],
-        draw=partial(clip21_figures.losses, rows, "ratio", "noise-clipping ratio"),
+        draw=partial(figures.tuned, rows, "training loss", "ratio", "noise-clipping ratio"),
     )
 
 

@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 
 from tacita.theory.heavy_tailed import HeavyTailedSetting, accelerated_bound, plan_heavy_tailed
-from tacita_reproductions import convex_figures as figures
+from tacita_reproductions import figures
 from tacita_reproductions.convex_problems import LeastSquares, LogNormalLogistic
 from tacita_reproductions.convex_runs import (
     NO_CLIPPING,
@@ -105,7 +105,7 @@ def clipping(full: bool, seed: int, progress: Progress) -> Result:
             "The theorem's settings include the paper's step size, which is up to half of the sharp one.",
         ],
         draw=lambda: figures.against_records(
-            rows, CLIPPING, start, "A threshold from a moment, and one for the largest gradient"
+            rows, CLIPPING, "A threshold from a moment, and one for the largest gradient", start=start
         ),
     )
 
@@ -143,7 +143,11 @@ def moments(full: bool, seed: int, progress: Progress) -> Result:
         "Logistic loss, 10 log-normal features with random signs, ball of radius 2, declared r_2 = 8.60, r_4 = 13.4, "
         f"r_8 = 34.1. Mean excess risk of {repeats} runs on fresh records, estimated on 200,000 others; "
         f"{problem.excess(np.zeros(10)):.3g} at the start."
-    ], draw=lambda: figures.orders([row for row in rows if row["mu"] == 1.0], tuple(MOMENTS)))  # fmt: skip
+    ], draw=lambda: figures.against_records(
+        [row for row in rows if row["mu"] == 1.0],
+        [f"k = {order}, {how}" for order in MOMENTS for how in ("planner", "theorem")],
+        "A larger order helps while its moment is not too large", shades=2,
+    ))  # fmt: skip
 
 
 def _logistic(n: int, mu: float, bounds: Mapping[float, float]) -> HeavyTailedSetting:

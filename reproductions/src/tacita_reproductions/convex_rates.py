@@ -32,7 +32,7 @@ from tacita.theory.heavy_tailed import (
     strongly_convex_schedule,
     strongly_convex_theorem,
 )
-from tacita_reproductions import convex_figures as figures
+from tacita_reproductions import figures
 from tacita_reproductions.convex_runs import mean_and_error, slope
 from tacita_reproductions.runner import Check, Progress, Result, Row
 

@@ -30,7 +30,7 @@ from tacita.theory.heavy_tailed import (
     plan_localized,
     proximal_theorem,
 )
-from tacita_reproductions import convex_figures as figures
+from tacita_reproductions import figures
 from tacita_reproductions.convex_one_pass import ERROR, RISK, even, measured, risk_of
 from tacita_reproductions.convex_problems import AbsoluteRegression, LinearProblem, SparseLeastSquares, as_point, start
 from tacita_reproductions.convex_runs import (
@@ -152,7 +152,7 @@ def not_smooth(full: bool, seed: int, progress: Progress) -> Result:
             "not show here.",
         ],
         draw=lambda: figures.against_records(
-            rows, (LOCALIZED, ONE_PASS, LARGEST), 0.256, "Not smooth: phases against one pass"
+            rows, (LOCALIZED, ONE_PASS, LARGEST), "Not smooth: phases against one pass", start=0.256
         ),
     )
 
@@ -227,7 +227,7 @@ def lasso(full: bool, seed: int, progress: Progress) -> Result:
             "the start. 'zeros kept': of the 45 coefficients that are zero, the share that is exactly zero.",
         ],
         draw=lambda: figures.against_records(
-            rows, LASSO, problem.excess(np.zeros(50)), "A proximal step keeps zeros; a subgradient never does"
+            rows, LASSO, "A proximal step keeps zeros; a subgradient never does", start=problem.excess(np.zeros(50))
         ),
     )
 

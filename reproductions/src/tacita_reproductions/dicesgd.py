@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tacita.ledger.text_lines import rounded_up
-from tacita_reproductions import dicesgd_figures as figures
+from tacita_reproductions import figures
 from tacita_reproductions.dicesgd_full import vision
 from tacita_reproductions.dicesgd_images import cifar, mnist
 from tacita_reproductions.dicesgd_runs import (

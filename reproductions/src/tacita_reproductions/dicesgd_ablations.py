@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tacita_reproductions import dicesgd_figures as figures
+from tacita_reproductions import figures
 from tacita_reproductions.dicesgd_full import vision
 from tacita_reproductions.dicesgd_images import cifar, mnist
 from tacita_reproductions.dicesgd_runs import (

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 from tacita.ledger.text_lines import rounded_up
-from tacita_reproductions import dicesgd_figures as figures
+from tacita_reproductions import figures
 from tacita_reproductions.dicesgd_ablations import Known, measured, step_checks
 from tacita_reproductions.dicesgd_full import language
 from tacita_reproductions.dicesgd_runs import (

@@ -12,7 +12,7 @@ from scipy.optimize import brentq
 
 from tacita.theory import average_iterate_bound, convergence_bound, one_pass_noise
 from tacita.theory.thresholds import growing_threshold
-from tacita_reproductions import dp_clipped_sgd_figures as figures
+from tacita_reproductions import figures
 from tacita_reproductions.clipped_sgd import run
 from tacita_reproductions.heavy_tails import AlphaStable, Array, NoisyQuadratic, OneSidedPareto, StudentT
 from tacita_reproductions.runner import Check, Progress, Result, span

@@ -21,9 +21,9 @@ from tacita.mechanisms import GaussianMechanism
 from tacita.oracles import ClippedGradientOracle, GradientOracle, UnclippedGradientOracle
 from tacita.random import Randomness
 from tacita.sampling import PoissonSampler
+from tacita_reproductions.figures import SHARES
 from tacita_reproductions.kept import data_hash
 from tacita_reproductions.noisy_sgd_data import LabelledData
-from tacita_reproductions.noisy_sgd_figures import SHARES
 from tacita_reproductions.noisy_sgd_noise import (
     DELTA,
     MARGIN,

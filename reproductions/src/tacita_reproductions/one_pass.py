@@ -18,7 +18,7 @@ from tacita.estimators import BoundedFeedback, ClippedSum, Estimator
 from tacita.gradients.given import DEFAULT_NAME, GivenEngine
 from tacita.mechanisms import CalibratedGaussian
 from tacita.sampling import DisjointSampler, PoissonSampler, Sampler
-from tacita_reproductions import one_pass_figures
+from tacita_reproductions import figures
 from tacita_reproductions.runner import Check, Progress, Result
 
 RELATION, DELTA, TAIL = "zero_out_one", 1e-5, 1.8
@@ -202,7 +202,7 @@ def one_pass(full: bool, seed: int, progress: Progress) -> Result:
                 "batch": best.batch, "C": best.threshold, "lr": best.lr,
             }
         )  # fmt: skip
-    return Result(rows=rows, checks=_checks(rows, size), notes=_notes(size), draw=lambda: one_pass_figures.risks(rows))
+    return Result(rows=rows, checks=_checks(rows, size), notes=_notes(size), draw=lambda: figures.quartiles(rows))
 
 
 def _checks(rows: list[dict], size: Size) -> list[Check]:

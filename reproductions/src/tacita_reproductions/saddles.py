@@ -15,7 +15,7 @@ import numpy as np
 
 from tacita.accounting import gaussian_delta, gaussian_mu
 from tacita.theory.noisy_sgd import gradient_norm_bound, paper_mean_noise_std
-from tacita_reproductions import saddle_figures as figures
+from tacita_reproductions import figures
 from tacita_reproductions.runner import Check, Progress, Result, span
 
 Array = np.ndarray
@@ -198,7 +198,7 @@ def private(full: bool, seed: int, progress: Progress) -> Result:
         "The share is not monotone in epsilon, because less noise leaves the saddle later.",
         f"Bound on any record's gradient along the paths: {largest:.2f}; threshold {threshold:g}.",
     ]
-    return Result(rows=rows, checks=checks, notes=notes, draw=lambda: figures.private(rows))
+    return Result(rows=rows, checks=checks, notes=notes, draw=lambda: figures.descent(rows))
 
 
 def full_batch_noise(epsilon: float, *, steps: int, max_grad_norm: float, num_records: int) -> float:

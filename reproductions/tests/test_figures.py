@@ -6,7 +6,7 @@ from tacita_reproductions.federated_grid import METHODS, RECORD
 
 pytest.importorskip("matplotlib")
 
-from tacita_reproductions import clip21_figures
+from tacita_reproductions import figures
 
 
 def rows(names, methods, value):
@@ -20,7 +20,9 @@ def rows(names, methods, value):
 
 @pytest.mark.parametrize("names", [["CNN"], ["Duke", "Leukemia"]])
 def test_a_legend_is_within_its_figure(names):
-    figure = clip21_figures.losses(rows(names, (*METHODS, RECORD), "training loss"), "ratio", "noise-clipping ratio")
+    figure = figures.tuned(
+        rows(names, (*METHODS, RECORD), "training loss"), "training loss", "ratio", "noise-clipping ratio"
+    )
     figure.canvas.draw()
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == [*METHODS, RECORD]
@@ -31,5 +33,10 @@ def test_a_legend_is_within_its_figure(names):
 
 
 def test_accuracies_are_on_a_linear_axis():
-    figure = clip21_figures.accuracies(rows(["global clipping", "layer-wise clipping"], METHODS, "test accuracy"))
+    figure = figures.tuned(
+        rows(["global clipping", "layer-wise clipping"], METHODS, "test accuracy"),
+        "test accuracy",
+        "threshold",
+        "threshold",
+    )
     assert {(axes.get_xscale(), axes.get_yscale()) for axes in figure.axes} == {("log", "linear")}
