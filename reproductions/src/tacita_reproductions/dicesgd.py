@@ -9,24 +9,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tacita.ledger.text_lines import rounded_up
 from tacita_reproductions import figures
 from tacita_reproductions.dicesgd_full import vision
 from tacita_reproductions.dicesgd_images import cifar, mnist
 from tacita_reproductions.dicesgd_runs import (
     CLAIMED,
-    CLIPPED,
-    EQUAL,
     JUDGED,
     METHODS,
     PLAIN,
-    RIGOROUS,
     DiceSetting,
     DiceTask,
     best,
+    headline_claims,
+    judged,
     last,
     repeated,
-    spread,
+    worth,
 )
 from tacita_reproductions.kept import Kept
 from tacita_reproductions.runner import Check, Progress, Result, Row
@@ -66,34 +64,15 @@ def checks(task: DiceTask, optimizer: str, rows: Sequence[Row], found: Found) ->
     """Return the paper's claims with our verdicts; only "holds" counts as held."""
     where = f"{task.name}, {optimizer}: "
     real = max(row["epsilon"] for row in rows if row["method"] == CLAIMED)
-    pairs = [
-        ("with the paper's noise DiceSGD beats DPSGD-GC", (CLAIMED, CLIPPED)),
-        (f"at a rigorous epsilon of {task.epsilon:g} DiceSGD beats DPSGD-GC", (RIGOROUS, CLIPPED)),
-        ("at the real epsilon of the paper's noise DiceSGD beats DPSGD-GC", (CLAIMED, EQUAL)),
-    ]
-    stated = [
-        _judged(task, f"{where}{claim}", [(f"at C = {c:g}", found[one, c], found[other, c]) for c in THRESHOLDS])
-        for claim, (one, other) in pairs
-    ]
     large, small = THRESHOLDS
     smaller = [("", found[CLAIMED, small], found[CLAIMED, large])]
     return [
-        *stated,
-        _judged(task, f"{where}DiceSGD is better at C {small:g} than at {large:g}", smaller),
-        Check(
-            f"{where}the paper's noise is worth epsilon {task.epsilon:g}",
-            real <= task.epsilon,
-            found=f"{rounded_up(real)} is proved",
+        *headline_claims(
+            task, where, lambda one, other: [(f"at C = {c:g}", found[one, c], found[other, c]) for c in THRESHOLDS]
         ),
+        judged(task, f"{where}DiceSGD is better at C {small:g} than at {large:g}", smaller),
+        worth(task, where, real),
     ]
-
-
-def _judged(task: DiceTask, claim: str, compared: Sequence[tuple[str, Sequence[float], Sequence[float]]]) -> Check:
-    """Return a check with one verdict for all comparisons: "depends" unless they agree."""
-    words = {task.better(one, other) for _, one, other in compared}
-    found = words.pop() if len(words) == 1 else "depends"
-    numbers = "; ".join(f"{where} {spread(one)} against {spread(other)}".strip() for where, one, other in compared)
-    return Check(claim, found == "holds", undecided=found == "depends", found=numbers)
 
 
 def reproduced(

@@ -21,12 +21,14 @@ from torch import Tensor, nn
 from tacita.clipping import FlatClipper
 from tacita.estimators import PrivateFeedback, ReleasedFeedback
 from tacita.ledger import Ledger
+from tacita.ledger.text_lines import rounded_up
 from tacita.mechanisms import CalibratedGaussian, GaussianMechanism
 from tacita.oracles import ClippedGradientOracle, ErrorFeedbackOracle, GradientOracle
 from tacita.random import Randomness
 from tacita.sampling import PoissonSampler
 from tacita_reproductions.kept import Kept, data_hash
 from tacita_reproductions.paper_noise import unsafe_paper_noise
+from tacita_reproductions.runner import Check
 
 PLAIN, CLIPPED, CLAIMED, RIGOROUS, RELEASED, EQUAL = METHODS = (
     "SGD",
@@ -293,3 +295,36 @@ def spread(values: Sequence[float]) -> str:
     if not all(map(math.isfinite, values)):
         return "not finite"
     return f"{fmean(values):.4f}" + (f" +- {stdev(values):.4f}" if len(values) > 1 else "")
+
+
+Compared = Sequence[tuple[str, Sequence[float], Sequence[float]]]  # where, and the last measures of two methods
+
+
+def judged(task: DiceTask, claim: str, compared: Compared) -> Check:
+    """Return a check with one verdict for all comparisons: "depends" unless they agree."""
+    words = {task.better(one, other) for _, one, other in compared}
+    found = words.pop() if len(words) == 1 else "depends"
+    numbers = "; ".join(f"{where} {spread(one)} against {spread(other)}".strip() for where, one, other in compared)
+    return Check(claim, found == "holds", undecided=found == "depends", found=numbers)
+
+
+def headline_claims(task: DiceTask, where: str, ends: Callable[[str, str], Compared]) -> list[Check]:
+    """Return the paper's claims that DiceSGD beats DPSGD-GC, with our verdicts.
+
+    Args:
+        task: The task.
+        where: What the claims begin with.
+        ends: Returns what decides between two methods.
+    """
+    pairs = (
+        ("with the paper's noise DiceSGD beats DPSGD-GC", CLAIMED, CLIPPED),
+        (f"at a rigorous epsilon of {task.epsilon:g} DiceSGD beats DPSGD-GC", RIGOROUS, CLIPPED),
+        ("at the real epsilon of the paper's noise DiceSGD beats DPSGD-GC", CLAIMED, EQUAL),
+    )
+    return [judged(task, f"{where}{claim}", ends(one, other)) for claim, one, other in pairs]
+
+
+def worth(task: DiceTask, where: str, real: float) -> Check:
+    """Return the paper's claim about the epsilon of its noise, beside the one that is proved."""
+    says = f"{where}the paper's noise is worth epsilon {task.epsilon:g}"
+    return Check(says, real <= task.epsilon, found=f"{rounded_up(real)} is proved")

@@ -10,22 +10,20 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, stdev
 
-from tacita.ledger.text_lines import rounded_up
 from tacita_reproductions import figures
 from tacita_reproductions.dicesgd_ablations import Known, measured, step_checks
 from tacita_reproductions.dicesgd_full import language
 from tacita_reproductions.dicesgd_runs import (
     CLAIMED,
-    CLIPPED,
-    EQUAL,
     JUDGED,
     METHODS,
-    RIGOROUS,
     DiceRun,
     DiceSetting,
     DiceTask,
+    headline_claims,
+    last,
     repeated,
-    spread,
+    worth,
 )
 from tacita_reproductions.dicesgd_texts import restaurants
 from tacita_reproductions.kept import Kept
@@ -103,21 +101,10 @@ def _curve(task: DiceTask, method: str, runs: Sequence[DiceRun]) -> list[Row]:
 
 def text_checks(task: DiceTask, found: dict[str, list[DiceRun]]) -> list[Check]:
     """Return the claims of Table 3 and Figure 4 with their verdicts."""
-    pairs = (
-        ("with the paper's noise DiceSGD beats DPSGD-GC", CLAIMED, CLIPPED),
-        (f"at a rigorous epsilon of {task.epsilon:g} DiceSGD beats DPSGD-GC", RIGOROUS, CLIPPED),
-        ("at the real epsilon of the paper's noise DiceSGD beats DPSGD-GC", CLAIMED, EQUAL),
-    )
-    real = found[CLAIMED][0].epsilon
-    claims = []
-    for claim, one, other in pairs:
-        ends = [[run.measures[-1] for run in found[method]] for method in (one, other)]
-        word = task.better(*ends)
-        numbers = " against ".join(map(spread, ends))
-        says = f"{task.name}: {claim}"
-        claims.append(Check(says, word == "holds", undecided=word == "depends", found=f"{SAYS} {numbers}"))
-    worth = f"{task.name}: the paper's noise is worth epsilon {task.epsilon:g}"
-    return [*claims, Check(worth, real <= task.epsilon, found=f"{rounded_up(real)} is proved")]
+    ends = {method: last(runs) for method, runs in found.items()}
+    where = f"{task.name}: "
+    claims = headline_claims(task, where, lambda one, other: [(SAYS, ends[one], ends[other])])
+    return [*claims, worth(task, where, found[CLAIMED][0].epsilon)]
 
 
 def figure_5(full: bool, seed: int, progress: Progress, data: Path | None, kept: Kept) -> Result:
