@@ -26,16 +26,16 @@ ARITHMETIC := tests/gradients tests/oracles tests/clipping tests/estimators
 help:  ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 16
 
-setup: $(STAMP)  ## Create .venv and install tacita with what development needs (once)
+setup: $(STAMP)  ## Create .venv and install tacita, the papers' experiments and what development needs (once)
 
 # The stamp is written last, so a setup that was interrupted is taken up again; a venv without a working pip is
 # started afresh. torch comes first and alone: left to the resolver it may bring gigabytes that no one needs here.
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml reproductions/pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' \
 		|| { echo "tacita needs Python 3.11, 3.12 or 3.13: make setup PYTHON=python3.12"; exit 1; }
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --quiet -c constraints.txt $(TORCH)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]' -e reproductions
 	@touch $@
 
 demo: $(STAMP)  ## Train a private model on handwritten digits and print its privacy statement
@@ -58,9 +58,9 @@ format: $(STAMP)  ## Put the code into its format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-audit: $(STAMP) cpus  ## The tests again with TACITA_AUDIT=1: more kill points, runs, examples, Opacus' grids; writes docs/audit.md
+audit: $(STAMP) cpus  ## The tests again with TACITA_AUDIT=1: the experiments', more kill points, runs, examples, Opacus' grids; writes docs/audit.md
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[bench]'
-	TACITA_AUDIT=1 $(PYTEST)
+	TACITA_AUDIT=1 $(PYTEST) src tests reproductions
 	$(BIN)/python docs/make_audit.py
 
 cpus: $(STAMP)  ## The tests of arithmetic as other processors do it: other kernels, and a simulated one

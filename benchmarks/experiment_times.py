@@ -1,4 +1,4 @@
-"""Measure the CPU seconds of `tacita reproduce NAME` at the reduced size; write tacita/experiments/cpu_seconds.py.
+"""Measure the CPU seconds of `tacita reproduce NAME` at the reduced size; write tacita_reproductions/cpu_seconds.py.
 
     OMP_NUM_THREADS=1 python benchmarks/experiment_times.py [NAME...] [--data]
 
@@ -13,10 +13,10 @@ from pathlib import Path
 
 from results import DATA, ROOT
 
-from tacita.experiments import catalogue, find
-from tacita.experiments.cpu_seconds import CPU_SECONDS
+from tacita_reproductions import catalogue, find
+from tacita_reproductions.cpu_seconds import CPU_SECONDS
 
-TABLE = ROOT / "src" / "tacita" / "experiments" / "cpu_seconds.py"
+TABLE = ROOT / "reproductions" / "src" / "tacita_reproductions" / "cpu_seconds.py"
 Seconds = tuple[float | None, float | None]
 
 

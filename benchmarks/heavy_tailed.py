@@ -15,7 +15,7 @@ from pathlib import Path
 
 from results import markdown_table, write_section
 
-from tacita.experiments.result_cells import in_words
+from tacita_reproductions.result_cells import in_words
 
 SCRIPT = "benchmarks/heavy_tailed.py"
 NAMES = ("rates", "clipping", "moments", "acceleration", "localized", "lasso", "shuffle")

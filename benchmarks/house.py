@@ -29,6 +29,7 @@ from types import FrameType
 from typing import Any
 
 SOURCE = Path(__file__).parents[1] / "src" / "tacita"
+REPRODUCTIONS = Path(__file__).parents[1] / "reproductions" / "src"
 DUPLICATE = 6  # lines
 LONG = 70  # lines
 SKIPPED = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
@@ -176,6 +177,7 @@ def main() -> None:
         "functions a step runs through": len(named),
         "comprehensions and lambdas in it": len(called - named),
         "files a step runs through": len({file for file, _, _ in called}),
+        "beside it, lines of code of reproductions": sum(len(SourceFile(p).code) for p in REPRODUCTIONS.rglob("*.py")),
     }
     for what, count in found.items():
         print(f"{what:52}{count:10,}")

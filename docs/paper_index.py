@@ -9,7 +9,11 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-SOURCE = Path(__file__).parents[1] / "src" / "tacita"
+ROOT = Path(__file__).parents[1]
+SOURCES = {
+    "": ROOT / "src" / "tacita",
+    "tacita_reproductions/": ROOT / "reproductions" / "src" / "tacita_reproductions",
+}
 
 # The paper's heading on the page "papers.md", and words by which a file's docstring names it.
 PAPERS = {
@@ -51,14 +55,19 @@ def documented(tree: ast.Module) -> Iterator[tuple[str, str]]:
             yield node.name, ast.get_docstring(node) or ""
 
 
+def files() -> Iterator[tuple[str, Path]]:
+    """Yield the name and the path of each file; the name of an experiment's begins with its package."""
+    for prefix, source in SOURCES.items():
+        yield from ((f"{prefix}{path.relative_to(source)}", path) for path in sorted(source.rglob("*.py")))
+
+
 def index() -> dict[str, dict[tuple[str, str], list[str]]]:
     """Return, for each paper and each of its results, the places that are about it."""
     places: dict[str, dict[tuple[str, str], list[str]]] = {paper: defaultdict(list) for paper in PAPERS}
-    for path in sorted(SOURCE.rglob("*.py")):
+    for file, path in files():
         tree = ast.parse(path.read_text())
         whole = ast.get_docstring(tree) or ""
         about = [paper for paper, words in PAPERS.items() if any(word in whole for word in words)]
-        file = str(path.relative_to(SOURCE))
         for name, doc in [("", whole), *documented(tree)]:
             for result in mentions(doc):
                 for paper in about if len(about) == 1 else ():
@@ -77,7 +86,13 @@ def order(result: tuple[str, str]) -> tuple[int, list[tuple[bool, int, str]]]:
 
 def page(note: str) -> str:
     """Return the text of ``paper-index.md``."""
-    lines = ["# From the papers to the code", "", note, "", "Files are those under `src/tacita`."]
+    lines = [
+        "# From the papers to the code",
+        "",
+        note,
+        "",
+        "Files are those under `src/tacita`, and `tacita_reproductions` is under `reproductions/src`.",
+    ]
     for paper, results in index().items():
         lines += ["", f"## {paper}", "", "| in the paper | in the code |", "| --- | --- |"]
         lines += [f"| {' '.join(result)} | {'; '.join(results[result])} |" for result in sorted(results, key=order)]

@@ -41,7 +41,6 @@ FLOORS = (
     {"pipeline", "linear_model", "federated"},
     {"selection"},
     {"report"},
-    {"experiments"},
     {"cli"},
     {"__main__"},
 )

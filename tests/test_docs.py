@@ -94,7 +94,7 @@ def test_commands_of_the_readme_are_those_of_the_command_line(command: str):
 
 def gone_paths(page: Path, text: str) -> list[str]:
     """The files in backticks that are nowhere: pages name them from the root, or from a folder of their subject."""
-    folders = [page.parent, *(ROOT / folder for folder in (".", "src/tacita", "tests"))]
+    folders = [page.parent, *(ROOT / folder for folder in (".", "src/tacita", "tests", "reproductions/src"))]
     return [path for path in PATH.findall(text) if not any((folder / path).exists() for folder in folders)]
 
 
@@ -110,7 +110,7 @@ def test_the_check_of_files_can_fail(tmp_path: Path):
 
 def test_every_page_that_the_code_mentions_exists():
     """Docstrings and messages send their readers to pages under docs/."""
-    sources = [path for folder in ("src", "examples") for path in (ROOT / folder).rglob("*.py")]
+    sources = [path for folder in ("src", "examples", "reproductions/src") for path in (ROOT / folder).rglob("*.py")]
     gone = {
         f"{name(path)}: {page}"
         for path in sources

@@ -70,10 +70,10 @@ def wheel(tmp_path_factory):
     return built
 
 
-def test_the_wheel_has_the_types_and_no_tests(wheel):
+def test_the_wheel_has_the_types_and_neither_tests_nor_experiments(wheel):
     found = names(wheel)
     assert {"tacita/py.typed", "tacita/__init__.pyi"} <= set(found)
-    assert all(name.startswith("tacita") for name in found)
+    assert all(name.startswith(("tacita/", "tacita-")) for name in found)
 
 
 def test_the_installed_wheel_trains_a_model_and_answers_the_command(wheel, tmp_path):

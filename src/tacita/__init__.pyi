@@ -7,7 +7,6 @@ from . import (
     clipping as clipping,
     errors as errors,
     estimators as estimators,
-    experiments as experiments,
     federated as federated,
     features as features,
     gradients as gradients,

@@ -7,11 +7,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import tacita.cli
 import tacita.pipeline.purchases as purchases_module
+from tacita.cli import app
 from tacita.cli.app import COMMANDS, make_app, run
 
 TRAIN = ("train", "table.csv", "--target", "label", "--epsilon", "20", "--delta", "1e-3", "--drop", "patient")
@@ -247,7 +249,7 @@ def test_a_run_that_is_not_given_is_asked_for(tacita_command, command: str) -> N
     assert "give the folder of a run" in _one_line(tacita_command(command).err)
 
 
-@pytest.mark.parametrize("command", ["train", "predict", "statement", "schema", "check", "plan", "reproduce"])
+@pytest.mark.parametrize("command", ["train", "predict", "statement", "schema", "check", "plan"])
 def test_every_command_has_help_with_an_example(tacita_command, command: str) -> None:
     outcome = tacita_command(command, "--help")
     assert outcome.code == 0
@@ -258,10 +260,7 @@ def test_every_command_has_help_with_an_example(tacita_command, command: str) ->
 
 
 def test_no_help_waits_for_torch() -> None:
-    """Nor for SciPy: both take seconds to import. One process shows the help of every command, nested ones included.
-
-    The list of experiments waits for neither.
-    """
+    """Nor for SciPy: both take seconds to import. One process shows the help of every command, nested ones included."""
     program = """
 import sys
 from tacita.cli.app import COMMANDS, make_app
@@ -273,9 +272,6 @@ for words in commands:
     slow = {"torch", "scipy", "numpy"} & set(sys.modules)
     assert not slow, f"tacita {' '.join(words)} --help imports {slow}"
     print("shown:", *words)
-make_app()(["reproduce"], result_action="return_value")
-slow = {"torch", "scipy", "numpy"} & set(sys.modules)
-assert not slow, f"the list of experiments imports {slow}"
 make_app()(["epsilon", "--sample-rate", "1", "--steps", "1", "--noise-multiplier", "9", "--delta", "1e-5"])
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
@@ -351,3 +347,42 @@ def test_a_command_shows_its_own_help_and_the_list_one_line_of_it(capsys, monkey
             tacita.cli.main(words)
         assert left.value.code == 0
         assert shown in " ".join(capsys.readouterr().out.split())
+
+
+def installed(monkeypatch, **commands: str) -> None:
+    """Let the named commands be all that other distributions bring, each with a summary."""
+    dist = SimpleNamespace(metadata={"Summary": "Say hello."})
+    found = [SimpleNamespace(name=name, value=place, dist=dist) for name, place in commands.items()]
+    monkeypatch.setattr(app, "entry_points", lambda group: found if group == "tacita.commands" else [])
+
+
+def test_an_installed_distribution_adds_a_command(monkeypatch, tmp_path, tacita_command) -> None:
+    (tmp_path / "hello_tacita.py").write_text(
+        'def hello(name: str) -> None:\n    """Greet."""\n    print("hi", name)\n'
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    installed(monkeypatch, hello="hello_tacita:hello")
+    assert tacita_command("hello", "Ada").out == "hi Ada\n"
+    assert "Greet." in tacita_command("hello", "--help").out
+
+
+def test_the_list_of_commands_imports_no_other_distribution(monkeypatch, capsys) -> None:
+    installed(monkeypatch, hello="nowhere_at_all:hello")
+    with pytest.raises(SystemExit) as left:
+        app.main(["--help"])
+    assert not left.value.code
+    assert "Say hello." in capsys.readouterr().out
+
+
+def test_no_installed_command_takes_the_place_of_one_of_tacita(monkeypatch, tacita_command) -> None:
+    installed(monkeypatch, statement="nowhere_at_all:statement")
+    assert "Verify the ledger" in tacita_command("statement", "--help").out
+
+
+@pytest.mark.parametrize("words", [[], ["dicesgd-mnist", "--full"], ["--help"]])
+def test_without_the_experiments_reproduce_says_how_to_get_them(monkeypatch, tacita_command, words) -> None:
+    installed(monkeypatch)
+    outcome = tacita_command("reproduce", *words)
+    assert outcome.code == 2
+    assert "pip install ./reproductions" in _one_line(outcome.err)
+    assert "reproduce" not in tacita_command("--help").out

@@ -8,7 +8,6 @@ import pytest
 
 from tacita.cli import working
 from tacita.cli.working import Working
-from tacita.experiments import Experiment
 
 
 class Terminal(io.StringIO):
@@ -111,16 +110,3 @@ def test_a_slow_command_says_that_it_works(tacita_command, monkeypatch, log, *, 
     monkeypatch.setattr(f"tacita.{slow}", work)
     assert tacita_command(*words.split()).code == 2
     assert log.getvalue().startswith(f"tacita: {says}: ")
-
-
-def test_an_experiment_says_how_far_it_is(monkeypatch, tacita_command, log):
-    def work(full, seed, progress):
-        progress(0.5, "noise 2")
-        wait_for_a_line(log)
-        wait_for_a_line(log)
-        raise ValueError("enough")
-
-    slow = Experiment(name="slow", title="Slow.", source="nowhere", run=work)
-    monkeypatch.setattr("tacita.experiments.find", lambda name: slow)
-    assert tacita_command("reproduce", "slow").code == 2
-    assert "tacita: slow, noise 2: 50%" in log.getvalue()

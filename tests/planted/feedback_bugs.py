@@ -11,10 +11,10 @@ from tacita.accounting import RELATIONS, SampledEvent, participation_sensitivity
 from tacita.accounting.events import bounded_residuals, composed, first_draw, hidden_errors
 from tacita.estimators import BoundedErrorSum, HiddenErrorSum, ReleasedErrorSum
 from tacita.estimators.error_feedback import FeedbackSum, bounded, error, feedback
-from tacita.experiments import paper_noise
 from tacita.ledger import Ledger
 from tacita.oracles import GradientOracle
 from tacita.theory import noise
+from tacita_reproductions import paper_noise
 from tests.planted.plant import bug, put, swap
 
 DICE = "tests/estimators/test_error_feedback.py::"
@@ -26,7 +26,7 @@ COMPOSED = "tests/accounting/events/test_composed.py::"
 PROVED = "tests/accounting/test_proved_events.py::"
 ORACLE = "tests/oracles/test_error_feedback.py::"
 MOVED = "tests/accounting/test_participation_sensitivity.py::"
-PAPER = "tests/experiments/test_paper_noise.py::"
+PAPER = "reproductions/tests/test_paper_noise.py::"
 
 INJECTED = BOUNDS + "test_what_is_injected_is_bounded_whatever_the_error"
 TRANSCRIPT = BOUNDS + "test_a_record_moves_the_transcript_by_its_participations"

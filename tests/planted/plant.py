@@ -79,7 +79,7 @@ def swap(function: Any, other: Any) -> None:
     places = [
         (module, name)
         for where, module in list(sys.modules.items())
-        if where.split(".")[0] in ("tacita", "tests")
+        if where.split(".")[0] in ("tacita", "tests", "tacita_reproductions", "reproductions")
         for name, value in list(vars(module).items())
         if value is function
     ]

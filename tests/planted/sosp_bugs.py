@@ -7,7 +7,6 @@ import torch
 
 from tacita.accounting import AboveThresholdEvent, ConditionalEvent, CoupledEvent, accountant, moved
 from tacita.estimators import StationarityQuery, UnclippedSum, stationarity_query
-from tacita.experiments import noisy_sgd_noise
 from tacita.gradients import hessian, lanczos_error, randomness_check
 from tacita.mechanisms.above_threshold import AboveThreshold
 from tacita.methods import RandomIterate
@@ -15,6 +14,7 @@ from tacita.oracles import StationaryTest, stationary_test
 from tacita.oracles import network as network_module
 from tacita.oracles.threshold_answer import ThresholdAnswer
 from tacita.random import Randomness, Stream
+from tacita_reproductions import noisy_sgd_noise
 from tests.planted.plant import bug, put, reform, swap
 
 COUPLED = "tests/accounting/events/test_coupled.py::"
@@ -24,7 +24,7 @@ HESSIAN = "tests/gradients/test_hessian.py::"
 THRESHOLD = "tests/mechanisms/test_above_threshold.py::"
 TEST = "tests/oracles/test_stationary_test.py::"
 ITERATE = "tests/methods/test_random_iterate.py::"
-FORMULA = "tests/experiments/test_noisy_sgd_noise.py::"
+FORMULA = "reproductions/tests/test_noisy_sgd_noise.py::"
 
 
 # -- couplings

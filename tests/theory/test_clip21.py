@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tacita.accounting import gaussian_delta, gaussian_epsilon, gaussian_mu
-from tacita.experiments.clipped_sgd import clip
 from tacita.theory import clip21, clip21_noise
+from tests.theory.clipping import clip
 
 DIGITS = 5e-6
 

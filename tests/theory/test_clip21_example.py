@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from tacita.experiments.clipped_sgd import clip
 from tacita.theory import clip21_example
+from tests.theory.clipping import clip
 
 DIGITS = 5e-6
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tacita.experiments.clipped_sgd import clip
+from tests.theory.clipping import clip
 
 CASES = 300
 STEPS = 60

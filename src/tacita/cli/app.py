@@ -8,10 +8,12 @@ import errno
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
-from typing import NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from importlib.metadata import entry_points
+from typing import Annotated, NoReturn
 
-from cyclopts import App, CycloptsError, MissingArgumentError
+from cyclopts import App, CycloptsError, MissingArgumentError, Parameter
 
 from tacita.cli.memory import keep_freed_memory
 from tacita.cli.streams import drop_output
@@ -105,20 +107,30 @@ COMMANDS = {
         "tacita.cli.plan:plan",
         "Plan DP-SGD with a fixed threshold: threshold, noise, step size, expected error, and what would help.",
     ),
-    "reproduce": (
-        "tacita.cli.reproduce:reproduce",
-        "Run an experiment of a paper; print its table and whether its claims hold. Without a name, list all.",
-    ),
     "federate": ("tacita.cli.federate:APP", "Train over clients that send noisy messages, simulated or for real."),
     "audit": ("tacita.cli.audit:APP", "Measure a lower bound on an oracle's epsilon, and compare it with its claim."),
 }
 
+GROUP = "tacita.commands"  # entry points of other distributions: NAME = "module:function"
+ELSEWHERE = {"reproduce": "the papers' experiments: pip install ./reproductions in a clone of tacita"}
 
-def make_app(*, summaries: bool = False) -> App:
+
+def commands() -> dict[str, tuple[str, str]]:
+    """Return place and line of every command: those of ``COMMANDS``, which no other replaces, and those installed.
+
+    An installed one's line is the summary of its distribution, so that the list of commands imports nothing of it.
+    """
+    found = sorted(entry_points(group=GROUP), key=lambda entry: entry.name)
+    added = {entry.name: (entry.value, entry.dist.metadata["Summary"] if entry.dist else "") for entry in found}
+    return {**added, **COMMANDS}
+
+
+def make_app(known: Mapping[str, tuple[str, str]] | None = None, *, summaries: bool = False) -> App:
     """Return the command line with all commands.
 
     Args:
-        summaries: Use each command's line from ``COMMANDS`` as its help, without importing it. Otherwise its help is
+        known: What :func:`commands` returns, which is the default.
+        summaries: Use each command's line from ``known`` as its help, without importing it. Otherwise its help is
             its docstring.
     """
     app = App(
@@ -130,11 +142,18 @@ def make_app(*, summaries: bool = False) -> App:
         exit_on_error=False,
         suppress_keyboard_interrupt=False,
     )
-    for name, (place, summary) in COMMANDS.items():
+    known = commands() if known is None else known
+    for name, (place, summary) in known.items():
         # Only tacita's own help ends with the three example commands.
         settings = {} if place.endswith(":APP") else {"help_epilogue": ""}
         app.command(place, name=name, help=summary if summaries else None, **settings)
+    for name in ELSEWHERE.keys() - known.keys():
+        app.command(partial(_not_installed, name), name=name, show=False, help_flags=())
     return app
+
+
+def _not_installed(name: str, *words: Annotated[str, Parameter(allow_leading_hyphen=True)]) -> NoReturn:
+    raise ValueError(f"{name} is not installed: it comes with {ELSEWHERE[name]}.")
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -148,7 +167,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         keep_freed_memory()
     words = list(sys.argv[1:] if arguments is None else arguments)
     # A command's own help is its docstring, which needs its module; the list of commands needs none.
-    app = make_app(summaries=not any(word in COMMANDS for word in words))
+    known = commands()
+    app = make_app(known, summaries=not any(word in known for word in words))
     sys.exit(run(lambda: app(words, result_action="return_value")))
 
 

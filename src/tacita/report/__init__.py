@@ -1,4 +1,4 @@
-"""Figures and texts about plans, audits and experiments."""
+"""Figures and texts about plans, audits and runs."""
 
 from tacita.report.style import need_matplotlib, new_figure, styled
 

@@ -1,0 +1,36 @@
+"""Every experiment starts: half a second of each at its reduced size, the short ones whole."""
+
+import json
+
+import pytest
+
+from tacita_reproductions import catalogue
+from tacita_reproductions.cpu_seconds import CPU_SECONDS
+from tacita_reproductions.result_files import as_json, as_record
+
+SECONDS = 0.5
+
+
+class EnoughError(Exception):
+    """The share of an experiment that a smoke test runs is done."""
+
+
+@pytest.mark.parametrize("name", catalogue())
+def test_it_starts_and_the_short_ones_end(name):
+    experiment, whole = catalogue()[name], CPU_SECONDS[name][0]
+    assert whole is not None
+
+    def stop(share: float, what: str) -> None:
+        assert 0 <= share <= 1
+        assert what
+        if share * whole > SECONDS:
+            raise EnoughError
+
+    try:
+        result = experiment(progress=stop)
+    except EnoughError:
+        assert whole > SECONDS
+        return
+    assert result.rows
+    assert result.checks
+    json.loads(as_json(as_record(experiment, result, full=False, seed=0)))

@@ -1,6 +1,0 @@
-"""Experiments that reproduce the papers' figures and tables, and the runner behind ``tacita reproduce``."""
-
-from tacita.experiments.catalogue import catalogue, find
-from tacita.experiments.runner import Check, Experiment, Progress, Result
-
-__all__ = ["Check", "Experiment", "Progress", "Result", "catalogue", "find"]
