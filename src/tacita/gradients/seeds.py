@@ -1,8 +1,9 @@
-"""Secret seeds of 256 bits, and generators that keep every bit of them.
+"""One law for coins: while user code runs on records, all global generators are seeded from the query's secret.
 
 The draws of a model and a data set themselves (dropout, augmentation) must be as secret as the sampling coins: whoever
-knows them knows how each record's contribution follows from its data. All seeds of 32 bits could be tried, so torch's
-generator (a Mersenne twister of 624 words) gets all its words from SHAKE-256 of the seed. The twister is no cipher: no
+knows them knows how each record's contribution follows from its data. Afterwards the generators are put back: their
+state would tell how many records were drawn. All seeds of 32 bits could be tried, so torch's generator (a Mersenne
+twister of 624 words) gets all its words from SHAKE-256 of the seed. The twister is no cipher: no
 guarantee is claimed against attacks on its output other than guessing the seed.
 """
 
@@ -15,7 +16,10 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
+from tacita.gradients.functional import IN_TURN
+
 BITS = 256
+_CPU = torch.device("cpu")
 _FIRST, _WORDS = 24, 624  # in get_state(): the byte at which the twister's words begin; their number, 8 bytes each
 
 
@@ -31,36 +35,52 @@ def derived_seed(*labels: int | str) -> int:
 
 
 @contextmanager
-def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed torch's generators of the CPU and of ``device``, and restore them on leaving.
+def generators_kept(device: torch.device = _CPU) -> Iterator[None]:
+    """Restore the global generators of Python, of NumPy and of torch (the CPU's and that of ``device``) on leaving.
 
-    The CPU's generator keeps all of ``seed``. A GPU's generator has a key of 64 bits and gets 63 of the seed's.
+    They belong to the process, so threads take turns: else one would draw from another's secret seed, or keep it.
     """
-    cuda = [device.index if device.index is not None else torch.cuda.current_device()] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=cuda):
-        fill(torch.default_generator, seed)  # torch.manual_seed would also reseed devices that are not forked
-        for index in cuda:
-            torch.cuda.default_generators[index].manual_seed(seed % 2**63)
-        yield
+    with IN_TURN:
+        python, numpy = random.getstate(), np.random.get_state()
+        try:
+            with torch.random.fork_rng(devices=_cuda(device)):
+                yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)
+
+
+def seed_generators(seed: int, device: torch.device = _CPU) -> None:
+    """Seed the same generators, each differently. Those of the CPU keep all bits of ``seed``.
+
+    A GPU's generator has a key of 64 bits and gets 63 of the seed's.
+    """
+    random.seed(derived_seed(seed, "python"))
+    np.random.seed(np.frombuffer(derived_seed(seed, "numpy").to_bytes(BITS // 8, "big"), "<u4"))
+    fill(torch.default_generator, seed)  # torch.manual_seed would also reseed devices that are not forked
+    for index in _cuda(device):
+        torch.cuda.default_generators[index].manual_seed(seed % 2**63)
 
 
 @contextmanager
-def generators_kept() -> Iterator[None]:
-    """Restore Python's, NumPy's and torch's (CPU) generators on leaving."""
-    python, numpy = random.getstate(), np.random.get_state()
-    try:
-        with torch.random.fork_rng(devices=[]):
-            yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)
+def seeded(seed: int, device: torch.device = _CPU) -> Iterator[None]:
+    """Seed all global generators with ``seed``, and restore them on leaving."""
+    with generators_kept(device):
+        seed_generators(seed, device)
+        yield
 
 
-def seed_generators(seed: int) -> None:
-    """Seed Python's, NumPy's and torch's (CPU) generators with all of ``seed``, each differently."""
-    random.seed(derived_seed(seed, "python"))
-    np.random.seed(np.frombuffer(derived_seed(seed, "numpy").to_bytes(BITS // 8, "big"), "<u4"))
-    fill(torch.default_generator, seed)
+def generator_states() -> tuple[object, ...]:
+    """Return the states of the global generators, to see whether something draws or seeds."""
+    devices = [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else ())]
+    numpy = repr([part.tobytes() if isinstance(part, np.ndarray) else part for part in np.random.get_state()])
+    return random.getstate(), numpy, *(state.numpy().tobytes() for state in devices)
+
+
+def _cuda(device: torch.device) -> list[int]:
+    if device.type != "cuda":
+        return []
+    return [torch.cuda.current_device() if device.index is None else device.index]
 
 
 def fill(generator: torch.Generator, seed: int) -> None:

@@ -226,7 +226,7 @@ class GradientOracle:
         """
         if any(p.is_complex() for p in params.values()):
             raise complex_refused(params)
-        with self.line.turn(), self.source.whole(params) as point:
+        with self.line.lock, self.line.turn(), self.source.whole(params) as point:
             while True:  # a redone query whose values differ is made again under the next unused number
                 query, rows, seed = self.draws.planned(self.line.begin(), point)
                 engine = self.source.engine(point, rows, query=query, seed=seed)
