@@ -27,11 +27,12 @@ class LoopEngine(ChunkedEngine):
 
     def _chunk_grads(self, chunk: Chunk) -> dict[str, Tensor]:
         tensors, rebuild = flatten(chunk.batch, chunk.size)
-        state, rows = StateCheck(self.model, self.loss_fn), list[dict[str, Tensor]]()
-        for i in range(chunk.size):
-            self._seed_record(chunk, i)
-            rows.append(self._row_grads(rebuild, [t[i : i + 1].clone() for t in tensors]))
-            state.check()
+        rows: list[dict[str, Tensor]] = []
+        with StateCheck(self.model, self.loss_fn) as state:
+            for i in range(chunk.size):
+                self._seed_record(chunk, i)
+                rows.append(self._row_grads(rebuild, [t[i : i + 1].clone() for t in tensors]))
+                state.check()
         return {name: torch.stack([row[name] for row in rows]) for name in self.params}
 
     def _row_grads(self, rebuild: Callable[[list[Tensor]], object], row: list[Tensor]) -> dict[str, Tensor]:

@@ -117,9 +117,8 @@ def check_origin(func: OpOverload) -> None:
 
 def is_global(generator: torch.Generator) -> bool:
     """Return whether a generator is one of the process, which a query seeds and puts back."""
-    return generator is torch.default_generator or any(
-        generator is one for one in getattr(torch.cuda, "default_generators", ())
-    )
+    known = (torch.default_generator, *getattr(torch.cuda, "default_generators", ()))
+    return any(generator._cdata == one._cdata for one in known)  # below Python each call has an object of its own
 
 
 def _torch_state() -> bytes:

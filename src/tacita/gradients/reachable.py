@@ -147,7 +147,10 @@ def _parts(thing: Any, *, installed: bool = False) -> Iterator[tuple[str, Any]]:
         yield from [("__self__", thing.__self__), ("__func__", thing.__func__)]
     elif isinstance(thing, types.FunctionType):
         yield from _of_function(thing) if installed or not _is_library(thing.__module__) else ()
-    elif not isinstance(thing, type | types.ModuleType | types.BuiltinFunctionType):
+    elif isinstance(thing, type):
+        own = not _is_library(thing.__module__)
+        yield from [(name, one) for name, one in vars(thing).items() if _is_state(one)] if own else ()
+    elif not isinstance(thing, types.ModuleType | types.BuiltinFunctionType):
         own = installed or isinstance(thing, nn.Module) or not _is_library(type(thing).__module__)
         yield from _of_object(thing) if own else ()
 

@@ -50,9 +50,7 @@ def nothing_is_written(tree: ModuleTree) -> Iterator[None]:
         RemembersError: The code does one of these.
     """
     versions = [t._version for t in tree.tensors]
-    before = [seen(module) for _, module in tree.modules]
-    held = [_contents(module) for _, module in tree.modules]
-    try:
+    with attributes_kept(tree) as before:
         yield
         if [t._version for t in tree.tensors] != versions:
             raise RemembersError(
@@ -62,8 +60,17 @@ def nothing_is_written(tree: ModuleTree) -> Iterator[None]:
             )
         for (prefix, module), earlier in zip(tree.modules, before, strict=True):
             _check_same(prefix, module, earlier)
+
+
+@contextmanager
+def attributes_kept(tree: ModuleTree) -> Iterator[list["_Seen"]]:
+    """Give the modules their attributes and the contents of their containers back, whatever happens inside."""
+    before = [seen(module) for _, module in tree.modules]
+    contents = [_contents(module) for _, module in tree.modules]
+    try:
+        yield before
     finally:
-        for (_, module), earlier, inside in zip(tree.modules, before, held, strict=True):
+        for (_, module), earlier, inside in zip(tree.modules, before, contents, strict=True):
             _put_back(module, earlier, inside)
 
 
@@ -277,6 +284,13 @@ class StateCheck:
             if isinstance(before, _Kept):
                 before.put_right()
         return found
+
+    def __enter__(self) -> "StateCheck":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self.changed()  # puts right
 
     def check(self) -> None:
         """Raise ``RemembersError`` if anything has changed."""

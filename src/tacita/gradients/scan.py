@@ -16,12 +16,12 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.parameter import is_lazy
 
 from tacita.errors import UnsupportedModuleError
-from tacita.gradients.functional import PER_SAMPLE, LossFn, described, is_per_sample
+from tacita.gradients.functional import PER_SAMPLE, LossFn, ModuleTree, described, is_per_sample
 from tacita.gradients.operators import WAY_OUT
 from tacita.gradients.probe import FILLS, ROWS, evaluating, jittered, row, row_repeated, select, synthetic, trial
 from tacita.gradients.randomness_check import draws_at_random
 from tacita.gradients.reachable import owned_generators, reachable
-from tacita.gradients.retention import changes_of_state
+from tacita.gradients.retention import attributes_kept, changes_of_state
 
 MIXERS = ("BatchNorm", "BatchRenorm", "InPlaceABN", "MinibatchDiscrimination", "MinibatchStd")  # in third-party names
 
@@ -75,7 +75,8 @@ def scan(model: nn.Module, loss_fn: LossFn, like: Any | None) -> Scan:
         return Scan(refusals, None, ())
     if like is None:
         return Scan((), None, ("there is no record to take shapes from: the model was not tried.",))
-    return _try(model, loss_fn, like)
+    with attributes_kept(ModuleTree(model)):
+        return _try(model, loss_fn, like)
 
 
 def module_refusals(model: nn.Module) -> tuple[Refusal, ...]:
