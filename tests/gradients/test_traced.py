@@ -633,7 +633,8 @@ def test_numbers_that_would_be_drawn_once_are_refused(draw):
 
     with pytest.raises(UnsupportedModuleError, match="draws numbers that do not come from a tensor of the batch"):
         NetworkSource(Scaled(), loss_fn, rows(), method="traced", max_physical_batch_size=ROWS)
-    assert NetworkSource(Scaled(), loss_fn, rows()).method == "ghost"
+    with pytest.warns(UserWarning, match="draws numbers that do not come from a tensor of the batch"):
+        assert NetworkSource(Scaled(), loss_fn, rows()).method == "loop"
 
 
 def draw_and_wait(stop):

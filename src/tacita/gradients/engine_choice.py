@@ -84,6 +84,8 @@ def choose_method(
             if method != "auto":
                 raise _refusal(method, reason)
             choice = MethodChoice("loop", why_not_ghost=reason)
+        if choice.method == "loop" and (reason := obstacle(choice, model, loss_fn, params, probe)):
+            raise UnsupportedModuleError(f"no engine serves this model: {reason}.")
         return choice if method != "traced" else _traced(choice, model, loss_fn, params, like)
     choice = MethodChoice(method)
     without_values = _ghost(model, loss_fn, params, like).why_not_ghost if method == "vmap" else ""
