@@ -17,6 +17,7 @@ import tacita
 from tacita.clipping import FlatClipper, PerLayerClipper
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients import NetworkSource, lent_memory, traced
+from tacita.gradients.operators import declare_operator
 from tacita.gradients.traced_step import TracedStep, weights_come_in
 from tests.gradients.test_coverage import CASES, made
 
@@ -474,6 +475,9 @@ def test_memory_that_an_operator_shares_unannounced_is_not_written():
 
 
 HALF = torch.ones(4)
+
+
+declare_operator("tacita_tests::doubled")
 
 
 @torch.library.custom_op("tacita_tests::doubled", mutates_args=())
