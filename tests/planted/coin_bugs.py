@@ -13,7 +13,7 @@ INTERRUPTS = "tests/oracles/test_interrupts.py::"
 SHARED = COINS + "test_draws_that_records_share_are_refused_by_engines_of_a_batch"
 
 
-@bug(81, caught_by=[SHARED + "[features_of_a_fresh_generator-vmap]", SHARED + "[one_number-ghost]"])
+@bug(81, caught_by=[SHARED + "[features_of_a_fresh_generator-vmap]"])
 def draws_are_not_looked_at():
     """An engine of a batch serves any draw, whatever it comes from."""
     put(operators.OperatorCheck, "_check_draw", lambda self, args, kwargs: None)

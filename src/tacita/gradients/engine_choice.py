@@ -218,7 +218,9 @@ def _try_without_values(
                 return trial
     if not several:
         raise UnsupportedModuleError(SHARED)
-    check_traceable(_engine(MethodChoice("ghost", trial.bare), model, loss_fn, params, like), like, ROWS)
+    engine = _engine(MethodChoice("ghost", trial.bare), model, loss_fn, params, like)
+    assert isinstance(engine, GhostEngine)
+    check_traceable(engine, like, ROWS)
     return trial
 
 

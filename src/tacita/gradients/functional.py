@@ -19,7 +19,8 @@ from tacita.errors import UnsupportedModuleError
 LossFn = Callable[[Any, Any], Tensor]  # (model, batch) -> losses (batch,)
 IN_TURN = threading.RLock()  # while a model has other tensors than its own, other threads keep away from all models
 if hasattr(os, "register_at_fork"):  # Windows has no fork
-    os.register_at_fork(after_in_child=IN_TURN._at_fork_reinit)  # another thread of a worker's parent may hold it
+    # Another thread of a worker's parent may hold it.
+    os.register_at_fork(after_in_child=IN_TURN._at_fork_reinit)  # pyright: ignore[reportAttributeAccessIssue]
 PER_SAMPLE = 'Pass reduction="none" and average over all axes but the first'  # what to do about a wrong shape
 
 

@@ -118,7 +118,11 @@ def check_origin(func: OpOverload) -> None:
 def is_global(generator: torch.Generator) -> bool:
     """Return whether a generator is one of the process, which a query seeds and puts back."""
     known = (torch.default_generator, *getattr(torch.cuda, "default_generators", ()))
-    return any(generator._cdata == one._cdata for one in known)  # below Python each call has an object of its own
+    return any(_address(generator) == _address(one) for one in known)  # each call below Python makes a new object
+
+
+def _address(generator: torch.Generator) -> int:
+    return generator._cdata  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _torch_state() -> bytes:
