@@ -5,6 +5,7 @@ Conditions are written as ``not (x > 0)`` so that NaN is refused too. A ``hint``
 
 import inspect
 import math
+from typing import Any, NoReturn
 
 LEAST_THRESHOLD = 2.0**-40  # 9.1e-13, of a clipping threshold
 LEAST_DELTA = 1e-300  # below it float64 loses digits: sums and differences of deltas are not held to 1e-9 any more
@@ -127,3 +128,20 @@ def _as_float(value: float) -> float:
 
 def _tail(hint: str) -> str:
     return f" {hint}" if hint else ""
+
+
+class FrozenDict(dict):
+    """A dictionary that cannot be changed, for settings: what a session has paid for stays what it is.
+
+    Example:
+        >>> FrozenDict({"layer": 1.0})["layer"]
+        1.0
+    """
+
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        raise TypeError("a setting cannot be changed after it was built: build another one.")
+
+    __setitem__ = __delitem__ = __ior__ = update = pop = popitem = clear = setdefault = _refuse  # type: ignore[assignment]
+
+    def __reduce__(self) -> Any:
+        return FrozenDict, (dict(self),)

@@ -181,8 +181,7 @@ class Randomness:
     def ratchet(self) -> None:
         """Move to the next generation, with no way back. Keys of sessions stay."""
         with self.query_lock:
-            self._key = self._key.next()
-            self.generation += 1
+            self._key, self.generation = self._key.next(), self.generation + 1  # no interrupt comes in between
 
     def session_key(self, session: str) -> Key:
         """Return the session's own key: derived on first use, then the same through every ratchet."""

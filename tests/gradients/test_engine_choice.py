@@ -7,8 +7,10 @@ from torch import nn
 
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients import NetworkSource, VmapEngine, engine_choice
-from tacita.gradients.engine_choice import choose_method, default_chunk_rows, obstacle
+from tacita.gradients.engine_choice import MethodChoice, choose_method, default_chunk_rows, obstacle
 from tacita.gradients.scan import scan
+
+VMAP = MethodChoice("vmap")
 
 
 class Blind(VmapEngine):
@@ -31,10 +33,10 @@ def choose(method, found, *, like):
 
 
 def test_an_engine_that_differs_from_the_loop_is_not_used(probed, monkeypatch):
-    assert obstacle("vmap", *probed) == ""
+    assert obstacle(VMAP, *probed) == ""
     kind = engine_choice.engine_kind
     monkeypatch.setattr(engine_choice, "engine_kind", lambda method: Blind if method == "vmap" else kind(method))
-    assert "does not give the gradient of '0.bias'" in obstacle("vmap", *probed)
+    assert "does not give the gradient of '0.bias'" in obstacle(VMAP, *probed)
     with pytest.raises(UnsupportedModuleError, match="method='vmap' cannot serve this model"):
         choose("vmap", probed, like=probed[-1])
 
@@ -42,10 +44,11 @@ def test_an_engine_that_differs_from_the_loop_is_not_used(probed, monkeypatch):
 def test_dropout_does_not_hide_a_difference_and_modes_are_kept(with_dropout, monkeypatch):
     probe = scan(with_dropout.model, with_dropout.loss_fn, with_dropout.data).check().probe
     arguments = with_dropout.model, with_dropout.loss_fn, dict(with_dropout.model.named_parameters()), probe
-    assert obstacle("vmap", *arguments) == ""
+    kind = engine_choice.engine_kind
+    assert obstacle(VMAP, *arguments) == ""
     assert all(module.training for module in with_dropout.model.modules())
-    monkeypatch.setattr(engine_choice, "engine_kind", lambda method: Blind)
-    assert "does not give" in obstacle("vmap", *arguments)
+    monkeypatch.setattr(engine_choice, "engine_kind", lambda method: Blind if method == "vmap" else kind(method))
+    assert "does not give" in obstacle(VMAP, *arguments)
 
 
 @pytest.mark.parametrize("kind", ["register_full_backward_hook", "register_full_backward_pre_hook"])
@@ -123,7 +126,7 @@ def test_a_backward_hook_on_all_modules_has_the_loop(probed, kind):
 
 
 def test_loop_serves_whatever_autograd_serves(probed):
-    assert obstacle("loop", *probed) == ""
+    assert obstacle(MethodChoice("loop"), *probed) == ""
     assert choose("loop", probed, like=probed[-1]).method == "loop"
 
 

@@ -11,6 +11,7 @@ from tacita.errors import UnsupportedModuleError
 from tacita.gradients import NetworkSource, lent_memory
 from tacita.gradients.ghost.linear import LinearRule
 from tacita.gradients.ghost.registry import RULES
+from tacita.gradients.operators import declare_operator
 
 ROWS = 6
 
@@ -64,6 +65,9 @@ def test_a_model_may_write_what_is_a_copy_in_memory_of_any_order(rows):
     found = total(data, loss_fn, indices=range(rows))
     assert torch.equal(images, before)
     torch.testing.assert_close(found, total(data, loss_fn, "loop", range(rows)))
+
+
+declare_operator("tacita_tests::relu_of_data")
 
 
 @torch.library.custom_op("tacita_tests::relu_of_data", mutates_args=())

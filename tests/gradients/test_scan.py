@@ -92,7 +92,7 @@ class Remembers(nn.Module):
 @pytest.mark.parametrize("in_place", [True, False])
 def test_a_buffer_that_a_forward_pass_changes_is_refused_and_stays_as_it_was(in_place):
     model = Remembers(in_place)
-    assert "'mean' is a buffer that a forward pass changes" in refused(model)
+    assert "'mean' is a parameter or buffer that a forward pass changes" in refused(model)
     assert torch.equal(model.mean, torch.zeros(4))
 
 

@@ -474,3 +474,29 @@ def test_calibrated_noise_pays_for_the_planned_restarts(make_oracle, one_pass):
     with pytest.raises(tacita.LedgerError, match="closed"):
         oracle.query(dict(oracle.source.model.named_parameters()))
     assert ledger.epsilon(1e-5) <= 2.0
+
+
+@pytest.mark.parametrize("how", ["an entry", "a field"])
+def test_a_threshold_that_is_changed_after_the_build_is_refused(how):
+    """The noise and the session's event are those of the old one."""
+    clipper = tacita.PerLayerClipper(max_grad_norm={"": 1.0})
+    model = torch.nn.Linear(2, 1)
+    oracle = tacita.ClippedGradientOracle(
+        model,
+        lambda model, batch: model(batch[0]).squeeze(1),
+        (torch.ones(10, 2),),
+        ledger=tacita.Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one row"),
+        sampler=tacita.PoissonSampler(sample_rate=0.5, num_records=10),
+        clipper=clipper,
+        mechanism=tacita.GaussianMechanism(noise_multiplier=1.0),
+        planned_queries=2,
+    )
+    if how == "an entry":
+        with pytest.raises(TypeError, match="cannot be changed"):
+            clipper.max_grad_norm[""] = 50.0
+        assert clipper.max_grad_norm == {"": 1.0}
+        return
+    object.__setattr__(clipper, "max_grad_norm", {"": 50.0})
+    with pytest.raises(LedgerError, match="changed after the oracle was built"):
+        oracle.query(dict(model.named_parameters()))
+    assert oracle.session.queries_made == 0

@@ -366,6 +366,32 @@ PITFALLS = [
         later="objective perturbation",
     ),
     Pitfall(
+        81,
+        "features or masks made in the forward pass with a fixed seed: each place in the batch has its own slice",
+        "a draw that no record enters, or that follows a seed, is refused; the loop draws by record",
+    ),
+    Pitfall(
+        82,
+        "generators of Python, of NumPy and of one's own: public, shared by records, and counting them",
+        "one law for coins: seeded from the query's secret and put back, or refused",
+    ),
+    Pitfall(
+        83,
+        "modes around a query, debug_unwrap, subclasses as frozen weights: the physical batch in the user's hands",
+        "not yet: the model's code will be traced before any record is read",
+        later="the program",
+    ),
+    Pitfall(
+        84,
+        "operators written in Python that keep state",
+        "PyTorch's own operators, or declared ones",
+    ),
+    Pitfall(
+        85,
+        "a refused query, or an interrupted one, leaves something behind in the model, the oracle or the ledger",
+        "user code gets copies, which are dropped; a line that was begun is finished or taken back",
+    ),
+    Pitfall(
         88,
         "a Poisson draw for each micro-batch of a step, charged as one draw at the rate of the step (8.0 claimed, 9.5 "
         "to 10.5 true)",

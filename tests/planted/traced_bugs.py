@@ -1,6 +1,6 @@
 """Bugs of traced steps: what a line of operators no longer sees."""
 
-from tacita.gradients import traced, traced_step
+from tacita.gradients import engine_choice, operators, traced, traced_step
 from tests.planted.plant import bug, put, swap
 
 TRACED = "tests/gradients/test_traced.py::"
@@ -54,7 +54,10 @@ def rows_that_are_added_count():
 @bug(caught_by=[TRACED + "test_numbers_that_would_be_drawn_once_are_refused"])
 def a_draw_is_made_once_for_all_steps():
     """Numbers that the code draws by itself are drawn when a step is traced, and stay the same."""
-    put(traced, "_generators", lambda: ())
+    put(traced, "generator_states", lambda: ())
+    put(engine_choice, "generator_states", lambda: ())
+    put(operators.OperatorCheck, "_check_draw", lambda self, args, kwargs: None)
+    put(engine_choice, "_coins_of_rows", lambda engine_of, alike: "")
 
 
 @bug(caught_by=[TRACED + "test_a_model_that_writes_its_batch_is_refused"])

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tacita._validate import threshold
+from tacita._validate import FrozenDict, threshold
 from tacita.clipping.clipper import Clipper
 from tacita.clipping.flat import clip_weights
 
@@ -44,7 +44,8 @@ class PerLayerClipper(Clipper):
         if isinstance(self.max_grad_norm, Mapping):
             if not self.max_grad_norm:
                 raise ValueError("max_grad_norm must name at least one layer, got an empty mapping.")
-            checked = {layer: threshold(f"max_grad_norm[{layer!r}]", c) for layer, c in self.max_grad_norm.items()}
+            given = self.max_grad_norm.items()
+            checked = FrozenDict({layer: threshold(f"max_grad_norm[{layer!r}]", c) for layer, c in given})
         else:
             checked = threshold("max_grad_norm", self.max_grad_norm)
         object.__setattr__(self, "max_grad_norm", checked)

@@ -200,7 +200,7 @@ class Simulation:
         Raises:
             BudgetExceededError: The plan is used up.
         """
-        with self._line.turn():
+        with self._line.lock, self._line.turn():
             while True:  # a redone round whose values differ is made again under the next unused number
                 query = self._line.begin()
                 server = self.algorithm.broadcast(self.server)

@@ -21,6 +21,7 @@ from tacita.gradients.linear_losses import (
 from tacita.gradients.linear_model import LinearSource
 from tacita.gradients.loop import LoopEngine
 from tacita.gradients.network_source import NetworkSource
+from tacita.gradients.operators import declare_operator
 from tacita.gradients.padding import pad_to
 from tacita.gradients.stationarity import PublicStationarity, is_second_order_stationary, public_stationarity
 from tacita.gradients.table_rows import TableRowsSource
@@ -59,6 +60,7 @@ __all__ = [
     "TableRowsSource",
     "VmapEngine",
     "batch_hessian",
+    "declare_operator",
     "explain",
     "is_second_order_stationary",
     "lanczos",

@@ -6,8 +6,8 @@ the model's own randomness, and takes care of the empty batch. Everything here i
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from tacita.gradients.engine import Engine, Groups, Rule, Shapes, Sums
 from tacita.gradients.functional import LossFn
 from tacita.gradients.process_group import ALONE, Ranks
+from tacita.gradients.retention import RemembersError
 from tacita.gradients.seeds import derived_seed, seeded
 from tacita.gradients.weighted_sums import group_norms, weight_arrays, weighted_sum, wide
 
@@ -54,11 +55,12 @@ class ChunkedEngine(Engine):
         chunks: The batch in chunks; iterated several times, maybe lazily. Empty for an empty batch.
         labels: A stable label of each record, shape (batch,), int64; or a function that returns them, if each chunk has
             its own, too.
-        seed: Seed of the model's own randomness. Each chunk has a seed of its own, and torch's generators are restored
-            after it. Must be secret and of 256 bits wherever the result is released. ``None`` leaves torch's generators
-            alone: the model draws from them as it always does.
+        seed: Seed of the model's own randomness. Each chunk has a seed of its own (in the loop each record), and the
+            global generators of torch, Python and NumPy are restored after it. Must be secret and of 256 bits wherever
+            the result is released. ``None`` leaves the generators alone: the model draws from them as it always does.
 
     Attributes:
+        refused: Why a pass was refused because something of a record was kept; shared by the engines of a source.
         ranks: The processes that share the batch; ``chunks`` and ``labels`` are of this one's rows.
     """
 
@@ -78,6 +80,7 @@ class ChunkedEngine(Engine):
         self.loss_fn = loss_fn
         self.params = {name: p.detach() for name, p in params.items()}
         self.seed = seed
+        self.refused: list[str] = []
         self._chunks = chunks
         self._labels = labels
         self._device = next((p.device for p in self.params.values()), torch.device("cpu"))
@@ -97,7 +100,7 @@ class ChunkedEngine(Engine):
         kept = isinstance(labels, Tensor)  # else the batch is large, and norms are computed again if asked for
         norms, place = self._no_norms(groups, len(labels) if isinstance(labels, Tensor) else 0), 0  # filled by chunks
         values: list[dict[str, Tensor]] = []
-        for chunk in self._chunks:
+        for chunk in self.chunks():
             with self._seeded(chunk):
                 sums, chunk_norms = self._chunk_sums(chunk, rule, groups)
             if kept:
@@ -112,27 +115,31 @@ class ChunkedEngine(Engine):
 
     def norms(self, groups: Groups) -> Tensor:
         norms, place = self._no_norms(groups, len(self.labels)), 0
-        for chunk in self._chunks:
+        for chunk in self.chunks():
             with self._seeded(chunk):
                 norms[place : place + chunk.size] = self._chunk_norms(chunk, groups).detach()
             place += chunk.size
         return norms[:place]
 
     def materialise(self) -> Iterator[dict[str, Tensor]]:
-        for chunk in self._chunks:
-            with self._seeded(chunk):  # not held across the yield
-                grads = {name: g.detach() for name, g in self._chunk_grads(chunk).items()}
-            yield grads
+        return (grads for _, grads in self.labelled())
 
     def labelled(self) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
-        if isinstance(self._labels, Tensor):
-            yield from super().labelled()
-            return
-        for chunk in self._chunks:
-            with self._seeded(chunk):
+        for chunk in self.chunks():
+            with self._seeded(chunk):  # not held across the yield
                 grads = {name: g.detach() for name, g in self._chunk_grads(chunk).items()}
             assert chunk.labels is not None
             yield chunk.labels, grads
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Yield the chunks of the batch, each with the labels of its rows."""
+        place = 0
+        for chunk in self._chunks:
+            labels = chunk.labels
+            if labels is None:
+                labels = (self._labels if isinstance(self._labels, Tensor) else self.labels)[place : place + chunk.size]
+            yield replace(chunk, labels=labels)
+            place += chunk.size
 
     def over_ranks(self, values: Sequence[Mapping[str, Tensor]]) -> list[dict[str, Tensor]]:
         return self.ranks.add_up(values)
@@ -167,11 +174,15 @@ class ChunkedEngine(Engine):
 
     @contextmanager
     def _seeded(self, chunk: Chunk) -> Iterator[None]:
-        if self.seed is None:
-            yield
-            return
-        with seeded(derived_seed(self.seed, "chunk", chunk.number), self._device):
-            yield
+        own = nullcontext()
+        if self.seed is not None:
+            own = seeded(derived_seed(self.seed, "chunk", chunk.number), self._device)
+        try:
+            with own:
+                yield
+        except RemembersError as error:
+            self.refused.append(str(error))
+            raise
 
 
 def _added(total: dict[str, Tensor], part: dict[str, Tensor]) -> dict[str, Tensor]:

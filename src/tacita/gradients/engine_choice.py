@@ -1,27 +1,34 @@
 """The choice of the engine that serves a network: made once, before any data is used."""
 
+import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from tacita.errors import UnsupportedModuleError
+from tacita.gradients.batches import tensors_in
 from tacita.gradients.chunked import Chunk, ChunkedEngine
 from tacita.gradients.functional import LossFn
 from tacita.gradients.ghost import GhostEngine, capture_without_values
+from tacita.gradients.ghost.capture import PassWithoutValues
 from tacita.gradients.loop import LoopEngine
-from tacita.gradients.probe import ROWS, evaluating
+from tacita.gradients.operators import SHARED, WAY_OUT
+from tacita.gradients.probe import ROWS, evaluating, row, row_repeated
 from tacita.gradients.randomness_check import draws_at_random
 from tacita.gradients.retention import RemembersError
+from tacita.gradients.seeds import generator_states, generators_kept, seeded
 from tacita.gradients.traced import TracedEngine, check_traceable
 from tacita.gradients.vmap import VmapEngine
 from tacita.gradients.weighted_sums import wide
 
 METHODS = ("loop", "vmap", "ghost", "traced", "auto")
 GHOSTS = ("ghost", "traced")  # methods of the ghost engine
+SECRETS = 40  # under which a model is tried at most, where its coins look wrong
 GRADIENT_BYTES = 2**28  # of gradients that loop and vmap hold at once if the caller sets no physical batch size
 
 
@@ -73,10 +80,18 @@ def choose_method(
         choice = _ghost(model, loss_fn, params, like)
         if method != "auto" and choice.why_not_ghost:
             raise _refusal(method, choice.why_not_ghost)
+        if not choice.why_not_ghost and (reason := obstacle(choice, model, loss_fn, params, probe)):
+            if method != "auto":
+                raise _refusal(method, reason)
+            choice = MethodChoice("loop", why_not_ghost=reason)
+        if choice.method == "loop" and (reason := obstacle(choice, model, loss_fn, params, probe)):
+            raise UnsupportedModuleError(f"no engine serves this model: {reason}.")
         return choice if method != "traced" else _traced(choice, model, loss_fn, params, like)
-    if reason := obstacle(method, model, loss_fn, params, probe):
+    choice = MethodChoice(method)
+    without_values = _ghost(model, loss_fn, params, like).why_not_ghost if method == "vmap" else ""
+    if reason := without_values or obstacle(choice, model, loss_fn, params, probe):
         raise _refusal(method, reason)
-    return MethodChoice(method)
+    return choice
 
 
 def warn_of_the_loop(choice: MethodChoice) -> None:
@@ -89,21 +104,77 @@ def warn_of_the_loop(choice: MethodChoice) -> None:
         )
 
 
-def obstacle(method: str, model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], probe: Any) -> str:
-    """Return why ``method`` cannot serve the model; an empty text if it can, as far as the probe shows."""
-    if method == "loop" or probe is None:
+def obstacle(choice: MethodChoice, model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], probe: Any) -> str:
+    """Return why an engine cannot serve the model; an empty text if it can, as far as the probe shows.
+
+    The engine is held against the loop, always: where the model draws at random, record by record under the same coins,
+    or else in eval mode. And it is held against itself on the same record at every row, under two secrets.
+    """
+    if probe is None:
         return ""
+    engine_of = partial(_engine, choice, model, loss_fn, params)
+    definition = partial(_engine, MethodChoice("loop"), model, loss_fn, params)
     try:
-        engine = _on_probe(engine_kind(method), model, loss_fn, params, probe)
-        engine.norms({"all": tuple(params)})  # in the model's present mode
-        with evaluating(model):  # without random draws
-            if draws_at_random(model, loss_fn, probe):  # the loss draws in every mode, each engine in its own order
-                return ""
-            return _difference(engine, _on_probe(LoopEngine, model, loss_fn, params, probe))
+        reason = _coins_of_rows(engine_of, row_repeated(probe, 0))  # in the model's present mode
+        if reason or choice.method == "loop":
+            return reason
+        if not draws_at_random(model, loss_fn, probe):
+            return _difference(engine_of(probe), definition(probe))
+        singles = [row(probe, index) for index in range(ROWS)]
+        if any(_difference(engine_of(one), definition(one)) for one in singles):  # maybe drawn in another order
+            with evaluating(model):
+                return _difference(engine_of(probe), definition(probe))
     except RemembersError:
         raise
     except Exception as error:  # it holds no data
         return _in_words(error)
+    return ""
+
+
+def _engine(  # noqa: PLR0917
+    choice: MethodChoice,
+    model: nn.Module,
+    loss_fn: LossFn,
+    params: Mapping[str, Tensor],
+    batch: Any,
+    seed: int | None = None,
+) -> ChunkedEngine:
+    """Return an engine of a synthetic batch; without a seed the model draws from the global generators as they are."""
+    size = len(tensors_in(batch)[0])
+    kind = GhostEngine if choice.method in GHOSTS else engine_kind(choice.method)
+    engine = kind(model, loss_fn, params, [Chunk(batch, size, 0)], torch.arange(size), seed=seed)
+    if isinstance(engine, GhostEngine):
+        engine.bare = choice.bare
+    return engine
+
+
+def _coins_of_rows(engine_of: Callable[[Any, int], ChunkedEngine], alike: Any) -> str:
+    """Return what is wrong with the coins of a model, seen on a batch whose rows are all the same record.
+
+    Coins by record differ from row to row and from secret to secret. If the rows differ and the secrets do not, the
+    coins are public; if the secrets differ and the rows do not, one coin serves all rows. A rare coin may look like
+    either under a few secrets, so that many are asked before the model is refused.
+    """
+    by_secret = list[Tensor]()
+    for secret in range(SECRETS):
+        engine = engine_of(alike, secret)
+        by_secret.append(engine.norms({name: (name,) for name in engine.shapes}).nan_to_num(0.0, 0.0))
+        if secret == 0:
+            continue
+        rows_differ = any(not _alike(one, one[:1].expand_as(one)) for one in by_secret)
+        secrets_differ = any(not _alike(one, by_secret[0]) for one in by_secret)
+        if rows_differ == secrets_differ:
+            return ""
+    way = "are the same under every secret of a query" if rows_differ else "are shared by all records"
+    return f"the coins that the model or the loss draws {way}: {WAY_OUT}"
+
+
+def _alike(one: Tensor, other: Tensor) -> bool:
+    return torch.allclose(one, other, rtol=1e-3, atol=1e-6 * one.abs().max().item())
+
+
+def _device(params: Mapping[str, Tensor]) -> torch.device:
+    return next(iter(params.values())).device
 
 
 def default_chunk_rows(method: str, params: Mapping[str, Tensor]) -> int | None:
@@ -118,12 +189,39 @@ def _ghost(model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], like
     if like is None:
         return MethodChoice("ghost")
     try:
-        trial = capture_without_values(model, loss_fn, params, like)
+        trial = _try_without_values(model, loss_fn, params, like)
     except RemembersError:  # no engine serves it
         raise
     except Exception as error:  # it holds no data: a trial has no values
         return MethodChoice("loop", why_not_ghost=_in_words(error))
     return MethodChoice("ghost", trial.bare, reads_only=trial.reads_only)
+
+
+def _try_without_values(
+    model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], like: Any
+) -> PassWithoutValues:
+    """Run the model without values, as all records would share what its code does there.
+
+    Python's and NumPy's generators may be moved by another thread, too. Where that cannot be told apart in a few
+    passes, the model is traced, which tells (:func:`check_traceable`).
+
+    Raises:
+        UnsupportedModuleError: The code draws numbers that do not come from a tensor of the batch.
+        Exception: Whatever else stands in the way.
+    """
+    several = threading.active_count() > 1
+    for _ in range(5 if several else 1):
+        with generators_kept():
+            before = generator_states()
+            trial = capture_without_values(model, loss_fn, params, like)
+            if generator_states() == before:
+                return trial
+    if not several:
+        raise UnsupportedModuleError(SHARED)
+    engine = _engine(MethodChoice("ghost", trial.bare), model, loss_fn, params, like)
+    assert isinstance(engine, GhostEngine)
+    check_traceable(engine, like, ROWS)
+    return trial
 
 
 def _traced(
@@ -173,16 +271,13 @@ def _refusal(method: str, reason: str) -> UnsupportedModuleError:
     return UnsupportedModuleError(f'method={method!r} cannot serve this model: {reason}. Use method="auto".')
 
 
-def _on_probe(
-    kind: type[ChunkedEngine], model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], probe: Any
-) -> ChunkedEngine:
-    return kind(model, loss_fn, params, [Chunk(probe, ROWS, 0)], torch.arange(ROWS), seed=0)
-
-
 def _difference(engine: ChunkedEngine, definition: ChunkedEngine) -> str:
     """Name a parameter whose gradient differs from the definition's by more than rounding; empty if there is none."""
     groups = {name: (name,) for name in definition.shapes}
-    got, expected = (e.weighted_sums(torch.ones_like, groups) for e in (engine, definition))
+    with seeded(0, _device(definition.params)):
+        expected = definition.weighted_sums(torch.ones_like, groups)
+    with seeded(0, _device(definition.params)):
+        got = engine.weighted_sums(torch.ones_like, groups)
     scale = max(expected.norms.nan_to_num(0.0, 0.0).sum().item(), torch.finfo(torch.float32).tiny)
     for column, name in enumerate(groups):
         tolerance = min(0.1, 1000 * torch.finfo(definition.params[name].dtype).eps)

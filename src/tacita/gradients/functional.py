@@ -3,18 +3,24 @@
 Every engine of a network evaluates losses through this file.
 """
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 from torch.utils import checkpoint
 
 from tacita.errors import UnsupportedModuleError
 
 LossFn = Callable[[Any, Any], Tensor]  # (model, batch) -> losses (batch,)
 IN_TURN = threading.RLock()  # while a model has other tensors than its own, other threads keep away from all models
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    # Another thread of a worker's parent may hold it.
+    os.register_at_fork(after_in_child=IN_TURN._at_fork_reinit)  # pyright: ignore[reportAttributeAccessIssue]
 PER_SAMPLE = 'Pass reduction="none" and average over all axes but the first'  # what to do about a wrong shape
 
 
@@ -45,6 +51,51 @@ class ModuleTree:
                     self.modules.append((prefix, module))
                     self.places += held
         self.tensors = [tensor for _, _, tensor in self.places]
+
+    def holding(self, copies: Mapping[int, Tensor]) -> "ModuleTree":
+        """Return the tree of the same modules with other tensors, by the ``id`` of the one whose place each takes."""
+        other = object.__new__(ModuleTree)
+        other.model, other.modules = self.model, self.modules
+        other.places = [(held, key, copies[id(old)]) for held, key, old in self.places]
+        other.by_name = {name: copies[id(old)] for name, old in self.by_name.items()}
+        other.tensors = [tensor for _, _, tensor in other.places]
+        return other
+
+
+@contextmanager
+def on_copies(model: nn.Module, params: Mapping[str, Tensor]) -> Iterator[tuple[ModuleTree, dict[str, Tensor]]]:
+    """Give a model copies of all its parameters and buffers while its code runs on records; drop them afterwards.
+
+    Whatever the code does to the tensors that it is given (in place, by ``.data``, ``.grad``, ``swap_tensors``, an
+    attribute of a tensor, compiled code) is gone with the copies, also if it raises. Other threads keep away meanwhile.
+
+    Args:
+        model: The network.
+        params: The point, by parameter name.
+
+    Yields:
+        The modules with the copies in their places; and the copy of each tensor in ``params``, by name.
+    """
+    with IN_TURN:
+        tree = ModuleTree(model)
+        point = {id(tree.by_name[name]): p for name, p in params.items()}
+        copies = {id(old): _copy(point.get(id(old), old)) for old in tree.tensors}
+        with with_tensors(tree, {name: copies[id(old)] for name, old in tree.by_name.items()}):
+            yield tree.holding(copies), {name: copies[id(tree.by_name[name])] for name in params}
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    if isinstance(tensor, FakeTensor):  # it has no memory to write
+        return tensor
+    with real_values():
+        return tensor.detach().clone()
+
+
+@contextmanager
+def real_values() -> Iterator[None]:
+    """Compute what no record enters with its values, in a pass without values, too; a traced step keeps the result."""
+    with unset_fake_temporarily(), disable_proxy_modes_tracing():
+        yield
 
 
 def losses_at(

@@ -1,6 +1,7 @@
 """The definition of per-sample gradients: one sample at a time, by autograd. Private.
 
-Every fast engine must equal it.
+Every fast engine must equal it. Here alone user code runs on records, one at a time. Proof of what keeps them apart:
+docs/derivations/per-record-engine.md, section 9.
 """
 
 from collections.abc import Callable
@@ -10,31 +11,39 @@ from torch import Tensor
 
 from tacita.gradients.batches import flatten
 from tacita.gradients.chunked import Chunk, ChunkedEngine
-from tacita.gradients.functional import IN_TURN, ModuleTree, losses_at
-from tacita.gradients.retention import Marks, nothing_is_written
+from tacita.gradients.functional import losses_at, on_copies
+from tacita.gradients.operators import OperatorCheck
+from tacita.gradients.retention import Marks, StateCheck, nothing_is_written
+from tacita.gradients.seeds import derived_seed, seed_generators
 
 
 class LoopEngine(ChunkedEngine):
     r"""The engine that takes :math:`g_i = \nabla_\theta \ell(\theta, z_i)` from a batch of sample :math:`i` alone.
 
-    Each gradient is computed from a copy of its row, so that its bits depend on that row alone. Any module that
-    autograd serves is served. A parameter that a sample's loss does not reach has gradient zero.
+    Each gradient is computed from a copy of its row, on copies of the parameters and buffers, with coins from the seed
+    and the row's label, so that its bits depend on that row alone. Any module that autograd serves is served. A
+    parameter that a sample's loss does not reach has gradient zero.
     """
 
     def _chunk_grads(self, chunk: Chunk) -> dict[str, Tensor]:
         tensors, rebuild = flatten(chunk.batch, chunk.size)
-        rows = [self._row_grads(rebuild, [t[i : i + 1].clone() for t in tensors]) for i in range(chunk.size)]
+        rows: list[dict[str, Tensor]] = []
+        with StateCheck(self.model, self.loss_fn) as state:
+            for i in range(chunk.size):
+                self._seed_record(chunk, i)
+                rows.append(self._row_grads(rebuild, [t[i : i + 1].clone() for t in tensors]))
+                state.check()
         return {name: torch.stack([row[name] for row in rows]) for name in self.params}
 
     def _row_grads(self, rebuild: Callable[[list[Tensor]], object], row: list[Tensor]) -> dict[str, Tensor]:
-        params = {name: p.detach().requires_grad_() for name, p in self.params.items()}
-        with IN_TURN:
-            tree = ModuleTree(self.model)
-            marks = Marks([*params.values(), *tree.tensors])
+        with on_copies(self.model, self.params) as (tree, point), torch.enable_grad():
+            params = {name: p.requires_grad_() for name, p in point.items()}
+            marks = Marks(tree.tensors)
             marks.mark(row)
-            with nothing_is_written(tree, params), torch.enable_grad(), marks:
-                (loss,) = losses_at(tree, self.loss_fn, params, rebuild(row), 1)
-        grads = self._grads_of(loss, params)
+            with nothing_is_written(tree), OperatorCheck(by_record=True):
+                with marks:
+                    (loss,) = losses_at(tree, self.loss_fn, params, rebuild(row), 1)
+                grads = self._grads_of(loss, params)
         del loss, row
         marks.check_nothing_is_kept()
         return grads
@@ -44,3 +53,8 @@ class LoopEngine(ChunkedEngine):
             return {name: torch.zeros_like(p) for name, p in self.params.items()}
         grads = torch.autograd.grad(loss, list(params.values()), allow_unused=True, materialize_grads=True)
         return {name: g.to_dense() for name, g in zip(params, grads, strict=True)}  # an embedding's may be sparse
+
+    def _seed_record(self, chunk: Chunk, row: int) -> None:
+        if self.seed is not None:
+            assert chunk.labels is not None
+            seed_generators(derived_seed(self.seed, "model", int(chunk.labels[row])), self._device)

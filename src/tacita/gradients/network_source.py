@@ -29,6 +29,7 @@ from tacita.gradients.prefetch import Prefetcher
 from tacita.gradients.process_group import Ranks, tensors_digest
 from tacita.gradients.randomness_check import check_draws_nothing
 from tacita.gradients.reachable import is_seen_through, reachable
+from tacita.gradients.retention import RemembersError
 from tacita.gradients.scan import check_modules, scan
 from tacita.gradients.seeds import derived_seed, fresh_seed
 from tacita.gradients.sharded import ShardedModel, is_sharded
@@ -124,6 +125,7 @@ class NetworkSource(GradientSource):
 
     def _choose(self, method: str, params: Mapping[str, Tensor]) -> None:
         """Try the model and the loss on synthetic rows, and choose the engine."""
+        self._refused: list[str] = []
         network, loss_fn, most = self._network, self.loss_fn, self.max_physical_batch_size
         self._shapes = {name: p.shape for name, p in params.items()}
         self._trial_row = self._like(params)
@@ -189,6 +191,8 @@ class NetworkSource(GradientSource):
             UnsupportedModuleError: The model was put into a mode that mixes samples since the source was built.
             ValueError: ``params`` are not the trainable parameters that the source was built for.
         """
+        if self._refused:  # what was kept may be where nobody can put it right
+            raise RemembersError(self._refused[0])
         for module in self._outside:
             check_modules(module)
         if {name: p.shape for name, p in params.items()} != self._shapes:
@@ -206,7 +210,7 @@ class NetworkSource(GradientSource):
         device = next(iter(params.values())).device
         chunks = _BatchChunks(self, indices, query, self._seed_of(query) if seed is None else seed, device)
         engine = self._kind(self._network, self.loss_fn, params, chunks, labels, seed=seed)
-        engine.ranks = self.ranks
+        engine.ranks, engine.refused = self.ranks, self._refused
         if isinstance(engine, GhostEngine):
             engine.bare = self._choice.bare
         if isinstance(engine, TracedEngine):

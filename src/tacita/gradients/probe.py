@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tacita.gradients.batches import map_tensors, tensors_in
-from tacita.gradients.functional import LossFn, ModuleTree, with_tensors
+from tacita.gradients.functional import LossFn, on_copies, trainable
 from tacita.gradients.seeds import seeded
 
 ROWS = 3  # rows of a probe: one is watched, the others change
@@ -73,17 +73,17 @@ def row_repeated(batch: Any, index: int) -> Any:
 
 
 def trial(model: nn.Module, loss_fn: LossFn, batch: Any, seed: int = 0) -> tuple[Any, tuple[str, ...]]:
-    """Run a forward pass in the model's present mode; return its losses and the names of the buffers that it changed.
+    """Run a forward pass in the model's present mode; return its losses and the names of the tensors that it changed.
 
-    On return the model, its buffers and torch's generators are as before.
+    On return the parameters and buffers of the model, and the global generators, are as before.
     """
-    device = next(model.parameters()).device
-    before = dict(model.named_buffers())
-    state: dict[str, Tensor] = {name: value.detach().clone() for name, value in before.items()}
-    state |= {name: p.detach().requires_grad_(p.requires_grad) for name, p in model.named_parameters()}
-    with torch.enable_grad(), seeded(seed, device), with_tensors(ModuleTree(model), state):
+    before = dict(model.named_parameters()) | dict(model.named_buffers())
+    device = next(iter(before.values())).device
+    with torch.enable_grad(), seeded(seed, device), on_copies(model, trainable(model)) as (_, point):
+        for parameter in point.values():
+            parameter.requires_grad_()
         losses = loss_fn(model, batch)
-        after = dict(model.named_buffers())
+        after = dict(model.named_parameters()) | dict(model.named_buffers())
     changed = [name for name, value in after.items() if name not in before or not _equal(value, before[name])]
     return losses.detach() if isinstance(losses, Tensor) else losses, tuple(changed)
 

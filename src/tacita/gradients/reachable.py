@@ -7,6 +7,7 @@ model is seen before any data is used.
 import functools
 import inspect
 import itertools
+import random
 import sys
 import types
 from collections import deque
@@ -15,10 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 MOST = 100_000  # objects that are followed at most
 _OF_TORCH = {"_parameters", "_buffers", "training"}  # attributes of modules that are checked elsewhere
+_GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, np.random.BitGenerator, torch.Generator)
+_OF_THE_PROCESS = (torch.default_generator, getattr(random, "_inst", None), np.random.mtrand._rand)
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), type(Ellipsis), range, slice)
 
 
@@ -30,48 +34,82 @@ def reachable(loss_fn: Callable[..., Any], model: nn.Module) -> dict[str, Tensor
         >>> [name for name, one in found.items() if isinstance(one, nn.Module)]
         ['loss_fn.args.0']
     """
-    found: dict[str, Tensor | nn.Module] = {}
-    seen = {id(one) for one in (*model.modules(), *model.parameters(), *model.buffers())}
-    queue: deque[tuple[str, Any]] = deque([("loss_fn", loss_fn)])
-    while queue and len(seen) < MOST:
-        where, thing = queue.popleft()
-        if id(thing) in seen:
-            continue
-        seen.add(id(thing))
+    own = {id(one) for one in (*model.modules(), *model.parameters(), *model.buffers())}
+    found = {}
+    for where, thing in _walk([("loss_fn", loss_fn)], own):
         if isinstance(thing, Tensor | nn.Module):
             found[where] = thing
-        if not isinstance(thing, Tensor):
-            parts = _parts(thing, installed=thing is loss_fn)
-            queue.extend((f"{where}.{name}", one) for name, one in parts if not isinstance(one, _PLAIN))
     return found
 
 
-def plain_values(loss_fn: Callable[..., Any], model: nn.Module) -> dict[str, Any]:
-    """Return the numbers, texts and NumPy arrays that ``loss_fn`` and ``model`` hold, by the path of attributes.
+def held(loss_fn: Callable[..., Any], model: nn.Module, *, inside: bool = True) -> dict[str, Any]:
+    """Return the numbers, texts, arrays and tensors that ``loss_fn`` and ``model`` hold, by the path of attributes.
 
-    A text (``repr``) stands for a value; arrays are copied. Parameters and buffers of modules are left out, and so is a
-    module's mode.
+    A text (``repr``) stands for a number or text; NumPy arrays are copied. Parameters and buffers of the model are left
+    out, and so is a module's mode.
+
+    Args:
+        loss_fn: The loss.
+        model: The network.
+        inside: With tensors in plain attributes of the model's modules.
 
     Example:
         >>> loss_fn = functools.partial(print, {"mean": 0.5})
-        >>> plain_values(loss_fn, nn.Linear(3, 2))["loss_fn.args.0.'mean'"]
+        >>> held(loss_fn, nn.Linear(3, 2))["loss_fn.args.0.'mean'"]
         '0.5'
     """
     found: dict[str, Any] = {}
-    seen: set[int] = set()
-    queue: deque[tuple[str, Any]] = deque([("loss_fn", loss_fn), ("model", model)])
-    while queue:
-        where, thing = queue.popleft()
+    own = {id(one) for one in (*model.parameters(), *model.buffers())}
+    for where, thing in _walk([("loss_fn", loss_fn), ("model", model)], own, plain=True):
         if isinstance(thing, np.ndarray):
             found[where] = thing.copy()
         elif isinstance(thing, _PLAIN):
             found[where] = repr(thing)
-        elif not isinstance(thing, Tensor) and id(thing) not in seen:
-            seen.add(id(thing))
-            room = max(0, MOST - len(seen) - len(found) - len(queue))
-            parts = itertools.islice(_parts(thing, installed=thing is loss_fn), room)
-            queue.extend((f"{where}.{name}", one) for name, one in parts if name not in _OF_TORCH)
-    return found
+        elif isinstance(thing, Tensor) and inside:
+            found[where] = thing
+    outside = {} if inside else reachable(loss_fn, model)
+    return found | {where: one for where, one in outside.items() if isinstance(one, Tensor)}
+
+
+def owned_generators(loss_fn: Callable[..., Any], model: nn.Module) -> list[str]:
+    """Return the random generators that ``loss_fn`` and ``model`` hold, by the path of attributes.
+
+    Example:
+        >>> owned_generators(functools.partial(print, np.random.default_rng(0)), nn.Linear(3, 2))
+        ['loss_fn.args.0']
+    """
+    walk = _walk([("loss_fn", loss_fn), ("model", model)], set())
+    found = [(where, one) for where, one in walk if isinstance(one, _GENERATORS)]
+    return [where for where, one in found if not any(one is known for known in _OF_THE_PROCESS)]
+
+
+def _walk(roots: list[tuple[str, Any]], seen: set[int], *, plain: bool = False) -> Iterator[tuple[str, Any]]:
+    """Yield each object that the roots refer to, once, by the path of attributes to it; a plain value only if asked.
+
+    Args:
+        roots: Where to begin.
+        seen: The ``id`` of each object to leave out.
+        plain: Yield numbers and texts, too. What PyTorch keeps in a module is then left out.
+    """
+    queue, many = deque(roots), 0
+    while queue and many < MOST:
+        where, thing = queue.popleft()
+        many += 1
+        if isinstance(thing, _PLAIN):
+            yield where, thing
+            continue
+        if id(thing) in seen:
+            continue
+        seen.add(id(thing))
+        yield where, thing
+        if isinstance(thing, Tensor):
+            continue
+        parts = itertools.islice(_parts(thing, installed=thing is roots[0][1]), MOST)
+        queue.extend(
+            (f"{where}.{name}", one)
+            for name, one in parts
+            if (not isinstance(one, _PLAIN) if not plain else name not in _OF_TORCH)
+        )
 
 
 def references(loss_fn: Callable[..., Any]) -> list[Any]:
@@ -109,7 +147,10 @@ def _parts(thing: Any, *, installed: bool = False) -> Iterator[tuple[str, Any]]:
         yield from [("__self__", thing.__self__), ("__func__", thing.__func__)]
     elif isinstance(thing, types.FunctionType):
         yield from _of_function(thing) if installed or not _is_library(thing.__module__) else ()
-    elif not isinstance(thing, type | types.ModuleType | types.BuiltinFunctionType):
+    elif isinstance(thing, type):
+        own = not _is_library(thing.__module__)
+        yield from [(name, one) for name, one in vars(thing).items() if _is_state(one)] if own else ()
+    elif not isinstance(thing, types.ModuleType | types.BuiltinFunctionType):
         own = installed or isinstance(thing, nn.Module) or not _is_library(type(thing).__module__)
         yield from _of_object(thing) if own else ()
 

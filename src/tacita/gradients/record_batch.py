@@ -23,12 +23,10 @@ from torch._functorch.predispatch import lazy_load_decompositions
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch._functorch.vmap import vmap_increment_nesting
 from torch._ops import OpOverload, OpOverloadPacket
-from torch._subclasses.fake_tensor import unset_fake_temporarily
-from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 from torch.overrides import TorchFunctionMode
 
 from tacita.errors import UnsupportedModuleError
-from tacita.gradients.functional import IN_TURN
+from tacita.gradients.functional import IN_TURN, real_values
 
 outside = temporarily_clear_interpreter_stack  # in it, kernels run on physical tensors, and autograd records them
 
@@ -95,13 +93,6 @@ class RecordBatch:
     def result(self, tensor: Tensor) -> Tensor:
         """Return the physical tensor of a value that a record's code returned."""
         return _functorch._remove_batch_dim(tensor, self.level, self.size, 0)
-
-
-@contextmanager
-def real_values() -> Iterator[None]:
-    """Compute what no record enters with its values, in a pass without values, too; a traced step keeps the result."""
-    with unset_fake_temporarily(), disable_proxy_modes_tracing():
-        yield
 
 
 @contextmanager

@@ -7,9 +7,10 @@ docs/threat-model.md for what remains.
 """
 
 import gc
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from operator import is_
 from typing import Any, NamedTuple
 from weakref import ReferenceType, ref
@@ -23,12 +24,12 @@ from torch.overrides import TorchFunctionMode
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients.batches import memory_address
 from tacita.gradients.functional import LossFn, ModuleTree
-from tacita.gradients.reachable import plain_values, reachable
+from tacita.gradients.reachable import held
 
 EXACT = {bool, int, str, bytes, type(None)}  # attributes that are compared as they are
 PLAIN = (bool, int, float, complex, str, bytes)  # and others of these by their text, so that NaN equals itself
 SIZED = (list, dict, set, tuple)  # and by their length
-_Kept = tuple[Tensor, int, Tensor]  # the tensor itself, so that its identity stays its own; its version; its values
+_FILLED = {list, dict, set, OrderedDict}  # whose contents are put back
 
 
 class RemembersError(UnsupportedModuleError):
@@ -36,40 +37,73 @@ class RemembersError(UnsupportedModuleError):
 
 
 @contextmanager
-def nothing_is_written(tree: ModuleTree, params: Mapping[str, Tensor]) -> Iterator[None]:
+def nothing_is_written(tree: ModuleTree) -> Iterator[None]:
     """Raise if the code inside writes parameters or buffers of a model, or changes plain attributes of its modules.
 
-    Other attributes are put back: an LSTM lists the weights of its last forward pass.
+    Whatever happens, the modules hold afterwards what they held before. An LSTM, for example, lists the weights of its
+    last forward pass.
 
     Args:
-        tree: The modules and tensors of the network.
-        params: The point, whose tensors may be others than the model's own.
+        tree: The modules of the network, and the tensors that the code gets (:func:`on_copies`).
 
     Raises:
         RemembersError: The code does one of these.
     """
-    watched = [*params.values(), *tree.tensors]
-    versions = [t._version for t in watched]
-    before = [seen(module) for _, module in tree.modules]
-    yield
-    if [t._version for t in watched] != versions:
-        raise RemembersError(
-            "the forward pass writes parameters or buffers of the model, which would remember data: take that out "
-            "(max_norm of an embedding, counters, running statistics), or put its module in eval mode if that stops it."
-        )
-    for (prefix, module), earlier in zip(tree.modules, before, strict=True):
-        if same_objects(after := seen(module), earlier):
-            continue
-        now, then = _state(after), _state(earlier)
-        if changed := sorted(key for key in {*now, *then} if now.get(key, ...) != then.get(key, ...)):
+    versions = [t._version for t in tree.tensors]
+    with attributes_kept(tree) as before:
+        yield
+        if [t._version for t in tree.tensors] != versions:
             raise RemembersError(
-                f"the forward pass changes {f'{prefix}.{changed[0]}'!r} of the model, which would remember data, or "
-                "how many records there are: take that out."
+                "the forward pass writes parameters or buffers of the model, which would remember data: take that out "
+                "(max_norm of an embedding, counters, running statistics), or put its module in eval mode if that "
+                "stops it."
             )
-        own = vars(module)
-        for name in own.keys() - earlier.attributes.keys():
-            del own[name]
-        own |= earlier.attributes
+        for (prefix, module), earlier in zip(tree.modules, before, strict=True):
+            _check_same(prefix, module, earlier)
+
+
+@contextmanager
+def attributes_kept(tree: ModuleTree) -> Iterator[list["_Seen"]]:
+    """Give the modules their attributes and the contents of their containers back, whatever happens inside."""
+    before = [seen(module) for _, module in tree.modules]
+    contents = [_contents(module) for _, module in tree.modules]
+    try:
+        yield before
+    finally:
+        for (_, module), earlier, inside in zip(tree.modules, before, contents, strict=True):
+            _put_back(module, earlier, inside)
+
+
+def _check_same(prefix: str, module: nn.Module, earlier: "_Seen") -> None:
+    if same_objects(after := seen(module), earlier):
+        return
+    now, then = _state(after), _state(earlier)
+    if changed := sorted(key for key in {*now, *then} if now.get(key, ...) != then.get(key, ...)):
+        raise RemembersError(
+            f"the forward pass changes {f'{prefix}.{changed[0]}'!r} of the model, which would remember data, or "
+            "how many records there are: take that out."
+        )
+
+
+def _contents(module: nn.Module) -> list[tuple[Any, Any]]:
+    """Return the dictionaries, lists and sets that a module holds, each with a copy, those of its tensors included."""
+    return [(one, one.copy()) for one in vars(module).values() if type(one) in _FILLED]
+
+
+def _put_back(module: nn.Module, earlier: "_Seen", inside: list[tuple[Any, Any]]) -> None:
+    """Give a module the attributes back that it had, and its containers their contents."""
+    own = vars(module)
+    for name in own.keys() - earlier.attributes.keys():
+        del own[name]
+    own |= earlier.attributes
+    for one, copy in inside:
+        if one != copy if type(one) is set else len(one) != len(copy) or not all(map(is_, _flat(one), _flat(copy))):
+            one.clear()
+            (one.extend if isinstance(one, list) else one.update)(copy)
+
+
+def _flat(container: Any) -> list[Any]:
+    return [*container, *container.values()] if isinstance(container, dict) else [*container]
 
 
 class _Seen(NamedTuple):
@@ -226,42 +260,88 @@ _RUNNING: dict[Any, _Statistics] = {
 }
 
 
+class StateCheck:
+    """Hold what a model and its loss can reach against what it was when this was built.
+
+    Compared are tensors that are no parameters or buffers of the model (by identity, address, version and value),
+    numbers, texts and NumPy arrays. See ``reachable.py`` for what can be reached.
+
+    Args:
+        model: The network.
+        loss_fn: Its loss.
+        inside: Compare the tensors in plain attributes of the model's modules, too.
+    """
+
+    def __init__(self, model: nn.Module, loss_fn: LossFn, *, inside: bool = True) -> None:
+        self._look = partial(held, loss_fn, model, inside=inside)
+        self._before = {where: _remembered(one) for where, one in self._look().items()}
+
+    def changed(self) -> list[str]:
+        """Return what was changed, replaced, added or removed, by its path. Tensors that were written are put right."""
+        now = self._look()
+        found = [name for name in {**now, **self._before} if not _same(self._before.get(name), now.get(name, ...))]
+        for before in (self._before.get(name) for name in found):
+            if isinstance(before, _Kept):
+                before.put_right()
+        return found
+
+    def __enter__(self) -> "StateCheck":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self.changed()  # puts right
+
+    def check(self) -> None:
+        """Raise ``RemembersError`` if anything has changed."""
+        if found := self.changed():
+            raise RemembersError(
+                f"{found[0]!r} is changed by a pass over a record, and the next record would meet it: let model and "
+                "loss depend on parameters and the batch alone, and count outside of them."
+            )
+
+
 @contextmanager
 def changes_of_state(model: nn.Module, loss_fn: LossFn) -> Iterator[list[str]]:
     """Watch calls of ``loss_fn``: afterwards the list names what they changed, replaced or added.
 
-    Watched are tensors outside of the model, numbers, texts and NumPy arrays. A constant that the first call makes and
-    keeps shows as a change of that call alone. Tensors changed in place get their values back.
+    A constant that the first call makes and keeps shows as a change of that call alone.
     """
-    before, changed = _outside_tensors(model, loss_fn), list[str]()
-    kept: dict[str, _Kept] = {name: (one, one._version, one.detach().clone()) for name, one in before.items()}
-    plain = plain_values(loss_fn, model)
+    state, changed = StateCheck(model, loss_fn, inside=False), list[str]()
     try:
         yield changed
     finally:
-        for name, one in _outside_tensors(model, loss_fn).items():
-            if name not in kept or kept[name][0] is not one or not _as_it_was(kept[name]):
-                changed.append(name)
-        now = plain_values(loss_fn, model)
-        changed.extend(name for name, value in now.items() if not _same(plain.get(name), value))
-        with torch.no_grad():
-            for one in kept.values():
-                if not _as_it_was(one) and one[0].shape == one[2].shape:
-                    one[0].copy_(one[2])
+        changed += state.changed()
 
 
-def _as_it_was(kept: _Kept) -> bool:
-    """Return whether nobody wrote the tensor, by its version and its values: ``.data`` has a version of its own."""
-    one, version, values = kept
-    return one._version == version and one.shape == values.shape and torch.equal(one.nan_to_num(), values.nan_to_num())
+class _Kept(NamedTuple):
+    """A tensor as it was."""
+
+    tensor: Tensor  # itself, so that its identity stays its own
+    version: int
+    address: int
+    values: Tensor
+
+    def put_right(self) -> None:
+        one, values = self.tensor, self.values
+        if (memory_address(one), one.shape, one.dtype) == (self.address, values.shape, values.dtype):
+            one.detach().copy_(values)
+        else:  # its memory was replaced (.data = other, set_, resize_)
+            one.data = values
+
+
+def _remembered(one: Any) -> Any:
+    return _Kept(one, one._version, memory_address(one), one.detach().clone()) if isinstance(one, Tensor) else one
 
 
 def _same(before: Any, now: Any) -> bool:
+    if isinstance(before, _Kept):
+        same = now is before.tensor and now._version == before.version and memory_address(now) == before.address
+        return same and now.shape == before.values.shape and _equal(now.detach(), before.values)
     if isinstance(before, np.ndarray) and isinstance(now, np.ndarray):
         return before.dtype == now.dtype and before.shape == now.shape and before.tobytes() == now.tobytes()
     return type(before) is type(now) and bool(before == now)
 
 
-def _outside_tensors(model: nn.Module, loss_fn: LossFn) -> dict[str, Tensor]:
-    """Return the tensors outside of the model that the loss can reach, those of modules among them."""
-    return {name: one for name, one in reachable(loss_fn, model).items() if isinstance(one, Tensor)}
+def _equal(one: Tensor, other: Tensor) -> bool:
+    return torch.equal(one, other) or bool(((one == other) | (one.isnan() & other.isnan())).all())

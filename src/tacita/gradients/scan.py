@@ -16,11 +16,12 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.parameter import is_lazy
 
 from tacita.errors import UnsupportedModuleError
-from tacita.gradients.functional import PER_SAMPLE, LossFn, described, is_per_sample
+from tacita.gradients.functional import PER_SAMPLE, LossFn, ModuleTree, described, is_per_sample
+from tacita.gradients.operators import WAY_OUT
 from tacita.gradients.probe import FILLS, ROWS, evaluating, jittered, row, row_repeated, select, synthetic, trial
 from tacita.gradients.randomness_check import draws_at_random
-from tacita.gradients.reachable import reachable
-from tacita.gradients.retention import changes_of_state
+from tacita.gradients.reachable import owned_generators, reachable
+from tacita.gradients.retention import attributes_kept, changes_of_state
 
 MIXERS = ("BatchNorm", "BatchRenorm", "InPlaceABN", "MinibatchDiscrimination", "MinibatchStd")  # in third-party names
 
@@ -69,12 +70,13 @@ def scan(model: nn.Module, loss_fn: LossFn, like: Any | None) -> Scan:
         like: A batch of at least one row, on the model's device; only its structure, shapes and dtypes are used.
             With ``None`` (an empty dataset) only the modules are checked.
     """
-    refusals = module_refusals(model) + outside_refusals(model, loss_fn)
+    refusals = module_refusals(model) + outside_refusals(model, loss_fn) + generator_refusals(model, loss_fn)
     if refusals:
         return Scan(refusals, None, ())
     if like is None:
         return Scan((), None, ("there is no record to take shapes from: the model was not tried.",))
-    return _try(model, loss_fn, like)
+    with attributes_kept(ModuleTree(model)):
+        return _try(model, loss_fn, like)
 
 
 def module_refusals(model: nn.Module) -> tuple[Refusal, ...]:
@@ -88,6 +90,15 @@ def outside_refusals(model: nn.Module, loss_fn: LossFn) -> tuple[Refusal, ...]:
     modules = {name: one for name, one in reachable(loss_fn, model).items() if isinstance(one, nn.Module)}
     found = (_refused(name, module) for name, module in modules.items())
     return tuple(refusal for refusal in found if refusal is not None)
+
+
+def generator_refusals(model: nn.Module, loss_fn: LossFn) -> tuple[Refusal, ...]:
+    """Return the random generators that the model or the loss owns: no query seeds them, nor puts them back."""
+    reason = (
+        "is a random generator, which goes on from one record to the next, and from one query to the next; no secret "
+        "of a query seeds it"
+    )
+    return tuple(Refusal(where, reason, WAY_OUT) for where in owned_generators(loss_fn, model))
 
 
 def check_modules(model: nn.Module) -> None:
@@ -204,7 +215,8 @@ def _try(model: nn.Module, loss_fn: LossFn, like: Any) -> Scan:
 def _changed(names: tuple[str, ...]) -> tuple[Refusal, ...]:
     way_out = "remove it, or put its module in eval mode if that stops it"
     return tuple(
-        Refusal(name, "is a buffer that a forward pass changes: it would remember data", way_out) for name in names
+        Refusal(name, "is a parameter or buffer that a forward pass changes: it would remember data", way_out)
+        for name in names
     )
 
 

@@ -1,8 +1,9 @@
-"""Secret seeds of 256 bits, and generators that keep every bit of them.
+"""One law for coins: while user code runs on records, all global generators are seeded from the query's secret.
 
 The draws of a model and a data set themselves (dropout, augmentation) must be as secret as the sampling coins: whoever
-knows them knows how each record's contribution follows from its data. All seeds of 32 bits could be tried, so torch's
-generator (a Mersenne twister of 624 words) gets all its words from SHAKE-256 of the seed. The twister is no cipher: no
+knows them knows how each record's contribution follows from its data. Afterwards the generators are put back: their
+state would tell how many records were drawn. All seeds of 32 bits could be tried, so torch's generator (a Mersenne
+twister of 624 words) gets all its words from SHAKE-256 of the seed. The twister is no cipher: no
 guarantee is claimed against attacks on its output other than guessing the seed.
 """
 
@@ -17,7 +18,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tacita.gradients.functional import IN_TURN
+
 BITS = 256
+_CPU = torch.device("cpu")
 _FIRST, _WORDS = 24, 624  # in get_state(): the byte at which the twister's words begin; their number, 8 bytes each
 
 
@@ -33,23 +37,50 @@ def derived_seed(*labels: int | str) -> int:
 
 
 @contextmanager
-def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed torch's generators of the CPU and of ``device``, and restore them on leaving.
+def generators_kept(device: torch.device = _CPU) -> Iterator[None]:
+    """Restore the global generators of Python, of NumPy and of torch (the CPU's and that of ``device``) on leaving.
 
-    The CPU's generator keeps all of ``seed``. A GPU's generator has a key of 64 bits and gets 63 of the seed's.
+    They belong to the process, so threads take turns: else one would draw from another's secret seed, or keep it.
     """
-    with torch.random.fork_rng(devices=[]):
-        fill(torch.default_generator, seed)  # torch.manual_seed would also reseed devices that are not forked
-        before = generator_state(device)
-        with _generator_of(device) as there:
-            if there is not None:
-                there.manual_seed(seed % 2**63)
+    with IN_TURN:
+        python, numpy, before = random.getstate(), np.random.get_state(), generator_state(device)
         try:
-            yield
+            with torch.random.fork_rng(devices=[]):
+                yield
         finally:
+            random.setstate(python)
+            np.random.set_state(numpy)
             with _generator_of(device) as there:
                 if there is not None:
                     there.set_rng_state(before)
+
+
+def seed_generators(seed: int, device: torch.device = _CPU) -> None:
+    """Seed the same generators, each differently. Those of the CPU keep all bits of ``seed``.
+
+    A GPU's generator has a key of 64 bits and gets 63 of the seed's.
+    """
+    random.seed(derived_seed(seed, "python"))
+    np.random.seed(np.frombuffer(derived_seed(seed, "numpy").to_bytes(BITS // 8, "big"), "<u4"))
+    fill(torch.default_generator, seed)  # torch.manual_seed would also reseed devices that are not forked
+    with _generator_of(device) as there:
+        if there is not None:
+            there.manual_seed(seed % 2**63)
+
+
+@contextmanager
+def seeded(seed: int, device: torch.device = _CPU) -> Iterator[None]:
+    """Seed all global generators with ``seed``, and restore them on leaving."""
+    with generators_kept(device):
+        seed_generators(seed, device)
+        yield
+
+
+def generator_states(device: torch.device = _CPU) -> tuple[object, ...]:
+    """Return the states of the same generators, to see whether something draws or seeds."""
+    numpy = repr([part.tobytes() if isinstance(part, np.ndarray) else part for part in np.random.get_state()])
+    states = torch.get_rng_state(), generator_state(device)
+    return random.getstate(), numpy, *(state.numpy().tobytes() for state in states)
 
 
 def generator_state(device: torch.device) -> Tensor:
@@ -68,25 +99,6 @@ def _generator_of(device: torch.device) -> Iterator[Any]:
     several = device.index is not None and hasattr(module, "device")  # torch.mps knows one device, and no index
     with module.device(device.index) if several else nullcontext():
         yield module
-
-
-@contextmanager
-def generators_kept() -> Iterator[None]:
-    """Restore Python's, NumPy's and torch's (CPU) generators on leaving."""
-    python, numpy = random.getstate(), np.random.get_state()
-    try:
-        with torch.random.fork_rng(devices=[]):
-            yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)
-
-
-def seed_generators(seed: int) -> None:
-    """Seed Python's, NumPy's and torch's (CPU) generators with all of ``seed``, each differently."""
-    random.seed(derived_seed(seed, "python"))
-    np.random.seed(np.frombuffer(derived_seed(seed, "numpy").to_bytes(BITS // 8, "big"), "<u4"))
-    fill(torch.default_generator, seed)
 
 
 def fill(generator: torch.Generator, seed: int) -> None:

@@ -8,7 +8,6 @@ add. The line is made anew when the network has changed, at the beginning of a q
 Everything here is private. Proof: docs/derivations/per-record-engine.md, section 8.
 """
 
-import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -16,7 +15,6 @@ from dataclasses import dataclass
 from operator import is_
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -28,9 +26,10 @@ from tacita.gradients.functional import IN_TURN, LossFn, ModuleTree, with_tensor
 from tacita.gradients.ghost.engine import GhostEngine, Uses, row_weights
 from tacita.gradients.ghost.rare_cases import rare_cases_left_out
 from tacita.gradients.ghost.rule import RowWeights
+from tacita.gradients.operators import SHARED
 from tacita.gradients.reachable import reachable, references
 from tacita.gradients.retention import same_objects, seen
-from tacita.gradients.seeds import generator_state
+from tacita.gradients.seeds import generator_states
 from tacita.gradients.traced_step import Halfway, TracedStep, weights_come_in
 from tacita.gradients.weighted_sums import full_precision, weight_arrays
 
@@ -203,26 +202,17 @@ def check_traceable(engine: GhostEngine, like: Any, size: int) -> None:
     others_draw = False
     for _ in range(_ATTEMPTS if threading.active_count() > 1 else 1):
         with IN_TURN:
-            before, begun = _generators(engine._device), time.monotonic()
+            before, begun = generator_states(engine._device), time.monotonic()
             lines = Lines(engine.model, engine.loss_fn, like, size)
             found.append(lines.line(engine, {"all": tuple(engine.params)}, 1))
-            moved, seconds = _generators(engine._device), time.monotonic() - begun
+            moved, seconds = generator_states(engine._device), time.monotonic() - begun
             if moved == before:
                 return
             if threading.active_count() > 1:
                 time.sleep(seconds)
-            others_draw = others_draw or _generators(engine._device) != moved
+            others_draw = others_draw or generator_states(engine._device) != moved
     if not (others_draw and all(found[0].same(one) for one in found)):
-        raise UnsupportedModuleError(
-            "the model or the loss draws numbers that do not come from a tensor of the batch (random.random(), "
-            "torch.rand(1)): torch.rand_like(x) and dropout can be traced"
-        )
-
-
-def _generators(device: torch.device) -> tuple[Any, ...]:
-    numpy = np.random.get_state(legacy=False)
-    states = torch.get_rng_state(), generator_state(device)
-    return random.getstate(), repr(numpy), *(state.numpy().tobytes() for state in states)
+        raise UnsupportedModuleError(SHARED)
 
 
 def fixed_tensors(tree: ModuleTree, params: Mapping[str, Tensor]) -> dict[str, Tensor]:

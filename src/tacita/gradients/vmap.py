@@ -11,7 +11,7 @@ from torch.func import grad, vmap
 
 from tacita.gradients.batches import flatten
 from tacita.gradients.chunked import Chunk, ChunkedEngine
-from tacita.gradients.functional import ModuleTree, losses_at
+from tacita.gradients.functional import losses_at, on_copies
 from tacita.gradients.record_batch import check_operator, rules_guarded
 from tacita.gradients.retention import Marks, nothing_is_written
 
@@ -41,10 +41,9 @@ class VmapEngine(ChunkedEngine):
                 return losses_at(tree, self.loss_fn, params, rebuild(one), 1)[0]
 
         over_rows = (None, *(0 for _ in tensors))
-        with rules_guarded():
-            tree = ModuleTree(self.model)
-            marks = _BatchedMarks([*self.params.values(), *tree.tensors])
-            with nothing_is_written(tree, self.params):
-                grads = vmap(grad(loss), in_dims=over_rows, randomness="different")(self.params, *tensors)
+        with rules_guarded(), on_copies(self.model, self.params) as (tree, point):
+            marks = _BatchedMarks(tree.tensors)
+            with nothing_is_written(tree):
+                grads = vmap(grad(loss), in_dims=over_rows, randomness="different")(point, *tensors)
         marks.check_nothing_is_kept()
         return grads

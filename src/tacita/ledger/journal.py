@@ -16,9 +16,9 @@ every copy of the anchor.
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tacita.errors import LedgerError
 from tacita.ledger.hash_chain import (
@@ -87,10 +87,22 @@ def _put_back(reading: LedgerLines, own: Anchor | None) -> str:
     return f"{own.name} counts {own.count} lines of a ledger that had more when sealed: an older anchor was put back"
 
 
+class _Begun(NamedTuple):
+    """A line whose writing has begun, with all that finishing it takes. To finish it twice is to finish it once."""
+
+    offset: int  # where it begins in the file
+    line: bytes
+    after: tuple[int, str, bool]  # count, head and sealed, once it is there
+    apply: Callable[[], None]
+    synced: bool
+
+
 class Journal:
     """Lines in memory (``path=None``), or in a file that only this process appends to.
 
-    Opening a file drops a torn last line, and refuses a file whose chain or anchor does not hold.
+    Opening a file drops a torn last line, and refuses a file whose chain or anchor does not hold. An interrupt (Ctrl-C)
+    may come between any two steps of :meth:`append`: whoever uses the journal next finishes what was begun, if the file
+    has the whole line, or takes back what it has (:meth:`settle`).
 
     Args:
         path: The file, created if absent; ``None`` keeps the lines in memory.
@@ -107,6 +119,7 @@ class Journal:
         self.lines: list[bytes] = []  # in memory only
         self.entries: list[Entry] = []  # the content of the file when it was opened; its reader empties this
         self.sealed = False  # whether the last line is a seal
+        self._begun: _Begun | None = None
         self._read_only = read_only
         self._file = JournalFile(path) if path is not None and not read_only else None
         if path is not None and read_only:
@@ -134,26 +147,75 @@ class Journal:
         self.count, self.head, self.entries = len(reading.lines), reading.head, reading.entries
         self.sealed = reading.sealed
 
-    def append(self, kind: str, session: str, fields: Mapping[str, Any]) -> None:
+    def append(
+        self,
+        kind: str,
+        session: str,
+        fields: Mapping[str, Any],
+        apply: Callable[[], None] = lambda: None,
+        *,
+        sync: bool = False,
+    ) -> None:
         """Add one line, which outlives the process; only :meth:`sync` makes it outlive the machine.
 
+        Args:
+            kind: The line's kind.
+            session: The session it is about.
+            fields: The rest of it.
+            apply: Takes over what the line says, once it is there. May be called again after an interrupt.
+            sync: Put the line on disk before that.
+
         Raises:
-            LedgerError: The last line is a seal, or the line could not be written; the file is then as before.
+            LedgerError: The last line is a seal, or the line could not be written; the file is then as before. Or
+                :meth:`sync` failed; the line is then applied.
         """
+        self.settle()
         if self.sealed:
             raise LedgerError(_SEALED)
         if self._read_only:
             raise LedgerError("this ledger was loaded read-only: load it with read_only=False to add to it.")
         entry = {**fields, "v": VERSION, "seq": self.count, "prev": self.head, "kind": kind, "session": session}
         line = canonical(entry)
+        after = (self.count + 1, sha256(line), kind == SEAL)
+        self._begun = _Begun(0 if self._file is None else self._file.size, line, after, apply, sync)
         if self._file is not None:
-            self._file.write(line + b"\n")
+            try:
+                self._file.write(line + b"\n")
+            except LedgerError:
+                self._begun = None
+                raise
+        self._finish(self._begun)
+
+    def settle(self) -> None:
+        """Finish a line that an interrupt left half done, if the file has all of it; else take it back."""
+        begun, file = self._begun, self._file
+        if begun is None or (file is not None and (file.closed or file.broken)):
+            return
+        if file is None or file.has(begun.line + b"\n", begun.offset):
+            self._finish(begun)
         else:
-            self.lines.append(line)
-        self.count, self.head, self.sealed = self.count + 1, sha256(line), kind == SEAL
+            self._begun = None
+
+    def _finish(self, begun: _Begun) -> None:
+        if self._file is None:
+            self.lines[begun.after[0] - 1 :] = [begun.line]
+        else:
+            self._file.size = begun.offset + len(begun.line) + 1
+        self.count, self.head, self.sealed = begun.after
+        failed: LedgerError | None = None
+        if begun.synced:
+            try:
+                self._sync()
+            except LedgerError as error:  # the line is there all the same
+                failed = error
+        begun.apply()
+        self._begun = None
+        if failed is not None:
+            raise failed
 
     def check_not_sealed(self) -> None:
         """Raise :class:`LedgerError` if the last line is a seal, after which nothing may be added."""
+        self.settle()
         if self.sealed:
             raise LedgerError(_SEALED)
 
@@ -163,18 +225,27 @@ class Journal:
         Raises:
             LedgerError: That failed. If it failed for the lines, no more lines are accepted.
         """
+        self.settle()
+        self._sync()
+
+    def _sync(self) -> None:
         if self._file is not None:
             self._file.sync()
-            self._file.write_anchor(self.anchor())
+            self._file.write_anchor(self._anchor())
 
     def anchor(self, name: str | None = None) -> Anchor:
         """Return how far this journal has come."""
+        self.settle()
+        return self._anchor(name)
+
+    def _anchor(self, name: str | None = None) -> Anchor:
         if name is None:
             name = "memory" if self.path is None else head_path(self.path).name
         return Anchor(self.count, self.head, name)
 
     def verify(self, anchor: Anchor | None) -> Verification:
         """Read the lines again and check them against ``anchor``, by default ``NAME.head.json``."""
+        self.settle()
         if self.path is None:
             anchor = anchor or self.anchor()
             entries = [json.loads(line) for line in self.lines]

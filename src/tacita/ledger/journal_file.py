@@ -96,6 +96,14 @@ class JournalFile:
             raise LedgerError(f"{self.path.name} cannot be written: {error.strerror}. Nothing was added.") from None
         self.size += len(data)
 
+    def has(self, data: bytes, offset: int) -> bool:
+        """Return whether the file ends with ``data`` at ``offset``; take back a part of it, which an interrupt left."""
+        self._handle.seek(offset)
+        there = self._handle.read(len(data) + 1)
+        if there != data and data.startswith(there):
+            self.cut(offset)
+        return there == data
+
     def _undo(self) -> None:
         try:
             os.ftruncate(self._handle.fileno(), self.size)

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +114,7 @@ class Ledger(ReadableLedger):
 
     def _begin(self, terms: LedgerTerms, journal: Journal) -> None:
         self._journal = journal
-        self._registry = SessionRegistry(terms, journal.append, self.flush)
+        self._registry = SessionRegistry(terms, journal.append, self.flush, journal.settle)
         self._seal: Seal | None = None
         try:
             self._seal = replay(
@@ -246,8 +247,8 @@ class Ledger(ReadableLedger):
 
     def _register(self, wanted: Registration, restarts: int = 0) -> Session:
         """Check and write a session under the next id, and its restarts under the ids that follow."""
-        self._journal.check_not_sealed()
         with self._registry.lock:
+            self._journal.check_not_sealed()
             first = replace(wanted, id=self._registry.next_id(wanted.purpose))
             self._registry.check(first)
             self._registry.check_budget(first, sessions=1 + restarts)
@@ -259,9 +260,7 @@ class Ledger(ReadableLedger):
     def _add(self, registration: Registration) -> None:
         self._registry.check(registration)
         fields = {**asdict(self._registry.terms), **registration.to_fields(), "ledger": self.id}
-        self._journal.append("register", registration.id, fields)
-        self._registry.add(registration)
-        self.flush()
+        self._journal.append("register", registration.id, fields, partial(self._registry.add, registration), sync=True)
 
     def _replace(self, session: Session, event: Event, settings: Mapping[str, Any]) -> Session:
         """Withdraw a session and register another event in its place; do neither if the other event is refused."""
@@ -300,9 +299,7 @@ class Ledger(ReadableLedger):
         seal = Seal.of(statement, files, self.anchor)
         with self._registry.lock:
             self.check_sealable()
-            self._journal.append(SEAL, "", seal.to_fields())
-            self._seal = seal
-            self.flush()
+            self._journal.append(SEAL, "", seal.to_fields(), partial(setattr, self, "_seal", seal), sync=True)
 
     def check_sealable(self) -> None:
         """Raise :class:`LedgerError` if a session is open or there is none, or the ledger is sealed already."""

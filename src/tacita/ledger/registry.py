@@ -33,12 +33,14 @@ class SessionRegistry:
     Whoever changes something holds ``lock`` from the check of a line until the line is written and applied.
     """
 
-    def __init__(self, terms: LedgerTerms, write: Write, flush: Callable[[], None]):
+    def __init__(
+        self, terms: LedgerTerms, write: Write, flush: Callable[[], None], settle: Callable[[], None] = lambda: None
+    ):
         self.terms, self.filter = terms, terms.filter
         self.sessions: dict[str, Session] = {}
         self.id = secrets.token_hex(16)  # replaced by the id in the lines when a ledger is read back
         self.lock = threading.RLock()
-        self._write, self._flush = write, flush
+        self._write, self._flush, self._settle = write, flush, settle
 
     @property
     def all(self) -> tuple[Session, ...]:
@@ -51,9 +53,10 @@ class SessionRegistry:
 
     def add(self, registration: Registration) -> None:
         """Add a session that has passed :meth:`check`."""
-        self.sessions[registration.id] = Session(
-            registration, self._write, self._flush, self._released, ledger=self.id, lock=self.lock
+        session = Session(
+            registration, self._write, self._flush, self._settle, self._released, ledger=self.id, lock=self.lock
         )
+        self.sessions.setdefault(registration.id, session)  # it is there already if its line was finished again
 
     def inside(self, share: str) -> list[Session]:
         """Return the sessions that are paid from ``share``, without those withdrawn in time."""

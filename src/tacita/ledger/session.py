@@ -6,7 +6,8 @@ that is written now and one that is read back.
 
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from functools import partial
+from typing import Any, Literal, Protocol
 
 from tacita import _validate
 from tacita.accounting.events import Event
@@ -15,7 +16,13 @@ from tacita.errors import BudgetExceededError, LedgerError
 from tacita.ledger.registration import Registration
 
 State = Literal["registered", "open", "withdrawn", "closed"]
-Write = Callable[[str, str, Mapping[str, Any]], None]  # kind, session, fields
+Apply = Callable[[], None]  # takes over what a line says
+
+
+class Write(Protocol):
+    """Write a line, then apply it (:meth:`tacita.ledger.journal.Journal.append`)."""
+
+    def __call__(self, kind: str, session: str, fields: Mapping[str, Any], apply: Apply, *, sync: bool) -> None: ...
 
 
 class Session:
@@ -43,13 +50,14 @@ class Session:
         registration: Registration,
         write: Write,
         flush: Callable[[], None],
+        settle: Callable[[], None],  # finishes a line that an interrupt left half written
         released: Callable[[Part | None], bool],  # whether anything may have been released on these records
         *,
         ledger: str,  # the ledger's id
         lock: threading.RLock,  # the ledger's: threads change it one at a time
     ):
         self._registration = registration
-        self._write, self._flush, self._released = write, flush, released
+        self._write, self._flush, self._settle, self._released = write, flush, settle, released
         self._ledger, self._lock = ledger, lock
         self._lines: dict[int, str] = {}
         self._last_query = -1
@@ -199,6 +207,7 @@ class Session:
         """
         first = _validate.count("first", first, at_least=0)
         last = _validate.count("last", last, at_least=first)
+        self.settle()
         if self._state != "open" or last >= self._reserved:
             self._change("reserve", {"first": first, "last": last})
         if not ahead:
@@ -213,6 +222,7 @@ class Session:
         if type(query) is not int or query < 0:
             query = _validate.count("query", query, at_least=0)
         with self._lock:  # so that no thread gives back what this one begins
+            self._settle()
             if query >= self._reserved:
                 raise LedgerError(f"query {query} of session {self.id} is not reserved: reserve it before it begins.")
             self._begun = max(self._begun, query + 1)
@@ -225,6 +235,7 @@ class Session:
         Proof: docs/derivations/redone-queries.md.
         """
         with self._lock:
+            self._settle()
             first = max(self._begun, self._carried, self.last_query + 1)
             if self._state == "open" and first < self._reserved:
                 self._change("give_back", {"first": first, "last": self._reserved - 1})
@@ -247,6 +258,11 @@ class Session:
             raise LedgerError(f"fingerprint must be str, got {type(fingerprint).__name__}.")
         self._change("query", {"number": query, "fingerprint": fingerprint})
 
+    def settle(self) -> None:
+        """Finish or take back a line whose writing was interrupted (Ctrl-C), so that the session says what it is."""
+        with self._lock:
+            self._settle()
+
     def flush(self) -> None:
         """Put every line on disk, before anything derived from the releases leaves the process."""
         self._flush()
@@ -254,34 +270,40 @@ class Session:
     def close(self) -> None:
         """End the session. Reserved queries that were not used are not spent, unless a killed process reserved them."""
         with self._lock:
+            self._settle()
             self._change("close", {"queries_made": self.queries_spent})
 
     # Every change is one line. A line that is read back goes through the same checks as one that is written.
 
     def _change(self, kind: str, fields: Mapping[str, Any], *, read_back: bool = False) -> None:
-        """Check a line, write it unless it was read back, and apply it; flush all but query lines."""
+        """Check a line, write it unless it was read back, and apply it; put all but query lines on disk before."""
         with self._lock:
+            if read_back:
+                self._check(kind, fields)
+                self._apply(kind, fields)
+                return
+            self._settle()
             self._check(kind, fields)
-            if not read_back:
-                self._write(kind, self._registration.id, fields)
-            match kind:
-                case "open":
-                    self._state = "open"
-                case "withdraw":
-                    self._state, self._counts_in_plan = "withdrawn", self._released(self.part)
-                case "reserve":
-                    self._reserved = fields["last"] + 1
-                case "give_back":
-                    self._reserved = fields["first"]
-                case "query":
-                    number = fields["number"]
-                    self._lines[number] = fields["fingerprint"]
-                    self._begun = max(self._begun, number + 1)
-                    self._last_query = max(self._last_query, number)
-                case "close":
-                    self._state, self._closed_with = "closed", fields["queries_made"]
-            if not read_back and kind != "query":
-                self._flush()
+            self._write(kind, self._registration.id, fields, partial(self._apply, kind, fields), sync=kind != "query")
+
+    def _apply(self, kind: str, fields: Mapping[str, Any]) -> None:
+        """Take over what a line says. Done twice, because the first time was interrupted, it changes nothing more."""
+        match kind:
+            case "open":
+                self._state = "open"
+            case "withdraw":
+                self._state, self._counts_in_plan = "withdrawn", self._released(self.part)
+            case "reserve":
+                self._reserved = fields["last"] + 1
+            case "give_back":
+                self._reserved = fields["first"]
+            case "query":
+                number = fields["number"]
+                self._lines[number] = fields["fingerprint"]
+                self._begun = max(self._begun, number + 1)
+                self._last_query = max(self._last_query, number)
+            case "close":
+                self._state, self._closed_with = "closed", fields["queries_made"]
 
     def _check(self, kind: str, fields: Mapping[str, Any]) -> None:
         """Raise unless this line may follow the session's lines so far."""

@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -74,6 +74,7 @@ class FollowingLine:
         self.position, self.state = 0, estimator.initial_state(source.shapes)
         self._ranks, self._estimator, self._source = ranks, estimator, source
         self._query, self._coming = 0, []
+        self.lock = nullcontext()  # rank 0 numbers the queries
 
     @property
     def remaining_queries(self) -> int:

@@ -18,6 +18,7 @@ from torch import Tensor
 from tacita import _validate
 from tacita._row_numbers import RowNumbers
 from tacita.accounting import Part
+from tacita.errors import LedgerError
 from tacita.estimators.estimator import Estimator, Values
 from tacita.gradients.engine import GradientSource
 from tacita.gradients.sharded import shard_like
@@ -141,7 +142,7 @@ class GradientOracle:
             self._divisor = self.sampler.expected_batch_size
             self.planned_queries = _validate.count("planned_queries", planned_queries)
             self.randomness, self._updates = options.randomness, Updates()
-            self._rounded_last = estimator.rounded_last
+            self._rounded_last, self._bounds = estimator.rounded_last, repr(estimator)
             given: Any = ledger
             self.ledger: Ledger = given
             check_alike(self.source.ranks, self._plan.settings(mechanism), data, estimator)
@@ -220,17 +221,20 @@ class GradientOracle:
 
         Raises:
             BudgetExceededError: The plan is used up.
+            LedgerError: A threshold was changed since the session was paid for.
             ResumeError: A redone query does not match, and the event does not compose query by query.
             RuntimeError: The model, the loss or the data set queried this oracle within a query.
             ValueError: A parameter is complex.
         """
         if any(p.is_complex() for p in params.values()):
             raise complex_refused(params)
-        with self.line.turn(), self.source.whole(params) as point:
+        with self.line.lock, self.line.turn(), self.source.whole(params) as point:
             while True:  # a redone query whose values differ is made again under the next unused number
                 query, rows, seed = self.draws.planned(self.line.begin(), point)
                 engine = self.source.engine(point, rows, query=query, seed=seed)
+                self._check_bounds()
                 values, seen = self.estimator.look(engine, self.line.state)
+                self._check_bounds()  # user code ran meanwhile
                 if self.line.commit(query, values, seen):  # the ledger is written: from here on the query counts
                     break
             released = self.line.noisy(self._dtypes(point) if self._rounded_last else None)
@@ -348,6 +352,14 @@ class GradientOracle:
             f"{type(self).__name__}(estimator={self.estimator!r}, sampler={self.sampler!r}, "
             f"mechanism={self.mechanism!r}, planned_queries={self.planned_queries})"
         )
+
+    def _check_bounds(self) -> None:
+        """Raise ``LedgerError`` if the estimator is not what it was when the noise was derived from its bounds."""
+        if repr(self.estimator) != self._bounds:
+            raise LedgerError(
+                "the estimator (its clipping thresholds, say) was changed after the oracle was built, and its noise "
+                "and what the session pays for are those of the earlier one: build another oracle."
+            )
 
     def _dtypes(self, params: Mapping[str, Tensor]) -> dict[str, torch.dtype]:
         """Return the dtype that each released tensor is rounded to, by parameter name: float32 or better."""

@@ -4,9 +4,11 @@ Place: estimators, mechanisms -> [oracles.line] -> release. Values leave an orac
 it has them only after :meth:`Line.commit` has written the ledger. So no code path can spend without recording.
 """
 
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial
+from types import FrameType
 from typing import Any
 
 import torch
@@ -30,7 +32,8 @@ _CHANGING: Any = object()  # stands for a state while it is being changed
 class Line:
     """Numbers the queries, reserves their numbers, writes the ledger, keeps the estimator's state, adds the noise.
 
-    A query calls :meth:`begin`, :meth:`commit` and :meth:`noisy`, in this order, within :meth:`turn`.
+    A query calls :meth:`begin`, :meth:`commit` and :meth:`noisy`, in this order, ``with line.lock, line.turn():``. An
+    interrupt (Ctrl-C) at any point of it leaves a line that can be asked again, and pays for no less than was released.
 
     Batch and noise of a query come from PRF(key, session, query). After a crash a query may be *redone*. What happens
     then depends on the ledger:
@@ -81,7 +84,8 @@ class Line:
         self._unreleased: tuple[int, dict[str, Mapping[str, Tensor]]] | None = None
         self._other_values = False  # whether the number at this position was released with other values
         self._must_resume = session.opened
-        self._asking = False
+        self.lock = randomness.query_lock  # other threads wait
+        self._asking: FrameType | None = None  # the call that makes a query now
         self._name = randomness.claim(session.id, ledger=session.ledger, resumed=session.opened)
         self.coins = QueryCoins(randomness, self._name)
         randomness.session_key(self._name)  # before any ratchet, so that a resumed run derives the same
@@ -121,22 +125,23 @@ class Line:
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """Hold the line for one query, from :meth:`begin` to :meth:`noisy`; other threads wait.
+        """Hold the line for one query, from :meth:`begin` to :meth:`noisy`, under :attr:`lock`.
 
         Raises:
             RuntimeError: A query of the same line is asked for within one, by its model, loss or data set.
         """
-        with self._randomness.query_lock, self.ranks.together() if self.ranks.size > 1 else nullcontext():
-            if self._asking:
+        with self.ranks.together() if self.ranks.size > 1 else nullcontext():
+            if _is_running(self._asking):
                 raise RuntimeError(
                     f"session {self.session.id!r} was asked for a query from within one: the model, the loss and the "
                     "data set of an oracle must not ask it."
                 )
-            self._asking = True
             try:
+                self._asking = sys._getframe(2)  # that of whoever wrote ``with line.turn()``
+                self.session.settle()
                 yield
             finally:
-                self._asking = False
+                self._asking = None
 
     @property
     def remaining_queries(self) -> int:
@@ -325,3 +330,13 @@ class Line:
 
     def _normals(self, query: int) -> Noise:
         return Noise(partial(self.query_stream, "noise", query))
+
+
+def _is_running(call: FrameType | None) -> bool:
+    """Return whether a call is under way in this thread. A flag could stay set for ever after an interrupt."""
+    frame: FrameType | None = sys._getframe()
+    while call is not None and frame is not None:
+        if frame is call:
+            return True
+        frame = frame.f_back
+    return False

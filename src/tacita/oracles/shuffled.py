@@ -143,7 +143,7 @@ class _ShuffleOracle(ABC):
             BudgetExceededError: The plan is used up.
             ResumeError: A redone query does not match, and the event does not compose query by query.
         """
-        with self.line.turn():
+        with self.line.lock, self.line.turn():
             while True:  # a redone query whose values differ is made again under the next unused number
                 query = self.line.begin()
                 engine = self.source.engine(params, self.draws.batch(query), query=query, seed=self.draws.seed(query))

@@ -211,7 +211,7 @@ class StationaryTest:
             ResumeError: Another test that was built on the same session has tested a point.
             UnsupportedModuleError: The model was put into a mode in which it draws at random.
         """
-        with self._line.turn():
+        with self._line.lock, self._line.turn():
             if self._accepted is not None:
                 raise BudgetExceededError(
                     f"max_tests: test {self._accepted + 1} accepted a point, which ends the session. Register a new "

@@ -49,7 +49,7 @@ def capped_sums(engine: GhostEngine, rule: Rule, groups: Groups, caps: Mapping[s
         UnsupportedModuleError: A parameter meets more than 2^16 positions of a record, or has more than 8 uses.
     """
     norms, totals = [engine._no_norms(groups, 0)], None
-    for one in engine._chunks:
+    for one in engine.chunks():
         with engine._seeded(one):
             parts, found = _chunk_sums(engine, one, rule, groups, caps)
         norms.append(found)

@@ -22,7 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients.batches import flatten, map_tensors, tensors_in
 from tacita.gradients.chunked import Chunk
-from tacita.gradients.functional import LossFn, ModuleTree, losses_at
+from tacita.gradients.functional import LossFn, ModuleTree, losses_at, on_copies, real_values
 from tacita.gradients.ghost.derived import Derivations, Derived, derived, memory_key
 from tacita.gradients.ghost.fused_kernels import KERNELS, REPLACEMENTS
 from tacita.gradients.ghost.products import PRODUCTS
@@ -30,13 +30,13 @@ from tacita.gradients.ghost.recorded_calls import ANCHOR, EarlyNorms, RecordedCa
 from tacita.gradients.ghost.registry import RULES
 from tacita.gradients.ghost.rule import Call, LayerRule, NamedUse, named_autograd_use
 from tacita.gradients.lent_memory import nothing_lent_is_written
+from tacita.gradients.operators import OperatorCheck
 from tacita.gradients.record_batch import (
     OPERATORS,
     RecordBatch,
     WritesUnseen,
     check_operator,
     outside,
-    real_values,
     records,
     rules_guarded,
 )
@@ -98,12 +98,11 @@ def capture(
     """
     unwritten = partial(nothing_lent_is_written, tensors_in(chunk.batch)) if chunk.lent else nullcontext
     while True:
-        leaves = {name: p.detach().requires_grad_() for name, p in params.items() if name not in bare}
-        copies = {n: params[n].detach().expand(chunk.size, *params[n].shape).requires_grad_() for n in sorted(bare)}
-        with rules_guarded(), torch.enable_grad():
-            tree = ModuleTree(model)
+        with rules_guarded(), torch.enable_grad(), on_copies(model, params) as (tree, point):
+            leaves = {name: p.requires_grad_() for name, p in point.items() if name not in bare}
+            copies = {n: point[n].expand(chunk.size, *point[n].shape).requires_grad_() for n in sorted(bare)}
             _check_backward_hooks(tree)
-            with nothing_is_written(tree, params), unwritten():
+            with nothing_is_written(tree), unwritten():
                 early = None if take_norms is None else EarlyNorms(take_norms)
                 losses, recorder = _forward(tree, loss_fn, leaves, copies, chunk, early)
                 of_leaves, of_copies = _backward(losses, recorder, leaves, copies)
@@ -133,7 +132,8 @@ def capture_without_values(
         like: A batch of at least one row; only its shapes and dtypes are used.
 
     Raises:
-        UnsupportedModuleError: The model keeps or writes what it must not.
+        UnsupportedModuleError: The model keeps or writes what it must not, calls an operator of unknown origin, or
+            draws what records would share.
         Exception: Whatever the model's code raises where it depends on values, or where ``vmap`` has no rule.
     """
     logger = logging.getLogger("torch._subclasses.fake_tensor")  # would log a failure that the exception tells already
@@ -143,7 +143,7 @@ def capture_without_values(
             batch = map_tensors(lambda t: torch.empty(RECORDS, *t.shape[1:], dtype=t.dtype, device=t.device), like)
             points = {name: fakes.from_tensor(p.detach()) for name, p in params.items()}
             versions = [t._version for t in tensors_in(batch)]
-            with WritesUnseen() as unseen:
+            with WritesUnseen() as unseen, OperatorCheck(by_record=False):
                 _, bare = capture(model, loss_fn, points, Chunk(batch, RECORDS, 0))
             as_it_was = [t._version for t in tensors_in(batch)] == versions
             return PassWithoutValues(bare, as_it_was and not unseen.possible)

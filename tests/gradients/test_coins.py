@@ -1,0 +1,248 @@
+"""One law for coins: a record's coins come from the query's secret and the record, or the model is refused.
+
+Docs: docs/randomness.md. Each case is one that an outside check found, or a sibling of it.
+"""
+
+import random
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from tacita.clipping import FlatClipper
+from tacita.errors import UnsupportedModuleError
+from tacita.gradients import LoopEngine, NetworkSource
+from tacita.gradients.chunked import Chunk
+from tacita.gradients.engine_choice import MethodChoice, obstacle
+from tests.gradients.ordinary import LENGTH, WIDTH, Model, loss, out
+
+ROWS = 9
+CLIP = FlatClipper(max_grad_norm=1.0)
+OWNED = torch.Generator().manual_seed(0)
+OWNED_BY_NUMPY = np.random.default_rng(0)
+
+
+def records():
+    generator = torch.Generator().manual_seed(3)
+    return torch.randn(ROWS, LENGTH, WIDTH, generator=generator), torch.randn(ROWS, generator=generator)
+
+
+def source_of(forward, method, loss_fn=loss, **state):
+    torch.manual_seed(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        size = 4 if method != "traced" else ROWS
+        return NetworkSource(Model(forward, **state), loss_fn, records(), method=method, max_physical_batch_size=size)
+
+
+def clipped_sum(source, rows, seed=5):
+    engine = source.engine(dict(source.model.named_parameters()), np.asarray(rows), seed=seed)
+    total = engine.weighted_sums(CLIP.weights, CLIP.groups(source.shapes)).values[0]
+    return torch.cat([t.double().flatten() for t in total.values()])
+
+
+# --- what batch engines refuse, and the loop serves ------------------------------------------------------------------
+
+
+def features_of_a_fresh_generator(m, x):
+    return out(m, x * torch.randn(WIDTH, generator=torch.Generator().manual_seed(0)))
+
+
+def features_of_a_seed_in_a_fork(m, x):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return out(m, x * torch.randn(WIDTH))
+
+
+def mask_of_a_seed(m, x):
+    torch.manual_seed(0)
+    return out(m, x * F.dropout(torch.ones_like(x[:1]), 0.5))
+
+
+def one_number(m, x):
+    return out(m, x * torch.randn(1))
+
+
+def python_mask(m, x):
+    start = random.randint(0, LENGTH - 1)
+    keep = torch.ones(LENGTH, 1)
+    keep[start:] = 0
+    return out(m, x * keep)
+
+
+def numpy_mask(m, x):
+    return out(m, x * torch.from_numpy(np.random.binomial(1, 0.5, (LENGTH, 1))).float())
+
+
+@torch.jit.script
+def jit_noise(x: torch.Tensor):
+    return x * torch.rand([1])
+
+
+def drawn_in_compiled_code(m, x):
+    return out(m, jit_noise(x))
+
+
+SHARED = [one_number, python_mask, numpy_mask, mask_of_a_seed, features_of_a_seed_in_a_fork, drawn_in_compiled_code]
+
+
+@pytest.mark.parametrize("method", ["ghost", "traced", "vmap"])
+@pytest.mark.parametrize("forward", [*SHARED, features_of_a_fresh_generator])
+def test_draws_that_records_share_are_refused_by_engines_of_a_batch(forward, method):
+    with pytest.raises(UnsupportedModuleError, match="draw it once, in __init__"):
+        source_of(forward, method)
+
+
+@pytest.mark.parametrize("forward", SHARED)
+def test_and_the_loop_serves_them_with_coins_by_record(forward):
+    source = source_of(forward, "auto")
+    assert source.method == "loop"
+    everybody = np.arange(ROWS)
+    single = [clipped_sum(source, [one]) for one in everybody]
+    for gone in (0, 4):
+        rows = everybody[everybody != gone]
+        expected = sum(single[one] for one in rows)
+        torch.testing.assert_close(clipped_sum(source, rows), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("forward", [one_number, python_mask, numpy_mask])
+def test_coins_of_the_loop_are_secret(forward):
+    """Neither a public seed nor what was drawn before decides them, and two secrets give two answers."""
+    source = source_of(forward, "loop")
+    rows = np.arange(ROWS)
+
+    def answer(public, secret):
+        random.seed(public)
+        np.random.seed(public)
+        torch.manual_seed(public)
+        return clipped_sum(source, rows, seed=secret)
+
+    assert torch.equal(answer(0, 5), answer(1, 5))
+    assert not torch.equal(answer(0, 5), answer(0, 6))
+
+
+@pytest.mark.parametrize("forward", [one_number, python_mask, numpy_mask])
+def test_no_generator_tells_how_many_records_were_drawn(forward):
+    source = source_of(forward, "loop")
+    states = []
+    for rows in (np.arange(ROWS), np.arange(2)):
+        random.seed(0)
+        np.random.seed(0)
+        torch.manual_seed(0)
+        clipped_sum(source, rows)
+        states.append((random.random(), np.random.rand(), torch.rand(1).item()))
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
+    assert states == [(random.random(), np.random.rand(), torch.rand(1).item())] * 2
+
+
+# --- generators that somebody owns -----------------------------------------------------------------------------------
+
+
+def of_a_torch_generator(m, x):
+    return out(m, x * torch.randn(x.shape, generator=OWNED))
+
+
+def of_a_numpy_generator(m, x):
+    return out(m, x * float(OWNED_BY_NUMPY.normal()))
+
+
+def of_the_model(m, x):
+    return out(m, x * m.coins.random())
+
+
+OWNERS = {
+    "global of torch": (of_a_torch_generator, {}),
+    "global of NumPy": (of_a_numpy_generator, {}),
+    "Python, of the model": (of_the_model, {"coins": random.Random(0)}),
+    "RandomState, of the model": (of_the_model, {"coins": np.random.RandomState(0)}),
+}
+
+
+@pytest.mark.parametrize("method", ["auto", "ghost", "traced", "vmap", "loop"])
+@pytest.mark.parametrize("name", OWNERS)
+def test_generators_of_the_user_are_refused(name, method):
+    forward, state = OWNERS[name]
+    with pytest.raises(
+        UnsupportedModuleError, match=r"is a random generator, which goes on.*draw it once, in __init__"
+    ):
+        source_of(forward, method, **state)
+
+
+def test_generators_of_a_loss_are_refused():
+    coins = np.random.default_rng(0)
+    with pytest.raises(UnsupportedModuleError, match=r"loss_fn\.coins.*is a random generator"):
+        source_of(out, "loop", lambda model, batch: loss(model, batch) * coins.random())
+
+
+def test_the_generators_of_the_process_are_no_ones_own():
+    source_of(lambda m, x: out(m, x + torch.randn(x.shape, generator=torch.default_generator)), "loop")
+
+
+def test_a_generator_that_nobody_reaches_is_refused_where_it_draws():
+    hidden = {"coins": torch.Generator().manual_seed(0)}.get  # a method of compiled code
+    with pytest.raises(UnsupportedModuleError, match="draws from a generator of its own"):
+        clipped_sum(source_of(lambda m, x: out(m, x * torch.rand(1, generator=hidden("coins"))), "loop"), [0, 1])
+
+
+# --- coins that are served -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "forward", [lambda m, x: out(m, F.dropout(x)), lambda m, x: out(m, x + torch.randn_like(x))], ids=["mask", "noise"]
+)
+@pytest.mark.parametrize("method", ["auto", "traced", "vmap", "loop"])
+def test_coins_of_a_record_are_served_by_every_method(forward, method):
+    source = source_of(forward, method)
+    assert source.method == ("ghost" if method == "auto" else method)
+    assert not torch.equal(clipped_sum(source, np.arange(4), seed=1), clipped_sum(source, np.arange(4), seed=2))
+
+
+def test_a_buffer_drawn_once_is_served():
+    source = source_of(lambda m, x: out(m, x * m.features), "auto", features=torch.randn(WIDTH))
+    assert source.method == "ghost"
+
+
+# --- the probe -------------------------------------------------------------------------------------------------------
+
+
+def engine_that(coins, monkeypatch):
+    """Let the loop draw its coins in another way."""
+    monkeypatch.setattr(LoopEngine, "_seed_record", lambda self, chunk, row: torch.manual_seed(coins(self, row)))
+
+
+@pytest.mark.parametrize(
+    ("coins", "words"),
+    [
+        (lambda engine, row: row, "the same under every secret"),
+        (lambda engine, row: engine.seed, "shared by all records"),
+    ],
+    ids=["by position", "shared"],
+)
+@pytest.mark.parametrize("rate", [0.5, 0.01])
+def test_the_probe_sees_coins_that_are_public_or_shared(coins, words, rate, monkeypatch):
+    model = Model(lambda m, x: out(m, F.dropout(x, rate)))
+    arguments = model, loss, dict(model.named_parameters()), tuple(t[:3] for t in records())
+    assert obstacle(MethodChoice("loop"), *arguments) == ""
+    engine_that(coins, monkeypatch)
+    assert words in obstacle(MethodChoice("loop"), *arguments)
+
+
+def test_the_probe_holds_an_engine_against_the_loop_where_the_model_draws(monkeypatch):
+    class Halved(LoopEngine):
+        def _chunk_grads(self, chunk: Chunk):
+            return {name: g / 2 for name, g in super()._chunk_grads(chunk).items()}
+
+    def loss_that_draws(model, batch):
+        return loss(model, (batch[0] + torch.randn_like(batch[0]), batch[1]))
+
+    model = Model(out)
+    arguments = model, loss_that_draws, dict(model.named_parameters()), tuple(t[:3] for t in records())
+    assert obstacle(MethodChoice("ghost"), *arguments) == ""
+    assert obstacle(MethodChoice("vmap"), *arguments) == ""
+    kind = lambda method: Halved if method == "vmap" else LoopEngine  # noqa: E731
+    monkeypatch.setattr("tacita.gradients.engine_choice.engine_kind", kind)
+    assert "does not give the gradient" in obstacle(MethodChoice("vmap"), *arguments)
