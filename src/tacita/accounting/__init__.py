@@ -3,6 +3,7 @@
 from tacita.accounting.accountant import Bound, delta, epsilon
 from tacita.accounting.attack_accuracy import attack_accuracy
 from tacita.accounting.calibration import calibrate
+from tacita.accounting.curve import PrivacyCurve, curve_accuracy, privacy_curve
 from tacita.accounting.events import Event, Guarantee, NoiseSettings, Spend
 from tacita.accounting.events.bounded_residuals import BoundedResidualEvent
 from tacita.accounting.events.client_messages import ClientMessagesEvent, ClippedSamplesEvent
@@ -99,6 +100,9 @@ __all__ = [
     "WorstOfEvent",
     "ZCDPEvent",
     "attack_accuracy",
+    "curve_accuracy",
+    "privacy_curve",
+    "PrivacyCurve",
     "bounded_residual_event",
     "calibrate",
     "check_relation",
