@@ -112,9 +112,7 @@ class Intervals:
     excess_error: np.ndarray
 
     @classmethod
-    def of(
-        cls, upper: np.ndarray, lower: np.ndarray, upper_error: np.ndarray, lower_error: np.ndarray
-    ) -> "Intervals":
+    def of(cls, upper: np.ndarray, lower: np.ndarray, upper_error: np.ndarray, lower_error: np.ndarray) -> "Intervals":
         """Return intervals whose excess is the difference of the masses."""
         error = upper_error + lower_error + 2 * UNIT * (upper + lower)
         return cls(upper, lower, upper_error, lower_error, upper - lower, error)

@@ -126,7 +126,9 @@ class Window:
         if ends is None or ends[0] >= self.lowest:
             return pair.law(interval, tail, swapped=self.swapped)
         first = math.floor(self.lowest / interval)
-        return pair.stretch(interval, first, max(first + 1, math.ceil(ends[1] / interval)), swapped=self.swapped).whole()
+        return pair.stretch(
+            interval, first, max(first + 1, math.ceil(ends[1] / interval)), swapped=self.swapped
+        ).whole()
 
     @property
     def _spans(self) -> list[float]:

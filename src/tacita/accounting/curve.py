@@ -71,9 +71,11 @@ class PrivacyCurve:
         Returns:
             mu, rounded up; ``None`` if none that is useful is known.
         """
-        points = np.linspace(0.0, min(epsilon, LARGEST_EPSILON), POINTS) if epsilon > 0 else np.zeros(1)
+        if not epsilon <= LARGEST_EPSILON:
+            return None
+        points = np.linspace(0.0, epsilon, POINTS) if epsilon > 0 else np.zeros(1)
         wanted = self.deltas(points)
-        if not math.isfinite(epsilon) or epsilon > LARGEST_EPSILON or wanted[0] >= 1:
+        if wanted[0] >= 1:
             return None
         if wanted[0] <= 0:
             return 0.0
