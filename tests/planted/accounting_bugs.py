@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import sys
 
 import numpy as np
 
@@ -534,3 +535,9 @@ SAFE_SIDE = "tests/accounting/test_gaussian.py::test_epsilon_and_mu_are_on_the_s
 def no_room_for_the_closed_form():
     """The delta that epsilon is solved from is taken as exact, although its terms cancel."""
     put(gaussian, "ROOM", 0.0)
+
+
+@bug(76, caught_by=["tests/accounting/test_curve.py::test_losses_far_below_zero_do_not_coarsen_the_grid"])
+def every_low_loss_told_apart():
+    """Losses far below a window are told apart, so that tiny rates need a grid of too many points and fall back."""
+    put(sys.modules["tacita.accounting._totals"], "NO_WAY_BACK", 1e18)

@@ -4,6 +4,9 @@ import math
 import sys
 from types import SimpleNamespace
 
+import numpy as np
+
+from tacita.accounting import curve
 from tacita.accounting.attack_accuracy import attack_accuracy
 from tacita.ledger import statement_text
 from tacita.ledger.verdict import exact_score, verdict
@@ -13,6 +16,7 @@ from tacita.report.run_numbers import RunNumbers
 from tests.planted.plant import bug, put, swap
 
 ATTACK = "tests/accounting/test_attack_accuracy.py::"
+CURVE = "tests/accounting/test_curve.py::"
 STATEMENT = "tests/ledger/test_statement.py::"
 PAGE = "tests/report/test_run_page.py::"
 RUNS = "tests/pipeline/test_run_list.py::"
@@ -160,3 +164,31 @@ def exact_score_called_private():
 def price_of_a_choice_left_out():
     """The price of a choice by hand stands under the caveats alone."""
     put(statement_text, "CHOSEN", "chosen by nobody")
+
+
+@bug(
+    46,
+    caught_by=[
+        STATEMENT + "test_the_risk_is_said_in_plain_words",
+        CURVE + "test_known_sessions_are_told_apart_far_less_than_epsilon_alone_says",
+    ],
+)
+def risk_of_epsilon_alone():
+    """The risk is computed from epsilon and delta alone, though the whole privacy curve is known."""
+    swap(curve.curve_accuracy, lambda deltas, prior=0.5: 0.731)
+
+
+@bug(46, caught_by=[CURVE + "test_the_curve_of_mu_lies_above_everywhere", CURVE + "test_mu_is_that_of_gaussian_noise"])
+def mu_compared_at_one_epsilon():
+    """The mu beside epsilon is that of a Gaussian curve which meets the plan's at epsilon 0 alone."""
+    whole = curve._lies_above
+    swap(
+        whole,
+        lambda mu, points, wanted: bool(curve.gaussian_deltas(points, np.array(0.97 * mu))[0] >= 0.97 * wanted[0]),
+    )
+
+
+@bug(46, caught_by=[CURVE + "test_no_prior_is_better_in_the_other_direction"])
+def priors_do_not_move_epsilon():
+    """The risk of an attacker with a prior is read at epsilon of ten times the odds, which is too far out."""
+    put(curve, "ROUNDED_UP", 0.5)

@@ -3,6 +3,7 @@
 from tacita.accounting.accountant import Bound, delta, epsilon
 from tacita.accounting.attack_accuracy import attack_accuracy
 from tacita.accounting.calibration import calibrate
+from tacita.accounting.curve import PrivacyCurve, curve_accuracy, privacy_curve
 from tacita.accounting.events import Event, Guarantee, NoiseSettings, Spend
 from tacita.accounting.events.bounded_residuals import BoundedResidualEvent
 from tacita.accounting.events.client_messages import ClientMessagesEvent, ClippedSamplesEvent
@@ -85,6 +86,7 @@ __all__ = [
     "Part",
     "PoissonLaw",
     "PoissonUnitLaw",
+    "PrivacyCurve",
     "Proof",
     "RefutedClaimEvent",
     "RenyiFilter",
@@ -102,6 +104,7 @@ __all__ = [
     "bounded_residual_event",
     "calibrate",
     "check_relation",
+    "curve_accuracy",
     "delta",
     "discrete",
     "epsilon",
@@ -114,6 +117,7 @@ __all__ = [
     "hardening",
     "hidden_error_event",
     "moved",
+    "privacy_curve",
     "released_residual_event",
     "stable_failure_probability",
     "stable_threshold",

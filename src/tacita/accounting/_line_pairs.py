@@ -40,6 +40,10 @@ class LinePair(SampledPair):
         """Return the loss at each point of the line."""
 
     @abstractmethod
+    def slope(self, x: np.ndarray) -> np.ndarray:
+        """Return how fast the loss rises at each point of the line; at most the widest shift."""
+
+    @abstractmethod
     def cut(self, losses: np.ndarray) -> tuple[np.ndarray, float]:
         """Return the x at which each loss is reached (``-inf`` if every x has more), and the loss's error there."""
 
@@ -71,9 +75,19 @@ class LinePair(SampledPair):
     def intervals(self, points: np.ndarray) -> Intervals:
         """Return the masses of both worlds between neighbouring points of the line."""
         known = {shift: normal_masses(points - shift) for shift in {s for s, _ in (*self.upper, *self.lower)}}
-        worlds = [[_mixed(known, world, i) for world in (self.upper, self.lower)] for i in (0, 1)]
-        more = [4 * UNIT * masses for masses in worlds[0]]
-        return Intervals(worlds[0][0], worlds[0][1], worlds[1][0] + more[0], worlds[1][1] + more[1])
+        apart = self._apart()
+        masses, errors = ([_mixed(known, world, i) for world in (self.upper, self.lower, apart)] for i in (0, 1))
+        sizes = [*masses[:2], _mixed(known, tuple((s, abs(p)) for s, p in apart), 0)]
+        errors[2] = _mixed(known, tuple((s, abs(p)) for s, p in apart), 1)
+        upper, lower, excess = (error + 4 * UNIT * size for error, size in zip(errors, sizes, strict=True))
+        return Intervals(masses[0], masses[1], upper, lower, masses[2], excess)
+
+    def _apart(self) -> Shifts:
+        """Return what the first world has more of each shift than the second, accurate where that is little."""
+        shifts = {shift for shift, _ in (*self.upper, *self.lower)} - {0.0}
+        upper, lower = dict(self.upper), dict(self.lower)
+        found = [(shift, upper.get(shift, 0.0) - lower.get(shift, 0.0)) for shift in sorted(shifts)]
+        return (*found, (0.0, -math.fsum(more for _, more in found)))
 
     def sample(self, tail: float, *, swapped: bool) -> Sample:
         world = self.lower if swapped else self.upper
@@ -82,10 +96,11 @@ class LinePair(SampledPair):
         return self.loss(x) * (-1 if swapped else 1), density
 
     def _missed(self, losses: np.ndarray, x: np.ndarray) -> float:
-        """Rounding of a cut, and of points minus shifts, as a loss: its slope is at most the widest shift."""
+        """Rounding of a cut, and of points minus shifts, as a loss: that of the loss and of the point, by the slope."""
         shifts = [s for s, _ in (*self.upper, *self.lower)]
-        far = float(np.abs(x[np.isfinite(x)]).max(initial=0.0)) + max(map(abs, shifts))
-        return 8 * UNIT * (float(np.abs(losses).max()) + (max(shifts) - min(shifts)) * (1 + far))
+        inside = np.isfinite(x)
+        far = 1 + np.abs(x[inside]) + max(map(abs, shifts))
+        return 8 * UNIT * float((np.abs(losses[inside]) + self.slope(x[inside]) * far).max(initial=0.0))
 
 
 @dataclass(frozen=True)
@@ -115,6 +130,9 @@ class MixturePair(LinePair):
 
     def loss(self, x: np.ndarray) -> np.ndarray:
         return self._loss_and_slope(x)[0]
+
+    def slope(self, x: np.ndarray) -> np.ndarray:
+        return self._loss_and_slope(x)[1]
 
     def cut(self, losses: np.ndarray) -> tuple[np.ndarray, float]:
         found, error = self._two_shifts(losses) if self._is_sampled else self._by_newton(losses)
@@ -179,8 +197,14 @@ class ReplacedPair(LinePair):
         return ((0.0, 1 - self.chance), (-self.shift, self.chance))
 
     def loss(self, x: np.ndarray) -> np.ndarray:
-        one = MixturePair((0.0, self.shift), (1 - self.chance, self.chance))
-        return one.loss(x) - one.loss(-x)
+        return self._one.loss(x) - self._one.loss(-x)
+
+    def slope(self, x: np.ndarray) -> np.ndarray:
+        return self._one.slope(x) + self._one.slope(-x)
+
+    @property
+    def _one(self) -> MixturePair:
+        return MixturePair((0.0, self.shift), (1 - self.chance, self.chance))
 
     def cut(self, losses: np.ndarray) -> tuple[np.ndarray, float]:
         r"""Return, with :math:`c = e^{-s^2/2}`, :math:`(l/2 + \sinh^{-1}((1-q) \sinh(l/2) / (q c)))/s`."""
@@ -190,8 +214,9 @@ class ReplacedPair(LinePair):
         logs = log_sinh + math.log1p(-self.chance) - math.log(self.chance) + self.shift**2 / 2
         inverse = np.where(logs < 300, np.arcsinh(np.exp(np.minimum(logs, 300.0))), logs + math.log(2))
         found = np.sign(losses) * (half + inverse) / self.shift
-        # rounding of logs is one of the inverse, at most
-        return found, self._missed(losses, found) + 16 * UNIT * float(np.abs(logs[np.isfinite(logs)]).max(initial=0.0))
+        known = np.isfinite(logs)  # rounding of logs is one of the inverse, at most, and so one of the point
+        rounding = 16 * UNIT * np.abs(logs[known]) / self.shift * self.slope(found[known])
+        return found, self._missed(losses, found) + float(rounding.max(initial=0.0))
 
 
 @dataclass(frozen=True)

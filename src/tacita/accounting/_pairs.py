@@ -135,7 +135,7 @@ class GaussianPair(DominatingPair):
         upper, lower, *errors = between
         more = len(mus) * UNIT  # of the sums over mus
         masses += connected(
-            -last, interval, Intervals(upper, lower, errors[0] + more * upper, errors[1] + more * lower)
+            -last, interval, Intervals.of(upper, lower, errors[0] + more * upper, errors[1] + more * lower)
         )
         masses[last] += float(chances[mus == 0].sum())
         rounding = 8 * UNIT * (float(np.abs(grid).max()) + float(mus.max()) * (2 * float(mus.max()) + 2 * reach))
@@ -190,7 +190,7 @@ class LaplacePair(SampledPair):
         upper = np.exp((points[1:] - self.epsilon) / 2) * widths
         lower = np.exp((-points[:-1] - self.epsilon) / 2) * widths
         rounding = 16 * UNIT * (1 + self.epsilon / interval)  # of a width: that of the difference of two points
-        masses = connected(-last, interval, Intervals(upper, lower, rounding * upper, rounding * lower))
+        masses = connected(-last, interval, Intervals.of(upper, lower, rounding * upper, rounding * lower))
         for loss, chance in ((self.epsilon, 0.5), (-self.epsilon, math.exp(-self.epsilon) / 2)):
             below, left, right = split(loss, chance * ROUNDED_UP, interval)
             masses[below + last] += left

@@ -17,6 +17,7 @@ from tacita.accounting.events import Spend
 FIRST = (1e-2, 2**16)  # accuracy of epsilon, and most points, of a first look
 SECOND = (1e-3, 2**18)  # of a second one, for an estimate
 FINE = (ACCURACY, MOST_POINTS)
+ROUGHER = ((1e-3, MOST_POINTS), (1e-2, MOST_POINTS))  # where a fine grid would take too many points
 MANY_POINTS = 2**15  # of one tilted transform; above, the number of rare losses is tried first
 FEWER = 5.0  # times as many points as the bulk alone: then the number of rare losses is worth it
 EXPECTED = 0.1  # of epsilon, or of the logarithm of delta: the saddle was near enough
@@ -238,7 +239,10 @@ def _seen(question: Question) -> Look:
 def _read(question: Question, look: Look) -> PldReading:
     if look.saddle is None:
         return look.reading
-    fine, _ = _reading(question, _steep(look), FINE, look.blurred)
+    for grid in (FINE, *ROUGHER):
+        fine, _ = _reading(question, _steep(look), grid, look.blurred)
+        if fine.value != question.nothing:
+            break
     return min(look.reading, fine, key=_value)
 
 

@@ -67,7 +67,9 @@ class TotalDeltas:
         x = np.clip(epsilons, self.epsilons[0], self.epsilons[-1])
         after = np.clip(np.searchsorted(self.epsilons, x), 1, len(self.epsilons) - 1)
         left, right = self.epsilons[after - 1], self.epsilons[after]
-        share = np.clip(np.expm1(x - left) / np.expm1(right - left), 0.0, 1.0)
+        gaps = (np.expm1(np.minimum(gap, LARGEST_LOSS)) for gap in (x - left, right - left))
+        share = np.clip(next(gaps) / next(gaps), 0.0, 1.0)
+        share = np.where(right - left > LARGEST_LOSS, 0.0, share)  # delta falls: the left end is a bound
         found = self.deltas[after - 1] * (1 - share) + self.deltas[after] * share
         return np.where(epsilons < self.epsilons[0], 1.0, np.minimum(1.0, found * (1 + ROUNDED_UP)))
 

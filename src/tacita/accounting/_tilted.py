@@ -205,6 +205,7 @@ def _product(factors: Sequence[Factor], rounding: float, size: int) -> tuple[np.
     dropped = int(np.count_nonzero(faded))  # each counts as 0
     kept = np.flatnonzero(~faded) if dropped else slice(None)
     logs, angles, error = np.sum([factor.power(kept) for factor in factors], axis=0)
+    logs = np.minimum(logs, LARGEST_EXPONENT)  # above 0 by rounding alone, which ``error`` bounds
     transform = np.zeros(size // 2 + 1, complex)
     transform[kept] = np.exp(logs) * (np.cos(angles) + 1j * np.sin(angles))
     most = _rounding(logs, error, rounding, size) + 2 / size * dropped * math.exp(-FADED_MODULUS) * (1 + 1e-9)

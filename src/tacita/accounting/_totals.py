@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tacita.accounting._loss_law import LARGEST_LOSS, LossLaw, Stretch
-from tacita.accounting._pairs import Part
+from tacita.accounting._pairs import DominatingPair, Part
 from tacita.accounting._rare_losses import RareTotal, rare_total
 from tacita.accounting._saddle import LEAST_SHARE, Saddle, tail
 from tacita.accounting._several_rare_losses import Rare
@@ -28,6 +28,7 @@ RARE_POINTS = 2**17  # of one law of large losses
 NUMBER = 1e-3  # of large losses, expected in all queries
 LOW_NUMBER = 1e-5  # of losses far below 0, which count as less low
 NO_NUMBER = 1e-290
+NO_WAY_BACK = 4.0  # times the window's width: how far below 0 losses are told apart
 LOWER = 4.0  # times the cut: how far below 0 the bulk is looked at
 DETAIL = 5e-3  # of epsilon: the coarser grid, so that it shows how large losses fall
 ROUNDING = 1e-12  # of sums
@@ -84,7 +85,7 @@ class Window:
         saddle, least = self.saddle, min(intervals)
         laws: list[tuple[LossLaw, int]] = []
         for (pair, queries), interval in zip(self.parts, intervals, strict=True):
-            law = pair.law(_multiple(interval, least), tail(saddle.delta, queries), swapped=self.swapped)
+            law = self._law(pair, _multiple(interval, least), tail(saddle.delta, queries))
             laws.append((law, queries))
         highest, margin = math.inf, 0.0
         if math.isfinite(saddle.above):
@@ -116,8 +117,28 @@ class Window:
         return total, least <= wanted
 
     @property
+    def lowest(self) -> float:
+        """The least loss that is told apart from smaller ones, which are raised to it: no total comes back from it."""
+        return -NO_WAY_BACK * self.width
+
+    def _law(self, pair: DominatingPair, interval: float, tail: float) -> LossLaw:
+        ends = pair.reach(tail, swapped=self.swapped)
+        if ends is None or ends[0] >= self.lowest:
+            return pair.law(interval, tail, swapped=self.swapped)
+        first = math.floor(self.lowest / interval)
+        return pair.stretch(
+            interval, first, max(first + 1, math.ceil(ends[1] / interval)), swapped=self.swapped
+        ).whole()
+
+    @property
     def _spans(self) -> list[float]:
-        return [pair.span(tail(self.saddle.delta, n), swapped=self.swapped) for pair, n in self.parts]
+        return [self._span(pair, tail(self.saddle.delta, n)) for pair, n in self.parts]
+
+    def _span(self, pair: DominatingPair, tail: float) -> float:
+        ends = pair.reach(tail, swapped=self.swapped)
+        if ends is None or ends[0] >= self.lowest:
+            return pair.span(tail, swapped=self.swapped)
+        return max(ends[1], 0.0) - self.lowest
 
     @property
     def _scale(self) -> float:
@@ -178,7 +199,7 @@ def _parted(part: Part, fine: float, interval: float, most_points: float, window
         whole = LossLaw(fine, law.first, law.masses, 0.0, law.loss_error)
         return Parted(whole, Rare(interval, 1, np.array([NO_NUMBER]), 0.0), queries * law.infinity)
     cut = max(1, math.ceil(known[1] / interval))
-    lowest = max(ends[0], min(low[0], -LOWER * cut * interval))
+    lowest = max(ends[0], min(low[0], -LOWER * cut * interval), min(window.lowest, -LOWER * cut * interval))
     first, last = math.floor(lowest / fine), cut * round(interval / fine)
     highest = max(cut + 1, math.ceil(ends[1] / interval))
     if max(last - first, highest - cut) > most_points:

@@ -86,19 +86,19 @@ def epsilon(spends: Sequence[Spend], delta: float) -> Bound:
         >>> round(epsilon([Spend(once, 10)], delta=1e-5).epsilon, 4)
         46.2112
     """
-    return _coupled_epsilon(_merged(spends), _validate.delta("delta", delta))
+    return _coupled_epsilon(merged(spends), _validate.delta("delta", delta))
 
 
 def expected_epsilon(spends: Sequence[Spend], delta: float) -> float | None:
     """Return a cheap estimate of :func:`epsilon`, which is not a bound; ``None`` if there is none."""
-    merged = _merged(spends)
-    return estimated_epsilon(merged, delta) if _by_pld_alone(merged) else None
+    every = merged(spends)
+    return estimated_epsilon(every, delta) if _by_pld_alone(every) else None
 
 
 def near_epsilon(spends: Sequence[Spend], delta: float) -> float | None:
     """Return a near estimate of :func:`epsilon`, which is not a bound; ``None`` if there is none."""
-    merged = _merged(spends)
-    return approximate_epsilon(merged, delta) if _by_pld_alone(merged) else None
+    every = merged(spends)
+    return approximate_epsilon(every, delta) if _by_pld_alone(every) else None
 
 
 def _by_pld_alone(spends: tuple[Spend, ...]) -> bool:
@@ -109,7 +109,7 @@ def _by_pld_alone(spends: tuple[Spend, ...]) -> bool:
 
 def delta(spends: Sequence[Spend], epsilon: float) -> Bound:
     """Return the delta of all ``spends`` together at ``epsilon`` >= 0, rounded up; 1 if nothing is guaranteed."""
-    return _delta(_merged(spends), _validate.non_negative("epsilon", epsilon))
+    return _delta(merged(spends), _validate.non_negative("epsilon", epsilon))
 
 
 def _coupled_epsilon(spends: tuple[Spend, ...], delta: float) -> Bound:
@@ -155,6 +155,11 @@ def _epsilon(spends: tuple[Spend, ...], delta: float) -> Bound:
             "smaller failure probabilities, or more noise."
         )
     return Bound(value, delta, accountant)
+
+
+def noise_delta(spends: tuple[Spend, ...], epsilon: float) -> float:
+    """Return delta of private, merged ``spends`` without the failures that are added to it, rounded up."""
+    return min(1.0, _least_delta(spends, epsilon)[0])
 
 
 @lru_cache(maxsize=256)
@@ -315,7 +320,7 @@ def _inverted(falling: Callable[[float], float], target: float, most: float = 1e
     return upper
 
 
-def _merged(spends: Sequence[Spend]) -> tuple[Spend, ...]:
+def merged(spends: Sequence[Spend]) -> tuple[Spend, ...]:
     """Drop spends without queries, and merge equal events that compose query by query and have no coupling gap."""
     relations = {spend.event.relation for spend in spends}
     if len(relations) > 1:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from tacita.accounting import accountant
 from tacita.accounting.accountant import Bound
+from tacita.accounting.curve import PrivacyCurve, privacy_curve, worst_curve
 from tacita.accounting.events import Spend
 from tacita.accounting.parts import Part, record_classes
 from tacita.accounting.renyi_filter import RenyiFilter
@@ -23,6 +24,11 @@ def worst_bound(charges: Sequence[Charge], delta: float) -> Bound:
 def worst_delta(charges: Sequence[Charge], epsilon: float) -> float:
     """Return the largest delta over the classes of records."""
     return max(accountant.delta(spends, epsilon).delta for spends in _classes(charges))
+
+
+def worst_privacy_curve(charges: Sequence[Charge]) -> PrivacyCurve:
+    """Return the largest delta over the classes of records, at every epsilon."""
+    return worst_curve([privacy_curve(spends) for spends in _classes(charges)])
 
 
 def worst_divergence(charges: Sequence[Charge], rule: RenyiFilter) -> float:

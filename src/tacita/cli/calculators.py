@@ -117,12 +117,13 @@ def _show(
     delta: float,
     as_json: bool,
 ) -> None:
-    from tacita.accounting import RELATIONS, Spend, attack_accuracy, epsilon, moved
+    from tacita.accounting import RELATIONS, Spend, attack_accuracy, curve_accuracy, epsilon, moved, privacy_curve
 
     _check(sample_rate, steps, delta)
     noise_std = noise_multiplier * moved(relation)
     bounds = {one: epsilon([Spend(_event(one, sample_rate, noise_std), steps)], delta) for one in RELATIONS}
     own = bounds[relation]
+    curve = privacy_curve([Spend(_event(relation, sample_rate, noise_std), steps)])
     record = {
         "epsilon": _finite(own.epsilon),
         "delta": delta,
@@ -131,7 +132,8 @@ def _show(
         "noise_std_over_max_grad_norm": noise_std,
         "sample_rate": sample_rate,
         "steps": steps,
-        "attack_accuracy": attack_accuracy(own.epsilon, delta),
+        "attack_accuracy": min(attack_accuracy(own.epsilon, delta), curve_accuracy(curve.deltas)),
+        "gdp_mu": curve.gaussian_mu(own.epsilon),
         "accountant": own.accountant,
         "same_noise_under": {other: _finite(bound.epsilon) for other, bound in bounds.items() if other != relation},
     }
@@ -158,7 +160,7 @@ def _noise(value: float) -> str:
 
 def _table(record: dict[str, Any]) -> str:
     from tacita.accounting import moved
-    from tacita.ledger.text_lines import right_in_words
+    from tacita.ledger.text_lines import right_in_words, rounded_up
 
     relation = record["neighboring_relation"]
     risk = right_in_words(record["attack_accuracy"])
@@ -169,6 +171,14 @@ def _table(record: dict[str, Any]) -> str:
         "noise multiplier": f"{_noise(record['noise_multiplier'])} x sensitivity {sensitivity}, a noise_std of "
         f"{_noise(record['noise_std_over_max_grad_norm'])} C (C: clipping threshold of one record)",
         "steps": f"{record['steps']:,}, each with a sample rate of {record['sample_rate']:g} (Poisson sampling)",
+        **(
+            {}
+            if record["gdp_mu"] is None
+            else {
+                "mu": f"<= {rounded_up(record['gdp_mu'])} (the Gaussian curve of this mu "
+                "has no smaller delta at any epsilon up to the one above)"
+            }
+        ),
         "risk": f"an attacker who is 50 : 50 before about one record {risk} afterwards, having seen everything that "
         "was released",
         "accountant": f"{record['accountant']}, an upper bound",

@@ -8,9 +8,12 @@ from abc import ABC
 from itertools import takewhile
 from pathlib import Path
 
+import numpy as np
+
 from tacita import _validate
 from tacita.accounting.accountant import Bound
-from tacita.accounting.composition import worst_bound, worst_delta, worst_divergence
+from tacita.accounting.composition import worst_bound, worst_delta, worst_divergence, worst_privacy_curve
+from tacita.accounting.curve import PrivacyCurve
 from tacita.accounting.events import Spend
 from tacita.accounting.parts import Part, overlap
 from tacita.accounting.relations import NeighboringRelation
@@ -96,6 +99,13 @@ class ReadableLedger(ABC):
         if self.conditions:
             return 1.0
         return rule.delta(epsilon) if rule is not None and plan else worst_delta(plan, epsilon)
+
+    def conditional_curve(self) -> PrivacyCurve:
+        """Return delta of the plan at every epsilon >= 0, provided that all :attr:`conditions` hold."""
+        plan, rule = self._registry.plan(), self._registry.filter
+        if rule is None or not plan:
+            return worst_privacy_curve(plan)
+        return PrivacyCurve(lambda epsilons: np.array([rule.delta(float(one)) for one in epsilons]), False)
 
     def spends(
         self, part: Part | None = None, *, share: Share | None = None, before: Session | None = None

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tacita import _validate
+from tacita.accounting import attack_accuracy, curve_accuracy
+from tacita.accounting.accountant import Bound
 from tacita.accounting.events import Event, NoiseSettings
 from tacita.accounting.events.sampled import SampledEvent
 from tacita.accounting.events.wrapped import NOISES, RepeatAndSelectEvent, hardening
@@ -18,7 +20,7 @@ from tacita.ledger.hash_chain import Anchor, canonical
 from tacita.ledger.ledger import Ledger
 from tacita.ledger.session import Session
 from tacita.ledger.statement_text import write_text
-from tacita.ledger.verdict import verdict
+from tacita.ledger.verdict import RISK, verdict
 
 FLOATING_POINT = (
     "Attacks on the floating-point arithmetic of the noise are out of scope: computers keep finitely many digits of a "
@@ -34,6 +36,8 @@ CAVEATS = (
     "models that were trained or compared outside this ledger.",
 )
 
+WHOLE_CURVE = "the whole privacy curve"
+PART_OF_CURVE = "epsilon and delta or a Rényi curve, because no more is known: the true number may be far less"
 LARGE_DELTA = 0.01  # too large for any data set of 100 units and more
 
 PROMISE = (
@@ -102,8 +106,11 @@ class Statement:
     (no noise, or noise from a seed) or "ledger not intact". It is "private model, exact score" (or "private model under
     conditions, exact score") if ``holdout_score`` is outside the guarantee, by ``"private": false``, and its rows were
     not declared public, by ``"of_rows": "public"``. ``attack_accuracy`` is the largest chance that an attacker who is
-    undecided before is right about one unit (:func:`tacita.accounting.attack_accuracy`), ``null`` unless the verdict
-    begins with "private"; such a score is not among what the attacker sees. The fields of a single session (sampler,
+    undecided before is right about one unit (:func:`tacita.accounting.curve_accuracy`); such a score is not among what
+    the attacker sees. ``attack_accuracy_from`` says what it was computed from. ``gdp_mu`` is the least mu whose
+    Gaussian query has at every epsilon up to the stated one no smaller delta than the plan (above that epsilon, the
+    plan's delta is at most ``delta``); ``null`` where none is known. All three are ``null`` unless the verdict begins
+    with "private". The fields of a single session (sampler,
     noise, ...) are those of the main one (:func:`main_session`). Infinite settings are the text "inf".
     """
 
@@ -185,8 +192,22 @@ def _guarantee(ledger: Ledger, delta: float) -> dict[str, Any]:
         "neighboring_relation": ledger.neighboring_relation,
         "privacy_unit": ledger.privacy_unit,
         "accountant": bound.accountant,
+        **_risk(ledger, bound),
         "assumptions": list(ledger.assumptions),
         "disclaimers": _disclaimers(ledger),
+    }
+
+
+def _risk(ledger: Ledger, bound: Bound) -> dict[str, Any]:
+    """Return what the whole privacy curve of the plan says of an attacker; no more than its one point says."""
+    if not math.isfinite(bound.epsilon):
+        return dict.fromkeys(RISK)
+    curve = ledger.conditional_curve()
+    accuracy = min(attack_accuracy(bound.epsilon, bound.delta), curve_accuracy(curve.deltas))
+    return {
+        "attack_accuracy": accuracy,
+        "attack_accuracy_from": WHOLE_CURVE if curve.whole else PART_OF_CURVE,
+        "gdp_mu": curve.gaussian_mu(bound.epsilon),
     }
 
 

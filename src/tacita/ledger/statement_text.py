@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-from tacita.accounting import attack_accuracy
+from tacita.accounting import gaussian_delta, gaussian_mu
 from tacita.accounting.relations import NeighboringRelation
 from tacita.ledger.statement_appendix import Appendix
 from tacita.ledger.text_lines import TextLines, in_words, percent_up, right_in_words, rounded_up
@@ -162,6 +162,8 @@ class _Page:
         relation = fields["neighboring_relation"]
         lines.row("Neighbours", f"the data sets compared differ in one unit. By {relation}, {NEIGHBOURS[relation]}.")
         if epsilon is not None:
+            if fields["gdp_mu"] is not None:
+                lines.row("mu", _mu(fields["gdp_mu"], epsilon, fields["delta"]))
             lines.row("In words", _odds(epsilon, fields["delta"], _released(fields)))
         lines.row("Risk", _risk(fields))
         if epsilon is not None:
@@ -250,12 +252,27 @@ def _risk(fields: Mapping[str, Any]) -> str:
     if accuracy is None:
         return f"{before} {right_in_words(None)} afterwards: no limit is guaranteed."
     conditions = ", if the conditions hold" if fields["conditions"] else ""
-    return f"{before} {right_in_words(accuracy)} after seeing {_released(fields)}{conditions} (50 % is mere guessing)."
+    known = fields["attack_accuracy_from"]
+    return (
+        f"{before} {right_in_words(accuracy)} after seeing {_released(fields)}{conditions} (50 % is mere guessing). "
+        f"Computed from {known}."
+    )
+
+
+def _mu(mu: float, epsilon: float, delta: float) -> str:
+    return (
+        f"<= {rounded_up(mu)}: at every epsilon up to {rounded_up(epsilon)}, delta is at most that of one query with "
+        f"Gaussian noise of 1/mu times its sensitivity (Gaussian differential privacy); above, it is at most {delta:g}."
+    )
 
 
 def _scale(delta: float) -> str:
-    points = ", ".join(f"{epsilon:g}: {percent_up(attack_accuracy(epsilon, delta))}" for epsilon in SCALE)
-    return f"that risk by epsilon is 0: 50 %, {points}. One published scale calls epsilon {TIERS}."
+    shares = [(1 + gaussian_delta(gaussian_mu(epsilon, delta), 0.0)) / 2 for epsilon in SCALE]
+    points = ", ".join(f"{epsilon:g}: {percent_up(share)}" for epsilon, share in zip(SCALE, shares, strict=True))
+    return (
+        f"that risk, for one query with Gaussian noise at this delta, by epsilon is 0: 50 %, {points}. "
+        f"One published scale calls epsilon {TIERS}."
+    )
 
 
 def _delta(delta: float, rows: Any) -> str:

@@ -3,14 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
-from tacita.accounting import attack_accuracy
-
 NEXT_TO_NOTHING = 20.0  # from this epsilon on, the statement calls its promise by this name
+RISK = ("attack_accuracy", "attack_accuracy_from", "gdp_mu")  # follow from the whole privacy curve
 BUT_NEXT_TO_NOTHING = ", but epsilon promises next to nothing"
 
 
 def verdict(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Sum the guarantee up for programs, and say what it lets an attacker guess who is undecided before."""
+    """Sum the guarantee up for programs, and take the risk away where nothing is guaranteed."""
     epsilon = fields["conditional_epsilon"] if fields["conditions"] else fields["epsilon"]
     if not fields["ledger_verified"]:
         found = "ledger not intact"
@@ -20,10 +19,8 @@ def verdict(fields: Mapping[str, Any]) -> dict[str, Any]:
         found = "private model" if exact_score(fields) else "private"
         found += " under conditions" if fields["conditions"] else ""
         found += ", exact score" if exact_score(fields) else ""
-    accuracy = None
-    if epsilon is not None and found.startswith("private"):
-        accuracy = attack_accuracy(epsilon, fields["delta"])
-    return {"verdict": found, "attack_accuracy": accuracy}
+    guaranteed = epsilon is not None and found.startswith("private")
+    return {"verdict": found, **(dict.fromkeys(RISK) if not guaranteed else {name: fields[name] for name in RISK})}
 
 
 def promises_next_to_nothing(fields: Mapping[str, Any]) -> bool:

@@ -12,7 +12,8 @@ from typing import Any
 
 from tacita.training.run_facts import tacita_version
 
-WORDS = frozenset({"accountant", "assumptions", "caveats", "disclaimers", "sampler"})
+WORDS = frozenset({"accountant", "assumptions", "attack_accuracy_from", "caveats", "disclaimers", "sampler"})
+ADDED = frozenset({"attack_accuracy_from", "gdp_mu"})  # statements of 0.1 do not have them
 UPPER_BOUNDS = frozenset(
     {
         "attack_accuracy",
@@ -21,6 +22,7 @@ UPPER_BOUNDS = frozenset(
         "epsilon",
         "epsilon_spent",
         "failure_delta",
+        "gdp_mu",
     }
 )
 PRIVATE = "private"  # verdicts that begin so differ in what they say beside it, but for this:
@@ -65,7 +67,7 @@ def compare_statements(stated: Mapping[str, Any], again: Mapping[str, Any], *, s
     other = sealed and version is not None and version != tacita_version()
     one, two = ({name: _as_text(value) for name, value in x.items()} for x in (stated, again))
     found = sorted(name for name in {*one, *two} if one.get(name) != two.get(name))
-    worded = [name for name in found if other and name in stated and name in again and _reworded(name, stated, again)]
+    worded = [name for name in found if other and name in again and _reworded(name, stated, again)]
     changed = [name for name in found if name not in worded]
     names = (tuple(name if name.isidentifier() else repr(name) for name in these) for these in (changed, worded))
     return ComparedStatements(*names, words_may_differ=other, version=str(version))
@@ -86,6 +88,8 @@ def _as_text(value: Any) -> str:
 
 def _reworded(name: str, stated: Mapping[str, Any], again: Mapping[str, Any]) -> bool:
     """Return whether a field says the same in other words, or a larger bound."""
+    if name not in stated:
+        return name in ADDED
     before, now = stated[name], again[name]
     if name in WORDS:
         return type(before) is type(now)

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from tacita.accounting import Spend, epsilon
+from tacita.accounting import PrivacyCurve, Spend, epsilon
+from tacita.accounting.curve import LARGEST_EPSILON
 from tacita.errors import LedgerError, UnsupportedEventError
 from tacita.ledger import Ledger
 from tacita.ledger.statement import main_session
@@ -22,6 +23,7 @@ from tacita.training.sealed_run import LEDGER, SealedRun
 
 DELTAS = tuple(10.0**exponent for exponent in range(-10, -1))
 RATES = (1e-4, 1e-3, 1e-2, 0.1, 0.5)  # false positive rates of the table
+EPSILONS = 1000  # of the privacy curve, for the trade-off curve
 POINTS = 9  # of the curve over steps
 Points = list[tuple[float, float]]
 
@@ -39,6 +41,7 @@ class RunNumbers:
         by_steps: Pairs of a number of training steps, and the plan's epsilon if it had only so many.
         by_session: The epsilon of each session alone, by its id.
         audit: The audit that lies beside the run; ``None`` if there is none.
+        curve: Delta of the plan at every epsilon; ``None`` if the ledger cannot be read.
     """
 
     folder: Path
@@ -49,6 +52,7 @@ class RunNumbers:
     by_steps: Points
     by_session: dict[str, float]
     audit: RunAudit | None = None
+    curve: PrivacyCurve | None = None
 
     @classmethod
     def of(cls, folder: str | Path) -> "RunNumbers":
@@ -64,10 +68,11 @@ class RunNumbers:
             ledger = Ledger.load(Path(folder) / LEDGER)
             delta = float(fields["delta"])
             curves = (_by_delta(ledger, delta), _by_steps(ledger, delta), _by_session(ledger, delta))
+            whole = ledger.conditional_curve()
         except (LedgerError, LookupError, TypeError, ValueError):  # it was changed, and ``faults`` says so
-            curves = (none, none, {})
+            curves, whole = (none, none, {}), None
         audit = RunAudit.beside(Path(folder), fields)
-        return cls(Path(folder), fields, checked.text, checked.faults, *curves, audit)
+        return cls(Path(folder), fields, checked.text, checked.faults, *curves, audit, whole)
 
     @property
     def clients(self) -> bool:
@@ -96,9 +101,13 @@ class RunNumbers:
     def most_true_positives(self, rates: np.ndarray) -> np.ndarray:
         """Return the largest true positive rate of any attack at each false positive rate.
 
-        It is the least that the pairs of ``by_delta`` allow; each of them is a guarantee.
+        It is the trade-off curve that belongs to the whole curve of deltas, and the pairs of ``by_delta``, each of
+        which is a guarantee, too.
         """
         limits = [allowed(rates, value, delta) for delta, value in self.by_delta]
+        if self.curve is not None and self.by_delta:
+            epsilons = np.linspace(0.0, max(value for _, value in self.by_delta), EPSILONS)
+            limits.append(self.curve.true_positives(rates, np.minimum(epsilons, LARGEST_EPSILON)))
         return np.min([np.ones_like(rates), *limits], axis=0)
 
 
