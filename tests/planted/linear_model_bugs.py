@@ -279,8 +279,8 @@ def distances_from_the_exact_mean():
     """The widths of columns are bought from distances to their exact mean, which one record moves for all rows."""
     released = mean.released_mean
 
-    def exact(paying, session, rows, share):
-        _, noise_std = released(paying, session, rows, share)
+    def exact(paying, session, rows, max_norm, share):
+        _, noise_std = released(paying, session, rows, max_norm, share)
         return rows.dense(slice(0, rows.shape[0])).nan_to_num().mean(dim=0).numpy(), noise_std
 
     put(mean, "released_mean", exact)
