@@ -25,7 +25,7 @@ def of_accuracy(rows, accuracy, noise, narrower=1.0):
     generator = np.random.default_rng(rows)
     right = generator.binomial(rows, accuracy, DRAWS)
     counts = noisy(generator, np.stack([right, rows - right]), noise)
-    found = [intervals.share(*pair, noise) for pair in counts.T.tolist()]
+    found = [intervals.share(kept, others, noise) for kept, others in counts.T.tolist()]
     if narrower != 1:
         middle = [(one.lower + one.upper) / 2 for one in found]
         half = [(one.upper - one.lower) / 2 / narrower for one in found]
@@ -78,7 +78,7 @@ def test_auc(rows, gap):
             noisy(generator, generator.multinomial(size, law, DRAWS), noise)
             for size, law in zip((rows - rows // 4, rows // 4), laws, strict=True)
         ]
-        found = [intervals.area_under_curve(*pair, noise) for pair in zip(*classes, strict=True)]
+        found = [intervals.area_under_curve(first, second, noise) for first, second in zip(*classes, strict=True)]
         given = [one for one in found if one is not None]
         if len(given) > DRAWS / 2:
             assert covers(given, norm.cdf(gap / 2**0.5)) >= FEWEST, noise
