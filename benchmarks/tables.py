@@ -64,12 +64,12 @@ def adult(folder: Path, run: int) -> tuple[Path, Path]:
 
 def bank(folder: Path, run: int) -> tuple[Path, Path]:
     lines = gzip.decompress((DATA / "tabular/bank_full.csv.gz").read_bytes()).decode().splitlines()
-    return _split(folder / f"bank{run}", "", lines, run)
+    return split(folder / f"bank{run}", "", lines, run)
 
 
 def housing(folder: Path, run: int) -> tuple[Path, Path]:
     head, *lines = gzip.decompress((DATA / "tabular/cal_housing.csv.gz").read_bytes()).decode().splitlines()
-    return _split(folder / f"housing{run}", head + "\n", lines, run)
+    return split(folder / f"housing{run}", head + "\n", lines, run)
 
 
 def mnist(folder: Path, run: int) -> tuple[Path, Path]:
@@ -86,7 +86,7 @@ def mnist(folder: Path, run: int) -> tuple[Path, Path]:
     return paths[0], paths[1]
 
 
-def _split(stem: Path, head: str, lines: list[str], run: int) -> tuple[Path, Path]:
+def split(stem: Path, head: str, lines: list[str], run: int) -> tuple[Path, Path]:
     """A fifth of the lines is set aside, another one in every run: one fifth alone may be easy or hard by luck."""
     order = np.random.default_rng(run).permutation(len(lines))
     parts = np.split(order, [len(lines) // 5])
@@ -108,8 +108,8 @@ CASES = (
 )  # fmt: skip
 
 
-def one_run(case: Case, train: Path, unseen: Path, output: Path) -> tuple[float, float, dict[str, Any]]:
-    """The figure on unseen rows, the seconds it took, and the score that the run itself stated."""
+def one_run(case: Case, train: Path, unseen: Path, output: Path) -> tuple[dict[str, float], float, dict[str, Any]]:
+    """The figures on unseen rows, the seconds it took, and the score that the run itself stated."""
     flags = [str(unseen) if flag == "UNSEEN" else flag for flag in case.flags]
     epsilon, delta = case.budget
     command = ["train", str(train), "--target", case.target, "--epsilon", epsilon, "--delta", delta, *flags]
@@ -121,25 +121,31 @@ def one_run(case: Case, train: Path, unseen: Path, output: Path) -> tuple[float,
     )
     seconds = time.perf_counter() - start
     model = tacita.load(output)
-    return figure(case, model, unseen), seconds, model.statement["holdout_score"]
+    return figures(model, case.target, unseen), seconds, model.statement["holdout_score"]
 
 
-def figure(case: Case, model: TableModel, unseen: Path) -> float:
-    """Accuracy, AUC or R2 on the unseen rows; labels are read as they stand, not by the model's own encoder."""
-    reading = model.encoder.reading
-    table = read_table(unseen, reading, only=model.encoder.columns())
-    codes, texts = table.column(case.target).texts()
-    truth = np.array(texts, dtype=object)[codes]
-    if case.measure == "R2":
+def figures(model: TableModel, target: str, unseen: Path) -> dict[str, float]:
+    """R2 on the unseen rows, or accuracy, with the AUC beside it where there are two classes.
+
+    Labels are read as they stand, not by the model's own encoder.
+    """
+    table = read_table(unseen, model.encoder.reading, only=model.encoder.columns())
+    codes, texts = table.column(target).texts()
+    truth, predicted = np.array(texts, dtype=object)[codes], model.predict_table(table)
+    if model.encoder.task == "regression":
         numbers = truth.astype(np.float64)
-        left = np.square(model.predict_table(table) - numbers).sum()
-        return float(1 - left / np.square(numbers - numbers.mean()).sum())
-    if case.measure == "accuracy":
-        return float((model.predict_table(table) == truth).mean())
-    positive = truth == "yes"
-    ranks = rankdata(model.probabilities(table)[:, model.classes.index("yes")])
+        left = np.square(predicted - numbers).sum()
+        return {"R2": float(1 - left / np.square(numbers - numbers.mean()).sum())}
+    accuracy = {"accuracy": float((predicted == truth).mean())}
+    if len(model.classes) != 2:
+        return accuracy
+    return accuracy | {"AUC": area(truth == model.classes[1], model.probabilities(table)[:, 1])}
+
+
+def area(positive: np.ndarray, chance: np.ndarray) -> float:
+    """The area under the ROC curve; ties count one half."""
     pairs = positive.sum() * (~positive).sum()
-    return float((ranks[positive].sum() - positive.sum() * (positive.sum() + 1) / 2) / pairs)
+    return float((rankdata(chance)[positive].sum() - positive.sum() * (positive.sum() + 1) / 2) / pairs)
 
 
 def measure(case: Case, runs: int) -> dict[str, str]:
@@ -147,15 +153,18 @@ def measure(case: Case, runs: int) -> dict[str, str]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         found = [one_run(case, *case.prepare(folder, run), folder / f"run{run}") for run in range(runs)]
-    figures, seconds, stated = ([one[i] for one in found] for i in range(3))
+    every, seconds, stated = ([one[i] for one in found] for i in range(3))
+    values = [one[case.measure] for one in every]
+    others = [name for name in every[0] if name != case.measure]
     line = {
         "table": case.name,
         "measure": case.measure,
         "budget": f"({case.budget[0]}, {case.budget[1]})",
         "wanted": f"{case.wanted:g}",
-        "mean": f"{statistics.mean(figures):.4f}",
-        "each run": " ".join(f"{value:.4f}" for value in figures),
-        "reached": "yes" if statistics.mean(figures) >= case.wanted else "NO",
+        "mean": f"{statistics.mean(values):.4f}",
+        "each run": " ".join(f"{value:.4f}" for value in values),
+        "beside it": ", ".join(f"{name} {statistics.mean(one[name] for one in every):.4f}" for name in others),
+        "reached": "yes" if statistics.mean(values) >= case.wanted else "NO",
         "stated by the runs": " ".join([stated[0]["measure"], *(f"{one['value']:.3f}" for one in stated)]),
         "seconds a run": f"{statistics.median(seconds):.0f}",
         "measured on": case.unseen,
@@ -167,7 +176,7 @@ def measure(case: Case, runs: int) -> dict[str, str]:
 def write(lines: list[dict[str, str]]) -> None:
     """Replace these lines of docs/results.md; lines of cases that were not run stay."""
     names = list(lines[0])
-    kept = {row[0]: row for row in _rows(section(SCRIPT)) if len(row) == len(names)}
+    kept = {row[0]: row for row in rows_of(section(SCRIPT)) if len(row) == len(names)}
     kept |= {line["table"]: list(line.values()) for line in lines}
     order = [case.name for case in CASES if case.name in kept]
     body = [
@@ -183,7 +192,7 @@ def write(lines: list[dict[str, str]]) -> None:
     write_section(SCRIPT, body)
 
 
-def _rows(text: str) -> list[list[str]]:
+def rows_of(text: str) -> list[list[str]]:
     lines = [line for line in text.splitlines() if line.startswith("| ")]
     return [[cell.strip() for cell in next(csv.reader([line], delimiter="|"))[1:-1]] for line in lines[1:]]
 

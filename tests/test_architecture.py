@@ -1,8 +1,9 @@
-"""A floor of the house imports only what is below it; two rooms of one floor do not import each other."""
+"""A floor of the house imports only what is below it; two rooms of one floor do not import each other; no circles."""
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,57 @@ def test_imports_point_downwards():
         line for path in modules() for line in wrong_imports(path.read_text(), dotted(path), path.stem == "__init__")
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def imported_modules(source: str, module: str, is_package: bool, known: Iterable[str]) -> set[str]:
+    """The modules of ``known`` that ``source`` imports, by themselves or a name from them, in type checks too."""
+    package = module.split(".") if is_package else module.split(".")[:-1]
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            origin = ".".join([*base, *([node.module] if node.module else [])])
+            inside = {f"{origin}.{alias.name}" for alias in node.names}
+            found |= inside & set(known) or {origin}
+    return found & set(known)
+
+
+def circle(sources: Mapping[str, tuple[str, bool]]) -> list[str]:
+    """Modules that import each other in a circle, in order; empty if there is no circle.
+
+    Args:
+        sources: The source of each module by its dotted name, and whether it is a package's ``__init__``.
+    """
+    graph = {name: imported_modules(source, name, packaged, sources) for name, (source, packaged) in sources.items()}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return error.args[1]
+    return []
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    sources = {dotted(path): (path.read_text(), path.stem == "__init__") for path in modules()}
+    assert not (found := circle(sources)), " imports ".join(reversed(found))
+
+
+@pytest.mark.parametrize(
+    "back",
+    [
+        "from tacita.room import first",
+        "from tacita.room.first import x",
+        "from .first import x",
+        "import tacita.room.first",
+        "def late():\n    from tacita.room import first",
+        "if TYPE_CHECKING:\n    from tacita.room.first import x",
+    ],
+)
+def test_the_check_of_circles_can_fail(back: str):
+    sources = {"tacita.room.first": ("from tacita.room import second", False), "tacita.room.second": (back, False)}
+    assert {"tacita.room.first", "tacita.room.second"} == set(circle(sources))
+    assert not circle({**sources, "tacita.room.second": ("from tacita.room import third", False)})
 
 
 def picture(page: str) -> list[set[str]]:

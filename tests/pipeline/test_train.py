@@ -179,6 +179,7 @@ def test_a_public_test_file_takes_no_row_from_the_training(settings, table) -> N
     Path("test.csv").write_text(table.read_text())
     run = train_table(settings(test_file="test.csv"))
     assert run.fields["holdout_score"]["private"] is False
+    assert f"AUC {run.fields['holdout_score']['AUC']['value']:.3f}" in run.statement
     assert run.fields["verdict"] == "private"  # the rows of the score were declared public
     assert "test.csv" in run.fields["holdout_score"]["how"]
     assert "score" not in [one["purpose"] for one in run.fields["sessions"]]

@@ -17,7 +17,7 @@ from tacita.gradients.hessian_rows import HessianRowsEngine
 from tacita.gradients.linear_blocks import LinearBlocksEngine
 from tacita.gradients.linear_losses import LogisticLoss
 from tacita.gradients.row_blocks import DenseBlocks, SparseBlocks
-from tacita.linear_model import answers, budget, classification, mean, purchases
+from tacita.linear_model import answers, budget, classification, mean, purchases, scaler
 from tacita.linear_model.base import PrivateEstimator
 from tacita.linear_model.budget import FitBudget
 from tacita.linear_model.fitting import Paying
@@ -279,8 +279,8 @@ def distances_from_the_exact_mean():
     """The widths of columns are bought from distances to their exact mean, which one record moves for all rows."""
     released = mean.released_mean
 
-    def exact(paying, session, rows, share):
-        _, noise_std = released(paying, session, rows, share)
+    def exact(paying, session, rows, max_norm, share):
+        _, noise_std = released(paying, session, rows, max_norm, share)
         return rows.dense(slice(0, rows.shape[0])).nan_to_num().mean(dim=0).numpy(), noise_std
 
     put(mean, "released_mean", exact)
@@ -346,3 +346,9 @@ def the_second_derivative_is_taken_for_a_bound():
 def thresholds_among_subnormal_numbers():
     """A clipping threshold may be so small that float32 rounds what is clipped to it to a multiple of 1e-45."""
     put(_validate, "LEAST_THRESHOLD", 0.0)
+
+
+@bug(20, caught_by=["tests/linear_model/test_scaler.py::test_no_row_is_longer_than_what_it_is_clipped_to"])
+def squares_of_a_replaced_row_are_not_shifted():
+    """Rows (u, u^2) are clipped to sqrt(d), the radius of the ball in which only (u, u^2 - 1) lies."""
+    put(scaler, "SQUARES", {**scaler.SQUARES, "replace_one": (0.0, 1.0)})

@@ -100,7 +100,17 @@ def test_v22_proposition_30_with_the_sharp_constants():
     assert 0.3 < worst <= 1  # the bound is not idle: the specification's worst of 3000 is 0.92
 
 
-def test_v22_proposition_46_with_constant_one():
+def test_proposition_46_is_reached_by_a_constant_bias():
+    """Its constant 1/2 cannot be smaller, and a larger one makes plans look worse than they are."""
+    steps, bias, curved = 200, 0.3, 2.0
+    oracle = BiasedOracle(lambda params: {"w": curved * params["w"]}, bias, 0.0, 0)
+    free = Ball(radius=math.inf)
+    w = ProximalSGD(oracle, start(0.0), steps=steps, lr=1 / (2 * curved), penalty=free).run()["w"].numpy()
+    bound = last_iterate_risk(setting(curved, curved, 1e-9), steps=steps, bias=bias, variance=0.0)
+    assert float((curved / 2 * w**2).max()) == pytest.approx(bound, rel=1e-9)
+
+
+def test_v22_proposition_46_with_constant_one_half():
     worst = 0.0
     for seed, world in worlds():
         curved, slope, steps = world["curvature"] or 0.5, world["slope"], world["steps"]

@@ -10,7 +10,7 @@ from tacita.cli.names import names_of
 from tacita.cli.outputs import say_written, write_bytes
 
 if TYPE_CHECKING:
-    from tacita.tables.readers import FileFormat
+    from tacita.tables.csv_lines import FileFormat
 
 FLAT = Parameter(name="*")  # an object's fields are options by their own names
 FAULTY = 1
@@ -41,7 +41,7 @@ class TextFormat:
 
     def resolve(self) -> "FileFormat":
         """Return the format with defaults for what was not given."""
-        from tacita.tables.readers import FileFormat
+        from tacita.tables.csv_lines import FileFormat
 
         names = () if self.columns is None else names_of("columns", self.columns, keep_empty=True)
         default = FileFormat()
@@ -161,7 +161,8 @@ def check(
 
     from tacita.pipeline.settings import read_text
     from tacita.tables.check import check as look
-    from tacita.tables.readers import FileFormat, read_table
+    from tacita.tables.csv_lines import FileFormat
+    from tacita.tables.readers import read_table
     from tacita.tables.schema import Schema, Target
 
     declared = Schema() if schema is None else Schema.loads(read_text("schema", schema))

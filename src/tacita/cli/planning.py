@@ -1,4 +1,4 @@
-"""What ``tacita plan`` computes and shows, from the options that :mod:`tacita.cli.plan` declares."""
+"""What ``tacita plan`` computes and shows, from the options that :mod:`tacita.cli.plan_options` declares."""
 
 import sys
 from pathlib import Path
@@ -8,7 +8,7 @@ from rich.console import Console
 
 from tacita._files import replace_durably
 from tacita.cli.outputs import say_written, write_json
-from tacita.cli.plan import FederatedOptions, PlanGuarantee, PlanProblem, PlanTraining, SecondOrderOptions
+from tacita.cli.plan_options import FederatedOptions, PlanGuarantee, PlanProblem, PlanTraining, SecondOrderOptions
 from tacita.cli.working import Working
 from tacita.report.federated_plan import federated_figure, federated_record, show_federated
 from tacita.report.plan_figure import plan_figure

@@ -292,6 +292,9 @@ def _score(score: Any) -> str:
     words = f"{score['measure']}: {'no number' if value is None else f'{value:.3f}'}"
     if value is not None and low is not None and {"level", "rows"} <= set(score):
         words += f" ({score['level']:.0%} interval {low:g} to {high:g}, about {in_words(score['rows'])} rows)"
+    if isinstance(area := score.get("AUC"), Mapping) and area.get("value") is not None:
+        low, high = area.get("interval", (None, None))
+        words += f"; AUC {area['value']:.3f}" + (f" (interval {low:g} to {high:g})" if low is not None else "")
     guess = score.get("constant_guess")
     if isinstance(guess, Mapping):
         words += f"; always answering {guess['label']!r} has {guess['value']:.3f}"

@@ -11,20 +11,20 @@ from tacita.gradients.row_blocks import RowBlocks
 
 
 class ClampedRows(RowBlocks):
-    """The rows u = clamp((x - center) / scale, -1, 1), or (u, u^2); a row that is not finite stays so.
+    """The rows u = clamp((x - center) / scale, -1, 1), or (u, u^2 - shift); for a row that is not finite u = 0.
 
     Args:
         rows: (rows, columns).
         scale: (columns,).
         center: (columns,) or 0.
-        squares: Whether the squares follow.
+        shift: A public number. If given, the squares minus this number follow.
     """
 
     def __init__(
-        self, rows: np.ndarray, scale: np.ndarray, *, center: np.ndarray | float = 0.0, squares: bool = False
+        self, rows: np.ndarray, scale: np.ndarray, *, center: np.ndarray | float = 0.0, shift: float | None = None
     ) -> None:
-        self._rows, self._scale, self._center, self._squares = rows, scale, center, squares
-        self.shape = (rows.shape[0], (1 + squares) * rows.shape[1])
+        self._rows, self._scale, self._center, self._shift = rows, scale, center, shift
+        self.shape = (rows.shape[0], (1 if shift is None else 2) * rows.shape[1])
         self.dtype = torch.float64
 
     def dense(self, rows: slice | np.ndarray) -> torch.Tensor:
@@ -32,8 +32,8 @@ class ClampedRows(RowBlocks):
             block = (self._rows[rows].astype(np.float64) - self._center) / self._scale
         bad = ~np.isfinite(self._rows[rows]).all(axis=1)
         clamped = torch.from_numpy(np.clip(block, -1.0, 1.0))
-        clamped[torch.from_numpy(bad)] = torch.nan
-        return torch.cat([clamped, clamped.square()], dim=1) if self._squares else clamped
+        clamped[torch.from_numpy(bad)] = 0.0
+        return clamped if self._shift is None else torch.cat([clamped, clamped.square() - self._shift], dim=1)
 
     def products(self, rows: slice | np.ndarray, weights: torch.Tensor) -> torch.Tensor:
         return self.dense(rows) @ weights

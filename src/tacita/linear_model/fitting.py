@@ -1,6 +1,5 @@
 """The two ways to fit a linear model: steps on clipped gradients, and the solution from released second moments."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -77,10 +76,10 @@ class Paying:
         event = estimator.session_event(mechanism, self.sampler, self.budget.relation, shapes)
         return self.register(event, queries, "moments")
 
-    def bounded_session(self, columns: int, share: float) -> Session:
-        """Register one release of the sum of rows whose entries are in [-1, 1], with this share of the budget."""
+    def bounded_session(self, columns: int, max_norm: float, share: float) -> Session:
+        """Register one release of the sum of rows of norm at most ``max_norm``, with this share of the budget."""
         shapes = {"row": torch.Size([columns])}
-        event = bounded_rows(columns).session_event(self.mechanism(share), self.sampler, self.budget.relation, shapes)
+        event = bounded_rows(max_norm).session_event(self.mechanism(share), self.sampler, self.budget.relation, shapes)
         return self.register(event, 1, "moments")
 
     def mechanism(self, share: float, queries: int = 1) -> GaussianMechanism:
@@ -126,15 +125,17 @@ class Paying:
         )
 
 
-def bounded_rows(columns: int) -> ClippedSum:
-    """Return the estimator of the sum of rows whose entries are in [-1, 1]: their norm is at most sqrt(columns)."""
-    return ClippedSum(FlatClipper(max_grad_norm=math.sqrt(columns)))
+def bounded_rows(max_norm: float) -> ClippedSum:
+    """Return the estimator of the sum of rows of norm at most ``max_norm``; longer ones are clipped."""
+    return ClippedSum(FlatClipper(max_grad_norm=max_norm))
 
 
-def released_mean(paying: Paying, session: Session, rows: RowBlocks, share: float) -> tuple[np.ndarray, float]:
-    """Return the noisy mean of ``rows``, (columns,), whose entries are in [-1, 1], and its noise's deviation."""
+def released_mean(
+    paying: Paying, session: Session, rows: RowBlocks, max_norm: float, share: float
+) -> tuple[np.ndarray, float]:
+    """Return the noisy mean of ``rows``, (columns,), of norm at most ``max_norm``, and its noise's deviation."""
     source = TableRowsSource(rows, intercept=None)
-    oracle = paying.oracle(session, source, bounded_rows(rows.shape[1]), paying.mechanism(share))
+    oracle = paying.oracle(session, source, bounded_rows(max_norm), paying.mechanism(share))
     released = oracle.query({}).gradient["row"].numpy()
     session.close()
     (noise_std,) = oracle.noise_std.values()

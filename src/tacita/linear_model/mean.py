@@ -83,26 +83,27 @@ class PrivateMean(PrivateEstimator):
         declared = declared_scale(self.column_scale, columns)
         paying = self._paying(len(rows), scales=COLUMN_SIZES if declared is None else 0.0)
         budget = paying.budget
-        rest = budget.rest
+        rest, norm = budget.rest, math.sqrt(columns)  # of a row whose entries are in [-1, 1]
         center, widths, last = CENTER * rest, WIDTHS * rest, (1 - CENTER - WIDTHS) * rest
         for_scales = paying.register(budget.scales_event(columns), 1, "bounds") if declared is None else None
-        for_center = paying.bounded_session(columns, center)
+        for_center = paying.bounded_session(columns, norm, center)
         for_widths = paying.register(budget.scales_event(columns, widths), 1, "bounds")
-        for_mean = paying.bounded_session(columns, last)
+        for_mean = paying.bounded_session(columns, norm, last)
         if declared is not None or for_scales is None:
             scale = np.asarray(declared)
         else:
-            noise = budget.noise_multiplier(center) * math.sqrt(columns)
+            noise = budget.noise_multiplier(center) * norm
             found = buy_widths(for_scales, by_column(rows), paying.randomness, noise)
             scale = np.array([found[str(j)] for j in range(columns)])
-        first, _ = released_mean(paying, for_center, ClampedRows(rows, scale), center)
+        first, _ = released_mean(paying, for_center, ClampedRows(rows, scale), norm, center)
         self.center_ = first.clip(-1, 1) * scale
         with np.errstate(all="ignore"):  # a warning would tell what a row holds
             distances = by_column(rows.astype(np.float64) - self.center_)
-        noise = budget.noise_multiplier(last) * math.sqrt(columns)
+        noise = budget.noise_multiplier(last) * norm
         found = buy_widths(for_widths, distances, paying.randomness, noise)
         self.width_ = np.array([found[str(j)] for j in range(columns)])
-        moved, noise_std = released_mean(paying, for_mean, ClampedRows(rows, self.width_, center=self.center_), last)
+        within = ClampedRows(rows, self.width_, center=self.center_)
+        moved, noise_std = released_mean(paying, for_mean, within, norm, last)
         self.mean_ = self.center_ + moved * self.width_
         self.noise_std_ = noise_std * self.width_
         self._said(paying, [] if declared is not None else ["column_scale (bought)"])

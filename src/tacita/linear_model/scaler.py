@@ -1,5 +1,6 @@
 """A private standard scaler: the mean and the spread of every column, each a bounded sum with noise."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -16,14 +17,16 @@ from tacita.linear_model.purchases import buy_scales
 
 SCALES = 0.3  # share of mu^2 for the histograms of column sizes
 LEAST_VARIANCE = 1e-4  # of the square of a column's scale: what noise may leave of a variance
+# What is taken from each square, and the most that u^2 + (u^2 - shift)^2 then is: docs/derivations/linear-models.md, 3.
+SQUARES: dict[NeighboringRelation, tuple[float, float]] = {"zero_out_one": (0.0, 2.0), "replace_one": (1.0, 1.0)}
 
 
 class PrivateStandardScaler(OneToOneFeatureMixin, TransformerMixin, PrivateEstimator):
     r"""Standardise columns by means and variances that were released under (epsilon, delta)-differential privacy.
 
     A noisy histogram of every column gives its scale B, unless ``column_scale`` declares it. Entries are clamped to
-    [-B, B]. The sum of the vectors of :math:`x_j / B_j` and :math:`(x_j / B_j)^2`, clipped to norm
-    :math:`\sqrt{2 d}`, is released once.
+    [-B, B]. The sum of the vectors of :math:`u_j = x_j / B_j` and :math:`u_j^2` is released once. A row that is zeroed
+    out moves it by at most :math:`\sqrt{2 d}` and one that is replaced by at most :math:`2 \sqrt d`.
 
     Guarantee: everything that ``fit`` sets is (epsilon, delta)-private together; the number of rows is public. Rows
     that are transformed are not protected by it: pass them on to a private model alone.
@@ -70,7 +73,7 @@ class PrivateStandardScaler(OneToOneFeatureMixin, TransformerMixin, PrivateEstim
     def fit(self, X: Any, y: Any = None) -> Any:
         """Release the mean and the variance of each column of ``X``, (rows, columns), dense.
 
-        A row that holds NaN or an infinity contributes nothing.
+        A row that holds NaN or an infinity contributes nothing, which is as if it were zeros.
 
         Raises:
             ValueError: The budget is missing, delta is not below 1 / rows, or a setting is wrong.
@@ -83,15 +86,17 @@ class PrivateStandardScaler(OneToOneFeatureMixin, TransformerMixin, PrivateEstim
         scales = 0.0 if declared is not None else SCALES
         paying = self._paying(len(rows), scales=scales, moments=1.0 - scales)
         for_scales = paying.register(paying.budget.scales_event(columns), 1, "bounds") if scales else None
-        session = paying.bounded_session(2 * columns, paying.budget.moments)
+        shift, most = SQUARES[paying.budget.relation]
+        norm = math.sqrt(most * columns)
+        session = paying.bounded_session(2 * columns, norm, paying.budget.moments)
         if for_scales is None:
             self.column_scale_ = np.array(declared, np.float64)
         else:
             found = buy_scales(for_scales, by_column(rows), paying.randomness, rules.MOST)
             self.column_scale_ = np.array([found[str(j)] for j in range(columns)])
-        rows_and_squares = ClampedRows(rows, self.column_scale_, squares=True)
-        released, _ = released_mean(paying, session, rows_and_squares, paying.budget.moments)
-        first, second = released[:columns].clip(-1, 1), released[columns:].clip(0, 1)
+        rows_and_squares = ClampedRows(rows, self.column_scale_, shift=shift)
+        released, _ = released_mean(paying, session, rows_and_squares, norm, paying.budget.moments)
+        first, second = released[:columns].clip(-1, 1), (released[columns:] + shift).clip(0, 1)
         self.mean_ = first * self.column_scale_
         self.var_ = np.maximum(second - first**2, LEAST_VARIANCE) * self.column_scale_**2
         self.scale_ = np.sqrt(self.var_)

@@ -14,9 +14,9 @@ import numpy as np
 from tacita._files import replace_in_pieces
 from tacita.errors import DataStructureError
 from tacita.pipeline.table_model import TableModel
-from tacita.tables.csv_lines import blocks
+from tacita.tables.csv_lines import FileFormat, blocks
 from tacita.tables.features import NumberTarget
-from tacita.tables.readers import FileFormat, open_table
+from tacita.tables.readers import open_table
 from tacita.tables.table import Table
 from tacita.tables.table_file import ROWS
 

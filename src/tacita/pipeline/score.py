@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from tacita.audit.roc import auc
 from tacita.ledger import Session
 from tacita.pipeline.models import outputs
 from tacita.pipeline.purchases import buy_blocks
@@ -124,9 +125,12 @@ def exact(model: nn.Module, encoder: Encoder, chunks: Iterable[Encoded], how: st
 
     ``public`` says whether the rows were declared public; if not, the statement's verdict says so, too.
     """
+    rows = _scored(model, chunks)
+    area = _area(encoder, *rows)
     return {
         "measure": measure(encoder),
-        "value": exact_value(model, encoder, chunks),
+        "value": _value(encoder, *rows),
+        **({} if area is None else {"AUC": {"value": area}}),
         "private": False,
         "of_rows": "public" if public else "private",
         "how": how,
@@ -138,21 +142,33 @@ def exact_value(model: nn.Module, encoder: Encoder, chunks: Iterable[Encoded]) -
 
     A label that the model does not know counts as wrong.
     """
-    pairs = [_compared(model, encoder, rows) for rows in chunks]
-    found, target = (np.concatenate(parts) for parts in zip(*pairs, strict=True))
-    if encoder.task == "classification":
-        return float(np.mean(found == target)) if len(target) else None
-    spread = float(np.square(target - target.mean()).sum()) if len(target) else 0.0
-    return 1 - float(np.square(found - target).sum()) / spread if spread > 0 else None
+    return _value(encoder, *_scored(model, chunks))
 
 
-def _compared(model: nn.Module, encoder: Encoder, rows: Encoded) -> tuple[np.ndarray, np.ndarray]:
-    """Return predictions and answers: class numbers, -1 for a label the model does not know; or known numbers."""
-    target, known, labelled = _answers(rows)
-    found = _outputs(model, rows)
+def _scored(model: nn.Module, chunks: Iterable[Encoded]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return outputs, targets and a mask of the targets that the model knows, of all rows with a label."""
+    parts = []
+    for rows in chunks:
+        target, known, labelled = _answers(rows)
+        parts.append((_outputs(model, rows)[labelled], target[labelled], known[labelled]))
+    found, target, known = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return found, target, known
+
+
+def _value(encoder: Encoder, found: np.ndarray, target: np.ndarray, known: np.ndarray) -> float | None:
     if encoder.task == "classification":
-        return found.argmax(1)[labelled], np.where(known, target, -1)[labelled]
-    return found[known & labelled, 0], target[known & labelled]
+        return float(np.mean(known & (found.argmax(1) == target))) if len(target) else None
+    predicted, numbers = found[known, 0], target[known]
+    spread = float(np.square(numbers - numbers.mean()).sum()) if len(numbers) else 0.0
+    return 1 - float(np.square(predicted - numbers).sum()) / spread if spread > 0 else None
+
+
+def _area(encoder: Encoder, found: np.ndarray, target: np.ndarray, known: np.ndarray) -> float | None:
+    """Return the area under the ROC curve of two classes; ``None`` unless each has a row."""
+    if encoder.task != "classification" or len(encoder.classes) != 2:
+        return None
+    odds, second = found[known, 1] - found[known, 0], target[known] == 1
+    return auc(odds[second], odds[~second]) if 0 < second.sum() < len(second) else None
 
 
 def _outputs(model: nn.Module, rows: Encoded, *, alone: bool = False) -> np.ndarray:

@@ -13,7 +13,7 @@ from tacita import _validate
 from tacita._near_names import did_you_mean
 from tacita.accounting import NeighboringRelation, check_relation
 from tacita.ledger.about import check_about
-from tacita.tables.readers import FileFormat
+from tacita.tables.csv_lines import FileFormat
 
 Task = Literal["classification", "regression"]
 Hardened = Literal["rounded", "discrete"]

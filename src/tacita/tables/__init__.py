@@ -9,10 +9,11 @@ The exact counts and the encoded table are private. The survey, the encoder and 
 
 from tacita.tables.budget import PurchasePlan
 from tacita.tables.check import Report, check
+from tacita.tables.csv_lines import FileFormat
 from tacita.tables.draft import draft
 from tacita.tables.encoder_rules import make_encoder, public_rows
 from tacita.tables.encoding import Encoded, Encoder
-from tacita.tables.readers import FileFormat, read_table
+from tacita.tables.readers import read_table
 from tacita.tables.refinement import refined_columns
 from tacita.tables.schema import Schema, Target
 from tacita.tables.score import Score

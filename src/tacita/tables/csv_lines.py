@@ -1,4 +1,4 @@
-"""The bytes of a CSV as whole physical lines, block by block, and each block as columns of cells. Private.
+"""The format of a CSV, its bytes as whole physical lines, block by block, and each block as columns of cells. Private.
 
 A record is one physical line, and what it becomes depends on that line alone. Lines that are plain (the right width,
 quotes only around whole cells, no stray carriage return, well-formed text) are read together by Arrow; each of the
@@ -13,15 +13,13 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 
 from tacita.errors import DataStructureError
-from tacita.tables.cells import SPACES
-
-if TYPE_CHECKING:
-    from tacita.tables.readers import FileFormat
+from tacita.tables.cells import DECIMAL_MARKS, SPACES
 
 BLOCK = 2**22  # bytes of lines at once
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -29,6 +27,58 @@ _NEWLINE, _RETURN, _ASCII = 10, 13, 128
 _LONGEST = 100_000  # bytes; a longer line with quotes is read by itself, because that parser has a limit of its own
 _LARGEST_BLOCK = 2**30
 _ONE_BYTE = ("ascii", "iso8859", "cp125", "koi8", "mac", "cp437", "cp85")  # encodings in which ASCII bytes are ASCII
+
+
+_Character = Annotated[str, msgspec.Meta(min_length=1, max_length=1)]
+
+
+class FileFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The format of a file of text. Nothing is guessed from the rows; what is not given has the defaults below.
+
+    Attributes:
+        delimiter: One character between two cells of a CSV.
+        quote: One character around a cell that may hold the delimiter; doubled, it stands for itself.
+        encoding: The encoding of a CSV; any one that contains ASCII. Faulty bytes are replaced and never raise.
+        header: Whether the first line of a CSV holds the names of the columns.
+        columns: The names of the columns, for a CSV without a header.
+        decimal: The decimal mark of numbers in text, "." or ",".
+    """
+
+    delimiter: _Character = ","
+    quote: _Character = '"'
+    encoding: str = "utf-8"
+    header: bool = True
+    columns: tuple[str, ...] = ()
+    decimal: str = "."
+
+    def __post_init__(self):
+        _check_encoding(self.encoding)
+        for name in ("delimiter", "quote"):
+            character = getattr(self, name)
+            if len(character) != 1 or character in "\r\n" or not character.isascii():
+                raise ValueError(f"{name} must be one ASCII character on the line, got {character!r}.")
+        if self.delimiter == self.quote:
+            raise ValueError(f"delimiter and quote must differ, got {self.quote!r} for both.")
+        if self.decimal not in DECIMAL_MARKS:
+            raise ValueError(f'decimal must be "." or ",", got {self.decimal!r}.')
+        if self.header and self.columns:
+            raise ValueError("columns names the columns of a file without a header line: set header = false, too.")
+        if not self.header and not self.columns:
+            raise ValueError("header = false needs columns: without names the first record would become them.")
+        if repeated := [name for i, name in enumerate(self.columns) if name in self.columns[:i]]:
+            raise ValueError(f"columns must not repeat a name, got {repeated[0]!r} twice.")
+
+
+def _check_encoding(encoding: str) -> None:
+    probe = "".join(map(chr, range(128)))
+    try:
+        plain = probe.encode(encoding) == probe.encode("ascii")
+        plain = plain and rb"\ud800".decode(encoding, errors="replace") == r"\ud800"
+        bytes(range(128, 256)).decode(encoding, errors="replace")
+    except (LookupError, ValueError):
+        plain = False
+    if not plain:  # in UTF-16, for example, one odd record would shift all that follow
+        raise ValueError(f"encoding must be one that contains ASCII (utf-8, latin-1, cp1252, ...), got {encoding!r}.")
 
 
 def blocks(path: Path) -> Iterator[bytes]:
@@ -59,11 +109,10 @@ def _pieces(path: Path) -> Iterator[bytes]:
         raise DataStructureError(f"data must be a readable file, got {str(path)!r}.{compressed}") from None
 
 
-def split_line(line: str, reading: "FileFormat") -> list[str]:
+def split_line(line: str, reading: FileFormat) -> list[str]:
     """Split one physical line into cells; a line that the parser refuses has none.
 
     Example:
-        >>> from tacita.tables.readers import FileFormat
         >>> split_line('a, "b, c",d', FileFormat())
         ['a', 'b, c', 'd']
         >>> split_line('a,"never closed', FileFormat())
@@ -78,7 +127,7 @@ def split_line(line: str, reading: "FileFormat") -> list[str]:
     return rows[0] if rows else []
 
 
-def decoded_line(line: bytes, reading: "FileFormat") -> str:
+def decoded_line(line: bytes, reading: FileFormat) -> str:
     """Decode one line, without its carriage return; faulty bytes are replaced."""
     return line.removesuffix(b"\r").decode(reading.encoding, errors="replace")
 
@@ -109,7 +158,7 @@ class _Lines:
 
 
 def cells_of(
-    block: bytes, reading: "FileFormat", width: int, places: Mapping[str, int]
+    block: bytes, reading: FileFormat, width: int, places: Mapping[str, int]
 ) -> tuple[dict[str, Any], np.ndarray]:
     """Read a block of lines as columns of cells.
 
@@ -135,7 +184,7 @@ def cells_of(
     return {name: stripped(values) for name, values in columns.items()}, valid
 
 
-def _plain(lines: "_Lines", reading: "FileFormat", width: int) -> np.ndarray:
+def _plain(lines: "_Lines", reading: FileFormat, width: int) -> np.ndarray:
     """Return a mask of the lines that Arrow reads as the parser of single lines does.
 
     No other line changes what is decided about a line.
@@ -158,7 +207,7 @@ def _plain(lines: "_Lines", reading: "FileFormat", width: int) -> np.ndarray:
     return plain
 
 
-def _well_quoted(lines: "_Lines", quotes: np.ndarray, before: np.ndarray, reading: "FileFormat") -> np.ndarray:
+def _well_quoted(lines: "_Lines", quotes: np.ndarray, before: np.ndarray, reading: FileFormat) -> np.ndarray:
     """Return a mask of the lines whose quotes stand only around whole cells, none of them doubled."""
     bytes_of, starts, ends = lines.bytes_of, lines.starts, lines.ends
     line = np.searchsorted(ends, quotes)
@@ -191,7 +240,7 @@ def _known(encoding: str) -> bool:
     return name == "utf-8" or name.startswith(_ONE_BYTE)
 
 
-def _by_arrow(lines: bytes, rows: int, reading: "FileFormat", width: int, places: Mapping[str, int]) -> dict[str, Any]:
+def _by_arrow(lines: bytes, rows: int, reading: FileFormat, width: int, places: Mapping[str, int]) -> dict[str, Any]:
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
 

@@ -9,8 +9,8 @@ import json
 import numpy as np
 
 from tacita.tables.cells import DEFAULT_MISSING, MISSING, NUMBER
+from tacita.tables.csv_lines import FileFormat
 from tacita.tables.notation import DATES, date_formats, require_columns
-from tacita.tables.readers import FileFormat
 from tacita.tables.table import ArrayColumn, Column, Table, TextColumn
 
 MOSTLY = 0.9  # share of the cells that are not missing; a column with so many numbers is a number

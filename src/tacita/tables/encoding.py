@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tacita.tables.csv_lines import FileFormat
 from tacita.tables.features import ArrayPiece, CategoryPiece, ClassTarget, NumberPiece, NumberTarget
 from tacita.tables.image_features import ScatteringPiece
-from tacita.tables.readers import FileFormat
 from tacita.tables.strict import strict
 from tacita.tables.table import Table
 

@@ -15,6 +15,7 @@ LEVEL = 0.95
 Z = 2.0  # standard deviations: 95.4 % of a normal law
 VISIBLE = 3.0  # a number of rows below so many standard deviations of its noise is taken for none
 ROUNDING = 1 / 12  # variance that rounding to whole numbers adds
+SKEW = (Z**2 - 1) / 6  # rows: what the skewness of a sum of rows moves its quantiles, at most
 FARTHEST = 1e3  # R2 is searched down to 1 - FARTHEST
 BIN_ERROR = 0.02  # allowed relative error of a mean that is read from bins, see bin_means
 STEEPEST = 6.0  # power of a value by which a bin's density may grow or fall
@@ -36,17 +37,31 @@ def share(right: float, wrong: float, noise_std: float) -> ScoreInterval:
     """Return the interval of right / (right + wrong), from two noisy counts.
 
     Example:
-        >>> found = share(80.0, 20.0, 0.0)  # Wilson's interval
+        >>> found = share(80.0, 20.0, 0.0)  # Wilson's interval, half a row wider
         >>> round(found.lower, 2), found.value, round(found.upper, 2)
-        (0.71, 0.8, 0.87)
+        (0.7, 0.8, 0.87)
     """
-    spread = math.sqrt(2 * (noise_std**2 + ROUNDING))
-    rows, levels = max(right + wrong, 0.0) + spread, np.linspace(0, 1, 4001)
-    off = (1 - levels) * right - levels * wrong
-    noise = (noise_std**2 + ROUNDING) * (levels**2 + (1 - levels) ** 2)
-    inside = levels[off**2 <= Z**2 * (rows * levels * (1 - levels) + noise)]
     value = min(max(right / max(right + wrong, 1.0), 0.0), 1.0)
-    return _interval(value, inside, (0.0, 1.0), most=0.8)
+    lower, upper = _share_end(wrong, right, noise_std), _share_end(right, wrong, noise_std)
+    if lower is None or upper is None or 1 - lower > upper:
+        return ScoreInterval(value=None, lower=0.0, upper=1.0)
+    return _between(value, 1 - lower, upper, most=0.8)
+
+
+def _share_end(right: float, wrong: float, noise_std: float) -> float | None:
+    r"""Return the largest level :math:`a` that the test does not reject as too large; ``None`` if it rejects all.
+
+    It rejects where :math:`a N - R > Z \sqrt{V(a)} + 1/2`, :math:`N = R + W`: above a root of a quadratic.
+    """
+    total, most, noise = right + wrong, right + SKEW, noise_std**2 + ROUNDING
+    of_rows = Z**2 * (max(total, 0.0) + math.sqrt(2 * noise) - 2 * noise)
+    if total - most <= Z * math.sqrt(noise):
+        return 1.0
+    if -most > Z * math.sqrt(noise):
+        return None
+    square, middle, rest = total**2 + of_rows, 2 * most * total + of_rows, most**2 - Z**2 * noise
+    root = math.sqrt(max(middle**2 - 4 * square * rest, 0.0))
+    return min(max((middle + root) / (2 * square), 0.0), 1.0) if square else 1.0
 
 
 def ratio(
@@ -165,6 +180,11 @@ def area_under_curve(negative: np.ndarray, positive: np.ndarray, noise_std: floa
 def _interval(value: float, inside: np.ndarray, widest: tuple[float, float], most: float) -> ScoreInterval:
     """Return the interval from the lowest to the highest value inside; without a value if it is wider than ``most``."""
     lower, upper = (float(inside[0]), float(inside[-1])) if len(inside) else widest
+    return _between(value, lower, upper, most)
+
+
+def _between(value: float, lower: float, upper: float, most: float) -> ScoreInterval:
+    """Return the interval, which holds its value; without a value if it is wider than ``most``."""
     if upper - lower > most:
         return ScoreInterval(value=None, lower=lower, upper=upper)
     return ScoreInterval(value=value, lower=min(lower, value), upper=max(upper, value))

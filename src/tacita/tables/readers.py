@@ -8,14 +8,11 @@ width does not count. The parsers' own messages, which quote cells, are never sh
 
 from collections.abc import Generator, Sequence
 from pathlib import Path
-from typing import Annotated
-
-import msgspec
 
 from tacita.errors import DataStructureError
 from tacita.tables.array_file import ArrayFile
-from tacita.tables.cells import DECIMAL_MARKS, parse_number
-from tacita.tables.csv_lines import blocks, cells_of, decoded_line, split_line
+from tacita.tables.cells import parse_number
+from tacita.tables.csv_lines import FileFormat, blocks, cells_of, decoded_line, split_line
 from tacita.tables.parquet_file import ParquetFile
 from tacita.tables.table import Column, Table, TextColumn
 from tacita.tables.table_file import TableFile, places
@@ -25,45 +22,6 @@ _BINARY = {  # how files begin that are not text
     b"PAR1": "a Parquet file: give it a name that ends in .parquet",
     b"\x1f\x8b": "compressed: give it a name that ends in .gz",
 }
-
-_Character = Annotated[str, msgspec.Meta(min_length=1, max_length=1)]
-
-
-class FileFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The format of a file of text. Nothing is guessed from the rows; what is not given has the defaults below.
-
-    Attributes:
-        delimiter: One character between two cells of a CSV.
-        quote: One character around a cell that may hold the delimiter; doubled, it stands for itself.
-        encoding: The encoding of a CSV; any one that contains ASCII. Faulty bytes are replaced and never raise.
-        header: Whether the first line of a CSV holds the names of the columns.
-        columns: The names of the columns, for a CSV without a header.
-        decimal: The decimal mark of numbers in text, "." or ",".
-    """
-
-    delimiter: _Character = ","
-    quote: _Character = '"'
-    encoding: str = "utf-8"
-    header: bool = True
-    columns: tuple[str, ...] = ()
-    decimal: str = "."
-
-    def __post_init__(self):
-        _check_encoding(self.encoding)
-        for name in ("delimiter", "quote"):
-            character = getattr(self, name)
-            if len(character) != 1 or character in "\r\n" or not character.isascii():
-                raise ValueError(f"{name} must be one ASCII character on the line, got {character!r}.")
-        if self.delimiter == self.quote:
-            raise ValueError(f"delimiter and quote must differ, got {self.quote!r} for both.")
-        if self.decimal not in DECIMAL_MARKS:
-            raise ValueError(f'decimal must be "." or ",", got {self.decimal!r}.')
-        if self.header and self.columns:
-            raise ValueError("columns names the columns of a file without a header line: set header = false, too.")
-        if not self.header and not self.columns:
-            raise ValueError("header = false needs columns: without names the first record would become them.")
-        if repeated := [name for i, name in enumerate(self.columns) if name in self.columns[:i]]:
-            raise ValueError(f"columns must not repeat a name, got {repeated[0]!r} twice.")
 
 
 def open_table(path: str | Path, reading: FileFormat | None = None, *, only: Sequence[str] | None = None) -> TableFile:
@@ -174,18 +132,6 @@ def _check_there(path: Path) -> None:
         raise DataStructureError(f"data must be a file that exists, got {str(path)!r}.")
     if path.is_dir():
         raise DataStructureError(f"data must be a file, got the folder {str(path)!r}.")
-
-
-def _check_encoding(encoding: str) -> None:
-    probe = "".join(map(chr, range(128)))
-    try:
-        plain = probe.encode(encoding) == probe.encode("ascii")
-        plain = plain and rb"\ud800".decode(encoding, errors="replace") == r"\ud800"
-        bytes(range(128, 256)).decode(encoding, errors="replace")
-    except (LookupError, ValueError):
-        plain = False
-    if not plain:  # in UTF-16, for example, one odd record would shift all that follow
-        raise ValueError(f"encoding must be one that contains ASCII (utf-8, latin-1, cp1252, ...), got {encoding!r}.")
 
 
 _NO_HEADER = "For a file without a header line give the names with --columns (columns, in a config or schema file)."

@@ -25,7 +25,7 @@ from tacita.tables.column_specs import (
     check_values,
     declared_column,
 )
-from tacita.tables.readers import FileFormat
+from tacita.tables.csv_lines import FileFormat
 from tacita.tables.strict import strict
 from tacita.tables.table import ArrayColumn, Table
 

@@ -194,7 +194,7 @@ def proximal_bound(
     r"""Return the bound for the last iterate of proximal SGD (Algorithm 8) under the proximal-PL inequality.
 
     :math:`(1 - \frac{\mu}{2\beta})^T \Delta + c\,\frac{B^2 + \Sigma^2}{\mu}` with the step size
-    :math:`1/(2\beta)`; c is 1, or 4 with the paper's constants.
+    :math:`1/(2\beta)`; c is 1/2, or 4 with the paper's constants.
 
     Args:
         setting: The public constants; ``smoothness``, ``strong_convexity`` and ``initial_gap`` must be given.
@@ -229,18 +229,18 @@ def last_iterate_risk(
         setting: The public constants; ``smoothness``, ``strong_convexity`` and ``initial_gap`` must be given.
         steps: T.
         bias, variance: B and :math:`\Sigma^2` of the gradient oracle.
-        constants: ``"sharp"`` (c = 1) or ``"paper"`` (c = 4).
+        constants: ``"sharp"`` (c = 1/2, which a constant bias reaches) or ``"paper"`` (c = 4).
 
     Example:
         >>> setting = HeavyTailedSetting(num_records=100, dim=2, rho=0.5, diameter=2, smoothness=2,
         ...                              strong_convexity=1, initial_gap=8, moment_bounds={2: 1.0})
         >>> last_iterate_risk(setting, steps=1, bias=0.0, variance=0.5)
-        6.5
+        6.25
     """
     need_strong_convexity(setting)
     if setting.initial_gap is None:
         raise ValueError("initial_gap must be given for a proximal method: a bound on F(start) - min F.")
-    factor = 4.0 if check_constants(constants) == "paper" else 1.0
+    factor = 4.0 if check_constants(constants) == "paper" else 0.5
     left = (1 - setting.strong_convexity / (2 * setting.smoothness)) ** np.asarray(steps, dtype=np.float64)
     error = np.asarray(bias) ** 2 + np.asarray(variance)
     return _arrays.plain(left * setting.initial_gap + factor * error / setting.strong_convexity)
