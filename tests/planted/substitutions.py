@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import pytest
 
@@ -79,9 +80,8 @@ def load(path: Path = DATA) -> dict[str, Substitution]:
     """Return the substitutions of a file, by name."""
     found: dict[str, Substitution] = {}
     for entry in tomllib.loads(path.read_text(encoding="utf-8"))["bug"]:
-        bug = Substitution(
-            **{name: tuple(value) if isinstance(value, list) else value for name, value in entry.items()}
-        )
+        fields: dict[str, Any] = {key: tuple(one) if isinstance(one, list) else one for key, one in entry.items()}
+        bug = Substitution(**fields)
         assert bug.name not in found, f"two bugs are called {bug.name}"
         found[bug.name] = bug
     return found
@@ -203,7 +203,8 @@ def killed(bugs: Iterable[Substitution], files: Sequence[str], *, quick: bool) -
     slow = left_out()
     with SourceCopy() as copy:
         for bug in bugs:
-            tests = files or [test for test in bug.caught_by if not (quick and is_slow(test, slow))]
+            tests = [test for test in bug.caught_by if not (quick and is_slow(test, slow))]
+            tests = [*files, *["--quick"] * quick] if files else tests
             start = time.perf_counter()
             found = copy.run(bug, tests) if tests else Outcome({}, {}, "make quick leaves out all its tests")
             print(f"{bug.name}: {time.perf_counter() - start:.1f} s")

@@ -50,7 +50,7 @@ def _table(heading: str, columns: str, lines: Iterable[str]) -> str:
 
 
 def _row(pitfall: Pitfall) -> str:
-    planted = ", ".join(f"`{bug.name}`" for bug in _by_name() if pitfall.row in bug.rows)
+    planted = ", ".join(f"`{bug.name}`" for bug in [*_by_name(), *load().values()] if pitfall.row in bug.rows)
     later = f"*later: {pitfall.later}*" if pitfall.later else ""
     every = "all of them" if pitfall.row == ITSELF else ""
     last = "; ".join(part for part in (later, planted, every) if part)
