@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # the models of the other benchm
 from cells import CELLS, Cell, losses
 
 from tacita.gradients.functional import losses_at
-from tacita.gradients.hessian import Hessian
+from tacita.second_order.hessian import Hessian
 
 
 def timed(work: Callable[[], object], device: str) -> float:

@@ -87,7 +87,7 @@ def cells(rows: int) -> dict:
 
     def medians():
         return tacita.GradientOracle(
-            source(), estimator=tacita.estimators.MedianOfMeans(max_coordinate=1.0, num_groups=5),
+            source(), estimator=tacita.convex.MedianOfMeans(max_coordinate=1.0, num_groups=5),
             mechanism=tacita.GaussianMechanism(noise_multiplier=1.0), **common(1),
             sampler=tacita.FullBatchSampler(num_records=rows),
         ).query(dict(model.named_parameters()))  # fmt: skip

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from tacita.audit import READY, AuditResult, ReadyAudit, audit_oracle
+from tacita.testing import READY, AuditResult, ReadyAudit, audit_oracle
 
 PAGE = Path(__file__).parent / "audit.md"
 DELTA = 1e-2
@@ -83,7 +83,7 @@ def _affordable(ready: ReadyAudit) -> int:
 
 
 def _queries(ready: ReadyAudit) -> int:
-    from tacita.audit.arena import arenas_of
+    from tacita.testing.arena import arenas_of
 
     arenas = arenas_of(ready.make(ready.noises[0]), ready.relation, DELTA, ready.adversaries[:1], columns=ready.columns)
     return arenas[0].queries

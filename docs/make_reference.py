@@ -12,21 +12,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import tacita
 import tacita.theory
+
+import tacita
 from docs import paper_index
 from docs.sphinx_roles import markdown
-from tacita.accounting import (
-    GaussianSumEvent,
-    MedianOfMeansEvent,
-    ShuffledSumEvent,
-    discrete,
-    feedback_table,
-    gaussian_sum_event,
-)
+from tacita.accounting import GaussianSumEvent, discrete, feedback_table, gaussian_sum_event
 from tacita.accounting.proved_events import REFUSED, table
 from tacita.accounting.relations import RELATIONS
 from tacita.accounting.sampling_laws import EVERY_LAW
+from tacita.convex import MedianOfMeansEvent, ShuffledSumEvent
 from tacita.errors import UnsupportedEventError
 
 DOCS = Path(__file__).parent

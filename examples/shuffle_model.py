@@ -11,9 +11,9 @@ import multiprocessing as processes
 import numpy as np
 
 from tacita import Ledger, statement
-from tacita.accounting import FullBatchLaw, ShuffledSumEvent
-from tacita.accounting.shuffle_calibration import NoiseBits, least_noise_bits, vector_grid
-from tacita.oracles import Analyzer, Shuffler, ShuffleRound, UserEncoder
+from tacita.accounting import FullBatchLaw
+from tacita.convex import Analyzer, ShuffledSumEvent, Shuffler, ShuffleRound, UserEncoder
+from tacita.convex.shuffle_calibration import NoiseBits, least_noise_bits, vector_grid
 
 USERS, DIM, CLIP = 400, 3, 1.0
 GROUPS = 4  # processes of users; each plays a hundred of them

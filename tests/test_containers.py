@@ -8,11 +8,11 @@ import torch
 from torch import nn
 
 import tacita
-from tacita.audit.one_run.training import audit_one_run
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients import LinearSource, NetworkSource, probe
 from tacita.gradients.arrays import check_arrays, is_arrays, length
 from tacita.gradients.batches import flatten, stacked
+from tacita.testing.one_run.training import audit_one_run
 from tests.containers import HOLDERS, Columns, Items, columns
 
 ROWS = 60

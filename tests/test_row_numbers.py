@@ -8,7 +8,7 @@ import torch
 import tacita
 from tacita import _row_numbers
 from tacita._row_numbers import ChosenRows, RowNumbers, RowRange, RowsAt, is_ascending, kept, pieces, rows_at
-from tacita.estimators import MedianOfMeans
+from tacita.convex import MedianOfMeans
 from tacita.gradients import linear_blocks
 from tacita.gradients.linear_blocks import LinearBlocksSource
 from tacita.gradients.linear_losses import SquaredLoss

@@ -97,7 +97,7 @@ def test_the_best_row_of_each_group():
 
 
 def test_the_ratio_of_one_record_is_smaller_than_that_of_a_client():
-    whole = tacita.theory.clip21_noise.message_noise_std(epsilon=8, delta=1e-5, max_grad_norm=1, messages=100)
+    whole = tacita.federated.clip21_noise.message_noise_std(epsilon=8, delta=1e-5, max_grad_norm=1, messages=100)
     assert record_ratio(8.0, 1.0, 100, 1e-5) == pytest.approx(whole, rel=0.01)
     assert record_ratio(8.0, 0.25, 100, 1e-5) < whole / 2
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from tacita.clipping import FlatClipper
+from tacita.convex.heavy_tailed import HeavyTailedSetting, accelerated_bound
 from tacita.gradients.given import GivenSource
-from tacita.theory.heavy_tailed import HeavyTailedSetting, accelerated_bound
 from tacita_reproductions import convex_one_pass, convex_rates, convex_structured, find
 from tacita_reproductions.convex_problems import (
     AbsoluteLoss,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from tacita.theory.dicesgd import paper_automatic, paper_theorem_3_7
+from tacita.error_feedback.published_noise import paper_automatic, paper_theorem_3_7
 from tacita_reproductions import find
 from tacita_reproductions.dicesgd import Found, checks
 from tacita_reproductions.dicesgd_ablations import ratio_checks, step_checks

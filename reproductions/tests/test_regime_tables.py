@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from tacita.theory import ConvexProblem
+from tacita.clipped_sgd import ConvexProblem
 from tacita_reproductions import find
 from tacita_reproductions.regime_tables import ROWS, compare, convex, least, non_convex
 

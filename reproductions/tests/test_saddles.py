@@ -11,10 +11,10 @@ import torch
 
 import tacita
 from tacita.accounting import FullBatchLaw, GaussianSumEvent, calibrate, gaussian_delta, gaussian_mu
-from tacita.gradients.stationarity import public_stationarity
 from tacita.oracles import trainable
-from tacita.theory.noisy_sgd import paper_mean_noise_std
-from tacita.theory.saddle import saddle_variance
+from tacita.second_order.noisy_sgd import paper_mean_noise_std
+from tacita.second_order.saddle import saddle_variance
+from tacita.second_order.stationarity import public_stationarity
 from tacita_reproductions import find, saddles
 
 FALSE_ALARM = 1e-6

@@ -5,8 +5,8 @@ import json
 import pytest
 
 import tacita.cli.audit as audit_command
-from tacita.audit.named_audits import READY
 from tacita.cli.app import main
+from tacita.testing.named_audits import READY
 
 
 def run(capsys, *arguments):

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from tacita.clipped_sgd.plan_setting import PlanSetting
+from tacita.clipped_sgd.planner import plan_dp_clipped_sgd
+from tacita.clipped_sgd.problem import NonConvexProblem
 from tacita.ledger.text_lines import rounded_up
 from tacita.report.plan_figure import plan_figure
 from tacita.report.plan_text import as_record, show
-from tacita.theory.plan_setting import PlanSetting
-from tacita.theory.planner import plan_dp_clipped_sgd
-from tacita.theory.problem import NonConvexProblem
 
 BASE = {
     "--epsilon": "8", "--delta": "1e-5", "--neighboring-relation": "replace_one", "--num-records": "4000",

@@ -7,9 +7,10 @@ import torch
 
 import tacita
 from tacita.clipping import AutomaticClipper, FlatClipper, PerLayerClipper
-from tacita.estimators import CappedSum, ClippedSum, GridSum, UnclippedSum
+from tacita.estimators import CappedSum, ClippedSum, GridSum
 from tacita.gradients.given import GivenEngine, GivenSource
 from tacita.sampling import FullBatchSampler
+from tacita.second_order import UnclippedSum
 
 CLIPPERS = [
     FlatClipper(max_grad_norm=1.0),

@@ -10,15 +10,15 @@ import torch
 
 import tacita
 from tacita.accounting import RELATIONS, GaussianSumEvent, SecondMomentEvent, Spend, epsilon
-from tacita.audit.adversaries import CONSTANT
-from tacita.audit.audit import audit_oracle
 from tacita.estimators import Estimator, SecondMoment, symmetric_entries, symmetric_matrix
 from tacita.gradients import row_blocks, table_rows
 from tacita.gradients.given import GivenEngine, GivenSource
 from tacita.gradients.row_blocks import as_row_blocks
 from tacita.gradients.table_rows import TableRowsSource
 from tacita.oracles import Line
-from tests.audit.linear import full, given
+from tacita.testing.adversaries import CONSTANT
+from tacita.testing.audit import audit_oracle
+from tests.testing.linear import full, given
 
 HOSTILE = [0.0, 1.0, -3.0, 1e30, -1e30, 1e-30, math.inf, math.nan]
 

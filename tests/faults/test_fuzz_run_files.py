@@ -18,7 +18,7 @@ from tacita.ledger.hash_chain import canonical, sha256
 from tacita.ledger.journal import head_path
 from tacita.ledger.registration import Registration
 from tacita.random import Randomness
-from tacita.training import checkpoint
+from tacita.runs import checkpoint
 from tests.accounting.conftest import Events
 from tests.faults import runs
 from tests.faults.fuzzing import fuzz, one_line

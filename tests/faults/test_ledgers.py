@@ -343,7 +343,7 @@ def test_another_optimizer_gets_fresh_noise_and_a_new_charge(tmp_path, optimizer
 def test_another_optimizer_really_steps(tmp_path):
     """A step size of zero: from the checkpoint on, nothing moves."""
     folder = stop(tmp_path / "run", after=2)
-    tree, _ = tacita.training.checkpoint.load(folder / "private" / "checkpoint.safetensors")
+    tree, _ = tacita.runs.checkpoint.load(folder / "private" / "checkpoint.safetensors")
     run = runs.train(folder, optimizer=lambda params: torch.optim.SGD(params, lr=0.0))
     assert torch.equal(run.model.weight, tree["model"]["weight"])
     assert run.model.weight.abs().sum() > 0

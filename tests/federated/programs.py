@@ -14,7 +14,7 @@ import numpy as np
 import tacita
 from tacita.federated.federation import FederationSettings
 from tacita.federated.flower_processes import Security, running, supernode
-from tacita.training.folder import RunFolder
+from tacita.runs.folder import RunFolder
 from tests.federated import faulty_join
 from tests.federated.federations import rows_of
 

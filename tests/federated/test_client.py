@@ -4,8 +4,7 @@ import pytest
 import torch
 
 import tacita
-from tacita.estimators import ClippedDifference, ClippedMean
-from tacita.federated import Client
+from tacita.federated import Client, ClippedDifference, ClippedMean
 from tacita.gradients.given import GivenSource
 from tests.federated.runs import UNIT
 

@@ -11,7 +11,7 @@ from tacita.clipping import PerLayerClipper
 from tacita.errors import ResumeError
 from tacita.federated import Clip21SGDM, ClipSGD, Coordinator, QuantileAveraging, ServerAdam, longest_honest_message
 from tacita.federated.wire import Answer, from_wire, to_wire, wire_tensors
-from tacita.training import checkpoint
+from tacita.runs import checkpoint
 from tests.federated.runs import clip21, clip_sgd
 
 SIZE = 4

@@ -24,8 +24,8 @@ from tacita.federated.resident import IDENTITY
 from tacita.federated.server_folder import ServerFolder
 from tacita.federated.wire import Answer, Broadcast, from_wire, to_wire, wire_tensors
 from tacita.gradients import GivenSource, NetworkSource
-from tacita.training import checkpoint
-from tacita.training.folder import RunFolder
+from tacita.runs import checkpoint
+from tacita.runs.folder import RunFolder
 from tests.faults.calls import Counting, Killing, Stopped, Stopping, watched
 from tests.federated.federations import SETTINGS, clients_in, exchange, greeting, rows_of
 

@@ -5,8 +5,7 @@ import pytest
 import torch
 
 import tacita
-from tacita.estimators import ClippedDifference, ClippedMean
-from tacita.federated import Client, FederatedAveraging, LocalTraining
+from tacita.federated import Client, ClippedDifference, ClippedMean, FederatedAveraging, LocalTraining
 from tacita.federated.guarded_source import GuardedSource
 from tacita.gradients import NetworkSource
 from tacita.gradients.given import GivenSource

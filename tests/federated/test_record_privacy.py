@@ -6,10 +6,9 @@ import pytest
 import torch
 
 import tacita
-from tacita.estimators import ClippedDifference
-from tacita.estimators.clipped_difference import clipped_difference, finite_or_zero
-from tacita.federated import LogisticClients, NetworkClients, QuadraticClients, RecordPrivacy
+from tacita.federated import ClippedDifference, LogisticClients, NetworkClients, QuadraticClients, RecordPrivacy
 from tacita.federated.client_weights import ClientWeights
+from tacita.federated.clipped_difference import clipped_difference, finite_or_zero
 from tacita.federated.privacy import RecordSampling
 from tests.federated.runs import clip21, clip_sgd, ledger, logistic, simulation
 

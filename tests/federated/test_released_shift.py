@@ -6,14 +6,13 @@ import pytest
 import torch
 
 import tacita
-from tacita.audit.adversaries import FLIPS_STATE
-from tacita.audit.audit import audit_oracle
-from tacita.estimators import ReleasedDifference
-from tacita.federated import Client, ReleasedShiftSGDM
+from tacita.federated import Client, ReleasedDifference, ReleasedShiftSGDM
 from tacita.gradients.given import GivenSource
-from tests.audit.linear import full, given
+from tacita.testing.adversaries import FLIPS_STATE
+from tacita.testing.audit import audit_oracle
 from tests.federated.runs import UNIT, clip21, ledger, logistic, simulation
 from tests.federated.test_simulation import silent
+from tests.testing.linear import full, given
 
 POINT = {"theta": torch.zeros(2, dtype=torch.float64)}
 

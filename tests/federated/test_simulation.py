@@ -20,8 +20,8 @@ from tacita.federated import (
     TrustedServer,
     stacked,
 )
+from tacita.federated.clip21_noise import random_walk_variance
 from tacita.federated.round_noise import Asked, RoundNoise
-from tacita.theory.clip21_noise import random_walk_variance
 from tests.federated.runs import UNIT, clip21, clip_sgd, ledger, logistic, simulation
 
 GAUSS = tacita.GaussianMechanism(noise_multiplier=4.0)

@@ -8,8 +8,6 @@ import scipy.sparse
 import torch
 
 import tacita
-from tacita.audit.adversaries import CONSTANT
-from tacita.audit.audit import audit_oracle
 from tacita.estimators import SecondMoment, symmetric_matrix
 from tacita.gradients import (
     HessianRowsSource,
@@ -22,6 +20,8 @@ from tacita.gradients import (
     SquaredLoss,
 )
 from tacita.oracles import GradientOracle
+from tacita.testing.adversaries import CONSTANT
+from tacita.testing.audit import audit_oracle
 
 LOSSES = [
     LogisticLoss(),

@@ -8,7 +8,7 @@ import torch
 
 from tacita.accounting import GaussianSumEvent, PoissonLaw, Spend, epsilon
 from tacita.mechanisms import CalibratedGaussian, DiscreteGaussian, GaussianMechanism, Mechanism, RoundedGaussian
-from tacita.mechanisms.above_threshold import AboveThreshold
+from tacita.second_order.above_threshold import AboveThreshold
 
 N = 10**6  # standard error of the estimated std: 1 / sqrt(2 N) = 0.07 %
 

@@ -9,9 +9,9 @@ import tacita
 from tacita.errors import ResumeError
 from tacita.methods import RandomIterate, SuffixAverage
 from tacita.oracles import trainable
-from tacita.training import checkpoint
-from tacita.training.checkpoint import TrainingState
-from tacita.training.folder import RunFolder
+from tacita.runs import checkpoint
+from tacita.runs.checkpoint import TrainingState
+from tacita.runs.folder import RunFolder
 from tacita.training.loop import Checkpoints, train
 
 FALSE_ALARM = 1e-6

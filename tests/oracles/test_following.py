@@ -9,8 +9,9 @@ import pytest
 import torch
 
 import tacita
+from tacita.convex import MedianOfMeans
 from tacita.errors import BudgetExceededError, RankError
-from tacita.estimators import Estimator, MedianOfMeans
+from tacita.estimators import Estimator
 from tacita.gradients import NetworkSource
 from tacita.oracles import following, line
 from tests.oracles.conftest import squared_error

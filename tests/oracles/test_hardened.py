@@ -8,10 +8,10 @@ from torch import nn
 
 import tacita
 from tacita.accounting import HardenedEvent
-from tacita.audit.contract import check_oracle
 from tacita.errors import UnsupportedEventError
 from tacita.estimators import CappedSum, GridSum
 from tacita.gradients import GivenSource
+from tacita.testing.oracle_contract import check_oracle
 from tests.devices import on_each_device
 from tests.oracles.conftest import squared_error, trainable
 

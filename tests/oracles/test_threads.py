@@ -9,7 +9,7 @@ import torch
 
 import tacita
 from tacita.oracles import trainable
-from tests.oracles.test_stationary_test import build
+from tests.second_order.test_stationary_test import build
 
 THREADS, EACH = 8, 12
 

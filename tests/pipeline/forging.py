@@ -7,7 +7,7 @@ from tacita.ledger import verify_file
 from tacita.ledger.hash_chain import canonical, sha256
 from tacita.ledger.seal import statement_sha256
 from tacita.ledger.statement import statement_bytes
-from tacita.training.sealed_run import STATEMENT
+from tacita.runs.sealed_run import STATEMENT
 
 
 def resealed(folder: Path) -> None:

@@ -15,7 +15,7 @@ from tacita.ledger.hash_chain import canonical, sha256
 from tacita.ledger.statement import statement_bytes
 from tacita.pipeline import TableSettings, check_run, train_table
 from tacita.pipeline.statement_versions import compare_statements
-from tacita.training.run_facts import tacita_version
+from tacita.runs.run_facts import tacita_version
 from tests.pipeline.forging import resealed
 
 

@@ -3,11 +3,11 @@
 import numpy as np
 import torch
 
-from tacita.audit import (
+from tacita.sampling import PoissonSampler
+from tacita.testing import (
     arena,
     bounds,
     claims,
-    contract,
     fidelity,
     named_audits,
     result,
@@ -15,13 +15,15 @@ from tacita.audit import (
     simulator,
     statistics,
 )
-from tacita.sampling import PoissonSampler
+from tacita.testing import (
+    oracle_contract as contract,
+)
 from tests.planted.plant import bug, put, swap
 
-BOUNDS = "tests/audit/test_bounds.py::"
-AUDIT = "tests/audit/test_audit.py::"
-STATISTICS = "tests/audit/test_statistics.py::"
-CONTRACT = "tests/audit/test_contract.py::"
+BOUNDS = "tests/testing/test_bounds.py::"
+AUDIT = "tests/testing/test_audit.py::"
+STATISTICS = "tests/testing/test_statistics.py::"
+CONTRACT = "tests/testing/test_oracle_contract.py::"
 MASKS = "tests/sampling/test_masks.py::"
 
 LIMITS = BOUNDS + "test_limits_are_those_of_clopper_and_pearson"
@@ -140,7 +142,7 @@ def lines_not_counted():
     put(sessions.Asking, "__call__", lambda self, oracle, ledger, query: oracle.query(self._point(oracle)))
 
 
-@bug(34, caught_by=["tests/audit/test_fidelity.py::test_noise_used_twice_is_seen"])
+@bug(34, caught_by=["tests/testing/test_fidelity.py::test_noise_used_twice_is_seen"])
 def noise_pairs_not_compared():
     """Nobody looks whether two queries have the same noise."""
     swap(fidelity._pairs, lambda noise: [])
@@ -219,7 +221,7 @@ def backward_not_asked():
     )
 
 
-@bug(34, caught_by=["tests/audit/test_fidelity.py::test_one_query_of_many_with_other_noise_is_seen"])
+@bug(34, caught_by=["tests/testing/test_fidelity.py::test_one_query_of_many_with_other_noise_is_seen"])
 def every_query_not_looked_at():
     """Nobody looks at each query of a whole session."""
     swap(fidelity.check_every_query, lambda noise, false_alarm: None)

@@ -3,18 +3,18 @@
 import numpy as np
 from scipy import special, stats
 
-from tacita.audit.one_run import attacks, bound, canaries, report, training
 from tacita.ledger import Ledger
 from tacita.pipeline import table_audit as pipeline
 from tacita.random import Randomness
-from tacita.training import run_lifecycle
-from tacita.training.run_lifecycle import RunLifecycle
+from tacita.runs import run_lifecycle
+from tacita.runs.run_lifecycle import RunLifecycle
+from tacita.testing.one_run import attacks, bound, canaries, report, training
 from tests.planted.plant import bug, put, swap
 
-BOUND = "tests/audit/one_run/test_bound.py::"
-TRAINING = "tests/audit/one_run/test_training.py::"
+BOUND = "tests/testing/one_run/test_bound.py::"
+TRAINING = "tests/testing/one_run/test_training.py::"
 TABLE = "tests/pipeline/test_table_audit.py::"
-MEMBERSHIP = "tests/audit/test_membership.py::"
+MEMBERSHIP = "tests/testing/test_membership.py::"
 
 LEAVES = TABLE + "test_it_leaves_ledger_statement_and_result_and_nothing_else"
 ITS_OWN = TABLE + "test_it_is_a_session_of_its_own_at_the_configurations_noise"
@@ -145,7 +145,7 @@ def audit_compares_with_what_it_measured():
 @bug(45, caught_by=[MEMBERSHIP + "test_the_limits_of_the_auc_cover"])
 def auc_limits_too_narrow():
     """The limits of the AUC are those of so many pairs as if they were independent."""
-    from tacita.audit import membership
+    from tacita.testing import membership
 
     whole = membership.auc_interval
     swap(membership.auc_interval, lambda value, smaller, error: whole(value, smaller**2, error))

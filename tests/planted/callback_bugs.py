@@ -9,9 +9,10 @@ from tacita.gradients import SeveralViews, batches, seeds
 from tacita.gradients.data import ItemRows
 from tacita.oracles import line
 from tacita.random import Stream
-from tacita.training import checkpoint, fingerprint
+from tacita.runs import checkpoint
+from tacita.runs.checkpoint import TrainingState
+from tacita.training import fingerprint
 from tacita.training.callbacks import Spent, Watch
-from tacita.training.checkpoint import TrainingState
 from tests.planted.plant import bug, put, swap
 
 CALLBACKS = "tests/training/test_callbacks.py::"

@@ -1,12 +1,12 @@
 """Bugs of the contracts that third parties run: a part of theirs passes that should not."""
 
 from tacita import testing
-from tacita.audit import event_contract, sampler_contract
 from tacita.mechanisms import Mechanism
+from tacita.testing import event_contract, sampler_contract
 from tests.planted.plant import bug, put, swap
 
-SAMPLERS = "tests/audit/test_sampler_contract.py::"
-EVENTS = "tests/audit/test_event_contract.py::"
+SAMPLERS = "tests/testing/test_sampler_contract.py::"
+EVENTS = "tests/testing/test_event_contract.py::"
 RULES = "tests/gradients/test_ghost_rules.py::"
 
 

@@ -8,9 +8,9 @@ from tacita.ledger import hash_chain as chain
 from tacita.ledger.journal import Journal
 from tacita.ledger.journal_file import JournalFile
 from tacita.oracles.line import Line
+from tacita.runs import checkpoint
+from tacita.runs.folder import RunFolder
 from tacita.tables import readers
-from tacita.training import checkpoint
-from tacita.training.folder import RunFolder
 from tacita.training.loop import Checkpoints
 from tests.planted.callback_bugs import watched_without_flush
 from tests.planted.plant import bug, put, swap
@@ -126,7 +126,7 @@ def key_left_by_a_run_killed_at_its_end():
 @bug(
     34,
     caught_by=[
-        "tests/training/test_checkpoint.py::test_finish_removes_the_private_folder",
+        "tests/runs/test_checkpoint.py::test_finish_removes_the_private_folder",
         "tests/training/test_fit.py::test_writes_what_may_be_shared_and_removes_the_rest",
     ],
 )

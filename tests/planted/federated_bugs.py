@@ -3,16 +3,23 @@
 import math
 from dataclasses import replace
 
-from tacita.accounting import ClippedSamplesEvent, gaussian_sum_event
-from tacita.accounting.events import client_messages
-from tacita.estimators import ClippedDifference, clipped_difference
-from tacita.federated import Client, LocalPrivacy, Simulation, TrustedServer
+from tacita.accounting import gaussian_sum_event
+from tacita.federated import (
+    Client,
+    ClippedDifference,
+    ClippedSamplesEvent,
+    LocalPrivacy,
+    Simulation,
+    TrustedServer,
+    client_messages,
+    clipped_difference,
+)
 from tacita.federated.round_noise import RoundNoise
 from tacita.oracles.session_plan import SessionPlan
 from tests.planted.plant import bug, put, swap
 
-DIFFERENCE = "tests/estimators/test_clipped_difference.py::"
-EVENTS = "tests/accounting/events/test_client_messages.py::"
+DIFFERENCE = "tests/federated/test_clipped_difference.py::"
+EVENTS = "tests/federated/test_client_messages.py::"
 SIMULATION = "tests/federated/test_simulation.py::"
 CLIENT = "tests/federated/test_client.py::"
 

@@ -6,7 +6,6 @@ import torch
 
 from tacita.accounting import gaussian_sum_event
 from tacita.clipping import FlatClipper
-from tacita.estimators import ReleasedDifference, clipped_difference
 from tacita.federated import (
     ClientProblem,
     FederatedAlgorithm,
@@ -14,8 +13,10 @@ from tacita.federated import (
     LocalTraining,
     LogisticClients,
     QuantileAveraging,
+    ReleasedDifference,
     ReleasedShiftSGDM,
     TrustedServer,
+    clipped_difference,
     problems,
     simulation,
     splits,

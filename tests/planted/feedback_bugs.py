@@ -7,25 +7,36 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from tacita.accounting import RELATIONS, SampledEvent, participation_sensitivity, proved_events
-from tacita.accounting.events import bounded_residuals, composed, first_draw, hidden_errors
-from tacita.estimators import BoundedErrorSum, HiddenErrorSum, ReleasedErrorSum
-from tacita.estimators.error_feedback import FeedbackSum, bounded, error, feedback
+from tacita.accounting import RELATIONS, SampledEvent, proved_events
+from tacita.accounting.events import composed
+from tacita.clipped_sgd import noise
+from tacita.error_feedback import (
+    BoundedErrorSum,
+    FeedbackSum,
+    HiddenErrorSum,
+    ReleasedErrorSum,
+    bounded,
+    bounded_residuals,
+    error,
+    feedback,
+    first_draw,
+    hidden_errors,
+    participation_sensitivity,
+)
 from tacita.ledger import Ledger
 from tacita.oracles import GradientOracle
-from tacita.theory import noise
 from tacita_reproductions import paper_noise
 from tests.planted.plant import bug, put, swap
 
-DICE = "tests/estimators/test_error_feedback.py::"
-BOUNDS = "tests/estimators/test_error_feedback_guarantees.py::"
-HIDDEN = "tests/accounting/events/test_hidden_errors.py::"
-FIRST_DRAW = "tests/accounting/events/test_first_draw.py::"
-RESIDUALS = "tests/accounting/events/test_bounded_residuals.py::"
+DICE = "tests/error_feedback/test_feedback.py::"
+BOUNDS = "tests/error_feedback/test_guarantees.py::"
+HIDDEN = "tests/error_feedback/test_hidden_errors.py::"
+FIRST_DRAW = "tests/error_feedback/test_first_draw.py::"
+RESIDUALS = "tests/error_feedback/test_bounded_residuals.py::"
 COMPOSED = "tests/accounting/events/test_composed.py::"
 PROVED = "tests/accounting/test_proved_events.py::"
-ORACLE = "tests/oracles/test_error_feedback.py::"
-MOVED = "tests/accounting/test_participation_sensitivity.py::"
+ORACLE = "tests/error_feedback/test_oracle.py::"
+MOVED = "tests/error_feedback/test_participation_sensitivity.py::"
 PAPER = "reproductions/tests/test_paper_noise.py::"
 
 INJECTED = BOUNDS + "test_what_is_injected_is_bounded_whatever_the_error"

@@ -4,14 +4,13 @@ import math
 import sys
 from dataclasses import replace
 
-from tacita.methods import LocalizedSubgradient
-from tacita.theory import heavy_tailed, localized_phases, one_pass_bounds
-from tacita.theory.heavy_tailed_setting import HeavyTailedSetting
+from tacita.convex import LocalizedSubgradient, heavy_tailed, localized_phases, one_pass_bounds
+from tacita.convex.heavy_tailed_setting import HeavyTailedSetting
 from tests.planted.plant import bug, put
 
-VALUES = "tests/theory/test_heavy_tailed.py::"
-BOUNDS = "tests/theory/test_heavy_tailed_bounds.py::"
-LOCALIZED = "tests/methods/test_localized.py::"
+VALUES = "tests/convex/test_heavy_tailed.py::"
+BOUNDS = "tests/convex/test_heavy_tailed_bounds.py::"
+LOCALIZED = "tests/convex/test_localized.py::"
 
 
 @bug(3, caught_by=[VALUES + "test_v1_the_noise_of_the_mean", BOUNDS + "test_the_planned_run_keeps_its_bound"])

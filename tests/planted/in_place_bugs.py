@@ -1,18 +1,18 @@
 """Bugs of an error that changes in place: too early, by half, and under the eyes of who holds it."""
 
 from tacita._stream import Noise
-from tacita.estimators import Estimator, HiddenErrorSum, ReleasedErrorSum
-from tacita.estimators.error_feedback import error
-from tacita.estimators.error_feedback.feedback import HiddenFeedbackSum
+from tacita.error_feedback import HiddenErrorSum, ReleasedErrorSum, error
+from tacita.error_feedback.feedback import HiddenFeedbackSum
+from tacita.estimators import Estimator
 from tacita.mechanisms.mechanism import Mechanism
 from tacita.oracles import GradientOracle
 from tacita.oracles.line import Line
 from tests.planted.plant import bug, put, swap
 
-PURE = "tests/estimators/test_error_in_place.py::"
+PURE = "tests/error_feedback/test_error_in_place.py::"
 STRETCHES = "tests/oracles/test_stretches.py::"
-BOUNDS = "tests/estimators/test_error_feedback_guarantees.py::"
-ORACLE = "tests/oracles/test_error_in_place.py::"
+BOUNDS = "tests/error_feedback/test_guarantees.py::"
+ORACLE = "tests/error_feedback/test_oracle_in_place.py::"
 
 
 @bug(48, caught_by=[ORACLE + "test_a_query_that_fails_before_it_counts_leaves_everything_as_it_was"])

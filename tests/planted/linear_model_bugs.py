@@ -331,7 +331,7 @@ def a_row_without_a_target_counts_in_the_hessian():
 
 
 @bug(45, caught_by=[HESSIANS + "test_the_quadratic_touches_the_loss_and_is_nowhere_below_it",
-                    "tests/methods/test_newton.py::test_no_exact_step_increases_the_risk"])  # fmt: skip
+                    "tests/linear_model/test_newton.py::test_no_exact_step_increases_the_risk"])  # fmt: skip
 def the_second_derivative_is_taken_for_a_bound():
     """Newton steps use the second derivative of the logistic loss, which falls to 0: steps overshoot."""
 

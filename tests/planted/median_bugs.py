@@ -4,13 +4,13 @@ import math
 
 import torch
 
-from tacita.accounting import RELATIONS, MedianOfMeansEvent
-from tacita.accounting.events import medians
+from tacita.accounting import RELATIONS
 from tacita.accounting.events.sampled import Proof
-from tacita.estimators import MedianOfMeans, median_of_means
+from tacita.convex import MedianOfMeans, MedianOfMeansEvent, median_of_means
+from tacita.convex import median_event as medians
 from tests.planted.plant import bug, put, swap
 
-MEDIAN = "tests/estimators/test_median_of_means.py::"
+MEDIAN = "tests/convex/test_median_of_means.py::"
 AUDIT = MEDIAN + "test_an_audit_nearly_reaches_the_claim"
 
 

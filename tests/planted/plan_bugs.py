@@ -6,19 +6,21 @@ import numpy as np
 import torch
 
 import tacita
+from tacita import _domains
+from tacita.clipped_sgd import NonConvexProblem, plan_setting, planner
 from tacita.clipping import FlatClipper
 from tacita.estimators import ClippedSum
 from tacita.methods import ExponentialAverage
 from tacita.pipeline.plan import TablePlan
-from tacita.theory import NonConvexProblem, _domains, noisy_sgd_plan, plan_setting, planner
+from tacita.second_order import noisy_sgd_plan
 from tests.planted.plant import bug, put, swap
 
-PLANNER = "tests/theory/test_planner.py::"
+PLANNER = "tests/clipped_sgd/test_planner.py::"
 PLAN = "tests/cli/test_plan.py::"
-NOISY = "tests/theory/test_noisy_sgd.py::"
+NOISY = "tests/second_order/test_noisy_sgd.py::"
 VARIANTS = "tests/training/test_fit_variants.py::"
 FEEDBACK = "tests/pipeline/test_feedback.py::"
-CONTRACT = "tests/theory/test_contract.py::"
+CONTRACT = "tests/clipped_sgd/test_contract.py::"
 
 
 @bug(

@@ -5,7 +5,7 @@ from contextlib import nullcontext
 import torch
 import torch.distributed as dist
 
-from tacita.estimators import MedianOfMeans
+from tacita.convex import MedianOfMeans
 from tacita.gradients import process_group
 from tacita.gradients.process_group import Ranks
 from tacita.oracles import Line, following

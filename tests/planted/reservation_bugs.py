@@ -9,7 +9,7 @@ from tests.planted.plant import bug, put
 
 RESERVATIONS = "tests/ledger/test_reservations.py::"
 CLAIMS = "tests/oracles/test_every_claim.py::test_every_oracle_has_reservations_and_restarts"
-TEST = "tests/oracles/test_stationary_test.py::"
+TEST = "tests/second_order/test_stationary_test.py::"
 
 
 def give_back_after(first):

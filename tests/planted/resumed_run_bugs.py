@@ -4,10 +4,10 @@ import hashlib
 import json
 
 from tacita.errors import ResumeError
-from tacita.training.run_lifecycle import RunLifecycle
+from tacita.runs.run_lifecycle import RunLifecycle
 from tests.planted.plant import bug, put
 
-RUN = "tests/training/test_run_lifecycle.py::"
+RUN = "tests/runs/test_run_lifecycle.py::"
 
 
 @bug(caught_by=[RUN + "test_the_tag_shows_no_open_hash_of_the_inputs"])

@@ -7,17 +7,18 @@ from tacita.gradients import functional
 from tacita.ledger import Ledger, Statement
 from tacita.oracles import GradientOracle, Line
 from tacita.oracles.query_draws import QueryDraws
-from tacita.training import checkpoint, fingerprint
-from tacita.training.checkpoint import TrainingState
-from tacita.training.folder import RunFolder
+from tacita.runs import checkpoint
+from tacita.runs.checkpoint import TrainingState
+from tacita.runs.folder import RunFolder
+from tacita.runs.run_lifecycle import RunLifecycle
+from tacita.training import fingerprint
 from tacita.training.loop import Checkpoints
-from tacita.training.run_lifecycle import RunLifecycle
 from tests.planted.plant import bug, put, swap
 
 ORACLE = "tests/oracles/test_gradient_oracle.py::"
 FIT = "tests/training/test_fit.py::"
 LOOP = "tests/training/test_loop.py::"
-CHECKPOINT = "tests/training/test_checkpoint.py::"
+CHECKPOINT = "tests/runs/test_checkpoint.py::"
 
 RESUMED = FIT + "test_resumed_equals_uninterrupted_bit_for_bit"
 
@@ -83,7 +84,7 @@ def large_delta_in_silence():
     put(sys.modules[Statement.__module__], "_on_large_delta", lambda ledger, delta: [])
 
 
-@bug(43, caught_by=["tests/training/test_run_lifecycle.py::test_a_run_is_held_to_what_it_was_started_with"])
+@bug(43, caught_by=["tests/runs/test_run_lifecycle.py::test_a_run_is_held_to_what_it_was_started_with"])
 def bound_to_nothing():
     """A run writes down what it was started with, and nobody looks."""
     put(RunLifecycle, "bind", lambda self, parts, inputs="": self.tag(parts))

@@ -363,7 +363,7 @@ def units_split_where_one_replaces_another():
 @bug(
     62,
     caught_by=[
-        "tests/oracles/test_stationary_test.py::test_units_of_several_rows_are_refused_where_their_rows_would_be_public"
+        "tests/second_order/test_stationary_test.py::test_units_of_several_rows_are_refused_where_their_rows_would_be_public"
     ],
 )
 def units_of_several_rows_under_any_relation():

@@ -6,12 +6,12 @@ from tacita.ledger import journal
 from tacita.ledger.registry import SessionRegistry
 from tacita.ledger.seal import Seal, statement_sha256
 from tacita.pipeline.models import ModelSpec
-from tacita.training.folder import RunFolder
-from tacita.training.sealed_run import SealedRun
+from tacita.runs.folder import RunFolder
+from tacita.runs.sealed_run import SealedRun
 from tests.planted.plant import bug, put, swap
 
 REPORT = "tests/pipeline/test_table_statement.py::test_tampering_is_found"
-FOUND = "tests/training/test_sealed_run.py::test_tampering_is_found"
+FOUND = "tests/runs/test_sealed_run.py::test_tampering_is_found"
 SEAL = "tests/ledger/test_seal.py::"
 TRUST = "tests/cli/test_trust.py::"
 
@@ -44,7 +44,7 @@ def configuration_not_sealed():
     without("config.toml")
 
 
-@bug(65, caught_by=["tests/training/test_sealed_run.py::test_tampering_is_found[fit-statement.txt]"])
+@bug(65, caught_by=["tests/runs/test_sealed_run.py::test_tampering_is_found[fit-statement.txt]"])
 def words_not_sealed():
     """The statement that people read says what nobody checks."""
     without("statement.txt")
@@ -75,7 +75,7 @@ def anchor_of_a_sealed_ledger_put_back():
     swap(journal._put_back, lambda reading, own: "")
 
 
-@bug(65, caught_by=["tests/training/test_sealed_run.py::test_a_seal_over_another_model_than_the_statement_names"])
+@bug(65, caught_by=["tests/runs/test_sealed_run.py::test_a_seal_over_another_model_than_the_statement_names"])
 def statement_and_seal_not_compared():
     """The last line is written anew over another model than the statement names."""
     put(SealedRun, "_named", lambda self: {})
@@ -139,7 +139,7 @@ def ledger_not_looked_at():
     put(SealedRun, "_faults", faults)
 
 
-@bug(65, caught_by=["tests/training/test_sealed_run.py::test_only_sealed_bytes_are_read"])
+@bug(65, caught_by=["tests/runs/test_sealed_run.py::test_only_sealed_bytes_are_read"])
 def read_without_a_hash():
     """A file that is swapped between the check and the use is used."""
     put(SealedRun, "read", lambda self, name: (self.folder / name).read_bytes())
@@ -166,7 +166,7 @@ def finished_without_its_seal():
 @bug(
     65,
     caught_by=[
-        "tests/training/test_sealed_run.py::test_a_run_changed_while_it_was_stopped_after_its_seal_is_not_finished_in_silence"
+        "tests/runs/test_sealed_run.py::test_a_run_changed_while_it_was_stopped_after_its_seal_is_not_finished_in_silence"
     ],
 )
 def changed_between_seal_and_tidying():

@@ -11,6 +11,7 @@ from tacita.ledger import Session
 from tacita.pipeline import run_list, table_run
 from tacita.pipeline.settings import TableSettings
 from tacita.random import Key, Randomness
+from tacita.runs.folder import RunFolder
 from tacita.selection import (
     Grid,
     NumberOfRuns,
@@ -24,7 +25,6 @@ from tacita.selection import (
     trials,
 )
 from tacita.selection.working_folder import WorkingFolder
-from tacita.training.folder import RunFolder
 from tests.planted.plant import bug, put, reform, swap
 
 LAW = "tests/selection/test_number_of_runs.py::"

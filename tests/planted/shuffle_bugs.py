@@ -7,16 +7,23 @@ from types import SimpleNamespace
 import numpy as np
 
 from tacita import _binomials
-from tacita.accounting import ShuffledSumEvent, shuffle_calibration
-from tacita.accounting.events import shuffled
-from tacita.oracles import ShuffleMeanOracle1, Shuffler, ShuffleRound, UserEncoder, shuffle_round
-from tacita.oracles.shuffled_sums import ShuffledSums, UserNoise
+from tacita.convex import (
+    ShuffledSumEvent,
+    ShuffleMeanOracle1,
+    Shuffler,
+    ShuffleRound,
+    UserEncoder,
+    shuffle_calibration,
+    shuffle_round,
+)
+from tacita.convex import shuffled_sum_event as shuffled
+from tacita.convex.shuffled_sums import ShuffledSums, UserNoise
 from tests.planted.plant import bug, put, swap
 
-EVENT = "tests/accounting/events/test_shuffled.py::"
-NUMBERS = "tests/accounting/test_shuffle_calibration.py::"
-ROUND = "tests/oracles/test_shuffle_round.py::"
-ORACLE = "tests/oracles/test_shuffled.py::"
+EVENT = "tests/convex/test_shuffled_sum_event.py::"
+NUMBERS = "tests/convex/test_shuffle_calibration.py::"
+ROUND = "tests/convex/test_shuffle_round.py::"
+ORACLE = "tests/convex/test_shuffle_oracles.py::"
 
 
 @bug(20, caught_by=[EVENT + "test_rounding_lengthens_a_vector_and_is_paid_for",

@@ -6,23 +6,30 @@ import numpy as np
 import torch
 
 from tacita.accounting import AboveThresholdEvent, ConditionalEvent, CoupledEvent, accountant, moved
-from tacita.estimators import StationarityQuery, UnclippedSum, stationarity_query
-from tacita.gradients import hessian, lanczos_error, randomness_check
-from tacita.mechanisms.above_threshold import AboveThreshold
+from tacita.gradients import randomness_check
 from tacita.methods import RandomIterate
-from tacita.oracles import StationaryTest, stationary_test
 from tacita.oracles import network as network_module
-from tacita.oracles.threshold_answer import ThresholdAnswer
 from tacita.random import Randomness, Stream
+from tacita.second_order import (
+    StationarityQuery,
+    StationaryTest,
+    UnclippedSum,
+    hessian,
+    lanczos_error,
+    stationarity_query,
+    stationary_test,
+)
+from tacita.second_order.above_threshold import AboveThreshold
+from tacita.second_order.threshold_answer import ThresholdAnswer
 from tacita_reproductions import noisy_sgd_noise
 from tests.planted.plant import bug, put, reform, swap
 
 COUPLED = "tests/accounting/events/test_coupled.py::"
-UNCLIPPED = "tests/estimators/test_unclipped_sum.py::"
-ORACLE = "tests/oracles/test_unclipped.py::"
-HESSIAN = "tests/gradients/test_hessian.py::"
-THRESHOLD = "tests/mechanisms/test_above_threshold.py::"
-TEST = "tests/oracles/test_stationary_test.py::"
+UNCLIPPED = "tests/second_order/test_unclipped_sum.py::"
+ORACLE = "tests/second_order/test_unclipped.py::"
+HESSIAN = "tests/second_order/test_hessian.py::"
+THRESHOLD = "tests/second_order/test_above_threshold.py::"
+TEST = "tests/second_order/test_stationary_test.py::"
 ITERATE = "tests/methods/test_random_iterate.py::"
 FORMULA = "reproductions/tests/test_noisy_sgd_noise.py::"
 

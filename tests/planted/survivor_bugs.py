@@ -15,10 +15,9 @@ from tacita.accounting import (
     accountant,
     renyi_filter,
 )
-from tacita.accounting.events.hidden_errors import HiddenErrorEvent
 from tacita.accounting.relations import moved
-from tacita.audit import bounds
-from tacita.estimators.error_feedback import bounded, error
+from tacita.error_feedback import bounded, error
+from tacita.error_feedback.hidden_errors import HiddenErrorEvent
 from tacita.gradients.ghost import engine as ghost
 from tacita.gradients.ghost import outer
 from tacita.gradients.ghost.linear import LinearRule
@@ -28,12 +27,13 @@ from tacita.oracles import Line
 from tacita.selection import best_of
 from tacita.tables import budget, released_counts, units
 from tacita.tables.budget import PurchasePlan
+from tacita.testing import bounds
 from tests.planted.plant import bug, put, swap
 
 MARGINS = "tests/gradients/test_ghost_margins.py::"
 SHARED = MARGINS + "test_norms_of_a_shared_parameter_are_upper_bounds_where_its_uses_cancel"
 ACCOUNTANT = "tests/accounting/test_accountant.py::"
-FEEDBACK = "tests/estimators/test_error_feedback_guarantees.py::"
+FEEDBACK = "tests/error_feedback/test_guarantees.py::"
 LINE = "tests/oracles/test_line.py::"
 BUDGET = "tests/tables/test_budget.py::"
 
@@ -75,7 +75,7 @@ def norm_of_the_error_rounded_to_nearest():
     put(error, "round_up", lambda norms, terms: norms)
 
 
-@bug(caught_by=["tests/estimators/test_error_feedback.py::test_bias_under_sampling_and_noise"])
+@bug(caught_by=["tests/error_feedback/test_feedback.py::test_bias_under_sampling_and_noise"])
 def residual_without_its_threshold():
     """What a record leaves in the error is as long as its gradient."""
     swap(
@@ -227,14 +227,14 @@ def undefined_divergences_are_free():
     put(RenyiFilter, "divergence", lambda self, spends: float(np.nan_to_num(whole(self, spends))))
 
 
-@bug(12, caught_by=["tests/audit/test_bounds.py::test_both_limits_of_an_event_hold_together"])
+@bug(12, caught_by=["tests/testing/test_bounds.py::test_both_limits_of_an_event_hold_together"])
 def two_limits_for_the_error_of_one():
     """Each of two limits is taken with the whole chance of failure."""
     whole = bounds.ScoreEvent.limits
     put(bounds.ScoreEvent, "limits", lambda self, error: whole(self, min(0.999, 2 * error)))
 
 
-@bug(12, 17, caught_by=["tests/audit/test_bounds.py::test_the_runs_that_choose_an_event_do_not_judge_it"])
+@bug(12, 17, caught_by=["tests/testing/test_bounds.py::test_the_runs_that_choose_an_event_do_not_judge_it"])
 def choosing_runs_judge():
     """The runs that an event was chosen by count for it."""
     whole, choose = bounds._counted, bounds._best_event
@@ -247,7 +247,7 @@ def choosing_runs_judge():
     put(bounds, "_best_event", remembered)
 
 
-@bug(15, caught_by=["tests/accounting/events/test_hidden_errors.py::test_all_rows_of_a_unit_count_beside_the_error"])
+@bug(15, caught_by=["tests/error_feedback/test_hidden_errors.py::test_all_rows_of_a_unit_count_beside_the_error"])
 def one_row_of_a_unit_beside_the_error():
     """With a hidden error, a person of several rows is charged as one row."""
     put(

@@ -2,12 +2,15 @@
 
 import math
 
-from tacita.theory import clip21_noise, dicesgd, noise, noisy_sgd, planner, saddle, secure_sum
-from tacita.theory.plan_setting import PlanSetting
+from tacita.clipped_sgd import noise, planner
+from tacita.clipped_sgd.plan_setting import PlanSetting
+from tacita.error_feedback import published_noise as dicesgd
+from tacita.federated import clip21_noise, secure_sum
+from tacita.second_order import noisy_sgd, saddle
 from tests.planted.plant import bug, put, swap
 
-NOISE = "tests/theory/test_noise.py::"
-PLANNER = "tests/theory/test_planner.py::"
+NOISE = "tests/clipped_sgd/test_noise.py::"
+PLANNER = "tests/clipped_sgd/test_planner.py::"
 INTO_AN_ORACLE = PLANNER + "test_the_plan_goes_into_an_oracle"
 
 
@@ -75,44 +78,47 @@ def one_pass_planned_for_several():
     put(PlanSetting, "__post_init__", lenient)
 
 
-@bug(2, caught_by=["tests/theory/test_dicesgd.py::test_rigorous_noise"])
+@bug(2, caught_by=["tests/error_feedback/test_published_noise.py::test_rigorous_noise"])
 def feedback_noise_forgets_the_relation():
     """DiceSGD's noise is that of one contribution under replace-one."""
     put(dicesgd, "moved", lambda relation: 1)
 
 
-@bug(caught_by=["tests/theory/test_clip21.py::test_noise_of_a_message"])
+@bug(caught_by=["tests/federated/test_clip21.py::test_noise_of_a_message"])
 def message_moves_by_its_norm():
     """A client's clipped message is given the sensitivity C, where it is 2 C."""
     whole = clip21_noise.message_noise_std
     swap(whole, lambda **settings: whole(**settings) / 2)
 
 
-@bug(caught_by=["tests/theory/test_noisy_sgd.py::test_the_honest_delta_is_two_plus_e_to_the_epsilon_times_delta"])
+@bug(caught_by=["tests/second_order/test_noisy_sgd.py::test_the_honest_delta_is_two_plus_e_to_the_epsilon_times_delta"])
 def conditional_delta_as_printed():
     """A guarantee on an event costs twice delta, as the paper prints."""
     swap(noisy_sgd.honest_delta, lambda epsilon, delta, event_delta=None, *, capped=True: 2 * delta)
 
 
-@bug(17, caught_by=["tests/theory/test_noisy_sgd.py::test_the_scales_of_above_threshold_follow_from_the_sensitivity"])
+@bug(
+    17,
+    caught_by=["tests/second_order/test_noisy_sgd.py::test_the_scales_of_above_threshold_follow_from_the_sensitivity"],
+)
 def selection_forgets_the_relation():
     """The query that chooses a point is given the sensitivity of one absent record under replace-one."""
     put(saddle, "moved", lambda relation: 1)
 
 
-@bug(caught_by=["tests/theory/test_secure_sum.py::test_the_gap_bounds_the_ratio_of_masses"])
+@bug(caught_by=["tests/federated/test_secure_sum.py::test_the_gap_bounds_the_ratio_of_masses"])
 def sums_of_discrete_gaussians_taken_for_one():
     """A sum of discrete Gaussians is taken for a discrete Gaussian, which it is not."""
     swap(secure_sum.discrete_sum_gap, lambda noise_scale, messages: 0.0)
 
 
-@bug(20, caught_by=["tests/theory/test_secure_sum.py::test_the_epsilon_of_one_sum_is_an_upper_bound"])
+@bug(20, caught_by=["tests/federated/test_secure_sum.py::test_the_epsilon_of_one_sum_is_an_upper_bound"])
 def rounding_to_the_grid_forgotten():
     """A message that is rounded to the grid is taken to be no longer than the threshold."""
     swap(secure_sum.secure_sum_contribution, lambda max_grad_norm, step, size: max_grad_norm)
 
 
-@bug(20, caught_by=["tests/theory/test_secure_sum.py::test_what_is_accounted_for_is_rounded_against_the_claim"])
+@bug(20, caught_by=["tests/federated/test_secure_sum.py::test_what_is_accounted_for_is_rounded_against_the_claim"])
 def a_secure_sum_rounded_towards_the_claim():
     """More noise, and a shorter message, are accounted for than there are: by a billionth."""
     put(secure_sum, "ROUNDED_UP", 1 - 1e-9)

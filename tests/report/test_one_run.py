@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from tacita.accounting import gaussian_delta
-from tacita.audit.membership import membership
-from tacita.audit.one_run.bound import one_run_bound
-from tacita.audit.one_run.report import OneRunAudit
 from tacita.report.one_run import allowed, plot_one_run, save_one_run
+from tacita.testing.membership import membership
+from tacita.testing.one_run.bound import one_run_bound
+from tacita.testing.one_run.report import OneRunAudit
 
 imread = pytest.importorskip("matplotlib.image").imread
 

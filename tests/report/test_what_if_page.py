@@ -9,11 +9,11 @@ import pytest
 
 from tacita.accounting import Spend, epsilon, gaussian_sum_event, moved
 from tacita.accounting.sampling_laws import PoissonLaw
+from tacita.clipped_sgd import ConvexProblem, PlanSetting, plan_dp_clipped_sgd
+from tacita.clipped_sgd.planner import noise_ratio
+from tacita.clipped_sgd.rule_of_thumb import rule_of_thumb
+from tacita.clipped_sgd.what_if import FACTORS, what_if
 from tacita.report.what_if_page import MISSING, OUTPUTS, what_if_page
-from tacita.theory import ConvexProblem, PlanSetting, plan_dp_clipped_sgd
-from tacita.theory.planner import noise_ratio
-from tacita.theory.rule_of_thumb import rule_of_thumb
-from tacita.theory.what_if import FACTORS, what_if
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 PROBLEM = ConvexProblem(smoothness=1, radius=3, moment_scale=1, dim=50)
@@ -29,7 +29,7 @@ def poisson():
     """A plan and fewer neighbours than the command has, because each is a calibration."""
     plan = plan_dp_clipped_sgd(setting(sampling="poisson"))
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("tacita.theory.what_if.FACTORS", (0.25, 1.0, 2.0))
+        patched.setattr("tacita.clipped_sgd.what_if.FACTORS", (0.25, 1.0, 2.0))
         return plan, what_if(plan)
 
 

@@ -17,9 +17,9 @@ import tacita
 from tacita.errors import LedgerError, ResumeError, TacitaError
 from tacita.pipeline import check_run
 from tacita.random import Randomness
+from tacita.runs.sealed_run import SealedRun
 from tacita.selection import NumberOfRuns, clipped_training, select
 from tacita.selection.trials import RunBudget
-from tacita.training.sealed_run import SealedRun
 from tests.faults.calls import Stopped, Stopping, watched
 
 GENERATOR = torch.Generator().manual_seed(0)

@@ -322,7 +322,7 @@ def test_a_run_that_was_sealed_and_not_tidied_says_the_same_again(tmp_path, monk
     public = problem(seed=1)[2]
     settings = {**SETTINGS, "folder": tmp_path / "run", "public_data": public, "about": {"contact": "a@example.org"}}
     with monkeypatch.context() as patched:
-        patched.setattr("tacita.training.run_lifecycle.RunLifecycle.finish", lambda self: None)
+        patched.setattr("tacita.runs.run_lifecycle.RunLifecycle.finish", lambda self: None)
         first = tacita.fit(*problem(), **settings)
     again = tacita.fit(*problem(), **settings)
     assert again.statement.text == first.statement.text == (tmp_path / "run" / "statement.txt").read_text()

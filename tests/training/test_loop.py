@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import tacita
-from tacita.training import checkpoint
+from tacita.runs import checkpoint
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import torch
 from torch.optim import lr_scheduler as schedules
 
 import tacita
-from tacita.training import checkpoint
+from tacita.runs import checkpoint
 from tests.containers import HOLDERS, Items
 from tests.devices import models_move_to_the_device, on_each_device
 from tests.training.test_fit import SETTINGS, Stop, loss_fn, problem

@@ -6,7 +6,7 @@ import torch
 import tacita
 from tacita.errors import RankError, ResumeError
 from tacita.oracles import Line
-from tacita.training import checkpoint
+from tacita.runs import checkpoint
 from tests.devices import models_move_to_the_device, on_each_device
 from tests.oracles.ranks import results, run_ranks
 from tests.training.small_run import SETTINGS, loss_fn, rows
@@ -170,7 +170,7 @@ def test_an_error_of_a_callback_ends_the_run_of_all():
 
 
 def test_a_sealed_run_gives_every_rank_its_model(alone, tmp_path, monkeypatch):
-    monkeypatch.setattr("tacita.training.run_lifecycle.RunLifecycle.finish", lambda self: 1 / 0)
+    monkeypatch.setattr("tacita.runs.run_lifecycle.RunLifecycle.finish", lambda self: 1 / 0)
     found = run_ranks(2, lambda rank, group: fit(rank, group, tmp_path / "run"))
     assert isinstance(found[0], ZeroDivisionError)
     monkeypatch.undo()

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from tacita.accounting import gaussian_epsilon
-from tacita.theory.clip21_noise import message_mu, message_noise_std
+from tacita.federated.clip21_noise import message_mu, message_noise_std
 from tacita_reproductions import figures
 from tacita_reproductions.client_tables import CLIENTS, LAMBDA, ClientTable, stochastic, tables
 from tacita_reproductions.federated_grid import (

@@ -21,10 +21,10 @@ from torch import Tensor, nn
 from tacita.accounting import gaussian_epsilon
 from tacita.clipping import FlatClipper
 from tacita.federated import Clip21SGDM, ClipSGD, FederatedAlgorithm, LocalPrivacy, NetworkClients, Simulation
+from tacita.federated.clip21_noise import message_mu
 from tacita.ledger import Ledger
 from tacita.mechanisms import GaussianMechanism
 from tacita.random import Randomness
-from tacita.theory.clip21_noise import message_mu
 from tacita_reproductions import figures
 from tacita_reproductions.federated_grid import CLIP21_SGD, CLIP21_SGDM, CLIP_SGD, METHODS, RECORD, record_ratio
 from tacita_reproductions.runner import Check, Progress, Result, Row, needed_files

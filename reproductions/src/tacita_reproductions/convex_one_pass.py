@@ -13,7 +13,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from tacita.theory.heavy_tailed import HeavyTailedSetting, accelerated_bound, plan_heavy_tailed
+from tacita.convex.heavy_tailed import HeavyTailedSetting, accelerated_bound, plan_heavy_tailed
 from tacita_reproductions import figures
 from tacita_reproductions.convex_problems import LeastSquares, LogNormalLogistic
 from tacita_reproductions.convex_runs import (

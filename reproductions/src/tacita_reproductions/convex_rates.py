@@ -16,22 +16,22 @@ import torch
 from torch import Tensor
 
 from tacita.accounting import gaussian_mu
-from tacita.accounting.shuffle_calibration import Calibration
 from tacita.clipping import FlatClipper
-from tacita.estimators import ClippedSum
-from tacita.gradients.given import DEFAULT_NAME, GivenSource
-from tacita.ledger import Ledger
-from tacita.mechanisms import GaussianMechanism
-from tacita.methods import AcceleratedSGD, Ball, WeightedSGD
-from tacita.oracles import GradientOracle, Queryable, Release, ShuffleMeanOracle1
-from tacita.random import Randomness
-from tacita.sampling import DisjointSampler
-from tacita.theory.heavy_tailed import (
+from tacita.convex import AcceleratedSGD, Ball, ShuffleMeanOracle1, WeightedSGD
+from tacita.convex.heavy_tailed import (
     HeavyTailedSetting,
     accelerated_bound,
     strongly_convex_schedule,
     strongly_convex_theorem,
 )
+from tacita.convex.shuffle_calibration import Calibration
+from tacita.estimators import ClippedSum
+from tacita.gradients.given import DEFAULT_NAME, GivenSource
+from tacita.ledger import Ledger
+from tacita.mechanisms import GaussianMechanism
+from tacita.oracles import GradientOracle, Queryable, Release
+from tacita.random import Randomness
+from tacita.sampling import DisjointSampler
 from tacita_reproductions import figures
 from tacita_reproductions.convex_runs import mean_and_error, slope
 from tacita_reproductions.runner import Check, Progress, Result, Row

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from tacita.clipping import FlatClipper
+from tacita.convex import AcceleratedSGD, Ball, ProximalSGD
+from tacita.convex.heavy_tailed import HeavyTailedPlan, HeavyTailedSetting, accelerated_bound, accelerated_theorem
 from tacita.estimators import ClippedSum
 from tacita.gradients.engine import GradientSource
 from tacita.ledger import Ledger
 from tacita.mechanisms import GaussianMechanism
-from tacita.methods import AcceleratedSGD, Ball, ProximalSGD
 from tacita.oracles import GradientOracle
 from tacita.random import Randomness
 from tacita.sampling import DisjointSampler
-from tacita.theory.heavy_tailed import HeavyTailedPlan, HeavyTailedSetting, accelerated_bound, accelerated_theorem
 from tacita_reproductions.convex_problems import LinearProblem, as_point, start
 
 NO_CLIPPING = 1e12  # as a threshold: above every gradient here, and without privacy there is no noise to scale

@@ -12,16 +12,8 @@ import torch
 from torch import Tensor
 
 from tacita.clipping import FlatClipper
-from tacita.estimators import ClippedSum
-from tacita.gradients.engine import GradientSource
-from tacita.ledger import Ledger
-from tacita.mechanisms import GaussianMechanism
-from tacita.methods import L1, Ball, LocalizedSubgradient, ProximalSGD
-from tacita.methods.proximal_operators import ProximalOperator
-from tacita.oracles import GradientOracle, Queryable, Records, Release, split
-from tacita.random import Randomness
-from tacita.sampling import FullBatchSampler
-from tacita.theory.heavy_tailed import (
+from tacita.convex import L1, Ball, LocalizedSubgradient, ProximalSGD
+from tacita.convex.heavy_tailed import (
     HeavyTailedSetting,
     LocalizedPhase,
     LocalizedPlan,
@@ -30,6 +22,14 @@ from tacita.theory.heavy_tailed import (
     plan_localized,
     proximal_theorem,
 )
+from tacita.convex.proximal_operators import ProximalOperator
+from tacita.estimators import ClippedSum
+from tacita.gradients.engine import GradientSource
+from tacita.ledger import Ledger
+from tacita.mechanisms import GaussianMechanism
+from tacita.oracles import GradientOracle, Queryable, Records, Release, split
+from tacita.random import Randomness
+from tacita.sampling import FullBatchSampler
 from tacita_reproductions import figures
 from tacita_reproductions.convex_one_pass import ERROR, RISK, even, measured, risk_of
 from tacita_reproductions.convex_problems import AbsoluteRegression, LinearProblem, SparseLeastSquares, as_point, start

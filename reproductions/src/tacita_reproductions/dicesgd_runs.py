@@ -19,7 +19,7 @@ from scipy.stats import t as student
 from torch import Tensor, nn
 
 from tacita.clipping import FlatClipper
-from tacita.estimators import PrivateFeedback, ReleasedFeedback
+from tacita.error_feedback import PrivateFeedback, ReleasedFeedback
 from tacita.ledger import Ledger
 from tacita.ledger.text_lines import rounded_up
 from tacita.mechanisms import CalibratedGaussian, GaussianMechanism

@@ -10,8 +10,8 @@ import math
 import numpy as np
 from scipy.optimize import brentq
 
-from tacita.theory import average_iterate_bound, convergence_bound, one_pass_noise
-from tacita.theory.thresholds import growing_threshold
+from tacita.clipped_sgd import average_iterate_bound, convergence_bound, one_pass_noise
+from tacita.clipped_sgd.thresholds import growing_threshold
 from tacita_reproductions import figures
 from tacita_reproductions.clipped_sgd import run
 from tacita_reproductions.heavy_tails import AlphaStable, Array, NoisyQuadratic, OneSidedPareto, StudentT
@@ -294,7 +294,7 @@ def _one_pass(epsilon: float) -> float:
 
 def _growing(steps: int) -> float:
     """Return the growing threshold of Table 1, row 1, for a moment scale of one and beta = 0.05."""
-    from tacita.theory import ConvexProblem
+    from tacita.clipped_sgd import ConvexProblem
 
     unit = ConvexProblem(smoothness=1, radius=1, moment_scale=1, moment_order=1.4)
     return float(growing_threshold(unit, steps=steps, failure_probability=0.05))

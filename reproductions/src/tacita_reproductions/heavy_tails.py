@@ -15,7 +15,7 @@ from scipy.integrate import quad
 from scipy.special import beta, gamma
 
 from tacita import _validate
-from tacita.theory import ConvexProblem
+from tacita.clipped_sgd import ConvexProblem
 
 Array = NDArray[np.float64]
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tacita.training.run_facts import tacita_version
+from tacita.runs.run_facts import tacita_version
 
 
 def data_hash(tensors: Iterable[Tensor], texts: Iterable[str] = ()) -> str:

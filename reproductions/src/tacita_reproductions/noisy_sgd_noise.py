@@ -10,11 +10,12 @@ from functools import cache
 from tacita import _validate
 from tacita.accounting import GaussianSumEvent, PoissonLaw, Spend, calibrate, epsilon
 from tacita.clipping import FlatClipper
-from tacita.estimators import ClippedSum, UnclippedSum
+from tacita.estimators import ClippedSum
 from tacita.ledger.text_lines import rounded_up
 from tacita.mechanisms import GaussianMechanism
 from tacita.oracles import GradientOracle
-from tacita.theory.noisy_sgd import honest_delta, paper_mean_noise_std
+from tacita.second_order import UnclippedSum
+from tacita.second_order.noisy_sgd import honest_delta, paper_mean_noise_std
 from tacita_reproductions.paper_noise import ClaimedNoise, with_noise
 from tacita_reproductions.runner import Check, Progress, Result, Row
 

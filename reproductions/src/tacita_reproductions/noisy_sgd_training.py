@@ -17,7 +17,7 @@ from pathlib import Path
 from torch import nn
 
 from tacita.ledger.text_lines import rounded_up
-from tacita.theory.noisy_sgd import gradient_norm_bound
+from tacita.second_order.noisy_sgd import gradient_norm_bound
 from tacita_reproductions import figures
 from tacita_reproductions.kept import Kept
 from tacita_reproductions.noisy_sgd_data import WORDS, LabelledData, cifar, cola

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from tacita.accounting import Event
 from tacita.clipping import FlatClipper
-from tacita.estimators import BoundedFeedback, ClippedSum, Estimator
+from tacita.error_feedback import BoundedFeedback
+from tacita.estimators import ClippedSum, Estimator
 from tacita.gradients.given import DEFAULT_NAME, GivenEngine
 from tacita.mechanisms import CalibratedGaussian
 from tacita.sampling import DisjointSampler, PoissonSampler, Sampler

@@ -15,15 +15,16 @@ from torch import Tensor
 
 from tacita import _validate
 from tacita.accounting import Bound, Event, NeighboringRelation, RefutedClaimEvent, Spend, epsilon
+from tacita.clipped_sgd import sum_noise_std
 from tacita.clipping import FlatClipper
+from tacita.error_feedback import HiddenErrorSum
+from tacita.error_feedback.published_noise import paper_automatic, paper_theorem_3_7
 from tacita.errors import UnsupportedEventError
-from tacita.estimators import Estimator, HiddenErrorSum, Values
+from tacita.estimators import Estimator, Values
 from tacita.gradients.engine import Engine, Shapes
 from tacita.mechanisms import GaussianMechanism
 from tacita.oracles import GradientOracle
 from tacita.sampling import Sampler
-from tacita.theory import sum_noise_std
-from tacita.theory.dicesgd import paper_automatic, paper_theorem_3_7
 
 Formula = Literal["theorem_3_7", "automatic"]
 CLAIMS: Mapping[str, str] = {

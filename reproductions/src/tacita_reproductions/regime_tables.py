@@ -14,10 +14,10 @@ from functools import partial
 
 import numpy as np
 
-from tacita.theory import ConvexProblem, NonConvexProblem, asymptotic_rate
-from tacita.theory.problem import Problem
-from tacita.theory.regimes import regime
-from tacita.theory.thresholds import growing_threshold
+from tacita.clipped_sgd import ConvexProblem, NonConvexProblem, asymptotic_rate
+from tacita.clipped_sgd.problem import Problem
+from tacita.clipped_sgd.regimes import regime
+from tacita.clipped_sgd.thresholds import growing_threshold
 from tacita_reproductions.clipped_sgd import run
 from tacita_reproductions.heavy_tails import Array, NoisyQuadratic, OneSidedPareto
 from tacita_reproductions.runner import Check, Progress, Result, Row
@@ -36,7 +36,7 @@ class RegimeRow:
     """A row of the tables.
 
     Attributes:
-        name: The row, as :func:`tacita.theory.regimes.regime` calls it.
+        name: The row, as :func:`tacita.clipped_sgd.regimes.regime` calls it.
         noises: Values of sigma that the row is compared at, in units of the gradient scale g.
         says: The printed best threshold, in words.
         threshold, left: The printed best threshold and error; the second argument is eta, the distance of the best

@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 
 from tacita.accounting import gaussian_delta, gaussian_mu
-from tacita.theory.noisy_sgd import gradient_norm_bound, paper_mean_noise_std
+from tacita.second_order.noisy_sgd import gradient_norm_bound, paper_mean_noise_std
 from tacita_reproductions import figures
 from tacita_reproductions.runner import Check, Progress, Result, span
 

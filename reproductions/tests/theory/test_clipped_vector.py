@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from reproductions.tests.symmetric_pareto import SymmetricPareto
-from tacita.theory import clip_bias_bound, clip_variance_bound
+from tacita.clipped_sgd import clip_bias_bound, clip_variance_bound
 from tacita_reproductions.clipped_sgd import clip
 from tacita_reproductions.heavy_tails import OneSidedPareto, StudentT
 

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from tacita.theory import one_pass_noise, rule_of_thumb
-from tacita.theory.rule_of_thumb import error_parts
+from tacita.clipped_sgd import one_pass_noise, rule_of_thumb
+from tacita.clipped_sgd.rule_of_thumb import error_parts
 from tacita_reproductions.clipped_sgd import run
 from tacita_reproductions.heavy_tails import AlphaStable, NoisyQuadratic, OneSidedPareto
 

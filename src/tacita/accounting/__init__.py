@@ -4,9 +4,6 @@ from tacita.accounting.accountant import Bound, delta, epsilon
 from tacita.accounting.attack_accuracy import attack_accuracy
 from tacita.accounting.calibration import calibrate
 from tacita.accounting.curve import PrivacyCurve, curve_accuracy, privacy_curve
-from tacita.accounting.events import Event, Guarantee, NoiseSettings, Spend
-from tacita.accounting.events.bounded_residuals import BoundedResidualEvent
-from tacita.accounting.events.client_messages import ClientMessagesEvent, ClippedSamplesEvent
 from tacita.accounting.events.composed import ComposedEvent, InterleavedEvent, WorstOfEvent
 from tacita.accounting.events.counts import (
     HistogramGaussianEvent,
@@ -15,16 +12,14 @@ from tacita.accounting.events.counts import (
     stable_threshold,
 )
 from tacita.accounting.events.discrete import DiscreteGaussianEvent, discrete
-from tacita.accounting.events.first_draw import FirstDrawEvent
+from tacita.accounting.events.event import Event, NoiseSettings, Spend
 from tacita.accounting.events.gaussian_sums import GaussianSumEvent, NoisySumEvent
+from tacita.accounting.events.guarantee import Guarantee
 from tacita.accounting.events.guarantee import gaussian as gaussian_guarantee
-from tacita.accounting.events.hidden_errors import HiddenErrorEvent
-from tacita.accounting.events.medians import MedianOfMeansEvent
 from tacita.accounting.events.mixtures import MixtureOfGaussiansEvent
 from tacita.accounting.events.pure import AboveThresholdEvent, ApproximateDPEvent, LaplaceEvent, ZCDPEvent
 from tacita.accounting.events.sampled import Proof, SampledEvent
 from tacita.accounting.events.second_moments import SecondMomentEvent
-from tacita.accounting.events.shuffled import ShuffledSumEvent
 from tacita.accounting.events.wrapped import (
     ConditionalEvent,
     CoupledEvent,
@@ -59,26 +54,20 @@ __all__ = [
     "AboveThresholdEvent",
     "ApproximateDPEvent",
     "Bound",
-    "BoundedResidualEvent",
-    "ClientMessagesEvent",
-    "ClippedSamplesEvent",
     "ComposedEvent",
     "ConditionalEvent",
     "CoupledEvent",
     "DiscreteGaussianEvent",
     "DisjointLaw",
     "Event",
-    "FirstDrawEvent",
     "FixedSizeLaw",
     "FullBatchLaw",
     "GaussianSumEvent",
     "Guarantee",
     "HardenedEvent",
-    "HiddenErrorEvent",
     "HistogramGaussianEvent",
     "InterleavedEvent",
     "LaplaceEvent",
-    "MedianOfMeansEvent",
     "MixtureOfGaussiansEvent",
     "NeighboringRelation",
     "NoiseSettings",
@@ -95,7 +84,6 @@ __all__ = [
     "SamplingLaw",
     "SecondMomentEvent",
     "ShuffledEpochsLaw",
-    "ShuffledSumEvent",
     "Spend",
     "StableCountsEvent",
     "WorstOfEvent",

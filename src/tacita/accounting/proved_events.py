@@ -4,15 +4,15 @@ A combination without a proof (a *cell* of the tables below) is refused when the
 Proofs: docs/derivations/accounting.md and docs/derivations/dicesgd.md.
 """
 
-from tacita.accounting.events.bounded_residuals import BoundedResidualEvent
 from tacita.accounting.events.composed import InterleavedEvent
 from tacita.accounting.events.event import Event
-from tacita.accounting.events.first_draw import FirstDrawEvent
 from tacita.accounting.events.gaussian_sums import GaussianSumEvent
-from tacita.accounting.events.hidden_errors import AMPLIFIED, HiddenErrorEvent
 from tacita.accounting.events.sampled import SampledEvent
 from tacita.accounting.relations import RELATIONS, NeighboringRelation, check_relation
 from tacita.accounting.sampling_laws import EVERY_LAW, PoissonLaw, SamplingLaw
+from tacita.error_feedback.bounded_residuals import BoundedResidualEvent
+from tacita.error_feedback.first_draw import FirstDrawEvent
+from tacita.error_feedback.hidden_errors import AMPLIFIED, HiddenErrorEvent
 from tacita.errors import UnsupportedEventError
 
 REFUSED = "refused"

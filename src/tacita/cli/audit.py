@@ -16,8 +16,8 @@ from tacita.cli.outputs import check_figure, check_file, say_written, write_json
 from tacita.cli.working import Working
 
 if TYPE_CHECKING:
-    from tacita.audit.named_audits import ReadyAudit
-    from tacita.audit.result import AuditResult
+    from tacita.testing.named_audits import ReadyAudit
+    from tacita.testing.result import AuditResult
 
 CONSISTENT, REFUTED = 0, 1
 HELP = """Measure a lower bound on an oracle's epsilon, and compare it with its claim.
@@ -101,7 +101,7 @@ def audit(
 def _measured(
     ready: "ReadyAudit", noise: str, *, runs: int, delta: float, confidence: float, seed: int, quiet: bool
 ) -> "AuditResult":
-    from tacita.audit.audit import audit_oracle
+    from tacita.testing.audit import audit_oracle
 
     made = 0
     with Working(f"{ready.name}: trying adversaries", quiet=quiet) as working:
@@ -127,7 +127,7 @@ def _measured(
 
 
 def _ready(name: str) -> "ReadyAudit":
-    from tacita.audit.named_audits import READY
+    from tacita.testing.named_audits import READY
 
     if name not in READY:
         raise ValueError(f"name must be one of {', '.join(READY)}, got {name!r}.{did_you_mean(name, READY)}")
@@ -143,7 +143,7 @@ def _noise(ready: "ReadyAudit", noise: str | None) -> str:
 
 
 def _listed() -> str:
-    from tacita.audit.named_audits import READY
+    from tacita.testing.named_audits import READY
 
     wide = max(map(len, READY)) + 2
     lines = []

@@ -10,18 +10,18 @@ from tacita._files import replace_durably
 from tacita.cli.outputs import say_written, write_json
 from tacita.cli.plan_options import FederatedOptions, PlanGuarantee, PlanProblem, PlanTraining, SecondOrderOptions
 from tacita.cli.working import Working
+from tacita.clipped_sgd.plan_setting import PlanSetting
+from tacita.clipped_sgd.planner import plan_dp_clipped_sgd
+from tacita.clipped_sgd.problem import ConvexProblem, NonConvexProblem, Problem
+from tacita.clipped_sgd.what_if import what_if
+from tacita.federated.clip21_plan import FederatedSetting, plan_clip21
 from tacita.report.federated_plan import federated_figure, federated_record, show_federated
 from tacita.report.plan_figure import plan_figure
 from tacita.report.plan_text import as_record, show
 from tacita.report.second_order_text import second_order_record, show_second_order
 from tacita.report.style import image_kind
 from tacita.report.what_if_page import what_if_page
-from tacita.theory.clip21_plan import FederatedSetting, plan_clip21
-from tacita.theory.noisy_sgd_plan import NoisySGDSetting, plan_noisy_sgd
-from tacita.theory.plan_setting import PlanSetting
-from tacita.theory.planner import plan_dp_clipped_sgd
-from tacita.theory.problem import ConvexProblem, NonConvexProblem, Problem
-from tacita.theory.what_if import what_if
+from tacita.second_order.noisy_sgd_plan import NoisySGDSetting, plan_noisy_sgd
 
 DPI = 200
 WIDTH = 100  # of the text when it is piped

@@ -52,7 +52,7 @@ def show_run(run: str, /, *, json: Annotated[bool, FLAG] = False) -> int:
     """
     from tacita.pipeline import check_run
     from tacita.pipeline.overview import overview_of
-    from tacita.training.sealed_run import STATEMENT
+    from tacita.runs.sealed_run import STATEMENT
 
     found = overview_of(run)
     if found is None:

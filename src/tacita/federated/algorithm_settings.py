@@ -12,8 +12,8 @@ import msgspec
 
 from tacita._near_names import did_you_mean
 from tacita.clipping import FlatClipper
-from tacita.estimators.clipped_difference import MOST_OF_A_RECORD
 from tacita.federated.algorithms import Clip21SGDM, ClipSGD, FederatedAlgorithm, FederatedAveraging
+from tacita.federated.clipped_difference import MOST_OF_A_RECORD
 from tacita.federated.quantile_averaging import QuantileAveraging
 from tacita.federated.released_shift import ReleasedShiftSGDM
 from tacita.federated.server_adam import ServerAdam

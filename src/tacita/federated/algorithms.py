@@ -16,8 +16,15 @@ from torch import Tensor
 
 from tacita import _validate
 from tacita.clipping import FlatClipper, PerLayerClipper
-from tacita.estimators import ClippedDifference, ClippedMean, Estimator
-from tacita.estimators.clipped_difference import State, clipped_difference, clipped_message, no_messages
+from tacita.estimators import Estimator
+from tacita.federated.clipped_difference import (
+    ClippedDifference,
+    ClippedMean,
+    State,
+    clipped_difference,
+    clipped_message,
+    no_messages,
+)
 from tacita.federated.local_training import LocalTraining, updated
 from tacita.federated.server_adam import Memory, ServerAdam, stepped
 from tacita.gradients.engine import GradientSource, Shapes

@@ -10,7 +10,8 @@ from typing import Any
 
 from torch import Tensor
 
-from tacita.estimators import ClippedDifference, ClippedMean, ReleasedDifference
+from tacita.federated.clipped_difference import ClippedDifference, ClippedMean
+from tacita.federated.released_difference import ReleasedDifference
 from tacita.oracles import GradientOracle
 
 NOTHING = -1  # the number of a message before the first
@@ -41,8 +42,8 @@ class Client:
     state is.
 
     Args:
-        oracle: The oracle over the client's data, with a :class:`~tacita.estimators.ClippedDifference`, a
-            :class:`~tacita.estimators.ReleasedDifference` or a :class:`~tacita.estimators.ClippedMean`. Build it with
+        oracle: The oracle over the client's data, with a :class:`~tacita.federated.ClippedDifference`, a
+            :class:`~tacita.federated.ReleasedDifference` or a :class:`~tacita.federated.ClippedMean`. Build it with
             ``reservation=1``, so that a process that lives for one round pays for one query.
 
     Raises:

@@ -17,7 +17,7 @@ from tacita import _validate
 from tacita.errors import ResumeError
 from tacita.federated.algorithms import FederatedAlgorithm, ServerState
 from tacita.federated.wire import Answer, Broadcast, WireError, from_wire, tensors_of, to_wire, wire_tensors
-from tacita.training import checkpoint
+from tacita.runs import checkpoint
 
 
 def longest_honest_message(threshold: float, noise_std: float, size: int, false_refusals: float) -> float:

@@ -30,9 +30,9 @@ from tacita.ledger import Ledger
 from tacita.mechanisms import CalibratedGaussian, GaussianMechanism
 from tacita.oracles import GradientOracle
 from tacita.random import Randomness
+from tacita.runs.folder import RunFolder
+from tacita.runs.run_lifecycle import RunLifecycle
 from tacita.sampling import FullBatchSampler
-from tacita.training.folder import RunFolder
-from tacita.training.run_lifecycle import RunLifecycle
 
 UNIT = "all data of one client"
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tacita import _validate
-from tacita.estimators.clipped_difference import mean_gradient
+from tacita.federated.clipped_difference import mean_gradient
 from tacita.gradients.engine import Engine, GradientSource, Groups, Rule, Shapes, Sums
 from tacita.gradients.weighted_sums import group_norms, weight_arrays, weighted_sum
 
@@ -33,7 +33,7 @@ class LocalTraining(GradientSource):
     """Make engines whose one row is the update of a whole client, after several steps on its rows.
 
     Every record of the client is in that row, so only an estimator whose guarantee covers any change of the data may
-    use it: :class:`~tacita.estimators.ClippedMean` with divisor 1. An oracle refuses every other one.
+    use it: :class:`~tacita.federated.ClippedMean` with divisor 1. An oracle refuses every other one.
 
     Args:
         source: Makes the engines of the client's records.

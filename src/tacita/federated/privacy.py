@@ -11,9 +11,9 @@ from tacita import _validate
 from tacita.accounting import Event, NeighboringRelation
 from tacita.clipping import FlatClipper
 from tacita.errors import UnsupportedEventError
-from tacita.estimators import ClippedDifference, ClippedMean, ClippedSum, Estimator
-from tacita.estimators.clipped_difference import check_sums_are_finite
+from tacita.estimators import ClippedSum, Estimator
 from tacita.federated.algorithms import Clip21SGDM, FederatedAlgorithm
+from tacita.federated.clipped_difference import ClippedDifference, ClippedMean, check_sums_are_finite
 from tacita.gradients.engine import Shapes
 from tacita.ledger import Ledger, Session
 from tacita.mechanisms import CalibratedGaussian, GaussianMechanism, Mechanism
@@ -191,7 +191,7 @@ class RecordPrivacy(FederatedPrivacy):
 
     The unit is one record of one client. A record that is drawn k times moves all messages of its client together by at
     most :math:`S_k = \min(2 C \sqrt T, 2 k \beta m C_s / b)`, with m = 1, and 2 if it is replaced: no factor for the
-    number of rounds (:class:`~tacita.accounting.ClippedSamplesEvent`). It is proved for Clip21-SGDM whose state moves
+    number of rounds (:class:`~tacita.federated.ClippedSamplesEvent`). It is proved for Clip21-SGDM whose state moves
     with every message, so no message may be lost, and all clients are asked in every round. Gradients, states and
     messages are float64. ``noise_multiplier`` is the noise of a message over 2 C, as in :class:`LocalPrivacy`.
 

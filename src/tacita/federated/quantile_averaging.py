@@ -17,8 +17,8 @@ from torch import Tensor
 from tacita import _validate
 from tacita.clipping import FlatClipper
 from tacita.estimators import Estimator
-from tacita.estimators.clipped_difference import State, clipped_message, finite_or_zero
 from tacita.federated.algorithms import FederatedAlgorithm, Gradient, ServerState, Tensors
+from tacita.federated.clipped_difference import State, clipped_message, finite_or_zero
 from tacita.federated.local_training import updated
 from tacita.federated.server_adam import ServerAdam, stepped
 from tacita.gradients.engine import Shapes

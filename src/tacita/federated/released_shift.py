@@ -10,9 +10,9 @@ import torch
 from tacita import _validate
 from tacita.clipping import FlatClipper, PerLayerClipper
 from tacita.estimators import Estimator
-from tacita.estimators.clipped_difference import State
-from tacita.estimators.released_difference import ReleasedDifference, difference_to_released, fed_back
 from tacita.federated.algorithms import Clip21SGDM, FederatedAlgorithm, Gradient, Tensors
+from tacita.federated.clipped_difference import State
+from tacita.federated.released_difference import ReleasedDifference, difference_to_released, fed_back
 from tacita.federated.server_adam import ServerAdam
 from tacita.gradients.engine import Shapes
 

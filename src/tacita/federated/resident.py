@@ -33,8 +33,8 @@ from tacita.federated.wire import (
 )
 from tacita.ledger import Ledger
 from tacita.oracles import GradientOracle
-from tacita.training import checkpoint
-from tacita.training.folder import RunFolder
+from tacita.runs import checkpoint
+from tacita.runs.folder import RunFolder
 
 IDENTITY = "identity.key"  # what the server knows this client by; private
 PROBLEMS = "problems.txt"  # what went wrong, in full; private

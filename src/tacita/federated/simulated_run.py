@@ -15,9 +15,9 @@ from tacita.federated.splits import Split, split_by_label, split_by_owner, split
 from tacita.federated.views import protected_from
 from tacita.ledger import Ledger, Statement, statement
 from tacita.random import Randomness
-from tacita.training.folder import RunFolder
-from tacita.training.run_facts import run_facts
-from tacita.training.sealed_run import TEXT, publish
+from tacita.runs.folder import RunFolder
+from tacita.runs.run_facts import run_facts
+from tacita.runs.sealed_run import TEXT, publish
 
 EVERY = 100  # rounds between checkpoints
 NOT_ANONYMISED = (

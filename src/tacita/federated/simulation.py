@@ -19,9 +19,9 @@ from torch import Tensor
 
 from tacita import _validate
 from tacita.errors import ResumeError
-from tacita.estimators.clipped_difference import State, finite_or_zero
 from tacita.federated.algorithms import FederatedAlgorithm, ServerState
 from tacita.federated.client_weights import ClientWeights
+from tacita.federated.clipped_difference import State, finite_or_zero
 from tacita.federated.privacy import FederatedPrivacy, TrustedServer
 from tacita.federated.problems import ClientProblem, check_record_sampling
 from tacita.federated.round_noise import Asked, RoundNoise
@@ -30,7 +30,7 @@ from tacita.ledger.reservations import BLOCK
 from tacita.oracles.line import Line
 from tacita.oracles.session_options import SessionOptions
 from tacita.random import Randomness
-from tacita.training import checkpoint
+from tacita.runs import checkpoint
 
 
 @dataclass(frozen=True)

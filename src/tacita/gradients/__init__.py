@@ -2,11 +2,10 @@
 
 from tacita.gradients.engine import Engine, GradientSource, Groups, Rule, Shapes, Sums
 from tacita.gradients.explain import Explanation, ParameterPlan, explain
-from tacita.gradients.ghost import GhostEngine, register_rule
+from tacita.gradients.ghost.engine import GhostEngine
+from tacita.gradients.ghost.registry import register_rule
 from tacita.gradients.given import GivenEngine, GivenSource
-from tacita.gradients.hessian import Hessian, batch_hessian
 from tacita.gradients.hessian_rows import HessianRowsSource
-from tacita.gradients.lanczos import Ritz, lanczos, lanczos_error, lanczos_steps
 from tacita.gradients.linear_blocks import LinearBlocksSource
 from tacita.gradients.linear_losses import (
     HuberLoss,
@@ -23,7 +22,6 @@ from tacita.gradients.loop import LoopEngine
 from tacita.gradients.network_source import NetworkSource
 from tacita.gradients.operators import declare_operator
 from tacita.gradients.padding import pad_to
-from tacita.gradients.stationarity import PublicStationarity, is_second_order_stationary, public_stationarity
 from tacita.gradients.table_rows import TableRowsSource
 from tacita.gradients.views import SeveralViews, mean_over_views
 from tacita.gradients.vmap import VmapEngine
@@ -36,7 +34,6 @@ __all__ = [
     "GivenSource",
     "GradientSource",
     "Groups",
-    "Hessian",
     "HessianRowsSource",
     "HuberLoss",
     "LinearBlocksSource",
@@ -48,9 +45,7 @@ __all__ = [
     "NetworkSource",
     "OutputLoss",
     "ParameterPlan",
-    "PublicStationarity",
     "QuantileLoss",
-    "Ritz",
     "Rule",
     "SeveralViews",
     "Shapes",
@@ -59,15 +54,9 @@ __all__ = [
     "Sums",
     "TableRowsSource",
     "VmapEngine",
-    "batch_hessian",
     "declare_operator",
     "explain",
-    "is_second_order_stationary",
-    "lanczos",
-    "lanczos_error",
-    "lanczos_steps",
     "mean_over_views",
     "pad_to",
-    "public_stationarity",
     "register_rule",
 ]

@@ -109,7 +109,7 @@ class PrivateLogisticRegression(PrivateClassifier):
 
     Second moments of clipped rows are released once. Then full-batch gradients, clipped and noisy, are stepped with the
     inverse of those moments, and the last half of the iterates is averaged
-    (:class:`~tacita.methods.PreconditionedDescent`). Other solvers release Hessians, or no matrix.
+    (:class:`~tacita.linear_model.PreconditionedDescent`). Other solvers release Hessians, or no matrix.
 
     Guarantee: everything that ``fit`` sets is (epsilon, delta)-private together, by the ledger ``ledger_``; the number
     of rows is public. Nothing has to be true of the data: longer rows are clipped.
@@ -125,8 +125,8 @@ class PrivateLogisticRegression(PrivateClassifier):
             the spelling.
         data_norm: A public guess of how long rows are; rows may be longer. If it is ``None``, it is bought.
         steps, max_grad_norm: Number and clipping threshold of the gradients, by a public rule if ``None``.
-        solver: "preconditioned", "newton" (:class:`~tacita.methods.NewtonDescent`) or "momentum"
-            (:class:`~tacita.methods.MomentumDescent`), by a public rule if ``None``.
+        solver: "preconditioned", "newton" (:class:`~tacita.linear_model.NewtonDescent`) or "momentum"
+            (:class:`~tacita.linear_model.MomentumDescent`), by a public rule if ``None``.
         neighboring_relation: "zero_out_one" or "replace_one".
         privacy_unit: What one row is, for the statement.
         ledger: The ledger that pays; ``None`` makes one with epsilon as its cap.

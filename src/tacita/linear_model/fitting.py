@@ -17,17 +17,13 @@ from tacita.gradients.linear_losses import OutputLoss
 from tacita.gradients.row_blocks import RowBlocks
 from tacita.gradients.table_rows import TableRowsSource
 from tacita.ledger import Ledger, Session
-from tacita.linear_model import rules
+from tacita.linear_model import adaptive_ridge, rules
+from tacita.linear_model.adaptive_ridge import adaptive_elastic_net
 from tacita.linear_model.budget import FitBudget
+from tacita.linear_model.newton import NewtonDescent
+from tacita.linear_model.preconditioned import MomentumDescent, PreconditionedDescent
 from tacita.linear_model.rules import DescentRule
 from tacita.mechanisms import GaussianMechanism
-from tacita.methods import (
-    MomentumDescent,
-    NewtonDescent,
-    PreconditionedDescent,
-    adaptive_elastic_net,
-    adaptive_ridge,
-)
 from tacita.oracles import GradientOracle
 from tacita.random import Randomness
 from tacita.sampling import FullBatchSampler
@@ -277,7 +273,7 @@ def fit_by_moments(
         session: The session of the second moments.
         table: The rows.
         targets: (rows,), scaled. Private.
-        l1, l2: Penalties of :func:`~tacita.methods.adaptive_elastic_net`, in scaled units; not on the bias.
+        l1, l2: Penalties of :func:`~tacita.linear_model.adaptive_elastic_net`, in scaled units; not on the bias.
     """
     more = torch.from_numpy(np.asarray(targets, np.float64)).unsqueeze(1)
     source = TableRowsSource(table.features, scale=table.scale, intercept=table.constant, more=more)

@@ -29,7 +29,7 @@ class PrivateElasticNet(L1Regressor):
     r"""Least squares with an L1 and an L2 penalty under (epsilon, delta)-differential privacy.
 
     As :class:`PrivateRidge`: second moments of rows and targets are released once, and the penalised solution is
-    computed from them: :func:`~tacita.methods.adaptive_elastic_net`. Coefficients are exactly 0 where ``alpha`` is
+    computed from them: :func:`~tacita.linear_model.adaptive_elastic_net`. Coefficients are exactly 0 where ``alpha`` is
     larger than what data *and noise* say of them: with little budget, a penalty of the non-private size leaves few
     zeros.
 

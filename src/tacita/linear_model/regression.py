@@ -110,7 +110,7 @@ class PrivateRidge(MomentsRegressor):
 
     Rows and targets, scaled and joined, are clipped to norm 1, and the matrix of their second moments is released once.
     The solution is computed from it, with a further ridge where the noise needs one:
-    :func:`~tacita.methods.adaptive_ridge`.
+    :func:`~tacita.linear_model.adaptive_ridge`.
 
     Guarantee: everything that ``fit`` sets is (epsilon, delta)-private together, by the ledger ``ledger_``; the number
     of rows is public. Nothing has to be true of the data: longer rows and larger targets are clipped.

@@ -70,7 +70,7 @@ class PrivateHuberRegressor(DescentRegressor):
 
     The loss of a residual r is :math:`r^2 / 2` where :math:`|r| \le h` and :math:`h |r| - h^2 / 2` elsewhere. Second
     moments of clipped rows are released once; then full-batch gradients, clipped and noisy, are stepped with the
-    inverse of those moments (:class:`~tacita.methods.PreconditionedDescent`).
+    inverse of those moments (:class:`~tacita.linear_model.PreconditionedDescent`).
 
     Guarantee: everything that ``fit`` sets is (epsilon, delta)-private together, by the ledger ``ledger_``; the number
     of rows is public. Nothing has to be true of the data: longer rows are clipped, and a target moves a gradient by its
@@ -144,7 +144,7 @@ class PrivateQuantileRegressor(DescentRegressor):
     The loss of a residual :math:`r = y - z` is :math:`\max(q r, (q - 1) r)`, whose kink is rounded over a tenth of the
     scale of the targets. It is fitted as :class:`PrivateHuberRegressor` is, whose other parameters, attributes and
     guarantee it has. Far from the median, and with a small budget for its rows and columns, the default is Newton steps
-    (:class:`~tacita.methods.NewtonDescent`).
+    (:class:`~tacita.linear_model.NewtonDescent`).
 
     Args:
         quantile: q in (0, 1).

@@ -1,12 +1,10 @@
 """Mechanisms: noise that turns bounded values into a release."""
 
-from tacita.mechanisms.above_threshold import AboveThreshold
 from tacita.mechanisms.gaussian import CalibratedGaussian, GaussianMechanism
 from tacita.mechanisms.integer import DiscreteGaussian, RoundedGaussian, form_of
 from tacita.mechanisms.mechanism import Mechanism
 
 __all__ = [
-    "AboveThreshold",
     "CalibratedGaussian",
     "DiscreteGaussian",
     "GaussianMechanism",

@@ -1,20 +1,15 @@
 """Oracles, which are the only way to get a gradient out of private data."""
 
-from tacita.oracles.certificate import StationaryCertificate
 from tacita.oracles.gradient_oracle import GradientOracle, Release
 from tacita.oracles.line import Line
 from tacita.oracles.moments import Moments, MomentsOracle
 from tacita.oracles.network import ClippedGradientOracle, ErrorFeedbackOracle, UnclippedGradientOracle
 from tacita.oracles.queryable import Queryable
 from tacita.oracles.records import Records
-from tacita.oracles.shuffle_round import Analyzer, Shuffler, ShuffleRound, UserEncoder
-from tacita.oracles.shuffled import ShuffleMeanOracle1, ShuffleMeanOracle2
 from tacita.oracles.splitting import cap_units, split
-from tacita.oracles.stationary_test import StationaryTest
 from tacita.oracles.updates import trainable
 
 __all__ = [
-    "Analyzer",
     "ClippedGradientOracle",
     "ErrorFeedbackOracle",
     "GradientOracle",
@@ -24,14 +19,7 @@ __all__ = [
     "Queryable",
     "Records",
     "Release",
-    "ShuffleMeanOracle1",
-    "ShuffleMeanOracle2",
-    "ShuffleRound",
-    "Shuffler",
-    "StationaryCertificate",
-    "StationaryTest",
     "UnclippedGradientOracle",
-    "UserEncoder",
     "cap_units",
     "split",
     "trainable",

@@ -14,8 +14,8 @@ from typing import Any
 from torch import nn
 
 from tacita.clipping.clipper import Clipper
-from tacita.estimators import CappedSum, ClippedSum, Estimator, GridSum, UnclippedSum
-from tacita.estimators.error_feedback import Feedback, as_feedback
+from tacita.error_feedback import Feedback, as_feedback
+from tacita.estimators import CappedSum, ClippedSum, Estimator, GridSum
 from tacita.gradients.engine_choice import GHOSTS
 from tacita.gradients.functional import LossFn
 from tacita.ledger import Ledger, Session, Share
@@ -26,6 +26,7 @@ from tacita.oracles.records import Network
 from tacita.oracles.session_options import SessionOptions
 from tacita.random import Randomness
 from tacita.sampling import Sampler, as_sampler
+from tacita.second_order import UnclippedSum
 
 
 class ClippedGradientOracle(GradientOracle):

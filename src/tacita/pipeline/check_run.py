@@ -10,7 +10,7 @@ from tacita.ledger import Ledger, Statement, statement
 from tacita.pipeline import run_list
 from tacita.pipeline.statement_versions import compare_statements
 from tacita.pipeline.table_statement import EXTRAS, IF_ANY
-from tacita.training.sealed_run import LEDGER, STATEMENT, TEXT, SealedRun
+from tacita.runs.sealed_run import LEDGER, STATEMENT, TEXT, SealedRun
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from tacita.errors import TacitaError
-from tacita.training.folder import RunFolder
-from tacita.training.sealed_run import STATEMENT, SealedRun
+from tacita.runs.folder import RunFolder
+from tacita.runs.sealed_run import STATEMENT, SealedRun
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from typing import Any
 
 from tacita.accounting import Event, HardenedEvent, Part, Spend, calibrate, hardening
 from tacita.clipping import FlatClipper
+from tacita.error_feedback import Feedback
 from tacita.estimators import ClippedSum, Estimator, GridSum
-from tacita.estimators.error_feedback import Feedback
 from tacita.ledger import Ledger, Session
 from tacita.mechanisms import GaussianMechanism, Mechanism, form_of
 from tacita.pipeline import rules

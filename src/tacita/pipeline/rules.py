@@ -6,7 +6,7 @@ None of them looks at a row. The step size may look at what was bought.
 from dataclasses import dataclass
 from typing import Any
 
-from tacita.estimators.error_feedback import BoundedFeedback, Feedback, ReleasedFeedback
+from tacita.error_feedback import BoundedFeedback, Feedback, ReleasedFeedback
 from tacita.pipeline.settings import TableSettings
 from tacita.tables import defaults
 from tacita.tables.budget import PurchasePlan

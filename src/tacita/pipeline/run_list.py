@@ -17,7 +17,7 @@ from tacita._files import BINARY, flush
 from tacita._lock import HeldLock
 from tacita.pipeline.settings import TableSettings
 from tacita.random import Randomness
-from tacita.training.run_facts import run_id
+from tacita.runs.run_facts import run_id
 
 NAME = "tacita-runs.jsonl"
 LARGEST = 1e200  # epsilon or delta of a line: sums of these do not overflow

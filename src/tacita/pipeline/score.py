@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tacita.audit.roc import auc
 from tacita.ledger import Session
 from tacita.pipeline.models import outputs
 from tacita.pipeline.purchases import buy_blocks
@@ -19,6 +18,7 @@ from tacita.tables.features import NumberTarget
 from tacita.tables.intervals import LEVEL, ScoreInterval
 from tacita.tables.released_counts import whole
 from tacita.tables.score import Score, read_score, score_counts
+from tacita.testing.roc import auc
 
 Guess = tuple[str, float]  # the most common label and its share of the rows
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tacita.training.run_facts import tacita_version
+from tacita.runs.run_facts import tacita_version
 
 WORDS = frozenset({"accountant", "assumptions", "attack_accuracy_from", "caveats", "disclaimers", "sampler"})
 ADDED = frozenset({"attack_accuracy_from", "gdp_mu"})  # statements of 0.1 do not have them

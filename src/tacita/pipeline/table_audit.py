@@ -14,10 +14,6 @@ import torch
 from torch import Tensor
 
 from tacita._files import replace_durably
-from tacita.audit.one_run.attacks import Attack, FinalLoss, GradientMatch, OwnParameter
-from tacita.audit.one_run.canaries import CanaryTrial, insert, plant
-from tacita.audit.one_run.report import OneRunAudit
-from tacita.audit.one_run.training import check_numbers, judged, train_with_canaries
 from tacita.ledger import Statement, statement
 from tacita.oracles import Records
 from tacita.pipeline import rules, score
@@ -31,9 +27,13 @@ from tacita.pipeline.source import declared_schema, open_source, private_rows, u
 from tacita.pipeline.table_statement import list_purchases
 from tacita.pipeline.table_task import Say, TableTask
 from tacita.random import Randomness
-from tacita.training.folder import RunFolder
-from tacita.training.run_lifecycle import RunLifecycle
-from tacita.training.sealed_run import TEXT
+from tacita.runs.folder import RunFolder
+from tacita.runs.run_lifecycle import RunLifecycle
+from tacita.runs.sealed_run import TEXT
+from tacita.testing.one_run.attacks import Attack, FinalLoss, GradientMatch, OwnParameter
+from tacita.testing.one_run.canaries import CanaryTrial, insert, plant
+from tacita.testing.one_run.report import OneRunAudit
+from tacita.testing.one_run.training import check_numbers, judged, train_with_canaries
 
 CanaryKind = Literal["planted", "rows"]
 AttackKind = Literal["white_box", "black_box"]
@@ -75,7 +75,7 @@ def audit_table(
     """Train again by ``settings`` with canaries in the data, and compare the claimed epsilon with what was measured.
 
     The claim that is tested is that of the training session, at the settings' delta, because canaries are put in after
-    the purchases. Guarantee of the lower bound: see :func:`~tacita.audit.one_run_bound`.
+    the purchases. Guarantee of the lower bound: see :func:`~tacita.testing.one_run_bound`.
 
     Args:
         settings: The settings of a run, with ``output`` replaced by a new folder for the audit.

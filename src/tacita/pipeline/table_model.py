@@ -20,10 +20,10 @@ from tacita.pipeline.models import ModelSpec, outputs
 from tacita.pipeline.preprocessing import Preprocessing
 from tacita.pipeline.score import model_input
 from tacita.pipeline.table_statement import PREPROCESSING, UNKNOWN, no_run
+from tacita.runs.sealed_run import MODEL, SealedRun
 from tacita.tables.encoding import Encoder
 from tacita.tables.features import NumberTarget
 from tacita.tables.table import ArrayColumn, Column, NumberColumn, Table, TextColumn
-from tacita.training.sealed_run import MODEL, SealedRun
 
 YEARS = -719_162.0, 2_932_896.0  # days since 1970-01-01 of the first day of year 1, and the last of year 9999
 

@@ -15,9 +15,9 @@ from tacita.pipeline.settings import CONFIG, TableSettings, bound_settings, read
 from tacita.pipeline.source import TableSource, private_rows, unit_in_words
 from tacita.pipeline.table_task import Say, TableTask
 from tacita.random import Randomness
-from tacita.training.folder import RunFolder
-from tacita.training.run_lifecycle import RunLifecycle
-from tacita.training.sealed_run import STATEMENT, TEXT
+from tacita.runs.folder import RunFolder
+from tacita.runs.run_lifecycle import RunLifecycle
+from tacita.runs.sealed_run import STATEMENT, TEXT
 
 
 @dataclass(frozen=True)

@@ -31,20 +31,20 @@ from tacita.pipeline.source import TableSource, private_rows
 from tacita.pipeline.table_oracle import make_table_oracle
 from tacita.pipeline.table_statement import PREPROCESSING, Selected, classes_as_given, make_statement, what_was_bought
 from tacita.random import Randomness
+from tacita.runs.checkpoint import TrainingState
+from tacita.runs.folder import RunFolder
+from tacita.runs.run_facts import run_facts
+from tacita.runs.sealed_run import publish
 from tacita.tables.encoded_file import EncodedFile
 from tacita.tables.encoder_rules import make_encoder, public_rows
 from tacita.tables.encoding import Encoded
 from tacita.tables.score import largest_error
 from tacita.tables.table import Table
 from tacita.tables.units import cap_rows
-from tacita.training.checkpoint import TrainingState
 from tacita.training.chosen_settings import ChosenSettings, chosen_average
 from tacita.training.fingerprint import data_fingerprint
-from tacita.training.folder import RunFolder
 from tacita.training.loop import Checkpoints, train
 from tacita.training.progress import Progress
-from tacita.training.run_facts import run_facts
-from tacita.training.sealed_run import publish
 
 Say = Callable[[str], Any]
 

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 
 from tacita.accounting import gaussian_epsilon
+from tacita.federated.clip21_plan import FederatedPlan, theorem_rules
 from tacita.report.style import FAINT, PALETTE, heading, new_figure, plain_log, styled
-from tacita.theory.clip21_plan import FederatedPlan, theorem_rules
 
 POINTS = 13  # of the curves over rounds
 

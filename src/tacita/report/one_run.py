@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from tacita._files import replace_durably
-from tacita.audit.one_run.report import OneRunAudit
 from tacita.report.style import FAINT, INK, PALETTE, heading, image_kind, new_figure, plain_log, styled
+from tacita.testing.one_run.report import OneRunAudit
 
 LOWEST = 1e-3  # the false positive rate at the left edge, unless there are few canaries
 BINS = 48

@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 
+from tacita.clipped_sgd.planner import ClippedSGDPlan, error_by_epsilon, theorem_bound
+from tacita.clipped_sgd.rule_of_thumb import error_parts
 from tacita.report.style import FAINT, INK, PALETTE, heading, new_figure, plain_log, styled
-from tacita.theory.planner import ClippedSGDPlan, error_by_epsilon, theorem_bound
-from tacita.theory.rule_of_thumb import error_parts
 
 NAMES = {
     "bias": "bias of clipping",

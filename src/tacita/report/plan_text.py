@@ -8,11 +8,11 @@ from rich.console import Console
 from rich.table import Table
 
 from tacita.accounting import moved
+from tacita.clipped_sgd.plan_setting import PlanSetting, no_theorem
+from tacita.clipped_sgd.planner import ClippedSGDPlan, OracleSettings, PlannedTheorem
+from tacita.clipped_sgd.problem import ConvexProblem
 from tacita.ledger.text_lines import rounded_up
 from tacita.report.plan_figure import NAMES, theorem_status
-from tacita.theory.plan_setting import PlanSetting, no_theorem
-from tacita.theory.planner import ClippedSGDPlan, OracleSettings, PlannedTheorem
-from tacita.theory.problem import ConvexProblem
 
 TRADES = {
     "bias": "falls as the threshold grows; more steps do not help",

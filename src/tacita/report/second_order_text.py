@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tacita.ledger.text_lines import rounded_up
-from tacita.theory.noisy_sgd_plan import MOST_STEPS, NoisySGDPlan
+from tacita.second_order.noisy_sgd_plan import MOST_STEPS, NoisySGDPlan
 
 ASSUMED = {
     True: "Assumption B is taken for granted: at every point, gradients concentrate about their mean. It cannot be "

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from tacita.audit.result import AuditResult
 from tacita.report.style import FAINT, INK, PALETTE, image_kind, new_figure, plain_log, styled
+from tacita.testing.result import AuditResult
 
 CLAIMED, MEASURED, REFUTED = PALETTE[7], PALETTE[0], PALETTE[1]
 EVENTS = 30  # least number of false positives from which a rate is drawn

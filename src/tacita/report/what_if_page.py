@@ -6,10 +6,10 @@ from html import escape
 
 import numpy as np
 
+from tacita.clipped_sgd.planner import ClippedSGDPlan
+from tacita.clipped_sgd.what_if import WhatIf
 from tacita.ledger.text_lines import rounded_up
 from tacita.report.html_page import facts, page, table
-from tacita.theory.planner import ClippedSGDPlan
-from tacita.theory.what_if import WhatIf
 
 AXES = {"epsilon": "Epsilon", "steps": "Steps", "batch_size": "Batch size", "max_grad_norm": "Clipping threshold"}
 OUTPUTS = {

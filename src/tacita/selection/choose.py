@@ -19,6 +19,8 @@ from tacita.ledger import Ledger, Session, Statement, statement
 from tacita.mechanisms import GaussianMechanism
 from tacita.oracles import Records
 from tacita.random import Randomness
+from tacita.runs.run_lifecycle import RunLifecycle
+from tacita.runs.sealed_run import publish
 from tacita.sampling import Sampler, as_sampler
 from tacita.selection import resume, statement_text
 from tacita.selection.best_of import PURPOSE, best_of, one_run_epsilon, register
@@ -27,8 +29,6 @@ from tacita.selection.number_of_runs import NumberOfRuns
 from tacita.selection.run_cost import calibrated, selection_event
 from tacita.selection.trials import MakeRun, RunBudget, Score, TrialRunner
 from tacita.selection.working_folder import FOLDER, WorkingFolder
-from tacita.training.run_lifecycle import RunLifecycle
-from tacita.training.sealed_run import publish
 
 
 @dataclass(frozen=True)

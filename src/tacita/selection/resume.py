@@ -16,11 +16,11 @@ from tacita.accounting import RepeatAndSelectEvent
 from tacita.errors import ResumeError
 from tacita.ledger import Ledger, settings_sha256
 from tacita.oracles import Records
+from tacita.runs.folder import RunFolder
+from tacita.runs.run_lifecycle import RunLifecycle
 from tacita.selection.best_of import PURPOSE
 from tacita.selection.working_folder import WorkingFolder
 from tacita.training.fingerprint import data_parts
-from tacita.training.folder import RunFolder
-from tacita.training.run_lifecycle import RunLifecycle
 
 
 def folder_for(folder: str | Path | None, ledger: Ledger) -> RunFolder | None:

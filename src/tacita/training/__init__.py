@@ -4,6 +4,11 @@ from tacita.training.callbacks import Callback, Spent
 from tacita.training.finished_run import Run
 from tacita.training.fit import fit
 from tacita.training.public_loss import EarlyStop
-from tacita.training.sealed_run import SealedRun, seal_run
 
-__all__ = ["Callback", "EarlyStop", "Run", "SealedRun", "Spent", "fit", "seal_run"]
+__all__ = [
+    "Callback",
+    "EarlyStop",
+    "Run",
+    "Spent",
+    "fit",
+]

@@ -17,7 +17,7 @@ from tacita.gradients.functional import LossFn
 from tacita.ledger import Ledger
 from tacita.methods import RandomIterate
 from tacita.oracles import GradientOracle, Release
-from tacita.training.checkpoint import TrainingState
+from tacita.runs.checkpoint import TrainingState
 from tacita.training.progress import Progress
 from tacita.training.public_loss import SHARE, EarlyStop, end_point, public_loss
 

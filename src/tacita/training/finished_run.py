@@ -12,10 +12,10 @@ from torch import nn
 from tacita.errors import ResumeError, TacitaError
 from tacita.ledger import Ledger, Statement, statement
 from tacita.ledger.statement_text import PUBLIC_LOSSES
-from tacita.training.checkpoint import TrainingState
-from tacita.training.run_facts import run_facts
-from tacita.training.run_lifecycle import RunLifecycle
-from tacita.training.sealed_run import MODEL, publish
+from tacita.runs.checkpoint import TrainingState
+from tacita.runs.run_facts import run_facts
+from tacita.runs.run_lifecycle import RunLifecycle
+from tacita.runs.sealed_run import MODEL, publish
 
 
 @dataclass(frozen=True)

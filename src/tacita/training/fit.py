@@ -17,7 +17,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from tacita.accounting import NeighboringRelation
 from tacita.clipping.clipper import Clipper
-from tacita.estimators.error_feedback import Feedback, as_feedback
+from tacita.error_feedback import Feedback, as_feedback
 from tacita.gradients import SeveralViews, mean_over_views
 from tacita.gradients.functional import LossFn
 from tacita.gradients.process_group import Ranks
@@ -30,8 +30,10 @@ from tacita.oracles import ClippedGradientOracle, ErrorFeedbackOracle, GradientO
 from tacita.oracles.following import AtRankZero
 from tacita.oracles.records import as_records
 from tacita.random import Randomness
+from tacita.runs.checkpoint import TrainingState
+from tacita.runs.folder import RunFolder
+from tacita.runs.run_lifecycle import RunLifecycle
 from tacita.training.callbacks import Callback, Watch, Watching, as_callbacks
-from tacita.training.checkpoint import TrainingState
 from tacita.training.chosen_settings import (
     Average,
     ChosenSettings,
@@ -45,12 +47,10 @@ from tacita.training.chosen_settings import (
 )
 from tacita.training.fingerprint import data_fingerprint
 from tacita.training.finished_run import Run, finished_run, restored_run
-from tacita.training.folder import RunFolder
 from tacita.training.followed_run import SEALED, follow
 from tacita.training.loop import Checkpoints, train
 from tacita.training.progress import Progress
 from tacita.training.public_loss import EarlyStop
-from tacita.training.run_lifecycle import RunLifecycle
 from tacita.training.several_ranks import same_weights
 from tacita.training.unknown_names import refuse_unknown_names
 

@@ -13,10 +13,10 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from tacita.errors import BudgetExceededError, ResumeError
 from tacita.methods import RandomIterate
 from tacita.oracles import GradientOracle, Release, trainable
-from tacita.training import checkpoint as checkpoints
+from tacita.runs import checkpoint as checkpoints
+from tacita.runs.checkpoint import TrainingState
+from tacita.runs.folder import RunFolder
 from tacita.training.callbacks import Watch
-from tacita.training.checkpoint import TrainingState
-from tacita.training.folder import RunFolder
 from tacita.training.progress import Progress
 from tacita.training.several_ranks import begin, tell_watched
 

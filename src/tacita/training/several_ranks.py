@@ -12,7 +12,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from tacita._tree import from_bytes, to_bytes
 from tacita.gradients.process_group import Ranks
-from tacita.training.checkpoint import TrainingState
+from tacita.runs.checkpoint import TrainingState
 
 START, BEGUN, WATCHED, WEIGHTS = "start of a run", "run begun", "step watched", "weights"  # when rank 0 tells
 

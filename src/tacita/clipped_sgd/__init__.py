@@ -1,0 +1,76 @@
+"""DP-Clipped-SGD: a fixed clipping threshold under heavy-tailed noise, and the theory that plans it.
+
+Paper: "DP-Clipped-SGD with an arbitrary clipping level"; derivation: docs/derivations/dp-clipped-sgd.md.
+"""
+
+from tacita.clipped_sgd.clipped_vector import clip_bias_bound, clip_variance_bound
+from tacita.clipped_sgd.dp_clipped_sgd import (
+    ConvergenceBound,
+    average_iterate_bound,
+    bound_at_lr,
+    convergence_bound,
+    lr_limits,
+    neighbourhood,
+    random_iterate_bound,
+)
+from tacita.clipped_sgd.noise import (
+    advanced_composition_noise,
+    full_participation_noise,
+    mean_noise_std,
+    noise_multiplier_of,
+    one_pass_noise,
+    sum_noise_std,
+    theta_noise,
+    theta_noise_of_finite_sum,
+)
+from tacita.clipped_sgd.plan_setting import PlanSetting, no_theorem
+from tacita.clipped_sgd.planner import ClippedSGDPlan, OracleSettings, PlannedTheorem, plan_dp_clipped_sgd
+from tacita.clipped_sgd.problem import ConvexProblem, NonConvexProblem, Problem
+from tacita.clipped_sgd.regimes import Regime, asymptotic_rate, regime
+from tacita.clipped_sgd.rule_of_thumb import RuleOfThumb, rule_of_thumb
+from tacita.clipped_sgd.thresholds import (
+    BestThreshold,
+    balanced_threshold_large,
+    balanced_threshold_small,
+    growing_threshold,
+    numeric_threshold,
+)
+
+__all__ = [
+    "BestThreshold",
+    "ClippedSGDPlan",
+    "ConvergenceBound",
+    "ConvexProblem",
+    "NonConvexProblem",
+    "OracleSettings",
+    "PlanSetting",
+    "PlannedTheorem",
+    "Problem",
+    "Regime",
+    "RuleOfThumb",
+    "advanced_composition_noise",
+    "asymptotic_rate",
+    "average_iterate_bound",
+    "balanced_threshold_large",
+    "balanced_threshold_small",
+    "bound_at_lr",
+    "clip_bias_bound",
+    "clip_variance_bound",
+    "convergence_bound",
+    "full_participation_noise",
+    "growing_threshold",
+    "lr_limits",
+    "mean_noise_std",
+    "neighbourhood",
+    "no_theorem",
+    "noise_multiplier_of",
+    "numeric_threshold",
+    "one_pass_noise",
+    "plan_dp_clipped_sgd",
+    "random_iterate_bound",
+    "regime",
+    "rule_of_thumb",
+    "sum_noise_std",
+    "theta_noise",
+    "theta_noise_of_finite_sum",
+]

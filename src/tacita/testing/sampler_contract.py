@@ -1,0 +1,209 @@
+"""The contract test of every sampler: draws are pure functions of the coins, and have the law that the sampler states.
+
+Place: sampling -> [audit.sampler_contract] -> tests, ours and third parties'. Coins come from fixed seeds, so that a
+sampler passes always or never.
+"""
+
+import copy
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+from scipy import stats
+
+from tacita.accounting import FixedSizeLaw, SamplingLaw
+from tacita.random import QueryCoins, Randomness
+from tacita.sampling import Sampler, as_sampler
+from tacita.testing.simulator import masks_of
+
+FALSE_ALARM = 1e-6  # of one call, over all frequencies that are compared
+SESSIONS, RUNS = 1500, 20_000  # drawn one by one; drawn at once by a sampler that has its own ``masks``
+QUERIES = 3  # of a session whose frequencies are counted
+MOST_ROWS, MOST_QUERIES = 200, 200
+COUNTED_ROWS = 5  # whose joint frequencies are counted
+
+
+def check_sampler(sampler: Sampler) -> None:
+    """Check that a sampler keeps its contract: how it draws is what its ``law`` says, and nothing else decides it.
+
+    The checks are:
+
+    * A draw holds ascending row numbers, each once, and ``batch`` names the same rows. It depends on the coins, the
+      query and the number of rows alone: queries may be drawn again, in another order and between those of another
+      session, by the sampler or by a copy.
+    * No rows at all are ordinary, and one row less moves no other, unless the number of records is public; then
+      another number is refused, as is a query that the session does not have.
+    * No row is in more queries of a session than the law says. Over one epoch the batches are as large together as
+      the divisor says.
+    * Where the law has a chance that a record enters a query, rows enter with that chance, independently in two
+      queries, and independently of one another unless the law says that a record's absence moves others. Many runs
+      drawn at once by ``masks`` have the same law.
+
+    A sampler that states a law it does not have is charged for another session than the one that runs, and
+    :func:`tacita.testing.check_oracle` cannot see every such case.
+
+    Args:
+        sampler: Any sampler, with at most 200 records and at most 200 queries an epoch, so that this takes seconds.
+
+    Raises:
+        AssertionError: Names what is broken. A correct sampler fails with a chance of at most 1e-6 over the choice of
+            the seeds, which are fixed.
+
+    Example:
+        >>> from tacita import PoissonSampler
+        >>> check_sampler(PoissonSampler(sample_rate=0.3, num_records=20))
+    """
+    as_sampler(sampler)
+    rows, law = sampler.num_records, sampler.law
+    assert isinstance(law, SamplingLaw), f"law must be a SamplingLaw, got {type(law).__name__}."
+    if rows > MOST_ROWS or sampler.queries_per_epoch > MOST_QUERIES:
+        raise ValueError("sampler must have at most 200 records and 200 queries an epoch to be checked.")
+    _check_settings(sampler)
+    _check_draws(sampler, rows)
+    _check_other_rows(sampler, rows)
+    _check_queries(sampler, rows)
+    _check_epochs(sampler, rows)
+    if law.query_chance is not None:
+        kinds = [("draw", _drawn_one_by_one(sampler, rows))]
+        kinds += [("masks", _drawn_at_once(sampler, rows))] if type(sampler).masks is not Sampler.masks else []
+        for name, found in kinds:
+            _check_law(name, found, law, FALSE_ALARM / len(kinds))
+
+
+def _check_settings(sampler: Sampler) -> None:
+    copied = copy.deepcopy(sampler)
+    assert repr(copied) == repr(sampler), (
+        "repr must show the settings and nothing else: a session is bound to it. Make the sampler a frozen dataclass."
+    )
+    rate = sampler.expected_batch_size / sampler.num_records
+    assert abs(rate - sampler.sample_rate) <= 1e-9, (
+        f"expected_batch_size must be sample_rate * num_records, and is {sampler.expected_batch_size}."
+    )
+    assert sampler.max_rows_per_unit == sampler.law.rows_per_unit, "max_rows_per_unit must be that of the law."
+
+
+def _check_draws(sampler: Sampler, rows: int) -> None:
+    coins, queries = _coins(0), range(_some(sampler, 8))
+    forward = [sampler.draw(query, coins, rows) for query in queries]
+    for drawn in forward:
+        assert isinstance(drawn, np.ndarray), f"draw must give an array, got {type(drawn).__name__}."
+        assert drawn.dtype == np.int64, f"draw must give int64, got {drawn.dtype}."
+        assert drawn.ndim == 1, "draw must give one axis of row numbers."
+        assert not drawn.size or (drawn[0] >= 0 and drawn[-1] < rows), "draw must give rows that there are."
+        assert (np.diff(drawn) > 0).all(), "draw must give ascending rows, each once."
+    before = [drawn.tolist() for drawn in forward]
+    for drawn in forward:
+        drawn[:] = -1  # a caller may change what it was given
+    other, copied = _coins(1), copy.deepcopy(sampler)
+    for query in reversed(queries):
+        sampler.draw(query, other, rows)
+        for again in (sampler.draw(query, _coins(0), rows), copied.draw(query, coins, rows)):
+            assert again.tolist() == before[query], (
+                f"draw must depend on coins, query and number of rows alone: query {query} was drawn again and differs."
+            )
+        batch = np.asarray(sampler.batch(query, coins, rows))
+        assert batch.tolist() == before[query], "batch must be what draw gives."
+        masked = np.flatnonzero(sampler.mask(query, coins, rows))
+        assert masked.tolist() == before[query], "mask must be what draw gives."
+
+
+def _check_other_rows(sampler: Sampler, rows: int) -> None:
+    moves = sampler.law.absence_moves_others
+    assert sampler.requires_public_count or not moves, (
+        "requires_public_count must be true where the law says that a record's absence moves others."
+    )
+    for query in range(_some(sampler, 8)):
+        whole = sampler.draw(query, _coins(0), rows)
+        if sampler.requires_public_count:
+            _check_refused(sampler, query, rows - 1, "another number of rows than num_records")
+            continue
+        fewer = sampler.draw(query, _coins(0), rows - 1)
+        assert fewer.tolist() == whole[whole < rows - 1].tolist(), (
+            f"one row less moves another one in query {query}. State a law whose absence_moves_others is true, and "
+            "requires_public_count."
+        )
+        assert sampler.draw(query, _coins(0), 0).tolist() == [], "no rows must be an ordinary, empty draw."
+
+
+def _check_queries(sampler: Sampler, rows: int) -> None:
+    outside = [-1] if sampler.max_queries is None else [-1, sampler.max_queries]
+    for query in outside:
+        _check_refused(sampler, query, rows, f"query {query}, which the session does not have")
+
+
+def _check_refused(sampler: Sampler, query: int, rows: int, what: str) -> None:
+    try:
+        sampler.draw(query, _coins(0), rows)
+    except ValueError:
+        return
+    raise AssertionError(f"draw must raise ValueError for {what}.")
+
+
+def _check_epochs(sampler: Sampler, rows: int) -> None:
+    law, queries = sampler.law, _some(sampler, 2 * sampler.queries_per_epoch)
+    for seed in range(3):
+        member = np.stack([sampler.mask(query, _coins(seed), rows) for query in range(queries)])
+        assert member.sum(axis=0).max() <= law.most_draws(queries), (
+            f"a row is in {member.sum(axis=0).max()} of {queries} queries, and its law says {law.most_draws(queries)} "
+            "at most."
+        )
+        for first in range(0, queries, law.queries_per_epoch if law.queries_per_epoch > 1 else queries + 1):
+            times = member[first : first + law.queries_per_epoch].sum(axis=0).max()
+            assert times <= 1, f"a row is in {times} queries of one epoch, and its law says 1 at most."
+        if isinstance(law, FixedSizeLaw):
+            assert (member.sum(axis=1) == law.batch_size).all(), "a batch has not the size that its law says."
+        if law.query_chance is None:
+            total = member[: sampler.queries_per_epoch].sum()
+            expected = sampler.expected_batch_size * sampler.queries_per_epoch
+            assert abs(total - expected) <= 1e-6 * expected, (
+                f"an epoch has {total} rows, and the divisor says {expected}."
+            )
+
+
+def _drawn_one_by_one(sampler: Sampler, rows: int) -> np.ndarray:
+    queries = range(_some(sampler, QUERIES))
+    return np.stack([[sampler.mask(query, _coins(seed), rows) for query in queries] for seed in range(SESSIONS)])
+
+
+def _drawn_at_once(sampler: Sampler, rows: int) -> np.ndarray:
+    draw = masks_of(sampler)
+    return np.stack([draw(query, _coins(0), rows, RUNS) for query in range(_some(sampler, QUERIES))], axis=1)
+
+
+def _check_law(name: str, found: np.ndarray, law: SamplingLaw, false_alarm: float) -> None:
+    """Compare how often rows, and pairs of rows, were drawn with the law: ``found`` is (sessions, queries, rows)."""
+    chance = law.query_chance
+    assert chance is not None, "only laws with a chance a query have frequencies"
+    _check_frequencies(f"{name}: rows enter a query", found.sum(axis=0).ravel(), len(found), chance, false_alarm / 2)
+    pairs = list(_pairs(found[:, :, :COUNTED_ROWS], law))
+    if pairs:
+        _check_frequencies(
+            f"{name}: two rows enter, or one row enters two queries,", pairs, len(found), chance**2, false_alarm / 2
+        )
+
+
+def _pairs(found: np.ndarray, law: SamplingLaw) -> Iterator[int]:
+    """Return how often both of two entries were drawn, for every two entries that the law calls independent."""
+    places = list(itertools.product(range(found.shape[1]), range(found.shape[2])))
+    for (query, row), (later, other) in itertools.combinations(places, 2):
+        if query != later or not law.absence_moves_others:
+            yield int((found[:, query, row] & found[:, later, other]).sum())
+
+
+def _check_frequencies(words: str, counts: object, trials: int, chance: float, false_alarm: float) -> None:
+    """Fail unless every count is Binomial(trials, chance): exact tails, the false alarm shared out over the counts."""
+    law, found = stats.binom(trials, chance), np.ravel(np.asarray(counts))
+    tails = 2 * np.minimum(law.cdf(found), law.sf(found - 1))
+    worst = int(tails.argmin())
+    assert tails[worst] > false_alarm / found.size, (
+        f"{words} with the frequency {found[worst] / trials:.4g}, and the law says {chance:.4g}: the sampler does not "
+        "draw by the law that it states."
+    )
+
+
+def _some(sampler: Sampler, queries: int) -> int:
+    return queries if sampler.max_queries is None else min(queries, sampler.max_queries)
+
+
+def _coins(seed: int) -> QueryCoins:
+    return QueryCoins(Randomness.insecure(seed), "train-1")
