@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from tacita.testing import READY, AuditResult, ReadyAudit, audit_oracle
+from tacita.cli.named_audits import READY
+from tacita.testing import AuditResult, ReadyAudit, audit_oracle
 
 PAGE = Path(__file__).parent / "audit.md"
 DELTA = 1e-2

@@ -12,19 +12,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import tacita.theory
-
 import tacita
 from docs import paper_index
 from docs.sphinx_roles import markdown
-from tacita.accounting import GaussianSumEvent, discrete, feedback_table, gaussian_sum_event
-from tacita.accounting.proved_events import REFUSED, table
+from tacita.accounting import GaussianSumEvent, discrete, gaussian_sum_event
+from tacita.accounting.events.sampled import REFUSED, table_of
 from tacita.accounting.relations import RELATIONS
 from tacita.accounting.sampling_laws import EVERY_LAW
 from tacita.convex import MedianOfMeansEvent, ShuffledSumEvent
+from tacita.error_feedback import feedback_table
 from tacita.errors import UnsupportedEventError
 
 DOCS = Path(__file__).parent
+SYSTEMS = ("clipped_sgd", "convex", "error_feedback", "federated", "second_order")
 NOTE = "*This page is generated from the code by `make docs`.*"
 
 
@@ -34,14 +34,16 @@ def exported(module: Any) -> list[str]:
 
 
 def rooms() -> Iterator[tuple[str, Any]]:
-    """Yield the public packages and modules directly under tacita, and modules of theory that have an ``__all__``."""
+    """Yield the public packages and modules directly under tacita, and modules of systems that have an ``__all__``."""
     for found in pkgutil.iter_modules(tacita.__path__):
         if not found.name.startswith("_"):
             yield found.name, importlib.import_module(f"tacita.{found.name}")
-    for found in pkgutil.iter_modules(tacita.theory.__path__, "theory."):
-        module = importlib.import_module(f"tacita.{found.name}")
-        if exported(module):
-            yield found.name, module
+    for system in SYSTEMS:
+        path = importlib.import_module(f"tacita.{system}").__path__
+        for found in pkgutil.iter_modules(path, f"{system}."):
+            module = importlib.import_module(f"tacita.{found.name}")
+            if exported(module):
+                yield found.name, module
 
 
 def own_doc(thing: Any) -> str:
@@ -130,7 +132,7 @@ there is a proof. The proofs are in [derivations](derivations/index.md).
 
 `ClippedGradientOracle`. C is the clipper's `max_contribution`. Rounded Gaussian noise (`--hardened`) costs the same.
 
-{cells(table())}
+{cells(table_of(GaussianSumEvent))}
 
 ## A clipped sum with discrete Gaussian noise
 
@@ -160,14 +162,14 @@ there is a proof. The proofs are in [derivations](derivations/index.md).
 
 `GradientOracle` with `MedianOfMeans`. C is how far one record moves the values: tau m sqrt(d), half for an even m.
 
-{cells(table(MedianOfMeansEvent))}
+{cells(table_of(MedianOfMeansEvent))}
 
 ## A sum in the shuffle model
 
 `ShuffleMeanOracle1` and `ShuffleMeanOracle2`: users add noise bits of their own ([derivation](derivations/shuffle.md)).
 The range is the grid's: from -C to C, or from -tau to tau.
 
-{cells(table(ShuffledSumEvent))}
+{cells(table_of(ShuffledSumEvent))}
 
 ## An unclipped sum
 

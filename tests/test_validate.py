@@ -8,7 +8,17 @@ import numpy as np
 import pytest
 import torch
 
-from tacita import GaussianMechanism, Ledger, MomentsOracle, StationarityQuery, _validate, clipping, estimators
+from tacita import (
+    GaussianMechanism,
+    Ledger,
+    MomentsOracle,
+    StationarityQuery,
+    _validate,
+    clipping,
+    error_feedback,
+    estimators,
+    second_order,
+)
 from tacita.accounting import gaussian_epsilon
 from tacita.linear_model import PrivateLogisticRegression
 from tacita.pipeline.settings import TableSettings
@@ -81,9 +91,9 @@ def test_the_least_threshold_leaves_room_for_subnormal_coordinates():
         lambda c: clipping.PerLayerClipper(max_grad_norm=c),
         lambda c: clipping.PerLayerClipper(max_grad_norm={"": c}),
         lambda c: estimators.SecondMoment(max_row_norm=c),
-        lambda c: estimators.UnclippedSum(declared_max_grad_norm=c, failure_probability=1e-7),
-        lambda c: estimators.ReleasedFeedback(max_feedback_norm=1.0, max_residual_norm=c),
-        lambda c: estimators.BoundedFeedback(max_feedback_norm=1.0, max_residual_norm=c),
+        lambda c: second_order.UnclippedSum(declared_max_grad_norm=c, failure_probability=1e-7),
+        lambda c: error_feedback.ReleasedFeedback(max_feedback_norm=1.0, max_residual_norm=c),
+        lambda c: error_feedback.BoundedFeedback(max_feedback_norm=1.0, max_residual_norm=c),
         lambda c: StationarityQuery(**{**QUERY, "max_grad_norm": c}),
         lambda c: MomentsOracle(torch.ones(9, 2), **{**MOMENTS, "max_mean_norm": c}),
         lambda c: MomentsOracle(torch.ones(9, 2), **{**MOMENTS, "max_square_norm": c}),

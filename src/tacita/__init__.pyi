@@ -2,9 +2,11 @@
 
 from . import (
     accounting as accounting,
-    audit as audit,
     cli as cli,
+    clipped_sgd as clipped_sgd,
     clipping as clipping,
+    convex as convex,
+    error_feedback as error_feedback,
     errors as errors,
     estimators as estimators,
     federated as federated,
@@ -18,15 +20,18 @@ from . import (
     pipeline as pipeline,
     random as random,
     report as report,
+    runs as runs,
     sampling as sampling,
+    second_order as second_order,
     selection as selection,
     tables as tables,
     testing as testing,
-    theory as theory,
     training as training,
 )
 from .accounting import Part
 from .clipping import AutomaticClipper, FlatClipper, PerLayerClipper
+from .convex import ShuffleMeanOracle1, ShuffleMeanOracle2
+from .error_feedback import BoundedFeedback, ErrorFeedbackOracle, PrivateFeedback, ReleasedFeedback
 from .errors import (
     BudgetExceededError,
     DataStructureError,
@@ -38,14 +43,9 @@ from .errors import (
     UnsupportedModuleError,
 )
 from .estimators import (
-    BoundedFeedback,
     CappedSum,
     ClippedSum,
     GridSum,
-    PrivateFeedback,
-    ReleasedFeedback,
-    StationarityQuery,
-    UnclippedSum,
     clipped_gradient_sum,
 )
 from .gradients import (
@@ -53,32 +53,25 @@ from .gradients import (
     NetworkSource,
     SeveralViews,
     explain,
-    is_second_order_stationary,
     mean_over_views,
     pad_to,
-    public_stationarity,
 )
 from .ledger import Ledger, Statement, statement
 from .mechanisms import CalibratedGaussian, DiscreteGaussian, GaussianMechanism, RoundedGaussian
 from .methods import ExponentialAverage, RandomIterate, SuffixAverage
 from .oracles import (
     ClippedGradientOracle,
-    ErrorFeedbackOracle,
     GradientOracle,
     Moments,
     MomentsOracle,
     Records,
     Release,
-    StationaryCertificate,
-    ShuffleMeanOracle1,
-    ShuffleMeanOracle2,
-    StationaryTest,
-    UnclippedGradientOracle,
     cap_units,
     split,
 )
 from .pipeline import load
 from .random import Randomness
+from .runs import seal_run
 from .sampling import (
     DisjointSampler,
     FixedSizeSampler,
@@ -87,8 +80,17 @@ from .sampling import (
     ShuffledEpochsSampler,
     UnitPoissonSampler,
 )
+from .second_order import (
+    StationarityQuery,
+    StationaryCertificate,
+    StationaryTest,
+    UnclippedGradientOracle,
+    UnclippedSum,
+    is_second_order_stationary,
+    public_stationarity,
+)
 from .selection import Grid, Selection, Trial, clipped_training, select
-from .training import Callback, EarlyStop, Run, fit, seal_run
+from .training import Callback, EarlyStop, Run, fit
 
 __version__: str
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
-from tacita.accounting import check_relation
+from tacita._choices import check_relation
 
 F = TypeVar("F", bound=Callable[..., Any])
 

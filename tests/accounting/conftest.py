@@ -5,6 +5,7 @@ import math
 import pytest
 
 from tacita import accounting as acc
+from tacita import convex, error_feedback, federated
 
 
 class Events:
@@ -46,7 +47,7 @@ class Events:
 
     @staticmethod
     def hidden(std=50.0, error=2.0, contribution=1.0, rate=0.02, *, relation="add_or_remove_one", rows=1):
-        return acc.HiddenErrorEvent(
+        return error_feedback.HiddenErrorEvent(
             relation=relation,
             max_contribution=contribution,
             max_error_change=error,
@@ -56,7 +57,7 @@ class Events:
 
     @staticmethod
     def hidden_anyhow(std=50.0, error=2.0, contribution=1.0, relation="replace_one"):
-        return acc.HiddenErrorEvent(
+        return error_feedback.HiddenErrorEvent(
             relation=relation,
             max_contribution=contribution,
             max_error_change=error,
@@ -66,7 +67,7 @@ class Events:
 
     @staticmethod
     def bounded(std=20.0, contribution=1.0, residual=1.0, rate=0.02, relation="add_or_remove_one"):
-        return acc.BoundedResidualEvent(
+        return error_feedback.BoundedResidualEvent(
             relation=relation,
             max_contribution=contribution,
             max_residual=residual,
@@ -76,7 +77,7 @@ class Events:
 
     @staticmethod
     def bounded_in_epochs(std=20.0, contribution=1.0, residual=1.0, per_epoch=50, relation="add_or_remove_one"):
-        return acc.BoundedResidualEvent(
+        return error_feedback.BoundedResidualEvent(
             relation=relation,
             max_contribution=contribution,
             max_residual=residual,
@@ -95,7 +96,7 @@ class Events:
             acc.HistogramGaussianEvent(relation="replace_one", **blocks),
             acc.GaussianSumEvent(relation=relation, sampling=acc.ShuffledEpochsLaw(7, own_coin=True), **blocks),
             cls.unit(0.02, 1.0, 4),
-            acc.MedianOfMeansEvent(
+            convex.MedianOfMeansEvent(
                 relation="zero_out_one",
                 sampling=acc.PoissonLaw(0.1),
                 max_contribution=(3.0,),
@@ -105,7 +106,7 @@ class Events:
             acc.SecondMomentEvent(
                 relation="replace_one", sampling=acc.FullBatchLaw(), max_contribution=(1.0,), noise_std=(20.0,)
             ),
-            acc.ShuffledSumEvent(
+            convex.ShuffledSumEvent(
                 relation="replace_one",
                 sampling=acc.DisjointLaw(own_coin=False),
                 users=500,
@@ -135,13 +136,13 @@ class Events:
             cls.hidden_anyhow(),
             cls.bounded(),
             cls.bounded_in_epochs(),
-            acc.FirstDrawEvent(relation=relation, inner=cls.hidden()),
+            error_feedback.FirstDrawEvent(relation=relation, inner=cls.hidden()),
             acc.InterleavedEvent(relation=relation, inner=cls.hidden(), between=cls.poisson(0.02, 50.0), every=5),
             acc.RefutedClaimEvent(
                 relation=relation, inner=cls.hidden(), claim="a paper", claimed_epsilon=2.0, claimed_delta=1e-5
             ),
-            acc.ClientMessagesEvent(relation="replace_one", **blocks),
-            acc.ClippedSamplesEvent(
+            federated.ClientMessagesEvent(relation="replace_one", **blocks),
+            federated.ClippedSamplesEvent(
                 relation=relation,
                 sampling=acc.PoissonLaw(0.1),
                 max_message_norm=1.0,

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from tacita import accounting as acc
-from tacita.accounting.proved_events import REFUSED, table
+from tacita import error_feedback
+from tacita.accounting.events.sampled import REFUSED, table_of
+from tacita.error_feedback import proved_events
 from tacita.errors import UnsupportedEventError
 from tests.accounting.events.feedback import BATCH, RATE, session_epsilon
 
@@ -42,7 +44,7 @@ def test_every_cell(law, relations, draws):
 
 
 def test_the_table_is_that_of_the_code():
-    rows = table()
+    rows = table_of(acc.GaussianSumEvent)
     assert len(rows) == len(PROVED)
     for law, relations, _ in PROVED:
         cells = rows[law.words]
@@ -82,7 +84,7 @@ def test_an_unknown_relation_is_no_cell():
 
 @pytest.mark.parametrize(("residual", "std"), [(1, 0.00131069), (9, 0.00839252)])
 def test_noise_of_released_residuals(residual, std):
-    event = acc.released_residual_event(
+    event = proved_events.released_residual_event(
         acc.PoissonLaw(RATE), "add_or_remove_one", max_contribution=(1.0, residual), noise_std=(BATCH * std,) * 2
     )
     assert session_epsilon(event) == pytest.approx(2, rel=5e-3)
@@ -100,7 +102,7 @@ def test_the_least_noise_of_both_blocks_is_that_of_one_threshold():
 
 
 def test_every_cell_of_feedback():
-    table = acc.feedback_table()
+    table = error_feedback.feedback_table()
     assert table["PrivateFeedback"]["Poisson sampling"] == {
         "add_or_remove_one": "the batch amplified, the error not",
         "replace_one": "every query, no amplification",
@@ -133,17 +135,17 @@ def test_each_cell_has_an_event_and_each_refusal_none():
         )
     }
     makers = {
-        "PrivateFeedback": lambda law, relation: acc.hidden_error_event(
+        "PrivateFeedback": lambda law, relation: proved_events.hidden_error_event(
             law, relation, max_contribution=1.0, max_error_change=2.0, noise_std=9.0
         ),
-        "BoundedFeedback": lambda law, relation: acc.bounded_residual_event(
+        "BoundedFeedback": lambda law, relation: proved_events.bounded_residual_event(
             law, relation, max_contribution=1.0, max_residual=2.0, noise_std=9.0
         ),
-        "ReleasedFeedback": lambda law, relation: acc.released_residual_event(
+        "ReleasedFeedback": lambda law, relation: proved_events.released_residual_event(
             law, relation, max_contribution=(1.0, 2.0), noise_std=(9.0, 9.0)
         ),
     }
-    for kind, cells_of in acc.feedback_table().items():
+    for kind, cells_of in error_feedback.feedback_table().items():
         assert set(cells_of) == set(laws)
         for words, cells in cells_of.items():
             for relation, charge in cells.items():

@@ -6,7 +6,7 @@ import pytest
 
 import tacita.cli.audit as audit_command
 from tacita.cli.app import main
-from tacita.testing.named_audits import READY
+from tacita.cli.named_audits import READY
 
 
 def run(capsys, *arguments):

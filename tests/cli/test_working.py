@@ -98,7 +98,7 @@ PLAN = (
 @pytest.mark.parametrize(
     ("slow", "words", "says"),
     [
-        ("audit.audit.audit_oracle", "audit dicesgd --noise automatic", "dicesgd: trying adversaries"),
+        ("testing.audit.audit_oracle", "audit dicesgd --noise automatic", "dicesgd: trying adversaries"),
         ("cli.planning.plan_dp_clipped_sgd", f"plan {PLAN}", "computing the noise"),
     ],
 )

@@ -17,7 +17,7 @@ from tacita.clipped_sgd import (
     neighbourhood,
     random_iterate_bound,
 )
-from tests.theory import settings as s
+from tests.convex import settings as s
 
 
 def bound(case):

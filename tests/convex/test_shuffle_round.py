@@ -132,7 +132,7 @@ def test_parts_in_processes_of_their_own():
     """Nothing but bytes goes from one to the next."""
     setup = (
         "import sys, numpy as np\n"
-        "from tacita.oracles import Analyzer, Shuffler, ShuffleRound, UserEncoder\n"
+        "from tacita.convex import Analyzer, Shuffler, ShuffleRound, UserEncoder\n"
         "from tacita.convex.shuffle_calibration import NoiseBits\n"
         "these = ShuffleRound(name='r', users=2, dim=2, half_range=1.0, l2_bounded=True,\n"
         "    bits=NoiseBits(grid=4, noise_bits=2000, bit_prob=0.5))\n"

@@ -16,6 +16,7 @@ import pytest
 from scipy.stats import binom
 
 from tacita import accounting as acc
+from tacita import convex
 from tacita.accounting import Spend, delta, epsilon
 from tacita.convex import ShuffledSumEvent
 from tacita.errors import UnsupportedEventError
@@ -160,7 +161,7 @@ def test_the_renyi_bound_holds_at_every_order():
 
 
 def test_it_is_about_the_gaussian_of_the_same_noise():
-    event = acc.ShuffledSumEvent(
+    event = convex.ShuffledSumEvent(
         relation="replace_one",
         sampling=ONE_PASS,
         users=4096,

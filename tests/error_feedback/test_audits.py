@@ -9,6 +9,7 @@ import torch
 from scipy import stats
 
 from tacita.accounting import RELATIONS
+from tacita.cli.named_audits import READY
 from tacita.error_feedback.audits import (
     BATCH,
     IN_THE_FIRST_BATCH,
@@ -22,7 +23,6 @@ from tacita.testing import bounds
 from tacita.testing.adversaries import EMPTY
 from tacita.testing.arena import arenas_of
 from tacita.testing.audit import audit_oracle
-from tacita.testing.named_audits import READY
 from tacita.testing.roc import auc
 from tacita.testing.simulator import simulate
 

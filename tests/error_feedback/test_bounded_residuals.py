@@ -10,7 +10,8 @@ from scipy.special import logsumexp
 
 from tacita import accounting as acc
 from tacita.accounting.accountant import ORDERS
-from tacita.error_feedback import bounded_residuals
+from tacita.accounting.events import participations
+from tacita.error_feedback import BoundedResidualEvent
 from tacita.error_feedback.participation_sensitivity import moved_by_shares
 from tests.accounting.events.feedback import BATCH, QUERIES, RATE, session_epsilon
 from tests.accounting.library_pld import library_pld
@@ -108,7 +109,7 @@ def test_moments_of_many_queries_are_those_of_the_full_sum(events, rate, std):
 
 @pytest.mark.parametrize(("queries", "rate"), [(150, 0.02), (10**6, 1e-3), (10**6, 0.5), (3, 1e-9), (5, 0.999)])
 def test_participations_end_where_they_are_unlikely(queries, rate):
-    counts, chances, missed = bounded_residuals._participations(queries, rate)
+    counts, chances, missed = participations._participations(queries, rate)
     assert missed == stats.binom.sf(counts[-1], queries, rate) <= 1e-22
     assert stats.binom.sf(counts[-1] - 1, queries, rate) > 1e-22
     assert stats.binom.cdf(counts[0] - 1, queries, rate) <= 1e-22 < stats.binom.cdf(counts[0] + 1, queries, rate)
@@ -153,7 +154,7 @@ def test_everybody_in_every_query(events):
 )
 @pytest.mark.parametrize("leak", [0.0, 0.3])
 def test_a_fixed_share_takes_relation_law_and_leak_together(relation, law, per_epoch, leak):
-    event = acc.BoundedResidualEvent(
+    event = BoundedResidualEvent(
         relation=relation,
         sampling=law,
         max_contribution=1.0,
@@ -162,6 +163,6 @@ def test_a_fixed_share_takes_relation_law_and_leak_together(relation, law, per_e
         injected_share=0.2,
         leak=leak,
     )
-    for participations in (1, 2, 3, 8):
-        moves = moved_by_shares(participations, 1.0, 2.0, share=0.2, leak=leak, queries_per_epoch=per_epoch)
-        assert event.session_mu(participations) == acc.moved(relation) * moves / 7.0
+    for draws in (1, 2, 3, 8):
+        moves = moved_by_shares(draws, 1.0, 2.0, share=0.2, leak=leak, queries_per_epoch=per_epoch)
+        assert event.session_mu(draws) == acc.moved(relation) * moves / 7.0

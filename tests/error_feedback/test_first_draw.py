@@ -7,6 +7,7 @@ import pytest
 from scipy import stats
 
 from tacita import accounting as acc
+from tacita import error_feedback
 from tacita.accounting.accountant import ORDERS
 from tacita.error_feedback.first_draw import backward_divergences, forward_divergences
 from tacita.errors import UnsupportedEventError
@@ -60,7 +61,7 @@ def test_between_whole_orders_the_moments_interpolate():
 
 def test_first_draw_is_never_above_the_queries_on_their_own(events):
     inner = events.hidden(41.9, 2.0, 0.001)
-    event = acc.FirstDrawEvent(relation="add_or_remove_one", inner=inner)
+    event = error_feedback.FirstDrawEvent(relation="add_or_remove_one", inner=inner)
     curve, each = event.guarantee(QUERIES).rdp(ORDERS), inner.guarantee(QUERIES).rdp(ORDERS)
     assert (curve <= each).all()
     assert np.isfinite(curve).all()
@@ -73,7 +74,7 @@ def test_first_draw_is_never_above_the_queries_on_their_own(events):
 def test_the_curve_is_that_of_the_worse_direction_at_every_order(rate, queries, needed):
     """Unless the queries on their own cost less. Which of the three it is depends on the order."""
     step, jump, orders = 1.0, 0.1, np.array([1.5, 2.0, 4.0, 8.0, 20.0])
-    inner = acc.HiddenErrorEvent(
+    inner = error_feedback.HiddenErrorEvent(
         relation="add_or_remove_one",
         sampling=acc.PoissonLaw(rate),
         max_contribution=step,
@@ -85,7 +86,7 @@ def test_the_curve_is_that_of_the_worse_direction_at_every_order(rate, queries, 
         "backward": backward_divergences(rate, jump, step, queries, orders),
         "each query": inner.guarantee(queries).rdp(orders),
     }
-    curve = acc.FirstDrawEvent(relation="add_or_remove_one", inner=inner).guarantee(queries).rdp(orders)
+    curve = error_feedback.FirstDrawEvent(relation="add_or_remove_one", inner=inner).guarantee(queries).rdp(orders)
     worse = np.maximum(bounds["forward"], bounds["backward"])
     np.testing.assert_array_equal(curve, np.minimum(worse, bounds["each query"]))
     assert {name for name, bound in bounds.items() if (curve == bound).any()} == needed
@@ -95,7 +96,7 @@ def test_the_curve_is_that_of_the_worse_direction_at_every_order(rate, queries, 
 def test_first_draw_is_above_a_simulation_of_itself(events, std):
     """Monte Carlo of the tight pair (4e6 runs): delta(2) = 3.30e-5, 1.28e-5, 4.9e-6, 1.9e-6."""
     simulated = {36.0: (3.30e-5, 1.3e-6), 38.0: (1.28e-5, 8e-7), 40.0: (4.9e-6, 5e-7), 42.0: (1.9e-6, 3e-7)}
-    event = acc.FirstDrawEvent(relation="add_or_remove_one", inner=events.hidden(std, 2.0, 0.001))
+    event = error_feedback.FirstDrawEvent(relation="add_or_remove_one", inner=events.hidden(std, 2.0, 0.001))
     mean, error = simulated[std]
     bound = acc.delta([acc.Spend(event, QUERIES)], 2.0).delta
     assert mean - 5 * error < bound < 8 * mean
@@ -119,7 +120,7 @@ def test_the_counterexample_to_the_published_theorem(events):
     assert thresholds[int(np.argmax(gain))] == pytest.approx(2.75, abs=0.02)
     for event in (
         events.hidden(BATCH * std, 2.0 * BATCH),
-        acc.FirstDrawEvent(relation="add_or_remove_one", inner=events.hidden(BATCH * std, 2.0 * BATCH)),
+        error_feedback.FirstDrawEvent(relation="add_or_remove_one", inner=events.hidden(BATCH * std, 2.0 * BATCH)),
     ):
         assert acc.delta([acc.Spend(event, QUERIES)], 2.0).delta >= max(gain)
 
@@ -127,10 +128,16 @@ def test_the_counterexample_to_the_published_theorem(events):
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda e: acc.FirstDrawEvent(relation="add_or_remove_one", inner=e.hidden(rows=2)), "under a PoissonLaw"),
-        (lambda e: acc.FirstDrawEvent(relation="replace_one", inner=e.hidden_anyhow()), "under a PoissonLaw"),
         (
-            lambda e: acc.FirstDrawEvent(relation="replace_one", inner=e.hidden(relation="replace_one")),
+            lambda e: error_feedback.FirstDrawEvent(relation="add_or_remove_one", inner=e.hidden(rows=2)),
+            "under a PoissonLaw",
+        ),
+        (
+            lambda e: error_feedback.FirstDrawEvent(relation="replace_one", inner=e.hidden_anyhow()),
+            "under a PoissonLaw",
+        ),
+        (
+            lambda e: error_feedback.FirstDrawEvent(relation="replace_one", inner=e.hidden(relation="replace_one")),
             "and add_or_remove_one or zero_out_one",
         ),
     ],

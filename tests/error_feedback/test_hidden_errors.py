@@ -7,6 +7,7 @@ import pytest
 from scipy import integrate, stats
 
 from tacita import accounting as acc
+from tacita import error_feedback
 from tacita.errors import UnsupportedEventError
 from tests.accounting.events.feedback import BATCH, QUERIES, RATE, TABLE, hidden_every, session_epsilon
 from tests.accounting.library_pld import library_pld
@@ -80,7 +81,7 @@ def test_noise_for_epsilon_2(events, row):
     assert reached(lambda s: events.hidden(s, error), sampled) == pytest.approx(2, rel=5e-3)
 
     def first_draw(std):
-        return acc.FirstDrawEvent(relation="add_or_remove_one", inner=events.hidden(std, error))
+        return error_feedback.FirstDrawEvent(relation="add_or_remove_one", inner=events.hidden(std, error))
 
     assert reached(first_draw, first) == pytest.approx(2, rel=2e-5)
 

@@ -8,6 +8,7 @@ import torch
 
 import tacita
 from tacita import accounting as acc
+from tacita import error_feedback
 from tacita.errors import BudgetExceededError, ResumeError, UnsupportedEventError
 from tacita.runs.checkpoint import TrainingState
 from tacita.runs.folder import RunFolder
@@ -167,8 +168,8 @@ def test_rows_of_nan_are_rows_that_are_not_there(make, problem):
 
 def test_each_feedback_is_charged_by_its_own_event(make):
     for feedback, kind in (
-        (PRIVATE, acc.HiddenErrorEvent),
-        (BOUNDED, acc.BoundedResidualEvent),
+        (PRIVATE, error_feedback.HiddenErrorEvent),
+        (BOUNDED, error_feedback.BoundedResidualEvent),
         (RELEASED, acc.GaussianSumEvent),
     ):
         event = make(feedback).event
@@ -177,10 +178,10 @@ def test_each_feedback_is_charged_by_its_own_event(make):
     assert make(PRIVATE).event.amplified
     assert not make(PRIVATE, relation="replace_one").event.amplified
     first = tacita.PrivateFeedback(max_feedback_norm=0.5, first_draw=True)
-    assert isinstance(make(first).event, acc.FirstDrawEvent)
+    assert isinstance(make(first).event, error_feedback.FirstDrawEvent)
     shuffled = tacita.ShuffledEpochsSampler(batches_per_epoch=4, num_records=60, assignment="permutation")
     event = make(BOUNDED, relation="zero_out_one", sampler=shuffled).event
-    assert isinstance(event, acc.BoundedResidualEvent)
+    assert isinstance(event, error_feedback.BoundedResidualEvent)
     assert event.sampling.queries_per_epoch == 4
     assert event.guarantee(10).mu == pytest.approx(
         (math.sqrt(3) + 3 * 2) / 3.0

@@ -6,6 +6,7 @@ import pytest
 from scipy import stats
 
 from tacita import accounting as acc
+from tacita import federated
 from tacita.errors import UnsupportedEventError
 from tacita.testing import check_event
 
@@ -13,7 +14,7 @@ DIGITS = 5e-6
 
 
 def messages(noise_std, relation="add_or_remove_one", bound=1.0):
-    return acc.ClientMessagesEvent(relation=relation, max_contribution=(bound,), noise_std=(noise_std,))
+    return federated.ClientMessagesEvent(relation=relation, max_contribution=(bound,), noise_std=(noise_std,))
 
 
 def samples(**change):
@@ -21,7 +22,7 @@ def samples(**change):
         "relation": "add_or_remove_one", "sampling": acc.PoissonLaw(0.1), "max_message_norm": 1.0,
         "max_sample_norm": 1.0, "momentum_weight": 0.5, "divisor": 2.0, "noise_std": 4.0,
     }  # fmt: skip
-    return acc.ClippedSamplesEvent(**{**settings, **change})
+    return federated.ClippedSamplesEvent(**{**settings, **change})
 
 
 def epsilon(event, queries, delta=1e-5):
@@ -45,7 +46,9 @@ def test_the_papers_ratios(ratio, expected):
 
 def test_blocks_add_up_in_squares():
     """Oracle 11: layers of thresholds 1 and 1, noises of least power."""
-    event = acc.ClientMessagesEvent(relation="replace_one", max_contribution=(1.0, 1.0), noise_std=(78.2544, 247.462))
+    event = federated.ClientMessagesEvent(
+        relation="replace_one", max_contribution=(1.0, 1.0), noise_std=(78.2544, 247.462)
+    )
     assert event.guarantee(100).mu == pytest.approx(0.268051, rel=1e-5)
     assert messages(0.0).guarantee(1).mu == math.inf
     assert messages(3.0).guarantee(0).mu == 0.0

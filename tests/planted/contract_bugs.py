@@ -1,8 +1,7 @@
 """Bugs of the contracts that third parties run: a part of theirs passes that should not."""
 
-from tacita import testing
 from tacita.mechanisms import Mechanism
-from tacita.testing import event_contract, sampler_contract
+from tacita.testing import event_contract, rule_contracts, sampler_contract
 from tests.planted.plant import bug, put, swap
 
 SAMPLERS = "tests/testing/test_sampler_contract.py::"
@@ -31,7 +30,7 @@ def event_contract_ignores_costs():
 @bug(45, caught_by=[RULES + "test_a_rule_that_serves_nothing_does_not_pass"])
 def rule_contract_checks_autograd():
     """A layer rule passes its contract that serves no parameter, since autograd serves them."""
-    swap(testing._check_serves, lambda *args: None)
+    swap(rule_contracts._check_serves, lambda *args: None)
 
 
 @bug(46, caught_by=["tests/mechanisms/test_gaussian.py::test_noise_of_another_law_inherits_no_guarantee"])

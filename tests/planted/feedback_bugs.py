@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from tacita.accounting import RELATIONS, SampledEvent, proved_events
-from tacita.accounting.events import composed
+from tacita.accounting import RELATIONS, SampledEvent
+from tacita.accounting.events import composed, participations
 from tacita.clipped_sgd import noise
 from tacita.error_feedback import (
     BoundedErrorSum,
@@ -22,6 +22,7 @@ from tacita.error_feedback import (
     first_draw,
     hidden_errors,
     participation_sensitivity,
+    proved_events,
 )
 from tacita.ledger import Ledger
 from tacita.oracles import GradientOracle
@@ -371,11 +372,11 @@ def settings_lost_with_the_old_session():
 @bug(caught_by=[RESIDUALS + "test_moments_of_many_queries_are_those_of_the_full_sum"])
 def rare_participations_left_out():
     """Moments of bounded residuals end where participations become unlikely."""
-    whole = bounded_residuals._intervals
+    whole = participations._intervals
 
     def cut(queries, chance):
         counts, log_chances = whole(queries, chance)
-        likely = counts <= bounded_residuals.EXACT
+        likely = counts <= participations.EXACT
         return counts[likely], log_chances[likely]
 
     swap(whole, cut)
@@ -384,7 +385,7 @@ def rare_participations_left_out():
 @bug(caught_by=[RESIDUALS + "test_moments_of_many_queries_are_those_of_the_full_sum"])
 def intervals_at_their_lower_ends():
     """An interval of participations is charged as its smallest."""
-    whole = bounded_residuals._intervals
+    whole = participations._intervals
 
     def lower(queries, chance):
         counts, log_chances = whole(queries, chance)
@@ -396,7 +397,7 @@ def intervals_at_their_lower_ends():
 @bug(caught_by=[RESIDUALS + "test_participations_end_where_they_are_unlikely"])
 def participations_counted_to_the_end():
     """Numbers of participations that never happen are summed up, one by one."""
-    swap(bounded_residuals._likely, lambda queries, chance: queries)
+    swap(participations._likely, lambda queries, chance: queries)
 
 
 @bug(caught_by=[MOVED + "test_no_record_moves_more_wherever_it_is_in_its_epochs"])

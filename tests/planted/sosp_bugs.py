@@ -8,7 +8,6 @@ import torch
 from tacita.accounting import AboveThresholdEvent, ConditionalEvent, CoupledEvent, accountant, moved
 from tacita.gradients import randomness_check
 from tacita.methods import RandomIterate
-from tacita.oracles import network as network_module
 from tacita.random import Randomness, Stream
 from tacita.second_order import (
     StationarityQuery,
@@ -18,6 +17,7 @@ from tacita.second_order import (
     lanczos_error,
     stationarity_query,
     stationary_test,
+    unclipped_oracle,
 )
 from tacita.second_order.above_threshold import AboveThreshold
 from tacita.second_order.threshold_answer import ThresholdAnswer
@@ -161,7 +161,7 @@ def monitor_not_paid_for():
 @bug(caught_by=[ORACLE + "test_noise_that_alone_may_pass_the_bound_is_told"])
 def large_noise_not_told():
     """Noise that alone makes gradients longer than declared is not told."""
-    swap(network_module._warn_of_noise, lambda *args: None)
+    swap(unclipped_oracle._warn_of_noise, lambda *args: None)
 
 
 # -- Hessians

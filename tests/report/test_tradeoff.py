@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
+from tacita.cli.named_audits import READY
 from tacita.errors import TacitaError
 from tacita.report import tradeoff
 from tacita.report.tradeoff import save_tradeoff
 from tacita.testing.audit import audit_oracle
-from tacita.testing.named_audits import READY
 
 
 @pytest.fixture(scope="module")

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from tacita.accounting import GaussianSumEvent, PoissonLaw, gaussian_epsilon
+from tacita.cli.named_audits import READY
 from tacita.ledger import Ledger
 from tacita.testing.adversaries import ADVERSARIES, EMPTY, Adversary
 from tacita.testing.arena import arenas_of
 from tacita.testing.audit import audit_oracle
 from tacita.testing.claims import Claim
-from tacita.testing.named_audits import READY
 from tacita.testing.sessions import replayed
 from tests.testing.linear import ORACLES, Foreign, given, poisson
 

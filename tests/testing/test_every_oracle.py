@@ -12,12 +12,12 @@ import torch
 
 import tacita
 from tacita.accounting import RELATIONS
+from tacita.cli.named_audits import READY
 from tacita.error_feedback import Feedback
 from tacita.errors import UnsupportedEventError
 from tacita.mechanisms import Mechanism
 from tacita.oracles import GradientOracle
 from tacita.testing import check_oracle
-from tacita.testing.named_audits import READY
 from tacita.testing.sessions import in_memory
 from tests.testing.linear import ORACLES
 
@@ -27,7 +27,7 @@ KINDS = (GradientOracle, Feedback, Mechanism)
 EXEMPT = {
     "StationaryTest": "answers yes or no, and no gradient; test_above_threshold.py audits its answers, exactly",
     "ShuffleMeanOracle1": "releases counts of a known law; tests/convex/test_shuffled_sum_event.py has it, exactly",
-    "ShuffleMeanOracle2": "as ShuffleMeanOracle1; make audit has their contract in tests/convex/test_shuffle_oracles.py",
+    "ShuffleMeanOracle2": "as ShuffleMeanOracle1; make audit runs their contract: tests/convex/test_shuffle_oracles.py",
     "MomentsOracle": "asks a ClippedGradientOracle of its own; test_moments.py has what a record adds",
     "HalfTheNoise": "adds half of what it states, so that an audit has something to refute",
 }

@@ -19,11 +19,11 @@ from scipy.stats import t as student
 from torch import Tensor, nn
 
 from tacita.clipping import FlatClipper
-from tacita.error_feedback import PrivateFeedback, ReleasedFeedback
+from tacita.error_feedback import ErrorFeedbackOracle, PrivateFeedback, ReleasedFeedback
 from tacita.ledger import Ledger
 from tacita.ledger.text_lines import rounded_up
 from tacita.mechanisms import CalibratedGaussian, GaussianMechanism
-from tacita.oracles import ClippedGradientOracle, ErrorFeedbackOracle, GradientOracle
+from tacita.oracles import ClippedGradientOracle, GradientOracle
 from tacita.random import Randomness
 from tacita.sampling import PoissonSampler
 from tacita_reproductions.kept import Kept, data_hash

@@ -18,9 +18,10 @@ from tacita.clipping import FlatClipper
 from tacita.estimators.clipped_sum import clipped_gradient_sum
 from tacita.ledger import Ledger
 from tacita.mechanisms import GaussianMechanism
-from tacita.oracles import ClippedGradientOracle, GradientOracle, UnclippedGradientOracle
+from tacita.oracles import ClippedGradientOracle, GradientOracle
 from tacita.random import Randomness
 from tacita.sampling import PoissonSampler
+from tacita.second_order import UnclippedGradientOracle
 from tacita_reproductions.figures import SHARES
 from tacita_reproductions.kept import data_hash
 from tacita_reproductions.noisy_sgd_data import LabelledData

@@ -13,7 +13,7 @@ from tacita.accounting.events.counts import (
 )
 from tacita.accounting.events.discrete import DiscreteGaussianEvent, discrete
 from tacita.accounting.events.event import Event, NoiseSettings, Spend
-from tacita.accounting.events.gaussian_sums import GaussianSumEvent, NoisySumEvent
+from tacita.accounting.events.gaussian_sums import GaussianSumEvent, NoisySumEvent, gaussian_sum_event
 from tacita.accounting.events.guarantee import Guarantee
 from tacita.accounting.events.guarantee import gaussian as gaussian_guarantee
 from tacita.accounting.events.mixtures import MixtureOfGaussiansEvent
@@ -30,13 +30,6 @@ from tacita.accounting.events.wrapped import (
 )
 from tacita.accounting.gaussian import gaussian_delta, gaussian_epsilon, gaussian_mu
 from tacita.accounting.parts import Part
-from tacita.accounting.proved_events import (
-    bounded_residual_event,
-    feedback_table,
-    gaussian_sum_event,
-    hidden_error_event,
-    released_residual_event,
-)
 from tacita.accounting.relations import RELATIONS, NeighboringRelation, check_relation, moved
 from tacita.accounting.renyi_filter import RenyiFilter
 from tacita.accounting.sampling_laws import (
@@ -89,24 +82,20 @@ __all__ = [
     "WorstOfEvent",
     "ZCDPEvent",
     "attack_accuracy",
-    "bounded_residual_event",
     "calibrate",
     "check_relation",
     "curve_accuracy",
     "delta",
     "discrete",
     "epsilon",
-    "feedback_table",
     "gaussian_delta",
     "gaussian_epsilon",
     "gaussian_guarantee",
     "gaussian_mu",
     "gaussian_sum_event",
     "hardening",
-    "hidden_error_event",
     "moved",
     "privacy_curve",
-    "released_residual_event",
     "stable_failure_probability",
     "stable_threshold",
 ]

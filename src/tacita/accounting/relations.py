@@ -3,19 +3,9 @@
 The factor 2 of replace-one is written here and nowhere else.
 """
 
-from typing import get_args
+from tacita._choices import RELATIONS, NeighboringRelation, check_relation
 
-from tacita._choices import NeighboringRelation
-
-RELATIONS: tuple[NeighboringRelation, ...] = get_args(NeighboringRelation)
-
-
-def check_relation(relation: str) -> NeighboringRelation:
-    """Return ``relation`` if it is one of :data:`RELATIONS`, else raise ``ValueError``."""
-    for known in RELATIONS:
-        if relation == known:
-            return known
-    raise ValueError(f"neighboring_relation must be one of {', '.join(RELATIONS)}, got {relation!r}.")
+__all__ = ["RELATIONS", "NeighboringRelation", "check_relation", "moved"]
 
 
 def moved(relation: NeighboringRelation) -> int:

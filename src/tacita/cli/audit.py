@@ -127,7 +127,7 @@ def _measured(
 
 
 def _ready(name: str) -> "ReadyAudit":
-    from tacita.testing.named_audits import READY
+    from tacita.cli.named_audits import READY
 
     if name not in READY:
         raise ValueError(f"name must be one of {', '.join(READY)}, got {name!r}.{did_you_mean(name, READY)}")
@@ -143,7 +143,7 @@ def _noise(ready: "ReadyAudit", noise: str | None) -> str:
 
 
 def _listed() -> str:
-    from tacita.testing.named_audits import READY
+    from tacita.cli.named_audits import READY
 
     wide = max(map(len, READY)) + 2
     lines = []

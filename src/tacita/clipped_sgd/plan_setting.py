@@ -88,7 +88,7 @@ def no_theorem(setting: PlanSetting) -> str:
 
     Example:
         >>> from dataclasses import replace
-        >>> from tacita.theory import ConvexProblem
+        >>> from tacita.clipped_sgd import ConvexProblem
         >>> problem = ConvexProblem(smoothness=1, radius=5, moment_scale=1)
         >>> setting = PlanSetting(problem=problem, num_records=4000, batch_size=1, steps=4000, epsilon=8, delta=1e-5,
         ...     relation="replace_one", sampling="one_pass")

@@ -56,7 +56,7 @@ def regime(problem: Problem, *, max_grad_norm: ArrayLike) -> Regime:
     0 at C = 4 g.
 
     Example:
-        >>> from tacita.theory import ConvexProblem
+        >>> from tacita.clipped_sgd import ConvexProblem
         >>> p = ConvexProblem(smoothness=1, radius=1, moment_scale=0.1, moment_order=1.5)
         >>> regime(p, max_grad_norm=[0.05, 1.0, 2.0, 3.9, 5.0]).row.tolist()
         ['6', '7', '4', '3b', '1']
@@ -91,7 +91,7 @@ def bracket(problem: Problem, *, max_grad_norm: ArrayLike) -> Numbers:
     :math:`\zeta/C + 1/2 + C^{\alpha-1}\zeta/s + \sigma s^{-1/\alpha}` with :math:`s = \sigma^\alpha+\zeta^\alpha`.
 
     Example:
-        >>> from tacita.theory import ConvexProblem
+        >>> from tacita.clipped_sgd import ConvexProblem
         >>> bracket(ConvexProblem(smoothness=1, radius=1, moment_scale=0.1, moment_order=1.5), max_grad_norm=5.0)
         1.5
     """
@@ -119,7 +119,7 @@ def asymptotic_rate(
         The terms ``smooth``, ``stat``, ``bias`` and ``dp`` by name; the rate is the largest.
 
     Example:
-        >>> from tacita.theory import ConvexProblem
+        >>> from tacita.clipped_sgd import ConvexProblem
         >>> p = ConvexProblem(smoothness=1, radius=1, moment_scale=0.1, moment_order=1.5, dim=10)
         >>> rate = asymptotic_rate(p, max_grad_norm=5.0, steps=10**4, failure_probability=0.05)
         >>> max(rate, key=rate.get), round(max(rate.values()), 4)

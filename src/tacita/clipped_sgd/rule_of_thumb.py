@@ -58,7 +58,7 @@ def rule_of_thumb(
         max_grad_norm: A threshold C to take in place of the best one.
 
     Example:
-        >>> from tacita.theory import ConvexProblem
+        >>> from tacita.clipped_sgd import ConvexProblem
         >>> p = ConvexProblem(smoothness=1, radius=5, moment_scale=6.36, moment_order=1.4, dim=10)
         >>> found = rule_of_thumb(p, steps=2000, noise_ratio=1.2)
         >>> round(found.max_grad_norm, 1), round(found.lr, 3)

@@ -3,7 +3,8 @@ r"""The clipping thresholds of theory: the one that minimises the exact bound, a
 They are of theoretical interest, because the bound is vacuous in most settings. In practice the threshold is tuned, and
 tuning on private data costs privacy.
 Source: "Differentially Private Clipped-SGD", Corollary 4.3; the balanced rules are corrected (ours):
-docs/derivations/dp-clipped-sgd.md. :mod:`tacita.clipped_sgd.dp_clipped_sgd_paper` has the rules as the paper prints them.
+docs/derivations/dp-clipped-sgd.md. :mod:`tacita.clipped_sgd.dp_clipped_sgd_paper` has the rules as the paper prints
+them.
 """
 
 import math
@@ -47,7 +48,7 @@ def numeric_threshold(
             proportional. 0 means no privacy.
 
     Example:
-        >>> from tacita.theory import ConvexProblem
+        >>> from tacita.clipped_sgd import ConvexProblem
         >>> p = ConvexProblem(smoothness=1, radius=1, moment_scale=0.1, moment_order=1.5, dim=10)
         >>> best = numeric_threshold(p, steps=9999, failure_probability=0.05)
         >>> round(best.max_grad_norm, 3), round(best.bound.value, 4)
@@ -84,7 +85,7 @@ def balanced_threshold_large(
     :math:`d\Lambda` instead of its root. The noise is the paper's, by K-fold composition.
 
     Example:
-        >>> from tacita.theory import ConvexProblem
+        >>> from tacita.clipped_sgd import ConvexProblem
         >>> p = ConvexProblem(smoothness=1, radius=1, moment_scale=1000, moment_order=1.5, dim=10)
         >>> round(balanced_threshold_large(p, epsilon=1, delta=1e-5, steps=1000, failure_probability=0.05), 4)
         36.2443
@@ -105,7 +106,7 @@ def balanced_threshold_small(
     regime the bound is vacuous for all constants.
 
     Example:
-        >>> from tacita.theory import ConvexProblem
+        >>> from tacita.clipped_sgd import ConvexProblem
         >>> p = ConvexProblem(smoothness=1, radius=1, moment_scale=1000, moment_order=1.5, dim=10)
         >>> round(balanced_threshold_small(p, epsilon=8, delta=1e-5, steps=1000, failure_probability=0.05), 6)
         0.542622
@@ -123,7 +124,7 @@ def growing_threshold(problem: Problem, *, steps: ArrayLike, failure_probability
     threshold.
 
     Example:
-        >>> from tacita.theory import ConvexProblem
+        >>> from tacita.clipped_sgd import ConvexProblem
         >>> p = ConvexProblem(smoothness=1, radius=1, moment_scale=1, moment_order=1.5)
         >>> growing_threshold(p, steps=[1e4, 1e6], failure_probability=0.05).round(2)
         array([  87.56, 1523.82])

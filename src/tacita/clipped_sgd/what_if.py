@@ -32,7 +32,7 @@ def neighbours(setting: PlanSetting) -> list[PlanSetting]:
     """Return the setting at 1/4 to 4 times its epsilon, steps and batch size, as far as its sampling allows them.
 
     Example:
-        >>> from tacita.theory import ConvexProblem
+        >>> from tacita.clipped_sgd import ConvexProblem
         >>> problem = ConvexProblem(smoothness=1, radius=5, moment_scale=1)
         >>> setting = PlanSetting(problem=problem, num_records=100, batch_size=50, steps=8, epsilon=1, delta=1e-5,
         ...     relation="replace_one")

@@ -81,7 +81,7 @@ class Box(ProximalOperator):
     """All points with every coordinate in [``low``, ``high``]; ``Box(low=0.0, high=math.inf)`` is the orthant.
 
     Example:
-        >>> from tacita.methods import L1
+        >>> from tacita.convex import L1
         >>> (L1(weight=0.5) + Box(low=0.0, high=1.0))({"w": torch.tensor([2.0, 0.7, -1.0])}, 1.0)["w"]
         tensor([1.0000, 0.2000, 0.0000])
     """

@@ -53,7 +53,7 @@ def L1(*, weight: float, names: tuple[str, ...] | None = None) -> ElasticNet:
     r"""Return the operator of :math:`\text{weight}\,\lVert y\rVert_1`, which keeps exact zeros.
 
     Example:
-        >>> from tacita.methods import Ball
+        >>> from tacita.convex import Ball
         >>> (L1(weight=0.5) + Ball(radius=1.0))({"w": torch.tensor([1.5, -0.3, 0.2, -2.0])}, 1.0)["w"]
         tensor([ 0.5547, -0.0000,  0.0000, -0.8321])
     """

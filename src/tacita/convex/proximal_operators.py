@@ -104,7 +104,7 @@ class ProximalSum(ProximalOperator):
         ValueError: The two are of different parameters that overlap, and there is no closed form.
 
     Example:
-        >>> from tacita.methods import Ball
+        >>> from tacita.convex import Ball
         >>> both = Ball(radius=1.0) + Ball(radius=0.5, center={"w": torch.tensor([1.0, 0.0])})
         >>> both({"w": torch.tensor([2.0, 2.0])}, 1.0)["w"]
         tensor([0.8750, 0.4841])

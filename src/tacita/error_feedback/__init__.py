@@ -8,13 +8,16 @@ from tacita.error_feedback.bounded_residuals import BoundedResidualEvent
 from tacita.error_feedback.feedback import Feedback, FeedbackSum, as_feedback
 from tacita.error_feedback.first_draw import FirstDrawEvent
 from tacita.error_feedback.hidden_errors import HiddenErrorEvent
+from tacita.error_feedback.oracle import ErrorFeedbackOracle
 from tacita.error_feedback.private import HiddenErrorSum, PrivateFeedback
+from tacita.error_feedback.proved_events import feedback_table
 from tacita.error_feedback.released import ReleasedErrorSum, ReleasedFeedback
 
 __all__ = [
     "BoundedErrorSum",
     "BoundedFeedback",
     "BoundedResidualEvent",
+    "ErrorFeedbackOracle",
     "Feedback",
     "FeedbackSum",
     "FirstDrawEvent",
@@ -24,4 +27,5 @@ __all__ = [
     "ReleasedErrorSum",
     "ReleasedFeedback",
     "as_feedback",
+    "feedback_table",
 ]

@@ -14,7 +14,6 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from tacita.clipped_sgd import sum_noise_std
 from tacita.clipping import FlatClipper
 from tacita.error_feedback.bounded import BoundedFeedback
 from tacita.error_feedback.feedback import Feedback
@@ -26,8 +25,9 @@ from tacita.ledger import Ledger
 from tacita.mechanisms import CalibratedGaussian, GaussianMechanism, Mechanism
 from tacita.oracles import GradientOracle
 from tacita.sampling import PoissonSampler, Sampler, ShuffledEpochsSampler
-from tacita.testing.adversaries import Adversary
+from tacita.testing.adversaries import EMPTY, Adversary
 from tacita.testing.claims import Claim
+from tacita.testing.named_audits import ReadyAudit, mechanism_of
 from tacita.testing.sessions import MakeOracle
 
 RIGOROUS, THEOREM, AUTOMATIC = "rigorous", "theorem_3_7", "automatic"
@@ -52,8 +52,8 @@ def dicesgd(noise: str, max_feedback_norm: float = THRESHOLD) -> MakeOracle:
         mechanism = CalibratedGaussian(target_epsilon=CLAIMED_EPSILON, target_delta=CLAIMED_DELTA)
     else:
         sensitivity = THRESHOLD + 2 * BATCH * max_feedback_norm
-        noise_std = sum_noise_std(published_noise(noise), divisor=BATCH)
-        mechanism = GaussianMechanism(noise_multiplier=float(noise_std) / sensitivity)
+        noise_std = BATCH * published_noise(noise)  # of the sum; the paper states that of the mean
+        mechanism = GaussianMechanism(noise_multiplier=noise_std / sensitivity)
     return feedback_oracles(lambda n: sampler, feedback, mechanism, QUERIES)
 
 
@@ -113,3 +113,30 @@ def feedback_oracles(
         )
 
     return make_oracle
+
+
+READY = {
+    ready.name: ready
+    for ready in (
+        ReadyAudit(
+            name="dicesgd",
+            help="DiceSGD in the paper's setting: its two noise formulas (theorem_3_7, automatic), or the proved noise",
+            make=dicesgd,
+            adversaries=(WINDS_UP, IN_THE_FIRST_BATCH),
+            noises=(RIGOROUS, THEOREM, AUTOMATIC),
+            claim=published_claim,
+        ),
+        ReadyAudit(
+            name="bounded-residuals",
+            help="error feedback of bounded residuals: one epoch of 3 batches, noise multiplier 1",
+            make=lambda noise: bounded_residuals(mechanism_of(noise)),
+            adversaries=(EMPTY,),
+        ),
+        ReadyAudit(
+            name="released-residuals",
+            help="error feedback of released residuals: rate 0.2, 20 queries, noise multiplier 1",
+            make=lambda noise: released_residuals(mechanism_of(noise)),
+            adversaries=(EMPTY,),
+        ),
+    )
+}

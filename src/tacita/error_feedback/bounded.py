@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tacita import _validate
-from tacita.accounting import Event, NeighboringRelation, bounded_residual_event, moved
+from tacita.accounting import Event, NeighboringRelation, moved
 from tacita.clipping import Clipper
 from tacita.clipping.flat import bounded_quotient
 from tacita.error_feedback.error import State, no_error, share_within
@@ -26,6 +26,7 @@ from tacita.error_feedback.feedback import (
     residual_weights,
 )
 from tacita.error_feedback.participation_sensitivity import checked_share, moved_by_shares, moved_when_clipped
+from tacita.error_feedback.proved_events import bounded_residual_event
 from tacita.estimators.estimator import Values
 from tacita.gradients.engine import Engine, Shapes
 from tacita.sampling import Sampler

@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 
 from tacita import _validate
-from tacita.accounting import Event, NeighboringRelation, hidden_error_event, moved
+from tacita.accounting import Event, NeighboringRelation, moved
 from tacita.clipping import AutomaticClipper, Clipper, FlatClipper
 from tacita.error_feedback.error import State, share_of_norm, share_within
 from tacita.error_feedback.feedback import SUM, Feedback, HiddenFeedbackSum, Leftover, residual_weights
+from tacita.error_feedback.proved_events import hidden_error_event
 from tacita.estimators.estimator import Values
 from tacita.gradients.engine import Engine, Shapes
 from tacita.sampling import Sampler

@@ -1,6 +1,6 @@
 r"""The formulas of the DiceSGD paper: its theorems, the weights of its iterates, and its noise beside the rigorous one.
 
-As in the paper, noise is on the mean of a batch; :func:`tacita.clipped_sgd.sum_noise_std` converts it to noise on the sum.
+As in the paper, noise is on the mean of a batch; that of the sum is larger by the public divisor.
 Rely on neither theorem: a noise-free one-dimensional loss violates 3.6, and 3.7 is false as stated
 (docs/derivations/dicesgd.md). The formulas are here for comparison.
 Source: Zhang, Bu, Wu, Hong, "Differentially Private SGD Without Clipping Bias: An Error-Feedback Approach".

@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from tacita import _validate
-from tacita.accounting import Event, NeighboringRelation, moved, released_residual_event
+from tacita.accounting import Event, NeighboringRelation, moved
 from tacita.clipping import Clipper
 from tacita.error_feedback.bounded import bounded_residual_weights
 from tacita.error_feedback.error import State, copied, injected, share_within, succeeding
 from tacita.error_feedback.feedback import RESIDUAL, SUM, Feedback, FeedbackSum, check_projection
+from tacita.error_feedback.proved_events import released_residual_event
 from tacita.estimators.estimator import Values
 from tacita.gradients.engine import Engine, Shapes
 from tacita.mechanisms import CalibratedGaussian, Mechanism

@@ -1,5 +1,7 @@
 from .algorithms import Clip21SGDM, ClipSGD, FederatedAlgorithm, FederatedAveraging, ServerState
 from .client import Client, Message
+from .client_messages import ClientMessagesEvent, ClippedSamplesEvent
+from .clipped_difference import ClippedDifference, ClippedMean
 from .coordinator import Coordinator, RoundReport, longest_honest_message
 from .federation import FederationSettings, joined
 from .flower import client_app, run_rounds, server_app
@@ -8,6 +10,7 @@ from .local_training import LocalTraining
 from .privacy import FederatedPrivacy, LocalPrivacy, RecordPrivacy, TrustedServer
 from .problems import ClientProblem, LogisticClients, NetworkClients, QuadraticClients
 from .quantile_averaging import QuantileAveraging
+from .released_difference import ReleasedDifference
 from .released_shift import ReleasedShiftSGDM
 from .resident import Resident
 from .server_adam import ServerAdam
@@ -18,9 +21,13 @@ from .splits import split_by_label, split_by_owner, split_dirichlet, split_evenl
 
 __all__ = [
     "Client",
+    "ClientMessagesEvent",
     "ClientProblem",
     "Clip21SGDM",
     "ClipSGD",
+    "ClippedDifference",
+    "ClippedMean",
+    "ClippedSamplesEvent",
     "Coordinator",
     "FederatedAlgorithm",
     "FederatedAveraging",
@@ -35,6 +42,7 @@ __all__ = [
     "QuadraticClients",
     "QuantileAveraging",
     "RecordPrivacy",
+    "ReleasedDifference",
     "ReleasedShiftSGDM",
     "Resident",
     "Round",

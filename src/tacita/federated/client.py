@@ -52,7 +52,7 @@ class Client:
 
     Example:
         >>> import torch, tacita
-        >>> from tacita.estimators import ClippedDifference
+        >>> from tacita.federated import ClippedDifference
         >>> from tacita.gradients import GivenSource
         >>> oracle = tacita.GradientOracle(
         ...     GivenSource(torch.ones(10, 2)),

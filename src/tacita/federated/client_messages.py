@@ -12,10 +12,10 @@ from tacita import _validate
 from tacita.accounting.events.event import NoiseSettings, over_noise
 from tacita.accounting.events.gaussian_sums import NoisySumEvent
 from tacita.accounting.events.guarantee import Guarantee, gaussian, no_guarantee
+from tacita.accounting.events.participations import by_chance_of_draws, by_most_draws
 from tacita.accounting.events.sampled import Proof, SampledEvent, every_relation, indexed
 from tacita.accounting.relations import moved
 from tacita.accounting.sampling_laws import DisjointLaw, FullBatchLaw, PoissonLaw, SamplingLaw, ShuffledEpochsLaw
-from tacita.error_feedback.bounded_residuals import by_chance_of_draws, by_most_draws
 
 APART = 2.0  # two points of a ball of radius C are at most 2 C apart
 ROUNDED_UP = 1e-6  # the projections of both worlds are rounded in float64, once a query

@@ -5,16 +5,22 @@ try:
 except ImportError as error:
     raise ImportError("tacita.linear_model needs scikit-learn: pip install tacita[sklearn].") from error
 
+from tacita.linear_model.adaptive_ridge import adaptive_elastic_net, adaptive_ridge
 from tacita.linear_model.base import LinearPlan
 from tacita.linear_model.classification import PrivateLinearSVC, PrivateLogisticRegression
 from tacita.linear_model.lasso import PrivateElasticNet, PrivateLasso
 from tacita.linear_model.mean import PrivateMean
+from tacita.linear_model.newton import NewtonDescent
+from tacita.linear_model.preconditioned import MomentumDescent, PreconditionedDescent
 from tacita.linear_model.regression import PrivateLinearRegression, PrivateRidge
 from tacita.linear_model.robust_regression import PrivateHuberRegressor, PrivateQuantileRegressor
 from tacita.linear_model.scaler import PrivateStandardScaler
 
 __all__ = [
     "LinearPlan",
+    "MomentumDescent",
+    "NewtonDescent",
+    "PreconditionedDescent",
     "PrivateElasticNet",
     "PrivateHuberRegressor",
     "PrivateLasso",
@@ -25,4 +31,6 @@ __all__ = [
     "PrivateQuantileRegressor",
     "PrivateRidge",
     "PrivateStandardScaler",
+    "adaptive_elastic_net",
+    "adaptive_ridge",
 ]

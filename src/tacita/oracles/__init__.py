@@ -3,7 +3,7 @@
 from tacita.oracles.gradient_oracle import GradientOracle, Release
 from tacita.oracles.line import Line
 from tacita.oracles.moments import Moments, MomentsOracle
-from tacita.oracles.network import ClippedGradientOracle, ErrorFeedbackOracle, UnclippedGradientOracle
+from tacita.oracles.network import ClippedGradientOracle
 from tacita.oracles.queryable import Queryable
 from tacita.oracles.records import Records
 from tacita.oracles.splitting import cap_units, split
@@ -11,7 +11,6 @@ from tacita.oracles.updates import trainable
 
 __all__ = [
     "ClippedGradientOracle",
-    "ErrorFeedbackOracle",
     "GradientOracle",
     "Line",
     "Moments",
@@ -19,7 +18,6 @@ __all__ = [
     "Queryable",
     "Records",
     "Release",
-    "UnclippedGradientOracle",
     "cap_units",
     "split",
     "trainable",

@@ -5,11 +5,12 @@ from typing import Any, cast
 from torch import nn
 
 from tacita.clipping import FlatClipper
+from tacita.error_feedback import ErrorFeedbackOracle
 from tacita.gradients import LinearSource
 from tacita.gradients.data import as_rows
 from tacita.gradients.engine_choice import default_chunk_rows
 from tacita.gradients.functional import LossFn
-from tacita.oracles import ClippedGradientOracle, ErrorFeedbackOracle, GradientOracle, Records
+from tacita.oracles import ClippedGradientOracle, GradientOracle, Records
 from tacita.pipeline.models import closed_form
 from tacita.pipeline.plan import TablePlan
 

@@ -10,6 +10,7 @@ from tacita.second_order.lanczos import Ritz, lanczos, lanczos_error, lanczos_st
 from tacita.second_order.stationarity import PublicStationarity, is_second_order_stationary, public_stationarity
 from tacita.second_order.stationarity_query import StationarityQuery
 from tacita.second_order.stationary_test import StationaryTest
+from tacita.second_order.unclipped_oracle import UnclippedGradientOracle
 from tacita.second_order.unclipped_sum import UnclippedSum
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "StationarityQuery",
     "StationaryCertificate",
     "StationaryTest",
+    "UnclippedGradientOracle",
     "UnclippedSum",
     "batch_hessian",
     "is_second_order_stationary",

@@ -11,17 +11,6 @@ from torch import Tensor
 from tacita.accounting import Event, NeighboringRelation
 from tacita.clipping import FlatClipper, PerLayerClipper
 from tacita.clipping.clipper import Clipper
-from tacita.error_feedback.audits import (
-    AUTOMATIC,
-    IN_THE_FIRST_BATCH,
-    RIGOROUS,
-    THEOREM,
-    WINDS_UP,
-    bounded_residuals,
-    dicesgd,
-    published_claim,
-    released_residuals,
-)
 from tacita.estimators import ClippedSum
 from tacita.gradients.given import GivenSource
 from tacita.ledger import Ledger
@@ -206,26 +195,6 @@ _AUDITS = (
             max_rows_per_unit=3,
         ),
         adversaries=(replace(EMPTY, copies=3),),
-    ),
-    ReadyAudit(
-        name="dicesgd",
-        help="DiceSGD in the paper's setting: its two noise formulas (theorem_3_7, automatic), or the proved noise",
-        make=dicesgd,
-        adversaries=(WINDS_UP, IN_THE_FIRST_BATCH),
-        noises=(RIGOROUS, THEOREM, AUTOMATIC),
-        claim=published_claim,
-    ),
-    ReadyAudit(
-        name="bounded-residuals",
-        help="error feedback of bounded residuals: one epoch of 3 batches, noise multiplier 1",
-        make=lambda noise: bounded_residuals(mechanism_of(noise)),
-        adversaries=(EMPTY,),
-    ),
-    ReadyAudit(
-        name="released-residuals",
-        help="error feedback of released residuals: rate 0.2, 20 queries, noise multiplier 1",
-        make=lambda noise: released_residuals(mechanism_of(noise)),
-        adversaries=(EMPTY,),
     ),
 )
 READY: dict[str, ReadyAudit] = {ready.name: ready for ready in _AUDITS}

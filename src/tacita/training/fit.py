@@ -17,7 +17,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from tacita.accounting import NeighboringRelation
 from tacita.clipping.clipper import Clipper
-from tacita.error_feedback import Feedback, as_feedback
+from tacita.error_feedback import ErrorFeedbackOracle, Feedback, as_feedback
 from tacita.gradients import SeveralViews, mean_over_views
 from tacita.gradients.functional import LossFn
 from tacita.gradients.process_group import Ranks
@@ -26,7 +26,7 @@ from tacita.ledger import Ledger, Session, Share
 from tacita.ledger.about import check_about
 from tacita.ledger.reservations import BLOCK
 from tacita.mechanisms import CalibratedGaussian, form_of
-from tacita.oracles import ClippedGradientOracle, ErrorFeedbackOracle, GradientOracle
+from tacita.oracles import ClippedGradientOracle, GradientOracle
 from tacita.oracles.following import AtRankZero
 from tacita.oracles.records import as_records
 from tacita.random import Randomness

@@ -5,6 +5,7 @@ import math
 import numpy as np
 
 from tacita import accounting as acc
+from tacita.error_feedback import proved_events
 
 RATE, QUERIES, BATCH = 0.02, 150, 1000
 
@@ -30,7 +31,7 @@ TABLE = [  # C2, O1 add/remove, O1 replace-one, O2, O3 by whole orders, the erro
 
 
 def hidden_every(every, std=500.0, law=None, relation="add_or_remove_one"):
-    return acc.hidden_error_event(
+    return proved_events.hidden_error_event(
         law or acc.PoissonLaw(RATE),
         relation,
         max_contribution=1.0,

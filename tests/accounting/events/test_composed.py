@@ -8,6 +8,7 @@ import pytest
 
 from tacita import accounting as acc
 from tacita.accounting.accountant import ORDERS
+from tacita.error_feedback import proved_events
 from tacita.errors import LedgerError
 from tests.accounting.events.feedback import QUERIES, RATE, hidden_every, session_epsilon
 from tests.accounting.library_pld import library_pld
@@ -213,14 +214,16 @@ def test_turns_without_noise_in_one_of_two_are_not_private(events, relation):
 def test_turns_of_residuals(events):
     law = acc.PoissonLaw(RATE)
     values = dict(max_contribution=(1.0, 2.0), noise_std=(2.0, 3.0))
-    both = acc.released_residual_event(law, "add_or_remove_one", **values)
-    third = acc.released_residual_event(law, "add_or_remove_one", **values, every=3)
+    both = proved_events.released_residual_event(law, "add_or_remove_one", **values)
+    third = proved_events.released_residual_event(law, "add_or_remove_one", **values, every=3)
     assert (
         session_epsilon(acc.gaussian_sum_event(law, (1.0,), (2.0,), "add_or_remove_one"))
         < session_epsilon(third)
         < session_epsilon(both)
     )
-    passes = acc.released_residual_event(acc.DisjointLaw(own_coin=True), "add_or_remove_one", **values, every=3)
+    passes = proved_events.released_residual_event(
+        acc.DisjointLaw(own_coin=True), "add_or_remove_one", **values, every=3
+    )
     assert passes == acc.gaussian_sum_event(acc.DisjointLaw(own_coin=True), *values.values(), "add_or_remove_one")
 
 

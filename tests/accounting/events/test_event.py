@@ -14,11 +14,7 @@ from tacita.errors import LedgerError, UnsupportedEventError
 
 
 def concrete_kinds():
-    return {
-        name
-        for name, kind in Event.kinds.items()
-        if kind.__module__.startswith("tacita.accounting.") and not _abstract(kind)
-    }
+    return {name for name, kind in Event.kinds.items() if kind.__module__.startswith("tacita.") and not _abstract(kind)}
 
 
 def _abstract(kind):

@@ -20,13 +20,14 @@ from tacita.accounting.events.event import Event, NoiseSettings, over_noise, rea
 from tacita.accounting.events.guarantee import Guarantee, gaussian, known_mu
 from tacita.accounting.events.mixtures import UNAMPLIFIED_RATIO, Mixture, mixture_guarantee, row_chances
 from tacita.accounting.events.sampled import Proof, SampledEvent, every_relation, indexed
-from tacita.accounting.relations import moved
+from tacita.accounting.relations import NeighboringRelation, moved
 from tacita.accounting.sampling_laws import (
     DisjointLaw,
     FixedSizeLaw,
     FullBatchLaw,
     PoissonLaw,
     PoissonUnitLaw,
+    SamplingLaw,
     ShuffledEpochsLaw,
 )
 
@@ -199,3 +200,27 @@ def _fixed_size_rdp(batch_size: int, num_records: int, sensitivity: float, order
     """Return the smaller of two curves: that of the envelope, and that of a query that contains every record."""
     unsampled = np.array(orders) * sensitivity**2 / 2
     return np.fmin(fixed_size_divergences(batch_size / num_records, sensitivity, orders), unsampled)
+
+
+def gaussian_sum_event(
+    law: SamplingLaw,
+    max_contribution: tuple[float, ...],
+    noise_std: tuple[float, ...],
+    relation: NeighboringRelation,
+) -> GaussianSumEvent:
+    """Return the event of a clipped sum released with Gaussian noise.
+
+    Args:
+        law: How records are drawn; a sampler states it.
+        max_contribution: Largest L2 norm one record adds, one entry a block.
+        noise_std: Standard deviation of the noise, one entry a block.
+        relation: The neighboring relation.
+
+    Raises:
+        UnsupportedEventError: No guarantee is proved; the message names the relations for which one is.
+
+    Example:
+        >>> gaussian_sum_event(PoissonLaw(0.02), (1.0,), (1.1,), "add_or_remove_one").describe()
+        'Poisson sampling, sample rate 0.02, noise_std 1.1 on a sum with max_contribution 1'
+    """
+    return GaussianSumEvent(relation=relation, sampling=law, max_contribution=max_contribution, noise_std=noise_std)

@@ -12,6 +12,7 @@ from tacita.accounting.events.event import Event
 from tacita.accounting.events.guarantee import Guarantee, no_guarantee
 from tacita.accounting.relations import RELATIONS, NeighboringRelation
 from tacita.accounting.sampling_laws import (
+    EVERY_LAW,
     DisjointLaw,
     FixedSizeLaw,
     FullBatchLaw,
@@ -114,3 +115,14 @@ class SampledEvent(Event):
 
     def _guarantee(self, queries: int) -> Guarantee:
         return self.proofs[type(self.sampling)].guarantee(self, queries) if self.private else no_guarantee()
+
+
+REFUSED = "refused"
+Cells = dict[NeighboringRelation, str]
+
+
+def table_of(kind: type[SampledEvent]) -> dict[str, Cells]:
+    """Return, by kind of sampling and relation, what is charged for one kind of release, or ``"refused"``."""
+    return {
+        law.words: {relation: kind.charges(law).get(relation, REFUSED) for relation in RELATIONS} for law in EVERY_LAW
+    }

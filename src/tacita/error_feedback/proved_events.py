@@ -1,46 +1,24 @@
-"""Events that are proved, by the sampling of records, by what is released, and by neighboring relation.
+"""Events of error feedback that are proved, by the sampling of records and by neighboring relation.
 
-A combination without a proof (a *cell* of the tables below) is refused when the oracle is built.
-Proofs: docs/derivations/accounting.md and docs/derivations/dicesgd.md.
+A combination without a proof (a *cell* of the table below) is refused when the oracle is built.
+Proofs: docs/derivations/dicesgd.md.
 """
 
-from tacita.accounting.events.composed import InterleavedEvent
-from tacita.accounting.events.event import Event
-from tacita.accounting.events.gaussian_sums import GaussianSumEvent
-from tacita.accounting.events.sampled import SampledEvent
-from tacita.accounting.relations import RELATIONS, NeighboringRelation, check_relation
-from tacita.accounting.sampling_laws import EVERY_LAW, PoissonLaw, SamplingLaw
+from tacita.accounting import (
+    Event,
+    GaussianSumEvent,
+    InterleavedEvent,
+    NeighboringRelation,
+    PoissonLaw,
+    SamplingLaw,
+    check_relation,
+    gaussian_sum_event,
+)
+from tacita.accounting.events.sampled import Cells, table_of
 from tacita.error_feedback.bounded_residuals import BoundedResidualEvent
 from tacita.error_feedback.first_draw import FirstDrawEvent
 from tacita.error_feedback.hidden_errors import AMPLIFIED, HiddenErrorEvent
 from tacita.errors import UnsupportedEventError
-
-REFUSED = "refused"
-Cells = dict[NeighboringRelation, str]
-
-
-def gaussian_sum_event(
-    law: SamplingLaw,
-    max_contribution: tuple[float, ...],
-    noise_std: tuple[float, ...],
-    relation: NeighboringRelation,
-) -> GaussianSumEvent:
-    """Return the event of a clipped sum released with Gaussian noise.
-
-    Args:
-        law: How records are drawn; a sampler states it.
-        max_contribution: Largest L2 norm one record adds, one entry a block.
-        noise_std: Standard deviation of the noise, one entry a block.
-        relation: The neighboring relation.
-
-    Raises:
-        UnsupportedEventError: No guarantee is proved; the message names the relations for which one is.
-
-    Example:
-        >>> gaussian_sum_event(PoissonLaw(0.02), (1.0,), (1.1,), "add_or_remove_one").describe()
-        'Poisson sampling, sample rate 0.02, noise_std 1.1 on a sum with max_contribution 1'
-    """
-    return GaussianSumEvent(relation=relation, sampling=law, max_contribution=max_contribution, noise_std=noise_std)
 
 
 def hidden_error_event(
@@ -159,17 +137,10 @@ def released_residual_event(
     return InterleavedEvent(relation=relation, inner=both, between=alone, every=every)
 
 
-def table(kind: type[SampledEvent] = GaussianSumEvent) -> dict[str, Cells]:
-    """Return, by kind of sampling and relation, what is charged for one kind of release, or ``"refused"``."""
-    return {
-        law.words: {relation: kind.charges(law).get(relation, REFUSED) for relation in RELATIONS} for law in EVERY_LAW
-    }
-
-
 def feedback_table() -> dict[str, dict[str, Cells]]:
-    """Return :func:`table` for each kind of error feedback."""
+    """Return the table of cells of each kind of error feedback."""
     return {
-        "PrivateFeedback": table(HiddenErrorEvent),
-        "BoundedFeedback": table(BoundedResidualEvent),
-        "ReleasedFeedback": table(GaussianSumEvent),
+        "PrivateFeedback": table_of(HiddenErrorEvent),
+        "BoundedFeedback": table_of(BoundedResidualEvent),
+        "ReleasedFeedback": table_of(GaussianSumEvent),
     }
