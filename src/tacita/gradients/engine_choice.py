@@ -14,14 +14,15 @@ from tacita.gradients.functional import LossFn
 from tacita.gradients.ghost import GhostEngine, capture_without_values
 from tacita.gradients.loop import LoopEngine
 from tacita.gradients.probe import ROWS, evaluating
+from tacita.gradients.program import ProgramEngine
 from tacita.gradients.randomness_check import draws_at_random
 from tacita.gradients.retention import RemembersError
 from tacita.gradients.traced import TracedEngine, check_traceable
 from tacita.gradients.vmap import VmapEngine
 from tacita.gradients.weighted_sums import wide
 
-METHODS = ("loop", "vmap", "ghost", "traced", "auto")
-GHOSTS = ("ghost", "traced")  # methods of the ghost engine
+METHODS = ("loop", "vmap", "ghost", "traced", "program", "auto")
+GHOSTS = ("ghost", "traced", "program")  # methods of the ghost engine
 GRADIENT_BYTES = 2**28  # of gradients that loop and vmap hold at once if the caller sets no physical batch size
 
 
@@ -45,7 +46,7 @@ class MethodChoice:
 
 def engine_kind(method: str) -> type[ChunkedEngine]:
     """Return the class of a method's engine."""
-    return {"loop": LoopEngine, "vmap": VmapEngine, "ghost": GhostEngine, "traced": TracedEngine}[method]
+    return {"loop": LoopEngine, "vmap": VmapEngine, "ghost": GhostEngine, "traced": TracedEngine, "program": ProgramEngine}[method]
 
 
 def choose_method(
@@ -73,6 +74,8 @@ def choose_method(
         choice = _ghost(model, loss_fn, params, like)
         if method != "auto" and choice.why_not_ghost:
             raise _refusal(method, choice.why_not_ghost)
+        if method == "program":
+            return replace(choice, method="program", reads_only=True)
         return choice if method != "traced" else _traced(choice, model, loss_fn, params, like)
     if reason := obstacle(method, model, loss_fn, params, probe):
         raise _refusal(method, reason)

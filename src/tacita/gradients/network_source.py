@@ -27,6 +27,7 @@ from tacita.gradients.functional import LossFn, trainable
 from tacita.gradients.ghost import GhostEngine
 from tacita.gradients.prefetch import Prefetcher
 from tacita.gradients.process_group import Ranks, tensors_digest
+from tacita.gradients.program import ProgramEngine, Programs
 from tacita.gradients.randomness_check import check_draws_nothing
 from tacita.gradients.reachable import is_seen_through, reachable
 from tacita.gradients.scan import check_modules, scan
@@ -134,6 +135,9 @@ class NetworkSource(GradientSource):
         self._outside = [one for one in reachable(loss_fn, network).values() if isinstance(one, nn.Module)]
         self._chunk_rows = most or default_chunk_rows(self.method, params)
         traced = most if self.method == "traced" else None
+        if self.method == "program":
+            self._programs = Programs(network, loss_fn, self._trial_row)
+            self._programs.program(params)
         self._lines = Lines(network, loss_fn, self._trial_row, traced) if traced else None
 
     @property
@@ -208,6 +212,8 @@ class NetworkSource(GradientSource):
         engine.ranks = self.ranks
         if isinstance(engine, GhostEngine):
             engine.bare = self._choice.bare
+        if isinstance(engine, ProgramEngine):
+            engine.programs = self._programs
         if isinstance(engine, TracedEngine):
             assert self._lines is not None
             engine.lines = self._lines

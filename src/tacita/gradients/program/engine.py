@@ -1,0 +1,172 @@
+"""The engine of programs: the rules of layers run on what a program yields, and the model's code does not run.
+
+Everything here is private. Proof: docs/derivations/program.md.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tacita.errors import UnsupportedModuleError
+from tacita.gradients.batches import flatten, map_tensors
+from tacita.gradients.chunked import Chunk
+from tacita.gradients.functional import IN_TURN, LossFn, ModuleTree
+from tacita.gradients.ghost.derived import Derivations
+from tacita.gradients.ghost.engine import GhostEngine
+from tacita.gradients.ghost.recorded_calls import WATCHED_FROM, RecordedCall, TakeNorms
+from tacita.gradients.ghost.rule import NamedUse, named_autograd_use
+from tacita.gradients.program.run import Program, build, plain_tensors_only
+from tacita.gradients.program.trace import fixed_tensors
+from tacita.gradients.retention import PLAIN
+
+
+class ProgramEngine(GhostEngine):
+    """The ghost engine whose pass is a program.
+
+    Attributes:
+        programs: The programs of the network, kept by whoever makes engines.
+    """
+
+    programs: "Programs"
+    _program: Program | None = None
+    _inputs: list[Tensor]
+
+    def found(self, chunk: Chunk, take_norms: TakeNorms | None) -> list[NamedUse]:
+        if self._program is None:
+            self._program, self._inputs = self.programs.program(self.params)
+        program, calls = self._program, self._program.calls
+        through = Derivations() if any(call.derived for call in calls) else None
+        remains: dict[int, list[NamedUse]] = {}
+
+        def take(position: int, call: RecordedCall) -> None:
+            uses = call.uses(through)
+            early = take_norms is not None and not call.derived and not call.copies
+            if early and all(program.met[name] == 1 for name in call.parameters.values()):
+                uses = [left for use in uses for left in (take_norms(use) if _watched(use) else [use])]
+            remains[position] = uses
+
+        tensors, _ = flatten(chunk.batch, chunk.size)
+        of_copies = program.run([*self._inputs, *tensors], chunk.size, take)
+        found = [use for position in sorted(remains) for use in remains[position]]
+        found += through.pulled_uses() if through is not None else []
+        return found + [named_autograd_use(name, grads) for name, grads in of_copies.items()]
+
+    @contextmanager
+    def _seeded(self, chunk: Chunk) -> Iterator[None]:
+        with plain_tensors_only(), super()._seeded(chunk):
+            yield
+
+
+def _watched(use: NamedUse) -> bool:
+    """Return whether per-sample gradients are smaller than a large call's input and output gradient."""
+    x, grad = use.use.x, use.use.grad
+    small = sum(shape.numel() for shape in use.use.shapes.values()) <= x[0].numel() + grad[0].numel()
+    return small and x.nbytes + grad.nbytes >= WATCHED_FROM
+
+
+class Programs:
+    """The programs of one network: one for each state of its modules.
+
+    Args:
+        model: The network.
+        loss_fn: Its loss.
+        like: A batch of at least one row, for its shapes.
+    """
+
+    def __init__(self, model: nn.Module, loss_fn: LossFn, like: Any) -> None:
+        self._model, self._loss_fn = model, loss_fn
+        self._like = map_tensors(lambda one: one.new_zeros(1, *one.shape[1:]), like)
+        self._programs: dict[Any, tuple[Program, dict[str, Any]]] = {}
+        self._bare: frozenset[str] = frozenset()
+
+    def program(self, params: Mapping[str, Tensor]) -> tuple[Program, list[Tensor]]:
+        """Return the program for the network's present state, and its first inputs: parameters, then other weights.
+
+        It is traced if the state is new. No record is looked at.
+
+        Raises:
+            UnsupportedModuleError: The network cannot be written down; or an attribute of a module has changed since
+                the program of this state was traced.
+        """
+        with IN_TURN:
+            tree = ModuleTree(self._model)
+            fixed = fixed_tensors(tree, params)
+            inputs = [*params.values(), *fixed.values()]
+            for name, one in zip([*params, *fixed], inputs, strict=True):
+                if type(one) not in (Tensor, nn.Parameter, nn.Buffer):
+                    _refuse_subclass(name, one)
+            key = self._key(tree, {**params, **fixed})
+            attributes = _attributes(tree)
+            if key not in self._programs:
+                program, self._bare = build(self._model, self._loss_fn, params, self._like, self._bare)
+                self._programs[key] = program, attributes
+            program, before = self._programs[key]
+            if attributes != before:
+                _refuse_change(before, attributes)
+            return program, [one.detach() for one in inputs]
+
+    def retrace(self) -> None:
+        """Forget all programs: the next query traces the model and the loss as they are then."""
+        with IN_TURN:
+            self._programs.clear()
+
+    def _key(self, tree: ModuleTree, given: Mapping[str, Tensor]) -> tuple:
+        index = {id(t): k for k, t in enumerate({id(t): t for t in tree.by_name.values()}.values())}
+        tied = tuple((name, index[id(one)]) for name, one in tree.by_name.items())
+        kinds = tuple((n, t.shape, t.dtype, t.stride(), str(t.device)) for n, t in given.items())
+        modules = tuple((name, type(one), one.training) for name, one in tree.modules)
+        hooks = tuple(id(hook) for kept in _hooks(tree) for hook in kept.values())
+        device = next(iter(given.values())).device.type
+        switches = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device), torch.get_default_dtype()
+        return tied, kinds, modules, hooks, switches
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_programs": {}}  # a program is traced anew
+
+
+_OF_MODULE = frozenset(vars(nn.Module()))  # the attributes that every module has
+
+
+def _hooks(tree: ModuleTree) -> list[Mapping[int, Any]]:
+    of_all = nn.modules.module
+    found = [of_all._global_forward_hooks, of_all._global_forward_pre_hooks]
+    return found + [kept for _, m in tree.modules for kept in (m._forward_hooks, m._forward_pre_hooks)]
+
+
+def _attributes(tree: ModuleTree) -> dict[str, Any]:
+    """Return the plain attributes of all modules, and the entries of their containers, by name."""
+    return {
+        f"{prefix}.{name}" if prefix else name: _as_compared(value)
+        for prefix, module in tree.modules
+        for name, value in vars(module).items()
+        if name not in _OF_MODULE
+    }
+
+
+def _as_compared(value: Any) -> Any:
+    """Return what is compared of an attribute: a plain value's text, a container's entries, or which object it is."""
+    if value is None or isinstance(value, PLAIN):
+        return repr(value)
+    if isinstance(value, dict):
+        return tuple((repr(key), repr(one) if isinstance(one, PLAIN) else id(one)) for key, one in value.items())
+    if isinstance(value, (list, tuple)):
+        return tuple(repr(one) if isinstance(one, PLAIN) else id(one) for one in value)
+    return id(value)
+
+
+def _refuse_change(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    changed = sorted(name for name in {*before, *now} if before.get(name, ...) != now.get(name, ...))
+    raise UnsupportedModuleError(
+        f"{changed[0]!r} of the model has changed since the program was traced, and the program still has the value of "
+        "then. Call oracle.retrace() after a change that is meant, or change it back."
+    )
+
+
+def _refuse_subclass(name: str, tensor: Tensor) -> None:
+    raise UnsupportedModuleError(
+        f"{name!r} is a {type(tensor).__name__}, a tensor with code of its own, which a program does not run. Use a "
+        "plain tensor."
+    )
