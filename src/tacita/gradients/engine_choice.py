@@ -14,7 +14,7 @@ from tacita.gradients.functional import LossFn
 from tacita.gradients.ghost import GhostEngine, capture_without_values
 from tacita.gradients.loop import LoopEngine
 from tacita.gradients.probe import ROWS, evaluating
-from tacita.gradients.program import ProgramEngine
+from tacita.gradients.program import ProgramEngine, Programs
 from tacita.gradients.randomness_check import draws_at_random
 from tacita.gradients.retention import RemembersError
 from tacita.gradients.traced import TracedEngine, check_traceable
@@ -31,17 +31,19 @@ class MethodChoice:
     """The engine that serves a network.
 
     Attributes:
-        method: ``"ghost"``, ``"traced"``, ``"vmap"`` or ``"loop"``.
+        method: ``"program"``, ``"ghost"``, ``"traced"``, ``"vmap"`` or ``"loop"``.
         bare: For the ghost engine, the parameters that are used where no rule sees them.
         why_not_ghost: Why the ghost engine does not serve the network; empty if it does or was not tried.
         reads_only: The ghost engine serves the network, which writes nothing into its batch, so that it may get the
             data set's own memory.
+        programs: The programs of the network, if its method is ``"program"``.
     """
 
     method: str
     bare: frozenset[str] = frozenset()
     why_not_ghost: str = ""
     reads_only: bool = False
+    programs: Programs | None = None
 
 
 def engine_kind(method: str) -> type[ChunkedEngine]:
@@ -70,12 +72,12 @@ def choose_method(
         raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}.")
     if method == "auto" and like is None:
         return MethodChoice("vmap")  # keeps samples apart even if it could not be tried
+    if method == "program":
+        return _program(model, loss_fn, params, like)
     if method in ("auto", *GHOSTS):
         choice = _ghost(model, loss_fn, params, like)
         if method != "auto" and choice.why_not_ghost:
             raise _refusal(method, choice.why_not_ghost)
-        if method == "program":
-            return replace(choice, method="program", reads_only=True)
         return choice if method != "traced" else _traced(choice, model, loss_fn, params, like)
     if reason := obstacle(method, model, loss_fn, params, probe):
         raise _refusal(method, reason)
@@ -127,6 +129,23 @@ def _ghost(model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], like
     except Exception as error:  # it holds no data: a trial has no values
         return MethodChoice("loop", why_not_ghost=_in_words(error))
     return MethodChoice("ghost", trial.bare, reads_only=trial.reads_only)
+
+
+def _program(model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], like: Any) -> MethodChoice:
+    """Return the choice of the program; refuse a network that cannot be written down as one."""
+    if like is None:
+        raise UnsupportedModuleError('method="program" needs a record, for its shapes. Use method="vmap".')
+    programs = Programs(model, loss_fn, like)
+    try:
+        programs.program(params)
+    except RemembersError:  # no engine serves it
+        raise
+    except Exception as error:  # it holds no data: a trace has no values
+        raise UnsupportedModuleError(
+            f'method="program" cannot serve this model: {_in_words(error)}. Rewrite that; or use method="loop", which '
+            "runs the model's code on one record at a time, several times to a hundred times slower."
+        ) from None
+    return MethodChoice("program", reads_only=True, programs=programs)
 
 
 def _traced(

@@ -27,7 +27,7 @@ from tacita.gradients.functional import LossFn, trainable
 from tacita.gradients.ghost import GhostEngine
 from tacita.gradients.prefetch import Prefetcher
 from tacita.gradients.process_group import Ranks, tensors_digest
-from tacita.gradients.program import ProgramEngine, Programs
+from tacita.gradients.program import ProgramEngine
 from tacita.gradients.randomness_check import check_draws_nothing
 from tacita.gradients.reachable import is_seen_through, reachable
 from tacita.gradients.scan import check_modules, scan
@@ -135,9 +135,6 @@ class NetworkSource(GradientSource):
         self._outside = [one for one in reachable(loss_fn, network).values() if isinstance(one, nn.Module)]
         self._chunk_rows = most or default_chunk_rows(self.method, params)
         traced = most if self.method == "traced" else None
-        if self.method == "program":
-            self._programs = Programs(network, loss_fn, self._trial_row)
-            self._programs.program(params)
         self._lines = Lines(network, loss_fn, self._trial_row, traced) if traced else None
 
     @property
@@ -213,7 +210,8 @@ class NetworkSource(GradientSource):
         if isinstance(engine, GhostEngine):
             engine.bare = self._choice.bare
         if isinstance(engine, ProgramEngine):
-            engine.programs = self._programs
+            assert self._choice.programs is not None
+            engine.programs = self._choice.programs
         if isinstance(engine, TracedEngine):
             assert self._lines is not None
             engine.lines = self._lines
@@ -284,6 +282,9 @@ class NetworkSource(GradientSource):
         network = self._network
         modes = _modes(network)
         check_modules(network)
+        if self._choice.programs is not None:  # it has a program for each mode
+            self._tried = modes
+            return
         choice = choose_method(self.method, network, self.loss_fn, params, like=self._trial_row, probe=self._probe)
         self._choice, self._tried = choice, modes
 
