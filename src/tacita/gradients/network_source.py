@@ -217,6 +217,11 @@ class NetworkSource(GradientSource):
             engine.lines = self._lines
         return engine
 
+    def retrace(self) -> None:
+        """Trace the model and the loss anew at the next query, after a change that is meant; no data is used."""
+        if self._choice.programs is not None:
+            self._choice.programs.retrace()
+
     def check_draws_nothing(self) -> None:
         """Raise ``UnsupportedModuleError`` if the model draws at random in its present mode; no data is used."""
         check_draws_nothing(self._network, self.loss_fn, self._probe)

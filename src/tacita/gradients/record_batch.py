@@ -26,6 +26,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients.functional import IN_TURN
@@ -100,8 +101,23 @@ class RecordBatch:
 @contextmanager
 def real_values() -> Iterator[None]:
     """Compute what no record enters with its values, in a pass without values, too; a traced step keeps the result."""
-    with unset_fake_temporarily(), disable_proxy_modes_tracing():
+    with unset_fake_temporarily(), disable_proxy_modes_tracing(), _Zeroed():
         yield
+
+
+class _Zeroed(TorchDispatchMode):
+    """Fill memory that an operator gives as it is with zeros: it may still hold a record of an earlier query.
+
+    Raises:
+        UnsupportedModuleError: A tensor is made larger in place, or gets the memory of another.
+    """
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        name = func._opname
+        if "resize" in name or name.startswith("set_"):
+            raise UnsupportedModuleError(f"{func} gives memory that nobody has written: use torch.zeros")
+        found = func(*args, **(kwargs or {}))
+        return found.zero_() if "empty" in name and isinstance(found, Tensor) else found
 
 
 @contextmanager

@@ -10,7 +10,6 @@ Everything here is private. Proof: docs/derivations/program.md.
 
 import operator
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,7 +21,6 @@ from tacita.errors import UnsupportedModuleError
 from tacita.gradients.lent_memory import written
 
 _aten = torch.ops.aten
-_HERE = str(Path(__file__).parents[2])
 _SHARING = {
     _aten._unsafe_view.default,
     _aten.lift.default,
@@ -58,16 +56,9 @@ ZEROS: dict[Any, Callable[..., Tensor]] = {  # operators of uninitialised memory
 
 
 def users_line(node: Node) -> str:
-    """Return ``file:line: code: `` of the user's own call that a node came from; empty if it is not known."""
-    lines = str(node.meta.get("stack_trace") or "").splitlines()
-    frames = [(place.strip(), code.strip()) for place, code in zip(lines, lines[1:], strict=False) if "File " in place]
-    own = [one for one in frames if "site-packages" not in one[0] and _HERE not in one[0]]
-    if not (own or frames):
-        return ""
-    place, code = (own or frames)[-1]
-    _, path, rest = place.split('"', 2)
-    number = rest.split("line ", 1)[-1].split(",", 1)[0]
-    return f"{Path(path).name}:{number}: {code}: "
+    """Return ``file:line: `` of the user's code that a call came from; empty if it is not known."""
+    line = str(node.meta.get("stack_trace") or "")
+    return f"{line}: " if line else ""
 
 
 def check(nodes: list[Node], follows_rows: set[Node]) -> None:

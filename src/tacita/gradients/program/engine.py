@@ -20,6 +20,7 @@ from tacita.gradients.ghost.recorded_calls import WATCHED_FROM, RecordedCall, Ta
 from tacita.gradients.ghost.rule import NamedUse, named_autograd_use
 from tacita.gradients.program.run import Program, build, plain_tensors_only
 from tacita.gradients.program.trace import fixed_tensors
+from tacita.gradients.reachable import references
 from tacita.gradients.retention import PLAIN
 
 
@@ -79,7 +80,7 @@ class Programs:
     def __init__(self, model: nn.Module, loss_fn: LossFn, like: Any) -> None:
         self._model, self._loss_fn = model, loss_fn
         self._like = map_tensors(lambda one: one.new_zeros(1, *one.shape[1:]), like)
-        self._programs: dict[Any, tuple[Program, dict[str, Any]]] = {}
+        self._programs: dict[Any, tuple[Program, dict[str, Any], list[Any]]] = {}  # the last: what ids are of, alive
         self._bare: frozenset[str] = frozenset()
 
     def program(self, params: Mapping[str, Tensor]) -> tuple[Program, list[Tensor]]:
@@ -99,11 +100,12 @@ class Programs:
                 if type(one) not in (Tensor, nn.Parameter, nn.Buffer):
                     _refuse_subclass(name, one)
             key = self._key(tree, {**params, **fixed})
-            attributes = _attributes(tree)
+            held = _attributes(tree) | {f"loss_fn ({k})": one for k, one in enumerate(references(self._loss_fn))}
+            attributes = {name: _as_compared(value) for name, value in held.items()}
             if key not in self._programs:
                 program, self._bare = build(self._model, self._loss_fn, params, self._like, self._bare)
-                self._programs[key] = program, attributes
-            program, before = self._programs[key]
+                self._programs[key] = program, attributes, [*held.values(), *_hooks(tree)]
+            program, before, _ = self._programs[key]
             if attributes != before:
                 _refuse_change(before, attributes)
             return program, [one.detach() for one in inputs]
@@ -118,7 +120,7 @@ class Programs:
         tied = tuple((name, index[id(one)]) for name, one in tree.by_name.items())
         kinds = tuple((n, t.shape, t.dtype, t.stride(), str(t.device)) for n, t in given.items())
         modules = tuple((name, type(one), one.training) for name, one in tree.modules)
-        hooks = tuple(id(hook) for kept in _hooks(tree) for hook in kept.values())
+        hooks = tuple(map(id, _hooks(tree)))
         device = next(iter(given.values())).device.type
         switches = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device), torch.get_default_dtype()
         return tied, kinds, modules, hooks, switches
@@ -130,16 +132,17 @@ class Programs:
 _OF_MODULE = frozenset(vars(nn.Module()))  # the attributes that every module has
 
 
-def _hooks(tree: ModuleTree) -> list[Mapping[int, Any]]:
+def _hooks(tree: ModuleTree) -> list[Any]:
     of_all = nn.modules.module
     found = [of_all._global_forward_hooks, of_all._global_forward_pre_hooks]
-    return found + [kept for _, m in tree.modules for kept in (m._forward_hooks, m._forward_pre_hooks)]
+    found += [kept for _, m in tree.modules for kept in (m._forward_hooks, m._forward_pre_hooks)]
+    return [hook for kept in found for hook in kept.values()]
 
 
 def _attributes(tree: ModuleTree) -> dict[str, Any]:
-    """Return the plain attributes of all modules, and the entries of their containers, by name."""
+    """Return the attributes of all modules that are no parameters, buffers or modules, by name."""
     return {
-        f"{prefix}.{name}" if prefix else name: _as_compared(value)
+        f"{prefix}.{name}" if prefix else name: value
         for prefix, module in tree.modules
         for name, value in vars(module).items()
         if name not in _OF_MODULE
@@ -147,21 +150,23 @@ def _attributes(tree: ModuleTree) -> dict[str, Any]:
 
 
 def _as_compared(value: Any) -> Any:
-    """Return what is compared of an attribute: a plain value's text, a container's entries, or which object it is."""
+    """Return what is compared of an attribute: a value's text, a container's entries, or which object it is."""
+    if isinstance(value, dict):
+        return tuple((repr(key), _entry(one)) for key, one in value.items())
+    return tuple(map(_entry, value)) if isinstance(value, (list, tuple)) else _entry(value)
+
+
+def _entry(value: Any) -> Any:
     if value is None or isinstance(value, PLAIN):
         return repr(value)
-    if isinstance(value, dict):
-        return tuple((repr(key), repr(one) if isinstance(one, PLAIN) else id(one)) for key, one in value.items())
-    if isinstance(value, (list, tuple)):
-        return tuple(repr(one) if isinstance(one, PLAIN) else id(one) for one in value)
-    return id(value)
+    return (id(value), value._version) if isinstance(value, Tensor) else id(value)
 
 
 def _refuse_change(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     changed = sorted(name for name in {*before, *now} if before.get(name, ...) != now.get(name, ...))
     raise UnsupportedModuleError(
-        f"{changed[0]!r} of the model has changed since the program was traced, and the program still has the value of "
-        "then. Call oracle.retrace() after a change that is meant, or change it back."
+        f"{changed[0]!r}, which the model or the loss refers to, has changed since the program was traced, and the "
+        "program still has the value of then. Call oracle.retrace() after a change that is meant, or change it back."
     )
 
 

@@ -121,9 +121,7 @@ class Program:
             call, (x, grads) = self._trace.calls[position], self._places[position]
             found = [None if k is None else values[k][:rows] for k in grads]
             derived = {n: d if d.view else pulled_by(d, pulls[id(d.tensor)]) for n, d in call.derived.items()}
-            one = replace(call, x=values[x][:rows], grads=found, derived=derived)
-            one.version = one.x._version
-            take(position, one)
+            take(position, replace(call, x=values[x][:rows], version=None, grads=found, derived=derived))
 
         if size not in self._filled:
             if len(self._filled) >= KEPT:
@@ -236,6 +234,7 @@ def plain_tensors_only() -> Iterator[None]:
         stack.enter_context(outside())
         stack.enter_context(_disable_current_modes())
         stack.enter_context(torch._C.DisableTorchFunction())
+        stack.enter_context(torch.inference_mode(mode=False))
         stack.enter_context(torch.no_grad())
         for device in ("cpu", "cuda"):
             if torch.is_autocast_enabled(device):

@@ -7,19 +7,20 @@ and the tensors of the batch; its outputs are what the rules of layers need. No 
 This file alone uses PyTorch's tracer. Everything here is private. Proof: docs/derivations/program.md.
 """
 
-import inspect
 import logging
 import random
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import vmap
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import Graph, GraphModule, Node, traceback
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -35,7 +36,7 @@ from tacita.gradients.record_batch import rules_guarded
 _aten = torch.ops.aten
 _SAME = {_aten.detach.default, _aten.alias.default}  # without autograd, names of the tensor that they are given
 _RESHAPES = {_aten.view.default, _aten._unsafe_view.default, _aten.expand.default, _aten.reshape.default}
-_OPTIONS = {"record_stack_traces": True} if "record_stack_traces" in inspect.signature(make_fx).parameters else {}
+_TORCH, _HERE = str(Path(torch.__file__).parent), str(Path(__file__).parents[2])
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,7 @@ class TracedPass:
         grads: For each call, the nodes of the gradients that came back.
         of_copies: Nodes of the per-sample gradients of bare parameters, by name; only those that losses depend on.
         pullbacks: Of the derived weights, each once.
+        constants: Copies of the constants, by node, as they are after the pass.
     """
 
     rows: int
@@ -74,6 +76,7 @@ class TracedPass:
     grads: list[list[Node | None]]
     of_copies: dict[str, Node]
     pullbacks: list[Pullback]
+    constants: dict[Node, Tensor]
 
 
 class FoundBareError(Exception):
@@ -111,7 +114,7 @@ def trace(
     def run(inputs: list[Tensor]) -> list[Tensor]:
         values = dict(zip(params, inputs[:first], strict=True))
         others = dict(zip(fixed, inputs[first:second], strict=True))
-        with with_tensors(tree, others), _Draws():
+        with with_tensors(tree, others), _Watch():
             found = record_once(model, loss_fn, values, Chunk(rebuild(inputs[second:]), rows, 0), bare)
             if found.unseen:
                 raise FoundBareError(bare | found.unseen)
@@ -129,8 +132,8 @@ def trace(
 
     shapes = [one.new_zeros(rows, *one.shape[1:]) for one in tensors]
     given = [*params.values(), *fixed.values(), *shapes]
-    with IN_TURN, _quiet(), _nothing_drawn():  # PyTorch's tracer has switches that belong to the process
-        module = make_fx(run, tracing_mode="fake", _allow_non_fake_inputs=True, **_OPTIONS)(given)
+    with IN_TURN, _quiet(), _nothing_drawn(), traceback.preserve_node_meta():  # PyTorch's tracer has switches that belong to the process
+        module = make_fx(run, tracing_mode="fake", _allow_non_fake_inputs=True)(given)
     ((found, pulled),) = notes
     _simplify(module.graph)
     (output,) = (node for node in module.graph.nodes if node.op == "output")
@@ -139,7 +142,9 @@ def trace(
     grads = [[None if grad is None else next(nodes) for grad in one.grads] for one in found.calls]
     of_copies = {name: next(nodes) for name, grad in found.of_copies.items() if grad is not None}
     pullbacks = [Pullback(source, next(nodes), [next(nodes) for _ in range(count)]) for source, count in pulled]
-    return TracedPass(rows, module, found.calls, inputs, grads, of_copies, pullbacks)
+    held = [node for node in module.graph.nodes if node.op == "get_attr"]
+    constants = {node: getattr(module, str(node.target)).detach().clone() for node in held}
+    return TracedPass(rows, module, found.calls, inputs, grads, of_copies, pullbacks, constants)
 
 
 def fixed_tensors(tree: ModuleTree, params: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -177,18 +182,35 @@ def any_gradient(call: RecordedCall) -> bool:
     return any(grad is not None for grad in call.grads)
 
 
-class _Draws(TorchDispatchMode):
-    """Refuse a draw after a seed was set during the trace: it would be of no effect in a query."""
+class _Watch(TorchDispatchMode):
+    """Note the user's line at each operator; refuse a draw after a seed was set, which a query would not set."""
 
     def __init__(self) -> None:
         super().__init__()
         self._begun = torch.default_generator.get_state()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        traceback.current_meta["stack_trace"] = _users_line()
         drawing = torch.Tag.nondeterministic_seeded in func.tags
         if drawing and not torch.equal(torch.default_generator.get_state(), self._begun):
             raise UnsupportedModuleError(SEED_SET)
         return func(*args, **(kwargs or {}))
+
+
+def _users_line() -> str:
+    """Return ``file:line`` of the user's code that runs now, or of a library's; empty in a backward pass."""
+    frame, found = sys._getframe(2), ""
+    while frame is not None:
+        path = frame.f_code.co_filename
+        if path.startswith(_HERE) and frame.f_code.co_name in ("_forward", "_backward"):
+            return found
+        if not path.startswith((_TORCH, _HERE, "<")):
+            line = f"{Path(path).name}:{frame.f_lineno}"
+            if "site-packages" not in path:
+                return line
+            found = found or line
+        frame = frame.f_back
+    return ""
 
 
 SEED_SET = (

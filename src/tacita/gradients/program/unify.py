@@ -112,7 +112,7 @@ def unify(traces: Sequence[TracedPass]) -> Unified:
     for alike in zip(*nodes, strict=True):
         node = alike[0]
         if node.op == "get_attr":
-            others = [constant(one, n) for one, n in zip(traces, alike, strict=True)]
+            others = [one.constants[n] for one, n in zip(traces, alike, strict=True)]
             if not all(_same_values(other, others[0]) for other in others):
                 raise _refusal(next(iter(node.users), node), "meets a constant that is another")
         elif node.op == "call_function":
@@ -121,13 +121,8 @@ def unify(traces: Sequence[TracedPass]) -> Unified:
                 raise _refusal(node, "is called with other arguments")
             kwargs = {key: merged(node, [n.kwargs[key] for n in alike]) for key in node.kwargs}
             made.append(Call(node, node.target, args, kwargs, number[node]))  # pyright: ignore[reportArgumentType]
-    constants = [constant(first, node).detach().clone() for node in ordered[1]]
+    constants = [first.constants[node] for node in ordered[1]]
     return Unified(first, number, len(ordered[0]), constants, made)
-
-
-def constant(trace: TracedPass, node: Node) -> Tensor:
-    """Return the tensor of a constant's node."""
-    return getattr(trace.module, str(node.target))
 
 
 def _row_count(node: Node, values: Sequence[int], rows: Sequence[int]) -> int | RowCount:
