@@ -24,6 +24,7 @@ from tacita.gradients.functional import LossFn
 from tacita.gradients.ghost.derived import Derived
 from tacita.gradients.ghost.recorded_calls import RecordedCall
 from tacita.gradients.program.check import ZEROS, check
+from tacita.gradients.program.rows import check_rows
 from tacita.gradients.program.trace import FoundBareError, Pullback, TracedPass, any_gradient, trace
 from tacita.gradients.program.unify import Call, Register, RowCount, Unified, unify
 from tacita.gradients.record_batch import outside
@@ -74,6 +75,8 @@ class Program:
         made = unify(traces)
         self._trace, number = made.trace, made.number
         check([*number], _following(traces))
+        nodes = [[*one.module.graph.nodes] for one in traces]
+        check_rows(nodes, [one.rows for one in traces], _holding_rows(traces), {p.given for p in made.trace.pullbacks})
         self._inputs, self._constants = made.inputs, made.constants
         self.calls = self._trace.calls
         self._follows = [a != b for a, b in zip(*(_leading(one) for one in traces[:2]), strict=True)]
@@ -301,6 +304,12 @@ def _depending(sources: set[Node], calls: Sequence[Call]) -> set[Node]:
         if any(given in found for given in call.node.all_input_nodes):
             found.add(call.node)
     return found
+
+
+def _holding_rows(traces: Sequence[TracedPass]) -> set[Node]:
+    """Return the inputs of the first trace that hold records."""
+    following = _following(traces)
+    return {node for node in traces[0].module.graph.nodes if node.op == "placeholder" and node in following}
 
 
 def _leading(trace: TracedPass) -> list[Any]:
