@@ -48,7 +48,13 @@ class MethodChoice:
 
 def engine_kind(method: str) -> type[ChunkedEngine]:
     """Return the class of a method's engine."""
-    return {"loop": LoopEngine, "vmap": VmapEngine, "ghost": GhostEngine, "traced": TracedEngine, "program": ProgramEngine}[method]
+    return {
+        "loop": LoopEngine,
+        "vmap": VmapEngine,
+        "ghost": GhostEngine,
+        "traced": TracedEngine,
+        "program": ProgramEngine,
+    }[method]
 
 
 def choose_method(

@@ -59,7 +59,8 @@ class NetworkSource(GradientSource):
             that no record can be padded to another's length. Pad to a public length (:func:`tacita.pad_to`).
         num_workers: Processes that read ahead once :meth:`follow` has given the schedule. They change no bit.
         method: ``"loop"`` (the definition), ``"vmap"``, ``"ghost"``, or ``"auto"``: ghost if it serves the model, else
-            the loop; vmap if there is no record to take shapes from. ``"traced"`` is ghost with the model's code run
+            the loop; vmap if there is no record to take shapes from. ``"program"`` runs the model's code before any
+            record is read, and never on one (docs/program.md). ``"traced"`` is ghost with the model's code run
             once, which is faster for small networks, and needs ``max_physical_batch_size`` (docs/traced.md).
         max_physical_batch_size: Rows in memory at once. Bounds memory, and changes nothing else but the order of
             summation. ``None``: the whole batch for ghost; for loop and vmap as many rows as have 256 MiB of gradients.
@@ -212,13 +213,13 @@ class NetworkSource(GradientSource):
         if isinstance(engine, ProgramEngine):
             assert self._choice.programs is not None
             engine.programs = self._choice.programs
+            engine.prepare()
         if isinstance(engine, TracedEngine):
             assert self._lines is not None
             engine.lines = self._lines
         return engine
 
     def retrace(self) -> None:
-        """Trace the model and the loss anew at the next query, after a change that is meant; no data is used."""
         if self._choice.programs is not None:
             self._choice.programs.retrace()
 

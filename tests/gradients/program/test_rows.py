@@ -13,7 +13,9 @@ WEIGHT = torch.ones(4, 4)
 
 
 def check(function, shape=(6, 4)):
-    graphs = [make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(torch.zeros(n, *shape)) for n in SIZES]
+    graphs = [
+        make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(torch.zeros(n, *shape)) for n in SIZES
+    ]
     nodes = [[*one.graph.nodes] for one in graphs]
     check_rows(nodes, SIZES, {nodes[0][0]}, set())
 
@@ -57,7 +59,7 @@ ORDINARY = {
 
 @pytest.mark.parametrize("function", MIXERS.values(), ids=MIXERS)
 def test_records_that_meet_are_refused(function):
-    with pytest.raises(UnsupportedModuleError, match="it (may join records|cannot be confirmed)"):
+    with pytest.raises(UnsupportedModuleError, match=r"it (may join records|cannot be confirmed)"):
         check(function)
 
 

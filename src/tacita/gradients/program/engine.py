@@ -35,17 +35,24 @@ class ProgramEngine(GhostEngine):
     _program: Program | None = None
     _inputs: list[Tensor]
 
+    def prepare(self) -> None:
+        """Get the program for the network's present state, whatever the batch holds; no record is read.
+
+        Raises:
+            UnsupportedModuleError: As :meth:`Programs.program`.
+        """
+        self._program, self._inputs = self.programs.program(self.params)
+
     def found(self, chunk: Chunk, take_norms: TakeNorms | None) -> list[NamedUse]:
-        if self._program is None:
-            self._program, self._inputs = self.programs.program(self.params)
-        program, calls = self._program, self._program.calls
-        through = Derivations() if any(call.derived for call in calls) else None
+        program = self._program
+        assert program is not None, "prepare() comes first"
+        through = Derivations() if any(call.derived for call in program.calls) else None
         remains: dict[int, list[NamedUse]] = {}
 
         def take(position: int, call: RecordedCall) -> None:
             uses = call.uses(through)
-            early = take_norms is not None and not call.derived and not call.copies
-            if early and all(program.met[name] == 1 for name in call.parameters.values()):
+            alone = all(program.met[name] == 1 for name in call.parameters.values())
+            if take_norms is not None and alone and not (call.derived or call.copies):
                 uses = [left for use in uses for left in (take_norms(use) if _watched(use) else [use])]
             remains[position] = uses
 

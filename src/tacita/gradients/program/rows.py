@@ -69,7 +69,10 @@ def check_rows(traces: Sequence[Sequence[Node]], rows: Sequence[int], batch: set
         given = [found[one] for one in node.all_input_nodes if found.get(one) is not None]
         if node.op == "output":
             continue
-        if isinstance(values[0], Tensor) and sum(a != b for a, b in zip(values[0].shape, values[1].shape, strict=True)) > 1:
+        if (
+            isinstance(values[0], Tensor)
+            and sum(a != b for a, b in zip(values[0].shape, values[1].shape, strict=True)) > 1
+        ):
             raise _refusal(node, "gives a tensor with two axes that follow the rows: it may join records")
         if not (given or node in batch or node in copies):
             continue
@@ -149,7 +152,9 @@ def _check_dims(node: Node, before: dict[Node, Rows], shape: torch.Size) -> None
     arguments |= {a.name: one for a, one in zip(target._schema.arguments, node.args, strict=False)} | node.kwargs
     dims = [one for key in _NAMES for one in _ints(arguments.get(key))]
     for given, place in before.items():
-        ndim = max(1, given.meta["val"].ndim + (name == "stack") + ("backward" in name and len(shape) > given.meta["val"].ndim))
+        ndim = max(
+            1, given.meta["val"].ndim + (name == "stack") + ("backward" in name and len(shape) > given.meta["val"].ndim)
+        )
         axis = place.axis
         unchanged = name == "slice" and given.meta["val"].shape == shape
         _check_space(node, name, given, axis)

@@ -25,7 +25,7 @@ from tacita.gradients.ghost.derived import Derived
 from tacita.gradients.ghost.recorded_calls import RecordedCall
 from tacita.gradients.program.check import ZEROS, check
 from tacita.gradients.program.rows import check_rows
-from tacita.gradients.program.trace import FoundBareError, Pullback, TracedPass, any_gradient, trace
+from tacita.gradients.program.trace import FoundBareError, Pullback, TracedPass, trace
 from tacita.gradients.program.unify import Call, Register, RowCount, Unified, unify
 from tacita.gradients.record_batch import outside
 
@@ -110,13 +110,17 @@ class Program:
         Raises:
             UnsupportedModuleError: An input has another shape or dtype than the program was traced for.
         """
-        if [(one.shape[follows:], one.dtype) for one, follows in zip(inputs, self._follows, strict=True)] != self._kinds:
+        if [
+            (one.shape[follows:], one.dtype) for one, follows in zip(inputs, self._follows, strict=True)
+        ] != self._kinds:
             raise UnsupportedModuleError(
                 "a program serves records of one shape and dtype, but a batch has others: pad records to a public "
                 'length (tacita.pad_to), or use method="loop"'
             )
         size = max(rows, 2)
-        given = [_twice(one) if rows == 1 and follows else one for one, follows in zip(inputs, self._follows, strict=True)]
+        given = [
+            _twice(one) if rows == 1 and follows else one for one, follows in zip(inputs, self._follows, strict=True)
+        ]
         values: list[Any] = [*given, *self._constants, *[None] * (self._registers - len(given) - len(self._constants))]
         pulls = {id(one.source.tensor): partial(one.pull, values) for one in self._pullbacks}
 
@@ -135,27 +139,21 @@ class Program:
 
     def _steps(self, calls: list[Call], made: Unified, later: set[Node]) -> list[_Step]:
         """Return the steps of the pass: what nobody reads any more, nor a pull-back, is forgotten."""
-        number = made.number
-        last = {given: k for k, call in enumerate(calls) for given in call.node.all_input_nodes}
-        made_at = {call.node: k for k, call in enumerate(calls)}
+        at = {call.node: k for k, call in enumerate(calls)}
+        last = at | {given: k for k, call in enumerate(calls) for given in call.node.all_input_nodes}
         ready: list[list[int]] = [[] for _ in calls]
         for position, (x, grads) in enumerate(zip(self._trace.inputs, self._trace.grads, strict=True)):
-            if any(grad is not None for grad in grads):
-                nodes = [x, *(grad for grad in grads if grad is not None)]
-                at = max((made_at.get(node, -1) for node in nodes), default=-1)
-                at = max(at, 0)
-                ready[at].append(position)
-                last |= {node: max(at, last.get(node, -1)) for node in nodes}
-        for node in (*self._trace.of_copies.values(), *(n for c in made.calls if c.node in later for n in c.node.all_input_nodes)):
-            last.pop(node, None)
-        kept = {*self._trace.of_copies.values(), *(n for c in made.calls if c.node in later for n in c.node.all_input_nodes)}
+            nodes = [x, *(grad for grad in grads if grad is not None)]
+            if len(nodes) > 1:
+                there = max(0, *(at.get(node, 0) for node in nodes))
+                ready[there].append(position)
+                last |= {node: max(there, last.get(node, 0)) for node in nodes}
+        kept = {*self._trace.of_copies.values()}
+        kept |= {given for call in made.calls if call.node in later for given in call.node.all_input_nodes}
         forgotten: list[list[int]] = [[] for _ in calls]
         for node, k in last.items():
-            if number[node] >= made.inputs + len(made.constants) and node not in kept:
-                forgotten[k].append(number[node])
-        for call in calls:
-            if call.node not in last and call.node not in kept:
-                forgotten[made_at[call.node]].append(number[call.node])
+            if node in at and node not in kept:
+                forgotten[k].append(made.number[node])
         return [_step(call, forgotten[k], ready[k]) for k, call in enumerate(calls)]
 
     def _pullback(self, one: Pullback, made: Unified) -> "_Pullback":

@@ -25,7 +25,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tacita.errors import UnsupportedModuleError
-from tacita.gradients.batches import flatten
+from tacita.gradients.batches import flatten, tensors_in
 from tacita.gradients.chunked import Chunk
 from tacita.gradients.functional import IN_TURN, LossFn, ModuleTree, with_tensors
 from tacita.gradients.ghost.capture import RecordedPass, record_once
@@ -87,7 +87,7 @@ class FoundBareError(Exception):
         self.names = names
 
 
-def trace(
+def trace(  # noqa: PLR0917
     model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], like: Any, rows: int, bare: frozenset[str]
 ) -> TracedPass:
     """Trace one pass over ``rows`` records.
@@ -107,7 +107,7 @@ def trace(
     """
     tree = ModuleTree(model)
     fixed = fixed_tensors(tree, params)
-    tensors, rebuild = flatten(like, len(next(iter(_tensors(like)))))
+    tensors, rebuild = flatten(like, len(tensors_in(like)[0]))
     first, second = len(params), len(params) + len(fixed)
     notes: list[tuple[RecordedPass, list[tuple[Derived, int]]]] = []
 
@@ -132,7 +132,12 @@ def trace(
 
     shapes = [one.new_zeros(rows, *one.shape[1:]) for one in tensors]
     given = [*params.values(), *fixed.values(), *shapes]
-    with IN_TURN, _quiet(), _nothing_drawn(), traceback.preserve_node_meta():  # PyTorch's tracer has switches that belong to the process
+    with (
+        IN_TURN,
+        _quiet(),
+        _nothing_drawn(),
+        traceback.preserve_node_meta(),
+    ):  # PyTorch's tracer has switches that belong to the process
         module = make_fx(run, tracing_mode="fake", _allow_non_fake_inputs=True)(given)
     ((found, pulled),) = notes
     _simplify(module.graph)
@@ -158,15 +163,11 @@ def fixed_tensors(tree: ModuleTree, params: Mapping[str, Tensor]) -> dict[str, T
     return found
 
 
-def _tensors(like: Any) -> list[Tensor]:
-    from tacita.gradients.batches import tensors_in
-
-    return tensors_in(like)
-
-
 def _sources(calls: Sequence[RecordedCall]) -> list[Derived]:
     """Return the derived weights whose gradients autograd pulls back, each once."""
-    found = {id(one.tensor): one for call in calls if any_gradient(call) for one in call.derived.values()}
+    found = {
+        id(one.tensor): one for call in calls if any(g is not None for g in call.grads) for one in call.derived.values()
+    }
     return [one for one in found.values() if not one.view]
 
 
@@ -175,11 +176,6 @@ def _pulled(source: Derived, grads: Tensor) -> list[Tensor]:
     leaves = [*source.leaves.values()]
     with rules_guarded():
         return [*vmap(lambda one: torch.autograd.grad(source.tensor, leaves, one, retain_graph=True))(grads)]
-
-
-def any_gradient(call: RecordedCall) -> bool:
-    """Return whether the losses depend on a call."""
-    return any(grad is not None for grad in call.grads)
 
 
 class _Watch(TorchDispatchMode):

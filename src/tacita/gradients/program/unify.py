@@ -1,9 +1,9 @@
 """Make one program of three traces: the same operators, whose integers follow the number of rows.
 
-A trace at one size cannot tell a 7 that is the number of rows from a 7 that is a width. Three traces can: an integer that
-depends on the rows must be ``per_row * rows + fixed`` with the same two numbers in all three, and everything else must be
-the same. Whatever else depends on the number of rows, or differs from one run of the code to the next (a counter, a
-clock, a generator of its own), is refused with the user's line.
+A trace at one size cannot tell a 7 that is the number of rows from a 7 that is a width. Three traces can: an integer
+that depends on the rows must be ``per_row * rows + fixed`` with the same two numbers in all three, and everything else
+must be the same. Whatever else depends on the number of rows, or differs from one run of the code to the next (a
+counter, a clock, a generator of its own), is refused with the user's line.
 
 Everything here is private. Proof: docs/derivations/program.md.
 """
@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 from torch.fx import Node
 
@@ -103,8 +104,7 @@ def unify(traces: Sequence[TracedPass]) -> Unified:
             return [merged(node, part) for part in zip(*parts, strict=True)]
         if isinstance(one, int) and not isinstance(one, bool):
             return _row_count(node, parts, rows)
-        same = all(other == one for other in parts) or (isinstance(one, float) and all(map(math.isnan, parts)))
-        if not same:
+        if not _alike(parts):
             raise _refusal(node, "is called with other numbers")
         return one
 
@@ -125,6 +125,10 @@ def unify(traces: Sequence[TracedPass]) -> Unified:
     return Unified(first, number, len(ordered[0]), constants, made)
 
 
+def _alike(parts: Sequence[Any]) -> bool:
+    return all(other == parts[0] for other in parts) or (isinstance(parts[0], float) and all(map(math.isnan, parts)))
+
+
 def _row_count(node: Node, values: Sequence[int], rows: Sequence[int]) -> int | RowCount:
     if len(set(values)) == 1:
         return values[0]
@@ -138,7 +142,10 @@ def _row_count(node: Node, values: Sequence[int], rows: Sequence[int]) -> int | 
 def _check_records(traces: Sequence[TracedPass]) -> None:
     """Refuse traces whose recorded calls are not alike: other layers, settings or parameters."""
     facts = [
-        [(c.function, id(c.rule), repr(c.settings), c.parameters, c.shapes, [*c.derived], [*c.copies]) for c in one.calls]
+        [
+            (c.function, id(c.rule), repr(c.settings), c.parameters, c.shapes, [*c.derived], [*c.copies])
+            for c in one.calls
+        ]
         for one in traces
     ]
     alike = all(other == facts[0] for other in facts)
@@ -159,4 +166,5 @@ def _refusal(node: Node, what: str) -> UnsupportedModuleError:
 def _same_values(one: Tensor, other: Tensor) -> bool:
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
-    return bool(((one == other) | ((one != one) & (other != other))).all())  # NaN equals itself
+    first, second = (t.cpu().contiguous().flatten().view(torch.uint8) for t in (one, other))  # NaN equals itself
+    return torch.equal(first, second)
