@@ -175,6 +175,19 @@ def test_physical_batches_change_nothing(name, chunk):
         assert_equal(engine_of(program, rows), each, rows)
 
 
+@pytest.mark.parametrize("name", NETWORKS)
+def test_weights_are_read_at_each_query(name):
+    """Neither parameters nor buffers nor frozen weights stay what they were when the program was written down."""
+    program, loop = (source_of(name, method, count=3) for method in ("program", "loop"))
+    for one in (program, loop):
+        generator = torch.Generator().manual_seed(7)
+        with torch.no_grad():
+            for tensor in (*one.model.parameters(), *one.model.buffers()):
+                tensor += torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype)
+    (each,) = engine_of(loop, 3).materialise()
+    assert_equal(engine_of(program, 3), each, 3)
+
+
 def test_gradients_of_each_record():
     program, loop = (source_of("buffered", method) for method in ("program", "loop"))
     for rows in (1, 5):

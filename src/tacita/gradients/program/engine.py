@@ -108,7 +108,8 @@ class Programs:
                     _refuse_subclass(name, one)
             key = self._key(tree, {**params, **fixed})
             held = _attributes(tree) | {f"loss_fn ({k})": one for k, one in enumerate(references(self._loss_fn))}
-            attributes = {name: _as_compared(value) for name, value in held.items()}
+            own = {id(one) for one in tree.tensors}  # a module may list its weights in an attribute, too
+            attributes = {name: _as_compared(value, own) for name, value in held.items()}
             if key not in self._programs:
                 program, self._bare = build(self._model, self._loss_fn, params, self._like, self._bare)
                 self._programs[key] = program, attributes, [*held.values(), *_hooks(tree)]
@@ -136,7 +137,8 @@ class Programs:
         return vars(self) | {"_programs": {}}  # a program is traced anew
 
 
-_OF_MODULE = frozenset(vars(nn.Module()))  # the attributes that every module has
+MOST_ENTRIES = 1000  # of a container that are compared one by one
+_OF_MODULE = frozenset({*vars(nn.Module()), "_flat_weights", "_flat_weight_refs"})  # every module has these, or an LSTM
 
 
 def _hooks(tree: ModuleTree) -> list[Any]:
@@ -156,17 +158,26 @@ def _attributes(tree: ModuleTree) -> dict[str, Any]:
     }
 
 
-def _as_compared(value: Any) -> Any:
-    """Return what is compared of an attribute: a value's text, a container's entries, or which object it is."""
+def _as_compared(value: Any, own: set[int]) -> Any:
+    """Return what is compared of an attribute: a value's text, a container's entries, or which object it is.
+
+    Args:
+        value: The attribute.
+        own: The identities of the model's own tensors, which are read at each query.
+    """
+    if isinstance(value, dict | list | tuple) and len(value) > MOST_ENTRIES:
+        return id(value), len(value)
     if isinstance(value, dict):
-        return tuple((repr(key), _entry(one)) for key, one in value.items())
-    return tuple(map(_entry, value)) if isinstance(value, (list, tuple)) else _entry(value)
+        return tuple((repr(key), _entry(one, own)) for key, one in value.items())
+    return tuple(_entry(one, own) for one in value) if isinstance(value, list | tuple) else _entry(value, own)
 
 
-def _entry(value: Any) -> Any:
+def _entry(value: Any, own: set[int]) -> Any:
     if value is None or isinstance(value, PLAIN):
         return repr(value)
-    return (id(value), value._version) if isinstance(value, Tensor) else id(value)
+    if isinstance(value, Tensor):
+        return "own" if id(value) in own else (id(value), value._version)
+    return id(value)
 
 
 def _refuse_change(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
