@@ -82,6 +82,10 @@ def own_generator_in_place(m, x):
     return out(m, x + torch.zeros_like(x).uniform_(generator=TORCH))
 
 
+def own_generator_of_a_record(m, x):
+    return out(m, x * torch.bernoulli(x.sigmoid(), generator=TORCH))
+
+
 def clock(m, x):
     return out(m, x * (time.perf_counter() % 1))
 
@@ -187,7 +191,8 @@ def operator_with_state(m, x):
 
 REFUSED = [
     fixed_seed, fixed_seed_of_a_record, fixed_seed_put_back, drawn_once_for_all, drawn_by_python, drawn_by_numpy,
-    own_generator_of_numpy, own_generator_of_python, own_generator_of_torch, own_generator_in_place, clock, counter,
+    own_generator_of_numpy, own_generator_of_python, own_generator_of_torch, own_generator_in_place,
+    own_generator_of_a_record, clock, counter,
     counter_of_positions, length_of_a_list, context_variable, gradient_attribute, attribute_of_a_tensor,
     swapped, printed, value_asked_for, branch_on_a_value, batch_written, constant_written, resized, operator_with_state,
 ]  # fmt: skip
@@ -258,6 +263,11 @@ def test_seeds_around_a_query_are_of_no_effect():
         random.seed(seed)
         found.append(total(source, np.arange(7)))
     torch.testing.assert_close(found[0], found[1], rtol=0, atol=0)
+
+
+def test_a_generator_of_its_own_is_named():
+    with unscanned(), pytest.raises(UnsupportedModuleError, match=r"test_hostile_kinds.py:\d+: draws from a generator"):
+        NetworkSource(made(own_generator_of_a_record)(), loss, records(), method="program")
 
 
 def test_a_refusal_names_the_line():

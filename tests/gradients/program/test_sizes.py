@@ -183,7 +183,7 @@ def test_weights_are_read_at_each_query(name):
         generator = torch.Generator().manual_seed(7)
         with torch.no_grad():
             for tensor in (*one.model.parameters(), *one.model.buffers()):
-                tensor += torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype)
+                tensor.add_(torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype))
     (each,) = engine_of(loop, 3).materialise()
     assert_equal(engine_of(program, 3), each, 3)
 

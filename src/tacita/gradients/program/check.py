@@ -106,9 +106,9 @@ def _check_operator(node: Node) -> None:
 
 
 def _check_draw(node: Node, follows_rows: set[Node]) -> None:
-    if isinstance(node.kwargs.get("generator"), torch.Generator) or any(
-        isinstance(one, torch.Generator) for one in node.args
-    ):
+    names = [one.name for one in node.target._schema.arguments] if isinstance(node.target, OpOverload) else []
+    arguments = dict(zip(names, node.args, strict=False)) | node.kwargs
+    if arguments.get("generator") is not None:
         raise UnsupportedModuleError(
             f"{users_line(node)}draws from a generator of its own: leave generator= out, so that the query's stream is "
             "drawn from, or draw once, in __init__, and keep it in a buffer"

@@ -66,7 +66,7 @@ class TracedPass:
         grads: For each call, the nodes of the gradients that came back.
         of_copies: Nodes of the per-sample gradients of bare parameters, by name; only those that losses depend on.
         pullbacks: Of the derived weights, each once.
-        constants: Copies of the constants, by node, as they are after the pass.
+        constants: Copies of the constants, by node, as they are after the pass; a generator is none.
     """
 
     rows: int
@@ -147,8 +147,8 @@ def trace(  # noqa: PLR0917
     grads = [[None if grad is None else next(nodes) for grad in one.grads] for one in found.calls]
     of_copies = {name: next(nodes) for name, grad in found.of_copies.items() if grad is not None}
     pullbacks = [Pullback(source, next(nodes), [next(nodes) for _ in range(count)]) for source, count in pulled]
-    held = [node for node in module.graph.nodes if node.op == "get_attr"]
-    constants = {node: getattr(module, str(node.target)).detach().clone() for node in held}
+    held = {node: getattr(module, str(node.target)) for node in module.graph.nodes if node.op == "get_attr"}
+    constants = {node: one.detach().clone() for node, one in held.items() if isinstance(one, Tensor)}
     return TracedPass(rows, module, found.calls, inputs, grads, of_copies, pullbacks, constants)
 
 

@@ -112,7 +112,7 @@ def unify(traces: Sequence[TracedPass]) -> Unified:
     for alike in zip(*nodes, strict=True):
         node = alike[0]
         if node.op == "get_attr":
-            others = [one.constants[n] for one, n in zip(traces, alike, strict=True)]
+            others = [one.constants.get(n) for one, n in zip(traces, alike, strict=True)]
             if not all(_same_values(other, others[0]) for other in others):
                 raise _refusal(next(iter(node.users), node), "meets a constant that is another")
         elif node.op == "call_function":
@@ -121,7 +121,7 @@ def unify(traces: Sequence[TracedPass]) -> Unified:
                 raise _refusal(node, "is called with other arguments")
             kwargs = {key: merged(node, [n.kwargs[key] for n in alike]) for key in node.kwargs}
             made.append(Call(node, node.target, args, kwargs, number[node]))  # pyright: ignore[reportArgumentType]
-    constants = [first.constants[node] for node in ordered[1]]
+    constants = [first.constants.get(node, torch.empty(0)) for node in ordered[1]]
     return Unified(first, number, len(ordered[0]), constants, made)
 
 
@@ -163,7 +163,9 @@ def _refusal(node: Node, what: str) -> UnsupportedModuleError:
     )
 
 
-def _same_values(one: Tensor, other: Tensor) -> bool:
+def _same_values(one: Tensor | None, other: Tensor | None) -> bool:
+    if one is None or other is None:  # a generator, which the static check refuses
+        return one is other
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
     first, second = (t.cpu().contiguous().flatten().view(torch.uint8) for t in (one, other))  # NaN equals itself
