@@ -76,7 +76,7 @@ def unscanned():
 
 
 @pytest.mark.parametrize("trials", [nullcontext, unscanned], ids=["scanned", "unscanned"])
-@pytest.mark.parametrize("method", ["auto", "ghost", "traced", "vmap", "loop"])
+@pytest.mark.parametrize("method", ["auto", "ghost", "traced", "program", "vmap", "loop"])
 @pytest.mark.parametrize("name", HOSTILE)
 def test_no_model_lets_a_record_move_more_than_its_share(name, method, trials):
     make_model, loss_fn = HOSTILE[name]

@@ -158,5 +158,8 @@ class GradientSource(ABC):
         """Conditions of the guarantee that nobody enforces: the statement prints each, and then no epsilon."""
         return ()
 
+    def retrace(self) -> None:  # noqa: B027 - optional
+        """Look at the model and the loss anew at the next query, after a change that is meant; no data is used."""
+
     def follow(self, schedule: Schedule | None) -> None:  # noqa: B027 - optional
         """Take the schedule of the queries to come, so that workers can read ahead; ``None`` forgets it."""

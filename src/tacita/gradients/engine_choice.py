@@ -19,6 +19,7 @@ from tacita.gradients.ghost.capture import PassWithoutValues
 from tacita.gradients.loop import LoopEngine
 from tacita.gradients.operators import SHARED, WAY_OUT
 from tacita.gradients.probe import ROWS, evaluating, row, row_repeated
+from tacita.gradients.program import ProgramEngine, Programs
 from tacita.gradients.randomness_check import draws_at_random
 from tacita.gradients.retention import RemembersError
 from tacita.gradients.seeds import generator_states, generators_kept, seeded
@@ -26,8 +27,8 @@ from tacita.gradients.traced import TracedEngine, check_traceable
 from tacita.gradients.vmap import VmapEngine
 from tacita.gradients.weighted_sums import wide
 
-METHODS = ("loop", "vmap", "ghost", "traced", "auto")
-GHOSTS = ("ghost", "traced")  # methods of the ghost engine
+METHODS = ("loop", "vmap", "ghost", "traced", "program", "auto")
+GHOSTS = ("ghost", "traced", "program")  # methods of the ghost engine
 SECRETS = 40  # under which a model is tried at most, where its coins look wrong
 GRADIENT_BYTES = 2**28  # of gradients that loop and vmap hold at once if the caller sets no physical batch size
 
@@ -37,22 +38,30 @@ class MethodChoice:
     """The engine that serves a network.
 
     Attributes:
-        method: ``"ghost"``, ``"traced"``, ``"vmap"`` or ``"loop"``.
+        method: ``"program"``, ``"ghost"``, ``"traced"``, ``"vmap"`` or ``"loop"``.
         bare: For the ghost engine, the parameters that are used where no rule sees them.
         why_not_ghost: Why the ghost engine does not serve the network; empty if it does or was not tried.
         reads_only: The ghost engine serves the network, which writes nothing into its batch, so that it may get the
             data set's own memory.
+        programs: The programs of the network, if its method is ``"program"``.
     """
 
     method: str
     bare: frozenset[str] = frozenset()
     why_not_ghost: str = ""
     reads_only: bool = False
+    programs: Programs | None = None
 
 
 def engine_kind(method: str) -> type[ChunkedEngine]:
     """Return the class of a method's engine."""
-    return {"loop": LoopEngine, "vmap": VmapEngine, "ghost": GhostEngine, "traced": TracedEngine}[method]
+    return {
+        "loop": LoopEngine,
+        "vmap": VmapEngine,
+        "ghost": GhostEngine,
+        "traced": TracedEngine,
+        "program": ProgramEngine,
+    }[method]
 
 
 def choose_method(
@@ -76,6 +85,8 @@ def choose_method(
         raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}.")
     if method == "auto" and like is None:
         return MethodChoice("vmap")  # keeps samples apart even if it could not be tried
+    if method == "program":
+        return _program(model, loss_fn, params, like)
     if method in ("auto", *GHOSTS):
         choice = _ghost(model, loss_fn, params, like)
         if method != "auto" and choice.why_not_ghost:
@@ -222,6 +233,23 @@ def _try_without_values(
     assert isinstance(engine, GhostEngine)
     check_traceable(engine, like, ROWS)
     return trial
+
+
+def _program(model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], like: Any) -> MethodChoice:
+    """Return the choice of the program; refuse a network that cannot be written down as one."""
+    if like is None:
+        raise UnsupportedModuleError('method="program" needs a record, for its shapes. Use method="vmap".')
+    programs = Programs(model, loss_fn, like)
+    try:
+        programs.program(params)
+    except RemembersError:  # no engine serves it
+        raise
+    except Exception as error:  # it holds no data: a trace has no values
+        raise UnsupportedModuleError(
+            f'method="program" cannot serve this model: {_in_words(error)}. Rewrite that; or use method="loop", which '
+            "runs the model's code on one record at a time, several times to a hundred times slower."
+        ) from None
+    return MethodChoice("program", reads_only=True, programs=programs)
 
 
 def _traced(

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 from torch.utils import checkpoint
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tacita.errors import UnsupportedModuleError
 
@@ -79,23 +80,36 @@ def on_copies(model: nn.Module, params: Mapping[str, Tensor]) -> Iterator[tuple[
     with IN_TURN:
         tree = ModuleTree(model)
         point = {id(tree.by_name[name]): p for name, p in params.items()}
-        copies = {id(old): _copy(point.get(id(old), old)) for old in tree.tensors}
+        with real_values():
+            copies = {id(old): _copy(point.get(id(old), old)) for old in tree.tensors}
         with with_tensors(tree, {name: copies[id(old)] for name, old in tree.by_name.items()}):
             yield tree.holding(copies), {name: copies[id(tree.by_name[name])] for name in params}
 
 
 def _copy(tensor: Tensor) -> Tensor:
-    if isinstance(tensor, FakeTensor):  # it has no memory to write
-        return tensor
-    with real_values():
-        return tensor.detach().clone()
+    return tensor if isinstance(tensor, FakeTensor) else tensor.detach().clone()  # a fake has no memory to write
 
 
 @contextmanager
 def real_values() -> Iterator[None]:
     """Compute what no record enters with its values, in a pass without values, too; a traced step keeps the result."""
-    with unset_fake_temporarily(), disable_proxy_modes_tracing():
+    with unset_fake_temporarily(), disable_proxy_modes_tracing(), _Zeroed():
         yield
+
+
+class _Zeroed(TorchDispatchMode):
+    """Fill memory that an operator gives as it is with zeros: it may still hold a record of an earlier query.
+
+    Raises:
+        UnsupportedModuleError: A tensor is made larger in place, or gets the memory of another.
+    """
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        name = func._opname
+        if "resize" in name or name.startswith("set_"):
+            raise UnsupportedModuleError(f"{func} gives memory that nobody has written: use torch.zeros")
+        found = func(*args, **(kwargs or {}))
+        return found.zero_() if "empty" in name and isinstance(found, Tensor) else found
 
 
 def losses_at(

@@ -27,6 +27,7 @@ from tacita.gradients.functional import LossFn, trainable
 from tacita.gradients.ghost import GhostEngine
 from tacita.gradients.prefetch import Prefetcher
 from tacita.gradients.process_group import Ranks, tensors_digest
+from tacita.gradients.program import ProgramEngine
 from tacita.gradients.randomness_check import check_draws_nothing
 from tacita.gradients.reachable import is_seen_through, reachable
 from tacita.gradients.retention import RemembersError
@@ -59,7 +60,8 @@ class NetworkSource(GradientSource):
             that no record can be padded to another's length. Pad to a public length (:func:`tacita.pad_to`).
         num_workers: Processes that read ahead once :meth:`follow` has given the schedule. They change no bit.
         method: ``"loop"`` (the definition), ``"vmap"``, ``"ghost"``, or ``"auto"``: ghost if it serves the model, else
-            the loop; vmap if there is no record to take shapes from. ``"traced"`` is ghost with the model's code run
+            the loop; vmap if there is no record to take shapes from. ``"program"`` runs the model's code before any
+            record is read, and never on one (docs/program.md). ``"traced"`` is ghost with the model's code run
             once, which is faster for small networks, and needs ``max_physical_batch_size`` (docs/traced.md).
         max_physical_batch_size: Rows in memory at once. Bounds memory, and changes nothing else but the order of
             summation. ``None``: the whole batch for ghost; for loop and vmap as many rows as have 256 MiB of gradients.
@@ -213,10 +215,18 @@ class NetworkSource(GradientSource):
         engine.ranks, engine.refused = self.ranks, self._refused
         if isinstance(engine, GhostEngine):
             engine.bare = self._choice.bare
+        if isinstance(engine, ProgramEngine):
+            assert self._choice.programs is not None
+            engine.programs = self._choice.programs
+            engine.prepare()
         if isinstance(engine, TracedEngine):
             assert self._lines is not None
             engine.lines = self._lines
         return engine
+
+    def retrace(self) -> None:
+        if self._choice.programs is not None:
+            self._choice.programs.retrace()
 
     def check_draws_nothing(self) -> None:
         """Raise ``UnsupportedModuleError`` if the model draws at random in its present mode; no data is used."""
@@ -283,6 +293,9 @@ class NetworkSource(GradientSource):
         network = self._network
         modes = _modes(network)
         check_modules(network)
+        if self._choice.programs is not None:  # it has a program for each mode
+            self._tried = modes
+            return
         choice = choose_method(self.method, network, self.loss_fn, params, like=self._trial_row, probe=self._probe)
         self._choice, self._tried = choice, modes
 

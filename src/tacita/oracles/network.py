@@ -44,8 +44,9 @@ class ClippedGradientOracle(GradientOracle):
         planned_queries: Number of queries that the guarantee covers.
         collate_fn: As in ``torch.utils.data.DataLoader``.
         num_workers: Number of loader processes. It changes no bit of the result.
-        method: The engine that computes per-sample gradients: ``"auto"``, ``"ghost"``, ``"traced"`` (ghost with the
-            model's code run once: docs/traced.md), ``"vmap"`` or ``"loop"``. All agree.
+        method: The engine that computes per-sample gradients: ``"auto"``, ``"ghost"``, ``"program"`` (the
+            model's code runs before any record is read: docs/program.md), ``"traced"`` (ghost with the model's code
+            run once: docs/traced.md), ``"vmap"`` or ``"loop"``. All agree.
         max_physical_batch_size: Rows in memory at once. It changes nothing but the order of summation.
         process_group: The processes that share the rows of each batch, such as ``torch.distributed.group.WORLD``. Every
             rank builds the oracle and makes the same calls; rank 0 draws, pays and adds the noise, so that ``ledger``

@@ -11,8 +11,7 @@ Everything here is private. Proof: docs/derivations/per-record-engine.md.
 
 import logging
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
-from functools import partial
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -96,26 +95,57 @@ def capture(
         UnsupportedModuleError: The input of a recorded call is modified in place afterwards, or the code would write a
             chunk that is lent, or a module has a backward hook.
     """
-    unwritten = partial(nothing_lent_is_written, tensors_in(chunk.batch)) if chunk.lent else nullcontext
     while True:
-        with rules_guarded(), torch.enable_grad(), on_copies(model, params) as (tree, point):
-            leaves = {name: p.requires_grad_() for name, p in point.items() if name not in bare}
-            copies = {n: point[n].expand(chunk.size, *point[n].shape).requires_grad_() for n in sorted(bare)}
-            _check_backward_hooks(tree)
-            with nothing_is_written(tree), unwritten():
-                early = None if take_norms is None else EarlyNorms(take_norms)
-                losses, recorder = _forward(tree, loss_fn, leaves, copies, chunk, early)
-                of_leaves, of_copies = _backward(losses, recorder, leaves, copies)
-        del losses
-        for call in recorder.calls:
-            call.check_gradient()
-        recorder.check_nothing_is_kept()
-        unseen = {name for name, grad in zip(leaves, of_leaves, strict=True) if grad is not None}
-        if not unseen:
+        one = record_once(model, loss_fn, params, chunk, bare, take_norms=take_norms)
+        if not one.unseen:
             break
-        bare |= unseen
-    with unwritten():
-        return _uses(recorder.calls, dict(zip(copies, of_copies, strict=True))), bare
+        bare |= one.unseen
+    with _nothing_lent_is_written(chunk):
+        return uses_of(one.calls, one.of_copies), bare
+
+
+class RecordedPass(NamedTuple):
+    """What one forward and one backward pass recorded.
+
+    Attributes:
+        calls: The calls that met parameters, with the gradients of their outputs.
+        of_copies: The per-sample gradients of the bare parameters, by name; ``None`` where no loss depends on one.
+        unseen: Parameters that were used where no rule saw them: the pass must be made again with them as bare ones.
+    """
+
+    calls: list[RecordedCall]
+    of_copies: dict[str, Tensor | None]
+    unseen: frozenset[str]
+
+
+def record_once(
+    model: nn.Module,
+    loss_fn: LossFn,
+    params: Mapping[str, Tensor],
+    chunk: Chunk,
+    bare: frozenset[str],
+    *,
+    take_norms: TakeNorms | None = None,
+) -> RecordedPass:
+    """Run ``chunk`` forward and backward once, with the arguments of :func:`capture`."""
+    with rules_guarded(), torch.enable_grad(), on_copies(model, params) as (tree, point):
+        leaves = {name: p.detach().requires_grad_() for name, p in point.items() if name not in bare}
+        copies = {n: point[n].detach().expand(chunk.size, *point[n].shape).requires_grad_() for n in sorted(bare)}
+        _check_backward_hooks(tree)
+        with nothing_is_written(tree), _nothing_lent_is_written(chunk):
+            early = None if take_norms is None else EarlyNorms(take_norms)
+            losses, recorder = _forward(tree, loss_fn, leaves, copies, chunk, early)
+            of_leaves, of_copies = _backward(losses, recorder, leaves, copies)
+    del losses
+    for call in recorder.calls:
+        call.check_gradient()
+    recorder.check_nothing_is_kept()
+    unseen = frozenset(name for name, grad in zip(leaves, of_leaves, strict=True) if grad is not None)
+    return RecordedPass(recorder.calls, dict(zip(copies, of_copies, strict=True)), unseen)
+
+
+def _nothing_lent_is_written(chunk: Chunk) -> AbstractContextManager[None]:
+    return nothing_lent_is_written(tensors_in(chunk.batch)) if chunk.lent else nullcontext()
 
 
 def capture_without_values(
@@ -180,7 +210,7 @@ def _forward(  # noqa: PLR0917
     with records(chunk.size) as all_records:
         seen = {name: all_records.one(copy) for name, copy in copies.items()}
         one = [all_records.one(t.unsqueeze(1)) for t in tensors]
-        with _Recorder(all_records, leaves, tree, early) as recorder:
+        with _Recorder(all_records, leaves, copies, tree, early) as recorder:
             recorder.mark(one)
             losses = losses_at(tree, loss_fn, {**leaves, **seen}, rebuild(one), 1)
         return all_records.result(losses[0]), recorder
@@ -214,7 +244,12 @@ class _Recorder(Marks):
     """Runs calls that a rule knows on the whole batch and records them; marks tensors that differ between records."""
 
     def __init__(
-        self, batch: RecordBatch, leaves: Mapping[str, Tensor], tree: ModuleTree, early: EarlyNorms | None
+        self,
+        batch: RecordBatch,
+        leaves: Mapping[str, Tensor],
+        copies: Mapping[str, Tensor],
+        tree: ModuleTree,
+        early: EarlyNorms | None,
     ) -> None:
         super().__init__([*leaves.values(), *tree.tensors], of_a_record=batch.differs)
         self.batch, self.early = batch, early
@@ -223,7 +258,7 @@ class _Recorder(Marks):
         self._made: set[int] = (
             set()
         )  # tensors of this pass that are the same for all records; what is older is no one's
-        self.without_values = any(isinstance(leaf, FakeTensor) for leaf in leaves.values())
+        self.without_values = any(isinstance(one, FakeTensor) for one in (*leaves.values(), *copies.values()))
 
     def __torch_function__(self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         if func in _FACTS:
@@ -331,7 +366,7 @@ def _tensors(args: tuple, kwargs: Mapping[str, Any]) -> list[Tensor]:
     return [one for one in given if isinstance(one, Tensor)]
 
 
-def _uses(calls: list[RecordedCall], of_copies: dict[str, Tensor | None]) -> list[NamedUse]:
+def uses_of(calls: list[RecordedCall], of_copies: dict[str, Tensor | None]) -> list[NamedUse]:
     """Return the uses that recorded calls stand for, and those of bare parameters, where a gradient has come back.
 
     Args:

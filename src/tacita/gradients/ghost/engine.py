@@ -22,6 +22,7 @@ from tacita.gradients.ghost.capture import capture
 from tacita.gradients.ghost.derived import RearrangedRule, apart
 from tacita.gradients.ghost.factors import gram_serves, squares_of_factors
 from tacita.gradients.ghost.outer import HELD
+from tacita.gradients.ghost.recorded_calls import TakeNorms
 from tacita.gradients.ghost.rounding import add_radius, gamma
 from tacita.gradients.ghost.rule import (
     VALUE,
@@ -72,6 +73,11 @@ class GhostEngine(ChunkedEngine):
         lent = {memory_address(one) for one in _lent(chunk)}  # a backward of the user's own may return it as a gradient
         return {name: grad.clone() if memory_address(grad) in lent else grad for name, grad in grads.items()}
 
+    def found(self, chunk: Chunk, take_norms: TakeNorms | None) -> list[NamedUse]:
+        """Run ``chunk`` forward and backward; return the uses of parameters, or what ``take_norms`` left of them."""
+        found, self.bare = capture(self.model, self.loss_fn, self.params, chunk, self.bare, take_norms=take_norms)
+        return found
+
     @contextmanager
     def _arithmetic(self, uses: "Uses", chunk: Chunk) -> Iterator[None]:
         """Run rules in full precision. One of the user's own may not write the memory that a data set lends."""
@@ -108,7 +114,7 @@ class Uses:
         take = (
             None if groups is None else partial(_norms_taken, engine, {n for names in groups.values() for n in names})
         )
-        found, engine.bare = capture(engine.model, engine.loss_fn, engine.params, chunk, engine.bare, take_norms=take)
+        found = engine.found(chunk, take)
         self._engine, self._size = engine, chunk.size
         self.found, self._meeting = found, _meeting(found)
         if any(len(uses) > 1 for uses in self._meeting.values()):

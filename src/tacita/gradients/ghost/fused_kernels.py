@@ -95,6 +95,11 @@ def _instance_norm(  # noqa: PLR0917 - the arguments of the torch function
     return F.group_norm(input, input.shape[1], weight, bias, eps)
 
 
+def _weight_norm(batch: RecordBatch, v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
+    """Write a weight normalisation out: the gradient of PyTorch's kernel has no rule for ``vmap``."""
+    return v * (g / torch.norm_except_dim(v, 2, dim))
+
+
 def _one_differs(batch: RecordBatch, *tensors: Tensor) -> bool:
     """Return whether one tensor has the batch axis, and none belongs to a transform of the user's own."""
     return all(batch.understands(t) for t in tensors) and any(batch.differs(t) for t in tensors)
@@ -128,6 +133,7 @@ REPLACEMENTS: dict[Any, Callable[..., Any]] = {
     F.scaled_dot_product_attention: _attention,
     F.instance_norm: _instance_norm,
     F.multi_head_attention_forward: _composed(F.multi_head_attention_forward),
+    torch._weight_norm: _weight_norm,
     torch.Tensor.requires_grad_: _requires_grad,
     torch.empty: _zeros(torch.zeros),
     torch.empty_like: _zeros(torch.zeros_like),

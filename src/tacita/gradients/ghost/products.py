@@ -179,9 +179,11 @@ def _embedding_bag(  # noqa: PLR0917 - the arguments of the torch function
     include_last_offset: bool = False,
     padding_idx: int | None = None,
 ) -> Any:
-    if mode not in ("sum", "mean") or not _is_weight(batch, weight):
+    if mode not in ("sum", "mean", "max") or not _is_weight(batch, weight) or (mode == "max" and offsets is not None):
         return NotImplemented
     rows = F.embedding(input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq)
+    if mode == "max":
+        return _largest(rows, None if padding_idx is None else input.eq(padding_idx % len(weight)))
     counted = torch.ones_like(input, dtype=rows.dtype)
     if padding_idx is not None:
         counted = input.ne(padding_idx % len(weight)).to(rows.dtype)
@@ -198,6 +200,14 @@ def _embedding_bag(  # noqa: PLR0917 - the arguments of the torch function
         total = sums_by_index(bag, rows, bags + 1)[:bags]
         count = counted.new_zeros(bags + 1).index_add(0, bag, counted)[:bags]
     return total if mode == "sum" else total / count.clamp(min=1).unsqueeze(-1)
+
+
+def _largest(rows: Tensor, left_out: Tensor | None) -> Tensor:
+    """Return the largest value of each bag, (bags, positions, width) -> (bags, width); zeros for an empty bag."""
+    if left_out is None:
+        return rows.max(dim=1).values
+    found = rows.masked_fill(left_out.unsqueeze(-1), -torch.inf).max(dim=1).values
+    return found.masked_fill(left_out.all(dim=1, keepdim=True), 0.0)
 
 
 PRODUCTS: dict[Any, Callable[..., Any]] = {

@@ -37,7 +37,7 @@ class RecordedCall:
         derived: The rule's own name -> what was computed from parameters alone.
         shapes: Of parameters and derived weights, by the rule's names.
         x: The input.
-        version: Of the input, to see whether it is modified later.
+        version: Of the input, to see whether it is modified later; ``None`` if that is known not to happen.
         copies: Copies of the parameters, one a record, whose gradients are the per-sample gradients.
         edge: Of the output, in autograd's graph; ``None`` if the call is watched.
         grads: What the backward pass gave for ``wanted``; ``None`` where the losses do not depend on it.
@@ -52,7 +52,7 @@ class RecordedCall:
     derived: dict[str, Derived]
     shapes: dict[str, torch.Size]
     x: Tensor
-    version: int
+    version: int | None
     copies: dict[str, Tensor] = field(default_factory=dict)
     edge: GradientEdge | None = None
     grads: list[Tensor | None] = field(default_factory=list)
@@ -125,6 +125,8 @@ class RecordedCall:
             )
 
     def _check_untouched(self) -> None:
+        if self.version is None:
+            return
         if self.x._version == self.version and all(d.tensor._version == d.version for d in self.derived.values()):
             return
         raise UnsupportedModuleError(

@@ -1,0 +1,195 @@
+"""The engine of programs: the rules of layers run on what a program yields, and the model's code does not run.
+
+Everything here is private. Proof: docs/derivations/program.md.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tacita.errors import UnsupportedModuleError
+from tacita.gradients.batches import flatten, map_tensors
+from tacita.gradients.chunked import Chunk
+from tacita.gradients.functional import IN_TURN, LossFn, ModuleTree
+from tacita.gradients.ghost.derived import Derivations
+from tacita.gradients.ghost.engine import GhostEngine
+from tacita.gradients.ghost.recorded_calls import WATCHED_FROM, RecordedCall, TakeNorms
+from tacita.gradients.ghost.rule import NamedUse, named_autograd_use
+from tacita.gradients.program.run import Program, build, plain_tensors_only
+from tacita.gradients.program.trace import fixed_tensors
+from tacita.gradients.reachable import references
+from tacita.gradients.retention import PLAIN
+
+
+class ProgramEngine(GhostEngine):
+    """The ghost engine whose pass is a program.
+
+    Attributes:
+        programs: The programs of the network, kept by whoever makes engines.
+    """
+
+    programs: "Programs"
+    _program: Program | None = None
+    _inputs: list[Tensor]
+
+    def prepare(self) -> None:
+        """Get the program for the network's present state, whatever the batch holds; no record is read.
+
+        Raises:
+            UnsupportedModuleError: As :meth:`Programs.program`.
+        """
+        self._program, self._inputs = self.programs.program(self.params)
+
+    def found(self, chunk: Chunk, take_norms: TakeNorms | None) -> list[NamedUse]:
+        program = self._program
+        assert program is not None, "prepare() comes first"
+        through = Derivations() if any(call.derived for call in program.calls) else None
+        remains: dict[int, list[NamedUse]] = {}
+
+        def take(position: int, call: RecordedCall) -> None:
+            uses = call.uses(through)
+            alone = all(program.met[name] == 1 for name in call.parameters.values())
+            if take_norms is not None and alone and not (call.derived or call.copies):
+                uses = [left for use in uses for left in (take_norms(use) if _watched(use) else [use])]
+            remains[position] = uses
+
+        tensors, _ = flatten(chunk.batch, chunk.size)
+        of_copies = program.run([*self._inputs, *tensors], chunk.size, take)
+        found = [use for position in sorted(remains) for use in remains[position]]
+        found += through.pulled_uses() if through is not None else []
+        return found + [named_autograd_use(name, grads) for name, grads in of_copies.items()]
+
+    @contextmanager
+    def _seeded(self, chunk: Chunk) -> Iterator[None]:
+        with plain_tensors_only(), super()._seeded(chunk):
+            yield
+
+
+def _watched(use: NamedUse) -> bool:
+    """Return whether per-sample gradients are smaller than a large call's input and output gradient."""
+    x, grad = use.use.x, use.use.grad
+    small = sum(shape.numel() for shape in use.use.shapes.values()) <= x[0].numel() + grad[0].numel()
+    return small and x.nbytes + grad.nbytes >= WATCHED_FROM
+
+
+class Programs:
+    """The programs of one network: one for each state of its modules.
+
+    Args:
+        model: The network.
+        loss_fn: Its loss.
+        like: A batch of at least one row, for its shapes.
+    """
+
+    def __init__(self, model: nn.Module, loss_fn: LossFn, like: Any) -> None:
+        self._model, self._loss_fn = model, loss_fn
+        self._like = map_tensors(lambda one: one.new_zeros(1, *one.shape[1:]), like)
+        self._programs: dict[Any, tuple[Program, dict[str, Any], list[Any]]] = {}  # the last: what ids are of, alive
+        self._bare: frozenset[str] = frozenset()
+
+    def program(self, params: Mapping[str, Tensor]) -> tuple[Program, list[Tensor]]:
+        """Return the program for the network's present state, and its first inputs: parameters, then other weights.
+
+        It is traced if the state is new. No record is looked at.
+
+        Raises:
+            UnsupportedModuleError: The network cannot be written down; or an attribute of a module has changed since
+                the program of this state was traced.
+        """
+        with IN_TURN:
+            tree = ModuleTree(self._model)
+            fixed = fixed_tensors(tree, params)
+            inputs = [*params.values(), *fixed.values()]
+            for name, one in zip([*params, *fixed], inputs, strict=True):
+                if type(one) not in (Tensor, nn.Parameter, nn.Buffer):
+                    _refuse_subclass(name, one)
+            key = self._key(tree, {**params, **fixed})
+            held = _attributes(tree) | {f"loss_fn ({k})": one for k, one in enumerate(references(self._loss_fn))}
+            own = {id(one) for one in tree.tensors}  # a module may list its weights in an attribute, too
+            attributes = {name: _as_compared(value, own) for name, value in held.items()}
+            if key not in self._programs:
+                program, self._bare = build(self._model, self._loss_fn, params, self._like, self._bare)
+                self._programs[key] = program, attributes, [*held.values(), *_hooks(tree)]
+            program, before, _ = self._programs[key]
+            if attributes != before:
+                _refuse_change(before, attributes)
+            return program, [one.detach() for one in inputs]
+
+    def retrace(self) -> None:
+        """Forget all programs: the next query traces the model and the loss as they are then."""
+        with IN_TURN:
+            self._programs.clear()
+
+    def _key(self, tree: ModuleTree, given: Mapping[str, Tensor]) -> tuple:
+        index = {id(t): k for k, t in enumerate({id(t): t for t in tree.by_name.values()}.values())}
+        tied = tuple((name, index[id(one)]) for name, one in tree.by_name.items())
+        kinds = tuple((n, t.shape, t.dtype, t.stride(), str(t.device)) for n, t in given.items())
+        modules = tuple((name, type(one), one.training) for name, one in tree.modules)
+        hooks = tuple(map(id, _hooks(tree)))
+        device = next(iter(given.values())).device.type
+        switches = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device), torch.get_default_dtype()
+        return tied, kinds, modules, hooks, switches
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_programs": {}}  # a program is traced anew
+
+
+MOST_ENTRIES = 1000  # of a container that are compared one by one
+_OF_MODULE = frozenset({*vars(nn.Module()), "_flat_weights", "_flat_weight_refs"})  # every module has these, or an LSTM
+
+
+def _hooks(tree: ModuleTree) -> list[Any]:
+    of_all = nn.modules.module
+    found = [of_all._global_forward_hooks, of_all._global_forward_pre_hooks]
+    found += [kept for _, m in tree.modules for kept in (m._forward_hooks, m._forward_pre_hooks)]
+    return [hook for kept in found for hook in kept.values()]
+
+
+def _attributes(tree: ModuleTree) -> dict[str, Any]:
+    """Return the attributes of all modules that are no parameters, buffers or modules, by name."""
+    return {
+        f"{prefix}.{name}" if prefix else name: value
+        for prefix, module in tree.modules
+        for name, value in vars(module).items()
+        if name not in _OF_MODULE
+    }
+
+
+def _as_compared(value: Any, own: set[int]) -> Any:
+    """Return what is compared of an attribute: a value's text, a container's entries, or which object it is.
+
+    Args:
+        value: The attribute.
+        own: The identities of the model's own tensors, which are read at each query.
+    """
+    if isinstance(value, dict | list | tuple) and len(value) > MOST_ENTRIES:
+        return id(value), len(value)
+    if isinstance(value, dict):
+        return tuple((repr(key), _entry(one, own)) for key, one in value.items())
+    return tuple(_entry(one, own) for one in value) if isinstance(value, list | tuple) else _entry(value, own)
+
+
+def _entry(value: Any, own: set[int]) -> Any:
+    if value is None or isinstance(value, PLAIN):
+        return repr(value)
+    if isinstance(value, Tensor):
+        return "own" if id(value) in own else (id(value), value._version)
+    return id(value)
+
+
+def _refuse_change(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    changed = sorted(name for name in {*before, *now} if before.get(name, ...) != now.get(name, ...))
+    raise UnsupportedModuleError(
+        f"{changed[0]!r}, which the model or the loss refers to, has changed since the program was traced, and the "
+        "program still has the value of then. Call oracle.retrace() after a change that is meant, or change it back."
+    )
+
+
+def _refuse_subclass(name: str, tensor: Tensor) -> None:
+    raise UnsupportedModuleError(
+        f"{name!r} is a {type(tensor).__name__}, a tensor with code of its own, which a program does not run. Use a "
+        "plain tensor."
+    )

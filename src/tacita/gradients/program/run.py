@@ -1,0 +1,338 @@
+"""The program of a model and its loss: operators that run on records without the model's code.
+
+A program serves any number of rows: that number is put into its integers. It yields each recorded call's input and the
+gradient of its output as soon as both are there, so that what nobody reads any more is freed while it runs.
+
+Everything here is private. Proof: docs/derivations/program.md.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.fx import Node
+from torch.utils._python_dispatch import _disable_current_modes
+
+from tacita.errors import UnsupportedModuleError
+from tacita.gradients.functional import LossFn
+from tacita.gradients.ghost.derived import Derived
+from tacita.gradients.ghost.recorded_calls import RecordedCall
+from tacita.gradients.program.check import ZEROS, check
+from tacita.gradients.program.rows import check_rows
+from tacita.gradients.program.trace import FoundBareError, Pullback, TracedPass, trace
+from tacita.gradients.program.unify import Call, Register, RowCount, Unified, unify
+from tacita.gradients.record_batch import outside
+
+SIZES = (7, 11, 300)  # at which a pass is traced: no counter goes up in proportion to them
+KEPT = 32  # numbers of rows whose operators are kept with their integers
+Take = Callable[[int, RecordedCall], None]  # (position of a call, the call with input and gradients)
+
+
+class _Step(NamedTuple):
+    """One operator's call at one number of rows.
+
+    Attributes:
+        function: The operator.
+        args: Its arguments; a ``Register`` stands for the value in it.
+        nested: Registers stand in lists or among the named arguments, too.
+        kwargs: Its named arguments.
+        result: The number of the register that takes the result.
+        forgotten: Numbers of registers that nobody reads afterwards.
+        ready: Positions of the recorded calls whose input and gradients are there now.
+    """
+
+    function: Callable[..., Any]
+    args: Any
+    nested: bool
+    kwargs: dict[str, Any]
+    result: int
+    forgotten: tuple[int, ...]
+    ready: tuple[int, ...]
+
+
+class Program:
+    """The operators of one pass, for any number of rows.
+
+    Args:
+        traces: The pass at several numbers of rows.
+
+    Attributes:
+        calls: The recorded calls, without tensors.
+        met: How often each parameter is met.
+        digest: SHA-256 of operators, integers and constants, in hexadecimal.
+
+    Raises:
+        UnsupportedModuleError: The traces are no program, or an operator may not stand in one.
+    """
+
+    def __init__(self, traces: Sequence[TracedPass]) -> None:
+        made = unify(traces)
+        self._trace, number = made.trace, made.number
+        check([*number], _following(traces))
+        nodes = [[*one.module.graph.nodes] for one in traces]
+        check_rows(nodes, [one.rows for one in traces], _holding_rows(traces), {p.given for p in made.trace.pullbacks})
+        self._inputs, self._constants = made.inputs, made.constants
+        self.calls = self._trace.calls
+        self._follows = [a != b for a, b in zip(*(_leading(one) for one in traces[:2]), strict=True)]
+        places = zip([*number][: made.inputs], self._follows, strict=True)
+        self._kinds = [(node.meta["val"].shape[follows:], node.meta["val"].dtype) for node, follows in places]
+        self._registers = len(number)
+        self._places = [
+            (number[x], [None if one is None else number[one] for one in grads])
+            for x, grads in zip(self._trace.inputs, self._trace.grads, strict=True)
+        ]
+        self.of_copies = {name: number[node] for name, node in self._trace.of_copies.items()}
+        of_pullbacks = _depending({one.given for one in self._trace.pullbacks}, made.calls)
+        self._main = self._steps([call for call in made.calls if call.node not in of_pullbacks], made, of_pullbacks)
+        self._pullbacks = [self._pullback(one, made) for one in self._trace.pullbacks]
+        self._filled: dict[int, list[_Step]] = {}
+        self.met = Counter(name for call in self._trace.calls for name in call.names())
+        self.digest = _digest(made, self._places)
+
+    def run(self, inputs: Sequence[Tensor], rows: int, take: Take) -> dict[str, Tensor]:
+        """Run the program; hand over each recorded call as soon as its input and gradients are there.
+
+        Args:
+            inputs: Parameters, buffers and frozen weights, and the tensors of the batch, as they were traced.
+            rows: The number of rows, >= 1. A single row runs twice, because kernels and strides of one row are others;
+                what is handed over is the first.
+            take: Takes a call.
+
+        Returns:
+            The per-sample gradients of bare parameters, by name.
+
+        Raises:
+            UnsupportedModuleError: An input has another shape or dtype than the program was traced for.
+        """
+        if [
+            (one.shape[follows:], one.dtype) for one, follows in zip(inputs, self._follows, strict=True)
+        ] != self._kinds:
+            raise UnsupportedModuleError(
+                "a program serves records of one shape and dtype, but a batch has others: pad records to a public "
+                'length (tacita.pad_to), or use method="loop"'
+            )
+        size = max(rows, 2)
+        given = [
+            _twice(one) if rows == 1 and follows else one for one, follows in zip(inputs, self._follows, strict=True)
+        ]
+        values: list[Any] = [*given, *self._constants, *[None] * (self._registers - len(given) - len(self._constants))]
+        pulls = {id(one.source.tensor): partial(one.pull, values) for one in self._pullbacks}
+
+        def hand_over(position: int) -> None:
+            call, (x, grads) = self._trace.calls[position], self._places[position]
+            found = [None if k is None else values[k][:rows] for k in grads]
+            derived = {n: d if d.view else pulled_by(d, pulls[id(d.tensor)]) for n, d in call.derived.items()}
+            take(position, replace(call, x=values[x][:rows], version=None, grads=found, derived=derived))
+
+        if size not in self._filled:
+            if len(self._filled) >= KEPT:
+                self._filled.clear()
+            self._filled[size] = [_filled(step, size) for step in self._main]
+        _run(self._filled[size], values, hand_over)
+        return {name: values[k][:rows] for name, k in self.of_copies.items()}
+
+    def _steps(self, calls: list[Call], made: Unified, later: set[Node]) -> list[_Step]:
+        """Return the steps of the pass: what nobody reads any more, nor a pull-back, is forgotten."""
+        at = {call.node: k for k, call in enumerate(calls)}
+        last = at | {given: k for k, call in enumerate(calls) for given in call.node.all_input_nodes}
+        ready: list[list[int]] = [[] for _ in calls]
+        for position, (x, grads) in enumerate(zip(self._trace.inputs, self._trace.grads, strict=True)):
+            nodes = [x, *(grad for grad in grads if grad is not None)]
+            if len(nodes) > 1:
+                there = max(0, *(at.get(node, 0) for node in nodes))
+                ready[there].append(position)
+                last |= {node: max(there, last.get(node, 0)) for node in nodes}
+        kept = {*self._trace.of_copies.values()}
+        kept |= {given for call in made.calls if call.node in later for given in call.node.all_input_nodes}
+        forgotten: list[list[int]] = [[] for _ in calls]
+        for node, k in last.items():
+            if node in at and node not in kept:
+                forgotten[k].append(made.number[node])
+        return [_step(call, forgotten[k], ready[k]) for k, call in enumerate(calls)]
+
+    def _pullback(self, one: Pullback, made: Unified) -> "_Pullback":
+        needed, waiting = set[Node](), [*one.results]
+        later = _depending({one.given}, made.calls)
+        while waiting:
+            node = waiting.pop()
+            if node in later and node not in needed and node is not one.given:
+                needed.add(node)
+                waiting += node.all_input_nodes
+        steps = [_step(call, (), ()) for call in made.calls if call.node in needed]
+        return _Pullback(one.source, made.number[one.given], [made.number[node] for node in one.results], steps)
+
+
+@dataclass(frozen=True)
+class _Pullback:
+    """The operators from the gradients of a derived weight to those of its parameters, for any number of rows."""
+
+    source: Derived
+    given: int
+    results: list[int]
+    steps: list[_Step]
+
+    def pull(self, values: list[Any], grads: Tensor) -> list[Tensor]:
+        """Return the gradients of each parameter, (rows, *parameter), for those of the weight, (rows, *weight)."""
+        own = [*values]
+        own[self.given] = _twice(grads) if len(grads) == 1 else grads
+        size = len(own[self.given])
+        with plain_tensors_only():
+            _run([_filled(step, size) for step in self.steps], own, None)
+        return [own[k][: len(grads)] for k in self.results]
+
+
+@dataclass(frozen=True)
+class _PulledByProgram(Derived):
+    """A derived weight whose gradients a program pulls back."""
+
+    pull: Callable[[Tensor], list[Tensor]] = lambda grads: []
+
+    def _pulled_at_once(self, grads: Tensor) -> list[Tensor]:
+        return [one.to(torch.promote_types(one.dtype, torch.float32)) for one in self.pull(grads)]
+
+
+def pulled_by(source: Derived, pull: Callable[[Tensor], list[Tensor]]) -> Derived:
+    """Return a derived weight whose gradients are pulled back by ``pull``."""
+    return _PulledByProgram(source.tensor, source.leaves, source.rearranged, source.view, source.version, pull)
+
+
+def build(
+    model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], like: Any, bare: frozenset[str] = frozenset()
+) -> tuple[Program, frozenset[str]]:
+    """Trace a model and its loss at three numbers of rows and make the program; no record is read.
+
+    Args:
+        model: Not modified.
+        loss_fn: ``(model, batch) -> losses``.
+        params: The trainable parameters; their values are not read.
+        like: A batch, for the shapes of its rows.
+        bare: Parameters known to be used where no rule sees them.
+
+    Returns:
+        The program, and the names of all bare parameters.
+
+    Raises:
+        UnsupportedModuleError: They cannot be written down as one program; the message names the user's line.
+        Exception: Whatever the model's code raises where it depends on values.
+    """
+    while True:
+        try:
+            return Program([trace(model, loss_fn, params, like, rows, bare) for rows in SIZES]), bare
+        except FoundBareError as found:
+            bare = found.names
+
+
+@contextmanager
+def plain_tensors_only() -> Iterator[None]:
+    """Run PyTorch's operators as they are: no gradients, no autocast, no mode or transform of whoever calls."""
+    with ExitStack() as stack:
+        stack.enter_context(outside())
+        stack.enter_context(_disable_current_modes())
+        stack.enter_context(torch._C.DisableTorchFunction())
+        stack.enter_context(torch.inference_mode(mode=False))
+        stack.enter_context(torch.no_grad())
+        for device in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(device):
+                stack.enter_context(torch.autocast(device, enabled=False))
+        yield
+
+
+def _run(steps: Sequence[_Step], values: list[Any], hand_over: Callable[[int], None] | None) -> None:
+    for function, args, nested, kwargs, result, forgotten, ready in steps:
+        if nested:
+            values[result] = function(*_put_in(args, values), **_put_in(kwargs, values))
+        else:
+            values[result] = function(*[values[a.number] if type(a) is Register else a for a in args], **kwargs)
+        for position in ready:
+            assert hand_over is not None
+            hand_over(position)
+        for number in forgotten:
+            values[number] = None
+
+
+def _put_in(given: Any, values: list[Any]) -> Any:
+    """Return arguments with the values of registers, those in lists, too."""
+    if type(given) is Register:
+        return values[given.number]
+    if type(given) is dict:
+        return {name: _put_in(one, values) for name, one in given.items()}
+    return [_put_in(one, values) for one in given] if type(given) in (list, tuple) else given
+
+
+def _step(call: Call, forgotten: Sequence[int], ready: Sequence[int]) -> _Step:
+    lists = [one for one in (*call.args, *call.kwargs.values()) if type(one) is list]
+    nested = any(type(one) is Register for part in lists for one in part)
+    nested = nested or any(type(one) is Register for one in call.kwargs.values())
+    function = ZEROS.get(call.function, call.function)
+    return _Step(function, call.args, nested, call.kwargs, call.result, tuple(forgotten), tuple(ready))
+
+
+def _filled(step: _Step, rows: int) -> _Step:
+    """Return a step with the number of rows put into its integers."""
+    args, kwargs = _with_rows(step.args, rows), _with_rows(step.kwargs, rows)
+    return step if args is step.args and kwargs is step.kwargs else step._replace(args=args, kwargs=kwargs)
+
+
+def _with_rows(given: Any, rows: int) -> Any:
+    if type(given) is RowCount:
+        return given.per_row * rows + given.fixed
+    if type(given) is dict:
+        filled = {name: _with_rows(one, rows) for name, one in given.items()}
+        return filled if any(filled[name] is not given[name] for name in given) else given
+    if type(given) in (list, tuple):
+        parts = [_with_rows(one, rows) for one in given]
+        return type(given)(parts) if any(a is not b for a, b in zip(parts, given, strict=True)) else given
+    return given
+
+
+def _twice(tensor: Tensor) -> Tensor:
+    return torch.cat([tensor, tensor])
+
+
+def _depending(sources: set[Node], calls: Sequence[Call]) -> set[Node]:
+    """Return the nodes that are computed from ``sources``, these included."""
+    found = set(sources)
+    for call in calls:
+        if any(given in found for given in call.node.all_input_nodes):
+            found.add(call.node)
+    return found
+
+
+def _holding_rows(traces: Sequence[TracedPass]) -> set[Node]:
+    """Return the inputs of the first trace that hold records."""
+    following = _following(traces)
+    return {node for node in traces[0].module.graph.nodes if node.op == "placeholder" and node in following}
+
+
+def _leading(trace: TracedPass) -> list[Any]:
+    return [node.meta["val"].shape for node in trace.module.graph.nodes if node.op == "placeholder"]
+
+
+def _following(traces: Sequence[TracedPass]) -> set[Node]:
+    """Return the nodes of the first trace whose results have a size that follows the number of rows."""
+    pairs = zip(*(one.module.graph.nodes for one in traces[:2]), strict=True)
+    return {one for one, other in pairs if _sizes(one.meta.get("val")) != _sizes(other.meta.get("val"))}
+
+
+def _sizes(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.shape
+    return [_sizes(one) for one in value] if isinstance(value, (list, tuple)) else None
+
+
+def _digest(made: Unified, places: Any) -> str:
+    """Return SHA-256 of a program, in hexadecimal: its operators, integers and constants, and what is handed over."""
+    found = hashlib.sha256()
+    for call in made.calls:
+        found.update(repr((str(call.function), call.args, call.kwargs, call.result)).encode())
+    for one in made.constants:
+        found.update(repr((one.dtype, tuple(one.shape))).encode())
+        found.update(one.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    found.update(repr(places).encode())
+    return found.hexdigest()

@@ -1,0 +1,68 @@
+"""The second lock: a list of operators in which records meet is refused, whoever wrote it."""
+
+import pytest
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn import functional as F
+
+from tacita.errors import UnsupportedModuleError
+from tacita.gradients.program.rows import check_rows
+
+SIZES = 7, 11
+WEIGHT = torch.ones(4, 4)
+
+
+def check(function, shape=(6, 4)):
+    graphs = [
+        make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(torch.zeros(n, *shape)) for n in SIZES
+    ]
+    nodes = [[*one.graph.nodes] for one in graphs]
+    check_rows(nodes, SIZES, {nodes[0][0]}, set())
+
+
+MIXERS = {
+    "mean": lambda x: x - x.mean(0),
+    "largest": lambda x: x * x.amax(),
+    "sort": lambda x: x.sort(0).values,
+    "flip": lambda x: x.flip(0),
+    "roll": lambda x: x.roll(1, 0),
+    "cumulative": lambda x: x.cumsum(0),
+    "softmax": lambda x: x.softmax(0),
+    "products of records": lambda x: x.flatten(1) @ x.flatten(1).T,
+    "matrix of ones": lambda x: torch.ones(len(x), len(x)) @ x.flatten(1),
+    "one record for all": lambda x: x + x[0],
+    "shifted": lambda x: F.pad(x, (0, 0, 0, 0, 1, -1)),
+    "regrouped": lambda x: x.transpose(0, 1).reshape(-1, 4).view(len(x), 6, 4),
+    "regrouped in place": lambda x: x + x.transpose(0, 1).reshape(len(x), 6, 4),
+    "joined end to end": lambda x: torch.cat([x, x]).view(len(x), 2, 6, 4),
+    "repeated": lambda x: x.repeat(2, 1, 1).view(len(x), 2, 6, 4),
+    "gathered": lambda x: x.gather(0, x.long().clamp(0, 1)),
+    "indexed": lambda x: x[x[:, 0, 0].argsort()],
+    "indexed backwards": lambda x: x[torch.arange(len(x)).flip(0)],
+    "windows": lambda x: F.avg_pool1d(x.permute(1, 2, 0), 3, 1, 1).permute(2, 0, 1),
+    "written by an index": lambda x: torch.zeros_like(x).index_put((x[:, 0, 0].argsort(),), x),
+    "strides": lambda x: x.as_strided((len(x), 4), (1, 1)),
+    "statistics": lambda x: F.batch_norm(x.transpose(1, 2), None, None, training=True),
+}
+ORDINARY = {
+    "layer": lambda x: (x @ WEIGHT).relu(),
+    "mean of a record": lambda x: x - x.mean(1, keepdim=True),
+    "attention": lambda x: F.scaled_dot_product_attention(x[:, None], x[:, None], x[:, None]),
+    "folded": lambda x: (x.reshape(-1, 4) @ WEIGHT).view(len(x), 6, 4).transpose(0, 1).contiguous().transpose(0, 1),
+    "folded the other way": lambda x: x.transpose(0, 1).reshape(-1, 4).mul(2).view(6, len(x), 4),
+    "sorted positions": lambda x: x.sort(1).values.cumsum(1).softmax(-1),
+    "own number": lambda x: x[torch.arange(len(x)), x[:, 0, 0].long()],
+    "padded positions": lambda x: F.pad(x, (0, 0, 1, 1)),
+    "loss": lambda x: F.cross_entropy(x[:, 0], x[:, 1, 0].long(), reduction="none"),
+}
+
+
+@pytest.mark.parametrize("function", MIXERS.values(), ids=MIXERS)
+def test_records_that_meet_are_refused(function):
+    with pytest.raises(UnsupportedModuleError, match=r"it (may join records|cannot be confirmed)"):
+        check(function)
+
+
+@pytest.mark.parametrize("function", ORDINARY.values(), ids=ORDINARY)
+def test_records_that_are_kept_apart_are_not(function):
+    check(function)

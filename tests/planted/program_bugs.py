@@ -1,0 +1,77 @@
+"""Bugs of programs: what a list of operators may not hold, and what a query may not change."""
+
+import torch
+
+from tacita.gradients.program import check, engine, rows, run, trace, unify
+from tests.planted.plant import bug, put, swap
+
+KINDS = "tests/gradients/program/test_hostile_kinds.py::"
+CHECK = "tests/gradients/program/test_check.py::"
+SIZES = "tests/gradients/program/test_sizes.py::"
+ROWS = "tests/gradients/program/test_rows.py::"
+
+
+@bug(caught_by=[KINDS + "test_it_is_refused_before_a_record_is_read"])
+def an_operator_of_anybody_may_stand_in_a_program():
+    """An operator of torch.library, which may remember records, is run by every query."""
+    put(check, "_check_operator", lambda node: None)
+
+
+@bug(caught_by=[KINDS + "test_it_is_refused_before_a_record_is_read"])
+def a_program_may_write_what_it_is_given():
+    """A program writes the batch in place, which may be the data set's own memory."""
+    put(check, "written_by", lambda node: [])
+
+
+@bug(caught_by=[CHECK + "test_a_draw_from_a_generator_of_its_own_is_refused"])
+def a_generator_of_its_own_draws():
+    """The model draws from a generator of its own, whose seed others know."""
+    put(check, "_check_draw", lambda node, follows_rows: None)
+
+
+@bug(caught_by=[KINDS + "test_it_is_refused_before_a_record_is_read"])
+def a_seed_may_be_set():
+    """A seed that the model sets is of no effect, and nobody is told."""
+    put(trace._Watch, "__torch_dispatch__", lambda self, func, types, args=(), kwargs=None: func(*args, **kwargs or {}))
+
+
+@bug(caught_by=[KINDS + "test_it_is_refused_before_a_record_is_read"])
+def traces_may_differ_in_numbers():
+    """A clock or a counter of the model's own stays what it was in the first trace."""
+    put(unify, "_alike", lambda parts: True)
+
+
+@bug(caught_by=[SIZES + "test_it_equals_the_loop_at_every_number_of_rows"])
+def integers_are_those_of_the_first_trace():
+    """A program runs at another number of rows with the sizes of seven."""
+    put(unify, "_row_count", lambda node, values, counts: values[0])
+
+
+@bug(caught_by=[KINDS + "test_modes_around_a_query_are_of_no_effect"])
+def modes_reach_a_query():
+    """A dispatch mode of whoever calls doubles every product of a query."""
+    swap(run.plain_tensors_only, torch.no_grad)
+
+
+@bug(caught_by=[KINDS + "test_a_changed_attribute_raises_and_names_the_way_out"])
+def a_changed_attribute_goes_unseen():
+    """A rate of the model changes, and queries go on with the old one."""
+    put(engine, "_attributes", lambda tree: {})
+
+
+@bug(caught_by=[KINDS + "test_each_mode_has_its_program"])
+def one_program_for_all_modes():
+    """model.eval() is of no effect once a program is written down."""
+    put(engine.Programs, "_key", lambda self, tree, given: ())
+
+
+@bug(caught_by=[ROWS + "test_records_that_meet_are_refused"])
+def axes_of_records_are_not_looked_at():
+    """A program sorts, sums up or shifts along the axis of the records."""
+    put(rows, "_check_dims", lambda node, before, shape: None)
+
+
+@bug(caught_by=[ROWS + "test_records_that_meet_are_refused"])
+def a_reshape_may_group_rows_anew():
+    """A record's positions become those of another by a transpose and a view."""
+    put(rows, "_reshaped", lambda node, before, shape, axis, count: rows.Rows(axis, 1, shape[axis] // count))
