@@ -404,7 +404,7 @@ def test_shown_in_print_is_nothing_of_the_data(model):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (dict(method="fast"), "method must be one of loop, vmap, ghost, traced, auto, got 'fast'"),
+        (dict(method="fast"), "method must be one of loop, vmap, ghost, traced, program, auto, got 'fast'"),
         (dict(num_workers=-1), "num_workers must be an integer >= 0"),
         (dict(max_physical_batch_size=0), "max_physical_batch_size must be an integer >= 1"),
         (dict(process_group=object()), "process_group must be None"),

@@ -133,7 +133,7 @@ REPLACEMENTS: dict[Any, Callable[..., Any]] = {
     F.scaled_dot_product_attention: _attention,
     F.instance_norm: _instance_norm,
     F.multi_head_attention_forward: _composed(F.multi_head_attention_forward),
-    torch._weight_norm: _weight_norm,
+    torch._weight_norm: _weight_norm,  # pyright: ignore[reportPrivateImportUsage]
     torch.Tensor.requires_grad_: _requires_grad,
     torch.empty: _zeros(torch.zeros),
     torch.empty_like: _zeros(torch.zeros_like),
