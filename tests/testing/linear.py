@@ -161,7 +161,7 @@ def unclipped(sampler, relation, *, noise_multiplier=2.0, queries=2):
     def make_oracle(rows, ledger):
         if ledger.neighboring_relation != relation:
             raise UnsupportedEventError("audited under another relation")
-        with mock.patch("tacita.oracles.network.UnclippedSum", Promised):
+        with mock.patch("tacita.second_order.unclipped_oracle.UnclippedSum", Promised):
             return UnclippedGradientOracle(
                 Layers(rows.shape[1]),
                 losses,

@@ -69,9 +69,10 @@ class PrivacyCurve:
             epsilon: >= 0 and finite. Above it, this curve is at most what it is there.
 
         Returns:
-            mu, rounded up; ``None`` if none that is useful is known.
+            mu, rounded up; ``None`` if none that is useful is known, or if the curve is not wholly known: each of its
+            points then takes as long as a whole curve, and mu would be far larger than what is true.
         """
-        if not epsilon <= LARGEST_EPSILON:
+        if not (self.whole and epsilon <= LARGEST_EPSILON):
             return None
         points = np.linspace(0.0, epsilon, POINTS) if epsilon > 0 else np.zeros(1)
         wanted = self.deltas(points)

@@ -105,7 +105,7 @@ class RunNumbers:
         which is a guarantee, too.
         """
         limits = [allowed(rates, value, delta) for delta, value in self.by_delta]
-        if self.curve is not None and self.by_delta:
+        if self.curve is not None and self.curve.whole and self.by_delta:
             epsilons = np.linspace(0.0, max(value for _, value in self.by_delta), EPSILONS)
             limits.append(self.curve.true_positives(rates, np.minimum(epsilons, LARGEST_EPSILON)))
         return np.min([np.ones_like(rates), *limits], axis=0)
