@@ -19,6 +19,7 @@ Nothing but the standard library is used to read the source; the step needs torc
 import argparse
 import ast
 import io
+import subprocess
 import sys
 import tokenize
 from collections import Counter, defaultdict
@@ -145,6 +146,21 @@ def step() -> set[tuple[str, str, int]]:
     return called
 
 
+BRINGS = """
+import sys
+from tacita import ClippedGradientOracle, statement
+for name, module in [*sys.modules.items()]:
+    if name.split(".")[0] == "tacita" and getattr(module, "__file__", None):
+        print(module.__file__)
+"""
+
+
+def brought() -> list[SourceFile]:
+    """The files of tacita that are loaded by whoever imports ``ClippedGradientOracle`` and ``statement``."""
+    run = subprocess.run([sys.executable, "-c", BRINGS], capture_output=True, text=True, check=True)
+    return [SourceFile(Path(line)) for line in run.stdout.splitlines()]
+
+
 def measured(files: list[SourceFile]) -> dict[str, int | float]:
     """What the source says without being run."""
     functions = [(file.length(one), file.body(one)) for file in files for one in file.functions()]
@@ -177,6 +193,7 @@ def main() -> None:
         "functions a step runs through": len(named),
         "comprehensions and lambdas in it": len(called - named),
         "files a step runs through": len({file for file, _, _ in called}),
+        "lines that an oracle and its statement bring": sum(len(one.code) for one in brought()),
         "beside it, lines of code of reproductions": sum(len(SourceFile(p).code) for p in REPRODUCTIONS.rglob("*.py")),
     }
     for what, count in found.items():
