@@ -5,6 +5,7 @@ of the right rows at the end that makes each side rarer. Proof: docs/derivations
 """
 
 import os
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -56,7 +57,7 @@ def least_coverage(rows, noise, skew=intervals.SKEW):
         return float((weights * np.maximum(up - down, 0)).sum())
 
     points = [at(accuracy) for accuracy in accuracies(rows)]
-    return min(covered(*pair) for pair in zip(points[:-1], points[1:], strict=True))
+    return min(covered(*pair) for pair in pairwise(points))
 
 
 @pytest.mark.parametrize("rows", ROWS)

@@ -25,10 +25,11 @@ CURVE_ERROR = 0.01  # allowed error of an area that is read from ten bins
 class ScoreInterval(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A value and the interval that covers the true one with probability 0.95 or more.
 
-    ``value`` is ``None`` if the interval is so wide that a number would be noise. The probability is over all runs: that
-    an interval is printed and misses has probability 0.05 or less. Where counts are so small that few runs print one,
-    those that do may miss more often than that. An R2 assumes besides that sums are read from bins to within 2 %; clipped
-    or skewed values can be off by more, which shows from about 100,000 rows on (docs/derivations/tables.md).
+    ``value`` is ``None`` if the interval is so wide that a number would be noise.
+
+    The probability is over all runs: an interval is printed and misses with a chance of 0.05 or less. Where so few rows
+    are counted that few runs print one, those that do may miss more often. An R2 assumes besides that sums are read
+    from bins to within 2 %; clipped or skewed values can be off by more, which shows from about 100,000 rows on.
     """
 
     value: float | None
