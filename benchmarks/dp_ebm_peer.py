@@ -12,7 +12,10 @@ import sys
 import warnings
 
 import pandas as pd
-from interpret.privacy import DPExplainableBoostingClassifier, DPExplainableBoostingRegressor
+from interpret.privacy import (  # pyright: ignore[reportMissingImports]
+    DPExplainableBoostingClassifier,
+    DPExplainableBoostingRegressor,
+)
 from sklearn.metrics import accuracy_score, r2_score, roc_auc_score
 
 DELTA = 1e-5

@@ -153,7 +153,7 @@ def measure(case: Case, runs: int) -> dict[str, str]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         found = [one_run(case, *case.prepare(folder, run), folder / f"run{run}") for run in range(runs)]
-    every, seconds, stated = ([one[i] for one in found] for i in range(3))
+    every, seconds, stated = [one[0] for one in found], [one[1] for one in found], [one[2] for one in found]
     values = [one[case.measure] for one in every]
     others = [name for name in every[0] if name != case.measure]
     line = {

@@ -45,6 +45,14 @@ def test_every_run_is_listed_with_its_state(runs, tacita_command):
     assert tacita_command("list", "runs").code == 1
 
 
+def test_auc_stands_beside_accuracy(settings, table, tacita_command):
+    train_table(settings(output="runs/exact", non_private_holdout=True))
+    score = json.loads(Path("runs/exact/statement.json").read_text())["holdout_score"]
+    said = f"accuracy {score['value']:.3f}, AUC {score['AUC']['value']:.3f}"
+    assert said in tacita_command("list", "runs").out
+    assert said in tacita_command("show", "runs/exact").out
+
+
 def test_a_folder_without_runs(table, tacita_command):
     empty = tacita_command("list")
     assert (empty.code, empty.out) == (0, "")

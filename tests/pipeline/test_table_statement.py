@@ -8,13 +8,18 @@ from pathlib import Path
 import pytest
 
 import tacita
+from tacita.accounting import attack_accuracy
 from tacita.cli.files import statement as statement_command
+from tacita.cli.runs import list_runs, show_run
 from tacita.errors import LedgerError, TacitaError
 from tacita.ledger import Ledger
 from tacita.ledger.hash_chain import canonical, sha256
 from tacita.ledger.statement import statement_bytes
+from tacita.ledger.text_lines import right_in_words
 from tacita.pipeline import TableSettings, check_run, train_table
 from tacita.pipeline.statement_versions import compare_statements
+from tacita.report.run_numbers import RunNumbers
+from tacita.report.run_page import report_page
 from tacita.runs.run_facts import tacita_version
 from tests.pipeline.forging import resealed
 
@@ -228,6 +233,45 @@ def test_a_statement_in_the_words_of_another_version_holds(run, capsys) -> None:
     tacita.load(run)  # which refuses a run in which something was changed
     assert statement_command(str(run)) == 0
     assert "tacita: note: written by another version of tacita (0.0.9)" in capsys.readouterr().err
+
+
+def _of_0_1(run: Path) -> None:
+    """Rewrite the statement as 0.1.0 sealed it: no mu, the risk by epsilon and delta, an exact score without AUC."""
+    stated = _stated(run)
+    text = (run / "statement.txt").read_text().replace(" Computed from the whole privacy curve.", "")
+    stated["holdout_score"].pop("AUC", None)
+    stated["attack_accuracy"] = attack_accuracy(stated["epsilon"], stated["delta"])
+    for name in ("attack_accuracy_from", "gdp_mu"):
+        del stated[name]
+    (run / "statement.json").write_bytes(statement_bytes(stated))
+    (run / "statement.txt").write_text(text)
+    _by_version(run, "0.1.0")
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_run_that_0_1_sealed_is_verified_and_shown(settings, table, capsys, exact) -> None:
+    run = train_table(settings(non_private_holdout=exact)).folder
+    now = _stated(run)
+    _of_0_1(run)
+    assert check_run(run).faults == ()
+    assert statement_command(str(run)) == 0
+    assert "mu:" in capsys.readouterr().out  # what follows from its ledger is said of it, too
+    assert show_run(str(run)) == 0
+    shown = capsys.readouterr().out
+    assert "finished, verified" in shown
+    assert right_in_words(_stated(run)["attack_accuracy"]) in shown  # as it stands in the sealed file: a looser bound
+    assert list_runs(str(run.parent)) == 0
+    assert report_page([RunNumbers.of(run)]).count("TAMPERED") == 0
+    for field in ("epsilon", "attack_accuracy", "verdict"):  # every statement of 0.1 had these
+        stated = _stated(run)
+        (run / "statement.json").write_bytes(statement_bytes({k: v for k, v in stated.items() if k != field}))
+        resealed(run)
+        assert check_run(run).faults, field
+        (run / "statement.json").write_bytes(statement_bytes(stated))
+    _by_version(run, "0.1.0", gdp_mu=now["gdp_mu"] / 2)  # and what it need not say, it may not say wrongly
+    assert check_run(run).faults == ("statement.json does not follow from the ledger: gdp_mu",)
+    _by_version(run, tacita_version(), gdp_mu=now["gdp_mu"])  # this version would have said where the risk is from
+    assert any("attack_accuracy" in fault for fault in check_run(run).faults)
 
 
 UNTRUE = {

@@ -227,6 +227,14 @@ def test_the_axis_of_scores_names_every_measure(runs):
     assert "R2, accuracy" in score_chart([runs[0], other]).svg
 
 
+def test_auc_stands_beside_accuracy(runs):
+    score = runs[0].fields["holdout_score"] | {"value": 0.8, "AUC": {"value": 0.912, "interval": [0.9, 0.93]}}
+    run = replace(runs[0], fields=runs[0].fields | {"holdout_score": score})
+    assert "accuracy 0.800, AUC 0.912" in Page(report_page([run])).text
+    assert score_chart([run]).rows[0][-2:] == ("0.912", "0.9 to 0.93")
+    assert score_chart([replace(run, fields=run.fields | {"holdout_score": score | {"AUC": 0}})]).rows[0][-1] == "-"
+
+
 def test_a_changed_run_is_not_shown_as_private(folder, tmp_path):
     copy = Path(shutil.copytree(folder / "second", tmp_path / "changed"))
     stated = json.loads((copy / "statement.json").read_bytes())

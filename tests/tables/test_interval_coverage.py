@@ -60,6 +60,8 @@ def test_balanced_accuracy(rows, recall):
         kept, others = noisy(generator, right, noise), noisy(generator, sizes - right, noise)
         found = [intervals.mean_recall(r, r + w, 1, noise) for r, w in zip(kept, others, strict=True)]
         given = [one for one in found if one is not None]
+        missed = sum(not one.lower <= recalls.mean() <= one.upper for one in given)
+        assert 1 - missed / DRAWS >= FEWEST, noise
         if len(given) > DRAWS / 2:
             assert np.mean([one.lower <= recalls.mean() <= one.upper for one in given]) >= FEWEST, noise
 
@@ -80,5 +82,7 @@ def test_auc(rows, gap):
         ]
         found = [intervals.area_under_curve(first, second, noise) for first, second in zip(*classes, strict=True)]
         given = [one for one in found if one is not None]
+        if given:
+            assert 1 - (1 - covers(given, norm.cdf(gap / 2**0.5))) * len(given) / DRAWS >= FEWEST, noise
         if len(given) > DRAWS / 2:
             assert covers(given, norm.cdf(gap / 2**0.5)) >= FEWEST, noise

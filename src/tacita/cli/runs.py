@@ -69,11 +69,11 @@ def show_run(run: str, /, *, json: Annotated[bool, FLAG] = False) -> int:
 
 
 def _row(run: "RunOverview") -> tuple[str, ...]:
-    from tacita.ledger.text_lines import rounded_up
+    from tacita.ledger.text_lines import rounded_up, score_in_words
     from tacita.ledger.verdict import verdict_in_words
 
-    fields, score = run.fields, run.score
-    epsilon, delta, value = fields.get("epsilon"), fields.get("delta"), score.get("value")
+    fields = run.fields
+    epsilon, delta = fields.get("epsilon"), fields.get("delta")
     return (
         run.folder.name or str(run.folder),
         run.state,
@@ -82,16 +82,16 @@ def _row(run: "RunOverview") -> tuple[str, ...]:
         verdict_in_words(fields) if run.state != "changed" else NOT_VERIFIED,
         rounded_up(epsilon) if _is_number(epsilon) and _guaranteed(run) else "-",
         f"{delta:g}" if _is_number(delta) else "-",
-        f"{score.get('measure')} {value:.3f}" if _is_number(value) else "-",
+        score_in_words(run.score) or "-",
     )
 
 
 def _summary(run: "RunOverview", faults: tuple[str, ...]) -> dict[str, str]:
-    from tacita.ledger.text_lines import right_in_words, rounded_up
+    from tacita.ledger.text_lines import right_in_words, rounded_up, score_in_words
     from tacita.ledger.verdict import verdict_in_words
 
-    fields, score = run.fields, run.score
-    epsilon, accuracy, value = fields.get("epsilon"), fields.get("attack_accuracy"), score.get("value")
+    fields = run.fields
+    epsilon, accuracy = fields.get("epsilon"), fields.get("attack_accuracy")
     bound = f"epsilon <= {rounded_up(epsilon)}" if _is_number(epsilon) else "no unconditional epsilon"
     if faults:
         bound = NOT_VERIFIED
@@ -107,7 +107,7 @@ def _summary(run: "RunOverview", faults: tuple[str, ...]) -> dict[str, str]:
         "risk": f"an attacker who is 50 : 50 before about one unit {risk} afterwards, having seen everything that was "
         f"released{_apart(run)}",
         "model": f"{fields.get('model', '-')}, {fields.get('task', '-')} of {fields.get('target', '-')}",
-        "score": f"{score.get('measure')} {value:.3f}" if _is_number(value) else "none",
+        "score": score_in_words(run.score) or "none",
         "more": f"tacita statement {run.folder}",
     }
 

@@ -132,3 +132,24 @@ def in_words(value: Any, *, nested: bool = False) -> str:
     if isinstance(value, list | tuple):
         return "; ".join(in_words(part, nested=True) for part in value) or "none"
     return "none" if value is None else str(value)
+
+
+def score_in_words(score: Any) -> str | None:
+    """Say a score of a statement's field, with the AUC beside it; ``None`` if the field has no number.
+
+    Example:
+        >>> score_in_words({"measure": "accuracy", "value": 0.8371, "AUC": {"value": 0.912, "interval": [0.9, 0.93]}})
+        'accuracy 0.837, AUC 0.912'
+        >>> score_in_words({"measure": "R2", "value": None}) is score_in_words(None) is None
+        True
+    """
+    value = _number(score, "value")
+    if value is None:
+        return None
+    area = _number(score.get("AUC"), "value")
+    return f"{in_words(score.get('measure'))} {value:.3f}" + ("" if area is None else f", AUC {area:.3f}")
+
+
+def _number(fields: Any, name: str) -> float | None:
+    found = fields.get(name) if isinstance(fields, Mapping) else None
+    return found if isinstance(found, int | float) and not isinstance(found, bool) else None

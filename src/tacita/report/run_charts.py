@@ -144,7 +144,7 @@ def score_chart(runs: Sequence[RunNumbers]) -> RunChart | None:
         for place, (name, score) in zip(places, scores, strict=True):
             low, high = score.get("interval", (score["value"], score["value"]))
             axes.plot([low, high], [place, place], color=PALETTE[0], linewidth=5, alpha=0.4)
-            _points(axes, [score["value"]], [place], [", ".join(_score_row(name, score))])
+            _points(axes, [score["value"]], [place], [", ".join(_score_row(name, score)[:4])])
             guess = score.get("constant_guess")
             if isinstance(guess, dict):
                 axes.plot([guess["value"]] * 2, [place - 0.3, place + 0.3], color=PALETTE[1], linewidth=2)
@@ -155,18 +155,25 @@ def score_chart(runs: Sequence[RunNumbers]) -> RunChart | None:
 
     says = "The held-out score with its interval (band), beside that of a constant guess (orange line)."
     svg = _svg(draw, height=1.4 + 0.4 * len(scores))
-    return RunChart("Score", says, svg, ("run", "score", "interval", "constant guess"), rows)
+    return RunChart("Score", says, svg, ("run", "score", "interval", "constant guess", "AUC", "its interval"), rows)
 
 
 def _score_row(name: str, score: dict[str, Any]) -> tuple[str, ...]:
-    low, high = score.get("interval", (None, None))
+    given = score.get("AUC")
+    area = given if isinstance(given, dict) and isinstance(given.get("value"), float) else None
     guess = score.get("constant_guess")
     return (
         name,
         f"{score.get('measure')} {score['value']:.3f}",
-        "exact" if low is None else f"{low:g} to {high:g}",
+        _ends(score),
         f"{guess['value']:.3f}" if isinstance(guess, dict) else "-",
+        *((f"{area['value']:.3f}", _ends(area)) if area else ("-", "-")),
     )
+
+
+def _ends(score: dict[str, Any]) -> str:
+    low, high = score.get("interval", (None, None))
+    return "exact" if low is None else f"{low:g} to {high:g}"
 
 
 def with_own_ids(svg: str, name: str) -> str:

@@ -5,9 +5,9 @@ from html import escape
 from typing import Any
 
 from tacita.ledger.statement_text import GIVEN, other_runs_in_words, rows_in_words
-from tacita.ledger.text_lines import names_in_words, right_in_words, rounded_up
+from tacita.ledger.text_lines import names_in_words, right_in_words, rounded_up, score_in_words
 from tacita.ledger.verdict import BUT_NEXT_TO_NOTHING, promises_next_to_nothing
-from tacita.report.html_page import bullets, facts, page, table, words
+from tacita.report.html_page import bullets, facts, page, table
 from tacita.report.run_audit import ANOTHER, UNSEALED, RunAudit
 from tacita.report.run_charts import RunChart, charts_of, score_chart, with_own_ids
 from tacita.report.run_numbers import RunNumbers
@@ -185,7 +185,4 @@ def _epsilon(run: RunNumbers) -> str:
 
 
 def _score(run: RunNumbers) -> str:
-    score = run.fields.get("holdout_score")
-    if not isinstance(score, dict) or not isinstance(score.get("value"), int | float):
-        return "none"
-    return f"{words(score.get('measure'))} {score['value']:.3f}"
+    return score_in_words(run.fields.get("holdout_score")) or "none"
