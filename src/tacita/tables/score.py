@@ -147,6 +147,7 @@ def read_score(
         _target_means(classes, noise_std[CLASSES], largest),
         errors_noise=noise_std[SCORES],
         targets_noise=noise_std[CLASSES],
+        largest=largest,
     )
     return Score(rows=rows, value=value)
 
