@@ -10,8 +10,8 @@ from hypothesis import given, settings
 
 from tacita._files import replace_durably
 from tacita.errors import ResumeError
-from tacita.runs import (checkpoint)
-from tacita.runs.folder import (RunFolder)
+from tacita.runs import checkpoint
+from tacita.runs.folder import RunFolder
 
 
 def test_a_tree_comes_back_bit_for_bit(tmp_path):

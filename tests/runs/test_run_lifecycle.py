@@ -7,9 +7,9 @@ import torch
 
 import tacita
 from tacita.accounting import FullBatchLaw, GaussianSumEvent
-from tacita.runs.folder import (RunFolder)
-from tacita.runs.run_lifecycle import (RunLifecycle)
-from tacita.runs.sealed_run import (MODEL, publish)
+from tacita.runs.folder import RunFolder
+from tacita.runs.run_lifecycle import RunLifecycle
+from tacita.runs.sealed_run import MODEL, publish
 
 RELATION: Any = dict(neighboring_relation="add_or_remove_one", privacy_unit="one row")
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients.batches import tensors_in
@@ -25,7 +27,7 @@ from tacita.gradients.retention import RemembersError
 from tacita.gradients.seeds import generator_states, generators_kept, seeded
 from tacita.gradients.traced import TracedEngine, check_traceable
 from tacita.gradients.vmap import VmapEngine
-from tacita.gradients.weighted_sums import wide
+from tacita.gradients.weighted_sums import round_up, wide
 
 METHODS = ("loop", "vmap", "ghost", "traced", "program", "auto")
 GHOSTS = ("ghost", "traced", "program")  # methods of the ghost engine
@@ -300,17 +302,39 @@ def _refusal(method: str, reason: str) -> UnsupportedModuleError:
 
 
 def _difference(engine: ChunkedEngine, definition: ChunkedEngine) -> str:
-    """Name a parameter whose gradient differs from the definition's by more than rounding; empty if there is none."""
+    """Name a parameter whose gradient differs from the definition's by more than rounding; empty if there is none.
+
+    Rounding is that of the narrowest dtype in which the definition computes: under autocast it is not the parameters'.
+    """
     groups = {name: (name,) for name in definition.shapes}
-    with seeded(0, _device(definition.params)):
+    with seeded(0, _device(definition.params)), _Precision() as precision:
         expected = definition.weighted_sums(torch.ones_like, groups)
     with seeded(0, _device(definition.params)):
         got = engine.weighted_sums(torch.ones_like, groups)
     scale = max(expected.norms.nan_to_num(0.0, 0.0).sum().item(), torch.finfo(torch.float32).tiny)
-    for column, name in enumerate(groups):
-        tolerance = min(0.1, 1000 * torch.finfo(definition.params[name].dtype).eps)
+    for column, (name, shape) in enumerate(definition.shapes.items()):
+        tolerance = max(precision.eps, min(0.1, 1000 * torch.finfo(definition.params[name].dtype).eps))
         off = (got.values[0][name] - expected.values[0][name]).abs().nan_to_num(0.0, 0.0).max().item()
-        low = (expected.norms[:, column] - got.norms[:, column]).nan_to_num(0.0, 0.0).max().item()
+        norms = expected.norms[:, column]
+        norms = norms / round_up(torch.ones_like(norms), shape.numel())  # which made them bounds
+        low = (norms - got.norms[:, column]).nan_to_num(0.0, 0.0).max().item()
         if max(off, low) > tolerance * scale:
             return f"it does not give the gradient of {name!r} on synthetic rows"
     return ""
+
+
+class _Precision(TorchDispatchMode):
+    """Watch in which dtypes operators compute.
+
+    Attributes:
+        eps: The rounding of the narrowest floating dtype that an operator gave.
+    """
+
+    eps = 0.0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        for one in tree_leaves(found):
+            if isinstance(one, Tensor) and (one.is_floating_point() or one.is_complex()):
+                self.eps = max(self.eps, torch.finfo(one.dtype).eps)
+        return found

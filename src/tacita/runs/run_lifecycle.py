@@ -18,8 +18,8 @@ from tacita.accounting import NeighboringRelation
 from tacita.errors import ResumeError, TacitaError
 from tacita.ledger import Ledger
 from tacita.random import Randomness
-from tacita.runs.folder import (RunFolder)
-from tacita.runs.sealed_run import (SealedRun)
+from tacita.runs.folder import RunFolder
+from tacita.runs.sealed_run import SealedRun
 
 
 class RunLifecycle:
