@@ -140,4 +140,7 @@ def _root(rising: Callable[[float], float], accuracy: float = 1e-7) -> float:
         low, high = low / 8, min(high, low)
         if low < 1 / LARGEST_THETA:
             return low
-    return math.exp(brentq(lambda x: rising(math.exp(x)), math.log(low), math.log(high), xtol=accuracy))  # type: ignore[arg-type]
+    ends = math.log(low), math.log(high)
+    if not rising(math.exp(ends[0])) < 0 < rising(math.exp(ends[1])):  # a sum that overflows, or the ends' rounding
+        return low
+    return math.exp(brentq(lambda x: rising(math.exp(x)), *ends, xtol=accuracy))  # type: ignore[arg-type]
