@@ -88,7 +88,7 @@ def choose_method(
     if method == "auto" and like is None:
         return MethodChoice("vmap")  # keeps samples apart even if it could not be tried
     if method == "program":
-        return _program(model, loss_fn, params, like)
+        return _program(model, loss_fn, params, like, probe)
     if method in ("auto", *GHOSTS):
         choice = _ghost(model, loss_fn, params, like)
         if method != "auto" and choice.why_not_ghost:
@@ -154,10 +154,14 @@ def _engine(  # noqa: PLR0917
 ) -> ChunkedEngine:
     """Return an engine of a synthetic batch; without a seed the model draws from the global generators as they are."""
     size = len(tensors_in(batch)[0])
-    kind = GhostEngine if choice.method in GHOSTS else engine_kind(choice.method)
+    kind = GhostEngine if choice.method == "traced" else engine_kind(choice.method)
     engine = kind(model, loss_fn, params, [Chunk(batch, size, 0)], torch.arange(size), seed=seed)
     if isinstance(engine, GhostEngine):
         engine.bare = choice.bare
+    if isinstance(engine, ProgramEngine):
+        assert choice.programs is not None
+        engine.programs = choice.programs
+        engine.prepare()
     return engine
 
 
@@ -237,21 +241,27 @@ def _try_without_values(
     return trial
 
 
-def _program(model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], like: Any) -> MethodChoice:
+def _program(model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], like: Any, probe: Any) -> MethodChoice:
     """Return the choice of the program; refuse a network that cannot be written down as one."""
     if like is None:
         raise UnsupportedModuleError('method="program" needs a record, for its shapes. Use method="vmap".')
     programs = Programs(model, loss_fn, like)
     try:
         programs.program(params)
+        digest, choice = programs.digest, MethodChoice("program", reads_only=True, programs=programs)
+        reason = obstacle(choice, model, loss_fn, params, probe)
     except RemembersError:  # no engine serves it
         raise
     except Exception as error:  # it holds no data: a trace has no values
+        reason = _in_words(error)
+    else:
+        programs.digest = digest  # not that of a mode of the trial
+    if reason:
         raise UnsupportedModuleError(
-            f'method="program" cannot serve this model: {_in_words(error)}. Rewrite that; or use method="loop", which '
+            f'method="program" cannot serve this model: {reason}. Rewrite that; or use method="loop", which '
             "runs the model's code on one record at a time, several times to a hundred times slower."
-        ) from None
-    return MethodChoice("program", reads_only=True, programs=programs)
+        )
+    return choice
 
 
 def _traced(
