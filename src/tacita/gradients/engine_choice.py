@@ -121,7 +121,8 @@ def obstacle(choice: MethodChoice, model: nn.Module, loss_fn: LossFn, params: Ma
     """Return why an engine cannot serve the model; an empty text if it can, as far as the probe shows.
 
     The engine is held against the loop, always: where the model draws at random, record by record under the same coins,
-    or else in eval mode. And it is held against itself on the same record at every row, under two secrets.
+    or else in eval mode; a program then against the ghost engine, which draws alike, and that engine against the loop.
+    And it is held against itself on the same record at every row, under two secrets.
     """
     if probe is None:
         return ""
@@ -133,14 +134,28 @@ def obstacle(choice: MethodChoice, model: nn.Module, loss_fn: LossFn, params: Ma
             return reason
         if not draws_at_random(model, loss_fn, probe):
             return _difference(engine_of(probe), definition(probe))
-        singles = [row(probe, index) for index in range(ROWS)]
-        if any(_difference(engine_of(one), definition(one)) for one in singles):  # maybe drawn in another order
-            with evaluating(model):
-                return _difference(engine_of(probe), definition(probe))
+        return _difference_of_draws(choice, model, loss_fn, params, probe)
     except RemembersError:
         raise
     except Exception as error:  # it holds no data
         return _in_words(error)
+
+
+def _difference_of_draws(
+    choice: MethodChoice, model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], probe: Any
+) -> str:
+    """Return in what an engine differs from the loop where the model draws at random; empty if in nothing."""
+    engine_of = partial(_engine, choice, model, loss_fn, params)
+    definition = partial(_engine, MethodChoice("loop"), model, loss_fn, params)
+    if choice.method == "program":  # of which a single row runs twice, and draws otherwise
+        alike = _ghost(model, loss_fn, params, probe)
+        if not alike.why_not_ghost:
+            of_ghost = _engine(alike, model, loss_fn, params, probe)
+            return _difference(engine_of(probe), of_ghost) or obstacle(alike, model, loss_fn, params, probe)
+    singles = [row(probe, index) for index in range(ROWS)]
+    if any(_difference(engine_of(one), definition(one)) for one in singles):  # maybe drawn in another order
+        with evaluating(model):
+            return _difference(engine_of(probe), definition(probe))
     return ""
 
 

@@ -1,6 +1,11 @@
 """Programs where other parts of tacita meet them: ranks, views, containers, estimators, autocast, runs that resume."""
 
+import copy
 import dataclasses
+import random
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
@@ -175,7 +180,7 @@ def test_autocast_inside_and_around(inside):
 
 
 def an_oracle(method, *, kind=tacita.ClippedGradientOracle, data=None, loss_fn=cross_entropy, **changes):
-    settings = dict(
+    settings: dict[str, Any] = dict(
         ledger=tacita.Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one row"),
         sampler=tacita.PoissonSampler(sample_rate=0.4, num_records=ROWS),
         clipper=CLIP,
@@ -200,7 +205,7 @@ FEEDBACKS = [
     tacita.BoundedFeedback(max_feedback_norm=0.5, max_residual_norm=2.0),
     tacita.ReleasedFeedback(max_feedback_norm=0.5, max_residual_norm=2.0, every=2),
 ]
-ORACLES = {
+ORACLES: dict[str, dict[str, Any]] = {
     **{f"{name} clipper": dict(clipper=clipper) for name, clipper in CLIPPERS.items()},
     **{type(one).__name__: dict(kind=tacita.ErrorFeedbackOracle, feedback=one) for one in FEEDBACKS},
     "discrete noise": dict(mechanism=tacita.DiscreteGaussian(noise_multiplier=1.0)),
@@ -225,3 +230,80 @@ def test_an_oracle_goes_on_from_its_state():
     found += [again.query(trainable(again.source.model)).gradient for _ in range(2)]
     for one, other in zip(found, expected, strict=True):
         assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+# --- what code may try, and threads ----------------------------------------------------------------------------------
+
+
+def test_memory_that_an_operator_shares_unannounced_is_not_written():
+    class Splits(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(3, 3)
+
+        def forward(self, x):
+            first, second = x.unsafe_chunk(2, -1)
+            first.mul_(2.0)
+            return self.layer(first + second)
+
+    with pytest.raises(UnsupportedModuleError, match='method="program" cannot serve this model'):
+        NetworkSource(Splits(), cross_entropy, rows(), method="program")
+
+
+DRAWS: dict[str, Callable[[], Any]] = {
+    "NumPy": lambda: float(np.random.rand()),
+    "PyTorch": lambda: torch.rand(1),
+    "Python": random.random,
+}
+
+
+@pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
+def test_numbers_that_would_be_drawn_once_are_refused(draw):
+    with pytest.raises(UnsupportedModuleError, match='method="program" cannot serve this model'):
+        source("program", lambda model, batch: cross_entropy(model, batch) * draw())
+
+
+def test_a_source_can_be_copied():
+    one = source("program")
+    expected = sums(one)
+    other = copy.deepcopy(one)
+    assert other.digest == one.digest
+    same(sums(other), expected)
+
+
+def test_threads_take_turns_in_tracing():
+    def work(k):
+        return tuple(sums(source(method, data=rows(seed=k))) for method in ("program", "ghost"))
+
+    with ThreadPoolExecutor(3) as pool:
+        for program, ghost in pool.map(work, range(6)):
+            same(program, ghost)
+
+
+def test_the_digest_is_the_same_whatever_the_records_hold():
+    nothing = torch.full((ROWS, 6), torch.nan), torch.zeros(ROWS, dtype=torch.long)
+    assert len({source("program", data=data).digest for data in (rows(), rows(seed=1), nothing)}) == 1
+
+
+class Recurrent(nn.Module):
+    """PyTorch's recurrent layers keep a list of their weights, which a forward pass with other tensors renews."""
+
+    def __init__(self):
+        super().__init__()
+        self.steps, self.last = nn.GRU(6, 5, batch_first=True), nn.Linear(5, 3)
+
+    def forward(self, x):
+        return self.last(self.steps(x[:, None])[0][:, -1])
+
+
+def test_a_recurrent_network_keeps_its_weights():
+    torch.manual_seed(0)
+    model = Recurrent()
+    program, ghost = (NetworkSource(model, cross_entropy, rows(), method=method) for method in ("program", "ghost"))
+    model(rows()[0])
+    listed = [*model.steps._flat_weights]
+    for _ in range(2):
+        same(sums(program), sums(ghost))
+        cross_entropy(model, rows()).sum().backward()
+        torch.optim.SGD(model.parameters(), lr=0.1).step()
+    assert all(one is other for one, other in zip(model.steps._flat_weights, listed, strict=True))

@@ -1,5 +1,7 @@
 """What was trained is this function: its digest stands in the settings, and who goes on must have it again."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -77,7 +79,12 @@ class Stops(torch.utils.data.Dataset):
 
 def fit(folder, factor, stop=None):
     torch.manual_seed(0)
-    settings = {**small_run.SETTINGS, "epochs": 2, "method": "program", "randomness": tacita.Randomness.insecure(0)}
+    settings: dict[str, Any] = {
+        **small_run.SETTINGS,
+        "epochs": 2,
+        "method": "program",
+        "randomness": tacita.Randomness.insecure(0),
+    }
     model = nn.Linear(3, 1)
     tacita.fit(model, loss_of(factor), Stops(stop), folder=folder, **settings)
     return model
