@@ -162,7 +162,7 @@ OWNERS = {
 }
 
 
-@pytest.mark.parametrize("method", ["auto", "ghost", "traced", "vmap", "loop"])
+@pytest.mark.parametrize("method", ["auto", "ghost", "traced", "program", "vmap", "loop"])
 @pytest.mark.parametrize("name", OWNERS)
 def test_generators_of_the_user_are_refused(name, method):
     forward, state = OWNERS[name]
@@ -194,7 +194,7 @@ def test_a_generator_that_nobody_reaches_is_refused_where_it_draws():
 @pytest.mark.parametrize(
     "forward", [lambda m, x: out(m, F.dropout(x)), lambda m, x: out(m, x + torch.randn_like(x))], ids=["mask", "noise"]
 )
-@pytest.mark.parametrize("method", ["auto", "traced", "vmap", "loop"])
+@pytest.mark.parametrize("method", ["auto", "traced", "program", "vmap", "loop"])
 def test_coins_of_a_record_are_served_by_every_method(forward, method):
     source = source_of(forward, method)
     assert source.method == ("ghost" if method == "auto" else method)

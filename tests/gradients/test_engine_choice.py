@@ -9,6 +9,7 @@ from tacita.errors import UnsupportedModuleError
 from tacita.gradients import NetworkSource, VmapEngine, engine_choice
 from tacita.gradients.engine_choice import MethodChoice, choose_method, default_chunk_rows, obstacle
 from tacita.gradients.scan import scan
+from tacita.gradients.views import mean_over_views
 
 VMAP = MethodChoice("vmap")
 
@@ -148,3 +149,45 @@ def test_default_rows_bound_the_gradients_in_memory():
     assert rows is not None
     assert rows * (4_000_000 + 192) <= 2**28 < (rows + 1) * (4_000_000 + 192)
     assert default_chunk_rows("ghost", params) is None
+
+
+def in_views():
+    """A wide layer, whose norms the loop rounds up by more than a thousand roundings of float64."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(3072, 16), nn.Tanh(), nn.Linear(16, 3)).double()
+    data = torch.randn(16, 4, 3072, dtype=torch.float64), torch.randint(3, (16, 4))
+    return model, mean_over_views(cross_entropy), data
+
+
+def in_bfloat16():
+    """Parameters of float32 and products of bfloat16."""
+
+    def loss_fn(model, batch):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return cross_entropy(model, batch)
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(20, 64), nn.LayerNorm(64), nn.ReLU(), nn.Linear(64, 3))
+    return model, loss_fn, (torch.randn(16, 20), torch.randint(3, (16,)))
+
+
+def cross_entropy(model, batch):
+    return nn.functional.cross_entropy(model(batch[0]).float(), batch[1], reduction="none")
+
+
+@pytest.mark.parametrize("made", [in_views, in_bfloat16])
+def test_rounding_is_no_difference(made):
+    """Half of each gradient and norm still is: the twin of a tolerance that everything meets."""
+    model, loss_fn, data = made()
+    assert NetworkSource(model, loss_fn, data).method == "ghost"
+    probe = scan(model, loss_fn, data).check().probe
+    arguments = model, loss_fn, dict(model.named_parameters())
+    chosen = choose_method("ghost", *arguments, like=probe, probe=probe)
+
+    class Wrong(engine_choice.GhostEngine):
+        def _chunk_sums(self, chunk, rule, groups):
+            sums, norms = super()._chunk_sums(chunk, rule, groups)
+            return [{name: 0.5 * one for name, one in of_array.items()} for of_array in sums], 0.5 * norms
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(engine_choice, "GhostEngine", Wrong)
+        assert "does not give the gradient" in obstacle(chosen, *arguments, probe)

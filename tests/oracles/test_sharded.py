@@ -132,7 +132,7 @@ def test_optimizers_for_lists_of_shards_are_seen_to_step(optimizer):
     assert_same(on_shards(2, optimizer), trained(make_oracle(make_model()), optimizer))
 
 
-@pytest.mark.parametrize("method", ["ghost", "traced", "vmap", "loop"])
+@pytest.mark.parametrize("method", ["ghost", "traced", "program", "vmap", "loop"])
 def test_every_method_serves_shards(method):
     more = dict(method=method, max_physical_batch_size=8)
     assert_same(on_shards(2, **more), trained(make_oracle(make_model(), **more)))

@@ -2,6 +2,7 @@
 
 import torch
 
+from tacita.gradients import engine_choice
 from tacita.gradients.program import check, engine, rows, run, trace, unify
 from tests.planted.plant import bug, put, swap
 
@@ -9,6 +10,7 @@ KINDS = "tests/gradients/program/test_hostile_kinds.py::"
 CHECK = "tests/gradients/program/test_check.py::"
 SIZES = "tests/gradients/program/test_sizes.py::"
 ROWS = "tests/gradients/program/test_rows.py::"
+DIGEST = "tests/gradients/program/test_digest.py::"
 
 
 @bug(caught_by=[KINDS + "test_it_is_refused_before_a_record_is_read"])
@@ -75,3 +77,15 @@ def axes_of_records_are_not_looked_at():
 def a_reshape_may_group_rows_anew():
     """A record's positions become those of another by a transpose and a view."""
     put(rows, "_reshaped", lambda node, before, shape, axis, count: rows.Rows(axis, 1, shape[axis] // count))
+
+
+@bug(caught_by=[DIGEST + "test_the_digest_stands_in_the_settings", DIGEST + "test_ranks_compare_it"])
+def all_programs_have_one_digest():
+    """A session goes on with another loss, and two ranks train two functions."""
+    put(run, "_digest", lambda made, places: "")
+
+
+@bug(caught_by=[DIGEST + "test_a_program_that_differs_from_the_loop_is_refused"])
+def a_program_is_not_tried():
+    """A program that gives another gradient than the loop is taken as it is."""
+    put(engine_choice, "obstacle", lambda *args: "")

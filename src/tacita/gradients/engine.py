@@ -114,12 +114,14 @@ class GradientSource(ABC):
             (:class:`tacita._row_numbers.RowNumbers`); by default it always gets an array.
         mixes_records: Whether an engine's rows are functions of several records, such as a client's update. Only an
             estimator of :attr:`~tacita.estimators.Estimator.any_change` may have such a source.
+        digest: SHA-256 of the program that computes gradients, in hexadecimal; ``None`` if none was written down.
     """
 
     model: nn.Module | None = None
     ranks: Ranks = ALONE
     takes_row_numbers: bool = False
     mixes_records: bool = False
+    digest: str | None = None
 
     @property
     @abstractmethod

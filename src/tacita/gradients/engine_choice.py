@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients.batches import tensors_in
@@ -25,7 +27,7 @@ from tacita.gradients.retention import RemembersError
 from tacita.gradients.seeds import generator_states, generators_kept, seeded
 from tacita.gradients.traced import TracedEngine, check_traceable
 from tacita.gradients.vmap import VmapEngine
-from tacita.gradients.weighted_sums import wide
+from tacita.gradients.weighted_sums import round_up, wide
 
 METHODS = ("loop", "vmap", "ghost", "traced", "program", "auto")
 GHOSTS = ("ghost", "traced", "program")  # methods of the ghost engine
@@ -86,7 +88,7 @@ def choose_method(
     if method == "auto" and like is None:
         return MethodChoice("vmap")  # keeps samples apart even if it could not be tried
     if method == "program":
-        return _program(model, loss_fn, params, like)
+        return _program(model, loss_fn, params, like, probe)
     if method in ("auto", *GHOSTS):
         choice = _ghost(model, loss_fn, params, like)
         if method != "auto" and choice.why_not_ghost:
@@ -119,7 +121,8 @@ def obstacle(choice: MethodChoice, model: nn.Module, loss_fn: LossFn, params: Ma
     """Return why an engine cannot serve the model; an empty text if it can, as far as the probe shows.
 
     The engine is held against the loop, always: where the model draws at random, record by record under the same coins,
-    or else in eval mode. And it is held against itself on the same record at every row, under two secrets.
+    or else in eval mode; a program then against the ghost engine, which draws alike, and that engine against the loop.
+    And it is held against itself on the same record at every row, under two secrets.
     """
     if probe is None:
         return ""
@@ -131,14 +134,28 @@ def obstacle(choice: MethodChoice, model: nn.Module, loss_fn: LossFn, params: Ma
             return reason
         if not draws_at_random(model, loss_fn, probe):
             return _difference(engine_of(probe), definition(probe))
-        singles = [row(probe, index) for index in range(ROWS)]
-        if any(_difference(engine_of(one), definition(one)) for one in singles):  # maybe drawn in another order
-            with evaluating(model):
-                return _difference(engine_of(probe), definition(probe))
+        return _difference_of_draws(choice, model, loss_fn, params, probe)
     except RemembersError:
         raise
     except Exception as error:  # it holds no data
         return _in_words(error)
+
+
+def _difference_of_draws(
+    choice: MethodChoice, model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], probe: Any
+) -> str:
+    """Return in what an engine differs from the loop where the model draws at random; empty if in nothing."""
+    engine_of = partial(_engine, choice, model, loss_fn, params)
+    definition = partial(_engine, MethodChoice("loop"), model, loss_fn, params)
+    if choice.method == "program":  # of which a single row runs twice, and draws otherwise
+        alike = _ghost(model, loss_fn, params, probe)
+        if not alike.why_not_ghost:
+            of_ghost = _engine(alike, model, loss_fn, params, probe)
+            return _difference(engine_of(probe), of_ghost) or obstacle(alike, model, loss_fn, params, probe)
+    singles = [row(probe, index) for index in range(ROWS)]
+    if any(_difference(engine_of(one), definition(one)) for one in singles):  # maybe drawn in another order
+        with evaluating(model):
+            return _difference(engine_of(probe), definition(probe))
     return ""
 
 
@@ -152,10 +169,14 @@ def _engine(  # noqa: PLR0917
 ) -> ChunkedEngine:
     """Return an engine of a synthetic batch; without a seed the model draws from the global generators as they are."""
     size = len(tensors_in(batch)[0])
-    kind = GhostEngine if choice.method in GHOSTS else engine_kind(choice.method)
+    kind = GhostEngine if choice.method == "traced" else engine_kind(choice.method)
     engine = kind(model, loss_fn, params, [Chunk(batch, size, 0)], torch.arange(size), seed=seed)
     if isinstance(engine, GhostEngine):
         engine.bare = choice.bare
+    if isinstance(engine, ProgramEngine):
+        assert choice.programs is not None
+        engine.programs = choice.programs
+        engine.prepare()
     return engine
 
 
@@ -235,21 +256,27 @@ def _try_without_values(
     return trial
 
 
-def _program(model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], like: Any) -> MethodChoice:
+def _program(model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], like: Any, probe: Any) -> MethodChoice:
     """Return the choice of the program; refuse a network that cannot be written down as one."""
     if like is None:
         raise UnsupportedModuleError('method="program" needs a record, for its shapes. Use method="vmap".')
     programs = Programs(model, loss_fn, like)
     try:
         programs.program(params)
+        digest, choice = programs.digest, MethodChoice("program", reads_only=True, programs=programs)
+        reason = obstacle(choice, model, loss_fn, params, probe)
     except RemembersError:  # no engine serves it
         raise
     except Exception as error:  # it holds no data: a trace has no values
+        reason = _in_words(error)
+    else:
+        programs.digest = digest  # not that of a mode of the trial
+    if reason:
         raise UnsupportedModuleError(
-            f'method="program" cannot serve this model: {_in_words(error)}. Rewrite that; or use method="loop", which '
+            f'method="program" cannot serve this model: {reason}. Rewrite that; or use method="loop", which '
             "runs the model's code on one record at a time, several times to a hundred times slower."
-        ) from None
-    return MethodChoice("program", reads_only=True, programs=programs)
+        )
+    return choice
 
 
 def _traced(
@@ -300,17 +327,39 @@ def _refusal(method: str, reason: str) -> UnsupportedModuleError:
 
 
 def _difference(engine: ChunkedEngine, definition: ChunkedEngine) -> str:
-    """Name a parameter whose gradient differs from the definition's by more than rounding; empty if there is none."""
+    """Name a parameter whose gradient differs from the definition's by more than rounding; empty if there is none.
+
+    Rounding is that of the narrowest dtype in which the definition computes: under autocast it is not the parameters'.
+    """
     groups = {name: (name,) for name in definition.shapes}
-    with seeded(0, _device(definition.params)):
+    with seeded(0, _device(definition.params)), _Precision() as precision:
         expected = definition.weighted_sums(torch.ones_like, groups)
     with seeded(0, _device(definition.params)):
         got = engine.weighted_sums(torch.ones_like, groups)
     scale = max(expected.norms.nan_to_num(0.0, 0.0).sum().item(), torch.finfo(torch.float32).tiny)
-    for column, name in enumerate(groups):
-        tolerance = min(0.1, 1000 * torch.finfo(definition.params[name].dtype).eps)
+    for column, (name, shape) in enumerate(definition.shapes.items()):
+        tolerance = max(precision.eps, min(0.1, 1000 * torch.finfo(definition.params[name].dtype).eps))
         off = (got.values[0][name] - expected.values[0][name]).abs().nan_to_num(0.0, 0.0).max().item()
-        low = (expected.norms[:, column] - got.norms[:, column]).nan_to_num(0.0, 0.0).max().item()
+        norms = expected.norms[:, column]
+        norms = norms / round_up(torch.ones_like(norms), shape.numel())  # which made them bounds
+        low = (norms - got.norms[:, column]).nan_to_num(0.0, 0.0).max().item()
         if max(off, low) > tolerance * scale:
             return f"it does not give the gradient of {name!r} on synthetic rows"
     return ""
+
+
+class _Precision(TorchDispatchMode):
+    """Watch in which dtypes operators compute.
+
+    Attributes:
+        eps: The rounding of the narrowest floating dtype that an operator gave.
+    """
+
+    eps = 0.0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        for one in tree_leaves(found):
+            if isinstance(one, Tensor) and (one.is_floating_point() or one.is_complex()):
+                self.eps = max(self.eps, torch.finfo(one.dtype).eps)
+        return found

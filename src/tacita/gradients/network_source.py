@@ -122,6 +122,8 @@ class NetworkSource(GradientSource):
             self.takes_row_numbers = num_workers == 0 and self.ranks.size == 1
             with self.whole(trainable(model) if self._sharded else own) as params:
                 self._choose(method, params)
+            programs = self._choice.programs
+            self.digest = None if programs is None else programs.digest  # of the model as it is now, whatever comes
             self._ahead: Prefetcher | None = None
             self._secret = fresh_seed()  # for records of queries that come without a seed
 

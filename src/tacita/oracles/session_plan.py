@@ -60,7 +60,9 @@ class SessionPlan:
 
     def settings(self, mechanism: Mechanism | CalibratedGaussian) -> dict[str, Any]:
         """Return the public settings that decide the privacy and the bits of a run."""
+        digest = self.data.source.digest
         return {
+            **({} if digest is None else {"program": digest}),
             "estimator": repr(self.estimator),
             "mechanism": repr(mechanism),
             "sampler": repr(self.sampler),

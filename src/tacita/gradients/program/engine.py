@@ -82,7 +82,12 @@ class Programs:
         model: The network.
         loss_fn: Its loss.
         like: A batch of at least one row, for its shapes.
+
+    Attributes:
+        digest: The digest of the program that was traced last.
     """
+
+    digest: str | None = None
 
     def __init__(self, model: nn.Module, loss_fn: LossFn, like: Any) -> None:
         self._model, self._loss_fn = model, loss_fn
@@ -112,6 +117,7 @@ class Programs:
             attributes = {name: _as_compared(value, own) for name, value in held.items()}
             if key not in self._programs:
                 program, self._bare = build(self._model, self._loss_fn, params, self._like, self._bare)
+                self.digest = program.digest
                 self._programs[key] = program, attributes, [*held.values(), *_hooks(tree)]
             program, before, _ = self._programs[key]
             if attributes != before:

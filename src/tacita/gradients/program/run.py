@@ -7,6 +7,7 @@ Everything here is private. Proof: docs/derivations/program.md.
 """
 
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -327,10 +328,14 @@ def _sizes(value: Any) -> Any:
 
 
 def _digest(made: Unified, places: Any) -> str:
-    """Return SHA-256 of a program, in hexadecimal: its operators, integers and constants, and what is handed over."""
+    """Return SHA-256 of a program, in hexadecimal: its operators, integers and constants, and what is handed over.
+
+    Ranks, each on a device of its own, have the same.
+    """
     found = hashlib.sha256()
     for call in made.calls:
-        found.update(repr((str(call.function), call.args, call.kwargs, call.result)).encode())
+        said = repr((str(call.function), call.args, call.kwargs, call.result))
+        found.update(re.sub(r"(device\(type='\w+'), index=\d+\)", r"\1)", said).encode())
     for one in made.constants:
         found.update(repr((one.dtype, tuple(one.shape))).encode())
         found.update(one.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
