@@ -120,9 +120,9 @@ def test_a_second_query_beyond_the_budget_is_caught():
 def test_what_is_gaussian_as_a_whole_passes_and_nothing_else():
     ledger = book()
     ledger.register(sums(0.1, DisjointLaw(own_coin=True)), planned_queries=10)
-    assert ledger._registry.filter.divergence([Spend(sums(0.1, DisjointLaw(own_coin=True)), 10)]) == pytest.approx(
-        0.1**2 / 2
-    )
+    assert GaussianFilter(max_epsilon=CAP, max_delta=DELTA).divergence(
+        [Spend(sums(0.1, DisjointLaw(own_coin=True)), 10)]
+    ) == pytest.approx(0.1**2 / 2)
     refused = [
         sums(0.1, PoissonLaw(0.1)),
         LaplaceEvent(relation="add_or_remove_one", l1_sensitivity=1.0, scale=30.0),
