@@ -29,6 +29,7 @@ from tacita.accounting.events.wrapped import (
     hardening,
 )
 from tacita.accounting.gaussian import gaussian_delta, gaussian_epsilon, gaussian_mu
+from tacita.accounting.gaussian_filter import GaussianFilter
 from tacita.accounting.parts import Part
 from tacita.accounting.relations import RELATIONS, NeighboringRelation, check_relation, moved
 from tacita.accounting.renyi_filter import RenyiFilter
@@ -55,6 +56,7 @@ __all__ = [
     "Event",
     "FixedSizeLaw",
     "FullBatchLaw",
+    "GaussianFilter",
     "GaussianSumEvent",
     "Guarantee",
     "HardenedEvent",

@@ -141,11 +141,15 @@ def _of_noise(spends: tuple[Spend, ...]) -> PrivacyCurve:
     if len(known) == len(mus):
         mu = np.array(math.hypot(*known))
         return PrivacyCurve(lambda epsilons: gaussian_deltas(epsilons, mu) * (1 + ROOM), True)
+    if len(spends) == 1 and spends[0].guarantee.delta is not None:
+        return PrivacyCurve(
+            lambda epsilons: np.array([accountant.noise_delta(spends, float(one)) for one in epsilons]), True
+        )
     if all(map(has_pld, spends)) and not any(spend.guarantee.rdp_may_be_less for spend in spends):
         return PrivacyCurve(profile(tuple(pairs_of(spends))), True)
     return PrivacyCurve(
         lambda epsilons: np.array([accountant.noise_delta(spends, float(one)) for one in epsilons]),
-        all(spend.guarantee.delta is not None for spend in spends) and len(spends) == 1,
+        False,
     )
 
 

@@ -86,6 +86,18 @@ def delta_above(mu: float, epsilon: float) -> float:
     return min(1.0, gaussian_delta(mu, epsilon) * (1 + ROOM))
 
 
+def sampled_delta_above(sample_rate: float, mu: float, epsilon: float) -> float:
+    r"""Return a number above delta of one Gaussian query that a record enters with chance q, at ``epsilon`` >= 0.
+
+    It is :math:`q\, \delta_\mu(\ln(1 + (e^\epsilon - 1)/q))`, exactly (Balle, Barthe and Gaboardi 2018, Theorem 2,
+    https://arxiv.org/abs/1807.01647), for a record that is added, removed or zeroed out.
+    """
+    log_rate = math.log(sample_rate)
+    amplified = epsilon + math.log(-math.expm1(math.log1p(-sample_rate) - epsilon)) - log_rate
+    rounding = 1e-14 * (1 + epsilon - log_rate)  # delta falls: a smaller epsilon is a bound
+    return sample_rate * delta_above(mu, max(0.0, amplified - rounding))
+
+
 def _small_mu_delta(mu: float, epsilon: float) -> float:
     r"""Return delta at a small mu, where the two terms of the formula cancel.
 

@@ -9,10 +9,10 @@ import os
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tacita import _validate
 from tacita.accounting.events import Event
@@ -36,8 +36,8 @@ class Ledger(ReadableLedger):
     With a path, the ledger is a file that lines are appended to; an existing file is continued. Without a path it is
     kept in memory. Sessions registered before the first release compose tightly. The settings of a session that is
     registered later may depend on what was released, so such a session must be paid from a share fixed beforehand
-    (:meth:`register_share`) or pass a filter (``filter_order``). Sessions on disjoint parts of one split compose in
-    parallel.
+    (:meth:`register_share`) or pass a filter (``filter_order``, ``filter``). Sessions on disjoint parts
+    of one split compose in parallel.
 
     Args:
         path: A file such as ``run/ledger.jsonl`` (its folder is made), or ``None``.
@@ -47,6 +47,9 @@ class Ledger(ReadableLedger):
         max_delta: The delta of the cap.
         filter_order: Order of the Rényi filter. Sessions may then be chosen after looking at releases, and the
             guarantee is that of the cap.
+        filter: ``"gaussian"`` for a filter of sessions that each are Gaussian as a whole (every record in every query,
+            one pass, shuffled epochs). It loses nothing against sessions that were fixed beforehand, where
+            ``filter_order`` costs 5 to 9 % of noise at its best order; sessions that sample records are refused.
 
     Raises:
         ValueError: A setting is not valid.
@@ -72,6 +75,7 @@ class Ledger(ReadableLedger):
         max_epsilon: float | None = None,
         max_delta: float | None = None,
         filter_order: float | None = None,
+        filter: Literal["gaussian"] | None = None,
     ):
         terms = LedgerTerms(
             neighboring_relation=neighboring_relation,
@@ -79,6 +83,7 @@ class Ledger(ReadableLedger):
             max_epsilon=max_epsilon,
             max_delta=max_delta,
             filter_order=filter_order,
+            filter=filter,
         )
         self._begin(terms, Journal(None if path is None else Path(path)))
 
@@ -259,7 +264,7 @@ class Ledger(ReadableLedger):
 
     def _add(self, registration: Registration) -> None:
         self._registry.check(registration)
-        fields = {**asdict(self._registry.terms), **registration.to_fields(), "ledger": self.id}
+        fields = {**self._registry.terms.to_fields(), **registration.to_fields(), "ledger": self.id}
         self._journal.append("register", registration.id, fields, partial(self._registry.add, registration), sync=True)
 
     def _replace(self, session: Session, event: Event, settings: Mapping[str, Any]) -> Session:

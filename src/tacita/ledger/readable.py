@@ -7,6 +7,7 @@ import math
 from abc import ABC
 from itertools import takewhile
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from tacita.accounting.accountant import Bound
 from tacita.accounting.composition import worst_bound, worst_delta, worst_divergence, worst_privacy_curve
 from tacita.accounting.curve import PrivacyCurve
 from tacita.accounting.events import Spend
+from tacita.accounting.gaussian_filter import GaussianFilter
 from tacita.accounting.parts import Part, overlap
 from tacita.accounting.relations import NeighboringRelation
 from tacita.ledger.hash_chain import Anchor, Verification
@@ -105,7 +107,8 @@ class ReadableLedger(ABC):
         plan, rule = self._registry.plan(), self._registry.filter
         if rule is None or not plan:
             return worst_privacy_curve(plan)
-        return PrivacyCurve(lambda epsilons: np.array([rule.delta(float(one)) for one in epsilons]), False)
+        whole = isinstance(rule, GaussianFilter)
+        return PrivacyCurve(lambda epsilons: np.array([rule.delta(float(one)) for one in epsilons]), whole)
 
     def spends(
         self, part: Part | None = None, *, share: Share | None = None, before: Session | None = None
@@ -163,6 +166,11 @@ class ReadableLedger(ABC):
     def filter_order(self) -> float | None:
         """The order of the Rényi filter; ``None`` without one."""
         return self._registry.terms.filter_order
+
+    @property
+    def filter(self) -> Literal["gaussian"] | None:
+        """``"gaussian"`` if sessions pass a Gaussian filter, else ``None``."""
+        return self._registry.terms.filter
 
     @property
     def sessions(self) -> tuple[Session, ...]:

@@ -4,11 +4,12 @@ Everything here is public and fixed beforehand.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 from tacita import _validate
 from tacita.accounting.events import Event
+from tacita.accounting.gaussian_filter import GaussianFilter
 from tacita.accounting.parts import Part
 from tacita.accounting.relations import NeighboringRelation, check_relation
 from tacita.accounting.renyi_filter import RenyiFilter
@@ -27,6 +28,7 @@ class LedgerTerms:
     max_epsilon: float | None
     max_delta: float | None
     filter_order: float | None
+    filter: Literal["gaussian"] | None = None
 
     def __post_init__(self):
         check_relation(self.neighboring_relation)
@@ -42,27 +44,50 @@ class LedgerTerms:
             _validate.delta("max_delta", self.max_delta)
         if self.filter_order is not None and self.max_epsilon is None:
             raise ValueError("filter_order needs a cap to keep under: give max_epsilon and max_delta.")
-        _ = self.filter  # refuses an order that leaves no budget
+        self._check_filter()
+        _ = self.rule  # refuses an order that leaves no budget
+
+    def _check_filter(self) -> None:
+        if self.filter not in (None, "gaussian"):
+            raise ValueError(f"filter must be 'gaussian' or None, got {self.filter!r}.")
+        if self.filter is not None and self.filter_order is not None:
+            raise ValueError("a ledger must have one filter: give filter='gaussian' or filter_order, not both.")
+        if self.filter is not None and self.max_epsilon is None:
+            raise ValueError("filter needs a cap to keep under: give max_epsilon and max_delta.")
 
     @property
-    def filter(self) -> RenyiFilter | None:
-        """The Rényi filter; ``None`` without a ``filter_order``."""
-        if self.filter_order is None or self.max_epsilon is None or self.max_delta is None:
+    def rule(self) -> RenyiFilter | GaussianFilter | None:
+        """The filter that sessions have to pass; ``None`` without one."""
+        if self.max_epsilon is None or self.max_delta is None:
+            return None
+        if self.filter is not None:
+            return GaussianFilter(max_epsilon=self.max_epsilon, max_delta=self.max_delta)
+        if self.filter_order is None:
             return None
         return RenyiFilter(order=self.filter_order, max_epsilon=self.max_epsilon, max_delta=self.max_delta)
 
     @staticmethod
     def of(entry: Mapping[str, Any]) -> "LedgerTerms":
         """Return the terms in a register line."""
-        fields = {name: entry[name] for name in LedgerTerms.__dataclass_fields__}
+        fields = {name: entry[name] for name in TERMS}
         for name in ("max_epsilon", "max_delta", "filter_order"):
             if fields[name] is not None and type(fields[name]) not in (int, float):
                 raise LedgerError(f"{name} must be a number.")
-        return LedgerTerms(**fields)
+        return LedgerTerms(**fields, filter=entry.get("filter"))
+
+    def to_fields(self) -> dict[str, Any]:
+        """Return the fields of a ``register`` line; ``filter`` is left out without one, as before there was any."""
+        fields = asdict(self)
+        if self.filter is None:
+            del fields["filter"]
+        return fields
 
     def differences(self, other: "LedgerTerms") -> str:
         """Return the names of the settings that differ, joined by commas; empty if the terms are equal."""
         return ", ".join(n for n in LedgerTerms.__dataclass_fields__ if getattr(self, n) != getattr(other, n))
+
+
+TERMS = frozenset(LedgerTerms.__dataclass_fields__) - {"filter"}  # in every register line
 
 
 def settings_sha256(settings: Mapping[str, Any]) -> str:

@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import takewhile
 
-from tacita.accounting.composition import Charge, worst_bound, worst_divergence
+from tacita.accounting.composition import Charge, Filter, worst_bound, worst_divergence
 from tacita.accounting.events import Spend
 from tacita.accounting.events.pure import ApproximateDPEvent
 from tacita.accounting.parts import Part, check_drawing, check_part, overlap
-from tacita.accounting.renyi_filter import RenyiFilter
 from tacita.errors import BudgetExceededError, LedgerError
 from tacita.ledger.registration import SHARE, LedgerTerms, Registration, Share
 from tacita.ledger.session import Session, Write
@@ -22,8 +21,8 @@ from tacita.ledger.session import Session, Write
 TOO_LATE = (
     "queries were made on these records already, so that the settings of a new session may depend on what they "
     "released. Register all sessions before the first query; or set a share aside before it (register_share) and "
-    "pass it as share= to register, to the oracle or to fit; or build the ledger with filter_order, max_epsilon and "
-    "max_delta."
+    "pass it as share= to register, to the oracle or to fit; or build the ledger with a filter (filter_order, or "
+    "filter='gaussian' if every session is Gaussian), max_epsilon and max_delta."
 )
 
 
@@ -36,7 +35,7 @@ class SessionRegistry:
     def __init__(
         self, terms: LedgerTerms, write: Write, flush: Callable[[], None], settle: Callable[[], None] = lambda: None
     ):
-        self.terms, self.filter = terms, terms.filter
+        self.terms, self.filter = terms, terms.rule
         self.sessions: dict[str, Session] = {}
         self.id = secrets.token_hex(16)  # replaced by the id in the lines when a ledger is read back
         self.lock = threading.RLock()
@@ -223,12 +222,12 @@ def _refuse(charges: Sequence[Charge], most: float, delta: float, name: str) -> 
         )
 
 
-def _refuse_divergence(charges: Sequence[Charge], rule: RenyiFilter) -> None:
+def _refuse_divergence(charges: Sequence[Charge], rule: Filter) -> None:
     divergence = worst_divergence(charges, rule)
     if not divergence <= rule.budget:
         raise BudgetExceededError(
-            f"Rényi divergence {divergence:.6g} of order {rule.order:g} would exceed the filter's budget "
-            f"{rule.budget:.6g}. Plan fewer queries, or add more noise."
+            f"a divergence of {divergence:.6g} would exceed the filter's budget {rule.budget:.6g} "
+            f"({rule.name}). Plan fewer queries, or add more noise."
         )
 
 

@@ -8,12 +8,12 @@ from collections.abc import Iterable
 
 from tacita.errors import LedgerError, TacitaError
 from tacita.ledger.hash_chain import SEAL, Anchor, Entry
-from tacita.ledger.registration import LedgerTerms, Registration, typed
+from tacita.ledger.registration import TERMS, LedgerTerms, Registration, typed
 from tacita.ledger.registry import SessionRegistry
 from tacita.ledger.seal import Seal
 
 _ENVELOPE = {"v", "seq", "prev", "kind", "session"}
-_REGISTER = {*LedgerTerms.__dataclass_fields__, *Registration.__dataclass_fields__, "ledger"} - {"id"}
+_REGISTER = {*TERMS, *Registration.__dataclass_fields__, "ledger"} - {"id"}
 _FIELDS: dict[str, dict[str, type]] = {
     "open": {},
     "withdraw": {},
@@ -60,7 +60,7 @@ def _seal(entry: Entry, registry: SessionRegistry) -> Seal:
 
 
 def _register(entry: Entry, registry: SessionRegistry) -> None:
-    if set(entry) != _ENVELOPE | _REGISTER:
+    if set(entry) - {"filter"} != _ENVELOPE | _REGISTER:
         raise LedgerError("a register line with other fields.")
     differences = LedgerTerms.of(entry).differences(registry.terms)
     if differences:

@@ -48,6 +48,8 @@ METHODS = {  # in the name of an accountant -> what it stands for
     "PLD": "PLD stands for privacy loss distribution",
     "RDP": "RDP stands for Rényi differential privacy",
     "Rényi filter": "a Rényi filter lets later sessions depend on earlier releases, as long as a fixed total is kept",
+    "Gaussian filter": "a Gaussian filter lets later sessions depend on earlier releases, as long as a fixed total is "
+    "kept",
 }
 
 SCALE = (0.1, 0.5, 1.0, 2.0, 4.0)  # epsilons to compare with

@@ -20,6 +20,7 @@ from tacita.accounting.events.event import Event, NoiseSettings, over_noise, rea
 from tacita.accounting.events.guarantee import Guarantee, gaussian, known_mu
 from tacita.accounting.events.mixtures import UNAMPLIFIED_RATIO, Mixture, mixture_guarantee, row_chances
 from tacita.accounting.events.sampled import Proof, SampledEvent, every_relation, indexed
+from tacita.accounting.gaussian import sampled_delta_above
 from tacita.accounting.relations import NeighboringRelation, moved
 from tacita.accounting.sampling_laws import (
     DisjointLaw,
@@ -128,6 +129,7 @@ def moved_in_sampled_queries(event: Any, queries: int) -> Guarantee:
         unsampled_mu=known_mu(event.query_mu, queries, amplified=False),
         pairs=lambda: ((pair, queries),),
         rdp=lambda orders: queries * curve(q, ratio, tuple(map(float, orders))),
+        delta=(lambda epsilon: sampled_delta_above(q, ratio, epsilon)) if queries == 1 and not replacing else None,
     )
 
 
