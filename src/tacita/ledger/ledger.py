@@ -49,7 +49,7 @@ class Ledger(ReadableLedger):
             guarantee is that of the cap.
         filter: ``"gaussian"`` for a filter of sessions that each are Gaussian as a whole (every record in every query,
             one pass, shuffled epochs). It loses nothing against sessions that were fixed beforehand, where
-            ``filter_order`` costs 5 to 9 % of noise at its best order; sessions that sample records are refused.
+            ``filter_order`` takes 5 to 8 % more noise at its best order; sessions that sample records are refused.
 
     Raises:
         ValueError: A setting is not valid.
