@@ -14,7 +14,17 @@ import torch
 from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch
 
 import tacita
-from tacita.accounting import FullBatchLaw, GaussianSumEvent, PoissonLaw, Spend, attack_accuracy, epsilon
+from tacita.accounting import (
+    FullBatchLaw,
+    GaussianSumEvent,
+    PoissonLaw,
+    Spend,
+    attack_accuracy,
+    curve_accuracy,
+    epsilon,
+    gaussian_mu,
+    privacy_curve,
+)
 from tacita.report.style import FAINT, GRID, INK, PALETTE, new_figure, styled
 
 FOLDER = Path(__file__).parent / "figures"
@@ -71,34 +81,48 @@ def neighbours() -> Any:
 
 
 def what_epsilon_means() -> Any:
-    """What an attacker can do at most: both error rates, and the share of right guesses."""
+    """What an attacker can do at most, from the whole curve of a Gaussian session and from its epsilon alone."""
     figure, (rates, guesses) = new_figure(1, 2, size=(10, 4.2))
     false = np.linspace(0, 1, 400)
-    for colour, one in zip(PALETTE, EPSILONS, strict=False):
-        true = np.minimum(np.exp(one) * false + DELTA, 1 - np.exp(-one) * (1 - DELTA - false)).clip(0, 1)
-        rates.plot(false, true, color=colour, label=f"epsilon {one:g}")
+    curves = [privacy_curve([Spend(_of_mu(gaussian_mu(one, DELTA)), 1)]) for one in EPSILONS]
+    for colour, one, curve in zip(PALETTE, EPSILONS, curves, strict=False):
+        allowed = np.minimum(np.exp(one) * false + DELTA, 1 - np.exp(-one) * (1 - DELTA - false)).clip(0, 1)
+        rates.plot(false, allowed, color=colour, linestyle=":", linewidth=1)
+        true = curve.true_positives(false, np.linspace(0, one, 1000))
+        rates.plot(false, np.minimum(true, allowed), color=colour, label=f"epsilon {one:g}")
     rates.plot([0, 1], [0, 1], color=FAINT, linestyle="--", label="a guess")
     rates.set(
         xlabel="false alarms: said of people who did not take part",
         ylabel="hits: said of people who took part",
     )
     rates.set(title='An attack that says "took part", at most', xlim=(0, 1), ylim=(0, 1.01))
-    rates.legend(loc="lower right")
-    chances = [100 * attack_accuracy(one, DELTA) for one in EPSILONS]
-    bars = guesses.barh([f"{one:g}" for one in EPSILONS], chances, color=PALETTE[: len(EPSILONS)])
-    digits = [10 if chance < 99.9 else 100 for chance in chances]
-    labels = [f"{math.ceil(chance * k) / k:g} %" for chance, k in zip(chances, digits, strict=True)]
-    guesses.bar_label(bars, labels, padding=4)
+    rates.legend(loc="lower right", title="whole curve; dotted: epsilon alone")
+    places = np.arange(len(EPSILONS))
+    alone = [100 * attack_accuracy(one, DELTA) for one in EPSILONS]
+    whole = [100 * curve_accuracy(curve.deltas) for curve in curves]
+    guesses.barh(places + 0.2, alone, 0.36, color=GRID)
+    bars = guesses.barh(places - 0.2, whole, 0.36, color=PALETTE[: len(EPSILONS)])
+    for drawn, chances in ((guesses.containers[0], alone), (bars, whole)):
+        digits = [10 if chance < 99.9 else 100 for chance in chances]
+        labels = [f"{math.ceil(chance * k) / k:g} %" for chance, k in zip(chances, digits, strict=True)]
+        guesses.bar_label(drawn, labels, padding=4)
+    guesses.set_yticks(places, [f"{one:g}" for one in EPSILONS])
     guesses.axvline(50, color=FAINT, linestyle="--")
     guesses.invert_yaxis()
     guesses.grid(visible=False, axis="y")
     guesses.set(
         title="An attacker who is undecided before",
-        xlabel="is right after at most this often (%)",
+        xlabel="is right after at most this often (%); grey: by epsilon alone",
         ylabel="epsilon",
         xlim=(0, 115),
     )
     return figure
+
+
+def _of_mu(mu: float) -> GaussianSumEvent:
+    return GaussianSumEvent(
+        relation="add_or_remove_one", sampling=FullBatchLaw(), max_contribution=(1.0,), noise_std=(1 / mu,)
+    )
 
 
 def clipping() -> Any:
