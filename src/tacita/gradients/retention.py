@@ -281,7 +281,7 @@ class StateCheck:
         now = self._look()
         found = [name for name in {**now, **self._before} if not _same(self._before.get(name), now.get(name, ...))]
         for before in (self._before.get(name) for name in found):
-            if isinstance(before, _Kept):
+            if isinstance(before, _TensorAsItWas):
                 before.put_right()
         return found
 
@@ -314,7 +314,7 @@ def changes_of_state(model: nn.Module, loss_fn: LossFn) -> Iterator[list[str]]:
         changed += state.changed()
 
 
-class _Kept(NamedTuple):
+class _TensorAsItWas(NamedTuple):
     """A tensor as it was."""
 
     tensor: Tensor  # itself, so that its identity stays its own
@@ -331,11 +331,13 @@ class _Kept(NamedTuple):
 
 
 def _remembered(one: Any) -> Any:
-    return _Kept(one, one._version, memory_address(one), one.detach().clone()) if isinstance(one, Tensor) else one
+    return (
+        _TensorAsItWas(one, one._version, memory_address(one), one.detach().clone()) if isinstance(one, Tensor) else one
+    )
 
 
 def _same(before: Any, now: Any) -> bool:
-    if isinstance(before, _Kept):
+    if isinstance(before, _TensorAsItWas):
         same = now is before.tensor and now._version == before.version and memory_address(now) == before.address
         return same and now.shape == before.values.shape and _equal(now.detach(), before.values)
     if isinstance(before, np.ndarray) and isinstance(now, np.ndarray):

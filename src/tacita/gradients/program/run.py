@@ -27,7 +27,7 @@ from tacita.gradients.ghost.recorded_calls import RecordedCall
 from tacita.gradients.program.check import ZEROS, check
 from tacita.gradients.program.rows import check_rows
 from tacita.gradients.program.trace import FoundBareError, Pullback, TracedPass, trace
-from tacita.gradients.program.unify import Call, Register, RowCount, Unified, unify
+from tacita.gradients.program.unify import OperatorCall, Register, RowCount, Unified, unify
 from tacita.gradients.record_batch import outside
 
 SIZES = (7, 11, 300)  # at which a pass is traced: no counter goes up in proportion to them
@@ -138,7 +138,7 @@ class Program:
         _run(self._filled[size], values, hand_over)
         return {name: values[k][:rows] for name, k in self.of_copies.items()}
 
-    def _steps(self, calls: list[Call], made: Unified, later: set[Node]) -> list[_Step]:
+    def _steps(self, calls: list[OperatorCall], made: Unified, later: set[Node]) -> list[_Step]:
         """Return the steps of the pass: what nobody reads any more, nor a pull-back, is forgotten."""
         at = {call.node: k for k, call in enumerate(calls)}
         last = at | {given: k for k, call in enumerate(calls) for given in call.node.all_input_nodes}
@@ -266,7 +266,7 @@ def _put_in(given: Any, values: list[Any]) -> Any:
     return [_put_in(one, values) for one in given] if type(given) in (list, tuple) else given
 
 
-def _step(call: Call, forgotten: Sequence[int], ready: Sequence[int]) -> _Step:
+def _step(call: OperatorCall, forgotten: Sequence[int], ready: Sequence[int]) -> _Step:
     lists = [one for one in (*call.args, *call.kwargs.values()) if type(one) is list]
     nested = any(type(one) is Register for part in lists for one in part)
     nested = nested or any(type(one) is Register for one in call.kwargs.values())
@@ -296,7 +296,7 @@ def _twice(tensor: Tensor) -> Tensor:
     return torch.cat([tensor, tensor])
 
 
-def _depending(sources: set[Node], calls: Sequence[Call]) -> set[Node]:
+def _depending(sources: set[Node], calls: Sequence[OperatorCall]) -> set[Node]:
     """Return the nodes that are computed from ``sources``, these included."""
     found = set(sources)
     for call in calls:

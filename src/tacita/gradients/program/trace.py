@@ -114,7 +114,7 @@ def trace(  # noqa: PLR0917
     def run(inputs: list[Tensor]) -> list[Tensor]:
         values = dict(zip(params, inputs[:first], strict=True))
         others = dict(zip(fixed, inputs[first:second], strict=True))
-        with with_tensors(tree, others), _Watch():
+        with with_tensors(tree, others), _TraceCheck():
             found = record_once(model, loss_fn, values, Chunk(rebuild(inputs[second:]), rows, 0), bare)
             if found.unseen:
                 raise FoundBareError(bare | found.unseen)
@@ -178,7 +178,7 @@ def _pulled(source: Derived, grads: Tensor) -> list[Tensor]:
         return [*vmap(lambda one: torch.autograd.grad(source.tensor, leaves, one, retain_graph=True))(grads)]
 
 
-class _Watch(TorchDispatchMode):
+class _TraceCheck(TorchDispatchMode):
     """Note the user's line at each operator; refuse a draw after a seed was set, which a query would not set."""
 
     def __init__(self) -> None:

@@ -34,7 +34,7 @@ class RowCount(NamedTuple):
     fixed: int
 
 
-class Call(NamedTuple):
+class OperatorCall(NamedTuple):
     """One operator's call, the same at every number of rows.
 
     Attributes:
@@ -67,7 +67,7 @@ class Unified(NamedTuple):
     number: dict[Node, int]
     inputs: int
     constants: list[Tensor]
-    calls: list[Call]
+    calls: list[OperatorCall]
 
 
 def unify(traces: Sequence[TracedPass]) -> Unified:
@@ -108,7 +108,7 @@ def unify(traces: Sequence[TracedPass]) -> Unified:
             raise _refusal(node, "is called with other numbers")
         return one
 
-    made: list[Call] = []
+    made: list[OperatorCall] = []
     for alike in zip(*nodes, strict=True):
         node = alike[0]
         if node.op == "get_attr":
@@ -120,7 +120,7 @@ def unify(traces: Sequence[TracedPass]) -> Unified:
             if any(n.kwargs.keys() != node.kwargs.keys() for n in alike):
                 raise _refusal(node, "is called with other arguments")
             kwargs = {key: merged(node, [n.kwargs[key] for n in alike]) for key in node.kwargs}
-            made.append(Call(node, node.target, args, kwargs, number[node]))  # pyright: ignore[reportArgumentType]
+            made.append(OperatorCall(node, node.target, args, kwargs, number[node]))  # pyright: ignore[reportArgumentType]
     constants = [first.constants.get(node, torch.empty(0)) for node in ordered[1]]
     return Unified(first, number, len(ordered[0]), constants, made)
 
