@@ -28,7 +28,7 @@ class GaussianFilter:
     Example:
         >>> rule = GaussianFilter(max_epsilon=3.0, max_delta=1e-5)
         >>> round(rule.mu, 4), round(rule.epsilon(1e-5), 4)
-        (0.7045, 3.0)
+        (0.7191, 3.0)
     """
 
     max_epsilon: float
