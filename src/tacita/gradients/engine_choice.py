@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from tacita.errors import UnsupportedModuleError
-from tacita.gradients.batches import tensors_in
+from tacita.gradients.batches import flatten, tensors_in
 from tacita.gradients.chunked import Chunk, ChunkedEngine
 from tacita.gradients.functional import LossFn
 from tacita.gradients.ghost import GhostEngine, capture_without_values
@@ -169,6 +169,8 @@ def _engine(  # noqa: PLR0917
 ) -> ChunkedEngine:
     """Return an engine of a synthetic batch; without a seed the model draws from the global generators as they are."""
     size = len(tensors_in(batch)[0])
+    tensors, rebuild = flatten(batch, size)
+    batch = rebuild([one.clone() for one in tensors])  # a model may write its batch, which is tried again
     kind = GhostEngine if choice.method == "traced" else engine_kind(choice.method)
     engine = kind(model, loss_fn, params, [Chunk(batch, size, 0)], torch.arange(size), seed=seed)
     if isinstance(engine, GhostEngine):
