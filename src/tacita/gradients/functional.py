@@ -93,23 +93,25 @@ def _copy(tensor: Tensor) -> Tensor:
 @contextmanager
 def real_values() -> Iterator[None]:
     """Compute what no record enters with its values, in a pass without values, too; a traced step keeps the result."""
-    with unset_fake_temporarily(), disable_proxy_modes_tracing(), _Zeroed():
+    with unset_fake_temporarily(), disable_proxy_modes_tracing(), _WrittenMemory():
         yield
 
 
-class _Zeroed(TorchDispatchMode):
-    """Fill memory that an operator gives as it is with zeros: it may still hold a record of an earlier query.
-
-    Raises:
-        UnsupportedModuleError: A tensor is made larger in place, or gets the memory of another.
-    """
+class ZeroedMemory(TorchDispatchMode):
+    """Fill memory that an operator gives as it is with zeros: it may still hold a record of an earlier query."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        name = func._opname
-        if "resize" in name or name.startswith("set_"):
-            raise UnsupportedModuleError(f"{func} gives memory that nobody has written: use torch.zeros")
         found = func(*args, **(kwargs or {}))
-        return found.zero_() if "empty" in name and isinstance(found, Tensor) else found
+        return found.zero_() if "empty" in func._opname and isinstance(found, Tensor) else found
+
+
+class _WrittenMemory(ZeroedMemory):
+    """Refuse a tensor that is made larger in place, or gets the memory of another, too."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        if "resize" in func._opname or func._opname.startswith("set_"):
+            raise UnsupportedModuleError(f"{func} gives memory that nobody has written: use torch.zeros")
+        return super().__torch_dispatch__(func, types, args, kwargs)
 
 
 def losses_at(

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tacita.gradients.batches import map_tensors, tensors_in
-from tacita.gradients.functional import LossFn, on_copies, trainable
+from tacita.gradients.functional import LossFn, ZeroedMemory, on_copies, trainable
 from tacita.gradients.seeds import seeded
 
 ROWS = 3  # rows of a probe: one is watched, the others change
@@ -79,7 +79,7 @@ def trial(model: nn.Module, loss_fn: LossFn, batch: Any, seed: int = 0) -> tuple
     """
     before = dict(model.named_parameters()) | dict(model.named_buffers())
     device = next(iter(before.values())).device
-    with torch.enable_grad(), seeded(seed, device), on_copies(model, trainable(model)) as (_, point):
+    with torch.enable_grad(), ZeroedMemory(), seeded(seed, device), on_copies(model, trainable(model)) as (_, point):
         for parameter in point.values():
             parameter.requires_grad_()
         losses = loss_fn(model, batch)

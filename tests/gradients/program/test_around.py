@@ -53,8 +53,8 @@ class Scaled(nn.Module):
         return self.last(self.drop(self.first(x).tanh() * self.gain + self.shift)) * self.power
 
 
-def source(method, loss_fn=cross_entropy, data=None, **options):
-    return NetworkSource(Scaled(), loss_fn, rows() if data is None else data, method=method, **options)
+def source(method, loss_fn=cross_entropy, data=None, model=None, **options):
+    return NetworkSource(model or Scaled(), loss_fn, rows() if data is None else data, method=method, **options)
 
 
 def trainable(model):
@@ -272,8 +272,11 @@ def test_a_source_can_be_copied():
 
 
 def test_threads_take_turns_in_tracing():
+    model = Scaled()  # drawn here: threads share PyTorch's generator
+
     def work(k):
-        return tuple(sums(source(method, data=rows(seed=k))) for method in ("program", "ghost"))
+        of_its_own = copy.deepcopy(model)
+        return tuple(sums(source(method, data=rows(seed=k), model=of_its_own)) for method in ("program", "ghost"))
 
     with ThreadPoolExecutor(3) as pool:
         for program, ghost in pool.map(work, range(6)):
