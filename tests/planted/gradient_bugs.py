@@ -54,6 +54,7 @@ LOOP = "tests/gradients/test_loop.py::"
 VMAP = "tests/gradients/test_vmap.py::"
 GHOST = "tests/gradients/test_ghost_engine.py::"
 HOSTILE_MODELS = "tests/gradients/test_hostile_models.py::test_no_model_lets_a_record_move_more_than_its_share"
+RULES = "tests/gradients/test_batching_rules.py::test_what_sees_the_batch_is_refused_in_a_query"
 GHOST_RULES = "tests/gradients/test_ghost_rules.py::"
 MARGINS = "tests/gradients/test_ghost_margins.py::"
 LENT = "tests/gradients/test_lent_memory.py::"
@@ -478,7 +479,7 @@ def augmentation_from_the_users_seed():
     swap(seeds.fresh_seed, torch.initial_seed)
 
 
-@bug(35, caught_by=[SOURCE + "test_records_and_model_draw_apart"])
+@bug(35, caught_by=[SOURCE + f"test_records_and_model_draw_apart[{method}]" for method in ("loop", "ghost", "program")])
 def one_stream_for_records_and_model():
     """The first record is augmented with the draws that its dropout is made from."""
     whole = seeds.derived_seed
@@ -732,7 +733,7 @@ def tensors_of_records_may_be_kept():
     put(retention.Marks, "check_nothing_is_kept", lambda self: None)
 
 
-@bug(54, caught_by=[HOSTILE_MODELS + "[own_vmap_rule-ghost-unscanned]"])
+@bug(54, caught_by=[RULES + f"[MixedForward-{method}]" for method in ("ghost", "vmap")])
 def vmap_rules_of_users_accepted():
     """A function of the user's has a vmap rule of its own, which sees the batch."""
     swap(record_batch._guarded, record_batch._VMAP_RULE)
@@ -809,9 +810,6 @@ def messages_count_records():
 
     for kind in (GhostEngine, LoopEngine, VmapEngine):
         put(kind, "_chunk_sums", normal)
-
-
-RULES = "tests/gradients/test_batching_rules.py::test_what_sees_the_batch_is_refused"
 
 
 @bug(54, caught_by=[RULES + "[Compressed-ghost]"])
