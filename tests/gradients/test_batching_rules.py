@@ -1,5 +1,6 @@
 """Code that would see the whole batch under ``vmap`` is refused by the engines that use it, and the loop serves it."""
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -7,6 +8,7 @@ from torch import Tensor, nn
 from tacita import FlatClipper
 from tacita.errors import UnsupportedModuleError
 from tacita.estimators.clipped_sum import clipped_gradient_sum
+from tacita.gradients import NetworkSource
 from tacita.gradients.operators import declare_operator
 
 CLIPPER = FlatClipper(max_grad_norm=1.0)
@@ -95,7 +97,16 @@ class MixedBackward(nn.Module):
         return Outer.apply(self.layer(x))
 
 
-MODELS = [Compressed, WithOperator, MixedBackward]
+class MixedForward(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 4, bias=False)
+
+    def forward(self, x):
+        return Inner.apply(self.layer(x))
+
+
+MODELS = [Compressed, WithOperator, MixedBackward, MixedForward]
 
 
 def summed(model, x, method):
@@ -107,6 +118,28 @@ def summed(model, x, method):
 def test_what_sees_the_batch_is_refused(kind, method):
     with pytest.raises(UnsupportedModuleError, match="cannot serve this model"):
         summed(kind(), torch.randn(8, 3), method)
+
+
+WORDS = {
+    Compressed: "saved_tensors_hooks see the tensors of the whole batch",
+    WithOperator: "the operator tacita_tests::twice has a vmap rule of its own",
+    MixedBackward: "Inner has a vmap rule of its own",
+    MixedForward: "Inner has a vmap rule of its own",
+}
+
+
+@pytest.mark.parametrize("method", ["ghost", "vmap"])
+@pytest.mark.parametrize("kind", MODELS, ids=lambda kind: kind.__name__)
+def test_what_sees_the_batch_is_refused_in_a_query(kind, method):
+    """Where the model did something else when it was tried: no trial stands before this refusal."""
+    model = nn.Sequential(nn.Linear(3, 4, bias=False))
+    source = NetworkSource(model, lambda m, batch: m(*batch).sum(dim=1), (torch.randn(8, 3),), method=method)
+    source.engine(dict(model.named_parameters()), np.arange(8)).norms({"all": ("0.weight",)})
+    mixing = kind()
+    mixing.layer = model[0]
+    source.loss_fn = lambda m, batch: mixing(*batch).sum(dim=1)
+    with pytest.raises((UnsupportedModuleError, RuntimeError), match=WORDS[kind]):
+        source.engine(dict(model.named_parameters()), np.arange(8)).norms({"all": ("0.weight",)})
 
 
 @pytest.mark.filterwarnings("ignore:each record gets its own")

@@ -288,25 +288,25 @@ def test_a_collate_fn_draws_from_the_secret_too(model):
     assert not torch.isclose(found(1), found(2)).any()
 
 
-def test_records_and_model_draw_apart(model):
+@pytest.mark.parametrize("method", ["loop", "ghost", "vmap", "program"])
+def test_records_and_model_draw_apart(model, method):
+    """The gradient of a loss that multiplies a weight by what it draws is what it draws."""
     drawn = []
 
     class Noisy(Items):
         def __getitem__(self, index):
-            drawn.append(torch.rand(8))
+            drawn.append(torch.rand(4))
             return super().__getitem__(index)
 
-    def loss_fn(model, batch):
-        drawn.append(torch.rand(8))
-        return squared(model, batch)
+    def drawing(model, batch):
+        return model(torch.rand_like(batch[0])).squeeze(1)
 
-    source = NetworkSource(model, squared, Noisy(), method="loop")
-    source.loss_fn = loss_fn  # which remembers tensors, and would be refused
+    source = NetworkSource(model, drawing, Noisy(), method=method)
     drawn.clear()
-    with pytest.raises(UnsupportedModuleError, match="is changed by a pass over a record"):
-        sums_of(source, [0], query=0, seed=7)
-    assert len(drawn) == 2
-    assert not torch.equal(*drawn)
+    engine = source.engine(dict(model.named_parameters()), np.array([0]), query=0, seed=7)
+    (gradient,) = engine.weighted_sums(torch.ones_like, {"all": ("weight", "bias")}).values
+    assert len(drawn) == 1
+    assert not torch.isclose(gradient["weight"][0], drawn[0]).any()
 
 
 def test_records_of_one_query_are_augmented_apart(model):

@@ -3,8 +3,6 @@
 import secrets
 from contextlib import contextmanager
 
-import torch
-
 from tacita.gradients import randomness_check, seeds, weighted_sums
 from tacita.oracles import gradient_oracle
 from tacita.oracles.line import Line
@@ -62,7 +60,7 @@ def generators_of_devices_without_a_seed():
 @bug(94, caught_by=[DEVICES + "test_a_draw_on_the_device_is_a_draw"])
 def draws_on_a_device_unseen():
     """The check that a model draws nothing looks at the CPU's generators alone."""
-    put(randomness_check, "generator_state", lambda device: torch.get_rng_state())
+    put(randomness_check, "generator_states", lambda device: seeds.generator_states())
 
 
 @bug(94, caught_by=["tests/oracles/test_launches.py::test_a_query_stays_within_its_budget"])

@@ -67,10 +67,10 @@ def anchor_ahead_of_the_lines():
 
     def sync(self):
         if self._file is not None:
-            self._file.write_anchor(self.anchor())
+            self._file.write_anchor(self._anchor())
             self._file.sync()
 
-    put(Journal, "sync", sync)
+    put(Journal, "_sync", sync)
 
 
 @bug(

@@ -178,6 +178,18 @@ def one_name_for_two_oracles():
 )
 def queries_of_two_threads_at_once():
     """Two threads ask one oracle, and one number's noise stands on the values of both."""
+    whole = Line.__init__
+
+    def built(self, *args, **more):
+        whole(self, *args, **more)
+        self.lock = nullcontext()
+
+    put(Line, "__init__", built)
+
+
+@bug(60, caught_by=[THREADS + "test_a_query_from_within_a_query_is_refused"])
+def query_within_a_query():
+    """A loss asks the oracle that asks it, and one number's noise stands on the values of both queries."""
     put(Line, "turn", lambda self: nullcontext())
 
 

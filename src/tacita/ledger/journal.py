@@ -140,8 +140,7 @@ class Journal:
         file.cut(reading.size)
         self._remember(reading)
         if reading.lines:
-            file.sync()  # a killed process may not have flushed its lines, and the anchor must not run ahead
-            file.write_anchor(self.anchor())
+            self._sync()  # a killed process may not have flushed its lines
 
     def _remember(self, reading: LedgerLines) -> None:
         self.count, self.head, self.entries = len(reading.lines), reading.head, reading.entries
