@@ -5,7 +5,8 @@
 
 Nothing but the standard library is used to read the source; the step needs torch, as tacita does. Definitions:
 
-* *Lines of code* are lines with a statement on them: no blank lines, no comments, no docstrings.
+* *Lines of code* are lines with a statement on them: no blank lines, no comments, no docstrings, neither those
+  of modules, classes and functions nor those below a field.
 * The *length* of a function is the number of its lines of code, from ``def`` to its end.
 * A *body* is the function without its signature: a body of one or two lines could often be a line of its caller.
 * A *duplicate* is a run of six or more lines of code, imports left out, that stands in more than one place. It is
@@ -45,13 +46,8 @@ class SourceFile:
         text = path.read_text(encoding="utf-8")
         self.lines = text.splitlines()
         self.tree = ast.parse(text)
-        docstrings = {
-            number
-            for node in ast.walk(self.tree)
-            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-            and ast.get_docstring(node, clean=False) is not None
-            for number in _span(node.body[0])
-        }
+        texts = [node for node in ast.walk(self.tree) if isinstance(node, ast.Expr) and _is_text(node.value)]
+        docstrings = {number for node in texts for number in _span(node)}
         tokens = tokenize.generate_tokens(io.StringIO(text).readline)
         held = {n for t in tokens if t.type not in SKIPPED for n in range(t.start[0], t.end[0] + 1)}
         self.code = held - docstrings
@@ -80,6 +76,10 @@ class SourceFile:
                 first = min([one.lineno, *(decorator.lineno for decorator in one.decorator_list)])
                 left |= set(range(first, one.body[0].lineno))
         return [(number, self.lines[number - 1].strip()) for number in sorted(self.code - left)]
+
+
+def _is_text(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
 def _span(node: Any) -> set[int]:

@@ -1,12 +1,15 @@
 """Settings: checked when built, and a TOML file that says the same."""
 
+import dataclasses
 import math
+import typing
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tacita.pipeline import TableSettings
+from tacita.pipeline.settings import TEXT_FORMAT, flags
 from tacita.tables.readers import FileFormat
 
 BASE = {"data": "a.csv", "output": "run", "target": "y", "epsilon": 1.0, "delta": 1e-5}
@@ -52,7 +55,13 @@ def test_toml_gives_the_same_settings_back(values: dict) -> None:
         ({"rows": 10_000, "delta": 1e-4}, "delta must be below 1 / rows = 0.0001.*--allow-large-delta"),
         ({"model": "forest"}, "model must be linear, mlp or package.module:callable"),
         ({"width": 8}, "width belongs to model = mlp"),
-        ({"task": "ranking"}, "task must be classification or regression"),
+        ({"task": "ranking"}, "task must be classification or regression, got 'ranking'"),
+        ({"average": "mean"}, "average must be last, half or ema, got 'mean'"),
+        ({"feedback": "hidden"}, "feedback must be released or bounded, got 'hidden'. With a hidden, unbounded error"),
+        ({"features": "pixels"}, "features must be scattering, or left out, got 'pixels'"),
+        ({"hardened": "twice"}, "hardened must be rounded or discrete, got 'twice'"),
+        ({"about": "me"}, "about must be a table of texts, got 'me'"),
+        ({"chosen_among": 1}, "chosen_among must be an integer >= 2, got 1. Leave it out"),
         ({"neighboring_relation": "add_one"}, "neighboring_relation must be one of"),
         ({"delimiter": "||"}, "delimiter must be one ASCII character"),
         ({"encoding": "utf-16"}, "encoding must be one that contains ASCII"),
@@ -66,6 +75,14 @@ def test_toml_gives_the_same_settings_back(values: dict) -> None:
 def test_a_wrong_setting_is_named(wrong: dict, named: str) -> None:
     with pytest.raises(ValueError, match=named):
         TableSettings(**{**BASE, **wrong})
+
+
+def test_a_setting_is_written_once() -> None:
+    """Its flag and the flag's help are made of the field; ``about`` has a flag for each of its entries."""
+    options = typing.get_type_hints(flags(), include_extras=True)
+    assert options.keys() == {field.name for field in dataclasses.fields(TableSettings)} - {"data", "about"}
+    assert all(hint.__metadata__[-1].help for hint in options.values())
+    assert typing.get_type_hints(flags(TEXT_FORMAT)).keys() == set(TEXT_FORMAT)
 
 
 def test_a_large_delta_is_accepted_when_asked_for() -> None:

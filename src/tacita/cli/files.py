@@ -1,16 +1,20 @@
 """The commands ``tacita predict``, ``statement``, ``schema`` and ``check``: for files before and after a training."""
 
 import sys
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
 from tacita.cli.names import names_of
 from tacita.cli.outputs import say_written, write_bytes
+from tacita.pipeline.settings import TEXT_FORMAT, file_format, flags, read_text
 
 if TYPE_CHECKING:
     from tacita.tables.csv_lines import FileFormat
+
+    Text = dict[str, Any]
+else:
+    Text = flags(TEXT_FORMAT)
 
 FLAT = Parameter(name="*")  # an object's fields are options by their own names
 FAULTY = 1
@@ -21,38 +25,10 @@ VERIFIED = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class TextFormat:
-    """The format of a file of text.
-
-    Attributes:
-        columns: Names of the columns of a file without a header line, separated by commas; quote a name that holds one.
-        delimiter: Character between cells.
-        quote: Character around a cell that holds the delimiter.
-        encoding: Encoding of the file; utf-8 by default.
-        decimal: Decimal mark of the numbers, "." by default.
-    """
-
-    columns: str | None = None
-    delimiter: str | None = None
-    quote: str | None = None
-    encoding: str | None = None
-    decimal: str | None = None
-
-    def resolve(self) -> "FileFormat":
-        """Return the format with defaults for what was not given."""
-        from tacita.tables.csv_lines import FileFormat
-
-        names = () if self.columns is None else names_of("columns", self.columns, keep_empty=True)
-        default = FileFormat()
-        return FileFormat(
-            delimiter=default.delimiter if self.delimiter is None else self.delimiter,
-            quote=default.quote if self.quote is None else self.quote,
-            encoding=self.encoding or default.encoding,
-            decimal=self.decimal or default.decimal,
-            header=not names,
-            columns=names,
-        )
+def _resolved(text: "Text | None") -> "FileFormat":
+    """Return the format of a file of text, with defaults for what was not given."""
+    names = names_of("columns", (text or {}).get("columns", ""), keep_empty=True)
+    return file_format({**(text or {}), "columns": names})
 
 
 def predict(
@@ -118,7 +94,7 @@ def schema(
     /,
     *,
     target: str | None = None,
-    text: Annotated[TextFormat, FLAT] = TextFormat(),
+    text: Annotated[Text | None, FLAT] = None,
 ) -> int:
     """Draft a schema of a table for you to review: names and kinds, guessed by looking at every row. NOT PRIVATE.
 
@@ -133,7 +109,7 @@ def schema(
     from tacita.tables.draft import draft
     from tacita.tables.readers import read_table
 
-    reading = text.resolve()
+    reading = _resolved(text)
     print(draft(read_table(data, reading), reading, target=target), end="")
     return 0
 
@@ -144,7 +120,7 @@ def check(
     *,
     schema: str | None = None,
     target: str | None = None,
-    text: Annotated[TextFormat, FLAT] = TextFormat(),
+    text: Annotated[Text | None, FLAT] = None,
 ) -> int:
     """Show what is odd in a table: rows, cells and labels, with examples. NOT PRIVATE, for the holder of the data.
 
@@ -159,14 +135,13 @@ def check(
     """
     import msgspec
 
-    from tacita.pipeline.settings import read_text
     from tacita.tables.check import check as look
     from tacita.tables.csv_lines import FileFormat
     from tacita.tables.readers import read_table
     from tacita.tables.schema import Schema, Target
 
     declared = Schema() if schema is None else Schema.loads(read_text("schema", schema))
-    given = text.resolve()
+    given = _resolved(text)
     reading = declared.reading if given == FileFormat() else given
     found = target if declared.target is None else declared.target.column
     declared = msgspec.structs.replace(

@@ -1,10 +1,7 @@
 """From a raw table to a private model: read, buy what is needed, train, score, state, predict."""
 
-from tacita.pipeline.check_run import Checked, check_run
-from tacita.pipeline.predict import predict_file
-from tacita.pipeline.settings import TableSettings
-from tacita.pipeline.table_model import TableModel, load
-from tacita.pipeline.table_run import TableRun
-from tacita.pipeline.train import train_table
+import lazy_loader
 
-__all__ = ["Checked", "TableModel", "TableRun", "TableSettings", "check_run", "load", "predict_file", "train_table"]
+# Where a name comes from stands in __init__.pyi. A module is imported when one of its names is first used: the command
+# line reads the settings, whose help needs neither torch nor numpy.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
