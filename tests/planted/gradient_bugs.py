@@ -650,16 +650,11 @@ def uses_outside_of_rules_dropped():
     swap(whole, blind)
 
 
-@bug(53, caught_by=[HOSTILE_MODELS + "[parameter_data_written-loop-unscanned]"])
-def writing_through_another_name_accepted():
-    """A forward pass writes a weight through ``.data``, which no version counts."""
-    put(retention.Marks, "check_targets", lambda self, func, args, kwargs: [])
-
-
 @bug(
     53,
     caught_by=[
         HOSTILE_MODELS + "[parameter_written-loop-unscanned]",
+        HOSTILE_MODELS + "[parameter_data_written-loop-unscanned]",
         HOSTILE_MODELS + "[counter_buffer-loop-unscanned]",
     ],
 )
@@ -705,14 +700,15 @@ def the_model_sees_the_batch():
     def whole_batch(size):
         yield Batch(size, 0)
 
-    def forward(tree, loss_fn, leaves, _, chunk, *early):
+    def forward(tree, loss_fn, leaves, copies, chunk, early):  # noqa: PLR0917
         batch = Batch(chunk.size, 0)
-        with capture._Recorder(batch, leaves, tree, *early) as recorder:
+        with capture._Recorder(batch, leaves, copies, tree, early) as recorder:
             losses = functional.losses_at(tree, loss_fn, leaves, chunk.batch, chunk.size)
         return losses, recorder
 
     swap(record_batch.records, whole_batch)
     swap(capture._forward, forward)
+    swap(engine_choice.obstacle, lambda *args: "")
     put(retention.Marks, "check_nothing_is_kept", lambda self: None)
 
 
@@ -731,6 +727,7 @@ def modes_taken_for_constant():
 def tensors_of_records_may_be_kept():
     """A model may keep a record's tensors, which the next query meets."""
     put(retention.Marks, "check_nothing_is_kept", lambda self: None)
+    put(retention.StateCheck, "check", lambda self: None)
 
 
 @bug(54, caught_by=[RULES + f"[MixedForward-{method}]" for method in ("ghost", "vmap")])

@@ -10,6 +10,14 @@ from tacita.gradients.program.check import check
 OWN = torch.Generator()
 
 
+@torch.library.custom_op("tacita_tests::doubled", mutates_args=())
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+doubled.register_fake(torch.empty_like)
+
+
 def checked(function):
     graph = make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(torch.zeros(7, 4)).graph
     nodes = [*graph.nodes]
@@ -33,3 +41,8 @@ def test_a_view_of_the_batch_may_not_be_written():
 def test_memory_of_another_size_is_refused():
     with pytest.raises(UnsupportedModuleError, match="nobody has written"):
         checked(lambda x: (x * 2).resize_(7, 9))
+
+
+def test_an_operator_of_somebody_else_is_refused():
+    with pytest.raises(UnsupportedModuleError, match="tacita_tests.doubled.default is not one of PyTorch's own"):
+        checked(doubled)
