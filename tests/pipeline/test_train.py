@@ -107,6 +107,37 @@ def test_a_regression(settings, table) -> None:
         tacita.load("run").predict_proba({"y": [1], "kind": ["red"], "label": ["yes"]})
 
 
+def test_a_redone_score_of_a_regression_is_the_same(settings, table, monkeypatch) -> None:
+    """Killed after the score was released, and resumed: rounded by the same coins, it costs nothing again."""
+    asked = settings(target="x", queries=20)
+    with monkeypatch.context() as patch:
+        patch.setattr(task_module, "publish", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            train_table(asked)
+    counted = []
+    real = task_module.score.exact_counts
+    monkeypatch.setattr(
+        task_module.score, "exact_counts", lambda *a, **more: counted.append(real(*a, **more)) or counted[-1]
+    )
+    run = train_table(asked)
+    assert run.fields["holdout_score"]["measure"] == "R2"
+    assert len(counted) == 1
+    assert check_run(run.folder).faults == ()
+
+
+def test_a_rows_coins_follow_from_its_place_in_any_chunk() -> None:
+    stream = Randomness.insecure(0).session_key("holdout").stream("rounding", "score")
+    whole = task_module.score._coins(stream, 0, 50)
+    assert np.array_equal(whole[:, 30:], task_module.score._coins(stream, 30, 20))
+    assert whole.shape == (3, 50)
+    assert np.unique(whole).size == whole.size
+    assert 0 <= whole.min() < whole.max() < 1
+
+
+def interrupted(*_: Any, **__: Any) -> None:
+    raise KeyboardInterrupt
+
+
 def test_parquet_and_npz(settings, table) -> None:
     cells = pyarrow.csv.read_csv("table.csv")
     pyarrow.parquet.write_table(cells, "table.parquet")
@@ -219,7 +250,7 @@ class Watch:
         self.seen: dict[str, Any] = {}
         self._wrap(monkeypatch, TablePurchases, "survey", lambda purchases, *_: purchases.table)
         self._wrap(monkeypatch, oracle_module, "ClippedGradientOracle", lambda model, loss, records, **_: records)
-        self._wrap(monkeypatch, task_module.score, "exact_counts", lambda model, encoder, rows, **_: rows)
+        self._wrap(monkeypatch, task_module.score, "_answers", lambda rows: rows)
         self.held, self.kept = np.zeros((2, 400), bool)  # which rows went into which file
         append = EncodedFile.append
 
@@ -248,7 +279,7 @@ def test_training_and_score_see_different_persons_and_nobody_beyond_the_cap(sett
     assert max(np.bincount(codes[surveyed.valid])) == 2
     trained, scored = np.flatnonzero(watch.kept), np.flatnonzero(watch.held)
     assert records.dataset.whole()[2].sum() == len(trained)
-    assert watch.seen["exact_counts"].valid.sum() == len(scored) > 0
+    assert watch.seen["_answers"].valid.sum() == len(scored) > 0
     assert not set(codes[trained]) & set(codes[scored])
     assert sorted([*trained, *scored]) == np.flatnonzero(surveyed.valid).tolist()
     assert records.max_rows_per_unit == 2
@@ -257,7 +288,7 @@ def test_training_and_score_see_different_persons_and_nobody_beyond_the_cap(sett
 def test_a_row_is_trained_on_or_scored(settings, table, monkeypatch) -> None:
     watch = Watch(monkeypatch)
     run = train_table(settings())
-    records, scored = watch.seen["ClippedGradientOracle"], watch.seen["exact_counts"]
+    records, scored = watch.seen["ClippedGradientOracle"], watch.seen["_answers"]
     assert 10 < watch.held.sum() < 80  # 40 expected, standard deviation 6
     assert (watch.held ^ watch.kept).all()
     every = tacita.load("run").encoder.encode(read_table("table.csv")).features

@@ -13,7 +13,7 @@ from tacita.tables.encoding import Encoder
 from tacita.tables.refinement import read_refinement, refinement_counts
 from tacita.tables.released_counts import survey_of
 from tacita.tables.schema import Schema
-from tacita.tables.score import Score, read_score, score_counts
+from tacita.tables.score import COINS, Score, read_score, score_counts
 from tacita.tables.survey import Survey, survey_counts
 from tacita.tables.table import Table
 from tacita.tables.task import read_task, task_counts
@@ -47,7 +47,8 @@ def buy_score(
     noise_std: Mapping[str, float],
     normals: Normals,
 ) -> Score:
-    counts = score_counts(encoder, outputs, target, known, np.ones(len(target), dtype=bool))
+    coins = np.random.default_rng(len(target)).random((COINS, len(target)))
+    counts = score_counts(encoder, outputs, target, known, np.ones(len(target), dtype=bool), coins=coins)
     noisy = {block: noisy_counts(values, noise_std[block], block, normals) for block, values in counts.items()}
     return read_score(encoder, noisy, noise_std)
 

@@ -5,6 +5,8 @@ import pytest
 from scipy.stats import binom, norm
 
 from tacita.tables import intervals
+from tacita.tables.random_rounding import pairs
+from tacita.tables.score import LARGEST_ERROR, SMALLER_ERROR, _error_edges, _target_edges
 
 DRAWS = 3000
 NOISES = (1.0, 2.0, 5.0, 20.0)
@@ -86,3 +88,78 @@ def test_auc(rows, gap):
             assert 1 - (1 - covers(given, norm.cdf(gap / 2**0.5))) * len(given) / DRAWS >= FEWEST, noise
         if len(given) > DRAWS / 2:
             assert covers(given, norm.cdf(gap / 2**0.5)) >= FEWEST, noise
+
+
+PEOPLE = 4000  # of whom rows are drawn: every law below is theirs, so that the true R2 is exact
+
+
+def standardised(values):
+    return (values - values.mean()) / values.std()
+
+
+def explained(share, law, rest):
+    """Predicted and true targets of variance 1, of which ``share`` is explained."""
+    predicted = share**0.5 * standardised(law)
+    return predicted, predicted + (1 - share) ** 0.5 * standardised(rest)
+
+
+def targets_of_people():
+    generator = np.random.default_rng(0)
+    draw, rest = generator.standard_normal((2, PEOPLE))
+    skewed, heavy = np.exp(0.7 * draw), generator.standard_t(3, (2, PEOPLE))
+    rare = np.where(generator.random(PEOPLE) < 0.01, draw + 4, draw)
+    return {
+        "normal": explained(0.6, draw, rest),
+        "nearly perfect": explained(0.999, draw, rest),
+        "no use": explained(0.0, draw, rest),
+        "skewed target": explained(0.5, skewed, rest),
+        "errors grow with a skewed target": (0.5 * standardised(skewed), standardised(skewed)),
+        "heavy tails": explained(0.6, *heavy),
+        "rare errors": (rare, draw),
+        "far from its centre": (2 + 0.15 * draw, 2 + 0.3 * (draw + rest) / 2**0.5),
+        "bought scale too large": explained(0.5, 0.05 * draw, 0.05 * rest),
+    }
+
+
+PEOPLES = targets_of_people()
+
+
+def chances(values, edges, coins):
+    """The chance of each person's value of each bin, (people, bins): that of the number of coins that round it up."""
+    values = np.clip(values, edges[0], edges[-1])
+    lower = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(edges) - 2)
+    up = (values - edges[lower]) / np.diff(edges)[lower]
+    found = np.zeros((len(values), coins * (len(edges) - 1) + 1))
+    for number in range(coins + 1):
+        found[np.arange(len(values)), coins * lower + number] += binom.pmf(number, coins, up)
+    return found
+
+
+def of_r2(people, rows, noise, largest, *, draws=DRAWS, squares=None):
+    """The share of intervals that cover R2; ``squares``: the twin, which reads bins in another way."""
+    predicted, target = PEOPLES[people]
+    edges, errors = _target_edges(largest), np.minimum((predicted - target) ** 2, largest)
+    truth = 1 - errors.mean() / np.clip(target, edges[0], edges[-1]).var()
+    law = chances(errors, _error_edges(largest), 1).T @ chances(target, edges, 2) / PEOPLE
+    generator = np.random.default_rng(rows)
+    both = generator.multinomial(rows, law.ravel() / law.sum(), draws).reshape(draws, *law.shape)
+    known = {"errors_noise": noise, "targets_noise": 3**0.5 * noise}
+    counts = noisy(generator, both.sum(2), noise), noisy(generator, both.sum(1), known["targets_noise"])
+    squares = _error_edges(largest) if squares is None else squares
+    return covers(
+        [intervals.ratio(one, squares, two, pairs(edges), **known) for one, two in zip(*counts, strict=True)], truth
+    )
+
+
+@pytest.mark.parametrize("rows", [10**k for k in range(2, 8)])
+@pytest.mark.parametrize("people", PEOPLES)
+def test_r2(people, rows):
+    """Clipped, skewed, far off: the law of the counts is exact, and so is the R2 of bounded values."""
+    settings = (20.0, LARGEST_ERROR), (1.0, LARGEST_ERROR), (5.0, SMALLER_ERROR)
+    for noise, largest in settings if rows <= 10**4 else settings[:1]:
+        assert of_r2(people, rows, noise, largest) >= FEWEST, (noise, largest)
+
+
+def test_the_check_of_r2_can_fail():
+    """Bins that are read at four fifths of their squared errors, at a million rows."""
+    assert of_r2("rare errors", 10**6, 5.0, LARGEST_ERROR, draws=300, squares=0.8 * _error_edges(LARGEST_ERROR)) < 0.5

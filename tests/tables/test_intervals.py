@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import binom, norm
 
 from tacita.tables import Schema, intervals, make_encoder
-from tacita.tables.score import CLASSES, LARGEST_ERROR, SCORES, Score, largest_error, read_score, score_counts
+from tacita.tables.score import CLASSES, COINS, LARGEST_ERROR, SCORES, Score, largest_error, read_score, score_counts
 
 RUNS = 1500
 FEWEST = binom.ppf(1e-4, RUNS, intervals.LEVEL) / RUNS  # of so many runs, where each covers with chance 0.95
@@ -16,7 +16,8 @@ NUMBER = make_encoder(Schema.loads("[target]\ncolumn='y'\nlower=0\nupper=1"))
 
 def bought(encoder, outputs, target, known, noise_std, *, generator, largest=LARGEST_ERROR) -> Score:
     """The score with noise."""
-    counts = score_counts(encoder, outputs, target, known, np.ones(len(target), dtype=bool), largest=largest)
+    coins, labelled = generator.random((COINS, len(target))), np.ones(len(target), dtype=bool)
+    counts = score_counts(encoder, outputs, target, known, labelled, coins=coins, largest=largest)
     noisy = {
         block: np.rint(values.numpy() + noise_std[block] * generator.standard_normal(values.shape))
         for block, values in counts.items()
@@ -140,7 +141,7 @@ def test_r2_of_few_rows_has_an_interval_that_says_something(truth, unit):
         found.append(score.value)
     held, given, width = covered(found, exact)
     assert held >= FEWEST
-    assert given > 0.7 * RUNS
+    assert given > 0.8 * RUNS
     assert width < 1.2
 
 
@@ -197,7 +198,7 @@ def test_r2_of_many_rows_whatever_the_law(explained, rest):
     held, given, width = covered(found, truth)
     assert held >= binom.ppf(1e-4, runs, intervals.LEVEL) / runs
     assert given == runs
-    assert width < 0.2  # what is clipped, and the smallest errors, are allowed for in full
+    assert width < 0.13
     assert abs(np.mean([one.value for one in found]) - truth) < 0.015  # middles: 0.02 to 0.03 off in four of these
 
 

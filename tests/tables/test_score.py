@@ -6,20 +6,27 @@ import pytest
 from tacita.tables import Schema, make_encoder
 from tacita.tables.score import (
     CLASSES,
+    COINS,
     ERROR_BINS,
     LARGEST_ERROR,
     ODDS,
     SCORES,
     SMALLER_ERROR,
     read_score,
-    score_counts,
 )
+from tacita.tables.score import score_counts as counts_with_coins
 from tests.tables.buying import buy_score
 
 THREE = make_encoder(Schema.loads("[target]\ncolumn='y'\nclasses=['a', 'b', 'c']"))
 TWO = make_encoder(Schema.loads("[target]\ncolumn='y'\nclasses=['a', 'b']"))
 NUMBER = make_encoder(Schema.loads("[target]\ncolumn='y'\nlower=0\nupper=1"))
 NOISE = {SCORES: 5.0, CLASSES: 10.0}
+
+
+def score_counts(encoder, outputs, target, known, labelled, **more):
+    """The counts by fixed coins: the same row has the same ones, whatever rows come after it."""
+    coins = np.random.default_rng(0).random((len(target), COINS)).T
+    return counts_with_coins(encoder, outputs, target, known, labelled, coins=coins, **more)
 
 
 def all_of(values):

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from tacita.ledger import Session
 from tacita.pipeline.models import outputs
 from tacita.pipeline.purchases import buy_blocks
-from tacita.random import Randomness
+from tacita.random import Randomness, Stream
 from tacita.tables.encoding import Encoded, Encoder
 from tacita.tables.features import NumberTarget
 from tacita.tables.intervals import LEVEL, ScoreInterval
 from tacita.tables.released_counts import whole
-from tacita.tables.score import Score, read_score, score_counts
+from tacita.tables.score import COINS, Score, read_score, score_counts
 from tacita.testing.roc import auc
 
 Guess = tuple[str, float]  # the most common label and its share of the rows
@@ -29,24 +29,34 @@ def measure(encoder: Encoder) -> str:
 
 
 def exact_counts(
-    model: nn.Module, encoder: Encoder, rows: Encoded, *, largest: float, alone: bool = False
+    model: nn.Module, encoder: Encoder, chunks: Iterable[Encoded], *, coins: Stream, largest: float, alone: bool = False
 ) -> dict[str, Tensor]:
     """Count the score's two histograms exactly. They are private until :func:`bought` has added noise.
 
-    With ``alone`` each row is predicted on its own, so that it shows in no other row's count.
+    Nothing of a chunk is kept but its counts.
+
+    Args:
+        model, encoder: The model, and what made its rows.
+        chunks: The rows to score, in the same order whenever they are counted.
+        coins: A secret stream that serves nothing else. A row's coins follow from its place, so that a resumed run
+            counts the same.
+        largest: The bound on the squared errors and targets of a regression.
+        alone: Predict each row on its own, so that it shows in no other row's count.
     """
-    return score_counts(encoder, _outputs(model, rows, alone=alone), *_answers(rows), largest=largest)
-
-
-def exact_counts_of(
-    model: nn.Module, encoder: Encoder, chunks: Iterable[Encoded], *, largest: float, alone: bool = False
-) -> dict[str, Tensor]:
-    """Count all chunks together, as :func:`exact_counts` does; nothing of a chunk is kept but its counts."""
     total: dict[str, Tensor] = {}
+    first = 0
     for rows in chunks:
-        for block, counts in exact_counts(model, encoder, rows, largest=largest, alone=alone).items():
-            total[block] = total[block].add_(counts) if block in total else counts
+        found = _outputs(model, rows, alone=alone)
+        own = score_counts(encoder, found, *_answers(rows), coins=_coins(coins, first, len(found)), largest=largest)
+        total = {block: counts + total.get(block, 0) for block, counts in own.items()}
+        first += len(found)
     return total
+
+
+def _coins(stream: Stream, first: int, rows: int) -> np.ndarray:
+    """Return the coins of rows, of which the first is the stream's row number ``first``, shape (COINS, rows)."""
+    words = stream.words(COINS * rows, COINS * first).reshape(rows, COINS)
+    return (words >> np.uint64(11)).T * 2.0**-53
 
 
 def bought(

@@ -253,8 +253,9 @@ class TableTask:
             return score.exact(model, encoder, encoded.scored(), how, public=False)
         noise_std = self.plan.score_noise_std(sessions.score)
         largest = largest_error(noise_std, rules.HOLDOUT * preprocessing.rows)
+        coins = self.randomness.session_key(SPLIT).stream("rounding", sessions.score.id)
         with private_rows("scoring the held-out rows"):
-            together = score.exact_counts_of(model, encoder, encoded.scored(), largest=largest, alone=alone)
+            together = score.exact_counts(model, encoder, encoded.scored(), coins=coins, largest=largest, alone=alone)
         found = score.bought(
             encoder,
             together,

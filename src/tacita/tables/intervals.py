@@ -6,7 +6,6 @@ up to estimates that err upwards. Proofs: docs/derivations/tables.md.
 """
 
 import math
-from collections.abc import Sequence
 
 import msgspec
 import numpy as np
@@ -16,9 +15,8 @@ Z = 2.0  # standard deviations: 95.4 % of a normal law
 VISIBLE = 3.0  # a number of rows below so many standard deviations of its noise is taken for none
 ROUNDING = 1 / 12  # variance that rounding to whole numbers adds
 SKEW = (Z**2 - 1) / 6  # rows: what the skewness of a sum of rows moves its quantiles, at most
+SKEW_OF_READ = (2 * Z**2 + 1) / 6  # ... where the variance is read from the same rows
 FARTHEST = 1e3  # R2 is searched down to 1 - FARTHEST
-BIN_ERROR = 0.04  # allowed relative error of a mean that is read from the bins between the outermost ones
-STEEPEST = 6.0  # power of a value by which a bin's density may grow or fall
 CURVE_ERROR = 0.01  # allowed error of an area that is read from ten bins
 
 
@@ -28,8 +26,7 @@ class ScoreInterval(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     ``value`` is ``None`` if the interval is so wide that a number would be noise.
 
     The probability is over all runs: an interval is printed and misses with a chance of 0.05 or less. Where so few rows
-    are counted that few runs print one, those that do may miss more often. An R2 assumes besides that sums are read
-    from bins to within 4 %, apart from clipped values and the smallest errors, for which it allows in full.
+    are counted that few runs print one, those that do may miss more often.
     """
 
     value: float | None
@@ -72,90 +69,78 @@ def ratio(
     errors: np.ndarray,
     squares: np.ndarray,
     targets: np.ndarray,
-    means: np.ndarray,
+    values: np.ndarray,
     *,
     errors_noise: float,
     targets_noise: float,
-    largest: float,
 ) -> ScoreInterval:
-    """Return the interval of R2: 1 - sum of squared errors / sum of squared deviations from the mean.
+    r"""Return the interval of R2: 1 - sum of squared errors / sum of squared deviations from the mean.
+
+    Each row is counted in one bin of both lists, chosen at random so that the bins' values have the row's own values as
+    their means (:mod:`tacita.tables.random_rounding`). So the rounding is one more part of the sampling, and the spread
+    of the bins' values has it.
 
     Args:
         errors: Noisy counts of squared errors.
-        squares: The mean squared error in each of these bins.
+        squares: The squared error that each of these bins stands for, >= 0, increasing.
         targets: Noisy counts of targets.
-        means: The mean target in each of these bins and the mean of its square, shape (2, bins).
+        values: The target and the squared target that each of these bins stands for, shape (2, bins).
         errors_noise, targets_noise: Standard deviations of the noise on each count.
-        largest: The bound on squared errors and squared targets; what is above counts as the bound.
     """
-    rows = max(float(errors.sum()), 0.0) + math.sqrt(len(errors)) * errors_noise + 1
-    number = max(float(targets.sum()), math.sqrt(len(targets)) * targets_noise, 1.0)
-    mean = float(np.clip(targets @ means[0] / number, means[0, 0], means[0, -1]))
-    deviations = means[1] - 2 * mean * means[0] + mean**2
-    total, all_errors = float(targets @ deviations), float(errors @ squares)
-    total_noise, error_noise = targets_noise * _norm(deviations), errors_noise * _norm(squares)
-    spreads = _spread(errors, squares, errors_noise, rows), _spread(targets, deviations, targets_noise, number)
-    levels = np.concatenate([np.linspace(0, 2, 4001), np.geomspace(2, FARTHEST, 2000)])
-    shifted = (Z * targets_noise * _norm(means[0] - mean)) ** 2 / number  # the most that noise in the mean takes away
-    bins = BIN_ERROR * (max(all_errors, 0.0) + levels * max(total, 0.0)) + levels * shifted
-    lowest = max(float(errors[0]), 0.0) * float(squares[0])
-    clipped = max(float(errors[-1]), 0.0) * (largest - float(squares[-1]))
-    least = all_errors - lowest - levels * (total + _at_bound(targets, deviations, mean, largest))
-    most = all_errors + lowest + clipped - levels * total
-    off = np.maximum(np.maximum(least, -most) - bins, 0.0)
-    sampling = max(rows, number) * (spreads[0] + levels * spreads[1]) ** 2
-    inside = 1 - levels[off**2 <= Z**2 * (sampling + error_noise**2 + (levels * total_noise) ** 2)][::-1]
+    number, number_noise = float(targets.sum()), math.sqrt(len(targets)) * targets_noise
+    if number < max(VISIBLE * number_noise, 2.0):
+        return ScoreInterval(value=None, lower=1 - FARTHEST, upper=1.0)
+    rows = max(float(errors.sum()) + math.sqrt(len(errors)) * errors_noise + 1, number)
+    mean = float(np.clip(targets @ values[0] / number, values[0, 0], values[0, -1]))
+    deviations = values[1] - 2 * mean * values[0] + mean**2
+    all_errors, total = float(errors @ squares), float(targets @ deviations)
+    of_errors = _spread(errors, squares, errors_noise, rows)
+    of_targets = _spread(targets, deviations, targets_noise, number)
+    of_mean = rows * _spread(targets, values[0], targets_noise, number) ** 2
+    hidden = Z**2 * (of_mean + (targets_noise * _norm(values[0] - mean)) ** 2) / number  # by the mean's own error
+    variance = Z**2 * np.array(
+        [
+            rows * of_errors**2 + (errors_noise * _norm(squares)) ** 2,
+            rows * of_errors * of_targets,
+            rows * of_targets**2 + (targets_noise * _norm(deviations)) ** 2,
+        ]
+    )
+    far, below = SKEW_OF_READ * float(deviations.max()), SKEW_OF_READ * min(float(deviations.min()), 0.0)
+    highest = _largest_ratio(all_errors + SKEW_OF_READ * float(squares.max()), total + below, variance)
+    lowest = _smallest_ratio(all_errors, total + hidden + far, variance)
     value = min(max(1 - all_errors / max(total, 1e-9), 1 - FARTHEST), 1.0)
-    return _interval(value, inside, (1 - FARTHEST, 1.0), most=2.0)
+    if lowest > highest:
+        lowest, highest = 0.0, FARTHEST
+    return _between(value, 1 - min(highest, FARTHEST), 1 - min(lowest, FARTHEST), most=2.0)
 
 
-def _at_bound(targets: np.ndarray, deviations: np.ndarray, mean: float, largest: float) -> float:
-    """Return by how much the sum of squared deviations grows if all targets of the two outermost bins are clipped."""
-    ends = (np.array([-1.0, 1.0]) * math.sqrt(largest) - mean) ** 2 - deviations[[0, -1]]
-    return float(np.maximum(targets[[0, -1]], 0.0) @ np.maximum(ends, 0.0))
+def _largest_ratio(errors: float, total: float, variance: np.ndarray) -> float:
+    r"""Return the largest :math:`\rho` with :math:`\rho v - u \le \sqrt{a + 2 b \rho + c \rho^2}`, or ``inf``.
 
-
-def bin_means(
-    counts: np.ndarray, lower: np.ndarray, upper: np.ndarray, powers: Sequence[int], noise_std: float
-) -> np.ndarray:
-    r"""Return the mean of each power of the values within each bin, shape (powers, bins).
-
-    The middle of a bin would be too high, because larger values are rarer, as errors are. So the density within a bin
-    is modelled as a power of the value, whose exponent is read from the neighbouring bins. The noisier the counts, the
-    more the exponent is drawn to -1, for which bins of one ratio are equally full. In a bin that begins at 0 the values
-    are taken to be spread evenly.
-
-    Args:
-        counts: Noisy counts of bins that all have the same ratio ``upper / lower``; the first may begin at 0.
-        lower, upper: The edges of the bins, >= 0, increasing.
-        powers: The powers of the values.
-        noise_std: Standard deviation of the noise on a count.
-
-    Example:
-        >>> bin_means(np.array([70.0, 100.0, 141.0]), np.array([1.0, 2, 4]), np.array([2.0, 4, 8]), (1,), 0.0).round(2)
-        array([[1.47, 2.94, 5.88]])
+    ``errors`` is u, ``total`` v, and ``variance`` (a, b, c).
     """
-    seen = np.log(np.maximum(counts, 0.0) + noise_std + 1)
-    width = np.log(upper[-1] / lower[-1])
-    slopes = np.clip(np.gradient(seen) / width, -STEEPEST, STEEPEST)
-    even = np.stack([upper**power / (power + 1) for power in powers])
-    start = np.where(lower > 0, lower, upper / np.exp(width))
-    curved = np.stack([start**power * _mass(slopes + power, width) / _mass(slopes, width) for power in powers])
-    return np.where(lower > 0, curved, even)
+    constant, middle, square = errors**2 - variance[0], errors * total + variance[1], total**2 - variance[2]
+    if total <= 0 or square <= 0:
+        return math.inf
+    return (middle + math.sqrt(max(middle**2 - square * constant, 0.0))) / square
 
 
-def _mass(exponents: np.ndarray, width: float) -> np.ndarray:
-    """Return the integral of exp(exponent x) over x from 0 to ``width``."""
-    flat = np.abs(exponents) < 1e-9
-    safe = np.where(flat, 1.0, exponents)
-    return np.where(flat, width, np.expm1(safe * width) / safe)
+def _smallest_ratio(errors: float, total: float, variance: np.ndarray) -> float:
+    r"""Return the smallest :math:`\rho \ge 0` with :math:`u - \rho v \le \sqrt{a + 2 b \rho + c \rho^2}`."""
+    constant, middle, square = errors**2 - variance[0], errors * total + variance[1], total**2 - variance[2]
+    if errors <= 0 or constant <= 0:
+        return 0.0
+    if total <= 0 and square >= 0:
+        return math.inf
+    return constant / (middle + math.sqrt(max(middle**2 - square * constant, 0.0)))
 
 
 def _spread(counts: np.ndarray, values: np.ndarray, noise_std: float, rows: float) -> float:
     """Return the standard deviation of the values, with one standard deviation of noise added to their mean square."""
-    mean = float(np.clip(counts @ values / rows, 0.0, values.max()))
+    least, most = float(values.min()), float(values.max())
+    mean = float(np.clip(counts @ values / rows, least, most))
     square = (float(counts @ values**2) + noise_std * _norm(values**2)) / rows
-    return math.sqrt(min(max(square - mean**2, 0.0), mean * (float(values.max()) - mean) + 1e-12))
+    return math.sqrt(min(max(square - mean**2, 0.0), (mean - least) * (most - mean) + 1e-12))
 
 
 def mean_recall(right: np.ndarray, sizes: np.ndarray, parts: int, noise_std: float) -> ScoreInterval | None:
@@ -195,12 +180,6 @@ def area_under_curve(negative: np.ndarray, positive: np.ndarray, noise_std: floa
     fewer = min(fewest)
     shrunk = (area * fewer + 2) / (fewer + 4)
     return _around(area, Z * math.sqrt(shrunk * (1 - shrunk) / fewer + noise) + SKEW / fewer + CURVE_ERROR)
-
-
-def _interval(value: float, inside: np.ndarray, widest: tuple[float, float], most: float) -> ScoreInterval:
-    """Return the interval from the lowest to the highest value inside; without a value if it is wider than ``most``."""
-    lower, upper = (float(inside[0]), float(inside[-1])) if len(inside) else widest
-    return _between(value, lower, upper, most)
 
 
 def _between(value: float, lower: float, upper: float, most: float) -> ScoreInterval:

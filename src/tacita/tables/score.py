@@ -3,14 +3,15 @@ r"""The score: counts over rows held out by coin, and intervals that cover sampl
 A held-out row with a label adds at most 1 to one bin of each of two histograms, which are a block each:
 
 * classification: wrong or right; and its class by the model's log odds (two classes) or by wrong and right (more);
-* regression: the model's squared error, in standardised units, in dyadic bins up to 9 (4 where rows are few); and the
-  target itself.
+* regression: the model's squared error, in standardised units, up to 9 (3 where rows are few); and the target itself.
+  Both are rounded at random to a neighbouring edge, so that the means of what is counted are exact.
 
 A row whose label is not among the model's classes is wrong. A target that is not a number has the largest error.
 Squared errors are taken from targets as they are, not clipped to the bought bounds. Proof of the sensitivity and of the
 intervals: docs/derivations/tables.md.
 """
 
+import math
 from collections.abc import Mapping
 
 import msgspec
@@ -19,13 +20,18 @@ import torch
 from torch import Tensor
 
 from tacita.tables.encoding import Encoder
-from tacita.tables.intervals import ScoreInterval, area_under_curve, bin_means, mean_recall, ratio, share
+from tacita.tables.intervals import ScoreInterval, area_under_curve, mean_recall, ratio, share
+from tacita.tables.random_rounding import pairs, rounded
 
 LARGEST_ERROR = 9.0  # bound on squared errors: three standard deviations of the target
-SMALLER_ERROR = 4.0  # ... two, where noise on the sum of squared targets is more than NOISY of the held-out rows
+SMALLER_ERROR = (
+    3.0  # ... 1.7 of them, where noise on the sum of squared targets is more than NOISY of the held-out rows
+)
 NOISY = 0.17
-ERROR_BINS = 12  # each half as wide as the next; the lowest bin reaches to 0
-TARGET_BINS = 16  # of the standardised target: dyadic bins of its square, by sign
+RATIO = 3.0  # of two neighbouring edges: between them values are rounded at random
+ERROR_BINS = 12  # squared errors that are counted: 0, and the bound over powers of the ratio
+TARGET_BINS = 13  # standardised targets: 0, both bounds over powers of the ratio, and one between each two
+COINS = 3  # of a row: one rounds its squared error, two its target
 ODDS = (-4.0, -2.5, -1.5, -0.75, 0.0, 0.75, 1.5, 2.5, 4.0)  # inner edges of the bins of log odds
 SCORES, CLASSES = "score", "classes"  # the blocks
 
@@ -55,6 +61,7 @@ def score_counts(
     known: np.ndarray,  # (rows,) bool: the target is one of the classes, or a number
     labelled: np.ndarray,  # (rows,) bool: the row has a label, known or not, and is scored
     *,
+    coins: np.ndarray,  # (COINS, rows), uniform in [0, 1): secret, and used for nothing else
     largest: float = LARGEST_ERROR,
 ) -> dict[str, Tensor]:
     """Count exactly, float64, by block. Private. ``largest`` bounds the squared errors and targets of a regression."""
@@ -62,7 +69,7 @@ def score_counts(
     if encoder.task == "classification":
         counts = _class_counts(outputs, target, known, max(len(encoder.classes), 1))
     else:
-        counts = _number_counts(outputs[:, 0], target, known, largest)
+        counts = _number_counts(outputs[:, 0], target, known, coins[:, labelled], largest)
     return {name: torch.from_numpy(values.astype(np.float64)) for name, values in counts.items()}
 
 
@@ -78,31 +85,30 @@ def _class_counts(outputs: np.ndarray, target: np.ndarray, known: np.ndarray, cl
 
 
 def _number_counts(
-    predicted: np.ndarray, target: np.ndarray, known: np.ndarray, largest: float
+    predicted: np.ndarray, target: np.ndarray, known: np.ndarray, coins: np.ndarray, largest: float
 ) -> dict[str, np.ndarray]:
     with np.errstate(over="ignore", invalid="ignore"):
         squared = np.where(known, (predicted - target) ** 2, largest)
-        place = np.searchsorted(_target_edges(largest)[1:-1], target[known], side="right")
+    squared = np.where(np.isfinite(squared), squared, largest)
+    places = (
+        rounded(squared, _error_edges(largest), coins[:1]),
+        rounded(target[known], _target_edges(largest), coins[1:, known]),
+    )
     return {
-        SCORES: np.bincount(_error_bins(squared, largest), minlength=ERROR_BINS),
-        CLASSES: np.bincount(place, minlength=TARGET_BINS),
+        SCORES: np.bincount(places[0], minlength=ERROR_BINS),
+        CLASSES: np.bincount(places[1], minlength=TARGET_BINS),
     }
 
 
+def _error_edges(largest: float) -> np.ndarray:
+    """Return the squared errors that are counted, increasing, shape (ERROR_BINS,)."""
+    return np.concatenate([[0.0], largest / RATIO ** np.arange(ERROR_BINS - 2, -1, -1)])
+
+
 def _target_edges(largest: float) -> np.ndarray:
-    half = np.sqrt(largest / np.exp2(np.arange(TARGET_BINS // 2)))
+    """Return the standardised targets between which targets are rounded, increasing; half of the bins lie between."""
+    half = math.sqrt(largest) / RATIO ** np.arange(TARGET_BINS // 4)
     return np.concatenate([-half, [0.0], half[::-1]])
-
-
-def _error_edges(largest: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return the lower and the upper edges of the bins of squared errors, increasing, each of shape (ERROR_BINS,)."""
-    upper = largest / np.exp2(np.arange(ERROR_BINS - 1, -1, -1))
-    return np.concatenate([[0.0], upper[:-1]]), upper
-
-
-def _error_bins(squared: np.ndarray, largest: float) -> np.ndarray:
-    finite = np.where(np.isfinite(squared), squared, largest)
-    return np.searchsorted(_error_edges(largest)[1][:-1], finite, side="left")
 
 
 def largest_error(noise_std: Mapping[str, float], rows: float) -> float:
@@ -119,8 +125,7 @@ def largest_error(noise_std: Mapping[str, float], rows: float) -> float:
         >>> largest_error({"classes": 9.5}, 400), largest_error({"classes": 9.5}, 4000)
         (4.0, 9.0)
     """
-    squares = _target_edges(LARGEST_ERROR) ** 2
-    noise = noise_std[CLASSES] * float(np.linalg.norm(squares))
+    noise = noise_std[CLASSES] * float(np.linalg.norm(pairs(_target_edges(LARGEST_ERROR))[1]))
     return LARGEST_ERROR if noise <= NOISY * rows else SMALLER_ERROR
 
 
@@ -138,28 +143,15 @@ def read_score(
             auc=area_under_curve(classes[0], classes[1], noise_std[CLASSES]) if len(classes) == 2 else None,
             sizes=tuple(float(size) for size in classes.sum(axis=1)),
         )
-    lower, upper = _error_edges(largest)
-    squares = bin_means(scores, lower, upper, (1,), noise_std[SCORES])[0]
     value = ratio(
         scores,
-        squares,
+        _error_edges(largest),
         classes,
-        _target_means(classes, noise_std[CLASSES], largest),
+        pairs(_target_edges(largest)),
         errors_noise=noise_std[SCORES],
         targets_noise=noise_std[CLASSES],
-        largest=largest,
     )
     return Score(rows=rows, value=value)
-
-
-def _target_means(counts: np.ndarray, noise_std: float, largest: float) -> np.ndarray:
-    """Return mean and mean square of each bin of targets, shape (2, TARGET_BINS); each sign is read by itself."""
-    half = TARGET_BINS // 2
-    edges = _target_edges(largest)[half:]
-    below, above = (
-        bin_means(side, edges[:-1], edges[1:], (1, 2), noise_std) for side in (counts[:half][::-1], counts[half:])
-    )
-    return np.concatenate([below[:, ::-1] * [[-1], [1]], above], axis=1)
 
 
 def _right_and_all(classes: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
