@@ -44,5 +44,5 @@ def test_memory_of_another_size_is_refused():
 
 
 def test_an_operator_of_somebody_else_is_refused():
-    with pytest.raises(UnsupportedModuleError, match="tacita_tests.doubled.default is not one of PyTorch's own"):
+    with pytest.raises(UnsupportedModuleError, match=r"tacita_tests\.doubled\.default is not one of PyTorch's own"):
         checked(doubled)
