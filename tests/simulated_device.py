@@ -113,11 +113,10 @@ class _Module:
     def _is_in_bad_fork(self) -> bool:
         return False
 
-    def current_stream(self) -> None:
-        return None
+    def current_stream(self) -> "_Stream":
+        return _STREAM
 
-    def stream(self, stream: None) -> AbstractContextManager[None]:
-        """Checkpoints of several processes copy on the first device that there is, also where nothing lives on it."""
+    def stream(self, stream: "_Stream") -> AbstractContextManager[None]:
         return nullcontext()
 
     def manual_seed(self, seed: int) -> None:
@@ -133,6 +132,16 @@ class _Module:
 
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
         return [torch.bfloat16, torch.float16]
+
+
+class _Stream:
+    """The only stream: work is done when it is asked for. Checkpoints of several processes copy on one."""
+
+    def synchronize(self) -> None:
+        pass
+
+
+_STREAM = _Stream()
 
 
 class _DLDevice(ctypes.Structure):
