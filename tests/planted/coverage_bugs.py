@@ -5,14 +5,13 @@ from contextlib import nullcontext
 from torch import Tensor
 
 from tacita.gradients import lent_memory, retention
-from tacita.gradients.ghost import capture, channel_map, engine, lstm_steps
+from tacita.gradients.ghost import capture, engine, lstm_steps
 from tacita.gradients.ghost.derived import Derived
 from tests.planted.plant import bug, put
 
 LOOP = "tests/gradients/test_loop.py::"
 LENT = "tests/gradients/test_lent_memory.py::"
 LSTM = "tests/gradients/test_lstm_steps.py::"
-MAPS = "tests/gradients/test_channel_map.py::"
 RULES = "tests/gradients/test_derived_weights.py::"
 
 
@@ -63,26 +62,7 @@ def pulled_back_in_another_order():
     """Gradients of a standardised weight are pulled back a few rows at a time, the last rows first."""
     pulled = Derived.pulled
 
-    def turned(self, grads, **settings):
-        return [one.flip(0) for one in pulled(self, grads, **settings)]
+    def turned(self, grads):
+        return [one.flip(0) for one in pulled(self, grads)]
 
     put(Derived, "pulled", turned)
-
-
-@bug(54, caught_by=[MAPS + "test_the_graph_alone_tells_what_may_mix_channels"])
-def means_taken_for_means_of_a_channel():
-    """Any mean that a weight is normalised by counts as one over the numbers of a channel, and only a trial decides."""
-    put(channel_map, "_by_channel", lambda small, whole: True)
-
-
-@bug(54, caught_by=[MAPS + "test_what_may_mix_channels_has_no_map"])
-def hooks_of_a_weight_left_out():
-    """A normalised weight's pull-back is read from its graph, and nobody compares it with what autograd does."""
-    put(channel_map, "_agrees", lambda made, tensor, leaves: True)
-
-
-@bug(53, caught_by=[MAPS + "test_memory_that_a_rule_of_the_users_own_returns_is_not_written"])
-def gradients_of_others_overwritten():
-    """Gradients are pulled back in place in the memory that a rule of the user's own returned, maybe the data's."""
-    pulled = Derived.pulled
-    put(Derived, "pulled", lambda self, grads, *, overwrite=False: pulled(self, grads, overwrite=True))

@@ -14,10 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 
-from tacita.gradients.ghost.channel_map import WORTHWHILE, channel_map
-from tacita.gradients.ghost.convolution import ConvolutionRule
 from tacita.gradients.ghost.rule import (
     UNDERNEATH,
     Factors,
@@ -28,7 +25,7 @@ from tacita.gradients.ghost.rule import (
     named_autograd_use,
 )
 from tacita.gradients.record_batch import rules_guarded
-from tacita.gradients.weighted_sums import full_precision, wide
+from tacita.gradients.weighted_sums import wide
 
 AT_ONCE = 2**18  # elements of gradients that are pulled back at once: they stay in a cache over all steps of the way
 
@@ -82,22 +79,12 @@ class Derived:
         found.as_strided(grads.shape, (leaf.numel(), *self.tensor.stride()), start).copy_(grads)
         return found.as_strided((len(grads), *leaf.shape), (leaf.numel(), *leaf.stride()))
 
-    def pulled(self, grads: Tensor, *, overwrite: bool = False) -> list[Tensor]:
-        """Return the gradients of all parameters, each (rows, *parameter); a few rows at a time.
+    def pulled(self, grads: Tensor) -> list[Tensor]:
+        """Return the gradients of all parameters, each (rows, *parameter), for those of the tensor, (rows, *tensor).
 
-        They come from a map of each channel where one is known and worthwhile, and else from autograd.
-
-        Args:
-            grads: The tensor's gradients, (rows, *tensor).
-            overwrite: Their memory may be written.
+        They are pulled back a few rows at a time.
         """
         grads = grads.to(self.tensor.dtype)
-        large = grads.numel() >= WORTHWHILE and not isinstance(grads, FakeTensor)
-        known = channel_map(self.tensor, self.leaves) if large and not self.rearranged else None
-        if known is not None:
-            with full_precision(grads.device):
-                found = known.pulled(grads, AT_ONCE, overwrite=overwrite)
-            return [found[name].view(-1, *leaf.shape) for name, leaf in self.leaves.items()]
         height = max(1, AT_ONCE // max(1, self.tensor.numel()))
         parts = [self._pulled_at_once(rows) for rows in grads.split(height)]
         return [torch.cat(of_one) for of_one in zip(*parts, strict=True)]
@@ -218,7 +205,7 @@ class Derivations:
 
     def __init__(self) -> None:
         self._rules: dict[tuple, RearrangedRule] = {}  # one for all uses that can be merged
-        self._sums: dict[int, tuple[Derived, Tensor, bool]] = {}  # by tensor; its gradients; whether they are our own
+        self._sums: dict[int, tuple[Derived, Tensor]] = {}  # by tensor, with its gradients
 
     def uses(self, use: LayerUse, of_the_call: LayerRule, function: str, source: Derived) -> list[NamedUse]:
         """Return the use of a rearranged parameter, the one of ``use``; remember the gradients of anything else."""
@@ -230,16 +217,14 @@ class Derivations:
             return [NamedUse(rule.wrapped(use), function, {local: name}, rule)]
         grads, key = of_the_call.grads(use)[local], id(source.tensor)
         before = self._sums.get(key)
-        own = before is not None or type(of_the_call) is ConvolutionRule  # a user's own rule may return lent memory
-        self._sums[key] = (source, grads if before is None else before[1] + grads, own)
+        self._sums[key] = (source, grads if before is None else before[1] + grads)
         return []
 
     def pulled_uses(self) -> list[NamedUse]:
         """Return the uses of parameters from which something else than a rearrangement was computed."""
         found = []
-        for source, grads, own in self._sums.values():
-            pulled = source.pulled(grads, overwrite=own)
-            found += [named_autograd_use(n, g) for n, g in zip(source.leaves, pulled, strict=True)]
+        for source, grads in self._sums.values():
+            found += [named_autograd_use(n, g) for n, g in zip(source.leaves, source.pulled(grads), strict=True)]
         return found
 
 
