@@ -207,7 +207,7 @@ def test_dates_in_a_csv_are_declared(settings, table):
 
 @pytest.mark.parametrize("declared", ["column", "target"])
 def test_dates_in_a_notation_of_their_own_are_predicted_as_iso_dates(settings, table, declared):
-    days = np.datetime64("2020-01-01") + np.arange(600) % 300
+    days = np.datetime64("2020-01-01") + np.arange(2400) % 300
     written = [f"{day.item():%d.%m.%Y}" for day in days]
     Path("d.csv").write_text("x,day\n" + "".join(f"{k % 300},{day}\n" for k, day in enumerate(written)))
     schema = {

@@ -123,7 +123,7 @@ def largest_error(noise_std: Mapping[str, float], rows: float) -> float:
 
     Example:
         >>> largest_error({"classes": 9.5}, 400), largest_error({"classes": 9.5}, 4000)
-        (4.0, 9.0)
+        (3.0, 9.0)
     """
     noise = noise_std[CLASSES] * float(np.linalg.norm(pairs(_target_edges(LARGEST_ERROR))[1]))
     return LARGEST_ERROR if noise <= NOISY * rows else SMALLER_ERROR
