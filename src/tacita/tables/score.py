@@ -24,10 +24,8 @@ from tacita.tables.intervals import ScoreInterval, area_under_curve, mean_recall
 from tacita.tables.random_rounding import pairs, rounded
 
 LARGEST_ERROR = 9.0  # bound on squared errors: three standard deviations of the target
-SMALLER_ERROR = (
-    3.0  # ... 1.7 of them, where noise on the sum of squared targets is more than NOISY of the held-out rows
-)
-NOISY = 0.17
+SMALLER_ERROR = 3.0  # ... 1.7 of them, where the noise on the sum of squared targets is large
+NOISY = 0.17  # of the held-out rows: what is more is large
 RATIO = 3.0  # of two neighbouring edges: between them values are rounded at random
 ERROR_BINS = 12  # squared errors that are counted: 0, and the bound over powers of the ratio
 TARGET_BINS = 13  # standardised targets: 0, both bounds over powers of the ratio, and one between each two
