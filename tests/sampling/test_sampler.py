@@ -38,7 +38,7 @@ CASES = [
     (UnitPoissonSampler(sample_rate=0.3, num_records=N, max_rows_per_unit=4), PoissonUnitLaw(0.3, 4), 12.0),
     (FixedSizeSampler(batch_size=7, num_records=N), FixedSizeLaw(7, N), 7.0),
     (FullBatchSampler(num_records=N), FullBatchLaw(), 40.0),
-    (DisjointSampler(num_batches=8, num_records=N, assignment="coin"), DisjointLaw(own_coin=True), 5.0),
+    (DisjointSampler(num_batches=8, num_records=N, assignment="coin"), DisjointLaw(own_coin=True, num_batches=8), 5.0),
     (DisjointSampler(num_batches=8, num_records=N, assignment="index"), DisjointLaw(own_coin=False), 5.0),
     (
         ShuffledEpochsSampler(batches_per_epoch=5, num_records=N, assignment="coin"),

@@ -62,13 +62,14 @@ class GaussianFilter:
         squares = []
         for spend in spends:
             spent = spend.guarantee
-            if spent.mu is None or spent.additive_delta > 0 or spent.coupling_gap > 0:
+            mu = spent.mu if spend.event.per_query else spent.unsampled_mu  # which is that of assigned batches
+            if mu is None or spent.additive_delta > 0 or spent.coupling_gap > 0:
                 raise UnsupportedEventError(
                     f"{type(spend.event).__name__} is not one Gaussian query (its records are sampled, or its noise is "
                     "of another kind) and cannot pass a Gaussian filter. Build the ledger with filter_order instead; "
                     "or without a filter, and set a share aside (register_share)."
                 )
-            squares.append(spent.mu**2)
+            squares.append(mu**2)
         return math.fsum(squares) / 2
 
     def epsilon(self, delta: float, divergence: float | None = None) -> float:

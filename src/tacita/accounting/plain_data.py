@@ -49,7 +49,7 @@ class PlainData(ABC):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Build the object that ``data`` describes.
+        """Build the object that ``data`` describes. A field that has a default may be missing, as in older ledgers.
 
         Raises:
             LedgerError: ``data`` has an unknown class, an unknown or missing field, a wrong type, or a value that the
@@ -58,11 +58,11 @@ class PlainData(ABC):
         kind = cls._kind_of(data)
         fields = _field_types(kind)
         given = set(data) - {cls.tag}
-        if given != set(fields):
-            missing, unknown = sorted(set(fields) - given), sorted(map(str, given - set(fields)))
+        missing, unknown = sorted(_required(kind) - given), sorted(map(str, given - set(fields)))
+        if missing or unknown:
             raise LedgerError(f"{kind.__name__}: missing fields {missing}, unknown fields {unknown}.")
         try:
-            return kind(**{name: _decode(name, data[name], wanted) for name, wanted in fields.items()})
+            return kind(**{name: _decode(name, data[name], fields[name]) for name in given})
         except (ValueError, OverflowError) as error:
             raise LedgerError(f"{kind.__name__}: {' '.join(str(error).split())}") from None
 
@@ -98,6 +98,10 @@ def _encode(value: Any) -> Any:
 def _field_types(kind: type[Any]) -> dict[str, Any]:
     hints = typing.get_type_hints(kind)
     return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+
+
+def _required(kind: type[Any]) -> set[str]:
+    return {field.name for field in dataclasses.fields(kind) if field.default is dataclasses.MISSING}
 
 
 def _decode(name: str, value: Any, wanted: Any) -> Any:

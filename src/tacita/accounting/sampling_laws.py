@@ -165,10 +165,23 @@ class AssignedLaw(SamplingLaw):
     """Records are assigned to batches before the queries that read them, for an epoch or for the whole session.
 
     Attributes:
-        own_coin: Whether each record draws its batch by its own coin, so that an absent record moves no other.
+        own_coin: Whether each record draws its batch uniformly by its own coin, so that an absent record moves no other.
     """
 
     own_coin: bool
+    once_in: ClassVar[str]  # what a record is in one query of
+
+    @property
+    @abstractmethod
+    def batches(self) -> int | None:
+        """The number of batches that a record is in one of; ``None`` if it is unknown."""
+
+    def assumptions(self, relation: NeighboringRelation) -> tuple[str, ...]:
+        if self.own_coin and relation != "replace_one":
+            drawn = "each record draws its batch uniformly, by its own secret coin"
+        else:
+            drawn = "the assignment to batches does not depend on the records' values"
+        return (f"no record is in two queries of {self.once_in}", drawn)
 
     @property
     def per_query(self) -> bool:
@@ -184,10 +197,17 @@ class DisjointLaw(AssignedLaw):
     """Each record is in one query of the session at most.
 
     Attributes:
-        own_coin: Whether each record draws its batch by its own coin, so that an absent record moves no other.
+        own_coin: Whether each record draws its batch uniformly by its own coin, so that an absent record moves no other.
+        num_batches: Number of batches; ``None`` (as in older ledgers) if unknown, and then the coins hide nothing.
     """
 
     own_coin: bool
+    num_batches: int | None = None
+    once_in: ClassVar[str] = "the session"
+
+    @property
+    def batches(self) -> int | None:
+        return self.num_batches
 
     @property
     def words(self) -> str:  # type: ignore[override]
@@ -195,9 +215,6 @@ class DisjointLaw(AssignedLaw):
 
     def describe(self) -> str:
         return "Disjoint batches, one pass"
-
-    def assumptions(self, relation: NeighboringRelation) -> tuple[str, ...]:
-        return ("no record is in two queries of the session", _assignment(relation))
 
     def most_draws(self, queries: int) -> int:
         return min(queries, 1)
@@ -209,11 +226,16 @@ class ShuffledEpochsLaw(AssignedLaw):
 
     Attributes:
         batches_per_epoch: Number of batches of an epoch; a record is in one of them.
-        own_coin: Whether each record draws its batch by its own coin, anew in each epoch.
+        own_coin: Whether each record draws its batch uniformly by its own coin, anew in each epoch.
     """
 
     batches_per_epoch: int
     own_coin: bool
+    once_in: ClassVar[str] = "one epoch"
+
+    @property
+    def batches(self) -> int:
+        return self.batches_per_epoch
 
     def __post_init__(self) -> None:
         _validate.count("batches_per_epoch", self.batches_per_epoch)
@@ -224,9 +246,6 @@ class ShuffledEpochsLaw(AssignedLaw):
 
     def describe(self) -> str:
         return f"Shuffled epochs of {self.batches_per_epoch} batches"
-
-    def assumptions(self, relation: NeighboringRelation) -> tuple[str, ...]:
-        return ("no record is in two queries of one epoch", _assignment(relation))
 
     def most_draws(self, queries: int) -> int:
         return -(-queries // self.batches_per_epoch)
@@ -251,9 +270,3 @@ EVERY_LAW: tuple[SamplingLaw, ...] = (
 
 def _assigned(own_coin: bool) -> str:
     return "by each record's own coin" if own_coin else "by index"
-
-
-def _assignment(relation: NeighboringRelation) -> str:
-    if relation == "add_or_remove_one":
-        return "each record draws its batch by its own secret coin"
-    return "the assignment to batches does not depend on the records' values"

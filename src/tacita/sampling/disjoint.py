@@ -50,7 +50,8 @@ class DisjointSampler(Sampler):
 
     @property
     def law(self) -> DisjointLaw:
-        return DisjointLaw(own_coin=self.assignment == "coin")
+        by_coin = self.assignment == "coin"
+        return DisjointLaw(own_coin=by_coin, num_batches=self.num_batches if by_coin else None)
 
     @property
     def sample_rate(self) -> float:  # type: ignore[override]

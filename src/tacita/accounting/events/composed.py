@@ -103,7 +103,9 @@ class SeveralEvent(Event):
         mus = _all_known(part.mu for part in made)
         if mus is not None:
             return gaussian(math.sqrt(queries) * self._joint_mu(mus), **forms)
-        pairs = _all_known(part.pairs for part in made)
+        pairs, unsampled = _all_known(part.pairs for part in made), _all_known(part.unsampled_mu for part in made)
+        if unsampled is not None:
+            forms["unsampled_mu"] = math.sqrt(queries) * self._joint_mu(unsampled)
         return Guarantee(pairs=None if pairs is None else lambda: self._joint_pairs(pairs, queries), **forms)
 
     @abstractmethod

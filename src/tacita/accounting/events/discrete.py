@@ -60,8 +60,10 @@ class DiscreteGaussianEvent(OuterEvent):
         inner = self.inner.guarantee(queries)
         if inner.mu == 0:
             return gaussian(0.0)
-        if inner.mu is not None:  # not amplified: queries, each with the Gaussian's divergence
-            return Guarantee(rdp=inner.rdp) if inner.private else no_guarantee()
+        poisson = isinstance(self.inner, GaussianSumEvent) and isinstance(self.inner.sampling, PoissonLaw)
+        mu = inner.mu if poisson else inner.unsampled_mu  # that a batch is secret gains nothing proved for this noise
+        if mu is not None:  # queries, each with the Gaussian's divergence
+            return Guarantee(rdp=gaussian(mu).rdp) if mu < math.inf else no_guarantee()
         assert isinstance(self.inner, GaussianSumEvent)
         assert isinstance(self.inner.sampling, PoissonLaw)
         rate, ratio = self.inner.sampling.sample_rate, self.inner.ratio

@@ -7,13 +7,14 @@ neighbours under a relation. Proofs: docs/derivations/accounting.md.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from tacita.accounting import _renyi
+from tacita.accounting._allocation_pair import LARGEST_RATIO, AllocationPair
 from tacita.accounting._fixed_size_renyi import fixed_size_divergences
 from tacita.accounting._line_pairs import EnvelopePair, MixturePair, ReplacedPair
 from tacita.accounting.events.event import Event, NoiseSettings, over_noise, reals
@@ -111,6 +112,23 @@ def moved_in_some_queries(event: Any, queries: int) -> Guarantee:
     return gaussian(event.query_mu * math.sqrt(event.sampling.most_draws(queries)) if queries else 0.0)
 
 
+def moved_in_own_batches(event: Any, queries: int) -> Guarantee:
+    """Charge the pair of random allocation, once an epoch, where each record's own secret coin draws its batch.
+
+    ``event`` is a :class:`NoisySumEvent` with assigned batches. The Gaussian queries of :func:`moved_in_some_queries`
+    are a bound as well, and the only one elsewhere: by index, by a permutation, and under replace_one.
+    """
+    known = moved_in_some_queries(event, queries)
+    law, ratio = event.sampling, event.ratio
+    hidden = law.own_coin and event.relation != "replace_one" and (law.batches or 1) > 1
+    if not hidden or known.mu == 0 or ratio > LARGEST_RATIO:
+        return known
+    whole, rest = divmod(min(queries, law.most_draws(queries) * law.batches), law.batches)
+    epochs = ((law.batches, whole), (rest, 1 if rest else 0))
+    parts = tuple((AllocationPair(law.batches, ratio, seen), times) for seen, times in epochs if times)
+    return replace(known, mu=None, delta=None, pairs=lambda: parts)
+
+
 def moved_in_sampled_queries(event: Any, queries: int) -> Guarantee:
     """Charge the pair of the sampled Gaussian mechanism; replace_one has a pair of its own.
 
@@ -161,16 +179,19 @@ def _fixed_size(event: GaussianSumEvent, queries: int) -> Guarantee:
     )
 
 
+def allocated(charge: str) -> Proof:
+    """Return the proof for batches that are assigned: amplified where each record's own coin hides its batch."""
+    replacing = f"{charge}, no amplification, 2C"
+    proof = indexed(f"{charge}, no amplification", moved_in_own_batches, replacing=replacing)
+    return replace(proof, charges=every_relation(f"{charge}, amplified by the secret batch", replacing=replacing))
+
+
 GaussianSumEvent.proofs = {
     PoissonLaw: Proof(every_relation("amplified", replacing="amplified, by its own pair"), moved_in_sampled_queries),
     FullBatchLaw: Proof(every_relation("every query", replacing="every query, 2C"), moved_in_some_queries),
     FixedSizeLaw: Proof({"replace_one": "amplified, by its own pair"}, _fixed_size),
-    DisjointLaw: indexed("one query in all", moved_in_some_queries, replacing="one query in all, 2C"),
-    ShuffledEpochsLaw: indexed(
-        "one query an epoch, no amplification",
-        moved_in_some_queries,
-        replacing="one query an epoch, no amplification, 2C",
-    ),
+    DisjointLaw: allocated("one query in all"),
+    ShuffledEpochsLaw: allocated("one query an epoch"),
     PoissonUnitLaw: Proof({"add_or_remove_one": "amplified, mixture of Gaussians"}, _poisson_units),
 }
 
