@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tacita.ledger import verify_file
 from tacita.ledger.hash_chain import canonical, sha256
-from tacita.ledger.seal import statement_sha256
+from tacita.ledger.records import statement_sha256
 from tacita.ledger.statement import statement_bytes
 from tacita.runs.sealed_run import STATEMENT
 

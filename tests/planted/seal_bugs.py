@@ -3,8 +3,8 @@
 from tacita.cli import trust
 from tacita.ledger import hash_chain as chain
 from tacita.ledger import journal
+from tacita.ledger.records import Seal, statement_sha256
 from tacita.ledger.registry import SessionRegistry
-from tacita.ledger.seal import Seal, statement_sha256
 from tacita.pipeline.models import ModelSpec
 from tacita.runs.folder import RunFolder
 from tacita.runs.sealed_run import SealedRun

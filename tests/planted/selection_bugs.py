@@ -238,7 +238,7 @@ def the_ledger_counts_the_runs():
     def telling(self, found):
         keep(self, found)
         session = sessions[-1]
-        session._write("reserve", session.id, {"first": 0, "last": 0})
+        session._owner.journal.append({"kind": "reserve", "session": session.id, "first": 0, "last": 0})
 
     put(Session, "open", remembered)
     put(WorkingFolder, "record", telling)

@@ -8,7 +8,7 @@ import numpy as np
 
 from tacita.accounting import curve
 from tacita.accounting.attack_accuracy import attack_accuracy
-from tacita.ledger import statement_text
+from tacita.ledger import sections
 from tacita.ledger.verdict import exact_score, verdict
 from tacita.pipeline import run_list, statement_versions
 from tacita.report import run_charts, run_page
@@ -163,7 +163,7 @@ def exact_score_called_private():
 @bug(46, caught_by=[STATEMENT + "test_the_price_of_a_choice_by_hand_stands_first_and_is_rounded_up"])
 def price_of_a_choice_left_out():
     """The price of a choice by hand stands under the caveats alone."""
-    put(statement_text, "CHOSEN", "chosen by nobody")
+    put(sections, "CHOSEN", "chosen by nobody")
 
 
 @bug(

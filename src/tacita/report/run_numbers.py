@@ -14,8 +14,8 @@ from tacita.accounting import PrivacyCurve, Spend, epsilon
 from tacita.accounting.curve import LARGEST_EPSILON
 from tacita.errors import LedgerError, UnsupportedEventError
 from tacita.ledger import Ledger
+from tacita.ledger.sections import PUBLIC_LOSSES
 from tacita.ledger.statement import main_session
-from tacita.ledger.statement_text import PUBLIC_LOSSES
 from tacita.pipeline import check_run
 from tacita.report.one_run import allowed
 from tacita.report.run_audit import RunAudit

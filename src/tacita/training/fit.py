@@ -23,8 +23,8 @@ from tacita.gradients.functional import LossFn
 from tacita.gradients.process_group import Ranks
 from tacita.gradients.sharded import refuse_sharded
 from tacita.ledger import Ledger, Session, Share
-from tacita.ledger.about import check_about
-from tacita.ledger.reservations import BLOCK
+from tacita.ledger.sections import check_about
+from tacita.ledger.session import BLOCK
 from tacita.mechanisms import CalibratedGaussian, form_of
 from tacita.oracles import ClippedGradientOracle, GradientOracle
 from tacita.oracles.following import AtRankZero
