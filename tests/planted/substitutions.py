@@ -1,8 +1,8 @@
 """Planted bugs as substitutions: a file of tacita, a text in it, what stands there instead, and tests that must fail.
 
 ``substitutions.toml`` holds them. A bug needs no internal name to patch, and moving code breaks no bug silently: a text
-that does not stand in its file exactly once is an error. ``make test`` puts them one by one into forks of a process that
-has imported everything (``live.py``). ``make audit`` and this module write each to a temporary copy of the source tree
+that does not stand in its file exactly once is an error. ``make test`` puts each into a fork of a process that has
+imported everything (``live.py``). ``make audit`` and this module write each to a temporary copy of the source tree
 that comes first on the import path, and run its tests in a process of their own, which imported torch beforehand but no
 module of tacita.
 
