@@ -11,7 +11,7 @@ import safetensors.torch
 import torch
 
 import tacita
-from tacita.pipeline import check_run
+from tacita.tables import check_run
 from tacita.training import callbacks
 from tests.devices import models_move_to_the_device, on_each_device
 
