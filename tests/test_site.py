@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-LOADED = re.compile(r"""<(?:script|img|iframe)[^>]*\bsrc="?([^" >]+)|<link[^>]*rel="?stylesheet"?[^>]*href="?([^" >]+)""")
+LOADED = re.compile(
+    r"""<(?:script|img|iframe)[^>]*\bsrc="?([^" >]+)|<link[^>]*rel="?stylesheet"?[^>]*href="?([^" >]+)"""
+)
 
 
 def loaded_from_elsewhere(html: str) -> list[str]:
