@@ -421,7 +421,7 @@ def answer_once(
     with line.lock, line.turn():
         if not line.commit(line.begin(), {block: dict(named) for block, named in values.items()}):
             raise ResumeError(
-                f"session {session.id!r} was released before with other values: the data are not those that the run "
+                f"session {session.id!r} was released before with other counts: the data are not those that the run "
                 "started with. Restore them."
             )
         released = line.noisy()
