@@ -13,7 +13,7 @@ from tacita.accounting import ConditionalEvent, Event, NeighboringRelation, Part
 from tacita.errors import LedgerError
 from tacita.estimators.estimator import Estimator
 from tacita.ledger import Session, Share, settings_sha256
-from tacita.ledger.reservations import BLOCK
+from tacita.ledger.session import BLOCK
 from tacita.mechanisms import CalibratedGaussian, Mechanism
 from tacita.oracles.records import OracleData, check_units
 from tacita.random import Randomness

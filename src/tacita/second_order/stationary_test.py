@@ -21,7 +21,7 @@ from tacita.errors import BudgetExceededError, ResumeError
 from tacita.gradients.functional import LossFn
 from tacita.gradients.sharded import refuse_sharded
 from tacita.ledger import Ledger, Session, Share
-from tacita.ledger.reservations import BLOCK
+from tacita.ledger.session import BLOCK
 from tacita.oracles.line import Line, answer
 from tacita.oracles.payment import Payment, under_conditions
 from tacita.oracles.records import check_units, network_data
