@@ -14,12 +14,13 @@ from tacita.accounting import PrivacyCurve, Spend, epsilon
 from tacita.accounting.curve import LARGEST_EPSILON
 from tacita.errors import LedgerError, UnsupportedEventError
 from tacita.ledger import Ledger
+from tacita.ledger.sections import PUBLIC_LOSSES
 from tacita.ledger.statement import main_session
-from tacita.ledger.statement_text import PUBLIC_LOSSES
-from tacita.pipeline import check_run
+from tacita.ledger.verdict import Verdict, verdict
 from tacita.report.one_run import allowed
 from tacita.report.run_audit import RunAudit
 from tacita.runs.sealed_run import LEDGER, SealedRun
+from tacita.tables import check_run
 
 DELTAS = tuple(10.0**exponent for exponent in range(-10, -1))
 RATES = (1e-4, 1e-3, 1e-2, 0.1, 0.5)  # false positive rates of the table
@@ -96,7 +97,12 @@ class RunNumbers:
     @property
     def guaranteed(self) -> bool:
         """Whether anything is: nothing was changed or refuted, and the verdict is private, if only under conditions."""
-        return not self.faults and not self.refuted and str(self.fields.get("verdict")).startswith("private")
+        return not self.faults and not self.refuted and self.verdict.guaranteed
+
+    @property
+    def verdict(self) -> Verdict:
+        """What the statement comes to, if nothing was changed or refuted."""
+        return verdict(self.fields)
 
     def most_true_positives(self, rates: np.ndarray) -> np.ndarray:
         """Return the largest true positive rate of any attack at each false positive rate.
