@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from tacita.accounting import GaussianSumEvent, PoissonLaw, gaussian_epsilon
+from tacita.accounting import DisjointLaw, GaussianSumEvent, PoissonLaw, ShuffledEpochsLaw, gaussian_epsilon
 from tacita.cli.named_audits import READY
 from tacita.ledger import Ledger
 from tacita.testing.adversaries import ADVERSARIES, EMPTY, Adversary
@@ -88,6 +88,29 @@ def test_persons_are_not_charged_as_rows():
     )
     ledger.register(event, planned_queries=20)
     assert ready("units", runs=20_000, claim=Claim.of(ledger, 1e-2)).verdict == "refuted"
+
+
+@pytest.mark.parametrize("name", ["one-pass", "shuffled-epochs"])
+def test_a_record_in_one_of_four_batches_is_not_charged_as_in_one_of_eight(name):
+    law, queries, noise_std = {
+        "one-pass": (DisjointLaw(own_coin=True, num_batches=8), 8, 1.0),
+        "shuffled-epochs": (ShuffledEpochsLaw(8, own_coin=True), 24, 2.0),
+    }[name]
+    ledger = Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one row")
+    event = GaussianSumEvent(
+        relation="add_or_remove_one", max_contribution=(1.0,), noise_std=(noise_std,), sampling=law
+    )
+    ledger.register(event, planned_queries=queries)
+    assert ready(name, runs=100_000, claim=Claim.of(ledger, 1e-2)).verdict == "refuted"
+
+
+@pytest.mark.parametrize("relation", ["add_or_remove_one", "replace_one", "zero_out_one"])
+@pytest.mark.parametrize("name", ["one-pass-coin", "epochs-permutation"])
+def test_the_attacker_knows_a_records_batch_where_the_claim_concedes_it(name, relation):
+    if (name, relation) == ("epochs-permutation", "add_or_remove_one"):
+        pytest.skip("refused")
+    (arena,) = arenas_of(ORACLES[name], relation, 1e-2, [ADVERSARIES["constant gradient"]], columns=2)
+    assert arena.parts.coins_known == (name == "epochs-permutation" or relation == "replace_one")
 
 
 def test_a_third_party_is_asked_query_by_query_and_the_result_says_so():

@@ -100,6 +100,67 @@ def test_another_law_than_the_one_that_is_stated_is_seen(settings, message):
         check_sampler(OneBug(**settings))
 
 
+@dataclass(frozen=True, kw_only=True)
+class OwnCoins(Sampler):
+    """Epochs of batches by own coins, by hand, with at most one bug."""
+
+    bug: str = ""
+    num_records: int = ROWS
+    batches: int = 4
+    requires_public_count: bool = False
+
+    @property
+    def law(self):
+        return ShuffledEpochsLaw(self.batches, own_coin=True)
+
+    @property
+    def sample_rate(self):
+        return 1 / self.batches
+
+    @property
+    def expected_batch_size(self):
+        return self.num_records / self.batches
+
+    @property
+    def queries_per_epoch(self):
+        return self.batches
+
+    def draw(self, query, coins, num_rows):
+        self._check_draw(query, num_rows)
+        epoch, batch = divmod(query, self.batches)
+        again = 0 if self.bug in ("once for all epochs", "there and back") else epoch
+        stream = coins.for_session()
+        drawn = stream.integers(num_rows, self.batches, 1000 * again)
+        if self.bug == "not uniform":
+            drawn = np.minimum(drawn, stream.integers(num_rows, 10, 1000 * again + 500))
+        if self.bug == "one coin for all rows":
+            drawn = stream.integers(1, self.batches, 1000 * again).repeat(num_rows)
+        if self.bug == "one after the other":
+            drawn = (stream.integers(1, self.batches, 1000 * again) + np.arange(num_rows)) % self.batches
+        if self.bug == "there and back" and epoch % 2:
+            drawn = self.batches - 1 - drawn
+        return np.flatnonzero(drawn == batch)
+
+
+def test_own_coins_without_a_bug_keep_the_contract():
+    check_sampler(OwnCoins())
+
+
+@pytest.mark.parametrize(
+    ("bug", "message"),
+    [
+        ("not uniform", "rows are in a batch of an epoch"),
+        ("one coin for all rows", "rows are in a batch|two batches by coin"),
+        ("one after the other", "two batches by coin"),
+        ("once for all epochs", "two batches by coin"),
+        ("there and back", "two batches by coin"),
+    ],
+)
+def test_coins_that_are_not_uniform_or_depend_on_others_are_seen(bug, message):
+    with pytest.raises(AssertionError, match=message):
+        check_sampler(OwnCoins(bug=bug))
+
+
 def test_what_is_no_sampler_or_too_large_is_refused():
     with pytest.raises(TypeError, match="must be a tacita sampler"):
         check_sampler(32)  # type: ignore[arg-type]

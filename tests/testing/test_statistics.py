@@ -5,7 +5,7 @@ import pytest
 import scipy.stats
 import torch
 
-from tacita.accounting import FixedSizeLaw, FullBatchLaw, PoissonLaw, PoissonUnitLaw
+from tacita.accounting import FixedSizeLaw, FullBatchLaw, PoissonLaw, PoissonUnitLaw, ShuffledEpochsLaw
 from tacita.testing.simulator import Trace
 from tacita.testing.statistics import (
     STATISTICS,
@@ -56,6 +56,16 @@ RATIOS = {
     "units": (pilot(PoissonUnitLaw(0.2, 3), copies=3), mixture(BINOMIAL, MOVED) - mixture([1.0], 0)),
     "full-batch": (pilot(FullBatchLaw(), coins_known=True), mixture([0, 1.0], MOVED) - mixture([1.0], 0)),
 }
+
+
+def test_batches_by_own_coins_give_one_mixture_an_epoch():
+    """Two epochs of 3 batches, of which the last is not released in full."""
+    x = np.random.default_rng(0).normal(size=(20, 5))
+    score = LikelihoodRatio().fit(pilot(ShuffledEpochsLaw(3, own_coin=True)))
+    ratios = np.exp(MOVED * np.pad(x, ((0, 0), (0, 1))) - MOVED**2 / 2)
+    ratios[:, 5] = 1.0  # the record may be in the batch to come
+    exact = np.log(ratios.reshape(20, 2, 3).mean(axis=2)).sum(axis=1)
+    assert score(trace(0 * x, np.ones(x.shape, int), residual=x)) == pytest.approx(exact, abs=1e-5)
 
 
 @pytest.mark.parametrize(("fitted", "exact"), RATIOS.values(), ids=RATIOS)

@@ -176,6 +176,10 @@ class AssignedLaw(SamplingLaw):
     def batches(self) -> int | None:
         """The number of batches that a record is in one of; ``None`` if it is unknown."""
 
+    def secret_batches(self, relation: NeighboringRelation) -> int:
+        """Return among how many batches a record's own is secret, as far as a guarantee uses that; 1 if it is known."""
+        return (self.batches or 1) if self.own_coin and relation != "replace_one" else 1
+
     def assumptions(self, relation: NeighboringRelation) -> tuple[str, ...]:
         if self.own_coin and relation != "replace_one":
             drawn = "each record draws its batch uniformly, by its own secret coin"

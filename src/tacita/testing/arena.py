@@ -122,10 +122,10 @@ def arenas_of(
         if key not in known:
             known[key] = claim or Claim.of(ledgers[0], delta, multiples)
         queries = ledgers[0].sessions[-1].planned_queries
-        parts = parts_of(oracles[0], queries)
+        parts = parts_of(oracles[0], queries, relation)
         worlds = None
         if parts is not None:
-            worlds = worlds_of(adversary, relation, parts, gradients_of(oracles[0]), gradients_of(oracles[1]))
+            worlds = worlds_of(adversary, parts, gradients_of(oracles[0]), gradients_of(oracles[1]))
         found.append(Arena(adversary, known[key], oracles, ledgers, make, Asking(columns, queries), parts, worlds))
     return found
 

@@ -12,6 +12,7 @@ import numpy as np
 from scipy import stats
 
 from tacita.accounting import FixedSizeLaw, SamplingLaw
+from tacita.accounting.sampling_laws import AssignedLaw
 from tacita.random import QueryCoins, Randomness
 from tacita.sampling import Sampler, as_sampler
 from tacita.testing.simulator import masks_of
@@ -19,6 +20,8 @@ from tacita.testing.simulator import masks_of
 FALSE_ALARM = 1e-6  # of one call, over all frequencies that are compared
 SESSIONS, RUNS = 1500, 20_000  # drawn one by one; drawn at once by a sampler that has its own ``masks``
 QUERIES = 3  # of a session whose frequencies are counted
+EPOCHS = 2  # of a session whose assignments are counted
+LEAST_SESSIONS, MOST_DRAWS = 150, 30_000  # fewer sessions where each has many queries
 MOST_ROWS, MOST_QUERIES = 200, 200
 COUNTED_ROWS = 5  # whose joint frequencies are counted
 
@@ -38,6 +41,8 @@ def check_sampler(sampler: Sampler) -> None:
     * Where the law has a chance that a record enters a query, rows enter with that chance, independently in two
       queries, and independently of one another unless the law says that a record's absence moves others. Many runs
       drawn at once by ``masks`` have the same law.
+    * Where each record draws its batch of an epoch by its own coin, all batches have the same chance, and a record's
+      batch does not depend on another's, nor on its own of another epoch.
 
     A sampler that states a law it does not have is charged for another session than the one that runs, and
     :func:`tacita.testing.check_oracle` cannot see every such case.
@@ -63,11 +68,17 @@ def check_sampler(sampler: Sampler) -> None:
     _check_other_rows(sampler, rows)
     _check_queries(sampler, rows)
     _check_epochs(sampler, rows)
-    if law.query_chance is not None:
-        kinds = [("draw", _drawn_one_by_one(sampler, rows))]
-        kinds += [("masks", _drawn_at_once(sampler, rows))] if type(sampler).masks is not Sampler.masks else []
-        for name, found in kinds:
+    batches = law.batches if isinstance(law, AssignedLaw) and law.own_coin else None
+    kinds = [("draw", _drawn_one_by_one)]
+    kinds += [("masks", _drawn_at_once)] if type(sampler).masks is not Sampler.masks else []
+    for name, drawn in kinds:
+        if law.query_chance is not None:
+            found = np.stack(list(drawn(sampler, rows, _some(sampler, QUERIES))), axis=1)
             _check_law(name, found, law, FALSE_ALARM / len(kinds))
+        if batches is not None:
+            assert sampler.queries_per_epoch == batches, "queries_per_epoch must be the law's number of batches."
+            queries = _some(sampler, EPOCHS * batches)
+            _check_coins(name, drawn(sampler, rows, queries), batches, FALSE_ALARM / len(kinds))
 
 
 def _check_settings(sampler: Sampler) -> None:
@@ -160,14 +171,38 @@ def _check_epochs(sampler: Sampler, rows: int) -> None:
             )
 
 
-def _drawn_one_by_one(sampler: Sampler, rows: int) -> np.ndarray:
-    queries = range(_some(sampler, QUERIES))
-    return np.stack([[sampler.mask(query, _coins(seed), rows) for query in queries] for seed in range(SESSIONS)])
+def _drawn_one_by_one(sampler: Sampler, rows: int, queries: int) -> Iterator[np.ndarray]:
+    """Yield the batches of each query in many sessions, (sessions, rows)."""
+    sessions = [_coins(seed) for seed in range(min(SESSIONS, max(LEAST_SESSIONS, MOST_DRAWS // queries)))]
+    for first in range(0, queries, sampler.queries_per_epoch):
+        here = range(first, min(first + sampler.queries_per_epoch, queries))
+        yield from np.stack([[sampler.mask(query, coins, rows) for query in here] for coins in sessions], axis=1)
 
 
-def _drawn_at_once(sampler: Sampler, rows: int) -> np.ndarray:
+def _drawn_at_once(sampler: Sampler, rows: int, queries: int) -> Iterator[np.ndarray]:
+    """Yield the batches of each query in many runs, (runs, rows)."""
     draw = masks_of(sampler)
-    return np.stack([draw(query, _coins(0), rows, RUNS) for query in range(_some(sampler, QUERIES))], axis=1)
+    return (draw(query, _coins(0), rows, RUNS) for query in range(queries))
+
+
+def _check_coins(name: str, drawn: Iterator[np.ndarray], batches: int, false_alarm: float) -> None:
+    """Check that every record's batch of every epoch is uniform and depends on no other: ``drawn`` is by query."""
+    found = []
+    while epoch := list(itertools.islice(drawn, batches)):
+        masks = np.stack(epoch)
+        assert (masks.sum(axis=0) == 1).all(), f"{name}: a row must be in one batch of every epoch."
+        found.append(masks.argmax(axis=0))
+    trials, rows = found[0].shape
+    of_batches = [np.bincount(batch.ravel(), minlength=batches) for batch in found]
+    of_rows = [np.bincount(column, minlength=batches) for batch in found for column in batch.T]
+    places = [batch[:, row] for batch in found for row in range(min(rows, COUNTED_ROWS))]
+    pairs = [(one + sign * other) % batches for one, other in itertools.combinations(places, 2) for sign in (1, -1)]
+    share = false_alarm / 3
+    _check_frequencies(f"{name}: rows are in a batch of an epoch", of_batches, trials * rows, 1 / batches, share)
+    _check_frequencies(f"{name}: a row is in a batch of an epoch", of_rows, trials, 1 / batches, share)
+    if pairs:
+        counts = [np.bincount(pair, minlength=batches) for pair in pairs]
+        _check_frequencies(f"{name}: two batches by coin differ or add up,", counts, trials, 1 / batches, share)
 
 
 def _check_law(name: str, found: np.ndarray, law: SamplingLaw, false_alarm: float) -> None:

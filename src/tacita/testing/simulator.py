@@ -26,6 +26,7 @@ from tacita.accounting import (
     PoissonUnitLaw,
     ShuffledEpochsLaw,
 )
+from tacita.accounting.sampling_laws import AssignedLaw
 from tacita.estimators import CappedSum
 from tacita.estimators.estimator import Estimator, Values
 from tacita.gradients.engine import GradientSource
@@ -37,8 +38,7 @@ from tacita.testing.adversaries import Adversary
 
 CACHED = 2**16  # elements of a chunk's tensors in one query; small enough for the processor's cache
 KEPT = 2**22  # elements of a chunk's trace
-COINS_KNOWN = (FullBatchLaw, DisjointLaw, ShuffledEpochsLaw)  # their claims hold even if the assignment is known
-SIMULATED = (*COINS_KNOWN, FixedSizeLaw, PoissonLaw, PoissonUnitLaw)
+SIMULATED = (FullBatchLaw, DisjointLaw, ShuffledEpochsLaw, FixedSizeLaw, PoissonLaw, PoissonUnitLaw)
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,7 @@ class Parts:
         sampler: The oracle's own sampler.
         noise_std: Standard deviation of the noise on each block.
         queries: Number of queries in a run.
+        relation: How the two data sets differ.
     """
 
     estimator: Estimator
@@ -78,11 +79,14 @@ class Parts:
     sampler: Sampler
     noise_std: Mapping[str, float]
     queries: int
+    relation: NeighboringRelation
 
     @property
     def coins_known(self) -> bool:
         """Whether the claim holds even for an adversary who knows in which queries the canary is."""
-        return isinstance(self.sampler.law, COINS_KNOWN)
+        law = self.sampler.law
+        assigned = isinstance(law, AssignedLaw) and law.secret_batches(self.relation) == 1
+        return assigned or isinstance(law, FullBatchLaw)
 
 
 @dataclass(frozen=True)
@@ -122,15 +126,13 @@ class Worlds:
         return GivenEngine(grads, mask=torch.stack([of_actual, of_reference]))
 
 
-def worlds_of(
-    adversary: Adversary, relation: NeighboringRelation, parts: Parts, present: Mapping[str, Tensor], absent
-) -> Worlds:
+def worlds_of(adversary: Adversary, parts: Parts, present: Mapping[str, Tensor], absent) -> Worlds:
     """Return the worlds of ``adversary``, given the gradients of its two data sets.
 
     Under fixed-size sampling a batch without the canary has another record in its place, so the reference has the
     replacement there. Under the other laws the canary's rows are absent from the reference.
     """
-    kept = None if relation == "add_or_remove_one" else absent
+    kept = None if parts.relation == "add_or_remove_one" else absent
     num_rows = len(next(iter(present.values())))
     return Worlds(
         present=present,
@@ -244,7 +246,7 @@ def _whitened(values: Values, reference: Values, noise_std: Mapping[str, float])
     return torch.cat(parts, dim=1)
 
 
-def parts_of(oracle: Any, queries: int) -> Parts | None:
+def parts_of(oracle: Any, queries: int, relation: NeighboringRelation) -> Parts | None:
     """Return the parts of an oracle; ``None`` if they are missing or its sampling law is unknown."""
     line = getattr(oracle, "line", None)
     noise_std = getattr(line, "noise_std", None) or getattr(oracle, "noise_std", None)
@@ -253,7 +255,7 @@ def parts_of(oracle: Any, queries: int) -> Parts | None:
         return None
     if not isinstance(oracle.sampler.law, SIMULATED) or isinstance(oracle.estimator, CappedSum):
         return None  # a capped sum needs the activations of its own engine
-    return Parts(oracle.estimator, oracle.mechanism, oracle.sampler, dict(noise_std), queries)
+    return Parts(oracle.estimator, oracle.mechanism, oracle.sampler, dict(noise_std), queries, relation)
 
 
 def gradients_of(oracle: Any) -> dict[str, Tensor]:

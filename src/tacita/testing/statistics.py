@@ -7,7 +7,8 @@ For estimators without a state the exact likelihood ratio is known. Let x be the
 one row of the canary. A canary that is in for certain gives :math:`\log \Lambda = \langle x, m \rangle - |m|^2/2 =:
 \ell(m)`; a canary that is in with probability q, :math:`\log(1 - q + q e^{\ell(m)})`; one with k rows,
 :math:`\log \sum_j \mathrm{Binom}(k, q)(j)\, e^{\ell(jm)}`. Under replace_one the same term for the replacement is
-subtracted. The terms of all queries are added.
+subtracted. The terms of all queries are added. A canary that is in one of b batches, in secret, gives :math:`\log
+\frac1b \sum_i e^{\ell_i(m)}` an epoch, where batches not yet released count as 1.
 """
 
 import functools
@@ -22,6 +23,7 @@ from scipy import stats
 from torch import Tensor
 
 from tacita.accounting import FixedSizeLaw, PoissonLaw, PoissonUnitLaw, SamplingLaw
+from tacita.accounting.sampling_laws import AssignedLaw
 from tacita.testing.simulator import Trace
 
 PATTERNS = 256
@@ -71,6 +73,8 @@ class LikelihoodRatio(Statistic):
             return None
         if pilot.coins_known:
             return _known_coins(pilot)
+        if isinstance(pilot.law, AssignedLaw):
+            return _allocated(pilot, pilot.law.batches or 1)
         rate = _rate(pilot.law)
         return None if rate is None else _mixtures(pilot, rate)
 
@@ -239,6 +243,21 @@ def _known_coins(pilot: Pilot) -> Score:
         x, drawn = trace.residual.double(), trace.drawn.double()
         ratios = [drawn * (x @ m) - drawn.square() * m.square().sum() / 2 for m in one_row]
         return (ratios[0] - ratios[1]).sum(dim=1).numpy()
+
+    return score
+
+
+def _allocated(pilot: Pilot, batches: int) -> Score:
+    one_row = _one_row(pilot.present), _one_row(pilot.absent)
+
+    def log_means(x: Tensor, m: Tensor) -> Tensor:
+        ratios = x @ m - m.square().sum() / 2
+        epochs = torch.nn.functional.pad(ratios, (0, -ratios.shape[1] % batches)).unflatten(1, (-1, batches))
+        return epochs.logsumexp(dim=-1) - math.log(batches)
+
+    def score(trace: Trace) -> np.ndarray:
+        x = trace.residual.double()
+        return (log_means(x, one_row[0]) - log_means(x, one_row[1])).sum(dim=1).numpy()
 
     return score
 

@@ -120,12 +120,12 @@ def moved_in_own_batches(event: Any, queries: int) -> Guarantee:
     """
     known = moved_in_some_queries(event, queries)
     law, ratio = event.sampling, event.ratio
-    hidden = law.own_coin and event.relation != "replace_one" and (law.batches or 1) > 1
-    if not hidden or known.mu == 0 or ratio > LARGEST_RATIO:
+    batches = law.secret_batches(event.relation)
+    if batches == 1 or known.mu == 0 or ratio > LARGEST_RATIO:
         return known
-    whole, rest = divmod(min(queries, law.most_draws(queries) * law.batches), law.batches)
-    epochs = ((law.batches, whole), (rest, 1 if rest else 0))
-    parts = tuple((AllocationPair(law.batches, ratio, seen), times) for seen, times in epochs if times)
+    whole, rest = divmod(min(queries, law.most_draws(queries) * batches), batches)
+    epochs = ((batches, whole), (rest, 1 if rest else 0))
+    parts = tuple((AllocationPair(batches, ratio, seen), times) for seen, times in epochs if times)
     return replace(known, mu=None, delta=None, pairs=lambda: parts)
 
 
