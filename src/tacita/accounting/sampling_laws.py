@@ -165,7 +165,7 @@ class AssignedLaw(SamplingLaw):
     """Records are assigned to batches before the queries that read them, for an epoch or for the whole session.
 
     Attributes:
-        own_coin: Whether each record draws its batch uniformly by its own coin, so that an absent record moves no other.
+        own_coin: Whether each record draws its batch uniformly by its own coin; then an absent record moves no other.
     """
 
     own_coin: bool
@@ -201,7 +201,7 @@ class DisjointLaw(AssignedLaw):
     """Each record is in one query of the session at most.
 
     Attributes:
-        own_coin: Whether each record draws its batch uniformly by its own coin, so that an absent record moves no other.
+        own_coin: Whether each record draws its batch uniformly by its own coin; then an absent record moves no other.
         num_batches: Number of batches; ``None`` (as in older ledgers) if unknown, and then the coins hide nothing.
     """
 

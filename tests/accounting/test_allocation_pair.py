@@ -1,0 +1,205 @@
+"""Random allocation: what was computed elsewhere, quadrature, every adaptive attacker, and the edges."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy.special import ndtr
+
+from tacita import accounting as acc
+from tacita.accounting._allocation_pair import LARGEST_RATIO, AllocationPair
+from tacita.accounting._pld_accountant import EpsilonAt, _larger, directions
+from tacita.accounting.plain_data import PlainData
+
+DELTA = 1e-5
+
+
+def one_way(batches, ratio, epochs=1, *, seen=None, swapped=False):
+    """Return epsilon in one direction."""
+    pair = AllocationPair(batches, ratio, seen or batches)
+    return _larger([EpsilonAt(((pair, epochs),), swapped, DELTA)]).value
+
+
+def of_law(batches, ratio, eps, *, swapped, seen=None):
+    """Return delta of one epoch in one direction, straight from the law of losses."""
+    law = AllocationPair(batches, ratio, seen or batches).law(0.002, 1e-14, swapped=swapped)
+    assert law.masses.sum() + law.infinity >= 1 - 1e-15
+    return float(law.masses @ np.maximum(0.0, -np.expm1(eps - law.losses))) + law.infinity
+
+
+def event(law, noise_std=1.0, relation="add_or_remove_one"):
+    return acc.GaussianSumEvent(relation=relation, sampling=law, max_contribution=(1.0,), noise_std=(noise_std,))
+
+
+def epochs_of(batches):
+    return acc.ShuffledEpochsLaw(batches, own_coin=True)
+
+
+def epsilon(law, queries, noise_std=1.0, relation="add_or_remove_one"):
+    return acc.epsilon([acc.Spend(event(law, noise_std, relation), queries)], DELTA).epsilon
+
+
+@pytest.mark.parametrize(
+    ("batches", "ratio", "epochs", "remove", "add"),
+    [
+        (2, 1.0, 1, 3.6974, 3.0833),
+        (10, 1.0, 1, 2.1889, 1.3649),
+        (20, 1.0, 1, 1.6091, 0.9607),
+        (100, 1.0, 1, 0.6209, 0.4220),
+        (1000, 0.5, 1, 0.0487, 0.0485),
+        (100, 1.0, 5, 1.2059, 1.0465),
+        (100, 0.5, 20, 0.8803, None),
+        (10, 0.5, 20, 3.1569, None),
+        (10, 1.0, 5, 4.2831, None),
+    ],
+)
+def test_epsilon_is_that_of_a_program_with_another_grid(batches, ratio, epochs, remove, add):
+    """Of a linear grid with Fourier transforms, by other hands; the larger direction is what an event costs."""
+    found = one_way(batches, ratio, epochs)
+    assert found == pytest.approx(remove, rel=2e-3)
+    assert add is None or one_way(batches, ratio, epochs, swapped=True) == pytest.approx(add, rel=2e-3)
+    assert epsilon(epochs_of(batches), batches * epochs, 1 / ratio) == pytest.approx(found, rel=1e-3)
+
+
+def excess(volatility, strike, *, swapped):
+    """Return E (Y - K)^+, or E (K - Y)^+, of the ratio Y of a Gaussian query."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        at = np.log(np.maximum(strike, 1e-300)) / volatility
+        call = ndtr(volatility / 2 - at) - strike * ndtr(-volatility / 2 - at)
+        put = strike * ndtr(at + volatility / 2) - ndtr(at - volatility / 2)
+    still = volatility == 0
+    call = np.where(strike <= 0, 1 - strike, np.where(still, np.maximum(0, 1 - strike), call))
+    return np.where(strike <= 0, 0.0, np.where(still, np.maximum(0, strike - 1), put)) if swapped else call
+
+
+def attacked(policy, batches, ratio, eps, *, swapped):
+    """Return delta against an attacker who picks every contribution from what was released, by quadrature.
+
+    ``policy`` is a list of functions: (the releases before, ...) -> share of the largest contribution, in [0, 1].
+    """
+    z = np.linspace(-9, 9 + ratio, {2: 20001, 3: 1201}[batches])
+    chance = np.exp(-z * z / 2) / math.sqrt(2 * math.pi) * (z[1] - z[0])
+    grids = np.meshgrid(*[z] * (batches - 1), indexing="ij", sparse=True)
+    moves = [ratio * np.asarray(share(*grids[:i]), float) for i, share in enumerate(policy)]
+    so_far = sum(np.exp(a * x - a * a / 2) for a, x in zip(moves, grids, strict=False))
+    g = math.exp(eps)
+    inner = excess(moves[-1], (batches / g if swapped else batches * g) - so_far, swapped=swapped)
+    for _ in grids:
+        inner = chance @ inner
+    return float(inner) / batches * (g if swapped else 1.0)
+
+
+def whole(*before):
+    return 1.0
+
+
+def half(*before):
+    return 0.5
+
+
+def stops(*before):
+    return np.where(sum(before) > 0, 0.0, 1.0)
+
+
+def goes_on(*before):
+    return np.where(sum(before) > 0.5, 1.0, 0.3)
+
+
+def follows(*before):
+    return np.clip(np.abs(before[-1]) / 2, 0, 1)
+
+
+FIXED = [(2, 1.0, 1.0), (2, 1.0, 3.08), (2, 3.0, 5.0), (2, 0.1, 0.2), (2, 0.01, 0.02), (3, 1.0, 1.0), (3, 2.0, 5.0)]
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+@pytest.mark.parametrize(("batches", "ratio", "eps"), FIXED)
+def test_delta_is_the_integral_and_never_below(batches, ratio, eps, swapped):
+    true = attacked([whole] * batches, batches, ratio, eps, swapped=swapped)
+    assert true * (1 - 1e-7) <= of_law(batches, ratio, eps, swapped=swapped) <= true * 1.006
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+@pytest.mark.parametrize("later", [half, stops, goes_on, follows])
+@pytest.mark.parametrize(("batches", "ratio", "eps"), [(2, 1.0, 0.3), (2, 2.0, 3.0), (3, 1.0, 0.3), (3, 1.0, 2.0)])
+def test_no_attacker_who_adapts_does_better(batches, ratio, eps, later, swapped):
+    most = attacked([whole] * batches, batches, ratio, eps, swapped=swapped)
+    for policy in ([whole, *[later] * (batches - 1)], [half, *[later] * (batches - 1)], [whole, later, whole]):
+        found = attacked(policy[:batches], batches, ratio, eps, swapped=swapped)
+        assert found < most * (1 + 1e-9)
+        assert found < of_law(batches, ratio, eps, swapped=swapped)
+
+
+def test_the_best_attacker_by_dynamic_programming_contributes_all():
+    """Of all attackers whose second contribution is any function of the first release."""
+    z = np.linspace(-6, 6, 61)[:, None]
+    shares = np.linspace(0, 1, 11)
+    for swapped in (False, True):
+        for first in (0.3, 1.0):
+            strikes = 2 * math.exp(-1 if swapped else 1) - np.exp(first * z - first**2 / 2)
+            best = excess(shares[None, :], strikes, swapped=swapped).max(axis=1)
+            assert best == pytest.approx(excess(np.ones(len(z)), strikes[:, 0], swapped=swapped), abs=1e-15)
+
+
+@pytest.mark.parametrize(("batches", "ratio"), [(2, 1.0), (10, 0.3), (50, 3.0)])
+@pytest.mark.parametrize("eps", [0.1, 1.0])
+def test_one_batch_seen_is_one_poisson_query(batches, ratio, eps):
+    """Of rate 1/b; both directions, so compare with the larger."""
+    true = acc.delta([acc.Spend(event(acc.PoissonLaw(1 / batches), 1 / ratio), 1)], eps).delta
+    found = max(of_law(batches, ratio, eps, swapped=swapped, seen=1) for swapped in (False, True))
+    assert true <= found <= true * 1.006 + 1e-17
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_one_batch_is_the_gaussian_query(swapped):
+    true = acc.gaussian_delta(1.0, 2.0)
+    assert true <= of_law(1, 1.0, 2.0, swapped=swapped) <= true * 1.006
+    assert event(epochs_of(1)).guarantee(3).mu == pytest.approx(math.sqrt(3))
+
+
+def test_epsilon_falls_with_batches_and_rises_with_ratio_epochs_and_what_was_seen():
+    by_batches = [epsilon(epochs_of(b), b) for b in (1, 2, 3, 5, 8, 13, 100)]
+    by_ratio = [epsilon(epochs_of(10), 10, 1 / ratio) for ratio in (0.1, 0.3, 1.0, 2.0, 5.0, 9.9)]
+    by_queries = [epsilon(epochs_of(10), queries) for queries in (1, 4, 9, 10, 11, 20, 30)]
+    assert by_batches == sorted(by_batches, reverse=True)
+    for rising in (by_ratio, by_queries):
+        assert rising == sorted(rising)
+    assert by_queries[-1] < acc.gaussian_epsilon(math.sqrt(3), DELTA)
+
+
+def test_disjoint_batches_are_one_epoch_and_no_more():
+    law = acc.DisjointLaw(own_coin=True, num_batches=10)
+    assert epsilon(law, 10) == epsilon(epochs_of(10), 10)
+    assert epsilon(law, 25) == epsilon(law, 10)
+    assert epsilon(law, 4) == epsilon(epochs_of(10), 4)
+
+
+def test_both_directions_are_composed_each_with_itself():
+    assert directions([(AllocationPair(10, 1.0, 10), 3)]) == (False, True)
+    deltas = {swapped: of_law(10, 1.0, 1.0, swapped=swapped) for swapped in (False, True)}
+    assert deltas[False] != pytest.approx(deltas[True], rel=0.1)
+
+
+@pytest.mark.parametrize("ratio", [1e-4, LARGEST_RATIO])
+def test_extreme_ratios_cost_no_more_than_the_gaussian_query(ratio):
+    found = epsilon(epochs_of(7), 7, 1 / ratio)
+    assert 0 <= found <= acc.gaussian_epsilon(ratio, DELTA) * (1 + 1e-6)
+
+
+def test_where_the_batch_is_no_secret_one_gaussian_query_an_epoch_is_charged():
+    unhidden = [
+        (event(epochs_of(10), relation="replace_one"), 2.0),
+        (event(acc.ShuffledEpochsLaw(10, own_coin=False), relation="zero_out_one"), 1.0),
+        (event(epochs_of(10), 1 / (1.01 * LARGEST_RATIO)), 1.01 * LARGEST_RATIO),
+    ]
+    for charged, mu in unhidden:
+        assert charged.guarantee(30).mu == pytest.approx(mu * math.sqrt(3))
+    assert event(epochs_of(10), relation="zero_out_one").guarantee(30).mu is None
+    assert event(epochs_of(10), 0.0).guarantee(30).mu == math.inf
+
+
+def test_a_line_of_an_older_ledger_keeps_its_charge():
+    law = PlainData.from_dict.__func__(acc.SamplingLaw, {"law": "DisjointLaw", "own_coin": True})
+    assert law == acc.DisjointLaw(own_coin=True)
+    assert event(law).guarantee(10).mu == 1.0
+    assert acc.SamplingLaw.from_dict(acc.DisjointLaw(own_coin=True, num_batches=4).to_dict()).batches == 4
