@@ -180,6 +180,14 @@ def test_both_directions_are_composed_each_with_itself():
     assert deltas[False] != pytest.approx(deltas[True], rel=0.1)
 
 
+@pytest.mark.parametrize("swapped", [False, True])
+def test_what_is_left_out_counts_as_infinite_loss(swapped):
+    """At a tail of 1e-6, the chance of losses that no float of the law holds."""
+    law = AllocationPair(10, 1.0, 10).law(0.01, 1e-6, swapped=swapped)
+    assert 1e-9 < law.infinity < 2e-5
+    assert law.masses.sum() + law.infinity >= 1
+
+
 @pytest.mark.parametrize("ratio", [1e-4, LARGEST_RATIO])
 def test_extreme_ratios_cost_no_more_than_the_gaussian_query(ratio):
     found = epsilon(epochs_of(7), 7, 1 / ratio)

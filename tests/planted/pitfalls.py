@@ -27,7 +27,7 @@ SECTIONS = {
     "Clipping and sensitivity": range(20, 34),
     "Noise, randomness, state": range(34, 53),
     "Found in tacita": range(53, 81),
-    "Found later, in tacita and elsewhere": range(81, 100),
+    "Found later, in tacita and elsewhere": range(81, 101),
 }
 
 PITFALLS = [
@@ -413,5 +413,12 @@ PITFALLS = [
         "a second pass of the model beside the engine (for a Hessian, a score) runs its code on whole batches of "
         "records: one of them moved a private value by 247 times the stated sensitivity, and a row was kept",
         "the products of each record's Hessian are a program; in the loop, code meets one record at a time, on copies",
+    ),
+    Pitfall(
+        100,
+        "amplification by a secret batch of an epoch that others know, or whose coins are not uniform; the last epoch of "
+        "a plan, or another relation, charged by half",
+        "the law says whose batches are secret, and under which relations; a sampler's own coins are held to their "
+        "law, and an attacker knows them wherever the claim does not need them",
     ),
 ]

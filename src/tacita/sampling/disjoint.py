@@ -1,7 +1,7 @@
 """Disjoint batches: each record is in exactly one query of the session (one pass).
 
 Place: [sampling.disjoint] -> gradients. How records are assigned decides under which relations a guarantee is proved.
-Derivation: docs/derivations/accounting.md, one pass.
+Derivations: docs/derivations/accounting.md, one pass; docs/derivations/allocation.md.
 """
 
 from dataclasses import dataclass

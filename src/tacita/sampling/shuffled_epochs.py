@@ -1,7 +1,7 @@
 """Shuffled epochs: each record is in one batch per epoch, and batches are assigned anew each epoch.
 
-Place: [sampling.shuffled_epochs] -> gradients. No amplification is claimed: an epoch costs one Gaussian query.
-Derivation: docs/derivations/accounting.md, one pass.
+Place: [sampling.shuffled_epochs] -> gradients. By permutation an epoch costs one Gaussian query, by each record's own
+coin less. Derivations: docs/derivations/accounting.md, one pass; docs/derivations/allocation.md.
 """
 
 from dataclasses import dataclass
