@@ -416,8 +416,8 @@ PITFALLS = [
     ),
     Pitfall(
         100,
-        "amplification by a secret batch of an epoch that others know, or whose coins are not uniform; the last epoch of "
-        "a plan, or another relation, charged by half",
+        "amplification by a secret batch that others know, or whose coins are not uniform; an epoch that the plan ends "
+        "within, or another relation, charged too little",
         "the law says whose batches are secret, and under which relations; a sampler's own coins are held to their "
         "law, and an attacker knows them wherever the claim does not need them",
     ),
