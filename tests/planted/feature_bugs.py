@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from tacita.features import extraction
 from tacita.ledger import Ledger
 from tacita.oracles import moments
 from tacita.oracles.session_options import SessionOptions
+from tacita.tables import extraction
 from tests.planted.plant import bug, put, swap
 
-EXTRACTION = "tests/features/test_extraction.py::"
+EXTRACTION = "tests/tables/test_extraction.py::"
 MOMENTS = "tests/oracles/test_moments.py::"
 OPTIONS = "tests/oracles/test_session_options.py::"
 

@@ -8,11 +8,11 @@ from tacita import _domains
 from tacita.clipping import FlatClipper
 from tacita.estimators import ClippedSum
 from tacita.methods import ExponentialAverage
-from tacita.pipeline.plan import TablePlan
+from tacita.tables.plan import TablePlan
 from tests.planted.plant import bug, put, swap
 
 VARIANTS = "tests/training/test_fit_variants.py::"
-FEEDBACK = "tests/pipeline/test_feedback.py::"
+FEEDBACK = "tests/tables/test_feedback.py::"
 CONTRACT = "tests/clipped_sgd/test_contract.py::"
 
 

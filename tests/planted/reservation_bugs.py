@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from tacita._lock import HeldLock
 from tacita.ledger import Ledger, Reservations, Session
+from tacita.ledger.records import GiveBack
 from tacita.oracles.session_options import SessionOptions
 from tests.planted.plant import bug, put
 
@@ -18,7 +19,7 @@ def give_back_after(first):
     def give_back(self):
         start = max(first(self), self.last_query + 1)
         if self.state == "open" and start < self.reserved_queries:
-            self._change("give_back", {"first": start, "last": self.reserved_queries - 1})
+            self._change(GiveBack(session=self.id, first=start, last=self.reserved_queries - 1))
 
     put(Session, "give_back", give_back)
 
@@ -62,7 +63,7 @@ def size_of_a_reservation_ignored():
 def used_number_given_back_by_a_line():
     """A ledger is believed that gives back queries which have lines."""
     check = Session._check
-    put(Session, "_check", lambda self, kind, fields: None if kind == "give_back" else check(self, kind, fields))
+    put(Session, "_check", lambda self, change: None if isinstance(change, GiveBack) else check(self, change))
 
 
 @bug(

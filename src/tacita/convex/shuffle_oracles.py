@@ -27,7 +27,7 @@ from tacita.convex.shuffled_sum_event import ShuffledSumEvent
 from tacita.convex.shuffled_sums import ShuffledSums, UserNoise, calibrated, dim_of, group_size
 from tacita.gradients.engine import GradientSource
 from tacita.ledger import Ledger, Session
-from tacita.ledger.reservations import BLOCK as RESERVED
+from tacita.ledger.session import BLOCK as RESERVED
 from tacita.oracles.gradient_oracle import Release
 from tacita.oracles.line import Line
 from tacita.oracles.query_draws import QueryDraws

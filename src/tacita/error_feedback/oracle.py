@@ -12,7 +12,7 @@ from tacita.clipping.clipper import Clipper
 from tacita.error_feedback.feedback import Feedback, as_feedback
 from tacita.gradients.functional import LossFn
 from tacita.ledger import Ledger, Session, Share
-from tacita.ledger.reservations import BLOCK
+from tacita.ledger.session import BLOCK
 from tacita.mechanisms import CalibratedGaussian, Mechanism
 from tacita.oracles.gradient_oracle import GradientOracle
 from tacita.oracles.records import Network

@@ -26,7 +26,7 @@ from tacita.federated.privacy import FederatedPrivacy, TrustedServer
 from tacita.federated.problems import ClientProblem, check_record_sampling
 from tacita.federated.round_noise import Asked, RoundNoise
 from tacita.ledger import Ledger, Session
-from tacita.ledger.reservations import BLOCK
+from tacita.ledger.session import BLOCK
 from tacita.oracles.line import Line
 from tacita.oracles.session_options import SessionOptions
 from tacita.random import Randomness

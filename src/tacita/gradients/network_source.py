@@ -23,7 +23,7 @@ from tacita.gradients.chunked import Chunk, ChunkedEngine
 from tacita.gradients.data import Request, as_rows, requests
 from tacita.gradients.engine import GradientSource, Schedule, Shapes
 from tacita.gradients.engine_choice import choose_method, default_chunk_rows, engine_kind, warn_of_the_loop
-from tacita.gradients.functional import LossFn, trainable
+from tacita.gradients.functional import LossFn, check_loss_fn, trainable
 from tacita.gradients.ghost import GhostEngine
 from tacita.gradients.prefetch import Prefetcher
 from tacita.gradients.process_group import Ranks, tensors_digest
@@ -93,6 +93,7 @@ class NetworkSource(GradientSource):
         max_physical_batch_size: int | None = None,
         process_group: Any = None,
     ):
+        check_loss_fn(loss_fn)
         self.model: nn.Module = model
         self.loss_fn = loss_fn
         self.ranks = Ranks.of(process_group, next(model.parameters(), torch.empty(0)).device)

@@ -19,7 +19,7 @@ from tacita.errors import BudgetExceededError, ResumeError
 from tacita.estimators.estimator import Estimator, Values
 from tacita.gradients.process_group import ALONE, Ranks
 from tacita.ledger import Reservations, Session
-from tacita.ledger.reservations import BLOCK
+from tacita.ledger.session import BLOCK
 from tacita.mechanisms.mechanism import AddsNoise, Blocks, Mechanism
 from tacita.oracles.following import hand_out, tell_again
 from tacita.random import Key, QueryCoins, Randomness, Stream

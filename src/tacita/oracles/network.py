@@ -14,7 +14,7 @@ from tacita.estimators import CappedSum, ClippedSum, Estimator, GridSum
 from tacita.gradients.engine_choice import GHOSTS
 from tacita.gradients.functional import LossFn
 from tacita.ledger import Ledger, Session, Share
-from tacita.ledger.reservations import BLOCK
+from tacita.ledger.session import BLOCK
 from tacita.mechanisms import CalibratedGaussian, Mechanism
 from tacita.oracles.gradient_oracle import GradientOracle
 from tacita.oracles.records import Network

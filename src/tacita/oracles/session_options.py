@@ -11,7 +11,7 @@ from tacita import _validate
 from tacita.accounting import Event, Part, Spend
 from tacita.errors import LedgerError
 from tacita.ledger import Ledger, Session, Share, settings_sha256
-from tacita.ledger.reservations import BLOCK
+from tacita.ledger.session import BLOCK
 from tacita.random import Randomness
 
 

@@ -21,7 +21,7 @@ from tacita.errors import BudgetExceededError, ResumeError
 from tacita.gradients.functional import LossFn
 from tacita.gradients.sharded import refuse_sharded
 from tacita.ledger import Ledger, Session, Share
-from tacita.ledger.reservations import BLOCK
+from tacita.ledger.session import BLOCK
 from tacita.oracles.line import Line
 from tacita.oracles.records import Network, check_units
 from tacita.oracles.session_options import SessionOptions
