@@ -5,7 +5,7 @@ import math
 from tacita.federated import (
     LocalPrivacy,
 )
-from tacita.oracles.session_plan import SessionPlan
+from tacita.oracles.payment import SessionPlan
 from tests.planted.plant import bug, put
 
 DIFFERENCE = "tests/federated/test_clipped_difference.py::"

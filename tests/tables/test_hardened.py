@@ -56,15 +56,19 @@ def test_rounded_noise_costs_what_the_gaussian_costs(settings, table) -> None:
 def test_counts_are_bought_with_whole_noise(settings, table, monkeypatch) -> None:
     """What the mechanism adds is whole before anything rounds it."""
     seen = []
-    release = Line.release
+    commit, noisy = Line.commit, Line.noisy
 
-    def watching(self, query, values):
-        exact = dict(values)  # which a release empties
-        released = release(self, query, values)
-        seen.append((exact, released))
+    def watching(self, query, values, *more):
+        self.exact = dict(values)  # which a commit empties
+        return commit(self, query, values, *more)
+
+    def releasing(self, *dtypes):
+        released = noisy(self, *dtypes)
+        seen.append((self.exact, released))
         return released
 
-    monkeypatch.setattr(purchases_module.Line, "release", watching)
+    monkeypatch.setattr(Line, "commit", watching)
+    monkeypatch.setattr(Line, "noisy", releasing)
     train_table(settings(hardened=True))
     block, target = purchases_module.BLOCK, purchases_module.TARGET
     bought = [set(values) for values, _ in seen if "gradient" not in values and "all" not in values]

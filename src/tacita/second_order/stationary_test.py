@@ -22,10 +22,9 @@ from tacita.gradients.functional import LossFn
 from tacita.gradients.sharded import refuse_sharded
 from tacita.ledger import Ledger, Session, Share
 from tacita.ledger.session import BLOCK
-from tacita.oracles.line import Line
-from tacita.oracles.records import Network, check_units
-from tacita.oracles.session_options import SessionOptions
-from tacita.oracles.session_plan import under_conditions
+from tacita.oracles.line import Line, answer
+from tacita.oracles.payment import Payment, under_conditions
+from tacita.oracles.records import check_units, network_data
 from tacita.random import Randomness
 from tacita.second_order.above_threshold import AboveThreshold
 from tacita.second_order.certificate import StationaryCertificate
@@ -126,10 +125,9 @@ class StationaryTest:
         reservation: int = BLOCK,
     ) -> None:
         refuse_sharded(model, "StationaryTest")
-        data = Network(model, loss_fn, dataset, collate_fn, 0, method, max_physical_batch_size).data()
-        chosen = randomness or Randomness.system()
-        options = SessionOptions(purpose, settings, session, chosen, planned_restarts, reservation, share)
-        self.ledger, self.source, self.randomness = ledger, data.source, options.randomness
+        data = network_data(model, loss_fn, dataset, collate_fn, 0, method, max_physical_batch_size)
+        payment = Payment(ledger, purpose, settings, session, share, randomness, planned_restarts, reservation)
+        self.ledger, self.source, self.randomness = ledger, data.source, payment.randomness
         self.max_tests = _validate.count("max_tests", max_tests)
         self.failure_probability = _validate.delta("failure_probability", failure_probability)
         self.source.check_draws_nothing()
@@ -155,11 +153,11 @@ class StationaryTest:
         self._check_slack(max_slack)
         self.event = self._event()
         _check_unopened(session)
-        session = options.session_for(
-            "test", ledger, self.event, planned_queries=self.max_tests, part=data.part, bound=self.settings
+        session = payment.session_for(
+            "test", self.event, planned_queries=self.max_tests, part=data.part, bound=self.settings
         )
         self._answering = ThresholdAnswer(self.mechanism, self.threshold)
-        self._line = Line(session, self._answering, {}, self.randomness, options.reservation)
+        self._line = Line(session, self._answering, {}, self.randomness, reservation)
         self._answering.threshold_draw = float(self._line.session_key.stream("threshold").laplaces(1)[0])
         self._accepted: int | None = None
 
@@ -218,12 +216,14 @@ class StationaryTest:
                     "test for more, at full cost."
                 )
             self.source.check_draws_nothing()
-            number = self._line.begin()
-            self._check_alone(number)
-            value = torch.tensor([self._value(params, number)], dtype=torch.float64)
-            released = self._line.release(number, {ANSWER: {PASSES: value}})
+
+            def bounded(number: int) -> tuple[dict[str, Any], None]:
+                self._check_alone(number)
+                value = torch.tensor([self._value(params, number)], dtype=torch.float64)
+                return {ANSWER: {PASSES: value}}, None
+
+            number, released, _ = answer(self._line, bounded)
             # ---- below the line ----
-            assert released is not None, "a number without a line is always released"
             passes = bool(released[ANSWER][PASSES])
             if passes:
                 self._accepted = number

@@ -11,10 +11,9 @@ import numpy as np
 from torch import Tensor
 
 from tacita.accounting import hardening
-from tacita.errors import ResumeError
 from tacita.ledger import Session
 from tacita.mechanisms import GaussianMechanism, Mechanism, RoundedGaussian
-from tacita.oracles.line import Line
+from tacita.oracles.line import answer_once
 from tacita.random import Randomness
 from tacita.tables.lean_survey import COARSE, in_groups
 from tacita.tables.plan import Sessions, TablePlan
@@ -64,17 +63,8 @@ def buy_blocks(
         LedgerError: The noise is less than what the session's event promises.
         ResumeError: An earlier process bought this with other counts: the data or the settings were changed.
     """
-    line = Line(session, _mechanism(session, noise_std), dict(noise_std), randomness, contribution=contribution)
-    if session.opened:
-        line.resume(0, randomness.generation, line.identity)
-    released = line.release(line.begin(), {block: dict(values) for block, values in counts.items()})
-    if released is None:
-        raise ResumeError(
-            f"session {session.id!r} was released before with other counts: the data are not those that the run "
-            "started with. Restore them."
-        )
-    if not session.closed:
-        session.close()
+    mechanism = _mechanism(session, noise_std)
+    released = answer_once(session, mechanism, noise_std, counts, randomness, contribution=contribution)
     return {label: np.rint(noisy.numpy()) for block in released.values() for label, noisy in block.items()}
 
 

@@ -1,4 +1,4 @@
-"""Session options: a session pays for what it was registered for, and for nothing else."""
+"""Payment: a session pays for what it was registered for, and for nothing else."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ import torch
 import tacita
 from tacita.accounting import FullBatchLaw, GaussianSumEvent
 from tacita.errors import LedgerError
-from tacita.oracles.session_options import SessionOptions
+from tacita.oracles.payment import Payment
 
 FIRST, SECOND = (part.part for part in tacita.split((torch.zeros(10),), [5, 5]))
 OWN, SETTINGS = {"shapes": [3]}, {"lr": 0.1}
@@ -22,13 +22,16 @@ def gaussian(noise_std):
 
 @pytest.fixture
 def options():
-    return SessionOptions("train", SETTINGS, None, tacita.Randomness.system())
+    return Payment(new_ledger(), "train", SETTINGS)
+
+
+def new_ledger():
+    return tacita.Ledger(neighboring_relation="replace_one", privacy_unit="one row")
 
 
 def session_of(options, payee="oracle", event=None, **changes):
-    ledger = tacita.Ledger(neighboring_relation="replace_one", privacy_unit="one row")
     wanted = {"planned_queries": 3, "part": FIRST, "bound": OWN, **changes}
-    return options.session_for(payee, ledger, event or gaussian(1.0), **wanted)
+    return replace(options, ledger=new_ledger()).session_for(payee, event or gaussian(1.0), **wanted)
 
 
 def test_a_session_that_was_registered_for_the_same_pays(options):
@@ -83,7 +86,7 @@ def test_printing_options_shows_no_secret(options):
 
 
 def test_restarts_are_registered_with_the_session(options):
-    ledger = tacita.Ledger(neighboring_relation="replace_one", privacy_unit="one row")
+    ledger = new_ledger()
     share = ledger.register_share(2.0, 1e-6)
     for paying in (options, replace(options, share=share)):
         session = registered(replace(paying, planned_restarts=2), ledger)
@@ -96,17 +99,17 @@ def test_restarts_are_registered_with_the_session(options):
 
 def shared(options):
     """A ledger with a share whose records were queried already, and options that pay from the share."""
-    ledger = tacita.Ledger(neighboring_relation="replace_one", privacy_unit="one row")
+    ledger = new_ledger()
     share = ledger.register_share(2.0, 1e-6)
     before = ledger.register(gaussian(20.0), planned_queries=1)
     before.open()
     before.reserve(0, 0)
-    return ledger, share, replace(options, share=share)
+    return ledger, share, replace(options, ledger=ledger, share=share)
 
 
 def registered(options, ledger, noise_std=20.0, **changes):
     wanted = {"planned_queries": 3, "part": None, "bound": OWN, **changes}
-    return options.session_for("oracle", ledger, gaussian(noise_std), **wanted)
+    return replace(options, ledger=ledger).session_for("oracle", gaussian(noise_std), **wanted)
 
 
 def test_a_session_is_paid_from_the_share(options):
@@ -125,7 +128,7 @@ def test_a_share_is_a_limit(options):
 
 
 def test_another_session_than_one_of_the_share_is_refused(options):
-    ledger = tacita.Ledger(neighboring_relation="replace_one", privacy_unit="one row")
+    ledger = new_ledger()
     share = ledger.register_share(2.0, 1e-6)
     outside = registered(options, ledger)
     with pytest.raises(LedgerError, match="not paid from share-1"):
@@ -139,11 +142,11 @@ def test_a_share_is_what_register_share_returned(options):
 
 def test_calibration_adds_to_what_is_in_the_share_alone(options):
     ledger, _, paying = shared(options)
-    assert paying.spends(ledger, None) == []
+    assert paying.spends(None) == []
     first = registered(paying, ledger)
-    (spend,) = paying.spends(ledger, None)
+    (spend,) = paying.spends(None)
     assert (spend.event, spend.queries) == (first.event, 3)
-    assert replace(paying, session=first).spends(ledger, None) == []  # a resumed session is not beside itself
-    assert replace(options, session=first).spends(ledger, None) == []
+    assert replace(paying, session=first).spends(None) == []  # a resumed session is not beside itself
+    assert replace(options, ledger=ledger, session=first).spends(None) == []
     with pytest.raises(LedgerError, match="pass it as share="):
-        options.spends(ledger, None)
+        replace(options, ledger=ledger).spends(None)
