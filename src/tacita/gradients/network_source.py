@@ -68,6 +68,9 @@ class NetworkSource(GradientSource):
         process_group: The processes that share the rows of each batch, as in :class:`~tacita.ClippedGradientOracle`.
             With one, the model may be sharded by FSDP2 (``fully_shard``).
 
+    Attributes:
+        trial_row: A batch of one row, for its shapes and dtypes; ``None`` if there is no record.
+
     Raises:
         UnsupportedModuleError: Per-sample gradients are not defined, or ``method`` cannot serve the model.
         ValueError: A setting is wrong; the message names it and the way out.
@@ -133,16 +136,16 @@ class NetworkSource(GradientSource):
         self._refused: list[str] = []
         network, loss_fn, most = self._network, self.loss_fn, self.max_physical_batch_size
         self._shapes = {name: p.shape for name, p in params.items()}
-        self._trial_row = self._like(params)
-        self._row_bytes = sum(one.nbytes for one in tensors_in(self._trial_row))
-        self._probe = scan(network, loss_fn, self._trial_row).check().probe
-        self._choice = choose_method(method, network, loss_fn, params, like=self._trial_row, probe=self._probe)
+        self.trial_row = self._like(params)
+        self._row_bytes = sum(one.nbytes for one in tensors_in(self.trial_row))
+        self._probe = scan(network, loss_fn, self.trial_row).check().probe
+        self._choice = choose_method(method, network, loss_fn, params, like=self.trial_row, probe=self._probe)
         warn_of_the_loop(self._choice)
         self._kind, self._tried = engine_kind(self._choice.method), _modes(network)
         self._outside = [one for one in reachable(loss_fn, network).values() if isinstance(one, nn.Module)]
         self._chunk_rows = most or default_chunk_rows(self.method, params)
         traced = most if self.method == "traced" else None
-        self._lines = Lines(network, loss_fn, self._trial_row, traced) if traced else None
+        self._lines = Lines(network, loss_fn, self.trial_row, traced) if traced else None
 
     @property
     def _network(self) -> nn.Module:
@@ -299,7 +302,7 @@ class NetworkSource(GradientSource):
         if self._choice.programs is not None:  # it has a program for each mode
             self._tried = modes
             return
-        choice = choose_method(self.method, network, self.loss_fn, params, like=self._trial_row, probe=self._probe)
+        choice = choose_method(self.method, network, self.loss_fn, params, like=self.trial_row, probe=self._probe)
         self._choice, self._tried = choice, modes
 
     def _refuse(self, params: Mapping[str, Tensor]) -> NoReturn:

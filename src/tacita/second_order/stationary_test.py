@@ -28,6 +28,7 @@ from tacita.oracles.records import check_units, network_data
 from tacita.random import Randomness
 from tacita.second_order.above_threshold import AboveThreshold
 from tacita.second_order.certificate import StationaryCertificate
+from tacita.second_order.hessian import hessian_products
 from tacita.second_order.stationarity_query import StationarityQuery
 from tacita.second_order.threshold_answer import ANSWER, PASSES, ThresholdAnswer
 
@@ -47,6 +48,9 @@ class StationaryTest:
 
     Accuracy: with probability at least 1 - ``failure_probability``, every point with :math:`q \le 1` passes and no
     point with :math:`q > 1 + 2a` does. The number a is public: :attr:`slack`.
+
+    Model and loss are run before any record is read, and what they compute of a record, its gradient and its Hessian's
+    products, is written down. With ``method="loop"`` they run on one record at a time, many times slower.
 
     Build it before the first query of the training session, because the ledger refuses sessions registered after a
     release. A model that draws at random (dropout) is refused, whatever the data: build and test in ``model.eval()``.
@@ -76,7 +80,8 @@ class StationaryTest:
     Raises:
         ValueError: A setting is wrong, or the answers would be too noisy; the message names it and the way out.
         ResumeError: ``session`` was opened by an earlier run; a test cannot be continued.
-        UnsupportedModuleError: The model draws at random, as far as its modules and synthetic rows show.
+        UnsupportedModuleError: The model draws at random, as far as its modules and synthetic rows show. Or its Hessian
+            cannot be written down before records are read, and ``method`` is not ``"loop"``.
 
     Example:
         >>> import torch, tacita
@@ -131,6 +136,7 @@ class StationaryTest:
         self.max_tests = _validate.count("max_tests", max_tests)
         self.failure_probability = _validate.delta("failure_probability", failure_probability)
         self.source.check_draws_nothing()
+        self._products = hessian_products(self.source)
         check_units(ledger.neighboring_relation, data.max_rows_per_unit)
         self._rows = np.arange(self.source.num_rows) if data.rows is None else data.rows
         self._because = _validate.one_line("because", because, "why the bound holds")
@@ -274,7 +280,7 @@ class StationaryTest:
         engine = self.source.engine(params, self._rows, query=number, seed=seed)
         dim = sum(shape.numel() for shape in self.source.shapes.values())
         start = self._line.query_stream("solver", number).normals(dim, dtype=torch.float64)
-        return self.query(engine, start)
+        return self.query(engine, start, self._products)
 
     def _check_alone(self, number: int) -> None:
         """Refuse a number that has its line already: a test never redoes one, so another test wrote it."""

@@ -131,10 +131,10 @@ def record_once(
     with rules_guarded(), torch.enable_grad(), on_copies(model, params) as (tree, point):
         leaves = {name: p.detach().requires_grad_() for name, p in point.items() if name not in bare}
         copies = {n: point[n].detach().expand(chunk.size, *point[n].shape).requires_grad_() for n in sorted(bare)}
-        _check_backward_hooks(tree)
+        check_backward_hooks(tree)
         with nothing_is_written(tree), _nothing_lent_is_written(chunk):
             early = None if take_norms is None else EarlyNorms(take_norms)
-            losses, recorder = _forward(tree, loss_fn, leaves, copies, chunk, early)
+            losses, recorder = forward(tree, loss_fn, leaves, copies, chunk, early)
             of_leaves, of_copies = _backward(losses, recorder, leaves, copies)
     del losses
     for call in recorder.calls:
@@ -181,7 +181,7 @@ def capture_without_values(
         logger.disabled = before
 
 
-def _check_backward_hooks(tree: ModuleTree) -> None:
+def check_backward_hooks(tree: ModuleTree) -> None:
     """Refuse backward hooks of modules: under ``vmap`` PyTorch leaves them out, and they may change a gradient."""
     of_all = torch.nn.modules.module
     if of_all._global_backward_hooks or of_all._global_backward_pre_hooks:
@@ -197,7 +197,7 @@ def _check_backward_hooks(tree: ModuleTree) -> None:
             )
 
 
-def _forward(  # noqa: PLR0917
+def forward(  # noqa: PLR0917
     tree: ModuleTree,
     loss_fn: LossFn,
     leaves: Mapping[str, Tensor],

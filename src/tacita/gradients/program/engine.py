@@ -3,7 +3,7 @@
 Everything here is private. Proof: docs/derivations/program.md.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,6 +22,8 @@ from tacita.gradients.program.run import Program, build, plain_tensors_only
 from tacita.gradients.program.trace import fixed_tensors
 from tacita.gradients.reachable import references
 from tacita.gradients.retention import PLAIN
+
+Build = Callable[..., tuple[Program, Any]]  # with the arguments of build()
 
 
 class ProgramEngine(GhostEngine):
@@ -82,6 +84,7 @@ class Programs:
         model: The network.
         loss_fn: Its loss.
         like: A batch of at least one row, for its shapes.
+        build: Traces and makes a program; that of gradients by default.
 
     Attributes:
         digest: The digest of the program that was traced last.
@@ -89,8 +92,8 @@ class Programs:
 
     digest: str | None = None
 
-    def __init__(self, model: nn.Module, loss_fn: LossFn, like: Any) -> None:
-        self._model, self._loss_fn = model, loss_fn
+    def __init__(self, model: nn.Module, loss_fn: LossFn, like: Any, build: Build = build) -> None:
+        self._model, self._loss_fn, self._build = model, loss_fn, build
         self._like = map_tensors(lambda one: one.new_zeros(1, *one.shape[1:]), like)
         self._programs: dict[Any, tuple[Program, dict[str, Any], list[Any]]] = {}  # the last: what ids are of, alive
         self._bare: frozenset[str] = frozenset()
@@ -116,7 +119,7 @@ class Programs:
             own = {id(one) for one in tree.tensors}  # a module may list its weights in an attribute, too
             attributes = {name: _as_compared(value, own) for name, value in held.items()}
             if key not in self._programs:
-                program, self._bare = build(self._model, self._loss_fn, params, self._like, self._bare)
+                program, self._bare = self._build(self._model, self._loss_fn, params, self._like, self._bare)
                 self.digest = program.digest
                 self._programs[key] = program, attributes, [*held.values(), *_hooks(tree)]
             program, before, _ = self._programs[key]
