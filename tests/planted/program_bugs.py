@@ -35,7 +35,7 @@ def a_generator_of_its_own_draws():
 def a_seed_may_be_set():
     """A seed that the model sets is of no effect, and nobody is told."""
     put(
-        trace._TraceCheck,
+        trace.TraceCheck,
         "__torch_dispatch__",
         lambda self, func, types, args=(), kwargs=None: func(*args, **kwargs or {}),
     )
