@@ -206,7 +206,9 @@ def test_where_the_batch_is_no_secret_one_gaussian_query_an_epoch_is_charged():
 
 
 def test_a_line_of_an_older_ledger_keeps_its_charge():
-    law = acc.SamplingLaw.from_dict({"law": "DisjointLaw", "own_coin": True})
+    line = {"law": "DisjointLaw", "own_coin": True}
+    law = acc.SamplingLaw.from_dict(line)
+    assert law.to_dict() == line
     assert law == acc.DisjointLaw(own_coin=True)
     assert event(law).guarantee(10).mu == 1.0
     assert acc.SamplingLaw.from_dict(acc.DisjointLaw(own_coin=True, num_batches=4).to_dict()).batches == 4

@@ -5,7 +5,7 @@ A sampler states its law. An event holds the law and asks it for everything that
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from tacita import _validate
 from tacita.accounting.plain_data import PlainData
@@ -219,6 +219,9 @@ class DisjointLaw(AssignedLaw):
 
     def describe(self) -> str:
         return "Disjoint batches, one pass"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {name: value for name, value in super().to_dict().items() if value is not None}
 
     def most_draws(self, queries: int) -> int:
         return min(queries, 1)
