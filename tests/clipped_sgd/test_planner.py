@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import tacita
+from tacita.accounting import gaussian_epsilon
 from tacita.clipped_sgd import (
     ConvexProblem,
     NonConvexProblem,
@@ -93,7 +94,12 @@ def test_the_plan_goes_into_an_oracle(sampling, relation):
     assert oracle.divisor == pytest.approx(found.expected_batch_size)
     assert next(iter(oracle.noise_std.values())) == pytest.approx(found.noise_std, rel=1e-9)
     assert plan.noise_ratio * found.max_grad_norm == pytest.approx(found.noise_std / oracle.divisor)
-    assert 2.99 < ledger.epsilon(1e-4) <= 3.0 * (1 + 1e-9)
+    claimed = ledger.epsilon(1e-4)
+    if sampling == "one_pass" and relation == "add_or_remove_one":  # the plan does not count on secret batches
+        known = gaussian_epsilon(ledger.sessions[0].event.guarantee(setting.steps).unsampled_mu, 1e-4)
+        assert claimed < known
+        claimed = known
+    assert 2.99 < claimed <= 3.0 * (1 + 1e-9)
     optimizer = torch.optim.SGD(model.parameters(), lr=found.lr)
     average = tacita.SuffixAverage(dict(model.named_parameters()), skip=found.skip)
     oracle.backward()

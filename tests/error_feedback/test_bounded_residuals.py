@@ -26,10 +26,10 @@ def test_noise_of_bounded_residuals(events, row):
     assert session_epsilon(events.bounded_in_epochs(BATCH * epochs, residual=residual)) == pytest.approx(2, rel=2e-5)
     assert session_epsilon(events.bounded(BATCH * sampled, residual=residual)) == pytest.approx(2, rel=2e-5)
     shuffled = acc.GaussianSumEvent(
-        relation="add_or_remove_one",
+        relation="zero_out_one",
         max_contribution=(1.0 + residual,),
         noise_std=(BATCH * plain_epochs,),
-        sampling=acc.ShuffledEpochsLaw(50, own_coin=True),
+        sampling=acc.ShuffledEpochsLaw(50, own_coin=False),
     )
     assert session_epsilon(shuffled) == pytest.approx(2, rel=2e-5)
     assert session_epsilon(events.poisson(RATE, BATCH * plain_sampled, contribution=1.0 + residual)) == pytest.approx(
