@@ -26,7 +26,6 @@ from tacita.tables import train_table
 from tests.report.browser import CHROMIUM, accessibility, axe_script, opened
 
 pytest.importorskip("matplotlib")
-segno = pytest.importorskip("segno")
 HOSTILE = '<script>alert("x")</script> & "quoted"'
 
 
@@ -124,16 +123,6 @@ def test_nothing_is_loaded_and_nothing_given_becomes_markup(text):
     assert policy.startswith("default-src 'none'")
 
 
-def test_the_code_holds_the_hash_of_the_ledger(runs, text):
-    """Drawn anew from the ledger's hash it is the same picture; another hash is another one."""
-    drawn = re.findall(r'aria-label="QR code of the SHA-256 of the ledger">(<svg.*?</svg>)', text)
-    digests = [run.fields["ledger_sha256"] for run in runs]
-    again = [segno.make(f"tacita ledger sha256:{digest}", error="m", micro=False) for digest in digests]
-    look = {"scale": 2, "border": 4, "dark": "#000", "light": "#fff", "omitsize": True}
-    assert drawn == [picture.svg_inline(**look) for picture in again]
-    assert drawn[0] != drawn[1]
-
-
 def test_ids_are_unique_and_references_lead_somewhere(text):
     page = Page(text)
     ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
@@ -148,8 +137,7 @@ def test_every_chart_has_words_tooltips_and_a_table(runs, text):
     assert len(page.of("table")) == len(charts) + 2
     pictures = [one for one in page.of("div") if one.get("role") == "img"]
     assert all(one["aria-label"] for one in pictures)
-    codes = len(runs)  # of the ledgers' hashes
-    assert len(pictures) == len(page.of("figure")) + codes == len(page.of("svg"))
+    assert len(pictures) == len(page.of("figure")) == len(page.of("svg"))
     for chart in charts:
         assert len(re.findall(r'<g class="tip"', chart.svg)) == len(chart.rows)
         assert all(len(row) == len(chart.header) for row in chart.rows)

@@ -32,7 +32,6 @@ figure { margin: 0; } figcaption { font-size: .92rem; } svg { width: 100%; heigh
 .wide { overflow-x: auto; } table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: .25rem .8rem .25rem 0; border-bottom: 1px solid var(--line); }
 input[type=range] { width: min(24rem, 70%); accent-color: var(--link); }
-.code { display: flex; align-items: center; gap: 1rem; margin-top: 1rem; } .code div { width: 6rem; }
 details { margin: .4rem 0; } summary { cursor: pointer; } pre { background: var(--soft); padding: .8rem;
   overflow-x: auto; font-size: .8rem; line-height: 1.35; }
 .sign { display: grid; grid-template-columns: repeat(3, 1fr); gap: 1.5rem; margin-top: 2.6rem; }

@@ -1,6 +1,6 @@
 """``tacita report``: one or several runs as a page in one file, from their statements and ledgers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
 from typing import Any
 
@@ -84,22 +84,8 @@ def _first(run: RunNumbers) -> str:
         f"{facts({name: value for name, value in guarantee.items() if value is not None})}"
         f"<h3>This run</h3>{facts({**{name.capitalize(): facts_of_run.get(name) for name in names}, **said})}"
         f"<h3>What is not anonymised</h3>{bullets(fields.get('not_anonymised') or ['not said'])}"
-        f"{_code(fields)}"
         '<div class="sign"><span>Name</span><span>Date</span><span>Signature</span></div>'
     )
-
-
-def _code(fields: Mapping[str, Any]) -> str:
-    """Return a QR code of the ledger's hash: who holds the printed page can compare it with the files."""
-    digest = fields.get("ledger_sha256")
-    if not isinstance(digest, str):
-        return ""
-    import segno
-
-    picture = segno.make(f"tacita ledger sha256:{digest}", error="m", micro=False)
-    drawn = picture.svg_inline(scale=2, border=4, dark="#000", light="#fff", omitsize=True)
-    label = "QR code of the SHA-256 of the ledger"
-    return f'<div class="code"><div role="img" aria-label="{label}">{drawn}</div><span>{label}</span></div>'
 
 
 def _mapping(value: Any) -> dict[str, Any]:

@@ -78,14 +78,13 @@ def need_matplotlib() -> None:
     """Raise ``TacitaError``, with the command that installs it, unless the extra [report] is installed.
 
     Raises:
-        TacitaError: matplotlib or segno is not installed.
+        TacitaError: matplotlib is not installed.
     """
     try:
         import matplotlib  # noqa: F401
-        import segno  # noqa: F401
     except ImportError as error:
         raise TacitaError(
-            "figures and pages need matplotlib and segno, and one is not installed: run pip install 'tacita[report]'. "
+            "figures and pages need matplotlib, which is not installed: run pip install 'tacita[report]'. "
             "Everything else works without them."
         ) from error
 
