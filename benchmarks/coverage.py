@@ -64,7 +64,7 @@ def costs(case: Case) -> tuple[str, float, float]:
     data = case.data(case.size, torch.float32)
     indices = torch.arange(len(data[0]))
     sources = [NetworkSource(model, case.loss, data)]
-    if sources[0].method == "ghost":
+    if sources[0].method == "program":
         sources.append(NetworkSource(model, case.loss, data, method="traced", max_physical_batch_size=len(indices)))
     params = {name: p for name, p in model.named_parameters() if p.requires_grad}
     groups = CLIPPER.groups(sources[0].shapes)

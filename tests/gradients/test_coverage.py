@@ -51,7 +51,7 @@ def test_the_ghost_engine_serves_it_and_equals_the_loop(case):
     model, data = made(case)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     method, found = sums(case, model, data, "auto")
-    assert method == "ghost"
+    assert method == "program"
     _, expected = sums(case, model, data, "loop")
     size = expected.norms.max().item() + 1.0
     tolerance = 1e-10 if case.exact == torch.float64 else 0.03

@@ -70,7 +70,7 @@ def test_rows_are_pulled_back_in_their_order(kind, at_once, monkeypatch):
     method, found = sums(model, "auto")
     torch.set_rng_state(state)
     _, expected = sums(model, "loop")
-    assert method == "ghost"
+    assert method == "program"
     torch.testing.assert_close(found.norms, expected.norms, rtol=1e-10, atol=1e-12)
     for name, value in expected.values[0].items():
         torch.testing.assert_close(found.values[0][name], value, rtol=1e-10, atol=1e-12)
@@ -108,7 +108,7 @@ def test_a_rearranged_scale_that_is_used_twice_serves_hardened_sums(read):
         clipper=tacita.FlatClipper(max_grad_norm=0.01),
         mechanism=tacita.RoundedGaussian(noise_multiplier=1e-6),
         planned_queries=1,
-        method="ghost",
+        method="program",
     )
     found = oracle.query(dict(model.named_parameters())).released["all"]["scale"]
     clean = tacita.clipped_gradient_sum(

@@ -253,7 +253,7 @@ class Complex(nn.Module):
 
 def test_complex_parameters_are_refused_where_they_are_trained():
     data = (torch.ones(5, 2),)
-    for method in ("auto", "loop", "vmap", "ghost"):
+    for method in ("auto", "loop"):
         with pytest.raises(UnsupportedModuleError, match=r"complex parameters \(scale\).*view_as_complex"):
             NetworkSource(Complex(), lambda model, batch: model(batch[0]).squeeze(1), data, method=method)
     NetworkSource(Complex(trained=False), lambda model, batch: model(batch[0]).squeeze(1), data)
@@ -458,7 +458,7 @@ def denoising(model, batch):
     return (model(batch[0] + noise) - 1).square().mean(dim=1)
 
 
-@pytest.mark.parametrize("method", ["ghost", "vmap", "loop"])
+@pytest.mark.parametrize("method", ["program", "loop"])
 def test_a_loss_that_draws_in_every_mode_is_accepted(method):
     accepted(nn.Linear(4, 3), denoising)
     assert NetworkSource(nn.Linear(4, 3), denoising, VECTORS, method=method).method == method

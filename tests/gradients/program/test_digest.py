@@ -43,7 +43,7 @@ def test_the_digest_stands_in_the_settings():
     assert one.settings["program"] == again.settings["program"] != other.settings["program"]
     hashes = [oracle.session.registration.settings_sha256 for oracle in (one, again, other)]
     assert hashes[0] == hashes[1] != hashes[2]
-    assert "program" not in an_oracle(1.0, method="ghost").settings
+    assert "program" not in an_oracle(1.0, method="loop").settings
 
 
 def test_a_session_goes_on_with_the_same_function_alone():

@@ -23,10 +23,11 @@ from torch.utils._python_dispatch import _disable_current_modes
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients.functional import LossFn
 from tacita.gradients.ghost.derived import Derived
-from tacita.gradients.ghost.recorded_calls import RecordedCall
-from tacita.gradients.program.check import ZEROS, check
+from tacita.gradients.program.check import ZEROS, WritesBatchError, check
+from tacita.gradients.program.record import Needs, NeedsMoreError
+from tacita.gradients.program.recorded_calls import RecordedCall
 from tacita.gradients.program.rows import check_rows
-from tacita.gradients.program.trace import FoundBareError, Pullback, TracedPass, trace
+from tacita.gradients.program.trace import Pullback, TracedPass, trace
 from tacita.gradients.program.unify import OperatorCall, Register, RowCount, Unified, unify
 from tacita.gradients.record_batch import outside
 
@@ -66,6 +67,7 @@ class Program:
     Attributes:
         calls: The recorded calls, without tensors.
         met: How often each parameter is met.
+        draws: Whether an operator draws at random.
         digest: SHA-256 of operators, integers and constants, in hexadecimal.
 
     Raises:
@@ -75,9 +77,11 @@ class Program:
     def __init__(self, traces: Sequence[TracedPass]) -> None:
         made = unify(traces)
         self._trace, number = made.trace, made.number
-        check([*number], _following(traces))
+        following = _following(traces)
+        batch = {node for node in number if node.op == "placeholder" and node in following}
+        check([*number], following, batch)
         nodes = [[*one.module.graph.nodes] for one in traces]
-        check_rows(nodes, [one.rows for one in traces], _holding_rows(traces), {p.given for p in made.trace.pullbacks})
+        check_rows(nodes, [one.rows for one in traces], batch, {p.given for p in made.trace.pullbacks})
         self._inputs, self._constants = made.inputs, made.constants
         self.calls = self._trace.calls
         self._follows = [a != b for a, b in zip(*(_leading(one) for one in traces[:2]), strict=True)]
@@ -94,6 +98,7 @@ class Program:
         self._pullbacks = [self._pullback(one, made) for one in self._trace.pullbacks]
         self._filled: dict[int, list[_Step]] = {}
         self.met = Counter(name for call in self._trace.calls for name in call.names())
+        self.draws = any(torch.Tag.nondeterministic_seeded in getattr(one.function, "tags", ()) for one in made.calls)
         self.digest = _digest(made, self._places)
 
     def run(self, inputs: Sequence[Tensor], rows: int, take: Take) -> dict[str, Tensor]:
@@ -129,7 +134,7 @@ class Program:
             call, (x, grads) = self._trace.calls[position], self._places[position]
             found = [None if k is None else values[k][:rows] for k in grads]
             derived = {n: d if d.view else pulled_by(d, pulls[id(d.tensor)]) for n, d in call.derived.items()}
-            take(position, replace(call, x=values[x][:rows], version=None, grads=found, derived=derived))
+            take(position, replace(call, x=values[x][:rows], grads=found, derived=derived))
 
         if size not in self._filled:
             if len(self._filled) >= KEPT:
@@ -204,8 +209,8 @@ def pulled_by(source: Derived, pull: Callable[[Tensor], list[Tensor]]) -> Derive
 
 
 def build(
-    model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], like: Any, bare: frozenset[str] = frozenset()
-) -> tuple[Program, frozenset[str]]:
+    model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], like: Any, needs: Needs
+) -> tuple[Program, Needs]:
     """Trace a model and its loss at three numbers of rows and make the program; no record is read.
 
     Args:
@@ -213,10 +218,10 @@ def build(
         loss_fn: ``(model, batch) -> losses``.
         params: The trainable parameters; their values are not read.
         like: A batch, for the shapes of its rows.
-        bare: Parameters known to be used where no rule sees them.
+        needs: What is known of the model.
 
     Returns:
-        The program, and the names of all bare parameters.
+        The program, and what is known of the model then.
 
     Raises:
         UnsupportedModuleError: They cannot be written down as one program; the message names the user's line.
@@ -224,9 +229,13 @@ def build(
     """
     while True:
         try:
-            return Program([trace(model, loss_fn, params, like, rows, bare) for rows in SIZES]), bare
-        except FoundBareError as found:
-            bare = found.names
+            return Program([trace(model, loss_fn, params, like, rows, needs) for rows in SIZES]), needs
+        except NeedsMoreError as more:
+            needs = more.needs
+        except WritesBatchError:
+            if needs.batch:
+                raise
+            needs = replace(needs, batch=True)
 
 
 @contextmanager
@@ -303,12 +312,6 @@ def _depending(sources: set[Node], calls: Sequence[OperatorCall]) -> set[Node]:
         if any(given in found for given in call.node.all_input_nodes):
             found.add(call.node)
     return found
-
-
-def _holding_rows(traces: Sequence[TracedPass]) -> set[Node]:
-    """Return the inputs of the first trace that hold records."""
-    following = _following(traces)
-    return {node for node in traces[0].module.graph.nodes if node.op == "placeholder" and node in following}
 
 
 def _leading(trace: TracedPass) -> list[Any]:
