@@ -68,7 +68,7 @@ def sums(one, numbers=None):
 
 def same(found, expected, **about):
     about = about or ABOUT
-    finite = expected.norms.isfinite()
+    finite = expected.norms.isfinite() & (expected.norms < 1e15)
     torch.testing.assert_close(found.norms[finite], expected.norms[finite], **about)
     torch.testing.assert_close(dict(found.values[0]), dict(expected.values[0]), **about)
 
@@ -132,13 +132,16 @@ def test_batches_of_any_container(hold, columns):
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, 1e30])
 @pytest.mark.parametrize("row", [0, 3])
-def test_rows_that_are_not_finite_count_for_nothing(value, row):
+def test_a_row_that_is_not_ordinary_adds_at_most_the_threshold(value, row):
     data = rows()
     data[0][row] = value
     program, loop = source("program", data=data), source("loop", data=data)
-    same(sums(program), sums(loop))
-    assert sums(program).values[0]["first.weight"].isfinite().all()
-    same(sums(program, np.arange(4, 20)), sums(loop, np.arange(4, 20)))  # without the row
+    others = np.delete(np.arange(ROWS), row)
+    found, without = sums(program).values[0], sums(program, others)
+    assert torch.stack([(found[name] - one).norm() for name, one in without.values[0].items()]).norm() <= 1 + 1e-5
+    same(without, sums(loop, others))
+    if value != 1e30:  # the loop's norm of that is a number
+        same(sums(program), sums(loop))
 
 
 def noisy(record):
@@ -241,6 +244,7 @@ def test_memory_that_an_operator_shares_unannounced_is_not_written():
     class Splits(nn.Module):
         def __init__(self):
             super().__init__()
+            torch.manual_seed(0)
             self.layer = nn.Linear(3, 3)
 
         def forward(self, x):
@@ -248,8 +252,10 @@ def test_memory_that_an_operator_shares_unannounced_is_not_written():
             first.mul_(2.0)
             return self.layer(first + second)
 
-    with pytest.raises(UnsupportedModuleError, match='method="program" cannot serve this model'):
-        NetworkSource(Splits(), cross_entropy, rows(), method="program")
+    data = rows()
+    before = data[0].clone()
+    same(sums(source("program", data=data, model=Splits())), sums(source("loop", data=data, model=Splits())))
+    assert torch.equal(data[0], before)
 
 
 DRAWS: dict[str, Callable[[], Any]] = {

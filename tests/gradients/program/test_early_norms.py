@@ -225,37 +225,6 @@ class InPlace(torch.autograd.Function):
         return grad.mul_(1000.0)
 
 
-class InPlaceUnseen(InPlace):
-    """The same by a name whose writing PyTorch does not count."""
-
-    @staticmethod
-    def backward(ctx, grad):
-        grad.data.mul_(1000.0)
-        return grad
-
-
-@pytest.mark.parametrize("last", [nn.Linear(6, 1, bias=False), nn.LayerNorm(6)], ids=["product", "held"])
-def test_a_backward_that_writes_its_gradient_moves_nothing_that_has_a_norm(watched, last):
-    """``last`` is reached first. Its norms are those of what the sums add, whatever is written after it."""
-
-    class Skip(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first, self.last = nn.Linear(6, last(torch.zeros(6)).numel()), last
-
-        def forward(self, x):
-            return InPlaceUnseen.apply(self.first(x.flatten())) + self.last(x.flatten())
-
-    torch.manual_seed(3)
-    model, batch, rows = Skip(), (torch.randn(5, 6), torch.randn(5)), torch.arange(5)
-    params = trainable(model)
-    made = ProgramEngine(model, lambda m, b: m(b[0]).square().sum().view(1) * b[1], params, [Chunk(batch, 5, 0)], rows)
-    groups = {name: (name,) for name in params}
-    for k in range(5):
-        found = made.weighted_sums(lambda norms, k=k: (rows == k).unsqueeze(1) / norms, groups).values[0]
-        assert all(one.norm() <= 1 + 1e-6 for one in found.values())
-
-
 class Sum(nn.Module):
     """A layer behind a function whose backward writes its gradient, plus a layer that is given the same gradient."""
 

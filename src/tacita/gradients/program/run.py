@@ -95,7 +95,7 @@ class Program:
         self.of_copies = {name: number[node] for name, node in self._trace.of_copies.items()}
         of_pullbacks = _depending({one.given for one in self._trace.pullbacks}, made.calls)
         self._main = self._steps([call for call in made.calls if call.node not in of_pullbacks], made, of_pullbacks)
-        self._pullbacks = [self._pullback(one, made) for one in self._trace.pullbacks]
+        self._pullbacks = [self._pullback(one, made, following) for one in self._trace.pullbacks]
         self._filled: dict[int, list[_Step]] = {}
         self.met = Counter(name for call in self._trace.calls for name in call.names())
         self.draws = any(torch.Tag.nondeterministic_seeded in getattr(one.function, "tags", ()) for one in made.calls)
@@ -162,9 +162,10 @@ class Program:
                 forgotten[k].append(made.number[node])
         return [_step(call, forgotten[k], ready[k]) for k, call in enumerate(calls)]
 
-    def _pullback(self, one: Pullback, made: Unified) -> "_Pullback":
+    def _pullback(self, one: Pullback, made: Unified, following: set[Node]) -> "_Pullback":
+        """Return the steps of a pull-back, those included that repeat a weight once a row: it has rows of its own."""
         needed, waiting = set[Node](), [*one.results]
-        later = _depending({one.given}, made.calls)
+        later = _depending({one.given}, made.calls) | following
         while waiting:
             node = waiting.pop()
             if node in later and node not in needed and node is not one.given:
