@@ -28,7 +28,8 @@ from results import DATA
 from torch import Tensor, nn
 
 import tacita
-from tacita.features import FixedNormalization, Scattering, scattering, typical_sizes
+from tacita.oracles.moments import FixedNormalization
+from tacita.tables import Scattering, scattering, typical_sizes
 
 DELTA = 1e-5
 CLASSES = 10
@@ -44,7 +45,7 @@ class Recipe:
         data: "mnist" or "cifar".
         image: The shape of an image.
         groups: Normalise each record's features in so many groups; 0 normalises by private moments instead.
-        mirrored: As in :class:`~tacita.features.Scattering`.
+        mirrored: As in :class:`~tacita.tables.Scattering`.
         network: "linear", or "cnn" for the small convolutional network of the paper.
         batch: Expected batch size.
         lr, epochs, epsilon: As their names say; clipping at 0.1, momentum 0.9, as in the paper.

@@ -57,7 +57,7 @@ def write(path: Path, rows: int) -> None:
 
 def train(path: Path, folder: str, queries: int | None, results) -> None:
     """One training; what it took goes into ``results``."""
-    from tacita.pipeline import TableSettings, train_table
+    from tacita.tables import TableSettings, train_table
 
     clock, cpu = time.perf_counter(), time.process_time()
     run = train_table(

@@ -26,7 +26,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import tacita
-from tacita.pipeline import TableSettings, train_table
+from tacita.tables import TableSettings, train_table
 from tacita.tables.readers import read_table
 
 SCRIPT = "benchmarks/small_tables.py"

@@ -20,10 +20,10 @@ from results import markdown_table, write_section
 import tacita
 from tacita.accounting import gaussian_mu
 from tacita.linear_model import PrivateLogisticRegression
-from tacita.pipeline import TableSettings, train_table
-from tacita.pipeline.plan import TablePlan
-from tacita.pipeline.source import declared_schema, open_source
-from tacita.pipeline.table_model import TableModel, as_table
+from tacita.tables import TableSettings, train_table
+from tacita.tables.plan import TablePlan
+from tacita.tables.source import declared_schema, open_source
+from tacita.tables.table_model import TableModel, as_table
 
 SCRIPT = "benchmarks/table_solvers.py"
 EPSILONS, DELTA = (0.1, 1.0, 3.0), 1e-6

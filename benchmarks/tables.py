@@ -24,8 +24,8 @@ from results import DATA, ROOT, markdown_table, section, write_section
 from scipy.stats import rankdata
 
 import tacita
-from tacita.pipeline.table_model import TableModel
 from tacita.tables.readers import read_table
+from tacita.tables.table_model import TableModel
 
 SCRIPT = "benchmarks/tables.py"
 BANK = "age,job,marital,education,default,balance,housing,loan,contact,day,month,duration,campaign,pdays,previous,"

@@ -15,8 +15,7 @@ from results import markdown_table
 from tables import CASES, Case, figure
 
 import tacita
-from tacita.pipeline import TableSettings, train_table
-from tacita.selection import sweep_table
+from tacita.tables import TableSettings, sweep_table, train_table
 
 LRS = {"Adult, bare": [0.1, 0.5, 2.0], "California housing, bare": [0.01, 0.05, 0.25]}
 NORMS = [0.5, 2.0]

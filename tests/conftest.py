@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tacita.cli.app import make_app, run
-from tacita.pipeline import TableSettings
+from tacita.tables import TableSettings
 
 SCHEMA = """
 rows = 400

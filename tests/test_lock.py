@@ -154,7 +154,7 @@ TRAINING = """
     from pathlib import Path
     import tacita, tacita.cli
     from tacita.cli.app import make_app, run
-    from tacita.pipeline import check_run
+    from tacita.tables import check_run
     Path("table.csv").write_text(table_text())
     arguments = ["train", "table.csv", "--target", "label", "--epsilon", "20", "--delta", "1e-3", "--drop", "patient",
                  "--sample-rate", "0.5", "--queries", "4", "--output", "run", "--dataset-name", "toy", "--quiet"]

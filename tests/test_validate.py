@@ -21,7 +21,7 @@ from tacita import (
 )
 from tacita.accounting import gaussian_epsilon
 from tacita.linear_model import PrivateLogisticRegression
-from tacita.pipeline.settings import TableSettings
+from tacita.tables.settings import TableSettings
 
 QUERY: dict[str, Any] = {
     "alpha": 0.1, "hessian_lipschitz": 1.0, "max_grad_norm": 1.0, "declared_max_hessian_norm": 1.0, "num_records": 9,

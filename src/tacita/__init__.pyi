@@ -10,20 +10,17 @@ from . import (
     errors as errors,
     estimators as estimators,
     federated as federated,
-    features as features,
     gradients as gradients,
     ledger as ledger,
     linear_model as linear_model,
     mechanisms as mechanisms,
     methods as methods,
     oracles as oracles,
-    pipeline as pipeline,
     random as random,
     report as report,
     runs as runs,
     sampling as sampling,
     second_order as second_order,
-    selection as selection,
     tables as tables,
     testing as testing,
     training as training,
@@ -69,7 +66,6 @@ from .oracles import (
     cap_units,
     split,
 )
-from .pipeline import load
 from .random import Randomness
 from .runs import seal_run
 from .sampling import (
@@ -89,7 +85,7 @@ from .second_order import (
     is_second_order_stationary,
     public_stationarity,
 )
-from .selection import Grid, Selection, Trial, clipped_training, select
+from .tables import Grid, Selection, Trial, clipped_training, load, select
 from .training import Callback, EarlyStop, Run, fit
 
 __version__: str

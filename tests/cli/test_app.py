@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 import tacita.cli
-import tacita.pipeline.purchases as purchases_module
+import tacita.tables.purchases as purchases_module
 from tacita.cli import app
 from tacita.cli.app import COMMANDS, make_app, run
 
@@ -202,7 +202,7 @@ def test_an_error_of_our_own_is_not_quoted_either(table, tacita_command, monkeyp
     def broken(*_: object, **__: object) -> None:
         raise KeyError("SECRET")
 
-    monkeypatch.setattr("tacita.pipeline.train_table", broken)
+    monkeypatch.setattr("tacita.tables.train_table", broken)
     outcome = tacita_command(*QUICK)
     assert outcome.code == 70
     assert "internal error (KeyError)" in _one_line(outcome.err)
@@ -216,7 +216,7 @@ def test_interrupted_it_says_how_to_go_on(table, tacita_command, monkeypatch) ->
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tacita.pipeline.train_table", interrupted)
+    monkeypatch.setattr("tacita.tables.train_table", interrupted)
     outcome = tacita_command(*QUICK)
     assert outcome.code == 130
     assert "repeat the same command" in outcome.err

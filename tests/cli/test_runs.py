@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-import tacita.pipeline.table_task as module
+import tacita.tables.table_task as module
 from tacita.cli.app import run
 from tacita.cli.outputs import write_bytes
-from tacita.pipeline import train_table
 from tacita.report.run_numbers import RunNumbers
 from tacita.report.run_page import report_page
+from tacita.tables import train_table
 
 
 @pytest.fixture

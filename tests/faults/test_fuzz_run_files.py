@@ -10,13 +10,14 @@ import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
+from msgspec import to_builtins
 
 import tacita
 from tacita.accounting import FullBatchLaw, GaussianSumEvent
 from tacita.ledger import Ledger, verify_file
 from tacita.ledger.hash_chain import canonical, sha256
 from tacita.ledger.journal import head_path
-from tacita.ledger.registration import Registration
+from tacita.ledger.records import Register, read_record
 from tacita.random import Randomness
 from tacita.runs import checkpoint
 from tests.accounting.conftest import Events
@@ -72,8 +73,9 @@ def check_sound(ledger):
     """What is read is what would be written, and no more was made than was spent, nor spent than was planned."""
     ledger.verify()
     for one in ledger.sessions:
-        written = json.loads(canonical(one.registration.to_fields()))
-        assert Registration.from_fields(one.id, written) == one.registration
+        record = Register.of(ledger.id, ledger._registry.terms, one.registration)
+        written = read_record({**json.loads(canonical(to_builtins(record))), "v": 1, "seq": 0, "prev": ""})
+        assert (written.terms, written.registration) == (record.terms, one.registration)
         assert 0 <= one.queries_made <= one.queries_spent <= one.planned_queries
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 
-from tacita.pipeline import TableSettings
+from tacita.tables import TableSettings
 from tacita.tables.encoder_rules import make_encoder
 from tacita.tables.encoding import Encoder
 from tacita.tables.features import ArrayPiece

@@ -24,17 +24,16 @@ from safetensors.torch import load_file
 
 import tacita
 from tacita.errors import DataStructureError
-from tacita.pipeline import TableSettings, check_run, train_table
-from tacita.pipeline.predict import predict_file
-from tacita.pipeline.preprocessing import Preprocessing
-from tacita.pipeline.table_model import as_table
-from tacita.tables import read_table
+from tacita.tables import TableSettings, check_run, read_table, train_table
+from tacita.tables.predict import predict_file
+from tacita.tables.preprocessing import Preprocessing
 from tacita.tables.readers import FileFormat
+from tacita.tables.table_model import as_table
 from tests.conftest import table_text
 from tests.faults.fuzzing import Outcomes, fuzz
 from tests.faults.mutations import as_json, changes, edits, with_changes, with_edits
 from tests.faults.test_fuzz_run_files import Bomb
-from tests.pipeline.forging import resealed
+from tests.tables.forging import resealed
 
 MARK = "S3CR3TMARK"  # stands in a cell, or is one
 

@@ -7,7 +7,7 @@ import stat
 import pytest
 
 import tacita
-from tacita.pipeline import check_run, train_table
+from tacita.tables import check_run, train_table
 from tests.faults import runs
 from tests.faults.calls import Counting, Killing, Stopped, Stopping, watched
 

@@ -12,7 +12,7 @@ import torch
 
 import tacita
 from tacita.ledger.hash_chain import canonical, sha256
-from tacita.pipeline import TableSettings, check_run, train_table
+from tacita.tables import TableSettings, check_run, train_table
 from tests.faults import runs
 from tests.faults.calls import Stopped, watched
 

@@ -11,8 +11,8 @@ from tacita._files import replace_durably
 from tacita.accounting import FullBatchLaw, GaussianSumEvent
 from tacita.errors import LedgerError
 from tacita.ledger import Ledger, Reservations, verify_file
-from tacita.pipeline import check_run, train_table
 from tacita.random import Randomness
+from tacita.tables import check_run, train_table
 from tests.faults import runs
 from tests.faults.calls import watched
 from tests.faults.disk import Recorder, put

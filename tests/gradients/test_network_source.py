@@ -480,9 +480,22 @@ def test_records_of_different_shapes_are_told_to_be_padded(model):
     def loss_fn(model, batch):
         return squared(model, (batch[0].mean(dim=1, keepdim=True).expand(-1, 4), batch[1]))
 
-    with pytest.raises(ValueError, match=r"Pad to a public length: collate_fn=tacita\.pad_to") as error:
-        sums_of(NetworkSource(model, loss_fn, Sequences(), collate_fn=as_it_is), [0, 3])
-    assert not any(number in str(error.value) for number in ("40", "2 ", "5 "))
+    for collate_fn in (as_it_is, None):
+        with pytest.raises(ValueError, match=r"Pad to a public length: collate_fn=tacita\.pad_to") as error:
+            sums_of(NetworkSource(model, loss_fn, Sequences(), collate_fn=collate_fn), [0, 3])
+        assert not any(number in str(error.value) for number in ("40", "2 ", "5 "))
+
+
+@pytest.mark.parametrize("loss_fn", [nn.CrossEntropyLoss(), nn.functional.cross_entropy])
+def test_a_loss_of_outputs_and_targets_is_told_what_to_write(model, loss_fn):
+    with pytest.raises(ValueError, match=r"def loss_fn\(model, batch\): return nn.*\(model\(batch\[0\]\), batch\[1\]"):
+        NetworkSource(model, loss_fn, (torch.zeros(3, 4), torch.zeros(3)))
+
+
+def test_records_that_are_padded_have_one_shape(model):
+    def loss_fn(model, batch):
+        return squared(model, (batch[0].mean(dim=1, keepdim=True).expand(-1, 4), batch[1]))
+
     padded = NetworkSource(model, loss_fn, Sequences(), collate_fn=tacita.pad_to(8))
     assert sums_of(padded, [0, 3])[0].isfinite().all()
 

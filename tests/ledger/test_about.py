@@ -2,8 +2,7 @@
 
 import pytest
 
-from tacita.ledger.about import check_about
-from tacita.ledger.statement_text import GIVEN
+from tacita.ledger.sections import GIVEN, check_about
 
 
 def test_each_name_of_the_statement_is_taken():

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tacita import _files
 from tacita.accounting import FullBatchLaw, GaussianSumEvent
 from tacita.errors import LedgerError
-from tacita.ledger import Ledger, Reservations, journal_file, verify_file
+from tacita.ledger import Ledger, Reservations, journal, verify_file
 from tacita.ledger.hash_chain import GENESIS, Anchor, canonical, check_anchor, read, sha256
 from tacita.ledger.journal import head_path
 
@@ -58,7 +58,7 @@ class PatchedOs:
 
 def use_os(patch, functions):
     """Have the journal, and what writes its anchor, see these functions."""
-    for module in (journal_file, _files):
+    for module in (journal, _files):
         patch.setattr(module, "os", functions)
 
 
@@ -467,7 +467,7 @@ def run_in_child(path, tell, step, *, release_first=False):
 
         return call
 
-    journal_file.os = _files.os = PatchedOs(
+    journal.os = _files.os = PatchedOs(
         write=dies(os.write, half=lambda fd, data: os.write(fd, data[: len(data) // 2])),
         fsync=dies(lambda fd: None),  # a kill loses nothing that was written, and this is quicker
         replace=dies(os.replace),
@@ -571,7 +571,7 @@ def test_the_kill_test_catches_a_run_that_releases_before_it_reserves(tmp_path):
 
 def test_reservations_make_a_kill_cost_one_of_them(path):
     def run(tell):
-        journal_file.os = _files.os = PatchedOs(fsync=lambda fd: None)
+        journal.os = _files.os = PatchedOs(fsync=lambda fd: None)
         ledger = Ledger(path, **WORDS)
         session = ledger.register(EVENT, planned_queries=1000)
         session.open()

@@ -9,7 +9,7 @@ from tacita.errors import BudgetExceededError, LedgerError
 from tacita.ledger import Ledger, Reservations
 from tacita.ledger.hash_chain import canonical
 from tacita.ledger.journal import read_file
-from tacita.ledger.reservations import BLOCK
+from tacita.ledger.session import BLOCK
 
 EVENT = GaussianSumEvent(
     sampling=FullBatchLaw(), relation="add_or_remove_one", max_contribution=(1.0,), noise_std=(5.0,)

@@ -22,7 +22,7 @@ from tacita.accounting import (
     epsilon,
 )
 from tacita.ledger import Ledger, statement
-from tacita.ledger.statement_text import write_text
+from tacita.ledger.sections import write_text
 from tacita.ledger.text_lines import rounded_up
 
 DELTA = 1e-5

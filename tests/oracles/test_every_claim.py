@@ -18,7 +18,7 @@ import tacita
 from tacita._integer_noise import discrete_gaussians, rounded_normals
 from tacita.errors import LedgerError
 from tacita.oracles import trainable
-from tacita.oracles.session_plan import SessionPlan
+from tacita.oracles.payment import SessionPlan
 
 SEED, QUERIES = 0, 4
 RATE, RARE, DELTA = 0.3, 0.004, 1e-5

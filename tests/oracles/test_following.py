@@ -420,8 +420,9 @@ def test_the_line_is_on_disk_before_its_release_leaves_rank_zero(tmp_path, monke
         ledger = make_ledger(rank, tmp_path / "ledger.jsonl")
         oracle = make_oracle(rank, group, ledger=ledger)
         if rank == 0:
-            flush = oracle.session._flush
-            oracle.session._flush = lambda: (
+            journal = ledger._registry.journal
+            flush = journal.sync
+            journal.sync = lambda: (
                 flush(), flushed.append(len((tmp_path / "ledger.jsonl").read_text().splitlines()))
             )  # fmt: skip
         for _ in range(3):

@@ -11,6 +11,7 @@ from torch import nn
 import tacita
 from tacita.accounting.gaussian import gaussian_epsilon
 from tacita.errors import BudgetExceededError, LedgerError
+from tacita.oracles.moments import FixedNormalization
 
 RELATION = "add_or_remove_one"
 
@@ -227,7 +228,7 @@ def test_the_thresholds_are_bound_to_the_session():
 
 
 def test_a_layer_refuses_numbers_that_divide_by_nothing():
-    layer = tacita.features.FixedNormalization(2)
+    layer = FixedNormalization(2)
     for mean, std in (([0.0, 0.0], [1.0, 0.0]), ([0.0, float("nan")], [1.0, 1.0]), ([0.0], [1.0])):
         with pytest.raises(ValueError, match="mean"):
             layer.set(torch.tensor(mean), torch.tensor(std))

@@ -10,8 +10,8 @@ from torch.utils.data import Subset, TensorDataset
 import tacita
 from tacita.accounting import FullBatchLaw, GaussianSumEvent
 from tacita.gradients.given import GivenSource
-from tacita.oracles.records import Network, OracleData, Records, as_records
-from tacita.oracles.session_plan import under_conditions
+from tacita.oracles.payment import under_conditions
+from tacita.oracles.records import OracleData, Records, as_records, network_data
 from tacita.random import Key, Randomness
 from tacita.sampling.units import unit_codes, within_cap
 from tests.devices import on_each_device
@@ -154,8 +154,7 @@ def test_what_is_read_and_which_rows_of_it():
     assert as_records(data) == Records(dataset=data, rows=None, part=None, max_rows_per_unit=1)
     for records in (tacita.cap_units(data, ["a"] * 4 + ["b"] * 6, 3), tacita.split(data, [7, 3])[1]):
         assert as_records(records) is records
-        network = Network(torch.nn.Linear(1, 1), lambda model, batch: batch[0], records)
-        read = network.data()
+        read = network_data(torch.nn.Linear(1, 1), lambda model, batch: batch[0], records)
         assert read.source.num_rows == 10
         assert read.rows.tolist() == records.rows.tolist()
         assert (read.num_rows, read.part, read.max_rows_per_unit) == (
@@ -163,7 +162,7 @@ def test_what_is_read_and_which_rows_of_it():
             records.part,
             records.max_rows_per_unit,
         )
-        assert "tensor" not in repr(network)
+        assert "tensor" not in repr(read)
 
 
 # -- one drawing, or another

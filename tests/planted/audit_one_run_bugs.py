@@ -4,16 +4,16 @@ import numpy as np
 from scipy import special, stats
 
 from tacita.ledger import Ledger
-from tacita.pipeline import table_audit as pipeline
 from tacita.random import Randomness
 from tacita.runs import run_lifecycle
 from tacita.runs.run_lifecycle import RunLifecycle
+from tacita.tables import table_audit as pipeline
 from tacita.testing.one_run import attacks, bound, canaries, report, training
 from tests.planted.plant import bug, put, swap
 
 BOUND = "tests/testing/one_run/test_bound.py::"
 TRAINING = "tests/testing/one_run/test_training.py::"
-TABLE = "tests/pipeline/test_table_audit.py::"
+TABLE = "tests/tables/test_table_audit.py::"
 MEMBERSHIP = "tests/testing/test_membership.py::"
 
 LEAVES = TABLE + "test_it_leaves_ledger_statement_and_result_and_nothing_else"

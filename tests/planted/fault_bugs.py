@@ -5,8 +5,7 @@ import os
 from tacita import _files
 from tacita._files import temporary_beside
 from tacita.ledger import hash_chain as chain
-from tacita.ledger.journal import Journal
-from tacita.ledger.journal_file import JournalFile
+from tacita.ledger.journal import Journal, JournalFile
 from tacita.oracles.line import Line
 from tacita.runs import checkpoint
 from tacita.runs.folder import RunFolder

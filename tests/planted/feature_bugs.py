@@ -4,15 +4,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from tacita.features import extraction
 from tacita.ledger import Ledger
 from tacita.oracles import moments
-from tacita.oracles.session_options import SessionOptions
+from tacita.oracles.payment import Payment
+from tacita.tables import extraction
 from tests.planted.plant import bug, put, swap
 
-EXTRACTION = "tests/features/test_extraction.py::"
+EXTRACTION = "tests/tables/test_extraction.py::"
 MOMENTS = "tests/oracles/test_moments.py::"
-OPTIONS = "tests/oracles/test_session_options.py::"
+OPTIONS = "tests/oracles/test_payment.py::"
 
 
 @bug(24, caught_by=[EXTRACTION + "test_no_other_image_shows_in_the_features_of_one"])
@@ -59,7 +59,7 @@ def share_forgotten():
 @bug(11, caught_by=[OPTIONS + "test_calibration_adds_to_what_is_in_the_share_alone"])
 def share_thought_to_be_empty():
     """Noise is calibrated to a share as if no other session were paid from it."""
-    put(SessionOptions, "spends", lambda self, ledger, part: [])
+    put(Payment, "spends", lambda self, part: [])
 
 
 @bug(caught_by=[EXTRACTION + "test_a_file_is_used_again_only_for_the_same_images_and_settings"])
@@ -72,23 +72,23 @@ def features_of_other_bounds():
 @bug(caught_by=[MOMENTS + "test_a_session_is_bound_to_both_thresholds"])
 def moments_of_other_thresholds():
     """A session that was registered for one threshold of means or squares may be used with another."""
-    session_for = SessionOptions.session_for
+    session_for = Payment.session_for
 
     def unbound(self, *args, bound, **rest):
         forgotten = ("max_mean_norm", "max_square_norm")
         kept = replace(self, settings={n: x for n, x in self.more_settings.items() if n not in forgotten})
         return session_for(kept, *args, bound=bound, **rest)
 
-    put(SessionOptions, "session_for", unbound)
+    put(Payment, "session_for", unbound)
 
 
 @bug(caught_by=[MOMENTS + "test_a_session_is_bound_to_the_scale"])
 def moments_of_another_scale():
     """A query for moments may be redone with another scale: other values under the same noise."""
-    session_for = SessionOptions.session_for
+    session_for = Payment.session_for
 
     def unbound(self, *args, bound, **rest):
         kept = replace(self, settings={n: x for n, x in self.more_settings.items() if n != "scale"})
         return session_for(kept, *args, bound=bound, **rest)
 
-    put(SessionOptions, "session_for", unbound)
+    put(Payment, "session_for", unbound)

@@ -15,7 +15,7 @@ from tacita.federated import (
     clipped_difference,
 )
 from tacita.federated.round_noise import RoundNoise
-from tacita.oracles.session_plan import SessionPlan
+from tacita.oracles.payment import SessionPlan
 from tests.planted.plant import bug, put, swap
 
 DIFFERENCE = "tests/federated/test_clipped_difference.py::"

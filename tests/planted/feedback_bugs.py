@@ -364,7 +364,7 @@ def settings_lost_with_the_old_session():
 
     def built(self, *args, **more):
         build(self, *args, **more)
-        self._options = replace(self._options, settings={})
+        self._payment = replace(self._payment, settings={})
 
     put(GradientOracle, "_build", built)
 

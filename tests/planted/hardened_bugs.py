@@ -13,7 +13,8 @@ from tacita.gradients import grid, linear_model
 from tacita.gradients.program import capped_sums
 from tacita.mechanisms import DiscreteGaussian, GaussianMechanism, RoundedGaussian, integer
 from tacita.oracles import network
-from tacita.pipeline import purchases, score
+from tacita.tables import held_out_score as score
+from tacita.tables import purchases
 from tests.planted.plant import bug, put, swap
 
 NOISE = "tests/test_integer_noise.py::"
@@ -23,7 +24,7 @@ SUMS = "tests/estimators/test_grid_sums.py::"
 INTEGER = "tests/mechanisms/test_integer.py::"
 EVENTS = "tests/accounting/events/test_discrete.py::"
 ORACLE = "tests/oracles/test_hardened.py::"
-TABLE = "tests/pipeline/test_hardened.py::"
+TABLE = "tests/tables/test_hardened.py::"
 
 
 @bug(38, caught_by=[INTEGER + "test_a_release_is_the_value_plus_whole_steps"])

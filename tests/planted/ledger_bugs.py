@@ -72,8 +72,8 @@ def reservation_not_flushed():
     """A reservation is written, and not flushed to disk."""
     append = Journal.append
 
-    def unflushed(self, kind, *args, sync=False):
-        append(self, kind, *args, sync=sync and kind != "reserve")
+    def unflushed(self, fields, *args, sync=False):
+        append(self, fields, *args, sync=sync and fields["kind"] != "reserve")
 
     put(Journal, "append", unflushed)
 

@@ -27,7 +27,7 @@ SECTIONS = {
     "Clipping and sensitivity": range(20, 34),
     "Noise, randomness, state": range(34, 53),
     "Found in tacita": range(53, 81),
-    "Found later, in tacita and elsewhere": range(81, 99),
+    "Found later, in tacita and elsewhere": range(81, 100),
 }
 
 PITFALLS = [
@@ -407,5 +407,11 @@ PITFALLS = [
         98,
         "a loss that is a mean over the tokens of the batch: each term has the others' number of tokens below it",
         "one loss a sample is asked for, and the model's code sees one record",
+    ),
+    Pitfall(
+        99,
+        "a second pass of the model beside the engine (for a Hessian, a score) runs its code on whole batches of "
+        "records: one of them moved a private value by 247 times the stated sensitivity, and a row was kept",
+        "the products of each record's Hessian are a program; in the loop, code meets one record at a time, on copies",
     ),
 ]

@@ -11,15 +11,15 @@ from tacita.clipped_sgd import NonConvexProblem, plan_setting, planner
 from tacita.clipping import FlatClipper
 from tacita.estimators import ClippedSum
 from tacita.methods import ExponentialAverage
-from tacita.pipeline.plan import TablePlan
 from tacita.second_order import noisy_sgd_plan
+from tacita.tables.plan import TablePlan
 from tests.planted.plant import bug, put, swap
 
 PLANNER = "tests/clipped_sgd/test_planner.py::"
 PLAN = "tests/cli/test_plan.py::"
 NOISY = "tests/second_order/test_noisy_sgd.py::"
 VARIANTS = "tests/training/test_fit_variants.py::"
-FEEDBACK = "tests/pipeline/test_feedback.py::"
+FEEDBACK = "tests/tables/test_feedback.py::"
 CONTRACT = "tests/clipped_sgd/test_contract.py::"
 
 

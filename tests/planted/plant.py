@@ -20,8 +20,11 @@ import torch
 from _pytest.runner import runtestprotocol
 
 import tacita
+from tests.planted.live import Live, NeedsImportError
+from tests.planted.substitutions import SOURCE, SourceCopy, Substitution, load
 
 NONE = "-"  # the name of no bug
+NEEDS_IMPORT = "needs import"  # in an answer: of a substitution that cannot be put into modules that are imported
 WAITED = "waited"  # in an answer: the tests did not end, and where their threads stood
 LONGEST, MAY_WAIT = 600, 60  # seconds after which tests are taken to wait for ever; of a bug that may make them
 WRONG_REASON = ("TypeError", "AttributeError", "NameError", "ImportError", "ModuleNotFoundError")
@@ -107,10 +110,26 @@ def pytest_runtestloop(session: pytest.Session) -> bool:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     session.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined] # one for all forks
     _use_once()
-    for line in sys.stdin:
-        name, *tests = line.split()
-        print(json.dumps(_in_a_fork(session, BUGS.get(name), tests)), file=answers, flush=True)
+    substitutions, live = load(), Live("tacita", SOURCE)
+    with SourceCopy() as copy:
+        for line in sys.stdin:
+            name, *tests = line.split()
+            if name in substitutions:
+                with copy.with_bug(substitutions[name]):  # for processes that tests start
+                    answer = _in_a_fork(session, _as_bug(substitutions[name], live, copy), tests)
+            else:
+                answer = _in_a_fork(session, BUGS.get(name), tests)
+            print(json.dumps(answer), file=answers, flush=True)
     return True
+
+
+def _as_bug(text: Substitution, live: Live, copy: SourceCopy) -> Bug:
+    def plant() -> None:
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(copy.path), os.environ.get("PYTHONPATH", "")])
+        old = (SOURCE / text.file).read_text(encoding="utf-8")
+        live.change(text.file, old, text.applied(old))
+
+    return Bug(text.name, text.says, text.rows, text.caught_by, plant)
 
 
 def _use_once() -> None:
@@ -144,6 +163,8 @@ def _answer_of_a_fork(
         signal.alarm(MAY_WAIT if planted is not None and planted.may_wait else LONGEST)
         try:
             answer = _failures(session.items, planted, tests)
+        except NeedsImportError as why:
+            answer = {NEEDS_IMPORT: str(why)}
         except BaseException:
             answer = {"planting": traceback.format_exc()}
         with os.fdopen(writer, "w") as pipe:

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 from tacita._lock import HeldLock
 from tacita.ledger import Ledger, Reservations, Session
-from tacita.oracles.session_options import SessionOptions
+from tacita.ledger.records import GiveBack
+from tacita.oracles.payment import Payment
 from tests.planted.plant import bug, put
 
 RESERVATIONS = "tests/ledger/test_reservations.py::"
@@ -18,7 +19,7 @@ def give_back_after(first):
     def give_back(self):
         start = max(first(self), self.last_query + 1)
         if self.state == "open" and start < self.reserved_queries:
-            self._change("give_back", {"first": start, "last": self.reserved_queries - 1})
+            self._change(GiveBack(session=self.id, first=start, last=self.reserved_queries - 1))
 
     put(Session, "give_back", give_back)
 
@@ -62,7 +63,7 @@ def size_of_a_reservation_ignored():
 def used_number_given_back_by_a_line():
     """A ledger is believed that gives back queries which have lines."""
     check = Session._check
-    put(Session, "_check", lambda self, kind, fields: None if kind == "give_back" else check(self, kind, fields))
+    put(Session, "_check", lambda self, change: None if isinstance(change, GiveBack) else check(self, change))
 
 
 @bug(
@@ -84,20 +85,20 @@ def lock_that_nobody_takes():
 @bug(11, caught_by=[CLAIMS + f"[{name}]" for name in ("clipped", "released-residuals", "unclipped")])
 def options_of_a_session_lost():
     """An oracle reserves a thousand queries and registers no restart, whatever its caller asked for."""
-    made = SessionOptions.__init__
+    made = Payment.__init__
 
-    def forgetful(self, purpose, settings, session, randomness, *_more, **_named):
-        made(self, purpose, settings, session, randomness)
+    def forgetful(self, *terms, **named):
+        made(self, *terms[:6], **{name: given for name, given in named.items() if name == "randomness"})
 
-    put(SessionOptions, "__init__", forgetful)
+    put(Payment, "__init__", forgetful)
 
 
 @bug(11, caught_by=[TEST + "test_a_test_that_was_interrupted_has_the_restart_that_was_paid_for_with_it"])
 def restart_of_a_test_not_registered():
     """The restarts of a test are promised, and neither registered nor charged."""
-    whole = SessionOptions.session_for
+    whole = Payment.session_for
     put(
-        SessionOptions,
+        Payment,
         "session_for",
         lambda self, *args, **more: whole(replace(self, planned_restarts=0), *args, **more),
     )

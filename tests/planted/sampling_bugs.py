@@ -20,9 +20,8 @@ from tacita.errors import UnsupportedEventError
 from tacita.gradients import NetworkSource
 from tacita.gradients.chunked import ChunkedEngine
 from tacita.oracles import GradientOracle, Line, records, splitting
+from tacita.oracles.payment import Payment, SessionPlan
 from tacita.oracles.query_draws import QueryDraws
-from tacita.oracles.session_options import SessionOptions
-from tacita.oracles.session_plan import SessionPlan
 from tacita.random import QueryCoins
 from tacita.sampling import (
     DisjointSampler,
@@ -321,8 +320,8 @@ def assignments_redrawn_after_a_ratchet():
 @bug(11, 20, caught_by=["tests/oracles/test_line.py::test_a_registered_session_is_of_its_part_and_its_randomness"])
 def sessions_of_another_part_accepted():
     """An oracle is paid by a session that was registered for other records."""
-    whole = SessionOptions.session_for
-    put(SessionOptions, "session_for", lambda self, *args, **more: self.session or whole(self, *args, **more))
+    whole = Payment.session_for
+    put(Payment, "session_for", lambda self, *args, **more: self.session or whole(self, *args, **more))
 
 
 @bug(61, caught_by=[RECORDS + "test_a_drawing_is_another_if_anything_it_depends_on_is"])

@@ -3,14 +3,14 @@
 from tacita.cli import trust
 from tacita.ledger import hash_chain as chain
 from tacita.ledger import journal
+from tacita.ledger.records import Seal, statement_sha256
 from tacita.ledger.registry import SessionRegistry
-from tacita.ledger.seal import Seal, statement_sha256
-from tacita.pipeline.models import ModelSpec
 from tacita.runs.folder import RunFolder
 from tacita.runs.sealed_run import SealedRun
+from tacita.tables.models import ModelSpec
 from tests.planted.plant import bug, put, swap
 
-REPORT = "tests/pipeline/test_table_statement.py::test_tampering_is_found"
+REPORT = "tests/tables/test_table_statement.py::test_tampering_is_found"
 FOUND = "tests/runs/test_sealed_run.py::test_tampering_is_found"
 SEAL = "tests/ledger/test_seal.py::"
 TRUST = "tests/cli/test_trust.py::"
@@ -113,7 +113,7 @@ def _torn_away(reading):
     65,
     caught_by=[
         SEAL + "test_nothing_may_be_added",
-        "tests/pipeline/test_table_statement.py::test_nothing_is_added_to_a_sealed_ledger",
+        "tests/tables/test_table_statement.py::test_nothing_is_added_to_a_sealed_ledger",
     ],
 )
 def added_after_the_seal():

@@ -8,11 +8,9 @@ import numpy as np
 
 from tacita.accounting import ComposedEvent, RepeatAndSelectEvent, WorstOfEvent, _profile_pairs
 from tacita.ledger import Session
-from tacita.pipeline import run_list, table_run
-from tacita.pipeline.settings import TableSettings
 from tacita.random import Key, Randomness
 from tacita.runs.folder import RunFolder
-from tacita.selection import (
+from tacita.tables import (
     Grid,
     NumberOfRuns,
     best_of,
@@ -20,22 +18,27 @@ from tacita.selection import (
     number_of_runs,
     resume,
     run_cost,
-    statement_text,
+    run_list,
     sweep,
+    table_run,
     trials,
 )
-from tacita.selection.working_folder import WorkingFolder
+from tacita.tables import (
+    selection_text as statement_text,
+)
+from tacita.tables.settings import TableSettings
+from tacita.tables.working_folder import WorkingFolder
 from tests.planted.plant import bug, put, reform, swap
 
-LAW = "tests/selection/test_number_of_runs.py::"
-GRID = "tests/selection/test_grid.py::"
-PRICE = "tests/selection/test_price.py::"
-INNER = "tests/selection/test_run_cost.py::"
-CHOICE = "tests/selection/test_best_of.py::"
-CHOOSE = "tests/selection/test_choose.py::"
-SWEEP = "tests/selection/test_sweep.py::"
-WORDS = "tests/selection/test_statement_text.py::"
-REGISTER = "tests/pipeline/test_run_list.py::"
+LAW = "tests/tables/test_number_of_runs.py::"
+GRID = "tests/tables/test_grid.py::"
+PRICE = "tests/tables/test_price.py::"
+INNER = "tests/tables/test_run_cost.py::"
+CHOICE = "tests/tables/test_best_of.py::"
+CHOOSE = "tests/tables/test_choose.py::"
+SWEEP = "tests/tables/test_sweep.py::"
+WORDS = "tests/tables/test_selection_text.py::"
+REGISTER = "tests/tables/test_run_list.py::"
 COMPOSED = "tests/accounting/events/test_composed.py::"
 
 
@@ -238,7 +241,7 @@ def the_ledger_counts_the_runs():
     def telling(self, found):
         keep(self, found)
         session = sessions[-1]
-        session._write("reserve", session.id, {"first": 0, "last": 0})
+        session._owner.journal.append({"kind": "reserve", "session": session.id, "first": 0, "last": 0})
 
     put(Session, "open", remembered)
     put(WorkingFolder, "record", telling)

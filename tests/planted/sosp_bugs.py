@@ -13,7 +13,6 @@ from tacita.second_order import (
     StationarityQuery,
     StationaryTest,
     UnclippedSum,
-    hessian,
     lanczos_error,
     stationarity_query,
     stationary_test,
@@ -165,12 +164,6 @@ def large_noise_not_told():
 
 
 # -- Hessians
-
-
-@bug(25, caught_by=[HESSIAN + "test_a_row_of_nan_that_does_not_count_leaves_the_others_alone"])
-def rows_silenced_by_a_zero():
-    """Rows that do not count are left in the batch."""
-    swap(hessian._selected, lambda chunk, kept: (chunk.batch, chunk.size))
 
 
 @bug(

@@ -8,19 +8,19 @@ import numpy as np
 
 from tacita.accounting import curve
 from tacita.accounting.attack_accuracy import attack_accuracy
-from tacita.ledger import statement_text
+from tacita.ledger import sections
 from tacita.ledger.verdict import exact_score, verdict
-from tacita.pipeline import run_list, statement_versions
 from tacita.report import run_charts, run_page
 from tacita.report.run_numbers import RunNumbers
+from tacita.tables import run_list, statement_versions
 from tests.planted.plant import bug, put, swap
 
 ATTACK = "tests/accounting/test_attack_accuracy.py::"
 CURVE = "tests/accounting/test_curve.py::"
 STATEMENT = "tests/ledger/test_statement.py::"
 PAGE = "tests/report/test_run_page.py::"
-RUNS = "tests/pipeline/test_run_list.py::"
-DISCLOSURE = "tests/pipeline/test_disclosure.py::"
+RUNS = "tests/tables/test_run_list.py::"
+DISCLOSURE = "tests/tables/test_disclosure.py::"
 
 
 @bug(
@@ -121,7 +121,7 @@ def a_seeded_run_adds_up_as_private():
     swap(listed, as_secret)
 
 
-OTHER_VERSION = "tests/pipeline/test_table_statement.py::test_other_"
+OTHER_VERSION = "tests/tables/test_table_statement.py::test_other_"
 
 
 @bug(65, caught_by=[OTHER_VERSION + "numbers_are_no_words_of_another_version"])
@@ -135,7 +135,7 @@ def any_epsilon_of_another_version_is_believed():
     put(statement_versions, "_reworded", believed)
 
 
-@bug(65, caught_by=["tests/pipeline/test_table_statement.py::test_a_verdict_under_conditions_stays_one_in_other_words"])
+@bug(65, caught_by=["tests/tables/test_table_statement.py::test_a_verdict_under_conditions_stays_one_in_other_words"])
 def conditions_of_a_verdict_are_words():
     """The verdict in a statement of another version may leave out that the guarantee is one under conditions."""
     put(statement_versions, "CONDITIONAL", "\0")
@@ -152,7 +152,7 @@ def another_version_need_not_be_sealed():
     46,
     caught_by=[
         STATEMENT + "test_an_exact_score_has_a_verdict_of_its_own",
-        "tests/pipeline/test_train.py::test_a_score_outside_the_guarantee_is_repeated_in_the_statement",
+        "tests/tables/test_train.py::test_a_score_outside_the_guarantee_is_repeated_in_the_statement",
     ],
 )
 def exact_score_called_private():
@@ -163,7 +163,7 @@ def exact_score_called_private():
 @bug(46, caught_by=[STATEMENT + "test_the_price_of_a_choice_by_hand_stands_first_and_is_rounded_up"])
 def price_of_a_choice_left_out():
     """The price of a choice by hand stands under the caveats alone."""
-    put(statement_text, "CHOSEN", "chosen by nobody")
+    put(sections, "CHOSEN", "chosen by nobody")
 
 
 @bug(

@@ -1,9 +1,10 @@
 """Planted bugs as substitutions: a file of tacita, a text in it, what stands there instead, and tests that must fail.
 
-``substitutions.toml`` holds them. One after the other is applied to a temporary copy of the source tree that comes
-first on the import path, and the tests named for it run in a process of their own, which imported torch beforehand but
-no module of tacita. A bug needs no internal name to patch, and moving code breaks no bug silently: a text that does not
-stand in its file exactly once is an error.
+``substitutions.toml`` holds them. A bug needs no internal name to patch, and moving code breaks no bug silently: a text
+that does not stand in its file exactly once is an error. ``make test`` puts each into a fork of a process that has
+imported everything (``live.py``). ``make audit`` and this module write each to a temporary copy of the source tree
+that comes first on the import path, and run its tests in a process of their own, which imported torch beforehand but no
+module of tacita.
 
     python -m tests.planted.substitutions                  # every bug with its tests: what kills it, and seconds
     python -m tests.planted.substitutions NAME NAME        # some of them
@@ -21,6 +22,7 @@ import tempfile
 import time
 import tomllib
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -129,13 +131,18 @@ class SourceCopy:
 
     def run(self, bug: Substitution | None, tests: Sequence[str], *, first: bool = False) -> Outcome:
         """Run ``tests``, files or single tests, with a bug (``None``: without); ``first``: stop when one fails."""
-        if bug is not None:
-            self._write(bug.file, bug.applied((SOURCE / bug.file).read_text(encoding="utf-8")))
-        try:
+        with nullcontext() if bug is None else self.with_bug(bug):
             return self._in_a_process([*tests, *(["-x"] if first else [])])
+
+    @contextmanager
+    def with_bug(self, bug: Substitution) -> Iterator[None]:
+        """Have the bug in the copy for as long as this lasts."""
+        text = (SOURCE / bug.file).read_text(encoding="utf-8")
+        self._write(bug.file, bug.applied(text))
+        try:
+            yield
         finally:
-            if bug is not None:
-                self._write(bug.file, (SOURCE / bug.file).read_text(encoding="utf-8"))
+            self._write(bug.file, text)
 
     def _write(self, file: str, text: str) -> None:
         path, moment = self.path / "tacita" / file, next(self._moments)

@@ -24,8 +24,7 @@ from tacita.gradients.ghost.linear import LinearRule
 from tacita.gradients.ghost.rounding import add_radius, gamma
 from tacita.gradients.ghost.rule import LayerRule
 from tacita.oracles import Line
-from tacita.selection import best_of
-from tacita.tables import budget, released_counts, units
+from tacita.tables import best_of, budget, released_counts, units
 from tacita.tables.budget import PurchasePlan
 from tacita.testing import bounds
 from tests.planted.plant import bug, put, swap
@@ -165,7 +164,7 @@ def threshold_before_rounding():
 @bug(
     34,
     caught_by=[
-        "tests/selection/test_best_of.py::test_a_saved_key_draws_no_selection_again_for_an_older_copy_of_the_ledger"
+        "tests/tables/test_best_of.py::test_a_saved_key_draws_no_selection_again_for_an_older_copy_of_the_ledger"
     ],
 )
 def selections_not_remembered():
@@ -257,11 +256,11 @@ def one_row_of_a_unit_beside_the_error():
     )
 
 
-@bug(18, 20, caught_by=["tests/pipeline/test_purchases.py::test_each_purchase_has_the_noise_that_its_event_states"])
+@bug(18, 20, caught_by=["tests/tables/test_purchases.py::test_each_purchase_has_the_noise_that_its_event_states"])
 def refinement_with_the_noise_of_one_column():
     """The noise of the refinement does not grow with the columns that the survey found to be numeric."""
     whole = PurchasePlan.refinement_noise_std
-    inside = "tacita.pipeline.plan"
+    inside = "tacita.tables.plan"
 
     def one(self, num_columns, of=None):
         return whole(self, 1 if sys._getframe(1).f_globals["__name__"] == inside else num_columns, of)

@@ -6,15 +6,28 @@ import msgspec
 import numpy as np
 
 from tacita.mechanisms import GaussianMechanism
-from tacita.pipeline import dry_run, preprocessing, purchases, table_statement
-from tacita.pipeline import score as pipeline_score
-from tacita.tables import budget, cells, csv_lines, intervals, lean_survey, random_rounding, readers, task, units
+from tacita.tables import (
+    budget,
+    cells,
+    csv_lines,
+    dry_run,
+    intervals,
+    lean_survey,
+    preprocessing,
+    purchases,
+    random_rounding,
+    readers,
+    table_statement,
+    task,
+    units,
+)
+from tacita.tables import held_out_score as pipeline_score
 from tacita.tables import score as scores
 from tests.planted.plant import bug, put, swap
 
 READERS = "tests/tables/test_readers.py::"
 CELLS = "tests/tables/test_cells.py::"
-PURCHASES = "tests/pipeline/test_purchases.py::"
+PURCHASES = "tests/tables/test_purchases.py::"
 BUDGET = "tests/tables/test_budget.py::"
 
 
@@ -158,7 +171,7 @@ def held_out_by_the_same_coins_in_each_chunk():
 
 
 SCORE = "tests/tables/test_score.py::"
-TRUE = "tests/pipeline/test_truthful.py::"
+TRUE = "tests/tables/test_truthful.py::"
 INTERVALS = "tests/tables/test_intervals.py::"
 TASK = "tests/tables/test_task.py::"
 
@@ -252,7 +265,7 @@ def one_coin_for_a_target():
     swap(kept, lambda values, edges, coins: kept(values, edges, np.broadcast_to(coins[:1], coins.shape)))
 
 
-@bug(66, caught_by=["tests/pipeline/test_train.py::test_a_redone_score_of_a_regression_is_the_same"])
+@bug(66, caught_by=["tests/tables/test_train.py::test_a_redone_score_of_a_regression_is_the_same"])
 def rounding_coins_of_the_moment():
     """The coins that round squared errors are thrown anew when a score is counted again."""
     put(pipeline_score, "_coins", lambda stream, first, rows: np.random.default_rng().random((scores.COINS, rows)))

@@ -17,12 +17,12 @@ from tacita.accounting import epsilon, gaussian_delta
 from tacita.ledger import Ledger
 from tacita.ledger.statement import main_session
 from tacita.ledger.text_lines import rounded_up
-from tacita.pipeline import train_table
 from tacita.random import Randomness
 from tacita.report.run_audit import UNREADABLE, RunAudit
 from tacita.report.run_charts import charts_of, score_chart
 from tacita.report.run_numbers import RATES, RunNumbers
 from tacita.report.run_page import report_page
+from tacita.tables import train_table
 from tests.report.browser import CHROMIUM, accessibility, axe_script, opened
 
 pytest.importorskip("matplotlib")
@@ -72,7 +72,7 @@ def folder(tmp_path_factory):
     os.chdir(place)
     try:
         (place / "table.csv").write_text(table_text())
-        from tacita.pipeline import TableSettings
+        from tacita.tables import TableSettings
 
         quick = {"data": "table.csv", "target": "label", "delta": 1e-3, "drop": ("patient",)}
         quick |= {"sample_rate": 0.5, "queries": 4, "epsilon": 4.0}

@@ -9,9 +9,9 @@ import torch
 import tacita
 from tacita.accounting import FullBatchLaw, GaussianSumEvent
 from tacita.ledger.hash_chain import canonical, sha256
-from tacita.pipeline import check_run
 from tacita.runs.folder import RunFolder
 from tacita.runs.sealed_run import SealedRun, seal_run
+from tacita.tables import check_run
 from tests.faults import runs
 
 

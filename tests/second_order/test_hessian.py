@@ -1,6 +1,7 @@
 """Hessian products against dense Hessians; the eigen-solver against dense ones and SciPy's, and its error bound."""
 
 import math
+from functools import cache
 
 import numpy as np
 import pytest
@@ -9,9 +10,11 @@ import scipy.stats
 import torch
 from torch import nn
 
+from tacita.errors import UnsupportedModuleError
 from tacita.gradients import NetworkSource
 from tacita.gradients.functional import losses_at
-from tacita.second_order.hessian import Hessian, batch_hessian
+from tacita.gradients.program.hessian_products import HessianProducts
+from tacita.second_order.hessian import BatchHessian, Hessian, hessian_products
 from tacita.second_order.lanczos import lanczos, lanczos_error, lanczos_steps
 from tacita.second_order.stationarity import is_second_order_stationary, public_stationarity
 
@@ -90,10 +93,18 @@ def network(kind, chunk=None, device="cpu", dtype=torch.float64):
     return source, {name: p.detach() for name, p in model.named_parameters()}
 
 
-def hessian(kind, chunk=None, rows=None, indices=None, seed=None, **place):
+@cache
+def products(kind, device="cpu", dtype=torch.float64):
+    """What is traced of a network; the sources of other chunks have equal models."""
+    source, params = network(kind, device=device, dtype=dtype)
+    return HessianProducts(source.model, squared, params, source.trial_row)
+
+
+def hessian(kind, chunk=None, rows=None, *, indices=None, way="loop", **place):
     source, params = network(kind, chunk, **place)
     indices = np.arange(ROWS) if indices is None else indices
-    return batch_hessian(source.engine(params, indices, seed=seed), divisor=10.0, rows=rows)
+    by_program = products(kind, **place) if way == "program" else None
+    return BatchHessian(source.engine(params, indices), divisor=10.0, rows=rows, products=by_program)
 
 
 def dense(kind, rows=slice(None)):
@@ -111,29 +122,29 @@ def dense(kind, rows=slice(None)):
     return torch.autograd.functional.hessian(total, flat)
 
 
-every_network = pytest.mark.parametrize("kind", NETWORKS)
+WAYS = [(kind, way) for kind in NETWORKS for way in ("loop", "program") if (kind, way) != ("embedding", "program")]
+both_ways = pytest.mark.parametrize("way", ["loop", "program"])
+every_way = pytest.mark.parametrize(("kind", "way"), WAYS)
 
 
-@every_network
+@every_way
 @pytest.mark.parametrize("chunk", [None, 4], ids=["whole", "chunks"])
-def test_products_are_those_of_the_dense_hessian(kind, chunk):
-    expected = dense(kind)
-    found = hessian(kind, chunk).dense()
-    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-10)
+def test_products_are_those_of_the_dense_hessian(kind, way, chunk):
+    expected, operator = dense(kind), hessian(kind, chunk, way=way)
+    vector = normals(operator.dim, seed=8)
+    torch.testing.assert_close(operator.product(vector), expected @ vector, rtol=1e-9, atol=1e-10)
+
+
+@both_ways
+def test_the_whole_matrix_is_the_dense_one(way):
+    found = hessian("mlp", 4, way=way).dense()
+    torch.testing.assert_close(found, dense("mlp"), rtol=1e-9, atol=1e-10)
     torch.testing.assert_close(found, found.T, rtol=1e-9, atol=1e-10)
 
 
-@every_network
-def test_the_gradient_beside_it_is_the_gradient(kind):
-    source, params = network(kind)
-    sums = source.engine(params, np.arange(ROWS)).weighted_sums(torch.ones_like, {"all": tuple(params)})
-    expected = torch.cat([g.flatten() for g in sums.values[0].values()]) / 10
-    torch.testing.assert_close(hessian(kind, 3).gradient(), expected, rtol=1e-10, atol=1e-12)
-
-
-@every_network
+@pytest.mark.parametrize("kind", ["mlp", "cnn"])
 def test_the_smallest_eigenvalue_is_the_dense_one(kind):
-    operator = hessian(kind)
+    operator = hessian(kind, way="program")
     found = lanczos(operator, normals(operator.dim, seed=5), operator.dim)
     values = torch.linalg.eigvalsh(dense(kind))
     assert found.smallest == pytest.approx(values[0].item(), rel=1e-8, abs=1e-10)
@@ -141,26 +152,38 @@ def test_the_smallest_eigenvalue_is_the_dense_one(kind):
     assert found.error(1e-12) == 0
 
 
-def test_a_batch_is_the_hessian_of_its_rows():
-    indices = np.array([1, 4, 5])
-    expected = dense("mlp", rows=indices)
-    torch.testing.assert_close(hessian("mlp", 2, indices=indices).dense(), expected, rtol=1e-9, atol=1e-10)
+@both_ways
+def test_a_batch_is_the_hessian_of_its_rows(way):
+    for rows in ([1, 4, 5], [3]):
+        expected = dense("mlp", rows=np.array(rows))
+        found = hessian("mlp", 2, indices=np.array(rows), way=way).dense()
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-10)
 
 
-def test_rows_that_do_not_count_are_not_there():
+def test_the_rows_of_a_chunk_are_taken_a_few_at_a_time(monkeypatch):
+    """A program has one product a record in memory."""
+    expected = hessian("mlp", way="program").dense()
+    monkeypatch.setattr("tacita.second_order.hessian.GRADIENT_BYTES", 2 * 8 * 21)
+    torch.testing.assert_close(hessian("mlp", way="program").dense(), expected, rtol=1e-12, atol=1e-12)
+
+
+@both_ways
+def test_rows_that_do_not_count_are_not_there(way):
     rows = torch.tensor([True, False, True, True, False, False, True])
     expected = dense("mlp", rows=rows)
     for chunk in (None, 1, 2):  # a chunk without rows is skipped
-        torch.testing.assert_close(hessian("mlp", chunk, rows=rows).dense(), expected, rtol=1e-9, atol=1e-10)
+        torch.testing.assert_close(hessian("mlp", chunk, rows=rows, way=way).dense(), expected, rtol=1e-9, atol=1e-10)
 
 
-def test_a_row_of_nan_that_does_not_count_leaves_the_others_alone():
+@both_ways
+def test_a_row_of_nan_that_does_not_count_leaves_the_others_alone(way):
     source, params = network("mlp")
     x, y = source._rows._arrays
     x[2] = torch.nan
     hostile = NetworkSource(source.model, squared, (x, y), method="loop")
     rows = torch.arange(ROWS) != 2
-    found = batch_hessian(hostile.engine(params, np.arange(ROWS)), divisor=10.0, rows=rows)
+    by_program = products("mlp") if way == "program" else None
+    found = BatchHessian(hostile.engine(params, np.arange(ROWS)), divisor=10.0, rows=rows, products=by_program)
     torch.testing.assert_close(found.dense(), dense("mlp", rows=rows), rtol=1e-9, atol=1e-10)
 
 
@@ -172,72 +195,82 @@ def test_no_rows_are_a_hessian_of_zeros():
 
 def test_a_linear_loss_has_no_curvature():
     point = {"x": torch.ones(3, dtype=torch.float64), "unused": torch.ones(2, dtype=torch.float64)}
-    assert not Hessian([lambda p: p["x"].sum()], point).product(torch.ones(5)).any()
-    assert not Hessian([lambda p: torch.tensor(1.0)], point).product(torch.ones(5)).any()
-    mixed = Hessian([lambda p: p["x"].square().sum() + p["unused"].sum()], point)
+    assert not Hessian(lambda p: p["x"].sum(), point).product(torch.ones(5)).any()
+    assert not Hessian(lambda p: torch.tensor(1.0), point).product(torch.ones(5)).any()
+    mixed = Hessian(lambda p: p["x"].square().sum() + p["unused"].sum(), point)
     assert mixed.product(torch.ones(5)).tolist() == [2.0, 2.0, 2.0, 0.0, 0.0]
 
 
 def test_dropout_is_the_same_in_every_product():
     model = nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.5), nn.Tanh(), nn.Linear(8, 1)).double()
     source = NetworkSource(model, squared, (normals(ROWS, 3), normals(ROWS, seed=1)), max_physical_batch_size=3)
-    params = dict(model.named_parameters())
-    one, two = (batch_hessian(source.engine(params, np.arange(ROWS), seed=s), divisor=1.0) for s in (1, 2))
-    vector = normals(one.dim)
-    before = torch.get_rng_state()
-    assert torch.equal(one.product(vector), one.product(vector))
-    assert not torch.allclose(one.product(vector), two.product(vector))
+    params, before = dict(model.named_parameters()), torch.get_rng_state()
+    by_program = hessian_products(source)
+    assert by_program is not None
+    for made in (None, by_program):
+        engines = [source.engine(params, np.arange(ROWS), seed=s) for s in (1, 2)]
+        one, two = (BatchHessian(engine, divisor=1.0, products=made) for engine in engines)
+        vector = normals(one.dim)
+        assert torch.equal(one.product(vector), one.product(vector))
+        assert not torch.allclose(one.product(vector), two.product(vector))
     assert torch.equal(before, torch.get_rng_state())
 
 
 def test_neither_model_nor_point_is_touched():
     source, params = network("mlp")
     before = {name: p.clone() for name, p in params.items()}
-    batch_hessian(source.engine(params, np.arange(ROWS)), divisor=1.0).dense()
+    for made in (None, products("mlp")):
+        BatchHessian(source.engine(params, np.arange(ROWS)), divisor=1.0, products=made).dense()
     assert all(torch.equal(before[name], p) and p.grad is None for name, p in params.items())
     assert all(p.grad is None for p in source.model.parameters())
 
 
-class Counted:
-    """Terms that count how often they are evaluated."""
+def test_the_graph_of_a_function_is_kept():
+    """So that a product costs two backward passes and no forward one."""
+    calls = []
 
-    def __init__(self, terms):
-        self.terms, self.calls = terms, 0
+    def function(params):
+        calls.append(1)
+        return params["x"].pow(4).sum()
 
-    def __iter__(self):
-        return iter([self._counted(term) for term in self.terms])
-
-    def _counted(self, term):
-        def call(params):
-            self.calls += 1
-            return term(params)
-
-        return call
+    operator = Hessian(function, {"x": torch.ones(3, dtype=torch.float64)})
+    assert [operator.product(torch.ones(3)).tolist() for _ in range(5)] == [[12.0] * 3] * 5
+    assert len(calls) == 1
 
 
-def test_the_graph_of_a_single_chunk_is_kept():
-    """So that a product costs two backward passes and no forward one; with more chunks memory comes first."""
-    point = {"x": torch.ones(3, dtype=torch.float64)}
-    for count, calls in ((1, 1), (2, 10)):
-        terms = Counted([lambda p: p["x"].pow(4).sum()] * count)
-        operator = Hessian(terms, point)
-        for _ in range(5):
-            operator.product(torch.ones(3))
-        assert terms.calls == calls
+def test_a_linear_model_has_no_curvature_on_records_either():
+    source = NetworkSource(
+        nn.Linear(3, 1), lambda model, batch: model(batch[0]).squeeze(-1), (normals(ROWS, 3).float(),)
+    )
+    params, by_program = dict(source.model.named_parameters()), hessian_products(source)
+    assert by_program is not None
+    for made in (None, by_program):
+        assert not BatchHessian(source.engine(params, np.arange(ROWS)), divisor=1.0, products=made).dense().any()
+
+
+def test_what_a_program_cannot_say_is_refused_and_left_to_the_loop():
+    tokens = torch.randint(5, (ROWS, 4), generator=generator())
+    for method in ("auto", "loop"):
+        source = NetworkSource(Words().double(), squared, (tokens, normals(ROWS, seed=1)), method=method)
+        if method == "auto":
+            with pytest.raises(UnsupportedModuleError, match=r'before records are read: .*index_select.*method="loop"'):
+                hessian_products(source)
+        else:
+            assert hessian_products(source) is None
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@every_network
+@every_way
 @pytest.mark.parametrize("chunk", [None, 4], ids=["whole", "chunks"])
-def test_on_a_gpu_it_is_the_same(kind, chunk):
+def test_on_a_gpu_it_is_the_same(kind, way, chunk):
     on_cpu = dense(kind)
-    operator = hessian(kind, chunk, device="cuda")
+    operator = hessian(kind, chunk, way=way, device="cuda")
     torch.testing.assert_close(operator.dense().cpu(), on_cpu, rtol=1e-7, atol=1e-9)
     start = normals(operator.dim, seed=5).cuda()
     found = lanczos(operator, start, operator.dim)
     assert found.smallest == pytest.approx(torch.linalg.eigvalsh(on_cpu)[0].item(), rel=1e-6, abs=1e-9)
-    single = hessian(kind, chunk, device="cuda", dtype=torch.float32).dense().cpu()
+    single = hessian(kind, chunk, way=way, device="cuda", dtype=torch.float32).dense().cpu()
     torch.testing.assert_close(single, on_cpu, rtol=1e-3, atol=1e-4)  # no TF32
 
 
@@ -257,8 +290,8 @@ def cubic(p):
 )
 def test_a_cubic_in_two_variables(at, gradient, matrix, eigenvalues):
     point = {name: torch.tensor(value, dtype=torch.float64) for name, value in zip("xy", at, strict=True)}
-    operator = Hessian([cubic], point)
-    assert operator.dense().tolist() == matrix
+    operator = Hessian(cubic, point)
+    assert [operator.product(row).tolist() for row in torch.eye(2)] == matrix
     assert operator.product(torch.ones(2)).tolist() == [sum(row) for row in matrix]
     if gradient:
         assert operator.gradient().tolist() == list(gradient)
@@ -279,7 +312,7 @@ def test_the_checker_on_the_double_well(x, gradient, curvature, alpha, limit):
     """The saddle at 0 passes for the largest alpha only."""
     point = {"x": torch.tensor(x, dtype=torch.float64)}
     found = public_stationarity(double_well, point, alpha=alpha, hessian_lipschitz=6.0)
-    assert Hessian([double_well], point).gradient().item() == pytest.approx(gradient, abs=1e-6)
+    assert Hessian(double_well, point).gradient().item() == pytest.approx(gradient, abs=1e-6)
     assert found.gradient_norm == pytest.approx(abs(gradient), abs=1e-6)
     assert found.eigenvalue == pytest.approx(curvature, abs=1e-6)
     assert math.sqrt(6.0 * alpha) == pytest.approx(limit, rel=1e-5)
@@ -373,7 +406,7 @@ def linear_operator(operator):
 
 
 def test_it_agrees_with_arpack_and_lobpcg():
-    operator = hessian("cnn")
+    operator = hessian("cnn", way="program")
     ours = lanczos(operator, normals(operator.dim, seed=5), operator.dim).smallest
     start = normals(operator.dim, seed=6).numpy()
     (arpack,) = scipy.sparse.linalg.eigsh(linear_operator(operator), k=1, which="SA", v0=start)[0]

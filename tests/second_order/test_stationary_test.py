@@ -192,6 +192,62 @@ def test_a_hostile_gradient_needs_no_condition(relation, length):
     assert abs(values[0] - values[1]) <= stated * (1 + 1e-9)
 
 
+def mixes(model, h):
+    """Let each record's Hessian be that of the record that is farthest out."""
+    return h.min(dim=0, keepdim=True).values.expand_as(h)
+
+
+def keeps(model, h):
+    model.kept.append(h[:1].clone())
+    return h
+
+
+def writes(model, h):
+    model.buffer.data.copy_(h[0])
+    return h
+
+
+class Hostile(Quadratic):
+    def __init__(self):
+        super().__init__()
+        self.kept = []
+        self.register_buffer("buffer", torch.zeros(DIM, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("method", ["auto", "loop"])
+@pytest.mark.parametrize("does", [mixes, keeps, writes])
+def test_model_and_loss_never_see_several_records(does, method):
+    """They behave in trials, which have three rows at most, and mix records, keep one or write one in a query."""
+    relation, curvature = "replace_one", 40.0
+    values, hostile = [], Hostile()
+
+    def loss(model, batch):
+        h, b = batch
+        return quadratic(model, (does(model, h) if len(h) > 3 else h, b))
+
+    for data in neighbours(relation, curvature, 0.3):
+        test = tacita.StationaryTest(
+            hostile,
+            loss,
+            data,
+            ledger=tacita.Ledger(neighboring_relation=relation, privacy_unit="one row"),
+            num_records=ROWS,
+            epsilon=4.0,
+            alpha=0.9,
+            hessian_lipschitz=1.0,
+            max_grad_norm=1.0,
+            declared_max_hessian_norm=curvature,
+            max_tests=8,
+            failure_probability=0.05,
+            max_slack=100.0,
+            method=method,
+        )
+        values.append(private_value(test, SADDLE))
+    assert abs(values[0] - values[1]) <= test.mechanism.sensitivity * (1 + 1e-9)
+    assert not hostile.kept
+    assert not hostile.buffer.any()
+
+
 def test_the_smoothness_of_the_mean_is_no_sensitivity():
     """One record of curvature +-1000 among zeros: both means are 1-smooth, and the value moves by 1, not 2 / n."""
     n = 1000

@@ -1,6 +1,6 @@
 """Purchases without a ledger, for tests of the tables room alone: the noise is the caller's.
 
-In the library the noise is the line's (``tacita.pipeline.purchases``).
+In the library the noise is the line's (``tacita.tables.purchases``).
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tacita.features import scattering
-from tacita.tables import Encoder, Schema, make_encoder
+from tacita.tables import Encoder, Schema, make_encoder, scattering
 from tacita.tables.encoded_file import EncodedFile
 from tacita.tables.features import ArrayPiece
 from tacita.tables.image_features import GROUPS, ScatteringPiece

@@ -25,7 +25,7 @@ from tests.tables.buying import buy_refinement, buy_score, buy_survey
 
 PLAN = PurchasePlan(epsilon=1.0, delta=1e-5, relation="add_or_remove_one")
 MULTIPLIER = 7.98  # q 0.1, T 400, beside the purchases: tests/tables/test_budget.py
-SCORE_NOISE = {"score": 4.4, "classes": 8.8}  # what a plan at (1, 1e-5) has: tests/pipeline/test_plan.py
+SCORE_NOISE = {"score": 4.4, "classes": 8.8}  # what a plan at (1, 1e-5) has: tests/tables/test_plan.py
 BANK = (
     *("age", "job", "marital", "education", "default", "balance", "housing", "loan", "contact", "day", "month"),
     *("duration", "campaign", "pdays", "previous", "poutcome", "y"),

@@ -6,7 +6,7 @@ import pytest
 from pyarrow import parquet
 
 from tacita.errors import DataStructureError
-from tacita.pipeline import predict as predict_module
+from tacita.tables import predict as predict_module
 from tacita.tables.readers import FileFormat, open_table
 from tacita.tables.table_file import one_ahead, places
 

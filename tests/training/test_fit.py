@@ -11,7 +11,7 @@ import safetensors.torch
 import torch
 
 import tacita
-from tacita.pipeline import check_run
+from tacita.tables import check_run
 from tacita.training import callbacks
 from tests.devices import models_move_to_the_device, on_each_device
 
@@ -113,6 +113,7 @@ def test_a_test_stream_is_not_private_and_the_statement_says_so():
         (dict(max_grad_norm=-1.0), "max_grad_norm must be"),
         (dict(neighboring_relation="add_one"), "neighboring_relation must be one of"),
         (dict(clipper=tacita.FlatClipper(max_grad_norm=1.0)), "both given"),
+        (dict(optimizer=torch.optim.SGD([torch.zeros(1)], lr=1)), r"Write optimizer=lambda params: torch.optim.SGD\("),
     ],
 )
 def test_wrong_settings_raise_before_anything_is_spent(tmp_path, wrong, message):

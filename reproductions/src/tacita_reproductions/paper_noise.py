@@ -146,7 +146,7 @@ def with_noise(oracle: GradientOracle, claimed: "ClaimedNoise", mechanism: Gauss
     """Return the oracle with another noise. Its old session is withdrawn only if the new one is accepted."""
     event = session_event(oracle, claimed, mechanism)
     named = {"estimator": repr(claimed), "mechanism": repr(mechanism)}
-    settings = {**oracle.settings, **oracle._options.more_settings, **named}
+    settings = {**oracle.settings, **oracle._payment.more_settings, **named}
     session = oracle.ledger._replace(oracle.session, event, settings)
     return GradientOracle(
         oracle.source,

@@ -61,9 +61,9 @@ def one_run(
         trust_code: Allow importing and calling the model's code that the config names.
         quiet: Print no progress on standard error.
     """
-    from tacita.pipeline import TableSettings
-    from tacita.pipeline.settings import parse_toml, read_text
-    from tacita.pipeline.table_audit import audit_table
+    from tacita.tables import TableSettings
+    from tacita.tables.settings import parse_toml, read_text
+    from tacita.tables.table_audit import audit_table
 
     path = Path(config) / "config.toml" if Path(config).is_dir() else Path(config)
     configured = parse_toml(read_text("config", str(path)))

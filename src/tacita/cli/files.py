@@ -7,7 +7,7 @@ from cyclopts import Parameter
 
 from tacita.cli.names import names_of
 from tacita.cli.outputs import say_written, write_bytes
-from tacita.pipeline.settings import TEXT_FORMAT, file_format, flags, read_text
+from tacita.tables.settings import TEXT_FORMAT, file_format, flags, read_text
 
 if TYPE_CHECKING:
     from tacita.tables.csv_lines import FileFormat
@@ -52,8 +52,8 @@ def predict(
         output: File to write; after an error it is unchanged, while standard output may have its beginning.
         trust_code: Import and call the model's code, if it was trained with --model package.module:callable.
     """
-    from tacita.pipeline import load, predict_file
-    from tacita.pipeline.predict import predicted_pieces
+    from tacita.tables import load, predict_file
+    from tacita.tables.predict import predicted_pieces
 
     model = load(run, trust_code=trust_code)
     if output is None:
@@ -72,7 +72,7 @@ def statement(run: str, /) -> int:
     Args:
         run: Folder of a finished run.
     """
-    from tacita.pipeline import check_run
+    from tacita.tables import check_run
 
     checked = check_run(run)
     if checked.faults:
@@ -106,7 +106,7 @@ def schema(
         data: The table: CSV (compressed or not), Parquet or NPZ.
         target: The column to predict.
     """
-    from tacita.tables.draft import draft
+    from tacita.tables.drafting import draft
     from tacita.tables.readers import read_table
 
     reading = _resolved(text)
@@ -135,7 +135,7 @@ def check(
     """
     import msgspec
 
-    from tacita.tables.check import check as look
+    from tacita.tables.checking import check as look
     from tacita.tables.csv_lines import FileFormat
     from tacita.tables.readers import read_table
     from tacita.tables.schema import Schema, Target

@@ -12,7 +12,7 @@ from rich.table import Table
 from tacita.errors import TacitaError
 
 if TYPE_CHECKING:
-    from tacita.pipeline.overview import RunOverview
+    from tacita.tables.overview import RunOverview
 
 CHANGED = 1
 NOT_VERIFIED = "not verified"
@@ -28,7 +28,7 @@ def list_runs(folder: str = ".", /) -> int:
     Args:
         folder: Folder that holds the folders of runs; the current one by default.
     """
-    from tacita.pipeline.overview import runs_in
+    from tacita.tables.overview import runs_in
 
     found = list(runs_in(folder))
     if not found:
@@ -50,9 +50,9 @@ def show_run(run: str, /, *, json: Annotated[bool, FLAG] = False) -> int:
         run: Folder of a run.
         json: Print the statement's fields as JSON instead.
     """
-    from tacita.pipeline import check_run
-    from tacita.pipeline.overview import overview_of
     from tacita.runs.sealed_run import STATEMENT
+    from tacita.tables import check_run
+    from tacita.tables.overview import overview_of
 
     found = overview_of(run)
     if found is None:

@@ -1,6 +1,6 @@
 """The command ``tacita train``: from a raw table to a private model.
 
-The flags are the settings of :class:`~tacita.pipeline.TableSettings`; they override the config file.
+The flags are the settings of :class:`~tacita.tables.TableSettings`; they override the config file.
 """
 
 import sys
@@ -12,7 +12,7 @@ from cyclopts import Parameter
 
 from tacita.cli.names import names_of
 from tacita.cli.trust import check_code
-from tacita.pipeline.settings import DATA, RUN, TableSettings, flags, lists_of_names, parse_toml, read_text
+from tacita.tables.settings import DATA, RUN, TableSettings, flags, lists_of_names, parse_toml, read_text
 
 if TYPE_CHECKING:
     Flags = dict[str, Any]
@@ -74,7 +74,7 @@ def train(
     given["about"] = {name: value for name, value in asdict(about).items() if value is not None}
     chosen = _settings(given, config, trust_code=trust_code)
     if dry_run:
-        from tacita.pipeline.dry_run import plan_in_words
+        from tacita.tables.dry_run import plan_in_words
 
         print(plan_in_words(chosen), end="")
     else:
@@ -100,9 +100,8 @@ def _settings(given: dict[str, Any], config: str | None, *, trust_code: bool) ->
 
 def _train(settings: TableSettings, *, quiet: bool) -> None:
     """Train, print the statement, and say on standard error what to do next."""
-    from tacita.pipeline import train_table
-    from tacita.pipeline.table_statement import no_run
-    from tacita.selection import sweep_table
+    from tacita.tables import sweep_table, train_table
+    from tacita.tables.table_statement import no_run
 
     training = train_table if settings.sweep is None else sweep_table
     try:

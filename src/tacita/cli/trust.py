@@ -19,7 +19,7 @@ def check_code(config: Mapping[str, Any], *, trusted: bool, given: Mapping[str, 
     Raises:
         TacitaError: The file names a model that is a callable to import.
     """
-    from tacita.pipeline.models import is_code
+    from tacita.tables.models import is_code
 
     for name in _models({name: value for name, value in config.items() if name not in (given or {})}):
         if is_code(name) and not trusted:
@@ -32,7 +32,7 @@ def check_code(config: Mapping[str, Any], *, trusted: bool, given: Mapping[str, 
 def _models(config: Mapping[str, Any]) -> list[str]:
     models, sweep = [config.get("model", "linear")], config.get("sweep")
     if isinstance(sweep, str):
-        from tacita.pipeline.settings import parse_toml
+        from tacita.tables.settings import parse_toml
 
         grid = parse_toml(sweep).get("grid", {})
         found = grid.get("model", []) if isinstance(grid, Mapping) else []

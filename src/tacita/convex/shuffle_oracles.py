@@ -27,13 +27,12 @@ from tacita.convex.shuffled_sum_event import ShuffledSumEvent
 from tacita.convex.shuffled_sums import ShuffledSums, UserNoise, calibrated, dim_of, group_size
 from tacita.gradients.engine import GradientSource
 from tacita.ledger import Ledger, Session
-from tacita.ledger.reservations import BLOCK as RESERVED
+from tacita.ledger.session import BLOCK as RESERVED
 from tacita.oracles.gradient_oracle import Release
-from tacita.oracles.line import Line
+from tacita.oracles.line import Line, answer
+from tacita.oracles.payment import Payment, check_sampling, under_conditions
 from tacita.oracles.query_draws import QueryDraws
 from tacita.oracles.records import OracleData, check_units
-from tacita.oracles.session_options import SessionOptions
-from tacita.oracles.session_plan import check_sampling, under_conditions
 from tacita.random import Randomness
 from tacita.sampling import Sampler, as_sampler
 
@@ -45,7 +44,6 @@ class _ShufflePlan:
     """Which users are asked, how often, and the guarantee that their noise bits are calibrated to."""
 
     sampler: Sampler
-    ledger: Ledger
     planned_queries: int
     target_epsilon: float
     target_delta: float
@@ -60,7 +58,7 @@ class _ShuffleOracle(ABC):
     def __init__(
         self,
         data: OracleData,
-        options: SessionOptions,
+        payment: Payment,
         plan: _ShufflePlan,
         *,
         half_range: float,
@@ -68,7 +66,7 @@ class _ShuffleOracle(ABC):
         grid: int | None,
         honest_fraction: float,
     ) -> None:
-        self._data, self._options, self.source, self.ledger = data, options, data.source, plan.ledger
+        self._data, self.source, self.ledger = data, data.source, payment.ledger
         users = group_size(plan.sampler, _validate.count("num_groups", num_groups))
         steps = self._default_grid(users) if grid is None else grid
         sums = ShuffledSums(
@@ -80,7 +78,7 @@ class _ShuffleOracle(ABC):
             honest_fraction=honest_fraction,
         )
         self.planned_queries = _validate.count("planned_queries", plan.planned_queries)
-        self.sampler, self.randomness = as_sampler(plan.sampler), options.randomness
+        self.sampler, self.randomness = as_sampler(plan.sampler), payment.randomness
         self._check(plan.target_delta)
         epsilon, delta, calibration = plan.target_epsilon, plan.target_delta, plan.calibration
         inner = calibrated(
@@ -93,9 +91,8 @@ class _ShuffleOracle(ABC):
             )
         self.sums = replace(sums, bits=NoiseBits(grid=inner.grid, noise_bits=inner.noise_bits, bit_prob=inner.bit_prob))
         self.event = under_conditions(inner, self.source.conditions, self.source.assumptions)
-        session = options.session_for(
+        session = payment.session_for(
             "oracle",
-            plan.ledger,
             self.event,
             planned_queries=self.planned_queries,
             part=data.part,
@@ -103,8 +100,8 @@ class _ShuffleOracle(ABC):
             or_to_these_alone=True,
         )
         self.noise_std = {BLOCK: self.sums.noise_std}
-        self.line = Line(session, UserNoise(self.sums), self.noise_std, self.randomness, options.reservation)
-        self.draws = QueryDraws(self.sampler, self.line, self.source, data.num_rows, data.rows)
+        self.line = Line(session, UserNoise(self.sums), self.noise_std, self.randomness, payment.reservation)
+        self.draws = QueryDraws(data, self.sampler, self.line)
         self.source.follow(self.draws)
 
     @property
@@ -144,15 +141,14 @@ class _ShuffleOracle(ABC):
             ResumeError: A redone query does not match, and the event does not compose query by query.
         """
         with self.line.lock, self.line.turn():
-            while True:  # a redone query whose values differ is made again under the next unused number
-                query = self.line.begin()
+
+            def bounded(query: int) -> tuple[dict[str, Any], None]:
                 engine = self.source.engine(params, self.draws.batch(query), query=query, seed=self.draws.seed(query))
-                steps = self.sums.steps(engine, self.line.query_stream("rounding", query))
-                if self.line.commit(query, {BLOCK: steps}):  # the ledger is written: from here on the query counts
-                    break
-            counts = self.line.noisy()[BLOCK]
+                return {BLOCK: self.sums.steps(engine, self.line.query_stream("rounding", query))}, None
+
+            query, noisy, _ = answer(self.line, bounded)
         # ---- below the line: may be logged, reused, published ----
-        released = {name: self.sums.estimate(count) for name, count in counts.items()}
+        released = {name: self.sums.estimate(count) for name, count in noisy[BLOCK].items()}
         return Release(
             gradient={name: noisy / self.divisor for name, noisy in released.items()},
             released={BLOCK: released},
@@ -164,19 +160,15 @@ class _ShuffleOracle(ABC):
 
     def ratchet(self) -> None:
         """Move on to the next key at a checkpoint, so that nothing drawn before can be drawn again."""
-        with self.randomness.query_lock:
-            self.randomness.ratchet()
+        self.line.advance_key(self.randomness.generation + 1)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint needs; nothing in it is private."""
-        with self.randomness.query_lock:
-            generation, identity = self.randomness.generation, self.line.identity
-            return {"position": self.line.position, "generation": generation, "identity": identity}
+        return self.line.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a :meth:`state_dict`. :class:`~tacita.oracles.Line` says how queries are redone."""
-        with self.randomness.query_lock:
-            self.line.resume(state["position"], state["generation"], state["identity"])
+        self.line.load_state_dict(state)
 
     def __repr__(self) -> str:
         return (
@@ -273,11 +265,10 @@ class ShuffleMeanOracle1(_ShuffleOracle):
         planned_restarts: int = 0,
         reservation: int = RESERVED,
     ) -> None:
-        chosen = randomness or Randomness.system()
         super().__init__(
             OracleData(source, rows, part),
-            SessionOptions(purpose, settings, session, chosen, planned_restarts, reservation),
-            _ShufflePlan(sampler, ledger, planned_queries, target_epsilon, target_delta, calibration),
+            Payment(ledger, purpose, settings, session, None, randomness, planned_restarts, reservation),
+            _ShufflePlan(sampler, planned_queries, target_epsilon, target_delta, calibration),
             half_range=_validate.threshold("max_grad_norm", max_grad_norm),
             num_groups=1,
             grid=grid,
@@ -335,11 +326,10 @@ class ShuffleMeanOracle2(_ShuffleOracle):
         planned_restarts: int = 0,
         reservation: int = RESERVED,
     ) -> None:
-        chosen = randomness or Randomness.system()
         super().__init__(
             OracleData(source, rows, part),
-            SessionOptions(purpose, settings, session, chosen, planned_restarts, reservation),
-            _ShufflePlan(sampler, ledger, planned_queries, target_epsilon, target_delta, calibration),
+            Payment(ledger, purpose, settings, session, None, randomness, planned_restarts, reservation),
+            _ShufflePlan(sampler, planned_queries, target_epsilon, target_delta, calibration),
             half_range=_validate.threshold("max_coordinate", max_coordinate),
             num_groups=num_groups,
             grid=grid,

@@ -12,11 +12,11 @@ from tacita.clipping.clipper import Clipper
 from tacita.error_feedback.feedback import Feedback, as_feedback
 from tacita.gradients.functional import LossFn
 from tacita.ledger import Ledger, Session, Share
-from tacita.ledger.reservations import BLOCK
+from tacita.ledger.session import BLOCK
 from tacita.mechanisms import CalibratedGaussian, Mechanism
 from tacita.oracles.gradient_oracle import GradientOracle
-from tacita.oracles.records import Network
-from tacita.oracles.session_options import SessionOptions
+from tacita.oracles.payment import Payment, SessionPlan
+from tacita.oracles.records import network_data
 from tacita.random import Randomness
 from tacita.sampling import Sampler, as_sampler
 
@@ -85,11 +85,10 @@ class ErrorFeedbackOracle(GradientOracle):
         reservation: int = BLOCK,
     ) -> None:
         feedback = as_feedback(feedback)
-        network = Network(
+        data = network_data(
             model, loss_fn, dataset, collate_fn, num_workers, method, max_physical_batch_size, process_group
         )
-        chosen = randomness or Randomness.system()
-        options = SessionOptions(purpose, settings, session, chosen, planned_restarts, reservation, share)
+        payment = Payment(ledger, purpose, settings, session, share, randomness, planned_restarts, reservation)
         estimator = feedback.estimator(clipper, as_sampler(sampler).expected_batch_size)
-        data, allocated = network.data(), feedback.allocated(mechanism)
-        self._build(data, options, estimator, allocated, sampler, ledger=ledger, planned_queries=planned_queries)
+        plan = SessionPlan(data, estimator, sampler, payment, planned_queries)
+        self._build(plan, feedback.allocated(mechanism))

@@ -177,13 +177,12 @@ class Resident:
 
     def _save(self) -> None:
         """Put ledger, checkpoint and the next key on disk, in this order."""
-        self._oracle.session.flush()
-        tree: dict[str, Any] = self._client.state_dict()
-        tree["round"] = self._round
-        tree["oracle"] = {**tree["oracle"], "generation": tree["oracle"]["generation"] + 1}
-        checkpoint.save(self._folder.checkpoint, tree, {"federation": self.federation, "client": self.number})
-        self._oracle.ratchet()
-        self._oracle.randomness.save(self._folder.key)
+
+        def write(oracle: dict[str, Any]) -> None:
+            tree = {**self._client.state_dict(), "round": self._round, "oracle": oracle}
+            checkpoint.save(self._folder.checkpoint, tree, {"federation": self.federation, "client": self.number})
+
+        self._oracle.checkpoint(write, self._folder.key)
 
     def serve(
         self, path: Path, *, until: Callable[[], bool] = lambda: False, ready: Callable[[], None] = lambda: None

@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from tacita import _validate
-from tacita.errors import ResumeError
 from tacita.federated.algorithms import FederatedAlgorithm, ServerState
 from tacita.federated.client_weights import ClientWeights
 from tacita.federated.clipped_difference import State, finite_or_zero
@@ -26,9 +25,9 @@ from tacita.federated.privacy import FederatedPrivacy, TrustedServer
 from tacita.federated.problems import ClientProblem, check_record_sampling
 from tacita.federated.round_noise import Asked, RoundNoise
 from tacita.ledger import Ledger, Session
-from tacita.ledger.reservations import BLOCK
-from tacita.oracles.line import Line
-from tacita.oracles.session_options import SessionOptions
+from tacita.ledger.session import BLOCK
+from tacita.oracles.line import Line, answer
+from tacita.oracles.payment import Payment
 from tacita.random import Randomness
 from tacita.runs import checkpoint
 
@@ -126,10 +125,8 @@ class Simulation:
         if stream_per_client and isinstance(privacy, TrustedServer):
             raise ValueError("stream_per_client needs LocalPrivacy: a trusted server adds its own noise, once.")
         self._noise = RoundNoise(stream_per_client)
-        options = SessionOptions(purpose, settings, session, self.randomness, reservation=reservation)
-        paying = options.session_for(
-            "simulation", ledger, event, planned_queries=self.rounds, part=None, bound=self.settings
-        )
+        payment = Payment(ledger, purpose, settings, session, None, self.randomness, reservation=reservation)
+        paying = payment.session_for("simulation", event, planned_queries=self.rounds, part=None, bound=self.settings)
         self._line = Line(paying, self._noise, self.noise_std, self.randomness, reservation)
         first = {name: torch.zeros(shape, dtype=problem.dtype) for name, shape in problem.shapes.items()}
         given = {name: x.detach().clone().to(problem.dtype) for name, x in (params or first).items()}
@@ -201,17 +198,17 @@ class Simulation:
             BudgetExceededError: The plan is used up.
         """
         with self._line.lock, self._line.turn():
-            while True:  # a redone round whose values differ is made again under the next unused number
-                query = self._line.begin()
-                server = self.algorithm.broadcast(self.server)
+            server = self.algorithm.broadcast(self.server)
+
+            def bounded(query: int) -> tuple[dict[str, Any], tuple[Asked, State]]:
                 asked = self._asked(query)
                 messages, following = self._messages(server, asked, query)
                 weighted = self._weights.times(messages, asked.clients)
                 arrived = {name: _rows(message, asked) for name, message in weighted.items()}
                 self._noise.prepare(self.privacy, asked)
-                if self._line.commit(query, self._values(arrived)):  # the ledger is written: from here on it counts
-                    break
-            released = self._line.noisy()
+                return self._values(arrived), (asked, following)
+
+            query, released, (asked, following) = answer(self._line, bounded)
             self._clients = self._acknowledged(self._fed_back(following, asked), asked)
         # ---- below the line: may be logged, reused, published ----
         total = {name: noisy for block in released.values() for name, noisy in block.items()}
@@ -305,10 +302,7 @@ class Simulation:
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint needs. ``clients`` is private: never share it."""
         return {
-            "session": self.session.id,
-            "position": self._line.position,
-            "generation": self.randomness.generation,
-            "identity": self._line.identity,
+            **self._line.state_dict(),
             "params": self.server.params,
             "estimate": self.server.estimate,
             "memory": {kind: dict(tensors) for kind, tensors in self.server.memory.items()},
@@ -321,9 +315,7 @@ class Simulation:
         Raises:
             ResumeError: The state is one of another session, or of another key.
         """
-        if state["session"] != self.session.id:
-            raise ResumeError(f"the checkpoint is of session {state['session']!r}, not of {self.session.id!r}.")
-        self._line.resume(state["position"], state["generation"], state["identity"])
+        self._line.load_state_dict(state)
         self.server = ServerState(dict(state["params"]), dict(state["estimate"]), dict(state["memory"]))
         self._clients = {kind: dict(tensors) for kind, tensors in state["clients"].items()}
 

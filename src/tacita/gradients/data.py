@@ -7,6 +7,7 @@ who lacks the secret knows it.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -173,7 +174,10 @@ class ItemRows(IndexedRows):
     def fetch(self, indices: np.ndarray, seed: int) -> Any:
         with generators_kept():
             if self._collate_fn is None:  # stacks records as they are, without changing any by another
-                return self._arranged(stacked([self._item(int(i), seed) for i in indices]))
+                items = [self._item(int(i), seed) for i in indices]
+                with _alike("dataset gives", "collate_fn"):
+                    batch = stacked(items)
+                return self._arranged(batch)
             return _joined([self._arranged(self._collated(int(i), seed, self._collate_fn)) for i in indices])
 
     def like(self) -> Any | None:
@@ -283,11 +287,18 @@ def _joined(batches: list[Any]) -> Any:
     """
     parts = [flatten(batch, 1) for batch in batches]
     columns = zip(*(tensors for tensors, _ in parts), strict=True)
-    try:
+    with _alike("collate_fn made", "It"):
         return parts[0][1]([torch.cat(column) for column in columns])
+
+
+@contextmanager
+def _alike(who: str, collate: str) -> Iterator[None]:
+    """Say what to do about records of different shapes, in words that hold no shape: a record's length is private."""
+    try:
+        yield
     except RuntimeError:
         raise ValueError(
-            "collate_fn made tensors of different shapes of different records. It sees one record at a time, so that "
+            f"{who} tensors of different shapes for different records. {collate} sees one record at a time, so that "
             "none is padded to the length of another. Pad to a public length: collate_fn=tacita.pad_to(length), say."
         ) from None
 

@@ -25,6 +25,23 @@ if hasattr(os, "register_at_fork"):  # Windows has no fork
 PER_SAMPLE = 'Pass reduction="none" and average over all axes but the first'  # what to do about a wrong shape
 
 
+def check_loss_fn(loss_fn: Any) -> None:
+    """Raise ``ValueError`` for a loss of PyTorch's own, which takes outputs and targets in place of (model, batch)."""
+    if type(loss_fn).__module__ == "torch.nn.modules.loss":
+        name, value = (
+            type(loss_fn).__name__,
+            f'nn.{type(loss_fn).__name__}(reduction="none")(model(batch[0]), batch[1])',
+        )
+    elif getattr(loss_fn, "__module__", "") == "torch.nn.functional":
+        name, value = loss_fn.__name__, f'nn.functional.{loss_fn.__name__}(model(batch[0]), batch[1], reduction="none")'
+    else:
+        return
+    raise ValueError(
+        f"loss_fn must take (model, batch) and return one loss a record, got {name}, which takes outputs and targets. "
+        f"Write def loss_fn(model, batch): return {value}"
+    )
+
+
 class ModuleTree:
     """The modules of a network and the places of its tensors, found in one walk, which takes as long as several layers.
 

@@ -4,7 +4,8 @@ Every fast engine must equal it. Here alone user code runs on records, one at a 
 docs/derivations/per-record-engine.md, section 9.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -16,6 +17,8 @@ from tacita.gradients.operators import OperatorCheck
 from tacita.gradients.retention import Marks, StateCheck, nothing_is_written
 from tacita.gradients.seeds import derived_seed, seed_generators
 
+Result = TypeVar("Result")
+
 
 class LoopEngine(ChunkedEngine):
     r"""The engine that takes :math:`g_i = \nabla_\theta \ell(\theta, z_i)` from a batch of sample :math:`i` alone.
@@ -26,16 +29,34 @@ class LoopEngine(ChunkedEngine):
     """
 
     def _chunk_grads(self, chunk: Chunk) -> dict[str, Tensor]:
-        tensors, rebuild = flatten(chunk.batch, chunk.size)
-        rows: list[dict[str, Tensor]] = []
-        with StateCheck(self.model, self.loss_fn) as state:
-            for i in range(chunk.size):
-                self._seed_record(chunk, i)
-                rows.append(self._row_grads(rebuild, [t[i : i + 1].clone() for t in tensors]))
-                state.check()
+        rows = [*self.each_record(chunk, range(chunk.size), self._grads_of)]
         return {name: torch.stack([row[name] for row in rows]) for name in self.params}
 
-    def _row_grads(self, rebuild: Callable[[list[Tensor]], object], row: list[Tensor]) -> dict[str, Tensor]:
+    def each_record(
+        self, chunk: Chunk, rows: Iterable[int], compute: Callable[[Tensor, dict[str, Tensor]], Result]
+    ) -> Iterator[Result]:
+        """Run model and loss on one record after the other, and yield what is computed from each.
+
+        Args:
+            chunk: The records.
+            rows: Which of them, by their place in the chunk.
+            compute: ``(loss, params) -> result``: the loss of one record, (), and the parameters that it depends on.
+                The result must not refer to the loss's graph.
+        """
+        tensors, rebuild = flatten(chunk.batch, chunk.size)
+        with StateCheck(self.model, self.loss_fn) as state:
+            for i in rows:
+                self._seed_record(chunk, i)
+                found = self._of_record(rebuild, [t[i : i + 1].clone() for t in tensors], compute)
+                state.check()
+                yield found
+
+    def _of_record(
+        self,
+        rebuild: Callable[[list[Tensor]], object],
+        row: list[Tensor],
+        compute: Callable[[Tensor, dict[str, Tensor]], Result],
+    ) -> Result:
         with on_copies(self.model, self.params) as (tree, point), torch.enable_grad():
             params = {name: p.requires_grad_() for name, p in point.items()}
             marks = Marks(tree.tensors)
@@ -43,10 +64,10 @@ class LoopEngine(ChunkedEngine):
             with nothing_is_written(tree), OperatorCheck(by_record=True):
                 with marks:
                     (loss,) = losses_at(tree, self.loss_fn, params, rebuild(row), 1)
-                grads = self._grads_of(loss, params)
+                found = compute(loss, params)
         del loss, row
         marks.check_nothing_is_kept()
-        return grads
+        return found
 
     def _grads_of(self, loss: Tensor, params: dict[str, Tensor]) -> dict[str, Tensor]:
         if not loss.requires_grad:

@@ -22,7 +22,7 @@ from tacita.gradients.chunked import Chunk, ChunkedEngine
 from tacita.gradients.data import Request, as_rows, requests
 from tacita.gradients.engine import GradientSource, Schedule, Shapes
 from tacita.gradients.engine_choice import check_method, choose_method, default_chunk_rows
-from tacita.gradients.functional import LossFn, trainable
+from tacita.gradients.functional import LossFn, check_loss_fn, trainable
 from tacita.gradients.prefetch import Prefetcher
 from tacita.gradients.process_group import Ranks, tensors_digest
 from tacita.gradients.randomness_check import check_draws_nothing
@@ -67,6 +67,9 @@ class NetworkSource(GradientSource):
         process_group: The processes that share the rows of each batch, as in :class:`~tacita.ClippedGradientOracle`.
             With one, the model may be sharded by FSDP2 (``fully_shard``).
 
+    Attributes:
+        trial_row: A batch of one row, for its shapes and dtypes; ``None`` if there is no record.
+
     Raises:
         UnsupportedModuleError: Per-sample gradients are not defined, or ``method`` cannot serve the model.
         ValueError: A setting is wrong; the message names it and the way out.
@@ -92,6 +95,7 @@ class NetworkSource(GradientSource):
         max_physical_batch_size: int | None = None,
         process_group: Any = None,
     ):
+        check_loss_fn(loss_fn)
         self.model: nn.Module = model
         self.loss_fn = loss_fn
         self.ranks = Ranks.of(process_group, next(model.parameters(), torch.empty(0)).device)
@@ -124,10 +128,10 @@ class NetworkSource(GradientSource):
         self._refused: list[str] = []
         network, loss_fn, most = self._network, self.loss_fn, self.max_physical_batch_size
         self._shapes = {name: p.shape for name, p in params.items()}
-        self._trial_row = self._like(params)
-        self._row_bytes = sum(one.nbytes for one in tensors_in(self._trial_row))
-        self._probe = scan(network, loss_fn, self._trial_row).check().probe
-        self._choice = choose_method(method, network, loss_fn, params, like=self._trial_row, probe=self._probe)
+        self.trial_row = self._like(params)
+        self._row_bytes = sum(one.nbytes for one in tensors_in(self.trial_row))
+        self._probe = scan(network, loss_fn, self.trial_row).check().probe
+        self._choice = choose_method(method, network, loss_fn, params, like=self.trial_row, probe=self._probe)
         programs = self._choice.programs
         self.digest = None if programs is None else programs.program(params)[0].digest  # of the model as it is now
         self._tried = {_modes(network)}

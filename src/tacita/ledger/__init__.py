@@ -3,17 +3,13 @@
 from tacita.ledger.hash_chain import Anchor, Verification
 from tacita.ledger.journal import verify_file
 from tacita.ledger.ledger import Ledger
-from tacita.ledger.readable import ReadableLedger
-from tacita.ledger.registration import Share, settings_sha256
-from tacita.ledger.reservations import Reservations
-from tacita.ledger.seal import Seal
-from tacita.ledger.session import Session
+from tacita.ledger.records import Seal, Share, settings_sha256
+from tacita.ledger.session import Reservations, Session
 from tacita.ledger.statement import Statement, statement
 
 __all__ = [
     "Anchor",
     "Ledger",
-    "ReadableLedger",
     "Reservations",
     "Seal",
     "Session",

@@ -14,8 +14,9 @@ from tacita.errors import LedgerError
 
 VERSION = 1
 GENESIS = "0" * 64
+PLACE = {"v", "seq", "prev"}  # the fields of a line that are the chain's
 SEAL = "seal"  # the kind of the last line of a finished run
-_OPENING = b'{"event":{"'  # every first line begins so: a register line with its keys in order
+_OPENING = b'{"event":{"'  # every first line begins so: a register record with its keys in order
 _JSON = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 Entry = dict[str, Any]
 

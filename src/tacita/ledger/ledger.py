@@ -1,39 +1,57 @@
 """The ledger: the record of every session that touches the data, written before anything is released.
 
 Sessions that may share a record compose in sequence, sessions that cannot compose in parallel. The ledger also decides
-which sessions may still be added. :mod:`tacita.ledger.session` says what each kind of line holds,
-:mod:`tacita.ledger.journal` how lines are kept. Proofs: docs/derivations/composition.md.
+which sessions may still be added. :mod:`tacita.ledger.records` says what each kind of record holds,
+:mod:`tacita.ledger.journal` how they are kept. Proofs: docs/derivations/composition.md.
 """
 
+import math
 import os
 import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+from msgspec import to_builtins
+
 from tacita import _validate
-from tacita.accounting.events import Event
+from tacita.accounting.accountant import Bound
+from tacita.accounting.composition import worst_bound, worst_delta, worst_divergence, worst_privacy_curve
+from tacita.accounting.curve import PrivacyCurve
+from tacita.accounting.events import Event, Spend
 from tacita.accounting.events.pure import ApproximateDPEvent
-from tacita.accounting.parts import Part
+from tacita.accounting.gaussian_filter import GaussianFilter
+from tacita.accounting.parts import Part, overlap
 from tacita.accounting.relations import NeighboringRelation
 from tacita.errors import LedgerError
-from tacita.ledger.hash_chain import SEAL, Anchor
+from tacita.ledger.hash_chain import SEAL, Anchor, Verification
 from tacita.ledger.journal import Journal, read_file
-from tacita.ledger.readable import ReadableLedger
-from tacita.ledger.registration import SHARE, LedgerTerms, Registration, Share, settings_sha256
-from tacita.ledger.registry import SessionRegistry, as_share
-from tacita.ledger.replay import line_of, replay
-from tacita.ledger.seal import Seal
+from tacita.ledger.records import (
+    SHARE,
+    LedgerTerms,
+    Register,
+    Registration,
+    Seal,
+    Sealed,
+    Share,
+    Withdraw,
+    errors_of_record,
+    read_record,
+    settings_sha256,
+)
+from tacita.ledger.registry import SessionRegistry, as_share, planned
 from tacita.ledger.session import Session
 
 
-class Ledger(ReadableLedger):
+class Ledger:
     """All sessions that touch one body of data, and the guarantee that follows for each privacy unit.
 
-    With a path, the ledger is a file that lines are appended to; an existing file is continued. Without a path it is
+    With a path, the ledger is a file that records are appended to; an existing file is continued. Without a path it is
     kept in memory. Sessions registered before the first release compose tightly. The settings of a session that is
     registered later may depend on what was released, so such a session must be paid from a share fixed beforehand
     (:meth:`register_share`) or pass a filter (``filter_order``, ``filter``). Sessions on disjoint parts
@@ -92,7 +110,7 @@ class Ledger(ReadableLedger):
         """Read a ledger from a file, with the relation, unit and cap that the file states.
 
         Reading alone takes no lock and also works on a ledger that was changed or shortened; :meth:`verify` tells. A
-        ledger that is to be continued must be intact. A torn last line is then dropped, and reserved queries count as
+        ledger that is to be continued must be intact. A torn last record is then dropped, and reserved queries count as
         spent.
 
         Args:
@@ -111,20 +129,21 @@ class Ledger(ReadableLedger):
             raise LedgerError(f"{path.name} holds no session yet; open it as Ledger(path, neighboring_relation=...).")
         if entries[0].get("kind") == SEAL:
             raise LedgerError(f"{path.name} was sealed without a session: nothing is guaranteed by it.")
-        with line_of(path.name, 1):
-            terms = LedgerTerms.of(entries[0])
+        with errors_of_record(path.name, 1):
+            first = read_record(entries[0])
+            if not isinstance(first, Register):
+                raise LedgerError("a ledger begins with a session.")
+            terms = first.terms
         ledger = cls.__new__(cls)
         ledger._begin(terms, Journal(path, anchor=anchor, read_only=read_only))
         return ledger
 
     def _begin(self, terms: LedgerTerms, journal: Journal) -> None:
         self._journal = journal
-        self._registry = SessionRegistry(terms, journal.append, self.flush, journal.settle)
+        self._registry = SessionRegistry(terms, journal)
         self._seal: Seal | None = None
         try:
-            self._seal = replay(
-                journal.entries, self._registry, "ledger" if journal.path is None else journal.path.name
-            )
+            self._seal = self._registry.replay(journal.entries, "" if journal.path is None else journal.path.name)
             journal.entries = []
         except BaseException:
             journal.close()
@@ -264,13 +283,13 @@ class Ledger(ReadableLedger):
 
     def _add(self, registration: Registration) -> None:
         self._registry.check(registration)
-        fields = {**self._registry.terms.to_fields(), **registration.to_fields(), "ledger": self.id}
-        self._journal.append("register", registration.id, fields, partial(self._registry.add, registration), sync=True)
+        record = Register.of(self.id, self._registry.terms, registration)
+        self._journal.append(to_builtins(record), partial(self._registry.add, registration), sync=True)
 
     def _replace(self, session: Session, event: Event, settings: Mapping[str, Any]) -> Session:
         """Withdraw a session and register another event in its place; do neither if the other event is refused."""
         with self._registry.lock:
-            session._check("withdraw", {})
+            session._check(Withdraw(session=session.id))
             bound = settings_sha256(settings)
             registration = replace(session.registration, event=event, settings_sha256=bound)
             self._registry.check_in_place_of(session, registration)
@@ -280,7 +299,7 @@ class Ledger(ReadableLedger):
     # Sealing.
 
     def seal(self, statement: Mapping[str, Any], files: Mapping[str, str]) -> None:
-        """Write the last line, with hashes of what was made with this ledger. Nothing can be added after it.
+        """Write the last record, with hashes of what was made with this ledger. Nothing can be added after it.
 
         :func:`tacita.seal_run` writes the files of a run and seals them; ``tacita statement`` checks them.
 
@@ -304,7 +323,8 @@ class Ledger(ReadableLedger):
         seal = Seal.of(statement, files, self.anchor)
         with self._registry.lock:
             self.check_sealable()
-            self._journal.append(SEAL, "", seal.to_fields(), partial(setattr, self, "_seal", seal), sync=True)
+            record = Sealed(session="", files=dict(seal.files), statement=seal.statement)
+            self._journal.append(to_builtins(record), partial(setattr, self, "_seal", seal), sync=True)
 
     def check_sealable(self) -> None:
         """Raise :class:`LedgerError` if a session is open or there is none, or the ledger is sealed already."""
@@ -314,7 +334,7 @@ class Ledger(ReadableLedger):
     # Closing.
 
     def flush(self) -> None:
-        """Put every line on disk, before anything derived from releases leaves the process."""
+        """Put every record on disk, before anything derived from releases leaves the process."""
         with self._registry.lock:
             self._journal.sync()
 
@@ -337,3 +357,201 @@ class Ledger(ReadableLedger):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    # The guarantee.
+
+    def bound(self, delta: float) -> Bound:
+        """Return the guarantee of the *plan* at ``delta``: of all sessions that were not withdrawn in time.
+
+        It holds whatever is done with the releases, including stopping early because of them. Epsilon is infinite if a
+        session has no noise, or rests on a condition that nobody enforces (:meth:`conditional_bound`).
+        """
+        _validate.delta("delta", delta)
+        if self.conditions:
+            return Bound(math.inf, delta, "none: a session's guarantee is conditional")
+        return self.conditional_bound(delta)
+
+    def conditional_bound(self, delta: float) -> Bound:
+        """Return the plan's guarantee as :meth:`bound` does, provided that all :attr:`conditions` hold."""
+        _validate.delta("delta", delta)
+        plan, rule = self._registry.plan(), self._registry.filter
+        if rule is not None and plan:
+            return Bound(rule.epsilon(delta), delta, rule.name)
+        return worst_bound(plan, delta)
+
+    def spent_bound(self, delta: float) -> Bound:
+        """Return what was *spent so far* at ``delta``, which is never less than what was released.
+
+        A closed session counts the queries it made, a running one those with a record, one whose process is gone all
+        that it had reserved. A session that does not compose query by query counts in full from its first query on, and
+        so does a share. This is a guarantee only if queries are missing for a reason that has nothing to do with the
+        releases; :meth:`bound` always is one. If there are :attr:`conditions`, it rests on them.
+        """
+        _validate.delta("delta", delta)
+        spent, rule = self._registry.spent(), self._registry.filter
+        if rule is not None and spent:
+            return Bound(rule.epsilon(delta, worst_divergence(spent, rule)), delta, rule.name)
+        return worst_bound(spent, delta)
+
+    def made_epsilon(self, delta: float) -> float:
+        """Return epsilon of the queries that have a record, for a progress bar. It is not a guarantee.
+
+        After a process was killed, :meth:`epsilon_spent` counts all that it had reserved, and so jumps; this does not.
+        Infinite once a conditional session has made a query.
+        """
+        _validate.delta("delta", delta)
+        made, rule = self._registry.spent(made=True), self._registry.filter
+        if any(one.event.condition is not None and one.queries_made for one in self._registry.sessions.values()):
+            return math.inf
+        if rule is not None and made:
+            return rule.epsilon(delta, worst_divergence(made, rule))
+        return worst_bound(made, delta).epsilon
+
+    def epsilon(self, delta: float) -> float:
+        """Return epsilon of the plan at ``delta``; see :meth:`bound`."""
+        return self.bound(delta).epsilon
+
+    def epsilon_spent(self, delta: float) -> float:
+        """Return epsilon spent so far (:meth:`spent_bound`); infinite once a conditional session has spent."""
+        spent_on_condition = any(
+            session.event.condition is not None and session.queries_spent for session in self._registry.all
+        )
+        return math.inf if spent_on_condition else self.spent_bound(delta).epsilon
+
+    def delta(self, epsilon: float) -> float:
+        """Return delta of the plan at ``epsilon`` >= 0; 1 if nothing is guaranteed."""
+        _validate.non_negative("epsilon", epsilon)
+        plan, rule = self._registry.plan(), self._registry.filter
+        if self.conditions:
+            return 1.0
+        return rule.delta(epsilon) if rule is not None and plan else worst_delta(plan, epsilon)
+
+    def conditional_curve(self) -> PrivacyCurve:
+        """Return delta of the plan at every epsilon >= 0, provided that all :attr:`conditions` hold."""
+        plan, rule = self._registry.plan(), self._registry.filter
+        if rule is None or not plan:
+            return worst_privacy_curve(plan)
+        whole = isinstance(rule, GaussianFilter)
+        return PrivacyCurve(lambda epsilons: np.array([rule.delta(float(one)) for one in epsilons]), whole)
+
+    def spends(
+        self, part: Part | None = None, *, share: Share | None = None, before: Session | None = None
+    ) -> list[Spend]:
+        """Return what is charged already to the records of ``part``, which calibration has to add to.
+
+        Args:
+            part: A part of a split; ``None`` is all records.
+            share: Return only what is charged to this share.
+            before: Return only what was registered before this session or, if it is a restart, before the session that
+                it may replace.
+        """
+        if before is not None and before.restart_of is not None:
+            before = self._registry.sessions[before.restart_of]
+        if share is not None:
+            inside = takewhile(lambda one: one is not before, self._registry.inside(share.id))
+            charges = [planned(session) for session in inside]
+        else:
+            charges = self._registry.plan(before=before)
+        return [spend for where, spend in charges if overlap(where, part)]
+
+    # Its settings and sessions.
+
+    @property
+    def id(self) -> str:
+        """The ledger's random name, 32 hexadecimal digits, in every register record. A key serves one name only."""
+        return self._registry.id
+
+    @property
+    def path(self) -> Path | None:
+        """The path of the file; ``None`` in memory."""
+        return self._journal.path
+
+    @property
+    def neighboring_relation(self) -> NeighboringRelation:
+        """How neighbouring data sets differ."""
+        return self._registry.terms.neighboring_relation
+
+    @property
+    def privacy_unit(self) -> str:
+        """What one unit is, in the caller's words."""
+        return self._registry.terms.privacy_unit
+
+    @property
+    def max_epsilon(self) -> float | None:
+        """The cap on epsilon; ``None`` without one."""
+        return self._registry.terms.max_epsilon
+
+    @property
+    def max_delta(self) -> float | None:
+        """The delta of the cap; ``None`` without one."""
+        return self._registry.terms.max_delta
+
+    @property
+    def filter_order(self) -> float | None:
+        """The order of the Rényi filter; ``None`` without one."""
+        return self._registry.terms.filter_order
+
+    @property
+    def filter(self) -> Literal["gaussian"] | None:
+        """``"gaussian"`` if sessions pass a Gaussian filter, else ``None``."""
+        return self._registry.terms.filter
+
+    @property
+    def sessions(self) -> tuple[Session, ...]:
+        """All sessions in the order of registration, including withdrawn ones; shares are in :attr:`shares`."""
+        return tuple(session for session in self._registry.all if session.purpose != SHARE)
+
+    @property
+    def shares(self) -> tuple[Share, ...]:
+        """The shares that were set aside."""
+        return tuple(as_share(session) for session in self._registry.all if session.purpose == SHARE)
+
+    @property
+    def conditions(self) -> tuple[str, ...]:
+        """The conditions that the guarantee rests on and nobody enforces; empty if it is unconditional."""
+        return self._registry.conditions()
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """The assumptions that the guarantee rests on and the library sees to."""
+        return self._registry.assumptions()
+
+    # The records.
+
+    @property
+    def head(self) -> str:
+        """SHA-256 of the last record; 64 zeros if there is none."""
+        return self._journal.head
+
+    @property
+    def anchor(self) -> Anchor:
+        """The number of records and the hash of the last; keep it in a checkpoint, and hand it to :meth:`verify`."""
+        return Anchor(self._journal.count, self._journal.head)
+
+    @property
+    def sealed(self) -> Seal | None:
+        """The seal that ends this ledger; ``None`` if records may be added."""
+        return self._seal
+
+    @property
+    def before_seal(self) -> Anchor:
+        """The :attr:`anchor` without the seal, if there is one: of the ledger when its statement was made."""
+        return self.anchor if self._seal is None else self._seal.after
+
+    def verify(self, anchor: Anchor | tuple[int, str] | tuple[int, str, str] | None = None) -> Verification:
+        """Read the records again: check that each follows from the one before, and that the anchor's is among them.
+
+        Also check that nothing follows a seal; ``sealed`` of the result says whether there is one. Nothing is claimed
+        against somebody who rewrites the records and every copy of the anchor.
+
+        Args:
+            anchor: (count, head) or (count, head, name), from a checkpoint or a statement; by default
+                ``NAME.head.json``, which stands beside the file.
+        """
+        if anchor is not None and not isinstance(anchor, Anchor):
+            anchor = Anchor(anchor[0], anchor[1], *anchor[2:])
+        return self._journal.verify(anchor)
+
+    def __repr__(self) -> str:
+        name = "in memory" if self.path is None else self.path.name
+        return f"Ledger({name}, {self.neighboring_relation}, {self.privacy_unit!r}, {len(self.sessions)} sessions)"

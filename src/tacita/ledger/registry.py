@@ -1,12 +1,12 @@
 """The sessions and shares of one ledger: what each is charged, and which may be added.
 
-The registry keeps no file: the ledger writes a line, then the registry applies it. Proofs of the rules:
+A record is checked, then written, then applied; one that is read back is checked in the same way. Proofs of the rules:
 docs/derivations/composition.md.
 """
 
 import secrets
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import takewhile
 
@@ -15,8 +15,20 @@ from tacita.accounting.events import Spend
 from tacita.accounting.events.pure import ApproximateDPEvent
 from tacita.accounting.parts import Part, check_drawing, check_part, overlap
 from tacita.errors import BudgetExceededError, LedgerError
-from tacita.ledger.registration import SHARE, LedgerTerms, Registration, Share
-from tacita.ledger.session import Session, Write
+from tacita.ledger.hash_chain import Anchor, Entry
+from tacita.ledger.journal import Journal
+from tacita.ledger.records import (
+    SHARE,
+    LedgerTerms,
+    Register,
+    Registration,
+    Seal,
+    Sealed,
+    Share,
+    errors_of_record,
+    read_record,
+)
+from tacita.ledger.session import Session
 
 TOO_LATE = (
     "queries were made on these records already, so that the settings of a new session may depend on what they "
@@ -29,17 +41,14 @@ TOO_LATE = (
 class SessionRegistry:
     """Sessions by id, under the rules of one ledger.
 
-    Whoever changes something holds ``lock`` from the check of a line until the line is written and applied.
+    Whoever changes something holds ``lock`` from the check of a record until it is written and applied.
     """
 
-    def __init__(
-        self, terms: LedgerTerms, write: Write, flush: Callable[[], None], settle: Callable[[], None] = lambda: None
-    ):
-        self.terms, self.filter = terms, terms.rule
+    def __init__(self, terms: LedgerTerms, journal: Journal):
+        self.terms, self.filter, self.journal = terms, terms.rule, journal
         self.sessions: dict[str, Session] = {}
-        self.id = secrets.token_hex(16)  # replaced by the id in the lines when a ledger is read back
+        self.id = secrets.token_hex(16)  # replaced by the id in the records when a ledger is read back
         self.lock = threading.RLock()
-        self._write, self._flush, self._settle = write, flush, settle
 
     @property
     def all(self) -> tuple[Session, ...]:
@@ -52,16 +61,13 @@ class SessionRegistry:
 
     def add(self, registration: Registration) -> None:
         """Add a session that has passed :meth:`check`."""
-        session = Session(
-            registration, self._write, self._flush, self._settle, self._released, ledger=self.id, lock=self.lock
-        )
-        self.sessions.setdefault(registration.id, session)  # it is there already if its line was finished again
+        self.sessions.setdefault(registration.id, Session(registration, self))  # it is there if an interrupt came
 
     def inside(self, share: str) -> list[Session]:
         """Return the sessions that are paid from ``share``, without those withdrawn in time."""
         return [one for one in self.all if one.share == share and one.counts_in_plan]
 
-    def _released(self, part: Part | None) -> bool:
+    def released(self, part: Part | None) -> bool:
         """Return whether a session that shares records with ``part`` may have released something."""
         return any(one.reserved_queries and overlap(one.part, part) for one in self.all)
 
@@ -74,6 +80,54 @@ class SessionRegistry:
         running = [one.id for one in self.all if one.state == "open"]
         if running:
             raise LedgerError(f"a ledger with open sessions cannot be sealed: close {', '.join(running)} first.")
+
+    # Reading back.
+
+    def replay(self, entries: Iterable[Entry], name: str) -> Seal | None:
+        """Apply the records of an empty registry's ledger; return the seal, if they end with one.
+
+        Args:
+            entries: The records, oldest first; their hash chain was checked before.
+            name: The file's name, for error messages.
+
+        Raises:
+            LedgerError: This version would not have written one of the records, under the rules that hold at its place.
+        """
+        seal = None
+        for number, entry in enumerate(entries, start=1):
+            with errors_of_record(name, number):
+                if seal is not None:
+                    raise LedgerError("it follows the seal, after which nothing may be added.")
+                seal = self._read_back(entry)
+        for session in self.all:
+            session._left_by_another_process()
+        return seal
+
+    def _read_back(self, entry: Entry) -> Seal | None:
+        """Check and apply one record; return the seal if it is one."""
+        record = read_record(entry)
+        match record:
+            case Sealed():
+                self.check_sealable()
+                return Seal(record.files, record.statement, Anchor(entry["seq"], entry["prev"]))
+            case Register():
+                self._register_again(record)
+            case _:
+                self.sessions[record.session]._change(record, read_back=True)
+        return None
+
+    def _register_again(self, record: Register) -> None:
+        differences = record.terms.differences(self.terms)
+        if differences:
+            raise LedgerError(f"it was written with another {differences} than this ledger is opened with.")
+        if self.sessions and record.ledger != self.id:
+            raise LedgerError("it is a line of another ledger.")
+        self.id = record.ledger
+        new = record.registration
+        if new.id != self.next_id(new.purpose):
+            raise LedgerError(f"session {new.id!r} is out of turn.")
+        self.check(new)
+        self.add(new)
 
     # What the sessions add up to.
 
@@ -105,7 +159,7 @@ class SessionRegistry:
     # What may be added.
 
     def check(self, new: Registration) -> None:
-        """Check the rules that need no accountant. A line that is read back must keep them, too.
+        """Check the rules that need no accountant. A record that is read back must keep them, too.
 
         Raises:
             LedgerError, UnsupportedEventError: The session may not be added, whatever it costs.
@@ -129,13 +183,13 @@ class SessionRegistry:
 
     def check_in_time(self, part: Part | None) -> None:
         """Raise :class:`LedgerError` if a session registered now, outside all shares, could depend on releases."""
-        if self.filter is None and self._released(part):
+        if self.filter is None and self.released(part):
             raise LedgerError(TOO_LATE)
 
     def check_in_place_of(self, old: Session, new: Registration) -> None:
         """Run both checks of ``new`` as if ``old`` were withdrawn already; change nothing."""
         counted = old._counts_in_plan
-        old._counts_in_plan = self._released(old.part)
+        old._counts_in_plan = self.released(old.part)
         try:
             self.check(new)
             self.check_budget(new)
@@ -207,7 +261,7 @@ def planned(session: Registration | Session) -> Charge:
 
 
 def as_share(session: Session) -> Share:
-    """Return the share that a register line with purpose "share" set aside."""
+    """Return the share that a register record with purpose "share" set aside."""
     if not isinstance(session.event, ApproximateDPEvent):
         raise LedgerError(f"{session.id} is not the line of a share.")
     return Share(session.id, session.event.epsilon, session.event.delta_share, session.part)

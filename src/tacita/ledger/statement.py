@@ -1,7 +1,7 @@
 """The privacy statement: what a ledger guarantees, in words that a privacy officer can sign, and in JSON.
 
 Every number comes from the ledger; a statement cannot be made without one. The text is written by
-:mod:`tacita.ledger.statement_text`.
+:mod:`tacita.ledger.sections`.
 """
 
 import json
@@ -18,8 +18,8 @@ from tacita.accounting.events.wrapped import NOISES, RepeatAndSelectEvent, harde
 from tacita.accounting.sampling_laws import FixedSizeLaw
 from tacita.ledger.hash_chain import Anchor, canonical
 from tacita.ledger.ledger import Ledger
+from tacita.ledger.sections import write_text
 from tacita.ledger.session import Session
-from tacita.ledger.statement_text import write_text
 from tacita.ledger.verdict import RISK, verdict
 
 FLOATING_POINT = (

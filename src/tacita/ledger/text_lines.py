@@ -1,7 +1,7 @@
 """Lines of a statement's text: wrapped, indented, with numbers that are still bounds where they are printed."""
 
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import Any
 
@@ -9,51 +9,17 @@ WIDTH = 100
 _EXACT = 2.0**53  # below it, float64 holds every integer
 
 
-class TextLines:
-    """Collects lines of at most ``WIDTH`` columns, where no single word is longer."""
-
-    def __init__(self) -> None:
-        self._lines: list[str] = []
-
-    def __len__(self) -> int:
-        return len(self._lines)
-
-    @property
-    def text(self) -> str:
-        """All lines, each ended."""
-        return "\n".join(self._lines) + "\n"
-
-    def line(self, text: str = "", indent: str = "", first: str | None = None) -> None:
-        """Add a paragraph; its first line may have an indent of its own."""
-        wrapped = textwrap.wrap(
-            text,
-            WIDTH,
-            initial_indent=indent if first is None else first,
-            subsequent_indent=indent,
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-        self._lines.extend(wrapped or [""])
-
-    def heading(self, text: str) -> None:
-        """Add a heading, after an empty line."""
-        self.line()
-        self.line(text)
-
-    def row(self, name: str, text: str) -> None:
-        """Add a paragraph beside its name."""
-        self.line(text, indent=" " * 15, first=f"  {name + ':':<12} ")
-
-    def entries(self, entries: Iterable[Any]) -> None:
-        """Add a list."""
-        for entry in entries:
-            self.line(in_words(entry), indent="    ", first="  - ")
-
-    def listed(self, heading: str, entries: Sequence[Any]) -> None:
-        """Add a heading and a list, unless the list is empty."""
-        if entries:
-            self.heading(heading)
-            self.entries(entries)
+def wrapped(text: str, first: str = "", indent: str = "") -> list[str]:
+    """Return a paragraph in lines of at most ``WIDTH`` columns, where no single word is longer."""
+    lines = textwrap.wrap(
+        text,
+        WIDTH,
+        initial_indent=first,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return lines or [""]
 
 
 def rounded_up(value: float | Decimal, digits: int = 4) -> str:

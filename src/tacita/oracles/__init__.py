@@ -1,10 +1,9 @@
 """Oracles, which are the only way to get a gradient out of private data."""
 
-from tacita.oracles.gradient_oracle import GradientOracle, Release
+from tacita.oracles.gradient_oracle import GradientOracle, Queryable, Release
 from tacita.oracles.line import Line
 from tacita.oracles.moments import Moments, MomentsOracle
 from tacita.oracles.network import ClippedGradientOracle
-from tacita.oracles.queryable import Queryable
 from tacita.oracles.records import Records
 from tacita.oracles.splitting import cap_units, split
 from tacita.oracles.updates import trainable

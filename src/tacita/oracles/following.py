@@ -113,7 +113,7 @@ class FollowingLine:
         head, _ = self._ranks.told(OUTCOME, None)
         if head["again"]:
             return False
-        self.position, self._coming = query + 1, head["released"]
+        self.position, self._coming = self._query + 1, head["released"]
         if self.state is not None:
             self.state = self._estimator.remember(self.state, seen)
         return True

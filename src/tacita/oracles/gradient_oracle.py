@@ -7,9 +7,10 @@ Place: every stage below -> [oracles.gradient_oracle] -> methods, training.
 """
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -23,7 +24,7 @@ from tacita.estimators.estimator import Estimator, Values
 from tacita.gradients.engine import GradientSource
 from tacita.gradients.sharded import shard_like
 from tacita.ledger import Ledger, Session, Share
-from tacita.ledger.reservations import BLOCK
+from tacita.ledger.session import BLOCK
 from tacita.mechanisms import CalibratedGaussian, Mechanism
 from tacita.oracles.following import (
     AtRankZero,
@@ -33,11 +34,10 @@ from tacita.oracles.following import (
     tell_state,
     told_session,
 )
-from tacita.oracles.line import Line
+from tacita.oracles.line import Line, answer
+from tacita.oracles.payment import Payment, SessionPlan
 from tacita.oracles.query_draws import QueryDraws
 from tacita.oracles.records import OracleData
-from tacita.oracles.session_options import SessionOptions
-from tacita.oracles.session_plan import SessionPlan
 from tacita.oracles.updates import Updates, complex_refused, names_of, trainable
 from tacita.random import Randomness
 from tacita.sampling import Sampler, as_sampler
@@ -62,6 +62,14 @@ class Release:
     noise_std: Mapping[str, float]
     session: str
     query: int
+
+
+class Queryable(Protocol):
+    """What every gradient oracle has, and all that a method below the line needs of it."""
+
+    def query(self, params: Mapping[str, Tensor], /) -> Release:
+        """Return a private gradient at ``params``."""
+        ...
 
 
 class GradientOracle:
@@ -120,62 +128,52 @@ class GradientOracle:
         reservation: int = BLOCK,
     ) -> None:
         data = OracleData(source, rows, part, max_rows_per_unit)
-        chosen = randomness or Randomness.system()
-        options = SessionOptions(purpose, settings, session, chosen, planned_restarts, reservation, share)
-        self._build(data, options, estimator, mechanism, sampler, ledger=ledger, planned_queries=planned_queries)
+        payment = Payment(ledger, purpose, settings, session, share, randomness, planned_restarts, reservation)
+        self._build(SessionPlan(data, estimator, sampler, payment, planned_queries), mechanism)
 
-    def _build(
-        self,
-        data: OracleData,
-        options: SessionOptions,
-        estimator: Estimator,
-        mechanism: Mechanism | CalibratedGaussian,
-        sampler: Sampler,
-        *,
-        ledger: Ledger | None,
-        planned_queries: int,
-    ) -> None:
+    def _build(self, plan: SessionPlan, mechanism: Mechanism | CalibratedGaussian) -> None:
         """Check every setting, find the session that pays, and wire the stages: every constructor ends here."""
+        data, estimator, payment = plan.data, plan.estimator, plan.payment
         with data.source.ranks.together():
-            self._data, self._options = data, options
-            self.source, self.estimator, self.sampler = data.source, estimator, as_sampler(sampler)
+            self._data, self._payment = data, payment
+            self.ledger: Ledger = payment.ledger
+            self.randomness: Randomness = payment.randomness
+            self.source, self.estimator, self.sampler = data.source, estimator, as_sampler(plan.sampler)
             self._divisor = self.sampler.expected_batch_size
-            self.planned_queries = _validate.count("planned_queries", planned_queries)
-            self.randomness, self._updates = options.randomness, Updates()
+            self.planned_queries = _validate.count("planned_queries", plan.planned_queries)
+            self._updates = Updates()
             self._rounded_last, self._bounds = estimator.rounded_last, repr(estimator)
-            given: Any = ledger
-            self.ledger: Ledger = given
             check_alike(self.source.ranks, self._plan.settings(mechanism), data, estimator)
             build = self._pay if data.source.ranks.leads else self._follow
             build(mechanism)
 
     def _pay(self, mechanism: Mechanism | CalibratedGaussian) -> None:
         """Build what draws, pays and adds noise: all of it on rank 0, which tells the other ranks what is public."""
-        data, options, estimator, plan = self._data, self._options, self.estimator, self._plan
+        estimator, plan = self.estimator, self._plan
         if not isinstance(self.ledger, Ledger):
             raise TypeError(f"ledger must be a Ledger on rank 0, which pays, got {type(self.ledger).__name__}.")
         plan.check()
-        self.mechanism = plan.resolved(mechanism, options)
+        self.mechanism = plan.resolved(mechanism)
         self.noise_std = plan.noise_std(self.mechanism)
         self.event = plan.event(self.mechanism)
         self.line = Line(
-            plan.session(self.event, self.mechanism, options),
+            plan.session(self.event, self.mechanism),
             self.mechanism,
             self.noise_std,
             self.randomness,
-            options.reservation,
+            self._payment.reservation,
             estimator=estimator,
             state=estimator.initial_state(self.source.shapes),
             ranks=self.source.ranks,
         )
-        self.draws = QueryDraws(self.sampler, self.line, self.source, data.num_rows, data.rows)
+        self.draws = QueryDraws(self._data, self.sampler, self.line)
         self.source.follow(self.draws)
         tell_session(self.source.ranks, self.session.id, self.mechanism.noise_multiplier, self.noise_std)
 
     def _follow(self, mechanism: Mechanism | CalibratedGaussian) -> None:
         """Build what answers rank 0's queries on another rank."""
         ranks = self.source.ranks
-        session, noise_multiplier, self.noise_std = told_session(ranks, self.ledger, self._options.session)
+        session, noise_multiplier, self.noise_std = told_session(ranks, self.ledger, self._payment.session)
         resolved = mechanism.at(noise_multiplier) if isinstance(mechanism, CalibratedGaussian) else mechanism
         self.mechanism = resolved.on(self.estimator.steps(self.source.shapes), self.noise_std)
         line: Any = FollowingLine(ranks, session, self.planned_queries, estimator=self.estimator, source=self.source)
@@ -190,7 +188,7 @@ class GradientOracle:
     @property
     def _plan(self) -> SessionPlan:
         """What the session is going to release, from which its noise and its event follow."""
-        return SessionPlan(self._data, self.estimator, self.sampler, self.ledger, self.planned_queries)
+        return SessionPlan(self._data, self.estimator, self.sampler, self._payment, self.planned_queries)
 
     @property
     def session(self) -> Session:
@@ -229,15 +227,17 @@ class GradientOracle:
         if any(p.is_complex() for p in params.values()):
             raise complex_refused(params)
         with self.line.lock, self.line.turn(), self.source.whole(params) as point:
-            while True:  # a redone query whose values differ is made again under the next unused number
-                query, rows, seed = self.draws.planned(self.line.begin(), point)
+
+            def bounded(number: int) -> tuple[Values, Any]:
+                query, rows, seed = self.draws.planned(number, point)
                 engine = self.source.engine(point, rows, query=query, seed=seed)
                 self._check_bounds()
                 values, seen = self.estimator.look(engine, self.line.state)
                 self._check_bounds()  # user code ran meanwhile
-                if self.line.commit(query, values, seen):  # the ledger is written: from here on the query counts
-                    break
-            released = self.line.noisy(self._dtypes(point) if self._rounded_last else None)
+                return values, seen
+
+            # The ledger is written before the noise is added: from then on the query counts.
+            query, released, _ = answer(self.line, bounded, self._dtypes(point) if self._rounded_last else None)
         # ---- below the line: may be logged, reused, published ----
         divisor = self.divisor
         return Release(
@@ -318,21 +318,17 @@ class GradientOracle:
 
     def ratchet(self) -> None:
         """Move on to the next key at a checkpoint, so that nothing drawn before can be drawn again."""
-        with self.randomness.query_lock:
-            self.randomness.ratchet()
+        self.line.advance_key(self.randomness.generation + 1)
+
+    def checkpoint(self, write: Callable[[dict[str, Any]], Any], key: Path) -> None:
+        """Save a run with this oracle, then move on to the next key (:meth:`tacita.oracles.line.Line.checkpoint`)."""
+        self.line.checkpoint(write, key)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint needs. ``estimator_state`` is private: never share it. Rank 0 alone has it."""
         if not self.source.ranks.leads:
             raise RuntimeError("state_dict() is rank 0's, which alone writes checkpoints: call it there.")
-        with self.randomness.query_lock:
-            return {
-                "session": self.session.id,
-                "position": self.line.position,
-                "generation": self.randomness.generation,
-                "identity": self.line.identity,
-                "estimator_state": copy.deepcopy(self.line.state),  # which the next query may change in place
-            }
+        return self.line.state_dict()
 
     @property
     def public_state(self) -> Any:
@@ -348,13 +344,8 @@ class GradientOracle:
         with self.randomness.query_lock, self.source.ranks.together():
             if isinstance(self.line, FollowingLine):
                 return self.line.take_over()
-            if state["session"] != self.session.id:
-                raise ValueError(
-                    f"the checkpoint is of session {state['session']!r}, this oracle's is {self.session.id!r}."
-                )
-            memory = copy.deepcopy(state["estimator_state"])
-            self.line.resume(state["position"], state["generation"], state["identity"], memory)
-            tell_state(self.source.ranks, self.line.position, memory)
+            self.line.load_state_dict(state)
+            tell_state(self.source.ranks, self.line.position, self.line.state)
 
     def __repr__(self) -> str:
         return (

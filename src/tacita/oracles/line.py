@@ -4,10 +4,12 @@ Place: estimators, mechanisms -> [oracles.line] -> release. Values leave an orac
 it has them only after :meth:`Line.commit` has written the ledger. So no code path can spend without recording.
 """
 
+import copy
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -19,7 +21,7 @@ from tacita.errors import BudgetExceededError, ResumeError
 from tacita.estimators.estimator import Estimator, Values
 from tacita.gradients.process_group import ALONE, Ranks
 from tacita.ledger import Reservations, Session
-from tacita.ledger.reservations import BLOCK
+from tacita.ledger.session import BLOCK
 from tacita.mechanisms.mechanism import AddsNoise, Blocks, Mechanism
 from tacita.oracles.following import hand_out, tell_again
 from tacita.random import Key, QueryCoins, Randomness, Stream
@@ -171,8 +173,7 @@ class Line:
             )
         if generation > latest + MOST_RATCHETS:  # ratcheting there would take forever
             raise ResumeError("the checkpoint is too far ahead of the private key file: it belongs to another run.")
-        while self._randomness.generation < generation:
-            self._randomness.ratchet()
+        self.advance_key(generation)
         self._must_resume = self._other_values = False
         self._position, self._state = position, state
         if self._randomness.generation > generation:
@@ -281,10 +282,51 @@ class Line:
             hand_out(self.ranks, released)
         return released
 
-    def release(self, query: int, values: Blocks) -> Values | None:
-        """Write the ledger, then return the noisy values; ``None`` if ``query`` was released with other values."""
-        with self._randomness.query_lock:
-            return self.noisy() if self.commit(query, dict(values)) else None
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint needs. ``estimator_state`` is private unless the estimator says otherwise."""
+        with self.lock:
+            return {
+                "session": self.session.id,
+                "position": self._position,
+                "generation": self._randomness.generation,
+                "identity": self.identity,
+                "estimator_state": copy.deepcopy(self.state),  # which the next query may change in place
+            }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a :meth:`state_dict`, as :meth:`resume` does.
+
+        Raises:
+            ResumeError: The state is one of another session, or :meth:`resume` raises.
+        """
+        with self.lock:
+            if state["session"] != self.session.id:
+                raise ResumeError(f"the checkpoint is of session {state['session']!r}, not of {self.session.id!r}.")
+            memory = copy.deepcopy(state["estimator_state"])
+            self.resume(state["position"], state["generation"], state["identity"], memory)
+
+    def checkpoint(self, write: Callable[[dict[str, Any]], Any], key: Path) -> None:
+        """Save a run: ledger, checkpoint and the next key reach the disk in this order.
+
+        No release may leave the process, in a checkpoint or elsewhere, before its line. The checkpoint is one for the
+        *next* key, so that a run that is killed in between can be resumed.
+
+        Args:
+            write: Writes a checkpoint that holds the state it is given, whole or not at all.
+            key: The private file of the key.
+        """
+        with self.lock:
+            self.session.flush()
+            following = self._randomness.generation + 1
+            write({**self.state_dict(), "generation": following})
+            self.advance_key(following)
+            self._randomness.save(key)
+
+    def advance_key(self, generation: int) -> None:
+        """Move on to the key of ``generation``, so that nothing drawn under an earlier one can be drawn again."""
+        with self.lock:
+            while self._randomness.generation < generation:
+                self._randomness.ratchet()
 
     def _with_noise(
         self, block: str, values: dict[str, Tensor], normals: Noise, dtypes: Mapping[str, torch.dtype]
@@ -330,6 +372,62 @@ class Line:
 
     def _normals(self, query: int) -> Noise:
         return Noise(partial(self.query_stream, "noise", query))
+
+
+def answer(
+    line: Line, bounded: Callable[[int], tuple[dict[str, Any], Any]], dtypes: Mapping[str, torch.dtype] | None = None
+) -> tuple[int, Values, Any]:
+    """Make one query, ``with line.lock, line.turn():``; return its number, its noisy values, and what was remembered.
+
+    The ledger is written before any noise is added. A redone query that was released with other values before is made
+    again under the next unused number.
+
+    Args:
+        line: Numbers the query, pays for it and adds the noise.
+        bounded: Returns the bounded values of the query of that number, and what the estimator remembers of it.
+        dtypes: As in :meth:`Line.noisy`.
+    """
+    while True:
+        query = line.begin()
+        values, seen = bounded(query)
+        if line.commit(query, values, seen):  # the ledger is written: from here on the query counts
+            return line.position - 1, line.noisy(dtypes), seen
+
+
+def answer_once(
+    session: Session,
+    mechanism: AddsNoise,
+    noise_std: Mapping[str, float],
+    values: Blocks,
+    randomness: Randomness,
+    *,
+    contribution: Mapping[str, float] | None = None,
+) -> Values:
+    """Make the only query of ``session``: write the ledger, return the noisy values, and close the session.
+
+    If an earlier process made it, with the same values, the same release is returned at no charge.
+
+    Args:
+        session, mechanism, noise_std, randomness, contribution: As in :class:`Line`.
+        values: The bounded values by block.
+
+    Raises:
+        LedgerError: The noise is less than what the session's event promises.
+        ResumeError: An earlier process released other values: the data or the settings were changed.
+    """
+    line = Line(session, mechanism, noise_std, randomness, contribution=contribution)
+    if session.opened:
+        line.resume(0, randomness.generation, line.identity)
+    with line.lock, line.turn():
+        if not line.commit(line.begin(), {block: dict(named) for block, named in values.items()}):
+            raise ResumeError(
+                f"session {session.id!r} was released before with other counts: the data are not those that the run "
+                "started with. Restore them."
+            )
+        released = line.noisy()
+    if not session.closed:
+        session.close()
+    return released
 
 
 def _is_running(call: FrameType | None) -> bool:

@@ -13,11 +13,11 @@ from tacita.clipping.clipper import Clipper
 from tacita.estimators import CappedSum, ClippedSum, Estimator, GridSum
 from tacita.gradients.functional import LossFn
 from tacita.ledger import Ledger, Session, Share
-from tacita.ledger.reservations import BLOCK
+from tacita.ledger.session import BLOCK
 from tacita.mechanisms import CalibratedGaussian, Mechanism
 from tacita.oracles.gradient_oracle import GradientOracle
-from tacita.oracles.records import Network
-from tacita.oracles.session_options import SessionOptions
+from tacita.oracles.payment import Payment, SessionPlan
+from tacita.oracles.records import network_data
 from tacita.random import Randomness
 from tacita.sampling import Sampler
 
@@ -92,14 +92,12 @@ class ClippedGradientOracle(GradientOracle):
         randomness: Randomness | None = None,
         reservation: int = BLOCK,
     ) -> None:
-        network = Network(
+        data = network_data(
             model, loss_fn, dataset, collate_fn, num_workers, method, max_physical_batch_size, process_group
         )
-        chosen = randomness or Randomness.system()
-        options = SessionOptions(purpose, settings, session, chosen, planned_restarts, reservation, share)
-        data = network.data()
+        payment = Payment(ledger, purpose, settings, session, share, randomness, planned_restarts, reservation)
         estimator = _clipped(clipper, mechanism, data.source.method)
-        self._build(data, options, estimator, mechanism, sampler, ledger=ledger, planned_queries=planned_queries)
+        self._build(SessionPlan(data, estimator, sampler, payment, planned_queries), mechanism)
 
 
 def _clipped(clipper: Clipper, mechanism: Mechanism | CalibratedGaussian, method: str) -> Estimator:

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from tacita import _row_numbers
 from tacita._row_numbers import RowNumbers, is_ascending, rows_at
-from tacita.gradients.engine import GradientSource
 from tacita.oracles.following import Plan, tell_plan
 from tacita.oracles.line import Line
+from tacita.oracles.records import OracleData
 from tacita.sampling import Sampler
 
 
@@ -28,16 +28,9 @@ class QueryDraws:
         rows: Indices of these rows in the source; ``None`` for all of them. Private.
     """
 
-    def __init__(
-        self,
-        sampler: Sampler,
-        line: Line,
-        source: GradientSource,
-        num_rows: int,
-        rows: np.ndarray | RowNumbers | None,
-    ) -> None:
-        self.sampler, self.num_rows, self.rows = sampler, num_rows, rows
-        self._line, self._source = line, source
+    def __init__(self, data: OracleData, sampler: Sampler, line: Line) -> None:
+        self.sampler, self.num_rows, self.rows = sampler, data.num_rows, data.rows
+        self._line, self._source = line, data.source
 
     def batch(self, query: int) -> np.ndarray | RowNumbers:
         """Return the rows that ``query`` reads, ascending, each once; an array where the source takes nothing else."""

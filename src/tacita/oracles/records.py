@@ -4,7 +4,7 @@ Place: [oracles.records] -> oracles. Rows and units are private; the kind of spl
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -77,25 +77,29 @@ class OracleData(Generic[AnySource]):
         check_in_part(part, self.rows, source.num_rows)
 
 
-@dataclass(frozen=True)
-class Network:
-    """A network with its loss and its records, as :class:`~tacita.gradients.NetworkSource` takes them."""
-
-    model: nn.Module
-    loss_fn: LossFn
-    dataset: Any = field(repr=False)
-    collate_fn: Callable[[list], Any] | None = None
-    num_workers: int = 0
-    method: str = "auto"
-    max_physical_batch_size: int | None = None
-    process_group: Any = None
-
-    def data(self) -> OracleData[NetworkSource]:
-        """Check the model and the loss, and return the data of an oracle."""
-        records = as_records(self.dataset)
-        given = {one.name: getattr(self, one.name) for one in fields(self)}
-        source = NetworkSource(**{**given, "dataset": records.dataset})
-        return OracleData(source, records.rows, records.part, records.max_rows_per_unit)
+def network_data(  # noqa: PLR0917 - in the order of the constructors that call it
+    model: nn.Module,
+    loss_fn: LossFn,
+    dataset: Any,
+    collate_fn: Callable[[list], Any] | None = None,
+    num_workers: int = 0,
+    method: str = "auto",
+    max_physical_batch_size: int | None = None,
+    process_group: Any = None,
+) -> OracleData[NetworkSource]:
+    """Check a network and its loss, and return the data of an oracle; arguments as in ``NetworkSource``."""
+    records = as_records(dataset)
+    source = NetworkSource(
+        model,
+        loss_fn,
+        records.dataset,
+        collate_fn=collate_fn,
+        num_workers=num_workers,
+        method=method,
+        max_physical_batch_size=max_physical_batch_size,
+        process_group=process_group,
+    )
+    return OracleData(source, records.rows, records.part, records.max_rows_per_unit)
 
 
 def check_units(relation: NeighboringRelation, max_rows_per_unit: int) -> None:

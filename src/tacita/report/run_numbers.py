@@ -14,12 +14,12 @@ from tacita.accounting import PrivacyCurve, Spend, epsilon
 from tacita.accounting.curve import LARGEST_EPSILON
 from tacita.errors import LedgerError, UnsupportedEventError
 from tacita.ledger import Ledger
+from tacita.ledger.sections import PUBLIC_LOSSES
 from tacita.ledger.statement import main_session
-from tacita.ledger.statement_text import PUBLIC_LOSSES
-from tacita.pipeline import check_run
 from tacita.report.one_run import allowed
 from tacita.report.run_audit import RunAudit
 from tacita.runs.sealed_run import LEDGER, SealedRun
+from tacita.tables import check_run
 
 DELTAS = tuple(10.0**exponent for exponent in range(-10, -1))
 RATES = (1e-4, 1e-3, 1e-2, 0.1, 0.5)  # false positive rates of the table

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from tacita.ledger.statement_text import GIVEN, other_runs_in_words, rows_in_words
+from tacita.ledger.sections import GIVEN, other_runs_in_words, rows_in_words
 from tacita.ledger.text_lines import names_in_words, right_in_words, rounded_up, score_in_words
 from tacita.ledger.verdict import BUT_NEXT_TO_NOTHING, promises_next_to_nothing
 from tacita.report.html_page import bullets, facts, page, table

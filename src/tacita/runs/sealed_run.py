@@ -16,7 +16,7 @@ from torch import Tensor
 from tacita._files import replace_durably
 from tacita.errors import LedgerError, TacitaError
 from tacita.ledger import Ledger, Statement
-from tacita.ledger.seal import Seal, statement_sha256
+from tacita.ledger.records import Seal, statement_sha256
 from tacita.ledger.statement import statement_bytes
 
 LEDGER, MODEL, TEXT, STATEMENT = "ledger.jsonl", "model.safetensors", "statement.txt", "statement.json"

@@ -5,7 +5,7 @@ Derivation: docs/derivations/noisy-sgd.md.
 
 from tacita.second_order.above_threshold import AboveThreshold
 from tacita.second_order.certificate import StationaryCertificate
-from tacita.second_order.hessian import Hessian, batch_hessian
+from tacita.second_order.hessian import BatchHessian, Hessian
 from tacita.second_order.lanczos import Ritz, lanczos, lanczos_error, lanczos_steps
 from tacita.second_order.stationarity import PublicStationarity, is_second_order_stationary, public_stationarity
 from tacita.second_order.stationarity_query import StationarityQuery
@@ -15,6 +15,7 @@ from tacita.second_order.unclipped_sum import UnclippedSum
 
 __all__ = [
     "AboveThreshold",
+    "BatchHessian",
     "Hessian",
     "PublicStationarity",
     "Ritz",
@@ -23,7 +24,6 @@ __all__ = [
     "StationaryTest",
     "UnclippedGradientOracle",
     "UnclippedSum",
-    "batch_hessian",
     "is_second_order_stationary",
     "lanczos",
     "lanczos_error",

@@ -6,169 +6,196 @@ through :class:`~tacita.StationaryTest`. For public records and functions there 
 Source: Pearlmutter (1994), https://doi.org/10.1162/neco.1994.6.1.147, by two backward passes.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from tacita.errors import UnsupportedModuleError
 from tacita.gradients.batches import flatten
 from tacita.gradients.chunked import Chunk, ChunkedEngine
-from tacita.gradients.functional import losses_at
+from tacita.gradients.engine_choice import GRADIENT_BYTES
+from tacita.gradients.functional import trainable
+from tacita.gradients.loop import LoopEngine
+from tacita.gradients.network_source import NetworkSource
+from tacita.gradients.program.hessian_products import HessianProducts
+from tacita.gradients.retention import RemembersError
 from tacita.gradients.weighted_sums import full_precision
 
-Term = Callable[[Mapping[str, Tensor]], Tensor]  # parameters by name -> a number, differentiable twice
+Function = Callable[[Mapping[str, Tensor]], Tensor]  # parameters by name -> a number, differentiable twice
 
 
 class Hessian:
-    r"""The Hessian of a sum of terms over ``divisor``, at one point.
+    r"""The Hessian of a public function at one point.
 
-    With one term (one chunk of rows) the graph of the gradient is kept, and a product costs two backward passes, about
-    two gradients. With several terms the graph is built anew for each product, which costs one gradient more. Any
-    network that autograd differentiates twice is served, on its own device. Products are taken in the parameters'
-    dtype, without autocast or TF32, and added up in float64.
+    The graph of the gradient is kept, so that a product costs two backward passes. Products are taken in the
+    parameters' dtype, without TF32, and returned in float64.
 
     Args:
-        terms: Functions of the parameters; iterated anew for each product.
+        function: A function of the parameters, differentiable twice.
         params: The point, by name; detached and never written. The order of the names is that of the coordinates.
-        divisor: The divisor of the sum.
 
     Example:
         >>> point = {"x": torch.tensor(1.0, dtype=torch.float64), "y": torch.tensor(2.0, dtype=torch.float64)}
-        >>> hessian = Hessian([lambda p: p["x"] ** 2 * p["y"] + p["y"] ** 3], point)
+        >>> hessian = Hessian(lambda p: p["x"] ** 2 * p["y"] + p["y"] ** 3, point)
         >>> hessian.gradient().tolist(), hessian.product(torch.ones(2)).tolist()
         ([4.0, 13.0], [6.0, 14.0])
     """
 
-    def __init__(self, terms: Iterable[Term], params: Mapping[str, Tensor], *, divisor: float = 1.0) -> None:
-        self.divisor = divisor
-        self._terms = terms
+    def __init__(self, function: Function, params: Mapping[str, Tensor]) -> None:
         self._params = {name: p.detach().requires_grad_() for name, p in params.items()}
-        self._kept: list[Tensor] | None = None
+        leaves = [*self._params.values()]
+        with torch.enable_grad(), full_precision(leaves[0].device), sdpa_kernel(SDPBackend.MATH):
+            self._gradient = _gradient(function(self._params), leaves)
 
     @property
     def dim(self) -> int:
         """Number of coordinates."""
         return sum(p.numel() for p in self._params.values())
 
-    @property
-    def device(self) -> torch.device:
-        """The device of the parameters."""
-        return next(iter(self._params.values())).device
-
     def gradient(self) -> Tensor:
-        """Return the gradient of the same sum over the divisor, shape (dim,), float64."""
-        total = torch.zeros(self.dim, dtype=torch.float64, device=self.device)
-        for gradient in self._gradients():
-            total += _flat(gradient)
-        return total / self.divisor
+        """Return the gradient, shape (dim,), float64."""
+        return _flat(self._gradient)
 
     def product(self, vector: Tensor) -> Tensor:
         """Return the Hessian times ``vector`` (dim,), float64."""
-        parts = [
-            part.view(p.shape).to(p.device, p.dtype)
-            for part, p in zip(vector.split([p.numel() for p in self._params.values()]), self._leaves, strict=True)
-        ]
-        total = torch.zeros(self.dim, dtype=torch.float64, device=self.device)
-        for gradient in self._gradients():
-            total += _flat(self._backward(gradient, parts))
-        return total / self.divisor
-
-    def dense(self) -> Tensor:
-        """Return the whole matrix, (dim, dim), float64, by ``dim`` products; symmetric up to rounding."""
-        return torch.stack([self.product(row) for row in torch.eye(self.dim, device=self.device)])
-
-    @property
-    def _leaves(self) -> list[Tensor]:
-        return list(self._params.values())
-
-    def _gradients(self) -> Iterator[list[Tensor]]:
-        """Yield the gradient of each term, with its graph."""
-        if self._kept is not None:
-            yield self._kept
-            return
-        gradients, count = [], 0
-        for term in self._terms:
-            gradients, count = self._gradient(term), count + 1
-            yield gradients
-        if count == 1:
-            self._kept = gradients
-
-    def _gradient(self, term: Term) -> list[Tensor]:
-        # Fused attention kernels can be differentiated only once.
-        with torch.enable_grad(), full_precision(self.device), sdpa_kernel(SDPBackend.MATH):
-            value = term(self._params)
-            if not value.requires_grad:
-                return [torch.zeros_like(p) for p in self._leaves]
-            return list(
-                torch.autograd.grad(value, self._leaves, create_graph=True, allow_unused=True, materialize_grads=True)
-            )
-
-    def _backward(self, gradient: list[Tensor], vector: list[Tensor]) -> list[Tensor]:
-        curved = [(g, v) for g, v in zip(gradient, vector, strict=True) if g.requires_grad]
-        if not curved:  # linear: the gradient is a constant
-            return [torch.zeros_like(p) for p in self._leaves]
-        outputs, weights = zip(*curved, strict=True)
-        with full_precision(self.device):
-            return list(
-                torch.autograd.grad(
-                    outputs, self._leaves, weights, retain_graph=True, allow_unused=True, materialize_grads=True
-                )
-            )
+        leaves = [*self._params.values()]
+        with full_precision(leaves[0].device):
+            return _flat(_product(self._gradient, leaves, _parts(vector, leaves)))
 
 
-def batch_hessian(engine: ChunkedEngine, *, divisor: float, rows: Tensor | None = None) -> Hessian:
-    """Return the Hessian of the losses of an engine's batch (all records, or a few), chunk by chunk. Private.
+class BatchHessian:
+    r"""The Hessian of the losses of an engine's batch (all records, or a few) over ``divisor``, at its point. Private.
+
+    No record can move another's Hessian. With ``products`` the model's code does not run on records at all. Without, it
+    runs on one record at a time, on copies, as in :class:`~tacita.gradients.LoopEngine`: many times slower. Products
+    are taken in the parameters' dtype, without autocast or TF32, and added up in float64.
 
     Args:
         engine: The engine of the batch, at the point. Its seed makes the model's own randomness the same in every
             product.
         divisor: The divisor of the sum over rows.
         rows: Which rows count, bool, (batch,); all by default.
+        products: The products with each record's Hessian, from :func:`hessian_products`.
     """
-    return Hessian(_ChunkLosses(engine, rows), engine.params, divisor=divisor)
 
-
-class _ChunkLosses:
-    """The summed loss of each chunk of an engine, as functions of the parameters."""
-
-    def __init__(self, engine: ChunkedEngine, rows: Tensor | None) -> None:
-        self._engine = engine
+    def __init__(
+        self,
+        engine: ChunkedEngine,
+        *,
+        divisor: float,
+        rows: Tensor | None = None,
+        products: HessianProducts | None = None,
+    ) -> None:
+        self._engine, self._divisor = engine, divisor
         self._rows = torch.ones(len(engine.labels), dtype=torch.bool) if rows is None else rows.cpu()
+        self._leaves = [*engine.params.values()]
+        self._program = None if products is None else products.at(engine.params)
+        self._loop = LoopEngine(engine.model, engine.loss_fn, engine.params, (), engine.labels, seed=engine.seed)
 
-    def __iter__(self) -> Iterator[Term]:
-        start = 0
-        for chunk in self._engine._chunks:
-            kept = self._rows[start : start + chunk.size]
-            start += chunk.size
-            if kept.any():
-                yield self._term(chunk, kept)
+    @property
+    def dim(self) -> int:
+        """Number of coordinates."""
+        return sum(p.numel() for p in self._leaves)
 
-    def _term(self, chunk: Chunk, kept: Tensor) -> Term:
-        engine = self._engine
+    @property
+    def device(self) -> torch.device:
+        """The device of the parameters."""
+        return self._leaves[0].device
 
-        def summed(params: Mapping[str, Tensor]) -> Tensor:
-            batch, size = _selected(chunk, kept)
-            with engine._seeded(chunk), _no_cudnn_recurrence(engine.model):
-                return losses_at(engine.model, engine.loss_fn, params, batch, size).sum()
+    def product(self, vector: Tensor) -> Tensor:
+        """Return the Hessian times ``vector`` (dim,), float64."""
+        return self._times(vector.unsqueeze(0))[0]
 
-        return summed
+    def dense(self) -> Tensor:
+        """Return the whole matrix, (dim, dim), float64, by ``dim`` products; symmetric up to rounding."""
+        return self._times(torch.eye(self.dim, device=self.device))
+
+    def _times(self, vectors: Tensor) -> Tensor:
+        """Return the Hessian times each of ``vectors`` (count, dim), float64."""
+        split = [_parts(vector, self._leaves) for vector in vectors]
+        total, start = torch.zeros(vectors.shape, dtype=torch.float64, device=self.device), 0
+        of_chunk = self._by_loop if self._program is None else self._by_program
+        with full_precision(self.device):
+            for chunk in self._engine.chunks():
+                kept = self._rows[start : start + chunk.size].nonzero().squeeze(1)
+                start += chunk.size
+                if len(kept):
+                    total += of_chunk(chunk, kept, split)
+        return total / self._divisor
+
+    def _by_program(self, chunk: Chunk, kept: Tensor, vectors: Sequence[list[Tensor]]) -> Tensor:
+        assert self._program is not None
+        tensors, rebuild = flatten(chunk.batch, chunk.size)
+        at_once = max(1, GRADIENT_BYTES // (8 * self.dim))
+        # Rows are taken out, as weight 0 would not silence NaN.
+        batches = [(rebuild([t[rows.to(t.device)] for t in tensors]), len(rows)) for rows in kept.split(at_once)]
+        found = []
+        for vector in vectors:
+            with self._engine._seeded(chunk):
+                parts = [self._program(batch, rows, vector) for batch, rows in batches]
+            found.append(sum(_flat(one.double().sum(0) for one in part) for part in parts))
+        return torch.stack(found)
+
+    def _by_loop(self, chunk: Chunk, kept: Tensor, vectors: Sequence[list[Tensor]]) -> Tensor:
+        def of_record(loss: Tensor, params: dict[str, Tensor]) -> Tensor:
+            leaves = [*params.values()]
+            gradient = _gradient(loss, leaves)
+            return torch.stack([_flat(_product(gradient, leaves, vector)) for vector in vectors])
+
+        recurrent = any(isinstance(module, nn.RNNBase) for module in self._engine.model.modules())
+        of_cudnn = torch.backends.cudnn.flags(enabled=False) if recurrent else nullcontext()  # differentiates once only
+        with self._engine._seeded(chunk), of_cudnn, sdpa_kernel(SDPBackend.MATH):
+            return torch.stack([*self._loop.each_record(chunk, kept.tolist(), of_record)]).sum(0)
 
 
-def _selected(chunk: Chunk, kept: Tensor) -> tuple[object, int]:
-    """Return the kept rows of ``chunk`` and their number. Rows are taken out, as weight 0 would not silence NaN."""
-    if kept.all():
-        return chunk.batch, chunk.size
-    tensors, rebuild = flatten(chunk.batch, chunk.size)
-    return rebuild([t[kept.to(t.device)] for t in tensors]), int(kept.sum())
+def hessian_products(source: NetworkSource) -> HessianProducts | None:
+    """Return the products with each record's Hessian, for the network of a source; no record is read.
+
+    Returns:
+        ``None`` if the source's method is the loop, or there is no record to take shapes from: then the model's code
+        runs on one record at a time.
+
+    Raises:
+        UnsupportedModuleError: The products cannot be written down as a program.
+    """
+    if source.method == "loop" or source.trial_row is None:
+        return None
+    try:
+        return HessianProducts(source.model, source.loss_fn, trainable(source.model), source.trial_row)
+    except RemembersError:  # the loop does not serve it either
+        raise
+    except Exception as error:  # it holds no data: a trace has no values
+        raise UnsupportedModuleError(
+            f"products with the Hessian of each record cannot be written down before records are read: {error}. "
+            'Rewrite that; or use method="loop", which runs code on one record at a time, many times slower.'
+        ) from error
+
+
+def _gradient(value: Tensor, leaves: list[Tensor]) -> list[Tensor]:
+    """Return the gradient of a number, with its graph."""
+    if not value.requires_grad:
+        return [torch.zeros_like(p) for p in leaves]
+    return [*torch.autograd.grad(value, leaves, create_graph=True, allow_unused=True, materialize_grads=True)]
+
+
+def _product(gradient: list[Tensor], leaves: list[Tensor], vector: list[Tensor]) -> list[Tensor]:
+    curved = [(g, v) for g, v in zip(gradient, vector, strict=True) if g.requires_grad]
+    if not curved:  # linear: the gradient is a constant
+        return [torch.zeros_like(p) for p in leaves]
+    outputs, weights = zip(*curved, strict=True)
+    return [
+        *torch.autograd.grad(outputs, leaves, weights, retain_graph=True, allow_unused=True, materialize_grads=True)
+    ]
+
+
+def _parts(vector: Tensor, leaves: Sequence[Tensor]) -> list[Tensor]:
+    """Return ``vector`` (dim,) in pieces of the shapes of the parameters."""
+    parts = vector.split([p.numel() for p in leaves])
+    return [part.view(p.shape).to(p.device, p.dtype) for part, p in zip(parts, leaves, strict=True)]
 
 
 def _flat(tensors: Iterable[Tensor]) -> Tensor:
     return torch.cat([t.detach().double().reshape(-1) for t in tensors])
-
-
-def _no_cudnn_recurrence(model: nn.Module) -> AbstractContextManager:
-    """Switch cuDNN off if the model has a recurrent layer, whose cuDNN kernel can be differentiated only once."""
-    recurrent = any(isinstance(module, nn.RNNBase) for module in model.modules())
-    return torch.backends.cudnn.flags(enabled=False) if recurrent else nullcontext()

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tacita import _validate
-from tacita.second_order.hessian import Hessian, Term
+from tacita.second_order.hessian import Function, Hessian
 from tacita.second_order.lanczos import lanczos
 
 
@@ -68,7 +68,7 @@ class PublicStationarity:
 
 
 def public_stationarity(
-    function: Term,
+    function: Function,
     point: Mapping[str, Tensor],
     *,
     alpha: float,
@@ -95,9 +95,9 @@ def public_stationarity(
         >>> found.gradient_norm, round(found.eigenvalue, 6), found.is_first_order, found.is_second_order
         (0.0, -1.0, True, False)
     """
-    hessian = Hessian([function], point)
-    start = torch.randn(hessian.dim, dtype=torch.float64, generator=generator).to(hessian.device)
-    found = lanczos(hessian, start, steps)
+    hessian = Hessian(function, point)
+    start = torch.randn(hessian.dim, dtype=torch.float64, generator=generator)
+    found = lanczos(hessian, start.to(hessian.gradient().device), steps)
     norm, limit = float(hessian.gradient().norm()), curvature_limit(alpha, hessian_lipschitz)
     error = found.error(failure_probability)
     second = is_second_order_stationary(norm, found.smallest, alpha=alpha, hessian_lipschitz=hessian_lipschitz)

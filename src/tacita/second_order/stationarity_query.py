@@ -17,7 +17,8 @@ from tacita import _validate
 from tacita.accounting import NeighboringRelation, moved
 from tacita.clipping.flat import FlatClipper
 from tacita.gradients.chunked import ChunkedEngine
-from tacita.second_order.hessian import Hessian, batch_hessian
+from tacita.gradients.program.hessian_products import HessianProducts
+from tacita.second_order.hessian import BatchHessian
 from tacita.second_order.lanczos import lanczos, lanczos_steps
 from tacita.second_order.stationarity import curvature_limit
 
@@ -120,21 +121,23 @@ class StationarityQuery:
             )
         return self
 
-    def __call__(self, engine: ChunkedEngine, start: Tensor) -> float:
+    def __call__(self, engine: ChunkedEngine, start: Tensor, products: HessianProducts | None = None) -> float:
         """Return q, private, at the engine's point over its rows; infinite if the curvature is not finite.
 
         Args:
             engine: The engine of all records.
             start: Independent normals, (dim,), for the eigen-solver.
+            products: As for :class:`~tacita.second_order.BatchHessian`.
         """
         names = {"all": tuple(engine.shapes)}
         sums = engine.weighted_sums(FlatClipper(max_grad_norm=self.max_grad_norm).weights, names)
         gradient_norm = _norm(sums.values[0]) / self.num_records
         present = sums.norms[:, 0].isfinite()
-        eigenvalue = self._eigenvalue(batch_hessian(engine, divisor=self.num_records, rows=present), start)
+        hessian = BatchHessian(engine, divisor=self.num_records, rows=present, products=products)
+        eigenvalue = self._eigenvalue(hessian, start)
         return max(gradient_norm / self.alpha, -eigenvalue / self.curvature_limit)
 
-    def _eigenvalue(self, hessian: Hessian, start: Tensor) -> float:
+    def _eigenvalue(self, hessian: BatchHessian, start: Tensor) -> float:
         if not self.is_exact(hessian.dim):
             return lanczos(hessian, start.to(hessian.device), self.steps(hessian.dim)).smallest
         matrix = hessian.dense()

@@ -21,14 +21,14 @@ from tacita.errors import BudgetExceededError, ResumeError
 from tacita.gradients.functional import LossFn
 from tacita.gradients.sharded import refuse_sharded
 from tacita.ledger import Ledger, Session, Share
-from tacita.ledger.reservations import BLOCK
-from tacita.oracles.line import Line
-from tacita.oracles.records import Network, check_units
-from tacita.oracles.session_options import SessionOptions
-from tacita.oracles.session_plan import under_conditions
+from tacita.ledger.session import BLOCK
+from tacita.oracles.line import Line, answer
+from tacita.oracles.payment import Payment, under_conditions
+from tacita.oracles.records import check_units, network_data
 from tacita.random import Randomness
 from tacita.second_order.above_threshold import AboveThreshold
 from tacita.second_order.certificate import StationaryCertificate
+from tacita.second_order.hessian import hessian_products
 from tacita.second_order.stationarity_query import StationarityQuery
 from tacita.second_order.threshold_answer import ANSWER, PASSES, ThresholdAnswer
 
@@ -48,6 +48,9 @@ class StationaryTest:
 
     Accuracy: with probability at least 1 - ``failure_probability``, every point with :math:`q \le 1` passes and no
     point with :math:`q > 1 + 2a` does. The number a is public: :attr:`slack`.
+
+    Model and loss are run before any record is read, and what they compute of a record, its gradient and its Hessian's
+    products, is written down. With ``method="loop"`` they run on one record at a time, many times slower.
 
     Build it before the first query of the training session, because the ledger refuses sessions registered after a
     release. A model that draws at random (dropout) is refused, whatever the data: build and test in ``model.eval()``.
@@ -77,7 +80,8 @@ class StationaryTest:
     Raises:
         ValueError: A setting is wrong, or the answers would be too noisy; the message names it and the way out.
         ResumeError: ``session`` was opened by an earlier run; a test cannot be continued.
-        UnsupportedModuleError: The model draws at random, as far as its modules and synthetic rows show.
+        UnsupportedModuleError: The model draws at random, as far as its modules and synthetic rows show. Or its Hessian
+            cannot be written down before records are read, and ``method`` is not ``"loop"``.
 
     Example:
         >>> import torch, tacita
@@ -126,13 +130,13 @@ class StationaryTest:
         reservation: int = BLOCK,
     ) -> None:
         refuse_sharded(model, "StationaryTest")
-        data = Network(model, loss_fn, dataset, collate_fn, 0, method, max_physical_batch_size).data()
-        chosen = randomness or Randomness.system()
-        options = SessionOptions(purpose, settings, session, chosen, planned_restarts, reservation, share)
-        self.ledger, self.source, self.randomness = ledger, data.source, options.randomness
+        data = network_data(model, loss_fn, dataset, collate_fn, 0, method, max_physical_batch_size)
+        payment = Payment(ledger, purpose, settings, session, share, randomness, planned_restarts, reservation)
+        self.ledger, self.source, self.randomness = ledger, data.source, payment.randomness
         self.max_tests = _validate.count("max_tests", max_tests)
         self.failure_probability = _validate.delta("failure_probability", failure_probability)
         self.source.check_draws_nothing()
+        self._products = hessian_products(self.source)
         check_units(ledger.neighboring_relation, data.max_rows_per_unit)
         self._rows = np.arange(self.source.num_rows) if data.rows is None else data.rows
         self._because = _validate.one_line("because", because, "why the bound holds")
@@ -155,11 +159,11 @@ class StationaryTest:
         self._check_slack(max_slack)
         self.event = self._event()
         _check_unopened(session)
-        session = options.session_for(
-            "test", ledger, self.event, planned_queries=self.max_tests, part=data.part, bound=self.settings
+        session = payment.session_for(
+            "test", self.event, planned_queries=self.max_tests, part=data.part, bound=self.settings
         )
         self._answering = ThresholdAnswer(self.mechanism, self.threshold)
-        self._line = Line(session, self._answering, {}, self.randomness, options.reservation)
+        self._line = Line(session, self._answering, {}, self.randomness, reservation)
         self._answering.threshold_draw = float(self._line.session_key.stream("threshold").laplaces(1)[0])
         self._accepted: int | None = None
 
@@ -218,12 +222,14 @@ class StationaryTest:
                     "test for more, at full cost."
                 )
             self.source.check_draws_nothing()
-            number = self._line.begin()
-            self._check_alone(number)
-            value = torch.tensor([self._value(params, number)], dtype=torch.float64)
-            released = self._line.release(number, {ANSWER: {PASSES: value}})
+
+            def bounded(number: int) -> tuple[dict[str, Any], None]:
+                self._check_alone(number)
+                value = torch.tensor([self._value(params, number)], dtype=torch.float64)
+                return {ANSWER: {PASSES: value}}, None
+
+            number, released, _ = answer(self._line, bounded)
             # ---- below the line ----
-            assert released is not None, "a number without a line is always released"
             passes = bool(released[ANSWER][PASSES])
             if passes:
                 self._accepted = number
@@ -274,7 +280,7 @@ class StationaryTest:
         engine = self.source.engine(params, self._rows, query=number, seed=seed)
         dim = sum(shape.numel() for shape in self.source.shapes.values())
         start = self._line.query_stream("solver", number).normals(dim, dtype=torch.float64)
-        return self.query(engine, start)
+        return self.query(engine, start, self._products)
 
     def _check_alone(self, number: int) -> None:
         """Refuse a number that has its line already: a test never redoes one, so another test wrote it."""

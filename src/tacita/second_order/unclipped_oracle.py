@@ -12,11 +12,11 @@ from torch import nn
 
 from tacita.gradients.functional import LossFn
 from tacita.ledger import Ledger, Session, Share
-from tacita.ledger.reservations import BLOCK
+from tacita.ledger.session import BLOCK
 from tacita.mechanisms import CalibratedGaussian, GaussianMechanism
 from tacita.oracles.gradient_oracle import GradientOracle
-from tacita.oracles.records import Network
-from tacita.oracles.session_options import SessionOptions
+from tacita.oracles.payment import Payment, SessionPlan
+from tacita.oracles.records import network_data
 from tacita.random import Randomness
 from tacita.sampling import Sampler
 from tacita.second_order.unclipped_sum import UnclippedSum
@@ -93,11 +93,10 @@ class UnclippedGradientOracle(GradientOracle):
         randomness: Randomness | None = None,
         reservation: int = BLOCK,
     ) -> None:
-        network = Network(
+        data = network_data(
             model, loss_fn, dataset, collate_fn, num_workers, method, max_physical_batch_size, process_group
         )
-        chosen = randomness or Randomness.system()
-        options = SessionOptions(purpose, settings, session, chosen, planned_restarts, reservation, share)
+        payment = Payment(ledger, purpose, settings, session, share, randomness, planned_restarts, reservation)
         estimator = UnclippedSum(
             declared_max_grad_norm=declared_max_grad_norm,
             failure_probability=failure_probability,
@@ -105,8 +104,7 @@ class UnclippedGradientOracle(GradientOracle):
             monitor_weight=monitor_weight,
             debug_monitor=debug_monitor,
         )
-        data = network.data()
-        self._build(data, options, estimator, mechanism, sampler, ledger=ledger, planned_queries=planned_queries)
+        self._build(SessionPlan(data, estimator, sampler, payment, planned_queries), mechanism)
         _warn_of_noise(self.noise_std["all"] / self.divisor, self.source.shapes, declared_max_grad_norm)
 
     @property

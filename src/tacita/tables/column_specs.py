@@ -10,10 +10,10 @@ from typing import Any, Literal
 import msgspec
 
 from tacita._near_names import did_you_mean
-from tacita.features import Scattering
 from tacita.tables.cells import check_date_format, parse_date
 from tacita.tables.features import ArrayPiece, check_array, evenly_spread
 from tacita.tables.strict import LONGEST_REASON, strict
+from tacita.tables.wavelets import Scattering
 
 
 class Declared(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"):

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 
 from tacita.errors import DataStructureError
-from tacita.features.extraction import scaled
-from tacita.features.scattering import group_normalised
 from tacita.tables.cells import MISSING, NUMBER
+from tacita.tables.extraction import scaled
 from tacita.tables.table import ArrayColumn, Column
+from tacita.tables.wavelets import group_normalised
 
 BLOCK_ROWS = 2**11  # rows that are worked on at once; few enough for the processor's cache
 CLAMP = 4.0  # standardised numbers lie in [-CLAMP, CLAMP]

@@ -5,16 +5,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tacita.features import Scattering
-from tacita.features.extraction import extracted
+from tacita.tables.extraction import extracted
 from tacita.tables.features import Piece, arrays_of, check_array
 from tacita.tables.table import Column
+from tacita.tables.wavelets import Scattering
 
 GROUPS = 27  # groups of channels that are normalised; it divides the channels of 1, 3 or 4 colours
 
 
 class ScatteringPiece(Piece, frozen=True, tag="scattering"):
-    """Scattering features of the image in a row (:class:`~tacita.features.Scattering`), rounded to float16.
+    """Scattering features of the image in a row (:class:`~tacita.tables.Scattering`), rounded to float16.
 
     Values are clamped to [lower, upper] and mapped to [0, 1] first; what is not finite counts as lower.
 

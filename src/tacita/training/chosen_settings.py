@@ -113,6 +113,16 @@ def chosen_optimizer(optimizer: MakeOptimizer | None, chosen: ChosenSettings) ->
     return lambda params: torch.optim.Adam(params, lr=2e-3)
 
 
+def check_optimizer(optimizer: Any) -> None:
+    """Raise ``ValueError`` for an optimizer where a function that makes one is due."""
+    if isinstance(optimizer, torch.optim.Optimizer):
+        name = type(optimizer).__name__
+        raise ValueError(
+            f"optimizer must be a function that makes one from the parameters, got an instance of {name}. "
+            f"Write optimizer=lambda params: torch.optim.{name}(params, lr=...)."
+        )
+
+
 def check_average(average: Any) -> None:
     """Raise ``ValueError`` unless ``average`` is the name of one or makes one."""
     if not callable(average) and average not in get_args(AverageName):

@@ -11,7 +11,7 @@ from torch import nn
 
 from tacita.errors import ResumeError, TacitaError
 from tacita.ledger import Ledger, Statement, statement
-from tacita.ledger.statement_text import PUBLIC_LOSSES
+from tacita.ledger.sections import PUBLIC_LOSSES
 from tacita.runs.checkpoint import TrainingState
 from tacita.runs.run_facts import run_facts
 from tacita.runs.run_lifecycle import RunLifecycle

@@ -23,8 +23,8 @@ from tacita.gradients.functional import LossFn
 from tacita.gradients.process_group import Ranks
 from tacita.gradients.sharded import refuse_sharded
 from tacita.ledger import Ledger, Session, Share
-from tacita.ledger.about import check_about
-from tacita.ledger.reservations import BLOCK
+from tacita.ledger.sections import check_about
+from tacita.ledger.session import BLOCK
 from tacita.mechanisms import CalibratedGaussian, form_of
 from tacita.oracles import ClippedGradientOracle, GradientOracle
 from tacita.oracles.following import AtRankZero
@@ -38,6 +38,7 @@ from tacita.training.chosen_settings import (
     Average,
     ChosenSettings,
     check_average,
+    check_optimizer,
     chosen_average,
     chosen_clipper,
     chosen_optimizer,
@@ -174,6 +175,7 @@ def fit(
         >>> run.ledger.epsilon(1e-3) <= 2.0
         True
     """
+    check_optimizer(optimizer)
     _check_variants(average, feedback, hardened, early_stop)
     check_about({} if about is None else about)
     relation, unit = relation_and_unit(ledger, share, folder, neighboring_relation, privacy_unit)

@@ -42,18 +42,13 @@ class Checkpoints:
         return cls(folder=folder, every=math.ceil(oracle.planned_queries / 20), binding=binding)
 
     def save(self, state: TrainingState) -> None:
-        """Write a checkpoint for the *next* key, then move the key on. A run killed in between can be resumed.
+        """Write the ledger, a checkpoint and the next key. A run killed in between can be resumed."""
 
-        The ledger is flushed first: no release may leave the process, in a checkpoint or elsewhere, before its line.
-        """
-        oracle = state.oracle
-        oracle.session.flush()
-        tree = state.to_tree()
-        tree["oracle"]["generation"] += 1
-        head = {"binding": self.binding, "anchor": list(oracle.ledger.anchor)}
-        checkpoints.save(self.folder.checkpoint, tree, head)
-        oracle.ratchet()
-        oracle.randomness.save(self.folder.key)
+        def write(oracle: dict[str, Any]) -> None:
+            head = {"binding": self.binding, "anchor": list(state.oracle.ledger.anchor)}
+            checkpoints.save(self.folder.checkpoint, {**state.to_tree(), "oracle": oracle}, head)
+
+        state.oracle.checkpoint(write, self.folder.key)
 
     @property
     def started(self) -> bool:

@@ -30,6 +30,8 @@ from tacita.gradients.weighted_sums import full_precision, weight_arrays, wide
 TakeNorms = Callable[[NamedUse], list[NamedUse]]  # takes the norms of a use, and returns what remains of it
 WATCHED_FROM = 2**20  # bytes of input and output: for fewer, early norms cost more time than the memory is worth
 
+Build = Callable[..., tuple[Program, Any]]  # with the arguments of build()
+
 
 class ProgramEngine(ChunkedEngine):
     """The engine that runs a program on records: the operators of the model's pass, then the rules of layers.
@@ -139,10 +141,11 @@ class Programs:
         model: The network.
         loss_fn: Its loss.
         like: A batch of at least one row, for its shapes.
+        build: Traces and makes a program; that of gradients by default.
     """
 
-    def __init__(self, model: nn.Module, loss_fn: LossFn, like: Any) -> None:
-        self._model, self._loss_fn = model, loss_fn
+    def __init__(self, model: nn.Module, loss_fn: LossFn, like: Any, build: Build = build) -> None:
+        self._model, self._loss_fn, self._build = model, loss_fn, build
         self._like = map_tensors(lambda one: one.new_zeros(1, *one.shape[1:]), like)
         self._programs: dict[Any, tuple[Program, dict[str, Any], list[Any]]] = {}  # the last: what ids are of, alive
         self._needs = Needs()
@@ -168,7 +171,7 @@ class Programs:
             own = {id(one) for one in tree.tensors}  # a module may list its weights in an attribute, too
             attributes = {name: _as_compared(value, own) for name, value in held.items()}
             if key not in self._programs:
-                program, self._needs = build(self._model, self._loss_fn, params, self._like, self._needs)
+                program, self._needs = self._build(self._model, self._loss_fn, params, self._like, self._needs)
                 self._programs[key] = program, attributes, [*held.values(), *_hooks(tree)]
             program, before, _ = self._programs[key]
             if attributes != before:

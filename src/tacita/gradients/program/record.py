@@ -106,9 +106,9 @@ def record_once(
     with rules_guarded(), torch.enable_grad(), on_copies(model, params) as (tree, point):
         leaves = {name: p.detach().requires_grad_() for name, p in point.items() if name not in needs.bare}
         copies = {n: point[n].detach().expand(chunk.size, *point[n].shape).requires_grad_() for n in sorted(needs.bare)}
-        _check_backward_hooks(tree)
+        check_backward_hooks(tree)
         with nothing_is_written(tree):
-            losses, recorder = _forward(tree, loss_fn, leaves, copies, chunk, needs)
+            losses, recorder = forward(tree, loss_fn, leaves, copies, chunk, needs)
             of_leaves, of_copies = _backward(losses, recorder, leaves, copies)
     del losses
     for call in recorder.calls:
@@ -121,7 +121,7 @@ def record_once(
     return RecordedPass(recorder.calls, dict(zip(copies, of_copies, strict=True)))
 
 
-def _check_backward_hooks(tree: ModuleTree) -> None:
+def check_backward_hooks(tree: ModuleTree) -> None:
     """Refuse backward hooks of modules: under ``vmap`` PyTorch leaves them out, and they may change a gradient."""
     of_all = torch.nn.modules.module
     if of_all._global_backward_hooks or of_all._global_backward_pre_hooks:
@@ -136,7 +136,7 @@ def _check_backward_hooks(tree: ModuleTree) -> None:
             )
 
 
-def _forward(  # noqa: PLR0917
+def forward(  # noqa: PLR0917
     tree: ModuleTree,
     loss_fn: LossFn,
     leaves: Mapping[str, Tensor],

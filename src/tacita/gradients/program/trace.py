@@ -10,7 +10,7 @@ This file alone uses PyTorch's tracer. Everything here is private. Proof: docs/d
 import logging
 import random
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +38,7 @@ _aten = torch.ops.aten
 _SAME = {_aten.detach.default, _aten.alias.default}  # without autograd, names of the tensor that they are given
 _RESHAPES = {_aten.view.default, _aten._unsafe_view.default, _aten.expand.default, _aten.reshape.default}
 _TORCH, _HERE = str(Path(torch.__file__).parent), str(Path(__file__).parents[2])
+_PROGRAM = str(Path(__file__).parent)
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ def trace(  # noqa: PLR0917
     def run(inputs: list[Tensor]) -> list[Tensor]:
         values = dict(zip(params, inputs[:first], strict=True))
         others = dict(zip(fixed, inputs[first:second], strict=True))
-        with with_tensors(tree, others), _TraceCheck():
+        with with_tensors(tree, others), TraceCheck():
             found = record_once(model, loss_fn, values, Chunk(rebuild(inputs[second:]), rows, 0), needs)
             outputs = [one.x for one in found.calls]
             outputs += [grad for one in found.calls for grad in one.grads if grad is not None]
@@ -122,25 +123,34 @@ def trace(  # noqa: PLR0917
         return outputs
 
     shapes = [one.new_zeros(rows, *one.shape[1:]) for one in tensors]
-    given = [*params.values(), *fixed.values(), *shapes]
-    with (
-        IN_TURN,
-        _quiet(),
-        _nothing_drawn(),
-        traceback.preserve_node_meta(),
-    ):  # PyTorch's tracer has switches that belong to the process
-        module = make_fx(run, tracing_mode="fake", _allow_non_fake_inputs=True)(given)
+    module, outputs, constants = traced(run, [*params.values(), *fixed.values(), *shapes])
     ((found, pulled),) = notes
-    _simplify(module.graph)
-    (output,) = (node for node in module.graph.nodes if node.op == "output")
-    nodes = iter(output.args[0])
+    nodes = iter(outputs)
     inputs = [next(nodes) for _ in found.calls]
     grads = [[None if grad is None else next(nodes) for grad in one.grads] for one in found.calls]
     of_copies = {name: next(nodes) for name, grad in found.of_copies.items() if grad is not None}
     pullbacks = [Pullback(source, next(nodes), [next(nodes) for _ in range(count)]) for source, count in pulled]
+    return TracedPass(rows, module, found.calls, inputs, grads, of_copies, pullbacks, constants)
+
+
+def traced(
+    run: Callable[[list[Tensor]], list[Tensor]], given: list[Tensor]
+) -> tuple[GraphModule, Sequence[Node], dict[Node, Tensor]]:
+    """Trace a function of tensors, on tensors without values.
+
+    Returns:
+        Its operators, the nodes of its outputs, and copies of its constants as they are afterwards, by node.
+
+    Raises:
+        UnsupportedModuleError: It draws numbers from a generator that a query does not seed.
+    """
+    with IN_TURN, _quiet(), _nothing_drawn(), traceback.preserve_node_meta():  # switches that belong to the process
+        module = make_fx(run, tracing_mode="fake", _allow_non_fake_inputs=True)(given)
+    _simplify(module.graph)
+    (output,) = (node for node in module.graph.nodes if node.op == "output")
     held = {node: getattr(module, str(node.target)) for node in module.graph.nodes if node.op == "get_attr"}
     constants = {node: one.detach().clone() for node, one in held.items() if isinstance(one, Tensor)}
-    return TracedPass(rows, module, found.calls, inputs, grads, of_copies, pullbacks, constants)
+    return module, output.args[0], constants  # pyright: ignore[reportReturnType]
 
 
 def fixed_tensors(tree: ModuleTree, params: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -169,7 +179,7 @@ def _pulled(source: Derived, grads: Tensor) -> list[Tensor]:
         return [*vmap(lambda one: torch.autograd.grad(source.tensor, leaves, one, retain_graph=True))(grads)]
 
 
-class _TraceCheck(TorchDispatchMode):
+class TraceCheck(TorchDispatchMode):
     """Note the user's line at each operator; refuse a draw after a seed was set, which a query would not set."""
 
     def __init__(self) -> None:
@@ -195,7 +205,7 @@ def _users_line() -> str:
     frame, found = sys._getframe(2), ""
     while frame is not None:
         path = frame.f_code.co_filename
-        if path.startswith(_HERE) and frame.f_code.co_name in ("_forward", "_backward"):
+        if path.startswith(_PROGRAM) and frame.f_code.co_name == "run":  # what is traced
             return found
         if not path.startswith((_TORCH, _HERE, "<")):
             line = f"{Path(path).name}:{frame.f_lineno}"

@@ -1,0 +1,70 @@
+"""The names of the room, and the module that each comes from; ``__init__.py`` imports it when it is first used."""
+
+from .budget import PurchasePlan
+from .checking import Report, check
+from .choose import Selection, Winner, clipped_training, select
+from .csv_lines import FileFormat
+from .drafting import draft
+from .encoder_rules import make_encoder, public_rows
+from .encoding import Encoded, Encoder
+from .extraction import scattering
+from .grid import Grid, Sweep
+from .number_of_runs import NumberOfRuns
+from .predict import predict_file
+from .readers import read_table
+from .refinement import refined_columns
+from .run_check import Checked, check_run
+from .schema import Schema, Target
+from .score import Score
+from .settings import TableSettings
+from .survey import Survey
+from .sweep import sweep_table
+from .table import Table
+from .table_model import TableModel, load
+from .table_run import TableRun
+from .train import train_table
+from .trials import Trial
+from .typical_sizes import typical_sizes
+from .units import cap_rows, held_out
+from .wavelets import Scattering
+
+__all__ = [
+    "Checked",
+    "Encoded",
+    "Encoder",
+    "FileFormat",
+    "Grid",
+    "NumberOfRuns",
+    "PurchasePlan",
+    "Report",
+    "Scattering",
+    "Schema",
+    "Score",
+    "Selection",
+    "Survey",
+    "Sweep",
+    "Table",
+    "TableModel",
+    "TableRun",
+    "TableSettings",
+    "Target",
+    "Trial",
+    "Winner",
+    "cap_rows",
+    "check",
+    "check_run",
+    "clipped_training",
+    "draft",
+    "held_out",
+    "load",
+    "make_encoder",
+    "predict_file",
+    "public_rows",
+    "read_table",
+    "refined_columns",
+    "scattering",
+    "select",
+    "sweep_table",
+    "train_table",
+    "typical_sizes",
+]

@@ -1,0 +1,77 @@
+"""A dry run: the plan of a run, and how many rows a bought value needs to survive the noise. Nothing is spent.
+
+All of it is public; only the structure of the file is used.
+"""
+
+from tacita.ledger import Ledger
+from tacita.tables import rules
+from tacita.tables.lean_survey import GROUP_STANDS_OUT
+from tacita.tables.models import check_model
+from tacita.tables.plan import TablePlan
+from tacita.tables.settings import TableSettings
+from tacita.tables.source import declared_schema, open_source, read_test, unit_in_words
+from tacita.tables.survey import LEAN
+from tacita.tables.table_statement import classes_as_given
+
+MANY = 20  # columns; from here on the dry run advises to declare or drop some
+
+
+def plan_in_words(settings: TableSettings) -> str:
+    """Describe the whole plan of a run, as ``tacita train --dry-run`` prints it; nothing is written or released.
+
+    Raises:
+        ValueError: A setting is wrong, or asks for a sweep, which plans several runs.
+        DataStructureError: The file's structure is not the declared one.
+    """
+    if settings.sweep is not None:
+        raise ValueError("sweep must be left out of a dry run, which shows the plan of a single training.")
+    source = open_source(settings, declared_schema(settings))
+    plan = TablePlan.of(settings, source)
+    check_model(settings.model)
+    if settings.test_file is not None:
+        read_test(settings.test_file, source)
+    ledger = Ledger(neighboring_relation=settings.neighboring_relation, privacy_unit=unit_in_words(source.schema))
+    plan.register(ledger, {}, secure=True)
+    target = source.schema.target
+    assert target is not None
+    task = target.task or ("classification" if target.classes else "regression" if target.complete else None)
+    columns = f"{len(source.names)} columns, of which {plan.columns_to_buy} are bought"
+    lines = [
+        f"epsilon {settings.epsilon:g} at delta {settings.delta:g} for everything together; the unit: "
+        f"{unit_in_words(source.schema)}",
+        f"target: {target.column!r}, task: {task or 'bought: give --task to decide it yourself'}; {columns}",
+        *classes_as_given(source),
+        f"rows: {'bought' if source.schema.rows is None else source.schema.rows}",
+        *(f"{one.id}: {one.event.describe()}; {_queries(one.planned_queries)}" for one in ledger.sessions),
+        f"purchases: {plan.purchases_share:.2g} of the total mu^2",
+        *what_survives(plan),
+        f"training: {settings.model}; " + ", ".join(rules.training(settings).chosen or ("all settings given",)),
+        "dry run: nothing was spent, nothing was written",
+    ]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _queries(count: int) -> str:
+    return "1 query" if count == 1 else f"{count} queries"
+
+
+def what_survives(plan: TablePlan) -> list[str]:
+    """Say how many rows a label, a text and the scale of a number need, with the advice that follows."""
+    bought, columns, words = plan.purchases, plan.columns_to_buy, []
+    if plan.buys_rows:
+        words.append(f"the number of rows will be bought to within about {2 * bought.rows_noise_std():.0f}")
+    if plan.buys_target:
+        words.append(f"a label needs about {bought.target_threshold():.0f} rows to be seen")
+    if columns:
+        full, lean = bought.threshold(columns), bought.threshold(columns, histograms=1)
+        scale = GROUP_STANDS_OUT * bought.survey_noise_std(columns, 1)
+        words.append(
+            f"with {columns} columns a text needs about {lean:.0f} rows to be seen ({full:.0f} in a table of "
+            f"{LEAN * full:.0f} rows or more), and a number's scale about {scale:.0f} rows of the same magnitude"
+        )
+        if columns >= MANY:
+            words.append(
+                f"fewer than about {2 * scale:.0f} rows leave nothing of so many columns: declare them in a schema "
+                "(--schema), or leave out those that do not matter (--drop)"
+            )
+    return words

@@ -1,0 +1,263 @@
+r"""The plan of a run on a table: all of its sessions, which are registered together before the first release.
+
+The noise follows from public numbers alone. Purchases get their share of the total mu, and the training is calibrated
+beside them. So is the score, which sees other rows than the training and may spend as much as the training does.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tacita.accounting import Event, HardenedEvent, Part, Spend, calibrate, hardening
+from tacita.clipping import FlatClipper
+from tacita.error_feedback import Feedback
+from tacita.estimators import ClippedSum, Estimator, GridSum
+from tacita.ledger import Ledger, Session
+from tacita.mechanisms import GaussianMechanism, Mechanism, form_of
+from tacita.sampling import PoissonSampler, Sampler, UnitPoissonSampler
+from tacita.tables import rules
+from tacita.tables.budget import SCORE_SHARES, PurchasePlan
+from tacita.tables.refinement import refined_columns
+from tacita.tables.rules import HOLDOUT, Training
+from tacita.tables.settings import TableSettings
+from tacita.tables.source import TableSource
+from tacita.tables.survey import Survey
+
+MakeEvent = Callable[[], Event]
+ROWS, SURVEY, REFINEMENT, TRAIN, SCORE = "rows", "survey", "refinement", "train", "score"
+HELD_OUT, KEPT = 1, 0  # numbers of the parts of the split
+SPLIT = "holdout"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TablePlan:
+    """The sessions that a run will register. Public.
+
+    Attributes:
+        purchases: The budget of the purchases, and the target of everything together.
+        training: The settings of the training.
+        columns_to_buy: The number of columns about which something is bought, without the target.
+        buys_target: Whether the target's classes or bounds are bought.
+        buys_rows: Whether the number of rows, or the task, is bought.
+        may_regress: Whether the target may turn out to be a number whose bounds are bought.
+        buys_score: Whether a score is bought.
+        holds_out: Whether rows are held out by coin.
+        form: The class of the training's noise. If it is hardened, so is the noise of purchases and score.
+        feedback: The error feedback of the training; ``None`` without it.
+    """
+
+    purchases: PurchasePlan
+    training: Training
+    columns_to_buy: int
+    buys_target: bool
+    buys_rows: bool
+    may_regress: bool
+    buys_score: bool
+    holds_out: bool
+    form: type[Mechanism] = GaussianMechanism
+    feedback: Feedback | None = None
+
+    @classmethod
+    def of(cls, settings: TableSettings, source: TableSource) -> "TablePlan":
+        """Make the plan from the settings, the declarations and the structure of the file."""
+        schema, target = source.schema, source.schema.target
+        assert target is not None
+        buys_target = not target.complete
+        return cls(
+            purchases=PurchasePlan(
+                epsilon=settings.epsilon,
+                delta=settings.delta,
+                relation=settings.neighboring_relation,
+                max_rows_per_unit=schema.max_rows_per_unit or 1,
+            ),
+            training=rules.training(settings),
+            columns_to_buy=len(source.to_buy) - buys_target,
+            buys_target=buys_target,
+            buys_rows=schema.rows is None or (buys_target and target.task is None),
+            may_regress=buys_target and target.task != "classification",
+            buys_score=settings.test_file is None and not settings.non_private_holdout,
+            holds_out=settings.test_file is None,
+            form=form_of(settings.hardened),
+            feedback=rules.feedback(settings),
+        )
+
+    def sampler(self, num_records: int) -> Sampler:
+        """Return the Poisson sampler of rows; if a person may have several rows, with the cap that its event needs."""
+        cap = self.purchases.max_rows_per_unit
+        if cap > 1:
+            return UnitPoissonSampler(
+                sample_rate=self.training.sample_rate, num_records=num_records, max_rows_per_unit=cap
+            )
+        return PoissonSampler(sample_rate=self.training.sample_rate, num_records=num_records)
+
+    def part(self, index: int) -> Part | None:
+        """Return the part of the rows that is kept or held out; ``None``, for all rows, if none are held out."""
+        if not self.holds_out:
+            return None
+        fraction = HOLDOUT if index == HELD_OUT else 1 - HOLDOUT
+        return Part(split=SPLIT, kind="coin", index=index, fraction=fraction)
+
+    def train_event(self, noise_multiplier: float) -> Event:
+        """Return what the training spends, as its estimator states it.
+
+        With a flat clipper that does not depend on the shapes of the model, which follow from what is bought.
+        """
+        mechanism = self.form(noise_multiplier=noise_multiplier)
+        return self.estimator().session_event(mechanism, self.sampler(1), self.purchases.relation, {})
+
+    def estimator(self) -> Estimator:
+        """Return the estimator of the training; its event does not depend on the divisor, which is bought."""
+        clipper = FlatClipper(max_grad_norm=self.training.max_grad_norm)
+        if self.feedback is not None:
+            return self.feedback.estimator(clipper, self.sampler(1).expected_batch_size)
+        return GridSum(clipper, together=False) if self.form.on_grid else ClippedSum(clipper)
+
+    def score_event(self, noise_multiplier: float) -> Event:
+        """Return what the score on the held-out rows spends."""
+        return self._counted(self.purchases.score_event(noise_multiplier))
+
+    @property
+    def purchases_share(self) -> float:
+        """The share of the total mu^2 that the purchases get."""
+        events = [*((self.purchases.rows_event(),) if self.buys_rows else ())]
+        if self.columns_to_buy or self.buys_target:
+            events.append(self.purchases.survey_event(self.columns_to_buy, target=self.buys_target))
+        if self.refined:
+            events.append(self.purchases.refinement_event(self.refined))
+        return sum(event.query_mu**2 for event in events) / self.purchases.total_mu**2  # pyright: ignore[reportAttributeAccessIssue]
+
+    @property
+    def refined(self) -> int:
+        """The number of histograms that the refinement is registered for."""
+        return self.columns_to_buy + self.may_regress
+
+    def _counted(self, event: Event) -> Event:
+        """Return the event of noisy counts, with rounded Gaussian noise if the training's noise is hardened."""
+        if not self.form.on_grid:
+            return event
+        return HardenedEvent(relation=event.relation, inner=event, noise="rounded", sums="counts")
+
+    def refinement_noise_std(self, survey: Survey) -> float:
+        """Return the noise on each count of the refinement, whose histograms follow from the survey."""
+        return self.purchases.refinement_noise_std(self._refined_histograms(survey), of=self.refined)
+
+    def refinement_contribution(self, survey: Survey) -> float:
+        """Return the largest L2 norm that one unit adds to the refinement."""
+        return self.purchases.contribution(self._refined_histograms(survey))
+
+    def _refined_histograms(self, survey: Survey) -> int:
+        return max(self.columns_to_buy if survey.lean else len(refined_columns(survey)), 1)
+
+    def score_noise_std(self, session: Session) -> dict[str, float]:
+        """Return the noise on each count of the score by block, as the session was registered with it."""
+        return dict(zip(SCORE_SHARES, _noise_stds(session.event), strict=True))
+
+    def register(self, ledger: Ledger, settings: Mapping[str, Any], *, secure: bool) -> "Sessions":
+        """Register the sessions that are not registered yet, and return all of them.
+
+        A run that was killed in between finds those that it registered before.
+        """
+        bought = self.register_purchases(ledger, settings, secure=secure)
+        spends, queries = bought.spends, self.training.queries
+
+        def registered(
+            purpose: str, make_event: Callable[[], Event], queries: int = 1, part: Part | None = None
+        ) -> Session:
+            return _registered(
+                ledger, purpose, make_event, queries=queries, part=part, settings=settings, secure=secure
+            )
+
+        # Training and score see disjoint parts of the rows and compose in parallel. So each is calibrated beside the
+        # purchases alone, as if the other did not exist, and nothing is calibrated again in a resumed run.
+        train = registered(
+            TRAIN,
+            lambda: self.train_event(self._calibrated(self.train_event, spends, queries)),
+            queries,
+            self.part(KEPT),
+        )
+        score = None
+        if self.buys_score:
+            score = registered(
+                SCORE, lambda: self.score_event(self._calibrated(self.score_event, spends, 1)), 1, self.part(HELD_OUT)
+            )
+        return replace(bought, train=train, score=score)
+
+    def register_purchases(self, ledger: Ledger, settings: Mapping[str, Any], *, secure: bool) -> "Sessions":
+        """Register the purchases alone, as :meth:`register` does."""
+
+        def registered(purpose: str, event: Event) -> Session:
+            return _registered(ledger, purpose, lambda: self._counted(event), settings=settings, secure=secure)
+
+        plan, bought = self.purchases, Sessions()
+        if self.buys_rows:
+            bought = replace(bought, rows=registered(ROWS, plan.rows_event()))
+        if self.columns_to_buy or self.buys_target:
+            event = plan.survey_event(self.columns_to_buy, target=self.buys_target)
+            bought = replace(bought, survey=registered(SURVEY, event))
+        if self.refined:
+            bought = replace(bought, refinement=registered(REFINEMENT, plan.refinement_event(self.refined)))
+        return bought
+
+    def register_run(
+        self, ledger: Ledger, noise_multiplier: float, score_noise_multiplier: float, settings: Mapping[str, Any]
+    ) -> "Sessions":
+        """Register training and score in a ledger of their own, at noise multipliers that the caller calibrated."""
+
+        def registered(purpose: str, event: Event, queries: int, index: int) -> Session:
+            part = self.part(index)
+            return _registered(
+                ledger, purpose, lambda: event, queries=queries, part=part, settings=settings, secure=False
+            )
+
+        train = registered(TRAIN, self.train_event(noise_multiplier), self.training.queries, KEPT)
+        if not self.buys_score:
+            return Sessions(train=train)
+        return Sessions(train=train, score=registered(SCORE, self.score_event(score_noise_multiplier), 1, HELD_OUT))
+
+    def _calibrated(self, event_at: Callable[[float], Event], alongside: list[Spend], queries: int) -> float:
+        plan = self.purchases
+        return calibrate(event_at, plan.relation, plan.epsilon, plan.delta, alongside, queries=queries)
+
+
+def _registered(
+    ledger: Ledger,
+    purpose: str,
+    make_event: Callable[[], Event],
+    *,
+    settings: Mapping[str, Any],
+    secure: bool,
+    queries: int = 1,
+    part: Part | None = None,
+) -> Session:
+    """Return the ledger's session for ``purpose``, registering it if it is not there."""
+    found = next((session for session in ledger.sessions if session.purpose == purpose), None)
+    return found or ledger.register(
+        make_event(),
+        planned_queries=queries,
+        purpose=purpose,
+        part=part,
+        settings=settings,
+        secure_randomness=secure,
+    )
+
+
+def _noise_stds(event: Event) -> tuple[float, ...]:
+    """Return the noise on each block of a session's event."""
+    hardened = hardening(event)
+    return (event if hardened is None else hardened.inner).noise_std  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@dataclass(frozen=True)
+class Sessions:
+    """The sessions of a run; ``None`` for those that it does not need."""
+
+    rows: Session | None = None
+    survey: Session | None = None
+    refinement: Session | None = None
+    train: Session | None = None
+    score: Session | None = None
+
+    @property
+    def spends(self) -> list[Spend]:
+        """What the purchases spend; training and score are calibrated beside it."""
+        return [Spend(session.event, 1) for session in (self.rows, self.survey, self.refinement) if session is not None]

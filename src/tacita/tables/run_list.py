@@ -1,0 +1,135 @@
+"""A public list of the runs on a data set, beside their folders, so that none is reported as if it were the only one.
+
+Only runs with a ``dataset_name`` are listed. A line holds the name of the data, the name of the folder, epsilon and
+delta, the neighbouring relation, the privacy unit, what the run does outside its guarantee, and a tag that tells one
+run from another; all of it is public. Lines are added and never removed. The list proves nothing against somebody who
+edits it.
+"""
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tacita._files import BINARY, flush
+from tacita._lock import HeldLock
+from tacita.random import Randomness
+from tacita.runs.run_facts import run_id
+from tacita.tables.settings import TableSettings
+
+NAME = "tacita-runs.jsonl"
+LARGEST = 1e200  # epsilon or delta of a line: sums of these do not overflow
+_SAID = {"epsilon", "delta", "neighboring_relation", "privacy_unit", "secret_noise", "exact_score"}
+
+
+def record(settings: TableSettings, randomness: Randomness, privacy_unit: str) -> None:
+    """Add this run to the list, unless it is there already because it is resumed."""
+    if settings.dataset_name is None:
+        return
+    line = {
+        "dataset_name": settings.dataset_name,
+        "run": Path(settings.output).name,
+        "id": run_id(randomness),
+        "epsilon": settings.epsilon,
+        "delta": settings.delta,
+        "neighboring_relation": settings.neighboring_relation,
+        "privacy_unit": privacy_unit,
+        "secret_noise": randomness.secure,
+        "exact_score": settings.non_private_holdout,
+    }
+    path = _path(settings)
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | BINARY, 0o644)
+    with os.fdopen(handle, "rb+", buffering=0) as file:
+        lock = HeldLock(path, wait=True, handle=file.fileno())
+        try:
+            before = file.read()
+            if not any(one.get("id") == line["id"] for one in _lines(before)):
+                torn = b"\n" if before and not before.endswith(b"\n") else b""
+                file.write(torn + json.dumps(line).encode() + b"\n")
+                flush(file.fileno())
+        finally:
+            lock.release()
+
+
+def recorded(settings: TableSettings, randomness: Randomness) -> dict[str, Any] | None:
+    """Return what the statement says about the list; ``None`` without a ``dataset_name``."""
+    if settings.dataset_name is None:
+        return None
+    found = {"name": settings.dataset_name, "id": run_id(randomness), "list": NAME}
+    path = _path(settings)
+    return {**found, "other_runs": others(path, found), "together": together(path, found)}
+
+
+def others(path: Path, dataset: Mapping[str, Any]) -> int:
+    """Count the other runs on the same data set in the list; a line that cannot be read counts as one."""
+    return sum(one.get("id") != dataset["id"] for one in _on_same_data(path, dataset))
+
+
+def together(path: Path, dataset: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what all runs in the list on the same data set guarantee together, by basic composition.
+
+    Guarantee: if the list is complete and the budgets did not depend on results, all releases of these runs together
+    are (``epsilon``, ``delta``)-private under the relation and unit that they share. Where that does not follow,
+    ``epsilon`` and ``delta`` are ``None``, and ``why`` says what is in the way: different relations or units (their
+    epsilons do not add up), a line that cannot be read, noise from a seed, or an exact score of private rows.
+    """
+    runs = _on_same_data(path, dataset)
+    if why := _in_the_way(runs):
+        return {"epsilon": None, "delta": None, "why": why}
+    total = {name: math.nextafter(math.fsum(one[name] for one in runs), math.inf) for name in ("epsilon", "delta")}
+    if total["delta"] >= 1:
+        return {"epsilon": None, "delta": None, "why": "the runs' deltas add up to 1 or more, which guarantees nothing"}
+    return total
+
+
+def _in_the_way(runs: list[dict[str, Any]]) -> str:
+    """Say why the runs' epsilons may not be added up; empty if they may."""
+    if not runs or not all(set(one) >= _SAID and _positive(one["epsilon"]) and _positive(one["delta"]) for one in runs):
+        return "a line of the list cannot be read, or lacks what a total needs"
+    if len({(one["neighboring_relation"], one["privacy_unit"]) for one in runs}) > 1:
+        return "the runs differ in neighbouring relation or privacy unit, so that their epsilons do not add up"
+    if not all(one["secret_noise"] is True for one in runs):
+        return "the noise of a run came from a seed, so that the run is not private"
+    if not all(one["exact_score"] is False for one in runs):
+        return "a run published an exact score of held-out rows, outside its guarantee"
+    return ""
+
+
+def _positive(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < LARGEST
+
+
+def _on_same_data(path: Path, dataset: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the lines of runs on the same data set, and those that cannot be read."""
+    try:
+        lines = _lines(path.read_bytes())
+    except OSError:
+        return []
+    return [one for one in lines if one.get("dataset_name", dataset["name"]) == dataset["name"]]
+
+
+def words(dataset: Mapping[str, Any], other_runs: int) -> str:
+    """Say what the reader of a statement must know if there are other runs."""
+    plural = "run is" if other_runs == 1 else "runs are"
+    return (
+        f"{other_runs} other {plural} recorded on the data set {dataset['name']!r} (in {dataset['list']}): what they "
+        "cost adds up with this one's epsilon and delta, and if this one was chosen among them by its results, the "
+        "price of that choice is in none of these numbers."
+    )
+
+
+def _path(settings: TableSettings) -> Path:
+    return Path(settings.output).absolute().parent / NAME
+
+
+def _lines(data: bytes) -> list[dict[str, Any]]:
+    found = []
+    for text in data.splitlines():
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError):
+            value = None
+        found.append(value if isinstance(value, dict) else {})
+    return found

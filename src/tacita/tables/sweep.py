@@ -1,0 +1,253 @@
+"""``tacita train --sweep``: the best of several trainings on a table, and the price of choosing it.
+
+Purchases are made once and serve every run. Rows are held out once, by coin, and each run is scored on them in parallel
+with its training. There is one budget: purchases and selection are registered together, before the first release.
+"""
+
+import math
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import msgspec
+from rich.console import Console
+
+from tacita.accounting import Event, RepeatAndSelectEvent, Spend
+from tacita.errors import LedgerError
+from tacita.ledger import Ledger, Session
+from tacita.random import Randomness
+from tacita.tables import held_out_score as scores
+from tacita.tables import selection_text as statement_text
+from tacita.tables.best_of import best_of, one_run_epsilon, register
+from tacita.tables.encoded_rows import EncodedRows
+from tacita.tables.grid import Point, Sweep
+from tacita.tables.models import ModelSpec, check_model
+from tacita.tables.plan import Sessions, TablePlan
+from tacita.tables.preprocessing import Preprocessing
+from tacita.tables.run_cost import calibrated, check_ledger, free_noise_multiplier, one_of, selection_event
+from tacita.tables.settings import TableSettings
+from tacita.tables.source import TableSource, declared_schema, open_source, read_test
+from tacita.tables.table import Table
+from tacita.tables.table_run import TableRun, run_in_folder
+from tacita.tables.table_statement import PREPROCESSING, Selected
+from tacita.tables.table_task import Say, TableTask
+from tacita.tables.working_folder import FOLDER, RunResult, WorkingFolder
+
+TUNABLE = ("lr", "max_grad_norm", "model", "width", "sample_rate", "queries")
+
+
+def sweep_table(
+    settings: TableSettings,
+    *,
+    say: Say = lambda words: None,
+    progress: bool = False,
+    randomness: Randomness | None = None,
+) -> TableRun:
+    """Train on a table under several settings and keep the best run; everything together is (epsilon, delta)-DP.
+
+    Args:
+        settings: Public settings; ``sweep`` is the text of a grid file (:meth:`Sweep.from_toml`), which may name lr,
+            max_grad_norm, model, width, sample_rate and queries.
+        say: Called with a line of public text at every stage.
+        progress: Show on the error stream that the work continues, but not how far it is.
+        randomness: Only tests pass it; the statement then says that the run is not private.
+
+    Raises:
+        ValueError: A setting is wrong, in the grid or outside; the message names it and the way out.
+        DataStructureError, ResumeError: As :func:`~tacita.tables.train_table`.
+    """
+    candidates = Candidates.of(settings)
+    source = open_source(settings, declared_schema(settings))
+    plans = candidates.plans(source)
+    test = None if settings.test_file is None else read_test(settings.test_file, source)
+
+    def work(task: TableTask) -> None:
+        _SweepSelection(task, candidates, plans).go(test)
+
+    return run_in_folder(settings, source, plans[0], work, say=say, progress=progress, randomness=randomness)
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The points of a grid, each as the settings of a run.
+
+    Attributes:
+        sweep: The settings of the selection.
+        points: The points of the grid.
+        settings: The settings of the run at each point.
+    """
+
+    sweep: Sweep
+    points: list[Point]
+    settings: list[TableSettings]
+
+    @classmethod
+    def of(cls, settings: TableSettings) -> "Candidates":
+        """Return the candidates of ``settings.sweep``; raise ``ValueError`` if one is wrong."""
+        if settings.sweep is None:
+            raise ValueError("sweep is missing: give the text of a grid file.")
+        sweep = Sweep.from_toml(settings.sweep)
+        for name in sweep.grid.values:
+            if name not in TUNABLE:
+                raise ValueError(f"grid cannot have {name!r}: it may have {', '.join(TUNABLE)}.")
+            if getattr(settings, name) != _DEFAULTS[name]:
+                raise ValueError(f"{name} is given twice: remove it from the settings or from the grid.")
+        points = sweep.grid.points
+        each = [replace(settings, sweep=None, **point) for point in points]
+        for one in each:
+            check_model(one.model)
+        return cls(sweep, points, each)
+
+    def plans(self, source: TableSource) -> list[TablePlan]:
+        """Return the plan of each candidate; the purchases are the same in all."""
+        return [TablePlan.of(settings, source) for settings in self.settings]
+
+
+@dataclass
+class _SweepSelection:
+    """A selection on a table, from its start to its statement.
+
+    Attributes:
+        task: The rows, ledger and key that all runs share.
+        candidates: The settings to choose among.
+        plans: The plan of each candidate.
+    """
+
+    task: TableTask
+    candidates: Candidates
+    plans: list[TablePlan]
+
+    def go(self, test: Table | None) -> None:
+        task, sweep = self.task, self.candidates.sweep
+        rows = task.deal(test)
+        bought, session, noise = self._register()
+        preprocessing = task.preprocess(rows, bought)
+        encoded = task.encoded(rows, preprocessing)
+        runs = _CandidateRunner(self, noise, encoded, preprocessing)
+        place = WorkingFolder(task.folder.private / FOLDER)
+        with _busy(task.progress):
+            if not session.opened:
+                runs.check()
+            best = best_of(session, sweep, task.randomness, runs.attempt, place)
+        self._write(best, preprocessing, self._said(best, bought, session))
+
+    def inner(self, noise_multiplier: float) -> Event:
+        """Return the event of one run: a record is in its training or in its score, and the point's draw is public."""
+        trains = self._trains(noise_multiplier)
+        if not self.plans[0].buys_score:
+            return one_of(trains)
+        return one_of([*trains, Spend(self.plans[0].score_event(self.score_noise_multiplier(noise_multiplier)), 1)])
+
+    def score_noise_multiplier(self, noise_multiplier: float) -> float:
+        """Return the least noise at which the score spends no more than the training at any order."""
+        return free_noise_multiplier(one_of(self._trains(noise_multiplier)))
+
+    def _trains(self, noise_multiplier: float) -> list[Spend]:
+        """Return the cost of training for each sample rate and number of queries.
+
+        The clipping threshold does not matter, since the cost does not depend on it.
+        """
+        distinct = {(plan.training.sample_rate, plan.training.queries): plan for plan in reversed(self.plans)}
+        return [Spend(plan.train_event(noise_multiplier), queries) for (_, queries), plan in distinct.items()]
+
+    def _register(self) -> tuple[Sessions, Session, float]:
+        """Register purchases and selection together, before the first release; return them and the noise multiplier."""
+        task, settings, plan = self.task, self.task.settings, self.plans[0]
+        secure = task.randomness.secure
+        bought = plan.register_purchases(task.ledger, task.public_settings, secure=secure)
+        runs, target = self.candidates.sweep.runs, (settings.epsilon, settings.delta)
+        noise = calibrated(self.inner, runs, settings.neighboring_relation, target, bought.spends)
+        event = selection_event(self.inner(noise), runs)
+        session = register(task.ledger, event, task.public_settings, secure=secure)
+        planned = task.ledger.epsilon(settings.delta)
+        if planned > settings.epsilon * (1 + 1e-9):
+            raise LedgerError(f"the plan would spend epsilon {planned:.6g}, more than {settings.epsilon:g}.")
+        task.say(
+            f"plan: the best of a secret number of runs ({runs}) over {len(self.plans)} settings; epsilon "
+            f"{settings.epsilon:g} at delta {settings.delta:g} for everything together, the choice included. Progress "
+            "is not shown, since it would reveal the number of runs"
+        )
+        return bought, session, noise
+
+    def _said(self, best: RunResult | None, bought: Sessions, session: Session) -> Selected:
+        assert isinstance(session.event, RepeatAndSelectEvent)
+        sweep, delta = self.candidates.sweep, self.task.settings.delta
+        field = statement_text.field_of(
+            sweep,
+            chosen=None if best is None else self.candidates.points[best.point],
+            one_run_epsilon=one_run_epsilon(bought.spends, session.event, delta),
+        )
+        chosen = () if sweep.shape_given else (f"shape = {sweep.runs.shape:g}, of the number of runs",)
+        return Selected(field, tuple(statement_text.caveats(sweep, field)), chosen)
+
+    def _write(self, best: RunResult | None, preprocessing: Preprocessing, said: Selected) -> None:
+        if best is None:
+            nothing = {"measure": scores.measure(preprocessing.encoder), "value": None, "private": True, "how": NO_RUN}
+            self.task.write(None, preprocessing, nothing, said)
+            return
+        winner = replace(self.task, settings=self.candidates.settings[best.point], plan=self.plans[best.point])
+        own = _with_model(preprocessing, winner)
+        own.save(self.task.folder.path / PREPROCESSING)
+        winner.write(best.weights, own, best.facts["score"], said)
+
+
+@dataclass(frozen=True)
+class _CandidateRunner:
+    """Makes the runs of a sweep, each with a ledger in memory and a key of its own."""
+
+    selecting: _SweepSelection
+    noise_multiplier: float
+    encoded: EncodedRows
+    preprocessing: Preprocessing
+
+    def check(self) -> None:
+        """Prepare every candidate for training once, so that one that cannot train raises before the runs begin.
+
+        An error inside a run would reveal that this candidate was drawn, and the budget would be spent.
+        """
+        for point in range(len(self.selecting.plans)):
+            task, sessions, own = self._prepared(point, Randomness.system())
+            task.ready(own, task.records(self.encoded.kept), sessions)
+
+    def attempt(self, point: int, randomness: Randomness) -> RunResult:
+        task, sessions, own = self._prepared(point, randomness)
+        state, found = task.trained(self.encoded, own, sessions)
+        value = -math.inf if found["value"] is None else float(found["value"])
+        if found["value"] is None and found.get("interval"):  # too uncertain to print, but good enough to rank by
+            value = sum(found["interval"]) / 2
+        return RunResult(point=point, score=value, facts={"score": found}, weights=state.model.state_dict())
+
+    def _prepared(self, point: int, randomness: Randomness) -> tuple[TableTask, Sessions, Preprocessing]:
+        """Return the task, sessions and preprocessing of one run, whose own ledger plans no more than was declared."""
+        selecting, shared = self.selecting, self.selecting.task
+        task = replace(
+            shared,
+            settings=selecting.candidates.settings[point],
+            plan=selecting.plans[point],
+            ledger=Ledger(
+                neighboring_relation=shared.ledger.neighboring_relation, privacy_unit=shared.ledger.privacy_unit
+            ),
+            randomness=randomness,
+            progress=False,
+            say=lambda words: None,
+            mechanism=selecting.plans[point].form(noise_multiplier=self.noise_multiplier),
+        )
+        score_noise = selecting.score_noise_multiplier(self.noise_multiplier)
+        sessions = task.plan.register_run(task.ledger, self.noise_multiplier, score_noise, task.public_settings)
+        check_ledger(task.ledger, selecting.inner(self.noise_multiplier))
+        return task, sessions, _with_model(self.preprocessing, task)
+
+
+def _with_model(preprocessing: Preprocessing, task: TableTask) -> Preprocessing:
+    """Return the purchased preprocessing with the model of one candidate."""
+    spec = ModelSpec.of(task.settings.model, task.plan.training.width, preprocessing.encoder)
+    return msgspec.structs.replace(preprocessing, model=spec)
+
+
+def _busy(show: bool) -> AbstractContextManager[Any]:
+    """Return a spinner, which shows neither progress nor elapsed time."""
+    return Console(stderr=True).status("choosing among runs") if show else nullcontext()
+
+
+NO_RUN = "the number of runs drawn was 0, so there is nothing to score"
+_DEFAULTS = {field.name: field.default for field in fields(TableSettings)}

@@ -1,0 +1,63 @@
+"""The gradient oracle of a table's training: which engine and which estimator serve it."""
+
+from typing import Any, cast
+
+from torch import nn
+
+from tacita.clipping import FlatClipper
+from tacita.error_feedback import ErrorFeedbackOracle
+from tacita.gradients import LinearSource, NetworkSource
+from tacita.gradients.data import as_rows
+from tacita.gradients.engine_choice import default_chunk_rows
+from tacita.gradients.functional import LossFn
+from tacita.oracles import ClippedGradientOracle, GradientOracle, Records
+from tacita.tables.models import closed_form
+from tacita.tables.plan import TablePlan
+
+CHUNK_VALUES = 2**22  # features in memory at once while training: 16 MiB; smaller chunks take longer
+
+
+class OwnCode(NetworkSource):
+    """A network whose code is tacita's and keeps nothing of a record, so that the loop assumes nothing."""
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        return ()
+
+
+def make_table_oracle(
+    model: nn.Module, loss: LossFn, records: Records, plan: TablePlan, **oracle_settings: Any
+) -> GradientOracle:
+    """Build the oracle that trains ``model`` on ``records`` as ``plan`` says.
+
+    Under hardened noise each row is computed alone, so that no other row shows in the rounding of its gradient: in
+    closed form for a linear model, in a loop for any other.
+    """
+    clipper = FlatClipper(max_grad_norm=plan.training.max_grad_norm)
+    if not plan.form.on_grid:
+        size = _chunk_rows(model, records)
+        plain = ClippedGradientOracle
+        if plan.feedback is not None:
+            plain, oracle_settings = ErrorFeedbackOracle, {**oracle_settings, "feedback": plan.feedback}
+        return plain(model, loss, records, clipper=clipper, max_physical_batch_size=size, **oracle_settings)
+    kind, rows = closed_form(model, loss), cast(Any, records.dataset)
+    source = (
+        OwnCode(model, loss, rows, method="loop") if kind is None else LinearSource(cast(nn.Linear, model), kind, rows)
+    )
+    return GradientOracle(
+        source,
+        estimator=plan.estimator(),
+        rows=records.rows,
+        part=records.part,
+        max_rows_per_unit=records.max_rows_per_unit,
+        **oracle_settings,
+    )
+
+
+def _chunk_rows(model: nn.Module, records: Records) -> int:
+    """Return how many rows are in memory at once; public numbers alone decide."""
+    like = as_rows(records.dataset, None).like()
+    assert like is not None  # rows of arrays, or of a file, have a form without a record
+    shapes = like[0].shape
+    gradients = default_chunk_rows("loop", {name: p for name, p in model.named_parameters() if p.requires_grad})
+    return max(1, min(CHUNK_VALUES // shapes[1:].numel(), gradients or CHUNK_VALUES))

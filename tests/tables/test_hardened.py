@@ -1,0 +1,137 @@
+"""tacita train --hardened: every session in whole numbers, rows computed alone, the same bits, the right words."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import tacita.tables.purchases as purchases_module
+from tacita import Ledger
+from tacita.accounting import hardening
+from tacita.errors import UnsupportedEventError
+from tacita.oracles.line import Line
+from tacita.random import Randomness
+from tacita.tables import TableSettings, check_run, train_table
+
+
+def events(folder="run"):
+    return {
+        session.purpose: hardening(session.event) for session in Ledger.load(Path(folder) / "ledger.jsonl").sessions
+    }
+
+
+@pytest.mark.parametrize(("hardened", "noise"), [(True, "rounded"), ("rounded", "rounded"), ("discrete", "discrete")])
+@pytest.mark.parametrize("model", ["linear", "mlp"])
+def test_every_session_is_hardened(settings, table, hardened, noise, model) -> None:
+    run = train_table(settings(hardened=hardened, model=model))
+    found = events()
+    assert set(found) == {"rows", "survey", "refinement", "train", "score"}
+    assert {purpose: (event.noise, event.sums) for purpose, event in found.items()} == {
+        "rows": ("rounded", "counts"),
+        "survey": ("rounded", "counts"),
+        "refinement": ("rounded", "counts"),
+        "train": (noise, "alone"),
+        "score": ("rounded", "counts"),
+    }
+    words = " ".join(run.statement.split())
+    assert "Attacks on floating-point noise are closed." in words
+    assert "are out of scope" not in words
+    assert run.fields["epsilon"] <= 20.0
+    assert not check_run("run").faults
+
+
+def test_without_it_nothing_changes(settings, table) -> None:
+    run = train_table(settings())
+    assert set(events().values()) == {None}
+    assert "floating-point arithmetic of the noise are out of scope" in " ".join(run.statement.split())
+
+
+def test_rounded_noise_costs_what_the_gaussian_costs(settings, table) -> None:
+    plain, hardened = (train_table(settings(hardened=form, output=f"run-{form}")) for form in (None, "rounded"))
+    for name in ("noise_multiplier", "noise_std", "epsilon"):
+        assert hardened.fields[name] == plain.fields[name]
+
+
+def test_counts_are_bought_with_whole_noise(settings, table, monkeypatch) -> None:
+    """What the mechanism adds is whole before anything rounds it."""
+    seen = []
+    commit, noisy = Line.commit, Line.noisy
+
+    def watching(self, query, values, *more):
+        self.exact = dict(values)  # which a commit empties
+        return commit(self, query, values, *more)
+
+    def releasing(self, *dtypes):
+        released = noisy(self, *dtypes)
+        seen.append((self.exact, released))
+        return released
+
+    monkeypatch.setattr(Line, "commit", watching)
+    monkeypatch.setattr(Line, "noisy", releasing)
+    train_table(settings(hardened=True))
+    block, target = purchases_module.BLOCK, purchases_module.TARGET
+    bought = [set(values) for values, _ in seen if "gradient" not in values and "all" not in values]
+    assert bought == [{block}, {block, target}, {block}, {"score", "classes"}]
+    for values, released in seen:
+        for name in set(values) & {block, target, "score", "classes"}:
+            for label, exact in values[name].items():
+                noisy = released[name][label]
+                assert torch.equal(noisy, noisy.round())
+                assert exact.numel() < 100 or not torch.equal(noisy, exact)
+
+
+@pytest.mark.parametrize("model", ["linear", "mlp"])
+def test_a_run_is_the_same_again(settings, table, model) -> None:
+    for folder in ("one", "two"):
+        train_table(settings(hardened=True, model=model, output=folder), randomness=Randomness.insecure(3))
+    assert Path("one/model.safetensors").read_bytes() == Path("two/model.safetensors").read_bytes()
+
+
+def test_predictions_for_the_score_are_made_row_by_row(settings, table, monkeypatch) -> None:
+    import tacita.tables.held_out_score as score_module
+
+    sizes = []
+    outputs = score_module.outputs
+
+    def watching(model, features, rows=8192):
+        sizes.append(rows)
+        return outputs(model, features, rows)
+
+    monkeypatch.setattr(score_module, "outputs", watching)
+    train_table(settings(hardened=True))
+    assert sizes == [1]
+    train_table(settings(output="plain"))
+    assert sizes == [1, 8192]
+
+
+def test_settings_keep_the_word(settings) -> None:
+    assert settings(hardened=True).hardened == "rounded"
+    assert settings(hardened=False).hardened is None
+    assert TableSettings.from_toml(settings(hardened="discrete").to_toml()).hardened == "discrete"
+    for wrong in ("exact", 3):
+        with pytest.raises(ValueError, match="hardened must be"):
+            settings(hardened=wrong)
+
+
+def test_what_has_no_proof_is_refused_before_anything_is_bought(settings, table) -> None:
+    with pytest.raises(UnsupportedEventError, match="no guarantee is proved"):
+        train_table(settings(hardened="discrete", neighboring_relation="replace_one"))
+
+
+def test_hardened_linear_training_follows_the_plain_one(settings, table) -> None:
+    """The same noise but for its rounding, were the streams equal: here only that both learn alike."""
+    accuracy = []
+    for form in (None, True):
+        run = train_table(settings(hardened=form, output=f"learn-{form}", queries=20, test_file="table.csv"))
+        accuracy.append(run.fields["holdout_score"]["value"])
+    assert np.min(accuracy) > 0.6
+
+
+@pytest.mark.parametrize(("flags", "noise"), [(("--hardened",), "rounded"), (("--hardened", "discrete"), "discrete")])
+def test_the_command_line(table, tacita_command, flags, noise) -> None:
+    train = ("train", "table.csv", "--target", "label", "--epsilon", "20", "--delta", "1e-3", "--drop", "patient")
+    done = tacita_command(*train, "--sample-rate", "0.5", "--queries", "4", "--output", "run", *flags)
+    assert done.code == 0
+    assert events()["train"].noise == noise
+    assert tacita_command("statement", "run").code == 0

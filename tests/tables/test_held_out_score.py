@@ -1,0 +1,68 @@
+"""The held-out rows are counted by secret coins that follow from their places, whatever the file is cut into."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from tacita.random import Randomness
+from tacita.tables import Schema, make_encoder
+from tacita.tables.encoding import Encoded
+from tacita.tables.held_out_score import _coins, exact_counts
+from tacita.tables.plan import SPLIT
+from tacita.tables.score import CLASSES, COINS, LARGEST_ERROR, SCORES
+
+NUMBER = make_encoder(Schema.loads("[target]\ncolumn='y'\nlower=0\nupper=1"))
+ROWS = 50
+
+
+@pytest.fixture
+def stream():
+    return Randomness.insecure(0).session_key(SPLIT).stream("rounding", "score")
+
+
+def held_out(count=ROWS):
+    generator = torch.Generator().manual_seed(0)
+    features, answers = (torch.randn(count, *shape, generator=generator) for shape in [(2,), ()])
+    return Encoded(features, answers, torch.ones(count, dtype=torch.bool), answers, torch.ones(count, dtype=torch.bool))
+
+
+def counted(stream, chunks):
+    torch.manual_seed(0)
+    return exact_counts(nn.Linear(2, 1), NUMBER, chunks, coins=stream, largest=LARGEST_ERROR)
+
+
+@pytest.mark.parametrize("sizes", [[50], [1, 49], [20, 0, 30], [49, 1]], ids=str)
+def test_the_counts_do_not_depend_on_how_the_file_is_cut(stream, sizes):
+    rows, first = held_out(), 0
+    chunks = []
+    for size in sizes:
+        chunks.append(rows.take(np.arange(first, first + size)))
+        first += size
+    found, expected = counted(stream, chunks), counted(stream, [rows])
+    assert {name: values.tolist() for name, values in found.items()} == {
+        name: values.tolist() for name, values in expected.items()
+    }
+    assert [found[name].sum().item() for name in (SCORES, CLASSES)] == [ROWS, ROWS]
+
+
+def test_no_held_out_row_is_a_count_of_zero(stream):
+    """Nothing would be released otherwise, and that nobody is held out could be seen."""
+    found = counted(stream, [held_out(0)])
+    assert [found[name].sum().item() for name in (SCORES, CLASSES)] == [0, 0]
+    assert {name: tuple(values.shape) for name, values in found.items()} == {
+        name: tuple(values.shape) for name, values in counted(stream, [held_out()]).items()
+    }
+
+
+def test_each_row_has_coins_of_its_own(stream):
+    """20,000 coins; that two agree by chance has a probability below 1e-7."""
+    coins = _coins(stream, 0, 20_000 // COINS)
+    assert len(np.unique(coins)) == coins.size
+    assert coins.min() >= 0
+    assert coins.max() < 1
+
+
+def test_another_session_has_other_coins(stream):
+    other = Randomness.insecure(0).session_key(SPLIT).stream("rounding", "another score")
+    assert np.intersect1d(_coins(stream, 0, 1000), _coins(other, 0, 1000)).size == 0
