@@ -446,10 +446,14 @@ def test_a_loss_that_cannot_be_looked_into_is_a_condition():
         __call__ = staticmethod(torch.ops.aten.add)
 
     data = (torch.ones(5, 4),)
-    source = NetworkSource(nn.Linear(4, 1), lambda model, batch: model(batch[0]).squeeze(1), data)
-    assert not source.conditions
-    source.loss_fn = Compiled()
-    assert "compiled code" in source.conditions[0]
+    by_method = {}
+    for method in ("loop", "program"):
+        source = NetworkSource(nn.Linear(4, 1), lambda model, batch: model(batch[0]).squeeze(1), data, method=method)
+        assert not source.conditions
+        source.loss_fn = Compiled()
+        by_method[method] = source.conditions
+    assert "compiled code" in by_method["loop"][0]
+    assert not by_method["program"]  # whose loss was written down, and meets no record
 
 
 def denoising(model, batch):

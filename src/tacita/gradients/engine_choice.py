@@ -108,17 +108,18 @@ def _obstacle(choice: MethodChoice, model: nn.Module, loss_fn: LossFn, params: M
     """
     loop = MethodChoice("loop")
 
-    def differ(batch: Any) -> str:
-        size = len(tensors_in(batch)[0])
-        copies = (flatten(batch, size)[1]([one.clone() for one in flatten(batch, size)[0]]) for _ in range(2))
-        made = (
-            one.engine(model, loss_fn, params, [Chunk(copy, size, 0)], torch.arange(size))
-            for one, copy in zip((choice, loop), copies, strict=True)
-        )
-        return _difference(*made)
+    def engine_of(choice: MethodChoice, batch: Any) -> ChunkedEngine:
+        tensors, rebuild = flatten(batch, len(tensors_in(batch)[0]))
+        chunk = Chunk(rebuild([one.clone() for one in tensors]), len(tensors[0]), 0)
+        return choice.engine(model, loss_fn, params, [chunk], torch.arange(chunk.size))
 
-    if choice.method == "loop":
-        return differ(row(probe, 0))
+    def differ(batch: Any) -> str:
+        return _difference(engine_of(choice, batch), engine_of(loop, batch))
+
+    if choice.method == "loop":  # it raises what it would raise on records
+        with seeded(0, next(iter(params.values())).device):
+            engine_of(loop, row(probe, 0)).norms({name: (name,) for name in params})
+        return ""
     programs = choice.programs
     if programs is None or not programs.program(params)[0].draws:
         return differ(probe)

@@ -61,7 +61,7 @@ class LoopEngine(ChunkedEngine):
             params = {name: p.requires_grad_() for name, p in point.items()}
             marks = Marks(tree.tensors)
             marks.mark(row)
-            with nothing_is_written(tree), OperatorCheck(by_record=True):
+            with nothing_is_written(tree), OperatorCheck():
                 with marks:
                     (loss,) = losses_at(tree, self.loss_fn, params, rebuild(row), 1)
                 found = compute(loss, params)

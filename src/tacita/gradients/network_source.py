@@ -26,7 +26,7 @@ from tacita.gradients.functional import LossFn, check_loss_fn, trainable
 from tacita.gradients.prefetch import Prefetcher
 from tacita.gradients.process_group import Ranks, tensors_digest
 from tacita.gradients.randomness_check import check_draws_nothing
-from tacita.gradients.reachable import is_seen_through
+from tacita.gradients.reachable import is_seen_through, reachable
 from tacita.gradients.retention import RemembersError
 from tacita.gradients.scan import check_modules, scan
 from tacita.gradients.seeds import derived_seed, fresh_seed
@@ -135,6 +135,7 @@ class NetworkSource(GradientSource):
         programs = self._choice.programs
         self.digest = None if programs is None else programs.program(params)[0].digest  # of the model as it is now
         self._tried = {_modes(network)}
+        self._outside = [one for one in reachable(loss_fn, network).values() if isinstance(one, nn.Module)]
         self._chunk_rows = most or default_chunk_rows(self.method, params)
 
     @property
@@ -196,6 +197,8 @@ class NetworkSource(GradientSource):
         """
         if self._refused:  # what was kept may be where nobody can put it right
             raise RemembersError(self._refused[0])
+        for module in self._outside:
+            check_modules(module)
         if {name: p.shape for name, p in params.items()} != self._shapes:
             self._refuse(params)
         if self._sharded is not None and not self._sharded.held:

@@ -19,10 +19,10 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 from tacita.errors import UnsupportedModuleError
-from tacita.gradients.batches import flatten
+from tacita.gradients.batches import flatten, memory_key
 from tacita.gradients.chunked import Chunk
 from tacita.gradients.functional import LossFn, ModuleTree, losses_at, on_copies, real_values
-from tacita.gradients.ghost.derived import Derived, derived, memory_key
+from tacita.gradients.ghost.derived import Derived, derived
 from tacita.gradients.ghost.fused_kernels import KERNELS, REPLACEMENTS
 from tacita.gradients.ghost.products import PRODUCTS
 from tacita.gradients.ghost.registry import RULES

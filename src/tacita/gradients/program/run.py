@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -23,7 +24,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients.functional import LossFn
 from tacita.gradients.ghost.derived import Derived
-from tacita.gradients.program.check import ZEROS, WritesBatchError, check
+from tacita.gradients.program.check import ZEROS, WritesBatchError, check, users_line
 from tacita.gradients.program.record import Needs, NeedsMoreError
 from tacita.gradients.program.recorded_calls import RecordedCall
 from tacita.gradients.program.rows import check_rows
@@ -93,9 +94,13 @@ class Program:
             for x, grads in zip(self._trace.inputs, self._trace.grads, strict=True)
         ]
         self.of_copies = {name: number[node] for name, node in self._trace.of_copies.items()}
-        of_pullbacks = _depending({one.given for one in self._trace.pullbacks}, made.calls)
-        self._main = self._steps([call for call in made.calls if call.node not in of_pullbacks], made, of_pullbacks)
-        self._pullbacks = [self._pullback(one, made, following) for one in self._trace.pullbacks]
+        at = {call.node: k for k, call in enumerate(made.calls)}  # pull-backs were traced last, one after the other
+        ends = [*(at[one.given] for one in self._trace.pullbacks), len(made.calls)]
+        self._main = self._steps(made.calls[: ends[0]], made, made.calls[ends[0] :])
+        parts = zip(self._trace.pullbacks, pairwise(ends), strict=True)
+        self._pullbacks = [
+            _pullback(one, made.calls[start + 1 : end], number, following) for one, (start, end) in parts
+        ]
         self._filled: dict[int, list[_Step]] = {}
         self.met = Counter(name for call in self._trace.calls for name in call.names())
         self.draws = any(torch.Tag.nondeterministic_seeded in getattr(one.function, "tags", ()) for one in made.calls)
@@ -143,8 +148,8 @@ class Program:
         _run(self._filled[size], values, hand_over)
         return {name: values[k][:rows] for name, k in self.of_copies.items()}
 
-    def _steps(self, calls: list[OperatorCall], made: Unified, later: set[Node]) -> list[_Step]:
-        """Return the steps of the pass: what nobody reads any more, nor a pull-back, is forgotten."""
+    def _steps(self, calls: list[OperatorCall], made: Unified, later: Sequence[OperatorCall]) -> list[_Step]:
+        """Return the steps of the pass: what nobody reads any more, nor one of the ``later`` calls, is forgotten."""
         at = {call.node: k for k, call in enumerate(calls)}
         last = at | {given: k for k, call in enumerate(calls) for given in call.node.all_input_nodes}
         ready: list[list[int]] = [[] for _ in calls]
@@ -155,24 +160,12 @@ class Program:
                 ready[there].append(position)
                 last |= {node: max(there, last.get(node, 0)) for node in nodes}
         kept = {*self._trace.of_copies.values()}
-        kept |= {given for call in made.calls if call.node in later for given in call.node.all_input_nodes}
+        kept |= {given for call in later for given in call.node.all_input_nodes}
         forgotten: list[list[int]] = [[] for _ in calls]
         for node, k in last.items():
             if node in at and node not in kept:
                 forgotten[k].append(made.number[node])
         return [_step(call, forgotten[k], ready[k]) for k, call in enumerate(calls)]
-
-    def _pullback(self, one: Pullback, made: Unified, following: set[Node]) -> "_Pullback":
-        """Return the steps of a pull-back, those included that repeat a weight once a row: it has rows of its own."""
-        needed, waiting = set[Node](), [*one.results]
-        later = _depending({one.given}, made.calls) | following
-        while waiting:
-            node = waiting.pop()
-            if node in later and node not in needed and node is not one.given:
-                needed.add(node)
-                waiting += node.all_input_nodes
-        steps = [_step(call, (), ()) for call in made.calls if call.node in needed]
-        return _Pullback(one.source, made.number[one.given], [made.number[node] for node in one.results], steps)
 
 
 @dataclass(frozen=True)
@@ -192,6 +185,25 @@ class _Pullback:
         with plain_tensors_only():
             _run([_filled(step, size) for step in self.steps], own, None)
         return [own[k][: len(grads)] for k in self.results]
+
+
+def _pullback(
+    one: Pullback, calls: Sequence[OperatorCall], number: Mapping[Node, int], following: set[Node]
+) -> _Pullback:
+    """Return the pull-back of its calls, which run on rows of their own: on a part of those of the pass, say.
+
+    Raises:
+        UnsupportedModuleError: They read a tensor of the pass's rows.
+    """
+    own = {one.given, *(call.node for call in calls)}
+    for call in calls:
+        if any(given in following for given in call.node.all_input_nodes if given not in own):
+            raise UnsupportedModuleError(
+                f"{users_line(call.node)}the backward pass of a weight that the code computes from parameters reads a "
+                "tensor of records: let it depend on parameters and constants alone"
+            )
+    steps = [_step(call, (), ()) for call in calls]
+    return _Pullback(one.source, number[one.given], [number[node] for node in one.results], steps)
 
 
 @dataclass(frozen=True)
@@ -304,15 +316,6 @@ def _with_rows(given: Any, rows: int) -> Any:
 
 def _twice(tensor: Tensor) -> Tensor:
     return torch.cat([tensor, tensor])
-
-
-def _depending(sources: set[Node], calls: Sequence[OperatorCall]) -> set[Node]:
-    """Return the nodes that are computed from ``sources``, these included."""
-    found = set(sources)
-    for call in calls:
-        if any(given in found for given in call.node.all_input_nodes):
-            found.add(call.node)
-    return found
 
 
 def _leading(trace: TracedPass) -> list[Any]:

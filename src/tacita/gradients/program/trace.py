@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch._ops import OpOverload
 from torch.func import vmap
 from torch.fx import Graph, GraphModule, Node, traceback
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -29,7 +30,7 @@ from tacita.gradients.batches import flatten, tensors_in
 from tacita.gradients.chunked import Chunk
 from tacita.gradients.functional import IN_TURN, LossFn, ModuleTree, with_tensors
 from tacita.gradients.ghost.derived import Derived
-from tacita.gradients.operators import is_global
+from tacita.gradients.operators import is_global, is_of_pytorch
 from tacita.gradients.program.record import Needs, RecordedPass, record_once
 from tacita.gradients.program.recorded_calls import RecordedCall
 from tacita.gradients.record_batch import rules_guarded
@@ -188,6 +189,12 @@ class TraceCheck(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         traceback.current_meta["stack_trace"] = _users_line()
+        if isinstance(func, OpOverload) and not is_of_pytorch(func):
+            raise UnsupportedModuleError(
+                f"{_users_line()}: the operator {func._schema.name} is not PyTorch's own: what it does with a record "
+                "is not known, nor a rule that keeps records apart. Write it in PyTorch's operators (declare_operator is "
+                'for method="loop" alone)'
+            )
         drawing = torch.Tag.nondeterministic_seeded in func.tags
         given = (*args, *(kwargs or {}).values())
         if drawing and any(isinstance(one, torch.Generator) and not is_global(one) for one in given):
