@@ -54,7 +54,7 @@ def integers_are_those_of_the_first_trace():
     put(unify, "_row_count", lambda node, values, counts: values[0])
 
 
-@bug(caught_by=[KINDS + "test_modes_around_a_query_are_of_no_effect"])
+@bug(83, caught_by=[KINDS + "test_modes_around_a_query_are_of_no_effect"])
 def modes_reach_a_query():
     """A dispatch mode of whoever calls doubles every product of a query."""
     swap(run.plain_tensors_only, torch.no_grad)

@@ -145,6 +145,7 @@ _CAUSES = {
     "DynamicOutputShape": "the shape of a tensor depends on values (nonzero, a boolean mask as index, bincount)",
     "dynamic shape": "the shape of a tensor depends on values (nonzero, a boolean mask as index, bincount), which "
     "torch.where with all rows in place avoids",
+    "GuardOnDataDependent": "the shape of a tensor depends on values, or a branch does (packed sequences, .item())",
     "inplace arithmetic": "it writes a record's values into a part of a tensor that is the same for all records (z = "
     "torch.zeros(...), z[0].copy_(x)): write z[0] = x, make z by x.new_zeros(...), or use torch.cat",
     "vmap support": "a torch.autograd.Function has no vmap rule: set generate_vmap_rule = True in its class",

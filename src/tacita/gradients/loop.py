@@ -1,7 +1,7 @@
 """The definition of per-sample gradients: one sample at a time, by autograd. Private.
 
 Every fast engine must equal it. Here alone user code runs on records, one at a time. Proof of what keeps them apart:
-docs/derivations/per-record-engine.md, section 9.
+docs/derivations/per-record-engine.md, section 8.
 """
 
 from collections.abc import Callable, Iterable, Iterator

@@ -6,7 +6,7 @@ whatever its code does: there is no batch axis to sort, crop or average over. A 
 its output are recorded. One backward pass then gives the gradients of all outputs. A parameter that is used in any
 other way is *bare*: it enters as one copy a record, so that autograd gives its per-sample gradients.
 
-Everything here is private. Proof: docs/derivations/per-record-engine.md.
+Everything here is private. Proof: docs/derivations/per-record-engine.md, section 2.
 """
 
 from collections.abc import Callable, Mapping

@@ -192,8 +192,8 @@ class TraceCheck(TorchDispatchMode):
         if isinstance(func, OpOverload) and not is_of_pytorch(func):
             raise UnsupportedModuleError(
                 f"{_users_line()}: the operator {func._schema.name} is not PyTorch's own: what it does with a record "
-                "is not known, nor a rule that keeps records apart. Write it in PyTorch's operators (declare_operator is "
-                'for method="loop" alone)'
+                "is not known, nor a rule that keeps records apart. Write it in PyTorch's operators (declare_operator "
+                'is for method="loop" alone)'
             )
         drawing = torch.Tag.nondeterministic_seeded in func.tags
         given = (*args, *(kwargs or {}).values())
