@@ -422,6 +422,12 @@ def test_the_statement_has_the_condition_and_no_unconditional_epsilon():
     assert test.ledger.epsilon(1e-6) == math.inf
 
 
+@pytest.mark.parametrize("method", ["loop", "program"])
+def test_the_statement_of_the_loop_says_that_its_code_meets_records(method):
+    said = " ".join(tacita.statement(build(method=method).ledger, delta=1e-9).text.split())
+    assert ("keeps nothing of a record" in said) == (method == "loop")
+
+
 def test_it_stands_beside_a_training_registered_with_it():
     data = rows()
     ledger = tacita.Ledger(neighboring_relation="replace_one", privacy_unit="one row")

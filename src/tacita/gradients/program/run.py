@@ -104,7 +104,8 @@ class Program:
         self._filled: dict[int, list[_Step]] = {}
         self.met = Counter(name for call in self._trace.calls for name in call.names())
         self.draws = any(torch.Tag.nondeterministic_seeded in getattr(one.function, "tags", ()) for one in made.calls)
-        self.digest = _digest(made, self._places)
+        pulled = [(one.given, one.results) for one in self._pullbacks]
+        self.digest = _digest(made, [self._places, self.of_copies, pulled])
 
     def run(self, inputs: Sequence[Tensor], rows: int, take: Take) -> dict[str, Tensor]:
         """Run the program; hand over each recorded call as soon as its input and gradients are there.
