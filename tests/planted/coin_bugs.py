@@ -18,7 +18,7 @@ SHARED = COINS + "test_draws_that_records_share_are_refused_by_programs"
 def draws_are_not_looked_at():
     """A program holds any draw, whatever it comes from and whoever has seeded it."""
     put(
-        trace._TraceCheck,
+        trace.TraceCheck,
         "__torch_dispatch__",
         lambda self, func, types, args=(), kwargs=None: func(*args, **kwargs or {}),
     )

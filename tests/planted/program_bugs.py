@@ -10,6 +10,7 @@ KINDS = "tests/gradients/program/test_hostile_kinds.py::"
 CHECK = "tests/gradients/program/test_check.py::"
 SIZES = "tests/gradients/program/test_sizes.py::"
 ROWS = "tests/gradients/program/test_rows.py::"
+DERIVED = "tests/gradients/test_derived_weights.py::"
 DIGEST = "tests/gradients/program/test_digest.py::"
 
 
@@ -35,7 +36,7 @@ def a_generator_of_its_own_draws():
 def a_seed_may_be_set():
     """A seed that the model sets is of no effect, and nobody is told."""
     put(
-        trace._TraceCheck,
+        trace.TraceCheck,
         "__torch_dispatch__",
         lambda self, func, types, args=(), kwargs=None: func(*args, **kwargs or {}),
     )
@@ -82,6 +83,22 @@ def axes_of_records_are_not_looked_at():
 def a_reshape_may_group_rows_anew():
     """A record's positions become those of another by a transpose and a view."""
     put(rows, "_reshaped", lambda node, before, shape, axis, count: rows.Rows(axis, 1, shape[axis] // count))
+
+
+@bug(54, caught_by=[DERIVED + "test_rows_are_pulled_back_in_their_order"])
+def a_pull_back_reads_what_the_pass_repeats():
+    """A pull-back of a few rows takes what was computed for the rows of the whole pass."""
+    pullback = run._pullback
+
+    def of_the_gradients_alone(one, calls, number, following):
+        kept, after = [], {one.given}
+        for call in calls:
+            if after & {*call.node.all_input_nodes}:
+                kept.append(call)
+                after.add(call.node)
+        return pullback(one, kept, number, set())
+
+    put(run, "_pullback", of_the_gradients_alone)
 
 
 @bug(caught_by=[DIGEST + "test_the_digest_stands_in_the_settings", DIGEST + "test_ranks_compare_it"])

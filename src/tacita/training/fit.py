@@ -165,6 +165,7 @@ def fit(
         ValueError: A setting is wrong; the message names it and the way out.
         TypeError: A name is not one of these; the message names those that are near.
         ResumeError: ``folder`` holds a run with other privacy settings or data, or a finished one.
+        LedgerError: ``folder`` holds a run of another model, loss or number of views, whose program is another.
 
     Example:
         >>> import torch
