@@ -120,13 +120,19 @@ def _obstacle(choice: MethodChoice, model: nn.Module, loss_fn: LossFn, params: M
         with seeded(0, next(iter(params.values())).device):
             engine_of(loop, row(probe, 0)).norms({name: (name,) for name in params})
         return ""
-    programs = choice.programs
-    if programs is None or not programs.program(params)[0].draws:
-        return differ(probe)
-    if any(differ(row(probe, index)) for index in range(ROWS)):
+
+    def draws() -> bool:
+        return choice.programs is not None and choice.programs.program(params)[0].draws
+
+    def compared() -> str:
+        batches = [row(probe, index) for index in range(ROWS)] if draws() else [probe]
+        return next((reason for reason in map(differ, batches) if reason), "")
+
+    reason = compared()
+    if reason and draws():  # maybe in another order
         with evaluating(model):
-            return "" if programs.program(params)[0].draws else differ(probe)
-    return ""
+            return compared()
+    return reason
 
 
 def default_chunk_rows(method: str, params: Mapping[str, Tensor]) -> int | None:
