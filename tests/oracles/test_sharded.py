@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 import tacita
 from tacita.errors import BudgetExceededError, RankError, UnsupportedModuleError
 from tacita.gradients import sharded
-from tacita.gradients.program import engine
+from tacita.gradients.program import run
 from tests.oracles.processes import run_processes
 from tests.oracles.ranks import results
 
@@ -141,8 +141,8 @@ def test_every_method_serves_shards(method):
 
 def test_a_program_is_traced_once_for_all_queries_of_a_twin(monkeypatch):
     made = []
-    build = engine.build
-    monkeypatch.setattr(engine, "build", lambda *args: made.append(1) or build(*args))
+    program = run.Program
+    monkeypatch.setattr(run, "Program", lambda traces: made.append(1) or program(traces))
 
     def work(rank, group):
         oracle = make_oracle(shard(make_model(), 2), rank, group, max_physical_batch_size=8)
