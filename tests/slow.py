@@ -112,9 +112,10 @@ def main(arguments: list[str]) -> None:
     from tests.planted.bugs import BUGS
     from tests.planted.substitutions import load
 
-    before = times(LIST.read_text().splitlines())
+    must, before = load(), times(LIST.read_text().splitlines())
     seconds = before if arguments == ["--no-run"] else measured(arguments)
-    bugs = [(one.caught_by, True) for one in load().values()] + [(one.caught_by, False) for one in BUGS.values()]
+    bugs = [(one.caught_by, one.name in must) for one in (*must.values(), *BUGS.values())]
+    bugs = [([test_of(test) for test in tests], seen) for tests, seen in bugs]
     LIST.write_text(listed(seconds, bugs), encoding="utf-8")
 
 

@@ -1,6 +1,7 @@
 """DiceSGD against the numbers of its reference runs: traces, fixed points, wind-up, variants."""
 
 import math
+import os
 
 import pytest
 import torch
@@ -173,6 +174,7 @@ def test_normalised_error_is_a_sigma_delta_modulator():
 ZERO = torch.zeros(1, 1, dtype=torch.float64)
 
 
+@pytest.mark.skipif(not os.environ.get("TACITA_AUDIT"), reason="24,620 queries: make audit; the next one has 3,000")
 def test_wind_up():
     found = run(made(private(1.0), ZERO), ZERO, 24_620, lr=0.1, start=100.0)
     assert abs(found.errors).max() == pytest.approx(24109, abs=0.5)
@@ -216,7 +218,7 @@ def test_every_third_query_injects_all_that_was_kept():
 # --- against the bias, under sampling and noise ----------------------------------------------------------------------
 
 
-def sampled(estimator, rate=0.1, steps=4000, lead=3):
+def sampled(estimator, rate=0.1, steps=2000, lead=3):
     """The asymmetric problem with 100 copies, Poisson batches, noise 0.1 on the mean: means of the last half."""
     samples, grads = asymmetric(1.0)
     samples = samples.repeat(100, 1)
@@ -227,7 +229,7 @@ def sampled(estimator, rate=0.1, steps=4000, lead=3):
 
     noise = 0.1 * torch.randn(steps, lead, 1, generator=generator, dtype=torch.float64)
     found = run(estimator, samples, steps, lr=0.05, start=2.0, noise=noise, mask=mask, grads=grads, lead=(lead,))
-    return found.points[-2000:].squeeze(-1).mean(0)
+    return found.points[-1000:].squeeze(-1).mean(0)
 
 
 @pytest.mark.parametrize(

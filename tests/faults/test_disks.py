@@ -12,9 +12,9 @@ from tests.faults.calls import GROWS, Counting, Failing, watched
 
 AUDIT = bool(os.environ.get("TACITA_AUDIT"))
 DISKS = {
-    "full": (errno.ENOSPC, dict(names=GROWS), 2),
-    "read-only": (errno.EROFS, {}, 5),
-    "fails once": (errno.EIO, dict(once=True), 4),
+    "full": (errno.ENOSPC, dict(names=GROWS), 5),
+    "read-only": (errno.EROFS, {}, 13),
+    "fails once": (errno.EIO, dict(once=True), 9),
 }
 
 

@@ -231,7 +231,7 @@ def test_checkpoint_bytes(tmp_path_factory, outcomes, stopped, whole, chosen):
         runs.check_finished(folder, whole)
 
 
-@fuzz(150)
+@fuzz(60)
 @given(chosen=changes, head=st.booleans())
 def test_checkpoint_values(tmp_path_factory, outcomes, stopped, restored, **drawn):
     """Saved anew, so that its own hash, which is against damage, fits."""

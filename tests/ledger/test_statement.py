@@ -24,6 +24,7 @@ from tacita.accounting import (
 from tacita.ledger import Ledger, statement
 from tacita.ledger.sections import write_text
 from tacita.ledger.text_lines import rounded_up
+from tacita.ledger.verdict import verdict
 
 DELTA = 1e-5
 UNIT = "one row = one patient"
@@ -490,3 +491,23 @@ def test_nothing_is_said_of_runs_without_noise_together():
     assert "Nothing is guaranteed of these runs together." in " ".join(
         statement(ledger, DELTA, chosen_among=2).text.split()
     )
+
+
+@pytest.mark.parametrize(
+    ("delta", "more", "warns"),
+    [
+        (DELTA, {}, ""),
+        (0.01, {}, "delta is so large"),
+        (1e-3, {"rows": {"value": 1000, "how": "public"}}, "delta is so large"),
+        (1e-3, {"rows": {"value": 999, "how": "public"}}, ""),
+        (1e-3, {"rows": {"value": None, "how": "protected"}}, ""),
+        (DELTA, {"headline": "NOTHING LEARNED: no column stood out of the noise."}, "nothing was learned"),
+    ],
+)
+def test_what_stands_beside_private_is_said_everywhere_and_no_badge_is_green(ledger, delta, more, warns):
+    fields = statement(ledger, delta, **more).to_json()
+    assert fields["verdict"] == "private"
+    assert [warns in one for one in fields["verdict_warnings"]] == [True] * bool(warns)
+    found = verdict(fields)
+    assert (found.good, found.guaranteed, list(found.warnings)) == (not warns, True, fields["verdict_warnings"])
+    assert warns in found.in_words("Private, as stated")

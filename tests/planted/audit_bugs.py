@@ -27,7 +27,6 @@ CONTRACT = "tests/testing/test_oracle_contract.py::"
 MASKS = "tests/sampling/test_masks.py::"
 
 LIMITS = BOUNDS + "test_limits_are_those_of_clopper_and_pearson"
-CONFIDENCE = BOUNDS + "test_a_bound_of_ninety_per_cent_exceeds_the_truth_once_in_ten_at_most"
 GAUSSIAN = AUDIT + "test_a_plain_gaussian_query_is_measured_within_ten_per_cent"
 HOLDS = CONTRACT + "test_every_oracle_keeps_its_claim"
 

@@ -54,12 +54,12 @@ class Live:
         _keep_lines(after, old.splitlines(), new.splitlines())
         values = list(_take_values(before, after, []))
         compiled = [compile(tree, str(path), "exec", dont_inherit=True) for tree in (before, after)]
-        codes = dict(_changed_functions(*compiled))
-        if not codes and not values:
+        codes = {_place(code): changed for code, changed in _changed_functions(*compiled)}
+        found = [function for function in self._functions[str(path)] if _place(function.__code__) in codes]
+        if not found and not values:
             raise NeedsImportError(f"nothing that lives changes in {file}")
-        for function in self._functions[str(path)]:
-            if function.__code__ in codes:
-                _give(function, codes[function.__code__])
+        for function in found:
+            _give(function, codes[_place(function.__code__)])
         for place, value in values:
             _bind(module, place, eval(compile(ast.Expression(value), str(path), "eval"), vars(module)))
         for cache in self._caches:
@@ -138,6 +138,11 @@ def _changed_functions(old: CodeType, new: CodeType) -> Iterator[tuple[CodeType,
             if one.co_flags & CO_OPTIMIZED:
                 yield one, other
             yield from _changed_functions(one, other)
+
+
+def _place(code: CodeType) -> tuple[str, int, bytes | None]:
+    """Tell functions of one file apart. Lambdas may share a line; pytest writes asserts of ``*_test.py`` anew."""
+    return code.co_qualname, code.co_firstlineno, code.co_code if code.co_name == "<lambda>" else None
 
 
 def _give(function: FunctionType, code: CodeType) -> None:

@@ -128,7 +128,7 @@ def key_before_the_checkpoint():
 @bug(34, caught_by=[LOOP + "test_a_checkpoint_moves_the_key_on"])
 def key_stays_at_a_checkpoint():
     """The key file never moves on, so that all that was ever drawn can be drawn again."""
-    put(GradientOracle, "ratchet", lambda self: None)
+    put(Line, "advance_key", lambda self, generation: None)
 
 
 @bug(44, caught_by=[CHECKPOINT + "test_a_checkpoint_cannot_hold_objects"])

@@ -45,7 +45,7 @@ def risk_at_half_of_epsilon():
 def seeded_run_called_private():
     """A run whose noise came from a seed has the verdict and the risk of one with secret noise."""
     whole = verdict
-    swap(verdict, lambda fields: whole({**fields, "secure_randomness": True}))
+    swap(whole, lambda fields: whole({**fields, "secure_randomness": True}))
 
 
 @bug(16, caught_by=[RUNS + "test_no_total_where_none_follows", RUNS + "test_no_total_from_a_list_that_cannot_be_read"])

@@ -47,7 +47,7 @@ def test_without_a_number_of_rows_it_is_bought(settings, table) -> None:
     [
         ({"rows": 500}, "rows is 500 in the settings and 400 in the schema"),
         ({"target": "x"}, "target is 'x' in the settings and 'label' in the schema"),
-        ({"delta": 0.01}, "delta must be below 1 / rows"),
+        ({"delta": 0.005}, "delta must be below 1 / rows"),
         ({"classes": ("a", "b")}, "classes is .* in the settings and .* in the schema"),
         ({"unit_column": "patient"}, "unit_column and max_rows_per_unit go together"),
         ({"schema": "nowhere.toml"}, "schema must be a readable text file, got 'nowhere.toml'"),
@@ -178,8 +178,8 @@ def test_what_fails_unforeseen_among_rows_is_not_quoted() -> None:
 
 def test_where_the_number_of_rows_is_public_delta_is_held_against_it(settings, table) -> None:
     """Nobody declared it: the file has it."""
-    chosen = settings(delta=0.01, neighboring_relation="replace_one")
+    chosen = settings(delta=0.005, neighboring_relation="replace_one")
     with pytest.raises(ValueError, match="delta must be below 1 / rows"):
         open_source(chosen, declared_schema(chosen))
-    allowed = settings(delta=0.01, neighboring_relation="replace_one", allow_large_delta=True)
+    allowed = settings(delta=0.005, neighboring_relation="replace_one", allow_large_delta=True)
     assert open_source(allowed, declared_schema(allowed)).schema.rows == 400

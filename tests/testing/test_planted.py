@@ -117,7 +117,13 @@ def contract():
     process.wait()
 
 
-@pytest.mark.parametrize("bug", REFUTED)
+# In make test one bug of each oracle and of each check; make audit plants them all, as tests/planted does.
+FEW = ["noise_five_percent_too_small", "noise_from_the_coins", "mean_clipped_instead_of_samples", "query_not_recorded"]
+FEW += ["zero_times_nan_in_the_ghost_engine", "threshold_changes_within_a_batch", "epochs_are_amplified"]
+FEW += ["replace_one_at_the_price_of_add_or_remove", "fixed_size_as_poisson", "gradient_added_to_the_last"]
+
+
+@pytest.mark.parametrize("bug", REFUTED if AUDIT else FEW)
 def test_the_contract_refutes_a_planted_bug(contract, bug):
     answer = contract(bug, REFUTED[bug])
     assert list(answer) == [f"{CONTRACT}[{REFUTED[bug]}]"], f"{bug} survived: {answer}"

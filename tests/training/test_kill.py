@@ -13,7 +13,7 @@ import torch
 import tacita
 from tests.devices import CPU, SIMULATED
 
-POINTS = 200 if os.environ.get("TACITA_AUDIT") else 20
+POINTS = 200 if os.environ.get("TACITA_AUDIT") else 10  # on each device
 LAST_STEP = 320  # a little past the last system call of the run (twice their number)
 
 

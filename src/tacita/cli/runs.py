@@ -70,7 +70,7 @@ def show_run(run: str, /, *, json: Annotated[bool, FLAG] = False) -> int:
 
 def _row(run: "RunOverview") -> tuple[str, ...]:
     from tacita.ledger.text_lines import rounded_up, score_in_words
-    from tacita.ledger.verdict import verdict_in_words
+    from tacita.ledger.verdict import verdict
 
     fields = run.fields
     epsilon, delta = fields.get("epsilon"), fields.get("delta")
@@ -79,7 +79,7 @@ def _row(run: "RunOverview") -> tuple[str, ...]:
         run.state,
         str(_part(fields, "run", "date")),
         str(_part(fields, "dataset", "name")),
-        verdict_in_words(fields) if run.state != "changed" else NOT_VERIFIED,
+        verdict(fields).in_words() if run.state != "changed" else NOT_VERIFIED,
         rounded_up(epsilon) if _is_number(epsilon) and _guaranteed(run) else "-",
         f"{delta:g}" if _is_number(delta) else "-",
         score_in_words(run.score) or "-",
@@ -88,7 +88,7 @@ def _row(run: "RunOverview") -> tuple[str, ...]:
 
 def _summary(run: "RunOverview", faults: tuple[str, ...]) -> dict[str, str]:
     from tacita.ledger.text_lines import right_in_words, rounded_up, score_in_words
-    from tacita.ledger.verdict import verdict_in_words
+    from tacita.ledger.verdict import verdict
 
     fields = run.fields
     epsilon, accuracy = fields.get("epsilon"), fields.get("attack_accuracy")
@@ -101,7 +101,7 @@ def _summary(run: "RunOverview", faults: tuple[str, ...]) -> dict[str, str]:
     return {
         "run": f"{run.folder} ({_part(fields, 'run', 'id')}, {_part(fields, 'run', 'date')})",
         "state": "finished, verified" if not faults else f"CHANGED: {'; '.join(faults)}",
-        "verdict": verdict_in_words(fields) if not faults else NOT_VERIFIED,
+        "verdict": verdict(fields).in_words() if not faults else NOT_VERIFIED,
         "guarantee": f"{bound} at delta {fields.get('delta')}, {fields.get('neighboring_relation')}, "
         f"{fields.get('privacy_unit')}",
         "risk": f"an attacker who is 50 : 50 before about one unit {risk} afterwards, having seen everything that was "

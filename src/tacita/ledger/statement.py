@@ -20,7 +20,7 @@ from tacita.ledger.hash_chain import Anchor, canonical
 from tacita.ledger.ledger import Ledger
 from tacita.ledger.sections import write_text
 from tacita.ledger.session import Session
-from tacita.ledger.verdict import RISK, verdict
+from tacita.ledger.verdict import LARGE_DELTA, RISK, verdict
 
 FLOATING_POINT = (
     "Attacks on the floating-point arithmetic of the noise are out of scope: computers keep finitely many digits of a "
@@ -38,7 +38,6 @@ CAVEATS = (
 
 WHOLE_CURVE = "the whole privacy curve"
 PART_OF_CURVE = "epsilon and delta or a Rényi curve, because no more is known: the true number may be far less"
-LARGE_DELTA = 0.01  # too large for any data set of 100 units and more
 
 PROMISE = (
     "A condition is a promise about every data set that the run might have had, not about this run alone. That it was "
@@ -126,7 +125,10 @@ class Statement:
         ]
         said = {**said, "caveats": [*standing, *said["caveats"]]}
         self._fields = {**_guarantee(ledger, delta), **_main(ledger), **_record(ledger), **said}
-        self._fields |= verdict(self._fields)
+        weighed = verdict({**fields, **self._fields})
+        self._fields |= {"verdict": weighed.word, "verdict_warnings": list(weighed.warnings)}
+        if not weighed.guaranteed:
+            self._fields |= dict.fromkeys(RISK)
         for name, value in fields.items():
             if name in self._fields:
                 raise ValueError(f"{name!r} is a field that the statement takes from the ledger.")

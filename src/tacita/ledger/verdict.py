@@ -1,51 +1,76 @@
-"""The verdict of a statement in one word, and what the guarantee lets an attacker guess."""
+"""The verdict of a statement: the one place that weighs what is guaranteed, for programs, for people and for badges."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 NEXT_TO_NOTHING = 20.0  # from this epsilon on, the statement calls its promise by this name
+LARGE_DELTA = 0.01  # too large for any data set of 100 units and more
+NOTHING_LEARNED = "NOTHING LEARNED"  # how the headline of such a model begins
 RISK = ("attack_accuracy", "attack_accuracy_from", "gdp_mu")  # follow from the whole privacy curve
-BUT_NEXT_TO_NOTHING = ", but epsilon promises next to nothing"
 
 
-def verdict(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Sum the guarantee up for programs, and take the risk away where nothing is guaranteed."""
-    epsilon = fields["conditional_epsilon"] if fields["conditions"] else fields["epsilon"]
-    if not fields["ledger_verified"]:
-        found = "ledger not intact"
-    elif epsilon is None or not fields["secure_randomness"] or not (fields["sessions"] or fields["shares"]):
-        found = "not private"
-    else:
-        found = "private model" if exact_score(fields) else "private"
-        found += " under conditions" if fields["conditions"] else ""
-        found += ", exact score" if exact_score(fields) else ""
-    guaranteed = epsilon is not None and found.startswith("private")
-    return {"verdict": found, **(dict.fromkeys(RISK) if not guaranteed else {name: fields[name] for name in RISK})}
+@dataclass(frozen=True)
+class Verdict:
+    """What a statement comes to.
+
+    Attributes:
+        word: "private", "private under conditions", "private model, exact score", "private model under conditions,
+            exact score", "not private", or "ledger not intact".
+        warnings: What stands beside "private" in every view, however short.
+    """
+
+    word: str
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def guaranteed(self) -> bool:
+        """Whether there is a guarantee, if only under conditions."""
+        return self.word.startswith("private")
+
+    @property
+    def good(self) -> bool:
+        """Whether a badge may be green: private, and nothing to say beside it."""
+        return self.word == "private" and not self.warnings
+
+    def in_words(self, word: str = "") -> str:
+        """Return the verdict for people; ``word`` says it otherwise than :attr:`word`."""
+        return (word or self.word) + (f", but {' and '.join(self.warnings)}" if self.warnings else "")
 
 
-def promises_next_to_nothing(fields: Mapping[str, Any]) -> bool:
-    """Return whether a guarantee, under its conditions if it has any, has so large an epsilon that it is one in name.
+def verdict(fields: Mapping[str, Any]) -> Verdict:
+    """Weigh the fields of a statement: the ledger, the noise, epsilon, delta, conditions, and what is outside of it.
 
     Example:
-        >>> promises_next_to_nothing({"epsilon": 500.0}), promises_next_to_nothing({"epsilon": 8.0})
-        (True, False)
+        >>> fields = {"epsilon": 500.0, "delta": 1e-6, "sessions": [{}], "ledger_verified": True}
+        >>> fields["secure_randomness"] = True  # no seed
+        >>> verdict(fields).in_words(), verdict(fields).good
+        ('private, but epsilon promises next to nothing', False)
+        >>> verdict({**fields, "epsilon": 1.0}).good, verdict({**fields, "epsilon": 1.0, "delta": 0.1}).in_words()
+        (True, 'private, but delta is so large that whole records may be published')
     """
-    epsilon = fields.get("conditional_epsilon") if fields.get("conditions") else fields.get("epsilon")
-    return isinstance(epsilon, int | float) and epsilon >= NEXT_TO_NOTHING
+    conditions, exact = bool(fields.get("conditions")), exact_score(fields)
+    epsilon = fields.get("conditional_epsilon" if conditions else "epsilon")
+    if not fields.get("ledger_verified"):
+        return Verdict("ledger not intact")
+    held = fields.get("secure_randomness") is True and (fields.get("sessions") or fields.get("shares"))
+    if not held or not isinstance(epsilon, int | float):
+        return Verdict("not private")
+    word = "private model" if exact else "private"
+    word += " under conditions" * conditions + ", exact score" * exact
+    warnings = {
+        "epsilon promises next to nothing": epsilon >= NEXT_TO_NOTHING,
+        "delta is so large that whole records may be published": _is_large(fields.get("delta"), fields.get("rows")),
+        "nothing was learned": str(fields.get("headline") or "").startswith(NOTHING_LEARNED),
+    }
+    return Verdict(word, tuple(words for words, holds in warnings.items() if holds))
 
 
-def verdict_in_words(fields: Mapping[str, Any]) -> str:
-    """Return the verdict for people, who are told beside "private" of an epsilon that promises next to nothing.
-
-    Example:
-        >>> verdict_in_words({"verdict": "private", "epsilon": 500.0})
-        'private, but epsilon promises next to nothing'
-        >>> verdict_in_words({"verdict": "private", "epsilon": 1.0})
-        'private'
-    """
-    found = str(fields.get("verdict", "-"))
-    vacuous = found.startswith("private") and promises_next_to_nothing(fields)
-    return f"{found}{BUT_NEXT_TO_NOTHING if vacuous else ''}"
+def _is_large(delta: Any, rows: Any) -> bool:
+    """Return whether a method that publishes records with probability ``delta`` would be expected to publish one."""
+    value = rows.get("value") if isinstance(rows, Mapping) else None
+    known = value if isinstance(value, int | float) else 0
+    return not isinstance(delta, int | float) or delta >= LARGE_DELTA or delta * known >= 1
 
 
 def exact_score(fields: Mapping[str, Any]) -> bool:

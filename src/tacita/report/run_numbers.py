@@ -16,6 +16,7 @@ from tacita.errors import LedgerError, UnsupportedEventError
 from tacita.ledger import Ledger
 from tacita.ledger.sections import PUBLIC_LOSSES
 from tacita.ledger.statement import main_session
+from tacita.ledger.verdict import Verdict, verdict
 from tacita.report.one_run import allowed
 from tacita.report.run_audit import RunAudit
 from tacita.runs.sealed_run import LEDGER, SealedRun
@@ -96,7 +97,12 @@ class RunNumbers:
     @property
     def guaranteed(self) -> bool:
         """Whether anything is: nothing was changed or refuted, and the verdict is private, if only under conditions."""
-        return not self.faults and not self.refuted and str(self.fields.get("verdict")).startswith("private")
+        return not self.faults and not self.refuted and self.verdict.guaranteed
+
+    @property
+    def verdict(self) -> Verdict:
+        """What the statement comes to, if nothing was changed or refuted."""
+        return verdict(self.fields)
 
     def most_true_positives(self, rates: np.ndarray) -> np.ndarray:
         """Return the largest true positive rate of any attack at each false positive rate.

@@ -6,7 +6,6 @@ from typing import Any
 
 from tacita.ledger.sections import GIVEN, other_runs_in_words, rows_in_words
 from tacita.ledger.text_lines import names_in_words, right_in_words, rounded_up, score_in_words
-from tacita.ledger.verdict import BUT_NEXT_TO_NOTHING, promises_next_to_nothing
 from tacita.report.html_page import bullets, facts, page, table
 from tacita.report.run_audit import ANOTHER, UNSEALED, RunAudit
 from tacita.report.run_charts import RunChart, charts_of, score_chart, with_own_ids
@@ -108,7 +107,7 @@ def _mapping(value: Any) -> dict[str, Any]:
 
 
 def _verdict_box(run: RunNumbers) -> str:
-    accuracy, good = run.fields.get("attack_accuracy"), _verdict(run) == VERDICTS["private"]
+    accuracy, good = run.fields.get("attack_accuracy"), run.guaranteed and run.verdict.good
     risk = (
         f"An attacker who knows all other units and is 50 : 50 before about one unit {right_in_words(accuracy)} "
         f"afterwards, having seen everything that was released{_apart(run)}."
@@ -168,8 +167,7 @@ def _verdict(run: RunNumbers) -> str:
         return "TAMPERED: something was changed since the run was finished"
     if run.refuted:
         return REFUTED
-    said = VERDICTS.get(str(run.fields.get("verdict")), "no verdict was stated")
-    return f"{said}{BUT_NEXT_TO_NOTHING}" if run.guaranteed and promises_next_to_nothing(run.fields) else said
+    return run.verdict.in_words(VERDICTS[run.verdict.word])
 
 
 def _epsilon(run: RunNumbers) -> str:

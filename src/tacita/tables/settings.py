@@ -116,7 +116,8 @@ class TableSettings:
     """How neighbouring tables differ; add_or_remove_one by default."""
 
     allow_large_delta: Annotated[bool, PRIVACY] = False
-    """Accept a delta at or above 1 / rows, which is refused if the number of rows is public."""
+    """Accept a delta of 0.01 or more, or at or above 1 / rows if the number of rows is public. No such run is called
+    private without saying so."""
 
     hardened: Annotated[bool | Literal["rounded", "discrete"] | None, PRIVACY] = None
     """Close attacks on floating-point noise; give it alone, or with the kind of noise, rounded or discrete."""
@@ -348,11 +349,14 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def check_delta(delta: float, rows: int | None, allow_large: bool) -> None:
-    """Refuse a delta at or above 1 / (public number of rows), which would allow publishing a whole row."""
-    if rows is not None and delta >= 1 / rows and not allow_large:
+    """Refuse a delta at or above 1 / (public number of rows) or 0.01, which would allow publishing a whole row."""
+    from tacita.ledger.verdict import LARGE_DELTA
+
+    most, known = (LARGE_DELTA, "") if rows is None or rows * LARGE_DELTA < 1 else (1 / rows, "1 / rows = ")
+    if delta >= most and not allow_large:
         raise ValueError(
-            f"delta must be below 1 / rows = {1 / rows:.3g}, got {delta:g}: at that delta a whole row may be "
-            "published. Choose a smaller one, or pass --allow-large-delta."
+            f"delta must be below {known}{most:.3g}, got {delta:g}: at that delta a whole row may be published. "
+            "Choose a smaller one, or pass --allow-large-delta."
         )
 
 

@@ -12,8 +12,10 @@ from typing import Any
 
 from tacita.runs.run_facts import tacita_version
 
-WORDS = frozenset({"accountant", "assumptions", "attack_accuracy_from", "caveats", "disclaimers", "sampler"})
-ADDED = frozenset({"attack_accuracy_from", "gdp_mu"})  # statements of 0.1 do not have them
+WORDS = frozenset(
+    {"accountant", "assumptions", "attack_accuracy_from", "caveats", "disclaimers", "sampler", "verdict_warnings"}
+)
+ADDED = frozenset({"attack_accuracy_from", "gdp_mu", "verdict_warnings"})  # statements of 0.1 do not have them
 UPPER_BOUNDS = frozenset(
     {
         "attack_accuracy",

@@ -10,6 +10,7 @@ from typing import Any
 
 from tacita.ledger import Ledger, Statement, statement
 from tacita.ledger.text_lines import names_in_words
+from tacita.ledger.verdict import NOTHING_LEARNED
 from tacita.tables import rules, run_list
 from tacita.tables.disclosure import FILES_POLICY, columns_field, not_anonymised
 from tacita.tables.plan import TablePlan
@@ -191,17 +192,17 @@ def headline(preprocessing: Preprocessing) -> str | None:
     if not preprocessing.constant:
         return None
     if encoder.task == "regression":
-        return "NOTHING LEARNED: no column stood out of the noise, so that the prediction is a constant."
+        return f"{NOTHING_LEARNED}: no column stood out of the noise, so that the prediction is a constant."
     if not encoder.classes:
         return (
-            f"NOTHING LEARNED: no label stood out of the noise, so that every prediction is {UNKNOWN!r}. More rows, a "
-            "larger epsilon, or declared classes (--classes) would help."
+            f"{NOTHING_LEARNED}: no label stood out of the noise, so that every prediction is {UNKNOWN!r}. More rows, "
+            "a larger epsilon, or declared classes (--classes) would help."
         )
     guess = preprocessing.guess
     label = encoder.classes[0] if guess is None else guess[0]
     return (
-        f"NOTHING LEARNED: {'no column' if len(encoder.classes) > 1 else 'no second label'} stood out of the noise, so "
-        f"that the prediction is a constant, the most common label that was bought: {label!r}."
+        f"{NOTHING_LEARNED}: {'no column' if len(encoder.classes) > 1 else 'no second label'} stood out of the noise, "
+        f"so that the prediction is a constant, the most common label that was bought: {label!r}."
     )
 
 
