@@ -1,7 +1,6 @@
 """The choice of the engine that serves a network: made once, before any data is used."""
 
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +17,7 @@ from tacita.gradients.loop import LoopEngine
 from tacita.gradients.probe import ROWS, evaluating, row
 from tacita.gradients.program import ProgramEngine, Programs
 from tacita.gradients.retention import RemembersError
-from tacita.gradients.seeds import seeded
+from tacita.gradients.seeds import generators_kept, seeded
 from tacita.gradients.weighted_sums import round_up, wide
 
 METHODS = ("auto", "program", "loop")
@@ -28,6 +27,9 @@ WAYS_OUT = (
     "takes several times to a hundred times as long, and the guarantee then rests on that code's keeping nothing of a "
     "record, which the statement says."
 )
+
+
+_DRAWS = torch.Tag.nondeterministic_seeded
 
 
 @dataclass(frozen=True)
@@ -202,19 +204,24 @@ class _Precision(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
-        if torch.Tag.nondeterministic_seeded in func.tags:
-            before = torch.get_rng_state()
-            with suppress(RuntimeError):
-                func(*tree_map(_twice, args), **kwargs)
-            after = torch.get_rng_state()
-            torch.set_rng_state(before)
-            found = func(*args, **kwargs)
-            torch.set_rng_state(after)
-        else:
-            found = func(*args, **kwargs)
+        found = self._as_drawn_twice(func, args, kwargs) if _DRAWS in func.tags else func(*args, **kwargs)
         for one in tree_leaves(found):
             if isinstance(one, Tensor) and (one.is_floating_point() or one.is_complex()):
                 self.eps = max(self.eps, torch.finfo(one.dtype).eps)
+        return found
+
+    def _as_drawn_twice(self, func: Any, args: tuple, kwargs: dict) -> Any:
+        """Draw for a record and its copy, and give the record's coins, which depend on how many are drawn."""
+        device = next((one.device for one in tree_leaves(args) if isinstance(one, Tensor)), torch.device("cpu"))
+        with generators_kept(device):
+            found = func(*args, **kwargs)
+        try:
+            both = func(*tree_map(_twice, args), **kwargs)
+        except RuntimeError:
+            return func(*args, **kwargs)
+        for one, twice in zip(tree_leaves(found), tree_leaves(both), strict=True):
+            if isinstance(one, Tensor) and one.ndim and len(twice) == 2 * len(one):
+                one.copy_(twice[: len(one)])
         return found
 
 
