@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations
 
+from tacita.errors import UnsupportedModuleError
 from tacita.gradients import NetworkSource
 from tacita.gradients.ghost import lstm_steps
 
@@ -138,9 +139,9 @@ def test_a_loss_that_differentiates_through_the_steps_is_served_by_the_loop():
         return slope.square().mean(dim=(1, 2))
 
     data = torch.randn(ROWS, STEPS, WIDTH)
-    with pytest.warns(UserWarning, match="each record gets its own"):
-        source = NetworkSource(Net(last), penalised, (data,))
-    assert source.method == "loop"
+    with pytest.raises(UnsupportedModuleError, match='or pass method="loop"'):
+        NetworkSource(Net(last), penalised, (data,))
+    assert NetworkSource(Net(last), penalised, (data,), method="loop").method == "loop"
 
 
 def test_what_the_steps_do_not_serve():
