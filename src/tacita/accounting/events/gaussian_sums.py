@@ -15,7 +15,7 @@ import numpy as np
 
 from tacita.accounting import _renyi
 from tacita.accounting._fixed_size_renyi import fixed_size_divergences
-from tacita.accounting._line_pairs import EnvelopePair, MixturePair, ReplacedPair
+from tacita.accounting._pairs import EnvelopePair, MixturePair, ReplacedPair
 from tacita.accounting.events.event import Event, NoiseSettings, over_noise, reals
 from tacita.accounting.events.guarantee import Guarantee, gaussian, known_mu
 from tacita.accounting.events.mixtures import UNAMPLIFIED_RATIO, Mixture, mixture_guarantee, row_chances

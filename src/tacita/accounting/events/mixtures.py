@@ -13,7 +13,7 @@ from scipy.stats import binom
 
 from tacita import _validate
 from tacita.accounting import _renyi
-from tacita.accounting._line_pairs import MixturePair
+from tacita.accounting._pairs import MixturePair
 from tacita.accounting.events.event import Event, NoiseSettings, over_noise, reals
 from tacita.accounting.events.guarantee import Guarantee, gaussian, known_mu, no_guarantee
 from tacita.errors import UnsupportedEventError
