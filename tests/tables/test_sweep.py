@@ -72,7 +72,7 @@ def test_its_config_runs_again_and_a_finished_one_is_refused(sweeping, table):
     assert again == sweeping()
     with pytest.raises(ResumeError, match="output must be a new or an empty folder"):
         sweep_table(again)
-    with pytest.raises(ValueError, match=r"sweep is for tacita\.selection\.sweep_table"):
+    with pytest.raises(ValueError, match=r"sweep is for tacita\.tables\.sweep_table"):
         train_table(again)
 
 
