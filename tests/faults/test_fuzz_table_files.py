@@ -25,8 +25,8 @@ from safetensors.torch import load_file
 import tacita
 from tacita.errors import DataStructureError
 from tacita.tables import TableSettings, check_run, read_table, train_table
+from tacita.tables.models import Preprocessing
 from tacita.tables.predict import predict_file
-from tacita.tables.preprocessing import Preprocessing
 from tacita.tables.readers import FileFormat
 from tacita.tables.table_model import as_table
 from tests.conftest import table_text

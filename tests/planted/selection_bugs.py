@@ -10,24 +10,11 @@ from tacita.accounting import ComposedEvent, RepeatAndSelectEvent, WorstOfEvent,
 from tacita.ledger import Session
 from tacita.random import Key, Randomness
 from tacita.runs.folder import RunFolder
-from tacita.tables import (
-    Grid,
-    NumberOfRuns,
-    best_of,
-    choose,
-    number_of_runs,
-    resume,
-    run_cost,
-    run_list,
-    sweep,
-    table_run,
-    trials,
-)
-from tacita.tables import (
-    selection_text as statement_text,
-)
+from tacita.tables import best_of, choose, number_of_runs, run_cost, run_list, selection_text, sweep, train
+from tacita.tables.best_of import WorkingFolder
+from tacita.tables.grid import Grid
+from tacita.tables.number_of_runs import NumberOfRuns
 from tacita.tables.settings import TableSettings
-from tacita.tables.working_folder import WorkingFolder
 from tests.planted.plant import bug, put, reform, swap
 
 LAW = "tests/tables/test_number_of_runs.py::"
@@ -218,13 +205,13 @@ def the_free_score_is_too_loud():
 @bug(16, caught_by=[CHOOSE + "test_values_are_clamped_and_noise_has_the_stated_scale"])
 def the_score_has_no_noise():
     """Runs are compared by the exact score."""
-    put(trials, "_noise", lambda session: {trials.SCORE: 0.0})
+    put(choose, "_noise", lambda session: {choose.SCORE: 0.0})
 
 
 @bug(16, caught_by=[CHOOSE + "test_values_are_clamped_and_noise_has_the_stated_scale"])
 def a_record_votes_without_bound():
     """A record's value is not clamped before it enters the score."""
-    put(trials.Tensor, "clamp", lambda self, *bounds: self)
+    put(choose.Tensor, "clamp", lambda self, *bounds: self)
 
 
 @bug(16, caught_by=[CHOICE + "test_the_ledger_tells_nothing_of_the_number"])
@@ -250,14 +237,14 @@ def the_ledger_counts_the_runs():
 @bug(16, caught_by=[CHOOSE + "test_the_number_of_runs_comes_out_nowhere", SWEEP + "test_the_number_of_runs_is_nowhere"])
 def the_statement_tells_the_number():
     """The statement says how many runs were made."""
-    keep, said, made = WorkingFolder.record, statement_text.field_of, []
+    keep, said, made = WorkingFolder.record, selection_text.field_of, []
 
     def counted(self, found):
         keep(self, found)
         made.append(self.done)
 
     put(WorkingFolder, "record", counted)
-    put(statement_text, "field_of", lambda *args, **kwargs: {**said(*args, **kwargs), "runs": made[-1] if made else 0})
+    put(selection_text, "field_of", lambda *args, **kwargs: {**said(*args, **kwargs), "runs": made[-1] if made else 0})
 
 
 @bug(16, caught_by=[SWEEP + "test_the_number_of_runs_is_nowhere"])
@@ -345,19 +332,19 @@ def what_was_registered_before_is_forgotten():
 )
 def another_budget_s_winner():
     """A working folder is gone on with under whatever budget and ledger: its runs come out at the wrong price."""
-    put(resume, "check_resumable", lambda ledger, event, settings, folder, key_found: None)
+    put(choose, "check_resumable", lambda ledger, event, settings, folder, key_found: None)
 
 
 @bug(16, caught_by=[CHOOSE + "test_another_selection_is_not_continued[changes8-ledger.jsonl]"])
 def other_records_score_the_rest():
     """An interrupted selection goes on with other records to score: a winner by two measures."""
-    put(resume, "bind", lambda run, settings, held_out: settings)
+    put(choose, "bind", lambda run, settings, held_out: settings)
 
 
 @bug(16, caught_by=[CHOOSE + "test_another_selection_is_not_continued[changes9-ledger.jsonl]"])
 def only_row_numbers_are_bound():
     """Of the records that score only their numbers are held against those that the selection began with."""
-    put(resume, "data_parts", lambda dataset, key: iter(()))
+    put(best_of, "data_parts", lambda dataset, key: iter(()))
 
 
 @bug(caught_by=[CHOOSE + "test_a_folder_of_somebody_else_is_refused_untouched"])
@@ -375,14 +362,14 @@ def everything_in_the_folder_is_removed():
 @bug(16, caught_by=[SWEEP + "test_another_step_size_does_not_go_on_with_a_sweep"])
 def a_sweep_goes_on_with_another_step_size():
     """The step size is not part of what an interrupted sweep is held against."""
-    bound = table_run.bound_settings
+    bound = train.bound_settings
     swap(bound, lambda settings: {name: value for name, value in bound(settings).items() if name != "lr"})
 
 
 @bug(16, caught_by=[SWEEP + "test_another_test_file_does_not_go_on_with_a_sweep"])
 def a_sweep_goes_on_with_another_test_file():
     """The file that ranks the runs is not part of what an interrupted sweep is held against."""
-    bind = table_run.bind_to_input
+    bind = train.bind_to_input
     swap(bind, lambda run, settings, source: bind(run, replace(settings, test_file=None), source))
 
 
@@ -395,13 +382,13 @@ def a_refusal_tells_what_was_drawn():
 @bug(16, caught_by=[WORDS + "test_the_printed_chance_is_not_below_the_true_one"])
 def the_chance_is_rounded_down():
     """The chance that time tells the number of runs is printed rounded to the nearest."""
-    put(statement_text, "_chance_up", lambda chance: f"{chance:.2g}")
+    put(selection_text, "_chance_up", lambda chance: f"{chance:.2g}")
 
 
 @bug(73, caught_by=[WORDS + "test_a_score_that_chose_the_run_is_said_to_be_too_good"])
 def the_winners_score_is_not_qualified():
     """Nobody says that the score of the winner of several runs is too good on average."""
-    whole = statement_text.caveats
+    whole = selection_text.caveats
     swap(whole, lambda sweep, said: [one for one in whole(sweep, said) if "on average" not in one])
 
 

@@ -12,7 +12,7 @@ from tacita.ledger import statement_text
 from tacita.ledger.verdict import exact_score, verdict
 from tacita.report import run_charts, run_page
 from tacita.report.run_numbers import RunNumbers
-from tacita.tables import run_list, statement_versions
+from tacita.tables import run_check, run_list
 from tests.planted.plant import bug, put, swap
 
 ATTACK = "tests/accounting/test_attack_accuracy.py::"
@@ -127,24 +127,24 @@ OTHER_VERSION = "tests/tables/test_table_statement.py::test_other_"
 @bug(65, caught_by=[OTHER_VERSION + "numbers_are_no_words_of_another_version"])
 def any_epsilon_of_another_version_is_believed():
     """Of a statement that names another version, bounds need not follow from the ledger."""
-    whole = statement_versions._reworded
+    whole = run_check._reworded
 
     def believed(name, stated, again):
-        return name in statement_versions.UPPER_BOUNDS or whole(name, stated, again)
+        return name in run_check.UPPER_BOUNDS or whole(name, stated, again)
 
-    put(statement_versions, "_reworded", believed)
+    put(run_check, "_reworded", believed)
 
 
 @bug(65, caught_by=["tests/tables/test_table_statement.py::test_a_verdict_under_conditions_stays_one_in_other_words"])
 def conditions_of_a_verdict_are_words():
     """The verdict in a statement of another version may leave out that the guarantee is one under conditions."""
-    put(statement_versions, "CONDITIONAL", "\0")
+    put(run_check, "CONDITIONAL", "\0")
 
 
 @bug(65, caught_by=[OTHER_VERSION + "words_of_the_same_version_or_without_a_seal_are_a_change"])
 def another_version_need_not_be_sealed():
     """A statement that names another version may have other words than its ledger was sealed with."""
-    whole = statement_versions.compare_statements
+    whole = run_check.compare_statements
     swap(whole, lambda stated, again, *, sealed: whole(stated, again, sealed=True))
 
 

@@ -24,7 +24,7 @@ from tacita.gradients.ghost.linear import LinearRule
 from tacita.gradients.ghost.rounding import add_radius, gamma
 from tacita.gradients.ghost.rule import LayerRule
 from tacita.oracles import Line
-from tacita.tables import best_of, budget, released_counts, units
+from tacita.tables import best_of, budget, encoded_rows, histograms
 from tacita.tables.budget import PurchasePlan
 from tacita.testing import bounds
 from tests.planted.plant import bug, put, swap
@@ -146,7 +146,7 @@ def empty_tags_match():
 )
 def texts_one_below_the_threshold():
     """A text whose noisy count is one below the threshold is released."""
-    whole = released_counts.survey_of
+    whole = histograms.survey_of
     swap(whole, lambda *args, threshold, **more: whole(*args, threshold=threshold - 1, **more))
 
 
@@ -182,7 +182,7 @@ def selections_not_remembered():
 @bug(15, caught_by=["tests/tables/test_units.py::test_rows_without_a_person_are_nobodys"])
 def rows_without_a_person_are_one():
     """Rows whose unit is an empty cell are taken for one person, and share a cap."""
-    whole = units._persons
+    whole = encoded_rows._persons
 
     def one(table, unit, missing):
         codes, names = table.column(unit).texts()

@@ -10,19 +10,17 @@ from tacita.tables import (
     budget,
     cells,
     csv_lines,
-    dry_run,
+    encoded_rows,
+    held_out_score,
+    histograms,
     intervals,
-    lean_survey,
-    preprocessing,
+    models,
+    plan,
     purchases,
-    random_rounding,
     readers,
+    score,
     table_statement,
-    task,
-    units,
 )
-from tacita.tables import held_out_score as pipeline_score
-from tacita.tables import score as scores
 from tests.planted.plant import bug, put, swap
 
 READERS = "tests/tables/test_readers.py::"
@@ -80,7 +78,7 @@ def types_inferred_without_noise():
 @bug(18, caught_by=["tests/tables/test_lean_survey.py::test_every_dyadic_bin_is_in_one_coarse_bin"])
 def number_in_two_coarse_bins():
     """A number of a lean survey counts in its coarse bin and in the one beside, and is charged for one."""
-    whole = lean_survey.in_groups
+    whole = histograms.in_groups
 
     def overlapping(bins):
         found = whole(bins)
@@ -162,7 +160,7 @@ def _castable(cell):
 @bug(30, caught_by=[LINES + "test_chunks_are_the_whole_bit_for_bit"])
 def held_out_by_the_same_coins_in_each_chunk():
     """The coins that hold rows out are thrown once, and serve every chunk of the file."""
-    whole = units.held_out
+    whole = encoded_rows.held_out
 
     def forgetful(table, fraction, key, *, first=0, **more):
         return whole(table, fraction, key, **more)
@@ -185,7 +183,7 @@ TASK = "tests/tables/test_task.py::"
 )
 def rows_of_unknown_labels_are_not_scored():
     """A held-out row whose label was not bought is left out of the score."""
-    counts = scores.score_counts
+    counts = score.score_counts
 
     def known_only(encoder, outputs, target, known, labelled, **more):
         return counts(encoder, outputs, target, known, labelled & known, **more)
@@ -196,13 +194,13 @@ def rows_of_unknown_labels_are_not_scored():
 @bug(66, caught_by=[TRUE + "test_the_score_without_noise_counts_them_too"])
 def the_exact_score_leaves_unknown_labels_out():
     """A score outside the guarantee is of the rows alone whose label the model knows."""
-    answers = pipeline_score._answers
+    answers = held_out_score._answers
 
     def known_only(rows):
         target, known, labelled = answers(rows)
         return target, known, labelled & known
 
-    put(pipeline_score, "_answers", known_only)
+    put(held_out_score, "_answers", known_only)
 
 
 @bug(66, caught_by=[INTERVALS + "test_accuracy"])
@@ -254,40 +252,40 @@ ROUNDING = "tests/tables/test_random_rounding.py::"
 @bug(66, caught_by=[INTERVALS + "test_r2_of_many_rows_whatever_the_law", ROUNDING + "test_the_mean_is_kept"])
 def rounded_to_the_nearer_edge():
     """A squared error is counted at the nearer of two numbers, so that the mean of what is counted is another one."""
-    kept = random_rounding.rounded
+    kept = score.rounded
     swap(kept, lambda values, edges, coins: kept(values, edges, np.full_like(coins, 0.5)))
 
 
 @bug(66, caught_by=[ROUNDING + "test_two_coins_keep_the_mean_and_that_of_the_squares"])
 def one_coin_for_a_target():
     """The two roundings of a target share a coin: its mean is kept, and that of its square is too large."""
-    kept = random_rounding.rounded
+    kept = score.rounded
     swap(kept, lambda values, edges, coins: kept(values, edges, np.broadcast_to(coins[:1], coins.shape)))
 
 
 @bug(66, caught_by=["tests/tables/test_train.py::test_a_redone_score_of_a_regression_is_the_same"])
 def rounding_coins_of_the_moment():
     """The coins that round squared errors are thrown anew when a score is counted again."""
-    put(pipeline_score, "_coins", lambda stream, first, rows: np.random.default_rng().random((scores.COINS, rows)))
+    put(held_out_score, "_coins", lambda stream, first, rows: np.random.default_rng().random((score.COINS, rows)))
 
 
 @bug(66, caught_by=[SCORE + "test_errors_are_of_targets_that_are_not_clipped"])
 def errors_of_clipped_targets():
     """Squared errors are taken from targets clipped to the bought bounds: wrong bounds make a good score."""
-    counts = scores._number_counts
-    put(scores, "_number_counts", lambda predicted, target, *more: counts(predicted, np.clip(target, -3, 3), *more))
+    counts = score._number_counts
+    put(score, "_number_counts", lambda predicted, target, *more: counts(predicted, np.clip(target, -3, 3), *more))
 
 
 @bug(66, caught_by=[TRUE + "test_a_constant_model_says_so_first_and_has_no_score"])
 def a_constant_is_scored():
     """A model that is a constant gets a score like any other, and no word."""
-    put(preprocessing.Preprocessing, "constant", property(lambda self: False))
+    put(models.Preprocessing, "constant", property(lambda self: False))
 
 
 @bug(67, caught_by=[TASK + "test_it_is_the_same_in_every_run", TASK + "test_noise_makes_no_regression_of_labels"])
 def task_by_the_larger_noisy_count():
     """The task follows the sign of a noisy difference: noise makes regressions of small tables."""
-    read = task.read_task
+    read = histograms.read_task
 
     def by_sign(counts, noise_std):
         found = read(counts, noise_std)
@@ -312,7 +310,7 @@ def classes_that_were_not_kept_are_not_said():
 @bug(66, caught_by=[TRUE + "test_what_a_label_needs_is_what_it_gets"])
 def the_need_of_a_label_ignores_its_noise():
     """What a label is said to need before anything is spent is not the threshold that it must pass."""
-    words = dry_run.what_survives
+    words = plan.what_survives
     swap(
         words, lambda plan: ["a label needs about 5 rows to be seen" if "label" in one else one for one in words(plan)]
     )

@@ -10,13 +10,18 @@ import numpy as np
 from torch import Tensor
 
 from tacita.tables.encoding import Encoder
-from tacita.tables.refinement import read_refinement, refinement_counts
-from tacita.tables.released_counts import survey_of
+from tacita.tables.histograms import (
+    Survey,
+    read_refinement,
+    read_task,
+    refinement_counts,
+    survey_counts,
+    survey_of,
+    task_counts,
+)
 from tacita.tables.schema import Schema
 from tacita.tables.score import COINS, Score, read_score, score_counts
-from tacita.tables.survey import Survey, survey_counts
 from tacita.tables.table import Table
-from tacita.tables.task import read_task, task_counts
 
 Normals = Callable[[str, int], np.ndarray]  # label, count -> so many standard normals, float64; a label is used once
 

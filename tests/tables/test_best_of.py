@@ -14,9 +14,8 @@ from tacita.errors import LedgerError, ResumeError
 from tacita.ledger import Ledger
 from tacita.random import Key, Randomness
 from tacita.tables import Grid, NumberOfRuns, Sweep
-from tacita.tables.best_of import best_of, register
+from tacita.tables.best_of import RunResult, WorkingFolder, best_of, register
 from tacita.tables.run_cost import selection_event
-from tacita.tables.working_folder import RunResult, WorkingFolder
 
 GRID = Grid({"lr": (0.1, 1.0, 2.0)})
 

@@ -14,8 +14,7 @@ from tacita.accounting.relations import RELATIONS, moved
 from tacita.accounting.sampling_laws import FullBatchLaw, PoissonLaw
 from tacita.tables import PurchasePlan, Schema, Target
 from tacita.tables.budget import NEW_TEXTS, text_threshold
-from tacita.tables.survey import survey_counts
-from tacita.tables.task import task_counts
+from tacita.tables.histograms import survey_counts, task_counts
 from tests.tables.buying import buy_survey
 
 

@@ -18,7 +18,7 @@ from tacita.errors import LedgerError, ResumeError, TacitaError
 from tacita.random import Randomness
 from tacita.runs.sealed_run import SealedRun
 from tacita.tables import NumberOfRuns, check_run, clipped_training, select
-from tacita.tables.trials import RunBudget
+from tacita.tables.choose import RunBudget
 from tests.faults.calls import Stopped, Stopping, watched
 
 GENERATOR = torch.Generator().manual_seed(0)

@@ -11,11 +11,9 @@ from tacita.random import Key
 from tacita.tables import FileFormat, Schema, make_encoder, read_table
 from tacita.tables.cells import SPACES, numbers_of, parse_number
 from tacita.tables.encoded_file import EncodedFile
-from tacita.tables.readers import open_table
-from tacita.tables.refinement import refinement_counts
-from tacita.tables.survey import survey_counts
-from tacita.tables.table_file import TableFile
-from tacita.tables.units import cap_rows, held_out
+from tacita.tables.encoded_rows import cap_rows, held_out
+from tacita.tables.histograms import refinement_counts, survey_counts
+from tacita.tables.readers import TableFile, open_table
 from tests.tables.buying import buy_survey
 
 PIECES = [b"a", b"1.5", b"", b'"', b'""', b",", b",", b",", b" ", b"\t", b"\r", b"\xc3\xa9", b"\xff", b"\xc3", b"\0",
@@ -126,7 +124,7 @@ def twice(request, tmp_path, monkeypatch) -> tuple[TableFile, TableFile]:
         path.write_bytes(gzip.compress(data) if request.param == "csv.gz" else data)
     whole = read_table(path)
     monkeypatch.setattr(lines_module, "BLOCK", 997)
-    monkeypatch.setattr("tacita.tables.parquet_file.ROWS", 41)
+    monkeypatch.setattr("tacita.tables.readers.ROWS", 41)
     many = open_table(path)
     assert len(list(many.chunks())) > 10
     return many, whole

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from tacita.tables import Encoder, Schema, Survey, Target, make_encoder, public_rows
 from tacita.tables.features import CategoryPiece, ClassTarget, NumberPiece, NumberTarget
-from tacita.tables.refinement import bounds
-from tacita.tables.survey import Bin, Facts, bin_bounds
+from tacita.tables.histograms import Bin, Facts, bin_bounds, bounds
 
 STEPS = tuple(Bin(2.0**e, 2.0 ** (e + 1), 250.0) for e in range(4))
 FINE = tuple(Bin(i / 4, (i + 1) / 4, 1000 / 64) for i in range(64))

@@ -5,8 +5,7 @@ import pytest
 from scipy.stats import binom, norm
 
 from tacita.tables import intervals
-from tacita.tables.random_rounding import pairs
-from tacita.tables.score import LARGEST_ERROR, SMALLER_ERROR, _error_edges, _target_edges
+from tacita.tables.score import LARGEST_ERROR, SMALLER_ERROR, _error_edges, _target_edges, pairs
 
 DRAWS = 3000
 NOISES = (1.0, 2.0, 5.0, 20.0)

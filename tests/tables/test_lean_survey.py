@@ -9,9 +9,21 @@ import torch
 from tacita.tables import Schema
 from tacita.tables.cells import NUMBER
 from tacita.tables.features import CLAMP
-from tacita.tables.lean_survey import GROUPS, in_groups, read_lean, read_scales, window
-from tacita.tables.refinement import bounds
-from tacita.tables.survey import BINS, LOW, ZERO, cut, dyadic_bins, mean_and_std, survey_counts
+from tacita.tables.histograms import (
+    BINS,
+    GROUPS,
+    LOW,
+    ZERO,
+    bounds,
+    cut,
+    dyadic_bins,
+    in_groups,
+    mean_and_std,
+    read_lean,
+    read_scales,
+    survey_counts,
+    window,
+)
 
 NOISE = 30.0
 NOTHING = np.zeros(3 + GROUPS)

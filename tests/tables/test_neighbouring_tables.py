@@ -207,7 +207,7 @@ def _raise_on_content(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _warn_of_overflow(monkeypatch: pytest.MonkeyPatch) -> None:
-    deal = task_module.TableTask.deal
+    deal = task_module.TableTask.cap_units
 
     def leaky(self: Any, test: Any) -> Any:
         np.array([float(self.source.table.num_rows - 90)]) / np.array([0.0])  # 0 / 0 says another thing than 1 / 0

@@ -7,9 +7,8 @@ import pytest
 from tacita.accounting import epsilon
 from tacita.ledger import Ledger
 from tacita.mechanisms import CalibratedGaussian
-from tacita.tables.column_specs import CategorySpec, NumberSpec
 from tacita.tables.plan import TablePlan
-from tacita.tables.schema import Schema, Target
+from tacita.tables.schema import CategorySpec, NumberSpec, Schema, Target
 from tacita.tables.source import TableSource
 from tacita.tables.table import NumberColumn, Table, TextColumn
 

@@ -75,7 +75,7 @@ def test_parquet_goes_through_memory_piece_by_piece(model, table, monkeypatch, o
     pyarrow.parquet.write_table(cells, "new.parquet", row_group_size=90)
     predict_file(model, "new.parquet", output)
     whole, pieces = _read(output), []
-    monkeypatch.setattr("tacita.tables.parquet_file.ROWS", 37)
+    monkeypatch.setattr("tacita.tables.readers.ROWS", 37)
     monkeypatch.setattr(predict_module, "ROWS", 50)
     replace = predict_module.replace_in_pieces
     monkeypatch.setattr(

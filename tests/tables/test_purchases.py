@@ -13,7 +13,7 @@ from tacita.ledger import Ledger
 from tacita.oracles.line import Line
 from tacita.random import Randomness
 from tacita.tables import train_table
-from tacita.tables.purchases import buy
+from tacita.tables.purchases import release_counts
 
 COUNTS = {
     "bins": torch.arange(1000, dtype=torch.float64).view(10, 100),
@@ -29,7 +29,7 @@ def session():
 
 
 def test_every_count_gets_noise_std_times_its_own_normal_and_is_rounded(session):
-    bought = buy(session, COUNTS, 13.7, Randomness.insecure(0))
+    bought = release_counts(session, COUNTS, 13.7, Randomness.insecure(0))
     draws = (
         Randomness.insecure(0).key.stream(session.id, "noise", 0, "histograms").normals((1012,), dtype=torch.float64)
     )
@@ -42,16 +42,16 @@ def test_every_count_gets_noise_std_times_its_own_normal_and_is_rounded(session)
 
 
 def test_floating_point_noise_leaves_no_trace(session):
-    bought = buy(session, COUNTS, 13.7, Randomness.insecure(0))
+    bought = release_counts(session, COUNTS, 13.7, Randomness.insecure(0))
     assert all((noisy == np.rint(noisy)).all() for noisy in bought.values())
 
 
 def test_the_same_counts_are_released_again_and_others_never(session):
-    first = buy(session, COUNTS, 13.7, Randomness.insecure(0))
-    again = buy(session, COUNTS, 13.7, Randomness.insecure(0))
+    first = release_counts(session, COUNTS, 13.7, Randomness.insecure(0))
+    again = release_counts(session, COUNTS, 13.7, Randomness.insecure(0))
     assert all(np.array_equal(first[label], again[label]) for label in COUNTS)
     with pytest.raises(ResumeError, match="other counts"):
-        buy(session, {**COUNTS, "bins": COUNTS["bins"] + 1}, 13.7, Randomness.insecure(0))
+        release_counts(session, {**COUNTS, "bins": COUNTS["bins"] + 1}, 13.7, Randomness.insecure(0))
     assert session.queries_made == 1
 
 

@@ -2,9 +2,16 @@ import numpy as np
 import pytest
 
 from tacita.tables import Schema, Target, refined_columns
-from tacita.tables.refinement import FINE_BINS, bounds, read_refinement, refinement_counts
-from tacita.tables.released_counts import survey_of, target_facts
-from tacita.tables.survey import ZERO, survey_counts
+from tacita.tables.histograms import (
+    FINE_BINS,
+    ZERO,
+    bounds,
+    read_refinement,
+    refinement_counts,
+    survey_counts,
+    survey_of,
+    target_facts,
+)
 from tests.tables.buying import buy_refinement, buy_survey
 
 

@@ -1,5 +1,6 @@
 """Public rules: the page says what the code does, and what is given is never overridden."""
 
+import importlib
 import re
 from pathlib import Path
 
@@ -11,11 +12,23 @@ from tacita.tables.encoding import Encoder
 from tacita.tables.features import ClassTarget, NumberTarget
 
 PAGE = (Path(__file__).parents[2] / "docs" / "defaults.md").read_text(encoding="utf-8")
+ROWS = re.findall(r"^\| `([a-z_]+)\.(\w+)` \| (\S+) \|", PAGE, flags=re.MULTILINE)
 CLASSES = Encoder(pieces=(), missing=(), target=ClassTarget(column="y", classes=("a", "b")))
 NUMBER = msgspec.structs.replace(CLASSES, target=NumberTarget(column="y", lower=0.0, upper=1.0, centre=0.5, scale=1.0))
 
 
-def test_the_page_says_what_the_code_does() -> None:
+@pytest.mark.parametrize(("module", "name", "value"), ROWS)
+def test_the_page_says_what_the_code_does(module, name, value) -> None:
+    assert getattr(importlib.import_module(f"tacita.tables.{module}"), name) == float(value)
+
+
+def test_no_default_is_left_out_of_the_page() -> None:
+    stated = {name for module, name, _ in ROWS if module == "rules"}
+    assert stated == {name for name, value in vars(rules).items() if name.isupper() and isinstance(value, int | float)}
+    assert len(ROWS) >= 25
+
+
+def test_the_page_says_what_networks_get() -> None:
     stated = dict(re.findall(r"^\| `NETWORK\.(\w+)` \| (\S+) \|", PAGE, flags=re.MULTILINE))
     assert {name: float(value) for name, value in stated.items()} == vars(rules.NETWORK)
     lr = rules.NETWORK_LR
@@ -33,6 +46,8 @@ def test_what_is_given_is_kept_and_what_is_chosen_is_said(settings, model: str) 
 
 
 def test_step_sizes(settings) -> None:
+    assert rules.curved_learning_rate("regression", 2.0, 1) == 0.5
+    assert rules.curved_learning_rate("regression", 2.0, 199) == 0.01
     many = 1e6
     assert rules.learning_rate(settings(lr=0.3), CLASSES, 10) == 0.3
     assert rules.learning_rate(settings(), CLASSES, many) == 0.5

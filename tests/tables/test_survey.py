@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from tacita.errors import DataStructureError
 from tacita.tables import FileFormat, Schema, read_table
 from tacita.tables.cells import NUMBER
-from tacita.tables.column_specs import CategorySpec
-from tacita.tables.survey import (
+from tacita.tables.histograms import (
     BINS,
     ZERO,
     Bin,
@@ -23,6 +22,7 @@ from tacita.tables.survey import (
     read_survey,
     survey_counts,
 )
+from tacita.tables.schema import CategorySpec
 
 CELL = st.one_of(
     st.sampled_from(

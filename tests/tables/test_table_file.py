@@ -7,8 +7,7 @@ from pyarrow import parquet
 
 from tacita.errors import DataStructureError
 from tacita.tables import predict as predict_module
-from tacita.tables.readers import FileFormat, open_table
-from tacita.tables.table_file import one_ahead, places
+from tacita.tables.readers import FileFormat, one_ahead, open_table, places
 
 
 def test_the_items_come_in_their_order_and_none_twice():

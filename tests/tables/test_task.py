@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tacita.tables import Schema, Target
-from tacita.tables.task import FLIP, read_task, task_counts
+from tacita.tables.histograms import FLIP, read_task, task_counts
 
 NOISE = 17.0
 SCHEMA = Schema(target=Target(column="y"))

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 import tacita
-import tacita.tables.table_oracle as oracle_module
+import tacita.tables.table_task as oracle_module
 import tacita.tables.table_task as task_module
 from tacita.errors import ResumeError
 from tacita.random import Randomness

@@ -9,11 +9,11 @@ import pytest
 import tacita
 from tacita.random import Randomness
 from tacita.tables import check_run, train_table
-from tacita.tables.dry_run import plan_in_words, what_survives
 from tacita.tables.plan import TablePlan
 from tacita.tables.source import declared_schema, open_source
 from tacita.tables.table_statement import UNKNOWN
 from tacita.tables.table_task import TableTask
+from tacita.tables.train import plan_in_words, what_survives
 
 HEAD = "x,y,label\n"
 

@@ -135,8 +135,8 @@ def check(
     """
     import msgspec
 
-    from tacita.tables.checking import check as look
     from tacita.tables.csv_lines import FileFormat
+    from tacita.tables.findings import check as look
     from tacita.tables.readers import read_table
     from tacita.tables.schema import Schema, Target
 

@@ -12,7 +12,7 @@ from rich.table import Table
 from tacita.errors import TacitaError
 
 if TYPE_CHECKING:
-    from tacita.tables.overview import RunOverview
+    from tacita.tables.run_check import RunOverview
 
 CHANGED = 1
 NOT_VERIFIED = "not verified"
@@ -28,7 +28,7 @@ def list_runs(folder: str = ".", /) -> int:
     Args:
         folder: Folder that holds the folders of runs; the current one by default.
     """
-    from tacita.tables.overview import runs_in
+    from tacita.tables.run_check import runs_in
 
     found = list(runs_in(folder))
     if not found:
@@ -52,7 +52,7 @@ def show_run(run: str, /, *, json: Annotated[bool, FLAG] = False) -> int:
     """
     from tacita.runs.sealed_run import STATEMENT
     from tacita.tables import check_run
-    from tacita.tables.overview import overview_of
+    from tacita.tables.run_check import overview_of
 
     found = overview_of(run)
     if found is None:

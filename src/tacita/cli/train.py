@@ -74,7 +74,7 @@ def train(
     given["about"] = {name: value for name, value in asdict(about).items() if value is not None}
     chosen = _settings(given, config, trust_code=trust_code)
     if dry_run:
-        from tacita.tables.dry_run import plan_in_words
+        from tacita.tables.train import plan_in_words
 
         print(plan_in_words(chosen), end="")
     else:

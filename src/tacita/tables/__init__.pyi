@@ -1,32 +1,28 @@
 """The names of the room, and the module that each comes from; ``__init__.py`` imports it when it is first used."""
 
 from .budget import PurchasePlan
-from .checking import Report, check
-from .choose import Selection, Winner, clipped_training, select
+from .choose import Selection, Trial, Winner, clipped_training, select
 from .csv_lines import FileFormat
 from .drafting import draft
+from .encoded_rows import cap_rows, held_out
 from .encoder_rules import make_encoder, public_rows
 from .encoding import Encoded, Encoder
 from .extraction import scattering
+from .findings import Report, check
 from .grid import Grid, Sweep
+from .histograms import Survey, refined_columns
 from .number_of_runs import NumberOfRuns
 from .predict import predict_file
 from .readers import read_table
-from .refinement import refined_columns
 from .run_check import Checked, check_run
 from .schema import Schema, Target
 from .score import Score
 from .settings import TableSettings
-from .survey import Survey
 from .sweep import sweep_table
 from .table import Table
 from .table_model import TableModel, load
-from .table_run import TableRun
-from .train import train_table
-from .trials import Trial
-from .typical_sizes import typical_sizes
-from .units import cap_rows, held_out
-from .wavelets import Scattering
+from .train import TableRun, train_table
+from .wavelets import Scattering, typical_sizes
 
 __all__ = [
     "Checked",

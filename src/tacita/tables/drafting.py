@@ -2,18 +2,104 @@
 
 Kinds are guessed by looking at every row. So the draft holds no value and no bound of the data, says in its first line
 that it is not private, and carries ``reviewed = false``, which training refuses.
+
+The formats of dates in a draft, and the notations that ``tacita check`` tells of, are what the texts of a column could
+be read as by another setting. Training never guesses a notation from the rows.
 """
 
 import json
+import re
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from tacita.tables.cells import DEFAULT_MISSING, MISSING, NUMBER
+from tacita.errors import DataStructureError
+from tacita.tables.cells import DECIMAL_MARKS, DEFAULT_MISSING, MISSING, NUMBER, parse_date, parse_number
 from tacita.tables.csv_lines import FileFormat
-from tacita.tables.notation import DATES, date_formats, require_columns
 from tacita.tables.table import ArrayColumn, Column, Table, TextColumn
 
-MOSTLY = 0.9  # share of the cells that are not missing; a column with so many numbers is a number
+DATES = (
+    "%Y-%m-%d",
+    "%Y-%m-%d %H:%M:%S",
+    "%Y-%m-%dT%H:%M:%S",
+    "%d.%m.%Y",
+    "%d/%m/%Y",
+    "%m/%d/%Y",
+    "%Y/%m/%d",
+    "%d-%m-%Y",
+    "%d.%m.%Y %H:%M",
+    "%d/%m/%Y %H:%M",
+    "%m/%d/%Y %H:%M",
+)
+MOSTLY = 0.9  # of the texts must fit; of the cells that are not missing, for a column to be one of numbers
+MANY = 10  # distinct texts; fewer are as good as categories
+TRIED = 200  # texts
+_DELIMITERS = ";\t|,"
+_MARKS = {".": "point", ",": "comma"}
+_UNIT = r"[^\W\d_]|[$%/\u00b0\u00b2\u00b3\u20ac\u00a3]"  # letters, and signs that units are written with
+_BESIDE = re.compile(rf"(?:(?:{_UNIT}){{1,8}}\.? )?([0-9.,' +-]*[0-9])(?: ?(?:{_UNIT}){{1,8}}\.?)?")
+
+
+def notation(texts: Iterable[str], decimal: str) -> str | None:
+    """Say which notation the distinct texts of a column have, and what to do about it; ``None`` if there is none.
+
+    Example:
+        >>> notation([f"{i},5" for i in range(20)], ".")
+        'numbers with a decimal comma: give --decimal ,'
+        >>> notation([f"{i:02}.12.2024" for i in range(1, 31)], ".")
+        'dates: declare kind = "date" and format = "%d.%m.%Y" in a schema'
+        >>> notation([f"{i} km" for i in range(20)], ".")
+        'numbers with a word or a unit beside them: remove it in the file'
+    """
+    some = _spread(sorted(texts))
+    if len(some) < MANY:
+        return None
+    (other,) = set(DECIMAL_MARKS) - {decimal}
+    if _mostly(parse_number(text, other) is not None for text in some):
+        return f"numbers with a decimal {_MARKS[other]}: give --decimal {other}"
+    if formats := date_formats(some):
+        several = "; more than one format fits" if len(formats) > 1 else ""
+        return f'dates: declare kind = "date" and format = "{formats[0]}" in a schema{several}'
+    found = [_BESIDE.fullmatch(text) for text in some]
+    if _mostly(one is not None and parse_number(one[1], decimal) is not None for one in found):
+        return "numbers with a word or a unit beside them: remove it in the file"
+    return None
+
+
+def date_formats(texts: Sequence[str]) -> list[str]:
+    """Return the formats of :data:`DATES` that most texts have; days up to 12 may leave more than one."""
+    some = _spread(texts)
+    return [one for one in DATES if some and _mostly(parse_date(text, one) is not None for text in some)]
+
+
+def require_columns(names: Sequence[str], delimiter: str) -> None:
+    """Raise ``DataStructureError`` if the names of all columns seem to stand in one, by another delimiter.
+
+    Example:
+        >>> require_columns(["age;income;label"], ",")
+        Traceback (most recent call last):
+        tacita.errors.DataStructureError: data has a single column with the delimiter ',', ...: give --delimiter ';'.
+    """
+    if len(names) != 1:
+        return
+    found = max(_DELIMITERS, key=names[0].count)
+    if found != delimiter and found in names[0]:
+        raise DataStructureError(
+            f"data has a single column with the delimiter {delimiter!r}, and its first line holds another: give "
+            f"--delimiter {found!r}."
+        )
+
+
+def _spread(texts: Sequence[str]) -> Sequence[str]:
+    """Return at most ``TRIED`` of the texts, spread over all of them."""
+    return texts[:: -(-len(texts) // TRIED)] if texts else texts
+
+
+def _mostly(fits: Iterable[bool]) -> bool:
+    fits = list(fits)
+    return sum(fits) >= MOSTLY * len(fits)
+
+
 FEW = 50  # a column of texts with at most so many distinct values looks like a category
 
 _TOP = """\
@@ -61,7 +147,7 @@ def _date_format(column: Column, valid: np.ndarray) -> str | None:
         return DATES[0]
     texts = column.texts()[1] if isinstance(column, TextColumn) else []
     formats = date_formats([text for text in texts if text not in DEFAULT_MISSING])
-    return next((one for one in formats if _mostly(column.numbers(DEFAULT_MISSING, one)[1][valid])), None)
+    return next((one for one in formats if _are_numbers(column.numbers(DEFAULT_MISSING, one)[1][valid])), None)
 
 
 def _guess(column: Column, valid: np.ndarray) -> str:
@@ -72,7 +158,7 @@ def _guess(column: Column, valid: np.ndarray) -> str:
     kinds = column.numbers(DEFAULT_MISSING)[1][valid]
     there = kinds[kinds != MISSING]
     codes, _ = column.texts()
-    if _mostly(kinds):
+    if _are_numbers(kinds):
         return 'kind = "number"\n# lower = 0\n# upper = 1\n'
     return _guess_of_texts(len(there), len(np.unique(codes[valid][kinds != MISSING])))
 
@@ -88,7 +174,7 @@ def _guess_of_texts(cells: int, distinct: int) -> str:
     return 'kind = "text"                        # not used\n'
 
 
-def _mostly(kinds: np.ndarray) -> bool:
+def _are_numbers(kinds: np.ndarray) -> bool:
     """Return whether most cells that are not missing are numbers (or dates)."""
     there = kinds[kinds != MISSING]
     return bool(len(there)) and (there == NUMBER).mean() >= MOSTLY

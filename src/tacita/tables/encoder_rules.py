@@ -9,20 +9,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tacita.tables.column_specs import ArraySpec, CategorySpec, DateSpec, NumberSpec, Spec, as_texts
 from tacita.tables.encoding import Encoder
 from tacita.tables.features import (
+    GROUPS,
     ArrayPiece,
     CategoryPiece,
     ClassTarget,
     NumberPiece,
     NumberTarget,
+    ScatteringPiece,
     evenly_spread,
 )
-from tacita.tables.image_features import GROUPS, ScatteringPiece
-from tacita.tables.refinement import bounds
-from tacita.tables.schema import Schema, Target
-from tacita.tables.survey import Bin, Facts, Survey, mean_and_std
+from tacita.tables.histograms import Bin, Facts, Survey, bounds, mean_and_std
+from tacita.tables.schema import ArraySpec, CategorySpec, DateSpec, NumberSpec, Schema, Spec, Target, as_texts
 
 COVER = 0.9  # a number has few values only if its released values hold this share of the rows
 FEW_VALUES = 12  # a number with at most so many released values gets one-hot features too

@@ -17,9 +17,8 @@ import torch
 from torch import Tensor
 
 from tacita.tables.csv_lines import FileFormat
-from tacita.tables.features import ArrayPiece, CategoryPiece, ClassTarget, NumberPiece, NumberTarget
-from tacita.tables.image_features import ScatteringPiece
-from tacita.tables.strict import strict
+from tacita.tables.features import ArrayPiece, CategoryPiece, ClassTarget, NumberPiece, NumberTarget, ScatteringPiece
+from tacita.tables.schema import strict
 from tacita.tables.table import Table
 
 FORMAT = 1

@@ -13,10 +13,10 @@ from tacita.ledger import Session
 from tacita.random import Randomness, Stream
 from tacita.tables.encoding import Encoded, Encoder
 from tacita.tables.features import NumberTarget
+from tacita.tables.histograms import whole
 from tacita.tables.intervals import LEVEL, ScoreInterval
 from tacita.tables.models import outputs
-from tacita.tables.purchases import buy_blocks
-from tacita.tables.released_counts import whole
+from tacita.tables.purchases import release_blocks
 from tacita.tables.score import COINS, Score, read_score, score_counts
 from tacita.testing.roc import auc
 
@@ -70,7 +70,7 @@ def bought(
     largest: float,
 ) -> dict[str, Any]:
     """Buy the score on held-out rows, and return the statement's fields of it. ``largest`` is that of the counts."""
-    noisy = buy_blocks(session, {block: {block: values} for block, values in counts.items()}, noise_std, randomness)
+    noisy = release_blocks(session, {block: {block: values} for block, values in counts.items()}, noise_std, randomness)
     score = read_score(encoder, noisy, noise_std, largest)
     found = {
         "measure": measure(encoder),

@@ -17,16 +17,16 @@ from tacita.mechanisms import GaussianMechanism, Mechanism, form_of
 from tacita.sampling import PoissonSampler, Sampler, UnitPoissonSampler
 from tacita.tables import rules
 from tacita.tables.budget import SCORE_SHARES, PurchasePlan
-from tacita.tables.refinement import refined_columns
+from tacita.tables.histograms import GROUP_STANDS_OUT, LEAN, Survey, refined_columns
 from tacita.tables.rules import HOLDOUT, Training
 from tacita.tables.settings import TableSettings
 from tacita.tables.source import TableSource
-from tacita.tables.survey import Survey
 
 MakeEvent = Callable[[], Event]
 ROWS, SURVEY, REFINEMENT, TRAIN, SCORE = "rows", "survey", "refinement", "train", "score"
 HELD_OUT, KEPT = 1, 0  # numbers of the parts of the split
 SPLIT = "holdout"
+MANY = 20  # columns; from here on the dry run advises to declare or drop some
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,3 +261,25 @@ class Sessions:
     def spends(self) -> list[Spend]:
         """What the purchases spend; training and score are calibrated beside it."""
         return [Spend(session.event, 1) for session in (self.rows, self.survey, self.refinement) if session is not None]
+
+
+def what_survives(plan: TablePlan) -> list[str]:
+    """Say how many rows a label, a text and the scale of a number need, with the advice that follows."""
+    bought, columns, words = plan.purchases, plan.columns_to_buy, []
+    if plan.buys_rows:
+        words.append(f"the number of rows will be bought to within about {2 * bought.rows_noise_std():.0f}")
+    if plan.buys_target:
+        words.append(f"a label needs about {bought.target_threshold():.0f} rows to be seen")
+    if columns:
+        full, lean = bought.threshold(columns), bought.threshold(columns, histograms=1)
+        scale = GROUP_STANDS_OUT * bought.survey_noise_std(columns, 1)
+        words.append(
+            f"with {columns} columns a text needs about {lean:.0f} rows to be seen ({full:.0f} in a table of "
+            f"{LEAN * full:.0f} rows or more), and a number's scale about {scale:.0f} rows of the same magnitude"
+        )
+        if columns >= MANY:
+            words.append(
+                f"fewer than about {2 * scale:.0f} rows leave nothing of so many columns: declare them in a schema "
+                "(--schema), or leave out those that do not matter (--drop)"
+            )
+    return words

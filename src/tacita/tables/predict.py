@@ -15,9 +15,8 @@ from tacita._files import replace_in_pieces
 from tacita.errors import DataStructureError
 from tacita.tables.csv_lines import FileFormat, blocks
 from tacita.tables.features import NumberTarget
-from tacita.tables.readers import open_table
+from tacita.tables.readers import ROWS, open_table
 from tacita.tables.table import Table
-from tacita.tables.table_file import ROWS
 from tacita.tables.table_model import TableModel
 
 PREDICTION = "prediction"

@@ -16,21 +16,33 @@ from tacita.ledger import Session
 from tacita.mechanisms import GaussianMechanism, Mechanism, RoundedGaussian
 from tacita.oracles.line import Line
 from tacita.random import Randomness
-from tacita.tables.lean_survey import COARSE, in_groups
+from tacita.tables.histograms import (
+    BINS,
+    COARSE,
+    LEAN,
+    RowsAndTask,
+    Survey,
+    Task,
+    in_groups,
+    read_refinement,
+    read_task,
+    refinement_counts,
+    survey_counts,
+    survey_of,
+    target_facts,
+    task_counts,
+    with_scales,
+)
 from tacita.tables.plan import Sessions, TablePlan
-from tacita.tables.refinement import read_refinement, refinement_counts
-from tacita.tables.released_counts import survey_of, target_facts, with_scales
+from tacita.tables.readers import TableFile
 from tacita.tables.schema import Schema
 from tacita.tables.source import TableSource, private_rows
-from tacita.tables.survey import BINS, LEAN, Survey, survey_counts
 from tacita.tables.table import Table
-from tacita.tables.table_file import TableFile
-from tacita.tables.task import RowsAndTask, Task, read_task, task_counts
 
 BLOCK, TARGET = "histograms", "target"
 
 
-def buy(
+def release_counts(
     session: Session,
     counts: Mapping[str, Tensor],
     noise_std: float,
@@ -38,12 +50,12 @@ def buy(
     *,
     contribution: float | None = None,
 ) -> dict[str, np.ndarray]:
-    """Release one block of counts, as :func:`buy_blocks` does."""
+    """Release one block of counts, as :func:`release_blocks` does."""
     added = None if contribution is None else {BLOCK: contribution}
-    return buy_blocks(session, {BLOCK: counts}, {BLOCK: noise_std}, randomness, contribution=added)
+    return release_blocks(session, {BLOCK: counts}, {BLOCK: noise_std}, randomness, contribution=added)
 
 
-def buy_blocks(
+def release_blocks(
     session: Session,
     counts: Mapping[str, Mapping[str, Tensor]],
     noise_std: Mapping[str, float],
@@ -115,7 +127,9 @@ class TablePurchases:
         noise_std = self.plan.purchases.rows_noise_std()
         with private_rows("counting the rows"):
             counts = task_counts(self.table, self.source.schema)
-            return read_task(buy(self.sessions.rows, {"rows": counts}, noise_std, self.randomness)["rows"], noise_std)
+            return read_task(
+                release_counts(self.sessions.rows, {"rows": counts}, noise_std, self.randomness)["rows"], noise_std
+            )
 
     def survey(self, counted: RowsAndTask | None) -> Survey | None:
         """Buy survey and refinement of the columns, over the rows that count; ``None`` if nothing is bought."""
@@ -165,7 +179,7 @@ class TablePurchases:
             label = "target bins" if task == "regression" else "target texts"
             blocks[TARGET] = {label: answers.bins if task == "regression" else answers.texts[0]}
             noise_std[TARGET], added[TARGET] = purchases.target_noise_std(), purchases.contribution(1)
-        noisy = buy_blocks(session, blocks, noise_std, self.randomness, contribution=added)
+        noisy = release_blocks(session, blocks, noise_std, self.randomness, contribution=added)
         # From here on only noisy counts are read; ``counts`` and ``answers`` name the texts, and those below the
         # threshold are never looked at.
         threshold = purchases.threshold(len(columns), histograms) if columns else 0.0
@@ -189,10 +203,10 @@ class TablePurchases:
         if found.lean:
             schema = self.source.schema
             counts = {"bins": survey_counts(self.table, schema, self._columns, lean=True).bins}
-            again = buy(session, counts, noise_std, self.randomness, contribution=added)
+            again = release_counts(session, counts, noise_std, self.randomness, contribution=added)
             return with_scales(found, bins, again["bins"], (found.noise_std, noise_std), schema)
         counts = {"fine bins": refinement_counts(self.table, self.source.schema, found)}
-        again = buy(session, counts, noise_std, self.randomness, contribution=added)
+        again = release_counts(session, counts, noise_std, self.randomness, contribution=added)
         return read_refinement(found, again["fine bins"], noise_std)
 
 

@@ -7,13 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from tacita.error_feedback import BoundedFeedback, Feedback, ReleasedFeedback
-from tacita.tables import defaults
 from tacita.tables.budget import PurchasePlan
 from tacita.tables.encoding import Encoder
 from tacita.tables.settings import TableSettings
 
-HOLDOUT = defaults.HELD_OUT  # share of the rows (or persons) that is held out by coin for the score
-MOMENTUM = defaults.MOMENTUM
+SAMPLE_RATE = 0.1
+PLANNED_QUERIES = 400
+MAX_GRAD_NORM = 2.0
+MOMENTUM = 0.9
+WANDERING = 0.3  # how far noise alone may move a weight of a linear model that no gradient holds back
+HOLDOUT = 0.1  # share of the rows (or persons) that is held out by coin for the score
 ANTI_WINDUP = 10.0  # bound on the error of feedback, in clipping thresholds
 AVERAGE = "half"  # the mean of the last half of the iterates is published
 
@@ -28,7 +31,7 @@ class Rule:
     width: int | None = None
 
 
-LINEAR = Rule(sample_rate=defaults.SAMPLE_RATE, queries=defaults.PLANNED_QUERIES, max_grad_norm=defaults.MAX_GRAD_NORM)
+LINEAR = Rule(sample_rate=SAMPLE_RATE, queries=PLANNED_QUERIES, max_grad_norm=MAX_GRAD_NORM)
 NETWORK = Rule(sample_rate=0.1, queries=400, max_grad_norm=1.0, width=64)
 NETWORK_LR = {"classification": 2.0, "regression": 0.5}  # step size times C
 
@@ -98,9 +101,36 @@ def learning_rate(settings: TableSettings, encoder: Encoder, rows: float) -> flo
         epsilon=settings.epsilon, delta=settings.delta, relation=settings.neighboring_relation
     ).total_mu
     return min(
-        defaults.learning_rate(encoder.task or "", chosen.max_grad_norm, encoder.num_features),
-        defaults.quiet_learning_rate(total_mu, rows, chosen.max_grad_norm, chosen.queries),
+        curved_learning_rate(encoder.task or "", chosen.max_grad_norm, encoder.num_features),
+        quiet_learning_rate(total_mu, rows, chosen.max_grad_norm, chosen.queries),
     )
+
+
+def curved_learning_rate(task: str, max_grad_norm: float, num_features: int) -> float:
+    """Return the step size: 1/C for a classification, min(1/C, 2 / (1 + features)) for a regression.
+
+    The curvature of a regression grows with the number of features.
+
+    Example:
+        >>> curved_learning_rate("classification", 2.0, 100), curved_learning_rate("regression", 2.0, 99)
+        (0.5, 0.02)
+    """
+    if task == "classification":
+        return 1 / max_grad_norm
+    return min(1 / max_grad_norm, 2 / (1 + num_features))
+
+
+def quiet_learning_rate(total_mu: float, rows: float, max_grad_norm: float, queries: int) -> float:
+    r"""Return the step size at which noise alone moves a free weight by about ``WANDERING`` in the whole run.
+
+    At a total mu the mean gradient has noise of about :math:`C \sqrt T / (\mu n)`, and :math:`T` steps with momentum m
+    add up to :math:`lr / (1 - m) \cdot \sqrt T` times that. With many rows this step size is above 1/C.
+
+    Example:
+        >>> round(quiet_learning_rate(0.25, 500, 2.0, 400), 4), quiet_learning_rate(0.25, 30_000, 2.0, 400) > 0.5
+        (0.0047, False)
+    """
+    return WANDERING * (1 - MOMENTUM) * total_mu * max(rows, 1.0) / (max_grad_norm * queries)
 
 
 def chosen(settings: TableSettings, encoder: Encoder, *, rows: float, holds_out: bool, purchases: float) -> list[str]:

@@ -15,12 +15,10 @@ import numpy as np
 
 from tacita._near_names import did_you_mean
 from tacita.errors import DataStructureError, TacitaError
-from tacita.tables.column_specs import ArraySpec, CategorySpec, DateSpec, NumberSpec
-from tacita.tables.readers import open_table, read_table
-from tacita.tables.schema import Schema, Target
+from tacita.tables.readers import TableFile, open_table, read_table
+from tacita.tables.schema import ArraySpec, CategorySpec, DateSpec, NumberSpec, Schema, Target
 from tacita.tables.settings import TableSettings, check_delta, read_text
 from tacita.tables.table import COMMA_HINT, NO_COLUMN_HINT, ArrayColumn, Table
-from tacita.tables.table_file import TableFile
 
 
 @dataclass(frozen=True)

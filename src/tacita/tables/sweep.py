@@ -18,20 +18,18 @@ from tacita.ledger import Ledger, Session
 from tacita.random import Randomness
 from tacita.tables import held_out_score as scores
 from tacita.tables import selection_text as statement_text
-from tacita.tables.best_of import best_of, one_run_epsilon, register
+from tacita.tables.best_of import FOLDER, RunResult, WorkingFolder, best_of, one_run_epsilon, register
 from tacita.tables.encoded_rows import EncodedRows
 from tacita.tables.grid import Point, Sweep
-from tacita.tables.models import ModelSpec, check_model
+from tacita.tables.models import ModelSpec, Preprocessing, check_model
 from tacita.tables.plan import Sessions, TablePlan
-from tacita.tables.preprocessing import Preprocessing
 from tacita.tables.run_cost import calibrated, check_ledger, free_noise_multiplier, one_of, selection_event
 from tacita.tables.settings import TableSettings
 from tacita.tables.source import TableSource, declared_schema, open_source, read_test
 from tacita.tables.table import Table
-from tacita.tables.table_run import TableRun, run_in_folder
 from tacita.tables.table_statement import PREPROCESSING, Selected
 from tacita.tables.table_task import Say, TableTask
-from tacita.tables.working_folder import FOLDER, RunResult, WorkingFolder
+from tacita.tables.train import TableRun, run_in_folder
 
 TUNABLE = ("lr", "max_grad_norm", "model", "width", "sample_rate", "queries")
 
@@ -62,7 +60,7 @@ def sweep_table(
     test = None if settings.test_file is None else read_test(settings.test_file, source)
 
     def work(task: TableTask) -> None:
-        _SweepSelection(task, candidates, plans).go(test)
+        _SweepSelection(task, candidates, plans).run(test)
 
     return run_in_folder(settings, source, plans[0], work, say=say, progress=progress, randomness=randomness)
 
@@ -117,9 +115,9 @@ class _SweepSelection:
     candidates: Candidates
     plans: list[TablePlan]
 
-    def go(self, test: Table | None) -> None:
+    def run(self, test: Table | None) -> None:
         task, sweep = self.task, self.candidates.sweep
-        rows = task.deal(test)
+        rows = task.cap_units(test)
         bought, session, noise = self._register()
         preprocessing = task.preprocess(rows, bought)
         encoded = task.encoded(rows, preprocessing)
@@ -207,7 +205,7 @@ class _CandidateRunner:
         """
         for point in range(len(self.selecting.plans)):
             task, sessions, own = self._prepared(point, Randomness.system())
-            task.ready(own, task.records(self.encoded.kept), sessions)
+            task.build_training(own, task.records(self.encoded.kept), sessions)
 
     def attempt(self, point: int, randomness: Randomness) -> RunResult:
         task, sessions, own = self._prepared(point, randomness)

@@ -20,8 +20,7 @@ from tacita.tables.encoded_rows import narrow
 from tacita.tables.encoding import Encoder
 from tacita.tables.features import NumberTarget
 from tacita.tables.held_out_score import model_input
-from tacita.tables.models import ModelSpec, outputs
-from tacita.tables.preprocessing import Preprocessing
+from tacita.tables.models import ModelSpec, Preprocessing, outputs
 from tacita.tables.table import ArrayColumn, Column, NumberColumn, Table, TextColumn
 from tacita.tables.table_statement import PREPROCESSING, UNKNOWN, no_run
 

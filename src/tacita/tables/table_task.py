@@ -7,16 +7,21 @@ down before the training starts.
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
+from tacita.clipping import FlatClipper
+from tacita.error_feedback import ErrorFeedbackOracle
 from tacita.errors import DataStructureError, LedgerError
+from tacita.gradients import LinearSource
+from tacita.gradients.data import as_rows
+from tacita.gradients.engine_choice import default_chunk_rows
 from tacita.gradients.functional import LossFn
 from tacita.ledger import Ledger, Statement
 from tacita.mechanisms import CalibratedGaussian, Mechanism
-from tacita.oracles import Records
+from tacita.oracles import ClippedGradientOracle, GradientOracle, Records
 from tacita.oracles.records import num_rows
 from tacita.random import Randomness
 from tacita.runs.checkpoint import TrainingState
@@ -25,27 +30,63 @@ from tacita.runs.run_facts import run_facts
 from tacita.runs.sealed_run import publish
 from tacita.tables import held_out_score as score
 from tacita.tables import rules
-from tacita.tables.dry_run import what_survives
 from tacita.tables.encoded_file import EncodedFile
-from tacita.tables.encoded_rows import CappedRows, EncodedRows, encode_rows
+from tacita.tables.encoded_rows import CappedRows, EncodedRows, cap_rows, encode_rows
 from tacita.tables.encoder_rules import make_encoder, public_rows
 from tacita.tables.encoding import Encoded
-from tacita.tables.models import ModelSpec, loss_fn
-from tacita.tables.plan import KEPT, SPLIT, Sessions, TablePlan
-from tacita.tables.preprocessing import Preprocessing
+from tacita.tables.models import ModelSpec, Preprocessing, closed_form, loss_fn
+from tacita.tables.plan import KEPT, SPLIT, Sessions, TablePlan, what_survives
 from tacita.tables.purchases import TablePurchases
 from tacita.tables.run_list import recorded
 from tacita.tables.score import largest_error
 from tacita.tables.settings import CONFIG, TableSettings, bound_settings
 from tacita.tables.source import TableSource, private_rows
 from tacita.tables.table import Table
-from tacita.tables.table_oracle import make_table_oracle
 from tacita.tables.table_statement import PREPROCESSING, Selected, classes_as_given, make_statement, what_was_bought
-from tacita.tables.units import cap_rows
 from tacita.training.chosen_settings import ChosenSettings, chosen_average
 from tacita.training.fingerprint import data_fingerprint
 from tacita.training.loop import Checkpoints, train
 from tacita.training.progress import Progress
+
+CHUNK_VALUES = 2**22  # features in memory at once while training: 16 MiB; smaller chunks take longer
+
+
+def make_table_oracle(
+    model: nn.Module, loss: LossFn, records: Records, plan: TablePlan, **oracle_settings: Any
+) -> GradientOracle:
+    """Build the oracle that trains ``model`` on ``records`` as ``plan`` says.
+
+    Under hardened noise each row is computed alone, so that no other row shows in the rounding of its gradient: in
+    closed form for a linear model, in a loop for any other.
+    """
+    clipper = FlatClipper(max_grad_norm=plan.training.max_grad_norm)
+    if not plan.form.on_grid:
+        size = _chunk_rows(model, records)
+        plain = ClippedGradientOracle
+        if plan.feedback is not None:
+            plain, oracle_settings = ErrorFeedbackOracle, {**oracle_settings, "feedback": plan.feedback}
+        return plain(model, loss, records, clipper=clipper, max_physical_batch_size=size, **oracle_settings)
+    kind = closed_form(model, loss)
+    if kind is None:
+        return ClippedGradientOracle(model, loss, records, clipper=clipper, method="loop", **oracle_settings)
+    return GradientOracle(
+        LinearSource(cast(nn.Linear, model), kind, cast(Any, records.dataset)),
+        estimator=plan.estimator(),
+        rows=records.rows,
+        part=records.part,
+        max_rows_per_unit=records.max_rows_per_unit,
+        **oracle_settings,
+    )
+
+
+def _chunk_rows(model: nn.Module, records: Records) -> int:
+    """Return how many rows are in memory at once; public numbers alone decide."""
+    like = as_rows(records.dataset, None).like()
+    assert like is not None  # rows of arrays, or of a file, have a form without a record
+    shapes = like[0].shape
+    gradients = default_chunk_rows("vmap", {name: p for name, p in model.named_parameters() if p.requires_grad})
+    return max(1, min(CHUNK_VALUES // shapes[1:].numel(), gradients or CHUNK_VALUES))
+
 
 Say = Callable[[str], Any]
 
@@ -76,15 +117,15 @@ class TableTask:
     mechanism: Mechanism | None = None
     notes: list[str] = field(default_factory=list)
 
-    def go(self, test: Table | None) -> None:
+    def run(self, test: Table | None) -> None:
         """Do all the work, from the rows to the statement; ``test`` is a table that the user declares public."""
-        rows = self.deal(test)
+        rows = self.cap_units(test)
         sessions = self.register()
         preprocessing = self.preprocess(rows, sessions)
         state, found = self.trained(self.encoded(rows, preprocessing), preprocessing, sessions)
         self.write(state.model.state_dict(), preprocessing, found)
 
-    def deal(self, test: Table | None) -> CappedRows:
+    def cap_units(self, test: Table | None) -> CappedRows:
         """Drop each person's rows beyond the cap, and put the public table beside the private one."""
         schema, table = self.source.schema, self.source.table
         if schema.unit is not None:
@@ -158,7 +199,7 @@ class TableTask:
     ) -> tuple[TrainingState, dict[str, Any]]:
         """Train, then score; return the trained state and the statement's fields of the score."""
         records = self.records(encoded.kept)
-        state = self.ready(preprocessing, records, sessions)
+        state = self.build_training(preprocessing, records, sessions)
         self._train(state, records, preprocessing, encoded.public)
         return state, self._score(state, preprocessing, encoded, sessions)
 
@@ -170,7 +211,7 @@ class TableTask:
             max_rows_per_unit=self.plan.purchases.max_rows_per_unit,
         )
 
-    def ready(self, preprocessing: Preprocessing, records: Records, sessions: Sessions) -> TrainingState:
+    def build_training(self, preprocessing: Preprocessing, records: Records, sessions: Sessions) -> TrainingState:
         """Return the training before its first query."""
         loss = loss_fn(preprocessing.encoder.task)
         return self.state(self.untrained(preprocessing), loss, records, preprocessing=preprocessing, sessions=sessions)
