@@ -18,7 +18,7 @@ from tacita.federated import (
 from tacita.federated.identity import KnownClients
 from tacita.federated.server_folder import ServerFolder
 from tacita.federated.wire import from_wire
-from tacita.oracles.line import Line
+from tacita.oracles.gate import ReleaseGate
 from tests.planted.plant import bug, put, swap
 
 FEDERATION = "tests/federated/test_federation.py::"
@@ -189,7 +189,7 @@ def problems_are_readable_by_all():
 @bug(79, caught_by=[FEDERATION + "test_the_number_after_a_crash_tells_nothing"])
 def a_message_is_redone_after_a_crash():
     """A client redoes a message whose line is written: its number tells the server whether the values are the same."""
-    put(Line, "redo_nothing", lambda self: None)
+    put(ReleaseGate, "redo_nothing", lambda self: None)
 
 
 @bug(caught_by=[IDENTITY + "test_a_client_comes_back_and_nobody_takes_its_place"])

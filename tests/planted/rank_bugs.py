@@ -8,7 +8,7 @@ import torch.distributed as dist
 from tacita.convex import MedianOfMeans
 from tacita.gradients import process_group
 from tacita.gradients.process_group import Ranks
-from tacita.oracles import Line, following
+from tacita.oracles import ReleaseGate, following
 from tacita.oracles.following import FollowingLine, Plan
 from tests.planted.plant import bug, put, swap
 
@@ -36,19 +36,19 @@ def noise_of_every_rank():
 @bug(36, caught_by=NOISE)
 def noise_divided_by_the_ranks():
     """Rank 0 alone adds noise, of the share that would be right if all ranks added theirs."""
-    whole = Line.noisy
+    whole = ReleaseGate.release
 
     def noisy(self, dtypes=None):
         self.noise_std = {block: std / self.ranks.size**0.5 for block, std in self.noise_std.items()}
         return whole(self, dtypes)
 
-    put(Line, "noisy", noisy)
+    put(ReleaseGate, "release", noisy)
 
 
 @bug(36, caught_by=[*NOISE, *SAME])
 def a_release_of_its_own_on_every_rank():
     """The other ranks draw noise themselves, with a key of their own, on the same sums."""
-    whole = FollowingLine.noisy
+    whole = FollowingLine.release
 
     def noisy(self, dtypes=None):
         return {
@@ -56,7 +56,7 @@ def a_release_of_its_own_on_every_rank():
             for block, tensors in whole(self, dtypes).items()
         }
 
-    put(FollowingLine, "noisy", noisy)
+    put(FollowingLine, "release", noisy)
 
 
 @bug(
@@ -144,7 +144,7 @@ def ranks_are_not_compared():
 @bug(11, caught_by=[FOLLOWING + "test_the_line_is_on_disk_before_its_release_leaves_rank_zero"])
 def handed_out_before_the_line_is_on_disk():
     """Rank 0 gives its release to other machines while the line of the query is in a buffer."""
-    whole = Line.noisy
+    whole = ReleaseGate.release
 
     def noisy(self, dtypes=None):
         flush, self.session.flush = self.session.flush, lambda: None
@@ -153,7 +153,7 @@ def handed_out_before_the_line_is_on_disk():
         finally:
             self.session.flush = flush
 
-    put(Line, "noisy", noisy)
+    put(ReleaseGate, "release", noisy)
 
 
 @bug(11, caught_by=[FOLLOWING + "test_only_rank_zero_has_a_ledger_and_a_session"])

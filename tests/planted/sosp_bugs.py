@@ -337,14 +337,14 @@ def only_acceptance_is_recorded():
     """A rejected point leaves no line."""
 
     def test(self, params):
-        number = self._line.begin()
+        number = self._gate.begin()
         value = torch.tensor([self._value(params, number)], dtype=torch.float64)
-        answer = self._line._mechanism({"answer": {"passes": value}}, {}, self._line._normals(number))
+        answer = self._gate._mechanism({"answer": {"passes": value}}, {}, self._gate._normals(number))
         passes = bool(answer["answer"]["passes"])
         if passes:
             self.session.spend(number)
             self._accepted = number
-        self._line._position += 1
+        self._gate._position += 1
         return passes
 
     put(StationaryTest, "test", test)

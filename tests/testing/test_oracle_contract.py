@@ -97,9 +97,9 @@ class Knows(GradientOracle):
     """Remembers the noiseless values of its last query, and how many rows it drew."""
 
     def query(self, params):
-        rows = self.draws.batch(self.line.position)
+        rows = self.draws.batch(self.gate.position)
         self.drawn = len(rows)
-        self.values, _ = self.estimator(self.source.engine(params, rows), self.line.state)
+        self.values, _ = self.estimator(self.source.engine(params, rows), self.gate.state)
         return super().query(params)
 
 
@@ -225,7 +225,7 @@ class AnotherBackward(ClippedGradientOracle):
     """Its backward goes another way than query, and has no noise there."""
 
     def backward(self):
-        self.line._mechanism = Scaled(self.mechanism, 0.0)
+        self.gate._mechanism = Scaled(self.mechanism, 0.0)
         return super().backward()
 
 
@@ -325,32 +325,32 @@ def test_delta_is_checked():
 
 def quieter(oracle):
     """The line's method adds a tenth of the noise."""
-    whole = oracle.line._with_noise
+    whole = oracle.gate._with_noise
 
     def with_noise(block, values, normals, dtypes):
         exact = {name: value.clone() for name, value in values.items()}
         noisy = whole(block, values, normals, dtypes)
         return {name: exact[name] + 0.1 * (noisy[name] - exact[name]) for name in noisy}
 
-    oracle.line._with_noise = with_noise
+    oracle.gate._with_noise = with_noise
 
 
 def quiet_line_mechanism(oracle):
-    oracle.line._mechanism = GaussianMechanism(noise_multiplier=0.1)
-    oracle.line.noise_std = {block: std / 10 for block, std in oracle.line.noise_std.items()}
+    oracle.gate._mechanism = GaussianMechanism(noise_multiplier=0.1)
+    oracle.gate.noise_std = {block: std / 10 for block, std in oracle.gate.noise_std.items()}
 
 
 def quiet_line_std(oracle):
-    oracle.line.noise_std = {block: std / 10 for block, std in oracle.line.noise_std.items()}
+    oracle.gate.noise_std = {block: std / 10 for block, std in oracle.gate.noise_std.items()}
 
 
 def quiet_everywhere(oracle):
     quiet_line_std(oracle)
-    oracle.noise_std = dict(oracle.line.noise_std)
+    oracle.noise_std = dict(oracle.gate.noise_std)
 
 
 def quiet_mechanism(oracle):
-    oracle.mechanism = oracle.line._mechanism = GaussianMechanism(noise_multiplier=0.1)
+    oracle.mechanism = oracle.gate._mechanism = GaussianMechanism(noise_multiplier=0.1)
 
 
 def mechanism_in_place(oracle):
@@ -390,8 +390,8 @@ def query_on_the_instance(oracle):
 
 
 def same_noise(oracle):
-    whole = oracle.line._normals
-    oracle.line._normals = lambda query: whole(0)
+    whole = oracle.gate._normals
+    oracle.gate._normals = lambda query: whole(0)
 
 
 def longer_plan(oracle):
@@ -407,7 +407,7 @@ def one_batch_for_all(oracle):
         def for_query(self, query):
             return super().for_query(0)
 
-    oracle.line.coins = Coins(oracle.randomness, oracle.line._name)
+    oracle.gate.coins = Coins(oracle.randomness, oracle.gate._name)
 
 
 def known_key(oracle):
@@ -415,11 +415,11 @@ def known_key(oracle):
 
 
 def another_name(oracle):
-    oracle.line._name = "train"
+    oracle.gate._name = "train"
 
 
 def redone_for_free(oracle):
-    oracle.line._fingerprint = lambda query, values: "0"
+    oracle.gate._fingerprint = lambda query, values: "0"
 
 
 CHANGES = {
@@ -483,11 +483,11 @@ def test_whoever_changes_a_method_of_line_or_parts_is_not_plain():
         return make(torch.ones(3, 2), Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one row"))
 
     def owners(oracle):
-        line = oracle.line
+        line = oracle.gate
         return [
             (oracle.draws, "batch"),
             (oracle, "query"),
-            (line, "noisy"),
+            (line, "release"),
             (line, "commit"),
             (line, "query_stream"),
             (line.session, "spend"),
@@ -506,7 +506,7 @@ def test_whoever_changes_a_method_of_line_or_parts_is_not_plain():
         object.__setattr__(owner, name, getattr(owner, name))
         assert not is_plain(oracle), name
     oracle = built()
-    oracle.line._mechanism = GaussianMechanism(noise_multiplier=1.0)
+    oracle.gate._mechanism = GaussianMechanism(noise_multiplier=1.0)
     assert not is_plain(oracle)
 
 

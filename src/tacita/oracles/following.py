@@ -118,7 +118,7 @@ class FollowingLine:
             self.state = self._estimator.remember(self.state, seen)
         return True
 
-    def noisy(self, dtypes: Any = None) -> Values:
+    def release(self, dtypes: Any = None) -> Values:
         """Return rank 0's release."""
         device = next((p.device for p in self._source.model.parameters()), None) if self._source.model else None
         empty = [torch.empty(shape, dtype=getattr(torch, dtype), device=device) for _, _, shape, dtype in self._coming]

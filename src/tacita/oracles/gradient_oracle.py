@@ -34,7 +34,7 @@ from tacita.oracles.following import (
     tell_state,
     told_session,
 )
-from tacita.oracles.line import Line, answer
+from tacita.oracles.gate import ReleaseGate, answer
 from tacita.oracles.payment import Payment, SessionPlan
 from tacita.oracles.query_draws import QueryDraws
 from tacita.oracles.records import OracleData
@@ -156,7 +156,7 @@ class GradientOracle:
         self.mechanism = plan.resolved(mechanism)
         self.noise_std = plan.noise_std(self.mechanism)
         self.event = plan.event(self.mechanism)
-        self.line = Line(
+        self.gate = ReleaseGate(
             plan.session(self.event, self.mechanism),
             self.mechanism,
             self.noise_std,
@@ -166,7 +166,7 @@ class GradientOracle:
             state=estimator.initial_state(self.source.shapes),
             ranks=self.source.ranks,
         )
-        self.draws = QueryDraws(self._data, self.sampler, self.line)
+        self.draws = QueryDraws(self._data, self.sampler, self.gate)
         self.source.follow(self.draws)
         tell_session(self.source.ranks, self.session.id, self.mechanism.noise_multiplier, self.noise_std)
 
@@ -178,7 +178,7 @@ class GradientOracle:
         self.mechanism = resolved.on(self.estimator.steps(self.source.shapes), self.noise_std)
         line: Any = FollowingLine(ranks, session, self.planned_queries, estimator=self.estimator, source=self.source)
         elsewhere: Any = AtRankZero("ledger")
-        self.line, self.draws, self.event, self.ledger = line, line, line.session, elsewhere
+        self.gate, self.draws, self.event, self.ledger = line, line, line.session, elsewhere
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -193,7 +193,7 @@ class GradientOracle:
     @property
     def session(self) -> Session:
         """The session of the ledger that pays."""
-        return self.line.session
+        return self.gate.session
 
     @property
     def divisor(self) -> float:
@@ -208,7 +208,7 @@ class GradientOracle:
     @property
     def remaining_queries(self) -> int:
         """Number of planned queries that are left."""
-        return self.line.remaining_queries
+        return self.gate.remaining_queries
 
     def query(self, params: Mapping[str, Tensor]) -> Release:
         """Draw the next batch, bound it, write the ledger, add noise, return the release.
@@ -226,18 +226,18 @@ class GradientOracle:
         """
         if any(p.is_complex() for p in params.values()):
             raise complex_refused(params)
-        with self.line.lock, self.line.turn(), self.source.whole(params) as point:
+        with self.gate.lock, self.gate.turn(), self.source.whole(params) as point:
 
             def bounded(number: int) -> tuple[Values, Any]:
                 query, rows, seed = self.draws.planned(number, point)
                 engine = self.source.engine(point, rows, query=query, seed=seed)
                 self._check_bounds()
-                values, seen = self.estimator.look(engine, self.line.state)
+                values, seen = self.estimator.look(engine, self.gate.state)
                 self._check_bounds()  # user code ran meanwhile
                 return values, seen
 
             # The ledger is written before the noise is added: from then on the query counts.
-            query, released, _ = answer(self.line, bounded, self._dtypes(point) if self._rounded_last else None)
+            query, released, _ = answer(self.gate, bounded, self._dtypes(point) if self._rounded_last else None)
         # ---- below the line: may be logged, reused, published ----
         divisor = self.divisor
         return Release(
@@ -245,7 +245,7 @@ class GradientOracle:
             released=released,
             divisor=divisor,
             noise_std=self.noise_std,
-            session=self.line.session_id,
+            session=self.gate.session_id,
             query=query,
         )
 
@@ -318,34 +318,34 @@ class GradientOracle:
 
     def ratchet(self) -> None:
         """Move on to the next key at a checkpoint, so that nothing drawn before can be drawn again."""
-        self.line.advance_key(self.randomness.generation + 1)
+        self.gate.advance_key(self.randomness.generation + 1)
 
     def checkpoint(self, write: Callable[[dict[str, Any]], Any], key: Path) -> None:
-        """Save a run with this oracle, then move on to the next key (:meth:`tacita.oracles.line.Line.checkpoint`)."""
-        self.line.checkpoint(write, key)
+        """Save a run with this oracle, then move on to the next key (:meth:`tacita.oracles.ReleaseGate.checkpoint`)."""
+        self.gate.checkpoint(write, key)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint needs. ``estimator_state`` is private: never share it. Rank 0 alone has it."""
         if not self.source.ranks.leads:
             raise RuntimeError("state_dict() is rank 0's, which alone writes checkpoints: call it there.")
-        return self.line.state_dict()
+        return self.gate.state_dict()
 
     @property
     def public_state(self) -> Any:
         """The estimator's state where it is a function of releases; ``None`` if it is private or there is none."""
         with self.randomness.query_lock:
-            return copy.deepcopy(self.estimator.shareable(self.line.state))
+            return copy.deepcopy(self.estimator.shareable(self.gate.state))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a :meth:`state_dict`. :class:`~tacita.oracles.line.Line` says how queries are redone.
+        """Continue from a :meth:`state_dict`. :class:`~tacita.oracles.gate.ReleaseGate` says how queries are redone.
 
         With a process group every rank calls this; only rank 0's ``state`` is read, and the others take it over.
         """
         with self.randomness.query_lock, self.source.ranks.together():
-            if isinstance(self.line, FollowingLine):
-                return self.line.take_over()
-            self.line.load_state_dict(state)
-            tell_state(self.source.ranks, self.line.position, self.line.state)
+            if isinstance(self.gate, FollowingLine):
+                return self.gate.take_over()
+            self.gate.load_state_dict(state)
+            tell_state(self.source.ranks, self.gate.position, self.gate.state)
 
     def __repr__(self) -> str:
         return (

@@ -20,7 +20,7 @@ from tacita.ledger import Ledger, Reservations
 from tacita.ledger import Session as LedgerSession
 from tacita.mechanisms import Mechanism
 from tacita.oracles import GradientOracle, Queryable, Release, trainable
-from tacita.oracles.line import Line
+from tacita.oracles.gate import ReleaseGate
 from tacita.oracles.query_draws import QueryDraws
 from tacita.oracles.records import distinct_rows
 from tacita.random import QueryCoins, Randomness
@@ -113,7 +113,7 @@ def check_own_release(oracle: GradientOracle, release: Release) -> None:
         AssertionError: ``divisor`` or ``noise_std`` is not the oracle's, or ``gradient`` is not what its estimator
             makes of ``released`` and ``divisor``, bit for bit.
     """
-    divisor, noise_std = oracle.sampler.expected_batch_size, oracle.line.noise_std
+    divisor, noise_std = oracle.sampler.expected_batch_size, oracle.gate.noise_std
     assert release.divisor == divisor, f"a release's divisor is {release.divisor}, its sampler's {divisor}."
     assert dict(release.noise_std) == dict(noise_std), (
         f"a release's noise_std is {dict(release.noise_std)}, and the noise that is added has {dict(noise_std)}."
@@ -175,9 +175,9 @@ def is_plain(oracle: Any) -> bool:
 
 
 def _line_as_built(oracle: GradientOracle) -> bool:
-    line, randomness = oracle.line, oracle.randomness
+    line, randomness = oracle.gate, oracle.randomness
     inside: dict[type, Any] = {
-        Line: line,
+        ReleaseGate: line,
         QueryDraws: oracle.draws,
         LedgerSession: line.session,
         QueryCoins: line.coins,
@@ -188,7 +188,7 @@ def _line_as_built(oracle: GradientOracle) -> bool:
         all(type(one) is kind and as_its_class(one) for kind, one in inside.items())
         and line._mechanism is oracle.mechanism
         and oracle.draws.sampler is oracle.sampler
-        and oracle.draws._line is line
+        and oracle.draws._gate is line
         and line._randomness is line.coins._randomness is randomness
     )
 
@@ -209,8 +209,8 @@ def check_as_charged(oracle: Queryable, ledger: Ledger) -> None:
     if not isinstance(oracle, GradientOracle):
         return
     stated = oracle._plan.noise_std(oracle.mechanism)
-    assert dict(oracle.line.noise_std) == dict(oracle.noise_std) == stated, (
-        f"the line adds noise of noise_std {dict(oracle.line.noise_std)}, and the oracle's mechanism states {stated}."
+    assert dict(oracle.gate.noise_std) == dict(oracle.noise_std) == stated, (
+        f"the line adds noise of noise_std {dict(oracle.gate.noise_std)}, and the oracle's mechanism states {stated}."
     )
     assert oracle._plan.event(oracle.mechanism) == oracle.event == oracle.session.event, (
         "the ledger charges for another event than that of the oracle's estimator, sampler and mechanism."
@@ -230,13 +230,13 @@ def _check_streams(oracle: GradientOracle) -> None:
     Runs cannot tell: a key that somebody knows draws as well as any other, batches that are drawn once for two queries
     move no single release, and a redone query is none of an audit's.
     """
-    line, randomness = oracle.line, oracle.randomness
+    line, randomness = oracle.gate, oracle.randomness
     registered = oracle.session.registration
     assert line._randomness is randomness, "the line draws from another Randomness than the oracle's."
     assert randomness.secure or not registered.secure_randomness, (
         "the oracle's Randomness is seeded, and its session was registered for secure randomness."
     )
-    if type(line) is Line:
+    if type(line) is ReleaseGate:
         coins = line.coins
         own = type(coins) is QueryCoins and as_its_class(coins) and coins._randomness is randomness
         own = own and coins.session == line._name
@@ -307,7 +307,7 @@ def _batches(oracle: Any, num_rows: int, queries: int, present: bool) -> Tensor:
     here = oracle.source.num_rows
     drawn = torch.zeros(queries, num_rows, dtype=torch.bool)
     for query in range(queries):
-        drawn[query, :here] = torch.from_numpy(oracle.sampler.mask(query, oracle.line.coins, here))
+        drawn[query, :here] = torch.from_numpy(oracle.sampler.mask(query, oracle.gate.coins, here))
     return drawn
 
 

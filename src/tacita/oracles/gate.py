@@ -1,7 +1,7 @@
-"""The line through the oracle: private values above it, releases below it, the ledger on it.
+"""The gate of an oracle: private values before it, releases after it, and the ledger is written at it.
 
-Place: estimators, mechanisms -> [oracles.line] -> release. Values leave an oracle through :meth:`Line.noisy` alone, and
-it has them only after :meth:`Line.commit` has written the ledger. So no code path can spend without recording.
+Place: estimators, mechanisms -> [oracles.gate] -> release. Values leave through :meth:`ReleaseGate.release` alone, and
+it has them only after :meth:`ReleaseGate.commit` has written the ledger. So no code path can spend without recording.
 """
 
 import copy
@@ -31,10 +31,10 @@ MOST_RATCHETS = 10_000  # in addition to one for each query: far more checkpoint
 _CHANGING: Any = object()  # stands for a state while it is being changed
 
 
-class Line:
+class ReleaseGate:
     """Numbers the queries, reserves their numbers, writes the ledger, keeps the estimator's state, adds the noise.
 
-    A query calls :meth:`begin`, :meth:`commit` and :meth:`noisy`, in this order, ``with line.lock, line.turn():``. An
+    A query calls :meth:`begin`, :meth:`commit` and :meth:`release`, in this order, ``with gate.lock, gate.turn():``. An
     interrupt (Ctrl-C) at any point of it leaves a line that can be asked again, and pays for no less than was released.
 
     Batch and noise of a query come from PRF(key, session, query). After a crash a query may be *redone*. What happens
@@ -127,7 +127,7 @@ class Line:
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """Hold the line for one query, from :meth:`begin` to :meth:`noisy`, under :attr:`lock`.
+        """Hold the line for one query, from :meth:`begin` to :meth:`release`, under :attr:`lock`.
 
         Raises:
             RuntimeError: A query of the same line is asked for within one, by its model, loss or data set.
@@ -139,7 +139,7 @@ class Line:
                     "data set of an oracle must not ask it."
                 )
             try:
-                self._asking = sys._getframe(2)  # that of whoever wrote ``with line.turn()``
+                self._asking = sys._getframe(2)  # that of whoever wrote ``with gate.turn()``
                 self.session.settle()
                 yield
             finally:
@@ -255,7 +255,7 @@ class Line:
             self._state = self._estimator.remember(state, seen)
         return True
 
-    def noisy(self, dtypes: Mapping[str, torch.dtype] | None = None) -> Values:
+    def release(self, dtypes: Mapping[str, torch.dtype] | None = None) -> Values:
         """Return the noisy values of the query that :meth:`commit` has just recorded; only once for each query.
 
         Noise is added to a few parameters at a time, so that the memory of their bounded values is freed early.
@@ -375,23 +375,25 @@ class Line:
 
 
 def answer(
-    line: Line, bounded: Callable[[int], tuple[dict[str, Any], Any]], dtypes: Mapping[str, torch.dtype] | None = None
+    gate: ReleaseGate,
+    bounded: Callable[[int], tuple[dict[str, Any], Any]],
+    dtypes: Mapping[str, torch.dtype] | None = None,
 ) -> tuple[int, Values, Any]:
-    """Make one query, ``with line.lock, line.turn():``; return its number, its noisy values, and what was remembered.
+    """Make one query, ``with gate.lock, gate.turn():``; return its number, its noisy values, and what was remembered.
 
     The ledger is written before any noise is added. A redone query that was released with other values before is made
     again under the next unused number.
 
     Args:
-        line: Numbers the query, pays for it and adds the noise.
+        gate: Numbers the query, pays for it and adds the noise.
         bounded: Returns the bounded values of the query of that number, and what the estimator remembers of it.
-        dtypes: As in :meth:`Line.noisy`.
+        dtypes: As in :meth:`ReleaseGate.release`.
     """
     while True:
-        query = line.begin()
+        query = gate.begin()
         values, seen = bounded(query)
-        if line.commit(query, values, seen):  # the ledger is written: from here on the query counts
-            return line.position - 1, line.noisy(dtypes), seen
+        if gate.commit(query, values, seen):  # the ledger is written: from here on the query counts
+            return gate.position - 1, gate.release(dtypes), seen
 
 
 def answer_once(
@@ -408,23 +410,23 @@ def answer_once(
     If an earlier process made it, with the same values, the same release is returned at no charge.
 
     Args:
-        session, mechanism, noise_std, randomness, contribution: As in :class:`Line`.
+        session, mechanism, noise_std, randomness, contribution: As in :class:`ReleaseGate`.
         values: The bounded values by block.
 
     Raises:
         LedgerError: The noise is less than what the session's event promises.
         ResumeError: An earlier process released other values: the data or the settings were changed.
     """
-    line = Line(session, mechanism, noise_std, randomness, contribution=contribution)
+    gate = ReleaseGate(session, mechanism, noise_std, randomness, contribution=contribution)
     if session.opened:
-        line.resume(0, randomness.generation, line.identity)
-    with line.lock, line.turn():
-        if not line.commit(line.begin(), {block: dict(named) for block, named in values.items()}):
+        gate.resume(0, randomness.generation, gate.identity)
+    with gate.lock, gate.turn():
+        if not gate.commit(gate.begin(), {block: dict(named) for block, named in values.items()}):
             raise ResumeError(
                 f"session {session.id!r} was released before with other counts: the data are not those that the run "
                 "started with. Restore them."
             )
-        released = line.noisy()
+        released = gate.release()
     if not session.closed:
         session.close()
     return released
