@@ -27,7 +27,7 @@ from tacita.gradients.ghost.recorded_calls import RecordedCall
 from tacita.gradients.program.check import ZEROS, check
 from tacita.gradients.program.rows import check_rows
 from tacita.gradients.program.trace import FoundBareError, Pullback, TracedPass, trace
-from tacita.gradients.program.unify import OperatorCall, Register, RowCount, Unified, unify
+from tacita.gradients.program.unify import OperatorCall, RowCount, Slot, Unified, unify
 from tacita.gradients.record_batch import outside
 
 SIZES = (7, 11, 300)  # at which a pass is traced: no counter goes up in proportion to them
@@ -40,7 +40,7 @@ class _Step(NamedTuple):
 
     Attributes:
         function: The operator.
-        args: Its arguments; a ``Register`` stands for the value in it.
+        args: Its arguments; a ``Slot`` stands for the value in it.
         nested: Registers stand in lists or among the named arguments, too.
         kwargs: Its named arguments.
         result: The number of the register that takes the result.
@@ -249,7 +249,7 @@ def _run(steps: Sequence[_Step], values: list[Any], hand_over: Callable[[int], N
         if nested:
             values[result] = function(*_put_in(args, values), **_put_in(kwargs, values))
         else:
-            values[result] = function(*[values[a.number] if type(a) is Register else a for a in args], **kwargs)
+            values[result] = function(*[values[a.number] if type(a) is Slot else a for a in args], **kwargs)
         for position in ready:
             assert hand_over is not None
             hand_over(position)
@@ -259,7 +259,7 @@ def _run(steps: Sequence[_Step], values: list[Any], hand_over: Callable[[int], N
 
 def _put_in(given: Any, values: list[Any]) -> Any:
     """Return arguments with the values of registers, those in lists, too."""
-    if type(given) is Register:
+    if type(given) is Slot:
         return values[given.number]
     if type(given) is dict:
         return {name: _put_in(one, values) for name, one in given.items()}
@@ -268,8 +268,8 @@ def _put_in(given: Any, values: list[Any]) -> Any:
 
 def _step(call: OperatorCall, forgotten: Sequence[int], ready: Sequence[int]) -> _Step:
     lists = [one for one in (*call.args, *call.kwargs.values()) if type(one) is list]
-    nested = any(type(one) is Register for part in lists for one in part)
-    nested = nested or any(type(one) is Register for one in call.kwargs.values())
+    nested = any(type(one) is Slot for part in lists for one in part)
+    nested = nested or any(type(one) is Slot for one in call.kwargs.values())
     function = ZEROS.get(call.function, call.function)
     return _Step(function, call.args, nested, call.kwargs, call.result, tuple(forgotten), tuple(ready))
 

@@ -21,7 +21,7 @@ from tacita.gradients.program.check import users_line
 from tacita.gradients.program.trace import TracedPass
 
 
-class Register(NamedTuple):
+class Slot(NamedTuple):
     """A place for a value while a program runs."""
 
     number: int
@@ -40,7 +40,7 @@ class OperatorCall(NamedTuple):
     Attributes:
         node: The call in the first trace.
         function: The operator.
-        args: Its arguments; a ``Register`` or ``RowCount`` stands for what is put in.
+        args: Its arguments; a ``Slot`` or ``RowCount`` stands for what is put in.
         kwargs: Its named arguments, the same.
         result: The number of the register that takes the result.
     """
@@ -97,7 +97,7 @@ def unify(traces: Sequence[TracedPass]) -> Unified:
         if isinstance(one, Node):
             if len({of_one[part] for of_one, part in zip(index, parts, strict=True)}) > 1:
                 raise _refusal(node, "is called with other tensors")
-            return Register(number[one])
+            return Slot(number[one])
         if isinstance(one, (list, tuple)):
             if len({len(part) for part in parts}) > 1:
                 raise _refusal(node, "is called with more arguments")
