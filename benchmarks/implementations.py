@@ -3,7 +3,6 @@
 All clip at norm 1 with noise multiplier 1 and divide by the batch size. A maker gets a cell and returns its step.
 """
 
-import math
 import tempfile
 import warnings
 from collections.abc import Callable
@@ -55,8 +54,7 @@ def engine(cell: Cell, method: str = "auto") -> Step:
     from tacita import ClippedSum, FlatClipper, NetworkSource
 
     model = cell.model()
-    size = cell.batch if method == "traced" else None
-    source = NetworkSource(model, losses, cell.rows(cell.batch), method=method, max_physical_batch_size=size)
+    source = NetworkSource(model, losses, cell.rows(cell.batch), method=method)
     estimator = ClippedSum(FlatClipper(max_grad_norm=CLIP))
     params = dict(model.named_parameters())
     optimizer = torch.optim.SGD(model.parameters(), lr=LR)
@@ -74,17 +72,11 @@ def engine(cell: Cell, method: str = "auto") -> Step:
     return step
 
 
-def traced(cell: Cell) -> Step:
-    """The same, where the model's code ran once: ``method="traced"``."""
-    return engine(cell, "traced")
-
-
 def _oracle(cell: Cell, batches: int, method: str = "auto") -> Step:
     """``batches`` batches of rows; all of them a query if there is one, else a Poisson draw of the same mean size."""
     import tacita
 
     rows = batches * cell.batch
-    most = cell.batch if batches == 1 else cell.batch + math.ceil(2 * math.sqrt(cell.batch))  # nearly all draws
     model = cell.model()
     folder = tempfile.TemporaryDirectory()
     full = tacita.FullBatchSampler(num_records=rows)
@@ -100,7 +92,6 @@ def _oracle(cell: Cell, batches: int, method: str = "auto") -> Step:
         mechanism=tacita.GaussianMechanism(noise_multiplier=NOISE),
         planned_queries=QUERIES,
         method=method,
-        max_physical_batch_size=most if method == "traced" else None,
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=LR)
 
@@ -116,19 +107,9 @@ def oracle(cell: Cell) -> Step:
     return _oracle(cell, batches=1)
 
 
-def oracle_traced(cell: Cell) -> Step:
-    """The same with ``method="traced"``."""
-    return _oracle(cell, batches=1, method="traced")
-
-
 def oracle_poisson(cell: Cell) -> Step:
     """The same, each batch drawn anew by secret coins from 20 batches of rows."""
     return _oracle(cell, batches=BATCHES)
-
-
-def oracle_poisson_traced(cell: Cell) -> Step:
-    """The same with ``method="traced"``; batches are filled up to two standard deviations above the mean."""
-    return _oracle(cell, batches=BATCHES, method="traced")
 
 
 def _opacus(cell: Cell, mode: str) -> Step:
@@ -175,11 +156,8 @@ IMPLEMENTATIONS: dict[str, Callable[[Cell], Step]] = {
     "plain PyTorch": plain,
     "plain PyTorch, gathering": plain_gathering,
     "tacita, engine": engine,
-    "tacita, traced engine": traced,
     "tacita, whole oracle": oracle,
-    "tacita, traced oracle": oracle_traced,
     "tacita, whole oracle, Poisson": oracle_poisson,
-    "tacita, traced oracle, Poisson": oracle_poisson_traced,
     "Opacus hooks": opacus_hooks,
     "Opacus ghost": opacus_ghost,
 }

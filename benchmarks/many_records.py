@@ -68,7 +68,7 @@ def cells(rows: int) -> dict:
         return (model(batch[0]).squeeze(1) - batch[1]).square() / 2
 
     def source():
-        return tacita.NetworkSource(model, loss, data, method="ghost", max_physical_batch_size=HEIGHT)
+        return tacita.NetworkSource(model, loss, data, method="program", max_physical_batch_size=HEIGHT)
 
     def common(queries: int) -> dict:
         return {

@@ -214,9 +214,7 @@ from run to run: read them as ranges.
 *Engine*: tacita's clipped sum with noise of `torch.randn`, which is what the other libraries do. *Whole oracle*: what
 a user runs, with the ledger in a file and cryptographic noise; *Poisson*: each batch is drawn anew by secret coins from
 20 batches of rows, where the others step on one fixed batch. *Gathering*: a plain step that collects a batch from
-as many rows. *Traced*: `method="traced"` ([traced steps](traced.md)); under Poisson its physical batches have room for
-two standard deviations more rows than the mean.
-
+as many rows.
 ## Extra peak memory, MiB
 
 {table(results, lambda r: f"{r['mib']:.0f}")}

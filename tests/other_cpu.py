@@ -19,7 +19,6 @@ OTHERS = {"convolution", "convolution_backward", "native_layer_norm", "native_gr
 NOT_SIMULATED = {  # a mode of PyTorch is seen by
     "test_no_gradient_of_a_parameter_is_computed": "counts the calls of a kernel, and sees them twice",
     "test_no_number_has_its_noise_on_two_values": "a mode belongs to one thread: the others round as this machine does",
-    "test_a_frozen_parameter_is_not_written_by_any_name[VmapEngine]": "beside a mode functorch refuses the write first",
 }
 SHORT = 2**12  # a multiple of its inverse has few digits
 

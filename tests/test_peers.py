@@ -109,7 +109,7 @@ def true_norm(tokens: Tensor, slopes: Tensor) -> float:
     return torch.einsum("bti,btj->bij", slopes.double(), tokens.double()).norm().item()
 
 
-@pytest.mark.parametrize("method", ["auto", "ghost", "vmap", "loop"])
+@pytest.mark.parametrize("method", ["auto", "loop"])
 def test_a_gram_norm_that_cancels_is_an_upper_bound_here(method: str):
     layer, tokens, slopes = cancelling_record()
     found = tacita.clipped_gradient_sum(

@@ -194,7 +194,7 @@ def linear():
     return LinearBlocksSource(x, torch.zeros(ROWS), SquaredLoss(), intercept=None)
 
 
-SOURCES = {"ghost": lambda: network("ghost"), "vmap": lambda: network("vmap"), "linear": linear}
+SOURCES = {"program": lambda: network("program"), "loop": lambda: network("loop"), "linear": linear}
 ESTIMATORS = {
     "sum": tacita.ClippedSum(tacita.FlatClipper(max_grad_norm=2.0)),
     "medians": MedianOfMeans(max_coordinate=1.0, num_groups=3),
@@ -227,7 +227,7 @@ def released(*settings):
 
 @pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize("sampling", ["full", "one pass", "Poisson"])
-@pytest.mark.parametrize("pair", [("ghost", "sum"), ("vmap", "medians"), ("linear", "sum")], ids=" ".join)
+@pytest.mark.parametrize("pair", [("program", "sum"), ("loop", "medians"), ("linear", "sum")], ids=" ".join)
 @pytest.mark.usefixtures("many")
 def test_an_oracle_releases_the_same_from_row_numbers(pair, sampling, sizes, monkeypatch):
     at_once = OracleData.__init__

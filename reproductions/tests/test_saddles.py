@@ -74,7 +74,6 @@ def private_oracle(copies, **changes):
         clipper=tacita.FlatClipper(max_grad_norm=3.0),
         mechanism=tacita.GaussianMechanism(noise_multiplier=0.0),
         planned_queries=500,
-        method="vmap",
     )
     return tacita.ClippedGradientOracle(Point(), component, (data,), **{**settings, **changes})
 

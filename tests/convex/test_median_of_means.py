@@ -108,7 +108,7 @@ def test_an_empty_batch_is_zero():
     assert masked.tolist() == [0.0, 0.0]
 
 
-@pytest.mark.parametrize("method", ["loop", "vmap", "ghost"])
+@pytest.mark.parametrize("method", ["loop", "program"])
 @pytest.mark.parametrize("chunk", [None, 1, 4])
 def test_every_engine_serves_it_in_any_chunks(method, chunk):
     torch.manual_seed(0)

@@ -40,7 +40,7 @@ def weights(model):
 # --- the algorithm on a network --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", ["loop", "vmap", "ghost"])
+@pytest.mark.parametrize("method", ["loop", "program"])
 @pytest.mark.parametrize("height", [None, 7])
 def test_hidden_feedback_without_noise_is_the_paper_line_by_line(make, problem, device, method, height):
     model, loss_fn, data = problem

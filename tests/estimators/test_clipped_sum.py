@@ -88,7 +88,7 @@ def test_a_batch_may_be_a_mapping():
 
     found, loop = (
         tacita.clipped_gradient_sum(model, losses, batch, FlatClipper(max_grad_norm=0.1), method=method)
-        for method in ("ghost", "loop")
+        for method in ("program", "loop")
     )
     torch.testing.assert_close(found.sum, dict(loop.sum))
 

@@ -12,7 +12,7 @@ from tacita.clipping import FlatClipper, PerLayerClipper
 from tacita.estimators import CappedSum, ClippedSum, GridSum
 from tacita.estimators.grid_sums import grid_step
 from tacita.gradients import GivenEngine, NetworkSource
-from tacita.gradients.ghost.capped_sums import MOST_POSITIONS, MOST_USES, capped_sums, summation_error
+from tacita.gradients.program.capped_sums import MOST_POSITIONS, MOST_USES, capped_sums, summation_error
 from tacita.sampling import PoissonSampler
 
 CLIPPER = FlatClipper(max_grad_norm=0.7)
@@ -23,7 +23,7 @@ def loss_fn(model, batch):
     return nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="none")
 
 
-def network(rows=30, method="ghost", model=None, x=None, **settings):
+def network(rows=30, method="program", model=None, x=None, **settings):
     torch.manual_seed(0)
     model = model or nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
     x = torch.randn(rows, 6) if x is None else x
@@ -76,7 +76,7 @@ def test_batches_that_could_overflow_are_refused_when_built():
 
 @pytest.mark.parametrize("clipper", [CLIPPER, PerLayerClipper(max_grad_norm=0.7)])
 def test_it_is_the_clipped_sum_within_a_step_a_record(clipper):
-    engine = engine_of(network(method="vmap"))
+    engine = engine_of(network(method="loop"))
     found, state = GridSum(clipper)(engine, None)
     plain, _ = ClippedSum(clipper)(engine, None)
     assert state is None
@@ -262,8 +262,8 @@ def test_wrong_settings_raise(settings, message):
 
 
 def test_another_engine_is_refused():
-    with pytest.raises(TypeError, match="CappedSum needs a ghost engine"):
-        CappedSum(CLIPPER)(engine_of(network(method="vmap")), None)
+    with pytest.raises(TypeError, match="CappedSum needs the engine of a program"):
+        CappedSum(CLIPPER)(engine_of(network(method="loop")), None)
 
 
 def test_more_uses_than_the_bound_counts_are_refused():
@@ -273,7 +273,7 @@ def test_more_uses_than_the_bound_counts_are_refused():
 
 
 def test_more_positions_than_the_bound_counts_are_refused(monkeypatch):
-    monkeypatch.setattr("tacita.gradients.ghost.capped_sums.MOST_POSITIONS", 8)
+    monkeypatch.setattr("tacita.gradients.program.capped_sums.MOST_POSITIONS", 8)
     assert MOST_POSITIONS == 2**16
     source = network(model=Sequences(), x=torch.randn(3, 9, 40))
     with pytest.raises(Exception, match="over 9 positions a record"):

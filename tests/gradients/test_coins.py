@@ -13,9 +13,7 @@ from torch.nn import functional as F
 
 from tacita.clipping import FlatClipper
 from tacita.errors import UnsupportedModuleError
-from tacita.gradients import LoopEngine, NetworkSource
-from tacita.gradients.chunked import Chunk
-from tacita.gradients.engine_choice import MethodChoice, obstacle
+from tacita.gradients import NetworkSource
 from tests.gradients.ordinary import LENGTH, WIDTH, Model, loss, out
 
 ROWS = 9
@@ -33,8 +31,7 @@ def source_of(forward, method, loss_fn=loss, **state):
     torch.manual_seed(1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        size = 4 if method != "traced" else ROWS
-        return NetworkSource(Model(forward, **state), loss_fn, records(), method=method, max_physical_batch_size=size)
+        return NetworkSource(Model(forward, **state), loss_fn, records(), method=method, max_physical_batch_size=4)
 
 
 def clipped_sum(source, rows, seed=5):
@@ -43,7 +40,7 @@ def clipped_sum(source, rows, seed=5):
     return torch.cat([t.double().flatten() for t in total.values()])
 
 
-# --- what batch engines refuse, and the loop serves ------------------------------------------------------------------
+# --- what programs refuse, and the loop serves ------------------------------------------------------------------
 
 
 def features_of_a_fresh_generator(m, x):
@@ -88,17 +85,15 @@ def drawn_in_compiled_code(m, x):
 SHARED = [one_number, python_mask, numpy_mask, mask_of_a_seed, features_of_a_seed_in_a_fork, drawn_in_compiled_code]
 
 
-@pytest.mark.parametrize("method", ["ghost", "traced", "vmap"])
 @pytest.mark.parametrize("forward", [*SHARED, features_of_a_fresh_generator])
-def test_draws_that_records_share_are_refused_by_engines_of_a_batch(forward, method):
-    with pytest.raises(UnsupportedModuleError, match="draw it once, in __init__"):
-        source_of(forward, method)
+def test_draws_that_records_share_are_refused_by_programs(forward):
+    with pytest.raises(UnsupportedModuleError, match="once, in __init__"):
+        source_of(forward, "program")
 
 
 @pytest.mark.parametrize("forward", SHARED)
 def test_and_the_loop_serves_them_with_coins_by_record(forward):
-    source = source_of(forward, "auto")
-    assert source.method == "loop"
+    source = source_of(forward, "loop")
     everybody = np.arange(ROWS)
     single = [clipped_sum(source, [one]) for one in everybody]
     for gone in (0, 4):
@@ -162,7 +157,7 @@ OWNERS = {
 }
 
 
-@pytest.mark.parametrize("method", ["auto", "ghost", "traced", "program", "vmap", "loop"])
+@pytest.mark.parametrize("method", ["program", "loop"])
 @pytest.mark.parametrize("name", OWNERS)
 def test_generators_of_the_user_are_refused(name, method):
     forward, state = OWNERS[name]
@@ -194,55 +189,12 @@ def test_a_generator_that_nobody_reaches_is_refused_where_it_draws():
 @pytest.mark.parametrize(
     "forward", [lambda m, x: out(m, F.dropout(x)), lambda m, x: out(m, x + torch.randn_like(x))], ids=["mask", "noise"]
 )
-@pytest.mark.parametrize("method", ["auto", "traced", "program", "vmap", "loop"])
+@pytest.mark.parametrize("method", ["program", "loop"])
 def test_coins_of_a_record_are_served_by_every_method(forward, method):
     source = source_of(forward, method)
-    assert source.method == ("ghost" if method == "auto" else method)
     assert not torch.equal(clipped_sum(source, np.arange(4), seed=1), clipped_sum(source, np.arange(4), seed=2))
 
 
 def test_a_buffer_drawn_once_is_served():
     source = source_of(lambda m, x: out(m, x * m.features), "auto", features=torch.randn(WIDTH))
-    assert source.method == "ghost"
-
-
-# --- the probe -------------------------------------------------------------------------------------------------------
-
-
-def engine_that(coins, monkeypatch):
-    """Let the loop draw its coins in another way."""
-    monkeypatch.setattr(LoopEngine, "_seed_record", lambda self, chunk, row: torch.manual_seed(coins(self, row)))
-
-
-@pytest.mark.parametrize(
-    ("coins", "words"),
-    [
-        (lambda engine, row: row, "the same under every secret"),
-        (lambda engine, row: engine.seed, "shared by all records"),
-    ],
-    ids=["by position", "shared"],
-)
-@pytest.mark.parametrize("rate", [0.5, 0.01])
-def test_the_probe_sees_coins_that_are_public_or_shared(coins, words, rate, monkeypatch):
-    model = Model(lambda m, x: out(m, F.dropout(x, rate)))
-    arguments = model, loss, dict(model.named_parameters()), tuple(t[:3] for t in records())
-    assert obstacle(MethodChoice("loop"), *arguments) == ""
-    engine_that(coins, monkeypatch)
-    assert words in obstacle(MethodChoice("loop"), *arguments)
-
-
-def test_the_probe_holds_an_engine_against_the_loop_where_the_model_draws(monkeypatch):
-    class Halved(LoopEngine):
-        def _chunk_grads(self, chunk: Chunk):
-            return {name: g / 2 for name, g in super()._chunk_grads(chunk).items()}
-
-    def loss_that_draws(model, batch):
-        return loss(model, (batch[0] + torch.randn_like(batch[0]), batch[1]))
-
-    model = Model(out)
-    arguments = model, loss_that_draws, dict(model.named_parameters()), tuple(t[:3] for t in records())
-    assert obstacle(MethodChoice("ghost"), *arguments) == ""
-    assert obstacle(MethodChoice("vmap"), *arguments) == ""
-    kind = lambda method: Halved if method == "vmap" else LoopEngine  # noqa: E731
-    monkeypatch.setattr("tacita.gradients.engine_choice.engine_kind", kind)
-    assert "does not give the gradient" in obstacle(MethodChoice("vmap"), *arguments)
+    assert source.method == "program"

@@ -1,4 +1,4 @@
-"""What people build networks of: the ghost engine serves it, and agrees with the loop in float64.
+"""What people build networks of: a program serves it, and agrees with the loop in float64.
 
 The networks of other libraries are tried where the library is installed.
 """
@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from tacita.errors import UnsupportedModuleError
 from tacita.gradients import NetworkSource
 from tests.gradients.coverage import of_libraries, of_torch
 from tests.gradients.layers import SMALL
@@ -33,7 +34,7 @@ def sums(case, model, data, method):
     source = NetworkSource(model, case.loss, data, method=method)
     params = {name: p for name, p in model.named_parameters() if p.requires_grad}
     engine = source.engine(params, torch.arange(len(data[0])).numpy(), seed=1)
-    engine.rounding_margin = False  # type: ignore[attr-defined] # of the ghost engine
+    engine.rounding_margin = False  # type: ignore[attr-defined] # of a program
     return source.method, engine.weighted_sums(torch.ones_like, {name: (name,) for name in source.shapes})
 
 
@@ -47,11 +48,11 @@ def made(case):
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 @pytest.mark.filterwarnings("ignore")
-def test_the_ghost_engine_serves_it_and_equals_the_loop(case):
+def test_a_program_serves_it_and_equals_the_loop(case):
     model, data = made(case)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     method, found = sums(case, model, data, "auto")
-    assert method == "ghost"
+    assert method == "program"
     _, expected = sums(case, model, data, "loop")
     size = expected.norms.max().item() + 1.0
     tolerance = 1e-10 if case.exact == torch.float64 else 0.03
@@ -63,8 +64,9 @@ def test_the_ghost_engine_serves_it_and_equals_the_loop(case):
 
 
 @pytest.mark.parametrize("case", ONE_BY_ONE.values(), ids=ONE_BY_ONE)
-def test_what_depends_on_values_goes_to_the_loop_with_a_warning(case):
+@pytest.mark.filterwarnings("ignore")
+def test_what_depends_on_values_is_refused_and_the_loop_serves_it(case):
     model, data = made(case)
-    with pytest.warns(UserWarning, match="the shape of a tensor depends on values"):
-        method, _ = sums(case, model, data, "auto")
-    assert method == "loop"
+    with pytest.raises(UnsupportedModuleError, match=r'the shape of a tensor depends on values.*method="loop"'):
+        sums(case, model, data, "auto")
+    assert sums(case, model, data, "loop")[0] == "loop"

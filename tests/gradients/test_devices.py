@@ -14,7 +14,7 @@ from tacita.gradients.seeds import generator_state, seeded
 from tacita.gradients.weighted_sums import sums_by_index
 from tests.devices import get_device, gpu
 
-METHODS = ["loop", "vmap", "auto"]
+METHODS = ["loop", "auto"]
 
 
 @pytest.fixture(params=["simulated", pytest.param("cuda", marks=gpu)])

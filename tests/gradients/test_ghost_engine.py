@@ -11,9 +11,9 @@ from tacita.clipping import AutomaticClipper, FlatClipper, PerLayerClipper
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients.chunked import Chunk
 from tacita.gradients.functional import trainable
-from tacita.gradients.ghost import GhostEngine
 from tacita.gradients.loop import LoopEngine
 from tacita.gradients.network_source import NetworkSource
+from tacita.gradients.program import ProgramEngine
 
 
 def classify(model, batch):
@@ -124,7 +124,7 @@ def network(request):
 def test_equals_the_loop(network, clipper, height):
     model, data = network
     loop = engine(LoopEngine, model, data)
-    ghost = engine(GhostEngine, model, data, height=height)
+    ghost = engine(ProgramEngine, model, data, height=height)
     groups = clipper.groups(loop.shapes)
 
     def rule(norms):
@@ -140,7 +140,7 @@ def test_equals_the_loop(network, clipper, height):
 
 def test_materialised_gradients_equal_the_loops(network):
     model, data = network
-    mine = list(engine(GhostEngine, model, data, height=4).materialise())
+    mine = list(engine(ProgramEngine, model, data, height=4).materialise())
     theirs = list(engine(LoopEngine, model, data, height=4).materialise())
     for a, b in zip(mine, theirs, strict=True):
         torch.testing.assert_close(a, dict(b), rtol=1e-10, atol=1e-12)
@@ -149,7 +149,7 @@ def test_materialised_gradients_equal_the_loops(network):
 def test_the_model_is_as_before(network):
     model, data = network
     before = copy.deepcopy(model.state_dict())
-    engine(GhostEngine, model, data).norms({"all": tuple(trainable(model))})
+    engine(ProgramEngine, model, data).norms({"all": tuple(trainable(model))})
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     assert all(p.grad is None for p in model.parameters())
     assert not any(m._forward_hooks for m in model.modules())
@@ -159,7 +159,7 @@ def test_another_point_than_the_models_own(network):
     model, data = network
     point = {name: p + 0.1 for name, p in trainable(model).items()}
     groups = {"all": tuple(point)}
-    mine = engine(GhostEngine, model, data, params=point).norms(groups)
+    mine = engine(ProgramEngine, model, data, params=point).norms(groups)
     torch.testing.assert_close(mine, engine(LoopEngine, model, data, params=point).norms(groups), rtol=1e-10, atol=0)
 
 
@@ -169,7 +169,7 @@ def test_norms_with_the_margin_are_upper_bounds_within_a_percent(network):
     groups = {name: (name,) for name in trainable(model)}
     exact_data = [t.double() if t.is_floating_point() else t for t in data]
     exact = engine(LoopEngine, copy.deepcopy(model).double(), exact_data).norms(groups)
-    bounds = engine(GhostEngine, model, data, margin=True).norms(groups)
+    bounds = engine(ProgramEngine, model, data, margin=True).norms(groups)
     assert (bounds <= 1.01 * exact + 1e-6).all()
     assert (bounds >= exact * (1 - 1e-4)).all()  # the forward and backward passes are in float32
 
@@ -182,7 +182,7 @@ def test_an_empty_batch_asks_the_rule_about_zero_rows():
         seen.append(norms.shape)
         return norms, norms
 
-    empty = engine(GhostEngine, model, (torch.zeros(0, 7), torch.zeros(0, dtype=torch.long)))
+    empty = engine(ProgramEngine, model, (torch.zeros(0, 7), torch.zeros(0, dtype=torch.long)))
     sums = empty.weighted_sums(rule, {"all": tuple(trainable(model))})
     assert seen == [(0, 1)]
     assert all(not total.any() for values in sums.values for total in values.values())
@@ -192,7 +192,7 @@ def test_half_precision_parameters_are_summed_in_float32():
     model = mlp().bfloat16()
     data = (torch.randn(4, 7).bfloat16(), torch.arange(4) % 3)
     groups = {"all": tuple(trainable(model))}
-    mine = engine(GhostEngine, model, data).weighted_sums(torch.ones_like, groups)
+    mine = engine(ProgramEngine, model, data).weighted_sums(torch.ones_like, groups)
     theirs = engine(LoopEngine, model, data).weighted_sums(torch.ones_like, groups)
     for name, total in mine.values[0].items():
         assert total.dtype == torch.float32
@@ -205,7 +205,7 @@ def test_frozen_parameters_have_no_sum():
     model[0].weight.requires_grad_(False)
     data = (inputs(7), torch.arange(6) % 3)
     groups = {"all": ("0.bias", "2.weight", "2.bias")}
-    mine = engine(GhostEngine, model, data).weighted_sums(torch.ones_like, groups)
+    mine = engine(ProgramEngine, model, data).weighted_sums(torch.ones_like, groups)
     theirs = engine(LoopEngine, model, data).weighted_sums(torch.ones_like, groups)
     assert list(mine.values[0]) == list(groups["all"])
     torch.testing.assert_close(mine.values[0], theirs.values[0], rtol=1e-10, atol=1e-12)
@@ -230,7 +230,7 @@ def outcome(forward, x=None, bias=True):
     model = Wrapped(forward, bias).double()
     data = (torch.randn(5, 4, 3).double() if x is None else x, torch.arange(len(x) if x is not None else 5) % 3)
     groups = {name: (name,) for name in trainable(model)}
-    ghost, loop = engine(GhostEngine, model, data), engine(LoopEngine, model, data)
+    ghost, loop = engine(ProgramEngine, model, data), engine(LoopEngine, model, data)
     mine, theirs = ghost.weighted_sums(torch.ones_like, groups), loop.weighted_sums(torch.ones_like, groups)
     return mine, theirs
 
@@ -308,14 +308,14 @@ def test_a_users_hook_that_replaces_the_output_does_not_mislead():
     model[2].register_forward_hook(lambda module, args, output: output * 3.0)
     data = (inputs(7), torch.arange(6) % 3)
     groups = {"all": tuple(trainable(model))}
-    mine, theirs = engine(GhostEngine, model, data).norms(groups), engine(LoopEngine, model, data).norms(groups)
+    mine, theirs = engine(ProgramEngine, model, data).norms(groups), engine(LoopEngine, model, data).norms(groups)
     torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=0)
 
 
 def test_losses_that_are_not_one_a_sample_are_refused():
     data = (torch.randn(5, 7), torch.arange(5) % 3)
     with pytest.raises(UnsupportedModuleError, match="one floating-point loss a sample"):
-        engine(GhostEngine, mlp(), data, loss_fn=lambda m, b: F.cross_entropy(m(b[0]), b[1])).norms({"all": ()})
+        engine(ProgramEngine, mlp(), data, loss_fn=lambda m, b: F.cross_entropy(m(b[0]), b[1])).norms({"all": ()})
 
 
 @pytest.mark.parametrize("hostile", [torch.nan, torch.inf, 1e30])
@@ -329,8 +329,8 @@ def test_a_hostile_row_leaves_the_others_alone(name, hostile):
     bad = x.clone()
     bad[2] = hostile
     rest = [0, 1, 3, 4, 5]
-    found = engine(GhostEngine, model, (bad, y), margin=True).weighted_sums(clipper.weights, groups)
-    others = engine(GhostEngine, model, (x[rest], y[rest]), margin=True).weighted_sums(clipper.weights, groups)
+    found = engine(ProgramEngine, model, (bad, y), margin=True).weighted_sums(clipper.weights, groups)
+    others = engine(ProgramEngine, model, (x[rest], y[rest]), margin=True).weighted_sums(clipper.weights, groups)
     torch.testing.assert_close(found.norms[rest], others.norms, rtol=1e-5, atol=1e-7)
     moved = [found.values[0][name] - others.values[0][name] for name in found.values[0]]
     size = torch.stack([part.double().norm() for part in moved]).norm()
@@ -343,7 +343,7 @@ def test_a_rule_that_scales_up_does_not_let_a_product_overflow():
     """An output gradient of 1e38 on an activation of 0: norm 0, weight 100, and 100 * 1e38 is inf, inf * 0 is nan."""
     model = nn.Linear(2, 1, bias=False)
     data = (torch.tensor([[0.0, 0.0], [1.0, 2.0]]), torch.tensor([[1e38], [1.0]]))
-    made = engine(GhostEngine, model, data, loss_fn=lambda m, b: (m(b[0]) * b[1]).squeeze(1), margin=True)
+    made = engine(ProgramEngine, model, data, loss_fn=lambda m, b: (m(b[0]) * b[1]).squeeze(1), margin=True)
     sums = made.weighted_sums(AutomaticClipper(max_grad_norm=1.0, gamma=0.01).weights, {"all": ("weight",)})
     assert sums.values[0]["weight"].isfinite().all()
 
@@ -353,7 +353,7 @@ def test_no_gradient_of_a_parameter_is_computed():
     model = nn.Sequential(nn.Linear(64, 48), nn.ReLU(), nn.Linear(48, 32), nn.ReLU(), nn.Linear(32, 3))
     data = (torch.randn(40, 64), torch.arange(40) % 3)
     groups = {"all": tuple(trainable(model))}
-    made = engine(GhostEngine, model, data, margin=True)
+    made = engine(ProgramEngine, model, data, margin=True)
     made.norms(groups)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         made.norms(groups)
@@ -387,7 +387,7 @@ def test_a_tensor_that_is_written_by_another_name_is_not_left_empty(fill):
     model = nn.Linear(4, 1)
     data = torch.arange(12.0).reshape(3, 4), torch.ones(3)
     with pytest.raises(UnsupportedModuleError, match="writes a record's values"):
-        NetworkSource(model, lambda m, b: m(fill(b[0])).squeeze(1) * b[1], data, method="ghost")
+        NetworkSource(model, lambda m, b: m(fill(b[0])).squeeze(1) * b[1], data, method="program")
 
 
 @pytest.mark.parametrize("x", [1e18, *torch.logspace(36, 38.4, 12).tolist()])
@@ -398,7 +398,7 @@ def test_a_very_long_row_is_not_carried_past_a_small_threshold(x, threshold):
     nn.init.zeros_(model.weight)
     model.bias.data = torch.tensor([0.0, 14.0])
     data = torch.tensor([[x]]), torch.tensor([1])
-    made = engine(GhostEngine, model, data, margin=True)
+    made = engine(ProgramEngine, model, data, margin=True)
     sums = made.weighted_sums(FlatClipper(max_grad_norm=threshold).weights, {"all": ("weight", "bias")}).values[0]
     assert torch.stack([part.double().norm() for part in sums.values()]).norm() <= threshold
 
@@ -414,7 +414,7 @@ def test_no_threshold_lets_subnormal_factors_pass(exponent):
     def loss_fn(model, batch):
         return 2.0**-40 * model(batch[0]).sum(dim=1)
 
-    made = engine(GhostEngine, model, (torch.tensor([[x]]),), loss_fn=loss_fn, margin=True)
+    made = engine(ProgramEngine, model, (torch.tensor([[x]]),), loss_fn=loss_fn, margin=True)
     try:
         clipper = FlatClipper(max_grad_norm=threshold)
     except ValueError:

@@ -20,7 +20,7 @@ OUTPUTS = {
 }
 
 
-def clipped(model, loss_fn, x, method="ghost", threshold=1.0):
+def clipped(model, loss_fn, x, method="program", threshold=1.0):
     found = clipped_gradient_sum(model, loss_fn, (x,), FlatClipper(max_grad_norm=threshold), method)
     return torch.cat([found.sum["weight"], found.sum["bias"]])
 

@@ -8,14 +8,13 @@ from torch import nn
 
 from tacita.gradients.chunked import Chunk
 from tacita.gradients.functional import trainable
-from tacita.gradients.ghost import GhostEngine
-from tacita.gradients.ghost.capture import capture
-from tacita.gradients.ghost.engine import row_weights
 from tacita.gradients.ghost.normalization import GROUP_NORM
 from tacita.gradients.ghost.outer import gram_squares, row_norms, with_margin
 from tacita.gradients.ghost.rounding import gamma, unit
 from tacita.gradients.ghost.rule import LayerUse, RowWeights
+from tacita.gradients.ghost.uses import row_weights
 from tacita.gradients.loop import LoopEngine
+from tacita.gradients.program import ProgramEngine
 from tests.gradients.test_ghost_engine import engine
 
 ROWS = 100
@@ -84,10 +83,10 @@ def shortest(name, margin):
     groups = {n: (n,) for n, _ in model.named_parameters()}
     exact_data = (x.double() if x.is_floating_point() else x, grad.double())
     exact = engine(LoopEngine, copy.deepcopy(model).double(), exact_data, loss_fn=inner_product).norms(groups)
-    found = engine(GhostEngine, model, (x, grad), loss_fn=inner_product, margin=margin).norms(groups)
+    found = engine(ProgramEngine, model, (x, grad), loss_fn=inner_product, margin=margin).norms(groups)
     least = torch.inf
     for k in range(20):
-        one = engine(GhostEngine, model, (x[k : k + 1], grad[k : k + 1]), loss_fn=inner_product, margin=margin)
+        one = engine(ProgramEngine, model, (x[k : k + 1], grad[k : k + 1]), loss_fn=inner_product, margin=margin)
         sums = one.weighted_sums(torch.ones_like, groups)
         added = torch.stack([sums.values[0][n].double().norm() for n in groups])
         least = min(least, (sums.norms[0] / added).min().item())
@@ -109,9 +108,14 @@ def test_without_the_margin_they_are_not(name):
 # -- the terms of docs/derivations/ghost_norms.md, each from a formula of its own
 
 
+def uses_of(module, x, grad):
+    engine = ProgramEngine(module, inner_product, trainable(module), [], torch.arange(len(x)))
+    return engine.uses(Chunk((x, grad), len(x), 0)).found
+
+
 def recorded(module, x, grad):
     """The one use of a layer whose output has the gradient ``grad``."""
-    ((named,), _) = capture(module, inner_product, trainable(module), Chunk((x, grad), len(x), 0))
+    (named,) = uses_of(module, x, grad)
     return named.rule, named.use
 
 
@@ -146,9 +150,8 @@ def test_the_radius_of_a_held_gradient_pays_for_weighing_and_adding_it():
 
 def of_group_norm(module, x, grad):
     """The per-sample gradients of scale and shift of a group norm whose output has the gradient ``grad``."""
-    uses, _ = capture(module, inner_product, trainable(module), Chunk((x, grad), len(x), 0))
     found = {}
-    for named in uses:
+    for named in uses_of(module, x, grad):
         grads = named.rule.grads(named.use)
         found |= {name: grads[local] for local, name in named.parameters.items()}
     return found
@@ -245,7 +248,7 @@ def test_each_further_use_adds_its_own_rounding(uses):
     model = Twice(nn.GroupNorm(1, 3))
     x, grad = torch.randn(5, uses, 3), torch.randn(5, uses, 3)
     data, groups = (x, grad), {"weight": ("layer.weight",), "bias": ("layer.bias",)}
-    norms = [engine(GhostEngine, model, data, loss_fn=inner_product, margin=on).norms(groups) for on in (True, False)]
+    norms = [engine(ProgramEngine, model, data, loss_fn=inner_product, margin=on).norms(groups) for on in (True, False)]
     margin = norms[0] - norms[1]
     spread = torch.stack([torch.nn.functional.group_norm(x[:, k], 1) * grad[:, k] for k in range(uses)]).norm(dim=2)
     assert (margin[:, 0] >= 2 * gamma(uses - 1, torch.float32) * spread.sum(dim=0)).all()

@@ -115,7 +115,7 @@ def test_autocast_is_off_inside():
         assert torch.is_autocast_enabled("cpu")
 
 
-@pytest.mark.parametrize("method", ["ghost", "loop"])
+@pytest.mark.parametrize("method", ["program", "loop"])
 def test_a_layer_that_meets_no_position_has_gradients_of_zero(method):
     def loss_fn(model, batch):
         return model(batch[0]).sum(dim=(1, 2))

@@ -6,9 +6,8 @@ from torch import nn
 
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients.chunked import Chunk
-from tacita.gradients.ghost import GhostEngine
 from tacita.gradients.loop import LoopEngine
-from tacita.gradients.vmap import VmapEngine
+from tacita.gradients.program import ProgramEngine
 
 
 def by_hand(found, index):
@@ -164,7 +163,7 @@ class WritesFrozen(nn.Module):
         return self.layer(x).squeeze(1)
 
 
-@pytest.mark.parametrize("kind", [LoopEngine, VmapEngine, GhostEngine])
+@pytest.mark.parametrize("kind", [LoopEngine, ProgramEngine])
 def test_a_frozen_parameter_is_not_written_by_any_name(kind):
     """It is published with the model."""
     model = WritesFrozen()

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations
 
+from tacita.errors import UnsupportedModuleError
 from tacita.gradients import NetworkSource
 from tacita.gradients.ghost import lstm_steps
 
@@ -106,7 +107,7 @@ def test_the_gradients_are_those_of_the_loop(name):
     lead = (ROWS, 2) if name == "several rows a record" else (ROWS,)
     data = torch.randn(*lead, STEPS, WIDTH, dtype=torch.float64)
     (method, found), (_, expected) = (sums(model, data, method) for method in ("auto", "loop"))
-    assert method == "ghost"
+    assert method == "program"
     torch.testing.assert_close(found.norms, expected.norms, rtol=1e-10, atol=1e-12)
     for key, value in expected.values[0].items():
         torch.testing.assert_close(found.values[0][key], value, rtol=1e-10, atol=1e-12)
@@ -138,9 +139,9 @@ def test_a_loss_that_differentiates_through_the_steps_is_served_by_the_loop():
         return slope.square().mean(dim=(1, 2))
 
     data = torch.randn(ROWS, STEPS, WIDTH)
-    with pytest.warns(UserWarning, match="each record gets its own"):
-        source = NetworkSource(Net(last), penalised, (data,))
-    assert source.method == "loop"
+    with pytest.raises(UnsupportedModuleError, match='or pass method="loop"'):
+        NetworkSource(Net(last), penalised, (data,))
+    assert NetworkSource(Net(last), penalised, (data,), method="loop").method == "loop"
 
 
 def test_what_the_steps_do_not_serve():

@@ -91,7 +91,7 @@ def sums(network, data, method):
     source = NetworkSource(network, summed_squares, data, method=method)
     rows = torch.arange(len(data[0])).numpy()
     engine = source.engine(dict(network.named_parameters()), rows, seed=1)
-    if source.method == "ghost":
+    if source.method == "program":
         engine.rounding_margin = False  # type: ignore[attr-defined] # of the ghost engine
     return source.method, engine.weighted_sums(torch.ones_like, {name: (name,) for name in source.shapes})
 
@@ -127,4 +127,4 @@ def test_the_ghost_engine_serves_nine_in_ten(record_property):
     record_property("examples", {grid: dict(counts) for grid, counts in seen.items()})
     total = sum(sum(counts.values()) for counts in seen.values())
     assert total > 500
-    assert sum(counts["ghost"] for counts in seen.values()) >= 0.9 * total
+    assert sum(counts["program"] for counts in seen.values()) >= 0.9 * total

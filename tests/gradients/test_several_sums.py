@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from tacita.gradients import NetworkSource
-from tacita.gradients.ghost.engine import row_weights
+from tacita.gradients.ghost.uses import row_weights
 
 
 def losses(model, batch):
@@ -26,7 +26,7 @@ def test_together_or_one_by_one(outputs, bias, hostile):
     if hostile is not None:
         x[3, 1] = hostile
     model = nn.Linear(5, outputs, bias=bias).double()
-    source = NetworkSource(model, losses, (x, torch.zeros(12, outputs, dtype=torch.float64)), method="ghost")
+    source = NetworkSource(model, losses, (x, torch.zeros(12, outputs, dtype=torch.float64)), method="program")
     engine = source.engine(dict(model.named_parameters()), torch.arange(12).numpy())
     groups = {"all": tuple(name for name, _ in model.named_parameters())}
 

@@ -123,7 +123,7 @@ def test_sums_on_a_grid_and_their_noise_have_the_bits_of_one_process(size, mecha
 
 
 def test_a_capped_sum_is_rounded_to_the_grid_once_over_all_ranks():
-    settings = dict(mechanism=tacita.RoundedGaussian(noise_multiplier=1.0), method="ghost")
+    settings = dict(mechanism=tacita.RoundedGaussian(noise_multiplier=1.0), method="program")
     alone, _ = trained(make_oracle(0, None, **settings))
     assert all(torch.equal(released, alone) for released, _ in results(on_ranks(3, **settings)))
 

@@ -13,7 +13,8 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 import tacita
 from tacita.errors import BudgetExceededError, RankError, UnsupportedModuleError
-from tacita.gradients import sharded, traced
+from tacita.gradients import sharded
+from tacita.gradients.program import run
 from tests.oracles.processes import run_processes
 from tests.oracles.ranks import results
 
@@ -132,22 +133,21 @@ def test_optimizers_for_lists_of_shards_are_seen_to_step(optimizer):
     assert_same(on_shards(2, optimizer), trained(make_oracle(make_model()), optimizer))
 
 
-@pytest.mark.parametrize("method", ["ghost", "traced", "program", "vmap", "loop"])
+@pytest.mark.parametrize("method", ["program", "loop"])
 def test_every_method_serves_shards(method):
     more = dict(method=method, max_physical_batch_size=8)
     assert_same(on_shards(2, **more), trained(make_oracle(make_model(), **more)))
 
 
-def test_a_line_is_traced_once_for_all_queries_of_a_twin(monkeypatch):
+def test_a_program_is_traced_once_for_all_queries_of_a_twin(monkeypatch):
     made = []
-    trace = traced.trace
-    monkeypatch.setattr(traced, "trace", lambda *args: made.append(1) or trace(*args))
+    program = run.Program
+    monkeypatch.setattr(run, "Program", lambda traces: made.append(1) or program(traces))
 
     def work(rank, group):
-        oracle = make_oracle(shard(make_model(), 2), rank, group, method="traced", max_physical_batch_size=8)
-        tried = len(made)
+        oracle = make_oracle(shard(make_model(), 2), rank, group, max_physical_batch_size=8)
         trained(oracle)
-        return len(made) - tried
+        return len(made)
 
     assert results(run_processes(2, work)) == [1, 1]
 

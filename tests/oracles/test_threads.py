@@ -122,7 +122,7 @@ def test_a_state_counts_every_query(problem, make_oracle, monkeypatch):
 
 
 def test_a_query_from_within_a_query_is_refused(problem, make_oracle):
-    oracle = make_oracle(sampler=tacita.FullBatchSampler(num_records=60))
+    oracle = make_oracle(sampler=tacita.FullBatchSampler(num_records=60), method="loop")
     loss_fn = oracle.source.loss_fn
     oracle.source.loss_fn = lambda model, batch: (oracle.query(trainable(problem[0])), loss_fn(model, batch))[1]
     with pytest.raises(RuntimeError, match="from within one"):

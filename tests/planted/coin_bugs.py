@@ -1,8 +1,9 @@
 """Bugs of coins, of what user code may write, and of interrupts."""
 
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
-from tacita.gradients import engine_choice, functional, loop, operators, reachable, retention, seeds
+from tacita.gradients import functional, loop, operators, reachable, retention, seeds
+from tacita.gradients.program import trace
 from tacita.ledger.journal import Journal
 from tacita.oracles import gradient_oracle, line
 from tests.planted.plant import bug, put, swap
@@ -10,29 +11,18 @@ from tests.planted.plant import bug, put, swap
 COINS = "tests/gradients/test_coins.py::"
 WRITES = "tests/gradients/test_writes.py::"
 INTERRUPTS = "tests/oracles/test_interrupts.py::"
-SHARED = COINS + "test_draws_that_records_share_are_refused_by_engines_of_a_batch"
+SHARED = COINS + "test_draws_that_records_share_are_refused_by_programs"
 
 
-@bug(81, caught_by=[SHARED + "[features_of_a_fresh_generator-vmap]"])
+@bug(81, caught_by=[SHARED + "[features_of_a_fresh_generator]", SHARED + "[mask_of_a_seed]"])
 def draws_are_not_looked_at():
-    """An engine of a batch serves any draw, whatever it comes from."""
-    put(operators.OperatorCheck, "_check_draw", lambda self, args, kwargs: None)
-    put(engine_choice, "_coins_of_rows", lambda engine_of, alike: "")
-
-
-@bug(81, caught_by=[SHARED + "[mask_of_a_seed-ghost]"])
-def seeds_may_be_set_in_a_pass():
-    """A model may set a public seed before it draws in the shape of a record."""
-    put(operators, "_torch_state", lambda: b"")
-    put(engine_choice, "generator_states", lambda: ())
-    put(engine_choice, "_coins_of_rows", lambda engine_of, alike: "")
-
-
-@bug(82, caught_by=[SHARED + "[python_mask-ghost]", SHARED + "[numpy_mask-vmap]"])
-def one_coin_for_all_records():
-    """Python's and NumPy's generators may be drawn from where one pass serves all records."""
-    put(engine_choice, "generator_states", lambda: ())
-    put(engine_choice, "_coins_of_rows", lambda engine_of, alike: "")
+    """A program holds any draw, whatever it comes from and whoever has seeded it."""
+    put(
+        trace.TraceCheck,
+        "__torch_dispatch__",
+        lambda self, func, types, args=(), kwargs=None: func(*args, **kwargs or {}),
+    )
+    put(trace, "_nothing_drawn", nullcontext)
 
 
 @bug(82, caught_by=[COINS + "test_generators_of_the_user_are_refused"])
@@ -74,12 +64,6 @@ def coins_of_the_loop_by_position():
         seeds.seed_generators(seeds.derived_seed(self.seed or 0, "model", row), self._device)
 
     put(loop.LoopEngine, "_seed_record", by_place)
-
-
-@bug(81, caught_by=[COINS + "test_the_probe_sees_coins_that_are_public_or_shared"])
-def the_probe_asks_one_secret():
-    """The same record at every row is not held against itself under other secrets."""
-    put(engine_choice, "_coins_of_rows", lambda engine_of, alike: "")
 
 
 @bug(84, caught_by=[WRITES + "test_operators_of_unknown_origin_are_refused_unless_declared[plain-loop]"])

@@ -1,30 +1,15 @@
-"""Bugs of what lets the ghost engine cover more: lent memory, steps of an LSTM, weights that parameters give."""
+"""Bugs of what lets programs cover more: lent memory, steps of an LSTM, weights that parameters give."""
 
-from contextlib import nullcontext
-
-from torch import Tensor
-
-from tacita.gradients import lent_memory, retention
-from tacita.gradients.ghost import capture, engine, lstm_steps
+from tacita.gradients import retention
+from tacita.gradients.ghost import lstm_steps
 from tacita.gradients.ghost.derived import Derived
+from tacita.gradients.program import engine
 from tests.planted.plant import bug, put
 
 LOOP = "tests/gradients/test_loop.py::"
-LENT = "tests/gradients/test_lent_memory.py::"
+SOURCE = "tests/gradients/test_network_source.py::"
 LSTM = "tests/gradients/test_lstm_steps.py::"
 RULES = "tests/gradients/test_derived_weights.py::"
-
-
-@bug(53, caught_by=[LENT + "test_what_is_written_in_some_calls_only_is_refused_before_it_is_written"])
-def lent_memory_not_watched():
-    """What a trial has not seen written is lent, and nobody looks whether a later call writes it."""
-    put(capture, "nothing_lent_is_written", lambda tensors: nullcontext())
-
-
-@bug(53, caught_by=[LENT + "test_what_is_written_in_some_calls_only_is_refused_before_it_is_written"])
-def running_statistics_in_lent_memory():
-    """A batch normalisation keeps its running mean in a record, as no schema of PyTorch's tells."""
-    put(lent_memory, "_UNDECLARED", set())
 
 
 @bug(53, caught_by=[LOOP + "test_running_statistics_are_not_written_by_a_function"])
@@ -33,22 +18,10 @@ def running_statistics_of_some_calls():
     put(retention, "_running", lambda func, args, kwargs: ())
 
 
-@bug(53, caught_by=[LENT + "test_outs_and_lists_are_watched_without_vmap_too"])
-def lists_of_lent_memory_not_watched():
-    """An operator that writes a list of tensors may write lent memory, unless vmap refuses it."""
-    put(lent_memory, "_tensors", lambda given: [given] if isinstance(given, Tensor) else [])
-
-
-@bug(53, caught_by=[LENT + "test_a_rule_of_the_users_own_never_writes_the_data_for_a_rule_of_ours"])
+@bug(53, caught_by=[SOURCE + "test_a_rule_of_the_users_own_never_gets_the_data_themselves"])
 def rule_behind_a_rule_not_watched():
     """A rule of tacita's that passes calls on to one of the user's is taken for one that writes nothing."""
-    put(engine, "_is_ours", lambda rule: type(rule).__module__.startswith("tacita."))
-
-
-@bug(53, caught_by=[LENT + "test_a_rule_of_the_users_own_never_writes_the_data_for_a_rule_of_ours"])
-def merging_not_watched():
-    """Nobody looks whether a rule of the user's own writes lent memory while it merges calls."""
-    put(engine, "_lent_to", lambda found, chunk: [])
+    put(engine, "is_ours", lambda rule: type(rule).__module__.startswith("tacita."))
 
 
 @bug(54, caught_by=[LSTM + "test_the_gradients_are_those_of_the_loop"])

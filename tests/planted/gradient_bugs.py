@@ -2,7 +2,6 @@
 
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from types import SimpleNamespace
 
 import torch
 from torch import Tensor
@@ -12,10 +11,9 @@ from tacita.clipping import FlatClipper, PerLayerClipper, flat
 from tacita.errors import UnsupportedModuleError
 from tacita.estimators import ClippedSum
 from tacita.gradients import (
-    GhostEngine,
     LoopEngine,
     NetworkSource,
-    VmapEngine,
+    ProgramEngine,
     batches,
     data,
     engine_choice,
@@ -27,18 +25,12 @@ from tacita.gradients import (
     seeds,
     weighted_sums,
 )
-from tacita.gradients.chunked import Chunk, ChunkedEngine
-from tacita.gradients.ghost import (
-    capture,
-    convolution,
-    group_norm,
-    outer,
-    patch_gram,
-    recorded_calls,
-    rounding,
-    rule,
-)
-from tacita.gradients.ghost import engine as ghost
+from tacita.gradients.chunked import ChunkedEngine
+from tacita.gradients.ghost import convolution, group_norm, outer, patch_gram, rounding, rule
+from tacita.gradients.ghost import uses as ghost
+from tacita.gradients.program import check, recorded_calls, run
+from tacita.gradients.program import engine as program
+from tacita.gradients.program import record as capture
 from tacita.oracles import GradientOracle, gradient_oracle
 from tacita.oracles.updates import Updates
 from tests.planted.plant import bug, put, swap
@@ -51,15 +43,15 @@ SOURCE = "tests/gradients/test_network_source.py::"
 ROWS = "tests/gradients/test_weighted_sums.py::"
 SEEDS = "tests/gradients/test_seeds.py::"
 LOOP = "tests/gradients/test_loop.py::"
-VMAP = "tests/gradients/test_vmap.py::"
+VMAP = "tests/gradients/test_both_engines.py::"
 GHOST = "tests/gradients/test_ghost_engine.py::"
 HOSTILE_MODELS = "tests/gradients/test_hostile_models.py::test_no_model_lets_a_record_move_more_than_its_share"
-RULES = "tests/gradients/test_batching_rules.py::test_what_sees_the_batch_is_refused_in_a_query"
+RULES = "tests/gradients/test_batching_rules.py::test_what_sees_the_batch_is_refused"
 GHOST_RULES = "tests/gradients/test_ghost_rules.py::"
 MARGINS = "tests/gradients/test_ghost_margins.py::"
-LENT = "tests/gradients/test_lent_memory.py::"
 GROUP_NORM = "tests/gradients/test_ghost_group_norm.py::"
-RECORDED = "tests/gradients/test_recorded_calls.py::"
+RECORDED = "tests/gradients/program/test_early_norms.py::"
+CHOICE = "tests/gradients/test_engine_choice.py::"
 PATCHES = "tests/gradients/test_patch_gram.py::"
 
 MIXERS = [
@@ -345,14 +337,14 @@ def one_use_of_a_tied_weight_missed():
 @bug(29, caught_by=[SOURCE + "test_a_layer_not_used_in_a_step_leaves_nothing_of_an_earlier_one"])
 def stale_norms():
     """A layer that is not used in a step keeps the norms and gradients of the step before."""
-    whole, seen = capture.capture, {}
+    whole, seen = ProgramEngine._found, {}
 
-    def remembering(*args, **settings):
-        found, bare = whole(*args, **settings)
+    def remembering(self, *args):
+        found = whole(self, *args)
         seen.update({tuple(named.parameters.values()): named for named in found})
-        return list(seen.values()), bare
+        return list(seen.values())
 
-    swap(whole, remembering)
+    put(ProgramEngine, "_found", remembering)
 
 
 @bug(30, caught_by=[ORACLE + "test_backward_assigns_and_never_adds"])
@@ -404,7 +396,7 @@ def contribution_understated():
 @bug(39, 47, caught_by=[GHOST_RULES + "test_contract[linear_gram]"])
 def ghost_norms_without_their_margin():
     """Ghost norms are reported as computed, without the term that their rounding can hide."""
-    put(ghost.GhostEngine, "rounding_margin", False)
+    put(ProgramEngine, "rounding_margin", False)
 
 
 @bug(39, 47, caught_by=[GHOST_RULES + "test_contract[linear_gram]"])
@@ -479,7 +471,7 @@ def augmentation_from_the_users_seed():
     swap(seeds.fresh_seed, torch.initial_seed)
 
 
-@bug(35, caught_by=[SOURCE + f"test_records_and_model_draw_apart[{method}]" for method in ("loop", "ghost", "program")])
+@bug(35, caught_by=[SOURCE + f"test_records_and_model_draw_apart[{method}]" for method in ("loop", "program")])
 def one_stream_for_records_and_model():
     """The first record is augmented with the draws that its dropout is made from."""
     whole = seeds.derived_seed
@@ -532,50 +524,20 @@ def edges_of_views_lost():
     put(torch.Tensor, "_is_view", lambda self: False)
 
 
-@bug(52, caught_by=[RECORDED + "test_norms_and_sums_equal_the_loops[chain-FlatClipper(max_grad_norm=0.3)]"])
-def watched_calls_not_reached():
-    """The backward pass stops before a call whose norms are to be taken in it, and its gradient is lost."""
-    put(capture, "ANCHOR", torch.empty(0, requires_grad=True))
-
-
 @bug(56, caught_by=[RECORDED + "test_no_bit_depends_on_when_norms_are_taken[chain]"])
 def norms_taken_early_without_margin():
-    """Norms that are taken during the backward pass are estimates, while those of after it are upper bounds."""
-    whole = ghost._norms_taken
-
-    def careless(engine, chosen, named):
-        return whole(SimpleNamespace(_device=engine._device, rounding_margin=False), chosen, named)
-
-    swap(whole, careless)
+    """Norms that are taken while a program runs are estimates, while those of after it are upper bounds."""
+    whole = ghost.norms_taken
+    put(program, "norms_taken", lambda named, chosen, margin: whole(named, chosen, margin=False))
 
 
-@bug(56, caught_by=[RECORDED + "test_a_backward_that_writes_its_gradient_moves_nothing_that_has_a_norm[held]"])
-def gradients_with_a_norm_share_memory():
-    """Held gradients whose norm was taken during the backward pass share memory that the rest of it may write."""
-    put(ghost, "memory_address", id)
-
-
-@bug(56, caught_by=[RECORDED + "test_a_backward_that_writes_its_gradient_moves_nothing_that_has_a_norm[product]"])
-def norms_of_gradients_still_written():
-    """A norm is taken during the backward pass, and the sum reads the output's gradient after it."""
-    whole = ghost._norms_taken
-
-    def hasty(engine, chosen, named):
-        left = whole(engine, chosen, named)
-        if left[0] is not named:
-            return left
-        return [replace(named, squares=named.rule.squared_norms(named.use, rounding_margin=engine.rounding_margin))]
-
-    swap(whole, hasty)
-
-
-@bug(52, caught_by=[RECORDED + "test_a_backward_that_writes_the_gradient_of_another_call_has_the_loop"])
+@bug(52, caught_by=[RECORDED + "test_a_backward_that_writes_the_gradient_of_another_call_is_refused"])
 def written_gradients_believed():
     """A backward of the user's own writes a gradient after a call was given it, and nobody looks."""
     put(recorded_calls.RecordedCall, "check_gradient", lambda self: None)
 
 
-@bug(52, caught_by=["tests/gradients/test_engine_choice.py::test_a_backward_hook_on_all_modules_has_the_loop"])
+@bug(52, caught_by=[CHOICE + "test_a_backward_hook_on_all_modules_is_refused"])
 def backward_hooks_on_all_modules_left_out():
     """A backward hook that is registered for all modules at once is not called, and nobody is told."""
     check = capture.check_backward_hooks
@@ -590,13 +552,13 @@ def backward_hooks_on_all_modules_left_out():
     put(capture, "check_backward_hooks", of_each)
 
 
-@bug(52, caught_by=["tests/gradients/test_engine_choice.py::test_a_hook_on_a_weight_has_the_loop"])
+@bug(52, caught_by=[CHOICE + "test_a_hook_on_a_weight_is_refused"])
 def hooks_on_weights_left_out():
     """A hook that the model's code puts on a weight, to freeze some of its numbers, is not called; nobody is told."""
     put(capture, "_HOOKING", set())
 
 
-@bug(52, caught_by=["tests/gradients/test_engine_choice.py::test_a_module_with_a_backward_hook_has_the_loop"])
+@bug(52, caught_by=[CHOICE + "test_a_module_with_a_backward_hook_is_refused"])
 def backward_hooks_left_out():
     """A module's backward hook, which changes the gradient, is not called, and nobody is told."""
     put(capture, "check_backward_hooks", lambda tree: None)
@@ -616,16 +578,17 @@ def other_names_of_memory_overlooked():
 @bug(26, 39, caught_by=[RECORDED + "test_autocast_around_a_query_reaches_no_norm"])
 def norms_taken_early_in_low_precision():
     """Norms that are taken during the backward pass are in bfloat16 or TF32 where the user's training loop is."""
-    whole = ghost._norms_taken
+    whole = ghost.norms_taken
 
-    def careless(engine, chosen, named):
+    def careless(named, chosen, margin):
         exact = put(ghost, "full_precision", lambda device: nullcontext())
         try:
-            return whole(engine, chosen, named)
+            with torch.autocast("cpu", torch.bfloat16):
+                return whole(named, chosen, margin=margin)
         finally:
             put(ghost, "full_precision", exact)
 
-    swap(whole, careless)
+    put(program, "norms_taken", careless)
 
 
 @bug(28, caught_by=[GHOST_RULES + "test_contract[linear_gram]"])
@@ -671,10 +634,10 @@ def writing_the_model_accepted():
     55,
     98,
     caught_by=[
-        HOSTILE_MODELS + "[sort_one_layer_only-ghost-unscanned]",
-        HOSTILE_MODELS + "[token_mean_of_the_batch-ghost-unscanned]",
-        HOSTILE_MODELS + "[broadcast_loss-ghost-unscanned]",
-        HOSTILE_MODELS + "[centre_by_the_batch-ghost-unscanned]",
+        HOSTILE_MODELS + "[sort_one_layer_only-program-unscanned]",
+        HOSTILE_MODELS + "[token_mean_of_the_batch-program-unscanned]",
+        HOSTILE_MODELS + "[broadcast_loss-program-unscanned]",
+        HOSTILE_MODELS + "[centre_by_the_batch-program-unscanned]",
     ],
 )
 def the_model_sees_the_batch():
@@ -700,15 +663,16 @@ def the_model_sees_the_batch():
     def whole_batch(size):
         yield Batch(size, 0)
 
-    def forward(tree, loss_fn, leaves, copies, chunk, early):  # noqa: PLR0917
+    def forward(tree, loss_fn, leaves, copies, chunk, needs):  # noqa: PLR0917
         batch = Batch(chunk.size, 0)
-        with capture._Recorder(batch, leaves, copies, tree, early) as recorder:
+        with capture._Recorder(batch, leaves, tree) as recorder:
             losses = functional.losses_at(tree, loss_fn, leaves, chunk.batch, chunk.size)
         return losses, recorder
 
     swap(record_batch.records, whole_batch)
     swap(capture.forward, forward)
-    swap(engine_choice.obstacle, lambda *args: "")
+    swap(engine_choice._obstacle, lambda *args: "")
+    put(run, "check_rows", lambda *args: None)
     put(retention.Marks, "check_nothing_is_kept", lambda self: None)
 
 
@@ -730,13 +694,13 @@ def tensors_of_records_may_be_kept():
     put(retention.StateCheck, "check", lambda self: None)
 
 
-@bug(54, caught_by=[RULES + f"[MixedForward-{method}]" for method in ("ghost", "vmap")])
+@bug(54, caught_by=[RULES + "[MixedForward]"])
 def vmap_rules_of_users_accepted():
     """A function of the user's has a vmap rule of its own, which sees the batch."""
     swap(record_batch._guarded, record_batch._VMAP_RULE)
 
 
-@bug(52, caught_by=["tests/gradients/test_engine_choice.py::test_an_engine_that_differs_from_the_loop_is_not_used"])
+@bug(52, caught_by=[CHOICE + "test_a_program_that_differs_from_the_loop_is_refused"])
 def fast_engine_not_tried():
     """A fast engine is used without having been compared with the loop."""
     swap(engine_choice._difference, lambda engine, definition: "")
@@ -755,23 +719,7 @@ def records_collated_together():
 @bug(53, caught_by=[SOURCE + "test_a_model_that_writes_its_batch_leaves_the_data_set_as_it_is"])
 def data_set_lent_to_models_that_write():
     """A model that writes its batch in place gets the data set's own memory, so that later queries read other rows."""
-    trial = engine_choice.capture_without_values
-    swap(trial, lambda *args: trial(*args)._replace(reads_only=True))
-    put(network_source, "Chunk", lambda batch, size, number, lent, labels: Chunk(batch, size, number, labels=labels))
-
-
-@bug(53, caught_by=[LENT + "test_a_model_may_write_what_is_a_copy_in_memory_of_any_order"])
-def memory_of_any_order_lent():
-    """Rows in any order of memory are lent, though the trial that looks for writes has seen rows in order."""
-    put(data, "_may_be_viewed", lambda array: True)
-
-
-@bug(53, caught_by=[LENT + "test_what_may_write_without_being_counted_gets_a_copy"])
-def uncounted_writes_forgotten():
-    """The trial looks at versions alone, which inference mode and operators of a user's own leave as they are."""
-    put(record_batch.WritesUnseen, "__torch_function__", lambda self, func, types, args=(), kwargs=None: func(
-        *args, **(kwargs or {})
-    ))  # fmt: skip
+    put(check, "written_by", lambda node: [])
 
 
 @bug(56, caught_by=[GHOST + "test_a_very_long_row_is_not_carried_past_a_small_threshold"])
@@ -805,23 +753,23 @@ def messages_count_records():
     def normal(self, chunk, *args):
         raise UnsupportedModuleError(f"something is wrong with these {chunk.size} samples")
 
-    for kind in (GhostEngine, LoopEngine, VmapEngine):
+    for kind in (ProgramEngine, LoopEngine):
         put(kind, "_chunk_sums", normal)
 
 
-@bug(54, caught_by=[RULES + "[Compressed-ghost]"])
+@bug(54, caught_by=[RULES + "[Compressed]"])
 def saved_tensors_shown_to_hooks():
     """Hooks of the user's get the tensors that autograd saves of all records."""
     put(torch.autograd.graph, "disable_saved_tensors_hooks", lambda message: nullcontext())
 
 
-@bug(54, caught_by=[RULES + "[WithOperator-ghost]"])
+@bug(54, caught_by=[RULES + "[WithOperator]"])
 def operators_see_the_batch():
     """An operator of the user's has a batching rule of its own."""
     swap(record_batch.check_operator, lambda function: None)
 
 
-@bug(54, caught_by=[RULES + "[MixedBackward-ghost]"])
+@bug(54, caught_by=[RULES + "[MixedBackward]"])
 def a_backward_pass_is_not_guarded():
     """A function with a vmap rule of its own is refused in a forward pass alone."""
     put(capture, "rules_guarded", nullcontext)

@@ -10,7 +10,7 @@ from tacita.accounting import DiscreteGaussianEvent
 from tacita.accounting.events import discrete
 from tacita.estimators import CappedSum, GridSum, grid_sums
 from tacita.gradients import grid, linear_model
-from tacita.gradients.ghost import capped_sums
+from tacita.gradients.program import capped_sums
 from tacita.mechanisms import DiscreteGaussian, GaussianMechanism, RoundedGaussian, integer
 from tacita.oracles import network
 from tacita.tables import held_out_score as score

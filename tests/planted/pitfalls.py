@@ -378,8 +378,8 @@ PITFALLS = [
     Pitfall(
         83,
         "modes around a query, debug_unwrap, subclasses as frozen weights: the physical batch in the user's hands",
-        "not yet: the model's code will be traced before any record is read",
-        later="the program",
+        "the model's code never meets a record: a query runs operators that were written down before, with all modes "
+        "off; a tensor subclass among the weights is refused",
     ),
     Pitfall(
         84,

@@ -224,7 +224,7 @@ def empty_batch_skipped():
 @bug(
     8,
     caught_by=[
-        "tests/gradients/test_vmap.py::test_an_empty_batch_gives_zeros_and_never_calls_the_loss",
+        "tests/gradients/test_both_engines.py::test_an_empty_batch_gives_zeros_and_never_calls_the_loss",
         ORACLE + "test_an_empty_batch_is_a_query_of_pure_noise",
     ],
 )

@@ -18,8 +18,8 @@ from tacita.accounting import (
 from tacita.accounting.relations import moved
 from tacita.error_feedback import bounded, error
 from tacita.error_feedback.hidden_errors import HiddenErrorEvent
-from tacita.gradients.ghost import engine as ghost
 from tacita.gradients.ghost import outer
+from tacita.gradients.ghost import uses as ghost
 from tacita.gradients.ghost.linear import LinearRule
 from tacita.gradients.ghost.rounding import add_radius, gamma
 from tacita.gradients.ghost.rule import LayerRule

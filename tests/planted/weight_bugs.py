@@ -9,7 +9,7 @@ from tacita.gradients.ghost.outer import Gram
 from tacita.gradients.ghost.stacked import StackedRule
 from tests.planted.plant import bug, put, swap
 
-COVERAGE = "tests/gradients/test_coverage.py::test_the_ghost_engine_serves_it_and_equals_the_loop"
+COVERAGE = "tests/gradients/test_coverage.py::test_a_program_serves_it_and_equals_the_loop"
 CONTRACT = "tests/gradients/test_ghost_rules.py::test_contract"
 
 

@@ -422,6 +422,12 @@ def test_the_statement_has_the_condition_and_no_unconditional_epsilon():
     assert test.ledger.epsilon(1e-6) == math.inf
 
 
+@pytest.mark.parametrize("method", ["loop", "program"])
+def test_the_statement_of_the_loop_says_that_its_code_meets_records(method):
+    said = " ".join(tacita.statement(build(method=method).ledger, delta=1e-9).text.split())
+    assert ("keeps nothing of a record" in said) == (method == "loop")
+
+
 def test_it_stands_beside_a_training_registered_with_it():
     data = rows()
     ledger = tacita.Ledger(neighboring_relation="replace_one", privacy_unit="one row")
@@ -722,10 +728,24 @@ def test_a_model_that_draws_is_refused_whatever_the_data():
     for data in (rows(), torch.full((ROWS, DIM), math.nan, dtype=torch.float64)):
         for layer in (nn.Dropout(0.5), nn.Dropout(1e-9), nn.AlphaDropout(0.1), nn.RReLU()):
             with pytest.raises(UnsupportedModuleError, match=f"draws at random \\('layer': {type(layer).__name__}\\)"):
-                build(data, model=Drawing(layer), loss_fn=through_the_layer)
+                build(data, model=Drawing(layer), loss_fn=through_the_layer, method="loop")
         for loss_fn in (dropped_in_every_mode, noise_of_numpy):
             with pytest.raises(UnsupportedModuleError, match="seen on synthetic rows"):
-                build(data, model=Point().eval(), loss_fn=loss_fn)
+                build(data, model=Point().eval(), loss_fn=loss_fn, method="loop")
+
+
+@pytest.mark.parametrize(
+    ("model", "loss_fn", "says"),
+    [
+        (Drawing(nn.Dropout(0.5)), through_the_layer, "draws at random"),
+        (Drawing(nn.RReLU()), through_the_layer, "rrelu"),  # of which no program is made
+        (Point().eval(), dropped_in_every_mode, "seen on synthetic rows"),
+        (Point().eval(), noise_of_numpy, "draws numbers that do not come from a tensor of the batch"),
+    ],
+)
+def test_so_it_is_where_it_would_be_written_down(model, loss_fn, says):
+    with pytest.raises(UnsupportedModuleError, match=says):
+        build(rows(), model=model, loss_fn=loss_fn)
 
 
 def test_a_model_put_back_into_training_mode_is_refused_and_spends_nothing():
@@ -745,7 +765,7 @@ def test_dropout_of_nothing_is_served():
 
 
 def test_the_check_leaves_generators_alone():
-    source = tacita.NetworkSource(Point(), noise_of_numpy, (rows(),))
+    source = tacita.NetworkSource(Point(), noise_of_numpy, (rows(),), method="loop")
     torch.manual_seed(3)
     np.random.seed(3)
     expected = torch.rand(1).item(), np.random.rand()

@@ -172,7 +172,7 @@ def unclipped(sampler, relation, *, noise_multiplier=2.0, queries=2):
                 failure_probability=0.0,
                 mechanism=GaussianMechanism(noise_multiplier=noise_multiplier),
                 planned_queries=queries,
-                method="ghost",
+                method="program",
             )
 
     return make_oracle
@@ -248,11 +248,11 @@ def epochs(assignment):
 
 
 ORACLES = {
-    "ghost": network(poisson, "add_or_remove_one", method="ghost"),
-    "vmap": network(poisson, "replace_one", method="vmap"),
+    "program": network(poisson, "add_or_remove_one", method="program"),
+    "replaced": network(poisson, "replace_one", method="program"),
     "loop": network(poisson, "zero_out_one", method="loop"),
-    "tied": network(poisson, "add_or_remove_one", method="ghost", model=Tied),
-    "chunks": network(full, "zero_out_one", method="ghost", noise_multiplier=2.0, max_physical_batch_size=1),
+    "tied": network(poisson, "add_or_remove_one", method="program", model=Tied),
+    "chunks": network(full, "zero_out_one", method="program", noise_multiplier=2.0, max_physical_batch_size=1),
     "per-layer": network(
         full,
         "add_or_remove_one",
@@ -292,7 +292,7 @@ ORACLES = {
         PrivateFeedback(max_feedback_norm=0.2),
         poisson,
         "add_or_remove_one",
-        method="ghost",
+        method="program",
         noise_multiplier=2.0,
         queries=4,
     ),
@@ -300,7 +300,7 @@ ORACLES = {
         BoundedFeedback(max_feedback_norm=1.0, max_residual_norm=2.0),
         epochs("coin"),
         "zero_out_one",
-        method="vmap",
+        method="program",
         noise_multiplier=2.0,
         queries=4,
     ),

@@ -259,7 +259,7 @@ def test_plain_is_who_overrides_nothing():
     def built(make):
         return make(torch.ones(3, 2), Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one row"))
 
-    for name in ("poisson", "ghost"):
+    for name in ("poisson", "program"):
         assert is_plain(built(ORACLES[name]))
     for kind in (NoiselessGradient, RowsInTheSession, Knows):
         assert not is_plain(built(given(full, kind=kind)))

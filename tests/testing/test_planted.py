@@ -25,7 +25,7 @@ REFUTED = {  # bug -> the oracle that shows it
     "noise_in_half_precision": "poisson",
     "same_noise_in_every_query": "full-batch",
     "same_noise_in_every_block": "per-layer",
-    "same_noise_in_every_parameter": "ghost",
+    "same_noise_in_every_parameter": "program",
     "noise_from_the_coins": "per-layer",
     "empty_batch_skipped": "poisson",
     # sensitivity
@@ -33,7 +33,7 @@ REFUTED = {  # bug -> the oracle that shows it
     "threshold_changes_within_a_batch": "chunks",
     "nan_keeps_its_weight": "full-batch",
     "zero_times_nan": "full-batch",
-    "zero_times_nan_in_the_ghost_engine": "ghost",
+    "zero_times_nan_in_the_ghost_engine": "program",
     "layers_clipped_at_the_whole_threshold": "per-layer",
     "contribution_understated": "full-batch",
     "divisor_from_the_data": "poisson",

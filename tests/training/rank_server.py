@@ -35,8 +35,8 @@ def train(folder, group, kind):
         epochs=2,
         folder=folder,
         hardened=kind == "hardened",
-        method={"hardened": "loop", "traced": "traced"}.get(kind, "auto"),
-        max_physical_batch_size=4 if kind == "traced" else None,
+        method="loop" if kind == "hardened" else "auto",
+        max_physical_batch_size=4 if kind == "chunks" else None,
         randomness=tacita.Randomness.insecure(0),
         process_group=group,
     )

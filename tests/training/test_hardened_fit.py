@@ -33,7 +33,7 @@ class Stopped(Exception):
     pass
 
 
-@pytest.mark.parametrize("method", ["loop", "ghost"])
+@pytest.mark.parametrize("method", ["loop", "program"])
 @pytest.mark.parametrize("hardened", [True, "discrete"])
 def test_a_stopped_run_ends_with_the_same_bits(tmp_path, monkeypatch, method, hardened):
     settings = {**SETTINGS, "hardened": hardened, "method": method}

@@ -57,7 +57,7 @@ def lines(folder):
     ("name", "size"),
     [
         ("hardened", 2),
-        *(pytest.param(*case, marks=audit) for case in [("hardened", 4), ("plain", 2), ("traced", 2), ("traced", 3)]),
+        *(pytest.param(*case, marks=audit) for case in [("hardened", 4), ("plain", 2), ("chunks", 2), ("chunks", 3)]),
     ],
 )
 def test_processes_train_as_one(server, tmp_path, name, size):

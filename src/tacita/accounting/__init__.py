@@ -21,6 +21,7 @@ from tacita.accounting.events.pure import AboveThresholdEvent, ApproximateDPEven
 from tacita.accounting.events.sampled import Proof, SampledEvent
 from tacita.accounting.events.second_moments import SecondMomentEvent
 from tacita.accounting.events.wrapped import (
+    AssumingEvent,
     ConditionalEvent,
     CoupledEvent,
     HardenedEvent,
@@ -47,6 +48,7 @@ __all__ = [
     "RELATIONS",
     "AboveThresholdEvent",
     "ApproximateDPEvent",
+    "AssumingEvent",
     "Bound",
     "ComposedEvent",
     "ConditionalEvent",

@@ -100,7 +100,7 @@ def clipped_gradient_sum(
         loss_fn: ``(model, batch) -> losses`` of shape (batch,).
         batch: Tensors with the batch axis first, nested in tuples, lists, mappings and dataclasses.
         clipper: The weight rule.
-        method: ``"loop"``, ``"vmap"``, ``"ghost"``, ``"traced"`` or ``"auto"``; all agree.
+        method: ``"auto"`` or ``"program"``, or ``"loop"``; they agree.
         unclipped: Also return the sum of the unclipped gradients, from the same pass.
         max_physical_batch_size: Rows in memory at once.
 

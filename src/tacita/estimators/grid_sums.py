@@ -22,9 +22,9 @@ from tacita.clipping.clipper import Clipper
 from tacita.estimators.clipped_sum import ClippedSum
 from tacita.estimators.estimator import Estimator, Values
 from tacita.gradients.engine import Engine, Groups, Shapes
-from tacita.gradients.ghost import GhostEngine
-from tacita.gradients.ghost.capped_sums import capped_sums, summation_error
 from tacita.gradients.grid import MOST_STEPS, grid_sums
+from tacita.gradients.program import ProgramEngine
+from tacita.gradients.program.capped_sums import capped_sums, summation_error
 from tacita.sampling import Sampler
 
 RESOLUTION = 2.0**12  # truncation takes at most 1 / RESOLUTION of max_contribution off a record
@@ -113,7 +113,7 @@ class GridSum(_OnGrid):
 
     Attributes:
         clipper: The weight rule.
-        together: Whether the engine computes several records in one kernel call (``vmap``, ``ghost``). Then a record
+        together: Whether the engine computes several records in one kernel call (a program). Then a record
             shows in the last bits of its companions' gradients, and the statement makes the weaker claim. Engines that
             compute each row alone: ``loop``, given rows, :class:`~tacita.gradients.LinearSource`.
     """
@@ -136,7 +136,7 @@ class GridSum(_OnGrid):
 
 @dataclass(frozen=True)
 class CappedSum(_OnGrid):
-    r"""The clipped sum of the ghost engine in float64, rounded to the grid once, with its rounding in the sensitivity.
+    r"""The clipped sum of a program in float64, rounded to the grid once, with its rounding in the sensitivity.
 
     Weights also cap :math:`w_i S_i \le` ``slack`` x C, :math:`S_i = \sum_t \lVert a_t \rVert \lVert d_t \rVert`. So a
     sum of at most ``max_records`` records is off by at most E in norm, whatever the order, and neighbouring sums differ
@@ -161,7 +161,7 @@ class CappedSum(_OnGrid):
         if not summation_error(self.max_records, self.slack) <= 1 / 64:
             raise ValueError(
                 f"with max_records = {self.max_records:,} and slack = {self.slack:g} the sum's rounding may exceed "
-                'C / 64. Use smaller ones, or GridSum (method="vmap" or "loop").'
+                'C / 64. Use smaller ones, or GridSum (method="loop").'
             )
 
     @property
@@ -178,13 +178,13 @@ class CappedSum(_OnGrid):
         if expected_batch_size > self.max_records / 2:
             raise ValueError(
                 f"expected_batch_size must be at most half of max_records = {self.max_records:,}, got "
-                f'{expected_batch_size:g}. Use CappedSum with a larger max_records, or method="vmap" or "loop".'
+                f'{expected_batch_size:g}. Use CappedSum with a larger max_records, or method="loop".'
             )
         super().check_batch(expected_batch_size, shapes)
 
     def __call__(self, engine: Engine, state: None) -> tuple[Values, None]:
-        if not isinstance(engine, GhostEngine):
-            raise TypeError(f"CappedSum needs a ghost engine, got {type(engine).__name__}: use GridSum.")
+        if not isinstance(engine, ProgramEngine):
+            raise TypeError(f"CappedSum needs the engine of a program, got {type(engine).__name__}: use GridSum.")
         groups, steps = self.clipper.groups(engine.shapes), self.steps(engine.shapes)
         caps = {block: self.slack * bound for block, bound in self.clipper.max_contribution(engine.shapes).items()}
         (sums,) = capped_sums(engine, self.clipper.weights, groups, caps).values

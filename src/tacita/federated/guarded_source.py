@@ -51,8 +51,15 @@ class GuardedSource(GradientSource):
         return self._source.num_rows
 
     @property
+    def assumptions(self) -> tuple[str, ...]:
+        return self._source.assumptions
+
+    @property
     def conditions(self) -> tuple[str, ...]:
         return self._source.conditions
+
+    def retrace(self) -> None:
+        self._source.retrace()
 
     def follow(self, schedule: Schedule | None) -> None:
         self._source.follow(schedule)

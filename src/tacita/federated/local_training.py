@@ -61,8 +61,15 @@ class LocalTraining(GradientSource):
         return self._source.num_rows
 
     @property
+    def assumptions(self) -> tuple[str, ...]:
+        return self._source.assumptions
+
+    @property
     def conditions(self) -> tuple[str, ...]:
         return self._source.conditions
+
+    def retrace(self) -> None:
+        self._source.retrace()
 
     def engine(
         self, params: Tensors, indices: np.ndarray, *, query: int | None = None, seed: int | None = None

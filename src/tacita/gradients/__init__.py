@@ -2,7 +2,6 @@
 
 from tacita.gradients.engine import Engine, GradientSource, Groups, Rule, Shapes, Sums
 from tacita.gradients.explain import Explanation, ParameterPlan, explain
-from tacita.gradients.ghost.engine import GhostEngine
 from tacita.gradients.ghost.registry import register_rule
 from tacita.gradients.given import GivenEngine, GivenSource
 from tacita.gradients.hessian_rows import HessianRowsSource
@@ -22,14 +21,13 @@ from tacita.gradients.loop import LoopEngine
 from tacita.gradients.network_source import NetworkSource
 from tacita.gradients.operators import declare_operator
 from tacita.gradients.padding import pad_to
+from tacita.gradients.program import ProgramEngine
 from tacita.gradients.table_rows import TableRowsSource
 from tacita.gradients.views import SeveralViews, mean_over_views
-from tacita.gradients.vmap import VmapEngine
 
 __all__ = [
     "Engine",
     "Explanation",
-    "GhostEngine",
     "GivenEngine",
     "GivenSource",
     "GradientSource",
@@ -45,6 +43,7 @@ __all__ = [
     "NetworkSource",
     "OutputLoss",
     "ParameterPlan",
+    "ProgramEngine",
     "QuantileLoss",
     "Rule",
     "SeveralViews",
@@ -53,7 +52,6 @@ __all__ = [
     "SquaredLoss",
     "Sums",
     "TableRowsSource",
-    "VmapEngine",
     "declare_operator",
     "explain",
     "mean_over_views",

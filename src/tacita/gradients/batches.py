@@ -151,3 +151,11 @@ def memory_address(tensor: Tensor) -> int:
         return 0 if storage.device.type == "meta" else storage.data_ptr()
     except (RuntimeError, NotImplementedError):
         return 0
+
+
+def memory_key(tensor: Tensor) -> int:
+    """Return what two tensors have in common while both live if they share memory, with values or without."""
+    try:
+        return tensor.untyped_storage()._cdata
+    except (RuntimeError, NotImplementedError):  # it has no memory of its own: sparse, or a transform's
+        return id(tensor)

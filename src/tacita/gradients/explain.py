@@ -7,19 +7,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients.batches import flatten, tensors_in, to_device
 from tacita.gradients.chunked import Chunk
-from tacita.gradients.engine_choice import MethodChoice, choose_method, default_chunk_rows
+from tacita.gradients.engine_choice import MethodChoice, choose_method
 from tacita.gradients.functional import LossFn, trainable
-from tacita.gradients.ghost.capture import capture
 from tacita.gradients.ghost.rule import NamedUse
 from tacita.gradients.probe import ROWS, synthetic
+from tacita.gradients.program import ProgramEngine
 from tacita.gradients.scan import module_refusals, scan
 from tacita.gradients.seeds import seeded
-from tacita.gradients.weighted_sums import wide
 
 
 @dataclass(frozen=True)
@@ -46,10 +46,10 @@ class Explanation:
     """The plan for a model and its loss. ``str()`` of it is a table.
 
     Attributes:
-        method: ``"ghost"``, ``"vmap"`` or ``"loop"``, as ``method="auto"`` chooses; ``None`` if the model is refused.
+        method: ``"program"``; ``None`` if the model is refused.
         parameters: One entry for each parameter.
         refused: The reasons why per-sample gradients are not defined, each with the way out; empty if they are.
-        notes: Why a faster method is not used, and what could not be tried.
+        notes: What could not be tried.
         physical_batch_size: Rows in memory at once if the caller sets no number; ``None``: the whole batch.
     """
 
@@ -101,43 +101,28 @@ def explain(model: nn.Module, loss_fn: LossFn, batch: Any) -> Explanation:
         return _refusal(model, (str(error),))
     if found.refusals:
         return _refusal(model, tuple(str(r) for r in found.refusals))
-    choice = choose_method("auto", model, loss_fn, params, like=like, probe=found.probe)
+    try:
+        choice = choose_method("auto", model, loss_fn, params, like=like, probe=found.probe)
+    except UnsupportedModuleError as error:
+        return _refusal(model, (str(error),))
     return Explanation(
         method=choice.method,
         parameters=_plans(choice, model, loss_fn, params, like),
         refused=(),
-        notes=found.notes + ((f"ghost is not used: {choice.why_not_ghost}.",) if choice.why_not_ghost else ()),
-        physical_batch_size=default_chunk_rows(choice.method, params),
+        notes=found.notes,
+        physical_batch_size=None,
     )
 
 
 def _plans(
     choice: MethodChoice, model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], like: Any
 ) -> tuple[ParameterPlan, ...]:
-    ghost = _ghost_plans(choice, model, loss_fn, params, like) if choice.method == "ghost" else {}
-    return tuple(ghost.get(name) or _plan(name, p, choice.method) for name, p in model.named_parameters())
-
-
-def _plan(name: str, parameter: Tensor, method: str) -> ParameterPlan:
-    shape = tuple(parameter.shape)
-    if not parameter.requires_grad:
-        return ParameterPlan(name, shape, "frozen", "none", 0)
-    cost = {
-        "ghost": "none: the loss does not reach it",
-        "vmap": "its own forward and backward pass, vectorised",
-        "loop": "its own forward and backward pass, one after the other",
-    }
-    memory = 0 if method == "ghost" else parameter.numel() * wide(parameter.dtype).itemsize
-    return ParameterPlan(name, shape, method, cost[method], memory)
-
-
-def _ghost_plans(
-    choice: MethodChoice, model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], like: Any
-) -> dict[str, ParameterPlan]:
     """Return what each rule does with synthetic rows. It chooses a form by shape, so a real batch gets the same."""
     with seeded(0, next(iter(params.values())).device):
         probe = synthetic(like, ROWS, fill="zeros", seed=0)
-        uses, _ = capture(model, loss_fn, params, Chunk(probe, ROWS, 0), choice.bare)
+        engine = choice.engine(model, loss_fn, params, [], torch.empty(0))
+        assert isinstance(engine, ProgramEngine)
+        uses = engine.uses(Chunk(probe, ROWS, 0)).found
     plans: dict[str, ParameterPlan] = {}
     for named in uses:
         named.rule.squared_norms(named.use)
@@ -146,7 +131,12 @@ def _ghost_plans(
             before = plans.get(name)
             cost = plan.cost if before is None else f"{before.cost} + {plan.cost}"
             plans[name] = replace(plan, cost=cost, memory=plan.memory + (before.memory if before else 0))
-    return plans
+    unused = ("unused", "none: the loss does not reach it")
+    return tuple(
+        plans.get(name)
+        or ParameterPlan(name, tuple(p.shape), *(unused if p.requires_grad else ("frozen", "none")), memory=0)
+        for name, p in model.named_parameters()
+    )
 
 
 def _use_plan(name: str, local: str, shape: tuple[int, ...], named: NamedUse) -> ParameterPlan:
@@ -157,7 +147,7 @@ def _use_plan(name: str, local: str, shape: tuple[int, ...], named: NamedUse) ->
     memory = sum(t[0].numel() * t.element_size() for t in [*held, *([use.x, use.grad] if first else [])])
     form = "gradient, kept for the sum" if kept is not None else "norm without gradient"
     cost = f"{form}: input {_by(_of_a_record(use.x))}, output {_by(_of_a_record(use.grad))}"
-    return ParameterPlan(name, shape, f"ghost {named.function}", cost, memory)
+    return ParameterPlan(name, shape, named.function, cost, memory)
 
 
 def _of_a_record(rows: Tensor) -> Sequence[int]:

@@ -1,7 +1,7 @@
 """The definition of per-sample gradients: one sample at a time, by autograd. Private.
 
 Every fast engine must equal it. Here alone user code runs on records, one at a time. Proof of what keeps them apart:
-docs/derivations/per-record-engine.md, section 9.
+docs/derivations/per-record-engine.md, section 8.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -61,7 +61,7 @@ class LoopEngine(ChunkedEngine):
             params = {name: p.requires_grad_() for name, p in point.items()}
             marks = Marks(tree.tensors)
             marks.mark(row)
-            with nothing_is_written(tree), OperatorCheck(by_record=True):
+            with nothing_is_written(tree), OperatorCheck():
                 with marks:
                     (loss,) = losses_at(tree, self.loss_fn, params, rebuild(row), 1)
                 found = compute(loss, params)

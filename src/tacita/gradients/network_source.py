@@ -17,36 +17,37 @@ from torch import Tensor, nn
 from tacita import _validate
 from tacita._row_numbers import RowNumbers
 from tacita.errors import UnsupportedModuleError
-from tacita.gradients import lent_memory
 from tacita.gradients.batches import flatten, tensors_in, to_device
 from tacita.gradients.chunked import Chunk, ChunkedEngine
 from tacita.gradients.data import Request, as_rows, requests
 from tacita.gradients.engine import GradientSource, Schedule, Shapes
-from tacita.gradients.engine_choice import choose_method, default_chunk_rows, engine_kind, warn_of_the_loop
+from tacita.gradients.engine_choice import check_method, choose_method, default_chunk_rows
 from tacita.gradients.functional import LossFn, check_loss_fn, trainable
-from tacita.gradients.ghost import GhostEngine
 from tacita.gradients.prefetch import Prefetcher
 from tacita.gradients.process_group import Ranks, tensors_digest
-from tacita.gradients.program import ProgramEngine
 from tacita.gradients.randomness_check import check_draws_nothing
 from tacita.gradients.reachable import is_seen_through, reachable
 from tacita.gradients.retention import RemembersError
 from tacita.gradients.scan import check_modules, scan
 from tacita.gradients.seeds import derived_seed, fresh_seed
 from tacita.gradients.sharded import ShardedModel, is_sharded
-from tacita.gradients.traced import Lines, TracedEngine
 from tacita.gradients.views import SeveralViews
 
+LENT_FROM = 2**22  # bytes of a batch that a program reads where the data are: to copy fewer takes no time
+MET_RECORDS = (
+    'the code of the model and the loss, which method="loop" ran on records, one at a time, keeps nothing of a record '
+    "for the next one or for the next query"
+)
 SAMPLED_ROWS = 64  # of a Dataset, where the records of several ranks are compared
 
 
 class NetworkSource(GradientSource):
     """Make engines from a model, a per-sample loss and a dataset.
 
-    Building a source checks the model and the loss on synthetic rows, and chooses the method. Of arrays only dtypes and
-    the shape of a row are used. Of a ``Dataset`` the structure of ``dataset[0]`` is used, which is read. A ``Dataset``
-    without records leaves the model untried, and one with records of many shapes shows the shape of the first. If the
-    number of records or their shapes are private, pass arrays, or name the method.
+    Building a source writes the model and the loss down as a program (docs/program.md), so that their code never meets
+    a record, and holds the program against the loop on synthetic rows. Of arrays only dtypes and the shape of a row are
+    used. Of a ``Dataset`` the structure of ``dataset[0]`` is used, which is read; one without records leaves the model
+    untried. If the number of records or their shapes are private, pass arrays.
 
     Args:
         model: Any module, with at least one trainable parameter; never wrapped or modified.
@@ -59,12 +60,10 @@ class NetworkSource(GradientSource):
         collate_fn: Makes a batch from a list of items; torch's default by default. It gets one record at a time, so
             that no record can be padded to another's length. Pad to a public length (:func:`tacita.pad_to`).
         num_workers: Processes that read ahead once :meth:`follow` has given the schedule. They change no bit.
-        method: ``"loop"`` (the definition), ``"vmap"``, ``"ghost"``, or ``"auto"``: ghost if it serves the model, else
-            the loop; vmap if there is no record to take shapes from. ``"program"`` runs the model's code before any
-            record is read, and never on one (docs/program.md). ``"traced"`` is ghost with the model's code run
-            once, which is faster for small networks, and needs ``max_physical_batch_size`` (docs/traced.md).
+        method: ``"auto"`` and ``"program"`` are the program. ``"loop"``, the definition, runs the code of the model and
+            the loss on records, one at a time: the statement then says that the guarantee rests on that code.
         max_physical_batch_size: Rows in memory at once. Bounds memory, and changes nothing else but the order of
-            summation. ``None``: the whole batch for ghost; for loop and vmap as many rows as have 256 MiB of gradients.
+            summation. ``None``: the whole batch for a program; for the loop as many rows as have 256 MiB of gradients.
         process_group: The processes that share the rows of each batch, as in :class:`~tacita.ClippedGradientOracle`.
             With one, the model may be sharded by FSDP2 (``fully_shard``).
 
@@ -78,7 +77,7 @@ class NetworkSource(GradientSource):
     Example:
         >>> data = torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([0.0, 1.0])
         >>> loss_fn = lambda model, batch: (model(batch[0]).squeeze(1) - batch[1]) ** 2
-        >>> source = NetworkSource(nn.Linear(2, 1), loss_fn, data, method="vmap")
+        >>> source = NetworkSource(nn.Linear(2, 1), loss_fn, data)
         >>> engine = source.engine(dict(source.model.named_parameters()), np.array([1]))
         >>> engine.norms({"all": ("weight", "bias")}).shape
         torch.Size([1, 1])
@@ -104,11 +103,6 @@ class NetworkSource(GradientSource):
         with self.ranks.together() if is_sharded(model) else nullcontext():
             if max_physical_batch_size is not None:
                 _validate.count("max_physical_batch_size", max_physical_batch_size)
-            elif method == "traced":
-                raise ValueError(
-                    'method="traced" needs max_physical_batch_size: every physical batch is filled up to that many '
-                    "rows. Take somewhat more than the expected batch, or a part of it."
-                )
             self.num_workers = _validate.count("num_workers", num_workers, at_least=0)
             self.max_physical_batch_size = max_physical_batch_size
             self._rows = as_rows(dataset, collate_fn)
@@ -126,8 +120,6 @@ class NetworkSource(GradientSource):
             self.takes_row_numbers = num_workers == 0 and self.ranks.size == 1
             with self.whole(trainable(model) if self._sharded else own) as params:
                 self._choose(method, params)
-            programs = self._choice.programs
-            self.digest = None if programs is None else programs.digest  # of the model as it is now, whatever comes
             self._ahead: Prefetcher | None = None
             self._secret = fresh_seed()  # for records of queries that come without a seed
 
@@ -140,12 +132,11 @@ class NetworkSource(GradientSource):
         self._row_bytes = sum(one.nbytes for one in tensors_in(self.trial_row))
         self._probe = scan(network, loss_fn, self.trial_row).check().probe
         self._choice = choose_method(method, network, loss_fn, params, like=self.trial_row, probe=self._probe)
-        warn_of_the_loop(self._choice)
-        self._kind, self._tried = engine_kind(self._choice.method), _modes(network)
+        programs = self._choice.programs
+        self.digest = None if programs is None else programs.program(params)[0].digest  # of the model as it is now
+        self._tried = {_modes(network)}
         self._outside = [one for one in reachable(loss_fn, network).values() if isinstance(one, nn.Module)]
         self._chunk_rows = most or default_chunk_rows(self.method, params)
-        traced = most if self.method == "traced" else None
-        self._lines = Lines(network, loss_fn, self.trial_row, traced) if traced else None
 
     @property
     def _network(self) -> nn.Module:
@@ -175,13 +166,18 @@ class NetworkSource(GradientSource):
 
     @property
     def method(self) -> str:
-        """``"ghost"``, ``"traced"``, ``"vmap"`` or ``"loop"``: the engine that serves the network."""
+        """``"program"`` or ``"loop"``: the engine that serves the network."""
         return self._choice.method
 
     @property
+    def assumptions(self) -> tuple[str, ...]:
+        """For the loop: that the code which met records keeps nothing of them."""
+        return (MET_RECORDS,) if self.method == "loop" else ()
+
+    @property
     def conditions(self) -> tuple[str, ...]:
-        """The condition that a loss of compiled code, which cannot be inspected, remembers nothing."""
-        if is_seen_through(self.loss_fn):
+        """For the loop: the condition that a loss of compiled code, which cannot be inspected, remembers nothing."""
+        if self.method != "loop" or is_seen_through(self.loss_fn):
             return ()
         return ("loss_fn, which is compiled code and cannot be looked into, keeps nothing from one call to the next",)
 
@@ -207,7 +203,7 @@ class NetworkSource(GradientSource):
             self._refuse(params)
         if self._sharded is not None and not self._sharded.held:
             raise RuntimeError("a sharded model has an engine within source.whole(params) alone.")
-        if _modes(self._network) != self._tried:  # the model may compute something else now
+        if _modes(self._network) not in self._tried:  # the model may compute something else now
             self._try_again(params)
         if isinstance(indices, RowNumbers):
             numbers, labels = indices, lambda: torch.from_numpy(np.asarray(numbers))  # of many rows only if asked for
@@ -217,17 +213,8 @@ class NetworkSource(GradientSource):
             labels = torch.from_numpy(indices)
         device = next(iter(params.values())).device
         chunks = _BatchChunks(self, indices, query, self._seed_of(query) if seed is None else seed, device)
-        engine = self._kind(self._network, self.loss_fn, params, chunks, labels, seed=seed)
+        engine = self._choice.engine(self._network, self.loss_fn, params, chunks, labels, seed=seed)
         engine.ranks, engine.refused = self.ranks, self._refused
-        if isinstance(engine, GhostEngine):
-            engine.bare = self._choice.bare
-        if isinstance(engine, ProgramEngine):
-            assert self._choice.programs is not None
-            engine.programs = self._choice.programs
-            engine.prepare()
-        if isinstance(engine, TracedEngine):
-            assert self._lines is not None
-            engine.lines = self._lines
         return engine
 
     def retrace(self) -> None:
@@ -270,7 +257,7 @@ class NetworkSource(GradientSource):
             yield from _one_ahead(asked, lambda request: self._rows.fetch(request.indices, seed))
         else:
             for request in asked:
-                worth = self._choice.reads_only and len(request.indices) * self._row_bytes >= lent_memory.LENT_FROM
+                worth = self._only_reads and len(request.indices) * self._row_bytes >= LENT_FROM
                 lent = self._rows.view(request.indices) if worth else None
                 if lent is not None:
                     yield request, lent, True
@@ -295,15 +282,15 @@ class NetworkSource(GradientSource):
         """Return the seed of a query that comes without one: the same whenever that query is asked again."""
         return fresh_seed() if query is None else derived_seed(self._secret, query)
 
+    @property
+    def _only_reads(self) -> bool:
+        """Whether nothing writes a batch: a program never does, and the loop copies each row."""
+        return self._choice.programs is None or self._choice.programs.only_reads
+
     def _try_again(self, params: Mapping[str, Tensor]) -> None:
-        network = self._network
-        modes = _modes(network)
-        check_modules(network)
-        if self._choice.programs is not None:  # it has a program for each mode
-            self._tried = modes
-            return
-        choice = choose_method(self.method, network, self.loss_fn, params, like=self.trial_row, probe=self._probe)
-        self._choice, self._tried = choice, modes
+        check_modules(self._network)
+        check_method(self._choice, self._network, self.loss_fn, params, self._probe)
+        self._tried.add(_modes(self._network))
 
     def _refuse(self, params: Mapping[str, Tensor]) -> NoReturn:
         given = {name: p.shape for name, p in params.items()}

@@ -2,7 +2,8 @@
 
 An operator of ``torch.library`` is code that nobody here has seen: written in Python it may keep what one record gave
 it until the next one comes. A generator that somebody else owns goes on where the last record, or the last query, left
-it; and it is not secret. Both are refused where the operator runs, below autograd, ``vmap`` and compiled functions.
+it; and it is not secret. Both are refused where the operator runs, below autograd and compiled functions. A program
+runs PyTorch's own operators alone (``program/check.py``).
 """
 
 from typing import Any
@@ -12,7 +13,6 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tacita.errors import UnsupportedModuleError
-from tacita.gradients.functional import real_values
 
 # The namespaces of PyTorch's own build.
 _OF_PYTORCH = {"aten", "prims", "prim", "quantized", "_quantized", "mkldnn", "mkl", "onednn", "sparse", "profiler"}
@@ -37,14 +37,11 @@ WAY_OUT = (
     "(torch.rand_like(x) of a tensor of the batch, dropout)"
 )
 
-SHARED = (
-    f"the model or the loss draws numbers that do not come from a tensor of the batch (random.random(), "
-    f"torch.rand(1)): {WAY_OUT}"
-)
-
 
 def declare_operator(name: str) -> None:
-    """Vouch for an operator of ``torch.library``: models and losses that call it are served from here on.
+    """Vouch for an operator of ``torch.library``: with ``method="loop"``, models that call it are served from here on.
+
+    A program (any other method) runs PyTorch's own operators alone: no batching rule is known of others.
 
     You state that the operator is a function of its arguments alone: it keeps nothing from one call to the next, draws
     nothing at random, and writes no argument that its schema does not name. The guarantee rests on that.
@@ -64,55 +61,42 @@ def declare_operator(name: str) -> None:
 
 
 class OperatorCheck(TorchDispatchMode):
-    """Refuse, while code runs on records, operators of unknown origin and generators that somebody else owns.
+    """Refuse, while the loop runs code on a record, operators of unknown origin and generators that somebody else owns.
 
-    Args:
-        by_record: The code runs on one record at a time, so that whatever it draws is this record's own. Otherwise it
-            runs on one record that stands for all, in a pass without values: a draw that no record enters is refused
-            then, and so is one after a seed was set.
+    Memory that nobody has written, which may hold another record's values, is zeros.
     """
-
-    def __init__(self, *, by_record: bool) -> None:
-        super().__init__()
-        self._by_record = by_record
-        self._state = b"" if by_record else _torch_state()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
         if isinstance(func, OpOverload):
             check_origin(func)
             if _DRAWS in func.tags:
-                self._check_draw(args, kwargs)
+                _check_draw(args, kwargs)
         result = func(*args, **kwargs)
-        if self._by_record and func in _UNINITIALISED:
-            result.zero_()  # the memory may hold another record's values
-        return result
+        return result.zero_() if func in _UNINITIALISED else result
 
-    def _check_draw(self, args: tuple, kwargs: dict[str, Any]) -> None:
-        if any(isinstance(one, torch.Generator) and not is_global(one) for one in (*args, *kwargs.values())):
-            raise UnsupportedModuleError(
-                f"the model or the loss draws from a generator of its own, which goes on from one record to the next: "
-                f"{WAY_OUT}"
-            )
-        if self._by_record:
-            return
-        if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is None:
-            raise UnsupportedModuleError(SHARED)
-        if _torch_state() != self._state:
-            raise UnsupportedModuleError(
-                f"the model or the loss sets a seed (torch.manual_seed) and draws, so that a record's coins are public "
-                f"and depend on its place among the others: {WAY_OUT}"
-            )
+
+def _check_draw(args: tuple, kwargs: dict[str, Any]) -> None:
+    if any(isinstance(one, torch.Generator) and not is_global(one) for one in (*args, *kwargs.values())):
+        raise UnsupportedModuleError(
+            f"the model or the loss draws from a generator of its own, which goes on from one record to the next: "
+            f"{WAY_OUT}"
+        )
 
 
 def check_origin(func: OpOverload) -> None:
     """Raise ``UnsupportedModuleError`` if an operator is neither PyTorch's own nor declared."""
-    if func.namespace not in _OF_PYTORCH and func._schema.name not in _DECLARED:
+    if not is_of_pytorch(func) and func._schema.name not in _DECLARED:
         raise UnsupportedModuleError(
             f"the operator {func._schema.name} is not PyTorch's own, and may keep what it computes from a record. If "
             "it is a function of its arguments alone, say so before the oracle is built: "
             f'tacita.gradients.declare_operator("{func._schema.name}")'
         )
+
+
+def is_of_pytorch(func: OpOverload) -> bool:
+    """Return whether an operator is of PyTorch's own build."""
+    return func.namespace in _OF_PYTORCH
 
 
 def is_global(generator: torch.Generator) -> bool:
@@ -123,8 +107,3 @@ def is_global(generator: torch.Generator) -> bool:
 
 def _address(generator: torch.Generator) -> int:
     return generator._cdata  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def _torch_state() -> bytes:
-    with real_values():
-        return torch.default_generator.get_state().numpy().tobytes()

@@ -23,7 +23,6 @@ from torch._functorch.predispatch import lazy_load_decompositions
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch._functorch.vmap import vmap_increment_nesting
 from torch._ops import OpOverload, OpOverloadPacket
-from torch.overrides import TorchFunctionMode
 
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients.functional import IN_TURN, real_values
@@ -152,25 +151,6 @@ def check_operator(function: Any) -> None:
             f"the operator {names[0]} has a vmap rule of its own, which sees the whole batch and may mix records. "
             'Leave out register_vmap, or use method="loop".'
         )
-
-
-class WritesUnseen(TorchFunctionMode):
-    """Watch whether the code inside may write a tensor without a change of its version.
-
-    PyTorch counts no writes in inference mode, nor those of an operator of a user's own that does not declare them.
-
-    Attributes:
-        possible: It could.
-    """
-
-    possible = False
-
-    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        names = [func.name()] if isinstance(func, OpOverload) else []
-        names = _overloads(func) if isinstance(func, OpOverloadPacket) else names
-        of_users = any(not name.startswith(_OF_TORCH) for name in names)
-        self.possible = self.possible or of_users or torch.is_inference_mode_enabled()
-        return func(*args, **(kwargs or {}))
 
 
 def _overloads(packet: OpOverloadPacket) -> list[str]:

@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from tacita.errors import UnsupportedModuleError
-from tacita.gradients.batches import memory_address
+from tacita.gradients.batches import memory_address, memory_key
 from tacita.gradients.functional import LossFn, ModuleTree
 from tacita.gradients.reachable import held
 
@@ -166,7 +166,7 @@ class Marks(TorchFunctionMode):
     def __init__(self, protected: Iterable[Tensor] = (), of_a_record: Callable[[Tensor], bool] | None = None) -> None:
         super().__init__()
         self._marked: dict[int, ReferenceType[Tensor]] = {}
-        self._protected = {memory_address(t) for t in protected} - {0}
+        self._protected = {place for t in protected for place in _places(t)}
         self._of_a_record = of_a_record
 
     def mark(self, value: Any) -> None:
@@ -204,7 +204,7 @@ class Marks(TorchFunctionMode):
         targets = [one for one in (given if isinstance(given, (tuple, list)) else (given,)) if isinstance(one, Tensor)]
         running = _running(func, args, kwargs) if func in _RUNNING else ()
         written = [*targets, *(one for one in running if isinstance(one, Tensor))]
-        if self._protected and any(memory_address(one) in self._protected for one in written):
+        if self._protected and any(_places(one) & self._protected for one in written):
             raise RemembersError(
                 "the forward pass writes parameters or buffers of the model in place, which would remember data: take "
                 "that out."
@@ -220,6 +220,11 @@ class Marks(TorchFunctionMode):
                 "the model or the loss keeps a tensor that it computed from a record (in an attribute, a list, a "
                 "global), and the next query would meet it: do not store it, or store a public value."
             )
+
+
+def _places(tensor: Tensor) -> set[int]:
+    """Return what two names of one memory have in common: a tensor without values has no address."""
+    return {memory_address(tensor), memory_key(tensor)} - {0}
 
 
 _FIRST = ("self", "input", "tensor")  # what torch calls the first argument of a function that writes it

@@ -310,9 +310,9 @@ class GradientOracle:
     def retrace(self) -> None:
         """Write the model and the loss down anew at the next query, after a change of them that is meant.
 
-        With ``method="program"`` they were run once, before any record was read, and a query runs what was written
-        down. A query after a change of a plain attribute (a rate, a scale) raises; this accepts the change. No data is
-        used, and nothing is spent. It has no effect with the other methods.
+        They were run once, before any record was read, and a query runs what was written down. A query after a change
+        of a plain attribute (a rate, a scale) raises; this accepts the change. No data is used, and nothing is spent.
+        It has no effect with ``method="loop"``.
         """
         self.source.retrace()
 

@@ -11,7 +11,6 @@ from torch import nn
 
 from tacita.clipping.clipper import Clipper
 from tacita.estimators import CappedSum, ClippedSum, Estimator, GridSum
-from tacita.gradients.engine_choice import GHOSTS
 from tacita.gradients.functional import LossFn
 from tacita.ledger import Ledger, Session, Share
 from tacita.ledger.session import BLOCK
@@ -39,14 +38,14 @@ class ClippedGradientOracle(GradientOracle):
         sampler: Draws the records of a query.
         clipper: Bounds each sample's gradient.
         mechanism: ``GaussianMechanism`` or ``CalibratedGaussian``; ``RoundedGaussian`` or ``DiscreteGaussian`` against
-            attacks on floating point, with sums on a grid: :class:`~tacita.GridSum` with the methods ``"loop"`` and
-            ``"vmap"``, :class:`~tacita.CappedSum` with ``"ghost"`` and ``"traced"``.
+            attacks on floating point, with sums on a grid: :class:`~tacita.CappedSum`, or :class:`~tacita.GridSum` with
+            ``method="loop"``.
         planned_queries: Number of queries that the guarantee covers.
         collate_fn: As in ``torch.utils.data.DataLoader``.
         num_workers: Number of loader processes. It changes no bit of the result.
-        method: The engine that computes per-sample gradients: ``"auto"``, ``"ghost"``, ``"program"`` (the
-            model's code runs before any record is read: docs/program.md), ``"traced"`` (ghost with the model's code
-            run once: docs/traced.md), ``"vmap"`` or ``"loop"``. All agree.
+        method: The engine that computes per-sample gradients. ``"auto"`` is ``"program"``: the code of the model and
+            the loss runs before any record is read, and never on one (docs/program.md). ``"loop"`` runs it on records,
+            one at a time; the statement then says that the guarantee rests on that code. Both agree.
         max_physical_batch_size: Rows in memory at once. It changes nothing but the order of summation.
         process_group: The processes that share the rows of each batch, such as ``torch.distributed.group.WORLD``. Every
             rank builds the oracle and makes the same calls; rank 0 draws, pays and adds the noise, so that ``ledger``
@@ -105,4 +104,4 @@ def _clipped(clipper: Clipper, mechanism: Mechanism | CalibratedGaussian, method
     """Return the clipped sum that fits the noise: one on a grid if the noise is a whole number of grid steps."""
     if not (isinstance(mechanism, Mechanism | CalibratedGaussian) and mechanism.on_grid):
         return ClippedSum(clipper)
-    return CappedSum(clipper) if method in GHOSTS else GridSum(clipper, together=method != "loop")
+    return GridSum(clipper, together=False) if method == "loop" else CappedSum(clipper)

@@ -18,10 +18,10 @@ from tacita.gradients.chunked import Chunk, ChunkedEngine
 from tacita.gradients.engine import Groups, Sums
 from tacita.gradients.explain import explain
 from tacita.gradients.functional import LossFn, trainable
-from tacita.gradients.ghost import GhostEngine, LayerRule, LayerUse, register_rule
-from tacita.gradients.ghost.capture import capture
+from tacita.gradients.ghost import LayerRule, LayerUse, register_rule
 from tacita.gradients.ghost.registry import RULES
 from tacita.gradients.loop import LoopEngine
+from tacita.gradients.program import ProgramEngine
 from tacita.testing.event_contract import check_event
 from tacita.testing.oracle_contract import check_oracle
 from tacita.testing.sampler_contract import check_sampler
@@ -102,7 +102,7 @@ def check_layer_rule(
     canary_offset: float = 1e4,
     canary_slack: float = 1e-3,
 ) -> None:
-    """Check that a layer rule of the ghost engine keeps the contract on which privacy rests.
+    """Check that a layer rule keeps the contract on which privacy rests.
 
     The checks are:
 
@@ -172,8 +172,8 @@ class _Layer:
 
     def held(self, batch: tuple[Tensor, Tensor]) -> set[str]:
         """Return the parameters whose gradients are held in float32, and added as they were rounded."""
-        params, chunk = trainable(self.module.float()), Chunk(batch, len(batch[0]), 0)
-        uses, _ = capture(self.module, _inner_product, params, chunk)
+        engine = self.engine(ProgramEngine, batch, dtype=torch.float32)
+        uses = engine.uses(Chunk(batch, len(batch[0]), 0)).found
         for named in uses:
             named.rule.squared_norms(named.use)
         return {name for named in uses for local, name in named.parameters.items() if named.use.held(local) is not None}
@@ -231,13 +231,13 @@ def _check_equal_to_loop(layer: _Layer, rows: int, frozen: str = "") -> None:
         return
     by_parameter = {name: (name,) for name in reversed(names)}
     for groups, height in (({"all": names}, 0), (by_parameter, 0), ({"all": names}, 2)):
-        ghost = layer.engine(GhostEngine, batch, dtype=torch.float64, frozen=frozen, height=height)
+        ghost = layer.engine(ProgramEngine, batch, dtype=torch.float64, frozen=frozen, height=height)
         ghost.rounding_margin = False
         loop = layer.engine(LoopEngine, batch, dtype=torch.float64, frozen=frozen)
         _assert_equal(ghost.weighted_sums(_clip_and_sum, groups), loop.weighted_sums(_clip_and_sum, groups), 1e-10)
         torch.testing.assert_close(ghost.norms(groups), loop.norms(groups), rtol=1e-10, atol=1e-12)
     loop = layer.engine(LoopEngine, batch, dtype=torch.float64, frozen=frozen)
-    ghost = layer.engine(GhostEngine, batch, dtype=torch.float64, frozen=frozen)
+    ghost = layer.engine(ProgramEngine, batch, dtype=torch.float64, frozen=frozen)
     for mine, theirs in zip(ghost.materialise(), loop.materialise(), strict=True):
         torch.testing.assert_close(mine, dict(theirs), rtol=1e-10, atol=1e-12)
 
@@ -253,7 +253,7 @@ def _assert_equal(mine: Sums, theirs: Sums, tolerance: float) -> None:
 def _check_bounds(layer: _Layer, batch: tuple[Tensor, Tensor], *, slack: float, excess: float) -> None:
     groups: Groups = {name: (name,) for name in layer.parameters}
     exact = layer.engine(LoopEngine, batch, dtype=torch.float64).norms(groups)
-    bounds = layer.engine(GhostEngine, batch, dtype=torch.float32).norms(groups)
+    bounds = layer.engine(ProgramEngine, batch, dtype=torch.float32).norms(groups)
     ordinary = excess < torch.inf
     rounded = set() if ordinary else layer.held(batch)
     enough = (bounds >= exact * (1 - slack)) | torch.tensor([name in rounded for name in groups])
@@ -262,7 +262,7 @@ def _check_bounds(layer: _Layer, batch: tuple[Tensor, Tensor], *, slack: float, 
         assert (bounds <= exact * (1 + excess) + 1e-30).all(), f"norms are loose for ordinary rows: {bounds / exact}"
     for k in range(len(batch[0])):
         row = (batch[0][k : k + 1], batch[1][k : k + 1])
-        ghost = layer.engine(GhostEngine, row, dtype=torch.float32)
+        ghost = layer.engine(ProgramEngine, row, dtype=torch.float32)
         sums = ghost.weighted_sums(torch.ones_like, groups)
         added = torch.stack([sums.values[0][name].double().norm() for name in groups])
         assert (sums.norms[0] >= added * (1 - 1e-12)).all(), f"a row adds more than its norm: {added / sums.norms[0]}"
@@ -275,13 +275,13 @@ def _check_three_uses(layer: _Layer) -> None:
     parts = (x, 1e6 * grad, -1e6 * grad + small, small)
     groups: Groups = {name: (name,) for name in layer.parameters}
     exact = layer.engine(LoopEngine, parts, dtype=torch.float64, loss_fn=_three_inner_products)
-    ghost = layer.engine(GhostEngine, parts, dtype=torch.float64, loss_fn=_three_inner_products)
+    ghost = layer.engine(ProgramEngine, parts, dtype=torch.float64, loss_fn=_three_inner_products)
     ghost.rounding_margin = False
     scale = 1e6 * layer.engine(LoopEngine, (x, grad), dtype=torch.float64).norms(groups).max().item()
     torch.testing.assert_close(ghost.norms(groups), exact.norms(groups), rtol=1e-6, atol=1e-12 * scale)
     for k in range(len(x)):
         row = tuple(part[k : k + 1] for part in parts)
-        single = layer.engine(GhostEngine, row, dtype=torch.float32, loss_fn=_three_inner_products)
+        single = layer.engine(ProgramEngine, row, dtype=torch.float32, loss_fn=_three_inner_products)
         sums = single.weighted_sums(lambda norms: torch.full_like(norms, 0.7), groups)  # a weight that rounds products
         added = torch.stack([sums.values[0][name].double().norm() for name in groups])
         assert (0.7 * sums.norms[0] >= added * (1 - 1e-12)).all(), f"three uses add more than the norm: {added}"
@@ -297,7 +297,7 @@ def _check_nothing_is_written(layer: _Layer) -> None:
         RULES.update({function: _watched(rule) for function, rule in rules.items()})
         for batch, loss_fn in (((hostile, grad), _inner_product), ((x, grad, grad, -grad), _three_inner_products)):
             given = [part.clone() for part in batch]
-            ghost = layer.engine(GhostEngine, batch, dtype=torch.float32, loss_fn=loss_fn)
+            ghost = layer.engine(ProgramEngine, batch, dtype=torch.float32, loss_fn=loss_fn)
             ghost.weighted_sums(_clip_and_sum, groups)
             list(ghost.materialise())
             assert all(map(_same_numbers, given, batch)), "the rule's forward pass writes its input in place"
@@ -330,14 +330,14 @@ def _check_isolation(layer: _Layer, hostile: float) -> None:
     """Check that a row with a hostile input or output gradient does not affect ordinary rows beside it."""
     x, grad = layer.batch(4)
     groups: Groups = {"all": tuple(layer.parameters)}
-    others = layer.engine(GhostEngine, (x[1:], grad[1:]), dtype=torch.float32).weighted_sums(_clip_and_sum, groups)
+    others = layer.engine(ProgramEngine, (x[1:], grad[1:]), dtype=torch.float32).weighted_sums(_clip_and_sum, groups)
     for where in ("input", "gradient", "both"):
         bad_x, bad_grad = x.clone(), grad.clone()
         if where != "gradient" and x.is_floating_point():
             bad_x[0] = hostile
         if where != "input":
             bad_grad[0] = hostile
-        found = layer.engine(GhostEngine, (bad_x, bad_grad), dtype=torch.float32).weighted_sums(_clip_and_sum, groups)
+        found = layer.engine(ProgramEngine, (bad_x, bad_grad), dtype=torch.float32).weighted_sums(_clip_and_sum, groups)
         torch.testing.assert_close(found.norms[1:], others.norms, rtol=1e-5, atol=0)
         clipped, *rest = found.values
         for a, b in zip(rest, others.values[1:], strict=True):

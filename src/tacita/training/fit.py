@@ -150,8 +150,8 @@ def fit(
             has ``every`` for slow disks).
         hardened: Close attacks on floating-point noise: ``True`` or ``"rounded"`` for :class:`~tacita.RoundedGaussian`,
             ``"discrete"`` for :class:`~tacita.DiscreteGaussian`. The claim depends on ``method``, and the statement
-            prints it. It is strongest with ``"loop"`` and weakest with ``"ghost"``, which ``"auto"`` takes where it
-            can.
+            prints it. It is stronger with ``"loop"``, which runs
+            the model's code on records.
         progress: Show a bar on the error stream.
         collate_fn, num_workers, method, max_physical_batch_size: As in :class:`~tacita.ClippedGradientOracle`.
         process_group: Processes that share the work, as in :class:`~tacita.ClippedGradientOracle`. Each rank makes the
@@ -165,6 +165,7 @@ def fit(
         ValueError: A setting is wrong; the message names it and the way out.
         TypeError: A name is not one of these; the message names those that are near.
         ResumeError: ``folder`` holds a run with other privacy settings or data, or a finished one.
+        LedgerError: ``folder`` holds a run of another model, loss or number of views, whose program is another.
 
     Example:
         >>> import torch

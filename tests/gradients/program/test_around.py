@@ -66,9 +66,11 @@ def sums(one, numbers=None):
     return engine.weighted_sums(CLIP.weights, CLIP.groups(one.shapes))
 
 
-def same(found, expected):
-    torch.testing.assert_close(found.norms, expected.norms, equal_nan=True, **ABOUT)
-    torch.testing.assert_close(dict(found.values[0]), dict(expected.values[0]), **ABOUT)
+def same(found, expected, **about):
+    about = about or ABOUT
+    finite = expected.norms.isfinite() & (expected.norms < 1e15)
+    torch.testing.assert_close(found.norms[finite], expected.norms[finite], **about)
+    torch.testing.assert_close(dict(found.values[0]), dict(expected.values[0]), **about)
 
 
 # --- ranks, rows and containers --------------------------------------------------------------------------------------
@@ -130,13 +132,16 @@ def test_batches_of_any_container(hold, columns):
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, 1e30])
 @pytest.mark.parametrize("row", [0, 3])
-def test_rows_that_are_not_finite_count_for_nothing(value, row):
+def test_a_row_that_is_not_ordinary_adds_at_most_the_threshold(value, row):
     data = rows()
     data[0][row] = value
-    program, ghost = source("program", data=data), source("ghost", data=data)
-    same(sums(program), sums(ghost))
-    assert sums(program).values[0]["first.weight"].isfinite().all()
-    same(sums(program, np.arange(4, 20)), sums(ghost, np.arange(4, 20)))  # without the row
+    program, loop = source("program", data=data), source("loop", data=data)
+    others = np.delete(np.arange(ROWS), row)
+    found, without = sums(program).values[0], sums(program, others)
+    assert torch.stack([(found[name] - one).norm() for name, one in without.values[0].items()]).norm() <= 1 + 1e-5
+    same(without, sums(loop, others))
+    if value != 1e30:  # the loop's norm of that is a number
+        same(sums(program), sums(loop))
 
 
 def noisy(record):
@@ -153,13 +158,13 @@ def test_several_views_of_a_record():
     same(sums(program), sums(loop))
 
 
-def test_a_data_set_without_records_is_refused():
+def test_a_data_set_without_records_has_empty_queries():
     class Nobody(torch.utils.data.Dataset):
         def __len__(self):
             return 0
 
-    with pytest.raises(UnsupportedModuleError, match='method="program" needs a record, for its shapes'):
-        source("program", data=Nobody())
+    one = source("program", data=Nobody())
+    assert not any(total.any() for total in sums(one, np.arange(0)).values[0].values())
 
 
 @pytest.mark.parametrize("inside", [True, False])
@@ -168,11 +173,11 @@ def test_autocast_inside_and_around(inside):
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=inside):
             return cross_entropy(model, batch)
 
-    program, ghost = source("program", loss_fn), source("ghost", loss_fn)
+    program, loop = source("program", loss_fn), source("loop", loss_fn)
     plain = sums(program)
-    same(plain, sums(ghost))
+    same(plain, sums(loop), rtol=2e-2, atol=2e-2)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        same(sums(program), sums(ghost))
+        same(sums(program), sums(loop), rtol=2e-2, atol=2e-2)
     same(sums(program), plain)
 
 
@@ -215,9 +220,9 @@ ORACLES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("changes", ORACLES.values(), ids=ORACLES)
-def test_an_oracle_ends_where_the_ghost_engine_ends(changes):
-    program, ghost = (trained(an_oracle(method, **changes)) for method in ("program", "ghost"))
-    torch.testing.assert_close(program, ghost, rtol=1e-4, atol=1e-4)
+def test_an_oracle_ends_where_the_loop_ends(changes):
+    program, loop = (trained(an_oracle(method, **changes)) for method in ("program", "loop"))
+    torch.testing.assert_close(program, loop, rtol=1e-4, atol=1e-4)
 
 
 def test_an_oracle_goes_on_from_its_state():
@@ -239,6 +244,7 @@ def test_memory_that_an_operator_shares_unannounced_is_not_written():
     class Splits(nn.Module):
         def __init__(self):
             super().__init__()
+            torch.manual_seed(0)
             self.layer = nn.Linear(3, 3)
 
         def forward(self, x):
@@ -246,8 +252,10 @@ def test_memory_that_an_operator_shares_unannounced_is_not_written():
             first.mul_(2.0)
             return self.layer(first + second)
 
-    with pytest.raises(UnsupportedModuleError, match='method="program" cannot serve this model'):
-        NetworkSource(Splits(), cross_entropy, rows(), method="program")
+    data = rows()
+    before = data[0].clone()
+    same(sums(source("program", data=data, model=Splits())), sums(source("loop", data=data, model=Splits())))
+    assert torch.equal(data[0], before)
 
 
 DRAWS: dict[str, Callable[[], Any]] = {
@@ -276,11 +284,11 @@ def test_threads_take_turns_in_tracing():
 
     def work(k):
         of_its_own = copy.deepcopy(model)
-        return tuple(sums(source(method, data=rows(seed=k), model=of_its_own)) for method in ("program", "ghost"))
+        return tuple(sums(source(method, data=rows(seed=k), model=of_its_own)) for method in ("program", "loop"))
 
     with ThreadPoolExecutor(3) as pool:
-        for program, ghost in pool.map(work, range(6)):
-            same(program, ghost)
+        for program, loop in pool.map(work, range(6)):
+            same(program, loop)
 
 
 def test_the_digest_is_the_same_whatever_the_records_hold():
@@ -302,11 +310,11 @@ class Recurrent(nn.Module):
 def test_a_recurrent_network_keeps_its_weights():
     torch.manual_seed(0)
     model = Recurrent()
-    program, ghost = (NetworkSource(model, cross_entropy, rows(), method=method) for method in ("program", "ghost"))
+    program, loop = (NetworkSource(model, cross_entropy, rows(), method=method) for method in ("program", "loop"))
     model(rows()[0])
     listed = [*model.steps._flat_weights]
     for _ in range(2):
-        same(sums(program), sums(ghost))
+        same(sums(program), sums(loop))
         cross_entropy(model, rows()).sum().backward()
         torch.optim.SGD(model.parameters(), lr=0.1).step()
     assert all(one is other for one, other in zip(model.steps._flat_weights, listed, strict=True))

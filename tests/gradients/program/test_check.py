@@ -21,7 +21,7 @@ doubled.register_fake(torch.empty_like)
 def checked(function):
     graph = make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(torch.zeros(7, 4)).graph
     nodes = [*graph.nodes]
-    check(nodes, set(nodes))
+    check(nodes, set(nodes), set())
 
 
 def test_a_draw_from_a_generator_of_its_own_is_refused():

@@ -194,9 +194,9 @@ REFUSED = [
     own_generator_of_numpy, own_generator_of_python, own_generator_of_torch, own_generator_in_place,
     own_generator_of_a_record, clock, counter,
     counter_of_positions, length_of_a_list, context_variable, gradient_attribute, attribute_of_a_tensor,
-    swapped, printed, value_asked_for, branch_on_a_value, batch_written, constant_written, resized, operator_with_state,
+    swapped, printed, value_asked_for, branch_on_a_value, constant_written, resized, operator_with_state,
 ]  # fmt: skip
-HARMLESS = [mode_inside, mode_of_functions_inside, uninitialised_in_place, uninitialised_strided]
+HARMLESS = [batch_written, mode_inside, mode_of_functions_inside, uninitialised_in_place, uninitialised_strided]
 
 
 def made(steps):

@@ -217,5 +217,3 @@ def test_dropout_draws_by_record_from_the_stream_of_the_query():
     torch.manual_seed(5)  # a global seed is of no effect
     torch.testing.assert_close(engine_of(source, 40).norms(groups), norms, rtol=0, atol=0)
     assert not torch.equal(engine_of(source, 40, seed=2).norms(groups), norms)
-    ghost = NetworkSource(model, classify, data, method="ghost")
-    torch.testing.assert_close(engine_of(ghost, 40).norms(groups), norms, rtol=EXACT, atol=EXACT)

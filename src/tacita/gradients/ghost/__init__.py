@@ -1,7 +1,5 @@
-"""The ghost engine: norms and weighted sums from one backward pass, by one rule a torch function."""
+"""The rules: norms and weighted sums from one backward pass, by one rule a torch function."""
 
-from tacita.gradients.ghost.capture import capture_without_values as capture_without_values
-from tacita.gradients.ghost.engine import GhostEngine as GhostEngine
 from tacita.gradients.ghost.registry import register_rule as register_rule
 from tacita.gradients.ghost.rule import Call as Call
 from tacita.gradients.ghost.rule import LayerRule as LayerRule

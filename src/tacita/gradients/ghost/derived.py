@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tacita.gradients.batches import memory_key
 from tacita.gradients.ghost.rule import (
     UNDERNEATH,
     Factors,
@@ -235,14 +236,6 @@ def apart(rules: Sequence[LayerRule]) -> bool:
         return False
     ordered = sorted((s.start, s.stop) for s in stretches if s is not None)
     return all(before[1] <= after[0] for before, after in pairwise(ordered))
-
-
-def memory_key(tensor: Tensor) -> int:
-    """Return what two tensors have in common while both live if they share memory, with values or without."""
-    try:
-        return tensor.untyped_storage()._cdata
-    except (RuntimeError, NotImplementedError):  # it has no memory of its own: sparse, or a transform's
-        return id(tensor)
 
 
 def _length(tensor: Tensor) -> int:

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tacita.gradients.ghost.rare_cases import happens
 from tacita.gradients.ghost.rounding import add_radius, gamma, squared_row_norms, unit
 from tacita.gradients.ghost.rule import squared_norm_of
 
@@ -150,7 +149,7 @@ def squares_of_grams(
     squares = left.mul_(right).sum(dim=2, dtype=torch.float64).sum(dim=1).clamp_(min=0.0)
     bounds = squares + term if rounding_margin else squares
     loose = (term > min(LOOSE, 2**28 * unit(dtype)) * squares) & (term > TINY)
-    if happens(loose.any()):
+    if bool(loose.any()):
         bounds[loose] = again(loose)
     return bounds, lengths
 

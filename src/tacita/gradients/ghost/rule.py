@@ -219,7 +219,7 @@ class LayerRule(ABC):
         if missing:
             raise UnsupportedModuleError(
                 f"{type(self).__name__} has no reach(), so that no bound is known for sums in floating point. "
-                'Use method="vmap" or "loop".'
+                'Use method="loop".'
             )
         return {}
 

@@ -10,6 +10,7 @@ Everything here is private. Proof: docs/derivations/program.md.
 
 import operator
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -18,9 +19,10 @@ from torch._ops import OpOverload
 from torch.fx import Node
 
 from tacita.errors import UnsupportedModuleError
-from tacita.gradients.lent_memory import written
 
 _aten = torch.ops.aten
+_OF_TORCH = {"aten", "prims"}  # namespaces whose schemas tell what an operator writes
+_UNDECLARED = {"running_mean", "running_var"}  # but for what batch_norm and its kin write without saying so
 _SHARING = {
     _aten._unsafe_view.default,
     _aten.lift.default,
@@ -55,44 +57,52 @@ ZEROS: dict[Any, Callable[..., Tensor]] = {  # operators of uninitialised memory
 }
 
 
+class WritesBatchError(UnsupportedModuleError):
+    """The code writes a tensor of the batch, of which it may get a copy."""
+
+
 def users_line(node: Node) -> str:
     """Return ``file:line: `` of the user's code that a call came from; empty if it is not known."""
     line = str(node.meta.get("stack_trace") or "")
     return f"{line}: " if line else ""
 
 
-def check(nodes: list[Node], follows_rows: set[Node]) -> None:
+def check(nodes: list[Node], follows_rows: set[Node], batch: set[Node]) -> None:
     """Refuse a program with an operator that may not stand in it.
 
     Args:
         nodes: The nodes of a trace, in order.
         follows_rows: Those whose results have a size that follows the number of rows.
+        batch: The inputs that hold records.
 
     Raises:
+        WritesBatchError: It writes such an input.
         UnsupportedModuleError: There is one; the message names the user's line.
     """
-    given = {_memory(node.meta["val"]) for node in nodes if node.op == "placeholder"}
-    owner: dict[Any, Any] = {}  # of a view: the tensor that it may share memory with
+    given = {_memory(node.meta["val"]): node for node in nodes if node.op == "placeholder"}
+    owner: dict[Node, Node] = {}  # of a view: the tensor that it may share memory with
     for node in nodes:
         if node.op != "call_function":
             continue
         if node.target is operator.getitem:
-            owner[node] = owner.get(node.args[0], node.args[0])
+            owner[node] = owner.get(node.args[0], node.args[0])  # type: ignore[arg-type]
             continue
         _check_operator(node)
         _check_draw(node, follows_rows)
         for one in written_by(node):
-            if owner.get(one, one).op in ("placeholder", "get_attr") or _memory(one.meta.get("val")) in given:
-                raise UnsupportedModuleError(
+            written_to = given.get(_memory(one.meta.get("val")), owner.get(one, one))
+            if written_to.op in ("placeholder", "get_attr"):
+                raise (WritesBatchError if written_to in batch else UnsupportedModuleError)(
                     f"{users_line(node)}writes in place a tensor that it was given (the batch, a parameter, a buffer) "
                     "or a constant: copy it first (x = x.clone())"
                 )
-        owner |= dict.fromkeys([node], owner.get(shared, shared)) if (shared := _shares(node)) is not None else {}
+        if (shared := _shares(node)) is not None:
+            owner[node] = owner.get(shared, shared)
 
 
 def _check_operator(node: Node) -> None:
     target = node.target
-    if not isinstance(target, OpOverload) or target.namespace not in ("aten", "prims"):
+    if not isinstance(target, OpOverload) or target.namespace not in _OF_TORCH:
         raise UnsupportedModuleError(
             f"{users_line(node)}{target} is not one of PyTorch's own operators (aten, prims), and what it does with a "
             "record is not known: write it in those"
@@ -128,6 +138,18 @@ def written_by(node: Node) -> list[Node]:
     given = [node.args[k] if k < len(node.args) else node.kwargs.get(name) for k, name in written(node.target)]
     parts = (part if isinstance(part, (list, tuple)) else [part] for part in given)
     return [one for part in parts for one in part if isinstance(one, Node)]
+
+
+@cache
+def written(func: OpOverload) -> tuple[tuple[int, str], ...]:
+    """Return place and name of each argument that an operator may write."""
+    trusted = func.namespace in _OF_TORCH
+    arguments = enumerate(func._schema.arguments)
+    return tuple(
+        (k, a.name)
+        for k, a in arguments
+        if not trusted or a.name in _UNDECLARED or (a.alias_info and a.alias_info.is_write)
+    )
 
 
 def _shares(node: Node) -> Node | None:

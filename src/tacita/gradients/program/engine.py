@@ -5,35 +5,46 @@ Everything here is private. Proof: docs/derivations/program.md.
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from tacita.errors import UnsupportedModuleError
-from tacita.gradients.batches import flatten, map_tensors
-from tacita.gradients.chunked import Chunk
+from tacita.gradients.batches import flatten, map_tensors, memory_address, tensors_in
+from tacita.gradients.chunked import Chunk, ChunkedEngine
+from tacita.gradients.engine import Groups, Rule
 from tacita.gradients.functional import IN_TURN, LossFn, ModuleTree
 from tacita.gradients.ghost.derived import Derivations
-from tacita.gradients.ghost.engine import GhostEngine
-from tacita.gradients.ghost.recorded_calls import WATCHED_FROM, RecordedCall, TakeNorms
 from tacita.gradients.ghost.rule import NamedUse, named_autograd_use
+from tacita.gradients.ghost.uses import Uses, is_ours, norms_taken, row_weights
+from tacita.gradients.program.record import Needs
+from tacita.gradients.program.recorded_calls import RecordedCall
 from tacita.gradients.program.run import Program, build, plain_tensors_only
 from tacita.gradients.program.trace import fixed_tensors
 from tacita.gradients.reachable import references
 from tacita.gradients.retention import PLAIN
+from tacita.gradients.weighted_sums import full_precision, weight_arrays, wide
+
+TakeNorms = Callable[[NamedUse], list[NamedUse]]  # takes the norms of a use, and returns what remains of it
+WATCHED_FROM = 2**20  # bytes of input and output: for fewer, early norms cost more time than the memory is worth
 
 Build = Callable[..., tuple[Program, Any]]  # with the arguments of build()
 
 
-class ProgramEngine(GhostEngine):
-    """The ghost engine whose pass is a program.
+class ProgramEngine(ChunkedEngine):
+    """The engine that runs a program on records: the operators of the model's pass, then the rules of layers.
+
+    Norms are upper bounds, of the gradient's norm and of what a row of weight 1 adds to the sums as computed.
 
     Attributes:
-        programs: The programs of the network, kept by whoever makes engines.
+        programs: The programs of the network, kept by whoever makes engines; by default traced for the first chunk.
+        rounding_margin: Set to ``False`` on one engine to compare it with another.
     """
 
-    programs: "Programs"
+    rounding_margin = True
+    programs: "Programs | None" = None
     _program: Program | None = None
     _inputs: list[Tensor]
 
@@ -43,11 +54,50 @@ class ProgramEngine(GhostEngine):
         Raises:
             UnsupportedModuleError: As :meth:`Programs.program`.
         """
-        self._program, self._inputs = self.programs.program(self.params)
+        if self.programs is not None:
+            self._program, self._inputs = self.programs.program(self.params)
 
-    def found(self, chunk: Chunk, take_norms: TakeNorms | None) -> list[NamedUse]:
+    def _ready(self, chunk: Chunk) -> None:
+        if self.programs is None:
+            self.programs = Programs(self.model, self.loss_fn, chunk.batch)
+        if self._program is None:
+            self.prepare()
+
+    def uses(self, chunk: Chunk, groups: Groups | None = None) -> Uses:
+        """Run the program on ``chunk`` and return the uses of parameters.
+
+        Args:
+            chunk: At least one record.
+            groups: The groups that norms and sums will be asked for; none if gradients will.
+        """
+        self._ready(chunk)
+        chosen = {name for names in (groups or {}).values() for name in names}
+        take = partial(norms_taken, chosen=chosen, margin=self.rounding_margin) if groups is not None else None
+        return Uses(self._found(chunk, take), chunk.size, self.params, margin=self.rounding_margin)
+
+    def _chunk_sums(self, chunk: Chunk, rule: Rule, groups: Groups) -> tuple[list[dict[str, Tensor]], Tensor]:
+        uses = self.uses(chunk, groups)
+        with full_precision(self._device):
+            norms = uses.norms(groups)
+            weights = [row_weights(one, self._narrowest, norms) for one in weight_arrays(rule, norms)]
+            return uses.sums(weights, groups), norms
+
+    def _chunk_norms(self, chunk: Chunk, groups: Groups) -> Tensor:
+        uses = self.uses(chunk, groups)
+        with full_precision(self._device):
+            return uses.norms(groups)
+
+    def _chunk_grads(self, chunk: Chunk) -> dict[str, Tensor]:
+        uses = self.uses(chunk)
+        with full_precision(self._device):
+            grads = {name: uses.grads(name) for name in self.params}
+        own = {memory_address(one) for one in tensors_in(chunk.batch)}  # a gradient may be a part of the batch
+        return {name: grad.clone() if memory_address(grad) in own else grad for name, grad in grads.items()}
+
+    def _found(self, chunk: Chunk, take_norms: TakeNorms | None) -> list[NamedUse]:
+        """Run the program; return the uses, or what ``take_norms`` left of them."""
         program = self._program
-        assert program is not None, "prepare() comes first"
+        assert program is not None
         through = Derivations() if any(call.derived for call in program.calls) else None
         remains: dict[int, list[NamedUse]] = {}
 
@@ -64,8 +114,15 @@ class ProgramEngine(GhostEngine):
         found += through.pulled_uses() if through is not None else []
         return found + [named_autograd_use(name, grads) for name, grads in of_copies.items()]
 
+    @property
+    def _narrowest(self) -> torch.dtype:
+        """The narrowest dtype in which a parameter's gradients are summed; weights are rounded down to it."""
+        dtypes = {wide(p.dtype) for p in self.params.values()} or {torch.float32}
+        return min(dtypes, key=lambda dtype: dtype.itemsize)
+
     @contextmanager
     def _seeded(self, chunk: Chunk) -> Iterator[None]:
+        self._ready(chunk)  # before anything is switched off
         with plain_tensors_only(), super()._seeded(chunk):
             yield
 
@@ -85,18 +142,13 @@ class Programs:
         loss_fn: Its loss.
         like: A batch of at least one row, for its shapes.
         build: Traces and makes a program; that of gradients by default.
-
-    Attributes:
-        digest: The digest of the program that was traced last.
     """
-
-    digest: str | None = None
 
     def __init__(self, model: nn.Module, loss_fn: LossFn, like: Any, build: Build = build) -> None:
         self._model, self._loss_fn, self._build = model, loss_fn, build
         self._like = map_tensors(lambda one: one.new_zeros(1, *one.shape[1:]), like)
         self._programs: dict[Any, tuple[Program, dict[str, Any], list[Any]]] = {}  # the last: what ids are of, alive
-        self._bare: frozenset[str] = frozenset()
+        self._needs = Needs()
 
     def program(self, params: Mapping[str, Tensor]) -> tuple[Program, list[Tensor]]:
         """Return the program for the network's present state, and its first inputs: parameters, then other weights.
@@ -119,13 +171,17 @@ class Programs:
             own = {id(one) for one in tree.tensors}  # a module may list its weights in an attribute, too
             attributes = {name: _as_compared(value, own) for name, value in held.items()}
             if key not in self._programs:
-                program, self._bare = self._build(self._model, self._loss_fn, params, self._like, self._bare)
-                self.digest = program.digest
+                program, self._needs = self._build(self._model, self._loss_fn, params, self._like, self._needs)
                 self._programs[key] = program, attributes, [*held.values(), *_hooks(tree)]
             program, before, _ = self._programs[key]
             if attributes != before:
                 _refuse_change(before, attributes)
             return program, [one.detach() for one in inputs]
+
+    @property
+    def only_reads(self) -> bool:
+        """Whether nothing writes a batch: a checked program never does, a rule of the user's own might."""
+        return all(is_ours(call.rule) for program, _, _ in self._programs.values() for call in program.calls)
 
     def retrace(self) -> None:
         """Forget all programs: the next query traces the model and the loss as they are then."""

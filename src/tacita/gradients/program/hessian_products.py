@@ -17,8 +17,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from tacita.gradients.batches import flatten, tensors_in
 from tacita.gradients.chunked import Chunk
 from tacita.gradients.functional import LossFn, ModuleTree, on_copies, with_tensors
-from tacita.gradients.ghost.capture import check_backward_hooks, forward
 from tacita.gradients.program.engine import Programs
+from tacita.gradients.program.record import Needs, check_backward_hooks, forward
 from tacita.gradients.program.run import SIZES, Program, plain_tensors_only
 from tacita.gradients.program.trace import TraceCheck, TracedPass, fixed_tensors, traced
 from tacita.gradients.record_batch import rules_guarded
@@ -73,9 +73,9 @@ class HessianProductsAt:
 
 
 def _build(  # the arguments of the build of gradients' programs
-    model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], like: Any, bare: frozenset[str]
-) -> tuple[Program, frozenset[str]]:
-    return Program([_trace(model, loss_fn, params, like, rows) for rows in SIZES]), bare
+    model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], like: Any, needs: Needs
+) -> tuple[Program, Needs]:
+    return Program([_trace(model, loss_fn, params, like, rows) for rows in SIZES]), needs
 
 
 def _trace(model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], like: Any, rows: int) -> TracedPass:
@@ -107,7 +107,7 @@ def _products(
         copies = {n: p.detach().expand(chunk.size, *p.shape).requires_grad_() for n, p in point.items()}
         check_backward_hooks(tree)
         with nothing_is_written(tree), sdpa_kernel(SDPBackend.MATH):  # fused kernels can be differentiated only once
-            losses, recorder = forward(tree, loss_fn, {}, copies, chunk, None)
+            losses, recorder = forward(tree, loss_fn, {}, copies, chunk, Needs())
             found = _two_backward_passes(losses, copies, vector)
     del losses
     recorder.check_nothing_is_kept()

@@ -89,9 +89,11 @@ def check_rows(traces: Sequence[Sequence[Node]], rows: Sequence[int], batch: set
 def _part_of(node: Node, values: Sequence[Any], rows: Sequence[int], found: dict[Node, Any]) -> Any:
     """Return where the rows are in one of several results; one that joins records must not be read."""
     if isinstance(values[0], Tensor) and values[0].shape == values[1].shape:
+        if not values[0].numel():
+            return None  # nothing is in it
         if node.target in _LOSSES and node.args[3] == 0:
             return None  # without a reduction, the sum of the weights is not computed
-        if "norm" in str(node.target) and values[0].numel():
+        if "norm" in str(node.target):
             raise _refusal(node, "takes statistics over records")
         return _JOINED
     return _rows_of(node, values, rows, found)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -23,10 +24,11 @@ from torch.utils._python_dispatch import _disable_current_modes
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients.functional import LossFn
 from tacita.gradients.ghost.derived import Derived
-from tacita.gradients.ghost.recorded_calls import RecordedCall
-from tacita.gradients.program.check import ZEROS, check
+from tacita.gradients.program.check import ZEROS, WritesBatchError, check, users_line
+from tacita.gradients.program.record import Needs, NeedsMoreError
+from tacita.gradients.program.recorded_calls import RecordedCall
 from tacita.gradients.program.rows import check_rows
-from tacita.gradients.program.trace import FoundBareError, Pullback, TracedPass, trace
+from tacita.gradients.program.trace import Pullback, TracedPass, trace
 from tacita.gradients.program.unify import OperatorCall, RowCount, Slot, Unified, unify
 from tacita.gradients.record_batch import outside
 
@@ -66,6 +68,7 @@ class Program:
     Attributes:
         calls: The recorded calls, without tensors.
         met: How often each parameter is met.
+        draws: Whether an operator draws at random.
         digest: SHA-256 of operators, integers and constants, in hexadecimal.
 
     Raises:
@@ -75,9 +78,11 @@ class Program:
     def __init__(self, traces: Sequence[TracedPass]) -> None:
         made = unify(traces)
         self._trace, number = made.trace, made.number
-        check([*number], _following(traces))
+        following = _following(traces)
+        batch = {node for node in number if node.op == "placeholder" and node in following}
+        check([*number], following, batch)
         nodes = [[*one.module.graph.nodes] for one in traces]
-        check_rows(nodes, [one.rows for one in traces], _holding_rows(traces), {p.given for p in made.trace.pullbacks})
+        check_rows(nodes, [one.rows for one in traces], batch, {p.given for p in made.trace.pullbacks})
         self._inputs, self._constants = made.inputs, made.constants
         self.calls = self._trace.calls
         self._follows = [a != b for a, b in zip(*(_leading(one) for one in traces[:2]), strict=True)]
@@ -89,12 +94,18 @@ class Program:
             for x, grads in zip(self._trace.inputs, self._trace.grads, strict=True)
         ]
         self.of_copies = {name: number[node] for name, node in self._trace.of_copies.items()}
-        of_pullbacks = _depending({one.given for one in self._trace.pullbacks}, made.calls)
-        self._main = self._steps([call for call in made.calls if call.node not in of_pullbacks], made, of_pullbacks)
-        self._pullbacks = [self._pullback(one, made) for one in self._trace.pullbacks]
+        at = {call.node: k for k, call in enumerate(made.calls)}  # pull-backs were traced last, one after the other
+        ends = [*(at[one.given] for one in self._trace.pullbacks), len(made.calls)]
+        self._main = self._steps(made.calls[: ends[0]], made, made.calls[ends[0] :])
+        parts = zip(self._trace.pullbacks, pairwise(ends), strict=True)
+        self._pullbacks = [
+            _pullback(one, made.calls[start + 1 : end], number, following) for one, (start, end) in parts
+        ]
         self._filled: dict[int, list[_Step]] = {}
         self.met = Counter(name for call in self._trace.calls for name in call.names())
-        self.digest = _digest(made, self._places)
+        self.draws = any(torch.Tag.nondeterministic_seeded in getattr(one.function, "tags", ()) for one in made.calls)
+        pulled = [(one.given, one.results) for one in self._pullbacks]
+        self.digest = _digest(made, [self._places, self.of_copies, pulled])
 
     def run(self, inputs: Sequence[Tensor], rows: int, take: Take) -> dict[str, Tensor]:
         """Run the program; hand over each recorded call as soon as its input and gradients are there.
@@ -129,7 +140,7 @@ class Program:
             call, (x, grads) = self._trace.calls[position], self._places[position]
             found = [None if k is None else values[k][:rows] for k in grads]
             derived = {n: d if d.view else pulled_by(d, pulls[id(d.tensor)]) for n, d in call.derived.items()}
-            take(position, replace(call, x=values[x][:rows], version=None, grads=found, derived=derived))
+            take(position, replace(call, x=values[x][:rows], grads=found, derived=derived))
 
         if size not in self._filled:
             if len(self._filled) >= KEPT:
@@ -138,8 +149,8 @@ class Program:
         _run(self._filled[size], values, hand_over)
         return {name: values[k][:rows] for name, k in self.of_copies.items()}
 
-    def _steps(self, calls: list[OperatorCall], made: Unified, later: set[Node]) -> list[_Step]:
-        """Return the steps of the pass: what nobody reads any more, nor a pull-back, is forgotten."""
+    def _steps(self, calls: list[OperatorCall], made: Unified, later: Sequence[OperatorCall]) -> list[_Step]:
+        """Return the steps of the pass: what nobody reads any more, nor one of the ``later`` calls, is forgotten."""
         at = {call.node: k for k, call in enumerate(calls)}
         last = at | {given: k for k, call in enumerate(calls) for given in call.node.all_input_nodes}
         ready: list[list[int]] = [[] for _ in calls]
@@ -150,23 +161,12 @@ class Program:
                 ready[there].append(position)
                 last |= {node: max(there, last.get(node, 0)) for node in nodes}
         kept = {*self._trace.of_copies.values()}
-        kept |= {given for call in made.calls if call.node in later for given in call.node.all_input_nodes}
+        kept |= {given for call in later for given in call.node.all_input_nodes}
         forgotten: list[list[int]] = [[] for _ in calls]
         for node, k in last.items():
             if node in at and node not in kept:
                 forgotten[k].append(made.number[node])
         return [_step(call, forgotten[k], ready[k]) for k, call in enumerate(calls)]
-
-    def _pullback(self, one: Pullback, made: Unified) -> "_Pullback":
-        needed, waiting = set[Node](), [*one.results]
-        later = _depending({one.given}, made.calls)
-        while waiting:
-            node = waiting.pop()
-            if node in later and node not in needed and node is not one.given:
-                needed.add(node)
-                waiting += node.all_input_nodes
-        steps = [_step(call, (), ()) for call in made.calls if call.node in needed]
-        return _Pullback(one.source, made.number[one.given], [made.number[node] for node in one.results], steps)
 
 
 @dataclass(frozen=True)
@@ -188,6 +188,25 @@ class _Pullback:
         return [own[k][: len(grads)] for k in self.results]
 
 
+def _pullback(
+    one: Pullback, calls: Sequence[OperatorCall], number: Mapping[Node, int], following: set[Node]
+) -> _Pullback:
+    """Return the pull-back of its calls, which run on rows of their own: on a part of those of the pass, say.
+
+    Raises:
+        UnsupportedModuleError: They read a tensor of the pass's rows.
+    """
+    own = {one.given, *(call.node for call in calls)}
+    for call in calls:
+        if any(given in following for given in call.node.all_input_nodes if given not in own):
+            raise UnsupportedModuleError(
+                f"{users_line(call.node)}the backward pass of a weight that the code computes from parameters reads a "
+                "tensor of records: let it depend on parameters and constants alone"
+            )
+    steps = [_step(call, (), ()) for call in calls]
+    return _Pullback(one.source, number[one.given], [number[node] for node in one.results], steps)
+
+
 @dataclass(frozen=True)
 class _PulledByProgram(Derived):
     """A derived weight whose gradients a program pulls back."""
@@ -204,8 +223,8 @@ def pulled_by(source: Derived, pull: Callable[[Tensor], list[Tensor]]) -> Derive
 
 
 def build(
-    model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], like: Any, bare: frozenset[str] = frozenset()
-) -> tuple[Program, frozenset[str]]:
+    model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], like: Any, needs: Needs
+) -> tuple[Program, Needs]:
     """Trace a model and its loss at three numbers of rows and make the program; no record is read.
 
     Args:
@@ -213,10 +232,10 @@ def build(
         loss_fn: ``(model, batch) -> losses``.
         params: The trainable parameters; their values are not read.
         like: A batch, for the shapes of its rows.
-        bare: Parameters known to be used where no rule sees them.
+        needs: What is known of the model.
 
     Returns:
-        The program, and the names of all bare parameters.
+        The program, and what is known of the model then.
 
     Raises:
         UnsupportedModuleError: They cannot be written down as one program; the message names the user's line.
@@ -224,9 +243,13 @@ def build(
     """
     while True:
         try:
-            return Program([trace(model, loss_fn, params, like, rows, bare) for rows in SIZES]), bare
-        except FoundBareError as found:
-            bare = found.names
+            return Program([trace(model, loss_fn, params, like, rows, needs) for rows in SIZES]), needs
+        except NeedsMoreError as more:
+            needs = more.needs
+        except WritesBatchError:
+            if needs.batch:
+                raise
+            needs = replace(needs, batch=True)
 
 
 @contextmanager
@@ -294,21 +317,6 @@ def _with_rows(given: Any, rows: int) -> Any:
 
 def _twice(tensor: Tensor) -> Tensor:
     return torch.cat([tensor, tensor])
-
-
-def _depending(sources: set[Node], calls: Sequence[OperatorCall]) -> set[Node]:
-    """Return the nodes that are computed from ``sources``, these included."""
-    found = set(sources)
-    for call in calls:
-        if any(given in found for given in call.node.all_input_nodes):
-            found.add(call.node)
-    return found
-
-
-def _holding_rows(traces: Sequence[TracedPass]) -> set[Node]:
-    """Return the inputs of the first trace that hold records."""
-    following = _following(traces)
-    return {node for node in traces[0].module.graph.nodes if node.op == "placeholder" and node in following}
 
 
 def _leading(trace: TracedPass) -> list[Any]:

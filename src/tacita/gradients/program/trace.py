@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch._ops import OpOverload
 from torch.func import vmap
 from torch.fx import Graph, GraphModule, Node, traceback
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -28,15 +29,17 @@ from tacita.errors import UnsupportedModuleError
 from tacita.gradients.batches import flatten, tensors_in
 from tacita.gradients.chunked import Chunk
 from tacita.gradients.functional import IN_TURN, LossFn, ModuleTree, with_tensors
-from tacita.gradients.ghost.capture import RecordedPass, record_once
 from tacita.gradients.ghost.derived import Derived
-from tacita.gradients.ghost.recorded_calls import RecordedCall
+from tacita.gradients.operators import is_global, is_of_pytorch
+from tacita.gradients.program.record import Needs, RecordedPass, record_once
+from tacita.gradients.program.recorded_calls import RecordedCall
 from tacita.gradients.record_batch import rules_guarded
 
 _aten = torch.ops.aten
 _SAME = {_aten.detach.default, _aten.alias.default}  # without autograd, names of the tensor that they are given
 _RESHAPES = {_aten.view.default, _aten._unsafe_view.default, _aten.expand.default, _aten.reshape.default}
 _TORCH, _HERE = str(Path(torch.__file__).parent), str(Path(__file__).parents[2])
+_PROGRAM = str(Path(__file__).parent)
 
 
 @dataclass(frozen=True)
@@ -79,16 +82,8 @@ class TracedPass:
     constants: dict[Node, Tensor]
 
 
-class FoundBareError(Exception):
-    """Parameters are used where no rule sees them: trace again with these as bare ones."""
-
-    def __init__(self, names: frozenset[str]) -> None:
-        super().__init__(", ".join(sorted(names)))
-        self.names = names
-
-
 def trace(  # noqa: PLR0917
-    model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], like: Any, rows: int, bare: frozenset[str]
+    model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], like: Any, rows: int, needs: Needs
 ) -> TracedPass:
     """Trace one pass over ``rows`` records.
 
@@ -98,10 +93,10 @@ def trace(  # noqa: PLR0917
         params: The trainable parameters; their values are not read.
         like: A batch, for the shapes of its rows.
         rows: The number of rows, >= 2.
-        bare: Parameters that are used where no rule sees them.
+        needs: What is known of the model.
 
     Raises:
-        FoundBareError: There are more bare parameters.
+        NeedsMoreError: The pass must be traced again.
         UnsupportedModuleError: The code draws numbers while it is traced, or keeps or writes what it must not.
         Exception: Whatever the model's code raises where it depends on values.
     """
@@ -115,9 +110,7 @@ def trace(  # noqa: PLR0917
         values = dict(zip(params, inputs[:first], strict=True))
         others = dict(zip(fixed, inputs[first:second], strict=True))
         with with_tensors(tree, others), TraceCheck():
-            found = record_once(model, loss_fn, values, Chunk(rebuild(inputs[second:]), rows, 0), bare)
-            if found.unseen:
-                raise FoundBareError(bare | found.unseen)
+            found = record_once(model, loss_fn, values, Chunk(rebuild(inputs[second:]), rows, 0), needs)
             outputs = [one.x for one in found.calls]
             outputs += [grad for one in found.calls for grad in one.grads if grad is not None]
             outputs += [grad for grad in found.of_copies.values() if grad is not None]
@@ -196,7 +189,19 @@ class TraceCheck(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         traceback.current_meta["stack_trace"] = _users_line()
+        if isinstance(func, OpOverload) and not is_of_pytorch(func):
+            raise UnsupportedModuleError(
+                f"{_users_line()}: the operator {func._schema.name} is not PyTorch's own: what it does with a record "
+                "is not known, nor a rule that keeps records apart. Write it in PyTorch's operators (declare_operator "
+                'is for method="loop" alone)'
+            )
         drawing = torch.Tag.nondeterministic_seeded in func.tags
+        given = (*args, *(kwargs or {}).values())
+        if drawing and any(isinstance(one, torch.Generator) and not is_global(one) for one in given):
+            raise UnsupportedModuleError(
+                f"{_users_line()}: draws from a generator of its own: draw it once, in __init__, and keep it in a "
+                "buffer (register_buffer), or leave generator= out, so that the query's stream is drawn from"
+            )
         if drawing and not torch.equal(torch.default_generator.get_state(), self._begun):
             raise UnsupportedModuleError(SEED_SET)
         return func(*args, **(kwargs or {}))
@@ -207,7 +212,7 @@ def _users_line() -> str:
     frame, found = sys._getframe(2), ""
     while frame is not None:
         path = frame.f_code.co_filename
-        if path.startswith(_HERE) and frame.f_code.co_name in ("_forward", "_backward"):
+        if path.startswith(_PROGRAM) and frame.f_code.co_name == "run":  # what is traced
             return found
         if not path.startswith((_TORCH, _HERE, "<")):
             line = f"{Path(path).name}:{frame.f_lineno}"

@@ -1,4 +1,4 @@
-"""The ghost engine: one forward and one backward pass give norms and weighted sums without per-sample gradients.
+"""The uses of parameters in one pass: they give norms and weighted sums without per-sample gradients.
 
 Everything here is private.
 Source: Bu et al. (2023), book-keeping, https://arxiv.org/abs/2210.00038; Li et al. (2022) for the norms of sequences,
@@ -7,22 +7,18 @@ https://arxiv.org/abs/2110.05679. Differs from them in three points: norms are u
 a parameter is counted in the graph before any number leaves.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from tacita.gradients.batches import memory_address, tensors_in
-from tacita.gradients.chunked import Chunk, ChunkedEngine
-from tacita.gradients.engine import Groups, Rule
-from tacita.gradients.ghost.capture import capture
+from tacita.gradients.batches import memory_address
+from tacita.gradients.engine import Groups
 from tacita.gradients.ghost.derived import RearrangedRule, apart
 from tacita.gradients.ghost.factors import gram_serves, squares_of_factors
 from tacita.gradients.ghost.outer import HELD
-from tacita.gradients.ghost.recorded_calls import TakeNorms
 from tacita.gradients.ghost.rounding import add_radius, gamma
 from tacita.gradients.ghost.rule import (
     VALUE,
@@ -34,92 +30,27 @@ from tacita.gradients.ghost.rule import (
     squared_norm_of,
 )
 from tacita.gradients.ghost.transposed import TransposedRule
-from tacita.gradients.lent_memory import nothing_lent_is_written
-from tacita.gradients.weighted_sums import full_precision, round_down, round_up, weight_arrays, wide
-
-
-class GhostEngine(ChunkedEngine):
-    """The engine that sees a network's calls on the whole batch, and forms per-sample gradients only where it must.
-
-    Norms are upper bounds, of the gradient's norm and of what a row of weight 1 adds to the sums as computed.
-
-    Raises, when it runs:
-        UnsupportedModuleError: The input of a layer is modified in place afterwards, or the model keeps or writes what
-            it must not.
-    """
-
-    rounding_margin = True  # set to False on one engine to compare it with another
-    bare: frozenset[str] = frozenset()  # parameters known to be used where no rule sees them
-
-    def _chunk_sums(self, chunk: Chunk, rule: Rule, groups: Groups) -> tuple[list[dict[str, Tensor]], Tensor]:
-        uses = Uses(self, chunk, groups)
-        with self._arithmetic(uses, chunk):
-            norms = uses.norms(groups)
-            weights = [row_weights(one, self.narrowest, norms) for one in weight_arrays(rule, norms)]
-            return uses.sums(weights, groups), norms
-
-    def _chunk_norms(self, chunk: Chunk, groups: Groups) -> Tensor:
-        uses = Uses(self, chunk, groups)
-        with self._arithmetic(uses, chunk):
-            return uses.norms(groups)
-
-    def _chunk_grads(self, chunk: Chunk) -> dict[str, Tensor]:
-        uses = Uses(self, chunk)
-        with self._arithmetic(uses, chunk):
-            grads = {
-                name: uses.grads(name) if uses.meeting(name) else self._zeros_for(name, chunk.size)
-                for name in self.params
-            }
-        lent = {memory_address(one) for one in _lent(chunk)}  # a backward of the user's own may return it as a gradient
-        return {name: grad.clone() if memory_address(grad) in lent else grad for name, grad in grads.items()}
-
-    def found(self, chunk: Chunk, take_norms: TakeNorms | None) -> list[NamedUse]:
-        """Run ``chunk`` forward and backward; return the uses of parameters, or what ``take_norms`` left of them."""
-        found, self.bare = capture(self.model, self.loss_fn, self.params, chunk, self.bare, take_norms=take_norms)
-        return found
-
-    @contextmanager
-    def _arithmetic(self, uses: "Uses", chunk: Chunk) -> Iterator[None]:
-        """Run rules in full precision. One of the user's own may not write the memory that a data set lends."""
-        watched = nothing_lent_is_written(_lent_to(uses.found, chunk)) if chunk.lent else nullcontext()
-        with full_precision(self._device), watched:
-            yield
-
-    @property
-    def narrowest(self) -> torch.dtype:
-        """The narrowest dtype in which a parameter's gradients are summed; weights are rounded down to it."""
-        dtypes = {wide(p.dtype) for p in self.params.values()} or {torch.float32}
-        return min(dtypes, key=lambda dtype: dtype.itemsize)
-
-    def _zeros_for(self, name: str, *lead: int) -> Tensor:
-        p = self.params[name]
-        return torch.zeros(*lead, *p.shape, dtype=wide(p.dtype), device=p.device)
+from tacita.gradients.weighted_sums import full_precision, round_down, round_up, wide
 
 
 class Uses:
     """All uses of parameters in one forward and backward pass over a chunk.
 
-    The pass is made when this is built. It may find more bare parameters, which the engine remembers.
-
     Args:
-        engine: The engine.
-        chunk: At least one record.
-        groups: The groups that norms and sums will be asked for; none if gradients will.
+        found: The uses that the pass found.
+        size: The number of records.
+        params: The parameters, by name.
+        margin: Norms are upper bounds, of the gradient's norm and of what a row of weight 1 adds to the sums.
 
     Attributes:
-        found: The uses.
+        found: The uses; those that a rule can serve together are one.
     """
 
-    def __init__(self, engine: GhostEngine, chunk: Chunk, groups: Groups | None = None):
-        take = (
-            None if groups is None else partial(_norms_taken, engine, {n for names in groups.values() for n in names})
-        )
-        found = engine.found(chunk, take)
-        self._engine, self._size = engine, chunk.size
+    def __init__(self, found: list[NamedUse], size: int, params: Mapping[str, Tensor], *, margin: bool = True):
+        self._size, self._params, self._margin = size, params, margin
         self.found, self._meeting = found, _meeting(found)
         if any(len(uses) > 1 for uses in self._meeting.values()):
-            with nothing_lent_is_written(_lent_to(found, chunk)):
-                self.found = _merged(found)
+            self.found = _merged(found)
             self._meeting = _meeting(self.found)
 
     def meeting(self, name: str) -> list[tuple[NamedUse, str]]:
@@ -127,8 +58,8 @@ class Uses:
         return self._meeting.get(name, [])
 
     def norms(self, groups: Groups) -> Tensor:
-        """Return the norms by group, (rows, groups), float64: upper bounds unless the engine's margin is off."""
-        margin, chosen = self._engine.rounding_margin, {name for names in groups.values() for name in names}
+        """Return the norms by group, (rows, groups), float64: upper bounds unless the margin is off."""
+        margin, chosen = self._margin, {name for names in groups.values() for name in names}
         squares: dict[str, list[Tensor]] = {}
         several = {name: [named.rule for named, _ in uses] for name, uses in self._meeting.items() if len(uses) > 1}
         together = {name for name, rules in several.items() if not apart(rules)}  # uses meet in a coordinate
@@ -143,7 +74,7 @@ class Uses:
         columns = []
         for names in groups.values():
             parts = [square for name in names for square in squares.get(name, ())]
-            parts = parts or [torch.zeros(self._size, dtype=torch.float64, device=self._engine._device)]
+            parts = parts or [torch.zeros(self._size, dtype=torch.float64, device=self._params[names[0]].device)]
             columns.append(round_up(sum(parts[1:], parts[0]).sqrt(), len(parts)))
         return torch.stack(columns, dim=-1)
 
@@ -170,18 +101,20 @@ class Uses:
                     for local, name in mine.items():
                         total[name] = total[name] + part[local] if name in total else part[local]
         unused = [name for names in groups.values() for name in names if name not in totals[0]]
-        return [total | {name: self._engine._zeros_for(name) for name in unused} for total in totals]
+        return [total | {name: zeros_for(self._params[name]) for name in unused} for total in totals]
 
     def copy(self) -> "Uses":
         """Return the same uses once more: :meth:`sums` uses them up."""
         other = object.__new__(Uses)
-        other._engine, other._size = self._engine, self._size
+        other._size, other._params, other._margin = self._size, self._params, self._margin
         other.found = [replace(one, use=replace(one.use, kept={**one.use.kept})) for one in self.found]
         other._meeting = _meeting(other.found)
         return other
 
     def grads(self, name: str) -> Tensor:
         """Return the per-sample gradients of one parameter, over all its uses."""
+        if name not in self._meeting:
+            return zeros_for(self._params[name], self._size)
         parts = self._parts(name, slice(None))
         return sum(parts[1:], parts[0])
 
@@ -200,7 +133,7 @@ class Uses:
         few rows at a time.
         """
         factors = [named.rule.factors(named.use.only((local,))) for named, local in self._meeting[name]]
-        if gram_serves(factors, self._engine.params[name].shape):
+        if gram_serves(factors, self._params[name].shape):
             parts = [part for part in factors if part is not None]
             return squares_of_factors(parts, partial(self._exactly, name), rounding_margin=rounding_margin)
         radii = [named.rule.radius(named.use.only((local,)))[local] for named, local in self._meeting[name]]
@@ -229,19 +162,18 @@ class Uses:
         return squares, norms.mul_(2 * gamma(len(parts) - 1, parts[0].dtype))
 
 
-def _norms_taken(engine: GhostEngine, chosen: set[str], named: NamedUse) -> list[NamedUse]:
+def norms_taken(named: NamedUse, chosen: set[str], *, margin: bool) -> list[NamedUse]:
     """Take the norms of a use whose parameters no other use meets; return it with them.
 
     Its per-sample gradients alone remain, in memory of their own: the sums add them as they are. What the sums would
-    read again from input and output gradient waits, because a backward of the user's own may still write these. So does
-    a rule of the user's own.
+    read again from input and output gradient waits, because the program may still write these.
     """
     mine = {local: name for local, name in named.parameters.items() if name in chosen}
     use = named.use.only(tuple(mine))
-    if not mine or not _is_ours(named.rule) or not named.rule.holds(use):
+    if not mine or not is_ours(named.rule) or not named.rule.holds(use):
         return [named]
-    with full_precision(engine._device):
-        squares = named.rule.squared_norms(use, rounding_margin=engine.rounding_margin)
+    with full_precision(use.x.device):
+        squares = named.rule.squared_norms(use, rounding_margin=margin)
     if not all(local in use.kept for local in mine):
         return [named]
     others = {memory_address(use.x), memory_address(use.grad)}
@@ -251,22 +183,18 @@ def _norms_taken(engine: GhostEngine, chosen: set[str], named: NamedUse) -> list
     return [replace(one, function=named.function, squares={VALUE: squares[local]}) for local, one in left.items()]
 
 
-def _lent(chunk: Chunk) -> list[Tensor]:
-    return tensors_in(chunk.batch) if chunk.lent else []
-
-
-def _lent_to(found: list[NamedUse], chunk: Chunk) -> list[Tensor]:
-    """Return the lent tensors that a rule of the user's own may meet."""
-    return [] if all(_is_ours(named.rule) for named in found) else _lent(chunk)
-
-
-def _is_ours(rule: LayerRule) -> bool:
+def is_ours(rule: LayerRule) -> bool:
     """Return whether a rule is tacita's, and those that it passes calls on to, too."""
     while isinstance(rule, RearrangedRule | TransposedRule):
         if not type(rule).__module__.startswith("tacita."):
             return False
         rule = rule.plain
     return type(rule).__module__.startswith("tacita.")
+
+
+def zeros_for(parameter: Tensor, *lead: int) -> Tensor:
+    """Return zeros in place of a parameter's gradient, (*lead, *parameter), float32 or better."""
+    return torch.zeros(*lead, *parameter.shape, dtype=wide(parameter.dtype), device=parameter.device)
 
 
 def _meeting(found: list[NamedUse]) -> dict[str, list[tuple[NamedUse, str]]]:

@@ -1,14 +1,8 @@
 """Recorded calls: what a call of a torch function was, and what it stands for once its output's gradient is known.
 
-A record's input and output gradient at a call are kept until all norms are known. Where its gradient of the call's
-parameters is smaller than both, the call is *watched*: its norms are taken when the backward pass reaches it, the
-per-sample gradients stay, and input and output gradient are forgotten, so that the pass goes on in their memory.
-
 Everything here is private.
 """
 
-from collections import Counter
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,9 +15,7 @@ from tacita.gradients.ghost.derived import Derivations, Derived
 from tacita.gradients.ghost.rule import AUTOGRAD_RULE, LayerRule, LayerUse, NamedUse, autograd_use
 from tacita.gradients.weighted_sums import wide
 
-TakeNorms = Callable[[NamedUse], list[NamedUse]]  # takes the norms of a use, and returns what remains of it
-ANCHOR = torch.empty(0, requires_grad=True)  # no gradient reaches it
-WATCHED_FROM = 2**20  # bytes of input and output: for fewer, watching costs more time than the memory is worth
+_ANCHOR = torch.empty(0, requires_grad=True)  # no gradient reaches it
 
 
 @dataclass
@@ -37,12 +29,11 @@ class RecordedCall:
         derived: The rule's own name -> what was computed from parameters alone.
         shapes: Of parameters and derived weights, by the rule's names.
         x: The input.
-        version: Of the input, to see whether it is modified later; ``None`` if that is known not to happen.
+        version: Of the input, when the call was made, to see whether it is modified later.
         copies: Copies of the parameters, one a record, whose gradients are the per-sample gradients.
-        edge: Of the output, in autograd's graph; ``None`` if the call is watched.
+        edge: Of the output, in autograd's graph.
         grads: What the backward pass gave for ``wanted``; ``None`` where the losses do not depend on it.
-        remains: The uses that a watched call left when its norms were taken.
-        seen: In a pass without values: the gradient of the output and its version, when it was first known.
+        seen: The gradient of the output and its version, when it was first known.
     """
 
     function: str
@@ -52,11 +43,10 @@ class RecordedCall:
     derived: dict[str, Derived]
     shapes: dict[str, torch.Size]
     x: Tensor
-    version: int | None
+    version: int
     copies: dict[str, Tensor] = field(default_factory=dict)
     edge: GradientEdge | None = None
     grads: list[Tensor | None] = field(default_factory=list)
-    remains: list[NamedUse] | None = None
     seen: tuple[Tensor, int] | None = None
 
     def names(self) -> list[str]:
@@ -65,7 +55,7 @@ class RecordedCall:
 
     @property
     def wanted(self) -> list[Any]:
-        """Where autograd has to give gradients; nowhere if the call is watched."""
+        """Where autograd has to give gradients."""
         return [*self.copies.values()] or ([] if self.edge is None else [self.edge])
 
     def uses(self, through: Derivations | None = None) -> list[NamedUse]:
@@ -73,15 +63,9 @@ class RecordedCall:
 
         Args:
             through: Takes the uses of derived weights, if there are any.
-
-        Raises:
-            UnsupportedModuleError: The input was modified in place after the call.
         """
-        if self.remains is not None:
-            return self.remains
         if all(grad is None for grad in self.grads):
             return []
-        self._check_untouched()
         parts = self._parts()
         self.settings, self.x, self.grads = None, self.x.new_empty(0), []  # the rule may hold a copy of its own
         found: list[NamedUse] = []
@@ -121,59 +105,29 @@ class RecordedCall:
             raise UnsupportedModuleError(
                 f"the backward of an autograd.Function writes the gradient that it is given, and with it that of the "
                 f"call with {', '.join(map(repr, self.names()))}. Let it return a new tensor (grad * 2, not "
-                'grad.mul_(2)), or use method="loop".'
+                "grad.mul_(2))"
             )
 
-    def _check_untouched(self) -> None:
-        if self.version is None:
-            return
+    def check_untouched(self) -> None:
+        """Refuse a call whose input, or a weight derived from parameters, is written afterwards.
+
+        Raises:
+            UnsupportedModuleError: It is.
+        """
         if self.x._version == self.version and all(d.tensor._version == d.version for d in self.derived.values()):
             return
         raise UnsupportedModuleError(
-            f"the input of the call with {', '.join(map(repr, self.names()))} is modified in place afterwards. "
-            'Use method="loop".'
+            f"the input of the call with {', '.join(map(repr, self.names()))} is modified in place afterwards: copy it "
+            "first (x = x.clone())"
         )
 
 
-@dataclass
-class EarlyNorms:
-    """The norms that are taken during a backward pass: of calls whose parameters no other call meets.
-
-    Attributes:
-        take: Takes the norms of a use.
-        met: How often each parameter is met, counted when the backward pass begins; empty before.
-    """
-
-    take: TakeNorms
-    met: Counter[str] = field(default_factory=Counter)
-
-    def begin(self, calls: Sequence[RecordedCall]) -> None:
-        """Count how many calls meet each parameter: the forward pass is over."""
-        self.met = Counter(name for call in calls for name in call.names())
-
-    def reached(self, call: RecordedCall, grad: Tensor) -> None:
-        """Take the norms of a watched call, now that the gradient of its output is known."""
-        if not self.met:  # a backward pass of the model's own
-            return
-        call.grads = [grad]
-        if all(self.met[name] == 1 for name in call.parameters.values()):
-            call.remains = [left for named in call.uses() for left in self.take(named)]
-
-
-def watched(call: RecordedCall, output: Tensor) -> bool:
-    """Return whether the per-sample gradients of a call are smaller than its input and output, and these are large."""
-    if call.copies or call.derived or call.x.nbytes + output.nbytes < WATCHED_FROM:
-        return False
-    return sum(shape.numel() for shape in call.shapes.values()) <= call.x[0].numel() + output[0].numel()
-
-
-def in_graph(call: RecordedCall, output: Tensor, early: EarlyNorms | None) -> Tensor:
+def in_graph(call: RecordedCall, output: Tensor) -> Tensor:
     """Return a call's output as a tensor whose gradient the backward pass gives to the call."""
-    if early is not None and watched(call, output):
-        return _Watched.apply(output, ANCHOR, call, early)  # pyright: ignore[reportReturnType]
     if not output.requires_grad:
-        output = _InGraph.apply(output, ANCHOR)  # pyright: ignore[reportAssignmentType]
+        output = _InGraph.apply(output, _ANCHOR)  # pyright: ignore[reportAssignmentType]
     call.edge = get_gradient_edge(output)
+    output.register_hook(call.gradient_seen)
     return output
 
 
@@ -188,23 +142,3 @@ class _InGraph(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[None, None]:
         return None, None
-
-
-class _Watched(torch.autograd.Function):
-    """Give the gradient of a call's output to the call as soon as it is known.
-
-    The anchor takes part, so that a backward pass that is asked for the anchor's gradient passes here.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, output: Tensor, anchor: Tensor, call: RecordedCall, early: EarlyNorms) -> Tensor:
-        ctx.mark_dirty(output)
-        ctx.set_materialize_grads(False)
-        ctx.call, ctx.early = call, early
-        return output
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, None, None, None]:
-        if grads[0] is not None:
-            ctx.early.reached(ctx.call, grads[0])
-        return grads[0], None, None, None

@@ -16,9 +16,10 @@ from torch import Tensor
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients.chunked import Chunk
 from tacita.gradients.engine import Groups, Rule, Sums
-from tacita.gradients.ghost.engine import GhostEngine, Uses, row_weights
 from tacita.gradients.ghost.rounding import gamma
 from tacita.gradients.ghost.rule import NamedUse, RowWeights, squared_norm_of
+from tacita.gradients.ghost.uses import Uses, row_weights, zeros_for
+from tacita.gradients.program.engine import ProgramEngine
 from tacita.gradients.weighted_sums import UNIT, full_precision, weight_arrays
 
 BLOCK_TERMS = 2**16  # products a coordinate that are summed at once, in any order
@@ -36,11 +37,11 @@ def summation_error(max_records: int, cap: float) -> float:
     return gamma(roundings, torch.float64) * max_records * cap * (1 + 2.0**-20)
 
 
-def capped_sums(engine: GhostEngine, rule: Rule, groups: Groups, caps: Mapping[str, float]) -> Sums:
+def capped_sums(engine: ProgramEngine, rule: Rule, groups: Groups, caps: Mapping[str, float]) -> Sums:
     """Return the weighted sums of ``engine`` in float64, where weight times reach of a row is at most the group's cap.
 
     Args:
-        engine: A ghost engine.
+        engine: The engine.
         rule: As in :meth:`Engine.weighted_sums`; a weight times its norm must be at most the cap.
         groups: Names of the parameters, by group.
         caps: The cap of each group, > 0.
@@ -61,9 +62,9 @@ def capped_sums(engine: GhostEngine, rule: Rule, groups: Groups, caps: Mapping[s
 
 
 def _chunk_sums(
-    engine: GhostEngine, one: Chunk, rule: Rule, groups: Groups, caps: Mapping[str, float]
+    engine: ProgramEngine, one: Chunk, rule: Rule, groups: Groups, caps: Mapping[str, float]
 ) -> tuple[list[dict[str, Tensor]], Tensor]:
-    uses = Uses(engine, one)
+    uses = engine.uses(one)
     with full_precision(engine._device):
         norms = uses.norms(groups)
         shares = [caps[group] / _reach(uses, names, norms[:, 0]) for group, names in groups.items()]
@@ -89,12 +90,12 @@ def _reach(uses: Uses, names: tuple[str, ...], like: Tensor) -> Tensor:
     return squares.sqrt_() * (1 + 2.0**-40)
 
 
-def _sums(engine: GhostEngine, uses: Uses, weights: Tensor, groups: Groups) -> dict[str, Tensor]:
+def _sums(engine: ProgramEngine, uses: Uses, weights: Tensor, groups: Groups) -> dict[str, Tensor]:
     totals: dict[str, Tensor] = {}
     for column, names in zip(row_weights(weights, torch.float64), groups.values(), strict=True):
         for name in names:
             _check_positions(name, uses)
-            totals[name] = engine._zeros_for(name).double()
+            totals[name] = zeros_for(engine.params[name]).double()
         for named in uses.found:
             mine = {local: name for local, name in named.parameters.items() if name in names}
             for part in _blocks(named, tuple(mine), column):
@@ -109,7 +110,7 @@ def _check_positions(name: str, uses: Uses) -> None:
     if positions > MOST_POSITIONS or len(meeting) > MOST_USES:
         raise UnsupportedModuleError(
             f"{name!r} is used {len(meeting)} times, over {positions} positions a record: no bound of the rounding is "
-            f'stated beyond {MOST_USES} and {MOST_POSITIONS}. Use method="vmap" or "loop".'
+            f'stated beyond {MOST_USES} and {MOST_POSITIONS}. Use method="loop".'
         )
 
 

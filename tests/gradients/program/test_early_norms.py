@@ -1,6 +1,5 @@
-"""Norms taken during the backward pass equal those taken after it, and nothing that they replace stays in memory."""
+"""Norms taken while a program runs equal those taken after it, and nothing that they replace stays in memory."""
 
-import contextlib
 import gc
 
 import pytest
@@ -10,11 +9,12 @@ from torch.nn import functional as F
 
 from tacita.clipping import FlatClipper, PerLayerClipper
 from tacita.errors import UnsupportedModuleError
-from tacita.gradients import GhostEngine, LoopEngine, NetworkSource
+from tacita.gradients import LoopEngine, NetworkSource, ProgramEngine
 from tacita.gradients.chunked import Chunk
 from tacita.gradients.functional import trainable
-from tacita.gradients.ghost import recorded_calls, registry
+from tacita.gradients.ghost import registry
 from tacita.gradients.ghost.linear import LinearRule
+from tacita.gradients.program import engine as engine_of_programs
 
 
 class Net(nn.Module):
@@ -65,19 +65,20 @@ def engine(kind, steps, dtype=torch.float64, height=6):
 
 @pytest.fixture
 def watched(monkeypatch):
-    monkeypatch.setattr(recorded_calls, "WATCHED_FROM", 0)
+    monkeypatch.setattr(engine_of_programs, "WATCHED_FROM", 0)
 
 
 @pytest.fixture
 def taken(monkeypatch):
-    """What watched calls left."""
-    left, plain = [], recorded_calls.EarlyNorms.reached
+    """The uses whose norms were taken while the program ran."""
+    left, plain = [], engine_of_programs.norms_taken
 
-    def reached(self, call, grad):
-        plain(self, call, grad)
-        left.extend(call.remains or ())
+    def noted(named, **settings):
+        found = plain(named, **settings)
+        left.extend(one for one in found if one.squares)
+        return found
 
-    monkeypatch.setattr(recorded_calls.EarlyNorms, "reached", reached)
+    monkeypatch.setattr(engine_of_programs, "norms_taken", noted)
     return left
 
 
@@ -89,7 +90,7 @@ def outcome(made, clipper):
 @pytest.mark.parametrize("clipper", [FlatClipper(max_grad_norm=0.3), PerLayerClipper(max_grad_norm=0.3)], ids=repr)
 @pytest.mark.parametrize("steps", STEPS.values(), ids=STEPS)
 def test_norms_and_sums_equal_the_loops(watched, steps, clipper):
-    mine = engine(GhostEngine, steps, height=4)
+    mine = engine(ProgramEngine, steps, height=4)
     mine.rounding_margin = False
     found, expected = outcome(mine, clipper), outcome(engine(LoopEngine, steps), clipper)
     torch.testing.assert_close(found.norms, expected.norms, rtol=1e-10, atol=1e-12)
@@ -101,10 +102,10 @@ def test_norms_and_sums_equal_the_loops(watched, steps, clipper):
 @pytest.mark.parametrize("steps", STEPS.values(), ids=STEPS)
 def test_no_bit_depends_on_when_norms_are_taken(monkeypatch, taken, steps):
     clipper = FlatClipper(max_grad_norm=0.3)
-    late = outcome(engine(GhostEngine, steps, torch.float32), clipper)
+    late = outcome(engine(ProgramEngine, steps, torch.float32), clipper)
     assert not taken
-    monkeypatch.setattr(recorded_calls, "WATCHED_FROM", 0)
-    early = outcome(engine(GhostEngine, steps, torch.float32), clipper)
+    monkeypatch.setattr(engine_of_programs, "WATCHED_FROM", 0)
+    early = outcome(engine(ProgramEngine, steps, torch.float32), clipper)
     met_twice = steps in (STEPS["one_use_of_two_dropped"], STEPS["layer_without_effect"])  # each that is watched
     assert bool(taken) != met_twice
     assert torch.equal(early.norms, late.norms)
@@ -117,9 +118,9 @@ def test_autocast_around_a_query_reaches_no_norm(monkeypatch, taken):
     """Norms are taken in full precision during the backward pass, too, which runs in the caller's autocast."""
     groups = {"all": ("first.weight", "second.weight", "other.weight")}
     with torch.autocast("cpu", torch.bfloat16):
-        late = engine(GhostEngine, STEPS["chain"], torch.float32).norms(groups)
-        monkeypatch.setattr(recorded_calls, "WATCHED_FROM", 0)
-        early = engine(GhostEngine, STEPS["chain"], torch.float32).norms(groups)
+        late = engine(ProgramEngine, STEPS["chain"], torch.float32).norms(groups)
+        monkeypatch.setattr(engine_of_programs, "WATCHED_FROM", 0)
+        early = engine(ProgramEngine, STEPS["chain"], torch.float32).norms(groups)
     assert taken
     assert torch.equal(early, late)
 
@@ -127,7 +128,7 @@ def test_autocast_around_a_query_reaches_no_norm(monkeypatch, taken):
 def test_some_parameters_alone(watched):
     """Of a call whose weight alone is asked for, nothing of the bias is looked at."""
     groups = {"some": ("first.weight", "norm.bias")}
-    found = engine(GhostEngine, STEPS["chain"]).weighted_sums(torch.ones_like, groups)
+    found = engine(ProgramEngine, STEPS["chain"]).weighted_sums(torch.ones_like, groups)
     expected = engine(LoopEngine, STEPS["chain"]).weighted_sums(torch.ones_like, groups)
     torch.testing.assert_close(found.values[0], expected.values[0], rtol=1e-10, atol=1e-12)
     torch.testing.assert_close(found.norms, expected.norms, rtol=1e-6, atol=0)
@@ -137,20 +138,20 @@ def test_a_call_waits_for_a_weight_derived_from_its_parameter(watched, taken):
     def steps(m, x):
         return m.other(m.first(x)) + F.layer_norm(m.second(m.norm(x.repeat(1, 2, 1, 1))), (5,), m.other.weight * 2)
 
-    engine(GhostEngine, steps).norms({"all": ("first.weight", "other.weight", "other.bias")})
+    engine(ProgramEngine, steps).norms({"all": ("first.weight", "other.weight", "other.bias")})
     left = {name for one in taken for name in one.parameters.values()}
     assert "first.weight" in left
     assert "other.weight" not in left
 
 
 def test_calls_that_meet_in_a_parameter_wait_for_each_other(watched, taken):
-    engine(GhostEngine, STEPS["residual"]).norms({"all": ("first.weight", "other.weight", "second.bias")})
-    left = {name for one in taken for name in one.parameters.values() if one.squares}
+    engine(ProgramEngine, STEPS["residual"]).norms({"all": ("first.weight", "other.weight", "second.bias")})
+    left = {name for one in taken for name in one.parameters.values()}
     assert left == {"other.weight", "second.bias"}  # first is used twice
 
 
 def test_a_hostile_row_leaves_the_others_alone(watched):
-    made = engine(GhostEngine, STEPS["chain"], torch.float32)
+    made = engine(ProgramEngine, STEPS["chain"], torch.float32)
     (chunk,) = made._chunks
     clipper = FlatClipper(max_grad_norm=0.5)
     rest = [0, 1, 3, 4, 5]
@@ -167,24 +168,7 @@ def test_a_hostile_row_leaves_the_others_alone(watched):
         assert moved <= 0.5 * (1 + 1e-5)
 
 
-def test_input_and_output_gradient_are_forgotten(watched, monkeypatch):
-    """What remains of a chain in which every gradient is smaller than its activations: gradients alone."""
-    names = []
-    plain = recorded_calls.EarlyNorms.reached
-
-    def reached(self, call, grad):
-        names.append(call.function)
-        plain(self, call, grad)
-        assert not call.grads
-        assert not call.x.numel()
-        assert call.settings is None
-
-    monkeypatch.setattr(recorded_calls.EarlyNorms, "reached", reached)
-    engine(GhostEngine, STEPS["chain"]).norms({"all": ("first.weight", "second.weight", "norm.weight", "other.weight")})
-    assert names == ["layer_norm", "conv2d", "conv2d"]  # autograd gives a group norm's own
-
-
-def test_an_input_that_is_modified_afterwards_is_refused(watched):
+def test_an_input_that_is_modified_afterwards_is_refused():
     def modified(m, x):
         x = x * 1.0
         y = m.norm(m.first(x))
@@ -192,7 +176,7 @@ def test_an_input_that_is_modified_afterwards_is_refused(watched):
         return y
 
     with pytest.raises(UnsupportedModuleError, match=r"'first\.weight'.*in place"):
-        engine(GhostEngine, modified).norms({"all": ("first.weight",)})
+        engine(ProgramEngine, modified).norms({"all": ("first.weight",)})
 
 
 def test_a_derived_weight_that_is_modified_afterwards_is_refused():
@@ -205,12 +189,12 @@ def test_a_derived_weight_that_is_modified_afterwards_is_refused():
         return m.norm(y.repeat(1, 2, 1, 1))
 
     with pytest.raises(UnsupportedModuleError, match=r"'other\.weight'.*in place"):
-        engine(GhostEngine, modified).norms({"all": ("other.weight",)})
+        engine(ProgramEngine, modified).norms({"all": ("other.weight",)})
 
 
 def test_a_pass_leaves_nothing_behind(watched):
     """Nothing waits for the garbage collector: input and gradients are gone when the engine has answered."""
-    made = engine(GhostEngine, dropped)
+    made = engine(ProgramEngine, dropped)
     gc.collect()
     gc.disable()
     try:
@@ -241,28 +225,6 @@ class InPlace(torch.autograd.Function):
         return grad.mul_(1000.0)
 
 
-@pytest.mark.parametrize("last", [nn.Linear(6, 1, bias=False), nn.LayerNorm(6)], ids=["product", "held"])
-def test_a_backward_that_writes_its_gradient_moves_nothing_that_has_a_norm(watched, last):
-    """``last`` is reached first. Its norms are those of what the sums add, whatever is written after it."""
-
-    class Skip(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first, self.last = nn.Linear(6, last(torch.zeros(6)).numel()), last
-
-        def forward(self, x):
-            return InPlace.apply(self.first(x.flatten())) + self.last(x.flatten())
-
-    torch.manual_seed(3)
-    model, batch, rows = Skip(), (torch.randn(5, 6), torch.randn(5)), torch.arange(5)
-    params = trainable(model)
-    made = GhostEngine(model, lambda m, b: m(b[0]).square().sum().view(1) * b[1], params, [Chunk(batch, 5, 0)], rows)
-    groups = {name: (name,) for name in params}
-    for k in range(5):
-        found = made.weighted_sums(lambda norms, k=k: (rows == k).unsqueeze(1) / norms, groups).values[0]
-        assert all(one.norm() <= 1 + 1e-6 for one in found.values())
-
-
 class Sum(nn.Module):
     """A layer behind a function whose backward writes its gradient, plus a layer that is given the same gradient."""
 
@@ -277,20 +239,21 @@ class Sum(nn.Module):
 
 @pytest.mark.parametrize("last_first", [False, True])
 @pytest.mark.parametrize("make", [lambda: nn.Linear(6, 1, bias=False), lambda: nn.LayerNorm(6)])
-def test_a_backward_that_writes_the_gradient_of_another_call_has_the_loop(make, last_first):
-    """Seen before any data is used. Where the call is reached after the writing, the loop gives that gradient, too."""
+def test_a_backward_that_writes_the_gradient_of_another_call_is_refused(make, last_first):
+    """Where the call is reached after the writing, the loop gives that gradient, too, and the program serves it."""
     torch.manual_seed(3)
     model, data = Sum(make(), last_first).double(), (torch.randn(5, 6).double(), torch.randn(5).double())
 
     def sums(method):
         source = NetworkSource(model, lambda m, b: m(b[0]).square().flatten(1).sum(1) * b[1], data, method=method)
         made = source.engine(dict(model.named_parameters()), torch.arange(5).numpy(), seed=1)
-        return source.method, made.weighted_sums(torch.ones_like, {n: (n,) for n in source.shapes}).values[0]
+        return made.weighted_sums(torch.ones_like, {n: (n,) for n in source.shapes}).values[0]
 
-    with contextlib.nullcontext() if last_first else pytest.warns(UserWarning, match="writes the gradient that it is"):
-        method, found = sums("auto")
-    assert method == ("ghost" if last_first else "loop")
-    torch.testing.assert_close(found, sums("loop")[1])
+    if last_first:
+        torch.testing.assert_close(sums("auto"), sums("loop"))
+    else:
+        with pytest.raises(UnsupportedModuleError, match="writes the gradient that it is"):
+            sums("auto")
 
 
 @pytest.mark.parametrize("inputs", [3, (2, 3)], ids=["one position", "positions"])
@@ -305,56 +268,25 @@ def test_norms_are_taken_once(watched, monkeypatch, inputs):
     monkeypatch.setattr(LinearRule, "squared_norms", squared_norms)
     shape = (inputs,) if isinstance(inputs, int) else inputs
     model, x = nn.Linear(3, 1, bias=False), torch.randn(6, *shape)
-    made = GhostEngine(
+    made = ProgramEngine(
         model, lambda m, b: m(b[0]).flatten(1).sum(1), trainable(model), [Chunk((x,), 6, 0)], torch.arange(6), seed=1
     )
     outcome(made, FlatClipper(max_grad_norm=0.3))
     assert taken == [("weight",)]
 
 
-class Noting(torch.autograd.Function):
-    """Notes that a backward pass has come here."""
-
-    generate_vmap_rule = True
-    notes: list[str] = []  # noqa: RUF012 - a test's own
-
-    @staticmethod
-    def forward(x):
-        return x.clone()
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        pass
-
-    @staticmethod
-    def backward(ctx, grad):
-        Noting.notes.append("backward")
-        return grad.clone()
-
-
 @pytest.mark.parametrize("ours", [False, True], ids=["a user's", "tacita's"])
-def test_a_rule_of_the_users_own_waits_for_the_end_of_the_backward_pass(watched, monkeypatch, ours):
-    """Its code may write what a backward of the user's own reads. The same rule of tacita's takes norms on the way."""
+def test_a_rule_of_the_users_own_waits_for_the_end_of_the_pass(watched, taken, monkeypatch, ours):
+    """Its code may write what the rest of the program reads. The same rule of tacita's takes norms on the way."""
 
     class Own(LinearRule):
-        def squared_norms(self, use, **settings):
-            Noting.notes.append("norms")
-            return super().squared_norms(use, **settings)
-
-    class Chain(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 3)
-
-        def forward(self, x):
-            return self.last(Noting.apply(self.first(x)))
+        pass
 
     Own.__module__ = LinearRule.__module__ if ours else __name__
     monkeypatch.setitem(registry.RULES, F.linear, Own())
-    monkeypatch.setattr(Noting, "notes", [])
-    model, batch = Chain(), (torch.randn(5, 20, 4),)
-    made = GhostEngine(
+    model, batch = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3)), (torch.randn(5, 20, 4),)
+    made = ProgramEngine(
         model, lambda m, b: m(b[0]).square().sum((1, 2)), trainable(model), [Chunk(batch, 5, 0)], torch.arange(5)
     )
     made.norms({"all": tuple(made.shapes)})
-    assert Noting.notes == (["norms", "backward", "norms"] if ours else ["backward", "norms", "norms"])
+    assert bool(taken) == ours

@@ -6,34 +6,31 @@ whatever its code does: there is no batch axis to sort, crop or average over. A 
 its output are recorded. One backward pass then gives the gradients of all outputs. A parameter that is used in any
 other way is *bare*: it enters as one copy a record, so that autograd gives its per-sample gradients.
 
-Everything here is private. Proof: docs/derivations/per-record-engine.md.
+Everything here is private. Proof: docs/derivations/per-record-engine.md, section 2.
 """
 
-import logging
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor
 
 from tacita.errors import UnsupportedModuleError
-from tacita.gradients.batches import flatten, map_tensors, tensors_in
+from tacita.gradients.batches import flatten, memory_key
 from tacita.gradients.chunked import Chunk
 from tacita.gradients.functional import LossFn, ModuleTree, losses_at, on_copies, real_values
-from tacita.gradients.ghost.derived import Derivations, Derived, derived, memory_key
+from tacita.gradients.ghost.derived import Derived, derived
 from tacita.gradients.ghost.fused_kernels import KERNELS, REPLACEMENTS
 from tacita.gradients.ghost.products import PRODUCTS
-from tacita.gradients.ghost.recorded_calls import ANCHOR, EarlyNorms, RecordedCall, TakeNorms, in_graph
 from tacita.gradients.ghost.registry import RULES
-from tacita.gradients.ghost.rule import Call, LayerRule, NamedUse, named_autograd_use
-from tacita.gradients.lent_memory import nothing_lent_is_written
-from tacita.gradients.operators import OperatorCheck
+from tacita.gradients.ghost.rule import Call, LayerRule
+from tacita.gradients.program.recorded_calls import RecordedCall, in_graph
 from tacita.gradients.record_batch import (
     OPERATORS,
     RecordBatch,
-    WritesUnseen,
     check_operator,
     outside,
     records,
@@ -41,7 +38,6 @@ from tacita.gradients.record_batch import (
 )
 from tacita.gradients.retention import Marks, nothing_is_written
 
-RECORDS = 2  # of a pass without values
 _UNSAFE_VIEW = torch.ops.aten._unsafe_view.default
 _FACTS = {  # what code asks of a tensor that is no tensor, and the same for all records
     *(getattr(torch.Tensor, name).__get__ for name in ("shape", "ndim", "dtype", "device", "layout", "requires_grad")),
@@ -54,54 +50,29 @@ _HOOKING = {  # gives hooks to a tensor, or the node of the graph that takes the
 }
 
 
-class PassWithoutValues(NamedTuple):
-    """What a pass without values shows of a model and its loss.
+@dataclass(frozen=True)
+class Needs:
+    """What a pass must do otherwise, as a pass before it has shown.
 
     Attributes:
-        bare: Parameters that are used where no rule sees them.
-        reads_only: Nothing writes a tensor of the batch in place, nor could without PyTorch's counting it.
-    """
-
-    bare: frozenset[str]
-    reads_only: bool
-
-
-def capture(
-    model: nn.Module,
-    loss_fn: LossFn,
-    params: Mapping[str, Tensor],
-    chunk: Chunk,
-    bare: frozenset[str] = frozenset(),
-    *,
-    take_norms: TakeNorms | None = None,
-) -> tuple[list[NamedUse], frozenset[str]]:
-    """Run ``chunk`` forward and backward, and return every use of a parameter that the losses depend on.
-
-    A parameter that turns out to be used where no rule sees it joins ``bare``, and the pass is made again. Which
-    parameters join does not depend on the records: the model's code sees one record that stands for all.
-
-    Args:
-        model: Not modified.
-        loss_fn: ``(model, batch) -> losses``; sees a batch of one record.
-        params: The point, by parameter name.
-        chunk: At least one record.
         bare: Names of parameters that enter as one copy a record, so that any use of them is served.
-        take_norms: Takes the norms of a use, where that frees memory during the backward pass.
-
-    Returns:
-        The uses, or what ``take_norms`` left of them; and the names of all bare parameters.
-
-    Raises:
-        UnsupportedModuleError: The input of a recorded call is modified in place afterwards, or the code would write a
-            chunk that is lent, or a module has a backward hook.
+        batch: The code gets copies of the tensors of the batch, because it writes them.
     """
-    while True:
-        one = record_once(model, loss_fn, params, chunk, bare, take_norms=take_norms)
-        if not one.unseen:
-            break
-        bare |= one.unseen
-    with _nothing_lent_is_written(chunk):
-        return uses_of(one.calls, one.of_copies), bare
+
+    bare: frozenset[str] = frozenset()
+    batch: bool = False
+
+
+class NeedsMoreError(Exception):
+    """The pass must be made again.
+
+    Attributes:
+        needs: What it must do.
+    """
+
+    def __init__(self, needs: Needs) -> None:
+        super().__init__(repr(needs))
+        self.needs = needs
 
 
 class RecordedPass(NamedTuple):
@@ -110,75 +81,44 @@ class RecordedPass(NamedTuple):
     Attributes:
         calls: The calls that met parameters, with the gradients of their outputs.
         of_copies: The per-sample gradients of the bare parameters, by name; ``None`` where no loss depends on one.
-        unseen: Parameters that were used where no rule saw them: the pass must be made again with them as bare ones.
     """
 
     calls: list[RecordedCall]
     of_copies: dict[str, Tensor | None]
-    unseen: frozenset[str]
 
 
 def record_once(
-    model: nn.Module,
-    loss_fn: LossFn,
-    params: Mapping[str, Tensor],
-    chunk: Chunk,
-    bare: frozenset[str],
-    *,
-    take_norms: TakeNorms | None = None,
+    model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], chunk: Chunk, needs: Needs
 ) -> RecordedPass:
-    """Run ``chunk`` forward and backward once, with the arguments of :func:`capture`."""
+    """Run model and loss forward and backward on tensors without values, and record every call that meets parameters.
+
+    Args:
+        model: Not modified.
+        loss_fn: ``(model, batch) -> losses``; sees a batch of one record.
+        params: The point, by parameter name.
+        chunk: At least one record.
+        needs: What is known of the model.
+
+    Raises:
+        NeedsMoreError: The pass must be made again.
+        UnsupportedModuleError: A module has a backward hook, or the code keeps or writes what it must not.
+    """
     with rules_guarded(), torch.enable_grad(), on_copies(model, params) as (tree, point):
-        leaves = {name: p.detach().requires_grad_() for name, p in point.items() if name not in bare}
-        copies = {n: point[n].detach().expand(chunk.size, *point[n].shape).requires_grad_() for n in sorted(bare)}
+        leaves = {name: p.detach().requires_grad_() for name, p in point.items() if name not in needs.bare}
+        copies = {n: point[n].detach().expand(chunk.size, *point[n].shape).requires_grad_() for n in sorted(needs.bare)}
         check_backward_hooks(tree)
-        with nothing_is_written(tree), _nothing_lent_is_written(chunk):
-            early = None if take_norms is None else EarlyNorms(take_norms)
-            losses, recorder = forward(tree, loss_fn, leaves, copies, chunk, early)
+        with nothing_is_written(tree):
+            losses, recorder = forward(tree, loss_fn, leaves, copies, chunk, needs)
             of_leaves, of_copies = _backward(losses, recorder, leaves, copies)
     del losses
     for call in recorder.calls:
         call.check_gradient()
+        call.check_untouched()
     recorder.check_nothing_is_kept()
     unseen = frozenset(name for name, grad in zip(leaves, of_leaves, strict=True) if grad is not None)
-    return RecordedPass(recorder.calls, dict(zip(copies, of_copies, strict=True)), unseen)
-
-
-def _nothing_lent_is_written(chunk: Chunk) -> AbstractContextManager[None]:
-    return nothing_lent_is_written(tensors_in(chunk.batch)) if chunk.lent else nullcontext()
-
-
-def capture_without_values(
-    model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], like: Any
-) -> PassWithoutValues:
-    """Run :func:`capture` on two records under ``FakeTensorMode``: tensors have shapes and no values.
-
-    What is decided or raised here can therefore depend neither on data nor on the values of parameters.
-
-    Args:
-        model: Not modified.
-        loss_fn: ``(model, batch) -> losses``.
-        params: Parameters that a gradient is taken in.
-        like: A batch of at least one row; only its shapes and dtypes are used.
-
-    Raises:
-        UnsupportedModuleError: The model keeps or writes what it must not, calls an operator of unknown origin, or
-            draws what records would share.
-        Exception: Whatever the model's code raises where it depends on values, or where ``vmap`` has no rule.
-    """
-    logger = logging.getLogger("torch._subclasses.fake_tensor")  # would log a failure that the exception tells already
-    before, logger.disabled = logger.disabled, True
-    try:
-        with FakeTensorMode(allow_non_fake_inputs=True) as fakes:
-            batch = map_tensors(lambda t: torch.empty(RECORDS, *t.shape[1:], dtype=t.dtype, device=t.device), like)
-            points = {name: fakes.from_tensor(p.detach()) for name, p in params.items()}
-            versions = [t._version for t in tensors_in(batch)]
-            with WritesUnseen() as unseen, OperatorCheck(by_record=False):
-                _, bare = capture(model, loss_fn, points, Chunk(batch, RECORDS, 0))
-            as_it_was = [t._version for t in tensors_in(batch)] == versions
-            return PassWithoutValues(bare, as_it_was and not unseen.possible)
-    finally:
-        logger.disabled = before
+    if unseen:
+        raise NeedsMoreError(replace(needs, bare=needs.bare | unseen))
+    return RecordedPass(recorder.calls, dict(zip(copies, of_copies, strict=True)))
 
 
 def check_backward_hooks(tree: ModuleTree) -> None:
@@ -187,13 +127,12 @@ def check_backward_hooks(tree: ModuleTree) -> None:
     if of_all._global_backward_hooks or of_all._global_backward_pre_hooks:
         raise UnsupportedModuleError(
             "a backward hook is registered for all modules (register_module_full_backward_hook or one like it), which "
-            'only the loop calls. Remove the hook, or use method="loop".'
+            "only the loop calls: remove the hook"
         )
     for name, module in tree.modules:
         if module._backward_hooks or module._backward_pre_hooks:
             raise UnsupportedModuleError(
-                f"the module {name!r} has a backward hook, which only the loop calls. Remove the hook, or use "
-                'method="loop".'
+                f"the module {name!r} has a backward hook, which only the loop calls: remove the hook"
             )
 
 
@@ -203,14 +142,14 @@ def forward(  # noqa: PLR0917
     leaves: Mapping[str, Tensor],
     copies: Mapping[str, Tensor],
     chunk: Chunk,
-    early: EarlyNorms | None,
+    needs: Needs,
 ) -> tuple[Tensor, "_Recorder"]:
     """Return the losses of the chunk, (rows,), and the recorder that saw the calls."""
     tensors, rebuild = flatten(chunk.batch, chunk.size)
     with records(chunk.size) as all_records:
         seen = {name: all_records.one(copy) for name, copy in copies.items()}
-        one = [all_records.one(t.unsqueeze(1)) for t in tensors]
-        with _Recorder(all_records, leaves, copies, tree, early) as recorder:
+        one = [all_records.one(t.unsqueeze(1).clone() if needs.batch else t.unsqueeze(1)) for t in tensors]
+        with _Recorder(all_records, leaves, tree) as recorder:
             recorder.mark(one)
             losses = losses_at(tree, loss_fn, {**leaves, **seen}, rebuild(one), 1)
         return all_records.result(losses[0]), recorder
@@ -228,13 +167,10 @@ def _backward(
     wanted += [*leaves.values(), *copies.values()]
     grads: list[Tensor | None] = [None] * len(wanted)
     if losses.requires_grad:
-        if recorder.early is not None and not all(call.wanted for call in recorder.calls):
-            recorder.early.begin(recorder.calls)
-            wanted.append(ANCHOR)  # the pass reaches every watched call
         grads = [*torch.autograd.grad(losses, wanted, torch.ones_like(losses), allow_unused=True)]
     first = 0
     for call in recorder.calls:
-        call.grads += grads[first : first + len(call.wanted)]  # a watched call has its own already
+        call.grads += grads[first : first + len(call.wanted)]
         first += len(call.wanted)
     second = first + len(leaves)
     return grads[first:second], grads[second : second + len(copies)]
@@ -247,18 +183,15 @@ class _Recorder(Marks):
         self,
         batch: RecordBatch,
         leaves: Mapping[str, Tensor],
-        copies: Mapping[str, Tensor],
         tree: ModuleTree,
-        early: EarlyNorms | None,
     ) -> None:
         super().__init__([*leaves.values(), *tree.tensors], of_a_record=batch.differs)
-        self.batch, self.early = batch, early
+        self.batch = batch
         self.names = {id(leaf): name for name, leaf in leaves.items()}
         self.calls: list[RecordedCall] = []
         self._made: set[int] = (
             set()
         )  # tensors of this pass that are the same for all records; what is older is no one's
-        self.without_values = any(isinstance(one, FakeTensor) for one in (*leaves.values(), *copies.values()))
 
     def __torch_function__(self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         if func in _FACTS:
@@ -268,7 +201,7 @@ class _Recorder(Marks):
         if func in _HOOKING and args[0].requires_grad and not self.batch.differs(args[0]):
             raise UnsupportedModuleError(
                 "a hook is put on a parameter, or on what was computed from parameters alone, which only the loop "
-                'calls. Leave it out, or use method="loop".'
+                "calls: leave it out"
             )
         kwargs, result = kwargs or {}, NotImplemented
         rule, replacement = RULES.get(func), REPLACEMENTS.get(func)
@@ -282,7 +215,7 @@ class _Recorder(Marks):
                 if id(target) in self._made and self._any_differs(args, kwargs):
                     self.batch.spread(target)
                     self.mark(target)
-            result = self._without_values(func, args, kwargs) if self.without_values else func(*args, **kwargs)
+            result = self._without_values(func, args, kwargs)
             self._remember_made(result, args, kwargs)
         self.mark(result)
         return result
@@ -353,9 +286,7 @@ class _Recorder(Marks):
                 one = RecordedCall(
                     func.__name__, rule, call.settings, names, made, shapes, x.detach(), x._version, copies
                 )
-                output = in_graph(one, output, self.early)
-                if self.without_values:
-                    output.register_hook(one.gradient_seen)
+                output = in_graph(one, output)
                 self.calls.append(one)
         return self.batch.one(output)
 
@@ -364,19 +295,3 @@ def _tensors(args: tuple, kwargs: Mapping[str, Any]) -> list[Tensor]:
     given = [*args, *kwargs.values()]
     given += [part for one in given if isinstance(one, (tuple, list)) for part in one]
     return [one for one in given if isinstance(one, Tensor)]
-
-
-def uses_of(calls: list[RecordedCall], of_copies: dict[str, Tensor | None]) -> list[NamedUse]:
-    """Return the uses that recorded calls stand for, and those of bare parameters, where a gradient has come back.
-
-    Args:
-        calls: The recorded calls.
-        of_copies: The per-sample gradients of the bare parameters, by name.
-    """
-    through = Derivations() if any(call.derived for call in calls) else None
-    found = [use for call in calls for use in call.uses(through)]
-    found += through.pulled_uses() if through is not None else []
-    for name, grad in of_copies.items():
-        if grad is not None:
-            found.append(named_autograd_use(name, grad))
-    return found
