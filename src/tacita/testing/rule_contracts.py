@@ -21,7 +21,7 @@ from tacita.gradients.functional import LossFn, trainable
 from tacita.gradients.ghost import LayerRule, LayerUse, register_rule
 from tacita.gradients.ghost.registry import RULES
 from tacita.gradients.loop import LoopEngine
-from tacita.gradients.program import ProgramEngine
+from tacita.gradients.program import ProgramEngine, Programs
 from tacita.testing.event_contract import check_event
 from tacita.testing.oracle_contract import check_oracle
 from tacita.testing.sampler_contract import check_sampler
@@ -156,6 +156,8 @@ class _Layer:
         self.module = copy.deepcopy(module).requires_grad_(True)
         self.make_input = make_input
         self.parameters = [name for name, _ in self.module.named_parameters()]
+        self._models: dict[tuple[torch.dtype, str], nn.Module] = {}
+        self._programs: dict[tuple[torch.dtype, str, LossFn], Programs] = {}
 
     def batch(self, rows: int) -> tuple[Tensor, Tensor]:
         x = self.make_input(rows)
@@ -188,15 +190,21 @@ class _Layer:
         height: int = 0,
         loss_fn: LossFn | None = None,
     ) -> Any:
-        model = copy.deepcopy(self.module).to(dtype)
-        params = {name: p for name, p in trainable(model).items() if name != frozen}
+        loss_fn = loss_fn or _inner_product
+        if (dtype, frozen) not in self._models:
+            self._models[dtype, frozen] = copy.deepcopy(self.module).to(dtype)
+        model = self._models[dtype, frozen]
         if frozen:
             model.get_parameter(frozen).requires_grad_(False)
         rows = len(batch[0])
         batch = tuple(t.to(dtype) if t.is_floating_point() else t for t in batch)
         parts = zip(*(t.split(height or rows) for t in batch), strict=True)
         chunks = [Chunk(part, len(part[0]), k) for k, part in enumerate(parts)]
-        return kind(model, loss_fn or _inner_product, params, chunks, torch.arange(rows))
+        engine = kind(model, loss_fn, trainable(model), chunks, torch.arange(rows))
+        if isinstance(engine, ProgramEngine):  # one program serves all checks of its kind
+            key = dtype, frozen, loss_fn
+            engine.programs = self._programs.setdefault(key, Programs(model, loss_fn, batch))
+        return engine
 
 
 def _inner_product(model: Any, batch: Any) -> Tensor:
@@ -289,6 +297,7 @@ def _check_three_uses(layer: _Layer) -> None:
 
 def _check_nothing_is_written(layer: _Layer) -> None:
     """Check that input and output gradient are as they were after each of a rule's methods, for one use and three."""
+    layer = _Layer(layer.module, layer.make_input)  # whose programs are traced with the rules that are watched
     x, grad = layer.batch(4)
     hostile = torch.cat([x[:3], torch.full_like(x[3:], torch.nan)]) if x.is_floating_point() else x
     groups: Groups = {name: (name,) for name in layer.parameters}
