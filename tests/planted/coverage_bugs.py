@@ -3,11 +3,9 @@
 from tacita.gradients import retention
 from tacita.gradients.ghost import lstm_steps
 from tacita.gradients.ghost.derived import Derived
-from tacita.gradients.program import engine
 from tests.planted.plant import bug, put
 
 LOOP = "tests/gradients/test_loop.py::"
-SOURCE = "tests/gradients/test_network_source.py::"
 LSTM = "tests/gradients/test_lstm_steps.py::"
 RULES = "tests/gradients/test_derived_weights.py::"
 
@@ -16,12 +14,6 @@ RULES = "tests/gradients/test_derived_weights.py::"
 def running_statistics_of_some_calls():
     """A function writes running statistics into buffers for some records, and their versions stay as they are."""
     put(retention, "_running", lambda func, args, kwargs: ())
-
-
-@bug(53, caught_by=[SOURCE + "test_a_rule_of_the_users_own_never_gets_the_data_themselves"])
-def rule_behind_a_rule_not_watched():
-    """A rule of tacita's that passes calls on to one of the user's is taken for one that writes nothing."""
-    put(engine, "is_ours", lambda rule: type(rule).__module__.startswith("tacita."))
 
 
 @bug(54, caught_by=[LSTM + "test_the_gradients_are_those_of_the_loop"])

@@ -77,6 +77,7 @@ def moments_of_other_thresholds():
     def unbound(self, *args, bound, **rest):
         forgotten = ("max_mean_norm", "max_square_norm")
         kept = replace(self, settings={n: x for n, x in self.more_settings.items() if n not in forgotten})
+        bound = {name: one for name, one in bound.items() if name != "program"}  # which holds both, too
         return session_for(kept, *args, bound=bound, **rest)
 
     put(Payment, "session_for", unbound)

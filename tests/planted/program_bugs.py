@@ -20,7 +20,7 @@ def an_operator_of_anybody_may_stand_in_a_program():
     put(check, "_check_operator", lambda node: None)
 
 
-@bug(caught_by=[KINDS + "test_it_is_refused_before_a_record_is_read"])
+@bug(caught_by=[CHECK + "test_a_view_of_the_batch_may_not_be_written"])
 def a_program_may_write_what_it_is_given():
     """A program writes the batch in place, which may be the data set's own memory."""
     put(check, "written_by", lambda node: [])

@@ -45,7 +45,7 @@ class LocalTraining(GradientSource):
     mixes_records = True
 
     def __init__(self, source: GradientSource, *, local_steps: int, local_lr: float, divisor: float) -> None:
-        self._source, self.model = source, source.model
+        self._source, self.model, self.digest = source, source.model, source.digest
         self._steps = _validate.count("local_steps", local_steps)
         self._lr = _validate.positive("local_lr", local_lr)
         self._divisor = _validate.positive("divisor", divisor)

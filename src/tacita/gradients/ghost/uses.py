@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tacita.gradients.batches import memory_address
 from tacita.gradients.engine import Groups
-from tacita.gradients.ghost.derived import RearrangedRule, apart
+from tacita.gradients.ghost.derived import apart
 from tacita.gradients.ghost.factors import gram_serves, squares_of_factors
 from tacita.gradients.ghost.outer import HELD
 from tacita.gradients.ghost.rounding import add_radius, gamma
@@ -29,7 +29,6 @@ from tacita.gradients.ghost.rule import (
     named_autograd_use,
     squared_norm_of,
 )
-from tacita.gradients.ghost.transposed import TransposedRule
 from tacita.gradients.weighted_sums import full_precision, round_down, round_up, wide
 
 
@@ -184,11 +183,7 @@ def norms_taken(named: NamedUse, chosen: set[str], *, margin: bool) -> list[Name
 
 
 def is_ours(rule: LayerRule) -> bool:
-    """Return whether a rule is tacita's, and those that it passes calls on to, too."""
-    while isinstance(rule, RearrangedRule | TransposedRule):
-        if not type(rule).__module__.startswith("tacita."):
-            return False
-        rule = rule.plain
+    """Return whether a rule is tacita's, which writes nothing that it is given; a user's might."""
     return type(rule).__module__.startswith("tacita.")
 
 

@@ -180,7 +180,7 @@ class Programs:
 
     @property
     def only_reads(self) -> bool:
-        """Whether nothing writes a batch: a checked program never does, a rule of the user's own might."""
+        """Whether nothing writes a batch: a checked program never does."""
         return all(is_ours(call.rule) for program, _, _ in self._programs.values() for call in program.calls)
 
     def retrace(self) -> None:
