@@ -5,6 +5,7 @@ Every engine of a network evaluates losses through this file.
 
 import os
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NoReturn
@@ -22,6 +23,7 @@ IN_TURN = threading.RLock()  # while a model has other tensors than its own, oth
 if hasattr(os, "register_at_fork"):  # Windows has no fork
     # Another thread of a worker's parent may hold it.
     os.register_at_fork(after_in_child=IN_TURN._at_fork_reinit)  # pyright: ignore[reportAttributeAccessIssue]
+_FILLED = (list, dict, set, OrderedDict)  # containers whose contents are put back
 PER_SAMPLE = 'Pass reduction="none" and average over all axes but the first'  # what to do about a wrong shape
 
 
@@ -78,6 +80,26 @@ class ModuleTree:
         other.by_name = {name: copies[id(old)] for name, old in self.by_name.items()}
         other.tensors = [tensor for _, _, tensor in other.places]
         return other
+
+
+@contextmanager
+def attributes_kept(tree: ModuleTree) -> Iterator[None]:
+    """Give the modules back, whatever happens inside, what they held: attributes, and the contents of containers.
+
+    An LSTM, for example, lists the weights of its last forward pass.
+    """
+    before = [(vars(module), vars(module).copy()) for _, module in tree.modules]
+    inside = [(one, one.copy()) for _, held in before for one in held.values() if type(one) in _FILLED]
+    try:
+        yield
+    finally:
+        for own, held in before:
+            for name in own.keys() - held.keys():
+                del own[name]
+            own.update(held)
+        for one, held in inside:
+            one.clear()
+            (one.extend if isinstance(one, list) else one.update)(held)
 
 
 @contextmanager

@@ -16,13 +16,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tacita.gradients.batches import flatten, tensors_in
 from tacita.gradients.chunked import Chunk
-from tacita.gradients.functional import LossFn, ModuleTree, on_copies, with_tensors
+from tacita.gradients.functional import LossFn, ModuleTree, attributes_kept, on_copies, with_tensors
 from tacita.gradients.program.engine import Programs
 from tacita.gradients.program.record import Needs, check_backward_hooks, forward
 from tacita.gradients.program.run import SIZES, Program, plain_tensors_only
 from tacita.gradients.program.trace import TraceCheck, TracedPass, fixed_tensors, traced
 from tacita.gradients.record_batch import rules_guarded
-from tacita.gradients.retention import nothing_is_written
 
 
 class HessianProducts:
@@ -106,11 +105,9 @@ def _products(
     with rules_guarded(), torch.enable_grad(), on_copies(model, params) as (tree, point):
         copies = {n: p.detach().expand(chunk.size, *p.shape).requires_grad_() for n, p in point.items()}
         check_backward_hooks(tree)
-        with nothing_is_written(tree), sdpa_kernel(SDPBackend.MATH):  # fused kernels can be differentiated only once
-            losses, recorder = forward(tree, loss_fn, {}, copies, chunk, Needs())
+        with attributes_kept(tree), sdpa_kernel(SDPBackend.MATH):  # fused kernels can be differentiated only once
+            losses, _ = forward(tree, loss_fn, {}, copies, chunk, Needs())
             found = _two_backward_passes(losses, copies, vector)
-    del losses
-    recorder.check_nothing_is_kept()
     return found
 
 

@@ -12,16 +12,18 @@ Everything here is private. Proof: docs/derivations/per-record-engine.md, sectio
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.overrides import TorchFunctionMode
 
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients.batches import flatten, memory_key
 from tacita.gradients.chunked import Chunk
-from tacita.gradients.functional import LossFn, ModuleTree, losses_at, on_copies, real_values
+from tacita.gradients.functional import LossFn, ModuleTree, attributes_kept, losses_at, on_copies, real_values
 from tacita.gradients.ghost.derived import Derived, derived
 from tacita.gradients.ghost.fused_kernels import KERNELS, REPLACEMENTS
 from tacita.gradients.ghost.products import PRODUCTS
@@ -36,7 +38,6 @@ from tacita.gradients.record_batch import (
     records,
     rules_guarded,
 )
-from tacita.gradients.retention import Marks, nothing_is_written
 
 _UNSAFE_VIEW = torch.ops.aten._unsafe_view.default
 _FACTS = {  # what code asks of a tensor that is no tensor, and the same for all records
@@ -101,20 +102,19 @@ def record_once(
 
     Raises:
         NeedsMoreError: The pass must be made again.
-        UnsupportedModuleError: A module has a backward hook, or the code keeps or writes what it must not.
+        UnsupportedModuleError: A module has a backward hook, or the code writes what it must not.
     """
     with rules_guarded(), torch.enable_grad(), on_copies(model, params) as (tree, point):
         leaves = {name: p.detach().requires_grad_() for name, p in point.items() if name not in needs.bare}
         copies = {n: point[n].detach().expand(chunk.size, *point[n].shape).requires_grad_() for n in sorted(needs.bare)}
         check_backward_hooks(tree)
-        with nothing_is_written(tree):
+        with attributes_kept(tree):
             losses, recorder = forward(tree, loss_fn, leaves, copies, chunk, needs)
             of_leaves, of_copies = _backward(losses, recorder, leaves, copies)
     del losses
     for call in recorder.calls:
         call.check_gradient()
         call.check_untouched()
-    recorder.check_nothing_is_kept()
     unseen = frozenset(name for name, grad in zip(leaves, of_leaves, strict=True) if grad is not None)
     if unseen:
         raise NeedsMoreError(replace(needs, bare=needs.bare | unseen))
@@ -149,8 +149,7 @@ def forward(  # noqa: PLR0917
     with records(chunk.size) as all_records:
         seen = {name: all_records.one(copy) for name, copy in copies.items()}
         one = [all_records.one(t.unsqueeze(1).clone() if needs.batch else t.unsqueeze(1)) for t in tensors]
-        with _Recorder(all_records, leaves, tree) as recorder:
-            recorder.mark(one)
+        with _Recorder(all_records, leaves) as recorder:
             losses = losses_at(tree, loss_fn, {**leaves, **seen}, rebuild(one), 1)
         return all_records.result(losses[0]), recorder
 
@@ -176,22 +175,15 @@ def _backward(
     return grads[first:second], grads[second : second + len(copies)]
 
 
-class _Recorder(Marks):
-    """Runs calls that a rule knows on the whole batch and records them; marks tensors that differ between records."""
+class _Recorder(TorchFunctionMode):
+    """Runs calls that a rule knows on the whole batch and records them."""
 
-    def __init__(
-        self,
-        batch: RecordBatch,
-        leaves: Mapping[str, Tensor],
-        tree: ModuleTree,
-    ) -> None:
-        super().__init__([*leaves.values(), *tree.tensors], of_a_record=batch.differs)
+    def __init__(self, batch: RecordBatch, leaves: Mapping[str, Tensor]) -> None:
+        super().__init__()
         self.batch = batch
         self.names = {id(leaf): name for name, leaf in leaves.items()}
         self.calls: list[RecordedCall] = []
-        self._made: set[int] = (
-            set()
-        )  # tensors of this pass that are the same for all records; what is older is no one's
+        self._made: dict[int, Tensor] = {}  # tensors of this pass that are the same for all records
 
     def __torch_function__(self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         if func in _FACTS:
@@ -211,13 +203,11 @@ class _Recorder(Marks):
             with nullcontext() if func in KERNELS else self:  # the calls of others are seen one by one
                 result = replacement(self.batch, *args, **kwargs)
         if result is NotImplemented:
-            for target in self.check_targets(func, args, kwargs):
+            for target in _written(func, args, kwargs):
                 if id(target) in self._made and self._any_differs(args, kwargs):
                     self.batch.spread(target)
-                    self.mark(target)
             result = self._without_values(func, args, kwargs)
             self._remember_made(result, args, kwargs)
-        self.mark(result)
         return result
 
     def _without_values(self, func: Callable, args: tuple, kwargs: dict) -> Any:
@@ -237,9 +227,10 @@ class _Recorder(Marks):
         given = [one for one in _tensors(args, kwargs) if not self.batch.differs(one)]
         sharing = [one for one in given if one is result or memory_key(one) == memory_key(result)]
         if not sharing:
-            self._made.add(id(result))
+            self._made[id(result)] = result
         elif not result._is_view() and all(one is not result for one in sharing):
-            self._made -= {id(one) for one in sharing}
+            for one in sharing:
+                self._made.pop(id(one), None)
 
     def _any_differs(self, args: tuple, kwargs: Mapping[str, Any]) -> bool:
         return any(self.batch.differs(one) for one in _tensors(args, kwargs))
@@ -289,6 +280,25 @@ class _Recorder(Marks):
                 output = in_graph(one, output)
                 self.calls.append(one)
         return self.batch.one(output)
+
+
+_FIRST = ("self", "input", "tensor")  # what torch calls the first argument of a function that writes it
+
+
+@cache
+def _writes_first(func: Any) -> bool:
+    """Return whether a torch function writes its first argument in place: a tensor, or a list of tensors."""
+    name = getattr(func, "__name__", "")
+    in_place = (name.endswith("_") and not name.endswith("__")) or name == "__setitem__"
+    return in_place or (name.startswith("__i") and name.endswith("__") and name not in ("__invert__", "__index__"))
+
+
+def _written(func: Callable, args: tuple, kwargs: Mapping[str, Any]) -> list[Tensor]:
+    """Return the tensors that a torch function writes, as its name and ``out=`` tell."""
+    given = kwargs.get("out", ())
+    if "out" not in kwargs and _writes_first(func):
+        given = args[0] if args else next((kwargs[name] for name in _FIRST if name in kwargs), ())
+    return [one for one in (given if isinstance(given, (tuple, list)) else (given,)) if isinstance(one, Tensor)]
 
 
 def _tensors(args: tuple, kwargs: Mapping[str, Any]) -> list[Tensor]:
