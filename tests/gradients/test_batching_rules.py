@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from tacita import FlatClipper
 from tacita.errors import UnsupportedModuleError
 from tacita.estimators.clipped_sum import clipped_gradient_sum
-from tacita.gradients.operators import declare_operator
+from tacita.gradients.watched import declare_operator
 
 CLIPPER = FlatClipper(max_grad_norm=1.0)
 

@@ -25,8 +25,10 @@ def probed(small):
 
 
 def choose(method, found, *, like):
-    *network, probe = found
-    return choose_method(method, *network, like=like, probe=probe)
+    model, loss_fn, params, probe = found
+    choice = choose_method(method, model, loss_fn, like=like)
+    choice.check(model, loss_fn, params, probe)
+    return choice
 
 
 @pytest.mark.parametrize("drops", [0, 1, 2])

@@ -10,9 +10,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from tacita.errors import UnsupportedModuleError
-from tacita.gradients import NetworkSource, declare_operator, operators
-from tacita.gradients.retention import RemembersError
+from tacita.gradients import NetworkSource
 from tacita.gradients.scan import Scan
+from tacita.gradients.watched import RemembersError, declare_operator, operators
 from tests.gradients.hostile import FunctionalMaxNorm, MaxNorm
 from tests.gradients.ordinary import LENGTH, WIDTH, Model, loss, out
 

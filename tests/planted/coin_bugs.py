@@ -2,8 +2,9 @@
 
 from contextlib import contextmanager, nullcontext
 
-from tacita.gradients import functional, loop, operators, reachable, retention, seeds
+from tacita.gradients import functional, loop, seeds
 from tacita.gradients.program import trace
+from tacita.gradients.watched import operators, reachable, retention
 from tacita.ledger.journal import Journal
 from tacita.oracles import gradient_oracle, line
 from tests.planted.plant import bug, put, swap
@@ -94,7 +95,7 @@ def what_is_outside_is_not_compared():
 @bug(85, caught_by=[WRITES + "test_nothing_that_is_written_stays_in_the_model[unscanned-by_a_list-loop]"])
 def containers_keep_what_was_put_in():
     """A list of the model keeps what a refused pass has appended."""
-    swap(retention._contents, lambda module: [])
+    put(functional, "_FILLED", ())
 
 
 @bug(85, caught_by=[INTERRUPTS + "test_a_query_recovers_from_an_interrupt_at_any_line"])

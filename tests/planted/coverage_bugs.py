@@ -1,8 +1,8 @@
 """Bugs of what lets programs cover more: lent memory, steps of an LSTM, weights that parameters give."""
 
-from tacita.gradients import retention
 from tacita.gradients.ghost import lstm_steps
 from tacita.gradients.ghost.derived import Derived
+from tacita.gradients.watched import retention
 from tests.planted.plant import bug, put
 
 LOOP = "tests/gradients/test_loop.py::"

@@ -20,7 +20,6 @@ from tacita.gradients import (
     functional,
     network_source,
     record_batch,
-    retention,
     scan,
     seeds,
     weighted_sums,
@@ -31,6 +30,7 @@ from tacita.gradients.ghost import uses as ghost
 from tacita.gradients.program import check, recorded_calls, run
 from tacita.gradients.program import engine as program
 from tacita.gradients.program import record as capture
+from tacita.gradients.watched import retention, watched_loop
 from tacita.oracles import GradientOracle, gradient_oracle
 from tacita.oracles.updates import Updates
 from tests.planted.plant import bug, put, swap
@@ -160,7 +160,7 @@ def mode_checked_only_once():
 @bug(24, caught_by=[SCAN + "test_a_loss_that_keeps_tensors_outside_of_the_model_is_refused"])
 def loss_with_a_memory_accepted():
     """A loss keeps what it computed on one batch in a tensor outside of the model, and uses it on the next."""
-    put(scan, "_remembered", lambda names: ())
+    put(watched_loop, "_remembered", lambda *args: [])
 
 
 @bug(
@@ -202,7 +202,7 @@ def buffers_written_in_lists():
 @bug(24, caught_by=[SCAN + "test_a_module_outside_of_the_model_that_mixes_samples_is_named"])
 def batch_norm_outside_of_the_model_accepted():
     """A batch normalisation that the loss refers to is not looked at."""
-    put(scan, "outside_refusals", lambda model, loss_fn: ())
+    put(watched_loop, "reachable", lambda loss_fn, model: {})
 
 
 @bug(25, caught_by=[CLIPPING + "test_contract", HOSTILE])
@@ -570,7 +570,7 @@ def other_names_of_memory_overlooked():
 
     def careless(self, result, args, kwargs):
         if isinstance(result, Tensor) and not self.batch.differs(result):
-            self._made.add(id(result))
+            self._made[id(result)] = result
 
     put(capture._Recorder, "_remember_made", careless)
 
@@ -665,15 +665,14 @@ def the_model_sees_the_batch():
 
     def forward(tree, loss_fn, leaves, copies, chunk, needs):  # noqa: PLR0917
         batch = Batch(chunk.size, 0)
-        with capture._Recorder(batch, leaves, tree) as recorder:
+        with capture._Recorder(batch, leaves) as recorder:
             losses = functional.losses_at(tree, loss_fn, leaves, chunk.batch, chunk.size)
         return losses, recorder
 
     swap(record_batch.records, whole_batch)
     swap(capture.forward, forward)
-    swap(engine_choice._obstacle, lambda *args: "")
+    put(engine_choice.MethodChoice, "_obstacle", lambda *args, **more: "")
     put(run, "check_rows", lambda *args: None)
-    put(retention.Marks, "check_nothing_is_kept", lambda self: None)
 
 
 @bug(57, caught_by=[SOURCE + "test_a_mode_that_is_changed_later_is_tried_again"])

@@ -19,7 +19,6 @@ from tacita.gradients.linear_losses import (
 from tacita.gradients.linear_model import LinearSource
 from tacita.gradients.loop import LoopEngine
 from tacita.gradients.network_source import NetworkSource
-from tacita.gradients.operators import declare_operator
 from tacita.gradients.padding import pad_to
 from tacita.gradients.program import ProgramEngine
 from tacita.gradients.table_rows import TableRowsSource
@@ -52,7 +51,6 @@ __all__ = [
     "SquaredLoss",
     "Sums",
     "TableRowsSource",
-    "declare_operator",
     "explain",
     "mean_over_views",
     "pad_to",

@@ -6,7 +6,7 @@ the model's own randomness, and takes care of the empty batch. Everything here i
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from tacita.gradients.engine import Engine, Groups, Rule, Shapes, Sums
 from tacita.gradients.functional import LossFn
 from tacita.gradients.process_group import ALONE, Ranks
-from tacita.gradients.retention import RemembersError
 from tacita.gradients.seeds import derived_seed, seeded
 from tacita.gradients.weighted_sums import group_norms, weight_arrays, weighted_sum, wide
 
@@ -60,7 +59,6 @@ class ChunkedEngine(Engine):
             the result is released. ``None`` leaves the generators alone: the model draws from them as it always does.
 
     Attributes:
-        refused: Why a pass was refused because something of a record was kept; shared by the engines of a source.
         ranks: The processes that share the batch; ``chunks`` and ``labels`` are of this one's rows.
     """
 
@@ -80,7 +78,6 @@ class ChunkedEngine(Engine):
         self.loss_fn = loss_fn
         self.params = {name: p.detach() for name, p in params.items()}
         self.seed = seed
-        self.refused: list[str] = []
         self._chunks = chunks
         self._labels = labels
         self._device = next((p.device for p in self.params.values()), torch.device("cpu"))
@@ -174,15 +171,11 @@ class ChunkedEngine(Engine):
 
     @contextmanager
     def _seeded(self, chunk: Chunk) -> Iterator[None]:
-        own = nullcontext()
-        if self.seed is not None:
-            own = seeded(derived_seed(self.seed, "chunk", chunk.number), self._device)
-        try:
-            with own:
-                yield
-        except RemembersError as error:
-            self.refused.append(str(error))
-            raise
+        if self.seed is None:
+            yield
+            return
+        with seeded(derived_seed(self.seed, "chunk", chunk.number), self._device):
+            yield
 
 
 def _added(total: dict[str, Tensor], part: dict[str, Tensor]) -> dict[str, Tensor]:

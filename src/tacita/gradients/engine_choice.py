@@ -1,7 +1,8 @@
 """The choice of the engine that serves a network: made once, before any data is used."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -12,11 +13,10 @@ from torch.utils._pytree import tree_leaves, tree_map
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients.batches import flatten, tensors_in
 from tacita.gradients.chunked import Chunk, ChunkedEngine
-from tacita.gradients.functional import LossFn
+from tacita.gradients.functional import LossFn, ZeroedMemory
 from tacita.gradients.loop import LoopEngine
 from tacita.gradients.probe import ROWS, evaluating, row
 from tacita.gradients.program import ProgramEngine, Programs
-from tacita.gradients.retention import RemembersError
 from tacita.gradients.seeds import generators_kept, seeded
 from tacita.gradients.weighted_sums import round_up, wide
 
@@ -32,109 +32,112 @@ WAYS_OUT = (
 _DRAWS = torch.Tag.nondeterministic_seeded
 
 
-@dataclass(frozen=True)
 class MethodChoice:
-    """The engine that serves a network.
+    """What serves a network: programs, or the loop (``watched/``).
+
+    Args:
+        programs: The programs of the network; ``None`` without a record to take shapes from.
 
     Attributes:
         method: ``"program"`` or ``"loop"``.
-        programs: The programs of the network, if its method is ``"program"`` and there is a record to take shapes from.
+        assumptions: As of :class:`~tacita.gradients.GradientSource`.
     """
 
-    method: str
-    programs: Programs | None = None
+    method = "program"
+    assumptions: tuple[str, ...] = ()
+
+    def __init__(self, programs: Programs | None = None) -> None:
+        self.programs = programs
+
+    def conditions(self, loss_fn: LossFn) -> tuple[str, ...]:
+        """Return the conditions of the guarantee that nobody enforces."""
+        return ()
 
     def engine(self, model: nn.Module, loss_fn: LossFn, *args: Any, **kwargs: Any) -> ChunkedEngine:
         """Return an engine of one batch; the arguments are those of :class:`ChunkedEngine`."""
-        if self.method == "loop":
-            return LoopEngine(model, loss_fn, *args, **kwargs)
         engine = ProgramEngine(model, loss_fn, *args, **kwargs)
         engine.programs = self.programs
         engine.prepare()
         return engine
 
+    def check(self, model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], probe: Any) -> None:
+        """Try it in the model's present modes: a program is traced, and held against the loop on synthetic rows.
 
-def choose_method(
-    method: str, model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], *, like: Any, probe: Any
-) -> MethodChoice:
-    """Choose the engine: the loop if it is named, else the program; the model's code meets no record.
+        Args:
+            model: The network.
+            loss_fn: Its loss.
+            params: Its trainable parameters.
+            probe: A synthetic batch of ``ROWS`` rows on which the model runs; ``None`` if there is none.
+
+        Raises:
+            UnsupportedModuleError: It cannot serve the model; the message says why, and the ways out.
+        """
+        if self.programs is None:
+            return
+        with refusing(self.method):
+            drawing = self.programs.program(params)[0].draws
+            reason = self._obstacle(model, loss_fn, params, probe, drawing=drawing) if probe is not None else ""
+            if reason:
+                raise UnsupportedModuleError(reason)
+
+    def _obstacle(
+        self, model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], probe: Any, *, drawing: bool
+    ) -> str:
+        """Return in what the engine differs from the loop; empty if in nothing.
+
+        Where the model draws at random the two are compared record by record, under the same coins; and if these come
+        in another order, in eval mode.
+        """
+
+        def differ(batch: Any) -> str:
+            tensors, rebuild = flatten(batch, len(tensors_in(batch)[0]))
+            chunks = [Chunk(rebuild([one.clone() for one in tensors]), len(tensors[0]), 0)]
+            given = model, loss_fn, params, chunks, torch.arange(len(tensors[0]))
+            return _difference(self.engine(*given), LoopEngine(*given))
+
+        batches = [row(probe, index) for index in range(ROWS)] if drawing else [probe]
+        reason = next((reason for reason in map(differ, batches) if reason), "")
+        if reason and drawing:  # maybe in another order
+            with evaluating(model):
+                assert self.programs is not None
+                calm = not self.programs.program(params)[0].draws
+                return next((reason for reason in map(differ, [probe] if calm else batches) if reason), "")
+        return reason
+
+
+def choose_method(method: str, model: nn.Module, loss_fn: LossFn, *, like: Any) -> MethodChoice:
+    """Choose the engine: the loop if it is named, else the program. Nothing is tried yet.
 
     Args:
         method: One of ``METHODS``.
         model: The network.
         loss_fn: Its loss.
-        params: Its trainable parameters.
         like: A batch of at least one row, for its shapes and dtypes; ``None`` if there is none.
-        probe: A synthetic batch of ``ROWS`` rows on which the model runs; ``None`` if there is none.
 
     Raises:
-        UnsupportedModuleError: The method cannot serve the model; the message says why, and the ways out.
+        UnsupportedModuleError: The loop does not serve what the model or the loss refer to.
         ValueError: ``method`` is not one of ``METHODS``.
     """
     if method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}.")
-    if method == "loop" or like is None:
-        choice = MethodChoice("loop" if method == "loop" else "program")
-    else:
-        choice = MethodChoice("program", Programs(model, loss_fn, like))
-    check_method(choice, model, loss_fn, params, probe)
-    return choice
+    if method == "loop":  # its watchers are nobody else's
+        return import_module("tacita.gradients.watched").choose(model, loss_fn)
+    return MethodChoice(None if like is None else Programs(model, loss_fn, like))
 
 
-def check_method(
-    choice: MethodChoice, model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], probe: Any
-) -> None:
-    """Try an engine in the model's present modes: a program is traced, and held against the loop on synthetic rows.
+@contextmanager
+def refusing(method: str) -> Iterator[None]:
+    """Let whatever is raised inside be the reason why a method cannot serve a model.
 
-    Raises:
-        UnsupportedModuleError: It cannot serve the model.
+    It holds no data: a trace has no values, and a trial none of a record.
     """
     try:
-        if choice.programs is not None:
-            choice.programs.program(params)
-        reason = _obstacle(choice, model, loss_fn, params, probe) if probe is not None else ""
-    except RemembersError:  # no engine serves it
-        raise
-    except Exception as error:  # it holds no data: a trace has no values, and a probe none of a record
-        reason = _in_words(error)
-    if reason:
-        ways_out = WAYS_OUT if choice.method == "program" else "Rewrite that."
-        raise UnsupportedModuleError(f'method="{choice.method}" cannot serve this model: {reason}. {ways_out}')
-
-
-def _obstacle(choice: MethodChoice, model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], probe: Any) -> str:
-    """Return in what an engine differs from the loop; empty if in nothing.
-
-    Where the model draws at random the two are compared record by record, under the same coins; and if these come in
-    another order, in eval mode.
-    """
-    loop = MethodChoice("loop")
-
-    def engine_of(choice: MethodChoice, batch: Any) -> ChunkedEngine:
-        tensors, rebuild = flatten(batch, len(tensors_in(batch)[0]))
-        chunk = Chunk(rebuild([one.clone() for one in tensors]), len(tensors[0]), 0)
-        return choice.engine(model, loss_fn, params, [chunk], torch.arange(chunk.size))
-
-    def differ(batch: Any) -> str:
-        return _difference(engine_of(choice, batch), engine_of(loop, batch))
-
-    if choice.method == "loop":  # it raises what it would raise on records
-        with seeded(0, next(iter(params.values())).device):
-            engine_of(loop, row(probe, 0)).norms({name: (name,) for name in params})
-        return ""
-
-    def draws() -> bool:
-        return choice.programs is not None and choice.programs.program(params)[0].draws
-
-    def compared() -> str:
-        batches = [row(probe, index) for index in range(ROWS)] if draws() else [probe]
-        return next((reason for reason in map(differ, batches) if reason), "")
-
-    reason = compared()
-    if reason and draws():  # maybe in another order
-        with evaluating(model):
-            return compared()
-    return reason
+        yield
+    except Exception as error:
+        ways_out = WAYS_OUT if method == "program" else "Rewrite that."
+        raise UnsupportedModuleError(
+            f'method="{method}" cannot serve this model: {_in_words(error)}. {ways_out}'
+        ) from None
 
 
 def default_chunk_rows(method: str, params: Mapping[str, Tensor]) -> int | None:
@@ -177,7 +180,7 @@ def _difference(engine: ChunkedEngine, definition: ChunkedEngine) -> str:
     """
     groups = {name: (name,) for name in definition.shapes}
     device = next(iter(definition.params.values())).device
-    with seeded(0, device), _Precision() as precision:
+    with seeded(0, device), ZeroedMemory(), _Precision() as precision:
         expected = definition.weighted_sums(torch.ones_like, groups)
     with seeded(0, device):
         got = engine.weighted_sums(torch.ones_like, groups)

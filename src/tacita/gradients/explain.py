@@ -102,7 +102,8 @@ def explain(model: nn.Module, loss_fn: LossFn, batch: Any) -> Explanation:
     if found.refusals:
         return _refusal(model, tuple(str(r) for r in found.refusals))
     try:
-        choice = choose_method("auto", model, loss_fn, params, like=like, probe=found.probe)
+        choice = choose_method("auto", model, loss_fn, like=like)
+        choice.check(model, loss_fn, params, found.probe)
     except UnsupportedModuleError as error:
         return _refusal(model, (str(error),))
     return Explanation(

@@ -1,23 +1,24 @@
 """The definition of per-sample gradients: one sample at a time, by autograd. Private.
 
-Every fast engine must equal it. Here alone user code runs on records, one at a time. Proof of what keeps them apart:
-docs/derivations/per-record-engine.md, section 8.
+Every fast engine must equal it, and is held against it on synthetic rows. On records it runs watched alone
+(``watched/``), and only if a user asks for it. Proof of what keeps them apart: docs/derivations/per-record-engine.md,
+section 8.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from tacita.gradients.batches import flatten
 from tacita.gradients.chunked import Chunk, ChunkedEngine
-from tacita.gradients.functional import losses_at, on_copies
-from tacita.gradients.operators import OperatorCheck
-from tacita.gradients.retention import Marks, StateCheck, nothing_is_written
+from tacita.gradients.functional import ModuleTree, attributes_kept, losses_at, on_copies
 from tacita.gradients.seeds import derived_seed, seed_generators
 
 Result = TypeVar("Result")
+Watching = AbstractContextManager[AbstractContextManager[Any]]
 
 
 class LoopEngine(ChunkedEngine):
@@ -44,12 +45,9 @@ class LoopEngine(ChunkedEngine):
                 The result must not refer to the loss's graph.
         """
         tensors, rebuild = flatten(chunk.batch, chunk.size)
-        with StateCheck(self.model, self.loss_fn) as state:
-            for i in rows:
-                self._seed_record(chunk, i)
-                found = self._of_record(rebuild, [t[i : i + 1].clone() for t in tensors], compute)
-                state.check()
-                yield found
+        for i in rows:
+            self._seed_record(chunk, i)
+            yield self._of_record(rebuild, [t[i : i + 1].clone() for t in tensors], compute)
 
     def _of_record(
         self,
@@ -57,17 +55,16 @@ class LoopEngine(ChunkedEngine):
         row: list[Tensor],
         compute: Callable[[Tensor, dict[str, Tensor]], Result],
     ) -> Result:
-        with on_copies(self.model, self.params) as (tree, point), torch.enable_grad():
+        with on_copies(self.model, self.params) as (tree, point), attributes_kept(tree), torch.enable_grad():
             params = {name: p.requires_grad_() for name, p in point.items()}
-            marks = Marks(tree.tensors)
-            marks.mark(row)
-            with nothing_is_written(tree), OperatorCheck():
-                with marks:
+            with self.watching(tree, row) as forward_pass:
+                with forward_pass:
                     (loss,) = losses_at(tree, self.loss_fn, params, rebuild(row), 1)
-                found = compute(loss, params)
-        del loss, row
-        marks.check_nothing_is_kept()
-        return found
+                return compute(loss, params)
+
+    def watching(self, tree: ModuleTree, row: list[Tensor]) -> Watching:
+        """Return what code runs in that meets ``row``; what it gives is what the forward pass runs in, too."""
+        return nullcontext(nullcontext())
 
     def _grads_of(self, loss: Tensor, params: dict[str, Tensor]) -> dict[str, Tensor]:
         if not loss.requires_grad:

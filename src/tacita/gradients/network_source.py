@@ -21,23 +21,17 @@ from tacita.gradients.batches import flatten, tensors_in, to_device
 from tacita.gradients.chunked import Chunk, ChunkedEngine
 from tacita.gradients.data import Request, as_rows, requests
 from tacita.gradients.engine import GradientSource, Schedule, Shapes
-from tacita.gradients.engine_choice import check_method, choose_method, default_chunk_rows
+from tacita.gradients.engine_choice import choose_method, default_chunk_rows
 from tacita.gradients.functional import LossFn, check_loss_fn, trainable
 from tacita.gradients.prefetch import Prefetcher
 from tacita.gradients.process_group import Ranks, tensors_digest
 from tacita.gradients.randomness_check import check_draws_nothing
-from tacita.gradients.reachable import is_seen_through, reachable
-from tacita.gradients.retention import RemembersError
 from tacita.gradients.scan import check_modules, scan
 from tacita.gradients.seeds import derived_seed, fresh_seed
 from tacita.gradients.sharded import ShardedModel, is_sharded
 from tacita.gradients.views import SeveralViews
 
 LENT_FROM = 2**22  # bytes of a batch that a program reads where the data are: to copy fewer takes no time
-MET_RECORDS = (
-    'the code of the model and the loss, which method="loop" ran on records, one at a time, keeps nothing of a record '
-    "for the next one or for the next query"
-)
 SAMPLED_ROWS = 64  # of a Dataset, where the records of several ranks are compared
 
 
@@ -125,17 +119,16 @@ class NetworkSource(GradientSource):
 
     def _choose(self, method: str, params: Mapping[str, Tensor]) -> None:
         """Try the model and the loss on synthetic rows, and choose the engine."""
-        self._refused: list[str] = []
         network, loss_fn, most = self._network, self.loss_fn, self.max_physical_batch_size
         self._shapes = {name: p.shape for name, p in params.items()}
         self.trial_row = self._like(params)
         self._row_bytes = sum(one.nbytes for one in tensors_in(self.trial_row))
+        self._choice = choose_method(method, network, loss_fn, like=self.trial_row)
         self._probe = scan(network, loss_fn, self.trial_row).check().probe
-        self._choice = choose_method(method, network, loss_fn, params, like=self.trial_row, probe=self._probe)
+        self._choice.check(network, loss_fn, params, self._probe)
         programs = self._choice.programs
         self.digest = None if programs is None else programs.program(params)[0].digest  # of the model as it is now
         self._tried = {_modes(network)}
-        self._outside = [one for one in reachable(loss_fn, network).values() if isinstance(one, nn.Module)]
         self._chunk_rows = most or default_chunk_rows(self.method, params)
 
     @property
@@ -172,14 +165,12 @@ class NetworkSource(GradientSource):
     @property
     def assumptions(self) -> tuple[str, ...]:
         """For the loop: that the code which met records keeps nothing of them."""
-        return (MET_RECORDS,) if self.method == "loop" else ()
+        return self._choice.assumptions
 
     @property
     def conditions(self) -> tuple[str, ...]:
         """For the loop: the condition that a loss of compiled code, which cannot be inspected, remembers nothing."""
-        if self.method != "loop" or is_seen_through(self.loss_fn):
-            return ()
-        return ("loss_fn, which is compiled code and cannot be looked into, keeps nothing from one call to the next",)
+        return self._choice.conditions(self.loss_fn)
 
     def engine(
         self,
@@ -195,10 +186,6 @@ class NetworkSource(GradientSource):
             UnsupportedModuleError: The model was put into a mode that mixes samples since the source was built.
             ValueError: ``params`` are not the trainable parameters that the source was built for.
         """
-        if self._refused:  # what was kept may be where nobody can put it right
-            raise RemembersError(self._refused[0])
-        for module in self._outside:
-            check_modules(module)
         if {name: p.shape for name, p in params.items()} != self._shapes:
             self._refuse(params)
         if self._sharded is not None and not self._sharded.held:
@@ -214,7 +201,7 @@ class NetworkSource(GradientSource):
         device = next(iter(params.values())).device
         chunks = _BatchChunks(self, indices, query, self._seed_of(query) if seed is None else seed, device)
         engine = self._choice.engine(self._network, self.loss_fn, params, chunks, labels, seed=seed)
-        engine.ranks, engine.refused = self.ranks, self._refused
+        engine.ranks = self.ranks
         return engine
 
     def retrace(self) -> None:
@@ -289,7 +276,7 @@ class NetworkSource(GradientSource):
 
     def _try_again(self, params: Mapping[str, Tensor]) -> None:
         check_modules(self._network)
-        check_method(self._choice, self._network, self.loss_fn, params, self._probe)
+        self._choice.check(self._network, self.loss_fn, params, self._probe)
         self._tried.add(_modes(self._network))
 
     def _refuse(self, params: Mapping[str, Tensor]) -> NoReturn:

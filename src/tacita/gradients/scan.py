@@ -16,12 +16,16 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.parameter import is_lazy
 
 from tacita.errors import UnsupportedModuleError
-from tacita.gradients.functional import PER_SAMPLE, LossFn, ModuleTree, described, is_per_sample
-from tacita.gradients.operators import WAY_OUT
+from tacita.gradients.functional import (
+    PER_SAMPLE,
+    LossFn,
+    ModuleTree,
+    attributes_kept,
+    described,
+    is_per_sample,
+)
 from tacita.gradients.probe import FILLS, ROWS, evaluating, jittered, row, row_repeated, select, synthetic, trial
 from tacita.gradients.randomness_check import draws_at_random
-from tacita.gradients.reachable import owned_generators, reachable
-from tacita.gradients.retention import attributes_kept, changes_of_state
 
 MIXERS = ("BatchNorm", "BatchRenorm", "InPlaceABN", "MinibatchDiscrimination", "MinibatchStd")  # in third-party names
 
@@ -70,7 +74,7 @@ def scan(model: nn.Module, loss_fn: LossFn, like: Any | None) -> Scan:
         like: A batch of at least one row, on the model's device; only its structure, shapes and dtypes are used.
             With ``None`` (an empty dataset) only the modules are checked.
     """
-    refusals = module_refusals(model) + outside_refusals(model, loss_fn) + generator_refusals(model, loss_fn)
+    refusals = module_refusals(model)
     if refusals:
         return Scan(refusals, None, ())
     if like is None:
@@ -81,24 +85,8 @@ def scan(model: nn.Module, loss_fn: LossFn, like: Any | None) -> Scan:
 
 def module_refusals(model: nn.Module) -> tuple[Refusal, ...]:
     """Return the modules that mix samples or remember data in their present mode, trainable or frozen. Cheap."""
-    found = (_refused(name or type(module).__name__, module) for name, module in model.named_modules())
+    found = (refused(name or type(module).__name__, module) for name, module in model.named_modules())
     return tuple(refusal for refusal in found if refusal is not None)
-
-
-def outside_refusals(model: nn.Module, loss_fn: LossFn) -> tuple[Refusal, ...]:
-    """Return the same for modules outside of the model that the loss refers to, and may call."""
-    modules = {name: one for name, one in reachable(loss_fn, model).items() if isinstance(one, nn.Module)}
-    found = (_refused(name, module) for name, module in modules.items())
-    return tuple(refusal for refusal in found if refusal is not None)
-
-
-def generator_refusals(model: nn.Module, loss_fn: LossFn) -> tuple[Refusal, ...]:
-    """Return the random generators that the model or the loss owns: no query seeds them, nor puts them back."""
-    reason = (
-        "is a random generator, which goes on from one record to the next, and from one query to the next; no secret "
-        "of a query seeds it"
-    )
-    return tuple(Refusal(where, reason, WAY_OUT) for where in owned_generators(loss_fn, model))
 
 
 def check_modules(model: nn.Module) -> None:
@@ -106,7 +94,7 @@ def check_modules(model: nn.Module) -> None:
     Scan(module_refusals(model), None, ()).check()
 
 
-def _refused(name: str, module: nn.Module) -> Refusal | None:
+def refused(name: str, module: nn.Module) -> Refusal | None:
     checks = (_wrapper, _sharded, _lazy, _hooked, _complex, _batch_norm, _instance_norm, _known_mixer)
     found = (check(name, module) for check in checks)
     return next((refusal for refusal in found if refusal is not None), None)
@@ -197,8 +185,7 @@ def _try(model: nn.Module, loss_fn: LossFn, like: Any) -> Scan:
     for fill in FILLS:
         probe = synthetic(like, ROWS, fill=fill, seed=1)
         try:
-            with changes_of_state(model, loss_fn):  # a value made here is a constant if later calls keep it
-                losses, changed = trial(model, loss_fn, probe)
+            losses, changed = trial(model, loss_fn, probe)
         except Exception as error:  # the values may be outside of the model's domain: try others
             failure = type(error).__name__
             continue
@@ -206,9 +193,8 @@ def _try(model: nn.Module, loss_fn: LossFn, like: Any) -> Scan:
             reason = f"returns {described(losses)} for {ROWS} samples, not one floating-point loss a sample"
             return Scan((Refusal("loss_fn", reason, PER_SAMPLE[0].lower() + PER_SAMPLE[1:]),), None, ())
         if losses.isfinite().all() or fill == FILLS[-1]:
-            with changes_of_state(model, loss_fn) as memory:
-                found = _changed(changed) or _alone(model, loss_fn, probe) or _mixing(model, loss_fn, probe)
-            return Scan(found or _remembered(memory), probe, ())
+            found = _changed(changed) or _alone(model, loss_fn, probe) or _mixing(model, loss_fn, probe)
+            return Scan(found, probe, ())
     return Scan((), None, (f"the model does not run on synthetic rows ({failure}): it was not tried.",))
 
 
@@ -218,11 +204,6 @@ def _changed(names: tuple[str, ...]) -> tuple[Refusal, ...]:
         Refusal(name, "is a parameter or buffer that a forward pass changes: it would remember data", way_out)
         for name in names
     )
-
-
-def _remembered(names: list[str]) -> tuple[Refusal, ...]:
-    way_out = "let model and loss depend on parameters and the batch alone, and count outside of them"
-    return tuple(Refusal(name, "is changed by a forward pass: it would remember data", way_out) for name in names[:3])
 
 
 def _alone(model: nn.Module, loss_fn: LossFn, probe: Any) -> tuple[Refusal, ...]:

@@ -111,3 +111,13 @@ def fill(generator: torch.Generator, seed: int) -> None:
     stream = hashlib.shake_256(repr(int(seed)).encode()).digest(4 * _WORDS)
     words.copy_(torch.from_numpy(np.frombuffer(stream, "<u4").astype(np.int64)))
     generator.set_state(state)
+
+
+def is_global(generator: torch.Generator) -> bool:
+    """Return whether a generator is one of the process, which a query seeds and puts back."""
+    known = (torch.default_generator, *getattr(torch.cuda, "default_generators", ()))
+    return any(_address(generator) == _address(one) for one in known)  # each call below Python makes a new object
+
+
+def _address(generator: torch.Generator) -> int:
+    return generator._cdata  # pyright: ignore[reportAttributeAccessIssue]

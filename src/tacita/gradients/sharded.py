@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients.functional import LossFn
 from tacita.gradients.process_group import Ranks
-from tacita.gradients.reachable import reachable
+from tacita.gradients.watched.reachable import reachable
 
 FSDP = "torch.distributed.fsdp"  # where everything is defined that FSDP attaches to a module
 _FOREIGN = ("torch.distributed.tensor", "torch.distributed._composable.replicate")  # hooks of other parallelism

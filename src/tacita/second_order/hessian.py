@@ -21,7 +21,6 @@ from tacita.gradients.functional import trainable
 from tacita.gradients.loop import LoopEngine
 from tacita.gradients.network_source import NetworkSource
 from tacita.gradients.program.hessian_products import HessianProducts
-from tacita.gradients.retention import RemembersError
 from tacita.gradients.weighted_sums import full_precision
 
 Function = Callable[[Mapping[str, Tensor]], Tensor]  # parameters by name -> a number, differentiable twice
@@ -93,7 +92,6 @@ class BatchHessian:
         self._rows = torch.ones(len(engine.labels), dtype=torch.bool) if rows is None else rows.cpu()
         self._leaves = [*engine.params.values()]
         self._program = None if products is None else products.at(engine.params)
-        self._loop = LoopEngine(engine.model, engine.loss_fn, engine.params, (), engine.labels, seed=engine.seed)
 
     @property
     def dim(self) -> int:
@@ -148,7 +146,8 @@ class BatchHessian:
         recurrent = any(isinstance(module, nn.RNNBase) for module in self._engine.model.modules())
         of_cudnn = torch.backends.cudnn.flags(enabled=False) if recurrent else nullcontext()  # differentiates once only
         with self._engine._seeded(chunk), of_cudnn, sdpa_kernel(SDPBackend.MATH):
-            return torch.stack([*self._loop.each_record(chunk, kept.tolist(), of_record)]).sum(0)
+            assert isinstance(self._engine, LoopEngine)
+            return torch.stack([*self._engine.each_record(chunk, kept.tolist(), of_record)]).sum(0)
 
 
 def hessian_products(source: NetworkSource) -> HessianProducts | None:
@@ -165,8 +164,6 @@ def hessian_products(source: NetworkSource) -> HessianProducts | None:
         return None
     try:
         return HessianProducts(source.model, source.loss_fn, trainable(source.model), source.trial_row)
-    except RemembersError:  # the loop does not serve it either
-        raise
     except Exception as error:  # it holds no data: a trace has no values
         raise UnsupportedModuleError(
             f"products with the Hessian of each record cannot be written down before records are read: {error}. "

@@ -193,10 +193,12 @@ REFUSED = [
     fixed_seed, fixed_seed_of_a_record, fixed_seed_put_back, drawn_once_for_all, drawn_by_python, drawn_by_numpy,
     own_generator_of_numpy, own_generator_of_python, own_generator_of_torch, own_generator_in_place,
     own_generator_of_a_record, clock, counter,
-    counter_of_positions, length_of_a_list, context_variable, gradient_attribute, attribute_of_a_tensor,
+    counter_of_positions, length_of_a_list, context_variable,
     swapped, printed, value_asked_for, branch_on_a_value, constant_written, resized, operator_with_state,
 ]  # fmt: skip
-HARMLESS = [batch_written, mode_inside, mode_of_functions_inside, uninitialised_in_place, uninitialised_strided]
+HARMLESS = [
+    gradient_attribute, attribute_of_a_tensor, batch_written, mode_inside, mode_of_functions_inside, uninitialised_in_place, uninitialised_strided,
+]  # fmt: skip
 
 
 def made(steps):

@@ -21,6 +21,7 @@ from torch.fx import Node
 from tacita.errors import UnsupportedModuleError
 
 _aten = torch.ops.aten
+_OF_PYTORCH = {"aten", "prims", "prim", "quantized", "_quantized", "mkldnn", "mkl", "onednn", "sparse", "profiler"}
 _OF_TORCH = {"aten", "prims"}  # namespaces whose schemas tell what an operator writes
 _UNDECLARED = {"running_mean", "running_var"}  # but for what batch_norm and its kin write without saying so
 _SHARING = {
@@ -55,6 +56,11 @@ ZEROS: dict[Any, Callable[..., Tensor]] = {  # operators of uninitialised memory
     _aten.new_empty_strided.default: _new_zeros_strided,
     _aten.empty_permuted.default: _zeros_permuted,
 }
+
+
+def is_of_pytorch(func: OpOverload) -> bool:
+    """Return whether an operator is of PyTorch's own build."""
+    return func.namespace in _OF_PYTORCH
 
 
 class WritesBatchError(UnsupportedModuleError):

@@ -23,11 +23,11 @@ from tacita.gradients.program.record import Needs
 from tacita.gradients.program.recorded_calls import RecordedCall
 from tacita.gradients.program.run import Program, build, plain_tensors_only
 from tacita.gradients.program.trace import fixed_tensors
-from tacita.gradients.reachable import references
-from tacita.gradients.retention import PLAIN
+from tacita.gradients.references import references
 from tacita.gradients.weighted_sums import full_precision, weight_arrays, wide
 
 TakeNorms = Callable[[NamedUse], list[NamedUse]]  # takes the norms of a use, and returns what remains of it
+PLAIN = (bool, int, float, complex, str, bytes)  # attributes that are compared by their text: NaN equals itself
 WATCHED_FROM = 2**20  # bytes of input and output: for fewer, early norms cost more time than the memory is worth
 
 Build = Callable[..., tuple[Program, Any]]  # with the arguments of build()

@@ -13,9 +13,9 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tacita.errors import UnsupportedModuleError
+from tacita.gradients.program.check import is_of_pytorch
+from tacita.gradients.seeds import is_global
 
-# The namespaces of PyTorch's own build.
-_OF_PYTORCH = {"aten", "prims", "prim", "quantized", "_quantized", "mkldnn", "mkl", "onednn", "sparse", "profiler"}
 _DECLARED = {"transformers::grouped_mm_fallback"}  # a product of matrices, expert by expert
 _DRAWS = torch.Tag.nondeterministic_seeded
 _aten = torch.ops.aten
@@ -92,18 +92,3 @@ def check_origin(func: OpOverload) -> None:
             "it is a function of its arguments alone, say so before the oracle is built: "
             f'tacita.gradients.declare_operator("{func._schema.name}")'
         )
-
-
-def is_of_pytorch(func: OpOverload) -> bool:
-    """Return whether an operator is of PyTorch's own build."""
-    return func.namespace in _OF_PYTORCH
-
-
-def is_global(generator: torch.Generator) -> bool:
-    """Return whether a generator is one of the process, which a query seeds and puts back."""
-    known = (torch.default_generator, *getattr(torch.cuda, "default_generators", ()))
-    return any(_address(generator) == _address(one) for one in known)  # each call below Python makes a new object
-
-
-def _address(generator: torch.Generator) -> int:
-    return generator._cdata  # pyright: ignore[reportAttributeAccessIssue]

@@ -8,16 +8,16 @@ import functools
 import inspect
 import itertools
 import random
-import sys
 import types
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+
+from tacita.gradients.references import parts_of
 
 MOST = 100_000  # objects that are followed at most
 _OF_TORCH = {"_parameters", "_buffers", "training"}  # attributes of modules that are checked elsewhere
@@ -104,22 +104,12 @@ def _walk(roots: list[tuple[str, Any]], seen: set[int], *, plain: bool = False) 
         yield where, thing
         if isinstance(thing, Tensor):
             continue
-        parts = itertools.islice(_parts(thing, installed=thing is roots[0][1]), MOST)
+        parts = itertools.islice(parts_of(thing, installed=thing is roots[0][1]), MOST)
         queue.extend(
             (f"{where}.{name}", one)
             for name, one in parts
             if (not isinstance(one, _PLAIN) if not plain else name not in _OF_TORCH)
         )
-
-
-def references(loss_fn: Callable[..., Any]) -> list[Any]:
-    """Return the objects that ``loss_fn``, or the object that it is a method of, refers to directly."""
-    found = [one for _, one in _parts(loss_fn, installed=True)]
-    if isinstance(loss_fn, functools.partial):
-        return [*found, *loss_fn.args, *loss_fn.keywords.values(), *references(loss_fn.func)]
-    if isinstance(loss_fn, types.MethodType):
-        return [*found, *(one for _, one in _parts(loss_fn.__self__, installed=True)), *references(loss_fn.__func__)]
-    return found
 
 
 def is_seen_through(loss_fn: Callable[..., Any]) -> bool:
@@ -131,77 +121,3 @@ def is_seen_through(loss_fn: Callable[..., Any]) -> bool:
     if isinstance(loss_fn, types.FunctionType):
         return True
     return isinstance(inspect.getattr_static(type(loss_fn), "__call__", None), types.FunctionType)
-
-
-def _parts(thing: Any, *, installed: bool = False) -> Iterator[tuple[str, Any]]:
-    """Yield the objects that ``thing`` refers to directly, with their names; of what was installed only if told."""
-    if isinstance(thing, Mapping):
-        yield from ((repr(key)[:40], value) for key, value in [*thing.items()])
-    elif isinstance(thing, types.SimpleNamespace):
-        yield from [*vars(thing).items()]
-    elif isinstance(thing, list | tuple | set | frozenset | deque):
-        yield from ((str(index), value) for index, value in enumerate([*thing]))
-    elif isinstance(thing, functools.partial):
-        yield from [("func", thing.func), ("args", thing.args), ("keywords", thing.keywords)]
-    elif isinstance(thing, types.MethodType):
-        yield from [("__self__", thing.__self__), ("__func__", thing.__func__)]
-    elif isinstance(thing, types.FunctionType):
-        yield from _of_function(thing) if installed or not _is_library(thing.__module__) else ()
-    elif isinstance(thing, type):
-        own = not _is_library(thing.__module__)
-        yield from [(name, one) for name, one in vars(thing).items() if _is_state(one)] if own else ()
-    elif not isinstance(thing, types.ModuleType | types.BuiltinFunctionType):
-        own = installed or isinstance(thing, nn.Module) or not _is_library(type(thing).__module__)
-        yield from _of_object(thing) if own else ()
-
-
-def _of_function(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    yield from _closure(function)
-    names = _names(function.__code__)
-    for name in names & function.__globals__.keys():
-        value = function.__globals__[name]
-        if not isinstance(value, types.ModuleType):
-            yield name, value
-        elif not _is_library(value.__name__):
-            yield from ((f"{name}.{inner}", vars(value)[inner]) for inner in names & vars(value).keys())
-    yield from [("__defaults__", function.__defaults__), ("__kwdefaults__", function.__kwdefaults__)]
-    yield from vars(function).items()
-
-
-def _closure(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        try:
-            yield name, cell.cell_contents
-        except ValueError:  # not assigned yet
-            continue
-
-
-def _names(code: types.CodeType) -> set[str]:
-    """Return the global names in the code of a function and of the functions inside it."""
-    inner = [_names(const) for const in code.co_consts if isinstance(const, types.CodeType)]
-    return set(code.co_names).union(*inner)
-
-
-def _of_object(thing: Any) -> Iterator[tuple[str, Any]]:
-    attributes = dict(getattr(thing, "__dict__", {}))
-    for kind in type(thing).__mro__:
-        slots = kind.__dict__.get("__slots__", ())
-        names = [slots] if isinstance(slots, str) else list(slots)
-        attributes |= {name: getattr(thing, name) for name in names if hasattr(thing, name)}
-        if not _is_library(kind.__module__):  # its methods, and the attributes that all instances share
-            attributes |= {f"{kind.__name__}.{name}": one for name, one in vars(kind).items() if _is_state(one)}
-    yield from attributes.items()
-
-
-def _is_state(member: Any) -> bool:
-    return not isinstance(member, types.GetSetDescriptorType | types.MemberDescriptorType | property)
-
-
-@functools.cache
-def _is_library(module: str | None) -> bool:
-    """Return whether a module is Python's own or was installed, so that its globals are not the user's state."""
-    root = (module or "").split(".")[0]
-    file = getattr(sys.modules.get(root), "__file__", None) or ""
-    return root in {"tacita", *sys.stdlib_module_names} or bool(
-        {"site-packages", "dist-packages"} & {*Path(file).parts}
-    )

@@ -7,7 +7,6 @@ docs/threat-model.md for what remains.
 """
 
 import gc
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache, partial
@@ -24,12 +23,11 @@ from torch.overrides import TorchFunctionMode
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients.batches import memory_address, memory_key
 from tacita.gradients.functional import LossFn, ModuleTree
-from tacita.gradients.reachable import held
+from tacita.gradients.program.engine import PLAIN
+from tacita.gradients.watched.reachable import held
 
 EXACT = {bool, int, str, bytes, type(None)}  # attributes that are compared as they are
-PLAIN = (bool, int, float, complex, str, bytes)  # and others of these by their text, so that NaN equals itself
 SIZED = (list, dict, set, tuple)  # and by their length
-_FILLED = {list, dict, set, OrderedDict}  # whose contents are put back
 
 
 class RemembersError(UnsupportedModuleError):
@@ -40,9 +38,6 @@ class RemembersError(UnsupportedModuleError):
 def nothing_is_written(tree: ModuleTree) -> Iterator[None]:
     """Raise if the code inside writes parameters or buffers of a model, or changes plain attributes of its modules.
 
-    Whatever happens, the modules hold afterwards what they held before. An LSTM, for example, lists the weights of its
-    last forward pass.
-
     Args:
         tree: The modules of the network, and the tensors that the code gets (:func:`on_copies`).
 
@@ -50,28 +45,16 @@ def nothing_is_written(tree: ModuleTree) -> Iterator[None]:
         RemembersError: The code does one of these.
     """
     versions = [t._version for t in tree.tensors]
-    with attributes_kept(tree) as before:
-        yield
-        if [t._version for t in tree.tensors] != versions:
-            raise RemembersError(
-                "the forward pass writes parameters or buffers of the model, which would remember data: take that out "
-                "(max_norm of an embedding, counters, running statistics), or put its module in eval mode if that "
-                "stops it."
-            )
-        for (prefix, module), earlier in zip(tree.modules, before, strict=True):
-            _check_same(prefix, module, earlier)
-
-
-@contextmanager
-def attributes_kept(tree: ModuleTree) -> Iterator[list["_Seen"]]:
-    """Give the modules their attributes and the contents of their containers back, whatever happens inside."""
     before = [seen(module) for _, module in tree.modules]
-    contents = [_contents(module) for _, module in tree.modules]
-    try:
-        yield before
-    finally:
-        for (_, module), earlier, inside in zip(tree.modules, before, contents, strict=True):
-            _put_back(module, earlier, inside)
+    yield
+    if [t._version for t in tree.tensors] != versions:
+        raise RemembersError(
+            "the forward pass writes parameters or buffers of the model, which would remember data: take that out "
+            "(max_norm of an embedding, counters, running statistics), or put its module in eval mode if that "
+            "stops it."
+        )
+    for (prefix, module), earlier in zip(tree.modules, before, strict=True):
+        _check_same(prefix, module, earlier)
 
 
 def _check_same(prefix: str, module: nn.Module, earlier: "_Seen") -> None:
@@ -83,27 +66,6 @@ def _check_same(prefix: str, module: nn.Module, earlier: "_Seen") -> None:
             f"the forward pass changes {f'{prefix}.{changed[0]}'!r} of the model, which would remember data, or "
             "how many records there are: take that out."
         )
-
-
-def _contents(module: nn.Module) -> list[tuple[Any, Any]]:
-    """Return the dictionaries, lists and sets that a module holds, each with a copy, those of its tensors included."""
-    return [(one, one.copy()) for one in vars(module).values() if type(one) in _FILLED]
-
-
-def _put_back(module: nn.Module, earlier: "_Seen", inside: list[tuple[Any, Any]]) -> None:
-    """Give a module the attributes back that it had, and its containers their contents."""
-    own = vars(module)
-    for name in own.keys() - earlier.attributes.keys():
-        del own[name]
-    own |= earlier.attributes
-    for one, copy in inside:
-        if one != copy if type(one) is set else len(one) != len(copy) or not all(map(is_, _flat(one), _flat(copy))):
-            one.clear()
-            (one.extend if isinstance(one, list) else one.update)(copy)
-
-
-def _flat(container: Any) -> list[Any]:
-    return [*container, *container.values()] if isinstance(container, dict) else [*container]
 
 
 class _Seen(NamedTuple):
