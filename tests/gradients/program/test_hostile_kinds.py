@@ -197,7 +197,8 @@ REFUSED = [
     swapped, printed, value_asked_for, branch_on_a_value, constant_written, resized, operator_with_state,
 ]  # fmt: skip
 HARMLESS = [
-    gradient_attribute, attribute_of_a_tensor, batch_written, mode_inside, mode_of_functions_inside, uninitialised_in_place, uninitialised_strided,
+    gradient_attribute, attribute_of_a_tensor, batch_written, mode_inside, mode_of_functions_inside,
+    uninitialised_in_place, uninitialised_strided,
 ]  # fmt: skip
 
 
