@@ -8,6 +8,7 @@ import math
 from typing import Any, NoReturn
 
 LEAST_THRESHOLD = 2.0**-40  # 9.1e-13, of a clipping threshold
+LARGE_DELTA = 0.01  # too large for any data set of 100 units and more
 LEAST_DELTA = 1e-300  # below it float64 loses digits: sums and differences of deltas are not held to 1e-9 any more
 
 
@@ -81,6 +82,16 @@ def delta_below(name: str, value: float, num_records: int) -> float:
         raise ValueError(
             f"{name} must be below 1 / num_records = {1 / num_records:.3g}, got {value:g}: at that delta a whole "
             "record may be published. Choose a smaller one."
+        )
+    return value
+
+
+def small_delta(name: str, value: float) -> float:
+    """Return ``value`` if it is in (0, 1) and below ``LARGE_DELTA``."""
+    if delta(name, value) >= LARGE_DELTA:
+        raise ValueError(
+            f"{name} must be below {LARGE_DELTA:g}, got {value:g}: at that delta a whole record may be published. "
+            "Choose a smaller one, or pass allow_large_delta=True."
         )
     return value
 
