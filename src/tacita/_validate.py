@@ -86,16 +86,6 @@ def delta_below(name: str, value: float, num_records: int) -> float:
     return value
 
 
-def small_delta(name: str, value: float) -> float:
-    """Return ``value`` if it is in (0, 1) and below ``LARGE_DELTA``."""
-    if delta(name, value) >= LARGE_DELTA:
-        raise ValueError(
-            f"{name} must be below {LARGE_DELTA:g}, got {value:g}: at that delta a whole record may be published. "
-            "Choose a smaller one, or pass allow_large_delta=True."
-        )
-    return value
-
-
 def count(name: str, value: int, *, at_least: int = 1, hint: str = "") -> int:
     """Return ``value`` if it is an integer >= ``at_least``."""
     if isinstance(value, bool) or not hasattr(value, "__index__") or value.__index__() < at_least:

@@ -20,7 +20,7 @@ from tacita.ledger.hash_chain import Anchor, canonical
 from tacita.ledger.ledger import Ledger
 from tacita.ledger.sections import write_text
 from tacita.ledger.session import Session
-from tacita.ledger.verdict import RISK, large_delta, verdict
+from tacita.ledger.verdict import RISK, is_large_delta, verdict
 
 FLOATING_POINT = (
     "Attacks on the floating-point arithmetic of the noise are out of scope: computers keep finitely many digits of a "
@@ -228,19 +228,18 @@ def _public_number(ledger: Ledger, num_units: int | None) -> int | None:
     """
     kept = [session for session in ledger.sessions if session.state != "withdrawn"]
     laws = [event.sampling for event in (_innermost(one.event) for one in kept) if isinstance(event, SampledEvent)]
-    known = [law.num_records for law in laws if isinstance(law, FixedSizeLaw)]
+    known = [] if num_units is None else [_validate.count("num_units", num_units)]
+    known += [law.num_records for law in laws if isinstance(law, FixedSizeLaw)]
     known += [one.part.stop for one in kept if one.part is not None and one.part.stop is not None]
-    if num_units is not None:
-        known.append(_validate.count("num_units", num_units))
     return max(known, default=None)
 
 
 def _on_large_delta(delta: float, num_units: int | None) -> list[str]:
     """Say what ``delta`` allows where it is too large for the public number of units, or for any that is usual."""
-    units = num_units or 0
-    if not large_delta(delta, units):
+    if not is_large_delta({"delta": delta, "num_units": num_units}):
         return []
-    known = f", which is not below 1 / {units:,}, one over the number of records" if delta * units >= 1 else ""
+    above = num_units is not None and delta * num_units >= 1
+    known = f", which is not below 1 / {num_units:,}, one over the number of records" if above else ""
     return [
         f"Delta is {delta:g}{known}: a method that publishes every record with that probability would meet this "
         "guarantee. Delta should be far below 1 / (number of units)."

@@ -63,26 +63,21 @@ def verdict(fields: Mapping[str, Any]) -> Verdict:
     word += " under conditions" * conditions + ", exact score" * exact
     warnings = {
         "epsilon promises next to nothing": epsilon >= NEXT_TO_NOTHING,
-        "delta is so large that whole records may be published": _is_large(fields),
+        "delta is so large that whole records may be published": is_large_delta(fields),
         "nothing was learned": str(fields.get("headline") or "").startswith(NOTHING_LEARNED),
     }
     return Verdict(word, tuple(words for words, holds in warnings.items() if holds))
 
 
-def _is_large(fields: Mapping[str, Any]) -> bool:
-    """Return whether delta is too large for the units that are known of, or for any usual number of them."""
-    delta, rows = fields.get("delta"), fields.get("rows")
-    counts = (fields.get("num_units"), rows.get("value") if isinstance(rows, Mapping) else None)
-    known = [count for count in counts if isinstance(count, int | float)]
-    return not isinstance(delta, int | float) or large_delta(delta, max(known, default=0))
-
-
-def large_delta(delta: float, num_units: float) -> bool:
+def is_large_delta(fields: Mapping[str, Any]) -> bool:
     """Return whether a method that publishes each unit with probability ``delta`` would be expected to publish one.
 
-    If few units are known of, there may be more: from ``LARGE_DELTA`` on, every delta is large.
+    Few units may be known of and many be there: from ``LARGE_DELTA`` on, every delta is large.
     """
-    return delta >= LARGE_DELTA or delta * num_units >= 1
+    delta, rows = fields.get("delta"), fields.get("rows")
+    counts = (fields.get("num_units"), rows.get("value") if isinstance(rows, Mapping) else None)
+    known = max([count for count in counts if isinstance(count, int | float)], default=0)
+    return not isinstance(delta, int | float) or delta >= LARGE_DELTA or delta * known >= 1
 
 
 def exact_score(fields: Mapping[str, Any]) -> bool:

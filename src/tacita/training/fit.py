@@ -185,8 +185,11 @@ def fit(
     relation, unit = relation_and_unit(ledger, share, folder, neighboring_relation, privacy_unit)
     watching = Watching(loss_fn, as_callbacks(callbacks), public_data, collate_fn, public_every, early_stop)
     chosen = ChosenSettings()
-    if not allow_large_delta:
-        _validate.small_delta("target_delta", target_delta)
+    if _validate.delta("target_delta", target_delta) >= _validate.LARGE_DELTA and not allow_large_delta:
+        raise ValueError(
+            f"target_delta must be below {_validate.LARGE_DELTA:g}, got {target_delta:g}: at that delta a whole record "
+            "may be published. Choose a smaller one, or pass allow_large_delta=True."
+        )
     sampler = chosen_sampler(num_records, dataset, relation, expected_batch_size, target_delta, chosen=chosen)
     data = _views(loss_fn, dataset, collate_fn, views, augment)
     refuse_sharded(model, "fit")
