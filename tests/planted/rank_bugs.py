@@ -7,13 +7,13 @@ import torch.distributed as dist
 
 from tacita.convex import MedianOfMeans
 from tacita.gradients import process_group
-from tacita.gradients.process_group import Ranks
+from tacita.distributed.process_group import Ranks
 from tacita.oracles import Line, following
-from tacita.oracles.following import FollowingLine, Plan
+from tacita.distributed.gates import FollowingLine, Plan
 from tests.planted.plant import bug, put, swap
 
-RANKS = "tests/gradients/test_process_group.py::"
-FOLLOWING = "tests/oracles/test_following.py::"
+RANKS = "tests/distributed/test_process_group.py::"
+FOLLOWING = "tests/distributed/test_gates.py::"
 
 SAME = [FOLLOWING + "test_ranks_release_what_one_process_releases"]
 NOISE = [FOLLOWING + "test_the_noise_is_one_draw_of_the_stated_size"]

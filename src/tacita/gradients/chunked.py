@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from tacita.gradients.engine import Engine, Groups, Rule, Shapes, Sums
 from tacita.gradients.functional import LossFn
-from tacita.gradients.process_group import ALONE, Ranks
+from tacita.distributed.process_group import ALONE, Ranks
 from tacita.gradients.retention import RemembersError
 from tacita.gradients.seeds import derived_seed, seeded
 from tacita.gradients.weighted_sums import group_norms, weight_arrays, weighted_sum, wide

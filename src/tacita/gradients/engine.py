@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tacita.gradients.process_group import ALONE, Ranks
+from tacita.distributed.process_group import ALONE, Ranks
 
 Groups = Mapping[str, tuple[str, ...]]  # group name -> names of the parameters under one threshold
 Rule = Callable[[Tensor], "Tensor | tuple[Tensor, ...]"]  # norms (..., batch, groups) -> weights, row by row

@@ -24,13 +24,13 @@ from tacita.gradients.engine import GradientSource, Schedule, Shapes
 from tacita.gradients.engine_choice import check_method, choose_method, default_chunk_rows
 from tacita.gradients.functional import LossFn, check_loss_fn, trainable
 from tacita.gradients.prefetch import Prefetcher
-from tacita.gradients.process_group import Ranks, tensors_digest
+from tacita.distributed.process_group import Ranks, tensors_digest
 from tacita.gradients.randomness_check import check_draws_nothing
 from tacita.gradients.reachable import is_seen_through, reachable
 from tacita.gradients.retention import RemembersError
 from tacita.gradients.scan import check_modules, scan
 from tacita.gradients.seeds import derived_seed, fresh_seed
-from tacita.gradients.sharded import ShardedModel, is_sharded
+from tacita.distributed.sharded import ShardedModel, is_sharded
 from tacita.gradients.views import SeveralViews
 
 LENT_FROM = 2**22  # bytes of a batch that a program reads where the data are: to copy fewer takes no time

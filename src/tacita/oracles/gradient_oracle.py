@@ -22,11 +22,11 @@ from tacita.accounting import Part
 from tacita.errors import LedgerError
 from tacita.estimators.estimator import Estimator, Values
 from tacita.gradients.engine import GradientSource
-from tacita.gradients.sharded import shard_like
+from tacita.distributed.sharded import shard_like
 from tacita.ledger import Ledger, Session, Share
 from tacita.ledger.session import BLOCK
 from tacita.mechanisms import CalibratedGaussian, Mechanism
-from tacita.oracles.following import (
+from tacita.distributed.gates import (
     AtRankZero,
     FollowingLine,
     check_alike,

@@ -19,11 +19,11 @@ from torch import Tensor
 from tacita._stream import Noise
 from tacita.errors import BudgetExceededError, ResumeError
 from tacita.estimators.estimator import Estimator, Values
-from tacita.gradients.process_group import ALONE, Ranks
+from tacita.distributed.process_group import ALONE, Ranks
 from tacita.ledger import Reservations, Session
 from tacita.ledger.session import BLOCK
 from tacita.mechanisms.mechanism import AddsNoise, Blocks, Mechanism
-from tacita.oracles.following import hand_out, tell_again
+from tacita.distributed.gates import hand_out, tell_again
 from tacita.random import Key, QueryCoins, Randomness, Stream
 
 STRETCH = 2**18  # coordinates that get their noise at once, but for a parameter that has more

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tacita import _row_numbers
 from tacita._row_numbers import RowNumbers, is_ascending, rows_at
-from tacita.oracles.following import Plan, tell_plan
+from tacita.distributed.gates import Plan, tell_plan
 from tacita.oracles.line import Line
 from tacita.oracles.records import OracleData
 from tacita.sampling import Sampler

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import increment_version
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
-from tacita.gradients.sharded import is_dtensor, reshard
+from tacita.distributed.sharded import is_dtensor, reshard
 
 _MARK = "_has_private_gradient"  # on a DTensor, which no weak reference may point to
 State = tuple[int, int]  # identity and version of a tensor

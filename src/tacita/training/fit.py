@@ -20,14 +20,14 @@ from tacita.clipping.clipper import Clipper
 from tacita.error_feedback import ErrorFeedbackOracle, Feedback, as_feedback
 from tacita.gradients import SeveralViews, mean_over_views
 from tacita.gradients.functional import LossFn
-from tacita.gradients.process_group import Ranks
-from tacita.gradients.sharded import refuse_sharded
+from tacita.distributed.process_group import Ranks
+from tacita.distributed.sharded import refuse_sharded
 from tacita.ledger import Ledger, Session, Share
 from tacita.ledger.sections import check_about
 from tacita.ledger.session import BLOCK
 from tacita.mechanisms import CalibratedGaussian, form_of
 from tacita.oracles import ClippedGradientOracle, GradientOracle
-from tacita.oracles.following import AtRankZero
+from tacita.distributed.gates import AtRankZero
 from tacita.oracles.records import as_records
 from tacita.random import Randomness
 from tacita.runs.checkpoint import TrainingState

@@ -5,7 +5,7 @@ Place: oracles, training.loop -> [training.followed_run] -> training.fit.
 
 from collections.abc import Callable
 
-from tacita.gradients.process_group import Ranks
+from tacita.distributed.process_group import Ranks
 from tacita.runs.checkpoint import TrainingState
 from tacita.training.loop import train
 from tacita.training.several_ranks import same_weights

@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from tacita._tree import from_bytes, to_bytes
-from tacita.gradients.process_group import Ranks
+from tacita.distributed.process_group import Ranks
 from tacita.runs.checkpoint import TrainingState
 
 START, BEGUN, WATCHED, WEIGHTS = "start of a run", "run begun", "step watched", "weights"  # when rank 0 tells

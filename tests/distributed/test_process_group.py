@@ -8,8 +8,8 @@ import torch
 
 from tacita.errors import BudgetExceededError, RankError
 from tacita.gradients import NetworkSource
-from tacita.gradients.process_group import ALONE, Ranks, tensors_digest
-from tests.oracles.ranks import results, run_ranks
+from tacita.distributed.process_group import ALONE, Ranks, tensors_digest
+from tests.distributed.ranks import results, run_ranks
 
 
 def on_ranks(size, work):

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients.functional import LossFn
-from tacita.gradients.process_group import Ranks
+from tacita.distributed.process_group import Ranks
 from tacita.gradients.reachable import reachable
 
 FSDP = "torch.distributed.fsdp"  # where everything is defined that FSDP attaches to a module

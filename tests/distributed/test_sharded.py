@@ -15,8 +15,8 @@ import tacita
 from tacita.errors import BudgetExceededError, RankError, UnsupportedModuleError
 from tacita.gradients import sharded
 from tacita.gradients.program import run
-from tests.oracles.processes import run_processes
-from tests.oracles.ranks import results
+from tests.distributed.processes import run_processes
+from tests.distributed.ranks import results
 
 ROWS, QUERIES = 40, 4
 X = torch.randn(ROWS, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))

@@ -15,7 +15,7 @@ from tacita.estimators import Estimator
 from tacita.gradients import NetworkSource
 from tacita.oracles import following, line
 from tests.oracles.conftest import squared_error
-from tests.oracles.ranks import results, run_ranks
+from tests.distributed.ranks import results, run_ranks
 
 ROWS, RATE, QUERIES = 60, 0.3, 5
 NOISE = tacita.GaussianMechanism(noise_multiplier=1.0)

@@ -25,7 +25,7 @@ from tacita.errors import BudgetExceededError, UnsupportedEventError
 from tacita.estimators.estimator import Estimator, Values
 from tacita.gradients.engine import GradientSource, Shapes
 from tacita.gradients.network_source import NetworkSource
-from tacita.gradients.process_group import Ranks, tensors_digest
+from tacita.distributed.process_group import Ranks, tensors_digest
 from tacita.gradients.seeds import fresh_seed
 from tacita.oracles.records import OracleData
 
