@@ -2,7 +2,7 @@
 
 from contextlib import nullcontext
 
-from tacita.gradients import sharded
+from tacita.distributed import sharded
 from tacita.distributed.sharded import PlainTwin, ShardedModel
 from tacita.oracles import updates
 from tests.planted.plant import bug, put, swap

@@ -1,44 +1,91 @@
-"""The oracle of a rank other than 0: it computes its share of every query, and keeps no key, no ledger and no noise.
+"""The gates of several ranks: rank 0 sends what it draws and releases, and the others answer without key or ledger.
 
-    rank 0      begin -> draw ──> told ──> share ──> summed ──> ledger -> noise ──> handed out ──┃──> release
-    rank 1, ...                   told ──> share ──> summed ─────────────────────> handed out ──┃──> release
+    rank 0      begin -> draw ──> plan ──> share ──> summed ──> ledger -> noise ──> release ──┃──> release
+    rank 1, ...                   plan ──> share ──> summed ──────────────────────> release ──┃──> release
 
-Place: gradients.process_group -> [oracles.following] -> oracles.gradient_oracle.
+Place: oracles, distributed.process_group -> [distributed.gates] -> distributed.serving.
 Proof: docs/derivations/process-group.md.
 """
 
-import hashlib
-import json
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from tacita._row_numbers import RowNumbers
 from tacita._tree import from_bytes, to_bytes
-from tacita.accounting import RELATIONS, NeighboringRelation
-from tacita.errors import BudgetExceededError, UnsupportedEventError
-from tacita.estimators.estimator import Estimator, Values
-from tacita.gradients.engine import GradientSource, Shapes
-from tacita.gradients.network_source import NetworkSource
 from tacita.distributed.process_group import Ranks, tensors_digest
-from tacita.gradients.seeds import fresh_seed
-from tacita.oracles.records import OracleData
+from tacita.errors import BudgetExceededError
+from tacita.estimators.estimator import Estimator, Values
+from tacita.gradients.engine import GradientSource
+from tacita.oracles.line import Line
+from tacita.oracles.query_draws import Plan, QueryDraws
+
+OUTCOME = "outcome"  # the step at which rank 0 tells whether a query counts
+STATE = "state"  # the step at which rank 0 tells where it resumes
 
 
-class Plan(NamedTuple):
-    """What rank 0 drew for a query: its number, the rows of its batch and the seed of what the model draws itself."""
+class LeaderGate:
+    """The line of rank 0, which sends the other ranks each release once its record is on disk.
 
-    query: int
-    rows: np.ndarray | RowNumbers
-    seed: int
+    All else is the line's own.
+    """
+
+    def __init__(self, line: Line, ranks: Ranks) -> None:
+        self._line, self._ranks = line, ranks
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._line, name)
+
+    def commit(self, query: int, values: dict[str, Any], seen: Any = None) -> bool:
+        """Commit to the query, or tell the other ranks that it is made again under another number."""
+        self._ranks.check_added_up()
+        committed = self._line.commit(query, values, seen)
+        if not committed:
+            self._ranks.broadcast(OUTCOME, {"again": True})
+        return committed
+
+    def noisy(self, dtypes: Mapping[str, torch.dtype] | None = None) -> Values:
+        """Return the line's release, which every rank has then."""
+        released = self._line.noisy(dtypes)
+        self._line.session.flush()  # the record is on disk before its release leaves the process
+        self._send(released)
+        return released
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a checkpoint, and tell the other ranks at which position, with which state."""
+        self._line.load_state_dict(state)
+        self._ranks.broadcast(STATE, {"position": self._line.position}, to_bytes(self._line.state))
+
+    def _send(self, released: Values) -> None:
+        named = [(block, name, value) for block, tensors in released.items() for name, value in tensors.items()]
+        told = [(block, name, [*value.shape], str(value.dtype).removeprefix("torch.")) for block, name, value in named]
+        self._ranks.broadcast(OUTCOME, {"again": False, "released": told})
+        self._ranks.broadcast_tensors([value for _, _, value in named])
 
 
-class AtRankZero:
+class LeaderDraws:
+    """The draws of rank 0, which sends the other ranks what a query draws."""
+
+    def __init__(self, draws: QueryDraws, ranks: Ranks, session: str, source: GradientSource) -> None:
+        self._draws, self._ranks, self._session, self._source = draws, ranks, session, source
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._draws, name)
+
+    def planned(self, query: int, params: Mapping[str, Tensor]) -> Plan:
+        """Return what ``query`` draws once every rank has it, which must ask at the same point ``params``."""
+        plan = self._draws.planned(query, params)
+        head = {"query": plan.query, "seed": f"{plan.seed:x}"}
+        rows = np.ascontiguousarray(plan.rows, np.int64).tobytes()
+        own = point_digest(self._source, params)
+        self._ranks.broadcast(f"query of {self._session}", head, rows, what="model", own=own)
+        return plan
+
+
+class OnRankZero:
     """Stands on the other ranks for what rank 0 alone has; asking it for anything it does not know raises."""
 
     def __init__(self, what: str, **known: Any) -> None:
@@ -52,11 +99,11 @@ class AtRankZero:
         return f"<{self._what}, which rank 0 holds>"
 
 
-class FollowingLine:
-    """The place of the line on a rank that follows: it knows of a query what rank 0 tells.
+class WorkerGate:
+    """Line and draws of another rank, which knows of a query what rank 0 sends.
 
-    It is asked in the order in which rank 0 asks its own: :meth:`begin`, :meth:`commit`, :meth:`noisy`. The values that
-    this rank hands to :meth:`commit` are dropped; what it releases is rank 0's.
+    It is asked in the order in which rank 0 asks its own: :meth:`begin`, :meth:`planned`, :meth:`commit`,
+    :meth:`noisy`. The values that this rank hands to :meth:`commit` are dropped; what it releases is rank 0's.
 
     Args:
         ranks: The ranks of the oracle.
@@ -70,7 +117,7 @@ class FollowingLine:
         self, ranks: Ranks, session: str, planned_queries: int, *, estimator: Estimator, source: GradientSource
     ) -> None:
         self.session_id = session
-        self.session: Any = AtRankZero("session", id=session, planned_queries=planned_queries)
+        self.session: Any = OnRankZero("session", id=session, planned_queries=planned_queries)
         self.position, self.state = 0, estimator.initial_state(source.shapes)
         self._ranks, self._estimator, self._source = ranks, estimator, source
         self._query, self._coming = 0, []
@@ -83,13 +130,12 @@ class FollowingLine:
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """Hold the line for one query; an exception on this rank ends the query on all."""
-        with self._ranks.together():
-            try:
-                yield
-            except BudgetExceededError:
-                self.position = self.session.planned_queries
-                raise
+        """Hold the gate for one query; where rank 0 has none left, neither has this rank."""
+        try:
+            yield
+        except BudgetExceededError:
+            self.position = self.session.planned_queries
+            raise
 
     def begin(self) -> int:
         """Return the number of the last query; rank 0 tells the next one with its plan."""
@@ -98,7 +144,7 @@ class FollowingLine:
     def planned(self, last: int, params: Mapping[str, Tensor]) -> Plan:
         """Return rank 0's plan of the next query, which must be asked at the same point ``params``."""
         own = point_digest(self._source, params)
-        head, rows = self._ranks.told(f"query of {self.session.id}", None, what="model", own=own)
+        head, rows = self._ranks.broadcast(f"query of {self.session_id}", None, what="model", own=own)
         self._query = head["query"]
         return Plan(self._query, np.frombuffer(bytearray(rows), np.int64), int(head["seed"], 16))
 
@@ -110,7 +156,7 @@ class FollowingLine:
         """
         self._ranks.check_added_up()
         values.clear()
-        head, _ = self._ranks.told(OUTCOME, None)
+        head, _ = self._ranks.broadcast(OUTCOME, None)
         if head["again"]:
             return False
         self.position, self._coming = self._query + 1, head["released"]
@@ -123,100 +169,23 @@ class FollowingLine:
         device = next((p.device for p in self._source.model.parameters()), None) if self._source.model else None
         empty = [torch.empty(shape, dtype=getattr(torch, dtype), device=device) for _, _, shape, dtype in self._coming]
         released: Values = {}
-        for (block, name, _, _), tensor in zip(self._coming, self._ranks.handed_out(empty), strict=True):
+        for (block, name, _, _), tensor in zip(self._coming, self._ranks.broadcast_tensors(empty), strict=True):
             released.setdefault(block, {})[name] = tensor
         if self.state is not None:
             self.state = self._estimator.after(self.state, released)
         return released
 
-    def take_over(self) -> None:
-        """Continue where rank 0 does, which tells position and state (:func:`tell_state`)."""
-        head, state = self._ranks.told(STATE, None)
-        self.position, self.state = head["position"], from_bytes(state)
+    def state_dict(self) -> NoReturn:
+        """Raise ``RuntimeError``: checkpoints are rank 0's."""
+        raise RuntimeError("state_dict() is rank 0's, which alone writes checkpoints: call it there.")
 
-
-OUTCOME = "outcome"  # the step at which rank 0 tells whether a query counts
-SESSION, STATE = "session", "state"  # the steps at which rank 0 tells what was built, and where it resumes
-
-
-def tell_session(ranks: Ranks, session: str, noise_multiplier: float, noise_std: Mapping[str, float]) -> None:
-    """Tell the other ranks which session pays, and how much noise it adds."""
-    ranks.told(SESSION, {"id": session, "noise_multiplier": noise_multiplier, "noise_std": dict(noise_std)})
-
-
-def told_session(ranks: Ranks, ledger: Any, session: Any) -> tuple[str, float, dict[str, float]]:
-    """Return what :func:`tell_session` told: the session's id, noise multiplier and noise standard deviations.
-
-    Raises:
-        ValueError: This rank has a ledger or a session of its own.
-    """
-    if not (ledger is None and session is None):
-        raise ValueError(
-            f"ledger and session must be None on rank {ranks.rank}: rank 0 alone pays, draws and adds noise. Write "
-            "ledger = tacita.Ledger(...) if rank == 0 else None."
-        )
-    head, _ = ranks.told(SESSION, None)
-    return head["id"], head["noise_multiplier"], head["noise_std"]
-
-
-def tell_state(ranks: Ranks, position: int, state: Any) -> None:
-    """Tell the other ranks where rank 0 resumes, and with which state of the estimator."""
-    if ranks.size > 1:
-        ranks.told(STATE, {"position": position}, to_bytes(state))
-
-
-def tell_plan(session: str, plan: Plan, source: GradientSource, params: Mapping[str, Tensor]) -> None:
-    """Tell the other ranks what rank 0 drew, if they ask at the same point ``params``."""
-    head = {"query": plan.query, "seed": f"{plan.seed:x}"}
-    rows = np.ascontiguousarray(plan.rows, np.int64)
-    own = point_digest(source, params)
-    source.ranks.told(f"query of {session}", head, rows.tobytes(), what="model", own=own)
-
-
-def tell_again(ranks: Ranks) -> None:
-    """Tell the other ranks that the query is made again under another number."""
-    ranks.told(OUTCOME, {"again": True})
-
-
-def hand_out(ranks: Ranks, released: Values) -> None:
-    """Give the other ranks a release, whose line is on disk."""
-    named = [(block, name, value) for block, tensors in released.items() for name, value in tensors.items()]
-    described = [(block, name, [*value.shape], str(value.dtype).removeprefix("torch.")) for block, name, value in named]
-    ranks.told(OUTCOME, {"again": False, "released": described})
-    ranks.handed_out([value for _, _, value in named])
+    def load_state_dict(self, state: Any) -> None:
+        """Continue at the position of rank 0 and with its state, whatever ``state`` is."""
+        head, data = self._ranks.broadcast(STATE, None)
+        self.position, self.state = head["position"], from_bytes(data)
 
 
 def point_digest(source: GradientSource, params: Mapping[str, Tensor]) -> bytes:
     """Return a digest of the point and of the model's buffers, which must be the same on every rank."""
     buffers = () if source.model is None else source.model.named_buffers()
     return tensors_digest([*params.items(), *buffers])
-
-
-def _bound(estimator: Estimator, relation: NeighboringRelation, shapes: Shapes) -> dict[str, float] | None:
-    try:
-        return estimator.sensitivity(relation, shapes)
-    except UnsupportedEventError:
-        return None
-
-
-def check_alike(ranks: Ranks, settings: Mapping[str, Any], data: OracleData, estimator: Estimator) -> None:
-    """Raise on every rank unless all ranks have the same settings, sensitivities, parameters and records.
-
-    Records in arrays are compared as a whole; of a ``Dataset`` the length and 64 rows that rank 0 chooses.
-
-    Raises:
-        RankError: Something differs; the message says what.
-    """
-    if ranks.size == 1:
-        return
-    bounds = [_bound(estimator, relation, data.source.shapes) for relation in RELATIONS]  # no repr has to tell them
-    text = json.dumps([dict(settings), bounds], sort_keys=True)
-    ranks.agree("settings", re.sub(r" at 0x[0-9a-fA-F]+", "", text).encode())  # the address of an object is no setting
-    model = data.source.model
-    with data.source.whole({} if model is None else dict(model.named_parameters())) as point:
-        own = point_digest(data.source, point)
-    ranks.agree("model", own)
-    head, _ = ranks.told("records", {"seed": fresh_seed()} if ranks.leads else None)
-    rows = b"" if data.rows is None else np.asarray(data.rows).tobytes()
-    records = data.source.records_digest(head["seed"]) if isinstance(data.source, NetworkSource) else b""
-    ranks.agree("records", hashlib.sha256(rows).digest() + records)
