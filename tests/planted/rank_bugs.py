@@ -7,9 +7,10 @@ import torch
 import torch.distributed as dist
 
 from tacita.convex import MedianOfMeans
-from tacita.distributed import ServingRanks, gates, process_group
+from tacita.distributed import gates, process_group
 from tacita.distributed.gates import LeaderGate, WorkerGate
 from tacita.distributed.process_group import Ranks
+from tacita.distributed.serving import ServingRanks
 from tacita.oracles.query_draws import Plan
 from tests.planted.plant import bug, put, swap
 

@@ -102,7 +102,7 @@ def processes_of(group: Any, model: nn.Module) -> Processes:
     if group is None and not is_sharded(model):
         return ALONE
     device = next(model.parameters(), torch.empty(0)).device
-    return import_module("tacita.distributed").ServingRanks(group, device)
+    return import_module("tacita.distributed.serving").ServingRanks(group, device)
 
 
 def is_dtensor(tensor: Any) -> bool:
