@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
+from tacita import _validate
 from tacita.accounting import NeighboringRelation
 from tacita.clipping.clipper import Clipper
 from tacita.error_feedback import ErrorFeedbackOracle, Feedback, as_feedback
@@ -82,6 +83,7 @@ def fit(
     public_every: int | None = None,
     early_stop: EarlyStop | None = None,
     callbacks: Iterable[Callback | Callable] = (),
+    allow_large_delta: bool = False,
     hardened: bool | Literal["rounded", "discrete"] = False,
     progress: bool = True,
     collate_fn: Callable[[list], Any] | None = None,
@@ -145,6 +147,7 @@ def fit(
         callbacks: Objects of :class:`~tacita.Callback`, or functions ``(releases, spent)`` that are called after each
             step, with what is private for good. The ledger is put on disk before each call (:class:`~tacita.Callback`
             has ``every`` for slow disks).
+        allow_large_delta: Accept a ``target_delta`` of 0.01 or more. The verdict then says so wherever it is shown.
         hardened: Close attacks on floating-point noise: ``True`` or ``"rounded"`` for :class:`~tacita.RoundedGaussian`,
             ``"discrete"`` for :class:`~tacita.DiscreteGaussian`. The claim depends on ``method``, and the statement
             prints it. It is stronger with ``"loop"``, which runs
@@ -179,6 +182,11 @@ def fit(
     relation, unit = relation_and_unit(ledger, share, folder, neighboring_relation, privacy_unit)
     watching = Watching(loss_fn, as_callbacks(callbacks), public_data, collate_fn, public_every, early_stop)
     chosen = ChosenSettings()
+    if _validate.delta("target_delta", target_delta) >= _validate.LARGE_DELTA and not allow_large_delta:
+        raise ValueError(
+            f"target_delta must be below {_validate.LARGE_DELTA:g}, got {target_delta:g}: at that delta a whole record "
+            "may be published. Choose a smaller one, or pass allow_large_delta=True."
+        )
     sampler = chosen_sampler(num_records, dataset, relation, expected_batch_size, target_delta, chosen=chosen)
     data = _views(loss_fn, dataset, collate_fn, views, augment)
     refuse_sharded(model, "fit")
