@@ -25,6 +25,7 @@ from tacita.gradients.functional import (
     is_per_sample,
 )
 from tacita.gradients.probe import FILLS, ROWS, evaluating, jittered, row, row_repeated, select, synthetic, trial
+from tacita.gradients.processes import is_dtensor
 from tacita.gradients.randomness_check import draws_at_random
 
 MIXERS = ("BatchNorm", "BatchRenorm", "InPlaceABN", "MinibatchDiscrimination", "MinibatchStd")  # in third-party names
@@ -110,8 +111,7 @@ def _wrapper(name: str, module: nn.Module) -> Refusal | None:
 
 
 def _sharded(name: str, module: nn.Module) -> Refusal | None:
-    sharded = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", ())  # loaded, if there is any
-    if any(isinstance(p, sharded) for p in module.parameters(recurse=False)):
+    if any(is_dtensor(p) for p in module.parameters(recurse=False)):
         return Refusal(
             name,
             "has parameters that are spread over several ranks (DTensor, as FSDP2 and tensor parallelism make them), "
