@@ -70,6 +70,7 @@ CASES = {
         masked, normal(1, 2, T, D), normal(1, 2, T, D), normal(1, 2, T, D), normal(T, T),
     ),
     "instance_norm": (lambda x: F.instance_norm(x, weight=SCALE, bias=SCALE), normal(1, D, T)),
+    "distances": (lambda x: torch.cdist(x, WEIGHT.t()), normal(1, 30, D)),
     "einsum": (lambda x: torch.einsum("btd,dk->bkt", x, WEIGHT), normal(1, T, D)),
     "einsum_of_a_stack": (lambda x: torch.einsum("bte,edk->btdk", x, STACK), normal(1, T, 3)),
     "vector_times_matrix": (lambda x: x @ WEIGHT, normal(D)),

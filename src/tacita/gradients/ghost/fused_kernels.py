@@ -127,11 +127,18 @@ def _zeros(function: Any) -> Callable[..., Any]:
     return lambda batch, *args, **kwargs: function(*args, **kwargs)
 
 
+def _distances(batch: RecordBatch, x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str | None = None) -> Any:
+    """Run ``torch.cdist`` by differences: for its form by products PyTorch's rule repeats the records in a trace."""
+    plain = "donot_use_mm_for_euclid_dist"
+    return NotImplemented if compute_mode == plain else torch.cdist(x1, x2, p, plain)
+
+
 KERNELS = {F.cross_entropy, F.scaled_dot_product_attention}  # whose replacements call nothing that has a rule
 REPLACEMENTS: dict[Any, Callable[..., Any]] = {
     F.cross_entropy: _cross_entropy,
     F.scaled_dot_product_attention: _attention,
     F.instance_norm: _instance_norm,
+    torch.cdist: _distances,
     F.multi_head_attention_forward: _composed(F.multi_head_attention_forward),
     torch._weight_norm: _weight_norm,  # pyright: ignore[reportPrivateImportUsage]
     torch.Tensor.requires_grad_: _requires_grad,
