@@ -83,17 +83,23 @@ class ModuleTree:
 
 
 @contextmanager
-def attributes_kept(tree: ModuleTree) -> Iterator[None]:
+def attributes_kept(tree: ModuleTree) -> Iterator[set[str]]:
     """Give the modules back, whatever happens inside, what they held: attributes, and the contents of containers.
 
     An LSTM, for example, lists the weights of its last forward pass.
+
+    Yields:
+        The names of the attributes that the code inside has set, once it is over.
     """
+    written: set[str] = set()
     before = [(vars(module), vars(module).copy()) for _, module in tree.modules]
     inside = [(one, one.copy()) for _, held in before for one in held.values() if type(one) in _FILLED]
     try:
-        yield
+        yield written
     finally:
-        for own, held in before:
+        for (prefix, _), (own, held) in zip(tree.modules, before, strict=True):
+            changed = (name for name in held if own.get(name, own) is not held[name])
+            written |= {f"{prefix}.{name}" if prefix else name for name in changed}
             for name in own.keys() - held.keys():
                 del own[name]
             own.update(held)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.nn.utils import prune
 
 from tacita.errors import UnsupportedModuleError
 from tests.gradients.program.test_around import Scaled, cross_entropy, same, source, sums
@@ -189,3 +190,29 @@ def test_what_no_comparison_sees_is_that_of_the_trace():
     before = sums(program)
     model.config.sign.value = -1.0
     same(sums(program), before)
+
+
+def test_what_the_forward_pass_sets_itself_may_change_between_queries():
+    """Pruning sets the weight on its module in each forward pass, an evaluation's too."""
+    model = Scaled()
+    prune.random_unstructured(model.first, "weight", 0.5)
+    one = source("program", model=model)
+    before = sums(one)
+    with torch.no_grad():
+        model(torch.randn(3, model.first.in_features))
+    same(sums(one), before)
+
+
+class Counting(Scaled):
+    calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return super().forward(x) * (1 if self.calls < 100 else 2)
+
+
+def test_a_model_that_counts_its_calls_is_refused():
+    model = Counting()
+    model.calls = 0
+    with pytest.raises(UnsupportedModuleError, match="changes 'calls' of the model, and a query does not run it"):
+        source("program", model=model)

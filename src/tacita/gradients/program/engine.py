@@ -172,10 +172,12 @@ class Programs:
             attributes = {name: _as_compared(value, own) for name, value in held.items()}
             if key not in self._programs:
                 program, self._needs = self._build(self._model, self._loss_fn, params, self._like, self._needs)
+                _refuse_counters(program.written, held)
                 self._programs[key] = program, attributes, [*held.values(), *_hooks(tree)]
             program, before, _ = self._programs[key]
-            if attributes != before:
-                _refuse_change(before, attributes)
+            compared = {*before, *attributes} - program.written
+            if changed := [name for name in compared if before.get(name, ...) != attributes.get(name, ...)]:
+                _refuse_change(min(changed))
             return program, [one.detach() for one in inputs]
 
     @property
@@ -245,10 +247,16 @@ def _entry(value: Any, own: set[int]) -> Any:
     return id(value)
 
 
-def _refuse_change(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    changed = sorted(name for name in {*before, *now} if before.get(name, ...) != now.get(name, ...))
+def _refuse_counters(written: frozenset[str], held: Mapping[str, Any]) -> None:
+    if counters := [name for name in written if isinstance(held[name], PLAIN)]:
+        raise UnsupportedModuleError(
+            f"the forward pass changes {min(counters)!r} of the model, and a query does not run it: count outside of it"
+        )
+
+
+def _refuse_change(name: str) -> None:
     raise UnsupportedModuleError(
-        f"{changed[0]!r}, which the model or the loss refers to, has changed since the program was traced, and the "
+        f"{name!r}, which the model or the loss refers to, has changed since the program was traced, and the "
         "program still has the value of then. Call oracle.retrace() after a change that is meant, or change it back."
     )
 

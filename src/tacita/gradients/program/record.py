@@ -82,10 +82,12 @@ class RecordedPass(NamedTuple):
     Attributes:
         calls: The calls that met parameters, with the gradients of their outputs.
         of_copies: The per-sample gradients of the bare parameters, by name; ``None`` where no loss depends on one.
+        written: The names of the modules' attributes that the code sets.
     """
 
     calls: list[RecordedCall]
     of_copies: dict[str, Tensor | None]
+    written: set[str]
 
 
 def record_once(
@@ -108,7 +110,7 @@ def record_once(
         leaves = {name: p.detach().requires_grad_() for name, p in point.items() if name not in needs.bare}
         copies = {n: point[n].detach().expand(chunk.size, *point[n].shape).requires_grad_() for n in sorted(needs.bare)}
         check_backward_hooks(tree)
-        with attributes_kept(tree):
+        with attributes_kept(tree) as written:
             losses, recorder = forward(tree, loss_fn, leaves, copies, chunk, needs)
             of_leaves, of_copies = _backward(losses, recorder, leaves, copies)
     del losses
@@ -118,7 +120,7 @@ def record_once(
     unseen = frozenset(name for name, grad in zip(leaves, of_leaves, strict=True) if grad is not None)
     if unseen:
         raise NeedsMoreError(replace(needs, bare=needs.bare | unseen))
-    return RecordedPass(recorder.calls, dict(zip(copies, of_copies, strict=True)))
+    return RecordedPass(recorder.calls, dict(zip(copies, of_copies, strict=True)), written)
 
 
 def check_backward_hooks(tree: ModuleTree) -> None:

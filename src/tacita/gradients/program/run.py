@@ -68,6 +68,7 @@ class Program:
     Attributes:
         calls: The recorded calls, without tensors.
         met: How often each parameter is met.
+        written: The names of the modules' attributes that the code sets: what they hold between queries is not read.
         draws: Whether an operator draws at random.
         digest: SHA-256 of operators, integers and constants, in hexadecimal.
 
@@ -102,6 +103,7 @@ class Program:
             _pullback(one, made.calls[start + 1 : end], number, following) for one, (start, end) in parts
         ]
         self._filled: dict[int, list[_Step]] = {}
+        self.written = self._trace.written
         self.met = Counter(name for call in self._trace.calls for name in call.names())
         self.draws = any(torch.Tag.nondeterministic_seeded in getattr(one.function, "tags", ()) for one in made.calls)
         pulled = [(one.given, one.results) for one in self._pullbacks]

@@ -71,6 +71,7 @@ class TracedPass:
         of_copies: Nodes of the per-sample gradients of bare parameters, by name; only those that losses depend on.
         pullbacks: Of the derived weights, each once.
         constants: Copies of the constants, by node, as they are after the pass; a generator is none.
+        written: The names of the modules' attributes that the code sets, as pruning sets a weight.
     """
 
     rows: int
@@ -81,6 +82,7 @@ class TracedPass:
     of_copies: dict[str, Node]
     pullbacks: list[Pullback]
     constants: dict[Node, Tensor]
+    written: frozenset[str] = frozenset()
 
 
 def trace(  # noqa: PLR0917
@@ -132,7 +134,9 @@ def trace(  # noqa: PLR0917
     grads = [[None if grad is None else next(nodes) for grad in one.grads] for one in found.calls]
     of_copies = {name: next(nodes) for name, grad in found.of_copies.items() if grad is not None}
     pullbacks = [Pullback(source, next(nodes), [next(nodes) for _ in range(count)]) for source, count in pulled]
-    return TracedPass(rows, module, found.calls, inputs, grads, of_copies, pullbacks, constants)
+    return TracedPass(
+        rows, module, found.calls, inputs, grads, of_copies, pullbacks, constants, frozenset(found.written)
+    )
 
 
 def traced(
