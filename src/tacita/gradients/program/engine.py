@@ -248,7 +248,7 @@ def _entry(value: Any, own: set[int]) -> Any:
 
 
 def _refuse_counters(written: frozenset[str], held: Mapping[str, Any]) -> None:
-    if counters := [name for name in written if isinstance(held[name], PLAIN)]:
+    if counters := [name for name in written if isinstance(held.get(name), PLAIN)]:
         raise UnsupportedModuleError(
             f"the forward pass changes {min(counters)!r} of the model, and a query does not run it: count outside of it"
         )
