@@ -42,6 +42,7 @@ from tacita.accounting.sampling_laws import (
     PoissonUnitLaw,
     SamplingLaw,
     ShuffledEpochsLaw,
+    TruncatedPoissonLaw,
 )
 
 __all__ = [
@@ -83,6 +84,7 @@ __all__ = [
     "ShuffledEpochsLaw",
     "Spend",
     "StableCountsEvent",
+    "TruncatedPoissonLaw",
     "WorstOfEvent",
     "ZCDPEvent",
     "attack_accuracy",
