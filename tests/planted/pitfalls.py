@@ -421,4 +421,10 @@ PITFALLS = [
         "the law says whose batches are secret, and under which relations; a sampler's own coins are held to their "
         "law, and an attacker knows them wherever the claim does not need them",
     ),
+    Pitfall(
+        101,
+        "a largest batch charged as Poisson sampling without one, or for a number of records that nobody stated",
+        "a record that takes the place of another moves the sum by 2C: the event mixes both pairs, and states how many "
+        "records there may be",
+    ),
 ]
