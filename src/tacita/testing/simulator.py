@@ -46,7 +46,7 @@ SIMULATED = (
     FixedSizeLaw,
     PoissonLaw,
     PoissonUnitLaw,
-    TruncatedPoissonLaw,  # the reference lacks a record whose place the canary took: weaker than the adversary, and valid
+    TruncatedPoissonLaw,  # whose reference lacks a record that the canary pushed out: a weaker adversary, still valid
 )
 
 
