@@ -27,7 +27,7 @@ SECTIONS = {
     "Clipping and sensitivity": range(20, 34),
     "Noise, randomness, state": range(34, 53),
     "Found in tacita": range(53, 81),
-    "Found later, in tacita and elsewhere": range(81, 101),
+    "Found later, in tacita and elsewhere": range(81, 102),
 }
 
 PITFALLS = [
