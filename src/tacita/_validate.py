@@ -8,6 +8,7 @@ import math
 from typing import Any, NoReturn
 
 LEAST_THRESHOLD = 2.0**-40  # 9.1e-13, of a clipping threshold
+LARGE_DELTA = 0.01  # too large for any data set of 100 units and more
 LEAST_DELTA = 1e-300  # below it float64 loses digits: sums and differences of deltas are not held to 1e-9 any more
 
 

@@ -14,7 +14,7 @@ import pytest
 import tacita.cli
 import tacita.tables.purchases as purchases_module
 from tacita.cli import app
-from tacita.cli.app import COMMANDS, make_app, run
+from tacita.cli.app import COMMANDS, EXIT_CODES, make_app, run
 
 TRAIN = ("train", "table.csv", "--target", "label", "--epsilon", "20", "--delta", "1e-3", "--drop", "patient")
 QUICK = (*TRAIN, "--sample-rate", "0.5", "--queries", "4", "--output", "run")
@@ -285,6 +285,14 @@ def test_help_gives_the_three_commands_one_needs(tacita_command) -> None:
     words = " ".join(tacita_command("--help").out.split())
     for command in ("tacita train adult.csv", "tacita predict runs/adult", "tacita statement runs/adult"):
         assert command in words
+
+
+def test_help_and_docs_have_one_table_of_exit_codes(tacita_command) -> None:
+    words = " ".join(tacita_command("--help").out.split())
+    documented = (Path(__file__).parents[2] / "docs" / "statement.md").read_text()
+    for code, says in EXIT_CODES.items():
+        assert f"{code}: {says}" in words
+        assert f"\n| {code} | {says} |\n" in documented
 
 
 def test_a_process_killed_outright_goes_on(table, tacita_command) -> None:

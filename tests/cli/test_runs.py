@@ -68,7 +68,9 @@ def test_show_says_the_guarantee_and_checks_everything(runs, tacita_command):
     assert "at delta 0.001, add_or_remove_one, one row of the table" in done.out
     assert stated["run"]["id"] in done.out
     assert json.loads(tacita_command("show", "runs/done", "--json").out) == stated
-    assert "unfinished" in tacita_command("show", "runs/stopped").out
+    stopped = tacita_command("show", "runs/stopped")
+    assert stopped.code == 1
+    assert "unfinished" in stopped.out
     assert "holds no run" in tacita_command("show", "runs/notes").err
     path = Path("runs/done/statement.json")
     path.write_text(json.dumps({**stated, "epsilon": 0.1}))
@@ -84,6 +86,8 @@ def test_show_says_the_guarantee_and_checks_everything(runs, tacita_command):
 def test_a_seeded_run_shows_no_guarantee(settings, table, tacita_command):
     train_table(settings(seed=3))
     assert "none; if the noise were secret, epsilon <= " in tacita_command("show", "run").out
+    for words in (("show", "run"), ("statement", "run"), ("report", "run", "--output", "page.html")):
+        assert tacita_command(*words).code == 1
     listed = tacita_command("list", ".").out
     (line,) = [line for line in listed.splitlines() if "not private" in line]
     assert "not private   -" in line
@@ -123,6 +127,7 @@ def test_an_enormous_epsilon_is_not_shown_as_a_promise(settings, table, tacita_c
         assert "may be right more than 99.99 % of the time" in text
         assert "at most 100 %" not in text
     assert json.loads(Path("run/statement.json").read_text())["verdict"] == "private"
+    assert tacita_command("statement", "run").code == 0
 
 
 def test_classes_are_said_as_they_are_given(settings, table, tacita_command):

@@ -411,7 +411,7 @@ def test_a_statement_of_a_large_epsilon_says_so():
         (TRAIN, 0.5, "Delta is 0.5: a method that publishes every record with that probability"),
         ("declared", 0.00049, None),
         ("declared", 0.0005, "Delta is 0.0005, which is not below 1 / 2,000, one over the number of records: a method"),
-        ("declared", 0.5, "Delta is 0.5: a method that publishes every record with that probability"),
+        ("declared", 0.5, "Delta is 0.5, which is not below 1 / 2,000, one over the number of records: a method"),
         ("fixed size", 0.00099, None),
         ("fixed size", 0.001, "Delta is 0.001, which is not below 1 / 1,000, one over the number of records: a method"),
     ],
@@ -431,6 +431,8 @@ def test_a_statement_at_a_large_delta_says_what_it_allows(event, delta, says):
     words = statement(ledger, delta, num_units=num_units)
     caveats = [caveat for caveat in words.to_json()["caveats"] if caveat.startswith("Delta is")]
     assert [caveat[: len(says)] for caveat in caveats] == [says] if says else not caveats
+    warnings = words.to_json()["verdict_warnings"]  # what every short view shows beside "private"
+    assert warnings == (["delta is so large that whole records may be published"] if says else [])
 
 
 def test_the_rows_of_a_split_by_position_are_public():

@@ -81,7 +81,7 @@ def anything_resumed():
 @bug(46, caught_by=["tests/ledger/test_statement.py::test_a_statement_at_a_large_delta_says_what_it_allows"])
 def large_delta_in_silence():
     """A statement at a delta that allows to publish a whole record says nothing of it."""
-    put(sys.modules[Statement.__module__], "_on_large_delta", lambda ledger, delta: [])
+    put(sys.modules[Statement.__module__], "_on_large_delta", lambda delta, num_units: [])
 
 
 @bug(43, caught_by=["tests/runs/test_run_lifecycle.py::test_a_run_is_held_to_what_it_was_started_with"])

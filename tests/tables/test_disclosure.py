@@ -117,7 +117,8 @@ def test_a_smaller_risk_does_not_follow_from_the_ledger(settings, table):
 
 def test_a_seed_repeats_a_run_and_is_not_private(table, tacita_command):
     done = tacita_command(*QUICK, "--output", "a", "--seed", "7")
-    assert done.code == 0
+    assert done.code == 1
+    assert "tacita: the verdict is: not private. Exit code 1." in done.err
     assert done.out.startswith("NOT PRIVATE (test streams): the noise of a session came from a seed")
     assert "may be right 100 % of the time afterwards: no limit is guaranteed" in " ".join(done.out.split())
     tacita_command(*QUICK, "--output", "b", "--seed", "7")

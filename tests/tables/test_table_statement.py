@@ -172,10 +172,11 @@ def test_a_sound_run_gives_its_statement_again(run) -> None:
 def test_a_delta_at_or_above_one_over_the_bought_rows_is_said(settings, table) -> None:
     small = train_table(settings())
     large = train_table(settings(delta=5e-3, output="large"))  # of about 400 rows, whose number is bought
-    words = "is at or above 1 / rows"
+    words = "which is not below 1 / "
     assert not any(words in caveat for caveat in small.fields["caveats"])
     (said,) = [caveat for caveat in large.fields["caveats"] if words in caveat]
-    assert f"{1 / large.fields['rows']['value']:.3g}" in said
+    assert f"1 / {large.fields['rows']['value']:,}, one over" in said
+    assert large.fields["verdict_warnings"] == ["delta is so large that whole records may be published"]
     assert check_run(large.folder).faults == ()
 
 

@@ -107,6 +107,7 @@ def test_a_test_stream_is_not_private_and_the_statement_says_so():
         (dict(target_epsilon=0.0), "target_epsilon must be"),
         (dict(target_epsilon=math.inf), "target_epsilon must be"),
         (dict(target_delta=0.005), "target_delta must be below 1 / num_records"),
+        (dict(target_delta=0.01, num_records=50), "below 0.01, got 0.01.*or pass allow_large_delta=True"),
         (dict(epochs=0), "epochs must be"),
         (dict(num_records=0), "num_records must be"),
         (dict(expected_batch_size=201), "expected_batch_size"),
@@ -119,6 +120,13 @@ def test_a_test_stream_is_not_private_and_the_statement_says_so():
 def test_wrong_settings_raise_before_anything_is_spent(tmp_path, wrong, message):
     with pytest.raises(ValueError, match=message):
         tacita.fit(*problem(), **{**SETTINGS, **wrong}, folder=tmp_path / "run")
+
+
+def test_a_large_delta_is_accepted_when_asked_for_and_said():
+    settings = {**SETTINGS, "target_delta": 0.01, "num_records": 50, "expected_batch_size": 50}
+    stated = tacita.fit(*problem(), **settings, allow_large_delta=True).statement.to_json()
+    assert stated["verdict"] == "private"
+    assert stated["verdict_warnings"] == ["delta is so large that whole records may be published"]
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,19 @@ from typing import Annotated, NoReturn
 from cyclopts import App, CycloptsError, MissingArgumentError, Parameter
 
 from tacita.cli.memory import keep_freed_memory
+from tacita.cli.outputs import NO_GUARANTEE
 from tacita.cli.streams import drop_output
 from tacita.errors import TacitaError
 
 BAD_INPUT, INTERNAL, INTERRUPTED, NO_READER = 2, 70, 130, 141
+EXIT_CODES = {  # docs/statement.md has the same table
+    0: "done; of train, statement, show and report: there is a guarantee, and the verdict says under which conditions",
+    NO_GUARANTEE: "no guarantee: not private, changed or unfinished; or an audit refuted a claim",
+    BAD_INPUT: "a setting or the structure of a file is wrong",
+    INTERNAL: "an internal error",
+    INTERRUPTED: "interrupted; the same command continues",
+    NO_READER: "the program that reads the output wants no more (head)",
+}
 
 WRONG_PATH = {
     errno.ENOENT: "There is no such file or folder: give a path that exists.",
@@ -56,7 +65,9 @@ tacita train adult.csv --target income --epsilon 1 --delta 1e-5 --output runs/ad
 tacita predict runs/adult new.csv --output scored.csv
 
 tacita statement runs/adult
-"""
+
+Exit codes:
+""" + "".join(f"\n{code}: {words}\n" for code, words in EXIT_CODES.items())
 
 
 # The module of each command, and its line in the list of commands, which is the first line of its docstring. A command
@@ -73,7 +84,7 @@ COMMANDS = {
     ),
     "statement": (
         "tacita.cli.files:statement",
-        "Verify the ledger of a run and print its privacy statement again. Exit code 1 if something was changed.",
+        "Verify the ledger of a run and print its privacy statement again. Exit code 1 unless the run is private.",
     ),
     "list": (
         "tacita.cli.runs:list_runs",
@@ -81,7 +92,7 @@ COMMANDS = {
     ),
     "show": (
         "tacita.cli.runs:show_run",
-        "Show one run in a few lines, after all checks of tacita statement. Exit code 1 if something was changed.",
+        "Show one run in a few lines, after all checks of tacita statement. Exit code 1 unless the run is private.",
     ),
     "report": (
         "tacita.cli.report:report",
@@ -137,7 +148,7 @@ def make_app(known: Mapping[str, tuple[str, str]] | None = None, *, summaries: b
         name="tacita",
         help=HELP,
         help_epilogue=EXAMPLE,
-        help_format="plaintext",
+        help_format="markdown",
         print_error=False,
         exit_on_error=False,
         suppress_keyboard_interrupt=False,
@@ -157,11 +168,7 @@ def _not_installed(name: str, *words: Annotated[str, Parameter(allow_leading_hyp
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line and exit.
-
-    Exit codes: 0 success; 1 a check failed (for example, the ledger was changed); 2 a setting or a file's structure is
-    wrong; 70 an internal error; 130 interrupted; 141 the program that reads the output wants no more (``head``).
-    """
+    """Run the command line and exit with one of ``EXIT_CODES``."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a scheduler's stop is handled like Ctrl-C
     if arguments is None:  # in a process of its own
         keep_freed_memory()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from tacita.cli.names import names_of
-from tacita.cli.outputs import say_written, write_bytes
+from tacita.cli.outputs import NO_GUARANTEE, exit_code, say_written, write_bytes
 from tacita.tables.settings import TEXT_FORMAT, file_format, flags, read_text
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ else:
     Text = flags(TEXT_FORMAT)
 
 FLAT = Parameter(name="*")  # an object's fields are options by their own names
-FAULTY = 1
 VERIFIED = (
     "verified: the ledger is intact up to its last known hash, the numbers of the guarantee follow from it, and "
     "statement and files are those that the ledger was sealed with. Not verified: what was given or declared, what "
@@ -65,7 +64,9 @@ def predict(
 
 
 def statement(run: str, /) -> int:
-    """Verify the ledger of a run and print its privacy statement again. Exit code 1 if something was changed.
+    """Verify the ledger of a run and print its privacy statement again. Exit code 1 unless the run is private.
+
+    It is 1 if something was changed, and if the verdict guarantees nothing.
 
     Example: tacita statement runs/adult
 
@@ -83,10 +84,10 @@ def statement(run: str, /) -> int:
         print(f"tacita: note: {note}", file=sys.stderr)
     if not checked.faults:
         print(VERIFIED, file=sys.stderr)
-        return 0
+        return exit_code(checked.verdict)
     for fault in checked.faults:
         print(f"tacita: error: TAMPERED: {fault}.", file=sys.stderr)
-    return FAULTY
+    return NO_GUARANTEE
 
 
 def schema(

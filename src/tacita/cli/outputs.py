@@ -5,12 +5,16 @@ import os
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tacita._files import replace_durably
 from tacita.cli.streams import drop_output
 from tacita.report.style import image_kind, need_matplotlib
 
+if TYPE_CHECKING:
+    from tacita.ledger.verdict import Verdict
+
+NO_GUARANTEE = 1  # exit code: something was changed or refuted, or the verdict is not private
 PAGES = (".html", ".htm")
 
 
@@ -90,6 +94,14 @@ def write_bytes(pieces: Iterable[bytes]) -> None:
     except BrokenPipeError:
         if not drop_output():
             raise
+
+
+def exit_code(verdict: "Verdict") -> int:
+    """Return 0 if there is a guarantee, if only under conditions; else say on standard error that there is none."""
+    if verdict.guaranteed:
+        return 0
+    print(f"tacita: the verdict is: {verdict.word}. Exit code {NO_GUARANTEE}.", file=sys.stderr)
+    return NO_GUARANTEE
 
 
 def say_written(path: str | os.PathLike[str]) -> None:

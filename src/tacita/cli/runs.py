@@ -9,12 +9,12 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from tacita.cli.outputs import NO_GUARANTEE, exit_code
 from tacita.errors import TacitaError
 
 if TYPE_CHECKING:
     from tacita.tables.overview import RunOverview
 
-CHANGED = 1
 NOT_VERIFIED = "not verified"
 WIDTH = 12  # of the first column of ``show``
 FLAG = Parameter(negative=())
@@ -38,11 +38,11 @@ def list_runs(folder: str = ".", /) -> int:
     for run in found:
         table.add_row(*_row(run))
     Console(width=None if sys.stdout.isatty() else 140, highlight=False, markup=False).print(table)
-    return CHANGED if any(run.state == "changed" for run in found) else 0
+    return NO_GUARANTEE if any(run.state == "changed" for run in found) else 0
 
 
 def show_run(run: str, /, *, json: Annotated[bool, FLAG] = False) -> int:
-    """Show one run in a few lines, after all checks of tacita statement. Exit code 1 if something was changed.
+    """Show one run in a few lines, after all checks of tacita statement. Exit code 1 unless the run is private.
 
     Example: tacita show runs/adult
 
@@ -59,13 +59,14 @@ def show_run(run: str, /, *, json: Annotated[bool, FLAG] = False) -> int:
         raise TacitaError(f"{run!r} holds no run: give the --output of a training.")
     if found.state == "unfinished":
         print(f"{'state':<{WIDTH}}unfinished: repeat the command of its training to continue it")
-        return 0
-    faults = check_run(run).faults
+        return NO_GUARANTEE
+    checked = check_run(run)
+    faults = checked.faults
     if json:
         sys.stdout.write((Path(run) / STATEMENT).read_text(encoding="utf-8"))
     else:
         print("\n".join(f"{name:<{WIDTH}}{words}" for name, words in _summary(found, faults).items()))
-    return CHANGED if faults else 0
+    return NO_GUARANTEE if faults else exit_code(checked.verdict)
 
 
 def _row(run: "RunOverview") -> tuple[str, ...]:

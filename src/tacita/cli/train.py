@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from tacita.cli.names import names_of
+from tacita.cli.outputs import exit_code
 from tacita.cli.trust import check_code
 from tacita.tables.settings import DATA, RUN, TableSettings, flags, lists_of_names, parse_toml, read_text
 
@@ -77,9 +78,8 @@ def train(
         from tacita.tables.dry_run import plan_in_words
 
         print(plan_in_words(chosen), end="")
-    else:
-        _train(chosen, quiet=quiet)
-    return 0
+        return 0
+    return _train(chosen, quiet=quiet)
 
 
 def _settings(given: dict[str, Any], config: str | None, *, trust_code: bool) -> TableSettings:
@@ -98,8 +98,9 @@ def _settings(given: dict[str, Any], config: str | None, *, trust_code: bool) ->
     return TableSettings.from_dict({**configured, **given})
 
 
-def _train(settings: TableSettings, *, quiet: bool) -> None:
-    """Train, print the statement, and say on standard error what to do next."""
+def _train(settings: TableSettings, *, quiet: bool) -> int:
+    """Train, print the statement, say on standard error what to do next, and return the exit code."""
+    from tacita.ledger.verdict import verdict
     from tacita.tables import sweep_table, train_table
     from tacita.tables.table_statement import no_run
 
@@ -117,6 +118,7 @@ def _train(settings: TableSettings, *, quiet: bool) -> None:
         )
     elif not quiet:
         _say(f"written to {settings.output}; tacita predict {settings.output} FILE --output scored.csv uses the model")
+    return exit_code(verdict(run.fields))
 
 
 def _say(words: str) -> None:

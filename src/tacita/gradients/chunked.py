@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from tacita.gradients.engine import Engine, Groups, Rule, Shapes, Sums
 from tacita.gradients.functional import LossFn
-from tacita.gradients.process_group import ALONE, Ranks
+from tacita.gradients.processes import ALONE, Processes
 from tacita.gradients.retention import RemembersError
 from tacita.gradients.seeds import derived_seed, seeded
 from tacita.gradients.weighted_sums import group_norms, weight_arrays, weighted_sum, wide
@@ -64,7 +64,7 @@ class ChunkedEngine(Engine):
         ranks: The processes that share the batch; ``chunks`` and ``labels`` are of this one's rows.
     """
 
-    ranks: Ranks = ALONE
+    ranks: Processes = ALONE
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class ChunkedEngine(Engine):
         if not values:
             values = [self._zeros(groups) for _ in weight_arrays(rule, norms[:0])]  # the rule sees zero rows
         found = norms[:place] if kept else partial(self.norms, groups)
-        return Sums(values=tuple(self.over_ranks(values) if self.ranks.size > 1 else values), norms=found)
+        return Sums(values=tuple(self.over_ranks(values)), norms=found)
 
     def norms(self, groups: Groups) -> Tensor:
         norms, place = self._no_norms(groups, len(self.labels)), 0

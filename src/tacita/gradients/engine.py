@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tacita.gradients.process_group import ALONE, Ranks
+from tacita.gradients.processes import ALONE, Processes
 
 Groups = Mapping[str, tuple[str, ...]]  # group name -> names of the parameters under one threshold
 Rule = Callable[[Tensor], "Tensor | tuple[Tensor, ...]"]  # norms (..., batch, groups) -> weights, row by row
@@ -118,7 +118,7 @@ class GradientSource(ABC):
     """
 
     model: nn.Module | None = None
-    ranks: Ranks = ALONE
+    ranks: Processes = ALONE
     takes_row_numbers: bool = False
     mixes_records: bool = False
     digest: str | None = None

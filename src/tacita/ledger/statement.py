@@ -20,7 +20,7 @@ from tacita.ledger.hash_chain import Anchor, canonical
 from tacita.ledger.ledger import Ledger
 from tacita.ledger.sections import write_text
 from tacita.ledger.session import Session
-from tacita.ledger.verdict import LARGE_DELTA, RISK, verdict
+from tacita.ledger.verdict import RISK, is_large_delta, verdict
 
 FLOATING_POINT = (
     "Attacks on the floating-point arithmetic of the noise are out of scope: computers keep finitely many digits of a "
@@ -90,8 +90,9 @@ def statement(
     said = {
         "purchases": list(purchases),
         "chosen_by_tacita": list(chosen_by_tacita),
-        "caveats": [*_on_public_number(ledger, delta, num_units), *caveats],
+        "caveats": list(caveats),
         "holdout_score": holdout_score,
+        "num_units": num_units,
     }
     return Statement(ledger, delta, said, fields)
 
@@ -109,8 +110,9 @@ class Statement:
     the attacker sees. ``attack_accuracy_from`` says what it was computed from. ``gdp_mu`` is the least mu whose
     Gaussian query has at every epsilon up to the stated one no smaller delta than the plan (above that epsilon, the
     plan's delta is at most ``delta``); ``null`` where none is known. All three are ``null`` unless the verdict begins
-    with "private". The fields of a single session (sampler,
-    noise, ...) are those of the main one (:func:`main_session`). Infinite settings are the text "inf".
+    with "private". ``num_units`` is the public number of units, ``null`` if none is known; the verdict weighs ``delta``
+    by it. The fields of a single session (sampler, noise, ...) are those of the main one (:func:`main_session`).
+    Infinite settings are the text "inf".
     """
 
     def __init__(self, ledger: Ledger, delta: float, said: Mapping[str, Any], fields: Mapping[str, Any]):
@@ -118,12 +120,13 @@ class Statement:
             raise TypeError(f"a statement is made from a Ledger, got {type(ledger).__name__}.")
         _validate.delta("delta", delta)
         self._anchor = ledger.before_seal._replace(name="statement")
+        num_units = _public_number(ledger, said["num_units"])
         standing = [
             *_standing(ledger),
-            *_on_large_delta(ledger, delta),
+            *_on_large_delta(delta, num_units),
             *([PROMISE] if ledger.conditions else []),
         ]
-        said = {**said, "caveats": [*standing, *said["caveats"]]}
+        said = {**said, "caveats": [*standing, *said["caveats"]], "num_units": num_units}
         self._fields = {**_guarantee(ledger, delta), **_main(ledger), **_record(ledger), **said}
         weighed = verdict({**fields, **self._fields})
         self._fields |= {"verdict": weighed.word, "verdict_warnings": list(weighed.warnings)}
@@ -218,26 +221,25 @@ def _standing(ledger: Ledger) -> list[str]:
     return [floating_point(ledger) if caveat is FLOATING_POINT else caveat for caveat in CAVEATS]
 
 
-def _on_public_number(ledger: Ledger, delta: float, num_units: int | None) -> list[str]:
-    """Say what ``delta`` allows among ``num_units`` units, unless the standing caveats say so already."""
-    if num_units is None or _on_large_delta(ledger, delta):
-        return []
-    return _on_large_delta(ledger, delta, _validate.count("num_units", num_units))
-
-
-def _on_large_delta(ledger: Ledger, delta: float, records: int = 0) -> list[str]:
-    """Say what ``delta`` allows where it is too large for the public number of records, or for any that is usual.
+def _public_number(ledger: Ledger, num_units: int | None) -> int | None:
+    """Return the number of units, as far as it is public: the caller's, or the ledger's if that is larger.
 
     Of itself a ledger knows that there are as many records as a session draws from, or as a split counts up to.
     """
     kept = [session for session in ledger.sessions if session.state != "withdrawn"]
     laws = [event.sampling for event in (_innermost(one.event) for one in kept) if isinstance(event, SampledEvent)]
-    known = [law.num_records for law in laws if isinstance(law, FixedSizeLaw)]
+    known = [] if num_units is None else [_validate.count("num_units", num_units)]
+    known += [law.num_records for law in laws if isinstance(law, FixedSizeLaw)]
     known += [one.part.stop for one in kept if one.part is not None and one.part.stop is not None]
-    records = max(records, *known, 0)
-    if delta * records < 1 and delta < LARGE_DELTA:
+    return max(known, default=None)
+
+
+def _on_large_delta(delta: float, num_units: int | None) -> list[str]:
+    """Say what ``delta`` allows where it is too large for the public number of units, or for any that is usual."""
+    if not is_large_delta({"delta": delta, "num_units": num_units}):
         return []
-    known = f", which is not below 1 / {records:,}, one over the number of records" if delta * records >= 1 else ""
+    above = num_units is not None and delta * num_units >= 1
+    known = f", which is not below 1 / {num_units:,}, one over the number of records" if above else ""
     return [
         f"Delta is {delta:g}{known}: a method that publishes every record with that probability would meet this "
         "guarantee. Delta should be far below 1 / (number of units)."

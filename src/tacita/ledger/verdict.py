@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tacita._validate import LARGE_DELTA
+
 NEXT_TO_NOTHING = 20.0  # from this epsilon on, the statement calls its promise by this name
-LARGE_DELTA = 0.01  # too large for any data set of 100 units and more
 NOTHING_LEARNED = "NOTHING LEARNED"  # how the headline of such a model begins
 RISK = ("attack_accuracy", "attack_accuracy_from", "gdp_mu")  # follow from the whole privacy curve
 
@@ -48,6 +49,8 @@ def verdict(fields: Mapping[str, Any]) -> Verdict:
         ('private, but epsilon promises next to nothing', False)
         >>> verdict({**fields, "epsilon": 1.0}).good, verdict({**fields, "epsilon": 1.0, "delta": 0.1}).in_words()
         (True, 'private, but delta is so large that whole records may be published')
+        >>> verdict({**fields, "epsilon": 1.0, "delta": 1e-3, "num_units": 1000}).good
+        False
     """
     conditions, exact = bool(fields.get("conditions")), exact_score(fields)
     epsilon = fields.get("conditional_epsilon" if conditions else "epsilon")
@@ -60,16 +63,20 @@ def verdict(fields: Mapping[str, Any]) -> Verdict:
     word += " under conditions" * conditions + ", exact score" * exact
     warnings = {
         "epsilon promises next to nothing": epsilon >= NEXT_TO_NOTHING,
-        "delta is so large that whole records may be published": _is_large(fields.get("delta"), fields.get("rows")),
+        "delta is so large that whole records may be published": is_large_delta(fields),
         "nothing was learned": str(fields.get("headline") or "").startswith(NOTHING_LEARNED),
     }
     return Verdict(word, tuple(words for words, holds in warnings.items() if holds))
 
 
-def _is_large(delta: Any, rows: Any) -> bool:
-    """Return whether a method that publishes records with probability ``delta`` would be expected to publish one."""
-    value = rows.get("value") if isinstance(rows, Mapping) else None
-    known = value if isinstance(value, int | float) else 0
+def is_large_delta(fields: Mapping[str, Any]) -> bool:
+    """Return whether a method that publishes each unit with probability ``delta`` would be expected to publish one.
+
+    Few units may be known of and many be there: from ``LARGE_DELTA`` on, every delta is large.
+    """
+    delta, rows = fields.get("delta"), fields.get("rows")
+    counts = (fields.get("num_units"), rows.get("value") if isinstance(rows, Mapping) else None)
+    known = max([count for count in counts if isinstance(count, int | float)], default=0)
     return not isinstance(delta, int | float) or delta >= LARGE_DELTA or delta * known >= 1
 
 

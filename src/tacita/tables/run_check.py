@@ -7,6 +7,7 @@ from typing import Any
 
 from tacita.errors import LedgerError
 from tacita.ledger import Ledger, Statement, statement
+from tacita.ledger.verdict import Verdict, verdict
 from tacita.runs.sealed_run import LEDGER, STATEMENT, TEXT, SealedRun
 from tacita.tables import run_list
 from tacita.tables.statement_versions import compare_statements
@@ -20,12 +21,14 @@ class Checked:
     Attributes:
         text: The statement, made again from the ledger.
         faults: What was changed, in words; empty if nothing was.
+        verdict: What the statement comes to.
         notes: What a reader should know that is no fault, in words: other runs on the same data that were added since,
             or another version of tacita that wrote the statement.
     """
 
     text: str
     faults: tuple[str, ...]
+    verdict: Verdict
     notes: tuple[str, ...] = ()
 
 
@@ -47,7 +50,7 @@ def check_run(folder: str | Path) -> Checked:
         text = again.text
     except (LedgerError, LookupError, AttributeError, TypeError, ValueError) as error:
         unread = [f"{LEDGER}: {error}"] if not faults else []
-        return Checked(_text(run.folder), (*faults, *unread))
+        return Checked(_text(run.folder), (*faults, *unread), Verdict("ledger not intact"))
     notes = _notes(run.folder, run.stated)
     compared = compare_statements(run.stated, again.to_json(), sealed=not faults)
     if compared.changed:
@@ -56,7 +59,7 @@ def check_run(folder: str | Path) -> Checked:
         faults.append(f"{TEXT} is not what follows from the ledger")
     if compared.words_may_differ and not faults and (_text(run.folder) != text or compared.worded):
         notes = (compared.note, *notes)
-    return Checked(text, tuple(faults), notes)
+    return Checked(text, tuple(faults), verdict(again.to_json()), notes)
 
 
 def _notes(folder: Path, stated: Mapping[str, Any]) -> tuple[str, ...]:
@@ -79,7 +82,8 @@ def _again(ledger: Ledger, stated: Mapping[str, Any]) -> Statement:
     # Standing caveats follow from the ledger and come first; the others are the run's own and are taken as stated. Of a
     # statement by another version, whose standing caveats have other words, these are repeated with the run's own.
     own = [] if not isinstance(stated["caveats"], list) else stated["caveats"]
-    standing = statement(ledger, stated["delta"]).to_json()["caveats"]
+    num_units = stated.get("num_units")
+    standing = statement(ledger, stated["delta"], num_units=num_units).to_json()["caveats"]
     own = own[len(standing) :] if own[: len(standing)] == standing else [one for one in own if one not in standing]
     return statement(
         ledger,
@@ -88,5 +92,6 @@ def _again(ledger: Ledger, stated: Mapping[str, Any]) -> Statement:
         chosen_by_tacita=stated["chosen_by_tacita"],
         caveats=own,
         holdout_score=stated["holdout_score"],
+        num_units=num_units,
         **{name: value for name, value in stated.items() if name in (*EXTRAS, *IF_ANY)},  # in the order they were in
     )

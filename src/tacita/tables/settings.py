@@ -350,9 +350,8 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 def check_delta(delta: float, rows: int | None, allow_large: bool) -> None:
     """Refuse a delta at or above 1 / (public number of rows) or 0.01, which would allow publishing a whole row."""
-    from tacita.ledger.verdict import LARGE_DELTA
-
-    most, known = (LARGE_DELTA, "") if rows is None or rows * LARGE_DELTA < 1 else (1 / rows, "1 / rows = ")
+    large = _validate.LARGE_DELTA
+    most, known = (large, "") if rows is None or rows * large < 1 else (1 / rows, "1 / rows = ")
     if delta >= most and not allow_large:
         raise ValueError(
             f"delta must be below {known}{most:.3g}, got {delta:g}: at that delta a whole row may be published. "

@@ -15,7 +15,7 @@ from tacita.runs.run_facts import tacita_version
 WORDS = frozenset(
     {"accountant", "assumptions", "attack_accuracy_from", "caveats", "disclaimers", "sampler", "verdict_warnings"}
 )
-ADDED = frozenset({"attack_accuracy_from", "gdp_mu", "verdict_warnings"})  # statements of 0.1 do not have them
+ADDED = frozenset({"attack_accuracy_from", "gdp_mu", "num_units", "verdict_warnings"})  # statements of 0.1 lack them
 UPPER_BOUNDS = frozenset(
     {
         "attack_accuracy",

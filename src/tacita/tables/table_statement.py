@@ -94,11 +94,11 @@ def make_statement(
         ],
         caveats=[
             *caveats(source, preprocessing, score),
-            *large_delta(settings.delta, preprocessing.rows),
             *_tuning(settings, selection, dataset),
             *notes,
         ],
         holdout_score=dict(score),
+        num_units=max(round(preprocessing.rows), 1),
         run=dict(run),
         model=preprocessing.model.name,
         **_asked_for(settings),
@@ -292,18 +292,6 @@ def classes_as_given(source: TableSource) -> list[str]:
         f"Classes as given: {names_in_words(target.classes)}. Rows whose target is none of them contribute nothing, "
         "and no message tells how many: check the spelling."
     ]
-
-
-def large_delta(delta: float, rows: float) -> list[str]:
-    """Warn of a delta at or above 1 / (number of rows, declared or bought).
-
-    Example:
-        >>> large_delta(1e-3, 900), len(large_delta(1e-3, 1000))
-        ([], 1)
-    """
-    if delta * rows < 1:
-        return []
-    return [f"delta {delta:g} is at or above 1 / rows = {1 / rows:.3g}: at such a delta a whole row may be published."]
 
 
 def no_run(stated: Mapping[str, Any]) -> bool:

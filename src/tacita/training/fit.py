@@ -15,19 +15,18 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
+from tacita import _validate
 from tacita.accounting import NeighboringRelation
 from tacita.clipping.clipper import Clipper
 from tacita.error_feedback import ErrorFeedbackOracle, Feedback, as_feedback
 from tacita.gradients import SeveralViews, mean_over_views
 from tacita.gradients.functional import LossFn
-from tacita.gradients.process_group import Ranks
-from tacita.gradients.sharded import refuse_sharded
+from tacita.gradients.processes import Processes, processes_of, refuse_sharded
 from tacita.ledger import Ledger, Session, Share
 from tacita.ledger.sections import check_about
 from tacita.ledger.session import BLOCK
 from tacita.mechanisms import CalibratedGaussian, form_of
 from tacita.oracles import ClippedGradientOracle, GradientOracle
-from tacita.oracles.following import AtRankZero
 from tacita.oracles.records import as_records
 from tacita.random import Randomness
 from tacita.runs.checkpoint import TrainingState
@@ -48,11 +47,10 @@ from tacita.training.chosen_settings import (
 )
 from tacita.training.fingerprint import data_fingerprint
 from tacita.training.finished_run import Run, finished_run, restored_run
-from tacita.training.followed_run import SEALED, follow
 from tacita.training.loop import Checkpoints, train
 from tacita.training.progress import Progress
 from tacita.training.public_loss import EarlyStop
-from tacita.training.several_ranks import same_weights
+from tacita.training.several_ranks import SEALED, same_weights
 from tacita.training.unknown_names import refuse_unknown_names
 
 
@@ -85,6 +83,7 @@ def fit(
     public_every: int | None = None,
     early_stop: EarlyStop | None = None,
     callbacks: Iterable[Callback | Callable] = (),
+    allow_large_delta: bool = False,
     hardened: bool | Literal["rounded", "discrete"] = False,
     progress: bool = True,
     collate_fn: Callable[[list], Any] | None = None,
@@ -148,6 +147,7 @@ def fit(
         callbacks: Objects of :class:`~tacita.Callback`, or functions ``(releases, spent)`` that are called after each
             step, with what is private for good. The ledger is put on disk before each call (:class:`~tacita.Callback`
             has ``every`` for slow disks).
+        allow_large_delta: Accept a ``target_delta`` of 0.01 or more. The verdict then says so wherever it is shown.
         hardened: Close attacks on floating-point noise: ``True`` or ``"rounded"`` for :class:`~tacita.RoundedGaussian`,
             ``"discrete"`` for :class:`~tacita.DiscreteGaussian`. The claim depends on ``method``, and the statement
             prints it. It is stronger with ``"loop"``, which runs
@@ -182,10 +182,15 @@ def fit(
     relation, unit = relation_and_unit(ledger, share, folder, neighboring_relation, privacy_unit)
     watching = Watching(loss_fn, as_callbacks(callbacks), public_data, collate_fn, public_every, early_stop)
     chosen = ChosenSettings()
+    if _validate.delta("target_delta", target_delta) >= _validate.LARGE_DELTA and not allow_large_delta:
+        raise ValueError(
+            f"target_delta must be below {_validate.LARGE_DELTA:g}, got {target_delta:g}: at that delta a whole record "
+            "may be published. Choose a smaller one, or pass allow_large_delta=True."
+        )
     sampler = chosen_sampler(num_records, dataset, relation, expected_batch_size, target_delta, chosen=chosen)
     data = _views(loss_fn, dataset, collate_fn, views, augment)
     refuse_sharded(model, "fit")
-    ranks = Ranks.of(process_group, next(model.parameters(), torch.empty(0)).device)
+    ranks = processes_of(process_group, model)
     oracle_of = partial(
         ClippedGradientOracle if feedback is None else partial(ErrorFeedbackOracle, feedback=feedback),
         model,
@@ -202,10 +207,10 @@ def fit(
         share=share,
     )
     state_of = partial(_state, model, optimizer, scheduler, chosen=chosen)
-    with ranks.together():
+    with ranks.fail_together():
         same_weights(ranks, model)
         if not ranks.leads:
-            return _followed(model, ranks, lambda: state_of(oracle_of(ledger=None), "last"))
+            return _followed(state_of(oracle_of(ledger=None), "last"), ranks)
         run = RunLifecycle.start(None if folder is None else RunFolder(folder), randomness)
         with _paying(run, ledger, relation, chosen.filled("privacy_unit", unit, "one record")) as (paying, begun):
             state = state_of(oracle_of(ledger=paying, session=begun, randomness=run.randomness), average)
@@ -265,11 +270,13 @@ def _state(
     return TrainingState(model, built, oracle, end_point, schedule)
 
 
-def _followed(model: nn.Module, ranks: Ranks, state_of: Callable[[], TrainingState]) -> Run:
-    """Train with rank 0 on another rank; rank 0 alone has the run's ledger and statement."""
-    follow(state_of, ranks)
-    elsewhere: Any = AtRankZero("run")
-    return Run(model, elsewhere, elsewhere)
+def _followed(state: TrainingState, ranks: Processes) -> Run:
+    """Take part in rank 0's run, and end with its model; rank 0 alone has the run's ledger and statement."""
+    if not ranks.broadcast(SEALED, None)[0]["sealed"]:
+        train(state)
+    same_weights(ranks, state.model)
+    elsewhere: Any = state.oracle.ledger
+    return Run(state.model, elsewhere, elsewhere)
 
 
 def _finished(
@@ -286,7 +293,7 @@ def _finished(
     watching.check(state)
     oracle = state.oracle
     delta = stated_delta(delta, oracle)
-    oracle.source.ranks.told(SEALED, {"sealed": run.sealed})
+    oracle.source.ranks.broadcast(SEALED, {"sealed": run.sealed})
     if run.sealed:
         finished = restored_run(run, state, delta, said)
     else:
