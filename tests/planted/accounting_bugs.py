@@ -74,7 +74,7 @@ def replace_one_at_the_price_of_add_or_remove():
 def fixed_size_without_the_factor_two():
     """Fixed-size sampling gets noise over C where its bound wants noise over 2C."""
     whole, pair = gaussian_sums._fixed_size_rdp, gaussian_sums.EnvelopePair
-    swap(whole, lambda size, records, sensitivity, orders: whole(size, records, sensitivity / 2, orders))
+    swap(whole, lambda rate, sensitivity, orders: whole(rate, sensitivity / 2, orders))
     put(gaussian_sums, "EnvelopePair", lambda moved, rate: pair(moved / 2, rate))
 
 

@@ -1,54 +1,56 @@
 """Bugs of several ranks: who draws, who pays, who adds noise, and what is added up."""
 
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 
 import torch
 import torch.distributed as dist
 
 from tacita.convex import MedianOfMeans
-from tacita.gradients import process_group
-from tacita.gradients.process_group import Ranks
-from tacita.oracles import Line, following
-from tacita.oracles.following import FollowingLine, Plan
+from tacita.distributed import gates, process_group
+from tacita.distributed.gates import LeaderGate, WorkerGate
+from tacita.distributed.process_group import Ranks
+from tacita.distributed.serving import ServingRanks
+from tacita.oracles.query_draws import Plan
 from tests.planted.plant import bug, put, swap
 
-RANKS = "tests/gradients/test_process_group.py::"
-FOLLOWING = "tests/oracles/test_following.py::"
+RANKS = "tests/distributed/test_process_group.py::"
+GATES = "tests/distributed/test_gates.py::"
 
-SAME = [FOLLOWING + "test_ranks_release_what_one_process_releases"]
-NOISE = [FOLLOWING + "test_the_noise_is_one_draw_of_the_stated_size"]
+SAME = [GATES + "test_ranks_release_what_one_process_releases"]
+NOISE = [GATES + "test_the_noise_is_one_draw_of_the_stated_size"]
 
 
 @bug(36, caught_by=NOISE)
 def noise_of_every_rank():
     """Every rank adds noise of the full size, and the release has the sum of them."""
-    whole = following.hand_out
+    whole = LeaderGate._send
 
-    def louder(ranks, released):
+    def louder(self, released):
         for tensors in released.values():
             for x in tensors.values():
-                x.add_(torch.randn_like(x), alpha=(ranks.size - 1) ** 0.5 * x.std().item())
-        whole(ranks, released)
+                x.add_(torch.randn_like(x), alpha=(self._ranks.size - 1) ** 0.5 * x.std().item())
+        whole(self, released)
 
-    swap(whole, louder)
+    put(LeaderGate, "_send", louder)
 
 
 @bug(36, caught_by=NOISE)
 def noise_divided_by_the_ranks():
     """Rank 0 alone adds noise, of the share that would be right if all ranks added theirs."""
-    whole = Line.noisy
+    whole = LeaderGate.noisy
 
     def noisy(self, dtypes=None):
-        self.noise_std = {block: std / self.ranks.size**0.5 for block, std in self.noise_std.items()}
+        self._line.noise_std = {block: std / self._ranks.size**0.5 for block, std in self.noise_std.items()}
         return whole(self, dtypes)
 
-    put(Line, "noisy", noisy)
+    put(LeaderGate, "noisy", noisy)
 
 
 @bug(36, caught_by=[*NOISE, *SAME])
 def a_release_of_its_own_on_every_rank():
     """The other ranks draw noise themselves, with a key of their own, on the same sums."""
-    whole = FollowingLine.noisy
+    whole = WorkerGate.noisy
 
     def noisy(self, dtypes=None):
         return {
@@ -56,14 +58,14 @@ def a_release_of_its_own_on_every_rank():
             for block, tensors in whole(self, dtypes).items()
         }
 
-    put(FollowingLine, "noisy", noisy)
+    put(WorkerGate, "noisy", noisy)
 
 
 @bug(
     10,
     caught_by=[
-        FOLLOWING + "test_one_record_moves_the_sum_over_all_ranks_by_at_most_the_threshold",
-        FOLLOWING + "test_the_ranks_read_the_one_draw_of_rank_zero_each_row_once",
+        GATES + "test_one_record_moves_the_sum_over_all_ranks_by_at_most_the_threshold",
+        GATES + "test_the_ranks_read_the_one_draw_of_rank_zero_each_row_once",
         *SAME,
     ],
 )
@@ -72,20 +74,20 @@ def every_rank_reads_the_whole_batch():
     put(Ranks, "share", lambda self, rows: rows)
 
 
-@bug(10, caught_by=[FOLLOWING + "test_the_ranks_read_the_one_draw_of_rank_zero_each_row_once", *SAME])
+@bug(10, caught_by=[GATES + "test_the_ranks_read_the_one_draw_of_rank_zero_each_row_once", *SAME])
 def every_rank_draws_its_own_batch():
     """The other ranks draw Poisson samples of their own, beside the share of rank 0."""
-    whole = FollowingLine.planned
+    whole = WorkerGate.planned
 
     def planned(self, last, params):
         plan = whole(self, last, params)
         coins = torch.rand(self._source.num_rows, generator=torch.Generator().manual_seed(plan.query + 1))
         return Plan(plan.query, torch.nonzero(coins < 0.3).flatten().numpy(), plan.seed)
 
-    put(FollowingLine, "planned", planned)
+    put(WorkerGate, "planned", planned)
 
 
-@bug(9, caught_by=[FOLLOWING + "test_ranks_without_rows_stay_in_step"])
+@bug(9, caught_by=[GATES + "test_ranks_without_rows_stay_in_step"])
 def a_rank_without_rows_sits_out():
     """A rank whose share is empty takes no part in the sum, and is out of step from then on."""
     whole = Ranks.add_up
@@ -127,24 +129,24 @@ def the_same_dropout_on_every_rank():
     9,
     caught_by=[
         RANKS + "test_an_exception_on_one_rank_is_an_error_on_all_and_they_go_on",
-        FOLLOWING + "test_an_exception_on_one_rank_stops_all_releases_nothing_and_can_be_mended",
+        GATES + "test_an_exception_on_one_rank_stops_all_releases_nothing_and_can_be_mended",
     ],
 )
 def an_exception_stays_on_its_rank():
     """A rank that fails tells nobody, and the others wait for it or take its next query for this one."""
-    put(Ranks, "together", lambda self: nullcontext())
+    put(Ranks, "fail_together", lambda self: nullcontext())
 
 
-@bug(20, caught_by=[FOLLOWING + "test_ranks_that_differ_are_refused_before_anything_is_registered"])
+@bug(20, caught_by=[GATES + "test_ranks_that_differ_are_refused_before_anything_is_registered"])
 def ranks_are_not_compared():
     """A rank with a larger clipping threshold, or with other records, takes part."""
-    put(Ranks, "agree", lambda self, what, own: None)
+    put(Ranks, "check_equal", lambda self, what, own: None)
 
 
-@bug(11, caught_by=[FOLLOWING + "test_the_line_is_on_disk_before_its_release_leaves_rank_zero"])
+@bug(11, caught_by=[GATES + "test_the_line_is_on_disk_before_its_release_leaves_rank_zero"])
 def handed_out_before_the_line_is_on_disk():
     """Rank 0 gives its release to other machines while the line of the query is in a buffer."""
-    whole = Line.noisy
+    whole = LeaderGate.noisy
 
     def noisy(self, dtypes=None):
         flush, self.session.flush = self.session.flush, lambda: None
@@ -153,42 +155,57 @@ def handed_out_before_the_line_is_on_disk():
         finally:
             self.session.flush = flush
 
-    put(Line, "noisy", noisy)
+    put(LeaderGate, "noisy", noisy)
 
 
-@bug(11, caught_by=[FOLLOWING + "test_only_rank_zero_has_a_ledger_and_a_session"])
+@bug(caught_by=[GATES + "test_a_query_from_within_a_query_is_refused_on_every_rank_and_they_go_on"])
+def the_gate_hides_who_asks():
+    """Rank 0's line takes the gate around it for the query that is under way, and serves one from within it."""
+
+    def turn(self):
+        with self._line.turn():
+            yield
+
+    LeaderGate.turn = contextmanager(turn)
+
+
+@bug(11, caught_by=[GATES + "test_only_rank_zero_has_a_ledger_and_a_session"])
 def every_rank_has_a_ledger():
     """A rank that pays nothing is built with a ledger, whose statement would say so."""
-    whole = following.told_session
-    swap(whole, lambda ranks, ledger, session: whole(ranks, None, None))
+    whole = ServingRanks._working
+
+    def working(self, plan, mechanism):
+        return whole(self, replace(plan, payment=replace(plan.payment, ledger=None, session=None)), mechanism)
+
+    put(ServingRanks, "_working", working)
 
 
-@bug(43, caught_by=[FOLLOWING + "test_another_number_of_ranks_continues_with_the_same_batches_and_noise"])
+@bug(43, caught_by=[GATES + "test_another_number_of_ranks_continues_with_the_same_batches_and_noise"])
 def ranks_resume_without_the_remembered_error():
     """After a resume the other ranks begin with an error of zero."""
-    whole = FollowingLine.take_over
+    whole = WorkerGate.load_state_dict
 
-    def take_over(self):
+    def load_state_dict(self, state):
         before = self.state
-        whole(self)
+        whole(self, state)
         self.state = before
 
-    put(FollowingLine, "take_over", take_over)
+    put(WorkerGate, "load_state_dict", load_state_dict)
 
 
-@bug(9, caught_by=[FOLLOWING + "test_parameters_that_drift_apart_are_refused_before_a_release"])
+@bug(9, caught_by=[GATES + "test_parameters_that_drift_apart_are_refused_before_a_release"])
 def points_are_not_compared():
     """The ranks' parameters may differ, so that a sum is of gradients at several points."""
-    swap(following.point_digest, lambda source, params: b"")
+    swap(gates.point_digest, lambda source, params: b"")
 
 
-@bug(10, caught_by=[FOLLOWING + "test_an_estimator_that_sums_its_own_rows_alone_is_refused"])
+@bug(10, caught_by=[GATES + "test_an_estimator_that_sums_its_own_rows_alone_is_refused"])
 def sums_of_one_rank_accepted():
     """An estimator's own sum, over the rows of rank 0 alone, is released as that of the batch."""
     put(Ranks, "check_added_up", lambda self: None)
 
 
-@bug(10, caught_by=[FOLLOWING + "test_a_median_is_taken_of_the_groups_sums_over_all_ranks"])
+@bug(10, caught_by=[GATES + "test_a_median_is_taken_of_the_groups_sums_over_all_ranks"])
 def medians_added_over_the_ranks():
     """Every rank takes the median of the groups of its own rows, and these medians are added up."""
     whole = MedianOfMeans.__call__

@@ -2,12 +2,12 @@
 
 from contextlib import nullcontext
 
-from tacita.gradients import sharded
-from tacita.gradients.sharded import PlainTwin, ShardedModel
+from tacita.distributed import sharded
+from tacita.distributed.sharded import PlainTwin, ShardedModel
 from tacita.oracles import updates
 from tests.planted.plant import bug, put, swap
 
-SHARDED = "tests/oracles/test_sharded.py::"
+SHARDED = "tests/distributed/test_sharded.py::"
 SAME = [SHARDED + "test_a_sharded_run_is_that_of_the_whole_model"]
 
 

@@ -8,7 +8,7 @@ from tacita.errors import RankError, ResumeError
 from tacita.oracles import Line
 from tacita.runs import checkpoint
 from tests.devices import models_move_to_the_device, on_each_device
-from tests.oracles.ranks import results, run_ranks
+from tests.distributed.ranks import results, run_ranks
 from tests.training.small_run import SETTINGS, loss_fn, rows
 
 pytestmark = pytest.mark.usefixtures("models_move")

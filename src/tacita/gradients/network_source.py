@@ -5,9 +5,8 @@ Place: sampling -> [gradients] -> clipping, estimators. The model is left unwrap
 
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from random import Random
 from typing import Any, NoReturn
 
 import numpy as np
@@ -24,13 +23,12 @@ from tacita.gradients.engine import GradientSource, Schedule, Shapes
 from tacita.gradients.engine_choice import check_method, choose_method, default_chunk_rows
 from tacita.gradients.functional import LossFn, check_loss_fn, trainable
 from tacita.gradients.prefetch import Prefetcher
-from tacita.gradients.process_group import Ranks, tensors_digest
+from tacita.gradients.processes import is_sharded, processes_of
 from tacita.gradients.randomness_check import check_draws_nothing
 from tacita.gradients.reachable import is_seen_through, reachable
 from tacita.gradients.retention import RemembersError
 from tacita.gradients.scan import check_modules, scan
 from tacita.gradients.seeds import derived_seed, fresh_seed
-from tacita.gradients.sharded import ShardedModel, is_sharded
 from tacita.gradients.views import SeveralViews
 
 LENT_FROM = 2**22  # bytes of a batch that a program reads where the data are: to copy fewer takes no time
@@ -38,7 +36,6 @@ MET_RECORDS = (
     'the code of the model and the loss, which method="loop" ran on records, one at a time, keeps nothing of a record '
     "for the next one or for the next query"
 )
-SAMPLED_ROWS = 64  # of a Dataset, where the records of several ranks are compared
 
 
 class NetworkSource(GradientSource):
@@ -68,6 +65,7 @@ class NetworkSource(GradientSource):
             With one, the model may be sharded by FSDP2 (``fully_shard``).
 
     Attributes:
+        arrays: The arrays of the data set; ``None`` if it is a ``Dataset``. Private.
         trial_row: A batch of one row, for its shapes and dtypes; ``None`` if there is no record.
 
     Raises:
@@ -98,27 +96,24 @@ class NetworkSource(GradientSource):
         check_loss_fn(loss_fn)
         self.model: nn.Module = model
         self.loss_fn = loss_fn
-        self.ranks = Ranks.of(process_group, next(model.parameters(), torch.empty(0)).device)
-        self._sharded: ShardedModel | None = None
-        with self.ranks.together() if is_sharded(model) else nullcontext():
+        self.ranks = processes_of(process_group, model)
+        with self.ranks.fail_together() if is_sharded(model) else nullcontext():
             if max_physical_batch_size is not None:
                 _validate.count("max_physical_batch_size", max_physical_batch_size)
             self.num_workers = _validate.count("num_workers", num_workers, at_least=0)
             self.max_physical_batch_size = max_physical_batch_size
             self._rows = as_rows(dataset, collate_fn)
-            self._arrays = dataset.arrays if isinstance(dataset, SeveralViews) else self._rows.arrays
+            self.arrays = dataset.arrays if isinstance(dataset, SeveralViews) else self._rows.arrays
             if num_workers and not self._rows.on_cpu:
                 raise ValueError("num_workers must be 0 for data that is not on the CPU.")
-            if is_sharded(model):
-                self._sharded = ShardedModel(model, loss_fn, self.ranks)
-            own = _checked_parameters(self._network)
-            _check_float64(next(iter(own.values())).device)
+            self._parameters = self.ranks.network(model, loss_fn)
+            _check_parameters(self._network)
             if num_workers and self.ranks.size > 1:
                 raise ValueError(
                     "num_workers must be 0 with a process_group: rank 0 alone knows what later queries read."
                 )
             self.takes_row_numbers = num_workers == 0 and self.ranks.size == 1
-            with self.whole(trainable(model) if self._sharded else own) as params:
+            with self.whole(trainable(model)) as params:
                 self._choose(method, params)
             self._ahead: Prefetcher | None = None
             self._secret = fresh_seed()  # for records of queries that come without a seed
@@ -141,20 +136,11 @@ class NetworkSource(GradientSource):
     @property
     def _network(self) -> nn.Module:
         """What engines run: the model, or its modules without FSDP."""
-        return self.model if self._sharded is None else self._sharded.twin
+        return self._parameters.twin
 
-    @contextmanager
-    def whole(self, params: Mapping[str, Tensor]) -> Iterator[Mapping[str, Tensor]]:
+    def whole(self, params: Mapping[str, Tensor]) -> AbstractContextManager[Mapping[str, Tensor]]:
         """Give the whole parameters on every rank, where FSDP has sharded the model; else ``params`` as they are."""
-        if self._sharded is None:
-            if is_sharded(self.model):
-                raise UnsupportedModuleError(
-                    "fully_shard was called after the oracle was built: shard the model first, then build the oracle."
-                )
-            yield params
-            return
-        with self._sharded.whole(params) as found:
-            yield found
+        return self._parameters.whole(params)
 
     @property
     def shapes(self) -> Shapes:
@@ -201,15 +187,14 @@ class NetworkSource(GradientSource):
             check_modules(module)
         if {name: p.shape for name, p in params.items()} != self._shapes:
             self._refuse(params)
-        if self._sharded is not None and not self._sharded.held:
+        if not self._parameters.held:
             raise RuntimeError("a sharded model has an engine within source.whole(params) alone.")
         if _modes(self._network) not in self._tried:  # the model may compute something else now
             self._try_again(params)
         if isinstance(indices, RowNumbers):
             numbers, labels = indices, lambda: torch.from_numpy(np.asarray(numbers))  # of many rows only if asked for
         else:
-            own = self.ranks.share(np.asarray(indices)) if self.ranks.size > 1 else indices
-            indices = np.ascontiguousarray(own, dtype=np.int64)
+            indices = np.ascontiguousarray(self.ranks.share(indices), dtype=np.int64)
             labels = torch.from_numpy(indices)
         device = next(iter(params.values())).device
         chunks = _BatchChunks(self, indices, query, self._seed_of(query) if seed is None else seed, device)
@@ -224,16 +209,6 @@ class NetworkSource(GradientSource):
     def check_draws_nothing(self) -> None:
         """Raise ``UnsupportedModuleError`` if the model draws at random in its present mode; no data is used."""
         check_draws_nothing(self._network, self.loss_fn, self._probe)
-
-    def records_digest(self, seed: int) -> bytes:
-        """Return a digest of arrays as a whole, or of a ``Dataset``'s length and 64 rows that ``seed`` chooses."""
-        count, arrays = self.num_rows, self._arrays
-        if arrays is None:
-            chosen = np.array(sorted(Random(seed).sample(range(count), min(SAMPLED_ROWS, count))), np.int64)
-            batches = (flatten(batch, len(one.indices))[0] for one, batch, _ in self.read(chosen, None, seed))
-            arrays = [tensor for batch in batches for tensor in batch] if count else []
-        on_cpu = (array.cpu() if isinstance(array, Tensor) else array for array in arrays)  # in full, order and all
-        return tensors_digest((f"{count} {k}", array) for k, array in enumerate(on_cpu))
 
     def follow(self, schedule: Schedule | None) -> None:
         if self._ahead is not None:
@@ -328,15 +303,13 @@ class _BatchChunks:
     device: torch.device
 
     def __iter__(self) -> Iterator[Chunk]:
-        ranks = self.source.ranks
         for request, batch, lent in self.source.read(self.indices, self.query, self.seed):
             size = len(request.indices)
             tensors, rebuild = flatten(batch, size)  # raises if a tensor has not that many rows
             here = all(tensor.device == self.device for tensor in tensors)
             moved = batch if here else rebuild([tensor.to(self.device) for tensor in tensors])
             labels = torch.from_numpy(request.indices) if isinstance(self.indices, RowNumbers) else None
-            number = request.number if ranks.size == 1 else ranks.number(request.number)
-            yield Chunk(moved, size, number, lent, labels)
+            yield Chunk(moved, size, self.source.ranks.number(request.number), lent, labels)
 
 
 def _check_float64(device: torch.device) -> None:
@@ -350,9 +323,9 @@ def _check_float64(device: torch.device) -> None:
         ) from error
 
 
-def _checked_parameters(model: nn.Module) -> dict[str, Tensor]:
+def _check_parameters(model: nn.Module) -> None:
     check_modules(model)  # before lazy parameters are touched
     params = trainable(model)
     if not params:
         raise ValueError("model must have at least one trainable parameter (requires_grad=True).")
-    return params
+    _check_float64(next(iter(params.values())).device)

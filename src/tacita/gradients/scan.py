@@ -19,6 +19,7 @@ from tacita.errors import UnsupportedModuleError
 from tacita.gradients.functional import PER_SAMPLE, LossFn, ModuleTree, described, is_per_sample
 from tacita.gradients.operators import WAY_OUT
 from tacita.gradients.probe import FILLS, ROWS, evaluating, jittered, row, row_repeated, select, synthetic, trial
+from tacita.gradients.processes import is_dtensor
 from tacita.gradients.randomness_check import draws_at_random
 from tacita.gradients.reachable import owned_generators, reachable
 from tacita.gradients.retention import attributes_kept, changes_of_state
@@ -122,8 +123,7 @@ def _wrapper(name: str, module: nn.Module) -> Refusal | None:
 
 
 def _sharded(name: str, module: nn.Module) -> Refusal | None:
-    sharded = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", ())  # loaded, if there is any
-    if any(isinstance(p, sharded) for p in module.parameters(recurse=False)):
+    if any(is_dtensor(p) for p in module.parameters(recurse=False)):
         return Refusal(
             name,
             "has parameters that are spread over several ranks (DTensor, as FSDP2 and tensor parallelism make them), "

@@ -9,8 +9,9 @@ Place: every stage below -> [oracles.gradient_oracle] -> methods, training.
 import copy
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -18,22 +19,13 @@ from torch import Tensor
 
 from tacita import _validate
 from tacita._row_numbers import RowNumbers
-from tacita.accounting import Part
+from tacita.accounting import Event, Part
 from tacita.errors import LedgerError
 from tacita.estimators.estimator import Estimator, Values
 from tacita.gradients.engine import GradientSource
-from tacita.gradients.sharded import shard_like
 from tacita.ledger import Ledger, Session, Share
 from tacita.ledger.session import BLOCK
 from tacita.mechanisms import CalibratedGaussian, Mechanism
-from tacita.oracles.following import (
-    AtRankZero,
-    FollowingLine,
-    check_alike,
-    tell_session,
-    tell_state,
-    told_session,
-)
 from tacita.oracles.line import Line, answer
 from tacita.oracles.payment import Payment, SessionPlan
 from tacita.oracles.query_draws import QueryDraws
@@ -62,6 +54,17 @@ class Release:
     noise_std: Mapping[str, float]
     session: str
     query: int
+
+
+class Stages(NamedTuple):
+    """The stages of an oracle that draw, pay and add noise."""
+
+    ledger: Ledger
+    mechanism: Mechanism
+    noise_std: Mapping[str, float]
+    event: Event
+    line: Line
+    draws: QueryDraws
 
 
 class Queryable(Protocol):
@@ -134,51 +137,16 @@ class GradientOracle:
     def _build(self, plan: SessionPlan, mechanism: Mechanism | CalibratedGaussian) -> None:
         """Check every setting, find the session that pays, and wire the stages: every constructor ends here."""
         data, estimator, payment = plan.data, plan.estimator, plan.payment
-        with data.source.ranks.together():
+        with data.source.ranks.fail_together():
             self._data, self._payment = data, payment
-            self.ledger: Ledger = payment.ledger
             self.randomness: Randomness = payment.randomness
             self.source, self.estimator, self.sampler = data.source, estimator, as_sampler(plan.sampler)
             self._divisor = self.sampler.expected_batch_size
             self.planned_queries = _validate.count("planned_queries", plan.planned_queries)
             self._updates = Updates()
             self._rounded_last, self._bounds = estimator.rounded_last, repr(estimator)
-            check_alike(self.source.ranks, self._plan.settings(mechanism), data, estimator)
-            build = self._pay if data.source.ranks.leads else self._follow
-            build(mechanism)
-
-    def _pay(self, mechanism: Mechanism | CalibratedGaussian) -> None:
-        """Build what draws, pays and adds noise: all of it on rank 0, which tells the other ranks what is public."""
-        estimator, plan = self.estimator, self._plan
-        if not isinstance(self.ledger, Ledger):
-            raise TypeError(f"ledger must be a Ledger on rank 0, which pays, got {type(self.ledger).__name__}.")
-        plan.check()
-        self.mechanism = plan.resolved(mechanism)
-        self.noise_std = plan.noise_std(self.mechanism)
-        self.event = plan.event(self.mechanism)
-        self.line = Line(
-            plan.session(self.event, self.mechanism),
-            self.mechanism,
-            self.noise_std,
-            self.randomness,
-            self._payment.reservation,
-            estimator=estimator,
-            state=estimator.initial_state(self.source.shapes),
-            ranks=self.source.ranks,
-        )
-        self.draws = QueryDraws(self._data, self.sampler, self.line)
-        self.source.follow(self.draws)
-        tell_session(self.source.ranks, self.session.id, self.mechanism.noise_multiplier, self.noise_std)
-
-    def _follow(self, mechanism: Mechanism | CalibratedGaussian) -> None:
-        """Build what answers rank 0's queries on another rank."""
-        ranks = self.source.ranks
-        session, noise_multiplier, self.noise_std = told_session(ranks, self.ledger, self._payment.session)
-        resolved = mechanism.at(noise_multiplier) if isinstance(mechanism, CalibratedGaussian) else mechanism
-        self.mechanism = resolved.on(self.estimator.steps(self.source.shapes), self.noise_std)
-        line: Any = FollowingLine(ranks, session, self.planned_queries, estimator=self.estimator, source=self.source)
-        elsewhere: Any = AtRankZero("ledger")
-        self.line, self.draws, self.event, self.ledger = line, line, line.session, elsewhere
+            stages = data.source.ranks.stages(partial(_stages, self._plan, mechanism), self._plan, mechanism)
+            self.ledger, self.mechanism, self.noise_std, self.event, self.line, self.draws = stages
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -226,7 +194,7 @@ class GradientOracle:
         """
         if any(p.is_complex() for p in params.values()):
             raise complex_refused(params)
-        with self.line.lock, self.line.turn(), self.source.whole(params) as point:
+        with self.line.lock, self.source.ranks.fail_together(), self.line.turn(), self.source.whole(params) as point:
 
             def bounded(number: int) -> tuple[Values, Any]:
                 query, rows, seed = self.draws.planned(number, point)
@@ -293,18 +261,18 @@ class GradientOracle:
         """
         if self.source.model is None:
             raise TypeError("backward() needs a source with a model; ask query(params) instead.")
-        with self.randomness.query_lock, self.source.ranks.together():
+        with self.randomness.query_lock, self.source.ranks.fail_together():
             params = trainable(self.source.model)
             named = [*params] if updates is None else names_of(updates, params)
             if updates is not None:
-                self.source.ranks.agree("updates", repr(named).encode())
+                self.source.ranks.check_equal("updates", repr(named).encode())
             self._updates.check(params, accumulate)
             for parameter in () if accumulate else params.values():
                 parameter.grad = None  # the next one replaces it, and the query needs its memory
             release = self.query(params)
             whole = {name: release.gradient[name].to(params[name].dtype) for name in named}
-            gradients = {name: shard_like(gradient, params[name]) for name, gradient in whole.items()}
-            self._updates.assign(params, gradients, accumulate)
+            own = {name: self.source.ranks.shard(gradient, params[name]) for name, gradient in whole.items()}
+            self._updates.assign(params, own, accumulate)
         return release
 
     def retrace(self) -> None:
@@ -326,8 +294,6 @@ class GradientOracle:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint needs. ``estimator_state`` is private: never share it. Rank 0 alone has it."""
-        if not self.source.ranks.leads:
-            raise RuntimeError("state_dict() is rank 0's, which alone writes checkpoints: call it there.")
         return self.line.state_dict()
 
     @property
@@ -341,11 +307,8 @@ class GradientOracle:
 
         With a process group every rank calls this; only rank 0's ``state`` is read, and the others take it over.
         """
-        with self.randomness.query_lock, self.source.ranks.together():
-            if isinstance(self.line, FollowingLine):
-                return self.line.take_over()
+        with self.randomness.query_lock, self.source.ranks.fail_together():
             self.line.load_state_dict(state)
-            tell_state(self.source.ranks, self.line.position, self.line.state)
 
     def __repr__(self) -> str:
         return (
@@ -364,3 +327,25 @@ class GradientOracle:
     def _dtypes(self, params: Mapping[str, Tensor]) -> dict[str, torch.dtype]:
         """Return the dtype that each released tensor is rounded to, by parameter name: float32 or better."""
         return {name: torch.promote_types(p.dtype, torch.float32) for name, p in params.items()}
+
+
+def _stages(plan: SessionPlan, mechanism: Mechanism | CalibratedGaussian) -> Stages:
+    """Check the plan, find the session that pays, and build what draws, pays and adds noise."""
+    ledger, payment, estimator, source = plan.payment.ledger, plan.payment, plan.estimator, plan.data.source
+    if not isinstance(ledger, Ledger):
+        raise TypeError(f"ledger must be a Ledger on rank 0, which pays, got {type(ledger).__name__}.")
+    plan.check()
+    resolved = plan.resolved(mechanism)
+    noise_std, event = plan.noise_std(resolved), plan.event(resolved)
+    line = Line(
+        plan.session(event, resolved),
+        resolved,
+        noise_std,
+        payment.randomness,
+        payment.reservation,
+        estimator=estimator,
+        state=estimator.initial_state(source.shapes),
+    )
+    draws = QueryDraws(plan.data, plan.sampler, line)
+    source.follow(draws)
+    return Stages(ledger, resolved, noise_std, event, line, draws)

@@ -7,7 +7,7 @@ it has them only after :meth:`Line.commit` has written the ledger. So no code pa
 import copy
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -19,11 +19,9 @@ from torch import Tensor
 from tacita._stream import Noise
 from tacita.errors import BudgetExceededError, ResumeError
 from tacita.estimators.estimator import Estimator, Values
-from tacita.gradients.process_group import ALONE, Ranks
 from tacita.ledger import Reservations, Session
 from tacita.ledger.session import BLOCK
 from tacita.mechanisms.mechanism import AddsNoise, Blocks, Mechanism
-from tacita.oracles.following import hand_out, tell_again
 from tacita.random import Key, QueryCoins, Randomness, Stream
 
 STRETCH = 2**18  # coordinates that get their noise at once, but for a parameter that has more
@@ -53,7 +51,6 @@ class Line:
         reservation: Number of queries that are reserved at once.
         estimator: Decides what is remembered from one query to the next; ``None`` if nothing is.
         state: The estimator's state before the first query.
-        ranks: The processes of the oracle, of which this is rank 0.
         contribution: Largest L2 norm that one record adds to each block, where it is not that of the session's event.
 
     Raises:
@@ -70,7 +67,6 @@ class Line:
         *,
         estimator: Estimator | None = None,
         state: Any = None,
-        ranks: Ranks = ALONE,
         contribution: Mapping[str, float] | None = None,
     ) -> None:
         self.session, self.noise_std = session, dict(noise_std)
@@ -80,7 +76,7 @@ class Line:
         self._compared: tuple | None = None
         self._check_paid()
         self._reservations = Reservations(session, reservation)
-        self._estimator, self._state, self.ranks = estimator, state, ranks
+        self._estimator, self._state = estimator, state
         self._position = 0
         # A query whose line is written, and whose noise is not added.
         self._unreleased: tuple[int, dict[str, Mapping[str, Tensor]]] | None = None
@@ -132,18 +128,17 @@ class Line:
         Raises:
             RuntimeError: A query of the same line is asked for within one, by its model, loss or data set.
         """
-        with self.ranks.together() if self.ranks.size > 1 else nullcontext():
-            if _is_running(self._asking):
-                raise RuntimeError(
-                    f"session {self.session.id!r} was asked for a query from within one: the model, the loss and the "
-                    "data set of an oracle must not ask it."
-                )
-            try:
-                self._asking = sys._getframe(2)  # that of whoever wrote ``with line.turn()``
-                self.session.settle()
-                yield
-            finally:
-                self._asking = None
+        if _is_running(self._asking):
+            raise RuntimeError(
+                f"session {self.session.id!r} was asked for a query from within one: the model, the loss and the "
+                "data set of an oracle must not ask it."
+            )
+        try:
+            self._asking = sys._getframe(2)  # that of whoever wrote ``with line.turn()``
+            self.session.settle()
+            yield
+        finally:
+            self._asking = None
 
     @property
     def remaining_queries(self) -> int:
@@ -238,13 +233,10 @@ class Line:
             False if the query was released with other values before. Then nothing has changed, :meth:`begin` leaves
             its number behind, and the query is made again under the next one.
         """
-        if self.ranks.size > 1:
-            self.ranks.check_added_up()
         state, self._unreleased = self.state, None
         tag, written = self._fingerprint(query, values), self.session.lookup(query)
         if written is not None and written != tag:
             self._other_values = True
-            tell_again(self.ranks)
             return False
         if written is None:
             self.session.spend(query, tag)
@@ -277,9 +269,6 @@ class Line:
             released[block] = self._with_noise(block, dict(values.pop(block)), normals, dtypes or {})
         if self._estimator is not None and self._state is not None:
             self._state = self._estimator.after(self._state, released)
-        if self.ranks.size > 1:
-            self.session.flush()  # the line is on disk before its release leaves the process
-            hand_out(self.ranks, released)
         return released
 
     def state_dict(self) -> dict[str, Any]:

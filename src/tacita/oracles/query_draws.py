@@ -4,16 +4,24 @@ Place: sampling, oracles.line -> [oracles.query_draws] -> gradients. Coins and s
 """
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 from torch import Tensor
 
 from tacita import _row_numbers
 from tacita._row_numbers import RowNumbers, is_ascending, rows_at
-from tacita.oracles.following import Plan, tell_plan
 from tacita.oracles.line import Line
 from tacita.oracles.records import OracleData
 from tacita.sampling import Sampler
+
+
+class Plan(NamedTuple):
+    """What is drawn for a query: its number, the rows of its batch and the seed of what the model draws itself."""
+
+    query: int
+    rows: np.ndarray | RowNumbers
+    seed: int
 
 
 class QueryDraws:
@@ -54,8 +62,5 @@ class QueryDraws:
         return int.from_bytes(self._line.query_stream("model", query).bytes(32), "big")
 
     def planned(self, query: int, params: Mapping[str, Tensor]) -> Plan:
-        """Return what ``query`` draws, and tell the other ranks, which must ask at the same point ``params``."""
-        plan = Plan(query, self.batch(query), self.seed(query))
-        if self._line.ranks.size > 1:
-            tell_plan(self._line.session.id, plan, self._source, params)
-        return plan
+        """Return what ``query`` draws; of several processes, all must ask at the same point ``params``."""
+        return Plan(query, self.batch(query), self.seed(query))

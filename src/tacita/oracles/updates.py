@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import increment_version
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
-from tacita.gradients.sharded import is_dtensor, reshard
+from tacita.gradients.processes import fsdp_modules, is_dtensor
 
 _MARK = "_has_private_gradient"  # on a DTensor, which no weak reference may point to
 State = tuple[int, int]  # identity and version of a tensor
@@ -27,7 +27,8 @@ def trainable(model: nn.Module) -> dict[str, Tensor]:
 
     Of a model that FSDP has sharded they are the shards.
     """
-    reshard(model)
+    for module in fsdp_modules(model):
+        module.reshard()  # type: ignore[operator] - a forward pass may have left it whole
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
 
 

@@ -19,7 +19,7 @@ from tacita import _validate
 from tacita.accounting import CoupledEvent, Event
 from tacita.errors import BudgetExceededError, ResumeError
 from tacita.gradients.functional import LossFn
-from tacita.gradients.sharded import refuse_sharded
+from tacita.gradients.processes import refuse_sharded
 from tacita.ledger import Ledger, Session, Share
 from tacita.ledger.session import BLOCK
 from tacita.oracles.line import Line, answer

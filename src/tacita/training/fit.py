@@ -21,14 +21,12 @@ from tacita.clipping.clipper import Clipper
 from tacita.error_feedback import ErrorFeedbackOracle, Feedback, as_feedback
 from tacita.gradients import SeveralViews, mean_over_views
 from tacita.gradients.functional import LossFn
-from tacita.gradients.process_group import Ranks
-from tacita.gradients.sharded import refuse_sharded
+from tacita.gradients.processes import Processes, processes_of, refuse_sharded
 from tacita.ledger import Ledger, Session, Share
 from tacita.ledger.sections import check_about
 from tacita.ledger.session import BLOCK
 from tacita.mechanisms import CalibratedGaussian, form_of
 from tacita.oracles import ClippedGradientOracle, GradientOracle
-from tacita.oracles.following import AtRankZero
 from tacita.oracles.records import as_records
 from tacita.random import Randomness
 from tacita.runs.checkpoint import TrainingState
@@ -49,11 +47,10 @@ from tacita.training.chosen_settings import (
 )
 from tacita.training.fingerprint import data_fingerprint
 from tacita.training.finished_run import Run, finished_run, restored_run
-from tacita.training.followed_run import SEALED, follow
 from tacita.training.loop import Checkpoints, train
 from tacita.training.progress import Progress
 from tacita.training.public_loss import EarlyStop
-from tacita.training.several_ranks import same_weights
+from tacita.training.several_ranks import SEALED, same_weights
 from tacita.training.unknown_names import refuse_unknown_names
 
 
@@ -193,7 +190,7 @@ def fit(
     sampler = chosen_sampler(num_records, dataset, relation, expected_batch_size, target_delta, chosen=chosen)
     data = _views(loss_fn, dataset, collate_fn, views, augment)
     refuse_sharded(model, "fit")
-    ranks = Ranks.of(process_group, next(model.parameters(), torch.empty(0)).device)
+    ranks = processes_of(process_group, model)
     oracle_of = partial(
         ClippedGradientOracle if feedback is None else partial(ErrorFeedbackOracle, feedback=feedback),
         model,
@@ -210,10 +207,10 @@ def fit(
         share=share,
     )
     state_of = partial(_state, model, optimizer, scheduler, chosen=chosen)
-    with ranks.together():
+    with ranks.fail_together():
         same_weights(ranks, model)
         if not ranks.leads:
-            return _followed(model, ranks, lambda: state_of(oracle_of(ledger=None), "last"))
+            return _followed(state_of(oracle_of(ledger=None), "last"), ranks)
         run = RunLifecycle.start(None if folder is None else RunFolder(folder), randomness)
         with _paying(run, ledger, relation, chosen.filled("privacy_unit", unit, "one record")) as (paying, begun):
             state = state_of(oracle_of(ledger=paying, session=begun, randomness=run.randomness), average)
@@ -273,11 +270,13 @@ def _state(
     return TrainingState(model, built, oracle, end_point, schedule)
 
 
-def _followed(model: nn.Module, ranks: Ranks, state_of: Callable[[], TrainingState]) -> Run:
-    """Train with rank 0 on another rank; rank 0 alone has the run's ledger and statement."""
-    follow(state_of, ranks)
-    elsewhere: Any = AtRankZero("run")
-    return Run(model, elsewhere, elsewhere)
+def _followed(state: TrainingState, ranks: Processes) -> Run:
+    """Take part in rank 0's run, and end with its model; rank 0 alone has the run's ledger and statement."""
+    if not ranks.broadcast(SEALED, None)[0]["sealed"]:
+        train(state)
+    same_weights(ranks, state.model)
+    elsewhere: Any = state.oracle.ledger
+    return Run(state.model, elsewhere, elsewhere)
 
 
 def _finished(
@@ -294,7 +293,7 @@ def _finished(
     watching.check(state)
     oracle = state.oracle
     delta = stated_delta(delta, oracle)
-    oracle.source.ranks.told(SEALED, {"sealed": run.sealed})
+    oracle.source.ranks.broadcast(SEALED, {"sealed": run.sealed})
     if run.sealed:
         finished = restored_run(run, state, delta, said)
     else:

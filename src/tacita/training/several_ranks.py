@@ -1,6 +1,6 @@
 """One run on several ranks: rank 0 has the folder and the checkpoints, and the others start and end where it does.
 
-Place: gradients.process_group, oracles -> [training.several_ranks] -> training.loop, training.fit.
+Place: gradients.processes, oracles -> [training.several_ranks] -> training.loop, training.fit.
 """
 
 from collections.abc import Mapping
@@ -11,10 +11,11 @@ from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from tacita._tree import from_bytes, to_bytes
-from tacita.gradients.process_group import Ranks
+from tacita.gradients.processes import Processes
 from tacita.runs.checkpoint import TrainingState
 
 START, BEGUN, WATCHED, WEIGHTS = "start of a run", "run begun", "step watched", "weights"  # when rank 0 tells
+SEALED = "sealed"  # the step at which rank 0 tells whether the run was finished before
 
 
 class Resumable(Protocol):
@@ -30,7 +31,7 @@ class Resumable(Protocol):
         ...
 
 
-def same_weights(ranks: Ranks, model: nn.Module) -> None:
+def same_weights(ranks: Processes, model: nn.Module) -> None:
     """Give the model on every rank the parameters and buffers of rank 0.
 
     Raises:
@@ -40,7 +41,7 @@ def same_weights(ranks: Ranks, model: nn.Module) -> None:
         return
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     described = [(name, tuple(one.shape), str(one.dtype)) for name, one in tensors.items()]
-    _, data = ranks.told(
+    _, data = ranks.broadcast(
         WEIGHTS, {} if ranks.leads else None, to_bytes(tensors) if ranks.leads else b"",
         what="model", own=repr(described).encode(),
     )  # fmt: skip
@@ -59,12 +60,12 @@ def begin(state: TrainingState, checkpoints: Resumable | None) -> None:
     if not ranks.leads:
         _take_over(state, ranks)
         return
-    ranks.told(START, {"resumes": checkpoints is not None and checkpoints.started})
+    ranks.broadcast(START, {"resumes": checkpoints is not None and checkpoints.started})
     if checkpoints is not None:
         checkpoints.begin(state)
     if ranks.size > 1:
         head = {"position": state.oracle.line.position, "losses": state.public_losses, "stopped": state.stopped}
-        ranks.told(BEGUN, head, to_bytes(_shared(state)))
+        ranks.broadcast(BEGUN, head, to_bytes(_shared(state)))
 
 
 def tell_watched(state: TrainingState, since: int) -> None:
@@ -80,7 +81,7 @@ def tell_watched(state: TrainingState, since: int) -> None:
     if ranks.size == 1:
         return
     message = {"losses": state.public_losses[since:], "stopped": state.stopped} if ranks.leads else None
-    head, _ = ranks.told(WATCHED, message)
+    head, _ = ranks.broadcast(WATCHED, message)
     if ranks.leads:
         return
     for made, loss in head["losses"]:
@@ -90,10 +91,10 @@ def tell_watched(state: TrainingState, since: int) -> None:
     state.stopped = head["stopped"]
 
 
-def _take_over(state: TrainingState, ranks: Ranks) -> None:
-    if ranks.told(START, None)[0]["resumes"]:
+def _take_over(state: TrainingState, ranks: Processes) -> None:
+    if ranks.broadcast(START, None)[0]["resumes"]:
         state.oracle.load_state_dict({})
-    head, data = ranks.told(BEGUN, None)
+    head, data = ranks.broadcast(BEGUN, None)
     state.take_over(from_bytes(data))
     state.public_losses, state.stopped = [(made, loss) for made, loss in head["losses"]], head["stopped"]
     line: Any = state.oracle.line

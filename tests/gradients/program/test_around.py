@@ -17,7 +17,7 @@ import tacita
 from tacita.clipping import AutomaticClipper, FlatClipper, PerLayerClipper
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients import NetworkSource, SeveralViews, mean_over_views
-from tests.oracles.ranks import results, run_ranks
+from tests.distributed.ranks import results, run_ranks
 
 ROWS = 40
 ABOUT = {"rtol": 2e-5, "atol": 2e-5}

@@ -9,7 +9,7 @@ from torch import nn
 import tacita
 from tacita.errors import LedgerError, RankError, ResumeError, UnsupportedModuleError
 from tacita.gradients import NetworkSource, engine_choice
-from tests.oracles.ranks import results, run_ranks
+from tests.distributed.ranks import results, run_ranks
 from tests.training import small_run
 
 

@@ -1,6 +1,6 @@
 """Models whose parameters are spread over the ranks by FSDP2 (``torch.distributed.fsdp.fully_shard``).
 
-Place: [gradients.sharded] -> gradients.network_source. Proof: docs/derivations/process-group.md.
+Place: gradients.processes -> [distributed.sharded] -> distributed.serving. Proof: docs/derivations/process-group.md.
 
 Between queries every rank holds shards. For a query the whole parameters are gathered, and the engines run on a *twin*:
 the same modules without FSDP. So FSDP's hooks, which gather parameters and add up gradients that are not clipped, never
@@ -18,9 +18,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from tacita.distributed.process_group import Ranks
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients.functional import LossFn
-from tacita.gradients.process_group import Ranks
+from tacita.gradients.processes import WholeModel, fsdp_modules, is_dtensor
 from tacita.gradients.reachable import reachable
 
 FSDP = "torch.distributed.fsdp"  # where everything is defined that FSDP attaches to a module
@@ -28,23 +29,6 @@ _FOREIGN = ("torch.distributed.tensor", "torch.distributed._composable.replicate
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 _HELD = ("_parameters", "_buffers", "_modules", *_HOOKS)  # mappings of which a twin has its own
 _MARKS = ("_is_fsdp_managed_module", "_fsdp_use_orig_params", "_compiled_call_impl")  # the last calls the original
-
-
-def is_dtensor(tensor: Any) -> bool:
-    """Return whether a tensor is a ``DTensor``; does not import what the caller has not imported."""
-    return isinstance(tensor, getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", ()))
-
-
-def is_sharded(model: nn.Module) -> bool:
-    """Return whether ``fully_shard`` was called on the model or one of its modules."""
-    return FSDP in sys.modules and any(_is_fsdp_module(module) for module in model.modules())
-
-
-def reshard(model: nn.Module) -> None:
-    """Put every parameter of FSDP back into its sharded form, which a forward pass may have left; sends nothing."""
-    for module in model.modules() if FSDP in sys.modules else ():
-        if _is_fsdp_module(module):
-            module.reshard()  # type: ignore[operator]
 
 
 def gathered(params: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -69,7 +53,7 @@ def shard_like(tensor: Tensor, parameter: Tensor) -> Tensor:
         return everywhere.redistribute(mesh, like.placements)
 
 
-class ShardedModel:
+class ShardedModel(WholeModel):
     """A model that FSDP2 has sharded, and its twin.
 
     Args:
@@ -79,12 +63,13 @@ class ShardedModel:
 
     Raises:
         UnsupportedModuleError: The model is sharded in a way that is not supported, or cannot be told from its twin.
-        ValueError: There is no process group, or the shards are not on its ranks.
+        ValueError: The shards are not on the ranks of the process group.
     """
 
     def __init__(self, model: nn.Module, loss_fn: LossFn, ranks: Ranks) -> None:
         self._model, self._ranks, self.held = model, ranks, False
-        reshard(model)
+        for module in fsdp_modules(model):
+            module.reshard()  # type: ignore[operator] - a forward pass may have left it whole; sends nothing
         _check_shards(model, ranks)
         self._names = _shards(model)
         self._twin = PlainTwin(model)
@@ -133,8 +118,7 @@ class ShardedModel:
             called.append(type(module).__name__)
             raise _reached(called[0])
 
-        sharded = [module for module in self._model.modules() if _is_fsdp_module(module)]
-        hooks = [module.register_forward_pre_hook(refuse, prepend=True) for module in sharded]
+        hooks = [one.register_forward_pre_hook(refuse, prepend=True) for one in fsdp_modules(self._model)]
         try:
             yield
         finally:
@@ -222,15 +206,6 @@ class PlainTwin:
         return before if before == bound else bound
 
 
-def refuse_sharded(model: nn.Module, what: str) -> None:
-    """Raise ``UnsupportedModuleError`` if the model is sharded, which ``what`` does not support."""
-    if is_sharded(model):
-        raise UnsupportedModuleError(
-            f"{what} does not take a model that fully_shard has sharded: build an oracle on it with process_group=, "
-            "step an optimizer in a loop of your own (docs/process-group.md), or leave the model unsharded."
-        )
-
-
 def _shards(model: nn.Module) -> set[str]:
     """Return the names of the parameters that are shards at present."""
     return {name for name, p in model.named_parameters() if is_dtensor(p)}
@@ -242,19 +217,12 @@ def _check_hooks(name: str, parameter: Tensor) -> None:
 
 
 def _check_shards(model: nn.Module, ranks: Ranks) -> None:
-    if ranks.group is None:
-        raise ValueError(
-            "process_group must be given for a model that fully_shard has sharded (its parameters are DTensors): pass "
-            "the group of its mesh, such as torch.distributed.group.WORLD."
-        )
     if any(is_dtensor(buffer) for buffer in model.buffers()):
         raise UnsupportedModuleError("a buffer is a DTensor, which is not supported: keep it whole on every rank.")
     for name, module in model.named_modules():
         _check_module(name or type(module).__name__, module)
     own = sorted(dist.get_process_group_ranks(ranks.group))
-    managed = {
-        id(p) for module in model.modules() if _is_fsdp_module(module) for p in module.parameters() if is_dtensor(p)
-    }
+    managed = {id(p) for module in fsdp_modules(model) for p in module.parameters() if is_dtensor(p)}
     for name, p in model.named_parameters():
         if is_dtensor(p):
             _check_parameter(name, p, own, managed=id(p) in managed)
@@ -268,7 +236,7 @@ def _check_module(name: str, module: nn.Module) -> None:
                     f"{name!r} has hooks of another kind of parallelism ({_home(hook)}), which is not supported: use "
                     "fully_shard alone."
                 )
-    policy = getattr(module._get_fsdp_state(), "_mp_policy", None) if _is_fsdp_module(module) else None  # type: ignore[operator]
+    policy = getattr(module._get_fsdp_state(), "_mp_policy", None) if isinstance(module, _fsdp()) else None  # type: ignore[operator]
     if getattr(policy, "param_dtype", None) or getattr(policy, "output_dtype", None):
         raise UnsupportedModuleError(
             f"{name!r} is sharded with a MixedPrecisionPolicy of another param_dtype or output_dtype, which a private "
@@ -311,8 +279,9 @@ def _reached(where: str) -> UnsupportedModuleError:
     )
 
 
-def _is_fsdp_module(module: nn.Module) -> bool:
-    return isinstance(module, getattr(sys.modules.get(FSDP), "FSDPModule", ()))
+def _fsdp() -> Any:
+    """Return the class of modules that FSDP has sharded; no class if it was never imported."""
+    return getattr(sys.modules.get(FSDP), "FSDPModule", ())
 
 
 def _whole(tensor: Any) -> Tensor:
@@ -321,8 +290,7 @@ def _whole(tensor: Any) -> Tensor:
 
 def _blank(module: nn.Module, before: nn.Module | None) -> nn.Module:
     """Return a module to fill, of the class that ``module`` had before ``fully_shard``: ``before`` if it has it."""
-    fsdp = getattr(sys.modules.get(FSDP), "FSDPModule", ())
-    kind = next(kind for kind in type(module).__mro__ if not issubclass(kind, fsdp))
+    kind = next(kind for kind in type(module).__mro__ if not issubclass(kind, _fsdp()))
     return before if before is not None and type(before) is kind else object.__new__(kind)
 
 

@@ -12,11 +12,11 @@ from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel, MixedPr
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 import tacita
+from tacita.distributed import sharded
 from tacita.errors import BudgetExceededError, RankError, UnsupportedModuleError
-from tacita.gradients import sharded
 from tacita.gradients.program import run
-from tests.oracles.processes import run_processes
-from tests.oracles.ranks import results
+from tests.distributed.processes import run_processes
+from tests.distributed.ranks import results
 
 ROWS, QUERIES = 40, 4
 X = torch.randn(ROWS, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
@@ -342,7 +342,7 @@ def test_a_rank_that_fails_tells_the_others_and_the_query_can_be_asked_again(pla
         if rank == 1:
             owner, name = {
                 "read": (oracle.source, "read"),
-                "gather": (oracle.source._sharded, "whole"),
+                "gather": (oracle.source._parameters, "whole"),
                 "update": (oracle._updates, "check"),
             }[place]
             setattr(owner, name, lambda *args: 1 / 0)

@@ -10,12 +10,12 @@ import torch
 
 import tacita
 from tacita.convex import MedianOfMeans
+from tacita.distributed.gates import LeaderGate
 from tacita.errors import BudgetExceededError, RankError
 from tacita.estimators import Estimator
 from tacita.gradients import NetworkSource
-from tacita.oracles import following, line
+from tests.distributed.ranks import results, run_ranks
 from tests.oracles.conftest import squared_error
-from tests.oracles.ranks import results, run_ranks
 
 ROWS, RATE, QUERIES = 60, 0.3, 5
 NOISE = tacita.GaussianMechanism(noise_multiplier=1.0)
@@ -406,13 +406,27 @@ def test_a_calibrated_mechanism_is_resolved_by_rank_zero_beside_its_other_sessio
     assert first == second
 
 
-def test_the_line_is_on_disk_before_its_release_leaves_rank_zero(tmp_path, monkeypatch):
-    handed = []
+def test_a_query_from_within_a_query_is_refused_on_every_rank_and_they_go_on():
+    """Rank 0's line sees the query that asks through the gate around it."""
 
-    def noted(ranks, released):
+    def work(rank, group):
+        oracle = make_oracle(rank, group)
+        engine, oracle.source.engine = oracle.source.engine, lambda *args, **settings: ask(oracle)
+        with pytest.raises((RuntimeError, RankError), match=("from within one", "another rank failed")[rank]):
+            ask(oracle)
+        oracle.source.engine = engine
+        return len(trained(oracle)[0]) / QUERIES, oracle.remaining_queries
+
+    assert results(run_ranks(2, work)) == [(5.0, 0)] * 2
+
+
+def test_the_line_is_on_disk_before_its_release_leaves_rank_zero(tmp_path, monkeypatch):
+    handed, send = [], LeaderGate._send
+
+    def noted(self, released):
         lines = (tmp_path / "ledger.jsonl").read_text().splitlines()
         handed.append((any('"query"' in one for one in lines[-1:]), flushed[-1] == len(lines)))
-        following.hand_out(ranks, released)
+        send(self, released)
 
     flushed = []
 
@@ -430,7 +444,7 @@ def test_the_line_is_on_disk_before_its_release_leaves_rank_zero(tmp_path, monke
         if ledger is not None:
             ledger.close()
 
-    monkeypatch.setattr(line, "hand_out", noted)
+    monkeypatch.setattr(LeaderGate, "_send", noted)
     results(run_ranks(2, work))
     assert handed == [(True, True)] * 3
 

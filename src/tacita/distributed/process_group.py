@@ -1,6 +1,7 @@
 """The ranks of a process group, which compute the sums of one query together.
 
-Place: the engines add up their sums here, and an oracle's line tells the other ranks what rank 0 drew and released.
+Place: gradients.processes -> [distributed.process_group] -> distributed.gates. The engines add up their sums here, and
+an oracle's gate sends the other ranks what rank 0 drew and released.
 Proof: docs/derivations/process-group.md.
 
 Rank 0 alone draws, pays and adds noise; the others compute sums of their rows. Each exchange begins with a *status*
@@ -21,6 +22,7 @@ from cryptography.hazmat.primitives.poly1305 import Poly1305
 from torch import Tensor
 
 from tacita.errors import BudgetExceededError, RankError
+from tacita.gradients.processes import Processes
 
 T = TypeVar("T")
 
@@ -39,65 +41,49 @@ _DIFFERS = {
 }
 
 
-class Ranks:
-    """The ranks of a process group; without a group, one rank that has no other to wait for.
+class Ranks(Processes):
+    """The ranks of a process group.
 
     Args:
-        group: A process group of ``torch.distributed``, such as ``torch.distributed.group.WORLD``; ``None`` for one
-            process.
+        group: A process group of ``torch.distributed``, such as ``torch.distributed.group.WORLD``.
         device: Where this rank's parameters are.
 
     Attributes:
         rank: This process's number in the group.
         size: The number of ranks.
-        group: The process group; ``None`` if there is none.
+        group: The process group.
 
     Raises:
         ValueError: ``group`` is no process group, or this process is not in it.
     """
 
-    def __init__(self, group: Any = None, device: torch.device | None = None) -> None:
+    def __init__(self, group: Any, device: torch.device | None = None) -> None:
         self.group, self._lost, self._added = group, False, False
         self._amid = False  # whether the other ranks wait for the rest of a step that began
         self._known = 0  # number of exceptions that all ranks were told
-        if group is None:
-            self.rank, self.size = 0, 1
-            return
         if not (hasattr(group, "allreduce") and callable(getattr(group, "rank", None))):
             raise ValueError(
                 "process_group must be None, or a process group of torch.distributed that this process is in, such as "
                 "torch.distributed.group.WORLD after init_process_group."
             )
         self.rank, self.size = int(group.rank()), int(group.size())
+        self.leads = self.rank == 0
         self._device = torch.device("cpu") if _takes_cpu(group) else device or torch.device("cpu")
-
-    @classmethod
-    def of(cls, group: Any, device: torch.device) -> "Ranks":
-        """Return the ranks of a process group, or ``group`` itself if it is one already."""
-        return group if isinstance(group, Ranks) else cls(group, device)
 
     def __repr__(self) -> str:
         return f"Ranks(rank={self.rank}, size={self.size})"
 
-    @property
-    def leads(self) -> bool:
-        """Whether this rank draws, pays and adds noise."""
-        return self.rank == 0
-
     def share(self, rows: np.ndarray) -> np.ndarray:
         """Return this rank's rows of a batch: every ``size``-th one, from the ``rank``-th on."""
-        return rows[self.rank :: self.size]
+        return np.asarray(rows)[self.rank :: self.size]
 
     def number(self, chunk: int) -> int:
         """Return the number of this rank's ``chunk`` among those of all ranks, which seeds what the model draws."""
         return chunk * self.size + self.rank
 
     @contextmanager
-    def together(self) -> Iterator[None]:
+    def fail_together(self) -> Iterator[None]:
         """Make an exception of one rank, anywhere in the block, an error of all ranks at their next exchange."""
-        if self.size == 1:
-            yield
-            return
         known = self._known
         try:
             yield
@@ -109,21 +95,18 @@ class Ranks:
                     self._status("", code=NO_BUDGET if isinstance(error, BudgetExceededError) else FAILED)
             raise
 
-    def agree(self, what: str, own: bytes) -> None:
+    def check_equal(self, what: str, own: bytes) -> None:
         """Raise :class:`RankError` on every rank unless all ranks have the same ``own``.
 
         Args:
             what: ``"settings"``, ``"records"``, ``"model"`` or ``"updates"``.
             own: What must be equal; only its hash is exchanged.
         """
-        if self.size > 1:
-            self._exchange(what, what=what, own=own)
-            self._amid = False
+        self._exchange(what, what=what, own=own)
+        self._amid = False
 
     def at_once(self, what: str, own: bytes, collective: Callable[[], T]) -> T:
         """Return what a collective of the caller's own returns, once all ranks are there with the same ``own``."""
-        if self.size == 1:
-            return collective()
         self._exchange(what, what=what, own=own)
         with self._or_lost():
             found = collective()
@@ -135,8 +118,6 @@ class Ranks:
 
         Whole numbers (int64) are added exactly. Others are rounded once for each rank, in the wider dtype of the ranks.
         """
-        if self.size == 1:
-            return [dict(one) for one in values]
         self._added = True
         named = [(name, one[name]) for one in values for name in sorted(one)]  # engines differ in their order
         shapes, flat = [(name, *tensor.shape) for name, tensor in named], [tensor for _, tensor in named]
@@ -158,7 +139,7 @@ class Ranks:
                 "must take sums from engine.weighted_sums, or hand its own to engine.over_ranks."
             )
 
-    def told(
+    def broadcast(
         self, step: str, message: Mapping[str, Any] | None, data: bytes = b"", *, what: str = "", own: bytes = b""
     ) -> tuple[dict[str, Any], bytes]:
         """Return rank 0's ``message`` and ``data`` on every rank; the other ranks pass ``None``.
@@ -167,10 +148,8 @@ class Ranks:
             step: Which step of the query this is; it must be the same on all ranks.
             message: Plain settings, which JSON can hold.
             data: More bytes.
-            what, own: As in :meth:`agree`, checked before anything is told.
+            what, own: As in :meth:`check_equal`, checked before anything is sent.
         """
-        if self.size == 1:
-            return dict(message or {}), data
         head = json.dumps(message).encode() if self.leads else b""
         payload = len(head).to_bytes(8, "big") + head + data if self.leads else b""
         length = self._exchange(step, what=what, own=own, length=len(payload))
@@ -184,11 +163,9 @@ class Ranks:
         end = 8 + int.from_bytes(found[:8], "big")
         return json.loads(found[8:end]), found[end:]
 
-    def handed_out(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+    def broadcast_tensors(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Return rank 0's tensors on every rank; the others pass tensors of the same shapes and dtypes."""
-        if self.size == 1:
-            return list(tensors)
-        self._exchange("handed out")
+        self._exchange("tensors")
         found = self._sent(tensors, dist.broadcast, group_src=0)
         self._amid = False
         return found
@@ -259,9 +236,6 @@ class Ranks:
                 "the ranks have lost each other: a process died, the network failed, or one waited too long. End all "
                 "of them, and resume the run; a query whose line the ledger has stays paid for."
             ) from error
-
-
-ALONE = Ranks()
 
 
 def tensors_digest(tensors: Iterable[tuple[str, Tensor | np.ndarray]]) -> bytes:

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+from tacita.distributed.process_group import Ranks, tensors_digest
 from tacita.errors import BudgetExceededError, RankError
 from tacita.gradients import NetworkSource
-from tacita.gradients.process_group import ALONE, Ranks, tensors_digest
-from tests.oracles.ranks import results, run_ranks
+from tacita.gradients.processes import ALONE
+from tests.distributed.ranks import results, run_ranks
 
 
 def on_ranks(size, work):
@@ -19,10 +20,10 @@ def on_ranks(size, work):
 
 def test_without_a_group_there_is_one_rank_and_nothing_is_exchanged():
     rows = np.arange(5)
-    assert (ALONE.rank, ALONE.size, ALONE.leads) == (0, 1, True)
+    assert (ALONE.size, ALONE.leads) == (1, True)
     assert ALONE.share(rows).tolist() == rows.tolist()
     assert [ALONE.number(chunk) for chunk in range(3)] == [0, 1, 2]
-    assert ALONE.told("step", {"a": 1}, b"data") == ({"a": 1}, b"data")
+    assert ALONE.broadcast("step", {"a": 1}, b"data") == ({"a": 1}, b"data")
 
 
 @pytest.mark.parametrize("group", [object(), True, "gloo", -100])
@@ -68,21 +69,21 @@ def test_tensors_that_share_memory_are_added_up_once_each():
 
 def test_rank_zero_tells_plain_settings_and_bytes():
     def work(ranks):
-        return ranks.told("step", {"n": 3, "x": [0.1]} if ranks.leads else None, b"\0data" if ranks.leads else b"")
+        return ranks.broadcast("step", {"n": 3, "x": [0.1]} if ranks.leads else None, b"\0data" if ranks.leads else b"")
 
     assert results(on_ranks(3, work)) == [({"n": 3, "x": [0.1]}, b"\0data")] * 3
 
 
 def test_ranks_that_differ_all_hear_of_it():
-    found = on_ranks(3, lambda ranks: ranks.agree("settings", b"same" if ranks.rank < 2 else b"other"))
+    found = on_ranks(3, lambda ranks: ranks.check_equal("settings", b"same" if ranks.rank < 2 else b"other"))
     assert all(isinstance(error, RankError) and "different settings" in str(error) for error in found)
-    assert results(on_ranks(3, lambda ranks: ranks.agree("settings", b"same"))) == [None] * 3
+    assert results(on_ranks(3, lambda ranks: ranks.check_equal("settings", b"same"))) == [None] * 3
 
 
 def test_ranks_at_different_steps_all_hear_of_it():
     def work(ranks):
         if ranks.leads:
-            ranks.told("one step", {})
+            ranks.broadcast("one step", {})
         else:
             ranks.add_up([{"a": torch.ones(2)}])
 
@@ -101,7 +102,7 @@ def test_an_exception_on_one_rank_is_an_error_on_all_and_they_go_on(failing, kin
     def work(ranks):
         caught = None
         try:
-            with ranks.together(), ranks.together():  # the inner one tells
+            with ranks.fail_together(), ranks.fail_together():  # the inner one tells
                 if ranks.rank == failing:
                     raise kind("the secret 4711")
                 ranks.add_up([{"a": torch.ones(2)}])
@@ -117,10 +118,10 @@ def test_an_exception_on_one_rank_is_an_error_on_all_and_they_go_on(failing, kin
 
 def test_a_plan_that_is_used_up_is_the_same_error_on_every_rank():
     def work(ranks):
-        with ranks.together():
+        with ranks.fail_together():
             if ranks.leads:
                 raise BudgetExceededError("planned_queries is 3 and all are used")
-            ranks.told("step", None)
+            ranks.broadcast("step", None)
 
     assert [type(error) for error in on_ranks(3, work)] == [BudgetExceededError] * 3
 
@@ -131,7 +132,7 @@ def test_a_rank_that_is_gone_is_an_error_and_the_group_is_not_used_again():
             return None
         caught = []
         for _ in range(2):
-            with pytest.raises(RankError, match="have lost each other") as info, ranks.together():
+            with pytest.raises(RankError, match="have lost each other") as info, ranks.fail_together():
                 ranks.add_up([{"a": torch.ones(2)}])
             caught.append(str(info.value))
         return caught
@@ -187,23 +188,23 @@ def test_sums_in_another_order_of_names_are_added_up_by_name():
     assert results(on_ranks(2, work)) == [(True, [2.0, 2.0], [20.0, 20.0])] * 2
 
 
-@pytest.mark.parametrize("step", ["sums", "told", "handed out"])
+@pytest.mark.parametrize("step", ["sums", "message", "tensors"])
 def test_a_rank_that_fails_amid_a_step_never_goes_on(step, monkeypatch):
     """Its status would be added to the values that the others give: it says nothing, and the ranks are lost."""
 
     def work(ranks):
         steps = {
             "sums": lambda: ranks.add_up([{"a": torch.ones(6, dtype=torch.int64)}]),
-            "told": lambda: ranks.told("step", {"n": 1} if ranks.leads else None),
-            "handed out": lambda: ranks.handed_out([torch.ones(6, dtype=torch.int64)]),
+            "message": lambda: ranks.broadcast("step", {"n": 1} if ranks.leads else None),
+            "tensors": lambda: ranks.broadcast_tensors([torch.ones(6, dtype=torch.int64)]),
         }
         if not ranks.leads:
-            place = "_sent" if step == "handed out" else "_collective"
-            monkeypatch.setattr(ranks, place, fails if step == "handed out" else later(ranks._collective))
+            place = "_sent" if step == "tensors" else "_collective"
+            monkeypatch.setattr(ranks, place, fails if step == "tensors" else later(ranks._collective))
         raised = []
         for _ in range(2):
             try:
-                with ranks.together():
+                with ranks.fail_together():
                     steps[step]()
             except BaseException as error:
                 raised.append(type(error))
@@ -231,16 +232,16 @@ def test_an_error_while_another_is_handled_is_told_too():
 
     def work(ranks):
         try:
-            with ranks.together():
-                ranks.agree("settings", bytes([ranks.rank]))
+            with ranks.fail_together():
+                ranks.check_equal("settings", bytes([ranks.rank]))
         except RankError:
             expected = (
                 pytest.raises(RankError, match="another rank failed") if ranks.leads else pytest.raises(ValueError)
             )
-            with expected, ranks.together():
+            with expected, ranks.fail_together():
                 if not ranks.leads:
                     raise ValueError("on this rank alone")  # noqa: B904 - as a user's handler may
-                ranks.agree("settings", b"")
+                ranks.check_equal("settings", b"")
         return True
 
     assert results(on_ranks(2, work)) == [True, True]
