@@ -5,7 +5,7 @@ the model's own randomness, and takes care of the empty batch. Everything here i
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from tacita.gradients.engine import Engine, Groups, Rule, Shapes, Sums
 from tacita.gradients.functional import LossFn
-from tacita.gradients.processes import ALONE, Processes
 from tacita.gradients.retention import RemembersError
 from tacita.gradients.seeds import derived_seed, seeded
 from tacita.gradients.weighted_sums import group_norms, weight_arrays, weighted_sum, wide
@@ -61,10 +60,7 @@ class ChunkedEngine(Engine):
 
     Attributes:
         refused: Why a pass was refused because something of a record was kept; shared by the engines of a source.
-        ranks: The processes that share the batch; ``chunks`` and ``labels`` are of this one's rows.
     """
-
-    ranks: Processes = ALONE
 
     def __init__(
         self,
@@ -140,9 +136,6 @@ class ChunkedEngine(Engine):
                 labels = (self._labels if isinstance(self._labels, Tensor) else self.labels)[place : place + chunk.size]
             yield replace(chunk, labels=labels)
             place += chunk.size
-
-    def over_ranks(self, values: Sequence[Mapping[str, Tensor]]) -> list[dict[str, Tensor]]:
-        return self.ranks.add_up(values)
 
     def _chunk_sums(self, chunk: Chunk, rule: Rule, groups: Groups) -> tuple[list[dict[str, Tensor]], Tensor]:
         """Return, for each weight array, the weighted sums by name, (*param), float32 or better; and the norms.
