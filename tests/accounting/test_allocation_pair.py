@@ -1,7 +1,9 @@
 """Random allocation: what was computed elsewhere, quadrature, every adaptive attacker, and the edges."""
 
 import math
+from functools import partial
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -215,3 +217,17 @@ def test_a_line_of_an_older_ledger_keeps_its_charge():
     assert law == acc.DisjointLaw(own_coin=True)
     assert event(law).guarantee(10).mu == 1.0
     assert acc.SamplingLaw.from_dict(acc.DisjointLaw(own_coin=True, num_batches=4).to_dict()).batches == 4
+
+
+@pytest.mark.parametrize("cell", [(10, 1, 1), (10, 5, 4), (100, 5, 8)])
+def test_the_table_of_defaults_is_what_calibration_finds(cell):
+    """A cell: batches an epoch, epochs, epsilon; the noise of assigned batches over that of Poisson batches."""
+    batches, epochs, target = cell
+    text = (Path(__file__).parents[2] / "docs" / "defaults.md").read_text()
+    row = next(line for line in text.splitlines() if line.startswith(f"| {batches} | {epochs} | 0."))
+    printed = float(row.split("|")[3 + [0.5, 1, 2, 4, 8].index(target)])
+    assigned, poisson = (
+        acc.calibrate(partial(event, law), "add_or_remove_one", target, DELTA, queries=batches * epochs)
+        for law in (epochs_of(batches), acc.PoissonLaw(1 / batches))
+    )
+    assert assigned / poisson == pytest.approx(printed, rel=2e-3)
