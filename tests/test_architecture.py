@@ -51,7 +51,7 @@ FLOORS = (
     {"__main__"},
 )
 LEVEL = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}
-MOST_LINES, MOST_FILES = 15_850, 161  # that importing an oracle and its statement may bring
+MOST_LINES, MOST_FILES = 15_440, 159  # that importing an oracle and its statement may bring
 FACE = ""  # tacita/__init__.py re-exports every room: it is for users, above all of them
 
 
@@ -120,6 +120,18 @@ def test_one_oracle_and_its_statement_bring_no_more_than_they_do():
     assert len(files) <= MOST_FILES
     rooms = {room_of(dotted(one.path)) for one in files}
     assert not rooms & (SYSTEMS | {"distributed", "testing", "runs", "training", "tables", "linear_model", "cli"})
+
+
+def test_only_a_process_group_brings_in_the_other_ranks():
+    """The one way to them is ``gradients.processes``, which imports them when it is given more than one process."""
+    sources = [path for path in modules() if room_of(dotted(path)) != "distributed"]
+    found = {
+        dotted(path)
+        for path in sources
+        for _, name in imports(path.read_text(), dotted(path), path.stem == "__init__")
+        if room_of(name) == "distributed"
+    }
+    assert not found
 
 
 def imported_modules(source: str, module: str, is_package: bool, known: Iterable[str]) -> set[str]:

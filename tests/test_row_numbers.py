@@ -88,6 +88,7 @@ def test_what_a_caller_makes_is_read_and_checked():
 SAMPLERS = [
     tacita.FullBatchSampler(num_records=ROWS),
     tacita.PoissonSampler(sample_rate=0.3, num_records=ROWS),
+    tacita.PoissonSampler(sample_rate=0.3, num_records=ROWS, max_batch_size=11),
     tacita.UnitPoissonSampler(sample_rate=0.3, num_records=ROWS, max_rows_per_unit=1),
     tacita.FixedSizeSampler(batch_size=30, num_records=ROWS),
     *(tacita.DisjointSampler(num_batches=7, num_records=ROWS, assignment=by) for by in ("coin", "index")),
@@ -111,6 +112,7 @@ def test_a_batch_is_the_same_rows_as_a_draw(sampler, many, monkeypatch):
     assert [np.asarray(rows).tolist() for rows in by_block] == again
     assert [rows.tolist() for rows in drawn(sampler, "draw")] == again
     large = not isinstance(sampler, tacita.FixedSizeSampler) and getattr(sampler, "assignment", "") != "permutation"
+    large &= getattr(sampler, "max_batch_size", None) is None
     assert all(isinstance(rows, RowNumbers) == large for rows in by_block)
 
 

@@ -1,7 +1,7 @@
 """Errors: what a user may catch.
 
 Place: the ground; imports nothing. Settings raise ``ValueError`` where they are built; the classes here are for the
-rest. No message carries a value computed from data.
+rest. No message carries a value computed from data, except releases, which have noise.
 """
 
 

@@ -90,6 +90,7 @@ class Events:
         relation, blocks = "add_or_remove_one", {"max_contribution": (1.0, 0.5), "noise_std": (2.0, 3.0)}
         return [
             cls.poisson(0.02, 1.1, "replace_one"),
+            acc.GaussianSumEvent(relation="zero_out_one", sampling=acc.TruncatedPoissonLaw(0.1, 15, 100), **blocks),
             cls.full(1.5, "zero_out_one"),
             cls.fixed(2.0),
             acc.GaussianSumEvent(sampling=acc.DisjointLaw(own_coin=True), relation=relation, **blocks),

@@ -1,13 +1,16 @@
 """Random allocation: what was computed elsewhere, quadrature, every adaptive attacker, and the edges."""
 
 import math
+from functools import partial
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy.special import ndtr
 
 from tacita import accounting as acc
+from tacita.accounting import _allocation_pair
 from tacita.accounting._allocation_pair import LARGEST_RATIO, AllocationPair
 from tacita.accounting._pld_accountant import EpsilonAt, _larger, directions
 
@@ -22,7 +25,8 @@ def one_way(batches, ratio, epochs=1, *, seen=None, swapped=False):
 
 def of_law(batches, ratio, eps, *, swapped, seen=None):
     """Return delta of one epoch in one direction, straight from the law of losses."""
-    law = AllocationPair(batches, ratio, seen or batches).law(0.002, 1e-14, swapped=swapped)
+    pair = AllocationPair(batches, ratio, seen or batches)
+    law = pair.law(0.002, pair.reach(1e-14, swapped=swapped), swapped=swapped)
     assert law.masses.sum() + law.infinity >= 1 - 1e-15
     return float(law.masses @ np.maximum(0.0, -np.expm1(eps - law.losses))) + law.infinity
 
@@ -180,9 +184,10 @@ def test_both_directions_are_composed_each_with_itself():
 
 
 @pytest.mark.parametrize("swapped", [False, True])
-def test_what_is_left_out_counts_as_infinite_loss(swapped):
+def test_what_is_left_out_counts_as_infinite_loss(swapped, monkeypatch):
     """At a tail of 1e-6, the chance of losses that no float of the law holds."""
-    law = AllocationPair(10, 1.0, 10).law(0.01, 1e-6, swapped=swapped)
+    monkeypatch.setattr(_allocation_pair, "LEFT_OUT", 1e-6)
+    law = AllocationPair(10, 1.0, 10).law(0.01, (-30.0, 30.0), swapped=swapped)
     assert 1e-9 < law.infinity < 2e-5
     assert law.masses.sum() + law.infinity >= 1
 
@@ -212,3 +217,17 @@ def test_a_line_of_an_older_ledger_keeps_its_charge():
     assert law == acc.DisjointLaw(own_coin=True)
     assert event(law).guarantee(10).mu == 1.0
     assert acc.SamplingLaw.from_dict(acc.DisjointLaw(own_coin=True, num_batches=4).to_dict()).batches == 4
+
+
+@pytest.mark.parametrize("cell", [(10, 1, 1), (10, 5, 4), (100, 5, 8)])
+def test_the_table_of_defaults_is_what_calibration_finds(cell):
+    """A cell: batches an epoch, epochs, epsilon; the noise of assigned batches over that of Poisson batches."""
+    batches, epochs, target = cell
+    text = (Path(__file__).parents[2] / "docs" / "defaults.md").read_text()
+    row = next(line for line in text.splitlines() if line.startswith(f"| {batches} | {epochs} | 0."))
+    printed = float(row.split("|")[3 + [0.5, 1, 2, 4, 8].index(target)])
+    assigned, poisson = (
+        acc.calibrate(partial(event, law), "add_or_remove_one", target, DELTA, queries=batches * epochs)
+        for law in (epochs_of(batches), acc.PoissonLaw(1 / batches))
+    )
+    assert assigned / poisson == pytest.approx(printed, rel=2e-3)

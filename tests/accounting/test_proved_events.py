@@ -15,6 +15,7 @@ from tests.accounting.events.feedback import BATCH, RATE, session_epsilon
 ALL = set(acc.RELATIONS)
 PROVED = [  # law, relations, queries of 30 that a record can be in (None: sampling amplifies)
     (acc.PoissonLaw(0.02), ALL, None),
+    (acc.TruncatedPoissonLaw(0.02, 5, 100), ALL, None),
     (acc.FullBatchLaw(), ALL, 30),
     (acc.FixedSizeLaw(10, 100), {"replace_one"}, None),
     (acc.DisjointLaw(own_coin=True, num_batches=30), ALL, 1),
@@ -127,6 +128,7 @@ def test_each_cell_has_an_event_and_each_refusal_none():
         law.words: law
         for law in (
             acc.PoissonLaw(0.5),
+            acc.TruncatedPoissonLaw(0.5, 1, 2),
             acc.FullBatchLaw(),
             acc.FixedSizeLaw(1, 2),
             acc.DisjointLaw(own_coin=True),

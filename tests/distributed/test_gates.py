@@ -406,6 +406,20 @@ def test_a_calibrated_mechanism_is_resolved_by_rank_zero_beside_its_other_sessio
     assert first == second
 
 
+def test_a_query_from_within_a_query_is_refused_on_every_rank_and_they_go_on():
+    """Rank 0's line sees the query that asks through the gate around it."""
+
+    def work(rank, group):
+        oracle = make_oracle(rank, group)
+        engine, oracle.source.engine = oracle.source.engine, lambda *args, **settings: ask(oracle)
+        with pytest.raises((RuntimeError, RankError), match=("from within one", "another rank failed")[rank]):
+            ask(oracle)
+        oracle.source.engine = engine
+        return len(trained(oracle)[0]) / QUERIES, oracle.remaining_queries
+
+    assert results(run_ranks(2, work)) == [(5.0, 0)] * 2
+
+
 def test_the_line_is_on_disk_before_its_release_leaves_rank_zero(tmp_path, monkeypatch):
     handed, send = [], LeaderGate._send
 

@@ -27,7 +27,7 @@ SECTIONS = {
     "Clipping and sensitivity": range(20, 34),
     "Noise, randomness, state": range(34, 53),
     "Found in tacita": range(53, 81),
-    "Found later, in tacita and elsewhere": range(81, 101),
+    "Found later, in tacita and elsewhere": range(81, 102),
 }
 
 PITFALLS = [
@@ -420,5 +420,11 @@ PITFALLS = [
         "within, or another relation, charged too little",
         "the law says whose batches are secret, and under which relations; a sampler's own coins are held to their "
         "law, and an attacker knows them wherever the claim does not need them",
+    ),
+    Pitfall(
+        101,
+        "a largest batch charged as Poisson sampling without one, or for a number of records that nobody stated",
+        "a record that takes the place of another moves the sum by 2C: the event mixes both pairs, and states how many "
+        "records there may be",
     ),
 ]

@@ -1,6 +1,6 @@
 """Bugs of several ranks: who draws, who pays, who adds noise, and what is added up."""
 
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
 import torch
@@ -156,6 +156,17 @@ def handed_out_before_the_line_is_on_disk():
             self.session.flush = flush
 
     put(LeaderGate, "noisy", noisy)
+
+
+@bug(caught_by=[GATES + "test_a_query_from_within_a_query_is_refused_on_every_rank_and_they_go_on"])
+def the_gate_hides_who_asks():
+    """Rank 0's line takes the gate around it for the query that is under way, and serves one from within it."""
+
+    def turn(self):
+        with self._line.turn():
+            yield
+
+    LeaderGate.turn = contextmanager(turn)
 
 
 @bug(11, caught_by=[GATES + "test_only_rank_zero_has_a_ledger_and_a_session"])

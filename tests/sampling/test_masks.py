@@ -4,6 +4,7 @@ Three rows and a few queries, so that every outcome of a session can be listed w
 """
 
 import itertools
+import math
 from collections import Counter
 
 import numpy as np
@@ -52,10 +53,29 @@ def two_epochs(one_epoch):
     return [first + second for first, second in itertools.product(one_epoch, repeat=2)]
 
 
+def truncated(rate, size, queries):
+    """Of the rows that come up, a uniform subset of at most ``size`` stays."""
+    one = Counter()
+    for count in range(ROWS + 1):
+        for drawn in itertools.combinations(range(ROWS), count):
+            kept = list(itertools.combinations(drawn, min(size, count)))
+            for batch in kept:
+                row = tuple(row in batch for row in range(ROWS))
+                one[row] += rate**count * (1 - rate) ** (ROWS - count) / len(kept)
+    for session in itertools.product(one, repeat=queries):
+        yield tuple(itertools.chain(*session)), math.prod(one[row] for row in session)
+
+
 COINS = in_batches(itertools.product(range(2), repeat=ROWS), 2)
 ORDERS = in_batches([[place * 2 // ROWS for place in order] for order in itertools.permutations(range(ROWS))], 2)
 CASES = {
     "poisson": (PoissonSampler(sample_rate=0.4, num_records=10), 2, dict(independent(0.4, 2))),
+    "truncated": (PoissonSampler(sample_rate=0.6, num_records=9, max_batch_size=1), 2, dict(truncated(0.6, 1, 2))),
+    "truncated at two": (
+        PoissonSampler(sample_rate=0.8, num_records=9, max_batch_size=2),
+        2,
+        dict(truncated(0.8, 2, 2)),
+    ),
     "units": (UnitPoissonSampler(sample_rate=0.4, num_records=9, max_rows_per_unit=2), 2, dict(independent(0.4, 2))),
     "full batch": (FullBatchSampler(num_records=9), 2, {(True,) * 6: 1.0}),
     "fixed size": (FixedSizeSampler(batch_size=2, num_records=ROWS), 2, dict(uniform(subsets(2, 2)))),

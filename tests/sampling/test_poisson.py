@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from tacita.sampling import PoissonSampler, UnitPoissonSampler
+from tacita.sampling import PoissonSampler, UnitPoissonSampler, poisson
 
 ROWS, QUERIES, RATE = 40, 20_000, 0.1
 SAMPLER = PoissonSampler(sample_rate=RATE, num_records=1000)  # the number of rows is not the declared one
@@ -119,3 +119,37 @@ def test_coins_thrown_a_few_at_once_are_the_same_coins(monkeypatch, thrown):
     monkeypatch.setattr("tacita._row_numbers.BLOCK", thrown)
     assert sampler.draw(0, coins, 100).tolist() == whole.tolist()
     assert len(sampler.draw(0, coins, 0)) == 0
+
+
+# -- At most so many rows.
+
+
+@pytest.mark.parametrize("rate", [0.3, 1.0])
+@pytest.mark.parametrize("size", [1, 11, 12, 40])
+def test_the_rows_with_the_smallest_words_stay(coins, rate, size):
+    limited = PoissonSampler(sample_rate=rate, num_records=1000, max_batch_size=size)
+    full = 0
+    for query in range(30):
+        words = coins().for_query(query).words(ROWS)
+        drawn = [row for row in range(ROWS) if int(words[row]) < int(rate * 2**64)]
+        assert limited.draw(query, coins(), ROWS).tolist() == sorted(sorted(drawn, key=lambda row: words[row])[:size])
+        full += len(drawn) > size
+    assert full > 0 or size == 40
+    assert len(limited.draw(0, coins(), 0)) == 0
+
+
+def test_of_equal_words_the_first_rows_stay():
+    words = np.array([[5, 3, 3, 3], [1, 1, 1, 1]], dtype=np.uint64)
+    assert poisson._smallest(words, 2).tolist() == [[False, True, True, False], [True, True, False, False]]
+    assert poisson._smallest(words[0], 9).all()
+
+
+def test_a_limit_is_a_setting_like_any_other_and_none_is_not_shown():
+    plain, limited = (PoissonSampler(sample_rate=0.1, num_records=99, max_batch_size=size) for size in (None, 20))
+    assert repr(plain) == "PoissonSampler(sample_rate=0.1, num_records=99)"
+    assert repr(limited) == "PoissonSampler(sample_rate=0.1, num_records=99, max_batch_size=20)"
+    assert plain != limited
+    assert limited.expected_batch_size == plain.expected_batch_size
+    for wrong in (0, -1, 2.5, True):
+        with pytest.raises(ValueError, match="max_batch_size must be"):
+            PoissonSampler(sample_rate=0.1, num_records=99, max_batch_size=wrong)

@@ -72,10 +72,13 @@ def test_columns_and_target_are_two_blocks_of_one_query(table_of, relation, afte
 
 def test_the_query_of_rows_and_task_moves_one_bin(table_of):
     schema = Schema(target=Target(column="b"))
-    before = task_counts(table_of("a,b", "1,x"), schema)
-    for line in ("1,", "1,y", "1,7", "1,7.5", "1,1e300", "1,-5"):
-        moved = task_counts(table_of("a,b", "1,x", line), schema) - before
-        assert sorted(moved.tolist()) == [0, 0, 0, 1]
+    known = Schema(target=Target(column="b", classes=("y", 7)))
+    for declared, unreadable in ((schema, True), (known, True), (schema, False)):
+        before = task_counts(table_of("a,b", "1,x"), declared, unreadable=unreadable)
+        for line in ("1,", "1,y", "1,7", "1,7.5", "1,1e300", "1,-5", " ", "1", "1,2,3", '1,"2'):
+            moved = task_counts(table_of("a,b", "1,x", line), declared, unreadable=unreadable) - before
+            wide = line in (" ", "1", "1,2,3")
+            assert sorted(moved.tolist()) == [0, 0, 0, 0, 1 if unreadable or not wide else 0]
     assert plan().rows_event().query_mu == pytest.approx(1 / plan().rows_noise_std())
 
 

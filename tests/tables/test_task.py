@@ -13,7 +13,7 @@ SCHEMA = Schema(target=Target(column="y"))
 def found(table_of, cells, seeds=(0,), noise=NOISE):
     """What is read with the noise of each seed; the table is counted once."""
     counts = task_counts(table_of("x,y", *(f"1,{cell}" for cell in cells)), SCHEMA).numpy()
-    draws = (np.random.default_rng(seed).standard_normal(4) for seed in seeds)
+    draws = (np.random.default_rng(seed).standard_normal(5) for seed in seeds)
     return [read_task(np.rint(counts + noise * draw), noise) for draw in draws]
 
 

@@ -338,7 +338,7 @@ HOSTILE = {
     "one row": ["1.0,2,red,p1,yes"],
     "one class": [f"{i / 7},{i},red,p{i},yes" for i in range(300)],
     "all missing": [",,,,"] * 50,
-    "all of the wrong width": ["1,2", "1,2,3,4,5,6,7"] * 50,
+    "half of the wrong width": ["1,2", "1.0,2,red,p1,yes"] * 50,
     "constant": ["1.0,2,red,p1,yes"] * 300,
     "overflow": ["1e999,-1e999,red,p1,yes"] * 100,
     "huge and tiny": ["1e308,-1e308,red,p1,yes", "1e-308,5e-324,blue,p1,no"] * 200,

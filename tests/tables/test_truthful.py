@@ -10,7 +10,7 @@ import tacita
 from tacita.random import Randomness
 from tacita.tables import check_run, train_table
 from tacita.tables.dry_run import plan_in_words, what_survives
-from tacita.tables.plan import TablePlan
+from tacita.tables.plan import TablePlan, noise_stds
 from tacita.tables.source import declared_schema, open_source
 from tacita.tables.table_statement import UNKNOWN
 from tacita.tables.table_task import TableTask
@@ -147,7 +147,10 @@ def test_a_dry_run_prints_the_plan_that_is_registered(settings, table, tacita_co
     assert not Path("run").exists()
     assert tacita_command("train", "table.csv", *flags, "--output", "run").code == 0
     for session in tacita.Ledger.load("run/ledger.jsonl").sessions:
-        assert f"{session.id}: {session.event.describe()}" in dry.out
+        noise = " and ".join(f"{value:.3g}" for value in noise_stds(session.event))
+        assert f"noise of {noise} " in dry.out
+    for jargon in ("mu^2", "max_contribution", "noise_std", "Poisson", "query", "-1:"):
+        assert jargon not in dry.out
 
 
 def test_balanced_weights_are_public_and_at_most_one(settings, write, monkeypatch) -> None:

@@ -6,7 +6,15 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from tacita.accounting import DisjointLaw, FixedSizeLaw, FullBatchLaw, PoissonLaw, SamplingLaw, ShuffledEpochsLaw
+from tacita.accounting import (
+    DisjointLaw,
+    FixedSizeLaw,
+    FullBatchLaw,
+    PoissonLaw,
+    SamplingLaw,
+    ShuffledEpochsLaw,
+    TruncatedPoissonLaw,
+)
 from tacita.sampling import Sampler
 from tacita.testing import check_sampler
 from tests.sampling.test_sampler import CASES
@@ -98,6 +106,50 @@ def test_one_bug_is_seen(bug, message):
 def test_another_law_than_the_one_that_is_stated_is_seen(settings, message):
     with pytest.raises(AssertionError, match=message):
         check_sampler(OneBug(**settings))
+
+
+@dataclass(frozen=True, kw_only=True)
+class AtMost(Sampler):
+    """Poisson sampling with a largest batch, by hand, with at most one bug."""
+
+    bug: str = ""
+    num_records: int = ROWS
+    sample_rate: float = 0.5
+    requires_public_count: bool = False
+
+    @property
+    def law(self):
+        return TruncatedPoissonLaw(self.sample_rate, 3, self.num_records)
+
+    def draw(self, query, coins, num_rows):
+        self._check_draw(query, num_rows)
+        words = coins.for_query(query).words(num_rows)
+        rows = np.flatnonzero(words < np.uint64(2**63))
+        if self.bug == "no limit" or len(rows) <= 3:
+            return rows
+        if self.bug == "none at all":
+            return rows[:0]
+        if self.bug == "by position":
+            return rows[:3]
+        return np.sort(rows[np.argsort(words[rows])[: 2 if self.bug == "one too few" else 3]])
+
+
+def test_a_largest_batch_keeps_the_contract():
+    check_sampler(AtMost())
+
+
+@pytest.mark.parametrize(
+    ("bug", "message"),
+    [
+        ("no limit", "more than 3 rows"),
+        ("none at all", "one row less|does not draw by the law"),
+        ("by position", "does not draw by the law"),
+        ("one too few", "one row less|does not draw by the law"),
+    ],
+)
+def test_another_cut_at_the_largest_batch_is_seen(bug, message):
+    with pytest.raises(AssertionError, match=message):
+        check_sampler(AtMost(bug=bug))
 
 
 @dataclass(frozen=True, kw_only=True)

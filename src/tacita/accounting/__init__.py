@@ -2,7 +2,7 @@
 
 from tacita.accounting.accountant import Bound, delta, epsilon
 from tacita.accounting.attack_accuracy import attack_accuracy
-from tacita.accounting.calibration import calibrate
+from tacita.accounting.calibration import calibrate, least_max_batch_size
 from tacita.accounting.curve import PrivacyCurve, curve_accuracy, privacy_curve
 from tacita.accounting.events.composed import ComposedEvent, InterleavedEvent, WorstOfEvent
 from tacita.accounting.events.counts import (
@@ -42,6 +42,7 @@ from tacita.accounting.sampling_laws import (
     PoissonUnitLaw,
     SamplingLaw,
     ShuffledEpochsLaw,
+    TruncatedPoissonLaw,
 )
 
 __all__ = [
@@ -83,6 +84,7 @@ __all__ = [
     "ShuffledEpochsLaw",
     "Spend",
     "StableCountsEvent",
+    "TruncatedPoissonLaw",
     "WorstOfEvent",
     "ZCDPEvent",
     "attack_accuracy",
@@ -98,6 +100,7 @@ __all__ = [
     "gaussian_mu",
     "gaussian_sum_event",
     "hardening",
+    "least_max_batch_size",
     "moved",
     "privacy_curve",
     "stable_failure_probability",

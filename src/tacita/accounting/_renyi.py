@@ -12,7 +12,7 @@ import numpy as np
 
 from tacita.accounting._renyi_grid import Mixture, log_integrand, steps, windows
 
-__all__ = ["Mixture", "log_moments", "renyi_divergences"]
+__all__ = ["Mixture", "log_moments", "mixed_divergences", "renyi_divergences"]
 
 ROUNDED_UP = 1e-9
 ROUNDING = 2.0**-49  # of one exponent, relative to the numbers it is made of
@@ -31,6 +31,18 @@ def renyi_divergences(upper: Mixture, lower: Mixture, orders: tuple[float, ...])
     r"""Divergences of ``upper`` from ``lower``: :math:`\frac{1}{a-1} \log \int p^a q^{1-a}` for each order a > 1."""
     a = np.asarray(orders, dtype=float)
     return log_moments(upper, lower, a) / (a - 1) * (1 + ROUNDED_UP)
+
+
+def mixed_divergences(
+    divergences: tuple[np.ndarray, np.ndarray], chances: tuple[float, float], orders: tuple[float, ...]
+) -> np.ndarray:
+    """Divergences of a pair that is one of two, of these divergences, with these chances, and shows which."""
+    a = np.asarray(orders, dtype=float) - 1
+    logs = [a * each for each in divergences]
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        excess = sum(share * np.expm1(each) for share, each in zip(chances, logs, strict=True) if share > 0)
+        large = np.logaddexp(*(np.log(share) + each for share, each in zip(chances, logs, strict=True)))
+        return np.where(np.maximum(*logs) < 1, np.log1p(excess), large) / a * (1 + ROUNDED_UP)
 
 
 def log_moments(upper: Mixture, lower: Mixture, orders: np.ndarray) -> np.ndarray:

@@ -7,9 +7,16 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from scipy.stats import binom
+
 from tacita import _validate
 from tacita.accounting.plain_data import PlainData
 from tacita.accounting.relations import NeighboringRelation
+
+ROUNDED_UP, LEAST_CHANCE = (
+    1 + 1e-9,
+    1e-300,
+)  # of a binomial tail: its rounding, and what it may be where it has no float
 
 
 class SamplingLaw(PlainData, tag="law"):
@@ -28,6 +35,10 @@ class SamplingLaw(PlainData, tag="law"):
     @abstractmethod
     def assumptions(self, relation: NeighboringRelation) -> tuple[str, ...]:
         """Return what a guarantee assumes of the batches, and the library sees to."""
+
+    def condition(self, relation: NeighboringRelation) -> str | None:
+        """Return what a guarantee assumes, and nobody enforces; ``None`` if there is nothing."""
+        return None
 
     def most_draws(self, queries: int) -> int:
         """Return how many of ``queries`` queries one record can be in."""
@@ -78,6 +89,61 @@ class PoissonLaw(SamplingLaw):
     @property
     def query_chance(self) -> float:
         return self.sample_rate
+
+
+@dataclass(frozen=True)
+class TruncatedPoissonLaw(SamplingLaw):
+    """Poisson sampling where at most ``max_batch_size`` records stay in a query: those with the smallest coins.
+
+    Attributes:
+        sample_rate: Chance that a record's coin comes up.
+        max_batch_size: Largest number of records in a query.
+        num_records: Number of records. Under add_or_remove_one, the largest that there may be: a guarantee rests on it.
+    """
+
+    sample_rate: float
+    max_batch_size: int
+    num_records: int
+    words = "Poisson sampling with a max_batch_size"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sample_rate", _validate.probability("sample_rate", self.sample_rate))
+        _validate.count("max_batch_size", self.max_batch_size)
+        _validate.count("num_records", self.num_records)
+
+    def describe(self) -> str:
+        return f"Poisson sampling, sample rate {self.sample_rate:.6g}, at most {self.max_batch_size} records a query"
+
+    def assumptions(self, relation: NeighboringRelation) -> tuple[str, ...]:
+        return (
+            "each record enters each query by an independent secret coin",
+            "of more records than a query may have, those with the smallest coins stay",
+        )
+
+    def condition(self, relation: NeighboringRelation) -> str | None:
+        return f"the data hold at most {self.num_records} records" if relation == "add_or_remove_one" else None
+
+    def full_chance(self, relation: NeighboringRelation) -> float:
+        """Return the chance that the coins of others alone fill a query, rounded up.
+
+        Under add_or_remove_one the data's neighbours may have one record more than the data.
+        """
+        others = self.num_records - (0 if relation == "add_or_remove_one" else 1)
+        if self.max_batch_size > others:
+            return 0.0
+        tail = float(binom.sf(self.max_batch_size - 1, others, self.sample_rate))
+        return min(1.0, tail * ROUNDED_UP + LEAST_CHANCE)
+
+    @property
+    def query_chance(self) -> float:
+        """The chance that a record stays in a query: of ``sample_rate``, what is not cut off."""
+        few = binom.cdf(self.max_batch_size - 2, self.num_records - 1, self.sample_rate)
+        many = binom.sf(self.max_batch_size - 1, self.num_records, self.sample_rate)
+        return float(self.sample_rate * few + self.max_batch_size / self.num_records * many)
+
+    @property
+    def absence_moves_others(self) -> bool:
+        return True  # one other record may take the place
 
 
 @dataclass(frozen=True)
@@ -265,6 +331,7 @@ class ShuffledEpochsLaw(AssignedLaw):
 # One law of each kind, for tables. Their numbers do not matter.
 EVERY_LAW: tuple[SamplingLaw, ...] = (
     PoissonLaw(0.5),
+    TruncatedPoissonLaw(0.5, 1, 2),
     FullBatchLaw(),
     FixedSizeLaw(1, 2),
     DisjointLaw(own_coin=True),

@@ -42,29 +42,25 @@ _DIFFERS = {
 
 
 class Ranks(Processes):
-    """The ranks of a process group; without a group, one rank that has no other to wait for.
+    """The ranks of a process group.
 
     Args:
-        group: A process group of ``torch.distributed``, such as ``torch.distributed.group.WORLD``; ``None`` for one
-            process.
+        group: A process group of ``torch.distributed``, such as ``torch.distributed.group.WORLD``.
         device: Where this rank's parameters are.
 
     Attributes:
         rank: This process's number in the group.
         size: The number of ranks.
-        group: The process group; ``None`` if there is none.
+        group: The process group.
 
     Raises:
         ValueError: ``group`` is no process group, or this process is not in it.
     """
 
-    def __init__(self, group: Any = None, device: torch.device | None = None) -> None:
+    def __init__(self, group: Any, device: torch.device | None = None) -> None:
         self.group, self._lost, self._added = group, False, False
         self._amid = False  # whether the other ranks wait for the rest of a step that began
         self._known = 0  # number of exceptions that all ranks were told
-        if group is None:
-            self.rank = 0
-            return
         if not (hasattr(group, "allreduce") and callable(getattr(group, "rank", None))):
             raise ValueError(
                 "process_group must be None, or a process group of torch.distributed that this process is in, such as "
@@ -88,9 +84,6 @@ class Ranks(Processes):
     @contextmanager
     def fail_together(self) -> Iterator[None]:
         """Make an exception of one rank, anywhere in the block, an error of all ranks at their next exchange."""
-        if self.size == 1:
-            yield
-            return
         known = self._known
         try:
             yield
@@ -109,14 +102,11 @@ class Ranks(Processes):
             what: ``"settings"``, ``"records"``, ``"model"`` or ``"updates"``.
             own: What must be equal; only its hash is exchanged.
         """
-        if self.size > 1:
-            self._exchange(what, what=what, own=own)
-            self._amid = False
+        self._exchange(what, what=what, own=own)
+        self._amid = False
 
     def at_once(self, what: str, own: bytes, collective: Callable[[], T]) -> T:
         """Return what a collective of the caller's own returns, once all ranks are there with the same ``own``."""
-        if self.size == 1:
-            return collective()
         self._exchange(what, what=what, own=own)
         with self._or_lost():
             found = collective()
@@ -128,8 +118,6 @@ class Ranks(Processes):
 
         Whole numbers (int64) are added exactly. Others are rounded once for each rank, in the wider dtype of the ranks.
         """
-        if self.size == 1:
-            return [dict(one) for one in values]
         self._added = True
         named = [(name, one[name]) for one in values for name in sorted(one)]  # engines differ in their order
         shapes, flat = [(name, *tensor.shape) for name, tensor in named], [tensor for _, tensor in named]
@@ -162,8 +150,6 @@ class Ranks(Processes):
             data: More bytes.
             what, own: As in :meth:`check_equal`, checked before anything is sent.
         """
-        if self.size == 1:
-            return dict(message or {}), data
         head = json.dumps(message).encode() if self.leads else b""
         payload = len(head).to_bytes(8, "big") + head + data if self.leads else b""
         length = self._exchange(step, what=what, own=own, length=len(payload))
@@ -179,8 +165,6 @@ class Ranks(Processes):
 
     def broadcast_tensors(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Return rank 0's tensors on every rank; the others pass tensors of the same shapes and dtypes."""
-        if self.size == 1:
-            return list(tensors)
         self._exchange("tensors")
         found = self._sent(tensors, dist.broadcast, group_src=0)
         self._amid = False

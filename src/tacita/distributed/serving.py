@@ -11,6 +11,7 @@ from random import Random
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from tacita.accounting import RELATIONS, NeighboringRelation
@@ -23,7 +24,7 @@ from tacita.gradients.batches import flatten
 from tacita.gradients.engine import Shapes
 from tacita.gradients.functional import LossFn
 from tacita.gradients.network_source import NetworkSource
-from tacita.gradients.processes import WholeModel, is_sharded
+from tacita.gradients.processes import ALONE, Processes, WholeModel, is_sharded
 from tacita.gradients.seeds import fresh_seed
 from tacita.mechanisms import CalibratedGaussian, Mechanism
 from tacita.oracles.gradient_oracle import Stages
@@ -45,8 +46,6 @@ class ServingRanks(Ranks):
     def stages(
         self, lead: Callable[[], Stages], plan: SessionPlan, mechanism: Mechanism | CalibratedGaussian
     ) -> Stages:
-        if self.size == 1:
-            return lead()
         check_alike(self, plan.settings(mechanism), plan)
         return self._leading(lead(), plan) if self.leads else self._working(plan, mechanism)
 
@@ -83,6 +82,21 @@ class ServingRanks(Ranks):
         elsewhere: Any = OnRankZero("ledger")
         adds_noise = resolved.on(estimator.steps(source.shapes), noise_std)
         return Stages(elsewhere, adds_noise, noise_std, gate.session, gate, gate)
+
+
+def ranks_of(group: Any, model: nn.Module) -> Processes:
+    """Return the ranks of a process group; of one process that has the whole model, that process alone.
+
+    Raises:
+        ValueError: ``group`` is no process group, or ``None`` where the model is sharded.
+    """
+    if group is None:
+        raise ValueError(
+            "process_group must be given for a model that fully_shard has sharded (its parameters are DTensors): pass "
+            "the group of its mesh, such as torch.distributed.group.WORLD."
+        )
+    ranks = ServingRanks(group, next(model.parameters(), torch.empty(0)).device)
+    return ranks if ranks.size > 1 or is_sharded(model) else ALONE
 
 
 def check_alike(ranks: Ranks, settings: Mapping[str, Any], plan: SessionPlan) -> None:

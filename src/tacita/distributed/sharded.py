@@ -63,7 +63,7 @@ class ShardedModel(WholeModel):
 
     Raises:
         UnsupportedModuleError: The model is sharded in a way that is not supported, or cannot be told from its twin.
-        ValueError: There is no process group, or the shards are not on its ranks.
+        ValueError: The shards are not on the ranks of the process group.
     """
 
     def __init__(self, model: nn.Module, loss_fn: LossFn, ranks: Ranks) -> None:
@@ -217,11 +217,6 @@ def _check_hooks(name: str, parameter: Tensor) -> None:
 
 
 def _check_shards(model: nn.Module, ranks: Ranks) -> None:
-    if ranks.group is None:
-        raise ValueError(
-            "process_group must be given for a model that fully_shard has sharded (its parameters are DTensors): pass "
-            "the group of its mesh, such as torch.distributed.group.WORLD."
-        )
     if any(is_dtensor(buffer) for buffer in model.buffers()):
         raise UnsupportedModuleError("a buffer is a DTensor, which is not supported: keep it whole on every rank.")
     for name, module in model.named_modules():

@@ -5,7 +5,7 @@ the model's own randomness, and takes care of the empty batch. Everything here i
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from tacita.gradients.engine import Engine, Groups, Rule, Shapes, Sums
 from tacita.gradients.functional import LossFn
-from tacita.gradients.processes import ALONE, Processes
 from tacita.gradients.seeds import derived_seed, seeded
 from tacita.gradients.weighted_sums import group_norms, weight_arrays, weighted_sum, wide
 
@@ -57,12 +56,7 @@ class ChunkedEngine(Engine):
         seed: Seed of the model's own randomness. Each chunk has a seed of its own (in the loop each record), and the
             global generators of torch, Python and NumPy are restored after it. Must be secret and of 256 bits wherever
             the result is released. ``None`` leaves the generators alone: the model draws from them as it always does.
-
-    Attributes:
-        ranks: The processes that share the batch; ``chunks`` and ``labels`` are of this one's rows.
     """
-
-    ranks: Processes = ALONE
 
     def __init__(
         self,
@@ -137,9 +131,6 @@ class ChunkedEngine(Engine):
                 labels = (self._labels if isinstance(self._labels, Tensor) else self.labels)[place : place + chunk.size]
             yield replace(chunk, labels=labels)
             place += chunk.size
-
-    def over_ranks(self, values: Sequence[Mapping[str, Tensor]]) -> list[dict[str, Tensor]]:
-        return self.ranks.add_up(values)
 
     def _chunk_sums(self, chunk: Chunk, rule: Rule, groups: Groups) -> tuple[list[dict[str, Tensor]], Tensor]:
         """Return, for each weight array, the weighted sums by name, (*param), float32 or better; and the norms.

@@ -43,7 +43,13 @@ class Sums:
 
 
 class Engine(ABC):
-    """The per-sample gradients of one batch at one point. They are shown as a whole only by :meth:`materialise`."""
+    """The per-sample gradients of one batch at one point. They are shown as a whole only by :meth:`materialise`.
+
+    Attributes:
+        ranks: The processes that share the batch; an engine has the rows of this one.
+    """
+
+    ranks: Processes = ALONE
 
     @property
     @abstractmethod
@@ -85,11 +91,10 @@ class Engine(ABC):
     def over_ranks(self, values: Sequence[Mapping[str, Tensor]]) -> list[dict[str, Tensor]]:
         """Add up, over the ranks of a process group, what was computed from this engine's rows.
 
-        By default there is no group. With one, an engine has only this rank's rows of the batch: its norms, labels and
-        materialised gradients are those of these rows, while ``weighted_sums`` are over all. Whoever adds up norms or
-        gradients calls this.
+        With a group, norms, labels and materialised gradients are those of this rank's rows, while ``weighted_sums``
+        are over all. Whoever adds up norms or gradients calls this.
         """
-        return [dict(one) for one in values]
+        return self.ranks.add_up(values)
 
 
 class Schedule(Protocol):

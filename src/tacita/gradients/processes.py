@@ -10,7 +10,6 @@ from importlib import import_module
 from typing import Any, TypeVar
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from tacita.errors import UnsupportedModuleError
@@ -101,8 +100,7 @@ def processes_of(group: Any, model: nn.Module) -> Processes:
         return group
     if group is None and not is_sharded(model):
         return ALONE
-    device = next(model.parameters(), torch.empty(0)).device
-    return import_module("tacita.distributed.serving").ServingRanks(group, device)
+    return import_module("tacita.distributed.serving").ranks_of(group, model)
 
 
 def is_dtensor(tensor: Any) -> bool:

@@ -8,7 +8,6 @@ Place: every stage below -> [oracles.gradient_oracle] -> methods, training.
 
 import copy
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -195,7 +194,7 @@ class GradientOracle:
         """
         if any(p.is_complex() for p in params.values()):
             raise complex_refused(params)
-        with self.line.lock, self._together(), self.line.turn(), self.source.whole(params) as point:
+        with self.line.lock, self.source.ranks.fail_together(), self.line.turn(), self.source.whole(params) as point:
 
             def bounded(number: int) -> tuple[Values, Any]:
                 query, rows, seed = self.draws.planned(number, point)
@@ -262,7 +261,7 @@ class GradientOracle:
         """
         if self.source.model is None:
             raise TypeError("backward() needs a source with a model; ask query(params) instead.")
-        with self.randomness.query_lock, self._together():
+        with self.randomness.query_lock, self.source.ranks.fail_together():
             params = trainable(self.source.model)
             named = [*params] if updates is None else names_of(updates, params)
             if updates is not None:
@@ -272,8 +271,8 @@ class GradientOracle:
                 parameter.grad = None  # the next one replaces it, and the query needs its memory
             release = self.query(params)
             whole = {name: release.gradient[name].to(params[name].dtype) for name in named}
-            gradients = {name: self.source.ranks.shard(gradient, params[name]) for name, gradient in whole.items()}
-            self._updates.assign(params, gradients, accumulate)
+            own = {name: self.source.ranks.shard(gradient, params[name]) for name, gradient in whole.items()}
+            self._updates.assign(params, own, accumulate)
         return release
 
     def retrace(self) -> None:
@@ -308,7 +307,7 @@ class GradientOracle:
 
         With a process group every rank calls this; only rank 0's ``state`` is read, and the others take it over.
         """
-        with self.randomness.query_lock, self._together():
+        with self.randomness.query_lock, self.source.ranks.fail_together():
             self.line.load_state_dict(state)
 
     def __repr__(self) -> str:
@@ -316,9 +315,6 @@ class GradientOracle:
             f"{type(self).__name__}(estimator={self.estimator!r}, sampler={self.sampler!r}, "
             f"mechanism={self.mechanism!r}, planned_queries={self.planned_queries})"
         )
-
-    def _together(self) -> AbstractContextManager[Any]:
-        return self.source.ranks.fail_together()
 
     def _check_bounds(self) -> None:
         """Raise ``LedgerError`` if the estimator is not what it was when the noise was derived from its bounds."""

@@ -9,8 +9,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from tacita import _validate
-from tacita.accounting import AssumingEvent, ConditionalEvent, Event, NeighboringRelation, Part, Spend
-from tacita.errors import LedgerError
+from tacita.accounting import (
+    AssumingEvent,
+    ConditionalEvent,
+    Event,
+    NeighboringRelation,
+    Part,
+    Spend,
+    TruncatedPoissonLaw,
+)
+from tacita.errors import LedgerError, UnsupportedEventError
 from tacita.estimators.estimator import Estimator
 from tacita.ledger import Session, Share, settings_sha256
 from tacita.ledger.session import BLOCK
@@ -234,6 +242,12 @@ def check_sampling(sampler: Sampler, data: OracleData, planned_queries: int, *, 
         raise ValueError(
             f"the sampler must have the records' cap: max_rows_per_unit is {sampler.max_rows_per_unit} in the "
             f"sampler and {cap} in the records. Use UnitPoissonSampler with records from split or cap_units."
+        )
+    by_coin = data.part is not None and data.part.kind == "coin"
+    if by_coin and not public_count and isinstance(sampler.law, TruncatedPoissonLaw):
+        raise UnsupportedEventError(
+            "max_batch_size has no guarantee for a part by coin under add_or_remove_one, because coins decide how many "
+            "records the part has: leave max_batch_size out, or use another relation."
         )
     if public_count and sampler.num_records != data.num_rows:
         raise ValueError(

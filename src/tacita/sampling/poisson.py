@@ -10,7 +10,7 @@ import numpy as np
 
 from tacita import _validate
 from tacita._row_numbers import IN_MEMORY, ChosenRows, RowNumbers, kept
-from tacita.accounting.sampling_laws import PoissonLaw, PoissonUnitLaw
+from tacita.accounting.sampling_laws import PoissonLaw, PoissonUnitLaw, TruncatedPoissonLaw
 from tacita.sampling.sampler import Coins, Sampler
 
 
@@ -23,9 +23,15 @@ class PoissonSampler(Sampler):
     is never above :math:`q`. The batch size is Binomial(rows, q), and an empty batch is ordinary. The divisor is the
     public ``sample_rate * num_records``.
 
+    With ``max_batch_size``, a query has at most so many rows: if more come up, those with the smallest words stay, a
+    uniform subset, and the others wait for their next coin. One row less then lets at most one other row in. A session
+    costs a little more (docs/derivations/truncation.md); :func:`tacita.accounting.least_max_batch_size` chooses.
+
     Attributes:
         sample_rate: Probability q that a record is in a query, in (0, 1]. Give either it or ``expected_batch_size``.
-        num_records: Public number of records. Under add_or_remove_one it may be a guess, which only sets the divisor.
+        num_records: Public number of records. Under add_or_remove_one it may be a guess, which only sets the divisor;
+            but with ``max_batch_size`` the guarantee rests on the data's having at most so many.
+        max_batch_size: Largest number of rows in a query; ``None`` for no limit.
 
     Raises:
         ValueError: A setting is out of range, or both or neither of ``sample_rate`` and ``expected_batch_size`` are
@@ -38,17 +44,31 @@ class PoissonSampler(Sampler):
 
     sample_rate: float
     num_records: int
+    max_batch_size: int | None
 
     def __init__(
-        self, *, num_records: int, sample_rate: float | None = None, expected_batch_size: float | None = None
+        self,
+        *,
+        num_records: int,
+        sample_rate: float | None = None,
+        expected_batch_size: float | None = None,
+        max_batch_size: int | None = None,
     ) -> None:
         num_records = _validate.count("num_records", num_records)
         object.__setattr__(self, "num_records", num_records)
         object.__setattr__(self, "sample_rate", _rate(num_records, sample_rate, expected_batch_size))
+        limit = None if max_batch_size is None else _validate.count("max_batch_size", max_batch_size)
+        object.__setattr__(self, "max_batch_size", limit)
+
+    def __repr__(self) -> str:  # that of a session without a limit is in older ledgers
+        limit = "" if self.max_batch_size is None else f", max_batch_size={self.max_batch_size}"
+        return f"PoissonSampler(sample_rate={self.sample_rate!r}, num_records={self.num_records}{limit})"
 
     @property
-    def law(self) -> PoissonLaw:
-        return PoissonLaw(self.sample_rate)
+    def law(self) -> PoissonLaw | TruncatedPoissonLaw:
+        if self.max_batch_size is None:
+            return PoissonLaw(self.sample_rate)
+        return TruncatedPoissonLaw(self.sample_rate, self.max_batch_size, self.num_records)
 
     @property
     def requires_public_count(self) -> bool:
@@ -57,12 +77,19 @@ class PoissonSampler(Sampler):
     def draw(self, query: int, coins: Coins, num_rows: int) -> np.ndarray:
         if query < 0:  # all that can be wrong: any number of queries, and of rows, is fine
             self._check_draw(query, num_rows)
+        stream = coins.for_query(query)
         if num_rows > IN_MEMORY:  # whose coins are drawn a block at a time
-            return np.asarray(self._chosen(query, coins, num_rows))
-        return np.flatnonzero(coins.for_query(query).bernoulli(num_rows, self.sample_rate))
+            drawn = np.asarray(self._chosen(query, coins, num_rows))
+        else:
+            drawn = np.flatnonzero(stream.bernoulli(num_rows, self.sample_rate))
+        if self.max_batch_size is None or len(drawn) <= self.max_batch_size:
+            return drawn
+        return drawn[_smallest(stream.words_at(drawn), self.max_batch_size)]
 
     def batch(self, query: int, coins: Coins, num_rows: int) -> np.ndarray | RowNumbers:
         self._check_draw(query, num_rows)
+        if self.max_batch_size is not None:
+            return self.draw(query, coins, num_rows)
         return kept(self._chosen(query, coins, num_rows))
 
     def _chosen(self, query: int, coins: Coins, num_rows: int) -> ChosenRows:
@@ -71,7 +98,11 @@ class PoissonSampler(Sampler):
 
     def masks(self, query: int, coins: Coins, num_rows: int, runs: int) -> np.ndarray:
         self._check_draw(query, num_rows)
-        return coins.for_query(query).bernoulli(runs * num_rows, self.sample_rate).reshape(runs, num_rows)
+        stream = coins.for_query(query)
+        drawn = stream.bernoulli(runs * num_rows, self.sample_rate).reshape(runs, num_rows)
+        if self.max_batch_size is None:
+            return drawn
+        return drawn & _smallest(stream.words(runs * num_rows).reshape(runs, num_rows), self.max_batch_size)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,6 +146,13 @@ class UnitPoissonSampler(Sampler):
 
     def _rows(self) -> PoissonSampler:
         return PoissonSampler(sample_rate=self.sample_rate, num_records=self.num_records)
+
+
+def _smallest(words: np.ndarray, count: int) -> np.ndarray:
+    """Return which words are the ``count`` smallest of the last axis, bool; of equal words the first ones are."""
+    among = np.zeros(words.shape, bool)
+    np.put_along_axis(among, np.argsort(words, axis=-1, kind="stable")[..., :count], True, axis=-1)
+    return among
 
 
 def _rate(num_records: int, sample_rate: float | None, expected_batch_size: float | None) -> float:

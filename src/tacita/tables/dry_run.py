@@ -3,11 +3,12 @@
 All of it is public; only the structure of the file is used.
 """
 
-from tacita.ledger import Ledger
+from tacita.ledger import Ledger, Session
 from tacita.tables import rules
 from tacita.tables.lean_survey import GROUP_STANDS_OUT
 from tacita.tables.models import check_model
-from tacita.tables.plan import TablePlan
+from tacita.tables.plan import REFINEMENT, ROWS, SCORE, SURVEY, TRAIN, TablePlan, noise_stds
+from tacita.tables.rules import HOLDOUT
 from tacita.tables.settings import TableSettings
 from tacita.tables.source import declared_schema, open_source, read_test, unit_in_words
 from tacita.tables.survey import LEAN
@@ -42,8 +43,9 @@ def plan_in_words(settings: TableSettings) -> str:
         f"target: {target.column!r}, task: {task or 'bought: give --task to decide it yourself'}; {columns}",
         *classes_as_given(source),
         f"rows: {'bought' if source.schema.rows is None else source.schema.rows}",
-        *(f"{one.id}: {one.event.describe()}; {_queries(one.planned_queries)}" for one in ledger.sessions),
-        f"purchases: {plan.purchases_share:.2g} of the total mu^2",
+        "where the budget goes (noise is given as its standard deviation):",
+        *(f"  {_cost(one, plan)}" for one in ledger.sessions),
+        *(["  hardened: all noise is drawn as whole steps of a grid"] if plan.form.on_grid else []),
         *what_survives(plan),
         f"training: {settings.model}; " + ", ".join(rules.training(settings).chosen or ("all settings given",)),
         "dry run: nothing was spent, nothing was written",
@@ -51,8 +53,24 @@ def plan_in_words(settings: TableSettings) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _queries(count: int) -> str:
-    return "1 query" if count == 1 else f"{count} queries"
+def _cost(session: Session, plan: TablePlan) -> str:
+    """Say what a session is for, its share of the budget, and its noise in the unit of what it adds noise to."""
+    noise = " and ".join(f"{value:.3g}" for value in noise_stds(session.event))
+    if session.purpose == TRAIN:
+        chosen = plan.training
+        return (
+            f"training, {1 - plan.purchases_share:.0%}: {chosen.queries} steps, each on {chosen.sample_rate:.3g} of "
+            f"the rows on average; a row's gradient is cut to a length of {chosen.max_grad_norm:g} (max_grad_norm), "
+            f"and noise of {noise} is added to the sum of them"
+        )
+    what = {
+        ROWS: "number of rows and task",
+        SURVEY: "types, values and bounds" + (", and the target's values (the last noise)" if plan.buys_target else ""),
+        REFINEMENT: "finer bounds of numbers",
+        SCORE: f"score, on the {HOLDOUT:.0%} of the rows that the training does not see: at no cost to it",
+    }[session.purpose]
+    share = "" if session.purpose == SCORE else f", {plan.share(session.event):.1%}"
+    return f"{what}{share}: noise of {noise} rows on each count"
 
 
 def what_survives(plan: TablePlan) -> list[str]:

@@ -124,7 +124,11 @@ class TablePlan:
             events.append(self.purchases.survey_event(self.columns_to_buy, target=self.buys_target))
         if self.refined:
             events.append(self.purchases.refinement_event(self.refined))
-        return sum(event.query_mu**2 for event in events) / self.purchases.total_mu**2  # pyright: ignore[reportAttributeAccessIssue]
+        return sum(self.share(event) for event in events)
+
+    def share(self, event: Event) -> float:
+        """Return the share of the total mu^2 that one query of a purchase spends."""
+        return _plain(event).query_mu ** 2 / self.purchases.total_mu**2
 
     @property
     def refined(self) -> int:
@@ -150,7 +154,7 @@ class TablePlan:
 
     def score_noise_std(self, session: Session) -> dict[str, float]:
         """Return the noise on each count of the score by block, as the session was registered with it."""
-        return dict(zip(SCORE_SHARES, _noise_stds(session.event), strict=True))
+        return dict(zip(SCORE_SHARES, noise_stds(session.event), strict=True))
 
     def register(self, ledger: Ledger, settings: Mapping[str, Any], *, secure: bool) -> "Sessions":
         """Register the sessions that are not registered yet, and return all of them.
@@ -241,10 +245,15 @@ def _registered(
     )
 
 
-def _noise_stds(event: Event) -> tuple[float, ...]:
+def noise_stds(event: Event) -> tuple[float, ...]:
     """Return the noise on each block of a session's event."""
+    return _plain(event).noise_settings.noise_std
+
+
+def _plain(event: Event) -> Any:
+    """Return the event of Gaussian noise, which may be hardened."""
     hardened = hardening(event)
-    return (event if hardened is None else hardened.inner).noise_std  # pyright: ignore[reportAttributeAccessIssue]
+    return event if hardened is None else hardened.inner
 
 
 @dataclass(frozen=True)

@@ -104,7 +104,8 @@ class TablePurchases:
             return None
         noise_std = self.plan.purchases.rows_noise_std()
         with private_rows("counting the rows"):
-            counts = task_counts(self.table, self.source.schema)
+            one_row = self.plan.purchases.relation == "add_or_remove_one" and self.source.schema.unit is None
+            counts = task_counts(self.table, self.source.schema, unreadable=one_row)
             return read_task(buy(self.sessions.rows, {"rows": counts}, noise_std, self.randomness)["rows"], noise_std)
 
     def survey(self, counted: RowsAndTask | None) -> Survey | None:
@@ -116,7 +117,8 @@ class TablePurchases:
         declared = schema.rows is not None
         rows = float(schema.rows) if schema.rows is not None else (0.0 if counted is None else counted.rows)
         if self.sessions.survey is None:
-            return None if counted is None else Survey(rows=rows, columns=(), noise_std=0.0, threshold=0.0)
+            nothing = {"columns": (), "noise_std": 0.0, "threshold": 0.0}
+            return None if counted is None else Survey(rows=rows, kinds=counted.kinds, **nothing)
         # A lean survey counts no texts: among so few rows, one that a fifth of them hold would not pass the threshold.
         lean = plan.columns_to_buy > 0 and rows < LEAN * plan.purchases.threshold(plan.columns_to_buy)
         with private_rows("counting the rows for the survey"):
@@ -126,7 +128,14 @@ class TablePurchases:
                 found = self._refinement(self.sessions.refinement, found=found, bins=bins)
         why = "" if task is None or counted is None or target.task is not None else counted.why
         counted_noise = 0.0 if counted is None or declared else counted.noise_std
-        return msgspec.structs.replace(found, rows=rows, task=task, task_why=why, rows_noise_std=counted_noise)
+        return msgspec.structs.replace(
+            found,
+            rows=rows,
+            task=task,
+            task_why=why,
+            rows_noise_std=counted_noise,
+            kinds=None if counted is None else counted.kinds,
+        )
 
     def columns_and_target(
         self, session: Session, *, task: Task | None, rows: float, lean: bool

@@ -127,7 +127,8 @@ class TableSettings:
 
     classes: Annotated[tuple[str, ...], PUBLIC] = ()
     """The labels of the target, separated by commas, if they are public; a small table needs this most. Rows whose
-    target is none of them contribute nothing, and no message tells how many: check the spelling."""
+    target is none of them contribute nothing: check the spelling. About how many they are is said if --rows is not
+    given."""
 
     rows: Annotated[int | None, PUBLIC, _validate.count] = None
     """The public number of rows (a declared guess)."""

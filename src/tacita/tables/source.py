@@ -19,7 +19,7 @@ from tacita.tables.column_specs import ArraySpec, CategorySpec, DateSpec, Number
 from tacita.tables.readers import open_table, read_table
 from tacita.tables.schema import Schema, Target
 from tacita.tables.settings import TableSettings, check_delta, read_text
-from tacita.tables.table import COMMA_HINT, NO_COLUMN_HINT, ArrayColumn, Table
+from tacita.tables.table import COMMA_HINT, ArrayColumn, Table, no_column
 from tacita.tables.table_file import TableFile
 
 
@@ -132,9 +132,7 @@ def open_source(settings: TableSettings, schema: Schema) -> TableSource:
     for name in settings.drop:
         if name not in table.all_names:
             near = did_you_mean(name, schema.columns)  # declared names alone: those of the file may be a record
-            raise DataStructureError(
-                f"The data have no column {name!r}, which drop names.{near} {NO_COLUMN_HINT} {COMMA_HINT}"
-            )
+            raise DataStructureError(f"{no_column(name, table.all_names, near, 'drop names')} {COMMA_HINT}")
     # A schema that declares columns also chooses them: a column of the file that it does not name takes no part.
     offered = [
         name for name in table.names if name not in settings.drop and (not schema.columns or name in schema.columns)

@@ -30,6 +30,7 @@ from tacita.tables.cells import MISSING, NUMBER, TEXT
 from tacita.tables.schema import Schema
 from tacita.tables.table import Table
 from tacita.tables.table_file import TableFile
+from tacita.tables.task import TargetKinds
 
 LOW, HIGH = -30, 50  # dyadic exponents: |x| in [2^e, 2^(e+1)), the outer bins take the rest
 EXPONENTS = HIGH - LOW + 1
@@ -183,6 +184,7 @@ class Survey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         target_threshold: The noisy count from which a label is released.
         target_noise_std: Noise on each count of a label.
         rows_noise_std: Noise on the number of rows; 0 if it was declared.
+        kinds: Rows by what their target is; ``None`` if they were not counted.
     """
 
     rows: float
@@ -195,6 +197,7 @@ class Survey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     target_threshold: float | None = None
     target_noise_std: float = 0.0
     rows_noise_std: float = 0.0
+    kinds: TargetKinds | None = None
 
     def facts(self, column: str) -> Facts:
         """Return the facts of one column."""

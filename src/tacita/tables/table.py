@@ -261,7 +261,7 @@ class Table:
     def column(self, name: str) -> Column:
         """Return the column of that name. An error does not list the names in the file."""
         if name not in self._columns:
-            raise DataStructureError(f"The data have no column {name!r}, which the settings name. {NO_COLUMN_HINT}")
+            raise no_column(name, self._columns)
         return self._columns[name]
 
     def keep(self, rows: np.ndarray) -> "Table":
@@ -311,6 +311,20 @@ def _taken(cells: Any, rows: np.ndarray) -> Any:
     import pyarrow as pa
 
     return cells.filter(pa.array(rows)) if rows.dtype == bool else cells.take(pa.array(rows, pa.int64()))
+
+
+def no_column(
+    name: str, names: Iterable[str], near: str = "", named_by: str = "the settings name"
+) -> DataStructureError:
+    """Return the error about a column that the file does not have.
+
+    Of the file's own ``names`` it shows those alone that are ``name`` in other capitals: the first line of a file
+    without a header is a record.
+    """
+    same = [one for one in names if one.casefold() == name.casefold()]
+    if same:
+        near = f" Did you mean {' or '.join(map(repr, same))}? Capitals count."
+    return DataStructureError(f"The data have no column {name!r}, which {named_by}.{near} {NO_COLUMN_HINT}")
 
 
 COMMA_HINT = "A name that holds a comma is quoted: --drop '\"one, two\",three'."

@@ -16,7 +16,7 @@ import numpy as np
 
 from tacita._near_names import did_you_mean
 from tacita.errors import DataStructureError
-from tacita.tables.table import NO_COLUMN_HINT, Column, Table, joined
+from tacita.tables.table import Column, Table, joined, no_column
 
 ROWS = 2**16  # rows of a chunk of a Parquet or NPZ file
 Item = TypeVar("Item")
@@ -113,16 +113,13 @@ def places(names: Sequence[str], only: Sequence[str] | None) -> dict[str, int]:
     """Return the positions in the file of the columns ``only`` (``None`` means all), by name.
 
     Raises:
-        DataStructureError: One is missing. The message may name others of ``only``, which are declared, and none of the
-            file's own: the first line of a file without a header is a record.
+        DataStructureError: One is missing. The message may name others of ``only``, which are declared.
     """
     found = {name: i for i, name in enumerate(names)}
     for name in only or ():
         if name not in found:
             near = did_you_mean(name, [other for other in only or () if other in found])
-            raise DataStructureError(
-                f"The data have no column {name!r}, which the settings name.{near} {NO_COLUMN_HINT}"
-            )
+            raise no_column(name, names, near)
     return found if only is None else {name: found[name] for name in only}
 
 

@@ -13,6 +13,7 @@ from tacita.ledger.text_lines import names_in_words
 from tacita.ledger.verdict import NOTHING_LEARNED
 from tacita.tables import rules, run_list
 from tacita.tables.disclosure import FILES_POLICY, columns_field, not_anonymised
+from tacita.tables.lost_rows import lost_rows
 from tacita.tables.plan import TablePlan
 from tacita.tables.preprocessing import Preprocessing
 from tacita.tables.released_counts import whole
@@ -41,8 +42,8 @@ IF_ANY = ("selection", "chosen_among", "dataset", "about", "public_losses")  # .
 PRIVATE_RELEASES = (
     "the weights in model.safetensors",
     "what preprocessing.json says of the columns and the target (kinds, bounds, categories, classes, counts)",
-    "in the statement: headline, rows, columns, task, lr, what purchases released, holdout_score, and caveats on "
-    "columns, classes and delta",
+    "in the statement: headline, rows, num_units, columns, task, lr, what purchases released, holdout_score, and "
+    "caveats on columns, classes, rows that contribute nothing, and delta",
     "fingerprints of queries in ledger.jsonl, under a key that is deleted, and the hashes that cover any of these",
 )
 
@@ -220,6 +221,7 @@ def what_was_bought(preprocessing: Preprocessing, source: TableSource) -> list[s
         names, more = encoder.dropped[:MOST_NAMED], len(encoder.dropped) - MOST_NAMED
         shown = ", ".join(names) + (f" and {more} more" if more > 0 else "")
         words.append(f"not used, since nothing about them stood out of the noise: {shown}")
+    words += lost_rows(preprocessing, source)
     if (line := headline(preprocessing)) is not None:
         words.append(line)
     return words
@@ -279,18 +281,19 @@ def caveats(source: TableSource, preprocessing: Preprocessing, score: Mapping[st
     if encoder.task == "classification" and len(encoder.classes) < 2:
         words.append("Fewer than two classes stood out of the noise: the model's prediction is a constant.")
     words += classes_as_given(source)
+    words += [f"{line[0].upper()}{line[1:]}." for line in lost_rows(preprocessing, source)]
     words.append("The names of the columns, and the format of the file, are taken to be public.")
     return words
 
 
 def classes_as_given(source: TableSource) -> list[str]:
-    """Say what becomes of rows whose target is none of the classes that were given; no message may count them."""
+    """Say what becomes of rows whose target is none of the classes. They are counted with the rows, if these are."""
     target = source.schema.target
     if target is None or not target.classes:
         return []
     return [
-        f"Classes as given: {names_in_words(target.classes)}. Rows whose target is none of them contribute nothing, "
-        "and no message tells how many: check the spelling."
+        f"Classes as given: {names_in_words(target.classes)}. Rows whose target is none of them contribute nothing"
+        + (", and no message tells how many: check the spelling." if source.schema.rows is not None else ".")
     ]
 
 

@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tacita.errors import DataStructureError, LedgerError
+from tacita.errors import DataStructureError, LedgerError, TacitaError
 from tacita.gradients.functional import LossFn
 from tacita.ledger import Ledger, Statement
+from tacita.ledger.text_lines import rounded_up
 from tacita.mechanisms import CalibratedGaussian, Mechanism
 from tacita.oracles import Records
 from tacita.oracles.records import num_rows
@@ -30,6 +31,7 @@ from tacita.tables.encoded_file import EncodedFile
 from tacita.tables.encoded_rows import CappedRows, EncodedRows, encode_rows
 from tacita.tables.encoder_rules import make_encoder, public_rows
 from tacita.tables.encoding import Encoded
+from tacita.tables.lost_rows import nothing_to_train_on
 from tacita.tables.models import ModelSpec, loss_fn
 from tacita.tables.plan import KEPT, SPLIT, Sessions, TablePlan
 from tacita.tables.preprocessing import Preprocessing
@@ -115,6 +117,22 @@ class TableTask:
         return sessions
 
     def preprocess(self, rows: CappedRows, sessions: Sessions) -> Preprocessing:
+        """Buy what is not declared, or read it in a resumed run.
+
+        Raises:
+            TacitaError: What was bought shows that there is nothing to train on.
+        """
+        preprocessing = self._bought(rows, sessions)
+        if (why := nothing_to_train_on(preprocessing, self.source)) is not None:
+            spent = rounded_up(self.ledger.epsilon_spent(self.settings.delta))
+            raise TacitaError(
+                f"nothing to train on: {why}. Stopped before the training; what was bought has spent epsilon "
+                f"{spent} of {self.settings.epsilon:g}. A run with other settings has a budget of its own: give it "
+                "another --output."
+            )
+        return preprocessing
+
+    def _bought(self, rows: CappedRows, sessions: Sessions) -> Preprocessing:
         """Buy what is not declared, and write it down before the training starts; in a resumed run, read it."""
         path = self.folder.path / PREPROCESSING
         if path.exists():

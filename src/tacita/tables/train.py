@@ -30,6 +30,7 @@ def train_table(
     Raises:
         ValueError: A setting is wrong; the message names it and the way out.
         DataStructureError: The file's structure is not the declared one. What rows hold never raises.
+        TacitaError: What was bought (with noise) about the rows shows that there is nothing to train on.
         ResumeError: The folder holds a finished run, or one with other settings or data.
     """
     if settings.sweep is not None:

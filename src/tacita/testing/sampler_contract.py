@@ -34,8 +34,9 @@ def check_sampler(sampler: Sampler) -> None:
     * A draw holds ascending row numbers, each once, and ``batch`` names the same rows. It depends on the coins, the
       query and the number of rows alone: queries may be drawn again, in another order and between those of another
       session, by the sampler or by a copy.
-    * No rows at all are ordinary, and one row less moves no other, unless the number of records is public; then
-      another number is refused, as is a query that the session does not have.
+    * No rows at all are ordinary, and one row less moves no other (or lets one in, where a law has a largest batch and
+      it was full), unless the number of records is public; then another number is refused, as is a query that the
+      session does not have.
     * No row is in more queries of a session than the law says. Over one epoch the batches are as large together as
       the divisor says.
     * Where the law has a chance that a record enters a query, rows enter with that chance, independently in two
@@ -119,7 +120,8 @@ def _check_draws(sampler: Sampler, rows: int) -> None:
 
 
 def _check_other_rows(sampler: Sampler, rows: int) -> None:
-    moves = sampler.law.absence_moves_others
+    limit = getattr(sampler.law, "max_batch_size", None)  # where one other row may take a place
+    moves = sampler.law.absence_moves_others and limit is None
     assert sampler.requires_public_count or not moves, (
         "requires_public_count must be true where the law says that a record's absence moves others."
     )
@@ -129,7 +131,10 @@ def _check_other_rows(sampler: Sampler, rows: int) -> None:
             _check_refused(sampler, query, rows - 1, "another number of rows than num_records")
             continue
         fewer = sampler.draw(query, _coins(0), rows - 1)
-        assert fewer.tolist() == whole[whole < rows - 1].tolist(), (
+        others = whole[whole < rows - 1]
+        entered = np.setdiff1d(fewer, others) if len(whole) == limit and len(others) < len(whole) else []
+        assert len(entered) <= 1, f"one row less lets {len(entered)} others into query {query}."
+        assert np.setdiff1d(fewer, entered).tolist() == others.tolist(), (
             f"one row less moves another one in query {query}. State a law whose absence_moves_others is true, and "
             "requires_public_count."
         )
@@ -158,6 +163,8 @@ def _check_epochs(sampler: Sampler, rows: int) -> None:
             f"a row is in {member.sum(axis=0).max()} of {queries} queries, and its law says {law.most_draws(queries)} "
             "at most."
         )
+        limit = getattr(law, "max_batch_size", rows)
+        assert member.sum(axis=1).max() <= limit, f"a batch has more than {limit} rows, and its law says no more."
         for first in range(0, queries, law.queries_per_epoch if law.queries_per_epoch > 1 else queries + 1):
             times = member[first : first + law.queries_per_epoch].sum(axis=0).max()
             assert times <= 1, f"a row is in {times} queries of one epoch, and its law says 1 at most."

@@ -22,7 +22,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from tacita.accounting import FixedSizeLaw, PoissonLaw, PoissonUnitLaw, SamplingLaw
+from tacita.accounting import FixedSizeLaw, PoissonLaw, PoissonUnitLaw, SamplingLaw, TruncatedPoissonLaw
 from tacita.accounting.sampling_laws import AssignedLaw
 from tacita.testing.simulator import Trace
 
@@ -291,7 +291,7 @@ def _one_row(trace: Trace) -> Tensor:
 
 
 def _rate(law: SamplingLaw) -> float | None:
-    if isinstance(law, PoissonLaw | PoissonUnitLaw):
+    if isinstance(law, PoissonLaw | PoissonUnitLaw | TruncatedPoissonLaw):
         return law.sample_rate
     return law.batch_size / law.num_records if isinstance(law, FixedSizeLaw) else None
 

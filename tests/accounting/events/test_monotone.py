@@ -81,7 +81,7 @@ def test_a_smaller_rate_costs_less(event, other):
 
 def test_every_law_with_a_rate_is_among_them():
     laws = {type(event.sampling) for event, _ in RARER if hasattr(event, "sampling")}
-    assert laws == {acc.PoissonLaw, acc.PoissonUnitLaw, acc.FixedSizeLaw}
+    assert laws == {acc.PoissonLaw, acc.PoissonUnitLaw, acc.FixedSizeLaw, acc.TruncatedPoissonLaw}
     assert len(RARER) > 12
 
 

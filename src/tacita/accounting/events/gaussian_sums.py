@@ -17,6 +17,7 @@ from tacita.accounting import _renyi
 from tacita.accounting._allocation_pair import LARGEST_RATIO, AllocationPair
 from tacita.accounting._fixed_size_renyi import fixed_size_divergences
 from tacita.accounting._line_pairs import EnvelopePair, MixturePair, ReplacedPair
+from tacita.accounting._mixed_pair import MixedPair
 from tacita.accounting.events.event import Event, NoiseSettings, over_noise, reals
 from tacita.accounting.events.guarantee import Guarantee, gaussian, known_mu
 from tacita.accounting.events.mixtures import UNAMPLIFIED_RATIO, Mixture, mixture_guarantee, row_chances
@@ -31,6 +32,7 @@ from tacita.accounting.sampling_laws import (
     PoissonUnitLaw,
     SamplingLaw,
     ShuffledEpochsLaw,
+    TruncatedPoissonLaw,
 )
 
 
@@ -100,7 +102,7 @@ class GaussianSumEvent(NoisySumEvent, SampledEvent):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        poisson = isinstance(self.sampling, PoissonLaw | PoissonUnitLaw)
+        poisson = isinstance(self.sampling, PoissonLaw | PoissonUnitLaw | TruncatedPoissonLaw)
         return (*self.sampling.assumptions(self.relation), *(("the divisor is public",) if poisson else ()))
 
 
@@ -151,6 +153,35 @@ def moved_in_sampled_queries(event: Any, queries: int) -> Guarantee:
     )
 
 
+def moved_in_truncated_queries(event: Any, queries: int) -> Guarantee:
+    """Charge the pair of Poisson sampling, mixed with one in which another record leaves as the record enters.
+
+    ``event`` is a :class:`NoisySumEvent`. Proof: docs/derivations/truncation.md.
+    """
+    law, ratio, relation = event.sampling, event.ratio, event.relation
+    assert isinstance(law, TruncatedPoissonLaw)
+    q, exchange, adding = law.sample_rate, 2 * ratio, relation == "add_or_remove_one"
+    largest = exchange if adding else event.query_mu  # with the others' coins and the record's known
+    mu = known_mu(largest, queries, amplified=amplifies(q, exchange))
+    if mu is not None:
+        return gaussian(mu)
+    full, replacing = law.full_chance(relation), relation == "replace_one"
+    usual = ReplacedPair(ratio, q) if replacing else MixturePair((0.0, ratio), (1 - q, q))
+    rare = MixturePair((0.0, exchange), (1 - q, q)) if adding else EnvelopePair(exchange, q)
+
+    def rdp(orders: np.ndarray) -> np.ndarray:
+        of = tuple(map(float, orders))
+        apart = _poisson_replace_one_rdp(q, ratio, of) if replacing else _poisson_rdp(q, ratio, of)
+        exchanged = _poisson_rdp(q, exchange, of) if adding else _fixed_size_rdp(q, exchange, of)
+        return queries * _renyi.mixed_divergences((apart, exchanged), (1 - full, full), of)
+
+    return Guarantee(
+        unsampled_mu=known_mu(largest, queries, amplified=False),
+        pairs=lambda: ((MixedPair(usual, rare, full), queries),),
+        rdp=rdp,
+    )
+
+
 def _poisson_units(event: GaussianSumEvent, queries: int) -> Guarantee:
     r"""Charge :math:`\sum_j \mathrm{Binom}(k, q)(j)\, N(jC, s^2)` against :math:`N(0, s^2)` a query; k rows a unit."""
     law = event.sampling
@@ -175,7 +206,7 @@ def _fixed_size(event: GaussianSumEvent, queries: int) -> Guarantee:
     return Guarantee(
         unsampled_mu=known_mu(query_mu, queries, amplified=False),
         pairs=None if query_mu > UNAMPLIFIED_RATIO else lambda: ((EnvelopePair(query_mu, size / records), queries),),
-        rdp=lambda orders: queries * _fixed_size_rdp(size, records, query_mu, tuple(map(float, orders))),
+        rdp=lambda orders: queries * _fixed_size_rdp(size / records, query_mu, tuple(map(float, orders))),
     )
 
 
@@ -188,6 +219,14 @@ def allocated(charge: str) -> Proof:
 
 GaussianSumEvent.proofs = {
     PoissonLaw: Proof(every_relation("amplified", replacing="amplified, by its own pair"), moved_in_sampled_queries),
+    TruncatedPoissonLaw: Proof(
+        {
+            "add_or_remove_one": "amplified, 2C where the batch is full; for a bounded number of records",
+            "replace_one": "amplified, by an envelope where the batch is full",
+            "zero_out_one": "amplified, by an envelope where the batch is full",
+        },
+        moved_in_truncated_queries,
+    ),
     FullBatchLaw: Proof(every_relation("every query", replacing="every query, 2C"), moved_in_some_queries),
     FixedSizeLaw: Proof({"replace_one": "amplified, by its own pair"}, _fixed_size),
     DisjointLaw: allocated("one query in all"),
@@ -219,10 +258,10 @@ def _poisson_replace_one_rdp(sampling_probability: float, ratio: float, orders: 
     return _renyi.renyi_divergences(upper, lower, orders)
 
 
-def _fixed_size_rdp(batch_size: int, num_records: int, sensitivity: float, orders: tuple[float, ...]) -> np.ndarray:
+def _fixed_size_rdp(rate: float, sensitivity: float, orders: tuple[float, ...]) -> np.ndarray:
     """Return the smaller of two curves: that of the envelope, and that of a query that contains every record."""
     unsampled = np.array(orders) * sensitivity**2 / 2
-    return np.fmin(fixed_size_divergences(batch_size / num_records, sensitivity, orders), unsampled)
+    return np.fmin(fixed_size_divergences(rate, sensitivity, orders), unsampled)
 
 
 def gaussian_sum_event(

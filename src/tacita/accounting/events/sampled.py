@@ -19,12 +19,14 @@ from tacita.accounting.sampling_laws import (
     PoissonLaw,
     SamplingLaw,
     ShuffledEpochsLaw,
+    TruncatedPoissonLaw,
 )
 from tacita.errors import UnsupportedEventError
 
 Charges = Mapping[NeighboringRelation, str]  # what is charged, by neighboring relation that is proved
 SAMPLERS: dict[type[SamplingLaw], str] = {
     PoissonLaw: "PoissonSampler",
+    TruncatedPoissonLaw: "PoissonSampler(max_batch_size=...)",
     FullBatchLaw: "FullBatchSampler",
     FixedSizeLaw: "FixedSizeSampler",
     DisjointLaw: "DisjointSampler",
@@ -107,6 +109,10 @@ class SampledEvent(Event):
     @property
     def sampler(self) -> str:
         return self.sampling.describe()
+
+    @property
+    def condition(self) -> str | None:
+        return self.sampling.condition(self.relation)
 
     @property
     @abstractmethod

@@ -1,0 +1,78 @@
+"""Rows that contribute nothing to a training: what is known of them before it starts. Public.
+
+No message counts rows exactly. The histogram of the task (:mod:`tacita.tables.task`) has a noisy count of each kind of
+target and of the lines that are no row, and the texts that were released show bytes that were not decoded.
+"""
+
+from tacita.ledger.text_lines import names_in_words
+from tacita.tables.findings import LOST
+from tacita.tables.preprocessing import Preprocessing
+from tacita.tables.source import TableSource
+from tacita.tables.task import SEEN
+
+SURE = 4.0  # noise standard deviations: a count above them is said, wrongly in one run of 30,000
+SHOWN = "tacita check shows them, to the holder of the data alone"
+
+
+def lost_rows(preprocessing: Preprocessing, source: TableSource) -> list[str]:
+    """Say about how many rows contribute nothing, and why, where noisy counts show it; and which texts are garbled."""
+    return [*_lost(preprocessing, source), *_garbled(preprocessing, source)]
+
+
+def nothing_to_train_on(preprocessing: Preprocessing, source: TableSource) -> str | None:
+    """Say why a training would be in vain, if no usable target stands out of the noise; else ``None``."""
+    target, survey = source.schema.target, preprocessing.survey
+    assert target is not None
+    if survey is None:
+        return None
+    if survey.kinds is not None:
+        kinds, texts = survey.kinds, _texts_are_labels(preprocessing, source)
+        usable = kinds.label + kinds.decimal + (kinds.other if texts else 0.0)
+        if usable < SEEN * kinds.noise_std and (why := _lost(preprocessing, source)):
+            return why[0]
+    if preprocessing.encoder.task == "regression" and not target.complete and not survey.facts(target.column).bins:
+        return f"no number stands out of the noise among the targets, in column {target.column!r}"
+    return None
+
+
+def _texts_are_labels(preprocessing: Preprocessing, source: TableSource) -> bool:
+    """Return whether a text may be a target: labels are bought, and none are declared."""
+    assert source.schema.target is not None
+    return preprocessing.encoder.task == "classification" and source.schema.target.classes is None
+
+
+def _lost(preprocessing: Preprocessing, source: TableSource) -> list[str]:
+    target, kinds = source.schema.target, None if preprocessing.survey is None else preprocessing.survey.kinds
+    assert target is not None
+    if kinds is None:
+        return []
+    words, sure = [], SURE * kinds.noise_std
+    if kinds.other > sure and not _texts_are_labels(preprocessing, source):
+        if target.classes is None:
+            what = f"a text in column {target.column!r}, where a regression needs a number"
+            way = "give --task classification, or --decimal for numbers with a comma"
+        else:
+            what = f"none of the classes as given ({names_in_words(target.classes)}) in column {target.column!r}"
+            way = "check their spelling"
+        words.append(f"about {kinds.other:,.0f} rows have {what}, and contribute nothing: {way}")
+    if kinds.unreadable > sure:
+        words.append(
+            f"about {kinds.unreadable:,.0f} lines have more or fewer cells than there are columns, and contribute "
+            "nothing: cells are missing, a quote is not closed, or a quoted cell holds a line break (a record is one "
+            f"line). {SHOWN}"
+        )
+    return words
+
+
+def _garbled(preprocessing: Preprocessing, source: TableSource) -> list[str]:
+    """Name the columns whose name, or a text of which that was released, has bytes that are no text."""
+    columns = () if preprocessing.survey is None else preprocessing.survey.columns
+    texts = {facts.column: (facts.column, *(text for text, _ in facts.values)) for facts in columns}
+    found = {column for column, own in texts.items() if any(mark in text for text in own for mark in (LOST, "\0"))}
+    if not found:
+        return []
+    reading = source.schema.reading.encoding
+    return [
+        f"texts hold zero bytes, or bytes that are not {reading}, in columns {names_in_words(sorted(found))}: give "
+        f"--encoding (latin-1, say), or clean the file. {SHOWN}"
+    ]
