@@ -33,6 +33,6 @@ def library_pld(guarantee: Guarantee, interval: float = 2.0**-13) -> PrivacyLoss
 
 def _one(pair: DominatingPair, interval: float) -> PrivacyLossDistribution:
     directions = (False,) if pair.symmetric else (False, True)
-    laws = [pair.law(interval, QUERY_TAIL, swapped=swapped) for swapped in directions]
+    laws = [pair.law(interval, pair.reach(QUERY_TAIL, swapped=swapped), swapped=swapped) for swapped in directions]
     pmfs = [pld_pmf.DensePLDPmf(interval, law.first, law.masses, law.infinity, True) for law in laws]
     return PrivacyLossDistribution(*pmfs)

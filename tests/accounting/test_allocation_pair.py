@@ -10,6 +10,7 @@ import pytest
 from scipy.special import ndtr
 
 from tacita import accounting as acc
+from tacita.accounting import _allocation_pair
 from tacita.accounting._allocation_pair import LARGEST_RATIO, AllocationPair
 from tacita.accounting._pld_accountant import EpsilonAt, _larger, directions
 
@@ -24,7 +25,8 @@ def one_way(batches, ratio, epochs=1, *, seen=None, swapped=False):
 
 def of_law(batches, ratio, eps, *, swapped, seen=None):
     """Return delta of one epoch in one direction, straight from the law of losses."""
-    law = AllocationPair(batches, ratio, seen or batches).law(0.002, 1e-14, swapped=swapped)
+    pair = AllocationPair(batches, ratio, seen or batches)
+    law = pair.law(0.002, pair.reach(1e-14, swapped=swapped), swapped=swapped)
     assert law.masses.sum() + law.infinity >= 1 - 1e-15
     return float(law.masses @ np.maximum(0.0, -np.expm1(eps - law.losses))) + law.infinity
 
@@ -182,9 +184,10 @@ def test_both_directions_are_composed_each_with_itself():
 
 
 @pytest.mark.parametrize("swapped", [False, True])
-def test_what_is_left_out_counts_as_infinite_loss(swapped):
+def test_what_is_left_out_counts_as_infinite_loss(swapped, monkeypatch):
     """At a tail of 1e-6, the chance of losses that no float of the law holds."""
-    law = AllocationPair(10, 1.0, 10).law(0.01, 1e-6, swapped=swapped)
+    monkeypatch.setattr(_allocation_pair, "LEFT_OUT", 1e-6)
+    law = AllocationPair(10, 1.0, 10).law(0.01, (-30.0, 30.0), swapped=swapped)
     assert 1e-9 < law.infinity < 2e-5
     assert law.masses.sum() + law.infinity >= 1
 

@@ -40,7 +40,8 @@ def test_a_pair_of_many_mus_is_above_them_all():
     counts = np.arange(9_000, 11_000)
     mus, chances = 1e-4 * counts, binom.pmf(counts, 10**5, 0.1)
     fewer, nodes = on_fewer_nodes(chances, mus)
-    law = GaussianPair(tuple(nodes.tolist()), tuple(fewer.tolist()), 1e-20).law(2.0**-8, 1e-18, swapped=False)
+    pair = GaussianPair(tuple(nodes.tolist()), tuple(fewer.tolist()), 1e-20)
+    law = pair.law(2.0**-8, pair.reach(1e-18, swapped=False), swapped=False)
     for epsilon in (0.0, 0.5, 2.0):
         exact = mixed_deltas(np.array([epsilon]), chances, mus)[0]
         found = law.infinity + law.masses @ np.maximum(0.0, -np.expm1(np.minimum(0.0, epsilon - law.losses)))

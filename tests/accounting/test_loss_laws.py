@@ -44,7 +44,7 @@ def law_delta(law, epsilon):
 @pytest.mark.parametrize("interval", [0.013, 1e-3])
 def test_a_law_on_a_grid_is_never_below_the_exact_one(name, interval):
     pair, exact, swapped = PAIRS[name]
-    law = pair.law(interval, 1e-18, swapped=swapped)
+    law = pair.law(interval, pair.reach(1e-18, swapped=swapped), swapped=swapped)
     for epsilon in (-2.0, -0.7, -0.0313, 0.0, 0.0007, 0.21, 0.9, 1.2949, 2.718, 4.0):
         found, wanted = law_delta(law, epsilon), exact(epsilon)
         assert wanted * (1 - 1e-9) - 1e-15 <= found <= wanted * (1 + 30 * interval) + 0.2 * interval**2 + 2e-18, epsilon
@@ -52,7 +52,19 @@ def test_a_law_on_a_grid_is_never_below_the_exact_one(name, interval):
 
 def test_an_interval_s_mass_is_split_so_that_both_worlds_are_kept():
     pair = MixturePair((0.0, 1.0), (0.5, 0.5))
-    law = pair.law(0.25, 1e-16, swapped=False)
+    law = pair.law(0.25, pair.reach(1e-16, swapped=False), swapped=False)
     assert law.masses.sum() + law.infinity == pytest.approx(1, abs=1e-12)
     assert law.masses @ np.exp(-law.losses) == pytest.approx(1, abs=1e-12)
     assert law.masses.sum() + law.infinity >= 1
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_losses_above_a_cap_keep_the_masses_of_both_worlds(name):
+    """They are split between the cap and infinity; below the cap the exact divergence changes by little."""
+    pair, exact, swapped = PAIRS[name]
+    law = pair.law(1e-3, (-0.9, 0.4), swapped=swapped)
+    assert law.losses[-1] == pytest.approx(0.4, abs=2e-3)
+    for epsilon in (-0.8, -0.3, 0.0, 0.2, 0.39, 0.5, 3.0):
+        assert exact(epsilon) * (1 - 1e-9) <= law_delta(law, epsilon)
+    assert law_delta(law, float(law.losses[-1])) == pytest.approx(exact(float(law.losses[-1])), rel=1e-2)
+    assert law.masses.sum() + law.infinity == pytest.approx(1, abs=1e-9)

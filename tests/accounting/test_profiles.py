@@ -8,13 +8,13 @@ from scipy.special import ndtr
 
 from tacita import accounting as acc
 from tacita.accounting import calibration
+from tacita.accounting._aim import aim_at_delta
 from tacita.accounting._line_pairs import MixturePair
 from tacita.accounting._pairs import GaussianPair
 from tacita.accounting._profile_pairs import WorstPair, symmetric_law
 from tacita.accounting._profiles import profile
-from tacita.accounting._saddle import saddle_at_delta
 from tacita.accounting._tilted import composed
-from tacita.accounting._totals import Window
+from tacita.accounting._window import Window
 from tests.accounting.library_pld import library_pld
 
 EPSILONS = np.array([0.0, 1e-3, 0.05, 0.3, 1.0, 2.0, 3.5])
@@ -58,7 +58,8 @@ def test_a_large_delta_is_read_as_accurately_as_a_small_one(epsilon, events):
 
 def test_a_tilt_that_is_too_steep_for_the_grid_is_not_followed():
     """The weights of the nearest points would underflow to 0, and delta with them."""
-    law = MixturePair((0.0, 9.0), (0.999, 0.001)).law(1e-5, 1e-12, swapped=True)
+    pair = MixturePair((0.0, 9.0), (0.999, 0.001))
+    law = pair.law(1e-5, pair.reach(1e-12, swapped=True), swapped=True)
     total = composed([(law, 1)], 1e12, -1e-3, 2**12, 2e12)
     assert total.delta(0.0) >= 0.999e-3
     assert total.theta * total.interval <= 20 * (1 + 1e-9)
@@ -67,8 +68,8 @@ def test_a_tilt_that_is_too_steep_for_the_grid_is_not_followed():
 @pytest.mark.parametrize("delta", [0.3, 0.1, 0.02])
 def test_a_window_of_a_small_tilt_ends_before_what_comes_round(delta):
     parts = ((GaussianPair((0.05, 0.05), (0.5, 0.5)), 400),)
-    saddle = saddle_at_delta(parts, delta, swapped=False)
-    total, _ = Window(parts, saddle, 0.0, False).tilted()
+    aim = aim_at_delta(parts, delta, swapped=False)
+    total, _ = Window(parts, aim, 0.0, False).total()
     for epsilon in (0.0, 0.2):
         exact = acc.gaussian_delta(1.0, epsilon)
         assert exact <= total.delta(epsilon) <= exact * 1.001

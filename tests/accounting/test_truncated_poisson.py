@@ -103,7 +103,7 @@ def pair_of(law, relation, ratio):
 
 def claimed(pair, level, *, swapped):
     """The pair's own divergence from its law on a fine grid."""
-    law = pair.law(1e-3, 1e-15, swapped=swapped)
+    law = pair.law(1e-3, pair.reach(1e-15, swapped=swapped), swapped=swapped)
     return float(law.masses @ np.maximum(0.0, 1 - level * np.exp(-law.losses))) + law.infinity
 
 
@@ -188,8 +188,8 @@ def test_a_mixed_pair_has_the_mean_of_both_divergences(full, swapped):
 def test_a_mixed_pair_that_is_always_one_is_that_one():
     usual, rare = ReplacedPair(1.0, 0.2), EnvelopePair(2.0, 0.2)
     for chance, other in ((0.0, usual), (1.0, rare)):
-        found = MixedPair(usual, rare, chance).law(0.01, 1e-9, swapped=False)
-        expected = other.law(0.01, 1e-9, swapped=False)
+        found = MixedPair(usual, rare, chance).law(0.01, other.reach(1e-9, swapped=False), swapped=False)
+        expected = other.law(0.01, other.reach(1e-9, swapped=False), swapped=False)
         assert (found.first, found.loss_error) == (expected.first, expected.loss_error)
         assert found.masses == pytest.approx(expected.masses, rel=1e-14)
     assert MixedPair(usual, rare, 0.5).symmetric

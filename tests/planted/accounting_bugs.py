@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import sys
 
 import numpy as np
 
@@ -12,11 +11,10 @@ from tacita.accounting import (
     _line_pairs,
     _loss_law,
     _pld_accountant,
-    _rare_losses,
     _renyi,
     _renyi_grid,
-    _several_rare_losses,
     _tilted,
+    _window,
     accountant,
     calibration,
     gaussian,
@@ -39,7 +37,7 @@ ACCOUNTANT = "tests/accounting/test_accountant.py::"
 READING = "tests/accounting/test_pld_accountant.py::"
 LAWS = "tests/accounting/test_loss_laws.py::"
 TILTED = "tests/accounting/test_tilted.py::"
-RARE = "tests/accounting/test_rare_losses.py::"
+WINDOW = "tests/accounting/test_window.py::"
 DOMINATION = "tests/accounting/test_domination.py::"
 STATEMENT = "tests/ledger/test_statement.py::"
 LEDGER = "tests/ledger/test_ledger.py::"
@@ -169,7 +167,7 @@ def calibration_trusts_the_estimate():
 @bug(12, caught_by=[LAWS + "test_a_law_on_a_grid_is_never_below_the_exact_one", GAUSSIAN + "test_poisson"])
 def estimate_reported_as_a_bound():
     """Privacy losses are rounded down: an optimistic estimate is reported as the bound."""
-    swap(_loss_law.connected, lambda first, interval, between: np.append(between.upper, 0.0))
+    swap(_loss_law.connected, lambda points, between, below: (between.upper, 0.0))
 
 
 @bug(
@@ -231,16 +229,11 @@ def moments_taken_for_exact():
     swap(_tilted.moments, lambda laws, theta: (sum(n * law.log_moment(theta)[0] for law, n in laws), 0.0))
 
 
-@bug(13, caught_by=[RARE + "test_the_moment_of_two_and_more_is_not_cut_off"])
+@bug(13, caught_by=[LAWS + "test_losses_above_a_cap_keep_the_masses_of_both_worlds"])
 def large_losses_cut_off():
-    """Chernoff's bound of two and more large losses is taken of a moment in which no term is above exp(600)."""
-
-    whole = _several_rare_losses._log_moments
-
-    def cut_off(bulk, rare):
-        return lambda theta: whole(bulk, rare)(min(theta, 600 / float(rare.losses[-1])))
-
-    swap(_several_rare_losses._log_moments, cut_off)
+    """Losses above the cap of a law are forgotten; a share of them counts as infinite."""
+    whole = _loss_law.connected
+    swap(whole, lambda points, between, below: (whole(points, between, below)[0], 0.0))
 
 
 @bug(
@@ -271,47 +264,55 @@ def infinite_losses_dropped():
     )
 
 
-@bug(13, caught_by=[RARE + "test_the_sum_over_numbers_of_large_losses_is_the_whole"])
+@bug(13, caught_by=[WINDOW + "test_small_and_large_losses_apart_are_the_whole"])
 def rare_losses_left_out():
-    """Of a law whose rare large losses are set apart, one large loss is forgotten."""
-    put(_rare_losses.RareTotal, "_with_one", lambda self, bulk, epsilon: 0.0)
+    """Of a law whose rare large losses are set apart, the large ones are forgotten."""
+    whole = _loss_law.set_apart
+    swap(whole, lambda small, large: whole(small, dataclasses.replace(large, masses=0 * large.masses)))
 
 
-@bug(13, caught_by=[RARE + "test_the_sum_over_numbers_of_large_losses_is_the_whole"])
-def two_rare_losses_left_out():
-    """Two large losses in one session are taken to be impossible."""
-    whole = _several_rare_losses.several
+@bug(13, caught_by=[WINDOW + "test_a_large_loss_is_raised_by_what_small_ones_may_take_away"])
+def rare_losses_not_raised():
+    """A query that has a large loss is charged a small one as well, which may be below 0, and is not raised by that."""
+    whole = _loss_law.set_apart
 
-    def none(bulk, rare, epsilon, delta):
-        found = whole(bulk, rare, epsilon, delta)
-        return dataclasses.replace(found, masses=0 * found.masses, infinity=0.0)
+    def as_they_are(small, large):
+        one, other = whole(small, large)
+        masses = np.append(large.masses, np.zeros(len(other.masses) - len(large.masses)))
+        masses[-large.first] += small.masses.sum()
+        return one, dataclasses.replace(other, masses=masses)
 
-    swap(whole, none)
+    swap(whole, as_they_are)
 
 
-@bug(13, caught_by=[RARE + "test_a_coarser_grid_only_adds"])
+@bug(13, caught_by=[WINDOW + "test_all_queries_of_a_part_are_composed"])
+def queries_beside_groups_left_out():
+    """Where queries are composed in groups, those that do not fill one are forgotten."""
+    whole = _window.Apart.laws
+
+    def groups_alone(self, *given):
+        laws, fine = whole(self, *given)
+        return [laws[0], laws[2]], fine
+
+    put(_window.Apart, "laws", groups_alone)
+
+
+@bug(13, caught_by=[WINDOW + "test_a_coarser_grid_only_adds"])
 def coarser_grid_rounds_down():
-    """The bulk's total is put on a coarser grid by moving every loss down."""
-    whole = _rare_losses.coarsened
+    """A law is put on a coarser grid by moving every loss down."""
 
-    def down(law, interval):
-        stride = round(interval / law.interval)
+    def down(law, stride):
         at = np.arange(law.first, law.first + len(law.masses)) // stride
-        return dataclasses.replace(
-            whole(law, interval), first=int(at[0]), masses=np.bincount(at - at[0], weights=law.masses)
-        )
+        masses = np.bincount(at - at[0], weights=law.masses)
+        return dataclasses.replace(law, interval=law.interval * stride, first=int(at[0]), masses=masses)
 
-    swap(whole, down)
+    put(_loss_law.LossLaw, "coarsened", down)
 
 
 @bug(49, caught_by=[LAWS + "test_a_law_on_a_grid_is_never_below_the_exact_one"])
 def one_branch_of_the_envelope():
     """Fixed-size sampling gets the pair of (mixture, Gaussian), below the envelope where losses are negative."""
-    put(
-        _line_pairs.EnvelopePair,
-        "law",
-        lambda self, interval, tail, *, swapped: self._branch.law(interval, tail, swapped=False),
-    )
+    put(_line_pairs.EnvelopePair, "at", lambda self, points, *, swapped: self._branch.at(points, swapped=False))
 
 
 @bug(2, caught_by=[GAUSSIAN + "test_fixed_size"])
@@ -536,4 +537,4 @@ def no_room_for_the_closed_form():
 @bug(76, caught_by=["tests/accounting/test_curve.py::test_losses_far_below_zero_do_not_coarsen_the_grid"])
 def every_low_loss_told_apart():
     """Losses far below a window are told apart, so that tiny rates need a grid of too many points and fall back."""
-    put(sys.modules["tacita.accounting._totals"], "NO_WAY_BACK", 1e18)
+    put(_window, "NO_WAY_BACK", 1e18)

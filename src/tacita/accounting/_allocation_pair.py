@@ -16,17 +16,18 @@ from itertools import pairwise
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from tacita.accounting._loss_law import LARGEST_LOSS, UNIT, LossLaw, normal_masses
-from tacita.accounting._pairs import LEAST_TAIL, Sample, SampledPair
+from tacita.accounting._loss_law import LARGEST_LOSS, ROUNDED_UP, UNIT, LossLaw, normal_masses
+from tacita.accounting._pairs import LEAST_TAIL, DominatingPair, Ends, Sample, points_of
 
 LARGEST_RATIO = 10.0  # beyond, losses have no number in floating point
 FINE, PLANNED = 0.015, 0.06  # step of the grid, in standard deviations of the logarithm: of a law, and of a plan
 HALVINGS = 2  # after so many, the step doubles
-DECADES = 6  # one law serves all tails between two powers of 10^6
+LEFT_OUT = 1e-48  # of a law's mass, which counts as infinite loss
+DECADES = 6  # one plan serves all tails between two powers of 10^6
 
 
 @dataclass(frozen=True)
-class AllocationPair(SampledPair):
+class AllocationPair(DominatingPair):
     r"""A record in one of ``batches`` batches, against no record.
 
     With ``ratio`` :math:`\mu`, ``batches`` b and ``seen`` t, the likelihood ratio is :math:`\frac1b \big(b - t +
@@ -44,19 +45,22 @@ class AllocationPair(SampledPair):
 
     symmetric = False
 
-    def law(self, interval: float, tail: float, *, swapped: bool) -> LossLaw:
-        losses, masses, infinity = self._points(tail, FINE, swapped)
-        first = math.floor(float(losses[0]) / interval)
-        at = np.floor(losses / interval).astype(int)
+    def law(self, interval: float, ends: Ends, *, swapped: bool) -> LossLaw:
+        whole, chances, infinity = self._points(LEFT_OUT, FINE, swapped)
+        first, last = points_of(interval, ends)
+        beyond = np.minimum(1.0, -np.expm1(np.minimum(0.0, last * interval - whole)) * (1 + 8 * UNIT))
+        losses, masses = np.clip(whole, first * interval, last * interval), chances * (1 - beyond)
+        at = np.clip(np.floor(losses / interval).astype(int), first, last)
         share = np.expm1(at * interval - losses) / math.expm1(-interval)
         up = masses * np.clip(share + 32 * UNIT, 0.0, 1.0)
-        size = int(at[-1]) + 2 - first
+        size = last + 2 - first
         found = np.bincount(at - first, masses - up, size) + np.bincount(at + 1 - first, up, size)
         error = 64 * UNIT * self.batches.bit_length() * (1 + self.ratio * (40 + self.ratio))
-        return LossLaw(interval, first, found, infinity, error)
+        return LossLaw(interval, first, found, (infinity + float(chances @ beyond)) * ROUNDED_UP, error)
 
-    def span(self, tail: float, *, swapped: bool) -> float:
-        return float(np.ptp(self._points(tail, PLANNED, swapped)[0]))
+    def reach(self, tail: float, *, swapped: bool) -> Ends:
+        losses, _, _ = self._points(tail, PLANNED, swapped)
+        return float(losses[0]), float(losses[-1])
 
     def sample(self, tail: float, *, swapped: bool) -> Sample:
         return self._points(tail, PLANNED, swapped)[:2]

@@ -11,17 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from tacita.accounting._loss_law import (
-    LARGEST_LOSS,
-    UNIT,
-    Intervals,
-    LossLaw,
-    Stretch,
-    connected,
-    joined,
-    normal_masses,
-)
-from tacita.accounting._pairs import LEAST_TAIL, ROUNDED_UP, SAMPLE, Sample, SampledPair
+from tacita.accounting._loss_law import LARGEST_LOSS, ROUNDED_UP, UNIT, Intervals, connected, joined, normal_masses
+from tacita.accounting._pairs import LEAST_TAIL, SAMPLE, ContinuousPair, Ends, PointMasses, Sample
 
 TABLE = 4096  # of a first guess at where a loss is reached
 NEWTON_STEPS = 4
@@ -29,7 +20,7 @@ NEWTON_STEPS = 4
 Shifts = tuple[tuple[float, float], ...]  # means of unit Gaussians, and their chances
 
 
-class LinePair(SampledPair):
+class LinePair(ContinuousPair):
     """Mixtures of unit Gaussians on a line; the loss of x in favour of the first world rises with x."""
 
     upper: Shifts
@@ -47,30 +38,17 @@ class LinePair(SampledPair):
     def cut(self, losses: np.ndarray) -> tuple[np.ndarray, float]:
         """Return the x at which each loss is reached (``-inf`` if every x has more), and the loss's error there."""
 
-    def law(self, interval: float, tail: float, *, swapped: bool) -> LossLaw:
-        least, most = self.reach(tail, swapped=swapped)
-        first = math.floor(least / interval)
-        part = self.stretch(interval, first, max(first + 1, math.ceil(most / interval)), swapped=swapped)
-        return part.whole()
-
-    def reach(self, tail: float, *, swapped: bool) -> tuple[float, float]:
-        ends = self._ends(self.lower if swapped else self.upper, tail).tolist()
-        return (-ends[1], -ends[0]) if swapped else (ends[0], ends[1])
-
-    def stretch(self, interval: float, first: int, last: int, *, swapped: bool) -> Stretch:
-        world, ends = (self.lower, (-last, -first)) if swapped else (self.upper, (first, last))
-        points, missed = self.cut(np.arange(ends[0], ends[1] + 1) * interval)
-        between, below, above = self.intervals(points), _below(world, points[0]), _below(world, points[-1], -1)
+    def at(self, points: np.ndarray, *, swapped: bool) -> PointMasses:
+        x, missed = self.cut(-points[::-1] if swapped else points)
         if swapped:
-            between, below, above = between.turned_round(), above, below
-        return Stretch(interval, first, connected(first, interval, between), below, above, missed)
+            between, below = self.intervals(np.append(-np.inf, x)).turned_round(), _below(self.lower, x[-1], -1)
+        else:
+            between, below = self.intervals(np.append(x, np.inf)), _below(self.upper, x[0])
+        return (*connected(points, between, below), missed)
 
-    def span(self, tail: float, *, swapped: bool) -> float:
-        ends = self._ends(self.lower if swapped else self.upper, tail)
-        return LARGEST_LOSS if np.abs(ends).max() >= LARGEST_LOSS else float(np.ptp(ends))
-
-    def _ends(self, world: Shifts, tail: float) -> np.ndarray:
-        return np.clip(self.loss(np.array(_reach(world, tail))), -LARGEST_LOSS, LARGEST_LOSS)
+    def reach(self, tail: float, *, swapped: bool) -> Ends:
+        ends = self.loss(np.array(_reach(self.lower if swapped else self.upper, tail))).tolist()
+        return (-ends[1], -ends[0]) if swapped else (ends[0], ends[1])
 
     def intervals(self, points: np.ndarray) -> Intervals:
         """Return the masses of both worlds between neighbouring points of the line."""
@@ -152,14 +130,17 @@ class MixturePair(LinePair):
         return np.where(np.isnan(x), -np.inf, x), 0.0
 
     def _by_newton(self, losses: np.ndarray) -> tuple[np.ndarray, float]:
-        """Invert the loss by Newton's method from a table, and measure the error. Below the table every x has more."""
+        """Invert the loss by Newton's method from a table, and measure the error.
+
+        Below the table every x has more, and above it none: what has, has no number in floating point.
+        """
         table = np.linspace(-60.0, max(self.shifts) + 60.0, TABLE)
         known = self.loss(table)
         x = np.interp(losses, known, table)
         for _ in range(NEWTON_STEPS):
             value, slope = self._loss_and_slope(x)
             x = np.clip(x - (value - losses) / np.maximum(slope, 1e-300), table[0], table[-1])
-        x = np.maximum.accumulate(np.where(losses <= known[0], -np.inf, x))
+        x = np.maximum.accumulate(np.where(losses <= known[0], -np.inf, np.where(losses >= known[-1], np.inf, x)))
         inside = np.isfinite(x)
         return x, float(np.abs(self.loss(x[inside]) - losses[inside]).max(initial=0.0))
 
@@ -220,7 +201,7 @@ class ReplacedPair(LinePair):
 
 
 @dataclass(frozen=True)
-class EnvelopePair(SampledPair):
+class EnvelopePair(ContinuousPair):
     r"""The pair whose divergence is the envelope of both branches of fixed-size sampling (section 4).
 
     Losses above 0 are those of (mixture, Gaussian) in the mixture's world; those below are their negatives, in the
@@ -242,30 +223,20 @@ class EnvelopePair(SampledPair):
     def _at_zero(self) -> float:
         return (1 - self.chance) * math.erf(self.moved / 2 / math.sqrt(2))
 
-    def law(self, interval: float, tail: float, *, swapped: bool) -> LossLaw:
-        last = max(1, math.ceil(self.reach(tail, swapped=swapped)[1] / interval))
-        return self.stretch(interval, -last, last, swapped=swapped).whole()
+    def at(self, points: np.ndarray, *, swapped: bool) -> PointMasses:
+        pair, zero = self._branch, int(np.searchsorted(points, 0.0))
+        above, above_error = pair.cut(points[zero:])
+        below, below_error = pair.cut(-points[zero::-1])
+        over = pair.intervals(np.append(above, np.inf))
+        both = joined(pair.intervals(below).turned_round(), over)
+        masses, infinity = connected(points, both, _below(pair.lower, below[-1], -1))
+        masses[zero] += self._at_zero * (1 + 8 * UNIT)
+        return masses, infinity, max(above_error, below_error)
 
-    def reach(self, tail: float, *, swapped: bool) -> tuple[float, float]:
+    def reach(self, tail: float, *, swapped: bool) -> Ends:
         pair = self._branch
-        top = min(float(pair.loss(np.array([_reach(pair.upper, tail)[1]]))[0]), LARGEST_LOSS)
+        top = float(pair.loss(np.array([_reach(pair.upper, tail)[1]]))[0])
         return -top, top
-
-    def stretch(self, interval: float, first: int, last: int, *, swapped: bool) -> Stretch:
-        pair = self._branch
-        points, missed = pair.cut(np.arange(max(0, first), max(last, -first) + 1) * interval)
-        both = pair.intervals(points[: last - max(0, first) + 1])
-        if first < 0:
-            both = joined(pair.intervals(points[: 1 - first]).turned_round(), both)
-        masses = connected(first, interval, both)
-        below = 0.0
-        if first <= 0:
-            masses[-first] += self._at_zero * ROUNDED_UP
-            below = _below(pair.lower, points[-first], -1)
-        return Stretch(interval, first, masses, below, _below(pair.upper, points[last - max(0, first)], -1), missed)
-
-    def span(self, tail: float, *, swapped: bool) -> float:
-        return 2 * float(self._branch._ends(self._branch.upper, tail)[1])
 
     def sample(self, tail: float, *, swapped: bool) -> Sample:
         pair = self._branch

@@ -3,11 +3,13 @@ r"""A privacy loss on a grid, rounded up: the discrete pair that "connects the d
 Place: the ground of accounting; numbers in, numbers out. Proof: docs/derivations/accounting.md, section 10.
 
 A loss between two points a < b of the grid is split between them so that the masses of both worlds are kept, which
-makes the discrete pair dominate (Doroshenko et al. 2022, https://arxiv.org/abs/2207.04380). Masses are computed
-interval by interval and not as differences of deltas, so that they keep their relative accuracy far in the tails.
+makes the discrete pair dominate (Doroshenko et al. 2022, https://arxiv.org/abs/2207.04380). So are losses above the
+last point, between that point and infinity. Masses are computed interval by interval and not as differences of deltas,
+so that they keep their relative accuracy far in the tails.
 """
 
-from dataclasses import dataclass, fields
+import math
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 import numpy as np
@@ -16,6 +18,8 @@ from scipy.special import ndtr
 UNIT = 2.0**-53  # rounding of one operation
 LARGEST_LOSS = 600.0  # exp of it, and of its negative, is a float; larger losses count as infinite
 LEAST_FLOAT = float(np.finfo(float).tiny)
+ROUNDED_UP = 1 + 2.0**-30  # of a tail's mass
+SUM_ROUNDING = 128 * UNIT  # relative, of a pairwise sum of up to 2^21 terms
 ODDS_ROUNDING = 16 * UNIT  # relative, of exp(loss) times a mass
 
 
@@ -56,39 +60,46 @@ class LossLaw:
         at = np.flatnonzero(self.masses > 0)
         return slice(int(at[0]), int(at[-1]) + 1)
 
+    def coarsened(self, stride: int) -> "LossLaw":
+        """Return the law on a grid ``stride`` times as coarse: each mass is split between the two points around it."""
+        first, before = divmod(self.first, stride)
+        whole = np.zeros((-(-(before + len(self.masses)) // stride), stride))
+        whole.ravel()[before : before + len(self.masses)] = self.masses
+        interval = stride * self.interval
+        share = np.minimum(1.0, np.expm1(-np.arange(stride) * self.interval) / math.expm1(-interval) * (1 + 8 * UNIT))
+        masses = np.append(whole @ (1 - share), 0.0)
+        masses[1:] += whole @ share
+        return LossLaw(interval, first, masses * (1 + UNIT * stride), self.infinity, self.loss_error)
 
-@dataclass(frozen=True)
-class Stretch:
-    """A law of losses on a stretch of the grid, and how much lies beside it.
+    def within(self, first: int, last: int) -> "LossLaw":
+        """Return the law on the points from ``first`` to ``last`` alone, rounded up.
 
-    Attributes:
-        interval: Distance of two points of the grid.
-        first: The first point, in intervals.
-        masses: Chances of the points, of losses within the stretch alone.
-        below: Chance of a smaller loss.
-        above: Of a larger one.
-        loss_error: Every loss may be larger by this much.
+        Smaller losses are raised to ``first``. Larger ones are split between ``last`` and infinity, so that the masses
+        of both worlds are kept.
+        """
+        at = np.arange(self.first, self.first + len(self.masses))
+        beyond = np.minimum(1.0, -np.expm1(np.minimum(0.0, (last - at) * self.interval)) * (1 + 8 * UNIT))
+        masses = np.bincount(np.clip(at, first, last) - first, self.masses * (1 - beyond), last - first + 1)
+        masses[[0, -1]] *= ROUNDED_UP  # sums of many
+        infinity = (self.infinity + float(self.masses @ beyond)) * ROUNDED_UP
+        return LossLaw(self.interval, first, masses, infinity, self.loss_error)
+
+
+def set_apart(small: LossLaw, large: LossLaw) -> tuple[LossLaw, LossLaw]:
+    r"""Return two laws for the sum of two measures: every query has a loss of the first and one of the second.
+
+    With b the mass of ``small``, the first law is ``small / b``. The second is a loss of 0 with chance b, and
+    ``large``, whose losses are raised by :math:`c = \max(0, \log E e^{-X})`, X of the first law.
     """
-
-    interval: float
-    first: int
-    masses: np.ndarray
-    below: float
-    above: float
-    loss_error: float
-
-    def whole(self) -> LossLaw:
-        """Return the whole law: mass below the stretch is moved to its first point, mass above counts as infinite."""
-        return LossLaw(self.interval, self.first, self._raised(), self.above, self.loss_error)
-
-    def without_above(self) -> LossLaw:
-        """Return the law without the losses above the stretch; its masses do not sum to 1."""
-        return LossLaw(self.interval, self.first, self._raised(), 0.0, self.loss_error)
-
-    def _raised(self) -> np.ndarray:
-        masses = self.masses.copy()
-        masses[0] += self.below
-        return masses
+    mass, odds = float(small.masses.sum()), small.masses * np.expm1(-small.losses)
+    c = math.log1p(max(0.0, float(odds.sum()) + SUM_ROUNDING * float(np.abs(odds).sum())) / mass) * (1 + SUM_ROUNDING)
+    whole, rest = divmod(c, large.interval)
+    up = min(1.0, math.expm1(-rest) / math.expm1(-large.interval) * (1 + 8 * UNIT))
+    masses = np.append(np.zeros(int(whole)), np.append(large.masses * (1 - up), 0.0) * (1 + 4 * UNIT))
+    masses[int(whole) + 1 :] += large.masses * up * (1 + 4 * UNIT)
+    masses[-large.first] += mass * (1 + SUM_ROUNDING)
+    one = replace(small, masses=small.masses / mass * (1 + SUM_ROUNDING))
+    return one, replace(large, masses=masses)
 
 
 @dataclass(frozen=True)
@@ -129,25 +140,29 @@ def joined(left: Intervals, right: Intervals) -> Intervals:
     return Intervals(*(np.concatenate([getattr(left, name), getattr(right, name)]) for name in names))
 
 
-def connected(first: int, interval: float, between: Intervals) -> np.ndarray:
-    r"""Return masses at the points ``first``, ``first + 1``, ...: each interval's mass is split between its ends.
+def connected(points: np.ndarray, between: Intervals, below: float) -> tuple[np.ndarray, float]:
+    r"""Return the masses at points, which rise, and at infinity: each interval's mass is split between its ends.
 
-    Between a and b = a + d, the mass that goes to b is :math:`(P - e^a Q) / (1 - e^{-d})`; all rounding goes to b. It
+    Between a and b, the mass that goes to b is :math:`(P - e^a Q) / (1 - e^{a - b})`; all rounding goes to b. It
     is computed as :math:`(P - Q) - (e^a - 1) Q`, whose rounding is small against both terms: were it a share of P,
-    many queries that each show next to nothing would cost what is rounded.
+    many queries that each show next to nothing would cost what is rounded. The last interval ends at infinity.
+
+    Args:
+        points: Losses.
+        between: Masses from each point to the next, and behind the last point.
+        below: Mass before the first point, which is raised to it.
     """
-    points = np.arange(first, first + len(between.upper)) * interval
-    odds, share = np.expm1(points), -np.expm1(-interval)
+    odds, share = np.expm1(points), np.append(-np.expm1(-np.diff(points)), 1.0)
     scaled = odds * between.lower
     per_point = ODDS_ROUNDING * (1 + np.abs(points) / 8)  # the points themselves are rounded
     rounding = between.excess_error + np.abs(odds) * between.lower_error + per_point * np.abs(scaled)
     rounding += ODDS_ROUNDING * np.abs(between.excess)
     whole = (between.upper + between.upper_error) * (1 + 4 * UNIT)
     above = np.clip((between.excess - scaled + rounding) / share, 0.0, whole)
-    masses = np.zeros(len(between.upper) + 1)
-    masses[:-1] = whole - above
-    masses[1:] += above
-    return masses
+    masses = whole - above
+    masses[1:] += above[:-1]
+    masses[0] += below
+    return masses, float(above[-1]) * ROUNDED_UP
 
 
 def normal_masses(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from tacita.accounting._line_pairs import EnvelopePair, LinePair
-from tacita.accounting._loss_law import UNIT, LossLaw, Stretch
-from tacita.accounting._pairs import Sample, SampledPair
+from tacita.accounting._loss_law import UNIT
+from tacita.accounting._pairs import ContinuousPair, Ends, PointMasses, Sample
 
 ROUNDED_UP = 1 + 8 * UNIT  # of masses that are mixed
 
 
 @dataclass(frozen=True)
-class MixedPair(SampledPair):
+class MixedPair(ContinuousPair):
     """``rare`` with a known chance, else ``usual``.
 
     Attributes:
@@ -33,26 +33,15 @@ class MixedPair(SampledPair):
     def symmetric(self) -> bool:  # type: ignore[override]
         return self.usual.symmetric and self.rare.symmetric
 
-    def law(self, interval: float, tail: float, *, swapped: bool) -> LossLaw:
-        least, most = self.reach(tail, swapped=swapped)
-        first = int(np.floor(least / interval))
-        return self.stretch(interval, first, max(first + 1, int(np.ceil(most / interval))), swapped=swapped).whole()
+    def at(self, points: np.ndarray, *, swapped: bool) -> PointMasses:
+        found = [(*pair.at(points, swapped=swapped), share * ROUNDED_UP) for pair, share, _ in self._parts(1.0)]
+        masses = np.sum([share * masses for masses, _, _, share in found], axis=0)
+        infinity = sum(share * infinity for _, infinity, _, share in found)
+        return masses, infinity, max(error for _, _, error, _ in found)
 
-    def reach(self, tail: float, *, swapped: bool) -> tuple[float, float]:
+    def reach(self, tail: float, *, swapped: bool) -> Ends:
         ends = [pair.reach(part, swapped=swapped) for pair, _, part in self._parts(tail)]
         return min(low for low, _ in ends), max(high for _, high in ends)
-
-    def stretch(self, interval: float, first: int, last: int, *, swapped: bool) -> Stretch:
-        found = [(pair.stretch(interval, first, last, swapped=swapped), share) for pair, share, _ in self._parts(1.0)]
-        masses, below, above = (
-            sum(share * ROUNDED_UP * getattr(one, name) for one, share in found)
-            for name in ("masses", "below", "above")
-        )
-        return Stretch(interval, first, np.asarray(masses), below, above, max(one.loss_error for one, _ in found))
-
-    def span(self, tail: float, *, swapped: bool) -> float:
-        low, high = self.reach(tail, swapped=swapped)
-        return max(high - low, *(pair.span(part, swapped=swapped) for pair, _, part in self._parts(tail)))
 
     def sample(self, tail: float, *, swapped: bool) -> Sample:
         found = [(*pair.sample(part, swapped=swapped), share) for pair, share, part in self._parts(tail)]

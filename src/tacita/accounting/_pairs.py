@@ -3,24 +3,23 @@ r"""Dominating pairs: two worlds, known by the law of the privacy loss between t
 Place: _loss_law -> [accounting._pairs] -> events, _pld_accountant.
 Proofs: docs/derivations/accounting.md, sections 2 to 8 (which pair stands for what) and 10 (their arithmetic).
 
-A pair gives its law of losses on any grid, rounded up, in each direction; and, for planning alone, its cumulants.
+A pair gives its law of losses on any grid, rounded up, in each direction; and, for planning alone, a sample of them.
 Everything is in units of the noise.
 """
 
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import numpy as np
 from scipy.special import ndtr, ndtri
 
 from tacita.accounting._loss_law import (
-    LARGEST_LOSS,
+    ROUNDED_UP,
     UNIT,
     Intervals,
     LossLaw,
-    Stretch,
     connected,
     normal_masses,
     split,
@@ -28,78 +27,55 @@ from tacita.accounting._loss_law import (
 
 SAMPLE = 1200  # points of a planning sample
 LEAST_TAIL = 1e-290
-NEAREST_TO_NOTHING = -1 + 2.0**-50
-ROUNDED_UP = 1 + 2.0**-30  # of a tail's mass
 
 Sample = tuple[np.ndarray, np.ndarray]  # losses, and their chances in the first world
+Ends = tuple[float, float]  # a least and a largest loss
+PointMasses = tuple[np.ndarray, float, float]  # of points and of infinity, and what every loss may be larger by
 Part = tuple["DominatingPair", int]  # a pair, and how often it is composed with itself
 
 
 class DominatingPair(ABC):
-    """Two worlds; subclasses are frozen dataclasses of numbers."""
+    """Two worlds; subclasses are frozen dataclasses of numbers. ``swapped`` is the direction from the second one."""
 
     symmetric = True  # whether both directions have the same law
 
     @abstractmethod
-    def law(self, interval: float, tail: float, *, swapped: bool) -> LossLaw:
-        """Return the losses on a grid, rounded up; at most about ``tail`` of their mass is moved to infinity.
+    def law(self, interval: float, ends: Ends, *, swapped: bool) -> LossLaw:
+        """Return the losses on a grid, rounded up.
 
-        ``swapped`` is the direction from the second world to the first.
+        Smaller ones than ``ends`` are raised to them. Larger ones are split between the last point and infinity, which
+        keeps the masses of both worlds; the ends are below and above 0.
         """
 
-    def reach(self, tail: float, *, swapped: bool) -> tuple[float, float] | None:
-        """Return about the least and the largest loss; ``None`` where the law has no :meth:`stretch`."""
-        return None
-
-    def stretch(self, interval: float, first: int, last: int, *, swapped: bool) -> Stretch:
-        """Return a part of the law on a grid: the losses between two points (numbers of intervals), rounded up."""
-        raise NotImplementedError(f"{type(self).__name__} has no law on a stretch of the grid, only the whole one.")
-
     @abstractmethod
-    def cumulants(self, theta: float, tail: float, *, swapped: bool) -> np.ndarray:
-        """Return log E exp(theta loss) and its first two derivatives, for planning: no bound depends on them."""
-
-    @abstractmethod
-    def span(self, tail: float, *, swapped: bool) -> float:
-        """Return about the width of the range of losses."""
-
-
-class SampledPair(DominatingPair):
-    """A pair that is planned with by a sample of its losses."""
-
-    def cumulants(self, theta: float, tail: float, *, swapped: bool) -> np.ndarray:
-        """Return log E exp(theta loss) and its first two derivatives, for planning: no bound depends on them."""
-        losses, chances = _sampled(self, tail, swapped)
-        exponents = theta * losses
-        if np.abs(exponents).max() < LARGEST_LOSS:
-            weights = chances * np.exp(exponents)
-            value = math.log1p(max(NEAREST_TO_NOTHING, float(chances @ np.expm1(exponents))))
-        else:
-            logs = exponents + np.log(chances)
-            weights, value = np.exp(logs - logs.max()), float(np.logaddexp.reduce(logs))
-        weights = weights / weights.sum()
-        mean = float(weights @ losses)
-        return np.array([value, mean, float(weights @ (losses - mean) ** 2)])
-
-    def span(self, tail: float, *, swapped: bool) -> float:
-        """Return about the width of the range of losses."""
-        losses, _ = _sampled(self, tail, swapped)
-        return float(losses.max() - losses.min())
+    def reach(self, tail: float, *, swapped: bool) -> Ends:
+        """Return about the losses beside which there is a chance of at most ``tail`` on each side."""
 
     @abstractmethod
     def sample(self, tail: float, *, swapped: bool) -> Sample:
-        """Return losses and their chances, which need not be accurate."""
+        """Return losses and their chances up to a factor, for planning: no bound depends on them."""
 
 
-@lru_cache(maxsize=64)
-def _sampled(pair: SampledPair, tail: float, swapped: bool) -> Sample:
-    losses, chances = pair.sample(tail, swapped=swapped)
-    kept = (chances > 0) & (np.abs(losses) <= LARGEST_LOSS)
-    return losses[kept], chances[kept] / chances.sum()
+class ContinuousPair(DominatingPair):
+    """A pair whose losses have a density, so that any points do as a grid."""
+
+    @abstractmethod
+    def at(self, points: np.ndarray, *, swapped: bool) -> PointMasses:
+        """Return the masses of losses at points, which rise; what lies beside them is as in :meth:`law`."""
+
+    def law(self, interval: float, ends: Ends, *, swapped: bool) -> LossLaw:
+        first, last = points_of(interval, ends)
+        masses, infinity, error = self.at(np.arange(first, last + 1) * interval, swapped=swapped)
+        return LossLaw(interval, first, masses, infinity, error)
+
+
+def points_of(interval: float, ends: Ends) -> tuple[int, int]:
+    """Return the first and the last point of a grid that reaches to both ``ends``, as numbers of intervals."""
+    return min(-1, math.floor(ends[0] / interval)), max(1, math.ceil(ends[1] / interval))
 
 
 @dataclass(frozen=True)
-class GaussianPair(DominatingPair):
+class GaussianPair(ContinuousPair):
     """A number is shown, then a Gaussian query of a ``mu`` that it names (section 2; bounded residuals).
 
     Attributes:
@@ -117,41 +93,34 @@ class GaussianPair(DominatingPair):
         """Whether the pair is one Gaussian query and nothing else."""
         return len(self.mus) == 1 and self.failure == 0
 
-    def law(self, interval: float, tail: float, *, swapped: bool) -> LossLaw:
+    def at(self, points: np.ndarray, *, swapped: bool) -> PointMasses:
         mus, chances = self._arrays
-        reach = -float(ndtri(max(LEAST_TAIL, min(0.5, tail))))
-        last = max(1, math.ceil(min(LARGEST_LOSS, float((mus * (mus / 2 + reach)).max())) / interval))
-        grid = np.arange(-last, last + 1) * interval
-        between = [np.zeros(2 * last) for _ in range(4)]
-        masses, beyond = np.zeros(2 * last + 1), self.failure
+        between = np.zeros((4, len(points)))
+        below = 0.0
         for mu, chance in zip(mus[mus > 0].tolist(), chances[mus > 0].tolist(), strict=True):
-            points = grid / mu + mu / 2
+            edges = np.append(points / mu + mu / 2, np.inf)
             for i, shift in enumerate((mu, 0.0)):
-                found, error = normal_masses(points - shift)
+                found, error = normal_masses(edges - shift)
                 between[i] += chance * found
                 between[i + 2] += chance * (error + 4 * UNIT * found)
-            masses[0] += chance * float(ndtr(points[0] - mu)) * ROUNDED_UP
-            beyond += chance * float(ndtr(mu - points[-1]))
+            below += chance * float(ndtr(edges[0] - mu)) * ROUNDED_UP
         upper, lower, *errors = between
         more = len(mus) * UNIT  # of the sums over mus
-        masses += connected(
-            -last, interval, Intervals.of(upper, lower, errors[0] + more * upper, errors[1] + more * lower)
-        )
-        masses[last] += float(chances[mus == 0].sum())
-        rounding = 8 * UNIT * (float(np.abs(grid).max()) + float(mus.max()) * (2 * float(mus.max()) + 2 * reach))
-        return LossLaw(interval, -last, masses, beyond * ROUNDED_UP, rounding)
+        intervals = Intervals.of(upper, lower, errors[0] + more * upper, errors[1] + more * lower)
+        rounding = 8 * UNIT * (float(np.abs(points).max()) + 2 * float(mus.max()) ** 2)
+        masses, infinity = connected(points, intervals, below)
+        masses[np.searchsorted(points, 0.0)] += float(chances[mus == 0].sum())
+        return masses, infinity + self.failure * ROUNDED_UP, rounding
 
-    def span(self, tail: float, *, swapped: bool) -> float:
-        return 2 * max(self.mus) * (max(self.mus) / 2 - float(ndtri(max(LEAST_TAIL, min(0.5, tail)))))
+    def reach(self, tail: float, *, swapped: bool) -> Ends:
+        mus, far = self._arrays[0], -float(ndtri(max(LEAST_TAIL, min(0.5, tail))))
+        return float((mus * (mus / 2 - far)).min()), float((mus * (mus / 2 + far)).max())
 
-    def cumulants(self, theta: float, tail: float, *, swapped: bool) -> np.ndarray:
-        mus, chances = self._arrays
-        logs = np.log(chances) + theta * (theta + 1) * mus**2 / 2
-        value = float(np.logaddexp.reduce(logs))
-        weights = np.exp(logs - value)
-        means = (theta + 0.5) * mus**2
-        mean = float(weights @ means)
-        return np.array([value, mean, float(weights @ (mus**2 + (means - mean) ** 2))])
+    def sample(self, tail: float, *, swapped: bool) -> Sample:
+        (mus, chances), far = self._arrays, -float(ndtri(max(LEAST_TAIL, min(0.5, tail))))
+        z = np.linspace(-far, far, max(SAMPLE // 20, SAMPLE // len(mus)))
+        losses = mus[:, None] * (mus[:, None] / 2 + z)
+        return losses.ravel(), (chances[:, None] * np.exp(-z * z / 2)).ravel()
 
     @cached_property
     def _arrays(self) -> tuple[np.ndarray, np.ndarray]:
@@ -159,43 +128,47 @@ class GaussianPair(DominatingPair):
 
 
 @dataclass(frozen=True)
-class ResponsePair(SampledPair):
+class ResponsePair(DominatingPair):
     """Randomised response: the pair that dominates everything (``epsilon``, 0)-private (section 8)."""
 
     epsilon: float
 
-    def law(self, interval: float, tail: float, *, swapped: bool) -> LossLaw:
-        masses: dict[int, float] = {}
-        for loss, chance in zip(*self.sample(tail, swapped=swapped), strict=True):
-            below, left, right = split(float(loss), float(chance) * ROUNDED_UP, interval)
-            masses[below] = masses.get(below, 0.0) + left
-            masses[below + 1] = masses.get(below + 1, 0.0) + right
-        return _dense(masses, interval)
+    def law(self, interval: float, ends: Ends, *, swapped: bool) -> LossLaw:
+        last = math.ceil(self.epsilon / interval) + 1
+        masses = np.zeros(2 * last + 1)
+        _add(masses, -last, interval, (self.epsilon, 1 / (1 + math.exp(-self.epsilon))))
+        _add(masses, -last, interval, (-self.epsilon, math.exp(-self.epsilon) / (1 + math.exp(-self.epsilon))))
+        return LossLaw(interval, -last, masses, 0.0).within(*points_of(interval, ends))
+
+    def reach(self, tail: float, *, swapped: bool) -> Ends:
+        return -self.epsilon, self.epsilon
 
     def sample(self, tail: float, *, swapped: bool) -> Sample:
-        odds = math.exp(-self.epsilon)
-        return np.array([self.epsilon, -self.epsilon]), np.array([1.0, odds]) / (1 + odds)
+        return np.array([self.epsilon, -self.epsilon]), np.array([1.0, math.exp(-self.epsilon)])
 
 
 @dataclass(frozen=True)
-class LaplacePair(SampledPair):
+class LaplacePair(DominatingPair):
     """Laplace noise on a value that moves by ``epsilon`` scales (section 8)."""
 
     epsilon: float
 
-    def law(self, interval: float, tail: float, *, swapped: bool) -> LossLaw:
-        last = math.ceil(self.epsilon / interval)
-        points = np.clip(np.arange(-last, last + 1) * interval, -self.epsilon, self.epsilon)
+    def law(self, interval: float, ends: Ends, *, swapped: bool) -> LossLaw:
+        last = math.ceil(self.epsilon / interval) + 1
+        points = np.clip(np.arange(-last, last + 2) * interval, -self.epsilon, self.epsilon)
         widths = -np.expm1(-np.diff(points) / 2) / 2
         upper = np.exp((points[1:] - self.epsilon) / 2) * widths
         lower = np.exp((-points[:-1] - self.epsilon) / 2) * widths
         rounding = 16 * UNIT * (1 + self.epsilon / interval)  # of a width: that of the difference of two points
-        masses = connected(-last, interval, Intervals.of(upper, lower, rounding * upper, rounding * lower))
-        for loss, chance in ((self.epsilon, 0.5), (-self.epsilon, math.exp(-self.epsilon) / 2)):
-            below, left, right = split(loss, chance * ROUNDED_UP, interval)
-            masses[below + last] += left
-            masses[min(below + 1, last) + last] += right
-        return LossLaw(interval, -last, masses, 0.0, 8 * UNIT * self.epsilon)
+        between = Intervals.of(upper, lower, rounding * upper, rounding * lower)
+        masses, infinity = connected(np.arange(-last, last + 1) * interval, between, 0.0)
+        _add(masses, -last, interval, (self.epsilon, 0.5))
+        _add(masses, -last, interval, (-self.epsilon, math.exp(-self.epsilon) / 2))
+        law = LossLaw(interval, -last, masses, infinity, 8 * UNIT * self.epsilon)
+        return law.within(*points_of(interval, ends))
+
+    def reach(self, tail: float, *, swapped: bool) -> Ends:
+        return -self.epsilon, self.epsilon
 
     def sample(self, tail: float, *, swapped: bool) -> Sample:
         inner = np.linspace(-self.epsilon, self.epsilon, SAMPLE)
@@ -204,6 +177,8 @@ class LaplacePair(SampledPair):
         return np.append(inner, [self.epsilon, -self.epsilon]), np.append(density, ends)
 
 
-def _dense(masses: dict[int, float], interval: float) -> LossLaw:
-    first, last = min(masses), max(masses)
-    return LossLaw(interval, first, np.array([masses.get(i, 0.0) for i in range(first, last + 1)]), 0.0)
+def _add(masses: np.ndarray, first: int, interval: float, loss: tuple[float, float]) -> None:
+    """Add a loss and its chance to the masses at points from ``first`` on."""
+    below, left, right = split(loss[0], loss[1] * (1 + 8 * UNIT), interval)
+    masses[below - first] += left
+    masses[below + 1 - first] += right

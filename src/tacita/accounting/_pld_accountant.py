@@ -5,27 +5,22 @@ composed on a grid, each direction of the neighbouring pairs on its own, and the
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from tacita.accounting._aim import Aim, aim_at_delta, aim_at_epsilon, expected_epsilon
 from tacita.accounting._pairs import DominatingPair, GaussianPair, Part
-from tacita.accounting._saddle import Saddle, epsilon_at_saddle, saddle_at_delta, saddle_at_epsilon
 from tacita.accounting._tilted import TiltedTotal
-from tacita.accounting._totals import ACCURACY, FINEST, MOST_POINTS, Total, Window, is_beyond
+from tacita.accounting._window import ACCURACY, MOST_POINTS, Window
 from tacita.accounting.events import Spend
 
 FIRST = (1e-2, 2**16)  # accuracy of epsilon, and most points, of a first look
 SECOND = (1e-3, 2**18)  # of a second one, for an estimate
 FINE = (ACCURACY, MOST_POINTS)
-ROUGHER = ((1e-3, MOST_POINTS), (1e-2, MOST_POINTS))  # where a fine grid would take too many points
-MANY_POINTS = 2**15  # of one tilted transform; above, the number of rare losses is tried first
-FEWER = 5.0  # times as many points as the bulk alone: then the number of rare losses is worth it
-EXPECTED = 0.1  # of epsilon, or of the logarithm of delta: the saddle was near enough
-MOST_LOOKS = 5
+EXPECTED = 0.1  # of epsilon, or of the logarithm of delta: the aim was near enough
+MOST_LOOKS, MOST_READINGS = 8, 3
 LEAST_DELTA = 1e-40  # a smaller one is not looked for
 FAR_LESS = 1e-3  # of another direction's delta
-STEP = 0.05  # of epsilon
-LEAST_FALL = 1e-300
 WINDOW_START = 0.5  # at this share of epsilon, where that makes the window narrower
 LEAST_GAIN = 0.7  # squared ratio of two intervals; above, nothing is read off the difference
 RESOLVED = 5e-4  # of epsilon: rounding that leaves a reading accurate
@@ -39,13 +34,11 @@ class PldReading:
         value: Epsilon or delta; ``inf`` (or 1) if there is none.
         interval: The grid's.
         resolved: Whether the grid is as fine as the accuracy asks for.
-        steepness: How fast the logarithm of delta falls there, if that was looked at.
     """
 
     value: float
     interval: float
     resolved: bool
-    steepness: float = 0.0
 
     @property
     def name(self) -> str:
@@ -73,7 +66,7 @@ def pld_delta(spends: Sequence[Spend], epsilon: float) -> PldReading:
 def estimated_epsilon(spends: Sequence[Spend], delta: float) -> float:
     """Return a cheap estimate of epsilon, which is no bound: a search for a setting begins there."""
     parts = pooled(pairs_of(spends))
-    return max(epsilon_at_saddle(parts, delta, swapped=swapped) for swapped in directions(parts))
+    return max(expected_epsilon(parts, delta, swapped=swapped) for swapped in directions(parts))
 
 
 def approximate_epsilon(spends: Sequence[Spend], delta: float) -> float:
@@ -82,13 +75,13 @@ def approximate_epsilon(spends: Sequence[Spend], delta: float) -> float:
     It is no bound. What a grid adds to epsilon falls with the square of its interval.
     """
     parts = pooled(pairs_of(spends))
-    looks = [(_seen(question), question) for question in _at_delta(parts, delta)]
-    look, question = max(looks, key=lambda seen: seen[0].reading.value)
-    if look.saddle is None:
-        return look.reading.value
-    finer = _reading(question, _steep(look), SECOND, look.blurred)[0]
-    squares = (finer.interval / look.reading.interval) ** 2
-    gain = max(0.0, look.reading.value - finer.value)
+    looks = [(*_seen(question), question) for question in _at_delta(parts, delta)]
+    reading, aim, question = max(looks, key=lambda seen: seen[0].value)
+    if aim is None:
+        return reading.value
+    finer, _ = _reading(question, aim, SECOND)
+    squares = (finer.interval / reading.interval) ** 2
+    gain = max(0.0, reading.value - finer.value)
     return finer.value - (gain * squares / (1 - squares) if squares < LEAST_GAIN else 0.0)
 
 
@@ -106,32 +99,28 @@ class EpsilonAt:
         """Return the question to ask once the other direction has given about ``value``."""
         return self
 
-    def saddle(self, value: float | None = None) -> Saddle:
+    def aim(self, value: float | None = None) -> Aim | None:
         """Return where to look: at the estimate, or at ``value`` once it was read."""
         if value is None:
-            return saddle_at_delta(self.parts, self.asked, swapped=self.swapped)
-        return saddle_at_epsilon(self.parts, value, self.asked, swapped=self.swapped)
+            return aim_at_delta(self.parts, self.asked, swapped=self.swapped)
+        return aim_at_epsilon(self.parts, value, self.asked, swapped=self.swapped)
 
-    def start(self, saddle: Saddle) -> float:
+    def start(self, aim: Aim) -> float:
         """Return the least epsilon that the window must hold."""
-        return WINDOW_START * saddle.epsilon if saddle.epsilon > saddle.reach else 0.0
+        return WINDOW_START * aim.epsilon if aim.epsilon > aim.reach else 0.0
 
-    def read(self, total: Total, saddle: Saddle) -> float:
+    def read(self, total: TiltedTotal, aim: Aim) -> float:
         """Return the value that is read off the total."""
-        return total.epsilon(self.asked, saddle.epsilon)
+        return total.epsilon(self.asked, aim.epsilon)
 
-    def lost(self, total: Total, value: float, saddle: Saddle) -> float:
+    def lost(self, total: TiltedTotal, value: float, aim: Aim) -> float:
         """Return the share of the value that may be rounding."""
-        steepness = max(saddle.steepness, saddle.theta, 1 / max(saddle.deviation, FINEST))
+        steepness = max(aim.steepness, aim.theta, 1 / max(aim.deviation, 1e-290))
         return max(total.loss_error, total.rounding_share(value) / steepness) / value
 
-    def is_near(self, value: float, saddle: Saddle) -> bool:
-        """Return whether the saddle was near the value."""
-        return abs(value - saddle.epsilon) <= EXPECTED * value
-
-    def is_clear(self, value: float) -> bool:
-        """Return whether the search ends here, because the value is 0 or says nothing."""
-        return not 0 < value < math.inf
+    def is_near(self, value: float, aim: Aim) -> bool:
+        """Return whether the aim was near the value."""
+        return abs(value - aim.epsilon) <= EXPECTED * value
 
 
 @dataclass(frozen=True)
@@ -149,50 +138,32 @@ class DeltaAt:
         """Return the question to ask once the other direction has given about ``value``: far less need not be exact."""
         return replace(self, least=max(LEAST_DELTA, FAR_LESS * value) if value < self.nothing else LEAST_DELTA)
 
-    def saddle(self, value: float | None = None) -> Saddle:
+    def aim(self, value: float | None = None) -> Aim | None:
         """Return where to look: at the estimate, or at ``value`` once it was read."""
-        found = saddle_at_epsilon(self.parts, self.asked, value, swapped=self.swapped)
-        if found.delta >= self.least:
+        found = aim_at_epsilon(self.parts, self.asked, value, swapped=self.swapped)
+        if found is None or found.delta >= self.least:
             return found
-        return saddle_at_delta(self.parts, self.least, swapped=self.swapped)
+        return aim_at_delta(self.parts, self.least, swapped=self.swapped)
 
-    def start(self, saddle: Saddle) -> float:
+    def start(self, aim: Aim) -> float:
         """Return the least epsilon that the window must hold."""
-        return min(self.asked, saddle.epsilon)
+        return min(self.asked, aim.epsilon)
 
-    def read(self, total: Total, saddle: Saddle) -> float:
+    def read(self, total: TiltedTotal, aim: Aim) -> float:
         """Return the value that is read off the total."""
         return total.delta(self.asked)
 
-    def lost(self, total: Total, value: float, saddle: Saddle) -> float:
+    def lost(self, total: TiltedTotal, value: float, aim: Aim) -> float:
         """Return the share of the value that may be rounding."""
         return total.rounding_share(self.asked)
 
-    def is_near(self, value: float, saddle: Saddle) -> bool:
-        """Return whether the saddle was near the value, or the value is at most ``least``."""
-        return value <= self.least or abs(math.log(value / saddle.delta)) <= EXPECTED * max(1.0, -math.log(value))
-
-    def is_clear(self, value: float) -> bool:
-        """Return whether the search ends here, because the value is 0 or says nothing."""
-        return not 0 < value < 1
+    def is_near(self, value: float, aim: Aim) -> bool:
+        """Return whether the aim was near the value, or the value is at most ``least``."""
+        return value <= self.least or abs(math.log(value / aim.delta)) <= EXPECTED * max(1.0, -math.log(value))
 
 
 Question = EpsilonAt | DeltaAt
-
-
-@dataclass(frozen=True)
-class Look:
-    """A first look at a question.
-
-    Attributes:
-        reading: On a coarse grid.
-        saddle: That belongs to the value; ``None`` if nothing is left to be seen.
-        blurred: Whether the rounding of a single tilt shows.
-    """
-
-    reading: PldReading
-    saddle: Saddle | None = None
-    blurred: bool = False
+Look = tuple[PldReading, Aim | None]  # on a coarse grid, and where to look again unless nothing is left to be seen
 
 
 def _at_delta(parts: tuple[Part, ...], delta: float) -> list[EpsilonAt]:
@@ -203,13 +174,13 @@ def _larger(questions: Sequence[Question]) -> PldReading:
     """Return the larger value. A direction whose first look, a bound, is smaller is not read again."""
     looks = [(_seen(questions[0]), questions[0])]
     for question in questions[1:]:
-        beside = question.beside(looks[0][0].reading.value)
+        beside = question.beside(looks[0][0][0].value)
         looks.append((_seen(beside), beside))
     best: PldReading | None = None
-    for look, question in sorted(looks, key=lambda seen: -seen[0].reading.value):
+    for look, question in sorted(looks, key=lambda seen: -seen[0][0].value):
         if best is None:
             best = _read(question, look)
-        elif look.reading.value > best.value:
+        elif look[0].value > best.value:
             again = question.beside(best.value)
             best = max(best, _read(again, look if again == question else _seen(again)), key=_value)
     if best is None:
@@ -219,79 +190,40 @@ def _larger(questions: Sequence[Question]) -> PldReading:
 
 def _seen(question: Question) -> Look:
     """Take a first look where the value is expected, and look again where it was found if that is elsewhere."""
-    best = PldReading(question.nothing, math.inf, False)
-    if is_beyond(question.parts, question.swapped):
-        return Look(best)
-    saddle, blurred = question.saddle(), False
+    best, aim = PldReading(question.nothing, math.inf, False), question.aim()
     for _ in range(MOST_LOOKS):
-        found, blurred = _reading(question, saddle, FIRST, blurred)
+        if aim is None:
+            return best, None
+        found, fine = _reading(question, aim, FIRST)
         best = min(best, found, key=_value)
         if best.value == 0:
-            return Look(best)
-        if question.is_clear(best.value):  # no bound: a fine grid may have one
+            return best, None
+        if not fine or found.value in (0.0, question.nothing) or question.is_near(found.value, aim):
             break
-        if question.is_near(best.value, saddle):
-            break
-        saddle = question.saddle(best.value)
-    return Look(best, saddle, blurred)
+        aim = question.aim(found.value)
+    return best, aim
 
 
 def _read(question: Question, look: Look) -> PldReading:
-    if look.saddle is None:
-        return look.reading
-    for grid in (FINE, *ROUGHER):
-        fine, _ = _reading(question, _steep(look), grid, look.blurred)
-        if fine.value != question.nothing:
+    best, aim = look
+    for _ in range(MOST_READINGS):
+        if aim is None:
             break
-    return min(look.reading, fine, key=_value)
-
-
-def _steep(look: Look) -> Saddle:
-    """Return the saddle with the steepness of delta that was measured at the first look."""
-    assert look.saddle is not None
-    return replace(look.saddle, steepness=max(look.saddle.steepness, look.reading.steepness))
-
-
-def _reading(question: Question, saddle: Saddle, grid: tuple[float, int], blurred: bool) -> tuple[PldReading, bool]:
-    """Read the value by one tilt or by the number of rare losses, whichever resolves it; else take the lesser bound."""
-    accuracy, most = grid
-    start = question.start(saddle)
-    window = Window(question.parts, saddle, start, question.swapped, accuracy, question.least_scale, most)
-    best = PldReading(question.nothing, math.inf, False)
-    for way in _ways(window, blurred):
-        total, fine = way()
-        if total is None:
-            continue
-        value = question.read(total, saddle)
-        clear = not question.is_clear(value) and question.lost(total, value, saddle) <= RESOLVED
-        blurred = blurred or (isinstance(total, TiltedTotal) and not clear)
-        found = PldReading(value, total.interval, (fine and clear) or value == 0, _steepness(total, question, value))
+        found, fine = _reading(question, aim, FINE)
         best = min(best, found, key=_value)
-        if best.resolved or (clear and grid is not FINE):
+        if not fine or found.value in (0.0, question.nothing) or question.is_near(found.value, aim):
             break
-    return best, blurred
+        aim = question.aim(found.value)
+    return best
 
 
-def _steepness(total: Total, question: Question, value: float) -> float:
-    """Return how fast the logarithm of delta falls where it was read; with rare large losses no saddle tells."""
-    epsilon = value if isinstance(question, EpsilonAt) else question.asked
-    if question.is_clear(value) or epsilon == 0:
-        return 0.0
-    ends = [max(total.delta(epsilon * share), LEAST_FALL) for share in (1.0, 1 + STEP)]
-    return math.log(ends[0] / ends[1]) / (STEP * epsilon)
-
-
-def _ways(window: Window, blurred: bool) -> Iterator[Callable[[], tuple[Total | None, bool]]]:
-    """Yield ways to compute the total: first by the number of rare losses where that is cheap or no tilt will do."""
-    points, known = window.points, False
-    blurred = blurred or not window.is_fine
-    if blurred or points > MANY_POINTS:
-        found = window.by_number(math.inf if blurred else points / FEWER)
-        known = blurred or found[0] is not None
-        yield lambda: found
-    yield window.tilted
-    if not known:
-        yield lambda: window.by_number(math.inf)
+def _reading(question: Question, aim: Aim, grid: tuple[float, int]) -> tuple[PldReading, bool]:
+    """Read the value on a grid of an accuracy and at most so many points, and say whether these are enough."""
+    window = Window(question.parts, aim, question.start(aim), question.swapped, grid[0], question.least_scale, grid[1])
+    total, fine = window.total()
+    value = question.read(total, aim)
+    clear = value == 0 or (value < question.nothing and question.lost(total, value, aim) <= RESOLVED)
+    return PldReading(value, total.interval, fine and clear), fine
 
 
 def _value(reading: PldReading) -> float:

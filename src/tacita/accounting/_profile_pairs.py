@@ -14,7 +14,7 @@ import numpy as np
 from dp_accounting.rdp import rdp_privacy_accountant
 
 from tacita.accounting._loss_law import LARGEST_LOSS, UNIT, LossLaw
-from tacita.accounting._pairs import LEAST_TAIL, SAMPLE, Part, Sample, SampledPair
+from tacita.accounting._pairs import LEAST_TAIL, SAMPLE, DominatingPair, Ends, Part, Sample, points_of
 from tacita.accounting._profiles import Profile, ProfiledPair, end_of, profile
 
 ROUNDS = 40  # of leaving out points of a profile that are not convex
@@ -22,7 +22,7 @@ LEAST_MASS = 1e-300  # so that no law is empty
 SHIFT_POINTS, SHIFT_ROUNDS = 100, 6  # of a search for a selection's shift
 
 
-class ProfilePair(ProfiledPair, SampledPair):
+class ProfilePair(ProfiledPair, DominatingPair):
     """A symmetric pair that is known by its deltas; subclasses say what they are."""
 
     def deltas(self, epsilons: np.ndarray) -> np.ndarray:
@@ -32,15 +32,18 @@ class ProfilePair(ProfiledPair, SampledPair):
     def _profile(self) -> Profile:
         """Return delta at epsilons >= 0, rounded up."""
 
-    def law(self, interval: float, tail: float, *, swapped: bool) -> LossLaw:
-        last = max(2, math.ceil(end_of(self.deltas, max(LEAST_TAIL, tail)) / interval))
-        return symmetric_law(self.deltas(np.arange(last + 1) * interval), interval)
+    def law(self, interval: float, ends: Ends, *, swapped: bool) -> LossLaw:
+        first, last = points_of(interval, ends)
+        far = max(2, last, -first)
+        return symmetric_law(self.deltas(np.arange(far + 1) * interval), interval).within(first, last)
 
-    def span(self, tail: float, *, swapped: bool) -> float:
-        return 2 * end_of(self.deltas, max(LEAST_TAIL, tail))
+    def reach(self, tail: float, *, swapped: bool) -> Ends:
+        top = end_of(self.deltas, max(LEAST_TAIL, tail))
+        return -top, top
 
     def sample(self, tail: float, *, swapped: bool) -> Sample:
-        law = self.law(self.span(tail, swapped=swapped) / SAMPLE, tail, swapped=swapped)
+        ends = self.reach(tail, swapped=swapped)
+        law = self.law((ends[1] - ends[0]) / SAMPLE, ends, swapped=swapped)
         return law.losses, law.masses
 
 

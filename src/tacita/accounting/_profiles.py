@@ -14,19 +14,16 @@ from functools import lru_cache
 import numpy as np
 from scipy.signal import lfilter
 
+from tacita.accounting._aim import aim_at_delta
 from tacita.accounting._gaussian_mixture import gaussian_deltas
 from tacita.accounting._loss_law import LARGEST_LOSS
 from tacita.accounting._pairs import GaussianPair, Part
 from tacita.accounting._pld_accountant import directions, pooled
-from tacita.accounting._rare_losses import RareTotal
-from tacita.accounting._saddle import saddle_at_delta
 from tacita.accounting._tilted import TiltedTotal
-from tacita.accounting._totals import Window, is_beyond
+from tacita.accounting._window import Window
 
 READ_AT = (0.02, 1e-5, 1e-11, 1e-18)  # deltas; a tilt serves for some orders of magnitude
 ACCURACY = 1e-3  # of epsilon: what the grid may add
-POINTS = 1000
-ROUNDING_SHARE = 1e-4  # of delta: above, large losses are set apart
 ROUNDED_UP = 1e-9
 
 Profile = Callable[[np.ndarray], np.ndarray]
@@ -79,18 +76,8 @@ def _least(totals: list[TotalDeltas], epsilons: np.ndarray) -> np.ndarray:
 
 
 def _read(parts: tuple[Part, ...], swapped: bool) -> list[TotalDeltas]:
-    if is_beyond(parts, swapped):
-        return []
-    found = []
-    for delta in READ_AT:
-        saddle = saddle_at_delta(parts, delta, swapped=swapped)
-        window = Window(parts, saddle, 0.0, swapped, ACCURACY)
-        total, _ = window.tilted()
-        found.append(_deltas(total))
-        if total.rounding_share(saddle.epsilon) > ROUNDING_SHARE:
-            by_number, _ = window.by_number()
-            found.extend([] if by_number is None else [_deltas_by_number(by_number)])
-    return found
+    aims = [aim_at_delta(parts, delta, swapped=swapped) for delta in READ_AT]
+    return [_deltas(Window(parts, aim, 0.0, swapped, ACCURACY).total()[0]) for aim in aims if aim is not None]
 
 
 def _deltas(total: TiltedTotal) -> TotalDeltas:
@@ -107,12 +94,6 @@ def _deltas(total: TiltedTotal) -> TotalDeltas:
         logs = np.log(sums) + total.log_scale - total.theta * total.losses
     deltas = np.exp(np.minimum(logs, 0.0)) * (1 + ROUNDED_UP + 1e-15 * len(masses)) + total.infinity
     return TotalDeltas(total.losses + total.loss_error, np.minimum(1.0, deltas))
-
-
-def _deltas_by_number(total: RareTotal) -> TotalDeltas:
-    """Return deltas at some points; delta is convex in exp(epsilon), so that chords between them are bounds."""
-    epsilons = np.linspace(0.0, float(total.more.losses[-1]), POINTS)
-    return TotalDeltas(epsilons, np.array([total.delta(float(epsilon)) for epsilon in epsilons]))
 
 
 def end_of(deltas: Profile, level: float) -> float:
