@@ -18,9 +18,13 @@ def test_the_plan_is_what_the_source_does(network):
 
 def test_frozen_parameters_are_shown_and_cost_nothing(small):
     small.model[0].requires_grad_(False)
-    rules = {p.name: (p.rule, p.memory) for p in explain(small.model, small.loss_fn, small.data).parameters}
+    plan = explain(small.model, small.loss_fn, small.data)
+    rules = {p.name: (p.rule, p.memory) for p in plan.parameters}
     assert rules["0.weight"] == ("frozen", 0)
     assert rules["2.weight"][0] != "frozen"
+    numbers = sum(p.numel() for p in small.model[0].parameters())
+    assert f"\nfrozen: 2 parameters, {numbers} numbers\n" in str(plan)
+    assert "0.weight" not in str(plan)
 
 
 def test_it_shows_what_each_layer_holds(small):

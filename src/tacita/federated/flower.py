@@ -41,7 +41,9 @@ def flower() -> Any:
         import flwr.clientapp  # pyright: ignore[reportMissingImports]
         import flwr.serverapp  # pyright: ignore[reportMissingImports]
     except ImportError:
-        raise TacitaError("Flower is not installed: pip install 'tacita[federated]'.") from None
+        raise TacitaError(
+            "Flower is not installed: pip install '.[federated]' in a clone of tacita, or 'tacita[federated]' by name."
+        ) from None
     return flwr
 
 

@@ -81,7 +81,10 @@ def program(name: str) -> str:
     beside = Path(sys.executable).parent / name
     found = str(beside) if beside.exists() else shutil.which(name)
     if found is None:
-        raise TacitaError(f"{name} was not found: install Flower with pip install 'tacita[federated]'.")
+        raise TacitaError(
+            f"{name} was not found. It comes with Flower: pip install '.[federated]' in a clone of tacita, or "
+            "'tacita[federated]' by name."
+        )
     return found
 
 

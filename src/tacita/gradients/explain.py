@@ -3,6 +3,7 @@
 Nothing here reads a value of the batch: only structure, shapes and dtypes are used.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,6 +21,8 @@ from tacita.gradients.probe import ROWS, synthetic
 from tacita.gradients.program import ProgramEngine
 from tacita.gradients.scan import module_refusals, scan
 from tacita.gradients.seeds import seeded
+
+FROZEN = "frozen"  # the rule of a parameter without a gradient
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,7 @@ class ParameterPlan:
 
 @dataclass(frozen=True)
 class Explanation:
-    """The plan for a model and its loss. ``str()`` of it is a table.
+    """The plan for a model and its loss. ``str()`` of it is a table, with frozen parameters on one line.
 
     Attributes:
         method: ``"program"``; ``None`` if the model is refused.
@@ -61,11 +64,15 @@ class Explanation:
 
     def __str__(self) -> str:
         head = ("parameter", "shape", "rule", "cost per sample", "memory per row")
-        body = [(p.name, _by(p.shape), p.rule, p.cost, _size(p.memory)) for p in self.parameters]
+        frozen = [p for p in self.parameters if p.rule == FROZEN]
+        shown = [p for p in self.parameters if p.rule != FROZEN]
+        body = [(p.name, _by(p.shape), p.rule, p.cost, _size(p.memory)) for p in shown]
         widths = [max(len(line[k]) for line in [head, *body]) for k in range(len(head))]
         table = [
             "  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip() for line in [head, *body]
         ]
+        if frozen:
+            table.append(f"frozen: {len(frozen)} parameters, {sum(math.prod(p.shape) for p in frozen):,} numbers")
         total = f"total memory per row: {_size(sum(p.memory for p in self.parameters))}"
         rows = self.physical_batch_size or "the whole batch"
         state = [f"method: {self.method}", f"rows in memory at once: {rows}"] if self.method else []
@@ -134,7 +141,7 @@ def _plans(
     unused = ("unused", "none: the loss does not reach it")
     return tuple(
         plans.get(name)
-        or ParameterPlan(name, tuple(p.shape), *(unused if p.requires_grad else ("frozen", "none")), memory=0)
+        or ParameterPlan(name, tuple(p.shape), *(unused if p.requires_grad else (FROZEN, "none")), memory=0)
         for name, p in model.named_parameters()
     )
 

@@ -3,7 +3,10 @@
 try:
     import sklearn  # noqa: F401 - the message of its absence names the extra
 except ImportError as error:
-    raise ImportError("tacita.linear_model needs scikit-learn: pip install tacita[sklearn].") from error
+    raise ImportError(
+        "tacita.linear_model needs scikit-learn: pip install '.[sklearn]' in a clone of tacita, or 'tacita[sklearn]' "
+        "by name."
+    ) from error
 
 from tacita.linear_model.adaptive_ridge import adaptive_elastic_net, adaptive_ridge
 from tacita.linear_model.base import LinearPlan

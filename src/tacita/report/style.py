@@ -84,7 +84,8 @@ def need_matplotlib() -> None:
         import matplotlib  # noqa: F401
     except ImportError as error:
         raise TacitaError(
-            "figures and pages need matplotlib, which is not installed: run pip install 'tacita[report]'. "
+            "figures and pages need matplotlib, which is not installed: run pip install '.[report]' in a clone of "
+            "tacita, or pip install 'tacita[report]' if it was installed by name. "
             "Everything else works without them."
         ) from error
 
