@@ -115,7 +115,7 @@ def test_any_points_are_a_grid(pair):
     ],
 )
 def test_tiny_rates_are_tight(rate, queries, std, delta, printed):
-    """Against an inversion of the characteristic function; ``printed`` was before there was a cap and large losses were set apart."""
+    """Against an inversion of the characteristic function; ``printed`` was before losses were capped and set apart."""
     pair = MixturePair((0.0, 1 / std), (1 - rate, rate))
     reading = _larger([EpsilonAt(((pair, queries),), swapped, delta) for swapped in (False, True)])
     assert reading.resolved
