@@ -11,6 +11,7 @@ KNOWN = ("epsilon", "delta", "sample_rate", "sample_rates")
     ("name", "said"),
     [
         ("epsilom", " Did you mean 'epsilon'?"),
+        ("rate", " Did you mean 'sample_rate'?"),
         ("sample-rate", " Did you mean 'sample_rate' or 'sample_rates'?"),
         ("rows", ""),
         ("", ""),

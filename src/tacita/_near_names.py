@@ -9,7 +9,7 @@ LONGEST = 200  # characters; no name of ours is near a longer one
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return a sentence with up to three of the ``known`` names that are near ``name``, or an empty text.
 
-    It begins with a space, so that it can follow the end of any message.
+    Near are those that hold it as one of their words, else those that are spelt nearly alike. The sentence begins with a space, so that it can follow the end of any message.
 
     Example:
         >>> did_you_mean("epsilom", ["epsilon", "delta"])
@@ -17,5 +17,6 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
         >>> did_you_mean("rows", ["epsilon", "delta"])
         ''
     """
-    near = difflib.get_close_matches(name[:LONGEST], list(known))
+    names = list(known)
+    near = [one for one in names if name in one.split("_")][:3] or difflib.get_close_matches(name[:LONGEST], names)
     return f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
