@@ -9,7 +9,8 @@ LONGEST = 200  # characters; no name of ours is near a longer one
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return a sentence with up to three of the ``known`` names that are near ``name``, or an empty text.
 
-    Near are those that hold it as one of their words, else those that are spelt nearly alike. The sentence begins with a space, so that it can follow the end of any message.
+    Near are those that hold it as one of their words, else those that are spelt nearly alike. The text begins with a
+    space, so that it can follow the end of any message.
 
     Example:
         >>> did_you_mean("epsilom", ["epsilon", "delta"])
