@@ -124,7 +124,8 @@ class Payment:
         if not (same and registered.settings_sha256 in of_settings):
             raise LedgerError(
                 f"session {session.id!r} was registered for another event, number of queries, part of the records or "
-                f"other settings (model and loss are among them) than this {payee}'s: build the {payee} with those it was registered with."
+                f"other settings than this {payee}'s (model and loss are among these): build the {payee} with "
+                "those it was registered with."
             )
         return session
 
