@@ -23,6 +23,7 @@ IN_TURN = threading.RLock()  # while a model has other tensors than its own, oth
 if hasattr(os, "register_at_fork"):  # Windows has no fork
     # Another thread of a worker's parent may hold it.
     os.register_at_fork(after_in_child=IN_TURN._at_fork_reinit)  # pyright: ignore[reportAttributeAccessIssue]
+PLAIN = (bool, int, float, complex, str, bytes)  # attributes that are compared by their text: NaN equals itself
 _FILLED = (list, dict, set, OrderedDict)  # containers whose contents are put back
 PER_SAMPLE = 'Pass reduction="none" and average over all axes but the first'  # what to do about a wrong shape
 
@@ -98,7 +99,7 @@ def attributes_kept(tree: ModuleTree) -> Iterator[set[str]]:
         yield written
     finally:
         for (prefix, _), (own, held) in zip(tree.modules, before, strict=True):
-            changed = (name for name in held if own.get(name, own) is not held[name])
+            changed = (name for name, one in held.items() if not _is_same(one, own.get(name, own)))
             written |= {f"{prefix}.{name}" if prefix else name for name in changed}
             for name in own.keys() - held.keys():
                 del own[name]
@@ -106,6 +107,11 @@ def attributes_kept(tree: ModuleTree) -> Iterator[set[str]]:
         for one, held in inside:
             one.clear()
             (one.extend if isinstance(one, list) else one.update)(held)
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Return whether two attributes are the same object, or two plain values of the same text."""
+    return one is other or (isinstance(one, PLAIN) and type(one) is type(other) and repr(one) == repr(other))
 
 
 @contextmanager

@@ -211,6 +211,20 @@ class Counting(Scaled):
         return super().forward(x) * (1 if self.calls < 100 else 2)
 
 
+class Measuring(Scaled):
+    length = 0
+
+    def forward(self, x):
+        self.length = 1000 * x.shape[1]
+        return super().forward(x)
+
+
+def test_a_number_that_is_set_to_what_it_was_is_no_counter():
+    model = Measuring()
+    model.length = 1000 * model.first.in_features
+    source("program", model=model)
+
+
 def test_a_model_that_counts_its_calls_is_refused():
     model = Counting()
     model.calls = 0

@@ -15,7 +15,7 @@ from tacita.errors import UnsupportedModuleError
 from tacita.gradients.batches import flatten, map_tensors, memory_address, tensors_in
 from tacita.gradients.chunked import Chunk, ChunkedEngine
 from tacita.gradients.engine import Groups, Rule
-from tacita.gradients.functional import IN_TURN, LossFn, ModuleTree
+from tacita.gradients.functional import IN_TURN, PLAIN, LossFn, ModuleTree
 from tacita.gradients.ghost.derived import Derivations
 from tacita.gradients.ghost.rule import NamedUse, named_autograd_use
 from tacita.gradients.ghost.uses import Uses, is_ours, norms_taken, row_weights
@@ -27,7 +27,6 @@ from tacita.gradients.references import references
 from tacita.gradients.weighted_sums import full_precision, weight_arrays, wide
 
 TakeNorms = Callable[[NamedUse], list[NamedUse]]  # takes the norms of a use, and returns what remains of it
-PLAIN = (bool, int, float, complex, str, bytes)  # attributes that are compared by their text: NaN equals itself
 WATCHED_FROM = 2**20  # bytes of input and output: for fewer, early norms cost more time than the memory is worth
 
 Build = Callable[..., tuple[Program, Any]]  # with the arguments of build()
