@@ -181,7 +181,7 @@ def test_what_a_loss_holds_is_seen_through_the_mean_over_views():
         return loss_fn(model, (outside(batch[0]), batch[1]))
 
     with pytest.raises(UnsupportedModuleError, match="BatchNorm2d"):
-        NetworkSource(network(), mean_over_views(mixing), SeveralViews(table(), 2, noisy))
+        NetworkSource(network(), mean_over_views(mixing), SeveralViews(table(), 2, noisy), method="loop")
 
 
 def test_a_loss_that_is_a_mean_is_refused():

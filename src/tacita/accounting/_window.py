@@ -163,7 +163,7 @@ class Window:
         coarse = min(DETAIL * cut, self.interval(queries, np.where(small, 0.0, sizes), weights))
         coarse = max(coarse, self.width / (self.most_points - BESIDE))
         fine = min(coarse, self.interval(queries, np.where(small, sizes, 0.0), weights))
-        return Apart(pair, queries, cut, max(fine, 4 * cut / self.most_points), coarse)
+        return Apart(pair, queries, cut, max(fine, 4 * max(cut, coarse) / self.most_points), coarse)
 
 
 @dataclass(frozen=True)

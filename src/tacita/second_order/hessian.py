@@ -92,6 +92,8 @@ class BatchHessian:
         self._rows = torch.ones(len(engine.labels), dtype=torch.bool) if rows is None else rows.cpu()
         self._leaves = [*engine.params.values()]
         self._program = None if products is None else products.at(engine.params)
+        given = engine.model, engine.loss_fn, engine.params, (), engine.labels
+        self._loop = engine if isinstance(engine, LoopEngine) else LoopEngine(*given, seed=engine.seed)
 
     @property
     def dim(self) -> int:
@@ -146,8 +148,7 @@ class BatchHessian:
         recurrent = any(isinstance(module, nn.RNNBase) for module in self._engine.model.modules())
         of_cudnn = torch.backends.cudnn.flags(enabled=False) if recurrent else nullcontext()  # differentiates once only
         with self._engine._seeded(chunk), of_cudnn, sdpa_kernel(SDPBackend.MATH):
-            assert isinstance(self._engine, LoopEngine)
-            return torch.stack([*self._engine.each_record(chunk, kept.tolist(), of_record)]).sum(0)
+            return torch.stack([*self._loop.each_record(chunk, kept.tolist(), of_record)]).sum(0)
 
 
 def hessian_products(source: NetworkSource) -> HessianProducts | None:

@@ -33,6 +33,9 @@ _JOINED = "joined over records"
 _MOVES = {"unsqueeze", "squeeze", "transpose", "permute", "movedim", "t", "swapaxes"}  # put axes elsewhere
 _OF_NUMBERS = {*_MOVES, "view", "_unsafe_view", "reshape", "expand", "clone", "add", "mul", "_to_copy"}
 _INDEXED = {"index", "index_put", "index_put_", "_unsafe_index", "_unsafe_index_put", "_index_put_impl_"}
+_FLAT = {"masked_scatter", "masked_select", "take", "put", "renorm", "channel_shuffle", "native_channel_shuffle"}
+_FLAT |= {"embedding_bag", "embedding_bag_forward_only"}  # of rows that are looked up by others
+_OF_MATRICES = ("linalg", "geqrf", "qr", "cholesky", "tril", "triu", "scaled_dot_product", "diag")
 _NAMES = ("dim", "dims", "dim0", "dim1", "dim2", "dimension")
 _OF_SPACE = ("convolution", "pool", "upsample", "pad", "im2col", "col2im", "grid_sampler")  # axes of space come last
 
@@ -74,8 +77,11 @@ def check_rows(traces: Sequence[Sequence[Node]], rows: Sequence[int], batch: set
             and sum(a != b for a, b in zip(values[0].shape, values[1].shape, strict=True)) > 1
         ):
             raise _refusal(node, "gives a tensor with two axes that follow the rows: it may join records")
-        if not (given or node in batch or node in copies):
-            continue
+        constant = not (given or node in batch or node in copies)
+        if constant and (not isinstance(values[0], Tensor) or values[0].shape == values[1].shape):
+            continue  # else its size follows the rows, so that its rows are looked at as if they were records'
+        if getattr(node.target, "_opname", "") == "arange" and not _numbers_rows(node):
+            raise _refusal(node, "numbers the records, for more than an index")
         if _JOINED in given:
             raise _refusal(node, "reads what was joined over records")
         if isinstance(values[0], (list, tuple)):
@@ -150,6 +156,11 @@ def _check_dims(node: Node, before: dict[Node, Rows], shape: torch.Size) -> None
         return
     if name.startswith("as_strided"):
         raise _refusal(node, "reads memory by strides")
+    if name.strip("_") in _FLAT or (name == "roll" and len(node.args) < 3 and not node.kwargs.get("dims")):
+        raise _refusal(node, "takes elements in the order of memory, or across axes")
+    matrices = any(word in name for word in _OF_MATRICES)
+    if matrices and any(place.axis >= given.meta["val"].ndim - 2 for given, place in before.items()):
+        raise _refusal(node, "takes the axis of the records for one of a matrix")
     arguments = {a.name: a.default_value for a in target._schema.arguments if a.has_default_value()}
     arguments |= {a.name: one for a, one in zip(target._schema.arguments, node.args, strict=False)} | node.kwargs
     dims = [one for key in _NAMES for one in _ints(arguments.get(key))]
@@ -201,6 +212,17 @@ def _check_index(node: Node, before: dict[Node, Rows]) -> None:
     own = indices[axis] if axis < len(indices) else None  # type: ignore[arg-type,index]
     if own is not None and not _is_positions(own):
         raise _refusal(node, "takes rows by an index that is not their own number")
+
+
+def _numbers_rows(node: Node) -> bool:
+    """Return whether nothing but an index is made of a tensor of numbers."""
+    for user in node.users:
+        name = getattr(user.target, "_opname", "")
+        if name in _INDEXED or name.startswith("embedding"):
+            continue
+        if name not in _OF_NUMBERS or not _numbers_rows(user):
+            return False
+    return True
 
 
 def _is_positions(node: Any) -> bool:
