@@ -253,7 +253,10 @@ def test_what_a_program_cannot_say_is_refused_and_left_to_the_loop():
     for method in ("auto", "loop"):
         source = NetworkSource(Words().double(), squared, (tokens, normals(ROWS, seed=1)), method=method)
         if method == "auto":
-            with pytest.raises(UnsupportedModuleError, match=r'before records are read: .*(index_select|embedding_dense_backward).*method="loop"'):
+            with pytest.raises(
+                UnsupportedModuleError,
+                match=r'before records are read: .*(index_select|embedding_dense_backward).*method="loop"',
+            ):
                 hessian_products(source)
         else:
             assert hessian_products(source) is None

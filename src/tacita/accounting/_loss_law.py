@@ -140,6 +140,9 @@ def joined(left: Intervals, right: Intervals) -> Intervals:
     return Intervals(*(np.concatenate([getattr(left, name), getattr(right, name)]) for name in names))
 
 
+BEYOND = 700.0  # losses whose odds are near the largest float64
+
+
 def connected(points: np.ndarray, between: Intervals, below: float) -> tuple[np.ndarray, float]:
     r"""Return the masses at points, which rise, and at infinity: each interval's mass is split between its ends.
 
@@ -152,13 +155,14 @@ def connected(points: np.ndarray, between: Intervals, below: float) -> tuple[np.
         between: Masses from each point to the next, and behind the last point.
         below: Mass before the first point, which is raised to it.
     """
-    odds, share = np.expm1(points), np.append(-np.expm1(-np.diff(points)), 1.0)
+    beyond = points > BEYOND  # where odds overflow all goes to the upper end, which is a bound, too
+    odds, share = np.expm1(np.where(beyond, 0.0, points)), np.append(-np.expm1(-np.diff(points)), 1.0)
     scaled = odds * between.lower
     per_point = ODDS_ROUNDING * (1 + np.abs(points) / 8)  # the points themselves are rounded
     rounding = between.excess_error + np.abs(odds) * between.lower_error + per_point * np.abs(scaled)
     rounding += ODDS_ROUNDING * np.abs(between.excess)
     whole = (between.upper + between.upper_error) * (1 + 4 * UNIT)
-    above = np.clip((between.excess - scaled + rounding) / share, 0.0, whole)
+    above = np.where(beyond, whole, np.clip((between.excess - scaled + rounding) / share, 0.0, whole))
     masses = whole - above
     masses[1:] += above[:-1]
     masses[0] += below

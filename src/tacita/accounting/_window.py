@@ -162,8 +162,10 @@ class Window:
         small = sizes <= cut
         coarse = min(DETAIL * cut, self.interval(queries, np.where(small, 0.0, sizes), weights))
         coarse = max(coarse, self.width / (self.most_points - BESIDE))
+        if coarse > cut:  # so wide a total has no grid that tells small losses from large ones
+            return None
         fine = min(coarse, self.interval(queries, np.where(small, sizes, 0.0), weights))
-        return Apart(pair, queries, cut, max(fine, 4 * max(cut, coarse) / self.most_points), coarse)
+        return Apart(pair, queries, cut, max(fine, 4 * cut / self.most_points), coarse)
 
 
 @dataclass(frozen=True)

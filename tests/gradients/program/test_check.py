@@ -1,11 +1,16 @@
 """The static check by itself: operators that no batching rule would pass either, should one do so some day."""
 
+import itertools
+
 import pytest
 import torch
+from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from tacita.errors import UnsupportedModuleError
+from tacita.gradients.program import Programs
 from tacita.gradients.program.check import check
+from tacita.gradients.program.run import SIZES
 
 OWN = torch.Generator()
 
@@ -46,3 +51,18 @@ def test_memory_of_another_size_is_refused():
 def test_an_operator_of_somebody_else_is_refused():
     with pytest.raises(UnsupportedModuleError, match=r"tacita_tests\.doubled\.default is not one of PyTorch's own"):
         checked(doubled)
+
+
+def test_the_number_of_rows_is_no_value():
+    """Code that knows at which sizes a program is traced gives integers that follow them."""
+    calls = itertools.count()
+
+    def loss_fn(model, batch):
+        losses = model(batch[0]).square().sum(1)
+        call = next(calls)
+        return losses * (SIZES[call] if call < len(SIZES) else 7)
+
+    model = nn.Linear(3, 2)
+    like, params = (torch.zeros(1, 3),), {name: p.detach() for name, p in model.named_parameters()}
+    with pytest.raises(UnsupportedModuleError, match="a number that follows the rows and is no size"):
+        Programs(model, loss_fn, like).program(params)
