@@ -96,6 +96,7 @@ def check_modules(model: nn.Module) -> None:
 
 
 def refused(name: str, module: nn.Module) -> Refusal | None:
+    """Return why one module mixes samples or remembers data in its present mode; ``None`` if it does not."""
     checks = (_wrapper, _sharded, _lazy, _hooked, _complex, _batch_norm, _instance_norm, _known_mixer)
     found = (check(name, module) for check in checks)
     return next((refusal for refusal in found if refusal is not None), None)

@@ -402,7 +402,7 @@ REFUSED = [
     fixed_seed, fixed_seed_of_a_record, fixed_seed_put_back, drawn_once_for_all, drawn_by_python, drawn_by_numpy,
     own_generator_of_numpy, own_generator_of_python, own_generator_of_torch, own_generator_in_place,
     own_generator_of_a_record, clock, counter,
-    counter_of_positions, length_of_a_list, context_variable,
+    counter_of_positions, length_of_a_list, context_variable, mode_inside,
     swapped, printed, value_asked_for, branch_on_a_value, constant_written, resized, operator_with_state,
     unwrapped, unwrapped_and_rolled, masked_by_numpy, masked_by_own_permutation, cached_for_the_next, in_a_thread,
     counted_in_a_file, saved_to_a_file, counted_in_the_environment, as_array, as_list, by_its_address, by_its_identity,
@@ -411,7 +411,7 @@ REFUSED = [
     raises_and_keeps, garbage_looked_through,
 ]  # fmt: skip
 HARMLESS = [
-    gradient_attribute, attribute_of_a_tensor, batch_written, mode_inside, mode_of_functions_inside,
+    gradient_attribute, attribute_of_a_tensor, batch_written, mode_of_functions_inside,
     uninitialised_in_place, uninitialised_strided,
     cached_by_shape, cached_features_of_its_own, weak_reference, sorted_by_values, default_dtype_set,
     gradients_switched_off, inference_inside, autocast_inside, uninitialised, uninitialised_like,

@@ -222,7 +222,7 @@ class Measuring(Scaled):
 def test_a_number_that_is_set_to_what_it_was_is_no_counter():
     model = Measuring()
     model.length = 1000 * model.first.in_features
-    source("program", model=model)
+    same(sums(source("program", model=model)), sums(source("loop", model=model)))
 
 
 def test_a_model_that_counts_its_calls_is_refused():
@@ -230,3 +230,31 @@ def test_a_model_that_counts_its_calls_is_refused():
     model.calls = 0
     with pytest.raises(UnsupportedModuleError, match="changes 'calls' of the model, and a query does not run it"):
         source("program", model=model)
+
+
+def grow(teacher):
+    with torch.no_grad():
+        teacher[0].weight.mul_(2.0)
+
+
+@pytest.mark.parametrize(
+    ("criterion", "change"),
+    [
+        (nn.SmoothL1Loss(reduction="none"), lambda one: setattr(one, "beta", 3.0)),
+        (nn.Sequential(nn.Linear(3, 3)).requires_grad_(False), grow),
+    ],
+    ids=["attribute of a criterion", "weights of a teacher"],
+)
+def test_what_a_module_of_the_loss_holds_is_compared(criterion, change):
+    def loss_fn(model, batch):
+        found = model(batch[0])
+        other = criterion(found) if isinstance(criterion, nn.Sequential) else criterion(found, torch.ones_like(found))
+        return cross_entropy(model, batch) + other.sum(1)
+
+    program, loop = source("program", loss_fn), source("loop", loss_fn)
+    sums(program)
+    change(criterion)
+    with pytest.raises(UnsupportedModuleError, match=r"'loss_fn.*oracle\.retrace\(\)"):
+        sums(program)
+    program.retrace()
+    same(sums(program), sums(loop))

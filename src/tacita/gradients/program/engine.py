@@ -166,7 +166,7 @@ class Programs:
                 if type(one) not in (Tensor, nn.Parameter, nn.Buffer):
                     _refuse_subclass(name, one)
             key = self._key(tree, {**params, **fixed})
-            held = _attributes(tree) | {f"loss_fn ({k})": one for k, one in enumerate(references(self._loss_fn))}
+            held = _attributes(tree) | self._around()
             own = {id(one) for one in tree.tensors}  # a module may list its weights in an attribute, too
             attributes = {name: _as_compared(value, own) for name, value in held.items()}
             if key not in self._programs:
@@ -188,6 +188,16 @@ class Programs:
         """Forget all programs: the next query traces the model and the loss as they are then."""
         with IN_TURN:
             self._programs.clear()
+
+    def _around(self) -> dict[str, Any]:
+        """Return what the loss refers to, and what modules among it hold: a criterion, a teacher."""
+        found: dict[str, Any] = {}
+        for k, one in enumerate(references(self._loss_fn)):
+            found[f"loss_fn ({k})"] = one
+            if isinstance(one, nn.Module) and one is not self._model:
+                tree = ModuleTree(one)
+                found |= {f"loss_fn ({k}).{name}": part for name, part in (_attributes(tree) | tree.by_name).items()}
+        return found
 
     def _key(self, tree: ModuleTree, given: Mapping[str, Tensor]) -> tuple:
         index = {id(t): k for k, t in enumerate({id(t): t for t in tree.by_name.values()}.values())}

@@ -205,7 +205,7 @@ class _Recorder(TorchFunctionMode):
             with nullcontext() if func in KERNELS else self:  # the calls of others are seen one by one
                 result = replacement(self.batch, *args, **kwargs)
         if result is NotImplemented:
-            for target in _written(func, args, kwargs):
+            for target in written_by(func, args, kwargs):
                 if id(target) in self._made and self._any_differs(args, kwargs):
                     self.batch.spread(target)
             result = self._without_values(func, args, kwargs)
@@ -295,7 +295,7 @@ def _writes_first(func: Any) -> bool:
     return in_place or (name.startswith("__i") and name.endswith("__") and name not in ("__invert__", "__index__"))
 
 
-def _written(func: Callable, args: tuple, kwargs: Mapping[str, Any]) -> list[Tensor]:
+def written_by(func: Callable, args: tuple, kwargs: Mapping[str, Any]) -> list[Tensor]:
     """Return the tensors that a torch function writes, as its name and ``out=`` tell."""
     given = kwargs.get("out", ())
     if "out" not in kwargs and _writes_first(func):

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -200,6 +201,11 @@ class TraceCheck(TorchDispatchMode):
                 "is not known, nor a rule that keeps records apart. Write it in PyTorch's operators (declare_operator "
                 'is for method="loop" alone)'
             )
+        if any(frame.f_code.co_name == "__torch_dispatch__" for frame in _users_frames()):
+            raise UnsupportedModuleError(
+                f"{_users_line()}: runs within a TorchDispatchMode of the model's own, which gets the tensors of all "
+                "records: leave it out"
+            )
         drawing = torch.Tag.nondeterministic_seeded in func.tags
         given = (*args, *(kwargs or {}).values())
         if drawing and any(isinstance(one, torch.Generator) and not is_global(one) for one in given):
@@ -214,18 +220,21 @@ class TraceCheck(TorchDispatchMode):
 
 def _users_line() -> str:
     """Return ``file:line`` of the user's code that runs now, or of a library's; empty in a backward pass."""
-    frame, found = sys._getframe(2), ""
+    lines = [(frame.f_code.co_filename, frame.f_lineno) for frame in _users_frames()]
+    own = [one for one in lines if "site-packages" not in one[0]] or lines
+    return f"{Path(own[0][0]).name}:{own[0][1]}" if own else ""
+
+
+def _users_frames() -> Iterator[FrameType]:
+    """Yield the frames of code that is neither PyTorch's nor tacita's, up to what is traced, innermost first."""
+    frame = sys._getframe(1)
     while frame is not None:
         path = frame.f_code.co_filename
         if path.startswith(_PROGRAM) and frame.f_code.co_name == "run":  # what is traced
-            return found
+            return
         if not path.startswith((_TORCH, _HERE, "<")):
-            line = f"{Path(path).name}:{frame.f_lineno}"
-            if "site-packages" not in path:
-                return line
-            found = found or line
+            yield frame
         frame = frame.f_back
-    return ""
 
 
 SEED_SET = (

@@ -9,7 +9,7 @@ docs/threat-model.md for what remains.
 import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import partial
 from operator import is_
 from typing import Any, NamedTuple
 from weakref import ReferenceType, ref
@@ -23,6 +23,7 @@ from torch.overrides import TorchFunctionMode
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients.batches import memory_address, memory_key
 from tacita.gradients.functional import PLAIN, LossFn, ModuleTree
+from tacita.gradients.program.record import written_by
 from tacita.gradients.watched.reachable import held
 
 EXACT = {bool, int, str, bytes, type(None)}  # attributes that are compared as they are
@@ -159,10 +160,7 @@ class Marks(TorchFunctionMode):
 
     def check_targets(self, func: Callable, args: tuple, kwargs: Mapping[str, Any]) -> list[Tensor]:
         """Return the tensors that a function writes; raise ``RemembersError`` if one is protected, by whatever name."""
-        given = kwargs.get("out", ())
-        if "out" not in kwargs and _writes_first(func):
-            given = args[0] if args else next((kwargs[name] for name in _FIRST if name in kwargs), ())
-        targets = [one for one in (given if isinstance(given, (tuple, list)) else (given,)) if isinstance(one, Tensor)]
+        targets = written_by(func, args, kwargs)
         running = _running(func, args, kwargs) if func in _RUNNING else ()
         written = [*targets, *(one for one in running if isinstance(one, Tensor))]
         if self._protected and any(_places(one) & self._protected for one in written):
@@ -186,17 +184,6 @@ class Marks(TorchFunctionMode):
 def _places(tensor: Tensor) -> set[int]:
     """Return what two names of one memory have in common: a tensor without values has no address."""
     return {memory_address(tensor), memory_key(tensor)} - {0}
-
-
-_FIRST = ("self", "input", "tensor")  # what torch calls the first argument of a function that writes it
-
-
-@cache
-def _writes_first(func: Any) -> bool:
-    """Return whether a torch function writes its first argument in place: a tensor, or a list of tensors."""
-    name = getattr(func, "__name__", "")
-    in_place = (name.endswith("_") and not name.endswith("__")) or name == "__setitem__"
-    return in_place or (name.startswith("__i") and name.endswith("__") and name not in ("__invert__", "__index__"))
 
 
 def _running(func: Any, args: tuple, kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
