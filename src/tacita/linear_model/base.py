@@ -16,8 +16,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from tacita import _validate
 from tacita.accounting import NeighboringRelation
 from tacita.errors import LedgerError
-from tacita.gradients.row_blocks import RowBlocks, as_row_blocks
 from tacita.ledger import Ledger, Session, statement
+from tacita.linear.row_blocks import RowBlocks, as_row_blocks
 from tacita.linear_model import rules
 from tacita.linear_model.budget import FitBudget
 from tacita.linear_model.fitting import Paying, ScaledTable

@@ -7,8 +7,8 @@ import numpy as np
 from sklearn.base import ClassifierMixin
 
 from tacita.accounting import NeighboringRelation
-from tacita.gradients.linear_losses import LogisticLoss, MultinomialLoss, OutputLoss, SquaredHingeLoss
 from tacita.ledger import Ledger
+from tacita.linear.losses import LogisticLoss, MultinomialLoss, OutputLoss, SquaredHingeLoss
 from tacita.linear_model import rules
 from tacita.linear_model.answers import named_classes, read_labels
 from tacita.linear_model.base import LinearPlan, PrivateLinearModel

@@ -8,8 +8,8 @@ import numpy as np
 
 from tacita import _validate
 from tacita.accounting import NeighboringRelation
-from tacita.gradients.linear_losses import HuberLoss, MultipliedLoss, OutputLoss, QuantileLoss
 from tacita.ledger import Ledger
+from tacita.linear.losses import HuberLoss, MultipliedLoss, OutputLoss, QuantileLoss
 from tacita.linear_model import rules
 from tacita.linear_model.fitting import Descent, Paying, ScaledTable
 from tacita.linear_model.regression import PrivateRegressor, Solution
