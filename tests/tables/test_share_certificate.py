@@ -1,8 +1,8 @@
 """The accuracy interval covers with probability 0.95 for *every* accuracy, 100 rows or more and noise of 1 or more.
 
-Nothing is drawn. Where rows and noise together have a variance of 100 or more an expansion with explicit errors bounds
-the chance of a miss; below, a cover of cells of (rows, share that is rarer, noise) does, and in each cell every argument
-stands at its worst end. Proof: docs/derivations/tables.md, section 3.
+Nothing is drawn. Where rows and noise together have a variance of 100 or more, an expansion with explicit errors bounds
+the chance of a miss. Below, cells of (rows, rows of the rarer kind, noise) cover everything, and in each cell every
+argument stands at its worst end. Proof: docs/derivations/tables.md, section 3.
 """
 
 import os
@@ -77,7 +77,10 @@ def near_misses(rows, rare, noise):
     missed = rare_noise(fewest) + 1e-12  # the counts that are left out
     for side, mean, centre in ((1, largest, least), (-1, least, largest)):
         ends = side * turn * (1 - 2 * large), side * turned * (1 - 2 * small)
-        squares = 1 - 2 * high - 2 * np.maximum(*ends) + 2 * turn**2, 1 - 2 * low - 2 * np.minimum(*ends) + 2 * turned**2
+        squares = (
+            1 - 2 * high - 2 * np.maximum(*ends) + 2 * turn**2,
+            1 - 2 * low - 2 * np.minimum(*ends) + 2 * turned**2,
+        )
         distance = (intervals.Z * std)[:, None] + side * (centre - counts)
         spread = np.where(
             distance > 0, (loud * np.sqrt(squares[1]))[:, None], (quiet * np.sqrt(squares[0].clip(0.5)))[:, None]
