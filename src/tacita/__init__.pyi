@@ -69,6 +69,7 @@ from .oracles import (
 from .random import Randomness
 from .runs import seal_run
 from .sampling import (
+    CyclicSampler,
     DisjointSampler,
     FixedSizeSampler,
     FullBatchSampler,
@@ -99,6 +100,7 @@ __all__ = [
     "CappedSum",
     "ClippedGradientOracle",
     "ClippedSum",
+    "CyclicSampler",
     "DataStructureError",
     "DiscreteGaussian",
     "DisjointSampler",

@@ -40,7 +40,7 @@ def coefficients(bands: int, power: float) -> np.ndarray:
 @lru_cache(maxsize=64)
 def column(bands: int, power: float, queries: int) -> np.ndarray:
     """Return how much of a contribution each of ``queries`` whitened releases shows, from its own on; rounded up."""
-    exact = lfilter([1.0], coefficients(bands, power), np.eye(1, queries)[0])  # all terms are positive
+    exact = np.asarray(lfilter([1.0], coefficients(bands, power), np.eye(1, queries)[0]))  # all terms are positive
     return exact * (1 + bands * (queries + bands) * 2.0**-51)
 
 

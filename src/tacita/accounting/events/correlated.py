@@ -1,9 +1,9 @@
 r"""The event of bounded sums with correlated Gaussian noise, where a record rests between its queries.
 
-A session is one Gaussian query of ``query_mu`` times the sensitivity of the noise's column. Where each record's own
-secret coin draws its group, it costs less: the likelihood ratio is a mean of log-normals whose covariance is that of the
-groups' movements. The attacker is told the group modulo a number of *classes*, so that the movements of one class hardly
-overlap; what still overlaps is charged as a Gaussian query of its own, and the rest as random allocation.
+A session is one Gaussian query of ``query_mu`` times the sensitivity of the noise's column. It costs less where each
+record's own secret coin draws its group: the likelihood ratio is a mean of log-normals whose covariance is that of the
+groups' movements. The attacker is told the group modulo a number of *classes*, so that movements of one class hardly
+overlap. What still overlaps is charged as a Gaussian query of its own, and the rest as random allocation.
 Proofs: docs/derivations/correlated-noise.md.
 """
 
