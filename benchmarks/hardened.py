@@ -24,7 +24,7 @@ from torch import nn
 import tacita
 from tacita._integer_noise import discrete_gaussians, rounded_normals
 from tacita.estimators import GridSum
-from tacita.gradients import LinearSource
+from tacita.linear import LinearSource
 from tacita.oracles import GradientOracle
 from tacita.random import Key
 

@@ -9,9 +9,10 @@ from torch import nn
 
 import tacita
 from tacita.errors import UnsupportedModuleError
-from tacita.gradients import LinearSource, NetworkSource, probe
+from tacita.gradients import NetworkSource, probe
 from tacita.gradients.arrays import check_arrays, is_arrays, length
 from tacita.gradients.batches import flatten, stacked
+from tacita.linear import LinearSource
 from tacita.testing.one_run.training import audit_one_run
 from tests.containers import HOLDERS, Columns, Items, columns
 

@@ -9,9 +9,9 @@ import tacita
 from tacita import _row_numbers
 from tacita._row_numbers import ChosenRows, RowNumbers, RowRange, RowsAt, is_ascending, kept, pieces, rows_at
 from tacita.convex import MedianOfMeans
-from tacita.gradients import linear_blocks
-from tacita.gradients.linear_blocks import LinearBlocksSource
-from tacita.gradients.linear_losses import SquaredLoss
+from tacita.linear import source as linear_source
+from tacita.linear.losses import SquaredLoss
+from tacita.linear.source import LinearBlocksSource
 from tacita.oracles.records import OracleData
 from tacita.random import QueryCoins, Randomness
 
@@ -23,7 +23,7 @@ def many(monkeypatch):
     """From eight rows on, row numbers are not kept, and are looked at seven at a time."""
     monkeypatch.setattr(_row_numbers, "IN_MEMORY", 8)
     monkeypatch.setattr(_row_numbers, "BLOCK", 7)
-    monkeypatch.setattr(linear_blocks, "IN_MEMORY", 8)
+    monkeypatch.setattr(linear_source, "IN_MEMORY", 8)
 
 
 def thirds(num_rows=100):

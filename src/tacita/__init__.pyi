@@ -12,6 +12,7 @@ from . import (
     federated as federated,
     gradients as gradients,
     ledger as ledger,
+    linear as linear,
     linear_model as linear_model,
     mechanisms as mechanisms,
     methods as methods,
@@ -59,8 +60,6 @@ from .methods import ExponentialAverage, RandomIterate, SuffixAverage
 from .oracles import (
     ClippedGradientOracle,
     GradientOracle,
-    Moments,
-    MomentsOracle,
     Records,
     Release,
     cap_units,
@@ -86,7 +85,7 @@ from .second_order import (
     is_second_order_stationary,
     public_stationarity,
 )
-from .tables import Grid, Selection, Trial, clipped_training, load, select
+from .tables import Grid, Moments, MomentsOracle, Selection, Trial, clipped_training, load, select
 from .training import Callback, EarlyStop, Run, fit
 
 __version__: str

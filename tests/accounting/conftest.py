@@ -6,6 +6,7 @@ import pytest
 
 from tacita import accounting as acc
 from tacita import convex, error_feedback, federated
+from tacita.linear import SecondMomentEvent
 
 
 class Events:
@@ -111,7 +112,7 @@ class Events:
                 noise_std=(6.0,),
                 num_groups=5,
             ),
-            acc.SecondMomentEvent(
+            SecondMomentEvent(
                 relation="replace_one", sampling=acc.FullBatchLaw(), max_contribution=(1.0,), noise_std=(20.0,)
             ),
             convex.ShuffledSumEvent(

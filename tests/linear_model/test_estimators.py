@@ -16,8 +16,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import check_estimator
 
 import tacita
-from tacita.accounting import SecondMomentEvent, gaussian_epsilon
+from tacita.accounting import gaussian_epsilon
 from tacita.errors import LedgerError
+from tacita.linear import SecondMomentEvent
 from tacita.linear_model import (
     PrivateElasticNet,
     PrivateHuberRegressor,

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from tacita.gradients import HessianRowsSource, HuberLoss, LinearBlocksSource, LogisticLoss, QuantileLoss
+from tacita.linear import HessianRowsSource, HuberLoss, LinearBlocksSource, LogisticLoss, QuantileLoss
 from tacita.linear_model import NewtonDescent
 from tacita.oracles import Release
 

@@ -9,25 +9,25 @@ import scipy.sparse
 import torch
 
 from tacita import _validate
-from tacita.accounting import SecondMomentEvent
 from tacita.clipping import flat
-from tacita.estimators import SecondMoment, clipped_sum, second_moment
-from tacita.gradients import linear_blocks, row_blocks
-from tacita.gradients.hessian_rows import HessianRowsEngine
-from tacita.gradients.linear_blocks import LinearBlocksEngine
-from tacita.gradients.linear_losses import LogisticLoss
-from tacita.gradients.row_blocks import DenseBlocks, SparseBlocks
+from tacita.estimators import clipped_sum
+from tacita.linear import SecondMoment, SecondMomentEvent, row_blocks, second_moment
+from tacita.linear import source as linear_source
+from tacita.linear.hessian_rows import HessianRowsEngine
+from tacita.linear.losses import LogisticLoss
+from tacita.linear.row_blocks import DenseBlocks, SparseBlocks
+from tacita.linear.source import LinearBlocksEngine
 from tacita.linear_model import answers, budget, classification, mean, purchases, scaler
 from tacita.linear_model.base import PrivateEstimator
 from tacita.linear_model.budget import FitBudget
 from tacita.linear_model.fitting import Paying
 from tests.planted.plant import bug, put, swap
 
-MOMENT = "tests/estimators/test_second_moment.py::"
-BLOCKS = "tests/gradients/test_linear_blocks.py::"
+MOMENT = "tests/linear/test_second_moment.py::"
+BLOCKS = "tests/linear/test_source.py::"
 FITS = "tests/linear_model/test_estimators.py::"
 CHARGED = FITS + "test_the_whole_budget_is_spent_and_no_more"
-HESSIANS = "tests/gradients/test_hessian_rows.py::"
+HESSIANS = "tests/linear/test_hessian_rows.py::"
 SOLVERS = "tests/linear_model/test_solvers.py::"
 MOVES = FITS + "test_one_record_moves_each_release_by_what_its_event_states"
 
@@ -49,7 +49,7 @@ def norms_of_rows_that_others_write():
 @bug(20, caught_by=[BLOCKS + "test_a_share_too_small_to_be_rounded_well_is_absent[1e-05-2.5e+38]"])
 def subnormal_shares_kept():
     """A subnormal share of a huge row is rounded up by percents."""
-    put(linear_blocks, "F", SimpleNamespace(hardshrink=lambda shares, least: shares))
+    put(linear_source, "F", SimpleNamespace(hardshrink=lambda shares, least: shares))
 
 
 @bug(20, caught_by=[MOMENT + "test_it_is_charged_as_a_sum_that_moves_as_far"])

@@ -1,9 +1,9 @@
 """Bugs of second moments of a table, whose norms may be taken once."""
 
-from tacita.gradients import row_blocks, table_rows
+from tacita.linear import row_blocks, table_rows
 from tests.planted.plant import bug, put
 
-MOMENT = "tests/estimators/test_second_moment.py::"
+MOMENT = "tests/linear/test_second_moment.py::"
 
 
 @bug(20, caught_by=[MOMENT + "test_an_array_that_changes_between_queries_is_measured_again"])

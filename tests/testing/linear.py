@@ -31,10 +31,10 @@ from tacita import (
 )
 from tacita.convex import MedianOfMeans
 from tacita.errors import UnsupportedEventError
-from tacita.estimators import Estimator, SecondMoment
+from tacita.estimators import Estimator
 from tacita.federated import ClippedDifference
-from tacita.gradients import HessianRowsSource, HuberLoss
 from tacita.gradients.given import GivenSource
+from tacita.linear import HessianRowsSource, HuberLoss, SecondMoment
 
 FLAT = FlatClipper(max_grad_norm=1.0)
 MEDIAN = MedianOfMeans(max_coordinate=1.0, num_groups=3)

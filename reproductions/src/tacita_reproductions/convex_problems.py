@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tacita.gradients.linear_blocks import LinearBlocksSource
-from tacita.gradients.linear_losses import LogisticLoss, OutputLoss, SquaredLoss
+from tacita.linear.losses import LogisticLoss, OutputLoss, SquaredLoss
+from tacita.linear.source import LinearBlocksSource
 
 Array = np.ndarray
 FRESH = 200_000  # records that a risk is estimated on where it has no closed form

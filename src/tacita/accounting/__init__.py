@@ -20,7 +20,6 @@ from tacita.accounting.events.guarantee import gaussian as gaussian_guarantee
 from tacita.accounting.events.mixtures import MixtureOfGaussiansEvent
 from tacita.accounting.events.pure import AboveThresholdEvent, ApproximateDPEvent, LaplaceEvent, ZCDPEvent
 from tacita.accounting.events.sampled import Proof, SampledEvent
-from tacita.accounting.events.second_moments import SecondMomentEvent
 from tacita.accounting.events.wrapped import (
     AssumingEvent,
     ConditionalEvent,
@@ -85,7 +84,6 @@ __all__ = [
     "RepeatAndSelectEvent",
     "SampledEvent",
     "SamplingLaw",
-    "SecondMomentEvent",
     "ShuffledEpochsLaw",
     "Spend",
     "StableCountsEvent",

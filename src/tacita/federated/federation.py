@@ -25,8 +25,8 @@ from tacita.federated.coordinator import Coordinator
 from tacita.federated.guarded_source import GuardedSource
 from tacita.federated.privacy import LocalPrivacy
 from tacita.federated.resident import Resident, note_in
-from tacita.gradients.linear_model import LinearSource
 from tacita.ledger import Ledger
+from tacita.linear.exact import LinearSource
 from tacita.mechanisms import CalibratedGaussian, GaussianMechanism
 from tacita.oracles import GradientOracle
 from tacita.random import Randomness

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from tacita import _validate
-from tacita.gradients.row_blocks import RowBlocks
+from tacita.linear.row_blocks import RowBlocks
 
 
 class ClampedRows(RowBlocks):

@@ -9,14 +9,15 @@ import torch
 from torch import Tensor
 
 from tacita.clipping import FlatClipper
-from tacita.estimators import ClippedSum, Estimator, SecondMoment
+from tacita.estimators import ClippedSum, Estimator
 from tacita.gradients.engine import GradientSource
-from tacita.gradients.hessian_rows import HessianRowsSource
-from tacita.gradients.linear_blocks import LinearBlocksSource
-from tacita.gradients.linear_losses import OutputLoss
-from tacita.gradients.row_blocks import RowBlocks
-from tacita.gradients.table_rows import TableRowsSource
 from tacita.ledger import Ledger, Session
+from tacita.linear.hessian_rows import HessianRowsSource
+from tacita.linear.losses import OutputLoss
+from tacita.linear.row_blocks import RowBlocks
+from tacita.linear.second_moment import SecondMoment
+from tacita.linear.source import LinearBlocksSource
+from tacita.linear.table_rows import TableRowsSource
 from tacita.linear_model import adaptive_ridge, rules
 from tacita.linear_model.adaptive_ridge import adaptive_elastic_net
 from tacita.linear_model.budget import FitBudget

@@ -12,7 +12,7 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from tacita.gradients.linear_model import Loss
+from tacita.linear.exact import Loss
 from tacita.tables.encoding import Encoder
 
 

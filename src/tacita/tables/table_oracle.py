@@ -6,10 +6,11 @@ from torch import nn
 
 from tacita.clipping import FlatClipper
 from tacita.error_feedback import ErrorFeedbackOracle
-from tacita.gradients import LinearSource, NetworkSource
+from tacita.gradients import NetworkSource
 from tacita.gradients.data import as_rows
 from tacita.gradients.engine_choice import default_chunk_rows
 from tacita.gradients.functional import LossFn
+from tacita.linear import LinearSource
 from tacita.oracles import ClippedGradientOracle, GradientOracle, Records
 from tacita.tables.models import closed_form
 from tacita.tables.plan import TablePlan

@@ -13,8 +13,8 @@ from torch.nn import functional as F
 
 from tacita._row_numbers import RowNumbers
 from tacita.gradients.engine import Engine, GradientSource, Groups, Rule, Shapes, Sums
-from tacita.gradients.row_blocks import CHUNK_NUMBERS, LEAST_ROWS, as_row_blocks, blocks
 from tacita.gradients.weighted_sums import UNIT, group_norms, round_up, weight_arrays, weighted_sum
+from tacita.linear.row_blocks import CHUNK_NUMBERS, LEAST_ROWS, as_row_blocks, blocks
 
 ROW = "row"
 TINY = torch.finfo(torch.float64).tiny

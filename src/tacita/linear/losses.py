@@ -1,7 +1,7 @@
 r"""Losses of linear models: what each row's loss says about its outputs, as a derivative and a bound on its curvature.
 
 Everything here is private. A loss depends on a row through its outputs :math:`z = W x + b` alone, so that the gradient
-is :math:`\ell'(z, y) \, x^\top`: see :mod:`tacita.gradients.linear_blocks`.
+is :math:`\ell'(z, y) \, x^\top`: see :mod:`tacita.linear.source`.
 """
 
 import math

@@ -2,7 +2,7 @@ r"""Linear models on a table, fast: clipped sums of gradients for the price of t
 
 The gradient of a row is :math:`e_i (s \circ x_i, c)^\top` with :math:`e_i = \ell'(z_i, y_i)`, so that its norm is
 :math:`\lVert e_i \rVert \, \lVert (s \circ x_i, c) \rVert`, of which the second factor is computed once. A pass reads
-blocks of rows that stay in the cache. :mod:`tacita.gradients.linear_model` has the same gradients with bits that no
+blocks of rows that stay in the cache. :mod:`tacita.linear.exact` has the same gradients with bits that no
 other row changes, as integer noise needs them; it is slower.
 
 Everything here is private.
@@ -20,9 +20,9 @@ from torch.nn import functional as F
 from tacita import _validate
 from tacita._row_numbers import IN_MEMORY, RowNumbers, pieces
 from tacita.gradients.engine import Engine, GradientSource, Groups, Rule, Shapes, Sums
-from tacita.gradients.linear_losses import OutputLoss
-from tacita.gradients.row_blocks import RUN, blocks, owned_row_blocks
 from tacita.gradients.weighted_sums import full_precision, weight_arrays
+from tacita.linear.losses import OutputLoss
+from tacita.linear.row_blocks import RUN, blocks, owned_row_blocks
 
 WEIGHT, BIAS = "weight", "bias"
 CHUNK = 2**21  # elements of per-sample gradients at once
@@ -43,7 +43,7 @@ class LinearBlocksSource(GradientSource):
         intercept: c > 0, the constant feature that the bias is the weight of; ``None`` for a model without bias.
 
     Example:
-        >>> from tacita.gradients.linear_losses import SquaredLoss
+        >>> from tacita.linear.losses import SquaredLoss
         >>> source = LinearBlocksSource(torch.tensor([[3.0, 4.0]]), torch.tensor([10.0]), SquaredLoss())
         >>> engine = source.engine({"weight": torch.zeros(1, 2), "bias": torch.zeros(1)}, np.array([0]))
         >>> engine.weighted_sums(torch.ones_like, {"all": ("weight", "bias")}).values[0]["weight"]

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from tacita.gradients.engine import GradientSource, Shapes
-from tacita.gradients.linear_losses import OutputLoss
-from tacita.gradients.table_rows import ROW, ShownRows, TableRowsEngine, TableRowsSource
+from tacita.linear.losses import OutputLoss
+from tacita.linear.table_rows import ROW, ShownRows, TableRowsEngine, TableRowsSource
 
 
 class HessianRowsSource(GradientSource):
@@ -25,17 +25,17 @@ class HessianRowsSource(GradientSource):
 
     The point at which an oracle is queried, "weight" (outputs, columns) and "bias" (outputs,), decides :math:`c_i`,
     which is ``loss.majorant``; :math:`\kappa` is ``loss.curvature``, a bound on it. So no vector is longer than its
-    row. Nothing rests on that: :class:`~tacita.estimators.SecondMoment` clips a vector that is.
+    row. Nothing rests on that: :class:`~tacita.linear.SecondMoment` clips a vector that is.
 
     Args:
-        features: (rows, columns), as for :class:`~tacita.gradients.LinearBlocksSource`.
+        features: (rows, columns), as for :class:`~tacita.linear.LinearBlocksSource`.
         targets: (rows,), as the loss takes them. A row whose target is not finite contributes nothing.
         loss: The loss of a row.
         scale: What each column is multiplied by, a number or (columns,).
         intercept: c > 0, a constant last entry, whose weight is the bias; ``None`` for a model without bias.
 
     Example:
-        >>> from tacita.gradients.linear_losses import HuberLoss
+        >>> from tacita.linear.losses import HuberLoss
         >>> source = HessianRowsSource(torch.tensor([[4.0]]), torch.tensor([0.0]), HuberLoss(1.0), intercept=None)
         >>> next(source.engine({"weight": torch.ones(1, 1)}, np.array([0])).materialise())["row"]  # c = 1/4, kappa = 1
         tensor([[2.]], dtype=torch.float64)

@@ -10,9 +10,10 @@ import torch
 from torch import nn
 
 from tacita.clipping import FlatClipper
-from tacita.gradients import NetworkSource, linear_blocks, row_blocks
-from tacita.gradients.linear_blocks import LinearBlocksSource
-from tacita.gradients.linear_losses import (
+from tacita.gradients import NetworkSource
+from tacita.linear import row_blocks
+from tacita.linear import source as linear_source
+from tacita.linear.losses import (
     HuberLoss,
     LogisticLoss,
     MultinomialLoss,
@@ -21,7 +22,8 @@ from tacita.gradients.linear_losses import (
     SquaredHingeLoss,
     SquaredLoss,
 )
-from tacita.gradients.table_rows import TableRowsSource
+from tacita.linear.source import LinearBlocksSource
+from tacita.linear.table_rows import TableRowsSource
 
 ROWS, COLUMNS = 41, 5
 CLIP = FlatClipper(max_grad_norm=0.4).weights
@@ -437,7 +439,7 @@ def test_norms_of_rows_are_upper_bounds(form):
 def test_the_room_pays_for_one_run_in_each_of_two_neighbouring_tables():
     """A sum of 64 terms of norm at most C passes 63 additions, each off by at most u times a partial sum of 64 C."""
     u = 2.0**-24
-    room = linear_blocks._room(torch.float32) - 1
+    room = linear_source._room(torch.float32) - 1
     assert room >= 16 * u + 2 * 64 * 64 * u
     assert room <= 2.0**-11 + 32 * u
-    assert linear_blocks._room(torch.float64) - 1 >= 16 * 2.0**-53
+    assert linear_source._room(torch.float64) - 1 >= 16 * 2.0**-53

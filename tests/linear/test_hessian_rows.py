@@ -8,16 +8,17 @@ import scipy.sparse
 import torch
 
 import tacita
-from tacita.estimators import SecondMoment, symmetric_matrix
-from tacita.gradients import (
+from tacita.linear import (
     HessianRowsSource,
     HuberLoss,
     LogisticLoss,
     MultinomialLoss,
     MultipliedLoss,
     QuantileLoss,
+    SecondMoment,
     SquaredHingeLoss,
     SquaredLoss,
+    symmetric_matrix,
 )
 from tacita.oracles import GradientOracle
 from tacita.testing.adversaries import CONSTANT

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 import tacita
-from tacita.accounting import RELATIONS, GaussianSumEvent, SecondMomentEvent, Spend, epsilon
-from tacita.estimators import Estimator, SecondMoment, symmetric_entries, symmetric_matrix
-from tacita.gradients import row_blocks, table_rows
+from tacita.accounting import RELATIONS, GaussianSumEvent, Spend, epsilon
+from tacita.estimators import Estimator
 from tacita.gradients.given import GivenEngine, GivenSource
-from tacita.gradients.row_blocks import as_row_blocks
-from tacita.gradients.table_rows import TableRowsSource
+from tacita.linear import SecondMoment, SecondMomentEvent, row_blocks, symmetric_entries, symmetric_matrix, table_rows
+from tacita.linear.row_blocks import as_row_blocks
+from tacita.linear.table_rows import TableRowsSource
 from tacita.oracles import Line
 from tacita.testing.adversaries import CONSTANT
 from tacita.testing.audit import audit_oracle

@@ -8,10 +8,11 @@ import torch
 from torch import nn
 
 from tacita.clipping import FlatClipper
-from tacita.gradients import LinearSource, LoopEngine, NetworkSource
+from tacita.gradients import LoopEngine, NetworkSource
 from tacita.gradients.grid import grid_sums
 from tacita.gradients.row_arithmetic import exp_by_row, norms_by_row, tree_sum
 from tacita.gradients.weighted_sums import group_norms
+from tacita.linear import LinearSource
 
 ROWS, FEATURES = 45, 7
 GROUPS = {"all": ("weight", "bias")}
