@@ -92,6 +92,7 @@ SAMPLERS = [
     tacita.UnitPoissonSampler(sample_rate=0.3, num_records=ROWS, max_rows_per_unit=1),
     tacita.FixedSizeSampler(batch_size=30, num_records=ROWS),
     *(tacita.DisjointSampler(num_batches=7, num_records=ROWS, assignment=by) for by in ("coin", "index")),
+    *(tacita.CyclicSampler(batches_per_cycle=4, num_records=ROWS, assignment=by) for by in ("coin", "index")),
     *(
         tacita.ShuffledEpochsSampler(batches_per_epoch=7, num_records=ROWS, assignment=by)
         for by in ("coin", "permutation")
