@@ -68,6 +68,7 @@ from .oracles import (
 from .random import Randomness
 from .runs import seal_run
 from .sampling import (
+    CyclicSampler,
     DisjointSampler,
     FixedSizeSampler,
     FullBatchSampler,
@@ -98,6 +99,7 @@ __all__ = [
     "CappedSum",
     "ClippedGradientOracle",
     "ClippedSum",
+    "CyclicSampler",
     "DataStructureError",
     "DiscreteGaussian",
     "DisjointSampler",

@@ -97,6 +97,13 @@ class Events:
             acc.GaussianSumEvent(sampling=acc.DisjointLaw(own_coin=True), relation=relation, **blocks),
             acc.HistogramGaussianEvent(relation="replace_one", **blocks),
             acc.GaussianSumEvent(relation=relation, sampling=acc.ShuffledEpochsLaw(7, own_coin=True), **blocks),
+            acc.GaussianSumEvent(relation=relation, sampling=acc.CyclicLaw(7, own_coin=True), **blocks),
+            acc.CorrelatedEvent(
+                relation=relation,
+                inner=acc.GaussianSumEvent(relation=relation, sampling=acc.CyclicLaw(7, own_coin=True), **blocks),
+                bands=2,
+                power=0.7,
+            ),
             cls.unit(0.02, 1.0, 4),
             convex.MedianOfMeansEvent(
                 relation="zero_out_one",

@@ -11,7 +11,7 @@ from tacita.accounting.events import discrete
 from tacita.estimators import CappedSum, GridSum, grid_sums
 from tacita.gradients import grid
 from tacita.gradients.program import capped_sums
-from tacita.linear import exact
+from tacita.linear import losses
 from tacita.mechanisms import DiscreteGaussian, GaussianMechanism, RoundedGaussian, integer
 from tacita.oracles import network
 from tacita.tables import held_out_score as score
@@ -120,16 +120,12 @@ def truncated_after_the_sum():
 @bug(38, 39, caught_by=[ALONE + "test_a_row_has_the_same_bits_wherever_it_stands"])
 def softmax_shifted_by_the_batch():
     """The softmax is taken after the largest output of the batch, not of the row: companions show in the last bits."""
-    whole = exact._errors
 
-    def errors(loss, outputs, target):
-        if loss == "squared_error":
-            return whole(loss, outputs, target)
-        shares = exact.exp_by_row(outputs - outputs.amax())
-        shares = shares / exact.tree_sum(shares.clone()).unsqueeze(-1)
-        return shares - torch.nn.functional.one_hot(target, outputs.shape[-1])
+    def shifted(self, outputs, targets):
+        shares = losses.exp_by_row(outputs - outputs.amax())
+        return self._less_own(shares / losses.tree_sum(shares.clone()).unsqueeze(1), targets)
 
-    swap(whole, errors)
+    put(losses.MultinomialLoss, "exact_derivative", shifted)
 
 
 @bug(38, caught_by=[TABLE + "test_predictions_for_the_score_are_made_row_by_row"])
