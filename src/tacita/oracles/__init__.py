@@ -2,7 +2,6 @@
 
 from tacita.oracles.gradient_oracle import GradientOracle, Queryable, Release
 from tacita.oracles.line import Line
-from tacita.oracles.moments import Moments, MomentsOracle
 from tacita.oracles.network import ClippedGradientOracle
 from tacita.oracles.records import Records
 from tacita.oracles.splitting import cap_units, split
@@ -12,8 +11,6 @@ __all__ = [
     "ClippedGradientOracle",
     "GradientOracle",
     "Line",
-    "Moments",
-    "MomentsOracle",
     "Queryable",
     "Records",
     "Release",
