@@ -297,7 +297,7 @@ def _indexed_axis(call: _Call) -> int:
 
 def _arguments(node: Node) -> dict[str, Any]:
     """Return the arguments of an operator's call by name, defaults included."""
-    arguments = node.target._schema.arguments  # pyright: ignore[reportFunctionMemberAccess]
+    arguments = node.target._schema.arguments  # pyright: ignore[reportFunctionMemberAccess,reportAttributeAccessIssue]
     defaults = {one.name: one.default_value for one in arguments if one.has_default_value()}
     return defaults | dict(zip([one.name for one in arguments], node.args, strict=False)) | node.kwargs
 
