@@ -10,8 +10,8 @@ import tacita
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients import LoopEngine, NetworkSource, ProgramEngine, network_source
 from tacita.gradients.data import BatchRows
-from tacita.gradients.ghost.linear import LinearRule
-from tacita.gradients.ghost.registry import RULES
+from tacita.gradients.rules.linear import LinearRule
+from tacita.gradients.rules.registry import RULES
 from tests.rounding import assert_close_in
 
 

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from tacita.gradients.ghost.fused_kernels import REPLACEMENTS
 from tacita.gradients.record_batch import records
+from tacita.gradients.rules.fused_kernels import REPLACEMENTS
 
 T, D = 5, 4
 
