@@ -101,7 +101,7 @@ CASES = {
 
 
 def folded(call, rows):
-    """The outputs of all records, by the functions that the ghost engine puts in the place of PyTorch's."""
+    """The outputs of all records, by the functions that the program puts in the place of PyTorch's."""
     from torch.overrides import TorchFunctionMode
 
     used = []

@@ -1,4 +1,4 @@
-"""Every rule of the ghost engine, on shapes that take each of its paths, through the family's contract."""
+"""Every rule of the program, on shapes that take each of its paths, through the family's contract."""
 
 from dataclasses import replace
 
