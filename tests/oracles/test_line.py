@@ -128,6 +128,16 @@ def test_a_newer_key_leaves_used_numbers_behind(problem, make_oracle, tmp_path):
     assert oracle.query(trainable(problem[0])).query == 3
 
 
+def test_under_a_newer_key_a_one_pass_session_is_refused_when_it_is_loaded(problem, make_oracle, tmp_path):
+    one_pass = dict(sampler=tacita.DisjointSampler(num_batches=10, num_records=60, assignment="coin"))
+    state, _ = crashed(make_oracle, problem, tmp_path, 3, **one_pass)
+    randomness = tacita.Randomness.insecure(0)
+    randomness.session_key("train-1")
+    randomness.ratchet()
+    with pytest.raises(ResumeError, match="cannot be continued"):
+        resumed(make_oracle, tmp_path, state, randomness=randomness, **one_pass)
+
+
 def test_an_older_key_is_ratcheted_forward(problem, make_oracle, tmp_path):
     ledger = tacita.Ledger(tmp_path / "ledger.jsonl", neighboring_relation="add_or_remove_one", privacy_unit="one row")
     oracle = make_oracle(ledger=ledger)
