@@ -168,6 +168,13 @@ def test_the_ledger_has_the_line_before_the_release_is_returned(problem, make_or
     assert seen[0] is not None
 
 
+def test_each_query_seeds_the_model_anew_and_the_same_query_alike(make_oracle):
+    seeds, again = ([make_oracle(seed=3).draws.seed(query) for query in range(5)] for _ in range(2))
+    assert seeds == again
+    assert len(set(seeds)) == 5
+    assert make_oracle(seed=4).draws.seed(0) not in seeds
+
+
 def test_two_oracles_cannot_draw_the_same_noise(make_oracle):
     randomness = tacita.Randomness.insecure(0)
     make_oracle(randomness=randomness)
