@@ -13,6 +13,7 @@ from tacita import accounting as acc
 from tacita.accounting._line_pairs import EnvelopePair, MixturePair, ReplacedPair
 from tacita.accounting._mixed_pair import MixedPair
 from tacita.accounting._pld_accountant import directions
+from tacita.accounting.events.mixtures import UNAMPLIFIED_RATIO
 from tacita.errors import BudgetExceededError, UnsupportedEventError
 from tacita.hardened import discrete
 from tacita.linear import SecondMomentEvent
@@ -257,6 +258,8 @@ def test_without_amplification_a_full_batch_still_moves_by_two_records_where_one
         assert event(truncated(0.1, 5, 50), relation).guarantee(4).unsampled_mu == pytest.approx(2 * mu)
         assert event(truncated(1.0, 5, 50), relation).guarantee(4).mu == pytest.approx(2 * mu)
         assert event(truncated(0.1, 5, 50), relation, 0.0).guarantee(4).mu == math.inf
+        loud = 1.5 / UNAMPLIFIED_RATIO  # noise with which two records move the sum too far for amplification
+        assert event(truncated(0.1, 5, 50), relation, loud).guarantee(4).mu == pytest.approx(2 * mu / loud)
 
 
 # What the event says, and what is refused.
