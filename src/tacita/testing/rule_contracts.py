@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from tacita.clipping.clipper import Clipper
 from tacita.clipping.flat import FlatClipper
+from tacita.dry_run import explain
 from tacita.gradients.chunked import Chunk, ChunkedEngine
 from tacita.gradients.engine import Groups, Sums
-from tacita.gradients.explain import explain
 from tacita.gradients.functional import LossFn, trainable
 from tacita.gradients.loop import LoopEngine
 from tacita.gradients.program import ProgramEngine, Programs
