@@ -55,7 +55,7 @@ from .gradients import (
     pad_to,
 )
 from .ledger import Ledger, Statement, statement
-from .mechanisms import CalibratedGaussian, DiscreteGaussian, GaussianMechanism, RoundedGaussian
+from .mechanisms import CalibratedGaussian, CorrelatedGaussian, DiscreteGaussian, GaussianMechanism, RoundedGaussian
 from .methods import ExponentialAverage, RandomIterate, SuffixAverage
 from .oracles import (
     ClippedGradientOracle,
@@ -99,6 +99,7 @@ __all__ = [
     "CappedSum",
     "ClippedGradientOracle",
     "ClippedSum",
+    "CorrelatedGaussian",
     "CyclicSampler",
     "DataStructureError",
     "DiscreteGaussian",

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
-from scipy.special import ndtr
 
+from tacita.accounting._aim import expected_epsilon
 from tacita.accounting._allocation_pair import LARGEST_RATIO, AllocationPair
 from tacita.accounting._pairs import GaussianPair, Part
 from tacita.accounting.events.gaussian_sums import GaussianSumEvent
@@ -96,7 +96,7 @@ def secret_groups(
         for classes in classes_of(overlaps, groups)
         if (parts := parts_of_classes(classes, overlaps, groups, queries, ratio)) is not None
     ]
-    return min(choices, key=_expected_epsilon, default=None) if len(choices) != 1 else choices[0]
+    return min(choices, key=_estimate, default=None) if len(choices) != 1 else choices[0]
 
 
 @lru_cache(maxsize=64)
@@ -107,14 +107,16 @@ def overlaps_of(bands: int, power: float, queries: int, separation: int, most_dr
 
 
 def classes_of(overlaps: np.ndarray, groups: int) -> Iterator[int]:
-    """Yield numbers of classes worth trying: more of them must mean less overlap within a class."""
+    """Yield numbers of classes worth trying: the least overlap for each size of a class, while it falls."""
     least = math.inf
-    for classes in range(1, groups // 2 + 1):
-        overlap = _within(overlaps, classes)
-        if overlap < least:
-            least = overlap
-            yield classes
-        if overlap == 0:
+    sizes = sorted({groups // classes for classes in range(1, groups // 2 + 1)}, reverse=True)
+    for size in sizes:
+        of_size = range(groups // (size + 1) + 1, groups // size + 1)
+        best = min(of_size, key=lambda classes: _within(overlaps, classes))
+        if _within(overlaps, best) < least:
+            least = _within(overlaps, best)
+            yield best
+        if least == 0:
             return
 
 
@@ -137,21 +139,6 @@ def _within(overlaps: np.ndarray, classes: int) -> float:
     return float(overlaps[classes::classes].max(initial=0.0))
 
 
-def _expected_epsilon(parts: tuple[Part, ...]) -> float:
-    """Return about the epsilon of the pairs at ``PLANNED_DELTA``: every group but the record's counts as its mean."""
-    *shared, (allocation, _) = parts
-    assert isinstance(allocation, AllocationPair)
-    x = np.linspace(-9, 9, 400)
-    chances = np.exp(-x * x / 2) / np.exp(-x * x / 2).sum()
-    losses = np.log1p(np.expm1(allocation.ratio * (x + allocation.ratio / 2)) / allocation.batches)
-    mu = max([1e-6, *(pair.mus[0] for pair, _ in shared if isinstance(pair, GaussianPair))])
-
-    def delta(epsilon: float) -> float:
-        rest = epsilon - losses
-        return float(chances @ (ndtr(mu / 2 - rest / mu) - np.exp(np.minimum(rest, 700)) * ndtr(-mu / 2 - rest / mu)))
-
-    low, high = 0.0, 1000.0
-    while high - low > 1e-3 * high:
-        middle = (low + high) / 2
-        low, high = (middle, high) if delta(middle) > PLANNED_DELTA else (low, middle)
-    return high
+def _estimate(parts: tuple[Part, ...]) -> float:
+    """Return about the epsilon of the pairs at ``PLANNED_DELTA``."""
+    return max(expected_epsilon(parts, PLANNED_DELTA, swapped=swapped) for swapped in (False, True))
