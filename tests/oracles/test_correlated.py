@@ -9,6 +9,8 @@ import tacita
 from tacita import accounting as acc
 from tacita.errors import LedgerError, ResumeError, UnsupportedEventError
 from tacita.oracles import trainable
+from tacita.testing.fidelity import check_noise
+from tacita.testing.simulator import Worlds, parts_of, simulate
 from tests.oracles.test_line import crashed, resumed, same
 
 BANDS = 3
@@ -170,6 +172,14 @@ def test_an_interrupted_query_takes_its_noise_with_it(make_oracle, asked, proble
     assert same(asked(oracle, 1)[0], expected[2])
 
 
+def test_blocks_have_noise_of_their_own(make_oracle):
+    oracle = make_oracle(**CYCLIC)
+    normals = oracle.line._normals(0)
+    like = {"weight": torch.zeros(9)}
+    first, second = (normals.lagged(0, block, like)["weight"] for block in ("a", "b"))
+    assert not (first == second).any()
+
+
 def test_sessions_of_one_run_have_other_noise(problem, make_oracle, asked):
     ledger = tacita.Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one row")
     randomness = tacita.Randomness.insecure(0)
@@ -187,6 +197,26 @@ def test_the_statement_says_what_the_noise_is(make_oracle, asked):
     assert "Correlated noise takes back" in str(statement)
     assert statement.to_json()["noise_multiplier"] is None  # of one query, which says nothing here
     assert statement.to_json()["noise_std"] == pytest.approx(2.0)
+
+
+def test_simulated_sessions_are_whitened(make_oracle):
+    """What audits of many runs compare with a normal law is the noise without its correlation."""
+    oracle = make_oracle(**CYCLIC)
+    x = torch.zeros(4, 3)
+    parts = parts_of(oracle, 10, "add_or_remove_one")
+    worlds = Worlds({"weight": x}, None, torch.arange(4) == 3, False, lambda query: 1.0)
+    traces = list(simulate(parts, worlds, present=True, runs=400, seed=0))
+    check_noise(torch.cat([trace.residual - trace.shift for trace in traces]), 1e-6)
+
+
+def test_simulated_shifts_show_in_later_queries(make_oracle):
+    oracle = make_oracle(**CYCLIC)
+    worlds = Worlds({"weight": torch.ones(1, 1)}, None, torch.ones(1, dtype=torch.bool), False, lambda query: 1.0)
+    (trace,) = simulate(parts_of(oracle, 10, "add_or_remove_one"), worlds, present=True, runs=30, seed=0)
+    columns = torch.from_numpy(acc.noise_strategy.column(BANDS, 0.6, 10)).float()
+    for drawn, shift in zip(trace.drawn, trace.shift.squeeze(-1), strict=True):
+        expected = sum(torch.nn.functional.pad(columns, (int(turn), 0))[:10] for turn in drawn.nonzero()) / 2.0
+        assert torch.allclose(shift, torch.as_tensor(expected).expand(10), atol=1e-6)
 
 
 def test_a_calibrated_oracle_meets_its_target(make_oracle):
