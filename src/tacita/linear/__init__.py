@@ -3,8 +3,6 @@
 They stand on the core, which knows nothing of them; systems and front ends stand on them.
 """
 
-from tacita.linear.exact import LinearSource
-from tacita.linear.hessian_rows import HessianRowsSource
 from tacita.linear.losses import (
     HuberLoss,
     LogisticLoss,
@@ -16,13 +14,10 @@ from tacita.linear.losses import (
     SquaredLoss,
 )
 from tacita.linear.second_moment import SecondMoment, SecondMomentEvent, symmetric_entries, symmetric_matrix
-from tacita.linear.source import LinearBlocksSource
-from tacita.linear.table_rows import TableRowsSource
+from tacita.linear.source import LinearSource, hessian_rows, table_rows
 
 __all__ = [
-    "HessianRowsSource",
     "HuberLoss",
-    "LinearBlocksSource",
     "LinearSource",
     "LogisticLoss",
     "MultinomialLoss",
@@ -33,7 +28,8 @@ __all__ = [
     "SecondMomentEvent",
     "SquaredHingeLoss",
     "SquaredLoss",
-    "TableRowsSource",
+    "hessian_rows",
     "symmetric_entries",
     "symmetric_matrix",
+    "table_rows",
 ]

@@ -24,7 +24,7 @@ from tacita.clipping.flat import clip_weights
 from tacita.estimators.estimator import Estimator, Values
 from tacita.gradients.engine import Engine, Shapes
 from tacita.gradients.weighted_sums import norm_over, round_down, with_room
-from tacita.linear.table_rows import TableRowsEngine
+from tacita.linear.source import WEIGHT, LinearEngine
 from tacita.sampling import Sampler
 
 BLOCK = "second_moment"
@@ -132,7 +132,7 @@ class SecondMoment(Estimator):
 
     def _clipped(self, engine: Engine) -> Iterator[Tensor]:
         """Yield the clipped rows in chunks, (..., rows, d), float64; a row is at most R long, rounding too."""
-        if isinstance(engine, TableRowsEngine):  # which knows the norms
+        if isinstance(engine, LinearEngine) and engine.shapes[WEIGHT][0] == 1:  # which knows the norms
             yield from engine.weighted_rows(partial(clip_weights, self.max_row_norm))
             return
         for chunk in engine.materialise():

@@ -22,7 +22,7 @@ class NewtonDescent(HalfAveraged):
 
     M is asked for at the iterate of every ``refresh``-th step, and serves until the next. :math:`M_+` is M without its
     negative eigenvalues, which only noise makes. There is no step size: with the matrices of
-    :class:`~tacita.linear.HessianRowsSource`, which bound the loss from above by a quadratic, exact releases never
+    :func:`~tacita.linear.hessian_rows`, which bound the loss from above by a quadratic, exact releases never
     increase the risk, unless one matrix serves several steps. This is post-processing; each oracle is charged for its
     own queries.
 

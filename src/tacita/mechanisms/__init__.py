@@ -2,15 +2,11 @@
 
 from tacita.mechanisms.correlated import CorrelatedGaussian
 from tacita.mechanisms.gaussian import CalibratedGaussian, GaussianMechanism
-from tacita.mechanisms.integer import DiscreteGaussian, RoundedGaussian, form_of
 from tacita.mechanisms.mechanism import Mechanism
 
 __all__ = [
     "CalibratedGaussian",
     "CorrelatedGaussian",
-    "DiscreteGaussian",
     "GaussianMechanism",
     "Mechanism",
-    "RoundedGaussian",
-    "form_of",
 ]
