@@ -6,6 +6,7 @@ from . import (
     clipped_sgd as clipped_sgd,
     clipping as clipping,
     convex as convex,
+    correlated as correlated,
     error_feedback as error_feedback,
     errors as errors,
     estimators as estimators,
@@ -30,6 +31,7 @@ from . import (
 from .accounting import Part
 from .clipping import AutomaticClipper, FlatClipper, PerLayerClipper
 from .convex import ShuffleMeanOracle1, ShuffleMeanOracle2
+from .correlated import CorrelatedGaussian
 from .error_feedback import BoundedFeedback, ErrorFeedbackOracle, PrivateFeedback, ReleasedFeedback
 from .errors import (
     BudgetExceededError,
@@ -52,7 +54,7 @@ from .gradients import (
 )
 from .hardened import CappedSum, DiscreteGaussian, GridSum, RoundedGaussian
 from .ledger import Ledger, Statement, statement
-from .mechanisms import CalibratedGaussian, CorrelatedGaussian, GaussianMechanism
+from .mechanisms import CalibratedGaussian, GaussianMechanism
 from .methods import ExponentialAverage, RandomIterate, SuffixAverage
 from .oracles import (
     ClippedGradientOracle,

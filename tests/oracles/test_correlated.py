@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import tacita
-from tacita import accounting as acc
+from tacita.correlated import strategy
 from tacita.errors import LedgerError, ResumeError, UnsupportedEventError
 from tacita.oracles import trainable
 from tacita.testing.fidelity import check_noise
@@ -62,7 +62,7 @@ def test_the_first_differences_of_releases_are_those_of_the_coefficients(problem
         key.noise_key("train-1", query).stream("all", "weight").normals((4,), dtype=torch.float64)
         for query in range(10)
     ]
-    weights = acc.noise_strategy.coefficients(BANDS, 0.6)
+    weights = strategy.coefficients(BANDS, 0.6)
     for query in range(10):
         expected = sum(w * draws[query - lag] for lag, w in enumerate(weights[: query + 1]))
         assert torch.allclose(released[query], std * expected, rtol=1e-12)
@@ -215,7 +215,7 @@ def test_simulated_shifts_show_in_later_queries(make_oracle):
     oracle = make_oracle(**CYCLIC)
     worlds = Worlds({"weight": torch.ones(1, 1)}, None, torch.ones(1, dtype=torch.bool), False, lambda query: 1.0)
     (trace,) = simulate(parts_of(oracle, 10, "add_or_remove_one"), worlds, present=True, runs=30, seed=0)
-    columns = torch.from_numpy(acc.noise_strategy.column(BANDS, 0.6, 10)).float()
+    columns = torch.from_numpy(strategy.column(BANDS, 0.6, 10)).float()
     for drawn, shift in zip(trace.drawn, trace.shift.squeeze(-1), strict=True):
         expected = sum(torch.nn.functional.pad(columns, (int(turn), 0))[:10] for turn in drawn.nonzero()) / 2.0
         assert torch.allclose(shift, torch.as_tensor(expected).expand(10), atol=1e-6)

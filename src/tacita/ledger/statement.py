@@ -13,7 +13,6 @@ from tacita import _validate
 from tacita.accounting import attack_accuracy, curve_accuracy
 from tacita.accounting.accountant import Bound
 from tacita.accounting.events import Event, NoiseSettings
-from tacita.accounting.events.correlated import CorrelatedEvent
 from tacita.accounting.events.sampled import SampledEvent
 from tacita.accounting.events.wrapped import NOISES, RepeatAndSelectEvent, hardening
 from tacita.accounting.sampling_laws import FixedSizeLaw
@@ -284,13 +283,13 @@ def _main(ledger: Ledger) -> dict[str, Any]:
         names = "sampler sample_rate planned_queries queries_made noise_multiplier noise_std max_grad_norm"
         return dict.fromkeys(names.split())
     event, chosen = _innermost(session.event), isinstance(session.event, RepeatAndSelectEvent)
-    noise = event.noise_settings or NoiseSettings(())
+    noise = _noise(session.event)
     return {
         "sampler": event.sampler,
         "sample_rate": _sample_rate(event),
         "planned_queries": session.planned_queries,
         "queries_made": session.queries_made,
-        "noise_multiplier": 1 / noise.query_mu if noise.query_mu and not _is_correlated(session.event) else None,
+        "noise_multiplier": 1 / noise.query_mu if noise.query_mu else None,
         # Where the best of several runs is released, these two may differ between runs; what a run spends does not.
         "noise_std": None if chosen else _single(noise.noise_std),
         "max_grad_norm": None if chosen else _single(noise.max_contribution),
@@ -344,9 +343,10 @@ def _innermost(event: Event) -> Event:
     return _innermost(event.components[0]) if event.components else event
 
 
-def _is_correlated(event: Event) -> bool:
-    """Return whether the noise of one query says nothing about what it costs, because later ones take it back."""
-    return isinstance(event, CorrelatedEvent) or any(map(_is_correlated, event.components))
+def _noise(event: Event) -> NoiseSettings:
+    """Return the settings of the noise of the main event, from the outermost wrapper that states some."""
+    inner = _noise(event.components[0]) if event.components else NoiseSettings(())
+    return event.noise_settings or inner
 
 
 def _sample_rate(event: Event) -> float | None:

@@ -1,12 +1,10 @@
 """Mechanisms: noise that turns bounded values into a release."""
 
-from tacita.mechanisms.correlated import CorrelatedGaussian
 from tacita.mechanisms.gaussian import CalibratedGaussian, GaussianMechanism
 from tacita.mechanisms.mechanism import Mechanism
 
 __all__ = [
     "CalibratedGaussian",
-    "CorrelatedGaussian",
     "GaussianMechanism",
     "Mechanism",
 ]

@@ -6,7 +6,8 @@ import torch
 import tacita
 from tacita import accounting as acc
 from tacita._stream import Noise
-from tacita.accounting.noise_strategy import coefficients, recommended_power
+from tacita.correlated import CorrelatedEvent, recommended_power
+from tacita.correlated.strategy import coefficients
 from tacita.errors import LedgerError, UnsupportedEventError
 from tacita.random import Key
 from tacita.testing import fidelity
@@ -109,7 +110,7 @@ def plain_event(law, relation="add_or_remove_one", noise_std=2.0):
 
 def test_the_event_is_that_of_the_strategy():
     inner = plain_event(acc.CyclicLaw(5, own_coin=True))
-    assert correlated(3, 0.6).event(inner) == acc.CorrelatedEvent(
+    assert correlated(3, 0.6).event(inner) == CorrelatedEvent(
         relation="add_or_remove_one", inner=inner, bands=3, power=0.6
     )
     with pytest.raises(UnsupportedEventError, match="two queries in a row"):

@@ -1,6 +1,6 @@
 r"""Correlated Gaussian noise: each query's noise takes back part of the noise of the queries before it.
 
-Place: estimators -> [mechanisms.correlated] -> ┃ released. ``noise_std`` is at the level of the sum.
+Place: estimators -> [correlated.mechanism] -> ┃ released. ``noise_std`` is at the level of the sum.
 Sources: DP-lambda-CGD, https://arxiv.org/abs/2601.22334; BISR, https://arxiv.org/abs/2505.12128. Proof and keys:
 docs/derivations/correlated-noise.md.
 """
@@ -12,8 +12,9 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from tacita.accounting import CorrelatedEvent, Event
-from tacita.accounting.noise_strategy import coefficients, column
+from tacita.accounting import Event
+from tacita.correlated.event import CorrelatedEvent
+from tacita.correlated.strategy import coefficients, column
 from tacita.errors import LedgerError
 from tacita.mechanisms.mechanism import Blocks, Mechanism
 
@@ -26,7 +27,7 @@ class CorrelatedGaussian(Mechanism):
     and coordinate; p is ``bands``, and :math:`r_0 = 1, r_1 < 0, \ldots` are the coefficients of :math:`(1 - x)^\gamma`,
     :math:`\gamma` is ``power``. Nothing is stored: earlier :math:`z` are drawn again from their streams. One band is
     independent noise, two are DP-lambda-CGD, and the power 1/2 is BISR. Two bands give most of what there is to gain;
-    :func:`tacita.accounting.recommended_power` gives a power. Each band more costs one draw a coordinate.
+    :func:`tacita.correlated.recommended_power` gives a power. Each band more costs one draw a coordinate.
 
     The whole session is one Gaussian query, or less where each record's own secret coin draws its group. Records must
     rest between their queries: samplers are :class:`~tacita.CyclicSampler` and :class:`~tacita.DisjointSampler`.

@@ -17,11 +17,12 @@ import numpy as np
 from tacita.accounting._aim import expected_epsilon
 from tacita.accounting._allocation_pair import LARGEST_RATIO, AllocationPair
 from tacita.accounting._pairs import GaussianPair, Part
+from tacita.accounting.events.event import NoiseSettings
 from tacita.accounting.events.gaussian_sums import GaussianSumEvent
 from tacita.accounting.events.guarantee import Guarantee, gaussian, no_guarantee
 from tacita.accounting.events.wrapped import OuterEvent
-from tacita.accounting.noise_strategy import coefficients, column, movement, sensitivity
 from tacita.accounting.sampling_laws import AssignedLaw, CyclicLaw, DisjointLaw
+from tacita.correlated.strategy import coefficients, column, movement, sensitivity
 from tacita.errors import UnsupportedEventError
 
 PLANNED_DELTA = 1e-5  # the number of classes is chosen for this delta; every number of classes is valid at every delta
@@ -58,6 +59,11 @@ class CorrelatedEvent(OuterEvent):
     @property
     def per_query(self) -> bool:
         return False
+
+    @property
+    def noise_settings(self) -> NoiseSettings | None:
+        settings = self.inner.noise_settings  # of which the ratio of one query says nothing: later ones take noise back
+        return None if settings is None else replace(settings, query_mu=None)
 
     def describe(self) -> str:
         return f"{self.inner.describe()}; correlated: {self.bands} bands, power {self.power:.6g}"
