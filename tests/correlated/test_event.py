@@ -11,8 +11,9 @@ from tacita import accounting as acc
 from tacita.accounting._allocation_pair import AllocationPair
 from tacita.accounting._pairs import GaussianPair
 from tacita.accounting._pld_accountant import DeltaAt, EpsilonAt, _larger
-from tacita.accounting.events import correlated
-from tacita.accounting.noise_strategy import column, movement, sensitivity
+from tacita.correlated import CorrelatedEvent
+from tacita.correlated import event as correlated
+from tacita.correlated.strategy import column, movement, sensitivity
 from tacita.errors import UnsupportedEventError
 from tacita.hardened import discrete
 from tacita.testing import check_event
@@ -23,7 +24,7 @@ EACH_WAY = (False, True)
 
 def event(bands, power, batches, noise_std, relation="add_or_remove_one", *, own_coin=True):
     law = acc.CyclicLaw(batches, own_coin=own_coin)
-    return acc.CorrelatedEvent(relation=relation, inner=sums(law, noise_std, relation), bands=bands, power=power)
+    return CorrelatedEvent(relation=relation, inner=sums(law, noise_std, relation), bands=bands, power=power)
 
 
 def sums(law, noise_std, relation="add_or_remove_one"):
@@ -80,7 +81,7 @@ def test_every_relation_has_its_own_distance(relation):
 
 def test_one_pass_is_one_column():
     law = acc.DisjointLaw(own_coin=False)
-    session = acc.CorrelatedEvent(relation="zero_out_one", inner=sums(law, 2.0, "zero_out_one"), bands=2, power=0.9)
+    session = CorrelatedEvent(relation="zero_out_one", inner=sums(law, 2.0, "zero_out_one"), bands=2, power=0.9)
     assert session.guarantee(50).mu == pytest.approx(math.sqrt((1 - 0.81**50) / (1 - 0.81)) / 2, rel=1e-8)
 
 
@@ -91,7 +92,7 @@ def test_blocks_are_whitened():
         max_contribution=(1.0, 0.5),
         noise_std=(3.0, 2.0),
     )
-    session = acc.CorrelatedEvent(relation="replace_one", inner=both, bands=2, power=0.8)
+    session = CorrelatedEvent(relation="replace_one", inner=both, bands=2, power=0.8)
     moved = 2 * math.hypot(1 / 3, 1 / 4) * sensitivity(column(2, 0.8, 24), 6, 4)
     assert session.guarantee(24).mu == pytest.approx(moved, rel=1e-12)
 
@@ -321,7 +322,7 @@ def test_without_noise_nothing_is_claimed():
 )
 def test_what_is_not_proved_is_refused(inner, message):
     with pytest.raises(UnsupportedEventError, match=message):
-        acc.CorrelatedEvent(relation="add_or_remove_one", inner=inner, bands=2, power=0.5)
+        CorrelatedEvent(relation="add_or_remove_one", inner=inner, bands=2, power=0.5)
 
 
 def test_groups_by_index_are_refused_where_records_come_and_go():

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from tacita.accounting.noise_strategy import (
+from tacita.correlated.strategy import (
     POWERS,
     coefficients,
     column,

@@ -13,15 +13,16 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
-from scipy.special import ndtr
 
+from tacita.accounting._aim import expected_epsilon
 from tacita.accounting._allocation_pair import LARGEST_RATIO, AllocationPair
 from tacita.accounting._pairs import GaussianPair, Part
+from tacita.accounting.events.event import NoiseSettings
 from tacita.accounting.events.gaussian_sums import GaussianSumEvent
 from tacita.accounting.events.guarantee import Guarantee, gaussian, no_guarantee
 from tacita.accounting.events.wrapped import OuterEvent
-from tacita.accounting.noise_strategy import coefficients, column, movement, sensitivity
 from tacita.accounting.sampling_laws import AssignedLaw, CyclicLaw, DisjointLaw
+from tacita.correlated.strategy import coefficients, column, movement, sensitivity
 from tacita.errors import UnsupportedEventError
 
 PLANNED_DELTA = 1e-5  # the number of classes is chosen for this delta; every number of classes is valid at every delta
@@ -58,6 +59,11 @@ class CorrelatedEvent(OuterEvent):
     @property
     def per_query(self) -> bool:
         return False
+
+    @property
+    def noise_settings(self) -> NoiseSettings | None:
+        settings = self.inner.noise_settings  # of which the ratio of one query says nothing: later ones take noise back
+        return None if settings is None else replace(settings, query_mu=None)
 
     def describe(self) -> str:
         return f"{self.inner.describe()}; correlated: {self.bands} bands, power {self.power:.6g}"
@@ -96,7 +102,7 @@ def secret_groups(
         for classes in classes_of(overlaps, groups)
         if (parts := parts_of_classes(classes, overlaps, groups, queries, ratio)) is not None
     ]
-    return min(choices, key=_expected_epsilon, default=None) if len(choices) != 1 else choices[0]
+    return min(choices, key=_estimate, default=None) if len(choices) != 1 else choices[0]
 
 
 @lru_cache(maxsize=64)
@@ -107,14 +113,16 @@ def overlaps_of(bands: int, power: float, queries: int, separation: int, most_dr
 
 
 def classes_of(overlaps: np.ndarray, groups: int) -> Iterator[int]:
-    """Yield numbers of classes worth trying: more of them must mean less overlap within a class."""
+    """Yield numbers of classes worth trying: the least overlap for each size of a class, while it falls."""
     least = math.inf
-    for classes in range(1, groups // 2 + 1):
-        overlap = _within(overlaps, classes)
-        if overlap < least:
-            least = overlap
-            yield classes
-        if overlap == 0:
+    sizes = sorted({groups // classes for classes in range(1, groups // 2 + 1)}, reverse=True)
+    for size in sizes:
+        of_size = range(groups // (size + 1) + 1, groups // size + 1)
+        best = min(of_size, key=lambda classes: _within(overlaps, classes))
+        if _within(overlaps, best) < least:
+            least = _within(overlaps, best)
+            yield best
+        if least == 0:
             return
 
 
@@ -137,21 +145,6 @@ def _within(overlaps: np.ndarray, classes: int) -> float:
     return float(overlaps[classes::classes].max(initial=0.0))
 
 
-def _expected_epsilon(parts: tuple[Part, ...]) -> float:
-    """Return about the epsilon of the pairs at ``PLANNED_DELTA``: every group but the record's counts as its mean."""
-    *shared, (allocation, _) = parts
-    assert isinstance(allocation, AllocationPair)
-    x = np.linspace(-9, 9, 400)
-    chances = np.exp(-x * x / 2) / np.exp(-x * x / 2).sum()
-    losses = np.log1p(np.expm1(allocation.ratio * (x + allocation.ratio / 2)) / allocation.batches)
-    mu = max([1e-6, *(pair.mus[0] for pair, _ in shared if isinstance(pair, GaussianPair))])
-
-    def delta(epsilon: float) -> float:
-        rest = epsilon - losses
-        return float(chances @ (ndtr(mu / 2 - rest / mu) - np.exp(np.minimum(rest, 700)) * ndtr(-mu / 2 - rest / mu)))
-
-    low, high = 0.0, 1000.0
-    while high - low > 1e-3 * high:
-        middle = (low + high) / 2
-        low, high = (middle, high) if delta(middle) > PLANNED_DELTA else (low, middle)
-    return high
+def _estimate(parts: tuple[Part, ...]) -> float:
+    """Return about the epsilon of the pairs at ``PLANNED_DELTA``."""
+    return max(expected_epsilon(parts, PLANNED_DELTA, swapped=swapped) for swapped in (False, True))
