@@ -8,9 +8,9 @@ import torch
 from torch.utils.data import Subset, TensorDataset
 
 import tacita
+from tacita import splitting
 from tacita.accounting import FullBatchLaw, GaussianSumEvent
 from tacita.gradients.given import GivenSource
-from tacita.oracles import splitting
 from tacita.oracles.payment import under_conditions
 from tacita.oracles.records import OracleData, Records, as_records, network_data
 from tacita.random import Key, Randomness
