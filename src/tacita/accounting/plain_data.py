@@ -20,6 +20,7 @@ from tacita.errors import LedgerError
 SYSTEMS = (
     "clipped_sgd",
     "convex",
+    "correlated",
     "error_feedback",
     "federated.client_messages",
     "hardened",
