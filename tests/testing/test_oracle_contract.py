@@ -108,9 +108,9 @@ class Knows(GradientOracle):
     """Remembers the noiseless values of its last query, and how many rows it drew."""
 
     def query(self, params):
-        rows = self.draws.batch(self.line.position)
+        rows = self.draws.batch(self.gate.position)
         self.drawn = len(rows)
-        self.values, _ = self.estimator(self.source.engine(params, rows), self.line.state)
+        self.values, _ = self.estimator(self.source.engine(params, rows), self.gate.state)
         return super().query(params)
 
 
@@ -236,7 +236,7 @@ class AnotherBackward(ClippedGradientOracle):
     """Its backward goes another way than query, and has no noise there."""
 
     def backward(self):
-        self.line._mechanism = Scaled(self.mechanism, 0.0)
+        self.gate._mechanism = Scaled(self.mechanism, 0.0)
         return super().backward()
 
 
@@ -336,32 +336,32 @@ def test_delta_is_checked():
 
 def quieter(oracle):
     """The line's method adds a tenth of the noise."""
-    whole = oracle.line._with_noise
+    whole = oracle.gate._with_noise
 
     def with_noise(block, values, normals, dtypes):
         exact = {name: value.clone() for name, value in values.items()}
         noisy = whole(block, values, normals, dtypes)
         return {name: exact[name] + 0.1 * (noisy[name] - exact[name]) for name in noisy}
 
-    oracle.line._with_noise = with_noise
+    oracle.gate._with_noise = with_noise
 
 
 def quiet_line_mechanism(oracle):
-    oracle.line._mechanism = GaussianMechanism(noise_multiplier=0.1)
-    oracle.line.noise_std = {block: std / 10 for block, std in oracle.line.noise_std.items()}
+    oracle.gate._mechanism = GaussianMechanism(noise_multiplier=0.1)
+    oracle.gate.noise_std = {block: std / 10 for block, std in oracle.gate.noise_std.items()}
 
 
 def quiet_line_std(oracle):
-    oracle.line.noise_std = {block: std / 10 for block, std in oracle.line.noise_std.items()}
+    oracle.gate.noise_std = {block: std / 10 for block, std in oracle.gate.noise_std.items()}
 
 
 def quiet_everywhere(oracle):
     quiet_line_std(oracle)
-    oracle.noise_std = dict(oracle.line.noise_std)
+    oracle.noise_std = dict(oracle.gate.noise_std)
 
 
 def quiet_mechanism(oracle):
-    oracle.mechanism = oracle.line._mechanism = GaussianMechanism(noise_multiplier=0.1)
+    oracle.mechanism = oracle.gate._mechanism = GaussianMechanism(noise_multiplier=0.1)
 
 
 def mechanism_in_place(oracle):
@@ -369,13 +369,13 @@ def mechanism_in_place(oracle):
 
 
 def scaled_values(oracle):
-    look = oracle.estimator.look
+    look = oracle.estimator.bound
 
     def wide(engine, state):
         values, state = look(engine, state)
         return {block: {name: 3 * x for name, x in xs.items()} for block, xs in values.items()}, state
 
-    object.__setattr__(oracle.estimator, "look", wide)
+    object.__setattr__(oracle.estimator, "bound", wide)
 
 
 def wide_estimator(oracle):
@@ -401,8 +401,8 @@ def query_on_the_instance(oracle):
 
 
 def same_noise(oracle):
-    whole = oracle.line._normals
-    oracle.line._normals = lambda query: whole(0)
+    whole = oracle.gate._normals
+    oracle.gate._normals = lambda query: whole(0)
 
 
 def longer_plan(oracle):
@@ -418,7 +418,7 @@ def one_batch_for_all(oracle):
         def for_query(self, query):
             return super().for_query(0)
 
-    oracle.line.coins = Coins(oracle.randomness, oracle.line._name)
+    oracle.gate.coins = Coins(oracle.randomness, oracle.gate._name)
 
 
 def known_key(oracle):
@@ -426,11 +426,11 @@ def known_key(oracle):
 
 
 def another_name(oracle):
-    oracle.line._name = "train"
+    oracle.gate._name = "train"
 
 
 def redone_for_free(oracle):
-    oracle.line._fingerprint = lambda query, values: "0"
+    oracle.gate._fingerprint = lambda query, values: "0"
 
 
 CHANGES = {
@@ -494,7 +494,7 @@ def test_whoever_changes_a_method_of_line_or_parts_is_not_plain():
         return make(torch.ones(3, 2), Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one row"))
 
     def owners(oracle):
-        line = oracle.line
+        line = oracle.gate
         return [
             (oracle.draws, "batch"),
             (oracle, "query"),
@@ -505,7 +505,7 @@ def test_whoever_changes_a_method_of_line_or_parts_is_not_plain():
             (line.coins, "for_query"),
             (line._randomness, "session_key"),
             (oracle.sampler, "draw"),
-            (oracle.estimator, "look"),
+            (oracle.estimator, "bound"),
             (oracle.mechanism, "noise_std"),
             (oracle.source, "engine"),
         ]
@@ -517,7 +517,7 @@ def test_whoever_changes_a_method_of_line_or_parts_is_not_plain():
         object.__setattr__(owner, name, getattr(owner, name))
         assert not is_plain(oracle), name
     oracle = built()
-    oracle.line._mechanism = GaussianMechanism(noise_multiplier=1.0)
+    oracle.gate._mechanism = GaussianMechanism(noise_multiplier=1.0)
     assert not is_plain(oracle)
 
 

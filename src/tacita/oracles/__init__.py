@@ -1,7 +1,7 @@
 """Oracles, which are the only way to get a gradient out of private data."""
 
+from tacita.oracles.gate import ReleaseGate
 from tacita.oracles.gradient_oracle import GradientOracle, Queryable, Release
-from tacita.oracles.line import Line
 from tacita.oracles.moments import Moments, MomentsOracle
 from tacita.oracles.network import ClippedGradientOracle
 from tacita.oracles.records import Records
@@ -11,12 +11,12 @@ from tacita.oracles.updates import trainable
 __all__ = [
     "ClippedGradientOracle",
     "GradientOracle",
-    "Line",
     "Moments",
     "MomentsOracle",
     "Queryable",
     "Records",
     "Release",
+    "ReleaseGate",
     "cap_units",
     "split",
     "trainable",
