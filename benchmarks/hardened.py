@@ -24,7 +24,7 @@ from torch import nn
 import tacita
 from tacita._integer_noise import discrete_gaussians, rounded_normals
 from tacita.estimators import GridSum
-from tacita.gradients import LinearSource
+from tacita.linear import LinearSource, MultinomialLoss
 from tacita.oracles import GradientOracle
 from tacita.random import Key
 
@@ -88,7 +88,7 @@ def linear(cell: Cell, noise: str) -> Work:
     model = cell.model()
     layer = next(module for module in model.modules() if isinstance(module, nn.Linear))
     x, y = cell.rows(cell.batch)
-    source = LinearSource(layer, "cross_entropy", (x, y, torch.ones(len(x))))
+    source = LinearSource(x, y, MultinomialLoss(layer.out_features), exact=True, model=layer)
     estimator = GridSum(tacita.FlatClipper(max_grad_norm=1.0), together=False)
     return stepping(GradientOracle(source, estimator=estimator, **settings(cell, noise)))
 

@@ -28,8 +28,8 @@ from results import DATA
 from torch import Tensor, nn
 
 import tacita
-from tacita.oracles.moments import FixedNormalization
 from tacita.tables import Scattering, scattering, typical_sizes
+from tacita.tables.moments import FixedNormalization
 
 DELTA = 1e-5
 CLASSES = 10

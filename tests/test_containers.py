@@ -9,7 +9,7 @@ from torch import nn
 
 import tacita
 from tacita.errors import UnsupportedModuleError
-from tacita.gradients import LinearSource, NetworkSource, probe
+from tacita.gradients import NetworkSource, probe
 from tacita.gradients.arrays import check_arrays, is_arrays, length
 from tacita.gradients.batches import flatten, stacked
 from tacita.testing.one_run.training import audit_one_run
@@ -154,21 +154,6 @@ def test_a_stationary_test(kind):
         return test.certificate()
 
     assert certificate(HOLDERS[kind]) == certificate(TUPLE)
-
-
-@EVERY
-def test_a_linear_model(hold):
-    x, y = table()
-    weight = torch.rand(ROWS)
-
-    def sums(dataset):
-        source = LinearSource(nn.Linear(3, 2), "cross_entropy", dataset)
-        engine = source.engine({"weight": torch.ones(2, 3), "bias": torch.zeros(2)}, np.arange(ROWS))
-        return engine.weighted_sums(torch.ones_like, {"all": ("weight", "bias")}).values[0]["weight"]
-
-    held = hold(x, y)
-    three = {"first": x, "second": y, "third": weight} if hasattr(held, "keys") else (x, y, weight)
-    assert torch.equal(sums(three), sums((x, y, weight)))
 
 
 @EVERY

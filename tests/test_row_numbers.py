@@ -9,9 +9,9 @@ import tacita
 from tacita import _row_numbers
 from tacita._row_numbers import ChosenRows, RowNumbers, RowRange, RowsAt, is_ascending, kept, pieces, rows_at
 from tacita.convex import MedianOfMeans
-from tacita.gradients import linear_blocks
-from tacita.gradients.linear_blocks import LinearBlocksSource
-from tacita.gradients.linear_losses import SquaredLoss
+from tacita.linear import source as linear_source
+from tacita.linear.losses import SquaredLoss
+from tacita.linear.source import LinearSource
 from tacita.oracles.records import OracleData
 from tacita.random import QueryCoins, Randomness
 
@@ -23,7 +23,7 @@ def many(monkeypatch):
     """From eight rows on, row numbers are not kept, and are looked at seven at a time."""
     monkeypatch.setattr(_row_numbers, "IN_MEMORY", 8)
     monkeypatch.setattr(_row_numbers, "BLOCK", 7)
-    monkeypatch.setattr(linear_blocks, "IN_MEMORY", 8)
+    monkeypatch.setattr(linear_source, "IN_MEMORY", 8)
 
 
 def thirds(num_rows=100):
@@ -92,6 +92,7 @@ SAMPLERS = [
     tacita.UnitPoissonSampler(sample_rate=0.3, num_records=ROWS, max_rows_per_unit=1),
     tacita.FixedSizeSampler(batch_size=30, num_records=ROWS),
     *(tacita.DisjointSampler(num_batches=7, num_records=ROWS, assignment=by) for by in ("coin", "index")),
+    *(tacita.CyclicSampler(batches_per_cycle=4, num_records=ROWS, assignment=by) for by in ("coin", "index")),
     *(
         tacita.ShuffledEpochsSampler(batches_per_epoch=7, num_records=ROWS, assignment=by)
         for by in ("coin", "permutation")
@@ -171,7 +172,7 @@ def test_the_tag_of_a_split_depends_on_what_a_sparse_matrix_stores():
 
 
 def test_a_network_refuses_a_sparse_matrix_and_names_the_way_out():
-    with pytest.raises(ValueError, match="LinearBlocksSource takes them"):
+    with pytest.raises(ValueError, match="LinearSource takes them"):
         tacita.NetworkSource(torch.nn.Linear(9, 1), lambda model, batch: model(batch[0]).sum(1), (matrix(),))
 
 
@@ -193,7 +194,7 @@ def network(method):
 
 def linear():
     x = torch.randn(ROWS, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    return LinearBlocksSource(x, torch.zeros(ROWS), SquaredLoss(), intercept=None)
+    return LinearSource(x, torch.zeros(ROWS), SquaredLoss(), intercept=None)
 
 
 SOURCES = {"program": lambda: network("program"), "loop": lambda: network("loop"), "linear": linear}
@@ -280,10 +281,10 @@ def test_a_source_that_takes_arrays_gets_arrays(many, monkeypatch):
     """Sources of others, workers and process groups read arrays, however many rows there are."""
     seen = []
     source = linear()
-    monkeypatch.setattr(LinearBlocksSource, "takes_row_numbers", False)
-    engine = LinearBlocksSource.engine
+    monkeypatch.setattr(LinearSource, "takes_row_numbers", False)
+    engine = LinearSource.engine
     monkeypatch.setattr(
-        LinearBlocksSource, "engine", lambda self, params, rows, **more: seen.append(rows) or engine(self, params, rows)
+        LinearSource, "engine", lambda self, params, rows, **more: seen.append(rows) or engine(self, params, rows)
     )
     oracle = tacita.GradientOracle(
         source, estimator=ESTIMATORS["sum"], mechanism=tacita.GaussianMechanism(noise_multiplier=1.0),

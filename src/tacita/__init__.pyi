@@ -12,6 +12,7 @@ from . import (
     federated as federated,
     gradients as gradients,
     ledger as ledger,
+    linear as linear,
     linear_model as linear_model,
     mechanisms as mechanisms,
     methods as methods,
@@ -59,8 +60,6 @@ from .methods import ExponentialAverage, RandomIterate, SuffixAverage
 from .oracles import (
     ClippedGradientOracle,
     GradientOracle,
-    Moments,
-    MomentsOracle,
     Records,
     Release,
     cap_units,
@@ -69,6 +68,7 @@ from .oracles import (
 from .random import Randomness
 from .runs import seal_run
 from .sampling import (
+    CyclicSampler,
     DisjointSampler,
     FixedSizeSampler,
     FullBatchSampler,
@@ -85,7 +85,7 @@ from .second_order import (
     is_second_order_stationary,
     public_stationarity,
 )
-from .tables import Grid, Selection, Trial, clipped_training, load, select
+from .tables import Grid, Moments, MomentsOracle, Selection, Trial, clipped_training, load, select
 from .training import Callback, EarlyStop, Run, fit
 
 __version__: str
@@ -99,6 +99,7 @@ __all__ = [
     "CappedSum",
     "ClippedGradientOracle",
     "ClippedSum",
+    "CyclicSampler",
     "DataStructureError",
     "DiscreteGaussian",
     "DisjointSampler",

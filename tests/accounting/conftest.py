@@ -6,6 +6,7 @@ import pytest
 
 from tacita import accounting as acc
 from tacita import convex, error_feedback, federated
+from tacita.linear import SecondMomentEvent
 
 
 class Events:
@@ -96,6 +97,13 @@ class Events:
             acc.GaussianSumEvent(sampling=acc.DisjointLaw(own_coin=True), relation=relation, **blocks),
             acc.HistogramGaussianEvent(relation="replace_one", **blocks),
             acc.GaussianSumEvent(relation=relation, sampling=acc.ShuffledEpochsLaw(7, own_coin=True), **blocks),
+            acc.GaussianSumEvent(relation=relation, sampling=acc.CyclicLaw(7, own_coin=True), **blocks),
+            acc.CorrelatedEvent(
+                relation=relation,
+                inner=acc.GaussianSumEvent(relation=relation, sampling=acc.CyclicLaw(7, own_coin=True), **blocks),
+                bands=2,
+                power=0.7,
+            ),
             cls.unit(0.02, 1.0, 4),
             convex.MedianOfMeansEvent(
                 relation="zero_out_one",
@@ -104,7 +112,7 @@ class Events:
                 noise_std=(6.0,),
                 num_groups=5,
             ),
-            acc.SecondMomentEvent(
+            SecondMomentEvent(
                 relation="replace_one", sampling=acc.FullBatchLaw(), max_contribution=(1.0,), noise_std=(20.0,)
             ),
             convex.ShuffledSumEvent(

@@ -7,10 +7,10 @@ import pytest
 from scipy.special import ndtr
 
 from tacita import accounting as acc
-from tacita.accounting import accountant
+from tacita.accounting import _pld_accountant, accountant
 from tacita.accounting._line_pairs import MixturePair, ReplacedPair
 from tacita.accounting._pairs import GaussianPair
-from tacita.accounting._pld_accountant import EpsilonAt, _larger, pld_delta, pld_epsilon
+from tacita.accounting._pld_accountant import EpsilonAt, PldReading, _larger, pld_delta, pld_epsilon
 from tacita.accounting.events import Event
 from tests.accounting.divergences import mixture_divergence, mixture_loss, replaced_divergence
 
@@ -207,3 +207,26 @@ def test_losses_beyond_every_grid_are_left_to_the_renyi_divergences(events):
     assert 3000**2 / 2 < bound.epsilon < 3000**2
     assert bound.accountant in {accountant.RDP, accountant.UNSAMPLED}
     assert acc.delta(spends, 1.0).delta == 1.0
+
+
+@pytest.mark.parametrize("second", [1.0005, 1.006])
+def test_a_direction_whose_first_look_is_larger_is_read(second, monkeypatch):
+    """A first look is a bound, so that a direction may be left out if its own is below what was read, and only then."""
+    first, fine = {False: 1.008, True: second}, {False: 1.0, True: second - 0.0002}
+    monkeypatch.setattr(_pld_accountant, "_seen", lambda q: (PldReading(first[q.swapped], 1e-3, True), None))
+    monkeypatch.setattr(_pld_accountant, "_read", lambda q, look: PldReading(fine[q.swapped], 1e-4, True))
+    assert _larger([EpsilonAt((), swapped, 1e-5) for swapped in (False, True)]).value == second - 0.0002
+
+
+@pytest.mark.parametrize("law", [acc.PoissonLaw(0.02), acc.ShuffledEpochsLaw(20, own_coin=True)], ids=str)
+def test_sessions_of_one_pair_are_charged_one_beside_the_other(law):
+    """Two sessions whose settings differ and whose pair does not: twice as many queries, never one session's."""
+
+    def session(scale, queries):
+        sums = {"max_contribution": (scale,), "noise_std": (1.5 * scale,)}
+        return acc.Spend(acc.GaussianSumEvent(relation="add_or_remove_one", sampling=law, **sums), queries)
+
+    one, both, whole = [session(1.0, 20)], [session(1.0, 20), session(2.0, 20)], [session(1.0, 40)]
+    assert accountant.epsilon(both, 1e-5).epsilon == pytest.approx(accountant.epsilon(whole, 1e-5).epsilon, rel=1e-9)
+    assert accountant.delta(both, 1.0).delta == pytest.approx(accountant.delta(whole, 1.0).delta, rel=1e-9)
+    assert accountant.epsilon(both, 1e-5).epsilon > 1.05 * accountant.epsilon(one, 1e-5).epsilon

@@ -22,6 +22,8 @@ PROVED = [  # law, relations, queries of 30 that a record can be in (None: sampl
     (acc.DisjointLaw(own_coin=False), {"replace_one", "zero_out_one"}, 1),
     (acc.ShuffledEpochsLaw(10, own_coin=True), ALL, 3),
     (acc.ShuffledEpochsLaw(10, own_coin=False), {"replace_one", "zero_out_one"}, 3),
+    (acc.CyclicLaw(10, own_coin=True), ALL, 3),
+    (acc.CyclicLaw(10, own_coin=False), {"replace_one", "zero_out_one"}, 3),
     (acc.PoissonUnitLaw(0.02, 4), {"add_or_remove_one"}, None),
 ]
 
@@ -69,6 +71,7 @@ def test_settings_reach_the_event():
         (acc.FixedSizeLaw, (11, 10)),
         (acc.FixedSizeLaw, (0, 10)),
         (acc.ShuffledEpochsLaw, (0, True)),
+        (acc.CyclicLaw, (0, True)),
         (acc.PoissonUnitLaw, (0.5, 0)),
     ],
 )
@@ -135,6 +138,8 @@ def test_each_cell_has_an_event_and_each_refusal_none():
             acc.DisjointLaw(own_coin=False),
             acc.ShuffledEpochsLaw(2, own_coin=True),
             acc.ShuffledEpochsLaw(2, own_coin=False),
+            acc.CyclicLaw(2, own_coin=True),
+            acc.CyclicLaw(2, own_coin=False),
             acc.PoissonUnitLaw(0.5, 2),
         )
     }

@@ -109,3 +109,5 @@ def test_moments_of_a_great_many_queries_are_not_rounded_down(theta):
             ]
             exact = 10**12 * mpmath.log(mpmath.fsum(terms))
             assert exact <= moments([(law, 10**12)], theta)[0] <= exact + 0.1
+            if theta >= 0:  # what a total's masses were divided by
+                assert exact <= composed([(law, 10**12)], theta, -1.0, 64, theta + 1).log_scale <= exact + 0.1

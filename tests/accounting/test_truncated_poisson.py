@@ -14,6 +14,7 @@ from tacita.accounting._line_pairs import EnvelopePair, MixturePair, ReplacedPai
 from tacita.accounting._mixed_pair import MixedPair
 from tacita.accounting._pld_accountant import directions
 from tacita.errors import BudgetExceededError, UnsupportedEventError
+from tacita.linear import SecondMomentEvent
 from tacita.testing import check_event
 
 DELTA = 1e-5
@@ -260,7 +261,7 @@ def test_a_cap_takes_no_condition():
 
 def test_other_releases_and_noises_are_refused_by_name():
     with pytest.raises(UnsupportedEventError, match="max_batch_size: no guarantee is proved"):
-        acc.SecondMomentEvent(
+        SecondMomentEvent(
             relation="replace_one", sampling=truncated(0.1, 5, 50), max_contribution=(1.0,), noise_std=(2.0,)
         )
     with pytest.raises(UnsupportedEventError, match="Use RoundedGaussian"):

@@ -71,7 +71,10 @@ PAIRS = [MixturePair((0.0, 1.3), (1 - 1e-4, 1e-4)), ReplacedPair(1.3, 1e-4), Env
 
 @pytest.mark.parametrize("pair", PAIRS, ids=str)
 def test_all_queries_of_a_part_are_composed(pair):
-    """A number that is not a square: groups, what is left of them, and large losses have the mean of all queries."""
+    """A number that is not a square: groups, what is left of them, and large losses have the mean of all queries.
+
+    They have no less than the exponential moments of all, and no law has lost any of its mass.
+    """
     queries, delta = 123_456, 1e-9
     for swapped in directions([(pair, queries)]):
         window = Window(((pair, queries),), aim_at_delta(((pair, queries),), delta, swapped=swapped), 0.0, swapped)
@@ -79,10 +82,17 @@ def test_all_queries_of_a_part_are_composed(pair):
         laws, fine = apart.laws(ends, apart.fine, window)
         assert fine
         assert len(laws) == 3
-        plain = pair.law(ends[1] / 2**17 if not swapped else -ends[0] / 2**17, ends, swapped=swapped)
+        plain = pair.law(ends[1] / 2**17 if not swapped else -ends[0] / 2**21, ends, swapped=swapped)
         mean, square = (queries * float(plain.masses @ plain.losses**k) for k in (1, 2))
         found = math.fsum(n * float(law.masses @ law.losses) for law, n in laws)
         assert found == pytest.approx(mean, abs=2e-3 * math.sqrt(square))
+        for theta in (window.aim.theta / 2, window.aim.theta):
+            moment = math.fsum(n * law.log_moment(theta)[0] for law, n in laws)
+            assert moment >= queries * plain.log_moment(theta)[0]  # those left are 0.002 of it
+        assert min(law.masses.sum() + law.infinity for law, _ in laws) >= 1 - 1e-12
+        (group, _), (rest, _), _ = laws
+        assert group.infinity > 0  # what is above its window
+        assert group.loss_error >= apart.size * rest.loss_error > 0
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=str)

@@ -754,6 +754,14 @@ def test_restarts_count_for_the_cap_all_together():
     ledger.register(one_pass(), planned_queries=10)
 
 
+def test_restarts_count_for_a_share_all_together():
+    ledger, alone = book(), book_of_one(one_pass()).epsilon(DELTA)
+    share = ledger.register_share(1.01 * alone, DELTA)
+    with pytest.raises(BudgetExceededError, match="would exceed share-1"):
+        ledger.register(one_pass(), planned_queries=10, planned_restarts=1, share=share)
+    ledger.register(one_pass(), planned_queries=10, share=share)
+
+
 def test_what_cannot_be_written_off_is_refused():
     ledger, other = book(), book()
     session = ledger.register(one_pass(), planned_queries=10, planned_restarts=1)

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from tacita.gradients import HessianRowsSource, HuberLoss, LinearBlocksSource, LogisticLoss, QuantileLoss
+from tacita.linear import HuberLoss, LinearSource, LogisticLoss, QuantileLoss, hessian_rows
+from tacita.linear.losses import HessianRowLoss
 from tacita.linear_model import NewtonDescent
 from tacita.oracles import Release
 
@@ -23,8 +24,8 @@ class Exact:
         self.asked.append({name: p.clone() for name, p in params.items()})
         rows = self.source.num_rows
         parts = list(self.source.engine(params, torch.arange(rows).numpy()).materialise())
-        if isinstance(self.source, HessianRowsSource):
-            shown = torch.cat([part["row"] for part in parts])
+        if isinstance(self.source.loss, HessianRowLoss):
+            shown = torch.cat([torch.cat([part["weight"][:, 0], part["bias"]], dim=1) for part in parts])
             return Release({"matrix": shown.t() @ shown / rows}, {}, 1.0, {}, "", 0)
         sums = {name: sum(part[name].sum(0) for part in parts) / rows for name in self.source.shapes}
         return Release(sums, {}, 1.0, {}, "", 0)
@@ -42,8 +43,8 @@ def problem(name):
 def solver(name, steps, refresh=1, from_far=0.0, **more) -> Any:
     rows, targets, start = problem(name)
     start["weight"] += from_far
-    gradients = Exact(LinearBlocksSource(rows, targets, LOSSES[name]))
-    hessians = Exact(HessianRowsSource(rows, targets, LOSSES[name]))
+    gradients = Exact(LinearSource(rows, targets, LOSSES[name]))
+    hessians = Exact(hessian_rows(rows, targets, LOSSES[name]))
     return NewtonDescent(
         gradients, start, steps=steps, hessians=hessians, refresh=refresh, curvature=LOSSES[name].curvature,
         damping=1e-9, **more,

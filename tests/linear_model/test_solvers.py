@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from tacita.accounting import SecondMomentEvent
+from tacita.linear import SecondMomentEvent
 from tacita.linear_model import (
     PrivateHuberRegressor,
     PrivateLinearSVC,

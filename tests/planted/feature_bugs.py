@@ -5,13 +5,12 @@ from dataclasses import replace
 import numpy as np
 
 from tacita.ledger import Ledger
-from tacita.oracles import moments
 from tacita.oracles.payment import Payment
-from tacita.tables import extraction
+from tacita.tables import extraction, moments
 from tests.planted.plant import bug, put, swap
 
 EXTRACTION = "tests/tables/test_extraction.py::"
-MOMENTS = "tests/oracles/test_moments.py::"
+MOMENTS = "tests/tables/test_moments.py::"
 OPTIONS = "tests/oracles/test_payment.py::"
 
 

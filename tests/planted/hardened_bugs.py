@@ -9,8 +9,9 @@ from tacita import _integer_noise
 from tacita.accounting import DiscreteGaussianEvent
 from tacita.accounting.events import discrete
 from tacita.estimators import CappedSum, GridSum, grid_sums
-from tacita.gradients import grid, linear_model
+from tacita.gradients import grid
 from tacita.gradients.program import capped_sums
+from tacita.linear import losses
 from tacita.mechanisms import DiscreteGaussian, GaussianMechanism, RoundedGaussian, integer
 from tacita.oracles import network
 from tacita.tables import held_out_score as score
@@ -19,7 +20,7 @@ from tests.planted.plant import bug, put, swap
 
 NOISE = "tests/test_integer_noise.py::"
 GRID = "tests/gradients/test_grid.py::"
-ALONE = "tests/gradients/test_linear_model.py::"
+ALONE = "tests/linear/test_exact.py::"
 SUMS = "tests/estimators/test_grid_sums.py::"
 INTEGER = "tests/mechanisms/test_integer.py::"
 EVENTS = "tests/accounting/events/test_discrete.py::"
@@ -119,16 +120,12 @@ def truncated_after_the_sum():
 @bug(38, 39, caught_by=[ALONE + "test_a_row_has_the_same_bits_wherever_it_stands"])
 def softmax_shifted_by_the_batch():
     """The softmax is taken after the largest output of the batch, not of the row: companions show in the last bits."""
-    whole = linear_model._errors
 
-    def errors(loss, outputs, target):
-        if loss == "squared_error":
-            return whole(loss, outputs, target)
-        shares = linear_model.exp_by_row(outputs - outputs.amax())
-        shares = shares / linear_model.tree_sum(shares.clone()).unsqueeze(-1)
-        return shares - torch.nn.functional.one_hot(target, outputs.shape[-1])
+    def shifted(self, outputs, targets):
+        shares = losses.exp_by_row(outputs - outputs.amax())
+        return self._less_own(shares / losses.tree_sum(shares.clone()).unsqueeze(1), targets)
 
-    swap(whole, errors)
+    put(losses.MultinomialLoss, "exact_derivative", shifted)
 
 
 @bug(38, caught_by=[TABLE + "test_predictions_for_the_score_are_made_row_by_row"])

@@ -9,25 +9,24 @@ import scipy.sparse
 import torch
 
 from tacita import _validate
-from tacita.accounting import SecondMomentEvent
 from tacita.clipping import flat
-from tacita.estimators import SecondMoment, clipped_sum, second_moment
-from tacita.gradients import linear_blocks, row_blocks
-from tacita.gradients.hessian_rows import HessianRowsEngine
-from tacita.gradients.linear_blocks import LinearBlocksEngine
-from tacita.gradients.linear_losses import LogisticLoss
-from tacita.gradients.row_blocks import DenseBlocks, SparseBlocks
+from tacita.estimators import clipped_sum
+from tacita.linear import SecondMoment, SecondMomentEvent, row_blocks, second_moment
+from tacita.linear import source as linear_source
+from tacita.linear.losses import HessianRowLoss, LogisticLoss
+from tacita.linear.row_blocks import DenseBlocks, SparseBlocks
+from tacita.linear.source import LinearEngine
 from tacita.linear_model import answers, budget, classification, mean, purchases, scaler
 from tacita.linear_model.base import PrivateEstimator
 from tacita.linear_model.budget import FitBudget
 from tacita.linear_model.fitting import Paying
 from tests.planted.plant import bug, put, swap
 
-MOMENT = "tests/estimators/test_second_moment.py::"
-BLOCKS = "tests/gradients/test_linear_blocks.py::"
+MOMENT = "tests/linear/test_second_moment.py::"
+BLOCKS = "tests/linear/test_source.py::"
 FITS = "tests/linear_model/test_estimators.py::"
 CHARGED = FITS + "test_the_whole_budget_is_spent_and_no_more"
-HESSIANS = "tests/gradients/test_hessian_rows.py::"
+HESSIANS = "tests/linear/test_hessian_rows.py::"
 SOLVERS = "tests/linear_model/test_solvers.py::"
 MOVES = FITS + "test_one_record_moves_each_release_by_what_its_event_states"
 
@@ -49,7 +48,7 @@ def norms_of_rows_that_others_write():
 @bug(20, caught_by=[BLOCKS + "test_a_share_too_small_to_be_rounded_well_is_absent[1e-05-2.5e+38]"])
 def subnormal_shares_kept():
     """A subnormal share of a huge row is rounded up by percents."""
-    put(linear_blocks, "F", SimpleNamespace(hardshrink=lambda shares, least: shares))
+    put(linear_source, "F", SimpleNamespace(hardshrink=lambda shares, least: shares))
 
 
 @bug(20, caught_by=[MOMENT + "test_it_is_charged_as_a_sum_that_moves_as_far"])
@@ -116,13 +115,13 @@ def a_row_that_one_source_forgets_is_a_constant_in_another():
 @bug(25, caught_by=[BLOCKS + "test_targets_that_are_not_finite_are_absent"])
 def targets_that_are_not_finite_stay_in_sums():
     """A target of NaN spoils the whole sum."""
-    add = LinearBlocksEngine._add
+    add = LinearEngine._add
 
     def spoiled(self, total, rows, errors, *others):
         add(self, total, rows, errors, *others)
         total += errors.sum()  # 0 times NaN
 
-    put(LinearBlocksEngine, "_add", spoiled)
+    put(LinearEngine, "_add", spoiled)
 
 
 @bug(20, caught_by=[BLOCKS + "test_rounding_of_a_float32_sum_hides_no_more_than_the_norms_pay_for"])
@@ -313,7 +312,7 @@ def hessians_of_rows_that_are_not_clipped():
 
     def unclipped(self, engine):
         for chunk in engine.materialise():
-            yield chunk["row"].double().nan_to_num(0.0, 0.0, 0.0)
+            yield torch.cat([part.flatten(1) for part in chunk.values()], dim=1).nan_to_num(0.0, 0.0, 0.0)
 
     put(SecondMoment, "_clipped", unclipped)
 
@@ -321,13 +320,8 @@ def hessians_of_rows_that_are_not_clipped():
 @bug(25, caught_by=[HESSIANS + "test_a_target_that_is_missing_makes_its_row_absent"])
 def a_row_without_a_target_counts_in_the_hessian():
     """A row whose target is missing adds to the Hessian, as if its curvature were the largest."""
-    shown = HessianRowsEngine.materialise
-
-    def counted(self):
-        for chunk, rows in zip(shown(self), self._rows.materialise(), strict=True):
-            yield {"row": chunk["row"].where(chunk["row"].isfinite(), rows["row"][:, :-1])}
-
-    put(HessianRowsEngine, "materialise", counted)
+    derivative = HessianRowLoss.derivative
+    put(HessianRowLoss, "derivative", lambda self, outputs, targets: derivative(self, outputs, targets).nan_to_num(1.0))
 
 
 @bug(45, caught_by=[HESSIANS + "test_the_quadratic_touches_the_loss_and_is_nowhere_below_it",

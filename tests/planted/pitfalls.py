@@ -27,7 +27,7 @@ SECTIONS = {
     "Clipping and sensitivity": range(20, 34),
     "Noise, randomness, state": range(34, 53),
     "Found in tacita": range(53, 81),
-    "Found later, in tacita and elsewhere": range(81, 102),
+    "Found later, in tacita and elsewhere": range(81, 103),
 }
 
 PITFALLS = [
@@ -426,5 +426,12 @@ PITFALLS = [
         "a largest batch charged as Poisson sampling without one, or for a number of records that nobody stated",
         "a record that takes the place of another moves the sum by 2C: the event mixes both pairs, and states how many "
         "records there may be",
+    ),
+    Pitfall(
+        102,
+        "correlated noise charged for one draw of a record, or as independent noise; a record that is in two queries "
+        "in a row, where the noise has just been taken back; a record that changes its group",
+        "the event adds up a record's movements over all its turns, and takes cyclic and disjoint batches alone, whose "
+        "samplers are held to their law",
     ),
 ]

@@ -1,17 +1,22 @@
 """Bugs of second moments of a table, whose norms may be taken once."""
 
-from tacita.gradients import row_blocks, table_rows
+from tacita.linear import row_blocks, source
 from tests.planted.plant import bug, put
 
-MOMENT = "tests/estimators/test_second_moment.py::"
+MOMENT = "tests/linear/test_second_moment.py::"
 
 
-@bug(20, caught_by=[MOMENT + "test_an_array_that_changes_between_queries_is_measured_again"])
+@bug(20, caught_by=[MOMENT + "test_an_array_that_changes_between_queries_is_not_read_again"])
 def norms_of_an_array_that_others_write_are_kept():
     """Second moments keep the norms of an array that the caller goes on writing."""
-    made = table_rows.TableRowsSource.__init__
+    put(source, "owned_row_blocks", row_blocks.as_row_blocks)
 
-    def shared(self, features, **more):
-        made(self, row_blocks.as_row_blocks(features), **more)
 
-    put(table_rows.TableRowsSource, "__init__", shared)
+@bug(20, caught_by=[MOMENT + "test_a_table_gives_the_matrix_of_its_rows"])
+def norms_without_further_entries():
+    """The norm of a table's row leaves out the targets beside it."""
+
+    def own(self, scale, constant):
+        return self._table.norms(scale[: self._table.shape[1]], constant)
+
+    put(row_blocks.WithColumns, "norms", own)

@@ -12,6 +12,7 @@ import pytest
 
 from tacita.random import QueryCoins, Randomness
 from tacita.sampling import (
+    CyclicSampler,
     DisjointSampler,
     FixedSizeSampler,
     FullBatchSampler,
@@ -89,6 +90,11 @@ CASES = {
         ShuffledEpochsSampler(batches_per_epoch=2, num_records=9, assignment="coin"),
         4,
         dict(uniform(two_epochs(COINS))),
+    ),
+    "cyclic, coin": (
+        CyclicSampler(batches_per_cycle=2, num_records=9, assignment="coin"),
+        4,
+        dict(uniform([(*one, *one) for one in COINS])),
     ),
     "epochs, permutation": (
         ShuffledEpochsSampler(batches_per_epoch=2, num_records=ROWS, assignment="permutation"),

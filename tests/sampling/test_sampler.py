@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tacita.accounting import GaussianSumEvent
 from tacita.accounting.sampling_laws import (
+    CyclicLaw,
     DisjointLaw,
     FixedSizeLaw,
     FullBatchLaw,
@@ -23,6 +24,7 @@ from tacita.accounting.sampling_laws import (
     TruncatedPoissonLaw,
 )
 from tacita.sampling import (
+    CyclicSampler,
     DisjointSampler,
     FixedSizeSampler,
     FullBatchSampler,
@@ -56,6 +58,8 @@ CASES = [
         ShuffledEpochsLaw(5, own_coin=False),
         8.0,
     ),
+    (CyclicSampler(batches_per_cycle=5, num_records=N, assignment="coin"), CyclicLaw(5, own_coin=True), 8.0),
+    (CyclicSampler(batches_per_cycle=5, num_records=N, assignment="index"), CyclicLaw(5, own_coin=False), 8.0),
 ]
 every = pytest.mark.parametrize(
     ("sampler", "law", "expected"), CASES, ids=lambda x: repr(x) if isinstance(x, Sampler) else ""
@@ -185,6 +189,14 @@ def test_settings_are_named_and_frozen(sampler, law, expected):
         (
             lambda: ShuffledEpochsSampler(batches_per_epoch=2, num_records=9, assignment="index"),
             "'coin' or 'permutation'",
+        ),
+        (
+            lambda: CyclicSampler(batches_per_cycle=0, num_records=9, assignment="coin"),
+            "batches_per_cycle must be",
+        ),
+        (
+            lambda: CyclicSampler(batches_per_cycle=2, num_records=9, assignment="permutation"),
+            "'coin' or 'index'",
         ),
     ],
 )

@@ -31,10 +31,11 @@ from tacita import (
 )
 from tacita.convex import MedianOfMeans
 from tacita.errors import UnsupportedEventError
-from tacita.estimators import Estimator, SecondMoment
+from tacita.estimators import Estimator
 from tacita.federated import ClippedDifference
-from tacita.gradients import HessianRowsSource, HuberLoss
 from tacita.gradients.given import GivenSource
+from tacita.linear import HuberLoss, LinearSource, SecondMoment
+from tacita.linear.losses import HessianRowLoss
 
 FLAT = FlatClipper(max_grad_norm=1.0)
 MEDIAN = MedianOfMeans(max_coordinate=1.0, num_groups=3)
@@ -182,14 +183,14 @@ def feedback(kind, sampler, relation, *, method, **more):
     return network(sampler, relation, method=method, kind=ErrorFeedbackOracle, feedback=kind, **more)
 
 
-class HessiansAtTheStart(HessianRowsSource):
+class HessiansAtTheStart(LinearSource):
     """Hessians at weights of zero and targets of zero, where the vector of a Huber loss is the row itself."""
 
     def __init__(self, rows):
-        super().__init__(rows, torch.zeros(len(rows)), HuberLoss(1.0), intercept=None)
+        super().__init__(rows, torch.zeros(len(rows)), HessianRowLoss(HuberLoss(1.0)), intercept=None)
 
     def engine(self, params, indices, **options):
-        return super().engine({"weight": torch.zeros(1, self.shapes["row"].numel())}, indices, **options)
+        return super().engine({"weight": torch.zeros(self.shapes["weight"])}, indices, **options)
 
 
 def given(

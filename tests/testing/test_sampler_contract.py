@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tacita.accounting import (
+    CyclicLaw,
     DisjointLaw,
     FixedSizeLaw,
     FullBatchLaw,
@@ -98,6 +99,7 @@ def test_one_bug_is_seen(bug, message):
         ({"law": FullBatchLaw()}, "the divisor says"),
         ({"law": DisjointLaw(own_coin=True)}, "its law says 1 at most"),
         ({"law": ShuffledEpochsLaw(4, own_coin=True)}, "law says 2 at most"),
+        ({"law": CyclicLaw(4, own_coin=True)}, "law says 2 at most"),
         ({"law": FixedSizeLaw(3, ROWS)}, "requires_public_count"),
         ({"law": FixedSizeLaw(3, ROWS), "requires_public_count": True}, "size that its law says"),
         ({"expected_batch_size": 2.0}, "expected_batch_size"),
@@ -159,11 +161,12 @@ class OwnCoins(Sampler):
     bug: str = ""
     num_records: int = ROWS
     batches: int = 4
+    cyclic: bool = False
     requires_public_count: bool = False
 
     @property
     def law(self):
-        return ShuffledEpochsLaw(self.batches, own_coin=True)
+        return (CyclicLaw if self.cyclic else ShuffledEpochsLaw)(self.batches, own_coin=True)
 
     @property
     def sample_rate(self):
@@ -196,6 +199,12 @@ class OwnCoins(Sampler):
 
 def test_own_coins_without_a_bug_keep_the_contract():
     check_sampler(OwnCoins())
+    check_sampler(OwnCoins(cyclic=True, bug="once for all epochs"))
+
+
+def test_groups_that_are_drawn_again_are_seen():
+    with pytest.raises(AssertionError, match="stay in its group"):
+        check_sampler(OwnCoins(cyclic=True))
 
 
 @pytest.mark.parametrize(

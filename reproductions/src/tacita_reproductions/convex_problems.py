@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tacita.gradients.linear_blocks import LinearBlocksSource
-from tacita.gradients.linear_losses import LogisticLoss, OutputLoss, SquaredLoss
+from tacita.linear.losses import LogisticLoss, OutputLoss, SquaredLoss
+from tacita.linear.source import LinearSource
 
 Array = np.ndarray
 FRESH = 200_000  # records that a risk is estimated on where it has no closed form
@@ -60,10 +60,10 @@ class LinearProblem(ABC):
     def excess(self, point: Array) -> float:
         """Return the excess risk of a point, (dim,)."""
 
-    def source(self, records: int, generator: np.random.Generator) -> LinearBlocksSource:
+    def source(self, records: int, generator: np.random.Generator) -> LinearSource:
         """Draw records and return a source of their gradients."""
         features, targets = self.draw(records, generator)
-        return LinearBlocksSource(features, targets, self.loss, intercept=None)
+        return LinearSource(features, targets, self.loss, intercept=None)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from tacita.accounting.attack_accuracy import attack_accuracy
 from tacita.accounting.calibration import calibrate, least_max_batch_size
 from tacita.accounting.curve import PrivacyCurve, curve_accuracy, privacy_curve
 from tacita.accounting.events.composed import ComposedEvent, InterleavedEvent, WorstOfEvent
+from tacita.accounting.events.correlated import CorrelatedEvent
 from tacita.accounting.events.counts import (
     HistogramGaussianEvent,
     StableCountsEvent,
@@ -19,7 +20,6 @@ from tacita.accounting.events.guarantee import gaussian as gaussian_guarantee
 from tacita.accounting.events.mixtures import MixtureOfGaussiansEvent
 from tacita.accounting.events.pure import AboveThresholdEvent, ApproximateDPEvent, LaplaceEvent, ZCDPEvent
 from tacita.accounting.events.sampled import Proof, SampledEvent
-from tacita.accounting.events.second_moments import SecondMomentEvent
 from tacita.accounting.events.wrapped import (
     AssumingEvent,
     ConditionalEvent,
@@ -31,10 +31,12 @@ from tacita.accounting.events.wrapped import (
 )
 from tacita.accounting.gaussian import gaussian_delta, gaussian_epsilon, gaussian_mu
 from tacita.accounting.gaussian_filter import GaussianFilter
+from tacita.accounting.noise_strategy import recommended_power
 from tacita.accounting.parts import Part
 from tacita.accounting.relations import RELATIONS, NeighboringRelation, check_relation, moved
 from tacita.accounting.renyi_filter import RenyiFilter
 from tacita.accounting.sampling_laws import (
+    CyclicLaw,
     DisjointLaw,
     FixedSizeLaw,
     FullBatchLaw,
@@ -53,7 +55,9 @@ __all__ = [
     "Bound",
     "ComposedEvent",
     "ConditionalEvent",
+    "CorrelatedEvent",
     "CoupledEvent",
+    "CyclicLaw",
     "DiscreteGaussianEvent",
     "DisjointLaw",
     "Event",
@@ -80,7 +84,6 @@ __all__ = [
     "RepeatAndSelectEvent",
     "SampledEvent",
     "SamplingLaw",
-    "SecondMomentEvent",
     "ShuffledEpochsLaw",
     "Spend",
     "StableCountsEvent",
@@ -103,6 +106,7 @@ __all__ = [
     "least_max_batch_size",
     "moved",
     "privacy_curve",
+    "recommended_power",
     "stable_failure_probability",
     "stable_threshold",
 ]

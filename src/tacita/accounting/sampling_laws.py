@@ -328,6 +328,44 @@ class ShuffledEpochsLaw(AssignedLaw):
         return self.batches_per_epoch
 
 
+@dataclass(frozen=True)
+class CyclicLaw(AssignedLaw):
+    """Each record is in one group for the whole session, and the groups take turns, one a query.
+
+    Attributes:
+        batches_per_cycle: Number of groups b. A record is in every b-th query, from its group's first turn on.
+        own_coin: Whether each record draws its group uniformly by its own coin, once.
+    """
+
+    batches_per_cycle: int
+    own_coin: bool
+    once_in: ClassVar[str] = "one cycle"
+
+    def __post_init__(self) -> None:
+        _validate.count("batches_per_cycle", self.batches_per_cycle)
+
+    @property
+    def batches(self) -> int:
+        return self.batches_per_cycle
+
+    @property
+    def words(self) -> str:  # type: ignore[override]
+        return f"Cyclic batches, assigned {_assigned(self.own_coin)}"
+
+    def describe(self) -> str:
+        return f"Cyclic batches, {self.batches_per_cycle} a cycle"
+
+    def assumptions(self, relation: NeighboringRelation) -> tuple[str, ...]:
+        return (*super().assumptions(relation), "a record stays in its group for the whole session")
+
+    def most_draws(self, queries: int) -> int:
+        return -(-queries // self.batches_per_cycle)
+
+    @property
+    def queries_per_epoch(self) -> int:
+        return self.batches_per_cycle
+
+
 # One law of each kind, for tables. Their numbers do not matter.
 EVERY_LAW: tuple[SamplingLaw, ...] = (
     PoissonLaw(0.5),
@@ -338,6 +376,8 @@ EVERY_LAW: tuple[SamplingLaw, ...] = (
     DisjointLaw(own_coin=False),
     ShuffledEpochsLaw(1, own_coin=True),
     ShuffledEpochsLaw(1, own_coin=False),
+    CyclicLaw(1, own_coin=True),
+    CyclicLaw(1, own_coin=False),
     PoissonUnitLaw(0.5, 2),
 )
 

@@ -3,7 +3,6 @@
 from tacita.estimators.clipped_sum import ClippedGradientSum, ClippedSum, clipped_gradient_sum
 from tacita.estimators.estimator import Estimator, Values
 from tacita.estimators.grid_sums import CappedSum, GridSum
-from tacita.estimators.second_moment import SecondMoment, symmetric_entries, symmetric_matrix
 
 __all__ = [
     "CappedSum",
@@ -11,9 +10,6 @@ __all__ = [
     "ClippedSum",
     "Estimator",
     "GridSum",
-    "SecondMoment",
     "Values",
     "clipped_gradient_sum",
-    "symmetric_entries",
-    "symmetric_matrix",
 ]

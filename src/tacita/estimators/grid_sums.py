@@ -115,7 +115,7 @@ class GridSum(_OnGrid):
         clipper: The weight rule.
         together: Whether the engine computes several records in one kernel call (a program). Then a record
             shows in the last bits of its companions' gradients, and the statement makes the weaker claim. Engines that
-            compute each row alone: ``loop``, given rows, :class:`~tacita.gradients.LinearSource`.
+            compute each row alone: ``loop``, given rows, an exact :class:`~tacita.linear.LinearSource`.
     """
 
     together: bool = True

@@ -25,8 +25,9 @@ from tacita.federated.coordinator import Coordinator
 from tacita.federated.guarded_source import GuardedSource
 from tacita.federated.privacy import LocalPrivacy
 from tacita.federated.resident import Resident, note_in
-from tacita.gradients.linear_model import LinearSource
 from tacita.ledger import Ledger
+from tacita.linear import LinearSource, MultinomialLoss
+from tacita.linear.row_blocks import as_row_blocks
 from tacita.mechanisms import CalibratedGaussian, GaussianMechanism
 from tacita.oracles import GradientOracle
 from tacita.random import Randomness
@@ -224,7 +225,8 @@ def joined(
     bound = json.dumps([settings.id, number, list(features.shape)]).encode()
     with run.ledger(neighboring_relation="replace_one", privacy_unit=UNIT) as ledger:
         run.bind([bound, features.numpy().tobytes(), labels.numpy().tobytes()])
-        source = LinearSource(settings.build_model(), "cross_entropy", (features, labels, torch.ones(len(labels))))
+        loss, rows = MultinomialLoss(settings.classes), as_row_blocks(features)
+        source = LinearSource(rows, labels, loss, exact=True, model=settings.build_model())
         oracle = GradientOracle(
             GuardedSource(source, note_in(place)),
             estimator=settings.build_algorithm().estimator(float(settings.expected_rows)),

@@ -57,7 +57,7 @@ def check_arrays(dataset: Any) -> None:
         found = ", ".join(sorted({type(one).__name__ for one in arrays if not isinstance(one, Array)})) or "nothing"
         raise ValueError(
             f"dataset must hold tensors or NumPy arrays with one row a record, and nothing else; found {found}. Sparse "
-            "matrices are for linear models: tacita.gradients.linear_blocks.LinearBlocksSource takes them."
+            "matrices are for linear models: tacita.linear.LinearSource takes them."
         )
     for array in arrays:
         _check_dtype(array)

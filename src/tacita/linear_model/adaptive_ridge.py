@@ -27,7 +27,7 @@ def adaptive_ridge(second_moment: Tensor, *, noise_std: float, penalty: Tensor |
     Args:
         second_moment: (d + 1, d + 1), symmetric; the target comes last.
         noise_std: Standard deviation of the noise on the numbers of the release
-            (:class:`~tacita.estimators.SecondMoment`), in the units of ``second_moment``; s is noise_std / sqrt(2).
+            (:class:`~tacita.linear.SecondMoment`), in the units of ``second_moment``; s is noise_std / sqrt(2).
         penalty: Lambda: what is added to the diagonal besides, a number or (d,).
 
     Returns:

@@ -5,7 +5,7 @@ serve, and ``fit`` raises where they are missing. What a row holds never raises;
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from tacita import _validate
 from tacita.accounting import NeighboringRelation
 from tacita.errors import LedgerError
-from tacita.gradients.row_blocks import RowBlocks, as_row_blocks
 from tacita.ledger import Ledger, Session, statement
+from tacita.linear.row_blocks import RowBlocks, as_row_blocks
 from tacita.linear_model import rules
 from tacita.linear_model.budget import FitBudget
 from tacita.linear_model.fitting import Paying, ScaledTable
@@ -39,29 +39,28 @@ class LedgerLeftBehind:
         return "LedgerLeftBehind()"
 
 
+@dataclass(eq=False, repr=False)
 class PrivateEstimator(BaseEstimator):
     """What every estimator has: the privacy parameters, the ledger, the statement, and the checks of a table.
 
-    Subclasses state the parameters that scikit-learn reads from the signature of ``__init__``.
+    Fields are parameters, which scikit-learn reads from the signature of ``__init__``; subclasses add theirs.
     """
 
-    epsilon: float | None
-    delta: float | None
-    rho: float | None
-    neighboring_relation: NeighboringRelation
-    privacy_unit: str
-    ledger: Ledger | None
-    insecure_seed: int | None
-
-    def _keep(self, given: Mapping[str, Any]) -> None:
-        """Set the parameters of ``__init__``, from its ``locals()``, as scikit-learn wants them: unchanged."""
-        for name in self._get_param_names():
-            setattr(self, name, given[name])
+    epsilon: float | None = None
+    delta: float | None = None
+    _: KW_ONLY
+    rho: float | None = None
+    neighboring_relation: NeighboringRelation = "zero_out_one"
+    privacy_unit: str = "one row"
+    ledger: Ledger | None = None
+    insecure_seed: int | None = None
 
     def __sklearn_clone__(self) -> Any:
         """Return an unfitted copy that is paid from the same ledger, if one was handed in."""
         given = self.get_params(deep=False)
-        kept = {name: value if name == "ledger" else clone(value, safe=False) for name, value in given.items()}
+        kept: dict[str, Any] = {
+            name: value if name == "ledger" else clone(value, safe=False) for name, value in given.items()
+        }
         return type(self)(**kept)
 
     def __getstate__(self) -> Any:
@@ -173,17 +172,15 @@ class LinearPlan:
     target_scale: float
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class PrivateLinearModel(PrivateEstimator):
     """What every linear model has: scales given or bought, then a fit by descent or by second moments."""
 
-    alpha: float = 0.0
-    fit_intercept: bool
-    data_norm: float | None
-    steps: int | None = None
-    max_grad_norm: float | None = None
-    solver: str | None = None
-    coef_: np.ndarray
-    intercept_: Any
+    alpha = 0.0
+    fit_intercept: bool = True
+    data_norm: float | None = None
+    coef_: np.ndarray = field(init=False)
+    intercept_: Any = field(init=False)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -228,13 +225,6 @@ class PrivateLinearModel(PrivateEstimator):
                     "may overflow. Scale the columns by public numbers."
                 )
         _validate.non_negative("alpha", self.alpha)
-        rules.chosen_solver(self.solver)
-        if self.steps is not None:
-            _validate.count("steps", self.steps)
-        if self.max_grad_norm is not None:
-            clip = _validate.threshold("max_grad_norm", self.max_grad_norm)
-            if clip > MOST_CLIP:
-                raise ValueError(f"max_grad_norm must be at most {MOST_CLIP:g}, got {clip:g}: sums may overflow.")
 
     def _outputs(self, X: Any) -> np.ndarray:
         """Return the outputs of the fitted model, (rows, outputs), float64."""
@@ -243,3 +233,23 @@ class PrivateLinearModel(PrivateEstimator):
         weight = np.atleast_2d(self.coef_)
         rows = table.dense(slice(0, table.shape[0])).double().nan_to_num().numpy()
         return rows @ weight.T + np.atleast_1d(self.intercept_)
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class DescentModel(PrivateLinearModel):
+    """What the models share that are fitted by steps on clipped gradients."""
+
+    alpha: float = 0.0
+    steps: int | None = None
+    max_grad_norm: float | None = None
+    solver: str | None = None
+
+    def _check_settings(self) -> None:
+        super()._check_settings()
+        rules.chosen_solver(self.solver)
+        if self.steps is not None:
+            _validate.count("steps", self.steps)
+        if self.max_grad_norm is not None:
+            clip = _validate.threshold("max_grad_norm", self.max_grad_norm)
+            if clip > MOST_CLIP:
+                raise ValueError(f"max_grad_norm must be at most {MOST_CLIP:g}, got {clip:g}: sums may overflow.")

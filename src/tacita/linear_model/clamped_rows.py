@@ -1,13 +1,12 @@
 """Rows whose entries are clamped, made block by block; the scaler and the mean release sums of them. Private."""
 
-import copy
 from typing import Any
 
 import numpy as np
 import torch
 
 from tacita import _validate
-from tacita.gradients.row_blocks import RowBlocks
+from tacita.linear.row_blocks import RowBlocks
 
 
 class ClampedRows(RowBlocks):
@@ -27,25 +26,13 @@ class ClampedRows(RowBlocks):
         self.shape = (rows.shape[0], (1 if shift is None else 2) * rows.shape[1])
         self.dtype = torch.float64
 
-    def dense(self, rows: slice | np.ndarray) -> torch.Tensor:
+    def _read(self, rows: slice | np.ndarray) -> torch.Tensor:
         with np.errstate(all="ignore"):  # a warning would tell what a row holds
             block = (self._rows[rows].astype(np.float64) - self._center) / self._scale
         bad = ~np.isfinite(self._rows[rows]).all(axis=1)
         clamped = torch.from_numpy(np.clip(block, -1.0, 1.0))
         clamped[torch.from_numpy(bad)] = 0.0
         return clamped if self._shift is None else torch.cat([clamped, clamped.square() - self._shift], dim=1)
-
-    def products(self, rows: slice | np.ndarray, weights: torch.Tensor) -> torch.Tensor:
-        return self.dense(rows) @ weights
-
-    def sums(self, rows: slice | np.ndarray, factors: torch.Tensor) -> torch.Tensor:
-        return self.dense(rows).t() @ factors
-
-    def without(self, rows: np.ndarray) -> "ClampedRows":
-        found = copy.copy(self)
-        found._rows = self._rows.astype(np.float64)
-        found._rows[rows] = self._center  # which is shown as zeros
-        return found
 
 
 def declared_scale(column_scale: Any, columns: int) -> np.ndarray | None:

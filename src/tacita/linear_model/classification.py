@@ -1,25 +1,25 @@
 """Classifiers: private logistic regression, and a private linear support vector machine."""
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from sklearn.base import ClassifierMixin
 
-from tacita.accounting import NeighboringRelation
-from tacita.gradients.linear_losses import LogisticLoss, MultinomialLoss, OutputLoss, SquaredHingeLoss
-from tacita.ledger import Ledger
+from tacita.linear.losses import LogisticLoss, MultinomialLoss, OutputLoss, SquaredHingeLoss
 from tacita.linear_model import rules
 from tacita.linear_model.answers import named_classes, read_labels
-from tacita.linear_model.base import LinearPlan, PrivateLinearModel
+from tacita.linear_model.base import DescentModel, LinearPlan
 from tacita.linear_model.fitting import Descent, Paying
 from tacita.linear_model.purchases import buy_counts, class_counts, class_numbers
 
 
-class PrivateClassifier(ClassifierMixin, PrivateLinearModel, ABC):
+@dataclass(eq=False, repr=False, kw_only=True)
+class PrivateClassifier(ClassifierMixin, DescentModel, ABC):
     """What the classifiers share: classes given or bought, scores, and labels of the largest score."""
 
-    classes: Any
+    classes: Any = None
 
     @abstractmethod
     def _loss(self, num_classes: int) -> OutputLoss:
@@ -148,26 +148,6 @@ class PrivateLogisticRegression(PrivateClassifier):
         (True, 1.0)
     """
 
-    def __init__(
-        self,
-        epsilon: float | None = None,
-        delta: float | None = None,
-        *,
-        rho: float | None = None,
-        alpha: float = 0.0,
-        fit_intercept: bool = True,
-        classes: Any = None,
-        data_norm: float | None = None,
-        steps: int | None = None,
-        max_grad_norm: float | None = None,
-        solver: str | None = None,
-        neighboring_relation: NeighboringRelation = "zero_out_one",
-        privacy_unit: str = "one row",
-        ledger: Ledger | None = None,
-        insecure_seed: int | None = None,
-    ) -> None:
-        self._keep(locals())
-
     def _loss(self, num_classes: int) -> OutputLoss:
         return LogisticLoss() if num_classes == 2 else MultinomialLoss(num_classes)
 
@@ -204,26 +184,6 @@ class PrivateLinearSVC(PrivateClassifier):
         >>> bool(model.score(X, y) > 0.9), round(model.ledger_.epsilon(1e-6), 3)
         (True, 1.0)
     """
-
-    def __init__(
-        self,
-        epsilon: float | None = None,
-        delta: float | None = None,
-        *,
-        rho: float | None = None,
-        alpha: float = 0.0,
-        fit_intercept: bool = True,
-        classes: Any = None,
-        data_norm: float | None = None,
-        steps: int | None = None,
-        max_grad_norm: float | None = None,
-        solver: str | None = None,
-        neighboring_relation: NeighboringRelation = "zero_out_one",
-        privacy_unit: str = "one row",
-        ledger: Ledger | None = None,
-        insecure_seed: int | None = None,
-    ) -> None:
-        self._keep(locals())
 
     def _loss(self, num_classes: int) -> OutputLoss:
         return SquaredHingeLoss(num_classes)

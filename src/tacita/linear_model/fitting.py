@@ -9,14 +9,13 @@ import torch
 from torch import Tensor
 
 from tacita.clipping import FlatClipper
-from tacita.estimators import ClippedSum, Estimator, SecondMoment
+from tacita.estimators import ClippedSum, Estimator
 from tacita.gradients.engine import GradientSource
-from tacita.gradients.hessian_rows import HessianRowsSource
-from tacita.gradients.linear_blocks import LinearBlocksSource
-from tacita.gradients.linear_losses import OutputLoss
-from tacita.gradients.row_blocks import RowBlocks
-from tacita.gradients.table_rows import TableRowsSource
 from tacita.ledger import Ledger, Session
+from tacita.linear.losses import OutputLoss
+from tacita.linear.row_blocks import RowBlocks, WithColumns
+from tacita.linear.second_moment import SecondMoment
+from tacita.linear.source import LinearSource, hessian_rows, table_rows
 from tacita.linear_model import adaptive_ridge, rules
 from tacita.linear_model.adaptive_ridge import adaptive_elastic_net
 from tacita.linear_model.budget import FitBudget
@@ -130,15 +129,15 @@ def released_mean(
     paying: Paying, session: Session, rows: RowBlocks, max_norm: float, share: float
 ) -> tuple[np.ndarray, float]:
     """Return the noisy mean of ``rows``, (columns,), of norm at most ``max_norm``, and its noise's deviation."""
-    source = TableRowsSource(rows, intercept=None)
+    source = table_rows(rows, intercept=None)
     oracle = paying.oracle(session, source, bounded_rows(max_norm), paying.mechanism(share))
-    released = oracle.query({}).gradient["row"].numpy()
+    released = oracle.query({}).gradient["weight"][0].numpy()
     session.close()
     (noise_std,) = oracle.noise_std.values()
     return released, noise_std / oracle.divisor
 
 
-def released_moments(paying: Paying, session: Session, source: TableRowsSource) -> tuple[Tensor, float]:
+def released_moments(paying: Paying, session: Session, source: LinearSource) -> tuple[Tensor, float]:
     """Return the noisy mean of the second moments of the rows, and the noise on its released numbers."""
     oracle = paying.matrices_oracle(session, source)
     release = oracle.query({})
@@ -189,9 +188,7 @@ class Descent:
     def fit(self) -> tuple[dict[str, Tensor], float]:
         """Return the weight and the bias, in scaled units, and lambda; 0 with momentum, which has none."""
         table = self.table
-        source = LinearBlocksSource(
-            table.features, self.targets, self.loss, scale=table.scale, intercept=table.constant
-        )
+        source = LinearSource(table.features, self.targets, self.loss, scale=table.scale, intercept=table.constant)
         estimator = ClippedSum(FlatClipper(max_grad_norm=self.rule.max_grad_norm))
         oracle = self.paying.oracle(self.sessions[1], source, estimator, self.paying.gradients_mechanism(self.rule))
         start = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in source.shapes.items()}
@@ -203,7 +200,7 @@ class Descent:
     def _preconditioned(self, oracle: GradientOracle, found: dict[str, Tensor]) -> tuple[dict[str, Tensor], float]:
         table, steps, damping = self.table, self.rule.steps, 0.0
         assert self.sessions[0] is not None, "registered by descent_sessions"
-        rows = TableRowsSource(table.features, scale=table.scale, intercept=table.constant)
+        rows = table_rows(table.features, scale=table.scale, intercept=table.constant)
         moment, _ = released_moments(self.paying, self.sessions[0], rows)
         phases = tuple(self.curvatures[-steps:]) or (self.loss.curvature,)
         for phase, curvature in enumerate(phases):
@@ -223,8 +220,8 @@ class Descent:
     def _newton(self, oracle: GradientOracle, start: dict[str, Tensor]) -> tuple[dict[str, Tensor], float]:
         table, session, curvature = self.table, self.sessions[0], self.loss.curvature
         assert session is not None, "registered by descent_sessions"
-        rows = HessianRowsSource(table.features, self.targets, self.loss, scale=table.scale, intercept=table.constant)
-        damping = self._damping(rows.shapes["row"].numel(), curvature)
+        rows = hessian_rows(table.features, self.targets, self.loss, scale=table.scale, intercept=table.constant)
+        damping = self._damping(sum(len(part.t()) for part in start.values()), curvature)
         found = NewtonDescent(
             oracle,
             start,
@@ -275,10 +272,12 @@ def fit_by_moments(
         targets: (rows,), scaled. Private.
         l1, l2: Penalties of :func:`~tacita.linear_model.adaptive_elastic_net`, in scaled units; not on the bias.
     """
-    more = torch.from_numpy(np.asarray(targets, np.float64)).unsqueeze(1)
-    source = TableRowsSource(table.features, scale=table.scale, intercept=table.constant, more=more)
-    moment, noise_std = released_moments(paying, session, source)
     columns = table.features.shape[1]
+    rows = WithColumns(table.features, torch.from_numpy(np.asarray(targets, np.float64)).unsqueeze(1))
+    source = table_rows(rows, scale=torch.cat([table.scale, torch.ones(1)]), intercept=table.constant)
+    moment, noise_std = released_moments(paying, session, source)
+    order = [*range(columns), *([] if table.constant is None else [columns + 1]), columns]  # the target comes last
+    moment = moment[order][:, order]
     penalised = torch.ones(len(moment) - 1, dtype=torch.float64)
     penalised[columns:] = 0.0
     if l1:

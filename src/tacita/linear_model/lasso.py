@@ -1,18 +1,19 @@
 """Least squares with an L1 penalty, from released second moments."""
 
 from abc import ABC
+from dataclasses import dataclass
 
 from tacita import _validate
-from tacita.accounting import NeighboringRelation
-from tacita.ledger import Ledger
 from tacita.linear_model.fitting import Paying, ScaledTable
 from tacita.linear_model.regression import MomentsRegressor
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class L1Regressor(MomentsRegressor, ABC):
     """What least squares with an L1 penalty share: the penalties in scaled units."""
 
-    l1_ratio: float
+    alpha: float = 1.0
+    l1_ratio = 1.0
 
     def _check_settings(self) -> None:
         super()._check_settings()
@@ -25,6 +26,7 @@ class L1Regressor(MomentsRegressor, ABC):
         return self.alpha * self.l1_ratio * unit / target_scale, self.alpha * (1 - self.l1_ratio) * unit**2
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class PrivateElasticNet(L1Regressor):
     r"""Least squares with an L1 and an L2 penalty under (epsilon, delta)-differential privacy.
 
@@ -51,23 +53,7 @@ class PrivateElasticNet(L1Regressor):
         [True, False, False]
     """
 
-    def __init__(
-        self,
-        epsilon: float | None = None,
-        delta: float | None = None,
-        *,
-        rho: float | None = None,
-        alpha: float = 1.0,
-        l1_ratio: float = 0.5,
-        fit_intercept: bool = True,
-        data_norm: float | None = None,
-        target_range: tuple[float, float] | None = None,
-        neighboring_relation: NeighboringRelation = "zero_out_one",
-        privacy_unit: str = "one row",
-        ledger: Ledger | None = None,
-        insecure_seed: int | None = None,
-    ) -> None:
-        self._keep(locals())
+    l1_ratio: float = 0.5
 
 
 class PrivateLasso(L1Regressor):
@@ -86,20 +72,3 @@ class PrivateLasso(L1Regressor):
     """
 
     l1_ratio = 1.0
-
-    def __init__(
-        self,
-        epsilon: float | None = None,
-        delta: float | None = None,
-        *,
-        rho: float | None = None,
-        alpha: float = 1.0,
-        fit_intercept: bool = True,
-        data_norm: float | None = None,
-        target_range: tuple[float, float] | None = None,
-        neighboring_relation: NeighboringRelation = "zero_out_one",
-        privacy_unit: str = "one row",
-        ledger: Ledger | None = None,
-        insecure_seed: int | None = None,
-    ) -> None:
-        self._keep(locals())

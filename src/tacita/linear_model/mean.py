@@ -1,12 +1,11 @@
 """A private mean of columns: found roughly first, then measured around what was found."""
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from tacita.accounting import NeighboringRelation
-from tacita.ledger import Ledger
 from tacita.linear_model.base import PrivateEstimator
 from tacita.linear_model.clamped_rows import ClampedRows, by_column, declared_scale
 from tacita.linear_model.fitting import released_mean
@@ -17,6 +16,7 @@ CENTER = 0.15  # ... of what is left, for the first mean
 WIDTHS = 0.2  # ... and for the histograms of distances from it
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class PrivateMean(PrivateEstimator):
     r"""The mean of each column under (epsilon, delta)-differential privacy.
 
@@ -53,21 +53,7 @@ class PrivateMean(PrivateEstimator):
         (True, True)
     """
 
-    column_scale: Any
-
-    def __init__(
-        self,
-        epsilon: float | None = None,
-        delta: float | None = None,
-        *,
-        rho: float | None = None,
-        column_scale: Any = None,
-        neighboring_relation: NeighboringRelation = "zero_out_one",
-        privacy_unit: str = "one row",
-        ledger: Ledger | None = None,
-        insecure_seed: int | None = None,
-    ) -> None:
-        self._keep(locals())
+    column_scale: Any = None
 
     def fit(self, X: Any, y: Any = None) -> Any:
         """Release the mean of each column of ``X``, (rows, columns), dense.

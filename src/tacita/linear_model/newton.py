@@ -22,7 +22,7 @@ class NewtonDescent(HalfAveraged):
 
     M is asked for at the iterate of every ``refresh``-th step, and serves until the next. :math:`M_+` is M without its
     negative eigenvalues, which only noise makes. There is no step size: with the matrices of
-    :class:`~tacita.gradients.HessianRowsSource`, which bound the loss from above by a quadratic, exact releases never
+    :func:`~tacita.linear.hessian_rows`, which bound the loss from above by a quadratic, exact releases never
     increase the risk, unless one matrix serves several steps. This is post-processing; each oracle is charged for its
     own queries.
 
@@ -30,7 +30,7 @@ class NewtonDescent(HalfAveraged):
         oracle, params, steps: As in :class:`~tacita.convex.Solver`; ``params`` holds "weight", (outputs, columns), and
             maybe "bias", (outputs,).
         hessians: Answers with M, ``gradient["matrix"]``, (d, d), in the columns of the weight, then the constant whose
-            weight is the bias: an oracle with :class:`~tacita.estimators.SecondMoment`. It is asked
+            weight is the bias: an oracle with :class:`~tacita.linear.SecondMoment`. It is asked
             ``ceil(steps / refresh)`` times.
         refresh: Steps that one Hessian serves, >= 1.
         curvature: kappa > 0, that of the loss.

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,6 @@ from sklearn.base import RegressorMixin
 from torch import Tensor
 
 from tacita import _validate
-from tacita.accounting import NeighboringRelation
-from tacita.ledger import Ledger
 from tacita.linear_model import rules
 from tacita.linear_model.answers import read_targets
 from tacita.linear_model.base import LinearPlan, PrivateLinearModel
@@ -19,10 +18,11 @@ from tacita.linear_model.fitting import Paying, ScaledTable, fit_by_moments
 Solution = tuple[Mapping[str, Tensor], rules.DescentRule | None, float]  # in scaled units; the rule and lambda of steps
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class PrivateRegressor(RegressorMixin, PrivateLinearModel, ABC):
     """What the regressors share: targets in units of their scale, the order of a fit, and predictions."""
 
-    target_range: tuple[float, float] | None
+    target_range: tuple[float, float] | None = None
 
     @abstractmethod
     def _moments_share(self, size: float) -> float:
@@ -105,6 +105,7 @@ class MomentsRegressor(PrivateRegressor):
         return 0.0, self._penalty(paying, table)
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class PrivateRidge(MomentsRegressor):
     r"""Ridge regression under (epsilon, delta)-differential privacy, from one release of second moments (AdaSSP).
 
@@ -142,22 +143,7 @@ class PrivateRidge(MomentsRegressor):
         (True, 1.0)
     """
 
-    def __init__(
-        self,
-        epsilon: float | None = None,
-        delta: float | None = None,
-        *,
-        rho: float | None = None,
-        alpha: float = 1.0,
-        fit_intercept: bool = True,
-        data_norm: float | None = None,
-        target_range: tuple[float, float] | None = None,
-        neighboring_relation: NeighboringRelation = "zero_out_one",
-        privacy_unit: str = "one row",
-        ledger: Ledger | None = None,
-        insecure_seed: int | None = None,
-    ) -> None:
-        self._keep(locals())
+    alpha: float = 1.0
 
 
 class PrivateLinearRegression(MomentsRegressor):
@@ -173,19 +159,3 @@ class PrivateLinearRegression(MomentsRegressor):
         >>> bool(model.fit(X, y).score(X, y) > 0.95)
         True
     """
-
-    def __init__(
-        self,
-        epsilon: float | None = None,
-        delta: float | None = None,
-        *,
-        rho: float | None = None,
-        fit_intercept: bool = True,
-        data_norm: float | None = None,
-        target_range: tuple[float, float] | None = None,
-        neighboring_relation: NeighboringRelation = "zero_out_one",
-        privacy_unit: str = "one row",
-        ledger: Ledger | None = None,
-        insecure_seed: int | None = None,
-    ) -> None:
-        self._keep(locals())

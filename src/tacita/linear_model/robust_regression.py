@@ -2,22 +2,23 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tacita import _validate
-from tacita.accounting import NeighboringRelation
-from tacita.gradients.linear_losses import HuberLoss, MultipliedLoss, OutputLoss, QuantileLoss
-from tacita.ledger import Ledger
+from tacita.linear.losses import HuberLoss, MultipliedLoss, OutputLoss, QuantileLoss
 from tacita.linear_model import rules
+from tacita.linear_model.base import DescentModel
 from tacita.linear_model.fitting import Descent, Paying, ScaledTable
 from tacita.linear_model.regression import PrivateRegressor, Solution
 
 LEAST_THRESHOLD, MOST_THRESHOLD = 1e-6, 1e6  # in units of the scale of the targets
 
 
-class DescentRegressor(PrivateRegressor):
+@dataclass(eq=False, repr=False, kw_only=True)
+class DescentRegressor(PrivateRegressor, DescentModel):
     """What the robust regressions share: second moments of rows, then steps on clipped gradients.
 
     The clipping threshold is the largest derivative of the loss, so that rows of ``data_norm`` are not clipped. The
@@ -65,6 +66,7 @@ class DescentRegressor(PrivateRegressor):
         return found, rule, damping
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class PrivateHuberRegressor(DescentRegressor):
     r"""Linear regression with the Huber loss under (epsilon, delta)-differential privacy.
 
@@ -100,28 +102,7 @@ class PrivateHuberRegressor(DescentRegressor):
         (True, 1.0)
     """
 
-    threshold: float | None
-
-    def __init__(
-        self,
-        epsilon: float | None = None,
-        delta: float | None = None,
-        *,
-        rho: float | None = None,
-        threshold: float | None = None,
-        alpha: float = 0.0,
-        fit_intercept: bool = True,
-        data_norm: float | None = None,
-        target_range: tuple[float, float] | None = None,
-        steps: int | None = None,
-        max_grad_norm: float | None = None,
-        solver: str | None = None,
-        neighboring_relation: NeighboringRelation = "zero_out_one",
-        privacy_unit: str = "one row",
-        ledger: Ledger | None = None,
-        insecure_seed: int | None = None,
-    ) -> None:
-        self._keep(locals())
+    threshold: float | None = None
 
     def _check_settings(self) -> None:
         super()._check_settings()
@@ -138,6 +119,7 @@ class PrivateHuberRegressor(DescentRegressor):
         return MultipliedLoss(HuberLoss(share), 1 / share), share * target_scale**2
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class PrivateQuantileRegressor(DescentRegressor):
     r"""Linear regression of a quantile under (epsilon, delta)-differential privacy.
 
@@ -160,28 +142,7 @@ class PrivateQuantileRegressor(DescentRegressor):
         True
     """
 
-    quantile: float
-
-    def __init__(
-        self,
-        epsilon: float | None = None,
-        delta: float | None = None,
-        *,
-        rho: float | None = None,
-        quantile: float = 0.5,
-        alpha: float = 0.0,
-        fit_intercept: bool = True,
-        data_norm: float | None = None,
-        target_range: tuple[float, float] | None = None,
-        steps: int | None = None,
-        max_grad_norm: float | None = None,
-        solver: str | None = None,
-        neighboring_relation: NeighboringRelation = "zero_out_one",
-        privacy_unit: str = "one row",
-        ledger: Ledger | None = None,
-        insecure_seed: int | None = None,
-    ) -> None:
-        self._keep(locals())
+    quantile: float = 0.5
 
     def _check_settings(self) -> None:
         super()._check_settings()

@@ -1,6 +1,7 @@
 """A private standard scaler: the mean and the spread of every column, each a bounded sum with noise."""
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,6 @@ from sklearn.base import OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from tacita.accounting import NeighboringRelation
-from tacita.ledger import Ledger
 from tacita.linear_model import rules
 from tacita.linear_model.base import PrivateEstimator
 from tacita.linear_model.clamped_rows import ClampedRows, by_column, declared_scale
@@ -21,6 +21,7 @@ LEAST_VARIANCE = 1e-4  # of the square of a column's scale: what noise may leave
 SQUARES: dict[NeighboringRelation, tuple[float, float]] = {"zero_out_one": (0.0, 2.0), "replace_one": (1.0, 1.0)}
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class PrivateStandardScaler(OneToOneFeatureMixin, TransformerMixin, PrivateEstimator):
     r"""Standardise columns by means and variances that were released under (epsilon, delta)-differential privacy.
 
@@ -54,21 +55,7 @@ class PrivateStandardScaler(OneToOneFeatureMixin, TransformerMixin, PrivateEstim
         (True, True)
     """
 
-    column_scale: Any
-
-    def __init__(
-        self,
-        epsilon: float | None = None,
-        delta: float | None = None,
-        *,
-        rho: float | None = None,
-        column_scale: Any = None,
-        neighboring_relation: NeighboringRelation = "zero_out_one",
-        privacy_unit: str = "one row",
-        ledger: Ledger | None = None,
-        insecure_seed: int | None = None,
-    ) -> None:
-        self._keep(locals())
+    column_scale: Any = None
 
     def fit(self, X: Any, y: Any = None) -> Any:
         """Release the mean and the variance of each column of ``X``, (rows, columns), dense.

@@ -2,7 +2,6 @@
 
 from tacita.oracles.gate import ReleaseGate
 from tacita.oracles.gradient_oracle import GradientOracle, Queryable, Release
-from tacita.oracles.moments import Moments, MomentsOracle
 from tacita.oracles.network import ClippedGradientOracle
 from tacita.oracles.records import Records
 from tacita.oracles.splitting import cap_units, split
@@ -11,8 +10,6 @@ from tacita.oracles.updates import trainable
 __all__ = [
     "ClippedGradientOracle",
     "GradientOracle",
-    "Moments",
-    "MomentsOracle",
     "Queryable",
     "Records",
     "Release",

@@ -1,5 +1,6 @@
 """Samplers: how the records of each query are drawn."""
 
+from tacita.sampling.cyclic import CyclicSampler as CyclicSampler
 from tacita.sampling.disjoint import DisjointSampler as DisjointSampler
 from tacita.sampling.fixed_size import FixedSizeSampler as FixedSizeSampler
 from tacita.sampling.full_batch import FullBatchSampler as FullBatchSampler

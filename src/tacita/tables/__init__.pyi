@@ -9,6 +9,7 @@ from .encoder_rules import make_encoder, public_rows
 from .encoding import Encoded, Encoder
 from .extraction import scattering
 from .grid import Grid, Sweep
+from .moments import Moments, MomentsOracle
 from .number_of_runs import NumberOfRuns
 from .predict import predict_file
 from .readers import read_table
@@ -34,6 +35,8 @@ __all__ = [
     "Encoder",
     "FileFormat",
     "Grid",
+    "Moments",
+    "MomentsOracle",
     "NumberOfRuns",
     "PurchasePlan",
     "Report",

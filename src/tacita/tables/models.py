@@ -12,7 +12,7 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from tacita.gradients.linear_model import Loss
+from tacita.linear import MultinomialLoss, MultipliedLoss, OutputLoss, SquaredLoss
 from tacita.tables.encoding import Encoder
 
 
@@ -80,13 +80,14 @@ def loss_fn(task: str | None) -> Callable[[nn.Module, Any], Tensor]:
     return _cross_entropy if task == "classification" else _squared_error
 
 
-def closed_form(model: nn.Module, loss: Callable[..., Tensor]) -> Loss | None:
-    """Return the name of the loss if per-sample gradients have a closed form, else ``None``.
+def closed_form(model: nn.Module, loss: Callable[..., Tensor]) -> OutputLoss | None:
+    """Return the loss of a linear model's outputs if per-sample gradients have a closed form, else ``None``.
 
     They have one for a linear model with a loss of this module.
     """
-    names: dict[Any, Loss] = {_cross_entropy: "cross_entropy", _squared_error: "squared_error"}
-    return names.get(loss) if isinstance(model, nn.Linear) else None
+    if not isinstance(model, nn.Linear) or loss not in (_cross_entropy, _squared_error):
+        return None
+    return MultinomialLoss(model.out_features) if loss is _cross_entropy else MultipliedLoss(SquaredLoss(), 2.0)
 
 
 def outputs(model: nn.Module, features: Tensor, rows: int = 8192) -> Tensor:

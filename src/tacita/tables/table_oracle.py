@@ -2,14 +2,18 @@
 
 from typing import Any, cast
 
-from torch import nn
+import numpy as np
+import torch
+from torch import Tensor, nn
 
 from tacita.clipping import FlatClipper
 from tacita.error_feedback import ErrorFeedbackOracle
-from tacita.gradients import LinearSource, NetworkSource
-from tacita.gradients.data import as_rows
+from tacita.gradients import NetworkSource
+from tacita.gradients.data import IndexedRows, as_rows
 from tacita.gradients.engine_choice import default_chunk_rows
 from tacita.gradients.functional import LossFn
+from tacita.linear import LinearSource, OutputLoss
+from tacita.linear.row_blocks import RowBlocks
 from tacita.oracles import ClippedGradientOracle, GradientOracle, Records
 from tacita.tables.models import closed_form
 from tacita.tables.plan import TablePlan
@@ -40,10 +44,11 @@ def make_table_oracle(
         if plan.feedback is not None:
             plain, oracle_settings = ErrorFeedbackOracle, {**oracle_settings, "feedback": plan.feedback}
         return plain(model, loss, records, clipper=clipper, max_physical_batch_size=size, **oracle_settings)
-    kind, rows = closed_form(model, loss), cast(Any, records.dataset)
-    source = (
-        OwnCode(model, loss, rows, method="loop") if kind is None else LinearSource(cast(nn.Linear, model), kind, rows)
-    )
+    form, rows = closed_form(model, loss), cast(Any, records.dataset)
+    if form is None:
+        source = OwnCode(model, loss, rows, method="loop")
+    else:
+        source = exact_source(cast(nn.Linear, model), form, rows)
     return GradientOracle(
         source,
         estimator=plan.estimator(),
@@ -52,6 +57,31 @@ def make_table_oracle(
         max_rows_per_unit=records.max_rows_per_unit,
         **oracle_settings,
     )
+
+
+def exact_source(model: nn.Linear, loss: OutputLoss, dataset: Any) -> LinearSource:
+    """Return the source of a linear model on a data set of features, targets and weights, each row computed alone."""
+    features = FeatureRows(as_rows(dataset, None))
+    count, height = features.shape[0], max(1, CHUNK_VALUES // features.shape[1])
+    parts = [features.batch(slice(k, min(k + height, count)))[1:] for k in range(0, max(count, 1), height)]
+    targets, weights = (torch.cat(part) for part in zip(*parts, strict=True))
+    return LinearSource(features, targets, loss, weights=weights, exact=True, model=model)
+
+
+class FeatureRows(RowBlocks):
+    """The features of a data set of features, targets and weights, read a block at a time."""
+
+    def __init__(self, rows: IndexedRows) -> None:
+        like = rows.like()
+        assert like is not None
+        self._rows, self.shape, self.dtype = rows, (rows.num_rows, like[0].shape[1]), like[0].dtype
+
+    def batch(self, rows: slice | np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
+        """Return features, targets and weights of some rows."""
+        return self._rows.fetch(np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows, 0)
+
+    def _read(self, rows: slice | np.ndarray) -> Tensor:
+        return self.batch(rows)[0]
 
 
 def _chunk_rows(model: nn.Module, records: Records) -> int:

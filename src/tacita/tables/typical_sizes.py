@@ -1,6 +1,6 @@
 """Typical sizes of scattering coefficients, from pictures that no data set holds.
 
-Place: features.scattering -> [features.typical_sizes] -> oracles.moments. Public: it follows from settings alone.
+Place: features.scattering -> [features.typical_sizes] -> tables.moments. Public: it follows from settings alone.
 Source: Field (1987), "Relations between the statistics of natural images and the response properties of cortical
 cells": the amplitude of a natural picture falls with its frequency f as 1 / f.
 """

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 from scipy import stats
 
-from tacita.accounting import FixedSizeLaw, SamplingLaw
+from tacita.accounting import CyclicLaw, FixedSizeLaw, SamplingLaw
 from tacita.accounting.sampling_laws import AssignedLaw
 from tacita.random import QueryCoins, Randomness
 from tacita.sampling import Sampler, as_sampler
@@ -43,7 +43,7 @@ def check_sampler(sampler: Sampler) -> None:
       queries, and independently of one another unless the law says that a record's absence moves others. Many runs
       drawn at once by ``masks`` have the same law.
     * Where each record draws its batch of an epoch by its own coin, all batches have the same chance, and a record's
-      batch does not depend on another's, nor on its own of another epoch.
+      batch does not depend on another's, nor on its own of another epoch. In cyclic batches it is the same in each.
 
     A sampler that states a law it does not have is charged for another session than the one that runs, and
     :func:`tacita.testing.check_oracle` cannot see every such case.
@@ -78,7 +78,7 @@ def check_sampler(sampler: Sampler) -> None:
             _check_law(name, found, law, FALSE_ALARM / len(kinds))
         if batches is not None:
             assert sampler.queries_per_epoch == batches, "queries_per_epoch must be the law's number of batches."
-            queries = _some(sampler, EPOCHS * batches)
+            queries = _some(sampler, batches if isinstance(law, CyclicLaw) else EPOCHS * batches)
             _check_coins(name, drawn(sampler, rows, queries), batches, FALSE_ALARM / len(kinds))
 
 
@@ -168,6 +168,9 @@ def _check_epochs(sampler: Sampler, rows: int) -> None:
         for first in range(0, queries, law.queries_per_epoch if law.queries_per_epoch > 1 else queries + 1):
             times = member[first : first + law.queries_per_epoch].sum(axis=0).max()
             assert times <= 1, f"a row is in {times} queries of one epoch, and its law says 1 at most."
+        if isinstance(law, CyclicLaw):
+            cycle = law.batches_per_cycle
+            assert (member[cycle:] == member[:-cycle]).all(), "a row must stay in its group for the whole session."
         if isinstance(law, FixedSizeLaw):
             assert (member.sum(axis=1) == law.batch_size).all(), "a batch has not the size that its law says."
         if law.query_chance is None:

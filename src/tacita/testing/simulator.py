@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from tacita.accounting import (
+    CyclicLaw,
     DisjointLaw,
     FixedSizeLaw,
     FullBatchLaw,
@@ -43,6 +44,7 @@ SIMULATED = (
     FullBatchLaw,
     DisjointLaw,
     ShuffledEpochsLaw,
+    CyclicLaw,
     FixedSizeLaw,
     PoissonLaw,
     PoissonUnitLaw,

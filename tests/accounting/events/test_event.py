@@ -66,6 +66,8 @@ def test_events_that_do_not_compose_query_by_query(events):
     assert whole == {
         "DisjointLaw",
         "ShuffledEpochsLaw",
+        "CyclicLaw",
+        "CorrelatedEvent",
         "ApproximateDPEvent",
         "RepeatAndSelectEvent",
         "AboveThresholdEvent",

@@ -7,6 +7,7 @@ neighbours under a relation. Proofs: docs/derivations/accounting.md.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -25,6 +26,7 @@ from tacita.accounting.events.sampled import Proof, SampledEvent, every_relation
 from tacita.accounting.gaussian import sampled_delta_above
 from tacita.accounting.relations import NeighboringRelation, moved
 from tacita.accounting.sampling_laws import (
+    CyclicLaw,
     DisjointLaw,
     FixedSizeLaw,
     FullBatchLaw,
@@ -131,6 +133,20 @@ def moved_in_own_batches(event: Any, queries: int) -> Guarantee:
     return replace(known, mu=None, delta=None, pairs=lambda: parts)
 
 
+def moved_in_own_group(event: Any, queries: int) -> Guarantee:
+    """Charge the pair of random allocation once a session, for all turns of the group that a record's secret coin drew.
+
+    ``event`` is a :class:`NoisySumEvent` with cyclic batches. Proof: docs/derivations/correlated-noise.md.
+    """
+    known, law = moved_in_some_queries(event, queries), event.sampling
+    groups, ratio = law.secret_batches(event.relation), event.ratio * math.sqrt(law.most_draws(queries))
+    if groups == 1 or known.mu == 0 or ratio > LARGEST_RATIO:
+        return known
+    return replace(
+        known, mu=None, delta=None, pairs=lambda: ((AllocationPair(groups, ratio, min(groups, queries)), 1),)
+    )
+
+
 def moved_in_sampled_queries(event: Any, queries: int) -> Guarantee:
     """Charge the pair of the sampled Gaussian mechanism; replace_one has a pair of its own.
 
@@ -210,10 +226,10 @@ def _fixed_size(event: GaussianSumEvent, queries: int) -> Guarantee:
     )
 
 
-def allocated(charge: str) -> Proof:
+def allocated(charge: str, guarantee: Callable[[Any, int], Guarantee] = moved_in_own_batches) -> Proof:
     """Return the proof for batches that are assigned: amplified where each record's own coin hides its batch."""
     replacing = f"{charge}, no amplification, 2C"
-    proof = indexed(f"{charge}, no amplification", moved_in_own_batches, replacing=replacing)
+    proof = indexed(f"{charge}, no amplification", guarantee, replacing=replacing)
     return replace(proof, charges=every_relation(f"{charge}, amplified by the secret batch", replacing=replacing))
 
 
@@ -231,6 +247,7 @@ GaussianSumEvent.proofs = {
     FixedSizeLaw: Proof({"replace_one": "amplified, by its own pair"}, _fixed_size),
     DisjointLaw: allocated("one query in all"),
     ShuffledEpochsLaw: allocated("one query an epoch"),
+    CyclicLaw: allocated("one query a cycle", moved_in_own_group),
     PoissonUnitLaw: Proof({"add_or_remove_one": "amplified, mixture of Gaussians"}, _poisson_units),
 }
 

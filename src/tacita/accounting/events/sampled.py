@@ -13,6 +13,7 @@ from tacita.accounting.events.guarantee import Guarantee, no_guarantee
 from tacita.accounting.relations import RELATIONS, NeighboringRelation
 from tacita.accounting.sampling_laws import (
     EVERY_LAW,
+    CyclicLaw,
     DisjointLaw,
     FixedSizeLaw,
     FullBatchLaw,
@@ -31,6 +32,7 @@ SAMPLERS: dict[type[SamplingLaw], str] = {
     FixedSizeLaw: "FixedSizeSampler",
     DisjointLaw: "DisjointSampler",
     ShuffledEpochsLaw: "ShuffledEpochsSampler",
+    CyclicLaw: "CyclicSampler",
 }
 
 

@@ -1,6 +1,6 @@
 r"""Second moments of clipped rows, :math:`\sum_i \mathrm{clip}(x_i)\,\mathrm{clip}(x_i)^\top`, in one release.
 
-Place: gradients, clipping -> [estimators.second_moment] -> mechanisms. Here a "per-sample gradient" is the row itself.
+Place: gradients, clipping -> [linear.second_moment] -> mechanisms. Here a "per-sample gradient" is the row itself.
 Source: Dwork, Talwar, Thakurta and Zhang (2014), "Analyze Gauss", Algorithm 1, https://doi.org/10.1145/2591796.2591883.
 Differs from it in two points: rows are clipped, and off-diagonal entries are released once, scaled by the square root
 of 2, so that the vector of released numbers has the Frobenius norm of the matrix. Noise of standard deviation s on the
@@ -17,16 +17,62 @@ from scipy.linalg.blas import dsyrk  # pyright: ignore[reportAttributeAccessIssu
 from torch import Tensor
 
 from tacita import _validate
-from tacita.accounting import Event, NeighboringRelation, SecondMomentEvent, moved
+from tacita.accounting import Event, FullBatchLaw, NeighboringRelation, moved
+from tacita.accounting.events.gaussian_sums import NoisySumEvent, moved_in_some_queries
+from tacita.accounting.events.sampled import Proof, SampledEvent, every_relation
 from tacita.clipping.flat import clip_weights
 from tacita.estimators.estimator import Estimator, Values
 from tacita.gradients.engine import Engine, Shapes
-from tacita.gradients.table_rows import TableRowsEngine
 from tacita.gradients.weighted_sums import norm_over, round_down, with_room
+from tacita.linear.source import WEIGHT, LinearEngine
 from tacita.sampling import Sampler
 
 BLOCK = "second_moment"
 NAME = "entries"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SecondMomentEvent(NoisySumEvent, SampledEvent):
+    r"""A sum of matrices :math:`x x^\top`, with Gaussian noise; one block, over all records.
+
+    ``max_contribution`` is the largest Frobenius norm of one record's matrix. Two such matrices have the inner product
+    :math:`(x^\top y)^2 \ge 0`, so that replacing one by the other moves the sum by at most :math:`\sqrt 2` times what
+    one of them adds (docs/derivations/linear-models.md, section 1).
+
+    Example:
+        >>> event = SecondMomentEvent(relation="replace_one", sampling=FullBatchLaw(), max_contribution=(1.0,),
+        ...                           noise_std=(20.0,))
+        >>> event.describe(), round(event.query_mu, 4)
+        ('Full batch, noise_std 20 on second moments, to which one record adds at most 1', 0.0707)
+    """
+
+    released = "second moments"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.noise_std) != 1:
+            raise ValueError(f"noise_std must have one entry, because it is one block, got {len(self.noise_std)}.")
+
+    @property
+    def query_mu(self) -> float:
+        return math.sqrt(moved(self.relation)) * self.ratio
+
+    def describe(self) -> str:
+        (std,), (contribution,) = self.noise_std, self.max_contribution
+        return (
+            f"{self.sampler}, noise_std {std:.6g} on second moments, to which one record adds at most "
+            f"{contribution:.6g}"
+        )
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        return (*self.sampling.assumptions(self.relation), "a record adds the outer product of a vector with itself")
+
+
+# Other laws are left out because nobody needs them: the pairs of sampled queries would have to be derived anew.
+SecondMomentEvent.proofs = {
+    FullBatchLaw: Proof(every_relation("every query", replacing="every query, sqrt(2) C"), moved_in_some_queries)
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +132,7 @@ class SecondMoment(Estimator):
 
     def _clipped(self, engine: Engine) -> Iterator[Tensor]:
         """Yield the clipped rows in chunks, (..., rows, d), float64; a row is at most R long, rounding too."""
-        if isinstance(engine, TableRowsEngine):  # which knows the norms
+        if isinstance(engine, LinearEngine) and engine.shapes[WEIGHT][0] == 1:  # which knows the norms
             yield from engine.weighted_rows(partial(clip_weights, self.max_row_norm))
             return
         for chunk in engine.materialise():

@@ -7,7 +7,7 @@ nan; its norm is infinite, so that a clipper gives it weight 0.
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -33,28 +33,36 @@ class RowBlocks(ABC):
 
     shape: tuple[int, int]
     dtype: torch.dtype
+    _gone = np.zeros(0, np.int64)  # rows in whose place there are zeros, sorted
 
     @abstractmethod
+    def _read(self, rows: "slice | np.ndarray") -> Tensor:
+        """Return these rows as they are, (rows, columns), a copy or a view that nobody writes to."""
+
+    def dense(self, rows: "slice | np.ndarray") -> Tensor:
+        """Return these rows, (rows, columns), a copy or a view that must not be written to."""
+        block, gone = self._read(rows), _within(self._gone, rows)
+        return block if not len(gone) else block.index_fill(0, torch.from_numpy(gone), 0.0)
+
     def products(self, rows: "slice | np.ndarray", weights: Tensor) -> Tensor:
         """Return ``X[rows] @ weights``, (rows, outputs), for weights (columns, outputs)."""
+        return self.dense(rows) @ weights.to(self.dtype)
 
-    @abstractmethod
     def sums(self, rows: "slice | np.ndarray", factors: Tensor) -> Tensor:
         """Return ``X[rows].T @ factors``, (columns, outputs), for factors (rows, outputs).
 
         At most ``RUN`` terms are added up in float32, so that the rounding of a sum hides less than one row's term.
         """
+        return self.dense(rows).double().t() @ factors.double()
 
-    @abstractmethod
-    def dense(self, rows: "slice | np.ndarray") -> Tensor:
-        """Return these rows, (rows, columns), a copy or a view that must not be written to."""
-
-    @abstractmethod
-    def without(self, rows: np.ndarray) -> "RowBlocks":
+    def without(self, rows: np.ndarray) -> Self:
         """Return the table with zeros in place of these rows; it shares memory with this one, which stays as it is.
 
         Another source may show a constant beside each row, and must go on to see that a row is not finite.
         """
+        found = copy.copy(self)
+        found._gone = np.union1d(self._gone, rows)
+        return found
 
     _kept: "tuple[Tensor, float, Tensor] | None" = None
 
@@ -87,7 +95,6 @@ class DenseBlocks(RowBlocks):
         self.shape = (int(table.shape[0]), int(table.shape[1]))
         narrow = str(table.dtype).rpartition(".")[2] == "float32"
         self.dtype = torch.float32 if narrow else torch.float64
-        self._gone = np.zeros(0, np.int64)
 
     def products(self, rows: slice | np.ndarray, weights: Tensor) -> Tensor:
         with np.errstate(all="ignore"):  # a warning would tell what a row holds
@@ -99,20 +106,11 @@ class DenseBlocks(RowBlocks):
             found = _summed_by_runs(block, terms) if self.dtype == torch.float32 else block.T @ terms
         return torch.from_numpy(found)
 
-    def dense(self, rows: slice | np.ndarray) -> Tensor:
+    def _read(self, rows: slice | np.ndarray) -> Tensor:
         if isinstance(self._table, Tensor):
-            block = self._table[rows if isinstance(rows, slice) else torch.from_numpy(rows)].detach()
-        else:
-            part = self._table[rows]
-            block = torch.from_numpy(part if part.flags.writeable else part.copy())
-        block = block.to(self.dtype)
-        gone = _within(self._gone, rows)
-        return block if not len(gone) else block.index_fill(0, torch.from_numpy(gone), 0.0)
-
-    def without(self, rows: np.ndarray) -> "DenseBlocks":
-        found = copy.copy(self)
-        found._gone = np.union1d(self._gone, rows)
-        return found
+            return self._table[rows if isinstance(rows, slice) else torch.from_numpy(rows)].detach().to(self.dtype)
+        part = self._table[rows]
+        return torch.from_numpy(part if part.flags.writeable else part.copy()).to(self.dtype)
 
 
 class SparseBlocks(RowBlocks):
@@ -138,10 +136,10 @@ class SparseBlocks(RowBlocks):
     def sums(self, rows: slice | np.ndarray, factors: Tensor) -> Tensor:
         return torch.from_numpy(self._block(rows).T @ factors.double().numpy())  # SciPy adds in the wider dtype
 
-    def dense(self, rows: slice | np.ndarray) -> Tensor:
+    def _read(self, rows: slice | np.ndarray) -> Tensor:
         return torch.from_numpy(self._block(rows).toarray())
 
-    def without(self, rows: np.ndarray) -> "SparseBlocks":
+    def without(self, rows: np.ndarray) -> Self:
         found = copy.copy(self)
         if len(rows):
             found._data = self._data.copy()
@@ -167,6 +165,19 @@ class SparseBlocks(RowBlocks):
         starts = self._starts[rows.start : rows.stop + 1] - first
         shape = (rows.stop - rows.start, self.shape[1])
         return self._csr((self._data[first:last], self._indices[first:last], starts), shape=shape, copy=False)
+
+
+class WithColumns(RowBlocks):
+    """The rows of a table, and further columns (rows, k) after its own: scaled targets, say. float64."""
+
+    def __init__(self, table: RowBlocks, more: Tensor) -> None:
+        self._table, self._more = table, more
+        self.shape = (table.shape[0], table.shape[1] + more.shape[1])
+        self.dtype = torch.float64
+
+    def _read(self, rows: slice | np.ndarray) -> Tensor:
+        own = self._more[rows if isinstance(rows, slice) else torch.from_numpy(rows)]
+        return torch.cat([self._table.dense(rows).double(), own.double()], dim=1)
 
 
 def _summed(table: Any) -> Any:
@@ -209,23 +220,18 @@ def owned_row_blocks(table: Any) -> RowBlocks:
     return as_row_blocks(table.copy() if hasattr(table, "tocsr") else np.array(table))
 
 
-def blocks(indices: np.ndarray | RowNumbers | None, num_rows: int, columns: int) -> Iterator[slice | np.ndarray]:
-    """Yield the rows of a batch in blocks: slices where the batch is all rows in order, else arrays of indices."""
-    if isinstance(indices, RowRange):
-        for start in range(indices.start, indices.stop, BLOCK_ROWS):
-            yield slice(start, min(start + BLOCK_ROWS, indices.stop))
+def blocks(
+    indices: np.ndarray | RowNumbers, num_rows: int, columns: int, most: int | None = None
+) -> Iterator[slice | np.ndarray]:
+    """Yield the rows of a batch, at most ``most`` at a time: slices where they are all rows in order, else indices."""
+    most = min(most or BLOCK_ROWS, BLOCK_ROWS)
+    if not isinstance(indices, RowNumbers) and len(indices) == num_rows and bool((indices[1:] > indices[:-1]).all()):
+        indices = RowRange(0, num_rows)  # as many rows as there are, each greater than the one before
+    if not isinstance(indices, RowRange):
+        yield from pieces(indices, max(1, min(most, BLOCK_NUMBERS // max(1, columns))))
         return
-    if isinstance(indices, RowNumbers):
-        yield from pieces(indices, max(1, min(BLOCK_ROWS, BLOCK_NUMBERS // max(1, columns))))
-        return
-    # As many rows as there are, each greater than the one before: all rows, in order.
-    if indices is None or (len(indices) == num_rows and bool((indices[1:] > indices[:-1]).all())):
-        for start in range(0, num_rows, BLOCK_ROWS):
-            yield slice(start, min(start + BLOCK_ROWS, num_rows))
-        return
-    height = max(1, min(BLOCK_ROWS, BLOCK_NUMBERS // max(1, columns)))
-    for start in range(0, len(indices), height):
-        yield indices[start : start + height]
+    for start in range(indices.start, indices.stop, most):
+        yield slice(start, min(start + most, indices.stop))
 
 
 def _summed_by_runs(block: np.ndarray, factors: np.ndarray) -> np.ndarray:

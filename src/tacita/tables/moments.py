@@ -1,6 +1,6 @@
 r"""Private mean and variance of features, channel by channel: one query, paid for like any other.
 
-Place: [oracles.moments] builds a :class:`~tacita.ClippedGradientOracle`. Features are private; what is released is not.
+Place: [tables.moments] builds a :class:`~tacita.ClippedGradientOracle`. Features are private; what is released is not.
 Source: Tramèr and Boneh (2021), https://arxiv.org/abs/2011.11660, Appendix B, "data normalisation". Differs from it in
 one point: the thresholds are public numbers of the caller's. The paper's code takes medians of the data and does not
 charge for them.

@@ -8,16 +8,17 @@ import scipy.sparse
 import torch
 
 import tacita
-from tacita.estimators import SecondMoment, symmetric_matrix
-from tacita.gradients import (
-    HessianRowsSource,
+from tacita.linear import (
     HuberLoss,
     LogisticLoss,
     MultinomialLoss,
     MultipliedLoss,
     QuantileLoss,
+    SecondMoment,
     SquaredHingeLoss,
     SquaredLoss,
+    hessian_rows,
+    symmetric_matrix,
 )
 from tacita.oracles import GradientOracle
 from tacita.testing.adversaries import CONSTANT
@@ -74,12 +75,12 @@ def test_the_logistic_curvature_loses_no_digits(z):
 
 @pytest.mark.parametrize("loss", [*LOSSES, MultinomialLoss(3)], ids=repr)
 def test_a_target_that_is_missing_makes_its_row_absent(loss):
-    source = HessianRowsSource(torch.ones(2, 1), torch.tensor([math.nan, 1.0]), loss, intercept=None)
+    source = hessian_rows(torch.ones(2, 1), torch.tensor([math.nan, 1.0]), loss, intercept=None)
     zero = {"weight": torch.zeros(loss.num_outputs(), 1)}
     (row,) = source.engine(zero, np.arange(2)).materialise()
-    assert torch.isnan(row["row"][0]).all()
-    assert row["row"][1].isfinite().all()
-    assert moments(source, zero) == pytest.approx(row["row"][1:].square().numpy())
+    assert torch.isnan(row["weight"][0]).all()
+    assert row["weight"][1].isfinite().all()
+    assert moments(source, zero) == pytest.approx(row["weight"][1].square().numpy())
 
 
 def moments(source, params):
@@ -98,12 +99,12 @@ def test_the_sum_is_the_hessian_of_the_quadratic(convert):
     z = wide @ np.append(w, b)
     rows = wide * np.sqrt(4 * np.tanh(z / 2) / (2 * z))[:, None]
     rows /= np.maximum(1, np.linalg.norm(rows, axis=1, keepdims=True))
-    source = HessianRowsSource(
+    source = hessian_rows(
         convert(x), y, LogisticLoss(), scale=torch.from_numpy(scale), intercept=constant
     )  # fmt: skip
     found = moments(source, {"weight": torch.from_numpy(w), "bias": torch.tensor([b])})
     assert found == pytest.approx(rows.T @ rows, rel=1e-6)
-    assert source.shapes == {"row": torch.Size([5])}
+    assert source.shapes == {"weight": torch.Size([1, 4]), "bias": torch.Size([1])}
 
 
 @pytest.mark.parametrize("hostile", [0.0, 1e30, -1e200, 1e-300, math.inf, math.nan])
@@ -117,24 +118,26 @@ def test_one_record_moves_the_sum_by_at_most_one(loss, hostile):
     without = y.copy()
     without[4] = math.nan
     params = {"weight": torch.tensor([[5.0, -1e8, 0.1]]), "bias": torch.zeros(1)}
-    base = moments(HessianRowsSource(x, without, loss), params)
+    base = moments(hessian_rows(x, without, loss), params)
     for table, answers in ((spoiled, y), (x, targets), (spoiled, targets)):
-        moved = moments(HessianRowsSource(table, answers, loss), params) - base
+        moved = moments(hessian_rows(table, answers, loss), params) - base
         assert np.isfinite(moved).all()
         assert np.linalg.norm(moved) <= 1 + 1e-9
 
 
 def test_an_empty_batch_is_zero_and_a_batch_has_its_rows_alone():
-    source = HessianRowsSource(torch.eye(3), torch.zeros(3), SquaredLoss(), intercept=None)
+    source = hessian_rows(torch.eye(3), torch.zeros(3), SquaredLoss(), intercept=None)
     params = {"weight": torch.zeros(1, 3)}
-    assert [len(part["row"]) for part in source.engine(params, np.arange(0)).materialise()] == [0]
+    empty = source.engine(params, np.arange(0))
+    assert list(empty.materialise()) == []
+    assert not SecondMoment(max_row_norm=1.0)(empty, None)[0]["second_moment"]["entries"].any()
     (part,) = source.engine(params, np.array([2])).materialise()
-    assert part["row"].tolist() == [[0.0, 0.0, 1.0]]
+    assert part["weight"].tolist() == [[[0.0, 0.0, 1.0]]]
 
 
 def test_what_the_caller_does_later_to_targets_changes_nothing():
     targets = torch.zeros(3, dtype=torch.float64)
-    source = HessianRowsSource(torch.ones(3, 1), targets, HuberLoss(0.1), intercept=None)
+    source = hessian_rows(torch.ones(3, 1), targets, HuberLoss(0.1), intercept=None)
     before = moments(source, {"weight": torch.zeros(1, 1)})
     targets.fill_(100.0)
     assert moments(source, {"weight": torch.zeros(1, 1)}) == pytest.approx(before)
@@ -142,7 +145,7 @@ def test_what_the_caller_does_later_to_targets_changes_nothing():
 
 def test_wrong_targets():
     with pytest.raises(ValueError, match=r"targets must have shape \(3,\), got \(2,\)"):
-        HessianRowsSource(torch.ones(3, 1), torch.zeros(2), SquaredLoss())
+        hessian_rows(torch.ones(3, 1), torch.zeros(2), SquaredLoss())
 
 
 class AtZero:
@@ -151,7 +154,7 @@ class AtZero:
     def __init__(self, rows, ledger, noise_multiplier):
         known = len(rows) if ledger.neighboring_relation != "add_or_remove_one" else 10
         self.oracle = GradientOracle(
-            HessianRowsSource(rows, torch.zeros(len(rows)), LogisticLoss(), intercept=None),
+            hessian_rows(rows, torch.zeros(len(rows)), LogisticLoss(), intercept=None),
             estimator=SecondMoment(max_row_norm=1.0),
             mechanism=tacita.GaussianMechanism(noise_multiplier=noise_multiplier),
             sampler=tacita.FullBatchSampler(num_records=known),

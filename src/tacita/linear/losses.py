@@ -1,7 +1,7 @@
 r"""Losses of linear models: what each row's loss says about its outputs, as a derivative and a bound on its curvature.
 
 Everything here is private. A loss depends on a row through its outputs :math:`z = W x + b` alone, so that the gradient
-is :math:`\ell'(z, y) \, x^\top`: see :mod:`tacita.gradients.linear_blocks`.
+is :math:`\ell'(z, y) \, x^\top`: see :mod:`tacita.linear.source`.
 """
 
 import math
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from tacita import _validate
+from tacita.gradients.row_arithmetic import exp_by_row, tree_sum
 
 
 class OutputLoss(ABC):
@@ -22,10 +23,12 @@ class OutputLoss(ABC):
         curvature: A bound on the second derivative :math:`\ell''`, for every output and target; where the loss has
             none, a number that a solver may use for its steps.
         max_derivative: A bound on the norm of the derivative; ``inf`` if there is none.
+        reads_outputs: Whether the derivative depends on the outputs, and a gradient on the point it is taken at.
     """
 
     curvature: float
     max_derivative: float
+    reads_outputs: ClassVar[bool] = True
 
     def num_outputs(self) -> int:
         """Return the number of outputs of a model with this loss."""
@@ -38,6 +41,13 @@ class OutputLoss(ABC):
         A row depends on its own output and target alone, and a target that is NaN gives NaN; sources take infinite
         targets for NaN.
         """
+
+    def exact_derivative(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the derivative by arithmetic on single numbers, whose bits for a row depend on that row alone.
+
+        Kernels of exponentials do not have this property; the four operations of IEEE do.
+        """
+        raise ValueError(f"exact=True needs a loss that has an exact_derivative, which {self!r} has not.")
 
     def majorant(self, outputs: Tensor, targets: Tensor) -> Tensor:
         r"""Return the curvature c of a quadratic above the loss that touches it at ``outputs``, (rows,).
@@ -62,6 +72,10 @@ class LogisticLoss(OutputLoss):
 
     def derivative(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return outputs.sigmoid_().sub_(targets.unsqueeze(1))
+
+    def exact_derivative(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        small = exp_by_row(-outputs.abs())
+        return torch.where(outputs < 0, small, 1.0) / (1.0 + small) - targets.unsqueeze(1)
 
     def majorant(self, outputs: Tensor, targets: Tensor) -> Tensor:
         r"""Return :math:`\tanh(z / 2) / (2 z)`: the loss is :math:`\log(2 \cosh(z / 2))` and a linear term."""
@@ -91,7 +105,13 @@ class MultinomialLoss(OutputLoss):
         return self.classes
 
     def derivative(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        shares = torch.softmax(outputs, dim=1)
+        return self._less_own(torch.softmax(outputs, dim=1), targets)
+
+    def exact_derivative(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        shares = exp_by_row(outputs - outputs.amax(dim=1, keepdim=True))
+        return self._less_own(shares / tree_sum(shares.clone()).unsqueeze(1), targets)
+
+    def _less_own(self, shares: Tensor, targets: Tensor) -> Tensor:
         own = targets.nan_to_num(0.0).clamp(0, self.classes - 1).long().unsqueeze(1)
         shares.scatter_add_(1, own, torch.full_like(own, -1, dtype=shares.dtype))
         return torch.where(targets.isfinite().unsqueeze(1), shares, torch.nan)
@@ -106,6 +126,8 @@ class SquaredLoss(OutputLoss):
 
     def derivative(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return outputs.sub_(targets.unsqueeze(1))
+
+    exact_derivative = derivative
 
 
 @dataclass(frozen=True)
@@ -129,6 +151,8 @@ class HuberLoss(OutputLoss):
 
     def derivative(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return outputs.sub_(targets.unsqueeze(1)).clamp_(-self.threshold, self.threshold)
+
+    exact_derivative = derivative
 
     def majorant(self, outputs: Tensor, targets: Tensor) -> Tensor:
         r"""Return :math:`\delta / \max(\delta, |r|)`."""
@@ -163,6 +187,8 @@ class QuantileLoss(OutputLoss):
     def derivative(self, outputs: Tensor, targets: Tensor) -> Tensor:
         residual = outputs.sub_(targets.unsqueeze(1)).mul_(1 / (2 * self.width))
         return residual.add_(0.5).clamp_(0.0, 1.0).sub_(self.quantile)
+
+    exact_derivative = derivative
 
     def majorant(self, outputs: Tensor, targets: Tensor) -> Tensor:
         r"""Return :math:`1 / (2 \max(h, |r|))`: the derivative is odd in r, but for the constant 1/2 - q."""
@@ -199,6 +225,8 @@ class SquaredHingeLoss(OutputLoss):
             signs += (targets - targets).unsqueeze(1)  # 0, or NaN where the target is not finite
         return outputs.mul_(signs).sub_(1.0).clamp_(max=0.0).mul_(signs)
 
+    exact_derivative = derivative
+
 
 @dataclass(frozen=True)
 class MultipliedLoss(OutputLoss):
@@ -229,5 +257,39 @@ class MultipliedLoss(OutputLoss):
     def derivative(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return self.loss.derivative(outputs, targets).mul_(self.factor)
 
+    def exact_derivative(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return self.loss.exact_derivative(outputs, targets).mul_(self.factor)
+
     def majorant(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return self.factor * self.loss.majorant(outputs, targets)
+
+
+@dataclass(frozen=True)
+class RowLoss(OutputLoss):
+    """z itself: its gradient is the row, at every point."""
+
+    curvature: ClassVar[float] = 0.0
+    max_derivative: ClassVar[float] = 1.0
+    reads_outputs: ClassVar[bool] = False
+
+    def derivative(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return torch.ones_like(outputs)
+
+
+@dataclass(frozen=True)
+class HessianRowLoss(OutputLoss):
+    r""":math:`\sqrt{c / \kappa}\, z`, with ``majorant`` c of another loss at the point, and its ``curvature`` kappa.
+
+    The outer products of its gradients, added up and times kappa, are a matrix above the Hessian of that loss.
+
+    Attributes:
+        loss: The other loss.
+    """
+
+    loss: OutputLoss
+
+    curvature: ClassVar[float] = 0.0
+    max_derivative: ClassVar[float] = 1.0
+
+    def derivative(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return (self.loss.majorant(outputs, targets) / self.loss.curvature).sqrt_().unsqueeze(1)

@@ -11,7 +11,7 @@ from torch import nn
 import tacita
 from tacita.accounting.gaussian import gaussian_epsilon
 from tacita.errors import BudgetExceededError, LedgerError
-from tacita.oracles.moments import FixedNormalization
+from tacita.tables.moments import FixedNormalization
 
 RELATION = "add_or_remove_one"
 

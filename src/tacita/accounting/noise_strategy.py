@@ -1,0 +1,114 @@
+r"""Correlated noise: how much of it a running sum keeps, and how far one record moves a session under it.
+
+The noise of query t is :math:`s \sum_{j < p} r_j z_{t-j}`, with fresh standard normals z and the *coefficients* r of
+:math:`(1 - x)^\gamma`, cut after p (the *bands*; :math:`\gamma` is the *power*). Most of the noise of one query is
+taken back by the next ones. One band is independent noise, two are DP-lambda-CGD, and the power 1/2 is BISR. The
+releases are as private as those of :math:`C S + s z`, where S are the sums and C is the inverse of the triangular
+Toeplitz matrix with first column r; its own first column c is what this file calls *column*.
+
+Proofs: docs/derivations/correlated-noise.md. Sources: BISR, https://arxiv.org/abs/2505.12128; DP-lambda-CGD,
+https://arxiv.org/abs/2601.22334; Kalinin and Lampert (2024), https://arxiv.org/abs/2405.13763.
+"""
+
+import math
+from functools import lru_cache
+
+import numpy as np
+from scipy.signal import lfilter
+
+from tacita import _validate
+from tacita.errors import UnsupportedEventError
+
+ROUNDED_UP = 1 + 1e-9
+POWERS = tuple(i / 20 for i in range(1, 20))
+
+
+def coefficients(bands: int, power: float) -> np.ndarray:
+    """Return the weights of the last ``bands`` draws in a query's noise, its own first: 1, then negative numbers.
+
+    Example:
+        >>> coefficients(4, 0.5).tolist()
+        [1.0, -0.5, -0.125, -0.0625]
+    """
+    _validate.count("bands", bands)
+    if isinstance(power, bool) or not 0 < power < 1:
+        raise ValueError(f"power must be in (0, 1), got {power!r}.")
+    j = np.arange(1, bands)
+    return np.cumprod(np.append(1.0, (j - 1 - power) / j))
+
+
+@lru_cache(maxsize=64)
+def column(bands: int, power: float, queries: int) -> np.ndarray:
+    """Return how much of a contribution each of ``queries`` whitened releases shows, from its own on; rounded up."""
+    exact = np.asarray(lfilter([1.0], coefficients(bands, power), np.eye(1, queries)[0]))  # all terms are positive
+    return exact * (1 + bands * (queries + bands) * 2.0**-51)
+
+
+def movement(column: np.ndarray, separation: int, most_draws: int) -> np.ndarray:
+    """Return how far a record moves each whitened release, if it is in every ``separation``-th one from the first on.
+
+    Args:
+        column: Of all releases of the session.
+        separation: Queries from one draw of the record to the next.
+        most_draws: Largest number of its draws.
+    """
+    cycles = -(-len(column) // separation)
+    turns = np.zeros((cycles, separation))
+    turns.ravel()[: len(column)] = column
+    turns = turns.cumsum(axis=0)
+    turns[most_draws:] -= turns[: max(0, cycles - most_draws)].copy()
+    return turns.ravel()[: len(column)]
+
+
+def sensitivity(column: np.ndarray, separation: int, most_draws: int) -> float:
+    """Return the L2 norm by which a record moves the whitened releases, per unit of its largest contribution.
+
+    It holds for every set of at most ``most_draws`` queries of which any two are at least ``separation`` apart.
+
+    Raises:
+        UnsupportedEventError: The column rises or has a negative entry: other sets of queries may then be worse.
+    """
+    if (np.diff(column, append=0.0) > 0).any():
+        raise UnsupportedEventError(
+            "no sensitivity is proved for noise whose column rises or is negative: draws further apart than the "
+            "separation could move more."
+        )
+    return float(np.linalg.norm(movement(column, separation, most_draws))) * ROUNDED_UP
+
+
+def errors(coefficients: np.ndarray, response: np.ndarray) -> tuple[float, float]:
+    """Return the standard deviation that noise leaves in an iterate, over s: on average (rms), and at the end.
+
+    Args:
+        coefficients: Of the noise.
+        response: What a unit gradient has moved the iterate by, 0, 1, 2, ... steps later; all 1 for plain sums.
+    """
+    squares = np.convolve(coefficients, response)[: len(response)] ** 2
+    return math.sqrt(squares.cumsum().mean()), math.sqrt(squares.sum())
+
+
+def recommended_power(queries: int, separation: int, bands: int = 2) -> float:
+    """Return the power with the least error at equal privacy, on average over losses that are flat to steep.
+
+    The error is that of the last iterate of gradient descent, without amplification, and the curvature times the
+    learning rate is 0, 1/T, 10/T and 100/T (at most 1/2). The power that is best for plain sums is larger, and can be
+    worse than independent noise where the loss is steep.
+
+    Args:
+        queries: Planned queries T.
+        separation: Queries from one draw of a record to the next; ``queries`` in one pass.
+        bands: Of the noise, at least 2. More than 16 gain little.
+
+    Example:
+        >>> recommended_power(1000, separation=1000), recommended_power(500, separation=100, bands=8)
+        (0.9, 0.6)
+    """
+    curvatures = (0.0, 1 / queries, 10 / queries, min(0.5, 100 / queries))
+    responses = [(1 - curvature) ** np.arange(queries) for curvature in curvatures]
+
+    def cost(power: float) -> float:
+        moved = sensitivity(column(bands, power, queries), separation, -(-queries // separation))
+        last = [errors(coefficients(bands, power), response)[1] for response in responses]
+        return len(last) * math.log(moved) + sum(map(math.log, last))
+
+    return min(POWERS, key=cost)
