@@ -22,8 +22,8 @@ from cells import CELLS, Cell, losses
 from torch import nn
 
 import tacita
-from tacita._integer_noise import discrete_gaussians, rounded_normals
-from tacita.estimators import GridSum
+from tacita.hardened import GridSum
+from tacita.hardened.integer_noise import discrete_gaussians, rounded_normals
 from tacita.linear import LinearSource, MultinomialLoss
 from tacita.oracles import GradientOracle
 from tacita.random import Key

@@ -15,13 +15,14 @@ from typing import Any
 import tacita
 from docs import paper_index
 from docs.sphinx_roles import markdown
-from tacita.accounting import GaussianSumEvent, discrete, gaussian_sum_event
+from tacita.accounting import GaussianSumEvent, gaussian_sum_event
 from tacita.accounting.events.sampled import REFUSED, table_of
 from tacita.accounting.relations import RELATIONS
 from tacita.accounting.sampling_laws import EVERY_LAW
 from tacita.convex import MedianOfMeansEvent, ShuffledSumEvent
 from tacita.error_feedback import feedback_table
 from tacita.errors import UnsupportedEventError
+from tacita.hardened import discrete
 
 DOCS = Path(__file__).parent
 SYSTEMS = ("clipped_sgd", "convex", "error_feedback", "federated", "second_order")

@@ -11,6 +11,7 @@ from . import (
     estimators as estimators,
     federated as federated,
     gradients as gradients,
+    hardened as hardened,
     ledger as ledger,
     linear as linear,
     linear_model as linear_model,
@@ -40,12 +41,7 @@ from .errors import (
     UnsupportedEventError,
     UnsupportedModuleError,
 )
-from .estimators import (
-    CappedSum,
-    ClippedSum,
-    GridSum,
-    clipped_gradient_sum,
-)
+from .estimators import ClippedSum, clipped_gradient_sum
 from .gradients import (
     Explanation,
     NetworkSource,
@@ -54,8 +50,9 @@ from .gradients import (
     mean_over_views,
     pad_to,
 )
+from .hardened import CappedSum, DiscreteGaussian, GridSum, RoundedGaussian
 from .ledger import Ledger, Statement, statement
-from .mechanisms import CalibratedGaussian, DiscreteGaussian, GaussianMechanism, RoundedGaussian
+from .mechanisms import CalibratedGaussian, GaussianMechanism
 from .methods import ExponentialAverage, RandomIterate, SuffixAverage
 from .oracles import (
     ClippedGradientOracle,

@@ -6,6 +6,7 @@ import pytest
 
 from tacita import accounting as acc
 from tacita import convex, error_feedback, federated
+from tacita.hardened import DiscreteGaussianEvent
 from tacita.linear import SecondMomentEvent
 
 
@@ -131,7 +132,7 @@ class Events:
             acc.LaplaceEvent(relation=relation, l1_sensitivity=1.0, scale=4.0),
             acc.ZCDPEvent(relation=relation, rho=0.02),
             cls.share(0.5, 1e-6),
-            acc.DiscreteGaussianEvent(relation=relation, inner=cls.poisson(0.02, 3.0)),
+            DiscreteGaussianEvent(relation=relation, inner=cls.poisson(0.02, 3.0)),
             acc.HardenedEvent(relation=relation, inner=cls.full(1.5), noise="rounded", sums="alone"),
             acc.StableCountsEvent(relation=relation, failure_probability=1e-7, **blocks),
             acc.RepeatAndSelectEvent(

@@ -16,6 +16,7 @@ from tacita.accounting import accountant
 from tacita.accounting._pld_accountant import pairs_of
 from tacita.accounting.events import Event
 from tacita.errors import UnsupportedEventError
+from tacita.hardened import DiscreteGaussianEvent
 
 DELTA = 1e-5
 
@@ -329,7 +330,7 @@ def test_the_bound_says_by_which_accountant(events):
         (events.full(1.0), "closed form of the Gaussian"),
         (events.poisson(0.02, 1.0), "PLD (tilted, pessimistic, discretisation "),
         (events.fixed(1.0), "PLD (tilted"),
-        (acc.DiscreteGaussianEvent(relation="add_or_remove_one", inner=events.poisson(0.02, 3.0)), "RDP"),
+        (DiscreteGaussianEvent(relation="add_or_remove_one", inner=events.poisson(0.02, 3.0)), "RDP"),
         (events.full(0.0), "non-private"),
     ):
         assert words in acc.epsilon([acc.Spend(event, 3)], DELTA).accountant

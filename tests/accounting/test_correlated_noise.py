@@ -14,6 +14,7 @@ from tacita.accounting._pld_accountant import DeltaAt, EpsilonAt, _larger
 from tacita.accounting.events import correlated
 from tacita.accounting.noise_strategy import column, movement, sensitivity
 from tacita.errors import UnsupportedEventError
+from tacita.hardened import discrete
 from tacita.testing import check_event
 
 DELTA = 1e-5
@@ -330,6 +331,6 @@ def test_groups_by_index_are_refused_where_records_come_and_go():
 
 def test_discrete_noise_is_refused():
     with pytest.raises(UnsupportedEventError):
-        acc.discrete(event(2, 0.5, 4, 1.0))
+        discrete(event(2, 0.5, 4, 1.0))
     with pytest.raises(UnsupportedEventError):
-        acc.discrete(sums(acc.CyclicLaw(5, own_coin=True), 2.0))
+        discrete(sums(acc.CyclicLaw(5, own_coin=True), 2.0))

@@ -14,6 +14,7 @@ from tacita.accounting._line_pairs import EnvelopePair, MixturePair, ReplacedPai
 from tacita.accounting._mixed_pair import MixedPair
 from tacita.accounting._pld_accountant import directions
 from tacita.errors import BudgetExceededError, UnsupportedEventError
+from tacita.hardened import discrete
 from tacita.linear import SecondMomentEvent
 from tacita.testing import check_event
 
@@ -265,7 +266,7 @@ def test_other_releases_and_noises_are_refused_by_name():
             relation="replace_one", sampling=truncated(0.1, 5, 50), max_contribution=(1.0,), noise_std=(2.0,)
         )
     with pytest.raises(UnsupportedEventError, match="Use RoundedGaussian"):
-        acc.discrete(event(truncated(0.1, 5, 50)))
+        discrete(event(truncated(0.1, 5, 50)))
 
 
 @pytest.mark.parametrize("settings", [(0.0, 5, 50), (1.5, 5, 50), (0.1, 0, 50), (0.1, 5, 0), (0.1, 2.5, 50)])

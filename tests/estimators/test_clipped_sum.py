@@ -7,8 +7,9 @@ import torch
 
 import tacita
 from tacita.clipping import AutomaticClipper, FlatClipper, PerLayerClipper
-from tacita.estimators import CappedSum, ClippedSum, GridSum
+from tacita.estimators import ClippedSum
 from tacita.gradients.given import GivenEngine, GivenSource
+from tacita.hardened import CappedSum, GridSum
 from tacita.sampling import FullBatchSampler
 from tacita.second_order import UnclippedSum
 

@@ -9,9 +9,9 @@ from torch import nn
 
 from tacita.clipping import FlatClipper
 from tacita.gradients import LoopEngine, NetworkSource
-from tacita.gradients.grid import grid_sums
-from tacita.gradients.row_arithmetic import exp_by_row, norms_by_row, tree_sum
 from tacita.gradients.weighted_sums import group_norms
+from tacita.hardened.grid import grid_sums
+from tacita.hardened.row_arithmetic import exp_by_row, norms_by_row, tree_sum
 from tacita.linear import LinearSource, MultinomialLoss, MultipliedLoss, SquaredLoss
 from tacita.linear.losses import RowLoss
 

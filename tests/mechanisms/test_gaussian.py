@@ -7,7 +7,8 @@ import scipy.stats
 import torch
 
 from tacita.accounting import GaussianSumEvent, PoissonLaw, Spend, epsilon
-from tacita.mechanisms import CalibratedGaussian, DiscreteGaussian, GaussianMechanism, Mechanism, RoundedGaussian
+from tacita.hardened import DiscreteGaussian, RoundedGaussian
+from tacita.mechanisms import CalibratedGaussian, GaussianMechanism, Mechanism
 from tacita.second_order.above_threshold import AboveThreshold
 
 N = 10**6  # standard error of the estimated std: 1 / sqrt(2 N) = 0.07 %

@@ -6,7 +6,7 @@ import pytest
 
 from tacita import accounting as acc
 from tacita.errors import LedgerError
-from tacita.mechanisms import RoundedGaussian
+from tacita.hardened import RoundedGaussian
 from tacita.mechanisms.paid_noise import check_gaussian_noise
 
 RELATION = "add_or_remove_one"

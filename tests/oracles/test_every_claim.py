@@ -15,8 +15,8 @@ from dp_accounting.pld import privacy_loss_distribution as library
 from scipy.stats import binom, norm
 
 import tacita
-from tacita._integer_noise import discrete_gaussians, rounded_normals
 from tacita.errors import LedgerError
+from tacita.hardened.integer_noise import discrete_gaussians, rounded_normals
 from tacita.oracles import trainable
 from tacita.oracles.payment import SessionPlan
 

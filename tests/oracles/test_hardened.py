@@ -9,8 +9,8 @@ from torch import nn
 import tacita
 from tacita.accounting import hardening
 from tacita.errors import UnsupportedEventError
-from tacita.estimators import CappedSum, GridSum
 from tacita.gradients import GivenSource
+from tacita.hardened import CappedSum, GridSum
 from tacita.testing.oracle_contract import check_oracle
 from tests.devices import on_each_device
 from tests.oracles.conftest import squared_error, trainable

@@ -5,25 +5,32 @@ import sys
 import numpy as np
 import torch
 
-from tacita import _integer_noise
-from tacita.accounting import DiscreteGaussianEvent
-from tacita.accounting.events import discrete
-from tacita.estimators import CappedSum, GridSum, grid_sums
-from tacita.gradients import grid
 from tacita.gradients.program import capped_sums
+from tacita.hardened import (
+    CappedSum,
+    DiscreteGaussian,
+    DiscreteGaussianEvent,
+    GridSum,
+    RoundedGaussian,
+    discrete_event,
+    grid,
+    grid_sums,
+    integer_noise,
+    mechanisms,
+)
 from tacita.linear import losses
-from tacita.mechanisms import DiscreteGaussian, GaussianMechanism, RoundedGaussian, integer
+from tacita.mechanisms import GaussianMechanism
 from tacita.oracles import network
 from tacita.tables import held_out_score as score
 from tacita.tables import purchases
 from tests.planted.plant import bug, put, swap
 
-NOISE = "tests/test_integer_noise.py::"
-GRID = "tests/gradients/test_grid.py::"
+NOISE = "tests/hardened/test_integer_noise.py::"
+GRID = "tests/hardened/test_grid.py::"
 ALONE = "tests/linear/test_exact.py::"
-SUMS = "tests/estimators/test_grid_sums.py::"
-INTEGER = "tests/mechanisms/test_integer.py::"
-EVENTS = "tests/accounting/events/test_discrete.py::"
+SUMS = "tests/hardened/test_grid_sums.py::"
+INTEGER = "tests/hardened/test_mechanisms.py::"
+EVENTS = "tests/hardened/test_discrete_event.py::"
 ORACLE = "tests/oracles/test_hardened.py::"
 TABLE = "tests/tables/test_hardened.py::"
 
@@ -41,15 +48,15 @@ def float_noise_put_on_the_grid():
 @bug(38, caught_by=[NOISE + "test_the_refined_path_is_taken_and_gives_the_same"])
 def doubt_ignored():
     """An integer that float64 leaves in doubt is taken as it is."""
-    whole = _integer_noise._decided
+    whole = integer_noise._decided
     swap(whole, lambda *args: (whole(*args)[0], np.zeros(len(args[0]), bool)))
 
 
 @bug(38, caught_by=[NOISE + "test_the_bound_holds_against_multiprecision"])
 def bound_of_the_arithmetic_too_small():
     """The error of float64 is taken for less than it is, so that some integers are wrong and nobody doubts them."""
-    put(_integer_noise, "LINEAR", 1.1)
-    put(_integer_noise, "INVERSE", 0.1)
+    put(integer_noise, "LINEAR", 1.1)
+    put(integer_noise, "INVERSE", 0.1)
 
 
 @bug(38, caught_by=[NOISE + "test_the_tail_goes_on_where_64_bits_end"])
@@ -63,25 +70,25 @@ def tail_ends_with_the_first_word():
             value = value << 64 | ones
         return value, 64 * count
 
-    put(_integer_noise, "_digits", digits)
+    put(integer_noise, "_digits", digits)
 
 
 @bug(38, caught_by=[NOISE + "test_discrete_gaussians_have_their_law"])
 def nothing_is_rejected():
     """The discrete Gaussian is the rounded one."""
-    swap(_integer_noise._redrawn, lambda stream, scale, places, integers, units: integers)
+    swap(integer_noise._redrawn, lambda stream, scale, places, integers, units: integers)
 
 
 @bug(34, 38, caught_by=[NOISE + "test_rejected_values_are_drawn_anew_from_words_of_their_own"])
 def coins_from_the_words_of_the_noise():
     """The coins of the rejection are read from the words that made the value."""
-    put(_integer_noise, "UNITS", 0)
+    put(integer_noise, "UNITS", 0)
 
 
 @bug(39, caught_by=[INTEGER + "test_large_sums_wrap_after_the_noise_as_before_it"])
 def large_sums_rounded_to_float():
     """A sum beyond 2^53 steps is rounded when it becomes a float: another record may move it by more than itself."""
-    swap(integer.wrapped, lambda whole: whole)
+    swap(mechanisms.wrapped, lambda whole: whole)
 
 
 @bug(
@@ -184,7 +191,7 @@ def discrete_noise_where_nothing_is_proved():
 @bug(12, 38, caught_by=[EVENTS + "test_the_bound_is_above_the_sampled_truth_in_both_directions"])
 def moments_of_a_smaller_shift():
     """The moments of the sampled discrete Gaussian are those at 0.6 percent more noise."""
-    whole = discrete.log_moment
+    whole = discrete_event.log_moment
     swap(whole, lambda rate, ratio, order: whole(rate, ratio * 0.994, order))
 
 

@@ -14,6 +14,11 @@ DERIVED = "tests/gradients/test_derived_weights.py::"
 DIGEST = "tests/gradients/program/test_digest.py::"
 
 
+class AnyName(dict):
+    def get(self, name):
+        return super().get(name, rows._moved)
+
+
 @bug(caught_by=[CHECK + "test_an_operator_of_somebody_else_is_refused"])
 def an_operator_of_anybody_may_stand_in_a_program():
     """An operator of torch.library, which may remember records, is run by every query."""
@@ -83,13 +88,31 @@ def one_program_for_all_modes():
 @bug(caught_by=[ROWS + "test_records_that_meet_are_refused"])
 def axes_of_records_are_not_looked_at():
     """A program sorts, sums up or shifts along the axis of the records."""
-    put(rows, "_check_dims", lambda node, before, shape: None)
+    put(rows, "_KINDS", {name: rows._moved if kind is rows._along else kind for name, kind in rows._KINDS.items()})
 
 
 @bug(caught_by=[ROWS + "test_records_that_meet_are_refused"])
 def a_reshape_may_group_rows_anew():
     """A record's positions become those of another by a transpose and a view."""
-    put(rows, "_reshaped", lambda node, before, shape, axis, count: rows.Rows(axis, 1, shape[axis] // count))
+    put(rows, "_KINDS", {name: rows._moved if kind is rows._reshaped else kind for name, kind in rows._KINDS.items()})
+
+
+@bug(caught_by=[ROWS + "test_records_that_meet_are_refused"])
+def an_operator_that_nobody_knows_meets_rows():
+    """A program has an operator of which it is not known what it does with the axis of the records."""
+    put(rows, "_KINDS", AnyName(rows._KINDS))
+
+
+@bug(caught_by=[ROWS + "test_records_that_meet_are_refused"])
+def attention_reads_beyond_its_keys():
+    """PyTorch's kernel of attention takes more values than keys, and reads the next record's keys."""
+    put(rows, "_KINDS", rows._KINDS | dict.fromkeys(rows._TABLE[rows._attention].split(), rows._first_axis))
+
+
+@bug(caught_by=[KINDS + "test_it_is_refused_before_a_record_is_read"])
+def backward_operators_are_called_by_users():
+    """A model calls the kernel of a backward pass, which writes where an index of a record says, unchecked."""
+    put(trace, "_called_by_users", lambda: False)
 
 
 @bug(54, caught_by=[DERIVED + "test_rows_are_pulled_back_in_their_order"])

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 
-from tacita import _integer_noise
 from tacita.accounting import (
     CoupledEvent,
     DisjointLaw,
@@ -23,6 +22,7 @@ from tacita.gradients.ghost import uses as ghost
 from tacita.gradients.ghost.linear import LinearRule
 from tacita.gradients.ghost.rounding import add_radius, gamma
 from tacita.gradients.ghost.rule import LayerRule
+from tacita.hardened import integer_noise
 from tacita.oracles import ReleaseGate
 from tacita.tables import best_of, budget, released_counts, units
 from tacita.tables.budget import PurchasePlan
@@ -33,7 +33,7 @@ MARGINS = "tests/gradients/test_ghost_margins.py::"
 SHARED = MARGINS + "test_norms_of_a_shared_parameter_are_upper_bounds_where_its_uses_cancel"
 ACCOUNTANT = "tests/accounting/test_accountant.py::"
 FEEDBACK = "tests/error_feedback/test_guarantees.py::"
-LINE = "tests/oracles/test_gate.py::"
+LINE = "tests/oracles/test_line.py::"
 BUDGET = "tests/tables/test_budget.py::"
 
 
@@ -109,10 +109,10 @@ def equal_passes_merged():
     put(DisjointLaw, "per_query", True)
 
 
-@bug(38, caught_by=["tests/test_integer_noise.py::test_the_last_coins_reject_however_small_the_chance"])
+@bug(38, caught_by=["tests/hardened/test_integer_noise.py::test_the_last_coins_reject_however_small_the_chance"])
 def rare_rejections_left_out():
     """A discrete Gaussian of a large scale is a rounded normal: its law is off by up to one part in 2^17."""
-    whole = _integer_noise._may_be_rejected_early
+    whole = integer_noise._may_be_rejected_early
 
     def never(integers, units, scale):
         return np.zeros(len(integers), bool) if scale > 500 else whole(integers, units, scale)

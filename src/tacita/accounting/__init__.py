@@ -12,7 +12,6 @@ from tacita.accounting.events.counts import (
     stable_failure_probability,
     stable_threshold,
 )
-from tacita.accounting.events.discrete import DiscreteGaussianEvent, discrete
 from tacita.accounting.events.event import Event, NoiseSettings, Spend
 from tacita.accounting.events.gaussian_sums import GaussianSumEvent, NoisySumEvent, gaussian_sum_event
 from tacita.accounting.events.guarantee import Guarantee
@@ -58,7 +57,6 @@ __all__ = [
     "CorrelatedEvent",
     "CoupledEvent",
     "CyclicLaw",
-    "DiscreteGaussianEvent",
     "DisjointLaw",
     "Event",
     "FixedSizeLaw",
@@ -95,7 +93,6 @@ __all__ = [
     "check_relation",
     "curve_accuracy",
     "delta",
-    "discrete",
     "epsilon",
     "gaussian_delta",
     "gaussian_epsilon",

@@ -2,14 +2,11 @@
 
 from tacita.estimators.clipped_sum import ClippedGradientSum, ClippedSum, clipped_gradient_sum
 from tacita.estimators.estimator import Estimator, Values
-from tacita.estimators.grid_sums import CappedSum, GridSum
 
 __all__ = [
-    "CappedSum",
     "ClippedGradientSum",
     "ClippedSum",
     "Estimator",
-    "GridSum",
     "Values",
     "clipped_gradient_sum",
 ]

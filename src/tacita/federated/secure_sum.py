@@ -11,8 +11,9 @@ import math
 
 from tacita import _validate
 from tacita._domains import checked
-from tacita.accounting import FullBatchLaw, NeighboringRelation, Spend, discrete, epsilon, gaussian_sum_event
+from tacita.accounting import FullBatchLaw, NeighboringRelation, Spend, epsilon, gaussian_sum_event
 from tacita.errors import UnsupportedEventError
+from tacita.hardened import discrete
 
 __all__ = ["discrete_sum_gap", "secure_sum_contribution", "secure_sum_epsilon"]
 

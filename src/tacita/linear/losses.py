@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tacita import _validate
-from tacita.gradients.row_arithmetic import exp_by_row, tree_sum
+from tacita.hardened.row_arithmetic import exp_by_row, tree_sum
 
 
 class OutputLoss(ABC):

@@ -20,8 +20,8 @@ from torch.nn import functional as F
 from tacita import _validate
 from tacita._row_numbers import IN_MEMORY, RowNumbers
 from tacita.gradients.engine import Engine, GradientSource, Groups, Rule, Shapes, Sums
-from tacita.gradients.row_arithmetic import tree_sum
 from tacita.gradients.weighted_sums import UNIT, full_precision, weight_arrays
+from tacita.hardened.row_arithmetic import tree_sum
 from tacita.linear.losses import HessianRowLoss, OutputLoss, RowLoss
 from tacita.linear.row_blocks import CHUNK_NUMBERS, LEAST_ROWS, RUN, blocks, owned_row_blocks
 

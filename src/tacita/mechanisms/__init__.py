@@ -1,14 +1,10 @@
 """Mechanisms: noise that turns bounded values into a release."""
 
 from tacita.mechanisms.gaussian import CalibratedGaussian, GaussianMechanism
-from tacita.mechanisms.integer import DiscreteGaussian, RoundedGaussian, form_of
 from tacita.mechanisms.mechanism import Mechanism
 
 __all__ = [
     "CalibratedGaussian",
-    "DiscreteGaussian",
     "GaussianMechanism",
     "Mechanism",
-    "RoundedGaussian",
-    "form_of",
 ]

@@ -109,6 +109,16 @@ class Mechanism(ABC):
             UnsupportedEventError: No guarantee is proved for this noise.
         """
 
+    @classmethod
+    def clipped_sum(cls, clipper: Any, method: str) -> Any:
+        """Return the estimator of clipped sums that this noise needs; ``None`` if :class:`~tacita.ClippedSum` will do.
+
+        Args:
+            clipper: Bounds each sample's gradient.
+            method: What computes the gradients: "program" or "loop".
+        """
+        return None
+
     def check_paid(
         self, event: Event, noise_std: Mapping[str, float], contribution: Mapping[str, float] | None = None
     ) -> None:

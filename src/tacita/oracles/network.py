@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from tacita.clipping.clipper import Clipper
-from tacita.estimators import CappedSum, ClippedSum, Estimator, GridSum
+from tacita.estimators import ClippedSum, Estimator
 from tacita.gradients.functional import LossFn
 from tacita.ledger import Ledger, Session, Share
 from tacita.ledger.session import BLOCK
@@ -101,7 +101,7 @@ class ClippedGradientOracle(GradientOracle):
 
 
 def _clipped(clipper: Clipper, mechanism: Mechanism | CalibratedGaussian, method: str) -> Estimator:
-    """Return the clipped sum that fits the noise: one on a grid if the noise is a whole number of grid steps."""
-    if not (isinstance(mechanism, Mechanism | CalibratedGaussian) and mechanism.on_grid):
-        return ClippedSum(clipper)
-    return GridSum(clipper, together=False) if method == "loop" else CappedSum(clipper)
+    """Return the clipped sum that fits the noise: the mechanism's own if it has one."""
+    form = mechanism.form if isinstance(mechanism, CalibratedGaussian) else mechanism
+    own = form.clipped_sum(clipper, method) if isinstance(mechanism, Mechanism | CalibratedGaussian) else None
+    return ClippedSum(clipper) if own is None else own

@@ -11,9 +11,10 @@ from typing import Any
 from tacita.accounting import Event, HardenedEvent, Part, Spend, calibrate, hardening
 from tacita.clipping import FlatClipper
 from tacita.error_feedback import Feedback
-from tacita.estimators import ClippedSum, Estimator, GridSum
+from tacita.estimators import ClippedSum, Estimator
+from tacita.hardened import GridSum, form_of
 from tacita.ledger import Ledger, Session
-from tacita.mechanisms import GaussianMechanism, Mechanism, form_of
+from tacita.mechanisms import GaussianMechanism, Mechanism
 from tacita.sampling import PoissonSampler, Sampler, UnitPoissonSampler
 from tacita.tables import rules
 from tacita.tables.budget import SCORE_SHARES, PurchasePlan

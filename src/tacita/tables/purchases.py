@@ -11,8 +11,9 @@ import numpy as np
 from torch import Tensor
 
 from tacita.accounting import hardening
+from tacita.hardened import RoundedGaussian
 from tacita.ledger import Session
-from tacita.mechanisms import GaussianMechanism, Mechanism, RoundedGaussian
+from tacita.mechanisms import GaussianMechanism, Mechanism
 from tacita.oracles.gate import answer_once
 from tacita.random import Randomness
 from tacita.tables.lean_survey import COARSE, in_groups

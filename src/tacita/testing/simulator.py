@@ -29,10 +29,10 @@ from tacita.accounting import (
     TruncatedPoissonLaw,
 )
 from tacita.accounting.sampling_laws import AssignedLaw
-from tacita.estimators import CappedSum
 from tacita.estimators.estimator import Estimator, Values
 from tacita.gradients.engine import GradientSource
 from tacita.gradients.given import GivenEngine
+from tacita.hardened import CappedSum
 from tacita.mechanisms.mechanism import Mechanism
 from tacita.random import Key, QueryCoins, Randomness, Stream
 from tacita.sampling import Sampler

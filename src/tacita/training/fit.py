@@ -22,10 +22,11 @@ from tacita.error_feedback import ErrorFeedbackOracle, Feedback, as_feedback
 from tacita.gradients import SeveralViews, mean_over_views
 from tacita.gradients.functional import LossFn
 from tacita.gradients.processes import Processes, processes_of, refuse_sharded
+from tacita.hardened import form_of
 from tacita.ledger import Ledger, Session, Share
 from tacita.ledger.sections import check_about
 from tacita.ledger.session import BLOCK
-from tacita.mechanisms import CalibratedGaussian, form_of
+from tacita.mechanisms import CalibratedGaussian
 from tacita.oracles import ClippedGradientOracle, GradientOracle
 from tacita.oracles.records import as_records
 from tacita.random import Randomness

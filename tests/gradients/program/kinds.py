@@ -350,6 +350,19 @@ def by_strides_of_the_batch(m, x):
     return out(m, x + torch.as_strided(torch._C._functorch.get_unwrapped(x), (1, 6, 4), (24, 4, 1), 24))
 
 
+def attention_with_fewer_keys_than_values(m, x):
+    y = m.layer(x)[:, None]
+    return m.head(torch.nn.functional.scaled_dot_product_attention(y, y[:, :, :3], y)[:, 0])
+
+
+def backward_operator_called(m, x):
+    image = x[:, None]
+    largest, index = torch.nn.functional.max_pool2d(image, 2, return_indices=True)
+    forged = index + image[:, :, :3, :2].long()
+    backward = torch.ops.aten.max_pool2d_with_indices_backward
+    return out(m, x + backward(largest, image, [2, 2], [2, 2], [0, 0], [1, 1], False, forged)[:, 0])
+
+
 def parameter_replaced(m, x):
     m.layer.weight = torch.nn.Parameter(m.layer.weight.detach() * 0.5)
     return out(m, x)
@@ -408,7 +421,7 @@ REFUSED = [
     counted_in_a_file, saved_to_a_file, counted_in_the_environment, as_array, as_list, by_its_address, by_its_identity,
     by_its_hash, nonzero, looked_up_with_max_norm, looked_up_weight_with_max_norm, memory_of_another, by_strides,
     by_strides_of_the_batch, parameter_replaced, module_replaced, hook_on_a_tensor, weights_of_a_class_of_its_own,
-    raises_and_keeps, garbage_looked_through,
+    raises_and_keeps, garbage_looked_through, attention_with_fewer_keys_than_values, backward_operator_called,
 ]  # fmt: skip
 HARMLESS = [
     gradient_attribute, attribute_of_a_tensor, batch_written, mode_of_functions_inside,

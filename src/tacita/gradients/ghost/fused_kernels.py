@@ -100,6 +100,13 @@ def _weight_norm(batch: RecordBatch, v: Tensor, g: Tensor, dim: int = 0) -> Tens
     return v * (g / torch.norm_except_dim(v, 2, dim))
 
 
+def _select_scatter(batch: RecordBatch, input: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
+    """Join what lies before and after: PyTorch's rule writes each value several times, and so counts its gradient."""
+    at, dim = index % input.shape[dim], dim % input.ndim
+    before, _, after = torch.tensor_split(input, (at, at + 1), dim)
+    return torch.cat([before, src.unsqueeze(dim).to(input.dtype), after], dim)
+
+
 def _one_differs(batch: RecordBatch, *tensors: Tensor) -> bool:
     """Return whether one tensor has the batch axis, and none belongs to a transform of the user's own."""
     return all(batch.understands(t) for t in tensors) and any(batch.differs(t) for t in tensors)
@@ -139,6 +146,8 @@ REPLACEMENTS: dict[Any, Callable[..., Any]] = {
     F.scaled_dot_product_attention: _attention,
     F.instance_norm: _instance_norm,
     torch.cdist: _distances,
+    torch.select_scatter: _select_scatter,
+    torch.Tensor.select_scatter: _select_scatter,
     F.multi_head_attention_forward: _composed(F.multi_head_attention_forward),
     torch._weight_norm: _weight_norm,  # pyright: ignore[reportPrivateImportUsage]
     torch.Tensor.requires_grad_: _requires_grad,

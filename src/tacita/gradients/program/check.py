@@ -85,7 +85,7 @@ def check(nodes: list[Node], follows_rows: set[Node], batch: set[Node]) -> None:
         WritesBatchError: It writes such an input.
         UnsupportedModuleError: There is one; the message names the user's line.
     """
-    given = {_memory(node.meta["val"]): node for node in nodes if node.op == "placeholder"}
+    given = {memory(node.meta["val"]): node for node in nodes if node.op == "placeholder"}
     owner: dict[Node, Node] = {}  # of a view: the tensor that it may share memory with
     for node in nodes:
         if node.op != "call_function":
@@ -96,7 +96,7 @@ def check(nodes: list[Node], follows_rows: set[Node], batch: set[Node]) -> None:
         _check_operator(node)
         _check_draw(node, follows_rows)
         for one in written_by(node):
-            written_to = given.get(_memory(one.meta.get("val")), owner.get(one, one))
+            written_to = given.get(memory(one.meta.get("val")), owner.get(one, one))
             if written_to.op in ("placeholder", "get_attr"):
                 raise (WritesBatchError if written_to in batch else UnsupportedModuleError)(
                     f"{users_line(node)}writes in place a tensor that it was given (the batch, a parameter, a buffer) "
@@ -167,6 +167,6 @@ def _shares(node: Node) -> Node | None:
     return shared[0] if shared and isinstance(shared[0], Node) else None
 
 
-def _memory(value: Any) -> int:
+def memory(value: Any) -> int:
     """Return what two tensors without values have in common if they share memory; some operators do not say so."""
     return value.untyped_storage()._cdata if isinstance(value, Tensor) else 0

@@ -2,19 +2,15 @@
 
 PyTorch's batching rules promise that row i of each tensor is a function of record i. Here the operators are looked at
 without trusting these rules. A tensor that a record enters has one axis that follows the number of rows, of size
-``outer * rows * inner``: the number of the row is ``(position // inner) % rows``. Every operator must keep that:
+``rows * inner``, and position p of it belongs to row ``p // inner``. An operator may meet such a tensor only if it is
+in the table below (or by element, as PyTorch tags it), which names what it does to that axis; whatever is not in the
+table is refused. What all have in common is checked first: the result has one such axis, of a size in proportion to the
+rows. (A sum over records has none, a product of records with records has two, a padding is no multiple.)
 
-* its result has one such axis, of a size in proportion to the rows (a sum or a maximum over records has none, a product
-  of records with records has two, a padding is no multiple);
-* an operator with ``dim`` arguments (sort, cumulative sum, softmax, gather, concatenation) does not name that axis;
-* a reshape keeps the row's place in the order of the elements;
-* tensors that meet element by element have their rows at the same place;
-* an index of that axis is the row's own number (``arange(rows)``).
-
-Everything here is private. Proof: docs/derivations/program.md, section 4.
+Everything here is private. Proof, by kinds of operators: docs/derivations/program.md, section 4.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
@@ -24,20 +20,9 @@ from torch._ops import OpOverload
 from torch.fx import Node
 
 from tacita.errors import UnsupportedModuleError
-from tacita.gradients.program.check import users_line
+from tacita.gradients.program.check import memory, users_line, written_by
 
-_aten = torch.ops.aten
-_RESHAPES = {_aten.view.default, _aten._unsafe_view.default, _aten.reshape.default}
-_LOSSES = {_aten.nll_loss_forward.default, _aten.nll_loss2d_forward.default}
 _JOINED = "joined over records"
-_MOVES = {"unsqueeze", "squeeze", "transpose", "permute", "movedim", "t", "swapaxes"}  # put axes elsewhere
-_OF_NUMBERS = {*_MOVES, "view", "_unsafe_view", "reshape", "expand", "clone", "add", "mul", "_to_copy"}
-_INDEXED = {"index", "index_put", "index_put_", "_unsafe_index", "_unsafe_index_put", "_index_put_impl_"}
-_FLAT = {"masked_scatter", "masked_select", "take", "put", "renorm", "channel_shuffle", "native_channel_shuffle"}
-_FLAT |= {"embedding_bag", "embedding_bag_forward_only"}  # of rows that are looked up by others
-_OF_MATRICES = ("linalg", "geqrf", "qr", "cholesky", "tril", "triu", "scaled_dot_product", "diag")
-_NAMES = ("dim", "dims", "dim0", "dim1", "dim2", "dimension")
-_OF_SPACE = ("convolution", "pool", "upsample", "pad", "im2col", "col2im", "grid_sampler")  # axes of space come last
 
 
 class Rows(NamedTuple):
@@ -45,13 +30,44 @@ class Rows(NamedTuple):
 
     Attributes:
         axis: The axis, from 0.
-        outer: How many times all rows stand one after another in it.
         inner: How many positions each row has in it, side by side.
+        numbers: The tensor holds each row's own number, and may only be an index.
     """
 
     axis: int
-    outer: int
     inner: int
+    numbers: bool = False
+
+
+class _Call(NamedTuple):
+    """An operator's call that rows meet.
+
+    Attributes:
+        name: The operator's, without the underscore of one that writes in place.
+        alike: The call in each trace.
+        args: Its arguments in the first trace, by name, defaults included.
+        rows: The number of rows of each trace.
+        before: Where the rows of its arguments are.
+        shape: Of the result.
+        place: Where the rows of the result are, as its sizes tell.
+    """
+
+    name: str
+    alike: Sequence[Node]
+    args: dict[str, Any]
+    rows: Sequence[int]
+    before: dict[Node, Rows]
+    shape: torch.Size
+    place: Rows
+
+    def at(self, key: str) -> Rows | None:
+        """Return where the rows of an argument are; ``None`` if it has none."""
+        given = self.args.get(key)
+        return self.before.get(given) if isinstance(given, Node) else None
+
+    def from_the_end(self) -> set[tuple[int, int]]:
+        """Return the places of the arguments' rows, their axes counted from the end."""
+        return {(one.meta["val"].ndim - place.axis, place.inner) for one, place in self.before.items()}
 
 
 def check_rows(traces: Sequence[Sequence[Node]], rows: Sequence[int], batch: set[Node], copies: set[Node]) -> None:
@@ -67,187 +83,223 @@ def check_rows(traces: Sequence[Sequence[Node]], rows: Sequence[int], batch: set
         UnsupportedModuleError: It has such a tensor; the message names the user's line.
     """
     found: dict[Node, Any] = {}
+    common: set[int] = set()  # memory that is the same for all records
     for alike in zip(*traces, strict=True):
         node, values = alike[0], [one.meta.get("val") for one in alike]
-        given = [found[one] for one in node.all_input_nodes if found.get(one) is not None]
         if node.op == "output":
             continue
-        if (
-            isinstance(values[0], Tensor)
-            and sum(a != b for a, b in zip(values[0].shape, values[1].shape, strict=True)) > 1
-        ):
-            raise _refusal(node, "gives a tensor with two axes that follow the rows: it may join records")
-        constant = not (given or node in batch or node in copies)
-        if constant and (not isinstance(values[0], Tensor) or values[0].shape == values[1].shape):
-            continue  # else its size follows the rows, so that its rows are looked at as if they were records'
-        if getattr(node.target, "_opname", "") == "arange" and not _numbers_rows(node):
-            raise _refusal(node, "numbers the records, for more than an index")
-        if _JOINED in given:
-            raise _refusal(node, "reads what was joined over records")
-        if isinstance(values[0], (list, tuple)):
-            found[node] = [_part_of(node, parts, rows, found) for parts in zip(*values, strict=True)]
+        first = values[0]
+        given = {one: found[one] for one in node.all_input_nodes if found.get(one) is not None}
+        follows = isinstance(first, Tensor) and any(one.shape != first.shape for one in values)
+        if not (given or follows):
+            common.add(memory(first))
         elif str(node.target) == "<built-in function getitem>":
-            found[node] = found[node.args[0]][node.args[1]]
+            found[node] = given[node.args[0]][node.args[1]]  # type: ignore[index]
+        elif node.op == "placeholder" or node in copies:
+            found[node] = _place(node, values, rows)
+        elif _JOINED in given.values():
+            raise _refusal(node, "reads what was joined over records")
         else:
-            found[node] = _rows_of(node, values, rows, found)
+            found[node] = _result(alike, values, rows, given)
+            if any(memory(one.meta["val"]) in common for one in written_by(node)):
+                raise _refusal(node, "writes records into what is the same for all")
 
 
-def _part_of(node: Node, values: Sequence[Any], rows: Sequence[int], found: dict[Node, Any]) -> Any:
-    """Return where the rows are in one of several results; one that joins records must not be read."""
-    if isinstance(values[0], Tensor) and values[0].shape == values[1].shape:
-        if not values[0].numel():
-            return None  # nothing is in it
-        if node.target in _LOSSES and node.args[3] == 0:
-            return None  # without a reduction, the sum of the weights is not computed
-        if "norm" in str(node.target):
-            raise _refusal(node, "takes statistics over records")
-        return _JOINED
-    return _rows_of(node, values, rows, found)
-
-
-def _rows_of(node: Node, values: Sequence[Any], rows: Sequence[int], found: dict[Node, Any]) -> Rows | None:
-    """Return where the rows of a result are."""
-    if not isinstance(values[0], Tensor) or values[0].numel() == 0:
-        return None
-    following = [k for k in range(values[0].ndim) if values[0].shape[k] != values[1].shape[k]]
-    if len(following) != 1 or any(one.shape[following[0]] % n for one, n in zip(values, rows, strict=True)):
+def _place(node: Node, values: Sequence[Tensor], rows: Sequence[int]) -> Rows:
+    """Return where the rows of a tensor are, as its sizes tell."""
+    sizes = [*zip(*(one.shape for one in values), strict=True)]
+    following = [axis for axis, of_one in enumerate(sizes) if len({*of_one}) > 1]
+    if len(following) > 1:
+        raise _refusal(node, "gives a tensor with two axes that follow the rows: it may join records")
+    inner = sizes[following[0]][0] // rows[0] if following else 0
+    if not inner or [*sizes[following[0]]] != [inner * n for n in rows]:
         raise _refusal(node, "gives a tensor whose size is in no proportion to the rows: it may join records")
-    (axis,), shape = following, values[0].shape
-    times = shape[axis] // rows[0]
-    if node.op == "placeholder":
-        return Rows(axis, 1, times)
-    before = {one: found[one] for one in node.all_input_nodes if isinstance(found.get(one), Rows)}
-    if not before:
-        return Rows(axis, 1, times)
-    _check_dims(node, before, shape)
-    if node.target in _RESHAPES:
-        return _reshaped(node, before, shape, axis, rows[0])
-    _check_meeting(node, before, len(shape))
-    places = [*before.values()]
-    if all(one.outer == 1 for one in places):
-        return Rows(axis, 1, times)
-    apart = next(one for one in places if one.outer > 1)
-    if times != apart.outer * apart.inner or any((one.outer, one.inner) != apart[1:] for one in places):
-        raise _refusal(node, "meets rows in different orders")
-    return Rows(axis, apart.outer, apart.inner)
+    return Rows(following[0], inner)
 
 
-def _reshaped(node: Node, before: dict[Node, Rows], shape: torch.Size, axis: int, rows: int) -> Rows:
-    """Return where the rows are after a reshape, which keeps the order of the elements."""
-    ((given, place),) = before.items()
-    step = place.inner * prod(given.meta["val"].shape[place.axis + 1 :])  # elements from one row to the next
-    inner, rest = divmod(step, prod(shape[axis + 1 :]))
-    outer, more = divmod(shape[axis], rows * max(1, inner))
-    if rest or more or not inner:
-        raise _refusal(node, "groups the rows anew")
-    return Rows(axis, outer, inner)
-
-
-def _check_dims(node: Node, before: dict[Node, Rows], shape: torch.Size) -> None:
-    """Refuse an operator that works along the axis of the rows."""
+def _result(alike: Sequence[Node], values: Sequence[Any], rows: Sequence[int], given: dict[Node, Any]) -> Any:
+    """Return where the rows of a call's result are, or of each of its results."""
+    node = alike[0]
     target = node.target
-    if not isinstance(target, OpOverload):
-        return
-    name = target._opname
-    if name in _INDEXED:
-        _check_index(node, before)
-        return
-    if name in _MOVES:
-        return
-    if name.startswith("as_strided"):
-        raise _refusal(node, "reads memory by strides")
-    if name.strip("_") in _FLAT or (name == "roll" and len(node.args) < 3 and not node.kwargs.get("dims")):
-        raise _refusal(node, "takes elements in the order of memory, or across axes")
-    matrices = any(word in name for word in _OF_MATRICES)
-    if matrices and any(place.axis >= given.meta["val"].ndim - 2 for given, place in before.items()):
-        raise _refusal(node, "takes the axis of the records for one of a matrix")
-    arguments = {a.name: a.default_value for a in target._schema.arguments if a.has_default_value()}
-    arguments |= {a.name: one for a, one in zip(target._schema.arguments, node.args, strict=False)} | node.kwargs
-    dims = [one for key in _NAMES for one in _ints(arguments.get(key))]
-    for given, place in before.items():
-        ndim = max(
-            1, given.meta["val"].ndim + (name == "stack") + ("backward" in name and len(shape) > given.meta["val"].ndim)
-        )
-        axis = place.axis
-        unchanged = name == "slice" and given.meta["val"].shape == shape
-        _check_space(node, name, given, axis)
-        if name == "stack" or (name in ("select_backward", "unbind")):
-            continue
-        if not unchanged and any(one % ndim == axis for one in dims):
-            raise _refusal(node, "works along the axis of the records")
+    name = target._opname.rstrip("_") if isinstance(target, OpOverload) else ""
+    kind = _KINDS.get(name)
+    if kind is None and isinstance(target, OpOverload) and torch.Tag.pointwise in target.tags:
+        kind = _by_element
+    if kind is None or not (given or kind is _made or name in _REPEATING):
+        raise _refusal(node, "is not among those of which it is known what they do with rows")
+    args = _arguments(node)
+    several = isinstance(values[0], (list, tuple))
+    places: list[Any] = []
+    for parts in zip(*values, strict=True) if several else [values]:
+        place = None
+        if isinstance(parts[0], Tensor):
+            follows = any(one.shape != parts[0].shape for one in parts)
+            if follows or (parts[0].numel() and not several):
+                place = _place(node, parts, rows)
+                before = {one: at for one, at in given.items() if isinstance(at, Rows)}
+                call = _Call(name, alike, args, rows, before, parts[0].shape, place)
+                if wrong := kind(call) if given else None:
+                    raise _refusal(node, wrong)
+                place = place._replace(numbers=_numbers(call, kind))
+            elif parts[0].numel() and parts[0].is_floating_point() and args.get("reduction") != 0:
+                place = _JOINED  # the gradient of a weight, say
+        places.append(place)
+    return places if several else places[0]
 
 
-def _check_space(node: Node, name: str, given: Node, axis: int) -> None:
-    """Refuse rows that lie along an axis of space, over which windows move; and rows that are repeated or looked up."""
-    ndim = given.meta["val"].ndim
-    if any(word in name for word in _OF_SPACE):
-        if name == "constant_pad_nd":
-            padded: Any = node.args[1]
-            spoilt = axis >= ndim - len(padded) // 2 and any(padded[2 * (ndim - 1 - axis) :][:2])
-        else:
-            spoilt = axis > 1
-        if spoilt:
-            raise _refusal(node, "moves windows over the axis of the records")
-    if name == "repeat":
-        times: Any = node.args[1]
-        if times[axis - ndim] != 1:
-            raise _refusal(node, "repeats the rows")
-    if name == "embedding" and given is node.args[0] and not _plus_positions(node.args[1]):
-        raise _refusal(node, "looks up rows by an index that is not their own number")
+def _numbers(call: _Call, kind: Callable[[_Call], str | None]) -> bool:
+    """Return whether a result holds each row's own number; refuse another use of these numbers than as an index."""
+    if call.name == "arange":
+        return True
+    if not any(place.numbers for place in call.before.values()) or kind is _indexed:
+        return False
+    if kind in (_moved, _reshaped) or call.name in ("expand", "clone", "_to_copy"):
+        return True
+    raise _refusal(call.alike[0], "takes the numbers of rows for more than an index")
 
 
-def _plus_positions(node: Any) -> bool:
-    """Return whether an index is one within a record plus where the record begins."""
-    while isinstance(node, Node) and getattr(node.target, "_opname", "") in _OF_NUMBERS - {"add"}:
-        node = node.args[0]
-    added = isinstance(node, Node) and getattr(node.target, "_opname", "") == "add"
-    return added and any(_is_positions(one) for one in node.all_input_nodes)
+def _made(call: _Call) -> str | None:
+    """A new tensor, which reads at most the shape of another."""
+    if call.name != "arange":
+        return None
+    counts = call.args.get("start", 0) == 0 and call.args.get("step", 1) == 1 and call.place.inner == 1
+    return None if counts else "numbers something else than the rows"
 
 
-def _check_index(node: Node, before: dict[Node, Rows]) -> None:
-    given, indices = node.args[0], node.args[1]
-    if given not in before:
-        return
-    axis = before[given].axis  # type: ignore[index]
-    own = indices[axis] if axis < len(indices) else None  # type: ignore[arg-type,index]
-    if own is not None and not _is_positions(own):
-        raise _refusal(node, "takes rows by an index that is not their own number")
+def _by_element(call: _Call) -> str | None:
+    """Each element of the result is a function of those at its place."""
+    if call.args.get("reduction", 0) != 0:
+        return "joins the losses of records"
+    return "meets rows at different places" if len(call.from_the_end()) > 1 else None
 
 
-def _numbers_rows(node: Node) -> bool:
-    """Return whether nothing but an index is made of a tensor of numbers."""
-    for user in node.users:
-        name = getattr(user.target, "_opname", "")
-        if name in _INDEXED or name.startswith("embedding"):
-            continue
-        if name not in _OF_NUMBERS or not _numbers_rows(user):
-            return False
-    return True
+def _moved(call: _Call) -> str | None:
+    """Axes are put elsewhere, inserted or left out; no element changes its place along one."""
 
 
-def _is_positions(node: Any) -> bool:
-    """Return whether a tensor is ``arange(...)``, maybe in another shape."""
-    while isinstance(node, Node) and node.op == "call_function":
-        name = node.target._opname if isinstance(node.target, OpOverload) else ""
-        if name == "arange":
-            return True
-        if name not in _OF_NUMBERS:
-            return False
-        node = node.args[0]
-    return False
+def _reshaped(call: _Call) -> str | None:
+    """The order of elements stays, so the distance from a row to the next must."""
+    ((given, before),) = call.before.items()
+    step = before.inner * prod(given.meta["val"].shape[before.axis + 1 :])
+    return None if step == call.place.inner * prod(call.shape[call.place.axis + 1 :]) else "groups the rows anew"
 
 
-def _check_meeting(node: Node, before: dict[Node, Rows], ndim: int) -> None:
-    """Refuse tensors that meet element by element with their rows at different places."""
-    if not isinstance(node.target, OpOverload) or torch.Tag.pointwise not in node.target.tags:
-        return
-    if len({(one.meta["val"].ndim - place.axis, place.outer, place.inner) for one, place in before.items()}) > 1:
-        raise _refusal(node, "meets rows at different places")
+def _along(call: _Call) -> str | None:
+    """Positions of some axes meet, and none of these is the axis of the rows."""
+    ndims = {one.meta["val"].ndim + (one is call.args.get("pivots")) for one in call.before}
+    if len(ndims) > 1 or len({*call.before.values()}) > 1:
+        return "meets rows at different places"
+    ((given, before),) = [*call.before.items()][:1]
+    if call.name == "slice" and given.meta["val"].shape == call.shape:
+        return None
+    ndim, axis = (len(call.shape), call.place.axis) if call.name in _ALONG_RESULT else (ndims.pop(), before.axis)
+    dims = _dims(call)
+    return "works along the axis of the records" if dims is None or axis in {one % ndim for one in dims} else None
 
 
-def _ints(given: Any) -> list[int]:
-    parts = given if isinstance(given, (list, tuple)) else [given]
-    return [one for one in parts if isinstance(one, int) and not isinstance(one, bool)]
+def _dims(call: _Call) -> list[int] | None:
+    """Return the axes along which a call works; ``None`` if it is all of them."""
+    args = call.args
+    if call.name in _ALONG_LAST:
+        return [-1 - k for k in range(_ALONG_LAST[call.name])]
+    if "normalized_shape" in args:
+        return [-1 - k for k in range(len(args["normalized_shape"]))]
+    if call.name == "repeat":
+        return [-1 - k for k, times in enumerate(reversed(args["repeats"])) if times != 1]
+    if call.name == "constant_pad_nd":
+        return [-1 - k // 2 for k, padded in enumerate(args["pad"]) if padded]
+    named = [args[key] for key in ("dim", "dims", "dimension", "dim1", "dim2") if args.get(key) is not None]
+    return [k for one in named for k in (one if isinstance(one, (list, tuple)) else [one])] or None
+
+
+def _first_axis(call: _Call) -> str | None:
+    """Each position of the first axis is worked on by itself, with weights that are the same for all."""
+    if call.args.get("reduction", 0) != 0:
+        return "joins the losses of records"
+    apart = all(place.axis == 0 for place in call.before.values()) and len({*call.before.values()}) == 1
+    return None if apart else "takes the axis of the records for another than that of a batch"
+
+
+def _attention(call: _Call) -> str | None:
+    """As by the first axis; PyTorch's kernels do not compare the sizes of queries, keys and values themselves."""
+    query, key, value = (call.args[one].meta["val"].shape for one in ("query", "key", "value"))
+    if key[:-1] != value[:-1] or query[:-2] != key[:-2]:
+        return "meets keys and values of different lengths, and would read other records' values"
+    return _first_axis(call)
+
+
+def _channels(call: _Call) -> str | None:
+    """As by the first axis; or each record has channels (or groups of them) and weights of its own."""
+    data = {call.args[key] for key in _OF_CHANNELS if call.at(key) is not None}
+    args = [_arguments(one) for one in call.alike]
+    if any([one["N"], one["C"]] != [*one["input"].meta["val"].shape[:2]] for one in args if "N" in one):
+        return "is given other sizes than those of its input"
+    if data == {*call.before} and "batch_norm" not in call.name and _first_axis(call) is None:
+        return None
+    groups = [one.get("groups", one.get("group", 0)) for one in args]
+    tensors = [one for one in call.alike[0].all_input_nodes if one.meta["val"].numel()]
+    apart = all(one in call.before and call.before[one].axis == int(one in data) for one in tensors)
+    if "batch_norm" in call.name:
+        apart = apart and len({place.inner for place in call.before.values()}) == 1
+    if apart and not any(of_all % n for of_all, n in zip(groups, call.rows, strict=True)):
+        return None
+    return "takes the axis of the records for another than that of a batch or of channels"
+
+
+def _product(call: _Call) -> str | None:
+    """Rows of the first factor, columns of the second, or matrices by number are records."""
+    bias, first, second = _FACTORS[call.name]
+    ndim = len(call.shape)
+    axes = tuple(None if place is None else place.axis for place in (call.at(first), call.at(second)))
+    if axes not in [(ndim - 2, None), (None, ndim - 1), *([(0, 0)] if ndim == 3 else [])]:
+        return "sums over the axis of the records"
+    added = call.at(bias) if bias else None
+    same = added is None or call.args[bias].meta["val"].ndim - added.axis == ndim - call.place.axis
+    return None if same else "meets rows at different places"
+
+
+def _looked_up(call: _Call) -> str | None:
+    """Rows are indices into a table that is the same for all, or are sorted into it."""
+    own = any(call.at(key) is not None for key in ("weight", "sorted_sequence", "boundaries"))
+    return "looks up rows by an index that is not their own number" if own else None
+
+
+def _indexed(call: _Call) -> str | None:
+    """The axis of the rows is indexed by each row's own number, or not at all."""
+    given, values, indices = call.at("self"), call.at("values"), call.args["indices"]
+    numbers = [place for one in indices if isinstance(one, Node) and (place := call.before.get(one)) is not None]
+    ends = {(one.meta["val"].ndim - call.before[one].axis) for one in indices if one in call.before}
+    if given is None and "put" in call.name:
+        return "writes rows by an index into what is the same for all"
+    if given is not None:
+        own = indices[given.axis] if given.axis < len(indices) else None
+        if own is None and numbers:
+            return "indexes all rows by what differs between records"
+        if own is not None and not (given.inner == 1 and own in call.before and call.before[own].numbers):
+            return "takes rows by an index that is not their own number"
+    if len(ends) > 1 or len({place.inner for place in numbers}) > 1:
+        return "meets rows at different places"
+    if values is not None and call.args["values"].meta["val"].ndim - values.axis != _indexed_axis(call):
+        return "meets rows at different places"
+    return None
+
+
+def _indexed_axis(call: _Call) -> int:
+    """Return the axis of the rows, from the end, in what an index takes out of a tensor."""
+    shapes = []
+    for node in call.alike[:2]:
+        own = [node.args[0], *node.args[1]]  # type: ignore[misc]
+        meta = [one and torch.empty(one.meta["val"].shape, dtype=one.meta["val"].dtype, device="meta") for one in own]
+        shapes.append(torch.ops.aten.index.Tensor(meta[0], meta[1:]).shape)
+    (axis,) = (k for k, (a, b) in enumerate(zip(*shapes, strict=True)) if a != b)
+    return len(shapes[0]) - axis
+
+
+def _arguments(node: Node) -> dict[str, Any]:
+    """Return the arguments of an operator's call by name, defaults included."""
+    arguments = node.target._schema.arguments  # pyright: ignore[reportFunctionMemberAccess,reportAttributeAccessIssue]
+    defaults = {one.name: one.default_value for one in arguments if one.has_default_value()}
+    return defaults | dict(zip([one.name for one in arguments], node.args, strict=False)) | node.kwargs
 
 
 def _refusal(node: Node, what: str) -> UnsupportedModuleError:
@@ -255,3 +307,67 @@ def _refusal(node: Node, what: str) -> UnsupportedModuleError:
     return UnsupportedModuleError(
         f"{users_line(node)}the operator {name} {what}, so that it cannot be confirmed that records are kept apart"
     )
+
+
+_OF_CHANNELS = ("input", "grad_output", "grad_out", "mean", "rstd")  # (batch, channels, ...); others are (channels,)
+_FACTORS = {
+    "mm": ("", "self", "mat2"),
+    "bmm": ("", "self", "mat2"),
+    "addmm": ("self", "mat1", "mat2"),
+    "baddbmm": ("self", "batch1", "batch2"),
+}
+_REPEATING = {"expand", "repeat"}  # give every row the same
+_ALONG_RESULT = {"stack", "select_backward", "slice_backward", "diag_embed", "diagonal_backward", "unfold_backward"}
+_MATRICES = """
+    _cdist_backward _cdist_forward _linalg_det _linalg_eigh _linalg_slogdet _linalg_solve_ex _linalg_svd
+    cholesky_inverse linalg_cholesky_ex linalg_householder_product linalg_inv_ex linalg_lu_factor_ex linalg_lu_solve
+    linalg_matrix_exp linalg_pinv linalg_qr linalg_solve_triangular tril triu"""
+_ALONG_LAST = dict.fromkeys(_MATRICES.split(), 2) | {"pixel_shuffle": 3, "pixel_unshuffle": 3}  # how many axes
+_TABLE: dict[Callable[[_Call], str | None], str] = {
+    _made: """
+        arange empty empty_like empty_strided full full_like new_empty new_empty_strided new_full new_ones new_zeros
+        ones ones_like rand rand_like randint randint_like randn randn_like zeros zeros_like""",
+    _by_element: """
+        _conj _prelu_kernel _prelu_kernel_backward _to_copy alias bernoulli binary_cross_entropy
+        binary_cross_entropy_backward binary_cross_entropy_with_logits cauchy copy detach elu_backward expand
+        exponential fake_quantize_per_channel_affine_cachemask fake_quantize_per_tensor_affine_cachemask fill geometric
+        hardshrink_backward hardsigmoid_backward hardswish hardswish_backward hardtanh_backward huber_loss
+        huber_loss_backward leaky_relu_backward lift_fresh_copy log_normal log_sigmoid_backward log_sigmoid_forward
+        masked_fill mish_backward mse_loss mse_loss_backward native_dropout normal normal_functional poisson random
+        rrelu_with_noise rrelu_with_noise_backward smooth_l1_loss smooth_l1_loss_backward soft_margin_loss
+        soft_margin_loss_backward softplus_backward softshrink_backward uniform zero""",
+    _moved: "permute squeeze t transpose unsqueeze view_as_complex view_as_real",
+    _reshaped: "_unsafe_view reshape view",
+    _along: _MATRICES
+    + """
+        _fft_c2c _fft_c2r _fft_r2c _log_softmax _log_softmax_backward_data _safe_softmax _softmax _softmax_backward_data
+        all amax amin aminmax any argmax argmin cat constant_pad_nd cummax cummin cumprod cumsum diag_embed diagonal
+        diagonal_backward flip gather glu glu_backward index_add index_copy index_fill index_select kthvalue
+        linalg_cross linalg_vector_norm logcumsumexp logsumexp max mean median min mode native_layer_norm
+        native_layer_norm_backward norm pixel_shuffle pixel_unshuffle prod repeat roll rot90 scatter scatter_add
+        scatter_reduce select select_backward slice slice_backward sort split split_with_sizes stack std std_mean sum
+        topk unbind unfold unfold_backward unsafe_split value_selecting_reduction_backward var var_mean""",
+    _first_axis: """
+        _adaptive_avg_pool2d _adaptive_avg_pool2d_backward _adaptive_avg_pool3d _adaptive_avg_pool3d_backward
+        _linalg_check_errors adaptive_max_pool2d adaptive_max_pool2d_backward avg_pool2d avg_pool2d_backward avg_pool3d
+        avg_pool3d_backward col2im grid_sampler_2d grid_sampler_2d_backward im2col max_pool2d_with_indices
+        max_pool2d_with_indices_backward max_pool3d_with_indices max_pool3d_with_indices_backward multinomial
+        nll_loss2d_backward nll_loss2d_forward nll_loss_backward nll_loss_forward reflection_pad1d
+        reflection_pad1d_backward reflection_pad2d reflection_pad2d_backward replication_pad1d
+        replication_pad1d_backward replication_pad2d replication_pad2d_backward upsample_bicubic2d
+        upsample_bicubic2d_backward upsample_bilinear2d upsample_bilinear2d_backward upsample_linear1d
+        upsample_linear1d_backward upsample_nearest1d upsample_nearest1d_backward upsample_nearest2d
+        upsample_nearest2d_backward""",
+    _attention: """
+        _scaled_dot_product_cudnn_attention _scaled_dot_product_cudnn_attention_backward
+        _scaled_dot_product_efficient_attention _scaled_dot_product_efficient_attention_backward
+        _scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_backward
+        _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention_for_cpu_backward""",
+    _channels: """
+        convolution convolution_backward native_batch_norm native_batch_norm_backward native_group_norm
+        native_group_norm_backward""",
+    _product: "addmm baddbmm bmm mm",
+    _looked_up: "bucketize embedding searchsorted",
+    _indexed: "_index_put_impl _unsafe_index _unsafe_index_put index index_put",
+}
+_KINDS = {name: kind for kind, names in _TABLE.items() for name in names.split()}

@@ -7,6 +7,7 @@ and the tensors of the batch; its outputs are what the rules of layers need. No 
 This file alone uses PyTorch's tracer. Everything here is private. Proof: docs/derivations/program.md.
 """
 
+import itertools
 import logging
 import random
 import sys
@@ -206,6 +207,12 @@ class TraceCheck(TorchDispatchMode):
                 f"{_users_line()}: runs within a TorchDispatchMode of the model's own, which gets the tensors of all "
                 "records: leave it out"
             )
+        trusting = "_backward" in func.name() or "lu_solve" in func.name()
+        if trusting and torch.Tag.pointwise not in func.tags and _called_by_users():
+            raise UnsupportedModuleError(
+                f"{_users_line()}: calls {func.name()}, which trusts the sizes and indices that it is given: for a "
+                "gradient call the function whose gradient it is, for linear equations torch.linalg.solve"
+            )
         drawing = torch.Tag.nondeterministic_seeded in func.tags
         given = (*args, *(kwargs or {}).values())
         if drawing and any(isinstance(one, torch.Generator) and not is_global(one) for one in given):
@@ -227,13 +234,22 @@ def _users_line() -> str:
 
 def _users_frames() -> Iterator[FrameType]:
     """Yield the frames of code that is neither PyTorch's nor tacita's, up to what is traced, innermost first."""
+    return (frame for frame in _frames() if not frame.f_code.co_filename.startswith((_TORCH, _HERE, "<")))
+
+
+def _called_by_users() -> bool:
+    """Return whether the user's code calls the operator that runs now, and not autograd in a backward pass."""
+    frames = itertools.takewhile(lambda one: one.f_code.co_name != "_engine_run_backward", _frames())
+    return any(not frame.f_code.co_filename.startswith((_TORCH, _HERE, "<")) for frame in frames)
+
+
+def _frames() -> Iterator[FrameType]:
+    """Yield the frames of all code that runs, up to what is traced, innermost first."""
     frame = sys._getframe(1)
-    while frame is not None:
-        path = frame.f_code.co_filename
-        if path.startswith(_PROGRAM) and frame.f_code.co_name == "run":  # what is traced
-            return
-        if not path.startswith((_TORCH, _HERE, "<")):
-            yield frame
+    while frame is not None and not (
+        frame.f_code.co_filename.startswith(_PROGRAM) and frame.f_code.co_name == "run"  # what is traced
+    ):
+        yield frame
         frame = frame.f_back
 
 

@@ -20,7 +20,7 @@ from tacita.errors import UnsupportedModuleError
 from tacita.gradients.program.check import users_line
 from tacita.gradients.program.trace import TracedPass
 
-_SIZES = {"size", "input_sizes", "repeats"}  # lists that may follow the rows, and beside them only:
+_SIZES = {"size", "input_size", "input_sizes", "repeats"}  # lists that may follow the rows, and beside them only:
 _OF_GROUPS = {
     "N",
     "C",

@@ -1,6 +1,6 @@
 r"""Weighted sums on a grid: each record's contribution is truncated to integers, and integers are summed exactly.
 
-Place: engines -> [gradients.grid] -> estimators. Private. Proof: docs/derivations/hardened-noise.md.
+Place: engines -> [hardened.grid] -> hardened.grid_sums. Private. Proof: docs/derivations/hardened-noise.md.
 
 A coordinate of record i becomes the integer :math:`k = \operatorname{trunc}(\mathrm{fl}(w_i g_i / \text{step}))`.
 Truncation toward zero makes no norm larger, and the weight leaves room for the one rounding of the product. Therefore
@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from tacita.gradients.engine import Engine, Groups, Rule, Sums
-from tacita.gradients.row_arithmetic import norms_by_row
 from tacita.gradients.weighted_sums import BLOCK, weight_arrays, with_room
+from tacita.hardened.row_arithmetic import norms_by_row
 
 MOST_STEPS = 2.0**32  # the largest norm of a record's contribution, in steps
 MOST_ROWS = 2**20  # of one float64 sum: this many times the largest entry stay below 2^53

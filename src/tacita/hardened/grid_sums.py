@@ -1,6 +1,6 @@
 r"""Clipped sums in whole steps of a public grid, for mechanisms whose noise is a whole number too.
 
-Place: gradients, clipping -> [estimators.grid_sums] -> mechanisms. Proof: docs/derivations/hardened-noise.md.
+Place: gradients, clipping -> [hardened.grid_sums] -> mechanisms. Proof: docs/derivations/hardened-noise.md.
 
 The step of a block of d coordinates with contributions of norm C or less is the power of two in
 :math:`(C / 2^{13}\sqrt d,\; C / 2^{12}\sqrt d\,]`: truncation takes at most :math:`\text{step}\,\sqrt d \le C / 4096`
@@ -16,15 +16,15 @@ import torch
 from torch import Tensor
 
 from tacita import _validate
-from tacita._integer_noise import wrapped
 from tacita.accounting import Event, HardenedEvent, NeighboringRelation, gaussian_sum_event, moved
 from tacita.clipping.clipper import Clipper
 from tacita.estimators.clipped_sum import ClippedSum
 from tacita.estimators.estimator import Estimator, Values
 from tacita.gradients.engine import Engine, Groups, Shapes
-from tacita.gradients.grid import MOST_STEPS, grid_sums
 from tacita.gradients.program import ProgramEngine
 from tacita.gradients.program.capped_sums import capped_sums, summation_error
+from tacita.hardened.grid import MOST_STEPS, grid_sums
+from tacita.hardened.integer_noise import wrapped
 from tacita.sampling import Sampler
 
 RESOLUTION = 2.0**12  # truncation takes at most 1 / RESOLUTION of max_contribution off a record

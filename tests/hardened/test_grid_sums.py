@@ -9,10 +9,11 @@ from torch import nn
 
 from tacita.accounting import GaussianSumEvent, HardenedEvent, PoissonLaw
 from tacita.clipping import FlatClipper, PerLayerClipper
-from tacita.estimators import CappedSum, ClippedSum, GridSum
-from tacita.estimators.grid_sums import grid_step
+from tacita.estimators import ClippedSum
 from tacita.gradients import GivenEngine, NetworkSource
 from tacita.gradients.program.capped_sums import MOST_POSITIONS, MOST_USES, capped_sums, summation_error
+from tacita.hardened import CappedSum, GridSum
+from tacita.hardened.grid_sums import grid_step
 from tacita.sampling import PoissonSampler
 
 CLIPPER = FlatClipper(max_grad_norm=0.7)

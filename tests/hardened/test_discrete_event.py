@@ -7,7 +7,6 @@ import pytest
 from scipy.special import logsumexp
 
 from tacita.accounting import (
-    DiscreteGaussianEvent,
     DisjointLaw,
     Event,
     FixedSizeLaw,
@@ -20,12 +19,12 @@ from tacita.accounting import (
     ShuffledEpochsLaw,
     Spend,
     StableCountsEvent,
-    discrete,
     epsilon,
     hardening,
 )
-from tacita.accounting.events.discrete import log_moment
 from tacita.errors import UnsupportedEventError
+from tacita.hardened import DiscreteGaussianEvent, discrete
+from tacita.hardened.discrete_event import log_moment
 from tests.accounting.library_pld import library_pld
 
 ORDERS = (1.01, 1.5, 2.0, 2.7, 3.0, 5.0, 8.5, 16.0, 64.0)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tacita.clipping import AutomaticClipper, FlatClipper, PerLayerClipper
 from tacita.gradients import GivenEngine, GivenSource, NetworkSource
-from tacita.gradients.grid import grid_sums, truncated_sum
+from tacita.hardened.grid import grid_sums, truncated_sum
 
 GROUPS = {"all": ("theta",)}
 SUBNORMAL = 2.0**-1060

@@ -8,10 +8,10 @@ import pytest
 import scipy.stats
 import torch
 
-from tacita import _integer_noise
 from tacita._box_muller import BLOCK, CHUNK64, PAIR
-from tacita._integer_noise import REGION, discrete_gaussians, rounded_normals
 from tacita._stream import _LANE, _PIECE
+from tacita.hardened import integer_noise
+from tacita.hardened.integer_noise import REGION, discrete_gaussians, rounded_normals
 from tacita.random import Key, Stream
 
 FALSE_ALARM = 1e-6
@@ -122,9 +122,9 @@ def test_the_refined_path_is_taken_and_gives_the_same(monkeypatch):
     stream, scale = seeded(8), 2.0**20
     expected = rounded_normals(stream, BLOCK, scale)
     calls = []
-    refined = _integer_noise._refined
-    monkeypatch.setattr(_integer_noise, "_refined", lambda *args, **named: calls.append(1) or refined(*args, **named))
-    monkeypatch.setattr(_integer_noise, "LINEAR", 1e30)  # everything is in doubt
+    refined = integer_noise._refined
+    monkeypatch.setattr(integer_noise, "_refined", lambda *args, **named: calls.append(1) or refined(*args, **named))
+    monkeypatch.setattr(integer_noise, "LINEAR", 1e30)  # everything is in doubt
     assert (rounded_normals(stream, BLOCK, scale) == expected).all()
     assert len(calls) == BLOCK
 
@@ -132,10 +132,10 @@ def test_the_refined_path_is_taken_and_gives_the_same(monkeypatch):
 def test_doubt_occurs_at_the_rate_of_the_bound():
     """At scale 2^36 the bound leaves some values in doubt: a few in ten thousand."""
     words = seeded(9).words(2 * N).view(np.int64)
-    found = _integer_noise._nearest(words[:N], words[N:], 2.0**36)
+    found = integer_noise._nearest(words[:N], words[N:], 2.0**36)
     for _, doubtful in found:
         assert 50 < doubtful.sum() < 5000
-    assert _integer_noise._nearest(words[:N], words[N:], 2.0**10)[0][1].sum() <= 2
+    assert integer_noise._nearest(words[:N], words[N:], 2.0**10)[0][1].sum() <= 2
 
 
 def test_the_bound_holds_against_multiprecision():
@@ -147,7 +147,7 @@ def test_the_bound_holds_against_multiprecision():
     radius = np.sqrt(-2 * np.log(u * 2.0**-63))
     value = torch.cos(torch.from_numpy(t_words * (math.pi * 2.0**-63))).numpy() * radius
     with np.errstate(divide="ignore"):
-        stated = _integer_noise.LINEAR - 1, _integer_noise.INVERSE  # 1: the product with the scale
+        stated = integer_noise.LINEAR - 1, integer_noise.INVERSE  # 1: the product with the scale
         bound = 2.0**-53 * (stated[0] * radius + stated[1] * (1 + 2.0**-10 / (u * 2.0**-63)) / radius)
     worst = 0.0
     with mpmath.workprec(300):
@@ -163,7 +163,7 @@ def test_hostile_words_are_in_doubt_and_never_wrong():
     """u = 0, the smallest u, u = 1, and angles at the axes."""
     u = np.array([0, 1, 2, -1, -2, 2**63 - 1, -(2**63)], np.int64)
     t = np.array([0, 0, 2**62, -(2**62), -(2**63), 1, 2**63 - 1], np.int64)
-    for integers, doubtful in _integer_noise._nearest(u, t, 2.0**20):
+    for integers, doubtful in integer_noise._nearest(u, t, 2.0**20):
         assert doubtful[[0, 1, 3]].all()  # m = 0, and u that rounds to 1
         assert (np.abs(integers) < 10 * 2**20).all()
 
@@ -184,10 +184,10 @@ class Digits(Stream):
 def test_the_tail_goes_on_where_64_bits_end():
     """u below 2^-63: further digits are read, and the value lies beyond the 9.35 sigma that 64 bits reach."""
     stream = Digits({0: 0, _LANE: 0, 2 * _LANE: 1 << 63, 5000: 0})
-    assert _integer_noise._refined(stream, 0, 5000, 1000.0, sine=False) == 13321  # sqrt(2 * 128 ln 2) = 13.3208
-    assert _integer_noise._refined(Digits({0: 1, _LANE: 1 << 63}), 0, 5000, 1000.0, sine=False) == 9419
+    assert integer_noise._refined(stream, 0, 5000, 1000.0, sine=False) == 13321  # sqrt(2 * 128 ln 2) = 13.3208
+    assert integer_noise._refined(Digits({0: 1, _LANE: 1 << 63}), 0, 5000, 1000.0, sine=False) == 9419
     nearly_one = Digits({j * _LANE: 2**64 - 1 for j in range(3)})
-    assert _integer_noise._refined(nearly_one, 0, 5000, 1.0, sine=False) == 0
+    assert integer_noise._refined(nearly_one, 0, 5000, 1.0, sine=False) == 0
 
 
 def test_a_tie_that_64_bits_leave_open_reads_more_digits(monkeypatch):
@@ -198,7 +198,7 @@ def test_a_tie_that_64_bits_leave_open_reads_more_digits(monkeypatch):
     )
     for following, expected in ((0, 0), (2**63, 1)):  # r = 1.177: between 0 and 1.85 after one word
         stream = Digits({0: 2**63, 5000: 0, 5000 + _LANE: following})
-        assert _integer_noise._refined(stream, 0, 5000, 2.0**62, sine=True) == expected
+        assert integer_noise._refined(stream, 0, 5000, 2.0**62, sine=True) == expected
     assert 5000 + _LANE in reads
 
 
@@ -213,32 +213,32 @@ def test_the_chance_of_acceptance_is_enclosed(scale, k):
         cell = mpmath.erf((k + 0.5) / s / mpmath.sqrt(2)) - mpmath.erf((k - 0.5) / s / mpmath.sqrt(2))
         cell0 = 2 * mpmath.erf(0.5 / s / mpmath.sqrt(2))
         exact = mpmath.exp(-(mpmath.mpf(k) ** 2) / (2 * s * s)) * cell0 / cell
-        found = _integer_noise._enclosed_chance(_integer_noise._interval(128), k, scale)
+        found = integer_noise._enclosed_chance(integer_noise._interval(128), k, scale)
         low, high = (mpmath.mpf(end) for end in found._mpi_)
         assert abs(low - exact) < mpmath.mpf(2) ** -90
         assert abs(high - exact) < mpmath.mpf(2) ** -90
-        low, high = _integer_noise._chance(k, scale, 64)
+        low, high = integer_noise._chance(k, scale, 64)
         assert low <= exact <= high
-        assert 1 - exact <= _integer_noise._largest_rejection(np.array([k]), scale)[0] * (1 + 1e-12)
+        assert 1 - exact <= integer_noise._largest_rejection(np.array([k]), scale)[0] * (1 + 1e-12)
 
 
 def test_a_coin_is_compared_digit_by_digit():
     """A coin that agrees with the chance in 80 bits is decided by the next word."""
     scale, k = 2.0, 3
-    iv = _integer_noise._interval(400)
-    chance = _integer_noise._enclosed_chance(iv, k, scale)
-    digits = _integer_noise.to_int((chance * iv.mpf(2) ** 208)._mpi_[0], "f")  # the first 208 bits
+    iv = integer_noise._interval(400)
+    chance = integer_noise._enclosed_chance(iv, k, scale)
+    digits = integer_noise.to_int((chance * iv.mpf(2) ** 208)._mpi_[0], "f")  # the first 208 bits
     begun = [digits >> 192, (digits >> 128) & (2**64 - 1)]
     for change, accepted in ((-1, True), (1, False)):
         following = ((digits >> 64) & (2**64 - 1)) + change
         stream = Digits({5 + _LANE: following})
-        assert _integer_noise._accepted_exactly(stream, scale, k, 5, begun) is accepted
+        assert integer_noise._accepted_exactly(stream, scale, k, 5, begun) is accepted
 
 
 def test_large_scales_with_every_value_in_doubt_are_the_same(monkeypatch):
     stream, scale = seeded(11), 900.0
     expected = discrete_gaussians(stream, 2 * BLOCK, scale)
-    monkeypatch.setattr(_integer_noise, "_may_be_rejected_early", lambda k, units, scale: np.ones(len(k), bool))
+    monkeypatch.setattr(integer_noise, "_may_be_rejected_early", lambda k, units, scale: np.ones(len(k), bool))
     assert (discrete_gaussians(stream, 2 * BLOCK, scale) == expected).all()
 
 
@@ -282,7 +282,7 @@ def test_the_last_coins_reject_however_small_the_chance(scale):
     first, final = rounded_normals(stream, 2 * BLOCK, scale), discrete_gaussians(stream, 2 * BLOCK, scale)
 
     def certain(values):  # what the last coin decides
-        return np.array([float(_integer_noise._chance(int(abs(k)), scale, 128)[1]) < 1 - 2.0**-46 for k in values])
+        return np.array([float(integer_noise._chance(int(abs(k)), scale, 128)[1]) < 1 - 2.0**-46 for k in values])
 
     assert certain(first[:2000]).mean() > 0.5
     kept = certain(first[first == final]).sum() / len(first)
@@ -333,5 +333,5 @@ def test_no_noise_is_zero_and_wrong_settings_raise(draw):
 
 def test_an_integer_beyond_int64_wraps():
     stream = Digits({0: 2**63, 5000: 0})
-    value = _integer_noise._refined(stream, 0, 5000, 2.0**63, sine=False)
+    value = integer_noise._refined(stream, 0, 5000, 2.0**63, sine=False)
     assert -(2**63) <= value < 2**63

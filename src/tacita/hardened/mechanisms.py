@@ -1,6 +1,6 @@
 r"""Integer noise on a grid, sampled exactly, so that floating-point rounding cannot weaken the guarantee.
 
-Place: estimators on a grid -> [mechanisms.integer] -> ┃ released. Proofs: docs/derivations/hardened-noise.md.
+Place: estimators on a grid -> [hardened.mechanisms] -> ┃ released. Proofs: docs/derivations/hardened-noise.md.
 Source: Mironov (2012), https://doi.org/10.1145/2382196.2382264, for the attack; Canonne, Kamath and Steinke (2020),
 https://arxiv.org/abs/2004.00010, for the discrete Gaussian.
 """
@@ -14,9 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tacita._integer_noise import LARGEST_SCALE, discrete_gaussians, rounded_normals, wrapped
-from tacita.accounting import Event, HardenedEvent, discrete
+from tacita.accounting import Event, HardenedEvent
+from tacita.clipping import Clipper
 from tacita.errors import UnsupportedEventError
+from tacita.estimators import Estimator
+from tacita.hardened.discrete_event import discrete
+from tacita.hardened.grid_sums import CappedSum, GridSum
+from tacita.hardened.integer_noise import LARGEST_SCALE, discrete_gaussians, rounded_normals, wrapped
 from tacita.mechanisms.gaussian import GaussianMechanism
 from tacita.mechanisms.mechanism import Blocks, Mechanism, Normals
 from tacita.random import Stream
@@ -29,6 +33,10 @@ class _IntegerNoise(Mechanism):
     steps: Mapping[str, float] | None = None
 
     on_grid: ClassVar[bool] = True
+
+    @classmethod
+    def clipped_sum(cls, clipper: Clipper, method: str) -> Estimator:
+        return GridSum(clipper, together=False) if method == "loop" else CappedSum(clipper)
 
     def on(self, steps: Mapping[str, float] | None, noise_std: Mapping[str, float]) -> Self:
         if steps is None:

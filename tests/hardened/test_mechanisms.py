@@ -7,19 +7,12 @@ import pytest
 import scipy.stats
 import torch
 
-from tacita._integer_noise import discrete_gaussians, rounded_normals
 from tacita._stream import Noise
-from tacita.accounting import (
-    DiscreteGaussianEvent,
-    FullBatchLaw,
-    GaussianSumEvent,
-    HardenedEvent,
-    PoissonLaw,
-    Spend,
-    epsilon,
-)
+from tacita.accounting import FullBatchLaw, GaussianSumEvent, HardenedEvent, PoissonLaw, Spend, epsilon
 from tacita.errors import UnsupportedEventError
-from tacita.mechanisms import CalibratedGaussian, DiscreteGaussian, GaussianMechanism, RoundedGaussian, form_of
+from tacita.hardened import DiscreteGaussian, DiscreteGaussianEvent, RoundedGaussian, form_of
+from tacita.hardened.integer_noise import discrete_gaussians, rounded_normals
+from tacita.mechanisms import CalibratedGaussian, GaussianMechanism
 from tacita.random import Key
 
 FALSE_ALARM = 1e-6
