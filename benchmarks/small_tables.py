@@ -11,6 +11,7 @@ out. The figures go to docs/results.md, between the marks of this page.
 import argparse
 import csv
 import gzip
+import json
 import statistics
 import subprocess
 import tempfile
@@ -22,6 +23,7 @@ import numpy as np
 from results import DATA, markdown_table, section, write_section
 from sklearn import datasets
 from sklearn.linear_model import LinearRegression, LogisticRegression
+from sklearn.metrics import roc_auc_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -32,6 +34,7 @@ from tacita.tables.readers import read_table
 SCRIPT = "benchmarks/small_tables.py"
 EPSILONS, DELTA = (1.0, 3.0), 1e-6
 Data = tuple[np.ndarray, np.ndarray]  # features (rows, columns); targets, text or float
+Figures = dict[str, float]  # by the name of the measure
 
 
 @dataclass(frozen=True)
@@ -115,10 +118,8 @@ def write_csv(path: Path, x: np.ndarray, y: np.ndarray) -> None:
         )
 
 
-def score(predicted: np.ndarray, truth: np.ndarray) -> float:
-    """Accuracy, or R2; a regression that was taken for a classification is read as numbers where it can be."""
-    if truth.dtype.kind != "f":
-        return float((predicted.astype(str) == truth).mean())
+def r2(predicted: np.ndarray, truth: np.ndarray) -> float:
+    """R2; a regression that was taken for a classification is read as numbers where it can be."""
     try:
         numbers = predicted.astype(float)
     except ValueError:
@@ -126,8 +127,19 @@ def score(predicted: np.ndarray, truth: np.ndarray) -> float:
     return float(1 - np.square(numbers - truth).sum() / np.square(truth - truth.mean()).sum())
 
 
-def ours(split: Split, epsilon: float, flags: tuple[tuple[str, str], ...], folder: Path) -> tuple[float, bool]:
-    """The figure of a bare run; whether the interval that it states holds it."""
+def accuracy_and_auc(predicted: np.ndarray, chances: np.ndarray, classes: list[str], truth: np.ndarray) -> Figures:
+    """The accuracy; beside it, where the truth has two classes, the AUC, which is one half where one was learned."""
+    found = {"accuracy": float((predicted.astype(str) == truth).mean())}
+    if len(np.unique(truth)) == 2:
+        known = len(classes) == 2
+        found["AUC"] = float(roc_auc_score(truth == classes[1], chances[:, 1])) if known else 0.5
+    return found
+
+
+def ours(
+    split: Split, epsilon: float, flags: tuple[tuple[str, str], ...], folder: Path
+) -> tuple[Figures, dict[str, bool]]:
+    """The figures of a bare run; of each, whether the interval that it states holds it."""
     write_csv(folder / "train.csv", split.x, split.y)
     write_csv(folder / "unseen.csv", split.unseen_x, split.unseen_y)
     run = train_table(
@@ -141,60 +153,73 @@ def ours(split: Split, epsilon: float, flags: tuple[tuple[str, str], ...], folde
         )
     )
     model = tacita.load(folder / "run")
-    found = score(model.predict_table(read_table(folder / "unseen.csv", model.encoder.reading)), split.unseen_y)
-    interval = run.fields["holdout_score"].get("interval")
-    return found, interval is None or interval[0] <= found <= interval[1]
-
-
-def plain(split: Split) -> float:
-    """scikit-learn, not private."""
-    model = LinearRegression() if split.is_regression else LogisticRegression(max_iter=2000)
-    return float(make_pipeline(StandardScaler(), model).fit(split.x, split.y).score(split.unseen_x, split.unseen_y))
-
-
-def guess(split: Split) -> float:
-    """The most common label; for a regression 0 by definition."""
+    unseen = read_table(folder / "unseen.csv", model.encoder.reading)
     if split.is_regression:
-        return 0.0
+        found = {"R2": r2(model.predict_table(unseen), split.unseen_y)}
+    else:
+        found = accuracy_and_auc(*model.predicted(unseen), list(map(str, model.classes)), split.unseen_y)
+    score = run.fields["holdout_score"]
+    intervals = {name: (score if name != "AUC" else score.get("AUC") or {}).get("interval") for name in found}
+    return found, {name: ends is None or ends[0] <= found[name] <= ends[1] for name, ends in intervals.items()}
+
+
+def plain(split: Split) -> Figures:
+    """scikit-learn, not private."""
+    model = make_pipeline(
+        StandardScaler(), LinearRegression() if split.is_regression else LogisticRegression(max_iter=2000)
+    ).fit(split.x, split.y)
+    if split.is_regression:
+        return {"R2": r2(model.predict(split.unseen_x), split.unseen_y)}
+    chances = model.predict_proba(split.unseen_x)
+    return accuracy_and_auc(model.predict(split.unseen_x), chances, list(model.classes_), split.unseen_y)
+
+
+def guess(split: Split) -> Figures:
+    """The most common label, which orders nothing; for a regression 0 by definition."""
+    if split.is_regression:
+        return {"R2": 0.0}
     labels, counts = np.unique(split.y, return_counts=True)
-    return float((split.unseen_y == labels[counts.argmax()]).mean())
+    return {"accuracy": float((split.unseen_y == labels[counts.argmax()]).mean()), "AUC": 0.5}
 
 
-def peer(python: str, split: Split, epsilon: float, folder: Path) -> float:
+def peer(python: str, split: Split, epsilon: float, folder: Path) -> Figures:
     """diffprivlib, in its own environment."""
     np.savez(folder / "split.npz", **vars(split))
     script = Path(__file__).with_name("diffprivlib_peer.py")
     done = subprocess.run(
         [python, str(script), str(folder / "split.npz"), str(epsilon)], check=True, capture_output=True, text=True
     )
-    return float(done.stdout)
+    return json.loads(done.stdout)
 
 
-def measure(case: Case, data: Data, epsilon: float, runs: int, python: str | None) -> dict[str, str]:
+def measure(case: Case, data: Data, epsilon: float, runs: int, python: str | None) -> list[dict[str, str]]:
     splits = [Split.of(data, run) for run in range(runs)]
-    found, held, peers = [], 0, []
+    found, held, peers = list[Figures](), list[dict[str, bool]](), list[Figures]()
     for split in splits:
         with tempfile.TemporaryDirectory() as name:
-            figure, inside = ours(split, epsilon, case.flags, Path(name))
-            found.append(figure)
-            held += inside
+            figures, inside = ours(split, epsilon, case.flags, Path(name))
+            found.append(figures)
+            held.append(inside)
             if python is not None:
                 peers.append(peer(python, split, epsilon, Path(name)))
-    line = {
-        "table": case.name,
-        "epsilon": f"{epsilon:g}",
-        "rows x columns": f"{len(splits[0].y)} x {data[0].shape[1]}",
-        "measure": "R2" if splits[0].is_regression else "accuracy",
-        "constant guess": _mean([guess(split) for split in splits]),
-        "tacita": _mean(found),
-        "each run": " ".join(f"{value:.3f}" for value in found),
-        "in its stated interval": f"{held} of {runs}",
-        "diffprivlib, pure epsilon, bounds from the data": _mean(peers) if peers else "",
-        "diffprivlib, each run": " ".join(f"{value:.3f}" for value in peers),
-        "not private": _mean([plain(split) for split in splits]),
-    }
-    print(line, flush=True)
-    return line
+    lines = [
+        {
+            "table": case.name,
+            "epsilon": f"{epsilon:g}",
+            "rows x columns": f"{len(splits[0].y)} x {data[0].shape[1]}",
+            "measure": name,
+            "constant guess": _mean([guess(split)[name] for split in splits]),
+            "tacita": _mean([one[name] for one in found]),
+            "each run": " ".join(f"{one[name]:.3f}" for one in found),
+            "in its stated interval": f"{sum(one[name] for one in held)} of {runs}",
+            "diffprivlib, pure epsilon, bounds from the data": _mean([one[name] for one in peers]) if peers else "",
+            "diffprivlib, each run": " ".join(f"{one[name]:.3f}" for one in peers),
+            "not private": _mean([plain(split)[name] for split in splits]),
+        }
+        for name in found[0]
+    ]
+    print(*lines, sep="\n", flush=True)
+    return lines
 
 
 def _mean(values: list[float]) -> str:
@@ -226,9 +251,14 @@ def write(lines: list[dict[str, str]]) -> None:
     names = list(lines[0])
     found = [line for line in section(SCRIPT).splitlines() if line.startswith("| ")]
     rows = [[cell.strip() for cell in line[1:-1].split("|")] for line in found]
-    kept = {(row[0], row[1]): row for row in rows[1:] if len(row) == len(names)}
-    kept |= {(line["table"], line["epsilon"]): list(line.values()) for line in lines}
-    order = [(case.name, f"{epsilon:g}") for case in CASES for epsilon in EPSILONS]
+    kept = {(row[0], row[1], row[3]): row for row in rows[1:] if len(row) == len(names)}
+    kept |= {(line["table"], line["epsilon"], line["measure"]): list(line.values()) for line in lines}
+    order = [
+        (case.name, f"{epsilon:g}", name)
+        for case in CASES
+        for epsilon in EPSILONS
+        for name in ("accuracy", "AUC", "R2")
+    ]
     body = [
         "## Small tables, bare",
         "",
@@ -265,7 +295,7 @@ def main() -> None:
             print(f"{case.name}: no file, left out")
             continue
         for epsilon in EPSILONS:
-            write([measure(case, data, epsilon, arguments.runs, arguments.diffprivlib)])
+            write(measure(case, data, epsilon, arguments.runs, arguments.diffprivlib))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from . import (
     clipped_sgd as clipped_sgd,
     clipping as clipping,
     convex as convex,
+    dry_run as dry_run,
     error_feedback as error_feedback,
     errors as errors,
     estimators as estimators,
@@ -23,6 +24,7 @@ from . import (
     runs as runs,
     sampling as sampling,
     second_order as second_order,
+    splitting as splitting,
     tables as tables,
     testing as testing,
     training as training,
@@ -30,6 +32,7 @@ from . import (
 from .accounting import Part
 from .clipping import AutomaticClipper, FlatClipper, PerLayerClipper
 from .convex import ShuffleMeanOracle1, ShuffleMeanOracle2
+from .dry_run import Explanation, explain
 from .error_feedback import BoundedFeedback, ErrorFeedbackOracle, PrivateFeedback, ReleasedFeedback
 from .errors import (
     BudgetExceededError,
@@ -42,26 +45,12 @@ from .errors import (
     UnsupportedModuleError,
 )
 from .estimators import ClippedSum, clipped_gradient_sum
-from .gradients import (
-    Explanation,
-    NetworkSource,
-    SeveralViews,
-    explain,
-    mean_over_views,
-    pad_to,
-)
+from .gradients import NetworkSource, SeveralViews, mean_over_views, pad_to
 from .hardened import CappedSum, DiscreteGaussian, GridSum, RoundedGaussian
 from .ledger import Ledger, Statement, statement
 from .mechanisms import CalibratedGaussian, GaussianMechanism
 from .methods import ExponentialAverage, RandomIterate, SuffixAverage
-from .oracles import (
-    ClippedGradientOracle,
-    GradientOracle,
-    Records,
-    Release,
-    cap_units,
-    split,
-)
+from .oracles import ClippedGradientOracle, GradientOracle, Records, Release
 from .random import Randomness
 from .runs import seal_run
 from .sampling import (
@@ -82,6 +71,7 @@ from .second_order import (
     is_second_order_stationary,
     public_stationarity,
 )
+from .splitting import cap_units, split
 from .tables import Grid, Moments, MomentsOracle, Selection, Trial, clipped_training, load, select
 from .training import Callback, EarlyStop, Run, fit
 

@@ -175,6 +175,29 @@ def test_disjoint_batches_are_one_epoch_and_no_more():
     assert epsilon(law, 10) == epsilon(epochs_of(10), 10)
     assert epsilon(law, 25) == epsilon(law, 10)
     assert epsilon(law, 4) == epsilon(epochs_of(10), 4)
+    by_index = acc.DisjointLaw(own_coin=False, num_batches=10)
+    assert epsilon(by_index, 10, relation="zero_out_one") == pytest.approx(acc.gaussian_epsilon(1.0, DELTA))
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+@pytest.mark.parametrize("interval", [0.5, 0.05])
+def test_a_grid_keeps_the_masses_of_both_worlds(interval, swapped):
+    """A loss between two points is split so that neither world has more or less than it had."""
+    pair = AllocationPair(10, 1.0, 7)
+    losses, chances, lost = pair._points(_allocation_pair.LEFT_OUT, _allocation_pair.FINE, swapped)
+    law = pair.law(interval, (-60.0, 60.0), swapped=swapped)
+    assert chances.sum() + lost <= (law.masses.sum() + law.infinity) * (1 + 1e-14)
+    assert law.masses @ np.exp(-law.losses) == pytest.approx(chances @ np.exp(-losses), rel=1e-12)
+
+
+def test_rounding_is_added_to_every_chance_in_both_directions():
+    pair, settings = AllocationPair(10, 1.0, 7), (_allocation_pair.FINE, 1e-48)
+    one, seven = (_allocation_pair.ratio_sum(count, 10, 1.0, *settings) for count in (1, 7))
+    assert seven.rounding >= 7 * one.rounding > 0
+    _, chances, _ = pair._points(1e-48, _allocation_pair.FINE, True)
+    assert (chances[::-1] >= seven.masses * (1 + seven.rounding)).all()
+    losses, chances, _ = pair._points(1e-48, _allocation_pair.FINE, False)
+    assert chances.sum() >= float(seven.masses @ np.exp(losses)) * (1 + seven.rounding) * (1 - 1e-12)
 
 
 def test_both_directions_are_composed_each_with_itself():

@@ -13,6 +13,7 @@ from tacita import accounting as acc
 from tacita.accounting._line_pairs import EnvelopePair, MixturePair, ReplacedPair
 from tacita.accounting._mixed_pair import MixedPair
 from tacita.accounting._pld_accountant import directions
+from tacita.accounting.events.mixtures import UNAMPLIFIED_RATIO
 from tacita.errors import BudgetExceededError, UnsupportedEventError
 from tacita.hardened import discrete
 from tacita.linear import SecondMomentEvent
@@ -197,6 +198,20 @@ def test_a_mixed_pair_that_is_always_one_is_that_one():
     assert MixedPair(usual, rare, 0.5).symmetric
 
 
+@pytest.mark.parametrize("swapped", [False, True])
+def test_a_mixed_pair_mixes_masses_and_infinity_and_has_the_larger_rounding(swapped):
+    usual, rare, points = MixturePair((0.0, 1.0), (0.9, 0.1)), EnvelopePair(2.0, 0.1), np.arange(-20, 11) * 0.05
+    masses, infinity, error = MixedPair(usual, rare, 0.25).at(points, swapped=swapped)
+    of = [pair.at(points, swapped=swapped) for pair in (usual, rare)]
+    assert masses == pytest.approx(0.75 * of[0][0] + 0.25 * of[1][0], rel=1e-14)
+    assert min(of[0][1], of[1][1]) > 0
+    assert 0.75 * of[0][1] + 0.25 * of[1][1] <= infinity == pytest.approx(0.75 * of[0][1] + 0.25 * of[1][1])
+    assert of[0][2] != of[1][2]
+    assert error == max(of[0][2], of[1][2])
+    assert not MixedPair(usual, rare, 0.25).symmetric
+    assert not MixedPair(ReplacedPair(1.0, 0.1), usual, 0.25).symmetric
+
+
 @pytest.mark.parametrize("relation", acc.RELATIONS)
 def test_epsilon_falls_with_the_limit_to_that_of_poisson_and_rises_with_the_records(relation):
     poisson = epsilon(acc.PoissonLaw(0.1), 20, relation)
@@ -230,11 +245,21 @@ def test_the_renyi_curve_of_a_mixture_is_the_integral():
     assert found == pytest.approx(3 * np.log(moments) / (orders - 1), rel=1e-6)
 
 
+def test_the_renyi_curve_of_batches_that_are_always_full_is_that_of_an_exchange():
+    """Where a record takes the place of another one in every query, it moves the sum as in a batch of a fixed size."""
+    orders = np.array([1.5, 2.0, 8.0, 40.0])
+    fixed = event(acc.FixedSizeLaw(200, 1000), "replace_one", 2.0).guarantee(3).rdp(orders)
+    for relation in ("zero_out_one", "replace_one"):
+        assert event(truncated(0.2, 1, 1000), relation, 2.0).guarantee(3).rdp(orders) == pytest.approx(fixed, rel=1e-8)
+
+
 def test_without_amplification_a_full_batch_still_moves_by_two_records_where_one_may_be_absent():
     for relation, mu in (("add_or_remove_one", 2.0), ("zero_out_one", 1.0), ("replace_one", 2.0)):
         assert event(truncated(0.1, 5, 50), relation).guarantee(4).unsampled_mu == pytest.approx(2 * mu)
         assert event(truncated(1.0, 5, 50), relation).guarantee(4).mu == pytest.approx(2 * mu)
         assert event(truncated(0.1, 5, 50), relation, 0.0).guarantee(4).mu == math.inf
+        loud = 1.5 / UNAMPLIFIED_RATIO  # noise with which two records move the sum too far for amplification
+        assert event(truncated(0.1, 5, 50), relation, loud).guarantee(4).mu == pytest.approx(2 * mu / loud)
 
 
 # What the event says, and what is refused.

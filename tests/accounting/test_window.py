@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tacita import accounting as acc
+from tacita.accounting import _window
 from tacita.accounting._aim import aim_at_delta
 from tacita.accounting._line_pairs import EnvelopePair, MixturePair, ReplacedPair
 from tacita.accounting._loss_law import LossLaw, set_apart
@@ -93,6 +94,17 @@ def test_all_queries_of_a_part_are_composed(pair):
         (group, _), (rest, _), _ = laws
         assert group.infinity > 0  # what is above its window
         assert group.loss_error >= apart.size * rest.loss_error > 0
+
+
+def test_what_is_below_the_window_of_a_group_is_raised_to_it(monkeypatch):
+    """A window that begins at the mean of the small losses: what is below counts at its first point, by its bound."""
+    pair, queries = PAIRS[0], 123_456
+    window = Window(((pair, queries),), aim_at_delta(((pair, queries),), 1e-9, swapped=False), 0.0, False)
+    (apart,), (ends,) = [window._apart(0)], window._ends
+    known = _window.beside
+    monkeypatch.setattr(_window, "beside", lambda *asked: (0.0, known(*asked)[1]))
+    (group, _), _, _ = apart.laws(ends, apart.fine, window)[0]
+    assert group.masses.sum() + group.infinity >= 1
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=str)

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from tacita.gradients import NetworkSource, explain
+from tacita.dry_run import explain
+from tacita.gradients import NetworkSource
 
 
 def test_the_plan_is_what_the_source_does(network):

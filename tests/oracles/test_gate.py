@@ -128,6 +128,16 @@ def test_a_newer_key_leaves_used_numbers_behind(problem, make_oracle, tmp_path):
     assert oracle.query(trainable(problem[0])).query == 3
 
 
+def test_under_a_newer_key_a_one_pass_session_is_refused_when_it_is_loaded(problem, make_oracle, tmp_path):
+    one_pass = dict(sampler=tacita.DisjointSampler(num_batches=10, num_records=60, assignment="coin"))
+    state, _ = crashed(make_oracle, problem, tmp_path, 3, **one_pass)
+    randomness = tacita.Randomness.insecure(0)
+    randomness.session_key("train-1")
+    randomness.ratchet()
+    with pytest.raises(ResumeError, match="cannot be continued"):
+        resumed(make_oracle, tmp_path, state, randomness=randomness, **one_pass)
+
+
 def test_an_older_key_is_ratcheted_forward(problem, make_oracle, tmp_path):
     ledger = tacita.Ledger(tmp_path / "ledger.jsonl", neighboring_relation="add_or_remove_one", privacy_unit="one row")
     oracle = make_oracle(ledger=ledger)
@@ -156,6 +166,13 @@ def test_the_ledger_has_the_line_before_the_release_is_returned(problem, make_or
     oracle.gate._mechanism = Spying(oracle.gate._mechanism, lambda _: seen.append(oracle.session.lookup(0)))
     oracle.query(trainable(problem[0]))
     assert seen[0] is not None
+
+
+def test_each_query_seeds_the_model_anew_and_the_same_query_alike(make_oracle):
+    seeds, again = ([make_oracle(seed=3).draws.seed(query) for query in range(5)] for _ in range(2))
+    assert seeds == again
+    assert len(set(seeds)) == 5
+    assert make_oracle(seed=4).draws.seed(0) not in seeds
 
 
 def test_two_oracles_cannot_draw_the_same_noise(make_oracle):

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tacita import _validate
+from tacita import _validate, splitting
 from tacita.accounting import (
     DisjointLaw,
     GaussianSumEvent,
@@ -19,7 +19,7 @@ from tacita.accounting.events.mixtures import row_chances
 from tacita.errors import UnsupportedEventError
 from tacita.gradients import NetworkSource
 from tacita.gradients.chunked import ChunkedEngine
-from tacita.oracles import GradientOracle, ReleaseGate, records, splitting
+from tacita.oracles import GradientOracle, ReleaseGate, records
 from tacita.oracles.payment import Payment, SessionPlan
 from tacita.oracles.query_draws import QueryDraws
 from tacita.random import QueryCoins

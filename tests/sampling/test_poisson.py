@@ -138,6 +138,16 @@ def test_the_rows_with_the_smallest_words_stay(coins, rate, size):
     assert len(limited.draw(0, coins(), 0)) == 0
 
 
+@pytest.mark.parametrize("in_memory", [8, 10**6])
+def test_a_limit_holds_for_more_rows_than_are_held_at_once(in_memory, coins, monkeypatch):
+    limited = PoissonSampler(sample_rate=0.4, num_records=1000, max_batch_size=7)
+    expected = limited.draw(3, coins(), 1000)
+    monkeypatch.setattr(poisson, "IN_MEMORY", in_memory)
+    for rows in (limited.draw(3, coins(), 1000), np.asarray(limited.batch(3, coins(), 1000))):
+        assert len(rows) == 7
+        assert rows.tolist() == expected.tolist()
+
+
 def test_of_equal_words_the_first_rows_stay():
     words = np.array([[5, 3, 3, 3], [1, 1, 1, 1]], dtype=np.uint64)
     assert poisson._smallest(words, 2).tolist() == [[False, True, True, False], [True, True, False, False]]

@@ -270,7 +270,7 @@ def test_plain_is_who_overrides_nothing():
     assert not is_plain(Foreign)
 
 
-def test_a_query_without_a_line_in_the_ledger_is_seen():
+def test_a_query_without_a_record_in_the_ledger_is_seen():
     class Silent(Foreign):
         def query(self, params):
             if self._made == 0:
@@ -335,7 +335,7 @@ def test_delta_is_checked():
 
 
 def quieter(oracle):
-    """The line's method adds a tenth of the noise."""
+    """The gate's method adds a tenth of the noise."""
     whole = oracle.gate._with_noise
 
     def with_noise(block, values, normals, dtypes):
@@ -346,17 +346,17 @@ def quieter(oracle):
     oracle.gate._with_noise = with_noise
 
 
-def quiet_line_mechanism(oracle):
+def quiet_gate_mechanism(oracle):
     oracle.gate._mechanism = GaussianMechanism(noise_multiplier=0.1)
     oracle.gate.noise_std = {block: std / 10 for block, std in oracle.gate.noise_std.items()}
 
 
-def quiet_line_std(oracle):
+def quiet_gate_std(oracle):
     oracle.gate.noise_std = {block: std / 10 for block, std in oracle.gate.noise_std.items()}
 
 
 def quiet_everywhere(oracle):
-    quiet_line_std(oracle)
+    quiet_gate_std(oracle)
     oracle.noise_std = dict(oracle.gate.noise_std)
 
 
@@ -437,13 +437,13 @@ CHANGES = {
     change.__name__: (change, says)
     for change, says in [
         (quieter, "has not the stated standard deviation"),
-        (quiet_line_mechanism, "the line adds noise"),
-        (quiet_line_std, "the line adds noise"),
-        (quiet_everywhere, "the line adds noise"),
-        (quiet_mechanism, "the line adds noise"),
-        (mechanism_in_place, "the line adds noise"),
+        (quiet_gate_mechanism, "the gate adds noise"),
+        (quiet_gate_std, "the gate adds noise"),
+        (quiet_everywhere, "the gate adds noise"),
+        (quiet_mechanism, "the gate adds noise"),
+        (mechanism_in_place, "the gate adds noise"),
         (scaled_values, "is claimed|not the estimator's|neither clipped nor dropped"),
-        (wide_estimator, "the line adds noise"),
+        (wide_estimator, "the gate adds noise"),
         (every_record, "is claimed"),
         (every_record_by_another_sampler, "charges for another event"),
         (query_on_the_instance, "divisor"),
@@ -485,7 +485,7 @@ def test_a_row_that_stands_twice_in_an_oracle_is_seen():
         check_oracle(make_oracle)
 
 
-def test_whoever_changes_a_method_of_line_or_parts_is_not_plain():
+def test_whoever_changes_a_method_of_gate_or_parts_is_not_plain():
     from tacita.ledger import Ledger
 
     make = given(poisson, noise_multiplier=1.0, queries=2)
@@ -494,16 +494,16 @@ def test_whoever_changes_a_method_of_line_or_parts_is_not_plain():
         return make(torch.ones(3, 2), Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one row"))
 
     def owners(oracle):
-        line = oracle.gate
+        gate = oracle.gate
         return [
             (oracle.draws, "batch"),
             (oracle, "query"),
-            (line, "noisy"),
-            (line, "commit"),
-            (line, "query_stream"),
-            (line.session, "spend"),
-            (line.coins, "for_query"),
-            (line._randomness, "session_key"),
+            (gate, "release"),
+            (gate, "commit"),
+            (gate, "query_stream"),
+            (gate.session, "spend"),
+            (gate.coins, "for_query"),
+            (gate._randomness, "session_key"),
             (oracle.sampler, "draw"),
             (oracle.estimator, "bound"),
             (oracle.mechanism, "noise_std"),

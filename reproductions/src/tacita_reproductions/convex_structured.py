@@ -27,9 +27,10 @@ from tacita.estimators import ClippedSum
 from tacita.gradients.engine import GradientSource
 from tacita.ledger import Ledger
 from tacita.mechanisms import GaussianMechanism
-from tacita.oracles import GradientOracle, Queryable, Records, Release, split
+from tacita.oracles import GradientOracle, Queryable, Records, Release
 from tacita.random import Randomness
 from tacita.sampling import FullBatchSampler
+from tacita.splitting import split
 from tacita_reproductions import figures
 from tacita_reproductions.convex_one_pass import ERROR, RISK, even, measured, risk_of
 from tacita_reproductions.convex_problems import AbsoluteRegression, LinearProblem, SparseLeastSquares, as_point, start

@@ -1,7 +1,6 @@
 """Engines: how estimators get norms and sums of per-sample gradients, and how those gradients are computed."""
 
 from tacita.gradients.engine import Engine, GradientSource, Groups, Rule, Shapes, Sums
-from tacita.gradients.explain import Explanation, ParameterPlan, explain
 from tacita.gradients.ghost.registry import register_rule
 from tacita.gradients.given import GivenEngine, GivenSource
 from tacita.gradients.loop import LoopEngine
@@ -12,20 +11,17 @@ from tacita.gradients.views import SeveralViews, mean_over_views
 
 __all__ = [
     "Engine",
-    "Explanation",
     "GivenEngine",
     "GivenSource",
     "GradientSource",
     "Groups",
     "LoopEngine",
     "NetworkSource",
-    "ParameterPlan",
     "ProgramEngine",
     "Rule",
     "SeveralViews",
     "Shapes",
     "Sums",
-    "explain",
     "mean_over_views",
     "pad_to",
     "register_rule",

@@ -4,7 +4,6 @@ from tacita.oracles.gate import ReleaseGate
 from tacita.oracles.gradient_oracle import GradientOracle, Queryable, Release
 from tacita.oracles.network import ClippedGradientOracle
 from tacita.oracles.records import Records
-from tacita.oracles.splitting import cap_units, split
 from tacita.oracles.updates import trainable
 
 __all__ = [
@@ -14,7 +13,5 @@ __all__ = [
     "Records",
     "Release",
     "ReleaseGate",
-    "cap_units",
-    "split",
     "trainable",
 ]

@@ -1,6 +1,6 @@
 """Privacy units with several rows (such as persons): random choices that concern one unit alone.
 
-Place: [sampling.units] -> oracles.splitting, tables.units. Private. The random choices for a unit depend on the key
+Place: [sampling.units] -> splitting, tables.units. Private. The random choices for a unit depend on the key
 and on the unit's name, never on other rows or on positions, so adding or removing a unit changes nothing for others.
 """
 

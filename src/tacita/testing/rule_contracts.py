@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from tacita.clipping.clipper import Clipper
 from tacita.clipping.flat import FlatClipper
+from tacita.dry_run import explain
 from tacita.gradients.chunked import Chunk, ChunkedEngine
 from tacita.gradients.engine import Groups, Sums
-from tacita.gradients.explain import explain
 from tacita.gradients.functional import LossFn, trainable
 from tacita.gradients.ghost import LayerRule, LayerUse, register_rule
 from tacita.gradients.ghost.registry import RULES

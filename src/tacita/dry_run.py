@@ -22,6 +22,8 @@ from tacita.gradients.program import ProgramEngine
 from tacita.gradients.scan import module_refusals, scan
 from tacita.gradients.seeds import seeded
 
+__all__ = ["Explanation", "ParameterPlan", "explain"]
+
 FROZEN = "frozen"  # the rule of a parameter without a gradient
 
 

@@ -1,6 +1,6 @@
 """Splits of records into disjoint parts, by coins of rows or units or by position; and the cap on rows of a unit.
 
-Place: [oracles.splitting] -> oracles.records. Who falls into which part is private; the kind of the split is public.
+Place: [splitting] -> oracles.records. Who falls into which part is private; the kind of the split is public.
 """
 
 import hashlib
@@ -20,6 +20,8 @@ from tacita.gradients.arrays import arrays_in, is_arrays, is_sparse, length
 from tacita.oracles.records import Records
 from tacita.random import Key, Randomness, Stream
 from tacita.sampling.units import unit_codes, unit_words, within_cap
+
+__all__ = ["cap_units", "split"]
 
 HASHED = 2**22  # numbers that are hashed at once
 
