@@ -6,6 +6,7 @@ from . import (
     clipped_sgd as clipped_sgd,
     clipping as clipping,
     convex as convex,
+    correlated as correlated,
     dry_run as dry_run,
     error_feedback as error_feedback,
     errors as errors,
@@ -32,6 +33,7 @@ from . import (
 from .accounting import Part
 from .clipping import AutomaticClipper, FlatClipper, PerLayerClipper
 from .convex import ShuffleMeanOracle1, ShuffleMeanOracle2
+from .correlated import CorrelatedGaussian
 from .dry_run import Explanation, explain
 from .error_feedback import BoundedFeedback, ErrorFeedbackOracle, PrivateFeedback, ReleasedFeedback
 from .errors import (
@@ -86,6 +88,7 @@ __all__ = [
     "CappedSum",
     "ClippedGradientOracle",
     "ClippedSum",
+    "CorrelatedGaussian",
     "CyclicSampler",
     "DataStructureError",
     "DiscreteGaussian",

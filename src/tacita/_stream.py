@@ -240,9 +240,14 @@ class Noise:
 
     Attributes:
         stream: Returns the stream of a block.
+        query: The number of the query.
+        earlier: Returns the stream of the query that comes so many before, by block and name of a parameter. It is the
+            same for each query that asks for it.
     """
 
     stream: Callable[[str], Stream]
+    query: int = 0
+    earlier: Callable[[int, str, str], Stream] | None = None
     _next: dict[str, tuple[Stream, int]] = field(init=False, default_factory=dict)  # by block: stream, normals given
 
     def __call__(self, block: str, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -254,6 +259,14 @@ class Noise:
         self._next[block] = stream, given + sum(sizes)
         flat = stream.normals((sum(sizes),), dtype=dtype, device=device, offset=given)
         return {name: draw.view(x.shape) for (name, x), draw in zip(like.items(), flat.split(sizes), strict=True)}
+
+    def lagged(self, lag: int, block: str, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the standard normals of the query ``lag`` before, float64, whatever else is drawn and in any order."""
+        earlier = self.earlier
+        assert earlier is not None, "this noise has no earlier queries"
+        return {
+            name: earlier(lag, block, name).normals(tuple(x.shape), dtype=torch.float64) for name, x in like.items()
+        }
 
 
 def _fill(cipher: CipherContext, out: np.ndarray) -> None:

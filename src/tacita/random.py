@@ -145,6 +145,8 @@ class Randomness:
         self.generation = 0
         self._sessions: dict[str, Key] = {}
         self._claimed: set[str] = set()  # sessions of oracles of this process
+        self._noise: dict[str, tuple[int, Key]] = {}  # by session: oldest query whose noise is still wanted; its key
+        self._wanted: dict[str, tuple[int, Key]] = {}  # the same now, which the next ratchet makes the oldest
         self._drawn: set[str] = set()  # sessions whose batches or noise were drawn, in any process
         self._ledger: str | None = None  # the ledger whose sessions draw here
         self._lock = threading.Lock()
@@ -179,8 +181,9 @@ class Randomness:
         raise TypeError("a Randomness is secret and is neither copied nor pickled: save it to a file of its own.")
 
     def ratchet(self) -> None:
-        """Move to the next generation, with no way back. Keys of sessions stay."""
+        """Move to the next generation, with no way back. Keys of sessions stay, and of noise what is still wanted."""
         with self.query_lock:
+            self._noise |= self._wanted
             self._key, self.generation = self._key.next(), self.generation + 1  # no interrupt comes in between
 
     def session_key(self, session: str) -> Key:
@@ -192,6 +195,36 @@ class Randomness:
                 self._sessions[session] = self._key.derive("session", session)
             return self._sessions[session]
 
+    def begin_noise(self, session: str) -> None:
+        """Derive the key of the first query's correlated noise, unless there is one: before any ratchet, as above."""
+        with self._lock:
+            self._noise.setdefault(session, (0, self.key.derive("correlated noise", session)))
+
+    def noise_key(self, session: str, query: int) -> Key:
+        """Return the key of a query's correlated noise. It follows from that of the query before, one way.
+
+        Raises:
+            ResumeError: A ratchet has dropped it.
+        """
+        if os.getpid() != self._process:
+            self._refuse_process()
+        with self._lock:
+            place, key = self._wanted.get(session, self._noise[session])
+            if place > query:  # after a step back to the last checkpoint
+                place, key = self._noise[session]
+            if place > query:
+                raise ResumeError(
+                    f"session {session!r} cannot go back so far: the keys of earlier noise are gone. Load the private "
+                    "key file that was saved with the checkpoint."
+                )
+            for _ in range(query - place):
+                key = key.next()
+            return key
+
+    def keep_noise(self, session: str, query: int) -> None:
+        """Say which query's noise is the oldest that is still wanted: the next ratchet drops the keys before it."""
+        self._wanted[session] = (query, self.noise_key(session, query))
+
     def _refuse_process(self) -> NoReturn:
         raise RuntimeError(
             "this Randomness belongs to the process it was made in: a forked process would draw the same noise for "
@@ -199,9 +232,10 @@ class Randomness:
         )
 
     def forget(self, session: str) -> None:
-        """Drop the key of a session that has ended. Its name stays taken."""
+        """Drop the keys of a session that has ended. Its name stays taken."""
         with self._lock:
-            self._sessions.pop(session, None)
+            for keys in (self._sessions, self._noise, self._wanted):
+                keys.pop(session, None)
 
     def claim(self, session: str, *, ledger: str, resumed: bool = False) -> str:
         """Claim the name of a session: two oracles under one name would add the same noise to different sums.
@@ -256,6 +290,8 @@ class Randomness:
                 "drawn": sorted(self._drawn),
                 "ledger": self._ledger,
             }
+            if self._noise:
+                state["noise"] = {name: [query, key._secret.hex()] for name, (query, key) in self._noise.items()}
         replace_durably(Path(path), json.dumps(state).encode(), mode=0o600)
 
     @classmethod
@@ -319,6 +355,8 @@ def _parse(text: bytes) -> Randomness | None:
         randomness.generation = state["generation"]
         for session, secret in state["sessions"].items():
             randomness._sessions[session] = Key(bytes.fromhex(secret), secure=state["secure"])
+        for session, (query, secret) in state.get("noise", {}).items():
+            randomness._noise[session] = (int(query), Key(bytes.fromhex(secret), secure=state["secure"]))
         randomness._drawn, randomness._ledger = set(state["drawn"]), state["ledger"]
     except (ValueError, TypeError, RecursionError):
         return None
@@ -328,7 +366,7 @@ def _parse(text: bytes) -> Randomness | None:
 def _well_formed(state: Any) -> bool:
     return (
         isinstance(state, Mapping)
-        and state.keys() == _KEYS
+        and state.keys() - {"noise"} == _KEYS
         and all(type(state[name]) is kind for name, kind in _KINDS.items())
         and state["format"] == _FORMAT
         and state["generation"] >= 0

@@ -6,6 +6,7 @@ import pytest
 
 from tacita import accounting as acc
 from tacita import convex, error_feedback, federated
+from tacita.correlated import CorrelatedEvent
 from tacita.hardened import DiscreteGaussianEvent
 from tacita.linear import SecondMomentEvent
 
@@ -99,7 +100,7 @@ class Events:
             acc.HistogramGaussianEvent(relation="replace_one", **blocks),
             acc.GaussianSumEvent(relation=relation, sampling=acc.ShuffledEpochsLaw(7, own_coin=True), **blocks),
             acc.GaussianSumEvent(relation=relation, sampling=acc.CyclicLaw(7, own_coin=True), **blocks),
-            acc.CorrelatedEvent(
+            CorrelatedEvent(
                 relation=relation,
                 inner=acc.GaussianSumEvent(relation=relation, sampling=acc.CyclicLaw(7, own_coin=True), **blocks),
                 bands=2,

@@ -430,8 +430,8 @@ PITFALLS = [
     Pitfall(
         102,
         "correlated noise charged for one draw of a record, or as independent noise; a record that is in two queries "
-        "in a row, where the noise has just been taken back; a record that changes its group",
+        "in a row, where the noise has just been taken back; a record that changes its group; other noise taken back",
         "the event adds up a record's movements over all its turns, and takes cyclic and disjoint batches alone, whose "
-        "samplers are held to their law",
+        "samplers are held to their law; each query's noise has a key of its own, and audits undo the correlation",
     ),
 ]

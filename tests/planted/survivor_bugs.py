@@ -17,11 +17,11 @@ from tacita.accounting import (
 from tacita.accounting.relations import moved
 from tacita.error_feedback import bounded, error
 from tacita.error_feedback.hidden_errors import HiddenErrorEvent
-from tacita.gradients.ghost import outer
-from tacita.gradients.ghost import uses as ghost
-from tacita.gradients.ghost.linear import LinearRule
-from tacita.gradients.ghost.rounding import add_radius, gamma
-from tacita.gradients.ghost.rule import LayerRule
+from tacita.gradients.rules import outer
+from tacita.gradients.rules import uses as ghost
+from tacita.gradients.rules.linear import LinearRule
+from tacita.gradients.rules.rounding import add_radius, gamma
+from tacita.gradients.rules.rule import LayerRule
 from tacita.hardened import integer_noise
 from tacita.oracles import ReleaseGate
 from tacita.tables import best_of, budget, released_counts, units
@@ -29,11 +29,11 @@ from tacita.tables.budget import PurchasePlan
 from tacita.testing import bounds
 from tests.planted.plant import bug, put, swap
 
-MARGINS = "tests/gradients/test_ghost_margins.py::"
+MARGINS = "tests/gradients/rules/test_margins.py::"
 SHARED = MARGINS + "test_norms_of_a_shared_parameter_are_upper_bounds_where_its_uses_cancel"
 ACCOUNTANT = "tests/accounting/test_accountant.py::"
 FEEDBACK = "tests/error_feedback/test_guarantees.py::"
-LINE = "tests/oracles/test_line.py::"
+LINE = "tests/oracles/test_gate.py::"
 BUDGET = "tests/tables/test_budget.py::"
 
 

@@ -11,6 +11,8 @@ from tacita import (
     BoundedFeedback,
     ClippedGradientOracle,
     ClippedSum,
+    CorrelatedGaussian,
+    CyclicSampler,
     DiscreteGaussian,
     DisjointSampler,
     ErrorFeedbackOracle,
@@ -244,6 +246,10 @@ def one_pass(assignment):
     return lambda n: DisjointSampler(num_batches=4, num_records=n, assignment=assignment)
 
 
+def cyclic(assignment):
+    return lambda n: CyclicSampler(batches_per_cycle=2, num_records=n, assignment=assignment)
+
+
 def epochs(assignment):
     return lambda n: ShuffledEpochsSampler(batches_per_epoch=2, num_records=n, assignment=assignment)
 
@@ -270,6 +276,16 @@ ORACLES = {
     "one-pass-index": given(one_pass("index"), queries=4),
     "epochs-coin": given(epochs("coin"), noise_multiplier=2.0, queries=4),
     "epochs-permutation": given(epochs("permutation"), noise_multiplier=2.0, queries=4),
+    "cyclic-coin": given(cyclic("coin"), noise_multiplier=2.0, queries=4),
+    "correlated-coin": given(
+        cyclic("coin"), mechanism=CorrelatedGaussian(noise_multiplier=3.0, bands=2, power=0.7), queries=6
+    ),
+    "correlated-index": given(
+        cyclic("index"), mechanism=CorrelatedGaussian(noise_multiplier=3.0, bands=3, power=0.5), queries=4
+    ),
+    "correlated-one-pass": given(
+        one_pass("coin"), mechanism=CorrelatedGaussian(noise_multiplier=1.5, bands=2, power=0.9), queries=4
+    ),
     "median-of-means": under("replace_one", given(full, noise_multiplier=2.0, estimator=lambda clipper: MEDIAN)),
     "second-moment": under(
         "add_or_remove_one",

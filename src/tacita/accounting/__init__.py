@@ -5,7 +5,6 @@ from tacita.accounting.attack_accuracy import attack_accuracy
 from tacita.accounting.calibration import calibrate, least_max_batch_size
 from tacita.accounting.curve import PrivacyCurve, curve_accuracy, privacy_curve
 from tacita.accounting.events.composed import ComposedEvent, InterleavedEvent, WorstOfEvent
-from tacita.accounting.events.correlated import CorrelatedEvent
 from tacita.accounting.events.counts import (
     HistogramGaussianEvent,
     StableCountsEvent,
@@ -30,7 +29,6 @@ from tacita.accounting.events.wrapped import (
 )
 from tacita.accounting.gaussian import gaussian_delta, gaussian_epsilon, gaussian_mu
 from tacita.accounting.gaussian_filter import GaussianFilter
-from tacita.accounting.noise_strategy import recommended_power
 from tacita.accounting.parts import Part
 from tacita.accounting.relations import RELATIONS, NeighboringRelation, check_relation, moved
 from tacita.accounting.renyi_filter import RenyiFilter
@@ -54,7 +52,6 @@ __all__ = [
     "Bound",
     "ComposedEvent",
     "ConditionalEvent",
-    "CorrelatedEvent",
     "CoupledEvent",
     "CyclicLaw",
     "DisjointLaw",
@@ -103,7 +100,6 @@ __all__ = [
     "least_max_batch_size",
     "moved",
     "privacy_curve",
-    "recommended_power",
     "stable_failure_probability",
     "stable_threshold",
 ]

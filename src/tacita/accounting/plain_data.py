@@ -17,7 +17,16 @@ from tacita.accounting.relations import RELATIONS, NeighboringRelation
 from tacita.errors import LedgerError
 
 # The rooms whose classes ledgers may name although the core imports none of them.
-SYSTEMS = ("clipped_sgd", "convex", "error_feedback", "federated.client_messages", "hardened", "linear", "second_order")
+SYSTEMS = (
+    "clipped_sgd",
+    "convex",
+    "correlated",
+    "error_feedback",
+    "federated.client_messages",
+    "hardened",
+    "linear",
+    "second_order",
+)
 
 
 class PlainData(ABC):

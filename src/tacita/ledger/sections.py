@@ -76,6 +76,9 @@ TERMS = {  # a word of the statement -> what it means; a term is explained only 
     "Fixed-size sampling": "Fixed-size sampling draws the records of each query anew, always the same number of them.",
     "Disjoint batches": "Disjoint batches put no record into two queries.",
     "Shuffled epochs": "Shuffled epochs put a record into one query of each pass through the data.",
+    "Cyclic batches": "Cyclic batches put a record into one group for the whole session; the groups take turns.",
+    "correlated": "Correlated noise takes back, in each query, part of the noise of the queries before, so that sums "
+    "over queries are less noisy; what a session spends follows from all of its queries together.",
     "amplification": "Amplification is the gain in privacy from nobody knowing which records a query used.",
     "max_contribution": "max_contribution is the most that one record can add to a sum (its length as a vector, the L2 "
     "norm).",

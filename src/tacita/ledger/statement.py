@@ -283,7 +283,7 @@ def _main(ledger: Ledger) -> dict[str, Any]:
         names = "sampler sample_rate planned_queries queries_made noise_multiplier noise_std max_grad_norm"
         return dict.fromkeys(names.split())
     event, chosen = _innermost(session.event), isinstance(session.event, RepeatAndSelectEvent)
-    noise = event.noise_settings or NoiseSettings(())
+    noise = _noise(session.event)
     return {
         "sampler": event.sampler,
         "sample_rate": _sample_rate(event),
@@ -341,6 +341,12 @@ def _session(session: Session) -> dict[str, Any]:
 def _innermost(event: Event) -> Event:
     """Return the main event inside all wrappers."""
     return _innermost(event.components[0]) if event.components else event
+
+
+def _noise(event: Event) -> NoiseSettings:
+    """Return the settings of the noise of the main event, from the outermost wrapper that states some."""
+    inner = _noise(event.components[0]) if event.components else NoiseSettings(())
+    return event.noise_settings or inner
 
 
 def _sample_rate(event: Event) -> float | None:

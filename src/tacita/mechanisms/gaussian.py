@@ -5,7 +5,7 @@ Source: Balle and Wang (2018), https://arxiv.org/abs/1805.06530.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 import torch
@@ -85,19 +85,22 @@ class CalibratedGaussian:
         target_delta: The delta to reach, in (0, 1); it should be well below one over the number of records.
         allocation: As in :class:`GaussianMechanism`.
         form: The kind of noise: :class:`GaussianMechanism`; or, against floating-point attacks,
-            :class:`~tacita.RoundedGaussian` or :class:`~tacita.DiscreteGaussian`.
+            :class:`~tacita.RoundedGaussian` or :class:`~tacita.DiscreteGaussian`. Or a mechanism with settings of its
+            own, such as a :class:`~tacita.CorrelatedGaussian`, whose noise multiplier and allocation are replaced.
     """
 
     target_epsilon: float
     target_delta: float
     allocation: Allocation = "single"
-    form: type[Mechanism] = GaussianMechanism
+    form: type[Mechanism] | Mechanism = GaussianMechanism
 
     def __post_init__(self) -> None:
         _validate.positive("target_epsilon", self.target_epsilon)
         _validate.delta("target_delta", self.target_delta)
         check_allocation(self.allocation)
-        if not (isinstance(self.form, type) and issubclass(self.form, Mechanism)):
+        if not isinstance(self.form, Mechanism) and not (
+            isinstance(self.form, type) and issubclass(self.form, Mechanism)
+        ):
             raise ValueError(f"form must be a class of mechanisms, such as RoundedGaussian, got {self.form!r}.")
 
     @property
@@ -107,6 +110,8 @@ class CalibratedGaussian:
 
     def at(self, noise_multiplier: float) -> Mechanism:
         """Return the mechanism with this noise multiplier."""
+        if isinstance(self.form, Mechanism):
+            return replace(self.form, noise_multiplier=noise_multiplier, allocation=self.allocation)
         return self.form(noise_multiplier=noise_multiplier, allocation=self.allocation)
 
     def resolve(

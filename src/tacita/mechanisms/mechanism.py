@@ -27,8 +27,17 @@ class Normals(Protocol):
         """Draw fresh standard normals with the names and shapes of ``like``."""
         ...
 
+    @property
+    def query(self) -> int:
+        """The number of the query."""
+        ...
+
     def stream(self, block: str, /) -> Stream:
         """Return the block's own stream, for noise of another law."""
+        ...
+
+    def lagged(self, lag: int, block: str, like: Mapping[str, Tensor], /) -> Mapping[str, Tensor]:
+        """Draw standard normals that belong to the query ``lag`` before; the same in each query that draws them."""
         ...
 
 
@@ -98,6 +107,15 @@ class Mechanism(ABC):
             block: self.noise_multiplier * math.sqrt(total * bound / math.sqrt(sizes[block]))
             for block, bound in sensitivity.items()
         }
+
+    @property
+    def lags(self) -> int:
+        """How many earlier queries have a part in the noise of a query."""
+        return 0
+
+    def whitened(self, over_noise: Tensor) -> Tensor:
+        """Return releases over their noise, (runs, queries, ...), with what makes the noise independent; for audits."""
+        return over_noise
 
     @abstractmethod
     def event(self, event: Event) -> Event:

@@ -88,6 +88,9 @@ class ReleaseGate:
         self._name = randomness.claim(session.id, ledger=session.ledger, resumed=session.opened)
         self.coins = QueryCoins(randomness, self._name)
         randomness.session_key(self._name)  # before any ratchet, so that a resumed run derives the same
+        self._lags = mechanism.lags if isinstance(mechanism, Mechanism) else 0
+        if self._lags:
+            randomness.begin_noise(self._name)
 
     @property
     def position(self) -> int:
@@ -172,6 +175,7 @@ class ReleaseGate:
         self.advance_key(generation)
         self._must_resume = self._other_values = False
         self._position, self._state = position, state
+        self._keep_noise()
         if self._randomness.generation > generation:
             self.redo_nothing()
 
@@ -268,6 +272,7 @@ class ReleaseGate:
         released: Values = {}
         for block in [*values]:
             released[block] = self._with_noise(block, dict(values.pop(block)), normals, dtypes or {})
+        self._keep_noise()
         if self._estimator is not None and self._state is not None:
             self._state = self._estimator.after(self._state, released)
         return released
@@ -361,7 +366,15 @@ class ReleaseGate:
         return self._randomness.key.tag(self._name, "fingerprint", query, parts=parts)
 
     def _normals(self, query: int) -> Noise:
-        return Noise(partial(self.query_stream, "noise", query))
+        def earlier(lag: int, block: str, name: str) -> Stream:
+            return self._randomness.noise_key(self._name, query - lag).stream(block, name)
+
+        return Noise(partial(self.query_stream, "noise", query), query, earlier)
+
+    def _keep_noise(self) -> None:
+        """Keep the keys of noise that queries from :attr:`position` on take back, and no older ones."""
+        if self._lags:
+            self._randomness.keep_noise(self._name, max(0, self._position - self._lags))
 
 
 def answer(

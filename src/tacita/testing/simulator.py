@@ -57,7 +57,8 @@ class Trace:
     """The releases of several runs in one world.
 
     Attributes:
-        residual: Release minus the reference's value, over noise_std: (runs, queries, coordinates).
+        residual: Release minus the reference's value, over noise_std: (runs, queries, coordinates). Correlated noise
+            is whitened, so that the noise in it is independent.
         shift: The same without the noise, which is the canary's effect.
         drawn: Number of the canary's rows in the batch, (runs, queries); ``None`` if unknown.
         others: Number of other rows in the batch, likewise.
@@ -178,9 +179,10 @@ def _simulated(parts: Parts, worlds: Worlds, present: bool, runs: int, name: tup
     def masks(query: int) -> Tensor:
         return torch.from_numpy(masks_of(parts.sampler)(query, coins, worlds.num_rows, runs))
 
-    noise = _Noise(generator)
+    noise = _Noise(generator, key.key.derive("audit noise", int(present), name[1]))
 
     def release(query: int, values: Values) -> Values:
+        noise.query = query
         return parts.mechanism(values, parts.noise_std, noise)
 
     return replay(parts, worlds, present, (masks, release))
@@ -197,14 +199,22 @@ def masks_of(sampler: Sampler) -> Callable[[int, QueryCoins, int, int], np.ndarr
 class _Noise:
     """Torch's normals, and for noise of another law a stream whose key is drawn from torch's generator."""
 
-    def __init__(self, generator: torch.Generator) -> None:
-        self._generator = generator
+    def __init__(self, generator: torch.Generator, key: Key) -> None:
+        self._generator, self._key = generator, key
+        self.query = 0
 
     def __call__(self, block: str, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {name: torch.randn(x.shape, dtype=x.dtype, generator=self._generator) for name, x in like.items()}
 
     def stream(self, block: str) -> Stream:
         return Key.insecure(int(torch.randint(2**62, (), generator=self._generator))).stream(block)
+
+    def lagged(self, lag: int, block: str, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        seeds = {name: self._key.stream(self.query - lag, block, name).seed() for name in like}
+        return {
+            name: torch.randn(x.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seeds[name]))
+            for name, x in like.items()
+        }
 
 
 def replay(
@@ -236,7 +246,9 @@ def replay(
         shifts.append(_whitened(_world(values, 0), _world(values, 1), parts.noise_std))
         drawn.append((batches & worlds.canary).sum(dim=-1))
         others.append((batches & ~worlds.canary).sum(dim=-1))
-    return Trace(*(torch.stack(kept, 1) for kept in (residuals, shifts, drawn, others)))
+    residual, shift, *counts = (torch.stack(kept, 1) for kept in (residuals, shifts, drawn, others))
+    whitened = getattr(parts.mechanism, "whitened", lambda x: x)
+    return Trace(whitened(residual), whitened(shift), *counts)
 
 
 def _world(values: Values, index: int) -> Values:

@@ -1,0 +1,150 @@
+r"""The event of bounded sums with correlated Gaussian noise, where a record rests between its queries.
+
+A session is one Gaussian query of ``query_mu`` times the sensitivity of the noise's column. It costs less where each
+record's own secret coin draws its group: the likelihood ratio is a mean of log-normals whose covariance is that of the
+groups' movements. The attacker is told the group modulo a number of *classes*, so that movements of one class hardly
+overlap. What still overlaps is charged as a Gaussian query of its own, and the rest as random allocation.
+Proofs: docs/derivations/correlated-noise.md.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+
+from tacita.accounting._aim import expected_epsilon
+from tacita.accounting._allocation_pair import LARGEST_RATIO, AllocationPair
+from tacita.accounting._pairs import GaussianPair, Part
+from tacita.accounting.events.event import NoiseSettings
+from tacita.accounting.events.gaussian_sums import GaussianSumEvent
+from tacita.accounting.events.guarantee import Guarantee, gaussian, no_guarantee
+from tacita.accounting.events.wrapped import OuterEvent
+from tacita.accounting.sampling_laws import AssignedLaw, CyclicLaw, DisjointLaw
+from tacita.correlated.strategy import coefficients, column, movement, sensitivity
+from tacita.errors import UnsupportedEventError
+
+PLANNED_DELTA = 1e-5  # the number of classes is chosen for this delta; every number of classes is valid at every delta
+ROUNDED_UP = 1e-9
+
+
+@dataclass(frozen=True, kw_only=True)
+class CorrelatedEvent(OuterEvent):
+    r"""A bounded sum whose noise in query t is :math:`s \sum_{j < p} r_j z_{t-j}`, in place of independent noise.
+
+    Attributes:
+        inner: The same session with independent noise of standard deviation s; its batches are disjoint or cyclic.
+        bands: p >= 1, the number of draws in the noise of a query.
+        power: The coefficients r are those of :math:`(1 - x)^\text{power}`; in (0, 1).
+    """
+
+    bands: int
+    power: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        coefficients(self.bands, self.power)
+        if type(self.inner) is not GaussianSumEvent:
+            raise UnsupportedEventError(
+                f"{type(self.inner).__name__}: no guarantee is proved with correlated noise; there is one for clipped "
+                "sums of records with Gaussian noise that is not hardened."
+            )
+        if not isinstance(self.inner.sampling, DisjointLaw | CyclicLaw):
+            raise UnsupportedEventError(
+                f"{self.inner.sampling.words}: no guarantee is proved with correlated noise, because a record may be "
+                "in two queries in a row; there is one with CyclicSampler and DisjointSampler."
+            )
+
+    @property
+    def per_query(self) -> bool:
+        return False
+
+    @property
+    def noise_settings(self) -> NoiseSettings | None:
+        settings = self.inner.noise_settings  # of which the ratio of one query says nothing: later ones take noise back
+        return None if settings is None else replace(settings, query_mu=None)
+
+    def describe(self) -> str:
+        return f"{self.inner.describe()}; correlated: {self.bands} bands, power {self.power:.6g}"
+
+    def _guarantee(self, queries: int) -> Guarantee:
+        inner = self.inner
+        assert isinstance(inner, GaussianSumEvent)
+        law = inner.sampling
+        assert isinstance(law, AssignedLaw)
+        if queries == 0 or inner.query_mu == 0 or not inner.private:
+            return gaussian(0.0) if inner.private else no_guarantee()
+        separation, most_draws = min(queries, law.batches or queries), law.most_draws(queries)
+        strategy = (self.bands, self.power, queries, separation, most_draws)
+        known = gaussian(inner.query_mu * sensitivity(column(*strategy[:3]), separation, most_draws))
+        groups = law.secret_batches(self.relation)
+        secret = secret_groups(*strategy, groups=groups, ratio=inner.ratio) if groups > 1 else None
+        return known if secret is None else replace(known, mu=None, delta=None, pairs=lambda: secret)
+
+
+@lru_cache(maxsize=256)
+def secret_groups(
+    bands: int, power: float, queries: int, separation: int, most_draws: int, *, groups: int, ratio: float
+) -> tuple[Part, ...] | None:
+    """Return the pairs of a session whose records drew their groups in secret; ``None`` if their losses are too large.
+
+    Args:
+        bands, power: Of the noise.
+        queries: Number of queries.
+        separation, most_draws: Queries from one turn of a group to the next, and the largest number of its turns.
+        groups: Number of groups.
+        ratio: Largest contribution of a record, over the noise.
+    """
+    overlaps = overlaps_of(bands, power, queries, separation, most_draws)
+    choices = [
+        parts
+        for classes in classes_of(overlaps, groups)
+        if (parts := parts_of_classes(classes, overlaps, groups, queries, ratio)) is not None
+    ]
+    return min(choices, key=_estimate, default=None) if len(choices) != 1 else choices[0]
+
+
+@lru_cache(maxsize=64)
+def overlaps_of(bands: int, power: float, queries: int, separation: int, most_draws: int) -> np.ndarray:
+    """Return the inner products of the first group's movement with that of the group d later, for d = 0, 1, ..."""
+    moved = movement(column(bands, power, queries), separation, most_draws)
+    return np.array([moved[later:] @ moved[: queries - later] for later in range(separation)])
+
+
+def classes_of(overlaps: np.ndarray, groups: int) -> Iterator[int]:
+    """Yield numbers of classes worth trying: the least overlap for each size of a class, while it falls."""
+    least = math.inf
+    sizes = sorted({groups // classes for classes in range(1, groups // 2 + 1)}, reverse=True)
+    for size in sizes:
+        of_size = range(groups // (size + 1) + 1, groups // size + 1)
+        best = min(of_size, key=lambda classes: _within(overlaps, classes))
+        if _within(overlaps, best) < least:
+            least = _within(overlaps, best)
+            yield best
+        if least == 0:
+            return
+
+
+def parts_of_classes(
+    classes: int, overlaps: np.ndarray, groups: int, queries: int, ratio: float
+) -> tuple[Part, ...] | None:
+    """Return the pairs that dominate the session, whatever the number of classes; ``None`` if losses are too large."""
+    whole, common = float(overlaps[0]) * (1 + 2 * ROUNDED_UP), _within(overlaps, classes) * (1 + ROUNDED_UP)
+    own = ratio * math.sqrt(whole - common)
+    if own > LARGEST_RATIO:
+        return None
+    each = groups // classes
+    allocation = AllocationPair(each, own, min(each, -(-queries // classes)))
+    shared = ((GaussianPair((ratio * math.sqrt(common),)), 1),) if common > 0 else ()
+    return (*shared, (allocation, 1))
+
+
+def _within(overlaps: np.ndarray, classes: int) -> float:
+    """Return the largest overlap of two groups of one class; groups that have no turn overlap with none."""
+    return float(overlaps[classes::classes].max(initial=0.0))
+
+
+def _estimate(parts: tuple[Part, ...]) -> float:
+    """Return about the epsilon of the pairs at ``PLANNED_DELTA``."""
+    return max(expected_epsilon(parts, PLANNED_DELTA, swapped=swapped) for swapped in (False, True))

@@ -1,0 +1,156 @@
+"""Correlated Gaussian noise: what it adds, what it draws again, and what it refuses."""
+
+import pytest
+import torch
+
+import tacita
+from tacita import accounting as acc
+from tacita._stream import Noise
+from tacita.correlated import CorrelatedEvent, recommended_power
+from tacita.correlated.strategy import coefficients
+from tacita.errors import LedgerError, UnsupportedEventError
+from tacita.random import Key
+from tacita.testing import fidelity
+
+SEEDS = range(200)
+QUERIES, SIZES = 24, {"weight": (5, 8), "bias": (8,)}
+
+
+def noise_of(query, seed=0):
+    key = Key.insecure(seed)
+    return Noise(
+        lambda block: key.stream("fresh", query, block),
+        query,
+        lambda lag, block, name: key.derive(query - lag).stream(block, name),
+    )
+
+
+def session(mechanism, seed=0, std=2.0, names=tuple(SIZES), dtype=torch.float32):
+    """What a session without records releases: (queries, coordinates)."""
+    zeros = {name: torch.zeros(SIZES[name], dtype=dtype) for name in names}
+    released = [mechanism({"g": zeros}, {"g": std}, noise_of(query, seed))["g"] for query in range(QUERIES)]
+    assert {x.dtype for one in released for x in one.values()} == {dtype}
+    return torch.stack([torch.cat([one[name].flatten() for name in SIZES]) for one in released])
+
+
+def correlated(bands=2, power=0.9, noise_multiplier=2.0):
+    return tacita.CorrelatedGaussian(noise_multiplier=noise_multiplier, bands=bands, power=power)
+
+
+@pytest.fixture(scope="module", params=[1, 2, 3, 8])
+def sessions(request):
+    mechanism = correlated(request.param, 0.6)
+    return mechanism, torch.stack([session(mechanism, seed) for seed in SEEDS]).double() / 2.0
+
+
+def test_whitened_noise_is_independent(sessions):
+    """In every query, every pair of queries, and every entry of the covariance."""
+    mechanism, over_noise = sessions
+    white = mechanism.whitened(over_noise)
+    fidelity.check_every_query(white, 1e-6)
+    covariance = torch.einsum("sqc,spc->qp", white, white) / (len(white) * white.shape[-1])
+    error = (len(white) * white.shape[-1]) ** -0.5
+    assert (covariance - torch.eye(QUERIES)).abs().max() < 4.5 * 2**0.5 * error
+
+
+def test_noise_that_is_not_whitened_fails_the_check(sessions):
+    """A test of the test: it must see the correlation."""
+    mechanism, over_noise = sessions
+    if mechanism.bands == 1:
+        fidelity.check_every_query(over_noise, 1e-6)
+        return
+    with pytest.raises(AssertionError, match="noise"):
+        fidelity.check_every_query(over_noise, 1e-6)
+
+
+def test_raw_products_are_those_of_the_coefficients(sessions):
+    mechanism, over_noise = sessions
+    weights = coefficients(mechanism.bands, mechanism.power)
+    for lag in range(QUERIES - mechanism.bands):
+        product = float((over_noise[:, -1] * over_noise[:, -1 - lag]).mean())
+        stated = float((weights[lag:] * weights[: len(weights) - lag]).sum()) if lag < len(weights) else 0.0
+        assert product == pytest.approx(stated, abs=5 * 2 / over_noise[:, 0].numel() ** 0.5)
+
+
+def test_the_first_query_has_fresh_noise_alone(sessions):
+    _, over_noise = sessions
+    alone = torch.stack([session(correlated(1, 0.5), seed)[0] for seed in SEEDS]).double() / 2.0
+    assert torch.equal(over_noise[:, 0], alone)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_order_stretches_and_precision_of_parameters_change_nothing(dtype):
+    mechanism = correlated(3, 0.6)
+    whole = session(mechanism, dtype=torch.float64)
+    assert torch.allclose(session(mechanism, names=("bias", "weight"), dtype=dtype).double(), whole, atol=1e-6)
+    one_by_one = [
+        mechanism({"g": {"bias": torch.zeros(8, dtype=torch.float64)}}, {"g": 2.0}, noise_of(query))["g"]["bias"]
+        for query in range(QUERIES)
+    ]
+    assert torch.equal(torch.stack(one_by_one), whole[:, -8:])
+
+
+def test_blocks_have_noise_of_their_own():
+    zeros = {"w": torch.zeros(50)}
+    released = [correlated()({"a": zeros, "b": zeros}, {"a": 1.0, "b": 1.0}, noise_of(query)) for query in range(2)]
+    assert not any((one["a"]["w"] == one["b"]["w"]).any() for one in released)
+
+
+def test_values_are_added():
+    value = {"w": torch.arange(6.0).reshape(2, 3)}
+    noisy, alone = (correlated()({"g": x}, {"g": 1.0}, noise_of(3))["g"]["w"] for x in (value, {"w": 0 * value["w"]}))
+    assert torch.allclose(noisy - alone, value["w"], atol=1e-6)
+    still = correlated(noise_multiplier=0.0)({"g": value}, {"g": 0.0}, noise_of(3))["g"]["w"]
+    assert torch.equal(still, value["w"])
+
+
+def plain_event(law, relation="add_or_remove_one", noise_std=2.0):
+    return acc.GaussianSumEvent(relation=relation, sampling=law, max_contribution=(1.0,), noise_std=(noise_std,))
+
+
+def test_the_event_is_that_of_the_strategy():
+    inner = plain_event(acc.CyclicLaw(5, own_coin=True))
+    assert correlated(3, 0.6).event(inner) == CorrelatedEvent(
+        relation="add_or_remove_one", inner=inner, bands=3, power=0.6
+    )
+    with pytest.raises(UnsupportedEventError, match="two queries in a row"):
+        correlated().event(plain_event(acc.PoissonLaw(0.1)))
+
+
+def test_the_noise_is_held_against_what_is_paid_for():
+    inner = plain_event(acc.CyclicLaw(5, own_coin=True))
+    paid = acc.AssumingEvent(relation=inner.relation, inner=correlated(3, 0.6).event(inner), assumption_text="all.")
+    correlated(3, 0.6).check_paid(paid, {"g": 2.0})
+    with pytest.raises(LedgerError, match="promises 2"):
+        correlated(3, 0.6).check_paid(paid, {"g": 1.9})
+    for other, event in ((correlated(2, 0.6), paid), (correlated(3, 0.7), paid), (correlated(3, 0.6), inner)):
+        with pytest.raises(LedgerError, match="promises other noise"):
+            other.check_paid(event, {"g": 2.0})
+
+
+def test_hardened_values_are_refused():
+    with pytest.raises(ValueError, match="no proved form"):
+        correlated().on({"g": 0.5}, {"g": 2.0})
+    assert correlated().on(None, {"g": 2.0}) == correlated()
+
+
+@pytest.mark.parametrize(("bands", "power"), [(0, 0.5), (2, 1.0), (2, 0.0)])
+def test_wrong_settings_are_refused(bands, power):
+    with pytest.raises(ValueError, match="must be"):
+        correlated(bands, power)
+
+
+def test_a_target_gives_the_least_noise():
+    target = tacita.CalibratedGaussian(
+        target_epsilon=2.0, target_delta=1e-5, form=correlated(2, recommended_power(200, separation=50))
+    )
+
+    def event_at(noise_multiplier):
+        return target.at(noise_multiplier).event(
+            plain_event(acc.CyclicLaw(50, own_coin=True), noise_std=noise_multiplier)
+        )
+
+    found = target.resolve(event_at, "add_or_remove_one", 200)
+    assert (found.bands, found.power) == (2, target.form.power)
+    epsilon = acc.epsilon([acc.Spend(event_at(found.noise_multiplier), 200)], 1e-5).epsilon
+    assert 2.0 * 0.994 <= epsilon <= 2.0

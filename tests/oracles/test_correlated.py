@@ -1,0 +1,265 @@
+"""Correlated noise on the oracle: the same noise through checkpoints, crashes and processes, and what is refused."""
+
+import json
+
+import pytest
+import torch
+from tests.oracles.test_line import crashed, resumed, same
+
+import tacita
+from tacita.correlated import strategy
+from tacita.errors import LedgerError, ResumeError, UnsupportedEventError
+from tacita.oracles import trainable
+from tacita.testing.fidelity import check_noise
+from tacita.testing.simulator import Worlds, parts_of, simulate
+
+BANDS = 3
+
+
+def correlated(bands=BANDS, noise_multiplier=2.0):
+    return tacita.CorrelatedGaussian(noise_multiplier=noise_multiplier, bands=bands, power=0.6)
+
+
+CYCLIC = dict(
+    sampler=tacita.CyclicSampler(batches_per_cycle=4, num_records=60, assignment="coin"), mechanism=correlated()
+)
+
+
+@pytest.fixture
+def asked(problem, make_oracle):
+    """``asked(oracle, n)``: n releases at the model's parameters."""
+
+    def ask(oracle, count):
+        return [oracle.query(trainable(problem[0])) for _ in range(count)]
+
+    return ask
+
+
+def all_same(some, others):
+    return len(some) == len(others) and all(map(same, some, others))
+
+
+def test_ratchets_change_no_bit(make_oracle, asked):
+    """Groups and noise are those of the session, in whatever generation."""
+    plain = asked(make_oracle(**CYCLIC), 10)
+    oracle, released = make_oracle(**CYCLIC), []
+    for count in (1, 3, 2, 4):
+        released += asked(oracle, count)
+        oracle.ratchet()
+        oracle.ratchet()
+    assert all_same(released, plain)
+
+
+def test_the_first_differences_of_releases_are_those_of_the_coefficients(problem, make_oracle, asked):
+    """The noise of the oracle, without records, is that of the mechanism's own strategy."""
+    x, y = problem[2]
+    empty = make_oracle(dataset=(x[:0], y[:0]), **CYCLIC)
+    released = torch.stack([release.released["all"]["weight"].flatten() for release in asked(empty, 10)])
+    std = empty.noise_std["all"]
+    key = tacita.Randomness.insecure(0)
+    key.begin_noise("train-1")
+    draws = [
+        key.noise_key("train-1", query).stream("all", "weight").normals((4,), dtype=torch.float64)
+        for query in range(10)
+    ]
+    weights = strategy.coefficients(BANDS, 0.6)
+    for query in range(10):
+        expected = sum(w * draws[query - lag] for lag, w in enumerate(weights[: query + 1]))
+        assert torch.allclose(released[query], std * expected, rtol=1e-12)
+
+
+def test_a_crashed_run_redoes_its_queries_bit_for_bit(problem, make_oracle, asked, tmp_path):
+    state, releases = crashed(make_oracle, problem, tmp_path, 5, **CYCLIC)
+    oracle = resumed(make_oracle, tmp_path, state, **CYCLIC)
+    assert all_same(asked(oracle, 5), releases)
+    assert oracle.session.queries_made == 5
+    assert all_same(asked(oracle, 5), asked(make_oracle(**CYCLIC), 10)[5:])
+
+
+def test_other_values_under_a_used_number_are_refused(problem, make_oracle, tmp_path):
+    state, _ = crashed(make_oracle, problem, tmp_path, 3, **CYCLIC)
+    oracle = resumed(make_oracle, tmp_path, state, **CYCLIC)
+    elsewhere = {name: p.detach() + 1.0 for name, p in trainable(problem[0]).items()}
+    oracle.query(elsewhere) if not oracle.draws.batch(0).size else None
+    with pytest.raises(ResumeError, match="cannot be continued"):
+        oracle.query(elsewhere)
+
+
+def checkpointed(oracle, tmp_path, name):
+    """Save a run as fit does; return the checkpoint's state."""
+    kept = []
+    oracle.checkpoint(kept.append, tmp_path / name)
+    return kept[0]
+
+
+@pytest.mark.parametrize("killed_before_the_key", [False, True])
+@pytest.mark.parametrize("made", [1, 2, 5])
+def test_a_run_resumes_from_any_checkpoint(make_oracle, asked, tmp_path, made, killed_before_the_key):
+    """Also where the process was killed after the checkpoint and before the new key was saved."""
+    expected = asked(make_oracle(**CYCLIC), 10)
+    ledger = tacita.Ledger(tmp_path / "ledger.jsonl", neighboring_relation="add_or_remove_one", privacy_unit="one row")
+    randomness = tacita.Randomness.insecure(0)
+    randomness.save(tmp_path / "key")  # before there is any session
+    oracle = make_oracle(ledger=ledger, randomness=randomness, **CYCLIC)
+    asked(oracle, 1)
+    checkpointed(oracle, tmp_path, "key")
+    asked(oracle, made - 1)
+    state = checkpointed(oracle, tmp_path, "newer" if killed_before_the_key else "key")
+    asked(oracle, 2)  # after the checkpoint, and lost
+    oracle.session.flush()
+    ledger.close()
+    again = resumed(make_oracle, tmp_path, state, randomness=tacita.Randomness.load(tmp_path / "key"), **CYCLIC)
+    assert all_same(asked(again, 10 - made), expected[made:])
+
+
+def test_a_step_back_to_the_last_checkpoint_draws_the_same(make_oracle, asked, tmp_path):
+    oracle = make_oracle(**CYCLIC)
+    expected = asked(make_oracle(**CYCLIC), 10)
+    asked(oracle, 3)
+    state = checkpointed(oracle, tmp_path, "key")
+    asked(oracle, 4)
+    oracle.load_state_dict(state)
+    assert all_same(asked(oracle, 7), expected[3:])
+
+
+def test_a_checkpoint_keeps_the_keys_of_the_last_noise_and_no_others(make_oracle, asked, tmp_path):
+    oracle = make_oracle(**CYCLIC)
+    asked(oracle, 6)
+    checkpointed(oracle, tmp_path, "key")
+    (place,) = [place for place, _ in json.loads((tmp_path / "key").read_text())["noise"].values()]
+    assert place == 6 - (BANDS - 1)
+    stolen = tacita.Randomness.load(tmp_path / "key")
+    assert stolen.noise_key("train-1", 4) == oracle.randomness.noise_key("train-1", 4)
+    for opened in (stolen, oracle.randomness):
+        with pytest.raises(ResumeError, match="keys of earlier noise are gone"):
+            opened.noise_key("train-1", 3)
+    before = tacita.Randomness.insecure(0)
+    before.begin_noise("train-1")
+    secrets = (tmp_path / "key").read_text()
+    assert not any(before.noise_key("train-1", query)._secret.hex() in secrets for query in range(4))
+
+
+def test_the_noise_of_a_session_that_ended_is_forgotten(make_oracle, asked, tmp_path):
+    oracle = make_oracle(**CYCLIC)
+    asked(oracle, 3)
+    oracle.ratchet()
+    oracle.randomness.forget("train-1")
+    oracle.randomness.save(tmp_path / "key")
+    assert "noise" not in json.loads((tmp_path / "key").read_text())
+
+
+def test_a_key_file_of_a_later_query_cannot_go_back(problem, make_oracle, asked, tmp_path):
+    ledger = tacita.Ledger(tmp_path / "ledger.jsonl", neighboring_relation="add_or_remove_one", privacy_unit="one row")
+    oracle = make_oracle(ledger=ledger, **CYCLIC)
+    early = oracle.state_dict()
+    asked(oracle, 5)
+    checkpointed(oracle, tmp_path, "key")
+    ledger.close()
+    with pytest.raises(ResumeError):
+        resumed(make_oracle, tmp_path, early, randomness=tacita.Randomness.load(tmp_path / "key"), **CYCLIC)
+
+
+def test_an_interrupted_query_takes_its_noise_with_it(make_oracle, asked, problem):
+    """It is paid and never released, and the next query takes back what it would have had."""
+    expected = asked(make_oracle(**CYCLIC), 3)
+    oracle = make_oracle(**CYCLIC)
+    asked(oracle, 1)
+    line = oracle.gate
+    with line.lock, line.turn():
+        query, rows, seed = oracle.draws.planned(line.begin(), trainable(problem[0]))
+        engine = oracle.source.engine(trainable(problem[0]), rows, query=query, seed=seed)
+        line.commit(query, *oracle.estimator.look(engine, line.state))
+    assert same(asked(oracle, 1)[0], expected[2])
+
+
+def test_blocks_have_noise_of_their_own(make_oracle):
+    oracle = make_oracle(**CYCLIC)
+    normals = oracle.gate._normals(0)
+    like = {"weight": torch.zeros(9)}
+    first, second = (normals.lagged(0, block, like)["weight"] for block in ("a", "b"))
+    assert not (first == second).any()
+
+
+def test_sessions_of_one_run_have_other_noise(problem, make_oracle, asked):
+    ledger = tacita.Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one row")
+    randomness = tacita.Randomness.insecure(0)
+    x, y = problem[2]
+    no_rows = (x[:0], y[:0])  # so that noise alone is released
+    first, second = (make_oracle(ledger=ledger, randomness=randomness, dataset=no_rows, **CYCLIC) for _ in range(2))
+    for one, other in zip(asked(first, 3), asked(second, 3), strict=True):
+        assert not (one.released["all"]["weight"] == other.released["all"]["weight"]).any()
+
+
+def test_the_statement_says_what_the_noise_is(make_oracle, asked):
+    oracle = make_oracle(**CYCLIC)
+    asked(oracle, 2)
+    statement = tacita.statement(oracle.ledger, 1e-5)
+    assert "Cyclic batches, 4 a cycle" in str(statement)
+    assert "correlated: 3 bands, power 0.6" in str(statement)
+    assert "Correlated noise takes back" in str(statement)
+    assert statement.to_json()["noise_multiplier"] is None  # of one query, which says nothing here
+    assert statement.to_json()["noise_std"] == pytest.approx(2.0)
+
+
+def test_simulated_sessions_are_whitened(make_oracle):
+    """What audits of many runs compare with a normal law is the noise without its correlation."""
+    oracle = make_oracle(**CYCLIC)
+    x = torch.zeros(4, 3)
+    parts = parts_of(oracle, 10, "add_or_remove_one")
+    worlds = Worlds({"weight": x}, None, torch.arange(4) == 3, False, lambda query: 1.0)
+    traces = list(simulate(parts, worlds, present=True, runs=400, seed=0))
+    check_noise(torch.cat([trace.residual - trace.shift for trace in traces]), 1e-6)
+
+
+def test_simulated_shifts_show_in_later_queries(make_oracle):
+    oracle = make_oracle(**CYCLIC)
+    worlds = Worlds({"weight": torch.ones(1, 1)}, None, torch.ones(1, dtype=torch.bool), False, lambda query: 1.0)
+    (trace,) = simulate(parts_of(oracle, 10, "add_or_remove_one"), worlds, present=True, runs=30, seed=0)
+    columns = torch.from_numpy(strategy.column(BANDS, 0.6, 10)).float()
+    for drawn, shift in zip(trace.drawn, trace.shift.squeeze(-1), strict=True):
+        expected = sum(torch.nn.functional.pad(columns, (int(turn), 0))[:10] for turn in drawn.nonzero()) / 2.0
+        assert torch.allclose(shift, torch.as_tensor(expected).expand(10), atol=1e-6)
+
+
+def test_a_calibrated_oracle_meets_its_target(make_oracle):
+    target = tacita.CalibratedGaussian(target_epsilon=2.0, target_delta=1e-5, form=correlated())
+    oracle = make_oracle(**{**CYCLIC, "mechanism": target})
+    assert 1.98 <= oracle.ledger.epsilon(1e-5) <= 2.0
+    assert oracle.mechanism == correlated(noise_multiplier=oracle.mechanism.noise_multiplier)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        (dict(sampler=tacita.PoissonSampler(sample_rate=0.3, num_records=60)), UnsupportedEventError, "in a row"),
+        (
+            dict(sampler=tacita.ShuffledEpochsSampler(batches_per_epoch=4, num_records=60, assignment="coin")),
+            UnsupportedEventError,
+            "in a row",
+        ),
+        (
+            dict(sampler=tacita.CyclicSampler(batches_per_cycle=4, num_records=60, assignment="index")),
+            UnsupportedEventError,
+            "there is one under",
+        ),
+        (
+            dict(
+                sampler=tacita.DisjointSampler(num_batches=10, num_records=60, assignment="coin"),
+                kind=tacita.ErrorFeedbackOracle,
+                feedback=tacita.PrivateFeedback(max_feedback_norm=0.2),
+            ),
+            UnsupportedEventError,
+            "clipped sums of records",
+        ),
+    ],
+)
+def test_what_is_not_proved_is_refused_when_the_oracle_is_built(make_oracle, changes, error, message):
+    with pytest.raises(error, match=message):
+        make_oracle(**{**CYCLIC, **changes})
+
+
+def test_another_strategy_than_the_one_that_is_paid_for_is_refused(problem, make_oracle, asked):
+    oracle = make_oracle(**CYCLIC)
+    oracle.gate._mechanism = correlated(2)
+    with pytest.raises(LedgerError, match="promises other noise"):
+        asked(oracle, 1)
