@@ -164,11 +164,11 @@ def test_an_interrupted_query_takes_its_noise_with_it(make_oracle, asked, proble
     expected = asked(make_oracle(**CYCLIC), 3)
     oracle = make_oracle(**CYCLIC)
     asked(oracle, 1)
-    line = oracle.gate
-    with line.lock, line.turn():
-        query, rows, seed = oracle.draws.planned(line.begin(), trainable(problem[0]))
+    gate = oracle.gate
+    with gate.lock, gate.turn():
+        query, rows, seed = oracle.draws.planned(gate.begin(), trainable(problem[0]))
         engine = oracle.source.engine(trainable(problem[0]), rows, query=query, seed=seed)
-        line.commit(query, *oracle.estimator.look(engine, line.state))
+        gate.commit(query, *oracle.estimator.bound(engine, gate.state))
     assert same(asked(oracle, 1)[0], expected[2])
 
 

@@ -378,9 +378,7 @@ class ReleaseGate:
 
 
 def answer(
-    gate: ReleaseGate,
-    bounded: Callable[[int], tuple[dict[str, Any], Any]],
-    dtypes: Mapping[str, torch.dtype] | None = None,
+    gate: ReleaseGate, bounded: Callable[[int], tuple[dict, Any]], dtypes: Mapping[str, torch.dtype] | None = None
 ) -> tuple[int, Values, Any]:
     """Make one query, ``with gate.lock, gate.turn():``; return its number, its noisy values, and what was remembered.
 
