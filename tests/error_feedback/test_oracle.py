@@ -50,7 +50,7 @@ def test_hidden_feedback_without_noise_is_the_paper_line_by_line(make, problem, 
     oracle = make(PRIVATE, mechanism=silent, method=method, max_physical_batch_size=height)
     error = torch.zeros(5, dtype=torch.float64, device=device)
     for query in range(4):
-        rows = oracle.sampler.draw(query, oracle.line.coins, 60)
+        rows = oracle.sampler.draw(query, oracle.gate.coins, 60)
         grads = torch.stack([row_gradient(model, loss_fn, (x[i : i + 1], y[i : i + 1])) for i in rows])
         clipped = grads * (1.0 / grads.norm(dim=1, keepdim=True)).clamp(max=1.0)
         feedback = error * min(1.0, 0.5 / max(error.norm().item(), 1e-300))

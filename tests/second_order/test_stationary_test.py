@@ -384,8 +384,8 @@ def test_one_session_is_charged_once_however_many_are_rejected():
 def test_every_answer_has_its_line_before_it_is_known(monkeypatch):
     test = build()
     seen = []
-    spying = Spying(test._line._mechanism, lambda _: seen.append(test.session.queries_made))
-    monkeypatch.setattr(test._line, "_mechanism", spying)
+    spying = Spying(test._gate._mechanism, lambda _: seen.append(test.session.queries_made))
+    monkeypatch.setattr(test._gate, "_mechanism", spying)
     for _ in range(3):
         test.test(SADDLE)
     assert seen == [1, 2, 3]

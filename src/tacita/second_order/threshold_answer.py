@@ -1,6 +1,6 @@
 """The answer of a stationary test, in the place of a mechanism on the line: does the value pass the threshold?
 
-Place: mechanisms.above_threshold -> [oracles.threshold_answer] -> oracles.line. Nothing but the answer leaves.
+Place: mechanisms.above_threshold -> [oracles.threshold_answer] -> oracles.gate. Nothing but the answer leaves.
 """
 
 import math
