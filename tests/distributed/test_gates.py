@@ -104,7 +104,7 @@ def trained(oracle):
     while oracle.remaining_queries:
         released.append(flat(oracle.backward()))
         optimizer.step()
-    return torch.cat(released), oracle.line.state
+    return torch.cat(released), oracle.gate.state
 
 
 def on_ranks(size, **settings):
@@ -527,7 +527,7 @@ def test_another_number_of_ranks_continues_with_the_same_batches_and_noise(kind,
         if rank == 0 and not saved:
             Shared.saved = oracle.state_dict()
             Shared.weights = {name: p.clone() for name, p in oracle.source.model.state_dict().items()}
-        return torch.cat(released), oracle.line.state
+        return torch.cat(released), oracle.gate.state
 
     class Shared:
         ledger, randomness, session, saved, weights = make_ledger(0), tacita.Randomness.insecure(0), None, None, None
