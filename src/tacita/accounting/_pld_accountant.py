@@ -53,8 +53,12 @@ def has_pld(spend: Spend) -> bool:
 
 def pld_epsilon(spends: Sequence[Spend], delta: float) -> PldReading:
     """Return epsilon at ``delta``: the larger value of the two directions."""
-    parts = pooled(pairs_of(spends))
-    return _larger(_at_delta(parts, delta))
+    return epsilon_of(pairs_of(spends), delta)
+
+
+def epsilon_of(parts: Sequence[Part], delta: float) -> PldReading:
+    """Return epsilon at ``delta`` of pairs that are composed."""
+    return _larger(_at_delta(pooled(parts), delta))
 
 
 def pld_delta(spends: Sequence[Spend], epsilon: float) -> PldReading:
