@@ -104,7 +104,7 @@ def test_files_that_the_pages_name_exist(page: Path):
 
 
 def test_the_check_of_files_can_fail(tmp_path: Path):
-    text = "`tests/test_docs.py`, `oracles/line.py`, `oracles/gone.py::test_it`, `.ci/run`, `runs/mine.txt`"
+    text = "`tests/test_docs.py`, `oracles/gate.py`, `oracles/gone.py::test_it`, `.ci/run`, `runs/mine.txt`"
     assert gone_paths(tmp_path / "page.md", text) == ["oracles/gone.py"]
 
 

@@ -252,7 +252,7 @@ def test_an_oracle_releases_the_same_from_row_numbers(pair, sampling, sizes, mon
 def test_a_batch_of_a_part_reads_rows_of_that_part(kept, sampling, sizes, monkeypatch):
     monkeypatch.setattr(_row_numbers, "IN_MEMORY", kept)
     draws = oracle_on("linear", "sum", sampling, SIZES[sizes]).draws
-    places = draws.sampler.draw(1, draws._line.coins, draws.num_rows)
+    places = draws.sampler.draw(1, draws._gate.coins, draws.num_rows)
     expected = places if draws.rows is None else np.asarray(draws.rows)[places]
     found = draws.batch(1)
     assert np.asarray(found).tolist() == expected.tolist()

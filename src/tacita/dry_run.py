@@ -16,9 +16,9 @@ from tacita.gradients.batches import flatten, tensors_in, to_device
 from tacita.gradients.chunked import Chunk
 from tacita.gradients.engine_choice import MethodChoice, choose_method
 from tacita.gradients.functional import LossFn, trainable
-from tacita.gradients.ghost.rule import NamedUse
 from tacita.gradients.probe import ROWS, synthetic
 from tacita.gradients.program import ProgramEngine
+from tacita.gradients.rules.rule import NamedUse
 from tacita.gradients.scan import module_refusals, scan
 from tacita.gradients.seeds import seeded
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-import tacita.oracles.line as line_module
+import tacita.oracles.gate as gate_module
 from tacita.random import Randomness
 
 TRAIN = ("train", "table.csv", "--target", "label", "--epsilon", "2", "--delta", "1e-3", "--drop", "patient")
@@ -45,14 +45,14 @@ def test_a_run_is_audited_by_its_config(run, tacita_command):
 
 
 def test_less_noise_than_claimed_is_refuted_by_exit_code_1(run, tacita_command, monkeypatch):
-    begin = line_module.Line.__init__
+    begin = gate_module.ReleaseGate.__init__
 
     def wrong(self, session, mechanism, noise_std, randomness, *more, **rest):
         less = {block: 0.02 * std for block, std in noise_std.items()}
         begin(self, session, mechanism, less, randomness, *more, **rest)
 
-    monkeypatch.setattr(line_module.Line, "__init__", wrong)
-    monkeypatch.setattr(line_module.Line, "_check_paid", lambda self: None)  # else the line refuses so little noise
+    monkeypatch.setattr(gate_module.ReleaseGate, "__init__", wrong)
+    monkeypatch.setattr(gate_module.ReleaseGate, "_check_paid", lambda self: None)  # which refuses so little noise
     monkeypatch.setattr(Randomness, "system", classmethod(lambda cls: cls.insecure(1)))  # one retraining is luck
     found = tacita_command(*BARE, "--canaries", "8000")
     assert found.code == 1

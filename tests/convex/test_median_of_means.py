@@ -14,7 +14,7 @@ from tacita.convex import MedianOfMeans, MedianOfMeansEvent
 from tacita.estimators import Estimator
 from tacita.gradients import NetworkSource
 from tacita.gradients.given import GivenEngine, GivenSource
-from tacita.oracles import Line
+from tacita.oracles import ReleaseGate
 from tacita.testing.adversaries import BETWEEN, CONSTANT
 from tacita.testing.audit import audit_oracle
 from tests.testing.linear import full, given
@@ -374,5 +374,5 @@ def test_half_of_the_sensitivity_is_refused_and_refuted(monkeypatch):
     """The line refuses the noise that follows; without that comparison an audit refutes the claim."""
     with pytest.raises(tacita.LedgerError, match="less than what is spent"):
         audited(Understated(3), "replace_one")
-    monkeypatch.setattr(Line, "_check_paid", lambda self: None)
+    monkeypatch.setattr(ReleaseGate, "_check_paid", lambda self: None)
     assert audited(Understated(3), "replace_one").verdict == "refuted"

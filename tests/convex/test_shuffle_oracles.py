@@ -417,8 +417,8 @@ def test_users_whose_noise_is_not_that_of_the_event_are_not_asked(kind, change):
         other = replace(sums, users=sums.users + by)
     else:
         other = replace(sums, bits=NoiseBits(**{**given, name: given[name] - by}))
-    oracle.line._mechanism = UserNoise(other)
+    oracle.gate._mechanism = UserNoise(other)
     with pytest.raises(LedgerError, match="event promises something else"):
         oracle.query(POINT)
-    oracle.line._mechanism = UserNoise(replace(sums))
+    oracle.gate._mechanism = UserNoise(replace(sums))
     oracle.query(POINT)

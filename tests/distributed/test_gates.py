@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import tacita
+from tacita.clipping import Clipper
 from tacita.convex import MedianOfMeans
 from tacita.distributed.gates import LeaderGate
 from tacita.errors import BudgetExceededError, RankError
@@ -103,7 +104,7 @@ def trained(oracle):
     while oracle.remaining_queries:
         released.append(flat(oracle.backward()))
         optimizer.step()
-    return torch.cat(released), oracle.line.state
+    return torch.cat(released), oracle.gate.state
 
 
 def on_ranks(size, **settings):
@@ -285,6 +286,46 @@ def test_rows_of_a_dataset_are_compared():
     assert all("different data sets" in str(error) for error in run_ranks(2, work))
 
 
+class Untold(Clipper):
+    """A threshold that no setting tells."""
+
+    def __init__(self, bound):
+        self._rule = tacita.FlatClipper(max_grad_norm=bound)
+
+    def groups(self, shapes):
+        return self._rule.groups(shapes)
+
+    def weights(self, norms):
+        return self._rule.weights(norms)
+
+    def max_contribution(self, shapes):
+        return self._rule.max_contribution(shapes)
+
+
+def test_sensitivities_are_compared_where_no_setting_tells_them():
+    ledger = make_ledger(0)
+
+    def work(rank, group):
+        make_oracle(rank, group, ledger=ledger if rank == 0 else None, clipper=Untold(1.0 + rank))
+
+    found = run_ranks(2, work)
+    assert ["different settings" in str(error) for error in found] == [True, True]
+    assert not list(ledger.sessions)
+
+
+def test_buffers_that_drift_apart_are_refused_before_a_release():
+    def work(rank, group):
+        model = make_model()
+        model.register_buffer("shift", torch.zeros(3))
+        oracle = make_oracle(rank, group, model=model)
+        ask(oracle)
+        model.shift[1] = float(rank)
+        with pytest.raises(RankError, match="different parameters or buffers"):
+            ask(oracle)
+
+    results(run_ranks(2, work))
+
+
 def test_parameters_that_drift_apart_are_refused_before_a_release():
     def work(rank, group):
         oracle = make_oracle(rank, group)
@@ -323,6 +364,14 @@ def test_only_rank_zero_has_a_ledger_and_a_session():
             sampler=tacita.PoissonSampler(sample_rate=RATE, num_records=ROWS), mechanism=NOISE, planned_queries=1,
             clipper=tacita.FlatClipper(max_grad_norm=1.0),
         )  # fmt: skip
+
+    def with_session(rank, group):
+        registered = make_oracle(0, None).session if rank == 1 else None
+        make_oracle(rank, group, session=registered)
+
+    first, second = run_ranks(2, with_session)
+    assert isinstance(first, RankError)
+    assert "ledger and session must be None on rank 1" in str(second)
 
     first, second = run_ranks(2, without)
     assert "ledger must be a Ledger on rank 0" in str(first)
@@ -478,7 +527,7 @@ def test_another_number_of_ranks_continues_with_the_same_batches_and_noise(kind,
         if rank == 0 and not saved:
             Shared.saved = oracle.state_dict()
             Shared.weights = {name: p.clone() for name, p in oracle.source.model.state_dict().items()}
-        return torch.cat(released), oracle.line.state
+        return torch.cat(released), oracle.gate.state
 
     class Shared:
         ledger, randomness, session, saved, weights = make_ledger(0), tacita.Randomness.insecure(0), None, None, None

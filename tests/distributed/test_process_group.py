@@ -10,6 +10,7 @@ from tacita.distributed.process_group import Ranks, tensors_digest
 from tacita.errors import BudgetExceededError, RankError
 from tacita.gradients import NetworkSource
 from tacita.gradients.processes import ALONE
+from tests.devices import SIMULATED, get_device
 from tests.distributed.ranks import results, run_ranks
 
 
@@ -138,6 +139,13 @@ def test_a_rank_that_is_gone_is_an_error_and_the_group_is_not_used_again():
         return caught
 
     assert all("resume the run" in message for message in results(on_ranks(2, work))[0])
+
+
+def test_the_digest_of_another_device_sees_values_of_equal_sums():
+    """Their bits are not copied to the CPU: sums and sums of squares stand for them."""
+    device = get_device(SIMULATED)
+    one, other = (torch.tensor(values, device=device) for values in ([1, 4, 0], [2, 3, 0]))
+    assert tensors_digest([("w", one)]) == tensors_digest([("w", one.clone())]) != tensors_digest([("w", other)])
 
 
 def test_the_digest_sees_names_shapes_dtypes_and_values():

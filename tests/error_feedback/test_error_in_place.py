@@ -47,8 +47,8 @@ def in_place(estimator, grads, lead=()):
     """The same as an oracle goes about it."""
     state, values = estimator.initial_state(SHAPES, lead), []
     for engine in engines(grads):
-        found, seen = estimator.look(engine, state)
-        state = estimator.remember(state, seen)
+        found, update = estimator.bound(engine, state)
+        state = estimator.apply(state, update)
         values.append(found["gradient"])
     return values, state
 
@@ -76,7 +76,7 @@ def test_looking_changes_nothing(feedback):
     _, state = as_called(estimator, gradients())
     before = {name: e.clone() for name, e in state["error"].items()}
     for engine in engines(gradients()):
-        estimator.look(engine, state)
+        estimator.bound(engine, state)
     assert same(state["error"], before)
     assert state["query"] == QUERIES
 
@@ -87,9 +87,9 @@ def test_remembering_takes_no_memory_and_frees_the_residuals(feedback):
     state = estimator.initial_state(SHAPES)
     places = {name: e.data_ptr() for name, e in state["error"].items()}
     for engine in engines(gradients()):
-        _, seen = estimator.look(engine, state)
-        state = estimator.remember(state, seen)
-        assert seen.residuals == {}
+        _, update = estimator.bound(engine, state)
+        state = estimator.apply(state, update)
+        assert update.residuals == {}
     assert {name: e.data_ptr() for name, e in state["error"].items()} == places
 
 

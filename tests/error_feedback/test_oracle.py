@@ -9,6 +9,7 @@ import torch
 import tacita
 from tacita import accounting as acc
 from tacita import error_feedback
+from tacita.error_feedback import InterleavedEvent
 from tacita.errors import BudgetExceededError, ResumeError, UnsupportedEventError
 from tacita.runs.checkpoint import TrainingState
 from tacita.runs.folder import RunFolder
@@ -49,7 +50,7 @@ def test_hidden_feedback_without_noise_is_the_paper_line_by_line(make, problem, 
     oracle = make(PRIVATE, mechanism=silent, method=method, max_physical_batch_size=height)
     error = torch.zeros(5, dtype=torch.float64, device=device)
     for query in range(4):
-        rows = oracle.sampler.draw(query, oracle.line.coins, 60)
+        rows = oracle.sampler.draw(query, oracle.gate.coins, 60)
         grads = torch.stack([row_gradient(model, loss_fn, (x[i : i + 1], y[i : i + 1])) for i in rows])
         clipped = grads * (1.0 / grads.norm(dim=1, keepdim=True)).clamp(max=1.0)
         feedback = error * min(1.0, 0.5 / max(error.norm().item(), 1e-300))
@@ -104,7 +105,7 @@ def test_residuals_are_asked_for_every_mth_query(make, problem):
     oracle = make(tacita.ReleasedFeedback(max_feedback_norm=0.5, max_residual_norm=2.0, every=3))
     asked = ["residual" in oracle.query(dict(model.named_parameters())).released for _ in range(7)]
     assert asked == [False, False, True, False, False, True, False]
-    assert isinstance(oracle.event, acc.InterleavedEvent)
+    assert isinstance(oracle.event, InterleavedEvent)
 
 
 @pytest.mark.parametrize("feedback", [PRIVATE, BOUNDED], ids=repr)

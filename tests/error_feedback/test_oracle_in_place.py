@@ -86,10 +86,10 @@ def test_no_later_query_changes_what_was_saved_loaded_or_published(make, problem
 def test_the_error_lies_in_memory_once(make, problem, feedback):
     oracle = make(feedback)
     oracle.query(trainable(problem[0]))
-    places = [e.data_ptr() for e in oracle.line.state["error"].values()]
+    places = [e.data_ptr() for e in oracle.gate.state["error"].values()]
     for _ in range(3):
         oracle.query(trainable(problem[0]))
-        assert [e.data_ptr() for e in oracle.line.state["error"].values()] == places
+        assert [e.data_ptr() for e in oracle.gate.state["error"].values()] == places
 
 
 def test_each_block_is_freed_once_it_has_its_noise(make, problem):
@@ -99,7 +99,7 @@ def test_each_block_is_freed_once_it_has_its_noise(make, problem):
         alive.append([reference() is not None for reference in given])
         given.extend(weakref.ref(x) for block in values.values() for x in block.values())
 
-    oracle.line._mechanism = Spying(oracle.line._mechanism, watching)
+    oracle.gate._mechanism = Spying(oracle.gate._mechanism, watching)
     release = oracle.query(trainable(problem[0]))
     assert alive == [[], [False, False]]  # two parameters in the first block
     assert [reference() for reference in given] == [None] * 4
@@ -134,7 +134,7 @@ def test_a_query_that_counts_is_remembered_though_its_noise_fails(make, problem,
     params, oracle, other = trainable(problem[0]), make(feedback), make(feedback)
     oracle.query(params), other.query(params)
     with monkeypatch.context() as patch:
-        patch.setattr(oracle.line, "_mechanism", Spying(oracle.line._mechanism, fails))
+        patch.setattr(oracle.gate, "_mechanism", Spying(oracle.gate._mechanism, fails))
         with pytest.raises(Broken):
             oracle.query(params)
     other.query(params)
@@ -176,7 +176,7 @@ def test_a_query_that_counts_and_is_not_remembered_is_the_last(make, problem, mo
     params, oracle = trainable(problem[0]), make(feedback)
     oracle.query(params)
     with monkeypatch.context() as patch:
-        patch.setattr(type(oracle.estimator), "remember", fails)
+        patch.setattr(type(oracle.estimator), "apply", fails)
         with pytest.raises(Broken):
             oracle.query(params)
     with pytest.raises(ResumeError, match="load the last checkpoint"):
@@ -185,24 +185,24 @@ def test_a_query_that_counts_and_is_not_remembered_is_the_last(make, problem, mo
 
 def test_noise_is_added_to_nothing_but_what_was_committed(make_oracle):
     """``commit`` writes the line of one set of values; they get their noise once, and nothing else does."""
-    line, same_line = make_oracle().line, make_oracle().line
+    gate, same_gate = make_oracle().gate, make_oracle().gate
 
     def filled(x):
         return {"all": {"w": torch.full((3,), x)}}
 
     with pytest.raises(RuntimeError, match="no query waits for its noise"):
-        line.noisy()
+        gate.release()
     values = filled(1.0)
-    assert line.commit(line.begin(), values)
+    assert gate.commit(gate.begin(), values)
     values["all"] = filled(9.0)["all"]  # too late
-    assert same_line.commit(same_line.begin(), filled(1.0))
-    expected = same_line.noisy()
-    assert torch.equal(line.noisy()["all"]["w"], expected["all"]["w"])
+    assert same_gate.commit(same_gate.begin(), filled(1.0))
+    expected = same_gate.release()
+    assert torch.equal(gate.release()["all"]["w"], expected["all"]["w"])
     with pytest.raises(RuntimeError, match="released once"):
-        line.noisy()
-    assert not line.commit(0, filled(2.0))
+        gate.release()
+    assert not gate.commit(0, filled(2.0))
     with pytest.raises(RuntimeError, match="no query waits for its noise"):
-        line.noisy()
+        gate.release()
     for made in (2, 3):
-        assert line.commit(line.begin(), filled(3.0))
-        assert line.session.queries_made == made
+        assert gate.commit(gate.begin(), filled(3.0))
+        assert gate.session.queries_made == made

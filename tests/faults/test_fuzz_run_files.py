@@ -270,9 +270,9 @@ def check_restored(state, tree):
     """The run stands where the file says, with the file's numbers; no query stands before one that was released."""
     oracle = state.oracle
     assert same(tree["model"], state.to_tree()["model"])
-    assert 0 <= tree["oracle"]["position"] <= oracle.line.position <= runs.QUERIES
+    assert 0 <= tree["oracle"]["position"] <= oracle.gate.position <= runs.QUERIES
     assert tree["oracle"]["generation"] <= oracle.randomness.generation
-    assert tree["oracle"]["identity"] == oracle.line.identity
+    assert tree["oracle"]["identity"] == oracle.gate.identity
 
 
 def same(tree, other):

@@ -322,14 +322,14 @@ def test_other_privacy_settings_or_data_are_an_error(stopped, whole, changes):
 def test_another_optimizer_gets_fresh_noise_and_a_new_charge(tmp_path, optimizer):
     folder, numbers, drawn = stop(tmp_path / "run", after=2, epochs=1.25), [], []
     lines = lines_of(folder)
-    noise = tacita.oracles.line.Line._normals
+    noise = tacita.oracles.gate.ReleaseGate._normals
 
     def watching(self, query):
         drawn.append((self._randomness.generation, query))
         return noise(self, query)
 
     with runs.telling(lambda made: numbers.append(made - 1)), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tacita.oracles.line.Line, "_normals", watching)
+        patch.setattr(tacita.oracles.gate.ReleaseGate, "_normals", watching)
         run = runs.train(folder, epochs=1.25, optimizer=optimizer)
     assert numbers == [2, 3, 4]  # number 1 had a line, and was made after the checkpoint: it is left behind, not redone
     assert [query for _, query in drawn] == numbers

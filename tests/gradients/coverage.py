@@ -25,7 +25,7 @@ class Case:
         make: Size -> the network.
         data: (size, dtype) -> tensors with the records first.
         loss: ``(model, batch) -> losses``.
-        exact: The dtype in which the ghost engine is compared with the loop.
+        exact: The dtype in which the program is compared with the loop.
         missing: The library that the network needs and that is not installed; empty if there is none.
         one_by_one: No vectorised pass can run it: the loop serves.
         size: The size at which its cost is measured.

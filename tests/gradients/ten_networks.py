@@ -1,4 +1,4 @@
-"""Ten networks in the manner of the field, written without looking at the rules of the ghost engine.
+"""Ten networks in the manner of the field, written without looking at the rules of the program.
 
 Each comes with the data of a few records and its loss: a U-Net that removes noise, a small GPT, a text CNN, a BiLSTM
 tagger, a recommender, PointNet, graph attention, a variational autoencoder, a temporal CNN, and a selective scan.

@@ -10,8 +10,8 @@ import tacita
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients import LoopEngine, NetworkSource, ProgramEngine, network_source
 from tacita.gradients.data import BatchRows
-from tacita.gradients.ghost.linear import LinearRule
-from tacita.gradients.ghost.registry import RULES
+from tacita.gradients.rules.linear import LinearRule
+from tacita.gradients.rules.registry import RULES
 from tests.rounding import assert_close_in
 
 
@@ -321,9 +321,11 @@ def test_records_of_one_query_are_augmented_apart(model):
 def test_a_parameter_without_a_rule_does_not_lose_the_model_its_engine():
     model = nn.Sequential(nn.Linear(4, 1), nn.PReLU())
     rows = [0, 5, 7]
-    ghost, loop = (sums_of(NetworkSource(model, squared, Items(), method=method), rows) for method in ("auto", "loop"))
+    program, loop = (
+        sums_of(NetworkSource(model, squared, Items(), method=method), rows) for method in ("auto", "loop")
+    )
     assert NetworkSource(model, squared, Items()).method == "program"
-    torch.testing.assert_close(ghost, loop, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(program, loop, rtol=1e-5, atol=1e-6)
 
 
 def test_a_mode_that_is_changed_later_is_tried_again():

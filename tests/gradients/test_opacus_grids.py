@@ -1,4 +1,4 @@
-"""Opacus' own grids of layers: the ghost engine serves nine in ten of its examples, and gives no wrong value in any.
+"""Opacus' own grids of layers: the program serves nine in ten of its examples, and gives no wrong value in any.
 
 The grids are those of the tests that Opacus brings with it (``opacus.tests.grad_samples``), which compare each of its
 layers with one record at a time. Here the same examples go to tacita's engine, in float64. Records of the examples with
@@ -92,7 +92,7 @@ def sums(network, data, method):
     rows = torch.arange(len(data[0])).numpy()
     engine = source.engine(dict(network.named_parameters()), rows, seed=1)
     if source.method == "program":
-        engine.rounding_margin = False  # type: ignore[attr-defined] # of the ghost engine
+        engine.rounding_margin = False  # type: ignore[attr-defined] # of the program
     return source.method, engine.weighted_sums(torch.ones_like, {name: (name,) for name in source.shapes})
 
 
@@ -121,7 +121,7 @@ def run(grid):
     return seen
 
 
-def test_the_ghost_engine_serves_nine_in_ten(record_property):
+def test_programs_serve_nine_in_ten(record_property):
     seen = {grid: run(grid) for grid in GRIDS}
     print(seen)
     record_property("examples", {grid: dict(counts) for grid, counts in seen.items()})

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from tacita.gradients import NetworkSource
-from tacita.gradients.ghost.uses import row_weights
+from tacita.gradients.rules.uses import row_weights
 
 
 def losses(model, batch):

@@ -63,7 +63,9 @@ def test_a_record_enters_with_the_clipped_mean_gradient_of_its_views(method):
         gradient = torch.cat([p.grad.flatten() for p in model.parameters()])
         assert gradient.norm() > C
         expected = expected + gradient * C / gradient.norm()
-    assert torch.allclose(found, expected, rtol=1e-6 if method == "program" else 1e-9, atol=1e-9)  # ghost: its margin
+    assert torch.allclose(
+        found, expected, rtol=1e-6 if method == "program" else 1e-9, atol=1e-9
+    )  # a program has its margin
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -15,7 +15,7 @@ from tacita.gradients.given import GivenEngine, GivenSource
 from tacita.linear import SecondMoment, SecondMomentEvent, row_blocks, symmetric_entries, symmetric_matrix, table_rows
 from tacita.linear import source as linear_source
 from tacita.linear.row_blocks import WithColumns, as_row_blocks
-from tacita.oracles import Line
+from tacita.oracles import ReleaseGate
 from tacita.testing.adversaries import CONSTANT
 from tacita.testing.audit import audit_oracle
 from tests.testing.linear import full, given
@@ -186,7 +186,7 @@ class Understated(Estimator):
 
 @pytest.mark.parametrize(("estimator", "verdict"), [(MOMENT, "consistent"), (Understated(), "refuted")])
 def test_an_audit_nearly_reaches_the_claim_and_refutes_half_of_it(estimator, verdict, monkeypatch):
-    monkeypatch.setattr(Line, "_check_paid", lambda self: None)  # else the line refuses half of the noise
+    monkeypatch.setattr(ReleaseGate, "_check_paid", lambda self: None)  # else the gate refuses half of the noise
     make = given(full, noise_multiplier=1.0, queries=1, estimator=lambda clipper: estimator)
     found = audit_oracle(make, relation="add_or_remove_one", delta=1e-2, runs=8000, adversaries=[CONSTANT], columns=2)
     assert found.verdict == verdict

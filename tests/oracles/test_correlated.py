@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from tests.oracles.test_line import crashed, resumed, same
 
 import tacita
 from tacita.correlated import strategy
@@ -11,7 +12,6 @@ from tacita.errors import LedgerError, ResumeError, UnsupportedEventError
 from tacita.oracles import trainable
 from tacita.testing.fidelity import check_noise
 from tacita.testing.simulator import Worlds, parts_of, simulate
-from tests.oracles.test_line import crashed, resumed, same
 
 BANDS = 3
 
@@ -164,17 +164,17 @@ def test_an_interrupted_query_takes_its_noise_with_it(make_oracle, asked, proble
     expected = asked(make_oracle(**CYCLIC), 3)
     oracle = make_oracle(**CYCLIC)
     asked(oracle, 1)
-    line = oracle.line
-    with line.lock, line.turn():
-        query, rows, seed = oracle.draws.planned(line.begin(), trainable(problem[0]))
+    gate = oracle.gate
+    with gate.lock, gate.turn():
+        query, rows, seed = oracle.draws.planned(gate.begin(), trainable(problem[0]))
         engine = oracle.source.engine(trainable(problem[0]), rows, query=query, seed=seed)
-        line.commit(query, *oracle.estimator.look(engine, line.state))
+        gate.commit(query, *oracle.estimator.bound(engine, gate.state))
     assert same(asked(oracle, 1)[0], expected[2])
 
 
 def test_blocks_have_noise_of_their_own(make_oracle):
     oracle = make_oracle(**CYCLIC)
-    normals = oracle.line._normals(0)
+    normals = oracle.gate._normals(0)
     like = {"weight": torch.zeros(9)}
     first, second = (normals.lagged(0, block, like)["weight"] for block in ("a", "b"))
     assert not (first == second).any()
@@ -260,6 +260,6 @@ def test_what_is_not_proved_is_refused_when_the_oracle_is_built(make_oracle, cha
 
 def test_another_strategy_than_the_one_that_is_paid_for_is_refused(problem, make_oracle, asked):
     oracle = make_oracle(**CYCLIC)
-    oracle.line._mechanism = correlated(2)
+    oracle.gate._mechanism = correlated(2)
     with pytest.raises(LedgerError, match="promises other noise"):
         asked(oracle, 1)

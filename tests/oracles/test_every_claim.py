@@ -101,13 +101,13 @@ class Watched:
             randomness=tacita.Randomness.insecure(SEED),
         )
         self.oracle = claim.kind(copy.deepcopy(model), loss_fn, dataset or data, **{**common, **claim.settings, **more})
-        self.values, commit = [], self.oracle.line.commit
+        self.values, commit = [], self.oracle.gate.commit
 
         def watching(query, values, seen):
             self.values.append({block: {n: x.clone() for n, x in xs.items()} for block, xs in values.items()})
             return commit(query, values, seen)
 
-        self.oracle.line.commit = watching
+        self.oracle.gate.commit = watching
         self.session = self.oracle.session
 
     def query(self):
@@ -225,7 +225,7 @@ def test_a_query_that_meets_nobody_is_like_any_other(problem, name, nobody):
         watched = Watched(problem, name, dataset=tuple(tensor[:0] for tensor in problem[2]))
     else:
         watched = Watched(problem, name, rate=RARE)
-        assert len(watched.oracle.sampler.draw(0, watched.oracle.line.coins, 60)) == 0
+        assert len(watched.oracle.sampler.draw(0, watched.oracle.gate.coins, 60)) == 0
     for made in range(1, QUERIES + 1):
         release = watched.query()
         watched.check_noise(release)
@@ -251,12 +251,12 @@ def test_noise_below_what_is_paid_for_is_refused(problem, name):
     """Each block on its own, by less than rounding could excuse; and nothing is released."""
     for block in CLAIMS[name].noise_std:
         oracle = Watched(problem, name).oracle
-        assert oracle.line.noise_std[block] == oracle.noise_std[block]
-        oracle.line.noise_std[block] *= 1 - 2.0**-50
+        assert oracle.gate.noise_std[block] == oracle.noise_std[block]
+        oracle.gate.noise_std[block] *= 1 - 2.0**-50
         for _ in range(2):
             with pytest.raises(LedgerError, match=f"noise_std of block '{block}' is .* event promises"):
                 oracle.query(trainable(problem[0]))
-        oracle.line.noise_std[block] = math.nan
+        oracle.gate.noise_std[block] = math.nan
         with pytest.raises(LedgerError, match="is nan"):
             oracle.query(trainable(problem[0]))
 
@@ -268,13 +268,13 @@ def test_the_noise_is_compared_anew_with_whatever_has_changed(problem, part):
     oracle.query(trainable(problem[0]))
     if part == "session":
         noisier = Watched(problem, "clipped", mechanism=tacita.GaussianMechanism(noise_multiplier=2.0)).session
-        oracle.line.session = noisier
+        oracle.gate.session = noisier
     elif part == "contribution":
-        oracle.line._contribution = {"all": 1.5}
+        oracle.gate._contribution = {"all": 1.5}
     else:
-        oracle.line._mechanism = NeverEnough()
+        oracle.gate._mechanism = NeverEnough()
     with pytest.raises(LedgerError, match=r"is .* event promises|never enough"):
-        oracle.line.begin()
+        oracle.gate.begin()
 
 
 @pytest.mark.parametrize("factor", [0.5, 1.0])

@@ -30,7 +30,7 @@ def test_a_release_is_whole_steps_around_the_clipped_sum(make_oracle, problem, m
     release = oracle.backward()
     step = oracle.mechanism.steps["all"]
     noise = []
-    rows = oracle.sampler.draw(0, oracle.line.coins, 60)
+    rows = oracle.sampler.draw(0, oracle.gate.coins, 60)
     batch = torch.from_numpy(rows)
     clean = tacita.clipped_gradient_sum(
         model, loss_fn, (x[batch], y[batch]), tacita.FlatClipper(max_grad_norm=1.0), method="loop"

@@ -8,6 +8,7 @@ import torch
 from torch.utils.data import Subset, TensorDataset
 
 import tacita
+from tacita import splitting
 from tacita.accounting import FullBatchLaw, GaussianSumEvent
 from tacita.gradients.given import GivenSource
 from tacita.oracles.payment import under_conditions
@@ -373,6 +374,16 @@ def test_fractions_that_do_not_sum_to_one_are_refused(sizes):
     """Each part states its fraction, and all rows belong to one of them."""
     with pytest.raises(ValueError, match="sizes must be fractions that sum to 1"):
         tacita.split((torch.zeros(10, 1),), sizes)
+
+
+@pytest.mark.parametrize("sizes", [[5, 5], [0.5, 0.5]], ids=str)
+def test_every_block_of_rows_is_hashed_and_blocks_do_not_show(sizes, monkeypatch):
+    rows = torch.arange(20.0).view(10, 2)
+    whole, last = names((rows,), sizes), rows.clone()
+    last[9, 1] = 0.0
+    monkeypatch.setattr(splitting, "HASHED", 4)
+    assert names((rows,), sizes) == whole
+    assert names((last,), sizes) != whole
 
 
 def test_every_condition_of_a_source_is_stated():

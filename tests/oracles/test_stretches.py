@@ -7,7 +7,7 @@ import torch
 
 import tacita
 from tacita._stream import Noise
-from tacita.oracles import line as line_module
+from tacita.oracles import gate as gate_module
 from tacita.oracles import trainable
 from tacita.random import Key
 from tests.around_mechanism import Spying
@@ -61,7 +61,7 @@ def same(first, second):
 def test_stretches_have_the_noise_of_the_whole_bit_for_bit(monkeypatch, feedback, dtype):
     expected = releases(made(feedback, dtype=dtype))
     for stretch in (1, 5, 21):
-        monkeypatch.setattr(line_module, "STRETCH", stretch)
+        monkeypatch.setattr(gate_module, "STRETCH", stretch)
         assert all(same(*pair) for pair in zip(releases(made(feedback, dtype=dtype)), expected, strict=True))
 
 
@@ -72,7 +72,7 @@ def test_noise_of_another_law_comes_at_once_and_stays_on_its_grid(monkeypatch):
         return made(mechanism=tacita.RoundedGaussian(noise_multiplier=1.0), method="loop")
 
     expected = releases(build())
-    monkeypatch.setattr(line_module, "STRETCH", 1)
+    monkeypatch.setattr(gate_module, "STRETCH", 1)
     oracle = build()
     assert all(same(*pair) for pair in zip(releases(oracle), expected, strict=True))
     for released in expected:
@@ -113,14 +113,14 @@ def test_normals_of_a_query_are_never_given_twice():
 
 
 def test_each_stretch_is_freed_once_it_has_its_noise(monkeypatch):
-    monkeypatch.setattr(line_module, "STRETCH", 20)
+    monkeypatch.setattr(gate_module, "STRETCH", 20)
     oracle, alive, given = made(RELEASED), [], []
 
     def watching(values):
         alive.append(sum(reference() is not None for reference in given))
         given.extend(weakref.ref(x) for block in values.values() for x in block.values())
 
-    oracle.line._mechanism = Spying(oracle.line._mechanism, watching)
+    oracle.gate._mechanism = Spying(oracle.gate._mechanism, watching)
     released = oracle.query(trainable(oracle.source.model)).released
     assert alive == [0] * 6  # weight and bias of three layers, in two blocks
     assert len(given) == 12
@@ -134,7 +134,7 @@ MECHANISMS = [tacita.GaussianMechanism, tacita.RoundedGaussian, tacita.DiscreteG
 @pytest.mark.parametrize("stretch", [5, 2**18])
 def test_a_saved_release_holds_no_noise_of_other_values(monkeypatch, kind, stretch):
     """Whoever saves a tensor saves all of its memory, which streams fill by whole blocks of normals."""
-    monkeypatch.setattr(line_module, "STRETCH", stretch)
+    monkeypatch.setattr(gate_module, "STRETCH", stretch)
     oracle = made(mechanism=kind(noise_multiplier=1.0))
     release = oracle.query(trainable(oracle.source.model))
     memories = {}

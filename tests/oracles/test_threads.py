@@ -44,7 +44,7 @@ def in_threads(work):
 
 def slow(oracle):
     """Let other threads in between the values of a query and its payment, and between the payment and the noise."""
-    commit, noisy = oracle.line.commit, oracle.line.noisy
+    commit, noisy = oracle.gate.commit, oracle.gate.release
 
     def committing(query, values, seen):
         time.sleep(1e-4)
@@ -54,7 +54,7 @@ def slow(oracle):
         time.sleep(1e-4)
         return noisy(dtypes)
 
-    oracle.line.commit, oracle.line.noisy = committing, adding
+    oracle.gate.commit, oracle.gate.release = committing, adding
     return oracle
 
 
@@ -81,7 +81,7 @@ def test_a_ratchet_waits_for_the_query(problem, make_oracle):
     """Noise of one generation on a batch and under a tag of another would be drawn anew by a redo, free of charge."""
     oracle = make_oracle(planned_queries=1)
     drawn, paid = [], threading.Event()
-    commit, normals = oracle.line.commit, oracle.line._normals
+    commit, normals = oracle.gate.commit, oracle.gate._normals
 
     def committing(query, values, seen):
         outcome = commit(query, values, seen)
@@ -93,7 +93,7 @@ def test_a_ratchet_waits_for_the_query(problem, make_oracle):
         drawn.append(oracle.randomness.generation)
         return normals(query)
 
-    oracle.line.commit, oracle.line._normals = committing, drawing
+    oracle.gate.commit, oracle.gate._normals = committing, drawing
     other = threading.Thread(target=lambda: (paid.wait(), oracle.randomness.ratchet()))
     other.start()
     oracle.query(trainable(problem[0]))
@@ -106,19 +106,19 @@ def test_a_state_counts_every_query(problem, make_oracle, monkeypatch):
     """A state that counts what it saw has seen every query once."""
 
     oracle = make_oracle(planned_queries=THREADS * EACH)
-    look = oracle.estimator.look
+    look = oracle.estimator.bound
 
     def counting(engine, state):
         values, _ = look(engine, None)
         time.sleep(1e-4)
         return values, state + 1
 
-    monkeypatch.setattr(type(oracle.estimator), "look", lambda self, engine, state: counting(engine, state))
-    monkeypatch.setattr(type(oracle.estimator), "remember", lambda self, state, seen: time.sleep(1e-3) or seen)
-    oracle.line._state, at = 0, points(problem)
+    monkeypatch.setattr(type(oracle.estimator), "bound", lambda self, engine, state: counting(engine, state))
+    monkeypatch.setattr(type(oracle.estimator), "apply", lambda self, state, seen: time.sleep(1e-3) or seen)
+    oracle.gate._state, at = 0, points(problem)
     found, errors = in_threads(lambda thread, _: oracle.query(at[thread]))
     assert not errors
-    assert len(found) == oracle.line._state == THREADS * EACH
+    assert len(found) == oracle.gate._state == THREADS * EACH
 
 
 def test_a_query_from_within_a_query_is_refused(problem, make_oracle):
@@ -135,7 +135,7 @@ def test_a_stationary_test_answers_one_thread_at_a_time():
     """Answers to many threads are those of one: number k has the noise of number k, and the session ends once."""
     test = build(max_tests=THREADS * EACH, max_slack=100.0)
     far = {name: torch.full_like(p, 0.9) for name, p in trainable(test.source.model).items()}
-    numbers, begin = [], test._line.begin
+    numbers, begin = [], test._gate.begin
 
     def beginning():
         number = begin()
@@ -143,7 +143,7 @@ def test_a_stationary_test_answers_one_thread_at_a_time():
         time.sleep(1e-4)
         return number
 
-    test._line.begin = beginning
+    test._gate.begin = beginning
     found, errors = in_threads(lambda *_: test.test(far))
     refused = [error for error in errors if not isinstance(error, tacita.BudgetExceededError)]
     assert not refused

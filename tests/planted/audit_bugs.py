@@ -135,7 +135,7 @@ def public_promises_not_compared():
     swap(sessions.promises, lambda release: None)
 
 
-@bug(11, caught_by=[CONTRACT + "test_a_query_without_a_line_in_the_ledger_is_seen"])
+@bug(11, caught_by=[CONTRACT + "test_a_query_without_a_record_in_the_ledger_is_seen"])
 def lines_not_counted():
     """Nobody looks whether each query of an audit stands in the ledger."""
     put(sessions.Asking, "__call__", lambda self, oracle, ledger, query: oracle.query(self._point(oracle)))
@@ -193,7 +193,7 @@ def subclasses_taken_for_their_parts():
     swap(sessions.is_plain, sessions.has_parts)
 
 
-@bug(45, caught_by=[CHANGED + "[quieter]", CONTRACT + "test_whoever_changes_a_method_of_line_or_parts_is_not_plain"])
+@bug(45, caught_by=[CHANGED + "[quieter]", CONTRACT + "test_whoever_changes_a_method_of_gate_or_parts_is_not_plain"])
 def lines_taken_for_their_class():
     """An oracle whose line was changed on the instance is rebuilt of its parts, which hold nothing of the change."""
     put(sessions, "_line_as_built", lambda oracle: True)

@@ -7,7 +7,7 @@ import torch
 
 from tacita.gradients import SeveralViews, batches, seeds
 from tacita.gradients.data import ItemRows
-from tacita.oracles import line
+from tacita.oracles import gate
 from tacita.random import Stream
 from tacita.runs import checkpoint
 from tacita.runs.checkpoint import TrainingState
@@ -24,17 +24,17 @@ VIEWS = "tests/gradients/test_views.py::"
 @bug(42, caught_by=[CALLBACKS + "test_what_a_callback_is_handed_is_what_left_the_oracle"])
 def sums_handed_to_callbacks():
     """A callback is handed the clipped sum without its noise beside the release."""
-    noisy, step = line.Line.noisy, Watch.step
+    noisy, step = gate.ReleaseGate.release, Watch.step
 
     def keeping(self, *args):
         self.sums = {name: value.clone() for _, block in self._unreleased[1].items() for name, value in block.items()}
         return noisy(self, *args)
 
     def telling(self, releases):
-        sums = self._state.oracle.line.sums
+        sums = self._state.oracle.gate.sums
         step(self, tuple(replace(release, released={**release.released, "sums": sums}) for release in releases))
 
-    put(line.Line, "noisy", keeping)
+    put(gate.ReleaseGate, "release", keeping)
     put(Watch, "step", telling)
 
 
@@ -45,7 +45,7 @@ def batch_size_handed_to_callbacks():
 
     def telling(self, oracle, delta):
         whole(self, oracle, delta)
-        self.batch_size = len(oracle.draws.batch(max(oracle.line.position - 1, 0)))
+        self.batch_size = len(oracle.draws.batch(max(oracle.gate.position - 1, 0)))
 
     put(Spent, "__init__", telling)
 

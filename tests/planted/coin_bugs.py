@@ -6,7 +6,7 @@ from tacita.gradients import functional, loop, seeds
 from tacita.gradients.program import trace
 from tacita.gradients.watched import operators, reachable, retention
 from tacita.ledger.journal import Journal
-from tacita.oracles import gradient_oracle, line
+from tacita.oracles import gate, gradient_oracle
 from tests.planted.plant import bug, put, swap
 
 COINS = "tests/gradients/test_coins.py::"
@@ -100,14 +100,14 @@ def containers_keep_what_was_put_in():
 
 @bug(85, caught_by=[INTERRUPTS + "test_a_query_recovers_from_an_interrupt_at_any_line"])
 def an_interrupted_line_is_forgotten():
-    """A line that an interrupt left half done is neither finished nor taken back."""
+    """A gate that an interrupt left half done is neither finished nor taken back."""
     put(Journal, "settle", lambda self: None)
 
 
 @bug(85, caught_by=[INTERRUPTS + "test_a_query_recovers_from_an_interrupt_at_any_line"])
 def asking_for_ever():
     """A flag says that a query is under way, also after an interrupt."""
-    swap(line._is_running, lambda call: call is not None)
+    swap(gate._is_running, lambda call: call is not None)
 
 
 @bug(

@@ -6,7 +6,7 @@ from tests.planted.plant import bug, put, swap
 
 SAMPLERS = "tests/testing/test_sampler_contract.py::"
 EVENTS = "tests/testing/test_event_contract.py::"
-RULES = "tests/gradients/test_ghost_rules.py::"
+RULES = "tests/gradients/rules/test_layer_rules.py::"
 
 
 @bug(1, caught_by=[SAMPLERS + "test_one_bug_is_seen"])

@@ -1,13 +1,13 @@
 """Bugs of what lets programs cover more: lent memory, steps of an LSTM, weights that parameters give."""
 
-from tacita.gradients.ghost import lstm_steps
-from tacita.gradients.ghost.derived import Derived
+from tacita.gradients.rules import lstm_steps
+from tacita.gradients.rules.derived import Derived
 from tacita.gradients.watched import retention
 from tests.planted.plant import bug, put
 
 LOOP = "tests/gradients/test_loop.py::"
-LSTM = "tests/gradients/test_lstm_steps.py::"
-RULES = "tests/gradients/test_derived_weights.py::"
+LSTM = "tests/gradients/rules/test_lstm_steps.py::"
+RULES = "tests/gradients/rules/test_derived_weights.py::"
 
 
 @bug(53, caught_by=[LOOP + "test_running_statistics_are_not_written_by_a_function"])

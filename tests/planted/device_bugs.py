@@ -5,10 +5,10 @@ from contextlib import contextmanager
 
 from tacita.gradients import randomness_check, seeds, weighted_sums
 from tacita.oracles import gradient_oracle
-from tacita.oracles.line import Line
+from tacita.oracles.gate import ReleaseGate
 from tests.planted.plant import bug, put, swap
 
-LINE = "tests/oracles/test_line.py::"
+LINE = "tests/oracles/test_gate.py::"
 DEVICES = "tests/gradients/test_devices.py::"
 
 
@@ -22,13 +22,13 @@ DEVICES = "tests/gradients/test_devices.py::"
 )
 def no_fingerprint_off_the_cpu():
     """Values on another device get no fingerprint that matches: a query is never redone, but paid again or refused."""
-    on_cpu = Line._fingerprint
+    on_cpu = ReleaseGate._fingerprint
 
     def fingerprint(self, query, values):
         here = all(value.device.type == "cpu" for block in values.values() for value in block.values())
         return on_cpu(self, query, values) if here else secrets.token_hex(16)
 
-    put(Line, "_fingerprint", fingerprint)
+    put(ReleaseGate, "_fingerprint", fingerprint)
 
 
 @bug(

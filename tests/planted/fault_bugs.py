@@ -6,7 +6,7 @@ from tacita import _files
 from tacita._files import temporary_beside
 from tacita.ledger import hash_chain as chain
 from tacita.ledger.journal import Journal, JournalFile
-from tacita.oracles.line import Line
+from tacita.oracles.gate import ReleaseGate
 from tacita.runs import checkpoint
 from tacita.runs.folder import RunFolder
 from tacita.tables import readers
@@ -103,7 +103,7 @@ def shortened_ledger_accepted():
 def checkpoint_of_another_run_accepted():
     """A checkpoint is taken for this run's whatever run wrote it."""
     put(Checkpoints, "_check", lambda self, state, head: None)
-    put(Line, "identity", property(lambda self: ""))  # a second check, of the session's key, stands behind the first
+    put(ReleaseGate, "identity", property(lambda self: ""))  # a second check, of the key, stands behind it
 
 
 @bug(34, 43, caught_by=[LEDGERS + "test_a_missing_checkpoint_or_key_is_refused"])
@@ -153,7 +153,7 @@ def key_removed_before_the_checkpoint():
 @bug(48, caught_by=[LEDGERS + "test_another_optimizer_gets_fresh_noise_and_a_new_charge"])
 def lines_redone_by_another_optimizer():
     """A run that goes on with another optimizer starts at numbers that were released under the old one."""
-    put(Line, "redo_nothing", lambda self: None)
+    put(ReleaseGate, "redo_nothing", lambda self: None)
 
 
 @bug(43, 48, caught_by=[LEDGERS + "test_another_optimizer_really_steps"])

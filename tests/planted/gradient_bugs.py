@@ -25,11 +25,11 @@ from tacita.gradients import (
     weighted_sums,
 )
 from tacita.gradients.chunked import ChunkedEngine
-from tacita.gradients.ghost import convolution, group_norm, outer, patch_gram, rounding, rule
-from tacita.gradients.ghost import uses as ghost
 from tacita.gradients.program import check, recorded_calls, run, unify
 from tacita.gradients.program import engine as program
 from tacita.gradients.program import record as capture
+from tacita.gradients.rules import convolution, group_norm, outer, patch_gram, rounding, rule
+from tacita.gradients.rules import uses as ghost
 from tacita.gradients.watched import retention, watched_loop
 from tacita.oracles import GradientOracle, gradient_oracle
 from tacita.oracles.updates import Updates
@@ -44,15 +44,15 @@ ROWS = "tests/gradients/test_weighted_sums.py::"
 SEEDS = "tests/gradients/test_seeds.py::"
 LOOP = "tests/gradients/test_loop.py::"
 VMAP = "tests/gradients/test_both_engines.py::"
-GHOST = "tests/gradients/test_ghost_engine.py::"
+GHOST = "tests/gradients/program/test_engine.py::"
 HOSTILE_MODELS = "tests/gradients/test_hostile_models.py::test_no_model_lets_a_record_move_more_than_its_share"
 RULES = "tests/gradients/test_batching_rules.py::test_what_sees_the_batch_is_refused"
-GHOST_RULES = "tests/gradients/test_ghost_rules.py::"
-MARGINS = "tests/gradients/test_ghost_margins.py::"
-GROUP_NORM = "tests/gradients/test_ghost_group_norm.py::"
+GHOST_RULES = "tests/gradients/rules/test_layer_rules.py::"
+MARGINS = "tests/gradients/rules/test_margins.py::"
+GROUP_NORM = "tests/gradients/rules/test_group_norm.py::"
 RECORDED = "tests/gradients/program/test_early_norms.py::"
 CHOICE = "tests/gradients/test_engine_choice.py::"
-PATCHES = "tests/gradients/test_patch_gram.py::"
+PATCHES = "tests/gradients/rules/test_patch_gram.py::"
 
 MIXERS = [
     SCAN + "test_a_contrastive_loss_is_refused",

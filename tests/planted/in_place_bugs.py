@@ -6,7 +6,7 @@ from tacita.error_feedback.feedback import HiddenFeedbackSum
 from tacita.estimators import Estimator
 from tacita.mechanisms.mechanism import Mechanism
 from tacita.oracles import GradientOracle
-from tacita.oracles.line import Line
+from tacita.oracles.gate import ReleaseGate
 from tests.planted.plant import bug, put, swap
 
 PURE = "tests/error_feedback/test_error_in_place.py::"
@@ -18,11 +18,11 @@ ORACLE = "tests/error_feedback/test_oracle_in_place.py::"
 @bug(48, caught_by=[ORACLE + "test_a_query_that_fails_before_it_counts_leaves_everything_as_it_was"])
 def remembered_before_it_counts():
     """The error changes before the ledger has the query, so that one made again adds its residuals twice."""
-    commit = Line.commit
+    commit = ReleaseGate.commit
 
-    def hasty(self, query, values, seen=None):
+    def hasty(self, query, values, update=None):
         estimator, self._estimator = self._estimator, None
-        self._state = estimator.remember(self._state, seen)
+        self._state = estimator.apply(self._state, update)
         try:
             state = self._state
             counted = commit(self, query, values)
@@ -31,46 +31,46 @@ def remembered_before_it_counts():
         finally:
             self._estimator = estimator
 
-    put(Line, "commit", hasty)
+    put(ReleaseGate, "commit", hasty)
 
 
 @bug(48, caught_by=[ORACLE + "test_a_query_that_counts_is_remembered_though_its_noise_fails"])
 def remembered_after_the_noise():
     """A query that has its line and no noise leaves no residuals, while its coins are used."""
-    commit, noisy = Line.commit, Line.noisy
+    commit, noisy = ReleaseGate.commit, ReleaseGate.release
     waiting = []
 
     def late(self, dtypes=None):
         released = noisy(self, dtypes)
-        estimator, state, seen = waiting.pop()
-        self._estimator, self._state = estimator, estimator.remember(state, seen)
+        estimator, state, update = waiting.pop()
+        self._estimator, self._state = estimator, estimator.apply(state, update)
         return released
 
-    def later(self, query, values, seen=None):
-        waiting.append((self._estimator, self._state, seen))
+    def later(self, query, values, update=None):
+        waiting.append((self._estimator, self._state, update))
         self._estimator = None
         counted = commit(self, query, values)
         self._estimator, self._state = waiting[-1][:2]
         return counted
 
-    put(Line, "commit", later)
-    put(Line, "noisy", late)
+    put(ReleaseGate, "commit", later)
+    put(ReleaseGate, "release", late)
 
 
 @bug(48, caught_by=[ORACLE + "test_nothing_is_built_on_half_a_change"])
 def half_a_change_is_kept():
     """After an interruption the next query goes on from an error of which some parameters are changed."""
-    commit = Line.commit
+    commit = ReleaseGate.commit
 
-    def unguarded(self, query, values, seen=None):
+    def unguarded(self, query, values, update=None):
         state = self.state
         try:
-            return commit(self, query, values, seen)
+            return commit(self, query, values, update)
         except BaseException:
             self._state = state
             raise
 
-    put(Line, "commit", unguarded)
+    put(ReleaseGate, "commit", unguarded)
 
 
 @bug(43, 48, caught_by=[ORACLE + "test_no_later_query_changes_what_was_saved_loaded_or_published"])
@@ -79,7 +79,7 @@ def checkpoint_shares_the_error():
     whole = GradientOracle.state_dict
 
     def shared(self):
-        return {**whole(self), "estimator_state": self.line.state}
+        return {**whole(self), "estimator_state": self.gate.state}
 
     put(GradientOracle, "state_dict", shared)
 
@@ -91,7 +91,7 @@ def loaded_state_shared():
 
     def load(self, state):
         whole(self, state)
-        self.line._state = state["estimator_state"]
+        self.gate._state = state["estimator_state"]
 
     put(GradientOracle, "load_state_dict", load)
 
@@ -99,31 +99,31 @@ def loaded_state_shared():
 @bug(caught_by=[ORACLE + "test_noise_is_added_to_nothing_but_what_was_committed"])
 def committed_one_released_another():
     """While a query that has its line waits for its noise, the next one is not written down."""
-    commit = Line.commit
+    commit = ReleaseGate.commit
 
-    def trusting(self, query, values, seen=None):
+    def trusting(self, query, values, update=None):
         if self._unreleased is None:
-            return commit(self, query, values, seen)
+            return commit(self, query, values, update)
         self._unreleased = (query, dict(values))
         return True
 
-    put(Line, "commit", trusting)
+    put(ReleaseGate, "commit", trusting)
 
 
 @bug(48, 70, caught_by=[ORACLE + "test_a_query_that_counts_and_is_not_remembered_is_the_last"])
 def a_step_of_the_error_left_out():
     """Interrupted between the ledger's line and the change of the error, the next query goes on from the old error."""
-    commit = Line.commit
+    commit = ReleaseGate.commit
 
-    def forgiving(self, query, values, seen=None):
+    def forgiving(self, query, values, update=None):
         state = self.state
         try:
-            return commit(self, query, values, seen)
+            return commit(self, query, values, update)
         except Exception:
             self._state = state
             raise
 
-    put(Line, "commit", forgiving)
+    put(ReleaseGate, "commit", forgiving)
 
 
 @bug(
@@ -162,8 +162,8 @@ def looking_injects_for_good():
 @bug(caught_by=[PURE + "test_remembering_takes_no_memory_and_frees_the_residuals"])
 def error_copied_by_every_query():
     """The oracle makes a second error beside the first."""
-    whole = HiddenFeedbackSum.remember
-    put(HiddenFeedbackSum, "remember", lambda self, state, seen: whole(self, error.copied(state), seen))
+    whole = HiddenFeedbackSum.apply
+    put(HiddenFeedbackSum, "apply", lambda self, state, update: whole(self, error.copied(state), update))
 
 
 @bug(26, caught_by=[PURE + "test_pieces_are_the_whole"])

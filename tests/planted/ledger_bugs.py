@@ -6,11 +6,11 @@ from tacita.ledger import Ledger, Session
 from tacita.ledger.journal import Journal
 from tacita.ledger.registry import SessionRegistry
 from tacita.mechanisms import CalibratedGaussian
-from tacita.oracles import Line
+from tacita.oracles import ReleaseGate
 from tests.planted.plant import bug, put, swap
 
 ORACLE = "tests/oracles/test_gradient_oracle.py::"
-LINE = "tests/oracles/test_line.py::"
+LINE = "tests/oracles/test_gate.py::"
 LEDGER = "tests/ledger/test_ledger.py::"
 JOURNAL = "tests/ledger/test_journal.py::"
 EVENTS = "tests/accounting/events/test_event.py::"
@@ -20,7 +20,7 @@ ONE_PASS = LINE + "test_a_one_pass_session_refuses_a_line_that_does_not_match"
 
 
 def commit_nothing(self, query, values, seen=None):
-    """``Line.commit`` without a line in the ledger."""
+    """``ReleaseGate.commit`` without a line in the ledger."""
     self._position, self._unreleased = query + 1, (query, dict(values))
     return True
 
@@ -29,14 +29,14 @@ def commit_nothing(self, query, values, seen=None):
 def query_not_recorded():
     """Noise is drawn without a line in the ledger."""
 
-    put(Line, "commit", commit_nothing)
+    put(ReleaseGate, "commit", commit_nothing)
 
 
 @bug(11, caught_by=[LINE_FIRST])
 def line_after_the_release():
     """The ledger's line is written once the noise has been used."""
 
-    noisy = Line.noisy
+    noisy = ReleaseGate.release
 
     def late(self, dtypes=None):
         query, values = self._unreleased
@@ -45,14 +45,14 @@ def line_after_the_release():
         self.session.spend(query, tag)
         return released
 
-    put(Line, "commit", commit_nothing)
-    put(Line, "noisy", late)
+    put(ReleaseGate, "commit", commit_nothing)
+    put(ReleaseGate, "release", late)
 
 
 @bug(11, caught_by=[LINE + "test_a_query_is_reserved_before_its_batch_is_read"])
 def reservation_after_the_noise():
     """A query is reserved when it is released, not before its batch is read."""
-    commit = Line.commit
+    commit = ReleaseGate.commit
 
     def begin(self):
         if not self.session.opened:
@@ -63,8 +63,8 @@ def reservation_after_the_noise():
         self._reservations.prepare(query)
         return commit(self, query, values, seen)
 
-    put(Line, "begin", begin)
-    put(Line, "commit", late)
+    put(ReleaseGate, "begin", begin)
+    put(ReleaseGate, "commit", late)
 
 
 @bug(11, caught_by=[JOURNAL + "test_a_reservation_is_on_disk_and_anchored_when_reserve_returns"])
@@ -97,7 +97,7 @@ def sessions_counted_for_queries():
 @bug(11, caught_by=[ORACLE + "test_plan_is_fixed_and_counted_down", LEDGER + "test_the_plan_is_the_end"])
 def plan_without_an_end():
     """A session goes on past the queries that its guarantee is for."""
-    put(Line, "remaining_queries", property(lambda self: 1))
+    put(ReleaseGate, "remaining_queries", property(lambda self: 1))
     put(Session, "planned_queries", property(lambda self: 10**9))
 
 
@@ -110,7 +110,7 @@ def other_values_under_the_same_noise():
             self.session.spend(query, self._fingerprint(query, values))
         return commit_nothing(self, query, values)
 
-    put(Line, "commit", commit)
+    put(ReleaseGate, "commit", commit)
 
 
 @bug(48, caught_by=[ONE_PASS])
@@ -120,7 +120,7 @@ def one_pass_redone_under_the_next_number():
     def leave(self):
         self._position = max(self._position, self.session.last_query + 1)
 
-    put(Line, "_leave_used_numbers", leave)
+    put(ReleaseGate, "_leave_used_numbers", leave)
 
 
 @bug(48, caught_by=[ONE_PASS, EVENTS + "test_events_that_do_not_compose_query_by_query"])
@@ -132,13 +132,13 @@ def one_pass_composes_by_query():
 @bug(48, caught_by=[LINE + "test_a_resumed_session_is_refused_without_its_checkpoint"])
 def resumed_without_its_checkpoint():
     """A session that was opened before starts again at its first query."""
-    whole = Line.__init__
+    whole = ReleaseGate.__init__
 
     def built(self, *args, **memory):
         whole(self, *args, **memory)
         self._must_resume = False
 
-    put(Line, "__init__", built)
+    put(ReleaseGate, "__init__", built)
 
 
 @bug(11, caught_by=[LEDGER + "test_the_same_part_twice_adds_up_and_so_do_two_splits"])

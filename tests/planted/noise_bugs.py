@@ -15,13 +15,13 @@ from tacita import _box_muller, _stream
 from tacita import random as randomness_module
 from tacita.ledger.registry import SessionRegistry
 from tacita.mechanisms import GaussianMechanism, paid_noise
-from tacita.oracles import GradientOracle, Line
+from tacita.oracles import GradientOracle, ReleaseGate
 from tacita.random import Key, QueryCoins, Randomness, Stream
 from tests.planted.plant import bug, put, swap
 
 GAUSSIAN = "tests/mechanisms/test_gaussian.py::"
 ORACLE = "tests/oracles/test_gradient_oracle.py::"
-LINE = "tests/oracles/test_line.py::"
+LINE = "tests/oracles/test_gate.py::"
 RANDOM = "tests/test_random.py::"
 STREAM = "tests/test_stream.py::"
 THREADS = "tests/oracles/test_threads.py::"
@@ -49,7 +49,7 @@ def noise_of_the_mean_on_the_sum():
 
     def built(self, *args, **settings):
         build(self, *args, **settings)
-        self.line.noise_std = {block: std / self.divisor for block, std in self.noise_std.items()}
+        self.gate.noise_std = {block: std / self.divisor for block, std in self.noise_std.items()}
 
     put(GradientOracle, "_build", built)
 
@@ -70,13 +70,13 @@ def layers_noised_as_the_largest():
 @bug(26, caught_by=[STATED_NOISE])
 def noise_in_half_precision():
     """Noise is rounded to bfloat16."""
-    whole = Line._normals
+    whole = ReleaseGate._normals
 
     def coarse(self, query):
         draw = whole(self, query)
         return lambda block, like: {name: z.bfloat16().to(z.dtype) for name, z in draw(block, like).items()}
 
-    put(Line, "_normals", coarse)
+    put(ReleaseGate, "_normals", coarse)
 
 
 @bug(26, caught_by=[STREAM + "test_noise_of_few_bits_is_refused"])
@@ -90,8 +90,8 @@ def half_precision_offered():
     put(Stream, "normals", obliging)
 
 
-def noise_from(stream: Callable[[Line, int, str], Stream]) -> None:
-    """Let the noise of a query's block come from ``stream(line, query, block)``."""
+def noise_from(stream: Callable[[ReleaseGate, int, str], Stream]) -> None:
+    """Let the noise of a query's block come from ``stream(gate, query, block)``."""
 
     def normals(self, query):
         def draw(block, like):
@@ -101,54 +101,54 @@ def noise_from(stream: Callable[[Line, int, str], Stream]) -> None:
 
         return draw
 
-    put(Line, "_normals", normals)
+    put(ReleaseGate, "_normals", normals)
 
 
 @bug(34, caught_by=[NO_NOISE_TWICE])
 def same_noise_in_every_query():
     """The noise does not depend on the number of the query."""
-    noise_from(lambda line, query, block: line._randomness.key.stream(line.session.id, "noise", 0, block))
+    noise_from(lambda gate, query, block: gate._randomness.key.stream(gate.session.id, "noise", 0, block))
 
 
 @bug(34, caught_by=[NO_NOISE_TWICE])
 def same_noise_in_every_block():
     """Two blocks of one release get the same noise."""
-    noise_from(lambda line, query, block: line._randomness.key.stream(line.session.id, "noise", query, "all"))
+    noise_from(lambda gate, query, block: gate._randomness.key.stream(gate.session.id, "noise", query, "all"))
 
 
 @bug(34, caught_by=[NO_NOISE_TWICE])
 def same_noise_in_every_session():
     """Two sessions of one key draw the same noise."""
-    noise_from(lambda line, query, block: line._randomness.key.stream("any", "noise", query, block))
+    noise_from(lambda gate, query, block: gate._randomness.key.stream("any", "noise", query, block))
 
 
 @bug(34, 43, caught_by=[NO_NOISE_TWICE, STATED_NOISE])
 def same_noise_after_a_resume():
     """Noise comes from the session's own key, which no checkpoint moves on."""
-    noise_from(lambda line, query, block: line._randomness.session_key(line.session.id).stream("noise", query, block))
+    noise_from(lambda gate, query, block: gate._randomness.session_key(gate.session.id).stream("noise", query, block))
 
 
 @bug(34, caught_by=[STATED_NOISE])
 def noise_from_the_coins():
     """Noise and the coins of the batch are read from one stream."""
-    noise_from(lambda line, query, block: line.coins.for_query(query))
+    noise_from(lambda gate, query, block: gate.coins.for_query(query))
 
 
-@bug(48, caught_by=["tests/oracles/test_line.py::test_a_matching_line_is_the_identical_release_and_free"])
+@bug(48, caught_by=["tests/oracles/test_gate.py::test_a_matching_line_is_the_identical_release_and_free"])
 def fresh_noise_under_the_same_number():
     """A redone query gets fresh noise on the same batch, and no charge."""
-    noise_from(lambda line, query, block: Key.system().stream("noise"))
+    noise_from(lambda gate, query, block: Key.system().stream("noise"))
 
 
 @bug(34, caught_by=[STATED_NOISE, NO_NOISE_TWICE])
 def same_noise_in_every_parameter():
     """The stream starts anew for each parameter."""
-    whole = Line._normals
+    whole = ReleaseGate._normals
 
     def normals(self, query):
         return lambda block, like: {name: whole(self, query)(block, {name: x})[name] for name, x in like.items()}
 
-    put(Line, "_normals", normals)
+    put(ReleaseGate, "_normals", normals)
 
 
 @bug(34, 43, caught_by=[NO_NOISE_TWICE, RANDOM + "test_the_ratchet_changes_the_key_and_keeps_the_sessions"])
@@ -178,19 +178,19 @@ def one_name_for_two_oracles():
 )
 def queries_of_two_threads_at_once():
     """Two threads ask one oracle, and one number's noise stands on the values of both."""
-    whole = Line.__init__
+    whole = ReleaseGate.__init__
 
     def built(self, *args, **more):
         whole(self, *args, **more)
         self.lock = nullcontext()
 
-    put(Line, "__init__", built)
+    put(ReleaseGate, "__init__", built)
 
 
 @bug(60, caught_by=[THREADS + "test_a_query_from_within_a_query_is_refused"])
 def query_within_a_query():
     """A loss asks the oracle that asks it, and one number's noise stands on the values of both queries."""
-    put(Line, "turn", lambda self: nullcontext())
+    put(ReleaseGate, "turn", lambda self: nullcontext())
 
 
 @bug(60, caught_by=[THREADS + "test_a_ratchet_waits_for_the_query"])
@@ -402,7 +402,7 @@ def tag_without_borders():
     put(Key, "tag", run_together)
 
 
-@bug(34, caught_by=["tests/oracles/test_line.py::test_a_forked_process_cannot_draw_the_same_noise"])
+@bug(34, caught_by=["tests/oracles/test_gate.py::test_a_forked_process_cannot_draw_the_same_noise"])
 def noise_drawn_again_after_a_fork():
     """A forked process draws its parent's noise for other values."""
     put(Randomness, "_refuse_process", lambda self: None)
@@ -429,8 +429,8 @@ def noise_five_percent_too_small():
     ],
 )
 def noise_not_compared_with_the_event():
-    """The line adds whatever noise_std it was given, whether or not the session's event promises more."""
-    put(Line, "_check_paid", lambda self: None)
+    """The gate adds whatever noise_std it was given, whether or not the session's event promises more."""
+    put(ReleaseGate, "_check_paid", lambda self: None)
 
 
 @bug(

@@ -75,7 +75,7 @@ PITFALLS = [
     Pitfall(
         11,
         "steps that are not counted on some path",
-        "noise comes out of `Line.noisy` alone, for what `Line.commit` wrote down first; reservations outlive a kill",
+        "noise comes out of `ReleaseGate.release` alone, for what `commit` wrote down; reservations outlive a kill",
     ),
     Pitfall(
         12,

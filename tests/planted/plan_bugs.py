@@ -31,7 +31,7 @@ def nan_passes_for_a_number():
 @bug(caught_by=[VARIANTS + "test_what_a_run_ends_at_is_a_function_of_its_releases"])
 def average_of_values_above_the_line():
     """The fading average leans towards the batch's clipped sum without its noise."""
-    private, commit, update = {}, tacita.oracles.Line.commit, ExponentialAverage.update
+    private, commit, update = {}, tacita.oracles.ReleaseGate.commit, ExponentialAverage.update
 
     def seeing(self, query, values, seen=None):
         private.update({name: value.detach().clone() for name, value in values["gradient"].items()})
@@ -40,7 +40,7 @@ def average_of_values_above_the_line():
     def leaning(self, params):
         update(self, {name: p.detach() - 0.01 * torch.sign(private[name]) for name, p in params.items()})
 
-    put(tacita.oracles.Line, "commit", seeing)
+    put(tacita.oracles.ReleaseGate, "commit", seeing)
     put(ExponentialAverage, "update", leaning)
 
 

@@ -10,7 +10,7 @@ KINDS = "tests/gradients/program/test_hostile_kinds.py::"
 CHECK = "tests/gradients/program/test_check.py::"
 SIZES = "tests/gradients/program/test_sizes.py::"
 ROWS = "tests/gradients/program/test_rows.py::"
-DERIVED = "tests/gradients/test_derived_weights.py::"
+DERIVED = "tests/gradients/rules/test_derived_weights.py::"
 DIGEST = "tests/gradients/program/test_digest.py::"
 
 

@@ -38,19 +38,19 @@ def noise_of_every_rank():
 @bug(36, caught_by=NOISE)
 def noise_divided_by_the_ranks():
     """Rank 0 alone adds noise, of the share that would be right if all ranks added theirs."""
-    whole = LeaderGate.noisy
+    whole = LeaderGate.release
 
     def noisy(self, dtypes=None):
-        self._line.noise_std = {block: std / self._ranks.size**0.5 for block, std in self.noise_std.items()}
+        self._gate.noise_std = {block: std / self._ranks.size**0.5 for block, std in self.noise_std.items()}
         return whole(self, dtypes)
 
-    put(LeaderGate, "noisy", noisy)
+    put(LeaderGate, "release", noisy)
 
 
 @bug(36, caught_by=[*NOISE, *SAME])
 def a_release_of_its_own_on_every_rank():
     """The other ranks draw noise themselves, with a key of their own, on the same sums."""
-    whole = WorkerGate.noisy
+    whole = WorkerGate.release
 
     def noisy(self, dtypes=None):
         return {
@@ -58,7 +58,7 @@ def a_release_of_its_own_on_every_rank():
             for block, tensors in whole(self, dtypes).items()
         }
 
-    put(WorkerGate, "noisy", noisy)
+    put(WorkerGate, "release", noisy)
 
 
 @bug(
@@ -146,7 +146,7 @@ def ranks_are_not_compared():
 @bug(11, caught_by=[GATES + "test_the_line_is_on_disk_before_its_release_leaves_rank_zero"])
 def handed_out_before_the_line_is_on_disk():
     """Rank 0 gives its release to other machines while the line of the query is in a buffer."""
-    whole = LeaderGate.noisy
+    whole = LeaderGate.release
 
     def noisy(self, dtypes=None):
         flush, self.session.flush = self.session.flush, lambda: None
@@ -155,7 +155,7 @@ def handed_out_before_the_line_is_on_disk():
         finally:
             self.session.flush = flush
 
-    put(LeaderGate, "noisy", noisy)
+    put(LeaderGate, "release", noisy)
 
 
 @bug(caught_by=[GATES + "test_a_query_from_within_a_query_is_refused_on_every_rank_and_they_go_on"])
@@ -163,7 +163,7 @@ def the_gate_hides_who_asks():
     """Rank 0's line takes the gate around it for the query that is under way, and serves one from within it."""
 
     def turn(self):
-        with self._line.turn():
+        with self._gate.turn():
             yield
 
     LeaderGate.turn = contextmanager(turn)

@@ -5,7 +5,7 @@ import sys
 
 from tacita.gradients import functional
 from tacita.ledger import Ledger, Statement
-from tacita.oracles import GradientOracle, Line
+from tacita.oracles import GradientOracle, ReleaseGate
 from tacita.oracles.query_draws import QueryDraws
 from tacita.runs import checkpoint
 from tacita.runs.checkpoint import TrainingState
@@ -35,13 +35,13 @@ def data_in_a_message():
     swap(functional.described, str)
 
 
-@bug(1, 71, caught_by=["tests/oracles/test_line.py::test_a_session_is_not_continued_under_another_key"])
+@bug(1, 71, caught_by=["tests/oracles/test_gate.py::test_a_session_is_not_continued_under_another_key"])
 def another_key_accepted():
     """A session goes on under another key, which deals the batches of one pass anew."""
-    put(Line, "identity", property(lambda self: ""))
+    put(ReleaseGate, "identity", property(lambda self: ""))
 
 
-@bug(43, caught_by=["tests/oracles/test_line.py::test_an_older_key_is_ratcheted_forward"])
+@bug(43, caught_by=["tests/oracles/test_gate.py::test_an_older_key_is_ratcheted_forward"])
 def position_forgotten():
     """A resumed run starts again at its first query."""
     whole = GradientOracle.load_state_dict
@@ -128,7 +128,7 @@ def key_before_the_checkpoint():
 @bug(34, caught_by=[LOOP + "test_a_checkpoint_moves_the_key_on"])
 def key_stays_at_a_checkpoint():
     """The key file never moves on, so that all that was ever drawn can be drawn again."""
-    put(Line, "advance_key", lambda self, generation: None)
+    put(ReleaseGate, "advance_key", lambda self, generation: None)
 
 
 @bug(44, caught_by=[CHECKPOINT + "test_a_checkpoint_cannot_hold_objects"])

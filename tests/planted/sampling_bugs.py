@@ -19,7 +19,7 @@ from tacita.accounting.events.mixtures import row_chances
 from tacita.errors import UnsupportedEventError
 from tacita.gradients import NetworkSource
 from tacita.gradients.chunked import ChunkedEngine
-from tacita.oracles import GradientOracle, Line, records
+from tacita.oracles import GradientOracle, ReleaseGate, records
 from tacita.oracles.payment import Payment, SessionPlan
 from tacita.oracles.query_draws import QueryDraws
 from tacita.random import QueryCoins
@@ -145,7 +145,7 @@ def a_draw_for_each_physical_batch():
 
     def batch(self, query):
         third = PoissonSampler(sample_rate=self.sampler.sample_rate / 3, num_records=self.sampler.num_records)
-        draws = [third.draw(3 * query + part, self._line.coins, self.num_rows) for part in range(3)]
+        draws = [third.draw(3 * query + part, self._gate.coins, self.num_rows) for part in range(3)]
         return np.sort(np.concatenate(draws))
 
     put(QueryDraws, "batch", batch)
@@ -209,7 +209,7 @@ def divided_by_the_realised_size():
 @bug(8, caught_by=[ORACLE + "test_an_empty_batch_is_a_query_of_pure_noise"])
 def empty_batch_skipped():
     """A query that drew nobody returns its zeros: no noise, no line in the ledger."""
-    commit, noisy = Line.commit, Line.noisy
+    commit, noisy = ReleaseGate.commit, ReleaseGate.release
 
     def drew(values):
         return any(value.any() for block in values.values() for value in block.values())
@@ -217,8 +217,12 @@ def empty_batch_skipped():
     def committing(self, query, values, seen=None):
         return commit(self, query, values, seen) if drew(values) else commit_nothing(self, query, values)
 
-    put(Line, "commit", committing)
-    put(Line, "noisy", lambda self, *dtypes: noisy(self, *dtypes) if drew(self._unreleased[1]) else self._unreleased[1])
+    put(ReleaseGate, "commit", committing)
+    put(
+        ReleaseGate,
+        "release",
+        lambda self, *dtypes: noisy(self, *dtypes) if drew(self._unreleased[1]) else self._unreleased[1],
+    )
 
 
 @bug(
@@ -310,14 +314,14 @@ def splits_known_by_name_alone():
 @bug(
     1,
     34,
-    caught_by=["tests/oracles/test_line.py::test_assignments_survive_a_kill_between_checkpoint_and_key"],
+    caught_by=["tests/oracles/test_gate.py::test_assignments_survive_a_kill_between_checkpoint_and_key"],
 )
 def assignments_redrawn_after_a_ratchet():
     """The batches of a one-pass session come from a key that a checkpoint moves on."""
     put(QueryCoins, "for_session", lambda self: self._randomness.key.stream(self.session, "assignment"))
 
 
-@bug(11, 20, caught_by=["tests/oracles/test_line.py::test_a_registered_session_is_of_its_part_and_its_randomness"])
+@bug(11, 20, caught_by=["tests/oracles/test_gate.py::test_a_registered_session_is_of_its_part_and_its_randomness"])
 def sessions_of_another_part_accepted():
     """An oracle is paid by a session that was registered for other records."""
     whole = Payment.session_for

@@ -17,23 +17,23 @@ from tacita.accounting import (
 from tacita.accounting.relations import moved
 from tacita.error_feedback import bounded, error
 from tacita.error_feedback.hidden_errors import HiddenErrorEvent
-from tacita.gradients.ghost import outer
-from tacita.gradients.ghost import uses as ghost
-from tacita.gradients.ghost.linear import LinearRule
-from tacita.gradients.ghost.rounding import add_radius, gamma
-from tacita.gradients.ghost.rule import LayerRule
+from tacita.gradients.rules import outer
+from tacita.gradients.rules import uses as ghost
+from tacita.gradients.rules.linear import LinearRule
+from tacita.gradients.rules.rounding import add_radius, gamma
+from tacita.gradients.rules.rule import LayerRule
 from tacita.hardened import integer_noise
-from tacita.oracles import Line
+from tacita.oracles import ReleaseGate
 from tacita.tables import best_of, budget, released_counts, units
 from tacita.tables.budget import PurchasePlan
 from tacita.testing import bounds
 from tests.planted.plant import bug, put, swap
 
-MARGINS = "tests/gradients/test_ghost_margins.py::"
+MARGINS = "tests/gradients/rules/test_margins.py::"
 SHARED = MARGINS + "test_norms_of_a_shared_parameter_are_upper_bounds_where_its_uses_cancel"
 ACCOUNTANT = "tests/accounting/test_accountant.py::"
 FEEDBACK = "tests/error_feedback/test_guarantees.py::"
-LINE = "tests/oracles/test_line.py::"
+LINE = "tests/oracles/test_gate.py::"
 BUDGET = "tests/tables/test_budget.py::"
 
 
@@ -137,7 +137,7 @@ def empty_tags_match():
         self._position, self._unreleased = query + 1, (query, dict(values))
         return True
 
-    put(Line, "commit", commit)
+    put(ReleaseGate, "commit", commit)
 
 
 @bug(
@@ -195,7 +195,7 @@ def rows_without_a_person_are_one():
 @bug(34, caught_by=[LINE + "test_what_was_committed_is_released_once"])
 def committed_query_released_again():
     """What was committed once can be had as often as one likes."""
-    whole = Line.noisy
+    whole = ReleaseGate.release
 
     def again(self, dtypes=None):
         query, values = self._unreleased
@@ -203,7 +203,7 @@ def committed_query_released_again():
         self._unreleased = (query, values)
         return found
 
-    put(Line, "noisy", again)
+    put(ReleaseGate, "release", again)
 
 
 @bug(12, caught_by=["tests/accounting/test_renyi_filter.py::test_what_may_fail_passes_no_filter"])

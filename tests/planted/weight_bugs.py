@@ -4,13 +4,13 @@ import torch
 from torch.nn.utils.stateless import _reparametrize_module  # what torch.func.functional_call does
 
 from tacita.gradients import functional
-from tacita.gradients.ghost import derived, factors
-from tacita.gradients.ghost.outer import Gram
-from tacita.gradients.ghost.stacked import StackedRule
+from tacita.gradients.rules import derived, factors
+from tacita.gradients.rules.outer import Gram
+from tacita.gradients.rules.stacked import StackedRule
 from tests.planted.plant import bug, put, swap
 
 COVERAGE = "tests/gradients/test_coverage.py::test_a_program_serves_it_and_equals_the_loop"
-CONTRACT = "tests/gradients/test_ghost_rules.py::test_contract"
+CONTRACT = "tests/gradients/rules/test_layer_rules.py::test_contract"
 
 
 @bug(56, caught_by=[CONTRACT + "[computed_weight]", CONTRACT + "[scaled_weight]"])

@@ -40,7 +40,7 @@ def test_a_stopped_run_with_feedback_goes_on_to_the_same_bits(settings, table, m
     chosen, query = settings(output="stopped", feedback=kind, model=model), tacita.GradientOracle.query
 
     def stopping(self, params):
-        if self.line.position == 2:
+        if self.gate.position == 2:
             raise Stop
         return query(self, params)
 

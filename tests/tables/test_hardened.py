@@ -10,7 +10,7 @@ import tacita.tables.purchases as purchases_module
 from tacita import Ledger
 from tacita.accounting import hardening
 from tacita.errors import UnsupportedEventError
-from tacita.oracles.line import Line
+from tacita.oracles.gate import ReleaseGate
 from tacita.random import Randomness
 from tacita.tables import TableSettings, check_run, train_table
 
@@ -56,7 +56,7 @@ def test_rounded_noise_costs_what_the_gaussian_costs(settings, table) -> None:
 def test_counts_are_bought_with_whole_noise(settings, table, monkeypatch) -> None:
     """What the mechanism adds is whole before anything rounds it."""
     seen = []
-    commit, noisy = Line.commit, Line.noisy
+    commit, noisy = ReleaseGate.commit, ReleaseGate.release
 
     def watching(self, query, values, *more):
         self.exact = dict(values)  # which a commit empties
@@ -67,8 +67,8 @@ def test_counts_are_bought_with_whole_noise(settings, table, monkeypatch) -> Non
         seen.append((self.exact, released))
         return released
 
-    monkeypatch.setattr(Line, "commit", watching)
-    monkeypatch.setattr(Line, "noisy", releasing)
+    monkeypatch.setattr(ReleaseGate, "commit", watching)
+    monkeypatch.setattr(ReleaseGate, "release", releasing)
     train_table(settings(hardened=True))
     block, target = purchases_module.BLOCK, purchases_module.TARGET
     bought = [set(values) for values, _ in seen if "gradient" not in values and "all" not in values]

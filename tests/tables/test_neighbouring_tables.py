@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 
 import tacita.ledger.registry as registry_module
-import tacita.oracles.line as line_module
+import tacita.oracles.gate as gate_module
 import tacita.tables.purchases as purchases_module
 import tacita.tables.table_task as task_module
-from tacita.oracles.line import Line
+from tacita.oracles.gate import ReleaseGate
 from tacita.random import Key, Randomness
 from tacita.tables.purchases import TablePurchases
 from tests.conftest import SCHEMA as SCHEMA_OF_X
@@ -101,14 +101,14 @@ class Tape:
 def tape(monkeypatch: pytest.MonkeyPatch) -> Tape:
     """Fixes the key and the fingerprints, and plays releases back."""
     tape = Tape()
-    noisy, survey = Line.noisy, TablePurchases.columns_and_target
+    noisy, survey = ReleaseGate.release, TablePurchases.columns_and_target
 
-    def taped_noisy(self: Line, *dtypes: Any) -> Any:
+    def taped_noisy(self: ReleaseGate, *dtypes: Any) -> Any:
         released = noisy(self, *dtypes)
         # a survey names the texts it found; it is taped below, where only the released ones are left
         return released if self.session.purpose == "survey" else tape.pass_through(released)
 
-    monkeypatch.setattr(line_module.Line, "noisy", taped_noisy)
+    monkeypatch.setattr(gate_module.ReleaseGate, "release", taped_noisy)
     monkeypatch.setattr(TablePurchases, "columns_and_target", lambda *a, **k: tape.pass_through(survey(*a, **k)))
     monkeypatch.setattr(Randomness, "system", classmethod(lambda cls: Randomness.insecure(0)))
     # Each ledger has a random name, which is drawn without a look at the rows.

@@ -10,7 +10,7 @@ import torch
 from tacita.accounting import HistogramGaussianEvent
 from tacita.errors import ResumeError
 from tacita.ledger import Ledger
-from tacita.oracles.line import Line
+from tacita.oracles.gate import ReleaseGate
 from tacita.random import Randomness
 from tacita.tables import train_table
 from tacita.tables.purchases import buy
@@ -60,7 +60,7 @@ def test_the_same_counts_are_released_again_and_others_never(session):
 )
 def test_each_purchase_has_the_noise_that_its_event_states(settings, table, monkeypatch, unit):
     """Noise over what one record adds to the histograms that are bought: they are counted here, not asked for."""
-    bought, commit = {}, Line.commit
+    bought, commit = {}, ReleaseGate.commit
 
     def spied(self, query, values, seen=None):
         if self.session.purpose != "train":
@@ -68,7 +68,7 @@ def test_each_purchase_has_the_noise_that_its_event_states(settings, table, monk
             bought[self.session.purpose] = (self.session.event, dict(self.noise_std), added)
         return commit(self, query, values, seen)
 
-    monkeypatch.setattr(Line, "commit", spied)
+    monkeypatch.setattr(ReleaseGate, "commit", spied)
     train_table(settings(**unit), randomness=Randomness.insecure(0))  # both numeric columns are found
     rows, counted = unit.get("max_rows_per_unit", 1), bought["rows"][2]["histograms"]
     assert set(bought) == {"rows", "survey", "refinement", "score"}

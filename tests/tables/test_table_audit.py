@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import tacita.oracles.line as line_module
+import tacita.oracles.gate as gate_module
 import tacita.tables.table_audit as audit_module
 from tacita.errors import ResumeError, TacitaError
 from tacita.ledger import Ledger
@@ -25,8 +25,8 @@ def less_noise(monkeypatch):
     """Every oracle adds ``factor`` times the noise that it is charged for."""
 
     def plant(factor: float) -> None:
-        begin = line_module.Line.__init__
-        monkeypatch.setattr(line_module.Line, "_check_paid", lambda self: None)  # which would refuse less
+        begin = gate_module.ReleaseGate.__init__
+        monkeypatch.setattr(gate_module.ReleaseGate, "_check_paid", lambda self: None)  # which would refuse less
 
         def wrong(self, session, mechanism, noise_std, randomness, *more, **rest):
             begin(
@@ -39,7 +39,7 @@ def less_noise(monkeypatch):
                 **rest,
             )
 
-        monkeypatch.setattr(line_module.Line, "__init__", wrong)
+        monkeypatch.setattr(gate_module.ReleaseGate, "__init__", wrong)
 
     return plant
 
@@ -72,7 +72,7 @@ def test_it_is_a_session_of_its_own_at_the_configurations_noise(settings, table)
 def test_what_it_tells_is_a_function_of_its_releases(settings, table, monkeypatch):
     """Two tables, one key, the releases of the first played back to the second: the same result, to the byte."""
     tape, position = [], [None]
-    noisy, survey = line_module.Line.noisy, audit_module.TableTask.preprocess
+    noisy, survey = gate_module.ReleaseGate.release, audit_module.TableTask.preprocess
 
     def taped(value):
         if position[0] is None:
@@ -85,7 +85,7 @@ def test_what_it_tells_is_a_function_of_its_releases(settings, table, monkeypatc
         released = noisy(self, *dtypes)
         return taped(released) if self.session.purpose == "train" else released
 
-    monkeypatch.setattr(line_module.Line, "noisy", taped_noisy)
+    monkeypatch.setattr(gate_module.ReleaseGate, "release", taped_noisy)
     monkeypatch.setattr(audit_module.TableTask, "preprocess", lambda *a: taped(survey(*a)))
     found = []
     for kind in ("planted", "rows"):

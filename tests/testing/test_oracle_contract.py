@@ -108,9 +108,9 @@ class Knows(GradientOracle):
     """Remembers the noiseless values of its last query, and how many rows it drew."""
 
     def query(self, params):
-        rows = self.draws.batch(self.line.position)
+        rows = self.draws.batch(self.gate.position)
         self.drawn = len(rows)
-        self.values, _ = self.estimator(self.source.engine(params, rows), self.line.state)
+        self.values, _ = self.estimator(self.source.engine(params, rows), self.gate.state)
         return super().query(params)
 
 
@@ -236,7 +236,7 @@ class AnotherBackward(ClippedGradientOracle):
     """Its backward goes another way than query, and has no noise there."""
 
     def backward(self):
-        self.line._mechanism = Scaled(self.mechanism, 0.0)
+        self.gate._mechanism = Scaled(self.mechanism, 0.0)
         return super().backward()
 
 
@@ -270,7 +270,7 @@ def test_plain_is_who_overrides_nothing():
     assert not is_plain(Foreign)
 
 
-def test_a_query_without_a_line_in_the_ledger_is_seen():
+def test_a_query_without_a_record_in_the_ledger_is_seen():
     class Silent(Foreign):
         def query(self, params):
             if self._made == 0:
@@ -335,33 +335,33 @@ def test_delta_is_checked():
 
 
 def quieter(oracle):
-    """The line's method adds a tenth of the noise."""
-    whole = oracle.line._with_noise
+    """The gate's method adds a tenth of the noise."""
+    whole = oracle.gate._with_noise
 
     def with_noise(block, values, normals, dtypes):
         exact = {name: value.clone() for name, value in values.items()}
         noisy = whole(block, values, normals, dtypes)
         return {name: exact[name] + 0.1 * (noisy[name] - exact[name]) for name in noisy}
 
-    oracle.line._with_noise = with_noise
+    oracle.gate._with_noise = with_noise
 
 
-def quiet_line_mechanism(oracle):
-    oracle.line._mechanism = GaussianMechanism(noise_multiplier=0.1)
-    oracle.line.noise_std = {block: std / 10 for block, std in oracle.line.noise_std.items()}
+def quiet_gate_mechanism(oracle):
+    oracle.gate._mechanism = GaussianMechanism(noise_multiplier=0.1)
+    oracle.gate.noise_std = {block: std / 10 for block, std in oracle.gate.noise_std.items()}
 
 
-def quiet_line_std(oracle):
-    oracle.line.noise_std = {block: std / 10 for block, std in oracle.line.noise_std.items()}
+def quiet_gate_std(oracle):
+    oracle.gate.noise_std = {block: std / 10 for block, std in oracle.gate.noise_std.items()}
 
 
 def quiet_everywhere(oracle):
-    quiet_line_std(oracle)
-    oracle.noise_std = dict(oracle.line.noise_std)
+    quiet_gate_std(oracle)
+    oracle.noise_std = dict(oracle.gate.noise_std)
 
 
 def quiet_mechanism(oracle):
-    oracle.mechanism = oracle.line._mechanism = GaussianMechanism(noise_multiplier=0.1)
+    oracle.mechanism = oracle.gate._mechanism = GaussianMechanism(noise_multiplier=0.1)
 
 
 def mechanism_in_place(oracle):
@@ -369,13 +369,13 @@ def mechanism_in_place(oracle):
 
 
 def scaled_values(oracle):
-    look = oracle.estimator.look
+    look = oracle.estimator.bound
 
     def wide(engine, state):
         values, state = look(engine, state)
         return {block: {name: 3 * x for name, x in xs.items()} for block, xs in values.items()}, state
 
-    object.__setattr__(oracle.estimator, "look", wide)
+    object.__setattr__(oracle.estimator, "bound", wide)
 
 
 def wide_estimator(oracle):
@@ -401,8 +401,8 @@ def query_on_the_instance(oracle):
 
 
 def same_noise(oracle):
-    whole = oracle.line._normals
-    oracle.line._normals = lambda query: whole(0)
+    whole = oracle.gate._normals
+    oracle.gate._normals = lambda query: whole(0)
 
 
 def longer_plan(oracle):
@@ -418,7 +418,7 @@ def one_batch_for_all(oracle):
         def for_query(self, query):
             return super().for_query(0)
 
-    oracle.line.coins = Coins(oracle.randomness, oracle.line._name)
+    oracle.gate.coins = Coins(oracle.randomness, oracle.gate._name)
 
 
 def known_key(oracle):
@@ -426,24 +426,24 @@ def known_key(oracle):
 
 
 def another_name(oracle):
-    oracle.line._name = "train"
+    oracle.gate._name = "train"
 
 
 def redone_for_free(oracle):
-    oracle.line._fingerprint = lambda query, values: "0"
+    oracle.gate._fingerprint = lambda query, values: "0"
 
 
 CHANGES = {
     change.__name__: (change, says)
     for change, says in [
         (quieter, "has not the stated standard deviation"),
-        (quiet_line_mechanism, "the line adds noise"),
-        (quiet_line_std, "the line adds noise"),
-        (quiet_everywhere, "the line adds noise"),
-        (quiet_mechanism, "the line adds noise"),
-        (mechanism_in_place, "the line adds noise"),
+        (quiet_gate_mechanism, "the gate adds noise"),
+        (quiet_gate_std, "the gate adds noise"),
+        (quiet_everywhere, "the gate adds noise"),
+        (quiet_mechanism, "the gate adds noise"),
+        (mechanism_in_place, "the gate adds noise"),
         (scaled_values, "is claimed|not the estimator's|neither clipped nor dropped"),
-        (wide_estimator, "the line adds noise"),
+        (wide_estimator, "the gate adds noise"),
         (every_record, "is claimed"),
         (every_record_by_another_sampler, "charges for another event"),
         (query_on_the_instance, "divisor"),
@@ -485,7 +485,7 @@ def test_a_row_that_stands_twice_in_an_oracle_is_seen():
         check_oracle(make_oracle)
 
 
-def test_whoever_changes_a_method_of_line_or_parts_is_not_plain():
+def test_whoever_changes_a_method_of_gate_or_parts_is_not_plain():
     from tacita.ledger import Ledger
 
     make = given(poisson, noise_multiplier=1.0, queries=2)
@@ -494,18 +494,18 @@ def test_whoever_changes_a_method_of_line_or_parts_is_not_plain():
         return make(torch.ones(3, 2), Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one row"))
 
     def owners(oracle):
-        line = oracle.line
+        gate = oracle.gate
         return [
             (oracle.draws, "batch"),
             (oracle, "query"),
-            (line, "noisy"),
-            (line, "commit"),
-            (line, "query_stream"),
-            (line.session, "spend"),
-            (line.coins, "for_query"),
-            (line._randomness, "session_key"),
+            (gate, "release"),
+            (gate, "commit"),
+            (gate, "query_stream"),
+            (gate.session, "spend"),
+            (gate.coins, "for_query"),
+            (gate._randomness, "session_key"),
             (oracle.sampler, "draw"),
-            (oracle.estimator, "look"),
+            (oracle.estimator, "bound"),
             (oracle.mechanism, "noise_std"),
             (oracle.source, "engine"),
         ]
@@ -517,7 +517,7 @@ def test_whoever_changes_a_method_of_line_or_parts_is_not_plain():
         object.__setattr__(owner, name, getattr(owner, name))
         assert not is_plain(oracle), name
     oracle = built()
-    oracle.line._mechanism = GaussianMechanism(noise_multiplier=1.0)
+    oracle.gate._mechanism = GaussianMechanism(noise_multiplier=1.0)
     assert not is_plain(oracle)
 
 

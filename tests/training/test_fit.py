@@ -173,7 +173,7 @@ def interrupted(monkeypatch, folder, at, optimizer=None, **changes):
     query = tacita.GradientOracle.query
 
     def stopping(self, params):
-        if self.line.position == at:
+        if self.gate.position == at:
             raise Stop
         return query(self, params)
 

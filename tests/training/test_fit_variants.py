@@ -28,7 +28,7 @@ def resumed_and_whole(monkeypatch, folder, **changes):
     query = tacita.GradientOracle.query
 
     def stopping(self, params):
-        if self.line.position == 12:
+        if self.gate.position == 12:
             raise Stop
         return query(self, params)
 

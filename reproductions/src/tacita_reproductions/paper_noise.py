@@ -204,11 +204,11 @@ class ClaimedNoise(Estimator):
     def rounded_last(self) -> bool:
         return self.inner.rounded_last
 
-    def look(self, engine: Engine, state: Any) -> tuple[Values, Any]:
-        return self.inner.look(engine, state)
+    def bound(self, engine: Engine, state: Any) -> tuple[Values, Any]:
+        return self.inner.bound(engine, state)
 
-    def remember(self, state: Any, seen: Any) -> Any:
-        return self.inner.remember(state, seen)
+    def apply(self, state: Any, update: Any) -> Any:
+        return self.inner.apply(state, update)
 
     def gradient(self, released: Values, divisor: float) -> dict[str, Tensor]:
         return self.inner.gradient(released, divisor)

@@ -3,7 +3,7 @@ r"""Gradient oracles of the shuffle model, where no curator is trusted: each use
     data -> sampler -> engine -> bounded, in whole steps -> noise bits of each user ──┃──> counts -> estimate
                                                                ledger on the line
 
-Place: gradients, sampling, accounting, oracles.line -> [oracles.shuffled] -> methods. Nothing but counts leaves.
+Place: gradients, sampling, accounting, oracles.gate -> [oracles.shuffled] -> methods. Nothing but counts leaves.
 Source: Lowy and Razaviyayn, "Private Stochastic Optimization with Large Worst-Case Lipschitz Parameter", Algorithms 10
 and 13; corrected in docs/derivations/shuffle.md. An oracle plays users, shuffler and analyzer in one process: a count
 of ones is all that the analyzer learns, so the bits are counted and not shuffled. :class:`~tacita.convex.ShuffleRound`
@@ -28,8 +28,8 @@ from tacita.convex.shuffled_sums import ShuffledSums, UserNoise, calibrated, dim
 from tacita.gradients.engine import GradientSource
 from tacita.ledger import Ledger, Session
 from tacita.ledger.session import BLOCK as RESERVED
+from tacita.oracles.gate import ReleaseGate, answer
 from tacita.oracles.gradient_oracle import Release
-from tacita.oracles.line import Line, answer
 from tacita.oracles.payment import Payment, check_sampling, under_conditions
 from tacita.oracles.query_draws import QueryDraws
 from tacita.oracles.records import OracleData, check_units
@@ -100,8 +100,8 @@ class _ShuffleOracle(ABC):
             or_to_these_alone=True,
         )
         self.noise_std = {BLOCK: self.sums.noise_std}
-        self.line = Line(session, UserNoise(self.sums), self.noise_std, self.randomness, payment.reservation)
-        self.draws = QueryDraws(data, self.sampler, self.line)
+        self.gate = ReleaseGate(session, UserNoise(self.sums), self.noise_std, self.randomness, payment.reservation)
+        self.draws = QueryDraws(data, self.sampler, self.gate)
         self.source.follow(self.draws)
 
     @property
@@ -118,7 +118,7 @@ class _ShuffleOracle(ABC):
     @property
     def session(self) -> Session:
         """The session of the ledger that pays."""
-        return self.line.session
+        return self.gate.session
 
     @property
     def divisor(self) -> float:
@@ -128,7 +128,7 @@ class _ShuffleOracle(ABC):
     @property
     def remaining_queries(self) -> int:
         """Number of planned queries that are left."""
-        return self.line.remaining_queries
+        return self.gate.remaining_queries
 
     def query(self, params: Mapping[str, Tensor]) -> Release:
         """Ask the next batch of users, write the ledger, count the ones, and return the release.
@@ -140,13 +140,13 @@ class _ShuffleOracle(ABC):
             BudgetExceededError: The plan is used up.
             ResumeError: A redone query does not match, and the event does not compose query by query.
         """
-        with self.line.lock, self.line.turn():
+        with self.gate.lock, self.gate.turn():
 
             def bounded(query: int) -> tuple[dict[str, Any], None]:
                 engine = self.source.engine(params, self.draws.batch(query), query=query, seed=self.draws.seed(query))
-                return {BLOCK: self.sums.steps(engine, self.line.query_stream("rounding", query))}, None
+                return {BLOCK: self.sums.steps(engine, self.gate.query_stream("rounding", query))}, None
 
-            query, noisy, _ = answer(self.line, bounded)
+            query, noisy, _ = answer(self.gate, bounded)
         # ---- below the line: may be logged, reused, published ----
         released = {name: self.sums.estimate(count) for name, count in noisy[BLOCK].items()}
         return Release(
@@ -160,15 +160,15 @@ class _ShuffleOracle(ABC):
 
     def ratchet(self) -> None:
         """Move on to the next key at a checkpoint, so that nothing drawn before can be drawn again."""
-        self.line.advance_key(self.randomness.generation + 1)
+        self.gate.advance_key(self.randomness.generation + 1)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint needs; nothing in it is private."""
-        return self.line.state_dict()
+        return self.gate.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a :meth:`state_dict`. :class:`~tacita.oracles.Line` says how queries are redone."""
-        self.line.load_state_dict(state)
+        """Continue from a :meth:`state_dict`. :class:`~tacita.oracles.ReleaseGate` says how queries are redone."""
+        self.gate.load_state_dict(state)
 
     def __repr__(self) -> str:
         return (

@@ -27,7 +27,7 @@ from tacita.convex.shuffle_round import bounded, in_steps, uniforms
 from tacita.convex.shuffled_sum_event import ShuffledSumEvent
 from tacita.errors import LedgerError
 from tacita.gradients.engine import Engine, Shapes
-from tacita.oracles.line import Blocks, Noise
+from tacita.oracles.gate import Blocks, Noise
 from tacita.random import Stream
 from tacita.sampling import Sampler, as_sampler
 

@@ -20,7 +20,7 @@ from tacita.distributed.process_group import Ranks, tensors_digest
 from tacita.errors import BudgetExceededError
 from tacita.estimators.estimator import Estimator, Values
 from tacita.gradients.engine import GradientSource
-from tacita.oracles.line import Line
+from tacita.oracles.gate import ReleaseGate
 from tacita.oracles.query_draws import Plan, QueryDraws
 
 OUTCOME = "outcome"  # the step at which rank 0 tells whether a query counts
@@ -28,36 +28,36 @@ STATE = "state"  # the step at which rank 0 tells where it resumes
 
 
 class LeaderGate:
-    """The line of rank 0, which sends the other ranks each release once its record is on disk.
+    """The gate of rank 0, which sends the other ranks each release once its record is on disk.
 
-    All else is the line's own.
+    All else is the gate's own.
     """
 
-    def __init__(self, line: Line, ranks: Ranks) -> None:
-        self._line, self._ranks = line, ranks
+    def __init__(self, gate: ReleaseGate, ranks: Ranks) -> None:
+        self._gate, self._ranks = gate, ranks
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._line, name)
+        return getattr(self._gate, name)
 
-    def commit(self, query: int, values: dict[str, Any], seen: Any = None) -> bool:
+    def commit(self, query: int, values: dict[str, Any], update: Any = None) -> bool:
         """Commit to the query, or tell the other ranks that it is made again under another number."""
         self._ranks.check_added_up()
-        committed = self._line.commit(query, values, seen)
+        committed = self._gate.commit(query, values, update)
         if not committed:
             self._ranks.broadcast(OUTCOME, {"again": True})
         return committed
 
-    def noisy(self, dtypes: Mapping[str, torch.dtype] | None = None) -> Values:
-        """Return the line's release, which every rank has then."""
-        released = self._line.noisy(dtypes)
-        self._line.session.flush()  # the record is on disk before its release leaves the process
+    def release(self, dtypes: Mapping[str, torch.dtype] | None = None) -> Values:
+        """Return the gate's release, which every rank has then."""
+        released = self._gate.release(dtypes)
+        self._gate.session.flush()  # the record is on disk before its release leaves the process
         self._send(released)
         return released
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a checkpoint, and tell the other ranks at which position, with which state."""
-        self._line.load_state_dict(state)
-        self._ranks.broadcast(STATE, {"position": self._line.position}, to_bytes(self._line.state))
+        self._gate.load_state_dict(state)
+        self._ranks.broadcast(STATE, {"position": self._gate.position}, to_bytes(self._gate.state))
 
     def _send(self, released: Values) -> None:
         named = [(block, name, value) for block, tensors in released.items() for name, value in tensors.items()]
@@ -100,10 +100,10 @@ class OnRankZero:
 
 
 class WorkerGate:
-    """Line and draws of another rank, which knows of a query what rank 0 sends.
+    """Gate and draws of another rank, which knows of a query what rank 0 sends.
 
     It is asked in the order in which rank 0 asks its own: :meth:`begin`, :meth:`planned`, :meth:`commit`,
-    :meth:`noisy`. The values that this rank hands to :meth:`commit` are dropped; what it releases is rank 0's.
+    :meth:`release`. The values that this rank hands to :meth:`commit` are dropped; what it releases is rank 0's.
 
     Args:
         ranks: The ranks of the oracle.
@@ -148,7 +148,7 @@ class WorkerGate:
         self._query = head["query"]
         return Plan(self._query, np.frombuffer(bytearray(rows), np.int64), int(head["seed"], 16))
 
-    def commit(self, query: int, values: dict[str, Any], seen: Any = None) -> bool:
+    def commit(self, query: int, values: dict[str, Any], update: Any = None) -> bool:
         """Drop the values, and let the estimator remember what it saw if rank 0 recorded the query.
 
         Returns:
@@ -161,10 +161,10 @@ class WorkerGate:
             return False
         self.position, self._coming = self._query + 1, head["released"]
         if self.state is not None:
-            self.state = self._estimator.remember(self.state, seen)
+            self.state = self._estimator.apply(self.state, update)
         return True
 
-    def noisy(self, dtypes: Any = None) -> Values:
+    def release(self, dtypes: Any = None) -> Values:
         """Return rank 0's release."""
         device = next((p.device for p in self._source.model.parameters()), None) if self._source.model else None
         empty = [torch.empty(shape, dtype=getattr(torch, dtype), device=device) for _, _, shape, dtype in self._coming]

@@ -52,17 +52,17 @@ class ServingRanks(Ranks):
     def _leading(self, own: Stages, plan: SessionPlan) -> Stages:
         """Return the stages of rank 0: its own, of which it tells the other ranks."""
         source: Any = plan.data.source
-        gate: Any = LeaderGate(own.line, self)
-        draws: Any = LeaderDraws(own.draws, self, own.line.session_id, source)
+        gate: Any = LeaderGate(own.gate, self)
+        draws: Any = LeaderDraws(own.draws, self, own.gate.session_id, source)
         self.broadcast(
             SESSION,
             {
-                "id": own.line.session_id,
+                "id": own.gate.session_id,
                 "noise_multiplier": own.mechanism.noise_multiplier,
                 "noise_std": dict(own.noise_std),
             },
         )
-        return own._replace(line=gate, draws=draws)
+        return own._replace(gate=gate, draws=draws)
 
     def _working(self, plan: SessionPlan, mechanism: Mechanism | CalibratedGaussian) -> Stages:
         """Return the stages of another rank, which answer rank 0's queries.

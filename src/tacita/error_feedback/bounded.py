@@ -125,7 +125,7 @@ class BoundedErrorSum(HiddenFeedbackSum):
     def initial_state(self, shapes: Shapes, lead: tuple[int, ...] = ()) -> State:
         return no_error(shapes, lead, torch.float64)
 
-    def look(self, engine: Engine, state: State) -> tuple[Values, Leftover]:
+    def bound(self, engine: Engine, state: State) -> tuple[Values, Leftover]:
         clipped, residuals = self.sums(engine, self._weights_and_residuals)
         share = self.feedback.injected_share * share_within(state["norm"], self.max_feedback, torch.float64)
         return self.shifted(clipped, state, share), Leftover(residuals, self.kept(share))

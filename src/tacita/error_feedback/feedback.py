@@ -152,12 +152,12 @@ class Leftover(NamedTuple):
 class HiddenFeedbackSum(FeedbackSum):
     """A feedback sum whose error is hidden: the next error is known before the release.
 
-    A large model cannot afford two copies of the error in memory. So :meth:`look` only reads it, and :meth:`remember`
+    A large model cannot afford two copies of the error in memory. So :meth:`bound` only reads it, and :meth:`apply`
     changes it in place.
     """
 
     @abstractmethod
-    def look(self, engine: Engine, state: State) -> tuple[Values, Leftover]:
+    def bound(self, engine: Engine, state: State) -> tuple[Values, Leftover]:
         """Return the values, and the parts of the next error."""
 
     def shifted(self, clipped: dict[str, Tensor], state: State, share: Tensor) -> Values:
@@ -171,14 +171,14 @@ class HiddenFeedbackSum(FeedbackSum):
             clipped = {name: clipped.pop(name).double() for name in [*clipped]}
         return {SUM: injected(clipped, state["error"], share)}
 
-    def remember(self, state: State, seen: Leftover) -> State:
-        """Return the next state, in the memory of ``state``; ``seen`` is emptied."""
-        following = succeeding(seen.residuals, state["error"], seen.kept, self.max_error)
+    def apply(self, state: State, update: Leftover) -> State:
+        """Return the next state, in the memory of ``state``; ``update`` is emptied."""
+        following = succeeding(update.residuals, state["error"], update.kept, self.max_error)
         return {**following, "query": state["query"] + 1}
 
     def __call__(self, engine: Engine, state: State) -> tuple[Values, State]:
-        values, seen = self.look(engine, state)
-        return values, self.remember(copied(state), seen)
+        values, update = self.bound(engine, state)
+        return values, self.apply(copied(state), update)
 
 
 def residual_weights(weights: Tensor, norms: Tensor) -> Tensor:

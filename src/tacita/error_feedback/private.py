@@ -104,7 +104,7 @@ class HiddenErrorSum(HiddenFeedbackSum):
         """Where a query is charged with less for the error than for a record: rounding is little beside a record."""
         return 0 < self.max_feedback < self.contribution({})  # one threshold, whatever the shapes
 
-    def look(self, engine: Engine, state: State) -> tuple[Values, Leftover]:
+    def bound(self, engine: Engine, state: State) -> tuple[Values, Leftover]:
         clipped, residuals = self._clipped_and_residuals(engine)
         share = self._share(state, state["query"] + 1, next(iter(residuals.values())).dtype)
         return self.shifted(clipped, state, share), Leftover(residuals, self.kept(share))

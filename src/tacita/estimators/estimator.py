@@ -95,17 +95,17 @@ class Estimator(ABC):
         """Return the state before the first query; ``None`` if nothing is remembered."""
         return None
 
-    def look(self, engine: Engine, state: Any) -> tuple[Values, Any]:
-        """Return the bounded values of one batch, and what :meth:`remember` needs; ``state`` is not changed.
+    def bound(self, engine: Engine, state: Any) -> tuple[Values, Any]:
+        """Return the bounded values of one batch, and what :meth:`apply` needs; ``state`` is not changed.
 
-        Calling the estimator does both. An oracle calls :meth:`remember` later, once the query counts, because it keeps
+        Calling the estimator does both. An oracle calls :meth:`apply` later, once the query counts, because it keeps
         a single state.
         """
         return self(engine, state)
 
-    def remember(self, state: Any, seen: Any) -> Any:
-        """Return the next state, which is ``seen`` by default. It may reuse the memory of ``state``."""
-        return seen
+    def apply(self, state: Any, update: Any) -> Any:
+        """Return the next state, which is ``update`` by default. It may reuse the memory of ``state``."""
+        return update
 
     def after(self, state: Any, released: Values) -> Any:
         """Return the state once the release is known; unchanged by default."""

@@ -126,7 +126,7 @@ class Resident:
             try:
                 self._client.load_state_dict(tree)
                 self._round = int(tree["round"])
-                self._oracle.line.redo_nothing()  # or the number sent would tell whether redone values are the same
+                self._oracle.gate.redo_nothing()  # or the number sent would tell whether redone values are the same
             except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
                 raise ResumeError(f"{path.name} does not fit this client.") from error
         elif self._oracle.session.opened:

@@ -1,4 +1,4 @@
-"""Simulate a federation on one machine: all clients of a round at once, one ledger line a round.
+"""Simulate a federation on one machine: all clients of a round at once, one record of the ledger a round.
 
 Place: algorithms, problems, privacy -> [federated.simulation] -> released models. Gradients, messages without noise and
 the clients' states are private; :attr:`Simulation.server` is a function of releases.
@@ -26,7 +26,7 @@ from tacita.federated.problems import ClientProblem, check_record_sampling
 from tacita.federated.round_noise import Asked, RoundNoise
 from tacita.ledger import Ledger, Session
 from tacita.ledger.session import BLOCK
-from tacita.oracles.line import Line, answer
+from tacita.oracles.gate import ReleaseGate, answer
 from tacita.oracles.payment import Payment
 from tacita.random import Randomness
 from tacita.runs import checkpoint
@@ -127,7 +127,7 @@ class Simulation:
         self._noise = RoundNoise(stream_per_client)
         payment = Payment(ledger, purpose, settings, session, None, self.randomness, reservation=reservation)
         paying = payment.session_for("simulation", event, planned_queries=self.rounds, part=None, bound=self.settings)
-        self._line = Line(paying, self._noise, self.noise_std, self.randomness, reservation)
+        self._gate = ReleaseGate(paying, self._noise, self.noise_std, self.randomness, reservation)
         first = {name: torch.zeros(shape, dtype=problem.dtype) for name, shape in problem.shapes.items()}
         given = {name: x.detach().clone().to(problem.dtype) for name, x in (params or first).items()}
         if {name: x.shape for name, x in given.items()} != dict(problem.shapes):
@@ -165,7 +165,7 @@ class Simulation:
     @property
     def session(self) -> Session:
         """The session of the ledger that pays."""
-        return self._line.session
+        return self._gate.session
 
     @property
     def params(self) -> dict[str, Tensor]:
@@ -175,7 +175,7 @@ class Simulation:
     @property
     def remaining_rounds(self) -> int:
         """Number of planned rounds that are left."""
-        return self._line.remaining_queries
+        return self._gate.remaining_queries
 
     def run(
         self, rounds: int | None = None, *, progress: Callable[[float], None] = lambda share: None
@@ -197,7 +197,7 @@ class Simulation:
         Raises:
             BudgetExceededError: The plan is used up.
         """
-        with self._line.lock, self._line.turn():
+        with self._gate.lock, self._gate.turn():
             server = self.algorithm.broadcast(self.server)
 
             def bounded(query: int) -> tuple[dict[str, Any], tuple[Asked, State]]:
@@ -208,7 +208,7 @@ class Simulation:
                 self._noise.prepare(self.privacy, asked)
                 return self._values(arrived), (asked, following)
 
-            query, released, (asked, following) = answer(self._line, bounded)
+            query, released, (asked, following) = answer(self._gate, bounded)
             self._clients = self._acknowledged(self._fed_back(following, asked), asked)
         # ---- below the line: may be logged, reused, published ----
         total = {name: noisy for block in released.values() for name, noisy in block.items()}
@@ -218,7 +218,7 @@ class Simulation:
 
     def _asked(self, query: int) -> Asked:
         """Draw who takes part, and whose message is lost."""
-        n, coins = self.problem.num_clients, self._line.query_stream("clients", query)
+        n, coins = self.problem.num_clients, self._gate.query_stream("clients", query)
         clients = None
         if isinstance(self.privacy, TrustedServer):
             if self.privacy.sample_rate < 1:
@@ -226,7 +226,7 @@ class Simulation:
         elif self.privacy.expected_clients(n) < n:
             clients = torch.from_numpy(coins.choice(n, int(self.privacy.expected_clients(n))))
         taking_part = n if clients is None else len(clients)
-        lost = self._line.query_stream("lost", query).bernoulli(taking_part, self.loss_rate)
+        lost = self._gate.query_stream("lost", query).bernoulli(taking_part, self.loss_rate)
         return Asked(clients, torch.from_numpy(~lost))
 
     def _messages(self, server: ServerState, asked: Asked, query: int) -> tuple[dict[str, Tensor], State]:
@@ -251,7 +251,7 @@ class Simulation:
 
     def _drawn(self, query: int) -> Tensor | None:
         """Draw the rows of every client: by secret coins if these count for the guarantee."""
-        stream, sampling = self._line.query_stream("batch", query), self.privacy.sampling
+        stream, sampling = self._gate.query_stream("batch", query), self.privacy.sampling
         if sampling is None:
             return self.problem.draw(torch.Generator().manual_seed(stream.seed() % 2**63))
         clients, rows = self.problem.num_clients, self.problem.num_rows
@@ -302,7 +302,7 @@ class Simulation:
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint needs. ``clients`` is private: never share it."""
         return {
-            **self._line.state_dict(),
+            **self._gate.state_dict(),
             "params": self.server.params,
             "estimate": self.server.estimate,
             "memory": {kind: dict(tensors) for kind, tensors in self.server.memory.items()},
@@ -315,7 +315,7 @@ class Simulation:
         Raises:
             ResumeError: The state is one of another session, or of another key.
         """
-        self._line.load_state_dict(state)
+        self._gate.load_state_dict(state)
         self.server = ServerState(dict(state["params"]), dict(state["estimate"]), dict(state["memory"]))
         self._clients = {kind: dict(tensors) for kind, tensors in state["clients"].items()}
 

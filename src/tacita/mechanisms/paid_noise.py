@@ -1,6 +1,6 @@
 """Compare the noise that is about to be added with the noise that the session's event promises.
 
-Place: accounting -> [mechanisms.paid_noise] -> oracles.line, which asks before it adds noise.
+Place: accounting -> [mechanisms.paid_noise] -> oracles.gate, which asks before it adds noise.
 """
 
 from collections.abc import Mapping

@@ -60,7 +60,7 @@ class RandomIterate:
 
         Args:
             params: The iterate.
-            used: Query numbers used so far (``oracle.line.position``); by default one more than before.
+            used: Query numbers used so far (``oracle.gate.position``); by default one more than before.
 
         Raises:
             ValueError: ``used`` is smaller than before.

@@ -26,7 +26,7 @@ from tacita.gradients.engine import GradientSource
 from tacita.ledger import Ledger, Session, Share
 from tacita.ledger.session import BLOCK
 from tacita.mechanisms import CalibratedGaussian, Mechanism
-from tacita.oracles.line import Line, answer
+from tacita.oracles.gate import ReleaseGate, answer
 from tacita.oracles.payment import Payment, SessionPlan
 from tacita.oracles.query_draws import QueryDraws
 from tacita.oracles.records import OracleData
@@ -63,7 +63,7 @@ class Stages(NamedTuple):
     mechanism: Mechanism
     noise_std: Mapping[str, float]
     event: Event
-    line: Line
+    gate: ReleaseGate
     draws: QueryDraws
 
 
@@ -146,7 +146,7 @@ class GradientOracle:
             self._updates = Updates()
             self._rounded_last, self._bounds = estimator.rounded_last, repr(estimator)
             stages = data.source.ranks.stages(partial(_stages, self._plan, mechanism), self._plan, mechanism)
-            self.ledger, self.mechanism, self.noise_std, self.event, self.line, self.draws = stages
+            self.ledger, self.mechanism, self.noise_std, self.event, self.gate, self.draws = stages
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -161,7 +161,7 @@ class GradientOracle:
     @property
     def session(self) -> Session:
         """The session of the ledger that pays."""
-        return self.line.session
+        return self.gate.session
 
     @property
     def divisor(self) -> float:
@@ -176,7 +176,7 @@ class GradientOracle:
     @property
     def remaining_queries(self) -> int:
         """Number of planned queries that are left."""
-        return self.line.remaining_queries
+        return self.gate.remaining_queries
 
     def query(self, params: Mapping[str, Tensor]) -> Release:
         """Draw the next batch, bound it, write the ledger, add noise, return the release.
@@ -194,18 +194,18 @@ class GradientOracle:
         """
         if any(p.is_complex() for p in params.values()):
             raise complex_refused(params)
-        with self.line.lock, self.source.ranks.fail_together(), self.line.turn(), self.source.whole(params) as point:
+        with self.gate.lock, self.source.ranks.fail_together(), self.gate.turn(), self.source.whole(params) as point:
 
             def bounded(number: int) -> tuple[Values, Any]:
                 query, rows, seed = self.draws.planned(number, point)
                 engine = self.source.engine(point, rows, query=query, seed=seed)
                 self._check_bounds()
-                values, seen = self.estimator.look(engine, self.line.state)
+                values, update = self.estimator.bound(engine, self.gate.state)
                 self._check_bounds()  # user code ran meanwhile
-                return values, seen
+                return values, update
 
             # The ledger is written before the noise is added: from then on the query counts.
-            query, released, _ = answer(self.line, bounded, self._dtypes(point) if self._rounded_last else None)
+            query, released, _ = answer(self.gate, bounded, self._dtypes(point) if self._rounded_last else None)
         # ---- below the line: may be logged, reused, published ----
         divisor = self.divisor
         return Release(
@@ -213,7 +213,7 @@ class GradientOracle:
             released=released,
             divisor=divisor,
             noise_std=self.noise_std,
-            session=self.line.session_id,
+            session=self.gate.session_id,
             query=query,
         )
 
@@ -286,29 +286,29 @@ class GradientOracle:
 
     def ratchet(self) -> None:
         """Move on to the next key at a checkpoint, so that nothing drawn before can be drawn again."""
-        self.line.advance_key(self.randomness.generation + 1)
+        self.gate.advance_key(self.randomness.generation + 1)
 
     def checkpoint(self, write: Callable[[dict[str, Any]], Any], key: Path) -> None:
-        """Save a run with this oracle, then move on to the next key (:meth:`tacita.oracles.line.Line.checkpoint`)."""
-        self.line.checkpoint(write, key)
+        """Save a run with this oracle, then move on to the next key (:meth:`tacita.oracles.ReleaseGate.checkpoint`)."""
+        self.gate.checkpoint(write, key)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint needs. ``estimator_state`` is private: never share it. Rank 0 alone has it."""
-        return self.line.state_dict()
+        return self.gate.state_dict()
 
     @property
     def public_state(self) -> Any:
         """The estimator's state where it is a function of releases; ``None`` if it is private or there is none."""
         with self.randomness.query_lock:
-            return copy.deepcopy(self.estimator.shareable(self.line.state))
+            return copy.deepcopy(self.estimator.shareable(self.gate.state))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a :meth:`state_dict`. :class:`~tacita.oracles.line.Line` says how queries are redone.
+        """Continue from a :meth:`state_dict`. :class:`~tacita.oracles.gate.ReleaseGate` says how queries are redone.
 
         With a process group every rank calls this; only rank 0's ``state`` is read, and the others take it over.
         """
         with self.randomness.query_lock, self.source.ranks.fail_together():
-            self.line.load_state_dict(state)
+            self.gate.load_state_dict(state)
 
     def __repr__(self) -> str:
         return (
@@ -337,7 +337,7 @@ def _stages(plan: SessionPlan, mechanism: Mechanism | CalibratedGaussian) -> Sta
     plan.check()
     resolved = plan.resolved(mechanism)
     noise_std, event = plan.noise_std(resolved), plan.event(resolved)
-    line = Line(
+    gate = ReleaseGate(
         plan.session(event, resolved),
         resolved,
         noise_std,
@@ -346,6 +346,6 @@ def _stages(plan: SessionPlan, mechanism: Mechanism | CalibratedGaussian) -> Sta
         estimator=estimator,
         state=estimator.initial_state(source.shapes),
     )
-    draws = QueryDraws(plan.data, plan.sampler, line)
+    draws = QueryDraws(plan.data, plan.sampler, gate)
     source.follow(draws)
-    return Stages(ledger, resolved, noise_std, event, line, draws)
+    return Stages(ledger, resolved, noise_std, event, gate, draws)

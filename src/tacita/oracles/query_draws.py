@@ -1,6 +1,6 @@
 """What a query draws before it reads any data: its batch, and the seed of its model and data set.
 
-Place: sampling, oracles.line -> [oracles.query_draws] -> gradients. Coins and seeds are the session's own.
+Place: sampling, oracles.gate -> [oracles.query_draws] -> gradients. Coins and seeds are the session's own.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tacita import _row_numbers
 from tacita._row_numbers import RowNumbers, is_ascending, rows_at
-from tacita.oracles.line import Line
+from tacita.oracles.gate import ReleaseGate
 from tacita.oracles.records import OracleData
 from tacita.sampling import Sampler
 
@@ -36,14 +36,14 @@ class QueryDraws:
         rows: Indices of these rows in the source; ``None`` for all of them. Private.
     """
 
-    def __init__(self, data: OracleData, sampler: Sampler, line: Line) -> None:
+    def __init__(self, data: OracleData, sampler: Sampler, gate: ReleaseGate) -> None:
         self.sampler, self.num_rows, self.rows = sampler, data.num_rows, data.rows
-        self._line, self._source = line, data.source
+        self._gate, self._source = gate, data.source
 
     def batch(self, query: int) -> np.ndarray | RowNumbers:
         """Return the rows that ``query`` reads, ascending, each once; an array where the source takes nothing else."""
         many = self.num_rows > _row_numbers.IN_MEMORY
-        drawn = (self.sampler.batch if many else self.sampler.draw)(query, self._line.coins, self.num_rows)
+        drawn = (self.sampler.batch if many else self.sampler.draw)(query, self._gate.coins, self.num_rows)
         if not isinstance(drawn, np.ndarray) and is_ascending(drawn):  # and each once, by what they are
             inside = drawn.end <= self.num_rows
         else:
@@ -59,7 +59,7 @@ class QueryDraws:
 
     def seed(self, query: int) -> int:
         """Return 256 secret bits that seed what the model and the data set draw (dropout, augmentation)."""
-        return int.from_bytes(self._line.query_stream("model", query).bytes(32), "big")
+        return int.from_bytes(self._gate.query_stream("model", query).bytes(32), "big")
 
     def planned(self, query: int, params: Mapping[str, Tensor]) -> Plan:
         """Return what ``query`` draws; of several processes, all must ask at the same point ``params``."""

@@ -94,8 +94,8 @@ class TrainingState:
         if self.average is not None:
             self.average.load_state_dict(tree["average"])
         if tree["optimizer_settings"] != self.optimizer_settings:
-            self.oracle.line.redo_nothing()
-            self.optimizer_changes.append(self.oracle.line.position)
+            self.oracle.gate.redo_nothing()
+            self.optimizer_changes.append(self.oracle.gate.position)
             return
         self._restore_optimizer(tree)
 
@@ -124,7 +124,7 @@ class TrainingState:
     def changes_in_words(self) -> list[str]:
         """Return the changes of the optimizer and an early end in words, for the statement."""
         stopped = (
-            f"The run ended after {self.oracle.line.position} of {self.oracle.planned_queries} planned queries, by the "
+            f"The run ended after {self.oracle.gate.position} of {self.oracle.planned_queries} planned queries, by the "
             "loss on data that the caller declares to be public. The guarantee is that of the whole plan."
         )
         return [stopped] * self.stopped + [

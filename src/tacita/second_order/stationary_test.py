@@ -22,7 +22,7 @@ from tacita.gradients.functional import LossFn
 from tacita.gradients.processes import refuse_sharded
 from tacita.ledger import Ledger, Session, Share
 from tacita.ledger.session import BLOCK
-from tacita.oracles.line import Line, answer
+from tacita.oracles.gate import ReleaseGate, answer
 from tacita.oracles.payment import Payment, under_conditions
 from tacita.oracles.records import check_units, network_data
 from tacita.random import Randomness
@@ -163,8 +163,8 @@ class StationaryTest:
             "test", self.event, planned_queries=self.max_tests, part=data.part, bound=self.settings
         )
         self._answering = ThresholdAnswer(self.mechanism, self.threshold)
-        self._line = Line(session, self._answering, {}, self.randomness, reservation)
-        self._answering.threshold_draw = float(self._line.session_key.stream("threshold").laplaces(1)[0])
+        self._gate = ReleaseGate(session, self._answering, {}, self.randomness, reservation)
+        self._answering.threshold_draw = float(self._gate.session_key.stream("threshold").laplaces(1)[0])
         self._accepted: int | None = None
 
     @property
@@ -192,12 +192,12 @@ class StationaryTest:
     @property
     def session(self) -> Session:
         """The session of the ledger that pays."""
-        return self._line.session
+        return self._gate.session
 
     @property
     def remaining_tests(self) -> int:
         """Number of points that may still be tested; 0 once one was accepted."""
-        return 0 if self._accepted is not None else self._line.remaining_queries
+        return 0 if self._accepted is not None else self._gate.remaining_queries
 
     @property
     def accepted(self) -> int | None:
@@ -215,7 +215,7 @@ class StationaryTest:
             ResumeError: Another test that was built on the same session has tested a point.
             UnsupportedModuleError: The model was put into a mode in which it draws at random.
         """
-        with self._line.lock, self._line.turn():
+        with self._gate.lock, self._gate.turn():
             if self._accepted is not None:
                 raise BudgetExceededError(
                     f"max_tests: test {self._accepted + 1} accepted a point, which ends the session. Register a new "
@@ -228,7 +228,7 @@ class StationaryTest:
                 value = torch.tensor([self._value(params, number)], dtype=torch.float64)
                 return {ANSWER: {PASSES: value}}, None
 
-            number, released, _ = answer(self._line, bounded)
+            number, released, _ = answer(self._gate, bounded)
             # ---- below the line ----
             passes = bool(released[ANSWER][PASSES])
             if passes:
@@ -276,14 +276,14 @@ class StationaryTest:
     # Above the line.
 
     def _value(self, params: Mapping[str, Tensor], number: int) -> float:
-        seed = int.from_bytes(self._line.query_stream("model", number).bytes(32), "big")
+        seed = int.from_bytes(self._gate.query_stream("model", number).bytes(32), "big")
         engine = self.source.engine(params, self._rows, query=number, seed=seed)
         dim = sum(shape.numel() for shape in self.source.shapes.values())
-        start = self._line.query_stream("solver", number).normals(dim, dtype=torch.float64)
+        start = self._gate.query_stream("solver", number).normals(dim, dtype=torch.float64)
         return self.query(engine, start, self._products)
 
     def _check_alone(self, number: int) -> None:
-        """Refuse a number that has its line already: a test never redoes one, so another test wrote it."""
+        """Refuse a number that is in the ledger already: a test never redoes one, so another test wrote it."""
         if self.session.lookup(number) is not None:
             raise ResumeError(
                 f"session {self.session.id!r} belongs to another test, which has tested a point already: a test is one "

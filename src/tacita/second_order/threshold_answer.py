@@ -1,6 +1,6 @@
 """The answer of a stationary test, in the place of a mechanism on the line: does the value pass the threshold?
 
-Place: mechanisms.above_threshold -> [oracles.threshold_answer] -> oracles.line. Nothing but the answer leaves.
+Place: mechanisms.above_threshold -> [oracles.threshold_answer] -> oracles.gate. Nothing but the answer leaves.
 """
 
 import math
@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from tacita._stream import Noise
-from tacita.accounting import AboveThresholdEvent, Event
+from tacita.accounting import Event
 from tacita.accounting.events.event import parts_of
 from tacita.errors import LedgerError
 from tacita.mechanisms.mechanism import Blocks
-from tacita.second_order.above_threshold import AboveThreshold
+from tacita.second_order.above_threshold import AboveThreshold, AboveThresholdEvent
 
 ANSWER, PASSES = "answer", "passes"  # block and name of the one value that leaves
 

@@ -110,12 +110,12 @@ class UnclippedGradientOracle(GradientOracle):
     @property
     def exceeded(self) -> int:
         """Number of rows so far whose gradient was longer than declared. Private; needs ``debug_monitor``."""
-        if self.line.state is None:
+        if self.gate.state is None:
             raise ValueError(
                 "debug_monitor is False, and whether the bound held is private. Buy a noisy count with monitor_weight, "
                 "or give up the guarantee with debug_monitor=True."
             )
-        return int(self.line.state)
+        return int(self.gate.state)
 
 
 def _warn_of_noise(noise_std: float, shapes: Mapping[str, Any], bound: float) -> None:

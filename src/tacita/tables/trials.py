@@ -13,7 +13,7 @@ from tacita.errors import TacitaError
 from tacita.ledger import Ledger, Session
 from tacita.mechanisms import GaussianMechanism
 from tacita.oracles import Records
-from tacita.oracles.line import answer_once
+from tacita.oracles.gate import answer_once
 from tacita.oracles.records import num_rows
 from tacita.random import Randomness
 from tacita.tables.grid import Sweep, Value

@@ -54,7 +54,7 @@ def check_oracle(make_oracle: MakeOracle, *, delta: float = 1e-2) -> None:
        for bit, and ``backward`` must assign exactly that. Then tens of thousands of whole runs are simulated by these
        parts, with every adversary.
     2. A subclass that overrides a method or property, or an instance on which one was replaced (the oracle's, its
-       line's or a part's). What it does may differ from what its parts do. So ``make_oracle`` builds the oracle of
+       gate's or a part's). What it does may differ from what its parts do. So ``make_oracle`` builds the oracle of
        every session, and the checks of 1 and of 3 are made. Whatever it computes from a release beyond the estimator's
        gradient belongs outside ``query``.
     3. Any other object with ``query(params)``, and oracles whose estimator needs its own engine (capped sums of rounded

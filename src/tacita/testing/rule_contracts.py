@@ -18,10 +18,10 @@ from tacita.dry_run import explain
 from tacita.gradients.chunked import Chunk, ChunkedEngine
 from tacita.gradients.engine import Groups, Sums
 from tacita.gradients.functional import LossFn, trainable
-from tacita.gradients.ghost import LayerRule, LayerUse, register_rule
-from tacita.gradients.ghost.registry import RULES
 from tacita.gradients.loop import LoopEngine
 from tacita.gradients.program import ProgramEngine, Programs
+from tacita.gradients.rules import LayerRule, LayerUse, register_rule
+from tacita.gradients.rules.registry import RULES
 from tacita.testing.event_contract import check_event
 from tacita.testing.oracle_contract import check_oracle
 from tacita.testing.sampler_contract import check_sampler
@@ -239,14 +239,14 @@ def _check_equal_to_loop(layer: _Layer, rows: int, frozen: str = "") -> None:
         return
     by_parameter = {name: (name,) for name in reversed(names)}
     for groups, height in (({"all": names}, 0), (by_parameter, 0), ({"all": names}, 2)):
-        ghost = layer.engine(ProgramEngine, batch, dtype=torch.float64, frozen=frozen, height=height)
-        ghost.rounding_margin = False
+        program = layer.engine(ProgramEngine, batch, dtype=torch.float64, frozen=frozen, height=height)
+        program.rounding_margin = False
         loop = layer.engine(LoopEngine, batch, dtype=torch.float64, frozen=frozen)
-        _assert_equal(ghost.weighted_sums(_clip_and_sum, groups), loop.weighted_sums(_clip_and_sum, groups), 1e-10)
-        torch.testing.assert_close(ghost.norms(groups), loop.norms(groups), rtol=1e-10, atol=1e-12)
+        _assert_equal(program.weighted_sums(_clip_and_sum, groups), loop.weighted_sums(_clip_and_sum, groups), 1e-10)
+        torch.testing.assert_close(program.norms(groups), loop.norms(groups), rtol=1e-10, atol=1e-12)
     loop = layer.engine(LoopEngine, batch, dtype=torch.float64, frozen=frozen)
-    ghost = layer.engine(ProgramEngine, batch, dtype=torch.float64, frozen=frozen)
-    for mine, theirs in zip(ghost.materialise(), loop.materialise(), strict=True):
+    program = layer.engine(ProgramEngine, batch, dtype=torch.float64, frozen=frozen)
+    for mine, theirs in zip(program.materialise(), loop.materialise(), strict=True):
         torch.testing.assert_close(mine, dict(theirs), rtol=1e-10, atol=1e-12)
 
 
@@ -270,8 +270,8 @@ def _check_bounds(layer: _Layer, batch: tuple[Tensor, Tensor], *, slack: float, 
         assert (bounds <= exact * (1 + excess) + 1e-30).all(), f"norms are loose for ordinary rows: {bounds / exact}"
     for k in range(len(batch[0])):
         row = (batch[0][k : k + 1], batch[1][k : k + 1])
-        ghost = layer.engine(ProgramEngine, row, dtype=torch.float32)
-        sums = ghost.weighted_sums(torch.ones_like, groups)
+        program = layer.engine(ProgramEngine, row, dtype=torch.float32)
+        sums = program.weighted_sums(torch.ones_like, groups)
         added = torch.stack([sums.values[0][name].double().norm() for name in groups])
         assert (sums.norms[0] >= added * (1 - 1e-12)).all(), f"a row adds more than its norm: {added / sums.norms[0]}"
 
@@ -283,10 +283,10 @@ def _check_three_uses(layer: _Layer) -> None:
     parts = (x, 1e6 * grad, -1e6 * grad + small, small)
     groups: Groups = {name: (name,) for name in layer.parameters}
     exact = layer.engine(LoopEngine, parts, dtype=torch.float64, loss_fn=_three_inner_products)
-    ghost = layer.engine(ProgramEngine, parts, dtype=torch.float64, loss_fn=_three_inner_products)
-    ghost.rounding_margin = False
+    program = layer.engine(ProgramEngine, parts, dtype=torch.float64, loss_fn=_three_inner_products)
+    program.rounding_margin = False
     scale = 1e6 * layer.engine(LoopEngine, (x, grad), dtype=torch.float64).norms(groups).max().item()
-    torch.testing.assert_close(ghost.norms(groups), exact.norms(groups), rtol=1e-6, atol=1e-12 * scale)
+    torch.testing.assert_close(program.norms(groups), exact.norms(groups), rtol=1e-6, atol=1e-12 * scale)
     for k in range(len(x)):
         row = tuple(part[k : k + 1] for part in parts)
         single = layer.engine(ProgramEngine, row, dtype=torch.float32, loss_fn=_three_inner_products)
@@ -306,9 +306,9 @@ def _check_nothing_is_written(layer: _Layer) -> None:
         RULES.update({function: _watched(rule) for function, rule in rules.items()})
         for batch, loss_fn in (((hostile, grad), _inner_product), ((x, grad, grad, -grad), _three_inner_products)):
             given = [part.clone() for part in batch]
-            ghost = layer.engine(ProgramEngine, batch, dtype=torch.float32, loss_fn=loss_fn)
-            ghost.weighted_sums(_clip_and_sum, groups)
-            list(ghost.materialise())
+            program = layer.engine(ProgramEngine, batch, dtype=torch.float32, loss_fn=loss_fn)
+            program.weighted_sums(_clip_and_sum, groups)
+            list(program.materialise())
             assert all(map(_same_numbers, given, batch)), "the rule's forward pass writes its input in place"
     finally:
         RULES.update(rules)

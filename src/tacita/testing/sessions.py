@@ -20,7 +20,7 @@ from tacita.ledger import Ledger, Reservations
 from tacita.ledger import Session as LedgerSession
 from tacita.mechanisms import Mechanism
 from tacita.oracles import GradientOracle, Queryable, Release, trainable
-from tacita.oracles.line import Line
+from tacita.oracles.gate import ReleaseGate
 from tacita.oracles.query_draws import QueryDraws
 from tacita.oracles.records import distinct_rows
 from tacita.random import QueryCoins, Randomness
@@ -49,7 +49,7 @@ def sessions(
     """Yield ``runs`` sessions: one of the given oracle, then of new ones, each with a ledger of its own.
 
     Raises:
-        AssertionError: A query has no line in the ledger, or the public fields of a release differ from the first's.
+        AssertionError: A query has no record in the ledger, or the public fields of a release differ from the first's.
     """
     oracle, ledger = first
     for run in range(runs):
@@ -113,7 +113,7 @@ def check_own_release(oracle: GradientOracle, release: Release) -> None:
         AssertionError: ``divisor`` or ``noise_std`` is not the oracle's, or ``gradient`` is not what its estimator
             makes of ``released`` and ``divisor``, bit for bit.
     """
-    divisor, noise_std = oracle.sampler.expected_batch_size, oracle.line.noise_std
+    divisor, noise_std = oracle.sampler.expected_batch_size, oracle.gate.noise_std
     assert release.divisor == divisor, f"a release's divisor is {release.divisor}, its sampler's {divisor}."
     assert dict(release.noise_std) == dict(noise_std), (
         f"a release's noise_std is {dict(release.noise_std)}, and the noise that is added has {dict(noise_std)}."
@@ -161,8 +161,8 @@ def has_parts(oracle: Any) -> bool:
 def is_plain(oracle: Any) -> bool:
     """Return whether ``oracle`` does exactly what its parts do.
 
-    That is: no method or property of GradientOracle is overridden, by a subclass or on the instance; its line is the
-    one with which it was built; and no method of line, session, streams or parts was replaced on the instance.
+    That is: no method or property of GradientOracle is overridden, by a subclass or on the instance; its gate is the
+    one with which it was built; and no method of gate, session, streams or parts was replaced on the instance.
     """
     return (
         has_parts(oracle)
@@ -175,21 +175,21 @@ def is_plain(oracle: Any) -> bool:
 
 
 def _line_as_built(oracle: GradientOracle) -> bool:
-    line, randomness = oracle.line, oracle.randomness
+    gate, randomness = oracle.gate, oracle.randomness
     inside: dict[type, Any] = {
-        Line: line,
+        ReleaseGate: gate,
         QueryDraws: oracle.draws,
-        LedgerSession: line.session,
-        QueryCoins: line.coins,
-        Reservations: line._reservations,
+        LedgerSession: gate.session,
+        QueryCoins: gate.coins,
+        Reservations: gate._reservations,
         Randomness: randomness,
     }
     return (
         all(type(one) is kind and as_its_class(one) for kind, one in inside.items())
-        and line._mechanism is oracle.mechanism
+        and gate._mechanism is oracle.mechanism
         and oracle.draws.sampler is oracle.sampler
-        and oracle.draws._line is line
-        and line._randomness is line.coins._randomness is randomness
+        and oracle.draws._gate is gate
+        and gate._randomness is gate.coins._randomness is randomness
     )
 
 
@@ -209,8 +209,8 @@ def check_as_charged(oracle: Queryable, ledger: Ledger) -> None:
     if not isinstance(oracle, GradientOracle):
         return
     stated = oracle._plan.noise_std(oracle.mechanism)
-    assert dict(oracle.line.noise_std) == dict(oracle.noise_std) == stated, (
-        f"the line adds noise of noise_std {dict(oracle.line.noise_std)}, and the oracle's mechanism states {stated}."
+    assert dict(oracle.gate.noise_std) == dict(oracle.noise_std) == stated, (
+        f"the gate adds noise of noise_std {dict(oracle.gate.noise_std)}, and the oracle's mechanism states {stated}."
     )
     assert oracle._plan.event(oracle.mechanism) == oracle.event == oracle.session.event, (
         "the ledger charges for another event than that of the oracle's estimator, sampler and mechanism."
@@ -230,20 +230,20 @@ def _check_streams(oracle: GradientOracle) -> None:
     Runs cannot tell: a key that somebody knows draws as well as any other, batches that are drawn once for two queries
     move no single release, and a redone query is none of an audit's.
     """
-    line, randomness = oracle.line, oracle.randomness
+    gate, randomness = oracle.gate, oracle.randomness
     registered = oracle.session.registration
-    assert line._randomness is randomness, "the line draws from another Randomness than the oracle's."
+    assert gate._randomness is randomness, "the gate draws from another Randomness than the oracle's."
     assert randomness.secure or not registered.secure_randomness, (
         "the oracle's Randomness is seeded, and its session was registered for secure randomness."
     )
-    if type(line) is Line:
-        coins = line.coins
+    if type(gate) is ReleaseGate:
+        coins = gate.coins
         own = type(coins) is QueryCoins and as_its_class(coins) and coins._randomness is randomness
-        own = own and coins.session == line._name
+        own = own and coins.session == gate._name
         assert own, "batches are drawn by other coins than the session's own."
         name = randomness.name_for(oracle.session.id, oracle.session.ledger)
-        assert line._name == name, "the line draws under another name than its session's."
-        assert "_fingerprint" not in vars(line), "another fingerprint than the line's decides what a redone query is."
+        assert gate._name == name, "the gate draws under another name than its session's."
+        assert "_fingerprint" not in vars(gate), "another fingerprint than the gate's decides what a redone query is."
 
 
 def remade(oracle: Queryable, make: Callable[[Ledger], Queryable]) -> Callable[[Ledger], Queryable]:
@@ -307,7 +307,7 @@ def _batches(oracle: Any, num_rows: int, queries: int, present: bool) -> Tensor:
     here = oracle.source.num_rows
     drawn = torch.zeros(queries, num_rows, dtype=torch.bool)
     for query in range(queries):
-        drawn[query, :here] = torch.from_numpy(oracle.sampler.mask(query, oracle.line.coins, here))
+        drawn[query, :here] = torch.from_numpy(oracle.sampler.mask(query, oracle.gate.coins, here))
     return drawn
 
 

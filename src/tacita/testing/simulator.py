@@ -271,8 +271,8 @@ def _whitened(values: Values, reference: Values, noise_std: Mapping[str, float])
 
 def parts_of(oracle: Any, queries: int, relation: NeighboringRelation) -> Parts | None:
     """Return the parts of an oracle; ``None`` if they are missing or its sampling law is unknown."""
-    line = getattr(oracle, "line", None)
-    noise_std = getattr(line, "noise_std", None) or getattr(oracle, "noise_std", None)
+    gate = getattr(oracle, "gate", None)
+    noise_std = getattr(gate, "noise_std", None) or getattr(oracle, "noise_std", None)
     kinds = {"estimator": Estimator, "mechanism": Mechanism, "sampler": Sampler, "source": GradientSource}
     if noise_std is None or not all(isinstance(getattr(oracle, name, None), kind) for name, kind in kinds.items()):
         return None

@@ -32,7 +32,7 @@ class Spent:
     """
 
     def __init__(self, oracle: GradientOracle, delta: float) -> None:
-        self.queries, self.planned_queries, self.delta = oracle.line.position, oracle.planned_queries, delta
+        self.queries, self.planned_queries, self.delta = oracle.gate.position, oracle.planned_queries, delta
         self._ledger: Ledger = oracle.ledger
 
     @property
@@ -232,7 +232,7 @@ class Watch:
 
     def _now(self, every: int) -> bool:
         """Return whether this is one of the queries that count in steps of ``every``, or the last one."""
-        return self._state.oracle.line.position % every == 0 or not self._state.oracle.remaining_queries
+        return self._state.oracle.gate.position % every == 0 or not self._state.oracle.remaining_queries
 
     def _validate(self, spent: Spent) -> None:
         state, watching = self._state, self._watching

@@ -41,7 +41,7 @@ def data_fingerprint(oracle: GradientOracle, dataset: Any) -> str:
     unnoticed here and is still safe, because a redone query whose values differ takes a new number.
     """
     settings = json.dumps(oracle.settings, sort_keys=True).encode()
-    key = oracle.line.session_key
+    key = oracle.gate.session_key
     records = as_records(dataset)
     parts = data_parts(records.dataset, key)
     rows = [] if records.rows is None else [np.asarray(records.rows).tobytes()]

@@ -134,7 +134,7 @@ def train(
             watch.step(releases)
         tell_watched(state, seen)
         releases = ()  # and for the next query
-        made, last = state.oracle.line.position, state.stopped or not state.oracle.remaining_queries
+        made, last = state.oracle.gate.position, state.stopped or not state.oracle.remaining_queries
         if checkpoints is not None and (made % checkpoints.every == 0 or last):
             checkpoints.save(state)
         if progress is not None:
@@ -153,7 +153,7 @@ def _step(state: TrainingState) -> None:
         state.scheduler.step()
     params = trainable(state.model)
     if isinstance(state.average, RandomIterate):
-        state.average.update(params, state.oracle.line.position)
+        state.average.update(params, state.oracle.gate.position)
     elif state.average is not None:
         state.average.update(params)
 
@@ -162,6 +162,6 @@ def _end(state: TrainingState) -> None:
     """Put the model at the point where the run ends."""
     params = trainable(state.model)
     if isinstance(state.average, RandomIterate):
-        state.average.update(params, state.oracle.line.position)  # numbers that were left behind at the end count, too
+        state.average.update(params, state.oracle.gate.position)  # numbers that were left behind at the end count, too
     if state.average is not None:
         state.average.copy_to(params)

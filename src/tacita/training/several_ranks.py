@@ -64,7 +64,7 @@ def begin(state: TrainingState, checkpoints: Resumable | None) -> None:
     if checkpoints is not None:
         checkpoints.begin(state)
     if ranks.size > 1:
-        head = {"position": state.oracle.line.position, "losses": state.public_losses, "stopped": state.stopped}
+        head = {"position": state.oracle.gate.position, "losses": state.public_losses, "stopped": state.stopped}
         ranks.broadcast(BEGUN, head, to_bytes(_shared(state)))
 
 
@@ -97,8 +97,8 @@ def _take_over(state: TrainingState, ranks: Processes) -> None:
     head, data = ranks.broadcast(BEGUN, None)
     state.take_over(from_bytes(data))
     state.public_losses, state.stopped = [(made, loss) for made, loss in head["losses"]], head["stopped"]
-    line: Any = state.oracle.line
-    line.position = head["position"]  # numbers may have been left behind since the checkpoint
+    gate: Any = state.oracle.gate
+    gate.position = head["position"]  # numbers may have been left behind since the checkpoint
 
 
 def _shared(state: TrainingState) -> dict[str, Any]:

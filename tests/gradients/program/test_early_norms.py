@@ -12,9 +12,9 @@ from tacita.errors import UnsupportedModuleError
 from tacita.gradients import LoopEngine, NetworkSource, ProgramEngine
 from tacita.gradients.chunked import Chunk
 from tacita.gradients.functional import trainable
-from tacita.gradients.ghost import registry
-from tacita.gradients.ghost.linear import LinearRule
 from tacita.gradients.program import engine as engine_of_programs
+from tacita.gradients.rules import registry
+from tacita.gradients.rules.linear import LinearRule
 
 
 class Net(nn.Module):

@@ -125,7 +125,7 @@ def test_scores_have_the_law_that_the_claim_says(wrong):
     canaries, queries = 4000, 4
     trial, oracle = planted(canaries, queries=queries, noise=2.0)
     attack = OwnParameter(oracle)
-    oracle.line._mechanism = Scaled(oracle.line._mechanism, wrong)
+    oracle.gate._mechanism = Scaled(oracle.gate._mechanism, wrong)
     train_with_canaries(oracle, sgd(trial.model.parameters()), attack)
     apart = queries / 2.0**2
     scores = attack.scores({})
@@ -276,7 +276,7 @@ def test_no_noise_is_no_claim_and_a_large_bound(relation):
 def test_noise_ten_times_too_small_refutes_the_claim():
     def make_oracle(model, loss, records):
         oracle = oracle_of(model, loss, records, noise=4.0, queries=4)
-        oracle.line._mechanism = Scaled(oracle.line._mechanism, 0.1)
+        oracle.gate._mechanism = Scaled(oracle.gate._mechanism, 0.1)
         return oracle
 
     found = audit_one_run(

@@ -16,10 +16,10 @@ from torch import Tensor
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients.chunked import Chunk
 from tacita.gradients.engine import Groups, Rule, Sums
-from tacita.gradients.ghost.rounding import gamma
-from tacita.gradients.ghost.rule import NamedUse, RowWeights, squared_norm_of
-from tacita.gradients.ghost.uses import Uses, row_weights, zeros_for
 from tacita.gradients.program.engine import ProgramEngine
+from tacita.gradients.rules.rounding import gamma
+from tacita.gradients.rules.rule import NamedUse, RowWeights, squared_norm_of
+from tacita.gradients.rules.uses import Uses, row_weights, zeros_for
 from tacita.gradients.weighted_sums import UNIT, full_precision, weight_arrays
 
 BLOCK_TERMS = 2**16  # products a coordinate that are summed at once, in any order

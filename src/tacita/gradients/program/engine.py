@@ -16,14 +16,14 @@ from tacita.gradients.batches import flatten, map_tensors, memory_address, tenso
 from tacita.gradients.chunked import Chunk, ChunkedEngine
 from tacita.gradients.engine import Groups, Rule
 from tacita.gradients.functional import IN_TURN, PLAIN, LossFn, ModuleTree
-from tacita.gradients.ghost.derived import Derivations
-from tacita.gradients.ghost.rule import NamedUse, named_autograd_use
-from tacita.gradients.ghost.uses import Uses, is_ours, norms_taken, row_weights
 from tacita.gradients.program.record import Needs
 from tacita.gradients.program.recorded_calls import RecordedCall
 from tacita.gradients.program.run import Program, build, plain_tensors_only
 from tacita.gradients.program.trace import fixed_tensors
 from tacita.gradients.references import references
+from tacita.gradients.rules.derived import Derivations
+from tacita.gradients.rules.rule import NamedUse, named_autograd_use
+from tacita.gradients.rules.uses import Uses, is_ours, norms_taken, row_weights
 from tacita.gradients.weighted_sums import full_precision, weight_arrays, wide
 
 TakeNorms = Callable[[NamedUse], list[NamedUse]]  # takes the norms of a use, and returns what remains of it

@@ -24,11 +24,6 @@ from tacita.errors import UnsupportedModuleError
 from tacita.gradients.batches import flatten, memory_key
 from tacita.gradients.chunked import Chunk
 from tacita.gradients.functional import LossFn, ModuleTree, attributes_kept, losses_at, on_copies, real_values
-from tacita.gradients.ghost.derived import Derived, derived
-from tacita.gradients.ghost.fused_kernels import KERNELS, REPLACEMENTS
-from tacita.gradients.ghost.products import PRODUCTS
-from tacita.gradients.ghost.registry import RULES
-from tacita.gradients.ghost.rule import Call, LayerRule
 from tacita.gradients.program.recorded_calls import RecordedCall, in_graph
 from tacita.gradients.record_batch import (
     OPERATORS,
@@ -38,6 +33,11 @@ from tacita.gradients.record_batch import (
     records,
     rules_guarded,
 )
+from tacita.gradients.rules.derived import Derived, derived
+from tacita.gradients.rules.fused_kernels import KERNELS, REPLACEMENTS
+from tacita.gradients.rules.products import PRODUCTS
+from tacita.gradients.rules.registry import RULES
+from tacita.gradients.rules.rule import Call, LayerRule
 
 _UNSAFE_VIEW = torch.ops.aten._unsafe_view.default
 _FACTS = {  # what code asks of a tensor that is no tensor, and the same for all records

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from tacita.errors import UnsupportedModuleError
-from tacita.gradients.ghost.derived import Derivations, Derived
-from tacita.gradients.ghost.rule import AUTOGRAD_RULE, LayerRule, LayerUse, NamedUse, autograd_use
+from tacita.gradients.rules.derived import Derivations, Derived
+from tacita.gradients.rules.rule import AUTOGRAD_RULE, LayerRule, LayerUse, NamedUse, autograd_use
 from tacita.gradients.weighted_sums import wide
 
 _ANCHOR = torch.empty(0, requires_grad=True)  # no gradient reaches it

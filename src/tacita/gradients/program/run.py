@@ -23,7 +23,6 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients.functional import LossFn
-from tacita.gradients.ghost.derived import Derived
 from tacita.gradients.program.check import ZEROS, WritesBatchError, check, users_line
 from tacita.gradients.program.record import Needs, NeedsMoreError
 from tacita.gradients.program.recorded_calls import RecordedCall
@@ -31,6 +30,7 @@ from tacita.gradients.program.rows import check_rows
 from tacita.gradients.program.trace import Pullback, TracedPass, trace
 from tacita.gradients.program.unify import OperatorCall, RowCount, Slot, Unified, unify
 from tacita.gradients.record_batch import outside
+from tacita.gradients.rules.derived import Derived
 
 SIZES = (7, 11, 300)  # at which a pass is traced: no counter goes up in proportion to them
 KEPT = 32  # numbers of rows whose operators are kept with their integers

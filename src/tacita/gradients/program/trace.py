@@ -31,11 +31,11 @@ from tacita.errors import UnsupportedModuleError
 from tacita.gradients.batches import flatten, tensors_in
 from tacita.gradients.chunked import Chunk
 from tacita.gradients.functional import IN_TURN, LossFn, ModuleTree, with_tensors
-from tacita.gradients.ghost.derived import Derived
 from tacita.gradients.program.check import is_of_pytorch
 from tacita.gradients.program.record import Needs, RecordedPass, record_once
 from tacita.gradients.program.recorded_calls import RecordedCall
 from tacita.gradients.record_batch import rules_guarded
+from tacita.gradients.rules.derived import Derived
 from tacita.gradients.seeds import is_global
 
 _aten = torch.ops.aten

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from tacita.gradients.ghost import convolution
-from tacita.gradients.ghost.patch_gram import patch_gram
-from tests.gradients.test_ghost_margins import recorded
+from tacita.gradients.rules import convolution
+from tacita.gradients.rules.patch_gram import patch_gram
+from tests.gradients.rules.test_margins import recorded
 
 ROWS = 6
 LAYERS = {

@@ -1,4 +1,4 @@
-"""The ghost rule of group normalisation, whose scale and shift enter as one copy a record where a fast kernel serves.
+"""The rule of group normalisation, whose scale and shift enter as one copy a record where a fast kernel serves.
 
 To the kernel, the channels of all records are the channels of one image, each with a scale and a shift of its own. One
 backward pass then gives the gradient of the input and the per-sample gradients of scale and shift, in one reading of
@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor
 
-from tacita.gradients.ghost.normalization import GROUP_NORM, ScaleAndShiftRule
-from tacita.gradients.ghost.rule import Call, Parameters
+from tacita.gradients.rules.normalization import GROUP_NORM, ScaleAndShiftRule
+from tacita.gradients.rules.rule import Call, Parameters
 
 
 class GroupNormRule(ScaleAndShiftRule):

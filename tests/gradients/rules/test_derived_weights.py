@@ -8,7 +8,7 @@ from torch.nn.utils import parametrizations
 
 import tacita
 from tacita.gradients import NetworkSource
-from tacita.gradients.ghost import derived
+from tacita.gradients.rules import derived
 
 ROWS = 5
 

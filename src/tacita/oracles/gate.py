@@ -1,7 +1,8 @@
-"""The line through the oracle: private values above it, releases below it, the ledger on it.
+"""The release gate: private values go in, the ledger is written, and noisy values come out.
 
-Place: estimators, mechanisms -> [oracles.line] -> release. Values leave an oracle through :meth:`Line.noisy` alone, and
-it has them only after :meth:`Line.commit` has written the ledger. So no code path can spend without recording.
+Place: estimators, mechanisms -> [oracles.gate] -> release. Values leave an oracle through :meth:`ReleaseGate.release`
+alone, and it has them only after :meth:`ReleaseGate.commit` has written the ledger. So no code path can spend without
+recording.
 """
 
 import copy
@@ -29,18 +30,18 @@ MOST_RATCHETS = 10_000  # in addition to one for each query: far more checkpoint
 _CHANGING: Any = object()  # stands for a state while it is being changed
 
 
-class Line:
+class ReleaseGate:
     """Numbers the queries, reserves their numbers, writes the ledger, keeps the estimator's state, adds the noise.
 
-    A query calls :meth:`begin`, :meth:`commit` and :meth:`noisy`, in this order, ``with line.lock, line.turn():``. An
-    interrupt (Ctrl-C) at any point of it leaves a line that can be asked again, and pays for no less than was released.
+    A query calls :meth:`begin`, :meth:`commit` and :meth:`release`, in this order, ``with gate.lock, gate.turn():``. An
+    interrupt (Ctrl-C) at any point of it leaves a gate that can be asked again, and pays for no less than was released.
 
     Batch and noise of a query come from PRF(key, session, query). After a crash a query may be *redone*. What happens
     then depends on the ledger:
 
-    * It has no line for the number: the query is made as if for the first time.
-    * It has a line with the same fingerprint: the query is released again, bit for bit, at no charge.
-    * It has a line with another fingerprint: the query is made again under the next unused number. Only events that
+    * It has no record of the number: the query is made as if for the first time.
+    * It has a record with the same fingerprint: the query is released again, bit for bit, at no charge.
+    * It has a record with another fingerprint: the query is made again under the next unused number. Only events that
       compose query by query allow that.
 
     Args:
@@ -78,7 +79,7 @@ class Line:
         self._reservations = Reservations(session, reservation)
         self._estimator, self._state = estimator, state
         self._position = 0
-        # A query whose line is written, and whose noise is not added.
+        # A query whose record is written, and whose noise is not added.
         self._unreleased: tuple[int, dict[str, Mapping[str, Tensor]]] | None = None
         self._other_values = False  # whether the number at this position was released with other values
         self._must_resume = session.opened
@@ -126,10 +127,10 @@ class Line:
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """Hold the line for one query, from :meth:`begin` to :meth:`noisy`, under :attr:`lock`.
+        """Hold the gate for one query, from :meth:`begin` to :meth:`release`, under :attr:`lock`.
 
         Raises:
-            RuntimeError: A query of the same line is asked for within one, by its model, loss or data set.
+            RuntimeError: A query of the same gate is asked for within one, by its model, loss or data set.
         """
         if _is_running(self._asking):
             raise RuntimeError(
@@ -137,7 +138,7 @@ class Line:
                 "data set of an oracle must not ask it."
             )
         try:
-            self._asking = sys._getframe(2)  # that of whoever wrote ``with line.turn()``
+            self._asking = sys._getframe(2)  # that of whoever wrote ``with gate.turn()``
             self.session.settle()
             yield
         finally:
@@ -179,10 +180,10 @@ class Line:
             self.redo_nothing()
 
     def redo_nothing(self) -> None:
-        """Leave every number with a line behind, because the queries to come are not those that were asked under it.
+        """Skip all query numbers already in the ledger: the coming queries use different values.
 
         Raises:
-            ResumeError: A number has a line, and the event does not compose query by query.
+            ResumeError: A number is in the ledger, and the event does not compose query by query.
         """
         if self.session.last_query >= self._position:
             self._leave_used_numbers()
@@ -222,7 +223,7 @@ class Line:
         self._randomness.mark_drawn(self._name)  # even if the sampler draws nothing, the noise is drawn
         return query
 
-    def commit(self, query: int, values: dict[str, Any], seen: Any = None) -> bool:
+    def commit(self, query: int, values: dict[str, Any], update: Any = None) -> bool:
         """Write the ledger, so that ``query`` counts, and let the estimator remember what it saw.
 
         The state changes in place. If that is interrupted, the state cannot be used any more, so that a query never
@@ -230,8 +231,8 @@ class Line:
 
         Args:
             query: The number that :meth:`begin` returned.
-            values: The bounded values by block. The dictionary is emptied, so that the line alone holds them.
-            seen: What :meth:`Estimator.look <tacita.estimators.Estimator.look>` returned beside the values.
+            values: The bounded values by block. The dictionary is emptied, so that the gate alone holds them.
+            update: What :meth:`Estimator.bound <tacita.estimators.Estimator.bound>` returned beside the values.
 
         Returns:
             False if the query was released with other values before. Then nothing has changed, :meth:`begin` leaves
@@ -248,10 +249,10 @@ class Line:
         self._position, self._unreleased = query + 1, (query, dict(values))
         values.clear()
         if self._estimator is not None and state is not None:
-            self._state = self._estimator.remember(state, seen)
+            self._state = self._estimator.apply(state, update)
         return True
 
-    def noisy(self, dtypes: Mapping[str, torch.dtype] | None = None) -> Values:
+    def release(self, dtypes: Mapping[str, torch.dtype] | None = None) -> Values:
         """Return the noisy values of the query that :meth:`commit` has just recorded; only once for each query.
 
         Noise is added to a few parameters at a time, so that the memory of their bounded values is freed early.
@@ -302,7 +303,7 @@ class Line:
     def checkpoint(self, write: Callable[[dict[str, Any]], Any], key: Path) -> None:
         """Save a run: ledger, checkpoint and the next key reach the disk in this order.
 
-        No release may leave the process, in a checkpoint or elsewhere, before its line. The checkpoint is one for the
+        No release may leave the process, in a checkpoint or elsewhere, before its record. The checkpoint is one for the
         *next* key, so that a run that is killed in between can be resumed.
 
         Args:
@@ -338,7 +339,7 @@ class Line:
         return released
 
     def _check_paid(self) -> None:
-        """Hold the noise against what is paid for: once, and again where one of both has changed.
+        """Check that the noise is at least what the session's event promises. Repeat only after a change.
 
         A mechanism that compares in its own way is asked each time, because it may look at anything.
         """
@@ -377,23 +378,23 @@ class Line:
 
 
 def answer(
-    line: Line, bounded: Callable[[int], tuple[dict[str, Any], Any]], dtypes: Mapping[str, torch.dtype] | None = None
+    gate: ReleaseGate, bounded: Callable[[int], tuple[dict, Any]], dtypes: Mapping[str, torch.dtype] | None = None
 ) -> tuple[int, Values, Any]:
-    """Make one query, ``with line.lock, line.turn():``; return its number, its noisy values, and what was remembered.
+    """Make one query, ``with gate.lock, gate.turn():``; return its number, its noisy values, and what was remembered.
 
     The ledger is written before any noise is added. A redone query that was released with other values before is made
     again under the next unused number.
 
     Args:
-        line: Numbers the query, pays for it and adds the noise.
+        gate: Numbers the query, pays for it and adds the noise.
         bounded: Returns the bounded values of the query of that number, and what the estimator remembers of it.
-        dtypes: As in :meth:`Line.noisy`.
+        dtypes: As in :meth:`ReleaseGate.release`.
     """
     while True:
-        query = line.begin()
-        values, seen = bounded(query)
-        if line.commit(query, values, seen):  # the ledger is written: from here on the query counts
-            return line.position - 1, line.noisy(dtypes), seen
+        query = gate.begin()
+        values, update = bounded(query)
+        if gate.commit(query, values, update):  # the ledger is written: from here on the query counts
+            return gate.position - 1, gate.release(dtypes), update
 
 
 def answer_once(
@@ -410,23 +411,23 @@ def answer_once(
     If an earlier process made it, with the same values, the same release is returned at no charge.
 
     Args:
-        session, mechanism, noise_std, randomness, contribution: As in :class:`Line`.
+        session, mechanism, noise_std, randomness, contribution: As in :class:`ReleaseGate`.
         values: The bounded values by block.
 
     Raises:
         LedgerError: The noise is less than what the session's event promises.
         ResumeError: An earlier process released other values: the data or the settings were changed.
     """
-    line = Line(session, mechanism, noise_std, randomness, contribution=contribution)
+    gate = ReleaseGate(session, mechanism, noise_std, randomness, contribution=contribution)
     if session.opened:
-        line.resume(0, randomness.generation, line.identity)
-    with line.lock, line.turn():
-        if not line.commit(line.begin(), {block: dict(named) for block, named in values.items()}):
+        gate.resume(0, randomness.generation, gate.identity)
+    with gate.lock, gate.turn():
+        if not gate.commit(gate.begin(), {block: dict(named) for block, named in values.items()}):
             raise ResumeError(
                 f"session {session.id!r} was released before with other counts: the data are not those that the run "
                 "started with. Restore them."
             )
-        released = line.noisy()
+        released = gate.release()
     if not session.closed:
         session.close()
     return released

@@ -1,4 +1,4 @@
-"""Every rule of the ghost engine, on shapes that take each of its paths, through the family's contract."""
+"""Every rule of the program, on shapes that take each of its paths, through the family's contract."""
 
 from dataclasses import replace
 
@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from tacita.errors import UnsupportedModuleError
-from tacita.gradients.ghost import Call, LayerRule, register_rule, registry
+from tacita.gradients.rules import Call, LayerRule, register_rule, registry
 from tacita.testing import check_layer_rule
 
 

@@ -1,4 +1,4 @@
-"""The ghost rule of ``torch.nn.functional.embedding``.
+"""The rule of ``torch.nn.functional.embedding``.
 
 The gradient of a sample has one row for each index that occurs in it: the sum of the output gradients at the positions
 of that index. Positions are sorted by index, so that nothing of the vocabulary's size is held.
@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tacita.errors import UnsupportedModuleError
-from tacita.gradients.ghost.rounding import add_radius, gamma, squared_row_norms
-from tacita.gradients.ghost.rule import Call, Factors, LayerRule, LayerUse, Parameters, RowWeights
+from tacita.gradients.rules.rounding import add_radius, gamma, squared_row_norms
+from tacita.gradients.rules.rule import Call, Factors, LayerRule, LayerUse, Parameters, RowWeights
 from tacita.gradients.weighted_sums import sums_by_index
 
 

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from tacita.gradients import NetworkSource
-from tacita.gradients.ghost import outer
-from tacita.gradients.ghost.rounding import gamma, squared_row_norms
+from tacita.gradients.rules import outer
+from tacita.gradients.rules.rounding import gamma, squared_row_norms
 from tacita.gradients.weighted_sums import full_precision
 
 

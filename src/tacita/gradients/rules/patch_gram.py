@@ -11,7 +11,7 @@ from math import prod
 
 from torch import Tensor
 
-from tacita.gradients.ghost.outer import Gram, gram_of
+from tacita.gradients.rules.outer import Gram, gram_of
 
 ADDITION = 24  # multiplications of a matrix product that take as long as one addition of two windows
 

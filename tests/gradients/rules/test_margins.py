@@ -8,14 +8,14 @@ from torch import nn
 
 from tacita.gradients.chunked import Chunk
 from tacita.gradients.functional import trainable
-from tacita.gradients.ghost.normalization import GROUP_NORM
-from tacita.gradients.ghost.outer import gram_squares, row_norms, with_margin
-from tacita.gradients.ghost.rounding import gamma, unit
-from tacita.gradients.ghost.rule import LayerUse, RowWeights
-from tacita.gradients.ghost.uses import row_weights
 from tacita.gradients.loop import LoopEngine
 from tacita.gradients.program import ProgramEngine
-from tests.gradients.test_ghost_engine import engine
+from tacita.gradients.rules.normalization import GROUP_NORM
+from tacita.gradients.rules.outer import gram_squares, row_norms, with_margin
+from tacita.gradients.rules.rounding import gamma, unit
+from tacita.gradients.rules.rule import LayerUse, RowWeights
+from tacita.gradients.rules.uses import row_weights
+from tests.gradients.program.test_engine import engine
 
 ROWS = 100
 

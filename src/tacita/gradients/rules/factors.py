@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from tacita.gradients.ghost.outer import Gram, gram_is_cheaper, gram_of, squares_of_grams, with_margin
-from tacita.gradients.ghost.rule import Factors
+from tacita.gradients.rules.outer import Gram, gram_is_cheaper, gram_of, squares_of_grams, with_margin
+from tacita.gradients.rules.rule import Factors
 
 
 def gram_serves(parts: Sequence[Factors | None], shape: torch.Size) -> bool:

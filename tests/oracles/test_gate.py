@@ -8,7 +8,7 @@ import torch
 import tacita
 from tacita.errors import LedgerError, ResumeError
 from tacita.oracles import trainable
-from tacita.oracles.line import Line
+from tacita.oracles.gate import ReleaseGate
 from tests.around_mechanism import Spying
 from tests.devices import on_each_device
 
@@ -72,7 +72,7 @@ def test_a_line_that_does_not_match_takes_the_next_unused_number(problem, make_o
 def test_a_line_without_a_tag_takes_the_next_unused_number(problem, make_oracle, tmp_path, monkeypatch):
     """Lines of queries on a GPU had none before values were copied from there: nobody knows what was released."""
     with monkeypatch.context() as earlier:
-        earlier.setattr(Line, "_fingerprint", lambda self, query, values: "")
+        earlier.setattr(ReleaseGate, "_fingerprint", lambda self, query, values: "")
         state, releases = crashed(make_oracle, problem, tmp_path, 3)
     oracle = resumed(make_oracle, tmp_path, state)
     again = oracle.query(trainable(problem[0]))
@@ -83,18 +83,18 @@ def test_a_line_without_a_tag_takes_the_next_unused_number(problem, make_oracle,
 def test_what_was_committed_is_released_once(problem, make_oracle):
     oracle = make_oracle()
     values = {"all": {"weight": torch.zeros(1, 4), "bias": torch.zeros(1)}}
-    assert oracle.line.commit(oracle.line.begin(), values)
-    assert oracle.line.noisy()["all"]["weight"].any()
+    assert oracle.gate.commit(oracle.gate.begin(), values)
+    assert oracle.gate.release()["all"]["weight"].any()
     with pytest.raises(RuntimeError, match="released once"):
-        oracle.line.noisy()
+        oracle.gate.release()
 
 
 @pytest.mark.parametrize("made", [1, 2])
 def test_where_nothing_is_redone_every_number_with_a_line_is_left_behind(problem, make_oracle, tmp_path, made):
     state, releases = crashed(make_oracle, problem, tmp_path, made)
     oracle = resumed(make_oracle, tmp_path, state)
-    oracle.line.redo_nothing()
-    assert oracle.line.position == made
+    oracle.gate.redo_nothing()
+    assert oracle.gate.position == made
     again = oracle.query(trainable(problem[0]))  # at the same point, which would have been recognised
     assert again.query == made
     assert not any(same(again, release) for release in releases)
@@ -163,7 +163,7 @@ def test_a_resumed_session_is_refused_without_its_checkpoint(problem, make_oracl
 def test_the_ledger_has_the_line_before_the_release_is_returned(problem, make_oracle):
     oracle = make_oracle()
     seen = []
-    oracle.line._mechanism = Spying(oracle.line._mechanism, lambda _: seen.append(oracle.session.lookup(0)))
+    oracle.gate._mechanism = Spying(oracle.gate._mechanism, lambda _: seen.append(oracle.session.lookup(0)))
     oracle.query(trainable(problem[0]))
     assert seen[0] is not None
 
@@ -199,13 +199,13 @@ def test_no_noise_is_used_twice(make_oracle):
     """Two generations of the key, two sessions, three queries, two blocks, two parameters: no two values are equal."""
     ledger = tacita.Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one row")
     randomness = tacita.Randomness.insecure(0)
-    lines = [make_oracle(ledger=ledger, randomness=randomness).line for _ in range(2)]
+    gates = [make_oracle(ledger=ledger, randomness=randomness).gate for _ in range(2)]
     like = {"weight": torch.zeros(3, 2, dtype=torch.float64), "bias": torch.zeros(2, dtype=torch.float64)}
     drawn = []
     for _ in range(2):
-        for line in lines:
+        for gate in gates:
             for query in range(3):
-                drawn += [z.flatten() for block in ("a", "b") for z in line._normals(query)(block, like).values()]
+                drawn += [z.flatten() for block in ("a", "b") for z in gate._normals(query)(block, like).values()]
         randomness.ratchet()
     noise = torch.cat(drawn)
     assert len(noise.unique()) == len(noise) == 2 * 2 * 3 * 2 * 8
@@ -303,7 +303,7 @@ def test_a_registered_session_is_of_its_part_and_its_randomness(problem, make_or
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_a_query_is_recognised_by_every_value_of_every_block(make_oracle, dtype):
-    line = make_oracle().line
+    gate = make_oracle().gate
 
     def values():
         return {
@@ -311,10 +311,10 @@ def test_a_query_is_recognised_by_every_value_of_every_block(make_oracle, dtype)
             "second": {"c": torch.zeros(1, dtype=dtype), "d": torch.zeros((), dtype=dtype)},
         }
 
-    tags = {line._fingerprint(0, values()), line._fingerprint(1, values())}
+    tags = {gate._fingerprint(0, values()), gate._fingerprint(1, values())}
     for block, name in (("first", "a"), ("first", "b"), ("second", "c"), ("second", "d")):
         other = values()
         other[block][name].view(-1)[-1] = 1.0
-        tags.add(line._fingerprint(0, other))
+        tags.add(gate._fingerprint(0, other))
     assert len(tags) == 6
-    assert line._fingerprint(0, values()) in tags
+    assert gate._fingerprint(0, values()) in tags

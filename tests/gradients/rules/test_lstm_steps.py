@@ -9,7 +9,7 @@ from torch.nn.utils import parametrizations
 
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients import NetworkSource
-from tacita.gradients.ghost import lstm_steps
+from tacita.gradients.rules import lstm_steps
 
 ROWS, STEPS, WIDTH, HIDDEN = 5, 6, 3, 4
 

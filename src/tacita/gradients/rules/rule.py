@@ -1,4 +1,4 @@
-"""The interface of ghost rules: how calls of one torch function give per-sample norms and weighted sums.
+"""The interface of rules: how calls of one torch function give per-sample norms and weighted sums.
 
 A rule computes both from the input of a call and the gradient of its output. Everything here is private.
 Source: Goodfellow (2015), https://arxiv.org/abs/1510.01799; one backward pass for norms and sums after
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from tacita.errors import UnsupportedModuleError
-from tacita.gradients.ghost.rounding import LONGEST_ROW, squared_row_norms, unit
+from tacita.gradients.rules.rounding import LONGEST_ROW, squared_row_norms, unit
 from tacita.gradients.weighted_sums import wide
 
 Parameters = Mapping[str, "Tensor | None"]

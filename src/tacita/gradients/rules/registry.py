@@ -1,4 +1,4 @@
-"""The table of torch functions that have a ghost rule.
+"""The table of torch functions that have a rule.
 
 Rules belong to torch functions and not to types of modules. A subclass, a layer of a library and a functional call of
 one function therefore have the same rule.
@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from tacita.gradients.ghost.convolution import ConvolutionRule, TransposedConvolutionRule
-from tacita.gradients.ghost.embedding import EmbeddingRule
-from tacita.gradients.ghost.group_norm import GROUP_NORM_RULE
-from tacita.gradients.ghost.linear import LinearRule
-from tacita.gradients.ghost.normalization import LAYER_NORM, RMS_NORM
-from tacita.gradients.ghost.rule import LayerRule
-from tacita.gradients.ghost.stacked import StackedRule
-from tacita.gradients.ghost.transposed import AddmmRule, MatmulRule
+from tacita.gradients.rules.convolution import ConvolutionRule, TransposedConvolutionRule
+from tacita.gradients.rules.embedding import EmbeddingRule
+from tacita.gradients.rules.group_norm import GROUP_NORM_RULE
+from tacita.gradients.rules.linear import LinearRule
+from tacita.gradients.rules.normalization import LAYER_NORM, RMS_NORM
+from tacita.gradients.rules.rule import LayerRule
+from tacita.gradients.rules.stacked import StackedRule
+from tacita.gradients.rules.transposed import AddmmRule, MatmulRule
 
 _MATMUL, _STACKED = MatmulRule(), StackedRule()
 RULES: dict[Any, LayerRule] = {

@@ -1,4 +1,4 @@
-"""Recurrent layers, written out step by step, so that the ghost rule of ``linear`` serves their weights.
+"""Recurrent layers, written out step by step, so that the rule of ``linear`` serves their weights.
 
 PyTorch's kernels give one gradient for all records and have no rule for ``vmap``. Here the inputs of all positions meet
 their weight in one call. The state meets its weight once a position, and the rule merges these calls; an LSTM's states
@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tacita.gradients.ghost import lstm_steps
 from tacita.gradients.record_batch import RecordBatch
+from tacita.gradients.rules import lstm_steps
 
 State = tuple[Tensor, ...]
 Cell = Callable[[Tensor, State, Callable[[Tensor], Tensor]], State]  # (input's part, state, state's part) -> state

@@ -2,7 +2,7 @@
 
 ``vmap`` has no rule for some fused kernels: it calls them once a record, or takes them apart. The functions here fold
 the batch axis into an axis that such a kernel has already. Each keeps rows apart: row 0 alone equals row 0 among
-hostile companions (tests/gradients/test_fused_kernels.py). For a call that it does not serve, a function returns
+hostile companions (tests/gradients/rules/test_fused_kernels.py). For a call that it does not serve, a function returns
 ``NotImplemented``, and ``vmap`` runs it.
 """
 
@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tacita.gradients.ghost.products import PRODUCTS
-from tacita.gradients.ghost.recurrent import RECURRENT
 from tacita.gradients.record_batch import RecordBatch, outside
+from tacita.gradients.rules.products import PRODUCTS
+from tacita.gradients.rules.recurrent import RECURRENT
 
 
 def _cross_entropy(  # noqa: PLR0917 - the arguments of the torch function

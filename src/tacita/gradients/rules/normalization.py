@@ -1,4 +1,4 @@
-"""The ghost rules of layer, group and RMS normalisation.
+"""The rules of layer, group and RMS normalisation.
 
 Scale and shift are vectors. Their per-sample gradients are smaller than the activations, so they are held, and the sums
 are taken from them.
@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 from torch.nn import functional as F
 
-from tacita.gradients.ghost.rule import Call, LayerRule, LayerUse, Parameters
+from tacita.gradients.rules.rule import Call, LayerRule, LayerUse, Parameters
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Products, look-ups and bags written as calls of the functions that have ghost rules.
+"""Products, look-ups and bags written as calls of the functions that have rules.
 
 Each function here computes what a torch function computes, where one operand is a weight: by ``linear``, ``bmm`` or
 ``embedding``, with views of the operands. For a call that it does not serve, it returns ``NotImplemented``.

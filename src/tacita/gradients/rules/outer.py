@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tacita.gradients.ghost.rounding import add_radius, gamma, squared_row_norms, unit
-from tacita.gradients.ghost.rule import squared_norm_of
+from tacita.gradients.rules.rounding import add_radius, gamma, squared_row_norms, unit
+from tacita.gradients.rules.rule import squared_norm_of
 
 HELD = 2**22  # elements of per-sample gradients in memory at once
 LOOSE = 0.01  # if its rounding term is a larger share of its square, a Gram norm is computed again, directly

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from tacita.gradients.batches import memory_key
-from tacita.gradients.ghost.rule import (
+from tacita.gradients.record_batch import rules_guarded
+from tacita.gradients.rules.rule import (
     UNDERNEATH,
     Factors,
     LayerRule,
@@ -25,7 +26,6 @@ from tacita.gradients.ghost.rule import (
     RowWeights,
     named_autograd_use,
 )
-from tacita.gradients.record_batch import rules_guarded
 from tacita.gradients.weighted_sums import wide
 
 AT_ONCE = 2**18  # elements of gradients that are pulled back at once: they stay in a cache over all steps of the way

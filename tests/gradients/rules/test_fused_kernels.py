@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from tacita.gradients.ghost.fused_kernels import REPLACEMENTS
 from tacita.gradients.record_batch import records
+from tacita.gradients.rules.fused_kernels import REPLACEMENTS
 
 T, D = 5, 4
 
@@ -101,7 +101,7 @@ CASES = {
 
 
 def folded(call, rows):
-    """The outputs of all records, by the functions that the ghost engine puts in the place of PyTorch's."""
+    """The outputs of all records, by the functions that the program puts in the place of PyTorch's."""
     from torch.overrides import TorchFunctionMode
 
     used = []

@@ -12,8 +12,8 @@ from typing import Any
 from torch import Tensor
 from torch.nn import functional as F
 
-from tacita.gradients.ghost.linear import LinearRule
-from tacita.gradients.ghost.rule import Call, Factors, LayerRule, LayerUse, Parameters, RowWeights
+from tacita.gradients.rules.linear import LinearRule
+from tacita.gradients.rules.rule import Call, Factors, LayerRule, LayerUse, Parameters, RowWeights
 
 
 class TransposedRule(LayerRule):

@@ -1,4 +1,4 @@
-"""The ghost rule of ``torch.nn.functional.linear``. ``outer.py`` has the norms."""
+"""The rule of ``torch.nn.functional.linear``. ``outer.py`` has the norms."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tacita.gradients.ghost.outer import (
+from tacita.gradients.rules.outer import (
     gram_is_cheaper,
     outer_grads,
     row_norms,
@@ -16,8 +16,8 @@ from tacita.gradients.ghost.outer import (
     sum_of_products,
     weight_is_small,
 )
-from tacita.gradients.ghost.rounding import gamma, squared_row_norms
-from tacita.gradients.ghost.rule import Call, Factors, LayerRule, LayerUse, Parameters, RowWeights, squared_norm_of
+from tacita.gradients.rules.rounding import gamma, squared_row_norms
+from tacita.gradients.rules.rule import Call, Factors, LayerRule, LayerUse, Parameters, RowWeights, squared_norm_of
 
 FEW = range(2, 5)  # outputs, which Intel's kernels find two to three times as fast as rows of the transposed output
 MANY, BLOCKS = 1024, 8  # rows; blocks into which they are cut

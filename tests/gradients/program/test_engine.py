@@ -1,4 +1,4 @@
-"""The ghost engine against the loop on whole models, and every way in which a parameter can be used."""
+"""Programs against the loop on whole models, and every way in which a parameter can be used."""
 
 import copy
 
@@ -124,15 +124,15 @@ def network(request):
 def test_equals_the_loop(network, clipper, height):
     model, data = network
     loop = engine(LoopEngine, model, data)
-    ghost = engine(ProgramEngine, model, data, height=height)
+    program = engine(ProgramEngine, model, data, height=height)
     groups = clipper.groups(loop.shapes)
 
     def rule(norms):
         return clipper.weights(norms), torch.ones_like(norms)
 
-    mine, theirs = ghost.weighted_sums(rule, groups), loop.weighted_sums(rule, groups)
+    mine, theirs = program.weighted_sums(rule, groups), loop.weighted_sums(rule, groups)
     torch.testing.assert_close(mine.norms, theirs.norms, rtol=1e-10, atol=1e-12)
-    torch.testing.assert_close(ghost.norms(groups), theirs.norms, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(program.norms(groups), theirs.norms, rtol=1e-10, atol=1e-12)
     for a, b in zip(mine.values, theirs.values, strict=True):
         assert list(a) == list(b)
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
@@ -225,13 +225,13 @@ class Wrapped(nn.Module):
 
 
 def outcome(forward, x=None, bias=True):
-    """The ghost engine's norms and the loop's, by layer."""
+    """The program's norms and the loop's, by layer."""
     torch.manual_seed(0)
     model = Wrapped(forward, bias).double()
     data = (torch.randn(5, 4, 3).double() if x is None else x, torch.arange(len(x) if x is not None else 5) % 3)
     groups = {name: (name,) for name in trainable(model)}
-    ghost, loop = engine(ProgramEngine, model, data), engine(LoopEngine, model, data)
-    mine, theirs = ghost.weighted_sums(torch.ones_like, groups), loop.weighted_sums(torch.ones_like, groups)
+    program, loop = engine(ProgramEngine, model, data), engine(LoopEngine, model, data)
+    mine, theirs = program.weighted_sums(torch.ones_like, groups), loop.weighted_sums(torch.ones_like, groups)
     return mine, theirs
 
 
@@ -383,7 +383,7 @@ def detached_before(x):
 
 @pytest.mark.parametrize("fill", [by_data, by_detach, detached_before])
 def test_a_tensor_that_is_written_by_another_name_is_not_left_empty(fill):
-    """The ghost engine may refuse such a model, but not give the gradient of one whose input is zeros."""
+    """A program may refuse such a model, but not give the gradient of one whose input is zeros."""
     model = nn.Linear(4, 1)
     data = torch.arange(12.0).reshape(3, 4), torch.ones(3)
     with pytest.raises(UnsupportedModuleError, match="writes a record's values"):

@@ -1,4 +1,4 @@
-"""The ghost rule of ``torch.bmm``: a stack of weights (stack, in, out), each for its own share of the input."""
+"""The rule of ``torch.bmm``: a stack of weights (stack, in, out), each for its own share of the input."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -6,9 +6,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from tacita.gradients.ghost.outer import outer_grads, squared_norms, sum_of_products
-from tacita.gradients.ghost.rounding import gamma
-from tacita.gradients.ghost.rule import Call, LayerRule, LayerUse, Parameters, RowWeights
+from tacita.gradients.rules.outer import outer_grads, squared_norms, sum_of_products
+from tacita.gradients.rules.rounding import gamma
+from tacita.gradients.rules.rule import Call, LayerRule, LayerUse, Parameters, RowWeights
 
 
 class StackedRule(LayerRule):

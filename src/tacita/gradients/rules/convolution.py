@@ -1,4 +1,4 @@
-r"""The ghost rules of convolutions in one, two and three dimensions, and of transposed convolutions.
+r"""The rules of convolutions in one, two and three dimensions, and of transposed convolutions.
 
 A convolution applies one matrix at every position, to the patch of the input under the kernel. The gradient of its
 weight is a sum of outer products over positions, as for a linear layer. Where it is fast (channels in multiples of 8 on
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tacita.gradients.ghost.outer import (
+from tacita.gradients.rules.outer import (
     HELD,
     direct_squares,
     gram_is_cheaper,
@@ -27,11 +27,11 @@ from tacita.gradients.ghost.outer import (
     squares_of_grams,
     with_margin,
 )
-from tacita.gradients.ghost.patch_gram import cost as patch_gram_cost
-from tacita.gradients.ghost.patch_gram import patch_gram
-from tacita.gradients.ghost.rounding import gamma
-from tacita.gradients.ghost.rule import Call, LayerRule, LayerUse, Parameters, RowWeights, squared_norm_of
-from tacita.gradients.ghost.transposed import TransposedRule
+from tacita.gradients.rules.patch_gram import cost as patch_gram_cost
+from tacita.gradients.rules.patch_gram import patch_gram
+from tacita.gradients.rules.rounding import gamma
+from tacita.gradients.rules.rule import Call, LayerRule, LayerUse, Parameters, RowWeights, squared_norm_of
+from tacita.gradients.rules.transposed import TransposedRule
 
 VECTOR = 8  # channels that a CPU kernel takes at once
 PATCHES = 2**18  # elements of patches that are formed at once: they are read again while they are in a cache

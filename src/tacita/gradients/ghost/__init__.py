@@ -1,8 +1,0 @@
-"""The rules: norms and weighted sums from one backward pass, by one rule a torch function."""
-
-from tacita.gradients.ghost.registry import register_rule as register_rule
-from tacita.gradients.ghost.rule import Call as Call
-from tacita.gradients.ghost.rule import LayerRule as LayerRule
-from tacita.gradients.ghost.rule import LayerUse as LayerUse
-from tacita.gradients.ghost.rule import RowWeights as RowWeights
-from tacita.gradients.ghost.rule import squared_norm_of as squared_norm_of
